@@ -1,0 +1,308 @@
+// The control region: the bookkeeping of a pool, as it lies in memory that several processes share.
+//
+// This header is the specification of the layout; docs/format.md has the steps of the operations, a worked example and
+// what a death between two steps leaves behind. Nothing here is a pointer: everything is an index or an offset from the
+// start of the region. All integers are little-endian.
+//
+//   +--------------------+ 0
+//   | header             |  written once, when the pool is formatted
+//   +--------------------+
+//   | hosts              |  one record per host, by that host's marud
+//   | regions            |  one record per region: who rents it, its LRU list
+//   | lane identities    |  which lanes are in use, and by which process            every section starts on a boundary of
+//   | policy             |  per page: LRU links, last use                           section_align bytes (2 MiB, or 4 KiB for
+//   | tenants            |  quotas                                                  pools below 4 GiB)
+//   +--------------------+
+//   | blocks             |  per page one line: page word, digest, parent ...
+//   | details            |  per page one line: key, type, priority, checksum ...
+//   | key bytes          |  per page the key as it was given, while it is short
+//   | key extents        |  4 KiB cells for longer keys
+//   | registry           |  home buckets: digest -> {page, generation}
+//   | overflow           |  overflow buckets
+//   +--------------------+
+//   | lanes              |  per client: pins, touches, intents, counters
+//   +--------------------+ control_bytes
+//   | pages of regions   |
+//   +--------------------+ pool_bytes
+//
+// Who writes what (marud is the daemon; everything is readable by every client of the pool):
+//
+//   header, nobody after formatting · hosts, regions, lane identities, policy, tenants: marud · blocks, details, keys,
+//   registry, overflow: publishers, deleters and evictors, by the rules of the page word · a lane: its client, and marud
+//   after proof that the client is dead
+#pragma once
+
+#include "maru/format/atomic_word.h"
+#include "maru/format/limits.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace maru::format {
+
+inline constexpr uint64_t kMagic = 0x314c54435552414d;  // "MARUCTL1" when read as bytes
+inline constexpr uint32_t kVersionMajor = 1;            // another major version is another layout: refused
+inline constexpr uint32_t kVersionMinor = 0;            // a newer minor version only adds what an older reader may ignore
+
+// Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
+inline constexpr uint64_t kIncompatNone = 0;
+inline constexpr uint64_t kCompatChecksums = 1u << 0;  // blocks carry a payload checksum and readers verify it
+
+// The keyed hash, by name, so that another implementation knows what to build (docs/format.md, "Keys").
+inline constexpr uint32_t kHashFeistel3Siphash24 = 1;
+
+enum Section : uint32_t {
+  kSectionHosts,
+  kSectionRegions,
+  kSectionLaneIdentities,
+  kSectionPolicy,
+  kSectionTenants,
+  kSectionBlocks,
+  kSectionDetails,
+  kSectionKeyBytes,
+  kSectionKeyExtents,
+  kSectionRegistry,
+  kSectionOverflow,
+  kSectionLanes,
+  kSectionCount,
+};
+
+struct SectionRecord {
+  uint64_t offset;  // bytes from the start of the region
+  uint64_t bytes;   // without the padding to the next section
+};
+
+// What the pool was formatted with. Everything else in the header follows from it: a header is valid if and only if
+// planning a layout from this record gives exactly the sections that the header names.
+struct Parameters {
+  uint64_t pool_bytes;          // control region and pages
+  uint64_t page_bytes;          // power of two
+  uint64_t region_pages;        // power of two
+  uint64_t pages;               // multiple of region_pages
+  uint32_t lanes;               // including lane 0, the daemon's
+  uint32_t hosts;
+  uint32_t tenants;
+  uint32_t pins_max;            // per lane; power of two
+  uint32_t touch_entries;       // per lane; power of two
+  uint32_t key_inline_bytes;    // per page; multiple of 8
+  uint64_t key_extents;         // cells of kKeyExtentBytes
+  uint64_t section_align;       // power of two
+};
+
+// Bytes 0..4095 of the region.
+struct Header {
+  uint64_t magic;
+  uint32_t version_major;
+  uint32_t version_minor;
+  uint64_t header_bytes;        // sizeof(Header)
+  uint64_t compat_flags;
+  uint64_t incompat_flags;
+  uint32_t hash_algorithm;
+  uint32_t reserved0;           // zero
+  uint8_t uuid[16];             // of the pool, random
+  uint64_t created_unix_ms;     // also the zero point of ticks
+  Parameters parameters;
+  uint64_t control_bytes;       // offset of page 0
+  uint64_t buckets;             // home buckets
+  uint64_t overflow_buckets;
+  SectionRecord sections[kSectionCount];
+  uint64_t secret[16];          // random; keys the hash, so that collisions cannot be aimed from outside
+  uint8_t reserved1[3600];      // zero
+  uint64_t checksum;            // FNV-1a (64 bits) of all bytes before it
+};
+static_assert(sizeof(Parameters) == 72);
+static_assert(offsetof(Header, parameters) == 72);
+static_assert(offsetof(Header, sections) == 168);
+static_assert(sizeof(Header) == 4096);
+static_assert(offsetof(Header, checksum) == 4088);
+static_assert(std::has_unique_object_representations_v<Header>);
+
+// {page, generation} of one life of one page; 0 is "none". The generation changes whenever the page is freed, so a
+// reference to an earlier life never matches a later one.
+struct PageRef {
+  uint64_t bits;  // (page + 1) << 32 | generation
+
+  static constexpr PageRef none() { return {0}; }
+  static constexpr PageRef of(uint32_t page, uint32_t generation) {
+    return {(uint64_t(page) + 1) << 32 | generation};
+  }
+  static constexpr PageRef from_bits(uint64_t bits) { return {bits}; }
+  constexpr bool is_none() const { return (bits >> 32) == 0; }
+  constexpr uint32_t page() const { return uint32_t(bits >> 32) - 1; }  // meaningless for none()
+  constexpr uint32_t generation() const { return uint32_t(bits); }
+  friend constexpr bool operator==(PageRef, PageRef) = default;
+};
+
+// The page word: the truth about one page. `state:4 | generation:32 | low:28`, state in the highest bits.
+enum class PageState : uint8_t {
+  kOut = 0,       // low 0. Region not rented, draining or returned. A zeroed page word is OUT of generation 0.
+  kFree = 1,      // low 0. May be taken by a CAS from this exact word.
+  kReserved = 2,  // low lane:12, lane generation:16. Being filled.
+  kSealed = 3,    // low as RESERVED. Filled, not visible.
+  kTail = 4,      // low distance to the head. Further page of a run.
+  kReady = 5,     // low recount flag:1, child count:27. Visible.
+  kRetiring = 6,  // low evictor:12, attempt:16. Tentative: anyone may put it back to READY (count 0) at any time.
+  kRetired = 7,   // low lane:12, lane generation:16. Final; becomes FREE, generation + 1, when no pin is left.
+  kPoisoned = 8,  // low 0. Bad memory, never used again.
+};
+inline constexpr uint32_t kPageStateCount = 9;
+inline constexpr uint32_t kRecountFlag = 1u << 27;
+
+// One line per page: what a lookup, a pin and a prefix search need. Fields after the word are written while the page is
+// RESERVED by the lane that holds it and do not change until the page is freed.
+struct alignas(64) BlockLine {
+  AtomicU64 word;         // the page word
+  AtomicU64 digest_lo;    // keyed digest of the key
+  AtomicU64 digest_hi;
+  AtomicU64 length;       // payload bytes
+  AtomicU64 parent;       // PageRef of the parent, 0 for a root
+  AtomicU64 shape;        // depth:32 (0 for a root) | pages of the run:32
+  AtomicU64 chain;        // order-sensitive sum over the digests from the root to this block
+  AtomicU64 expires_ms;   // Unix milliseconds, 0 never
+};
+static_assert(sizeof(BlockLine) == 64);
+
+// The second line of a page: what listings, policies and verification need.
+struct alignas(64) DetailLine {
+  AtomicU64 key;          // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
+  AtomicU64 tenant;       // keyed hash of the tenant's name, 0 for none
+  AtomicU64 kind;         // content type:8 | reserved:24 | priority:32
+  AtomicU64 checksum;     // of the payload, 0 if the pool has none
+  AtomicU64 stored_ms;    // Unix milliseconds when it was stored
+  AtomicU64 owner;        // lane:12 (bits 16..27) | lane generation:16 (bits 0..15) of the publisher, for listings
+  AtomicU64 reserved[2];
+};
+static_assert(sizeof(DetailLine) == 64);
+
+// A registry bucket is two lines. The header word decides what is visible; every change of it is a CAS that raises its
+// version, so all operations on one key meet in one word.
+//   header: version:49 | overflow:1 | valid:14 (bit i: slot i of this bucket; bit 7 + i: slot i of its overflow bucket)
+struct alignas(64) BucketTags {
+  AtomicU64 header;       // in an overflow bucket: owner, home bucket + 1:36 | lane:12 | lane generation:16; 0: unclaimed
+  AtomicU64 tag[7];       // the low word of the digest
+};
+struct alignas(64) BucketLocations {
+  AtomicU64 overflow;     // home bucket: version:32 | overflow bucket + 1:32 (0: none). Overflow bucket: 0
+  AtomicU64 location[7];  // PageRef
+};
+struct alignas(128) Bucket {
+  BucketTags tags;
+  BucketLocations locations;
+};
+static_assert(sizeof(Bucket) == 128);
+
+inline constexpr uint64_t kValidMask = (1ull << 14) - 1;
+inline constexpr uint64_t kOverflowFlag = 1ull << 14;
+inline constexpr uint64_t kHeaderVersionOne = 1ull << 15;
+
+// -- sections that marud writes ---------------------------------------------------------------------------------------
+
+struct alignas(64) HostRecord {
+  AtomicU64 boot_id_lo;    // of the host that runs this marud; 0, 0: unused record
+  AtomicU64 boot_id_hi;
+  AtomicU64 epoch;         // raised by every start of marud; clients compare it to notice a restart
+  AtomicU64 heartbeat_ms;  // Unix milliseconds, about once a second
+  AtomicU64 process;       // pid of marud in its own namespace
+  AtomicU64 clean;         // 1: the last marud left this pool in order
+  AtomicU64 reserved[2];
+};
+static_assert(sizeof(HostRecord) == 64);
+
+// Region word: state:4 | generation:20 | host:12 | lane:12 | lane generation:16.
+enum class RegionState : uint8_t { kUnused = 0, kRented = 1, kOrphaned = 2, kDraining = 3 };
+
+struct RegionRecord {
+  AtomicU64 word;
+  AtomicU32 lru_head;      // most recently used page + 1; 0: empty
+  AtomicU32 lru_tail;      // coldest page + 1; 0: empty
+  AtomicU64 lru_count;     // entries of the list
+  AtomicU64 reserved;
+};
+static_assert(sizeof(RegionRecord) == 32);
+
+// The lane identities section begins with kLanesMax bits, one per lane that a client may be using. A set bit is written
+// before the lane is handed out and cleared after the lane was reclaimed; whoever looks for pins reads these lanes.
+struct alignas(64) LaneBitmap {
+  AtomicU64 words[limits::kLanesMax / 64];
+};
+
+enum class LaneState : uint8_t { kFree = 0, kLive = 1, kDead = 2 };
+
+struct alignas(64) LaneIdentity {
+  AtomicU64 state;            // LaneState:8 (lowest) | reserved:40 | lane generation:16 (highest)
+  AtomicU64 process;          // pid in marud's namespace
+  AtomicU64 start_time;       // of that process, clock ticks since boot (/proc/PID/stat, field 22)
+  AtomicU64 boot_id_lo;       // of the host where the process runs
+  AtomicU64 boot_id_hi;
+  AtomicU64 credentials;      // uid:32 | gid:32
+  AtomicU64 attached_ms;      // Unix milliseconds
+  AtomicU64 reserved;
+};
+static_assert(sizeof(LaneIdentity) == 64);
+
+struct PolicyEntry {
+  AtomicU32 newer;         // page + 1 of the next more recently used page of the list; 0: end
+  AtomicU32 older;         // page + 1; 0: end
+  AtomicU64 last_use_ms;   // tick of the last use that marud knows, milliseconds since Header::created_unix_ms
+  AtomicU32 generation;    // of the page that this entry speaks of
+  AtomicU32 list;          // 0: in no list; 1: in the list of the page's region
+  AtomicU64 word;          // for the policy
+};
+static_assert(sizeof(PolicyEntry) == 32);
+
+struct alignas(64) TenantRecord {
+  AtomicU64 id;            // keyed hash of the name; 0: unused
+  AtomicU64 soft_bytes;    // 0: no limit
+  AtomicU64 hard_bytes;    // 0: no limit
+  AtomicU64 used_bytes;
+  AtomicU64 granted_bytes;
+  AtomicU64 reserved[2];
+  AtomicU64 name_bytes;
+  AtomicU64 name[8];       // kTenantNameMax bytes
+};
+static_assert(sizeof(TenantRecord) == 128);
+
+// -- lanes ------------------------------------------------------------------------------------------------------------
+
+// Counters of a lane, each written by its client alone, each a total since the lane was given out.
+enum LaneCounter : uint32_t {
+  kCounterExistsKeys,       // keys asked with exists
+  kCounterExistsHits,
+  kCounterRetrieveHits,     // blocks found and pinned
+  kCounterRetrieveMisses,
+  kCounterMatchKeys,        // keys asked with match_prefix
+  kCounterMatchBlocks,      // of them present
+  kCounterStores,           // blocks published
+  kCounterStoredBytes,
+  kCounterDuplicates,       // stores that lost to a block already there
+  kCounterDeletes,
+  kCounterPinFull,          // pins refused because every slot was taken
+  kCounterRegistryFull,     // stores refused because both buckets were full
+  kCounterRevives,          // RETIRING put back to READY by this client
+  kCounterSearchFallbacks,  // prefix searches that had to walk
+  kCounterChecksumErrors,   // payloads that did not match their checksum
+  kCounterRents,            // requests for memory sent to marud
+  kLaneCounterCount,
+};
+
+struct alignas(64) LaneHeader {
+  // line 0, written on every hit
+  AtomicU64 touch_count;    // entries ever written to the touch ring
+  AtomicU64 pin_overflow;   // slots of the pin overflow area that may be in use: raised before, lowered after
+  AtomicU64 frees;          // pages this client has freed, for the owners of regions
+  AtomicU64 reserved[5];
+  // line 1
+  AtomicU64 parent_intent[limits::kParentIntents];  // PageRef of a parent whose count is being lowered
+  // lines 2, 3
+  AtomicU64 counters[kLaneCounterCount];
+};
+static_assert(sizeof(LaneHeader) == 256);
+static_assert(kLaneCounterCount == 16);
+
+// A lane: LaneHeader, 2 * pins_max pin slots in sets of 8, pins_max / 4 overflow slots, touch_entries touch words.
+// A pin slot is a PageRef or 0. A touch is (page + 1) << 32 | lap << 31 | tick: entry n of the lane (counted from 0) lies at
+// n % touch_entries and has lap = n / touch_entries % 2, so that the reader knows an entry that is counted but not yet
+// written; the tick is the low 31 bits of the milliseconds since Header::created_unix_ms.
+
+}  // namespace maru::format

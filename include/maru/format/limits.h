@@ -1,0 +1,87 @@
+// Every maximum of the format and of the protocol, each with its reason, and how they depend on each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace maru::limits {
+
+// -- geometry ---------------------------------------------------------------------------------------------------------
+
+// A PageRef stores page + 1 in 32 bits and 0 means "none", so the last two values are not pages.
+inline constexpr uint64_t kPagesMax = 0xFFFF'FFFEull;
+
+// The kernel's page: a block page is never smaller, so that mappings can be cut at any page.
+inline constexpr uint64_t kPageBytesMin = 4096;
+// Engines use 512 KiB to 4 MiB; beyond that internal waste outweighs the saved page words.
+inline constexpr uint64_t kPageBytesMax = 4ull << 20;
+inline constexpr uint64_t kPageBytesDefault = 2ull << 20;
+// Memory pools below this size get small pages, so that a test pool has enough of them to be interesting.
+inline constexpr uint64_t kSmallPoolBytes = 4ull << 30;
+inline constexpr uint64_t kPageBytesSmallPool = 64ull << 10;
+// 64 TiB is the largest pool that is specified; with kPagesMax it needs pages of 32 KiB or more.
+inline constexpr uint64_t kPoolBytesMax = 64ull << 40;
+
+inline constexpr uint64_t kRegionBytesDefault = 256ull << 20;
+// A pool is cut into at least this many regions by default, so that several clients can own one each.
+inline constexpr uint64_t kRegionsMinDefault = 16;
+
+// 12 bits of lane in a page word. Lane 0 is the daemon's own.
+inline constexpr uint32_t kLanesMax = 4096;
+inline constexpr uint32_t kLanesDefault = 256;
+inline constexpr uint32_t kHostsMax = 64;
+inline constexpr uint32_t kTenantsMax = 1u << 16;
+inline constexpr uint32_t kTenantsDefault = 256;
+
+// Half of the slots: at half load a bucket of seven overflows in 2.7 % of cases and its two candidates in one line stay rare.
+inline constexpr uint64_t kBucketSlots = 7;
+inline constexpr uint64_t kPinSetSlots = 8;
+inline constexpr uint32_t kPinsMaxDefault = 16384;
+inline constexpr uint32_t kPinsMaxLimit = 1u << 20;
+inline constexpr uint32_t kTouchEntriesDefault = 4096;
+inline constexpr uint32_t kTouchEntriesLimit = 1u << 20;
+// Threads of one client that can free a child at the same instant; a ninth waits for a free intent word.
+inline constexpr uint32_t kParentIntents = 8;
+
+// -- keys -------------------------------------------------------------------------------------------------------------
+
+inline constexpr uint32_t kKeyBytesMax = 4096;
+inline constexpr uint32_t kKeyInlineDefault = 128;  // LMCache's string keys are about 100 characters.
+inline constexpr uint32_t kKeyInlineMin = 32;       // a 256-bit digest always fits inline
+inline constexpr uint32_t kKeyInlineMax = 4096;
+inline constexpr uint32_t kKeyExtentBytes = 4096;
+inline constexpr uint32_t kKeyExtentProbes = 32;
+inline constexpr uint32_t kTenantNameMax = 64;
+
+// -- page word --------------------------------------------------------------------------------------------------------
+
+inline constexpr uint32_t kChildCountMax = (1u << 27) - 1;
+inline constexpr uint32_t kRunPagesMax = (1u << 28) - 1;  // TAIL holds its distance to the head in 28 bits
+inline constexpr uint32_t kChainDepthMax = (1u << 30);
+
+// -- retry loops ------------------------------------------------------------------------------------------------------
+
+// Reads of a bucket whose header keeps changing are repeated this often before the exact, slow way is taken.
+inline constexpr uint32_t kBucketReadRetries = 64;
+// A pin meets RETIRING again only if another evictor marked the page in between.
+inline constexpr uint32_t kPinReviveRetries = 64;
+// Publishing restarts when another process changed the home bucket; each restart means somebody else succeeded.
+inline constexpr uint32_t kPublishRetries = 1u << 16;
+// A CAS on a page word fails only when somebody else's succeeded.
+inline constexpr uint32_t kPageWordRetries = 1u << 16;
+
+// -- the socket -------------------------------------------------------------------------------------------------------
+
+// Larger packets are cut by the kernel; nothing in the protocol is larger.
+inline constexpr size_t kMessageBytesMax = 64u << 10;
+inline constexpr uint32_t kBatchKeysMax = 1u << 20;
+inline constexpr uint32_t kConnectionsMax = 4096;
+inline constexpr uint32_t kPoolNameMax = 63;
+inline constexpr uint32_t kPoolsMax = 64;
+
+static_assert(kPoolBytesMax / kPagesMax < (32u << 10) + 1);
+static_assert(kKeyInlineMin >= 32 && kKeyInlineMax <= kKeyBytesMax);
+static_assert(kPinSetSlots * 8 == 64, "a pin set is one cache line");
+static_assert(kChildCountMax < (1u << 28));
+
+}  // namespace maru::limits

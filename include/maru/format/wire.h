@@ -1,0 +1,118 @@
+// Messages between libmaru or marudctl and marud: AF_UNIX, SOCK_SEQPACKET, one message a packet, at most
+// limits::kMessageBytesMax bytes. A request carries an id and gets exactly one reply with the same id. Fixed structs of
+// little-endian integers without padding; what has no fixed size follows them, at the places described.
+//
+// A reply with a negative status carries an explanation for people as text and nothing else.
+#pragma once
+
+#include "maru/format/limits.h"
+
+#include <cstdint>
+#include <type_traits>
+
+namespace maru::wire {
+
+inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
+inline constexpr uint16_t kVersion = 1;
+
+enum class Type : uint16_t {
+  kAttach = 1,      // AttachRequest [+ descriptor handed back] -> AttachReply + descriptor of the pool's device
+  kDetach = 2,      // nothing -> nothing; the lane is free when the reply comes
+  kRent = 3,        // RentRequest -> RentReply, see there
+  kDeleteTree = 4,  // DeleteTreeRequest -> DeleteTreeReply
+  kAdmin = 5,       // JSON object {"command": ...} -> JSON object (docs/ARCHITECTURE.md names the commands)
+  kPing = 6,        // nothing -> nothing
+};
+inline constexpr uint16_t kTypeMax = 6;
+
+struct MessageHeader {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t type;        // Type, the same in the reply
+  uint32_t request_id;  // chosen by the sender of the request
+  int32_t status;       // requests: 0. Replies: 0 or -errno
+  uint32_t bytes;       // that follow this header
+  uint32_t reserved;    // zero
+};
+static_assert(sizeof(MessageHeader) == 24);
+inline constexpr size_t kPayloadBytesMax = limits::kMessageBytesMax - sizeof(MessageHeader);
+
+inline constexpr uint32_t kAttachHandsBack = 1u << 0;  // one descriptor comes with the request: the pool's memory
+
+struct AttachRequest {
+  char pool[64];                   // name, zero-padded
+  uint32_t flags;
+  uint32_t previous_lane;          // of this process in this pool before the connection was lost; 0: none
+  uint32_t previous_generation;    // of that lane
+  uint32_t reserved0;
+  uint8_t uuid[16];                // of the pool attached before; zero: none
+  uint64_t reserved[4];
+};
+static_assert(sizeof(AttachRequest) == 128);
+
+struct AttachReply {
+  uint8_t uuid[16];
+  uint64_t pool_bytes;             // of the descriptor: control region and pages
+  uint64_t control_bytes;
+  uint64_t epoch;                  // of marud in this pool
+  uint32_t lane;
+  uint32_t lane_generation;
+  uint32_t lane_kept;              // 1: the lane is the previous one, with everything that it holds
+  uint32_t host;                   // index of the host record
+  uint32_t map_alignment;          // mappings of the device start and end on a multiple of this
+  uint32_t reserved0;
+  uint64_t reserved[4];
+};
+static_assert(sizeof(AttachReply) == 96);
+
+struct RentRequest {
+  uint64_t runs;                   // wanted
+  uint64_t run_pages;              // each; 1 for pages anywhere
+  uint32_t flags;                  // zero
+  uint32_t reserved0;
+  uint64_t reserved[2];
+};
+static_assert(sizeof(RentRequest) == 40);
+
+// Followed by `regions` u32 region indices (rented to the asker now; their pages are FREE), `runs` RunRecords (evicted for
+// the asker; every page of them is RESERVED by its lane) and `evicted` EvictedKeys. Padded with zeros to 8 bytes between
+// the three.
+struct RentReply {
+  uint32_t regions;
+  uint32_t runs;
+  uint32_t evicted;                // keys that follow
+  uint32_t evicted_total;          // blocks that were evicted, also those whose keys found no room here
+};
+static_assert(sizeof(RentReply) == 16);
+
+struct RunRecord {
+  uint32_t page;
+  uint32_t pages;
+};
+static_assert(sizeof(RunRecord) == 8);
+
+// Followed by `size` bytes of key, padded with zeros to 8.
+struct EvictedKey {
+  uint32_t size;
+  uint32_t kind;                   // maru_key_kind
+  uint64_t tenant;
+};
+static_assert(sizeof(EvictedKey) == 16);
+
+struct DeleteTreeRequest {
+  uint64_t digest_lo;
+  uint64_t digest_hi;
+};
+static_assert(sizeof(DeleteTreeRequest) == 16);
+
+struct DeleteTreeReply {
+  uint64_t deleted;
+  uint64_t left;                   // pinned, or with children that stayed
+};
+static_assert(sizeof(DeleteTreeReply) == 16);
+
+static_assert(std::has_unique_object_representations_v<MessageHeader> &&
+              std::has_unique_object_representations_v<AttachReply> &&
+              std::has_unique_object_representations_v<RentRequest>);
+
+}  // namespace maru::wire

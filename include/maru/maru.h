@@ -1,0 +1,296 @@
+/*
+ * libmaru: share KV blocks between processes through memory that marud provides.
+ *
+ * A client attaches to a pool. Blocks are stored under keys, found by keys, and read in place. Lookups, reads and stores
+ * into pages that the client already has are loads, stores and atomics on shared memory: no system call, no message, and
+ * they work while marud is stopped. marud is asked for memory (maru_alloc, when the client has none left), for whole
+ * subtrees (maru_delete_tree), and when a client attaches and detaches.
+ *
+ * Results: 0 or a positive value is success, a negative value is -errno. Parameters named ret_ are written only on
+ * success. Unless a comment says otherwise a function may be called from any thread, with the same client as well, and
+ * neither blocks nor enters the kernel (the first use of a part of the pool that this process has not mapped yet maps
+ * it, once). After fork() the child's functions return -ECHILD; the child attaches for itself.
+ *
+ * Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and zero the rest.
+ */
+#ifndef MARU_H
+#define MARU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MARU_VERSION_MAJOR 0
+#define MARU_VERSION_MINOR 1
+#define MARU_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define MARU_PUBLIC __attribute__((visibility("default")))
+#else
+#define MARU_PUBLIC
+#endif
+
+/* One attachment to one pool. */
+typedef struct maru_client maru_client;
+
+/* One life of one block: a block stored later never has the same value. 0 is no block. Plain data: may be copied, compared
+ * and sent to other processes attached to the same pool. */
+typedef uint64_t maru_block;
+
+/* -- keys ------------------------------------------------------------------------------------------------------------ */
+
+enum maru_key_kind {
+  MARU_KEY_BYTES = 0,     /* 1 to 4096 bytes of any value */
+  MARU_KEY_DIGEST128 = 1, /* 16 bytes that are already a digest; equal digests are equal keys */
+  MARU_KEY_DIGEST256 = 2  /* 32 bytes that are already a digest */
+};
+
+/* Keys of different kinds or tenants are different keys. The library reads `data` during the call only. */
+typedef struct maru_key {
+  const void *data;
+  uint32_t size;   /* bytes; must fit the kind */
+  uint32_t kind;   /* enum maru_key_kind */
+  uint64_t tenant; /* from maru_tenant(), 0 for none */
+} maru_key;
+
+/* A key as the pool holds it. */
+typedef struct maru_key_copy {
+  uint32_t size;
+  uint32_t kind;
+  uint64_t tenant;
+  uint8_t data[4096];
+} maru_key_copy;
+
+/* -- attaching ------------------------------------------------------------------------------------------------------- */
+
+enum maru_attach_flags {
+  MARU_ATTACH_FIRST_FIT = 1u << 0,  /* allocate runs first-fit; the default is best-fit */
+  MARU_ATTACH_NO_SESSION_THREAD = 1u << 1 /* do not start the thread that re-attaches after a restart of marud: call
+                                             maru_reattach() instead */
+};
+
+typedef struct maru_attach_options {
+  size_t size;
+  const char *socket_path;     /* NULL: $MARU_SOCKET, else $XDG_RUNTIME_DIR/marud/marud.sock when it exists, else
+                                  /run/marud/marud.sock */
+  const char *pool;            /* NULL: the pool named "default" */
+  uint32_t flags;              /* enum maru_attach_flags */
+  uint32_t thread_cache_pages; /* pages each thread keeps reserved; 0: 16. At most 4096 */
+  uint32_t timeout_ms;         /* for requests to marud; 0: 5000 */
+  uint32_t reserved0;
+  uint64_t reserved[4];
+} maru_attach_options;
+
+/* Attaches to a pool of the marud that listens on the socket.
+ *   options      may be NULL for the defaults.
+ *   ret_client   owned by the caller until maru_detach().
+ * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
+ * access list refuses this user; -EUSERS every lane of the pool is in use; -EPROTO marud speaks another version;
+ * -EBADMSG the control region is damaged or of another version; -ETIMEDOUT; -EINVAL; -ENOMEM. */
+MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **ret_client);
+
+/* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees
+ * the client. All views and buffers of this client are invalid afterwards; blocks it stored stay. No other thread may
+ * use the client any more. Blocks until marud has answered, at most timeout_ms; the memory is returned in any case.
+ * NULL is allowed. In a child after fork it only frees the child's copy. */
+MARU_PUBLIC void maru_detach(maru_client *client);
+
+/* Connects again after marud was restarted, and hands it the memory of the pool if it has lost it. The session thread does
+ * this on its own; call it to do it now. Blocks for at most timeout_ms. Returns 0 when connected (also when it was all
+ * along). Errors: -ECONNREFUSED no marud; -ESTALE marud has another pool of this name now: detach and attach;
+ * -ETIMEDOUT. */
+MARU_PUBLIC int maru_reattach(maru_client *client);
+
+/* The number of starts of marud that this pool has seen; changes when marud was restarted. Never fails. */
+MARU_PUBLIC uint64_t maru_daemon_epoch(const maru_client *client);
+
+/* The value to put into maru_key.tenant: a keyed hash of the tenant's name (LMCache's cache_salt), the same in every
+ * process attached to this pool. name: size bytes, 1 to 64. Errors: -EINVAL. */
+MARU_PUBLIC int maru_tenant(const maru_client *client, const void *name, size_t size, uint64_t *ret_tenant);
+
+typedef struct maru_geometry {
+  size_t size;             /* set by the caller to sizeof(maru_geometry) */
+  uint64_t pool_bytes;     /* control region and pages */
+  uint64_t control_bytes;
+  uint64_t page_bytes;
+  uint64_t pages;
+  uint64_t region_pages;
+  uint32_t lanes;
+  uint32_t lane;           /* of this client */
+  uint32_t pins_max;       /* blocks this client can hold pinned at the least */
+  uint32_t key_bytes_max;
+  uint8_t uuid[16];
+} maru_geometry;
+
+/* Errors: -EINVAL size is unknown. */
+MARU_PUBLIC int maru_get_geometry(const maru_client *client, maru_geometry *ret_geometry);
+
+typedef struct maru_statistics {
+  size_t size; /* set by the caller to sizeof(maru_statistics) */
+  uint64_t exists_keys, exists_hits;
+  uint64_t retrieve_hits, retrieve_misses;
+  uint64_t match_keys, match_blocks;
+  uint64_t stores, stored_bytes, duplicates, deletes;
+  uint64_t pin_full, registry_full, revives, search_fallbacks, checksum_errors, rents;
+  uint64_t pins;          /* slots in use now */
+  uint64_t regions;       /* rented by this client now */
+  uint64_t pages_cached;  /* reserved and unused, in caches of threads */
+  uint64_t evicted;       /* blocks that requests of this client evicted */
+  uint64_t evicted_lost;  /* of them not kept for maru_next_evicted() */
+} maru_statistics;
+
+/* Totals of this client since it attached. Errors: -EINVAL size is unknown. */
+MARU_PUBLIC int maru_get_statistics(const maru_client *client, maru_statistics *ret_statistics);
+
+/* -- storing --------------------------------------------------------------------------------------------------------- */
+
+/* Memory to fill: whole pages, contiguous, private to the caller until it is stored or aborted. */
+typedef struct maru_buffer {
+  void *data;
+  uint64_t bytes;   /* as asked for */
+  maru_block block; /* what the block will be called */
+} maru_buffer;
+
+/* Takes pages for `bytes` bytes (1 to the size of a region). Uses pages that the calling thread has cached, then pages of
+ * the client's regions, and only then asks marud, which rents a region or evicts. ret_buffer must end in maru_store() or
+ * maru_abort(). May block for timeout_ms when marud is asked. Errors: -ENOSPC nothing is free and nothing can be evicted;
+ * -EFBIG larger than a region; -ENOTCONN, -ETIMEDOUT marud was needed and did not answer; -EINVAL. */
+MARU_PUBLIC int maru_alloc(maru_client *client, uint64_t bytes, maru_buffer *ret_buffer);
+
+/* The same n times, all or nothing; what is missing is computed first and asked for in one request. */
+MARU_PUBLIC int maru_alloc_batch(maru_client *client, uint64_t bytes, size_t n, maru_buffer *ret_buffers);
+
+/* Gives back buffers that were not stored. Errors: -EINVAL not a buffer of this client. */
+MARU_PUBLIC int maru_abort(maru_client *client, const maru_buffer *buffer);
+MARU_PUBLIC int maru_abort_batch(maru_client *client, const maru_buffer *buffers, size_t n);
+
+enum maru_content_type {
+  MARU_CONTENT_KV_CACHE = 0,
+  MARU_CONTENT_LORA_WEIGHT = 1,
+  MARU_CONTENT_TEMPORARY = 2,
+  MARU_CONTENT_ACTIVATION = 3,
+  MARU_CONTENT_GRADIENT = 4
+};
+
+typedef struct maru_store_options {
+  size_t size;
+  maru_block parent;          /* a stored block, 0 for none */
+  const maru_key *parent_key; /* or its key; at most one of the two */
+  uint64_t ttl_ms;            /* 0: for ever. A block never outlives its parent's time */
+  uint32_t priority;          /* for the eviction policy */
+  uint32_t content_type;      /* enum maru_content_type */
+  uint64_t reserved[4];
+} maru_store_options;
+
+/* Makes the buffer visible under the key. Returns 0 when it was stored and 1 when a block was there already: that one
+ * stays, this buffer's pages are given back at once. Either way the buffer is used up and ret_block (may be NULL) is the
+ * block under the key. options may be NULL: a root.
+ * Errors (the buffer stays the caller's): -ENOLINK the parent is gone: store it again first, or store this as a root;
+ * -EXFULL the registry or the space for long keys is full at this key; -ENOBUFS every pin slot is taken; -EAGAIN an
+ * expired block with children is in the way, try later; -EINVAL. */
+MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
+                           const maru_store_options *options, maru_block *ret_block);
+
+/* maru_alloc, memcpy, maru_store; nothing is allocated when the key is present. Errors: of both. */
+MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const void *data, uint64_t bytes,
+                                const maru_store_options *options, maru_block *ret_block);
+
+/* Stores n buffers as a chain: the first under options->parent (or as a root), each further one under the one before.
+ * Where a block is there already the chain goes on below that one. ret_blocks (n entries, may be NULL) receives the blocks,
+ * ret_stored (may be NULL) how many were new. On an error the buffers before the failing one are used up, *ret_done (may be
+ * NULL) says how many, and the others stay the caller's. Errors: of maru_store. */
+MARU_PUBLIC int maru_store_chain(maru_client *client, const maru_key *keys, const maru_buffer *buffers, size_t n,
+                                 const maru_store_options *options, maru_block *ret_blocks, size_t *ret_stored,
+                                 size_t *ret_done);
+
+/* Blocks that requests of this client evicted, oldest first, each once. Keeps the last 4096; what was lost is counted in
+ * maru_statistics. Errors: -ENOENT no more. */
+MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
+
+/* -- finding and reading --------------------------------------------------------------------------------------------- */
+
+/* 1 present, 0 absent. Speaks about 64 bits of the key's digest and does not hold the block: maru_retrieve is the proof.
+ * Errors: -EINVAL. */
+MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
+
+/* ret_present: n bytes, 1 or 0 each. Returns how many are present (INT32_MAX at most). Errors: -EINVAL. */
+MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
+
+/* A block, pinned: neither evicted nor overwritten until maru_release. */
+typedef struct maru_view {
+  const void *data;
+  uint64_t bytes;
+  maru_block block;
+  uint64_t pin; /* for maru_release */
+} maru_view;
+
+/* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the
+ * payload does not match its checksum (the block is deleted); -EINVAL. */
+MARU_PUBLIC int maru_retrieve(maru_client *client, const maru_key *key, maru_view *ret_view);
+
+/* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may. Returns how
+ * many were found. On an error nothing is pinned. */
+MARU_PUBLIC int maru_retrieve_batch(maru_client *client, const maru_key *keys, size_t n, maru_view *ret_views);
+
+/* As maru_retrieve, but neither maps nor verifies the payload: ret_view->data is NULL. */
+MARU_PUBLIC int maru_pin(maru_client *client, const maru_key *key, maru_view *ret_view);
+
+/* As maru_pin, by block. Errors: -ENOENT the block is gone; -ENOBUFS; -EINVAL. */
+MARU_PUBLIC int maru_pin_block(maru_client *client, maru_block block, maru_view *ret_view);
+
+/* Ends the pin of a view from maru_retrieve or maru_pin; its data must not be read any more. Errors: -EINVAL not pinned
+ * by this view (also: released twice). */
+MARU_PUBLIC int maru_release(maru_client *client, const maru_view *view);
+MARU_PUBLIC int maru_unpin(maru_client *client, const maru_view *view);
+MARU_PUBLIC int maru_release_batch(maru_client *client, const maru_view *views, size_t n);
+
+/* What maru_match_prefix found and holds. */
+typedef struct maru_match {
+  size_t blocks;      /* leading keys that are present */
+  maru_block deepest; /* of them, 0 when blocks is 0; the parent for what is stored next */
+  uint64_t pin;
+  void *pins;         /* the library's, when the blocks are not one chain */
+} maru_match;
+
+/* How many of the leading keys are present, all held until maru_release_match. Keys stored as a chain (each under the one
+ * before) are found by search and held by one pin; others are walked and pinned each. Errors: -ENOBUFS; -EINVAL;
+ * -ENOMEM. */
+MARU_PUBLIC int maru_match_prefix(maru_client *client, const maru_key *keys, size_t n, maru_match *ret_match);
+
+/* Where the blocks of a match are: views of the first n keys given to maru_match_prefix, n at most match->blocks. The views
+ * live as long as the match and are not released themselves (their pin is 0). Errors: -ENOENT a block was lost to bad
+ * memory; -EINVAL. */
+MARU_PUBLIC int maru_resolve(maru_client *client, const maru_match *match, const maru_key *keys, size_t n,
+                             maru_view *ret_views);
+
+/* Errors: -EINVAL not held. */
+MARU_PUBLIC int maru_release_match(maru_client *client, maru_match *match);
+
+/* -- deleting -------------------------------------------------------------------------------------------------------- */
+
+/* Removes a block of the pool, also one that another client stored. The key is gone at once; the memory when the last pin
+ * is. Errors: -ENOENT absent; -ENOTEMPTY it has children; -EINVAL. */
+MARU_PUBLIC int maru_delete(maru_client *client, const maru_key *key);
+
+/* The same for n keys, in order. ret_results (n entries, may be NULL) receives 0 or the error of each. Returns how many
+ * were deleted. */
+MARU_PUBLIC int maru_delete_batch(maru_client *client, const maru_key *keys, size_t n, int32_t *ret_results);
+
+/* Asks marud to remove a block and everything below it, leaves first. Pinned blocks and what they hold stay. Blocks for at
+ * most timeout_ms. ret_deleted (may be NULL): how many blocks went. Errors: -ENOENT; -EBUSY something stayed;
+ * -ENOTCONN, -ETIMEDOUT; -EINVAL. */
+MARU_PUBLIC int maru_delete_tree(maru_client *client, const maru_key *key, uint64_t *ret_deleted);
+
+/* -- other ----------------------------------------------------------------------------------------------------------- */
+
+/* "0.1.0" */
+MARU_PUBLIC const char *maru_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
