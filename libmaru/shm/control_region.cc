@@ -1,0 +1,234 @@
+#include "libmaru/shm/control_region.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace maru::shm {
+namespace {
+
+using namespace maru::format;
+
+constexpr uint64_t align_up(uint64_t value, uint64_t alignment) { return (value + alignment - 1) & ~(alignment - 1); }
+constexpr bool in_power_of_two_range(uint64_t value, uint64_t low, uint64_t high) {
+  return std::has_single_bit(value) && value >= low && value <= high;
+}
+
+// Slots for every page twice over: see limits::kBucketSlots.
+constexpr uint64_t buckets_for(uint64_t pages) {
+  return std::max<uint64_t>(1, (2 * pages + limits::kBucketSlots - 1) / limits::kBucketSlots);
+}
+// At half load 2.7 % of the buckets overflow; a sixteenth leaves room for twice that.
+constexpr uint64_t overflow_buckets_for(uint64_t buckets) { return std::max<uint64_t>(4, buckets / 16); }
+
+}  // namespace
+
+const char* plan_layout(const Parameters& p, Layout* ret_layout) {
+  if (!in_power_of_two_range(p.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax))
+    return "page_bytes is not a power of two from 4 KiB to 4 MiB";
+  if (p.pages == 0 || p.pages > limits::kPagesMax) return "the pool has no page, or more than 2^32 - 2: use larger pages";
+  if (!std::has_single_bit(p.region_pages) || p.region_pages > limits::kRunPagesMax)
+    return "region_pages is not a power of two below 2^28";
+  if (p.pages % p.region_pages != 0) return "pages is not a multiple of region_pages";
+  if (p.lanes < 2 || p.lanes > limits::kLanesMax) return "lanes is not from 2 to 4096";
+  if (p.hosts < 1 || p.hosts > limits::kHostsMax) return "hosts is not from 1 to 64";
+  if (p.tenants < 1 || p.tenants > limits::kTenantsMax) return "tenants is not from 1 to 65536";
+  if (!in_power_of_two_range(p.pins_max, limits::kPinSetSlots, limits::kPinsMaxLimit))
+    return "pins_max is not a power of two from 8 to 2^20";
+  if (!in_power_of_two_range(p.touch_entries, 8, limits::kTouchEntriesLimit))
+    return "touch_entries is not a power of two from 8 to 2^20";
+  if (p.key_inline_bytes < limits::kKeyInlineMin || p.key_inline_bytes > limits::kKeyInlineMax ||
+      p.key_inline_bytes % 8 != 0)
+    return "key_inline_bytes is not a multiple of 8 from 32 to 4096";
+  if (p.key_extents == 0 || p.key_extents > limits::kPagesMax) return "key_extents is not from 1 to 2^32 - 2";
+  if (!in_power_of_two_range(p.section_align, 4096, 1ull << 30)) return "section_align is not a power of two from 4 KiB";
+  if (p.pool_bytes > limits::kPoolBytesMax) return "the pool is larger than 64 TiB";
+
+  Layout layout{};
+  layout.buckets = buckets_for(p.pages);
+  layout.overflow_buckets = overflow_buckets_for(layout.buckets);
+  layout.pin_slots = 2 * p.pins_max;
+  layout.pin_overflow_slots = std::max<uint32_t>(limits::kPinSetSlots, layout.pin_slots / 8);
+  layout.lane_bytes =
+      align_up(sizeof(LaneHeader) + 8ull * (layout.pin_slots + layout.pin_overflow_slots + p.touch_entries), 64);
+
+  const uint64_t bytes[kSectionCount] = {
+      p.hosts * sizeof(HostRecord),
+      p.pages / p.region_pages * sizeof(RegionRecord),
+      sizeof(LaneBitmap) + p.lanes * sizeof(LaneIdentity),
+      p.pages * sizeof(PolicyEntry),
+      p.tenants * sizeof(TenantRecord),
+      p.pages * sizeof(BlockLine),
+      p.pages * sizeof(DetailLine),
+      p.pages * p.key_inline_bytes,
+      align_up(p.key_extents * sizeof(uint64_t), 64) + p.key_extents * limits::kKeyExtentBytes,
+      layout.buckets * sizeof(Bucket),
+      layout.overflow_buckets * sizeof(Bucket),
+      p.lanes * layout.lane_bytes,
+  };
+  uint64_t offset = align_up(sizeof(Header), p.section_align);
+  for (uint32_t i = 0; i < kSectionCount; ++i) {
+    layout.sections[i] = {offset, bytes[i]};
+    offset = align_up(offset + bytes[i], p.section_align);
+  }
+  layout.control_bytes = align_up(offset, std::max(p.section_align, p.page_bytes));
+  if (layout.control_bytes > p.pool_bytes || (p.pool_bytes - layout.control_bytes) / p.page_bytes < p.pages)
+    return "the pool is too small for its control region and a single region of pages";
+  *ret_layout = layout;
+  return nullptr;
+}
+
+const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parameters) {
+  if (wishes.pool_bytes == 0) return "the pool has no size";
+  if (wishes.pool_bytes > limits::kPoolBytesMax) return "the pool is larger than 64 TiB";
+  const bool small = wishes.pool_bytes < limits::kSmallPoolBytes;
+  Parameters p{};
+  p.pool_bytes = wishes.pool_bytes;
+  p.page_bytes = wishes.page_bytes ? wishes.page_bytes : small ? limits::kPageBytesSmallPool : limits::kPageBytesDefault;
+  if (!in_power_of_two_range(p.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax))
+    return "page_bytes is not a power of two from 4 KiB to 4 MiB";
+  uint64_t region_bytes = wishes.region_bytes;
+  if (region_bytes == 0)
+    region_bytes = std::max<uint64_t>(
+        p.page_bytes, std::bit_floor(std::min(limits::kRegionBytesDefault, p.pool_bytes / limits::kRegionsMinDefault)));
+  if (!std::has_single_bit(region_bytes) || region_bytes < p.page_bytes)
+    return "region_bytes is not a power of two of at least one page";
+  p.region_pages = region_bytes / p.page_bytes;
+  p.lanes = wishes.lanes ? wishes.lanes : limits::kLanesDefault;
+  p.hosts = wishes.hosts ? wishes.hosts : 1;
+  p.tenants = wishes.tenants ? wishes.tenants : limits::kTenantsDefault;
+  p.pins_max = wishes.pins_max ? wishes.pins_max : limits::kPinsMaxDefault;
+  p.touch_entries = wishes.touch_entries ? wishes.touch_entries : limits::kTouchEntriesDefault;
+  p.key_inline_bytes = wishes.key_inline_bytes ? wishes.key_inline_bytes : limits::kKeyInlineDefault;
+  p.section_align = small ? 4096 : 2ull << 20;
+
+  // The control region grows with the pages, so the largest count that fits is found by bisection over whole regions.
+  Layout layout;
+  uint64_t fits = 0, too_many = std::min(p.pool_bytes / region_bytes, limits::kPagesMax / p.region_pages) + 1;
+  const char* problem = "the pool is too small for its control region and a single region of pages";
+  while (too_many - fits > 1) {
+    const uint64_t middle = fits + (too_many - fits) / 2;
+    p.pages = middle * p.region_pages;
+    // One cell for each page while that is at most 1/64 of the pages' bytes: 4 KiB for 2 MiB costs 0.2 %.
+    p.key_extents = wishes.key_extents
+                        ? wishes.key_extents
+                        : std::clamp<uint64_t>(p.pages * p.page_bytes / 64 / limits::kKeyExtentBytes, 8,
+                                               std::max<uint64_t>(8, p.pages));
+    const char* refusal = plan_layout(p, &layout);
+    if (refusal == nullptr) {
+      fits = middle;
+      *ret_parameters = p;
+    } else {
+      problem = refusal;
+      too_many = middle;
+    }
+  }
+  return fits ? nullptr : problem;
+}
+
+uint64_t header_checksum(const Header& header) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&header);
+  for (size_t i = 0; i < offsetof(Header, checksum); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
+  return hash;
+}
+
+void ControlRegion::set(std::byte* base, const Header& header, const Layout& layout) {
+  base_ = base;
+  header_ = header;
+  layout_ = layout;
+  region_shift_ = uint32_t(std::countr_zero(header.parameters.region_pages));
+  blocks_ = reinterpret_cast<BlockLine*>(section(kSectionBlocks));
+  buckets_ = reinterpret_cast<Bucket*>(section(kSectionRegistry));
+}
+
+const char* ControlRegion::format(std::span<std::byte> memory, const Parameters& parameters,
+                                  const FormatIdentity& identity, bool memory_is_zero, ControlRegion* ret_region) {
+  Layout layout;
+  if (const char* problem = plan_layout(parameters, &layout)) return problem;
+  if (memory.size() < layout.control_bytes) return "the memory is smaller than the control region";
+  // A reader that attaches half-way must not find a valid header, so the old one goes first and the new one comes last.
+  std::memset(memory.data(), 0, sizeof(Header));
+  if (!memory_is_zero)
+    std::memset(memory.data() + sizeof(Header), 0, layout.control_bytes - sizeof(Header));
+
+  Header header{};
+  header.magic = kMagic;
+  header.version_major = kVersionMajor;
+  header.version_minor = kVersionMinor;
+  header.header_bytes = sizeof(Header);
+  header.compat_flags = identity.checksums ? kCompatChecksums : 0;
+  header.hash_algorithm = kHashFeistel3Siphash24;
+  std::memcpy(header.uuid, identity.uuid, sizeof(header.uuid));
+  header.created_unix_ms = identity.created_unix_ms;
+  header.parameters = parameters;
+  header.control_bytes = layout.control_bytes;
+  header.buckets = layout.buckets;
+  header.overflow_buckets = layout.overflow_buckets;
+  std::memcpy(header.sections, layout.sections, sizeof(header.sections));
+  std::memcpy(header.secret, identity.secret, sizeof(header.secret));
+  header.checksum = header_checksum(header);
+  __atomic_thread_fence(__ATOMIC_RELEASE);  // formatting happens before anybody else maps the memory
+  std::memcpy(memory.data(), &header, sizeof(header));
+  ret_region->set(memory.data(), header, layout);
+  return nullptr;
+}
+
+const char* ControlRegion::check_header(const Header& header, uint64_t device_bytes, Layout* ret_layout) {
+  if (header.magic != kMagic) return "there is no control region here (wrong magic number)";
+  if (header.version_major != kVersionMajor) return "the control region has another major version";
+  if (header.header_bytes != sizeof(Header)) return "the header has another size";
+  if (header.checksum != header_checksum(header)) return "the header's checksum does not match";
+  if (header.incompat_flags != kIncompatNone) return "the control region uses a feature that this version does not know";
+  if (header.hash_algorithm != kHashFeistel3Siphash24) return "the control region uses an unknown hash";
+  if (header.parameters.pool_bytes > device_bytes) return "the pool is larger than the device it lies on";
+  Layout layout;
+  if (const char* problem = plan_layout(header.parameters, &layout)) return problem;
+  if (header.control_bytes != layout.control_bytes || header.buckets != layout.buckets ||
+      header.overflow_buckets != layout.overflow_buckets ||
+      std::memcmp(header.sections, layout.sections, sizeof(header.sections)) != 0)
+    return "the sections are not where the parameters put them";
+  *ret_layout = layout;
+  return nullptr;
+}
+
+const char* ControlRegion::attach(std::span<std::byte> memory, uint64_t device_bytes, ControlRegion* ret_region) {
+  if (memory.size() < sizeof(Header)) return "the memory is smaller than a header";
+  Header header;
+  std::memcpy(&header, memory.data(), sizeof(header));
+  Layout layout;
+  if (const char* problem = check_header(header, device_bytes, &layout)) return problem;
+  if (memory.size() < layout.control_bytes) return "the memory is smaller than the control region";
+  ret_region->set(memory.data(), header, layout);
+  return nullptr;
+}
+
+uint32_t ControlRegion::run_pages(uint32_t page) const {
+  const uint32_t said = uint32_t(block(page).shape.load_relaxed());  // under the caller's hold of the page
+  const uint32_t room = region_pages() - (page & (region_pages() - 1));
+  return std::clamp<uint32_t>(said, 1, room);
+}
+
+std::span<AtomicU64> ControlRegion::key_cell(uint32_t page) const {
+  const uint64_t words = header_.parameters.key_inline_bytes / 8;
+  return {reinterpret_cast<AtomicU64*>(section(kSectionKeyBytes)) + page * words, words};
+}
+
+std::span<AtomicU64> ControlRegion::key_extent(uint64_t extent) const {
+  const uint64_t owners = align_up(header_.parameters.key_extents * sizeof(uint64_t), 64);
+  std::byte* cell = section(kSectionKeyExtents) + owners + extent * limits::kKeyExtentBytes;
+  return {reinterpret_cast<AtomicU64*>(cell), limits::kKeyExtentBytes / 8};
+}
+
+LaneView ControlRegion::lane(uint32_t lane) const {
+  std::byte* start = section(kSectionLanes) + lane * layout_.lane_bytes;
+  auto* words = reinterpret_cast<AtomicU64*>(start + sizeof(LaneHeader));
+  LaneView view;
+  view.header = reinterpret_cast<LaneHeader*>(start);
+  view.pins = {words, layout_.pin_slots};
+  view.pin_overflow = {words + layout_.pin_slots, layout_.pin_overflow_slots};
+  view.touches = {words + layout_.pin_slots + layout_.pin_overflow_slots, header_.parameters.touch_entries};
+  return view;
+}
+
+}  // namespace maru::shm

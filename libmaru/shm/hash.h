@@ -1,0 +1,76 @@
+// Keys to digests. Every key becomes a 128-bit digest, keyed with the pool's secret; the digest decides equality.
+//
+// A ready-made 128-bit digest goes through a keyed permutation (three Feistel rounds whose round function is a folded
+// 64 x 64 -> 128 bit product): a bijection, so two such digests are equal after it exactly if they were before, and about
+// four nanoseconds. A 256-bit digest is chained through it in two steps. Byte strings are hashed with SipHash-2-4, 128-bit
+// variant (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), and then permuted. The three kinds and every
+// tenant enter the permutation with a secret tweak of their own, so none can imitate another.
+#pragma once
+
+#include "libmaru/shm/control_region.h"
+
+#include <cstdint>
+#include <span>
+
+namespace maru::shm {
+
+struct Digest {
+  uint64_t lo = 0;   // the registry's tag
+  uint64_t hi = 0;   // chooses the bucket
+  friend constexpr bool operator==(const Digest&, const Digest&) = default;
+};
+
+// Places of the words of Header::secret.
+enum SecretWord : uint32_t {
+  kSecretAdd0, kSecretAdd1, kSecretAdd2,
+  kSecretMultiply0, kSecretMultiply1, kSecretMultiply2,   // made odd when used
+  kSecretChainLo, kSecretChainHi, kSecretChainDepth,
+  kSecretTweakBytes, kSecretTweak128, kSecretTweak256,
+  kSecretSip0, kSecretSip1,
+  kSecretTenant0, kSecretTenant1,
+};
+
+__extension__ typedef unsigned __int128 uint128;
+
+inline uint64_t folded_product(uint64_t a, uint64_t b) {
+  const auto product = static_cast<uint128>(a) * b;
+  return uint64_t(product) ^ uint64_t(product >> 64);
+}
+
+inline Digest permute(const uint64_t* secret, Digest d) {
+  d.hi ^= folded_product(d.lo ^ secret[kSecretAdd0], secret[kSecretMultiply0] | 1);
+  d.lo ^= folded_product(d.hi ^ secret[kSecretAdd1], secret[kSecretMultiply1] | 1);
+  d.hi ^= folded_product(d.lo ^ secret[kSecretAdd2], secret[kSecretMultiply2] | 1);
+  return d;
+}
+
+// bytes: 16, little-endian words.
+inline Digest digest_of_128(const uint64_t* secret, uint64_t lo, uint64_t hi, uint64_t tenant) {
+  return permute(secret, {lo ^ secret[kSecretTweak128] ^ tenant, hi});
+}
+inline Digest digest_of_256(const uint64_t* secret, const uint64_t (&words)[4], uint64_t tenant) {
+  Digest d = permute(secret, {words[0] ^ secret[kSecretTweak256] ^ tenant, words[1]});
+  return permute(secret, {d.lo ^ words[2], d.hi ^ words[3]});
+}
+Digest digest_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant);
+
+// SipHash-2-4 with 128 bits of output.
+Digest siphash128(uint64_t key0, uint64_t key1, std::span<const std::byte> input);
+
+// Never 0.
+uint64_t tenant_id(const uint64_t* secret, std::span<const std::byte> name);
+
+// What a block adds to the chain sum of its descendants: depends on the place, so the sum knows the order.
+inline uint64_t chain_term(const uint64_t* secret, const Digest& d, uint32_t depth) {
+  return folded_product((d.lo ^ secret[kSecretChainLo]) + depth * (secret[kSecretChainDepth] | 1),
+                        d.hi ^ secret[kSecretChainHi]);
+}
+
+inline uint64_t home_bucket(const ControlRegion& region, const Digest& d) {
+  return uint64_t(static_cast<uint128>(d.hi) * region.buckets() >> 64);
+}
+
+// Of a payload; detects damage, not intent. Never 0: 0 means "none".
+uint64_t payload_checksum(std::span<const std::byte> payload);
+
+}  // namespace maru::shm
