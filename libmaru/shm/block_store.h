@@ -1,0 +1,104 @@
+// Blocks: found, published, retired, freed. The steps of each operation, and what a death after each leaves behind, are in
+// docs/format.md under the same numbers as in the comments of block_store.cc.
+//
+// Thread safety: any number of threads and processes, each with its own LaneContext (threads of a client share one).
+#pragma once
+
+#include "libmaru/shm/hash.h"
+#include "libmaru/shm/page_run.h"
+#include "libmaru/shm/pin.h"
+#include "libmaru/shm/registry.h"
+
+#include <cstdint>
+#include <span>
+
+namespace maru::shm {
+
+// What an operation needs to know about who runs it. Owned by the client or by marud; lives as long as the lane.
+struct LaneContext {
+  const ControlRegion* region = nullptr;
+  LaneId id;
+  PinTable* pins = nullptr;
+  AtomicU64 intents_in_use{0};   // private: which of the lane's parent intents a thread is using
+
+  format::LaneHeader& header() const { return *region->lane(id.lane).header; }
+  void count(format::LaneCounter counter, uint64_t by = 1) const { header().counters[counter].fetch_add_relaxed(by); }
+};
+
+// Lane 0 of the running marud, to which work is handed.
+LaneId daemon_lane(const ControlRegion& region, uint32_t host = 0);
+
+// -- finding ----------------------------------------------------------------------------------------------------------
+
+enum class FindStatus : uint8_t { kFound, kAbsent, kPinsFull };
+struct Found {
+  FindStatus status = FindStatus::kAbsent;
+  PageRef ref;
+  uint32_t slot = 0;    // of the pin
+};
+// Finds, pins, and proves: the whole digest is compared under the pin. now_ms: expired blocks are absent; 0 ignores expiry.
+Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms);
+// The same proof without a pin: true at one moment of the call.
+PageRef find_unpinned(const ControlRegion& region, const Digest& digest);
+
+// -- keys -------------------------------------------------------------------------------------------------------------
+
+struct KeyBytes {
+  uint32_t kind = 0;
+  uint32_t size = 0;
+  uint64_t tenant = 0;
+  std::byte data[limits::kKeyBytesMax];
+};
+// Copies the key of a block. False if the block went away meanwhile, or its key is damaged.
+bool read_key(const ControlRegion& region, PageRef ref, KeyBytes* ret_key);
+
+// -- storing ----------------------------------------------------------------------------------------------------------
+
+struct NewBlock {
+  Digest digest;
+  std::span<const std::byte> key;
+  uint32_t key_kind = 0;
+  uint64_t tenant = 0;
+  uint64_t length = 0;         // payload bytes
+  PageRef parent;              // none: a root
+  uint64_t expires_ms = 0;     // 0: never; cut to the parent's
+  uint32_t priority = 0;
+  uint8_t content_type = 0;
+  uint64_t checksum = 0;
+  uint64_t now_ms = 0;
+};
+enum class PublishStatus : uint8_t {
+  kStored, kDuplicate, kNoParent, kRegistryFull, kKeySpaceFull, kPinsFull, kExpiredInTheWay, kNotReserved,
+};
+struct PublishResult {
+  PublishStatus status = PublishStatus::kNotReserved;
+  PageRef block;               // kStored: own; kDuplicate: the winner
+};
+// Makes the RESERVED run `own` of this lane visible under block.digest. Unless it says kStored the run is RESERVED by the
+// lane as before.
+PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block);
+
+// -- removing ---------------------------------------------------------------------------------------------------------
+
+enum class RetireStatus : uint8_t { kRetired, kAbsent, kHasChildren };
+// One CAS, then the registry entry: the key is gone when this returns, whoever holds pins. The page is then freed by
+// finish_retired.
+RetireStatus retire(LaneContext& lane, const Digest& digest, PageRef* ret_ref);
+RetireStatus retire_ref(LaneContext& lane, PageRef ref);
+
+enum class FinishStatus : uint8_t { kFreed, kPinned, kNotMine };
+// Frees a run that this lane has RETIRED, if no lane of `lanes` pins it, and uncounts it from its parent.
+// *ret_pages (may be null): pages that became FREE.
+FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes, uint32_t* ret_pages);
+// The same without looking for pins, for whoever has looked already while the page was RETIRING.
+FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages);
+// Leaves a RETIRED page to another lane (a client to marud, marud to itself after a death). Returns success.
+bool hand_over_retired(const ControlRegion& region, PageRef ref, LaneId from, LaneId to);
+
+// -- parents ----------------------------------------------------------------------------------------------------------
+
+// The child count of a parent, in its page word. add_child fails if the parent is not visible any more.
+bool add_child(const ControlRegion& region, PageRef parent);
+void drop_child(const ControlRegion& region, PageRef parent);
+
+}  // namespace maru::shm

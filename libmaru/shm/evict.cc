@@ -1,0 +1,45 @@
+#include "libmaru/shm/evict.h"
+
+#include "libmaru/base/check.h"
+
+namespace maru::shm {
+
+size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_t* pages, size_t count,
+                       uint16_t* attempt, PageRef* ret_retired) {
+  MARU_CHECK(count <= kEvictBatchMax, "the batch must fit the array of marked pages");
+  const ControlRegion& region = *evictor.region;
+  ++*attempt;
+  struct Marked {
+    uint32_t page;
+    uint32_t generation;
+  };
+  Marked marked[kEvictBatchMax];
+  size_t marks = 0;
+  for (size_t i = 0; i < count; ++i) {
+    AtomicU64& word = region.block(pages[i]).word;
+    PageWord found{word.load_acquire()};  // [pairs page.word]
+    if (!found.is(PageState::kReady) || found.low() != 0) continue;  // children, or a recount is under way
+    const uint32_t generation = found.generation();
+    if (!word.cas_seq_cst(found.bits, PageWord::retiring(generation, evictor.id.lane, *attempt).bits)) continue;
+    marked[marks++] = {pages[i], generation};
+    prefetch_pins(region, lanes, pages[i]);
+  }
+
+  size_t retired = 0;
+  for (size_t i = 0; i < marks; ++i) {
+    AtomicU64& word = region.block(marked[i].page).word;
+    uint64_t mine = PageWord::retiring(marked[i].generation, evictor.id.lane, *attempt).bits;
+    if (is_pinned(region, lanes, marked[i].page)) {
+      word.cas_seq_cst(mine, PageWord::ready(marked[i].generation, 0).bits);
+      continue;
+    }
+    const Digest digest = block_digest(region, marked[i].page);  // of this life if the CAS succeeds
+    if (!word.cas_seq_cst(mine, PageWord::retired(marked[i].generation, evictor.id).bits)) continue;
+    const PageRef ref = PageRef::of(marked[i].page, marked[i].generation);
+    registry_remove(region, evictor.id, digest, ref);
+    ret_retired[retired++] = ref;
+  }
+  return retired;
+}
+
+}  // namespace maru::shm

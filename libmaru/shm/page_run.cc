@@ -1,0 +1,73 @@
+#include "libmaru/shm/page_run.h"
+
+namespace maru::shm {
+
+PageRef take_page(const ControlRegion& region, LaneId lane, uint32_t page) {
+  AtomicU64& word = region.block(page).word;
+  PageWord found{word.load_relaxed()};  // a guess: the CAS decides
+  if (!found.is(PageState::kFree)) return PageRef::none();
+  const uint32_t generation = found.generation();
+  if (!word.cas_acq_rel(found.bits, PageWord::reserved(generation, lane).bits)) return PageRef::none();
+  region.block(page).shape.store_relaxed(1);  // read only by whoever sees the word after a release by this lane
+  return PageRef::of(page, generation);
+}
+
+PageRef take_run(const ControlRegion& region, LaneId lane, uint32_t page, uint32_t count, uint32_t* ret_blocker) {
+  const PageRef head = take_page(region, lane, page);
+  if (head.is_none()) {
+    if (ret_blocker) *ret_blocker = page;
+    return head;
+  }
+  for (uint32_t i = 1; i < count; ++i) {
+    if (!take_page(region, lane, page + i).is_none()) continue;
+    if (ret_blocker) *ret_blocker = page + i;
+    for (uint32_t k = i; k-- > 0;) {
+      const PageWord word{region.block(page + k).word.load_relaxed()};  // RESERVED by this lane
+      give_back_run(region, lane, PageRef::of(page + k, word.generation()));
+    }
+    return PageRef::none();
+  }
+  if (count > 1) join_run(region, lane, page, count);
+  return head;
+}
+
+void join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count) {
+  region.block(first).shape.store_release(count);  // before any TAIL exists: [pairs page.word]
+  for (uint32_t i = 1; i < count; ++i) {
+    AtomicU64& word = region.block(first + i).word;
+    PageWord found{word.load_relaxed()};  // RESERVED by this lane: nobody else changes it
+    if (found.is(PageState::kReserved) && found.lane() == lane)
+      word.cas_acq_rel(found.bits, PageWord::tail(found.generation(), i).bits);
+  }
+}
+
+uint32_t free_tails(const ControlRegion& region, uint32_t head) {
+  uint32_t freed = 0;
+  for (uint32_t i = region.run_pages(head); i-- > 1;) {
+    AtomicU64& word = region.block(head + i).word;
+    PageWord found{word.load_acquire()};  // [pairs page.word]
+    // A TAIL at this distance can only be this head's, since the head is still held.
+    if (found.is(PageState::kTail) && found.low() == i)
+      freed += word.cas_acq_rel(found.bits, PageWord::free(found.generation() + 1).bits);
+  }
+  return freed;
+}
+
+uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head) {
+  AtomicU64& word = region.block(head.page()).word;
+  uint64_t mine = PageWord::reserved(head.generation(), lane).bits;
+  if (word.load_acquire() != mine) return 0;  // [pairs page.word]
+  const uint32_t freed = free_tails(region, head.page());
+  return word.cas_acq_rel(mine, PageWord::free(head.generation() + 1).bits) ? freed + 1 : freed;
+}
+
+PageRef renew_page(const ControlRegion& region, LaneId lane, PageRef page) {
+  if (region.run_pages(page.page()) != 1) return PageRef::none();
+  uint64_t mine = PageWord::reserved(page.generation(), lane).bits;
+  const uint32_t generation = page.generation() + 1;
+  if (!region.block(page.page()).word.cas_acq_rel(mine, PageWord::reserved(generation, lane).bits))
+    return PageRef::none();
+  return PageRef::of(page.page(), generation);
+}
+
+}  // namespace maru::shm

@@ -1,0 +1,36 @@
+// Taking and giving back pages. A run is contiguous pages that hold one block: the head carries the state, the others are
+// TAIL and name their distance to it.
+//
+// Taking: each page FREE -> RESERVED{lane}, one by one; then the head's line says how long the run is; then pages 2..k
+// become TAIL. Giving back: from the last TAIL to the head, the head last, each with generation + 1. If the process dies
+// here: every page is RESERVED by its lane, or a TAIL of such a page, or free; marud frees what names the dead lane, heads
+// through the same function as everybody else.
+#pragma once
+
+#include "libmaru/shm/control_region.h"
+
+#include <cstdint>
+
+namespace maru::shm {
+
+// Takes one page if it is FREE. Returns its reference, or none.
+PageRef take_page(const ControlRegion& region, LaneId lane, uint32_t page);
+
+// Takes `count` contiguous pages from `page` and makes them a run, or takes nothing. They must lie in one region.
+// *ret_blocker (may be null) receives the first page that was not FREE.
+PageRef take_run(const ControlRegion& region, LaneId lane, uint32_t page, uint32_t count, uint32_t* ret_blocker);
+
+// Makes a run of pages that the lane has RESERVED one by one already; `first` and the following count - 1.
+void join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count);
+
+// Gives back a RESERVED run of this lane. Returns how many pages became FREE; 0 if the head is not the lane's.
+uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head);
+
+// As giving back and taking a single page again, in one step: the next life of the page, still RESERVED. None if the page
+// is not the lane's, or is a run.
+PageRef renew_page(const ControlRegion& region, LaneId lane, PageRef page);
+
+// The tails of a head that the caller holds exclusively become FREE, last first.
+uint32_t free_tails(const ControlRegion& region, uint32_t head);
+
+}  // namespace maru::shm

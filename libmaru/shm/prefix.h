@@ -1,0 +1,54 @@
+// Prefix search: how many leading keys of a sequence are present, all of them held.
+//
+// Engines ask this for every request: the prompt's blocks d0, d1, ... are cached up to some point, and only from there on
+// the model has to compute. When the blocks were stored as a chain, each under the one before, two facts help. First,
+// presence is monotone: a cached block has all its ancestors cached, because only childless blocks can be taken away. So
+// the end can be searched for instead of walked to: sixteen probes at a time, prefetched together, narrow 256 keys down
+// in two rounds of one cache miss each. Second, a pin on the deepest block holds the whole chain.
+//
+// But presence under a key does not say that it is *this* chain: block 7 may have been stored as a root by somebody else.
+// So each block carries its depth and a sum over the digests from the root down to it, which depends on their order. Once
+// the deepest block is pinned, its depth and sum are compared with those of the caller's keys; if they differ, the keys are
+// walked one by one and each is pinned.
+//
+// Cost: two rounds of parallel misses, one for the location, one for the block line, and about a nanosecond a key for the
+// sum, which overlaps the misses.
+#pragma once
+
+#include "libmaru/shm/block_store.h"
+
+#include <cstdint>
+#include <span>
+
+namespace maru::shm {
+
+struct HeldBlock {
+  PageRef ref;
+  uint32_t slot = 0;    // of the pin
+};
+
+struct PrefixResult {
+  size_t blocks = 0;    // leading keys that are present
+  size_t held = 0;      // pins in ret_held; together they hold all of them
+  PageRef deepest;
+  bool pins_full = false;   // nothing is held: the lane has no pin slot left
+  bool walked = false;      // the chain did not prove itself
+};
+
+// ret_held: as many entries as there are digests. Blocks that expired are absent (now_ms, 0 ignores expiry).
+PrefixResult match_prefix(LaneContext& lane, std::span<const Digest> digests, uint64_t now_ms, HeldBlock* ret_held);
+void release_prefix(LaneContext& lane, const HeldBlock* held, size_t count);
+
+// Of n keys, the ones that the first round looks at: whoever computes digests can do these first and prefetch them.
+inline constexpr size_t kPrefixWays = 16;
+size_t prefix_first_probes(size_t n, size_t* ret_points);
+
+// exists for many keys, prefetched. ret_present: 1 or 0 each. Returns how many are present.
+size_t exists_batch(const ControlRegion& region, std::span<const Digest> digests, uint8_t* ret_present);
+
+// Where blocks are that the caller holds (through a pin on a descendant). ret_refs[i] is none if the block is not there.
+// Returns how many are.
+size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digests, PageRef* ret_refs,
+                     uint64_t* ret_lengths);
+
+}  // namespace maru::shm

@@ -1,0 +1,152 @@
+#include "libmaru/shm/reclaim.h"
+
+#include <algorithm>
+
+namespace maru::shm {
+namespace {
+
+using namespace maru::format;
+
+PageRef parent_of(const ControlRegion& region, uint32_t page) {
+  const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // [pairs page.word]
+  return region.is_page(parent) ? parent : PageRef::none();
+}
+
+class OneLane final : public DeadLanes {
+ public:
+  explicit OneLane(LaneId lane) : lane_(lane) {}
+  bool is_dead(LaneId lane) const override { return lane == lane_; }
+
+ private:
+  LaneId lane_;
+};
+
+}  // namespace
+
+void clear_pins(const ControlRegion& region, uint32_t lane) {
+  const LaneView view = region.lane(lane);
+  for (AtomicU64& slot : view.pins)
+    if (slot.load_relaxed() != 0) slot.store_release(0);  // its writer is dead: [pairs pin.slot]
+  for (AtomicU64& slot : view.pin_overflow)
+    if (slot.load_relaxed() != 0) slot.store_release(0);  // its writer is dead
+  view.header->pin_overflow.store_release(0);  // [pairs pin.overflow]
+}
+
+void clear_lane(const ControlRegion& region, uint32_t lane) {
+  const LaneView view = region.lane(lane);
+  for (AtomicU64& touch : view.touches) touch.store_relaxed(0);  // the next client gets the lane with a message
+  for (AtomicU64& intent : view.header->parent_intent) intent.store_relaxed(0);
+  for (AtomicU64& counter : view.header->counters) counter.store_relaxed(0);
+  view.header->touch_count.store_relaxed(0);
+  view.header->frees.store_relaxed(0);
+}
+
+void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, uint32_t to, ReclaimSink& sink) {
+  const ControlRegion& region = *daemon.region;
+  for (uint32_t page = from; page < to; ++page) {
+    AtomicU64& word = region.block(page).word;
+    PageWord found{word.load_acquire()};  // [pairs page.word]
+    if (found.is(PageState::kReady)) {
+      // What a publisher left that died between READY and its registry entry: no pin, no entry, so nobody will find it.
+      const LaneId publisher = LaneId::from_low(uint32_t(region.detail(page).owner.load_relaxed()));  // a hint
+      if (!dead.is_dead(publisher)) continue;
+      const Candidates candidates = registry_find(region, block_digest(region, page));
+      bool registered = false;
+      for (uint32_t i = 0; i < candidates.count; ++i) registered |= candidates.refs[i].page() == page;
+      if (!registered) sink.unregistered(PageRef::of(page, found.generation()));
+      continue;
+    }
+    if (!found.names_lane() || !dead.is_dead(found.lane())) continue;
+    const uint32_t generation = found.generation();
+    const PageRef ref = PageRef::of(page, generation);
+    if (found.is(PageState::kRetired)) {
+      if (found.lane() == daemon.id || hand_over_retired(region, ref, found.lane(), daemon.id)) sink.retired_taken(ref);
+      continue;
+    }
+    // A SEALED child may or may not have been counted by its parent: count again. It leaves first, or it would be counted.
+    const PageRef parent = found.is(PageState::kSealed) ? parent_of(region, page) : PageRef::none();
+    uint32_t freed = free_tails(region, page);
+    if (!word.cas_acq_rel(found.bits, PageWord::free(generation + 1).bits)) continue;
+    sink.pages_freed(freed + 1);
+    if (!parent.is_none()) sink.parent_suspect(parent);
+  }
+}
+
+void reclaim_pages(LaneContext& daemon, LaneId dead, uint32_t from, uint32_t to, ReclaimSink& sink) {
+  reclaim_pages(daemon, OneLane(dead), from, to, sink);
+}
+
+void reclaim_intents(const ControlRegion& region, uint32_t lane, ReclaimSink& sink) {
+  for (AtomicU64& intent : region.lane(lane).header->parent_intent) {
+    const PageRef parent = PageRef::from_bits(intent.load_acquire());  // [pairs lane.intent]
+    if (region.is_page(parent)) sink.parent_suspect(parent);
+    if (!parent.is_none()) intent.store_release(0);
+  }
+}
+
+void recount_begin(const ControlRegion& region, std::span<Recount> recounts) {
+  for (Recount& recount : recounts) {
+    recount.flagged = 0;
+    recount.children = 0;
+    recount.postponed = false;
+    AtomicU64& word = region.block(recount.parent.page()).word;
+    PageWord found{word.load_acquire()};  // [pairs page.word]
+    for (uint32_t tries = 0; tries < limits::kPageWordRetries; ++tries) {
+      // Only a count above zero can be too high.
+      if (!found.is(PageState::kReady, recount.parent.generation()) || found.children() == 0) break;
+      const uint64_t flagged = PageWord::ready(found.generation(), found.children(), true).bits;
+      if (found.bits == flagged || word.cas_seq_cst(found.bits, flagged)) {
+        recount.flagged = flagged;
+        break;
+      }
+    }
+  }
+}
+
+void recount_pages(const ControlRegion& region, std::span<Recount> recounts, const DeadLanes& dead, uint32_t from,
+                   uint32_t to) {
+  for (uint32_t page = from; page < to; ++page) {
+    BlockLine& line = region.block(page);
+    const PageWord found{line.word.load_acquire()};  // [pairs page.word]
+    const bool counts = found.is(PageState::kSealed) || found.is(PageState::kReady) ||
+                        found.is(PageState::kRetiring) || found.is(PageState::kRetired);
+    if (!counts) continue;
+    const uint64_t parent = line.parent.load_acquire();  // [pairs page.word]
+    if (parent == 0) continue;
+    const auto recount = std::lower_bound(recounts.begin(), recounts.end(), parent,
+                                          [](const Recount& r, uint64_t bits) { return r.parent.bits < bits; });
+    if (recount == recounts.end() || recount->parent.bits != parent) continue;
+    if (found.is(PageState::kSealed) && !dead.is_dead(found.lane())) recount->postponed = true;
+    ++recount->children;
+  }
+}
+
+size_t recount_commit(const ControlRegion& region, std::span<Recount> recounts, const LaneSet& live) {
+  // After the pass: a child that it missed because it was free already belongs to an intent that is either still here, or
+  // whose lowering has cleared the flag. [pairs lane.intent]
+  const auto postpone = [&](uint32_t lane) {
+    for (AtomicU64& intent : region.lane(lane).header->parent_intent) {
+      const uint64_t parent = intent.load_seq_cst();
+      if (parent == 0) continue;
+      for (Recount& recount : recounts) recount.postponed |= recount.parent.bits == parent;
+    }
+  };
+  live.for_each(region.lanes(), postpone);
+  size_t again = 0;
+  for (Recount& recount : recounts) {
+    if (recount.flagged == 0) {
+      recount.postponed = false;
+      continue;
+    }
+    uint64_t expected = recount.flagged;
+    const uint64_t counted = PageWord::ready(recount.parent.generation(), recount.children).bits;
+    if (!recount.postponed &&
+        !region.block(recount.parent.page()).word.cas_seq_cst(expected, counted) &&
+        PageWord{expected}.is(PageState::kReady, recount.parent.generation()))
+      recount.postponed = true;
+    again += recount.postponed;
+  }
+  return again;
+}
+
+}  // namespace maru::shm

@@ -1,0 +1,356 @@
+#include "libmaru/shm/registry.h"
+
+#if defined(__SSE2__) && !defined(MARU_SIM) && !defined(__SANITIZE_THREAD__)
+#include <immintrin.h>
+#define MARU_VECTOR_TAGS 1
+#endif
+
+namespace maru::shm {
+namespace {
+
+using namespace maru::format;
+
+constexpr uint32_t kSlots = uint32_t(limits::kBucketSlots);
+
+// -- the words of a bucket --------------------------------------------------------------------------------------------
+
+struct HomeHeader {
+  uint64_t bits = 0;
+  uint32_t valid_home() const { return uint32_t(bits) & 0x7F; }
+  uint32_t valid_overflow() const { return uint32_t(bits >> kSlots) & 0x7F; }
+  bool has_overflow() const { return (bits & kOverflowFlag) != 0; }
+  bool is_valid(uint32_t slot) const { return (bits >> slot & 1) != 0; }
+  HomeHeader next() const { return {bits + kHeaderVersionOne}; }
+  HomeHeader with(uint32_t slot) const { return {next().bits | 1ull << slot}; }
+  HomeHeader without(uint32_t slot) const { return {next().bits & ~(1ull << slot)}; }
+  HomeHeader with_overflow() const { return {next().bits | kOverflowFlag}; }
+  HomeHeader without_overflow() const { return {next().bits & ~kOverflowFlag}; }
+};
+
+// Home bucket's word: version:32 | overflow bucket + 1:32. The version changes whenever a linked bucket is taken into use
+// again, so that a releaser that was stopped cannot unlink a bucket that is in use.
+struct OverflowLink {
+  uint64_t bits = 0;
+  bool is_none() const { return uint32_t(bits) == 0; }
+  uint64_t index() const { return uint32_t(bits) - 1; }
+  OverflowLink to(uint64_t index) const { return {((bits >> 32) + 1) << 32 | (index + 1)}; }
+  OverflowLink again() const { return {bits + (1ull << 32)}; }
+  OverflowLink none() const { return {((bits >> 32) + 1) << 32}; }
+};
+
+uint64_t owner_word(uint64_t home, LaneId lane) { return (home + 1) << 28 | lane.low(); }
+
+uint32_t match_tags(const BucketTags& line, uint64_t tag) {
+#if defined(MARU_VECTOR_TAGS)
+  // One line, four 16-byte compares; the first half of the first is the header and is shifted out. The loads are not
+  // atomic as a whole, but each 64-bit half is on x86, and the header is read again by the caller.
+  const __m128i wanted = _mm_set1_epi64x(int64_t(tag));
+  const auto* words = reinterpret_cast<const __m128i*>(&line);
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const __m128i equal = _mm_cmpeq_epi32(_mm_load_si128(words + i), wanted);
+    const __m128i both = _mm_and_si128(equal, _mm_shuffle_epi32(equal, 0xB1));
+    bits |= uint32_t(_mm_movemask_pd(_mm_castsi128_pd(both))) << (2 * i);
+  }
+  __asm__ volatile("" ::: "memory");
+  return bits >> 1;
+#else
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < kSlots; ++i) bits |= uint32_t(line.tag[i].load_acquire() == tag) << i;  // [pairs bucket.tag]
+  return bits;
+#endif
+}
+
+// A home bucket and the overflow bucket that its link names at the moment.
+struct BucketPair {
+  const ControlRegion& region;
+  uint64_t home_index;
+  Bucket& home;
+
+  BucketPair(const ControlRegion& r, const Digest& digest)
+      : region(r), home_index(home_bucket(r, digest)), home(r.bucket(home_index)) {}
+
+  HomeHeader header() const { return {home.tags.header.load_acquire()}; }  // [pairs bucket.header]
+  OverflowLink link() const { return {home.locations.overflow.load_acquire()}; }  // [pairs bucket.link]
+  // nullptr when there is none, or the word is damaged.
+  Bucket* overflow(OverflowLink link) const {
+    return link.is_none() || link.index() >= region.overflow_buckets() ? nullptr : &region.overflow(link.index());
+  }
+  // Slots 0..6 are the home's, 7..13 the overflow bucket's.
+  AtomicU64* location(uint32_t slot, Bucket* overflow) const {
+    if (slot < kSlots) return &home.locations.location[slot];
+    return overflow ? &overflow->locations.location[slot - kSlots] : nullptr;
+  }
+  AtomicU64* tag(uint32_t slot, Bucket* overflow) const {
+    if (slot < kSlots) return &home.tags.tag[slot];
+    return overflow ? &overflow->tags.tag[slot - kSlots] : nullptr;
+  }
+  bool change(HomeHeader from, HomeHeader to) const {
+    return home.tags.header.cas_seq_cst(from.bits, to.bits);  // [pairs bucket.header]
+  }
+
+  // Bit i: slot i is valid under `h` and has the tag. The tags are only as good as a second, equal read of the header.
+  uint32_t matches(HomeHeader h, uint64_t wanted, Bucket* over) const {
+    uint32_t bits = match_tags(home.tags, wanted) & h.valid_home();
+    if (h.has_overflow() && over) bits |= (match_tags(over->tags, wanted) & h.valid_overflow()) << kSlots;
+    return bits;
+  }
+};
+
+// Whether the page of a location has been freed since, so that nobody can be about to publish it.
+bool has_moved_on(const ControlRegion& region, PageRef ref) {
+  if (!region.is_page(ref)) return true;  // damaged: no publisher wrote this
+  return PageWord{region.block(ref.page()).word.load_acquire()}.generation() != ref.generation();  // [pairs page.word]
+}
+
+// Lets go of an overflow bucket that holds nothing valid: flag, owner, link, owner, in this order, so that at no time two
+// home buckets use it and a death leaves the owner word naming the dead lane.
+void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, OverflowLink link) {
+  Bucket* over = pair.overflow(link);
+  if (over == nullptr || h.valid_overflow() != 0 || !h.has_overflow()) return;
+  if (!pair.change(h, h.without_overflow())) return;
+  uint64_t owner = over->tags.header.load_acquire();  // [pairs overflow.owner]
+  if (owner >> 28 != pair.home_index + 1) return;
+  const uint64_t mine = owner_word(pair.home_index, lane);
+  if (!over->tags.header.cas_acq_rel(owner, mine)) return;
+  uint64_t expected = link.bits;
+  if (!pair.home.locations.overflow.cas_seq_cst(expected, link.none().bits)) return;  // taken into use again
+  owner = mine;
+  over->tags.header.cas_acq_rel(owner, 0);
+}
+
+}  // namespace
+
+bool registry_exists(const ControlRegion& region, const Digest& digest) {
+  const BucketPair pair(region, digest);
+  HomeHeader h = pair.header();
+  for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
+    Bucket* over = h.has_overflow() ? pair.overflow(pair.link()) : nullptr;
+    const bool found = pair.matches(h, digest.lo, over) != 0;
+    const HomeHeader after = pair.header();
+    if (after.bits == h.bits) return found;
+    h = after;
+  }
+  // The bucket changes faster than it can be read: ask the blocks themselves.
+  const Candidates candidates = registry_find(region, digest);
+  for (uint32_t i = 0; i < candidates.count; ++i) {
+    const PageRef ref = candidates.refs[i];
+    if (block_digest(region, ref.page()) == digest &&
+        PageWord{region.block(ref.page()).word.load_acquire()}.is_findable(ref.generation()))  // [pairs page.word]
+      return true;
+  }
+  return false;
+}
+
+void registry_prefetch(const ControlRegion& region, const Digest& digest) {
+  __builtin_prefetch(&region.bucket(home_bucket(region, digest)).tags);
+}
+
+void registry_prefetch_locations(const ControlRegion& region, const Digest& digest) {
+  __builtin_prefetch(&region.bucket(home_bucket(region, digest)).locations);
+}
+
+Candidates registry_find(const ControlRegion& region, const Digest& digest) {
+  const BucketPair pair(region, digest);
+  HomeHeader h = pair.header();
+  Candidates result;
+  for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
+    Bucket* over = h.has_overflow() ? pair.overflow(pair.link()) : nullptr;
+    result.count = 0;
+    for (uint32_t bits = pair.matches(h, digest.lo, over); bits; bits &= bits - 1) {
+      const uint32_t slot = uint32_t(__builtin_ctz(bits));
+      const PageRef ref = PageRef::from_bits(pair.location(slot, over)->load_acquire());  // [pairs bucket.location]
+      if (region.is_page(ref)) result.refs[result.count++] = ref;
+    }
+    const HomeHeader after = pair.header();
+    if (after.bits == h.bits) break;
+    h = after;
+  }
+  return result;  // after too many changes: whatever was seen last; the block line decides
+}
+
+namespace {
+
+enum class DuplicateCheck : uint8_t { kNone, kFound, kChanged, kPinsFull, kExpired };
+
+// Step (2) of publishing: is a block with this digest visible under header `h`?
+DuplicateCheck find_duplicate(const BucketPair& pair, HomeHeader h, Bucket* over, PinTable& pins, const Digest& digest,
+                              PageRef own, uint64_t now_ms, PageRef* ret_winner) {
+  const ControlRegion& region = pair.region;
+  for (uint32_t bits = pair.matches(h, digest.lo, over); bits; bits &= bits - 1) {
+    const uint32_t slot = uint32_t(__builtin_ctz(bits));
+    const PageRef ref = PageRef::from_bits(pair.location(slot, over)->load_acquire());  // [pairs bucket.location]
+    if (ref == own) continue;
+    if (!region.is_page(ref)) {
+      pair.change(h, h.without(slot));  // damaged: help it out of sight
+      return DuplicateCheck::kChanged;
+    }
+    const Pin pin = pins.pin(ref);
+    if (pin.status == PinStatus::kFull) return DuplicateCheck::kPinsFull;
+    if (pin.status == PinStatus::kGone) {
+      // Retired or freed and not yet removed. If the header has changed since, the step fails and nothing is harmed.
+      pair.change(h, h.without(slot));
+      return DuplicateCheck::kChanged;
+    }
+    const bool same = block_digest(region, ref.page()) == digest;
+    const uint64_t expires_ms = region.block(ref.page()).expires_ms.load_relaxed();  // under the pin
+    pins.unpin(pin.slot, ref);
+    if (!same) continue;
+    *ret_winner = ref;
+    return expires_ms != 0 && now_ms >= expires_ms && now_ms != 0 ? DuplicateCheck::kExpired : DuplicateCheck::kFound;
+  }
+  return DuplicateCheck::kNone;
+}
+
+// Step (3): claims a slot of the pair for `own`. Returns false if both buckets are full.
+bool claim_slot(const BucketPair& pair, HomeHeader h, Bucket* over, PageRef own, uint32_t* ret_slot) {
+  const uint32_t slots = h.has_overflow() && over ? 2 * kSlots : kSlots;
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (h.is_valid(slot)) continue;
+    AtomicU64* location = pair.location(slot, over);
+    uint64_t found = location->load_acquire();  // [pairs bucket.location]
+    if (found != 0 && !has_moved_on(pair.region, PageRef::from_bits(found))) continue;
+    if (location->cas_seq_cst(found, own.bits)) {
+      *ret_slot = slot;
+      return true;
+    }
+  }
+  return false;
+}
+
+// Gives the home bucket an overflow bucket, or takes a linked one into use again. Returns false if there is none left.
+bool attach_overflow(const BucketPair& pair, LaneId lane, HomeHeader h) {
+  const ControlRegion& region = pair.region;
+  OverflowLink link = pair.link();
+  if (!link.is_none()) {
+    uint64_t expected = link.bits;
+    if (pair.home.locations.overflow.cas_seq_cst(expected, link.again().bits)) pair.change(h, h.with_overflow());
+    return true;
+  }
+  const uint64_t count = region.overflow_buckets();
+  const uint64_t start = pair.home_index % count;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t index = (start + i) % count;
+    AtomicU64& owner = region.overflow(index).tags.header;
+    uint64_t expected = 0;
+    if (owner.load_relaxed() != 0 || !owner.cas_acq_rel(expected, owner_word(pair.home_index, lane))) continue;  // hint
+    uint64_t none = link.bits;
+    if (pair.home.locations.overflow.cas_seq_cst(none, link.to(index).bits)) {  // [pairs bucket.link]
+      pair.change(h, h.with_overflow());
+    } else {
+      uint64_t mine = owner_word(pair.home_index, lane);
+      owner.cas_acq_rel(mine, 0);  // somebody else linked one first: [pairs overflow.owner]
+    }
+    return true;
+  }
+  return false;
+}
+
+void drop_claim(const BucketPair& pair, uint32_t slot, uint64_t overflow_index, PageRef own) {
+  uint64_t expected = own.bits;
+  if (slot < kSlots)
+    pair.home.locations.location[slot].cas_acq_rel(expected, 0);
+  else
+    pair.region.overflow(overflow_index).locations.location[slot - kSlots].cas_acq_rel(expected, 0);
+}
+
+}  // namespace
+
+InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable& pins, const Digest& digest, PageRef own,
+                             uint64_t now_ms) {
+  const BucketPair pair(region, digest);
+  bool claimed = false;
+  uint32_t slot = 0;
+  OverflowLink claimed_link;
+  const auto give_up = [&](InsertStatus status, PageRef winner) {
+    if (claimed) drop_claim(pair, slot, claimed_link.index(), own);
+    return InsertResult{status, winner};
+  };
+  for (uint32_t tries = 0; tries < limits::kPublishRetries; ++tries) {
+    const HomeHeader h = pair.header();  // (1)
+    const OverflowLink link = pair.link();
+    Bucket* over = pair.overflow(link);
+    if (h.has_overflow() && over == nullptr) {
+      if (pair.header().bits != h.bits) continue;
+      return give_up(InsertStatus::kFull, PageRef::none());  // damaged
+    }
+    if (claimed && slot >= kSlots && (!h.has_overflow() || link.bits != claimed_link.bits)) {
+      drop_claim(pair, slot, claimed_link.index(), own);  // the overflow bucket was released under the claim
+      claimed = false;
+    }
+
+    PageRef winner;
+    switch (find_duplicate(pair, h, over, pins, digest, own, now_ms, &winner)) {  // (2)
+      case DuplicateCheck::kNone: break;
+      case DuplicateCheck::kChanged: continue;
+      case DuplicateCheck::kPinsFull: return give_up(InsertStatus::kPinsFull, PageRef::none());
+      case DuplicateCheck::kFound: return give_up(InsertStatus::kDuplicate, winner);
+      case DuplicateCheck::kExpired: return give_up(InsertStatus::kExpiredInTheWay, winner);
+    }
+
+    if (!claimed) {  // (3)
+      if (claim_slot(pair, h, over, own, &slot)) {
+        claimed = true;
+        claimed_link = link;
+      } else if (h.has_overflow()) {
+        if (pair.header().bits != h.bits) continue;
+        return give_up(InsertStatus::kFull, PageRef::none());
+      } else if (!attach_overflow(pair, lane, h)) {
+        return give_up(InsertStatus::kFull, PageRef::none());
+      }
+      continue;
+    }
+
+    pair.tag(slot, over)->store_release(digest.lo);  // (4) [pairs bucket.tag]
+    if (pair.change(h, h.with(slot))) return {InsertStatus::kInserted, own};  // (5)
+  }
+  return give_up(InsertStatus::kFull, PageRef::none());
+}
+
+bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& digest, PageRef ref) {
+  const BucketPair pair(region, digest);
+  for (uint32_t tries = 0; tries < limits::kPublishRetries; ++tries) {
+    const HomeHeader h = pair.header();
+    const OverflowLink link = pair.link();
+    Bucket* over = h.has_overflow() ? pair.overflow(link) : nullptr;
+    uint32_t slot = 0;
+    AtomicU64* location = nullptr;
+    for (uint32_t i = 0; i < 2 * kSlots && location == nullptr; ++i) {
+      if (!h.is_valid(i)) continue;
+      AtomicU64* here = pair.location(i, over);
+      if (here && here->load_acquire() == ref.bits) {  // [pairs bucket.location]
+        slot = i;
+        location = here;
+      }
+    }
+    if (location == nullptr) {
+      if (pair.header().bits != h.bits) continue;
+      // Not there, for a moment of this call. Whoever helped it out of sight does not release the overflow bucket.
+      if (h.has_overflow() && h.valid_overflow() == 0) release_overflow(pair, lane, h, link);
+      return false;
+    }
+    const HomeHeader without = h.without(slot);
+    if (!pair.change(h, without)) continue;
+    // Only after the valid bit is off, and only from this very location: by then it may be another publisher's.
+    uint64_t expected = ref.bits;
+    location->cas_acq_rel(expected, 0);
+    if (without.has_overflow() && without.valid_overflow() == 0) release_overflow(pair, lane, without, link);
+    return true;
+  }
+  return false;
+}
+
+void release_overflow_of(const ControlRegion& region, LaneId dead) {
+  for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
+    AtomicU64& owner = region.overflow(i).tags.header;
+    uint64_t found = owner.load_acquire();  // [pairs overflow.owner]
+    if (found == 0 || (found & 0xFFF'FFFF) != dead.low()) continue;
+    const uint64_t home = (found >> 28) - 1;
+    const bool linked = home < region.buckets() &&
+                        uint32_t(region.bucket(home).locations.overflow.load_acquire()) == i + 1;  // [pairs bucket.link]
+    // A linked bucket stays with its home; lane 0 generation 0 is nobody.
+    owner.cas_acq_rel(found, linked ? found & ~uint64_t{0xFFF'FFFF} : 0);
+  }
+}
+
+}  // namespace maru::shm

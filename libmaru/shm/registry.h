@@ -1,0 +1,63 @@
+// The registry: digest -> {page, generation}, a hash table of fixed size that readers never write.
+//
+// A home bucket is two cache lines: a header word and seven 64-bit tags; seven locations. `exists` reads the first line and
+// is one cache miss. A home bucket that is full claims an overflow bucket; its valid bits are in the home header too, so
+// that every change of what is visible is one CAS on one word, which also raises that word's version. Publishing uses the
+// header value read *before* the search for duplicates: whoever publishes the same key in between changes the word, the
+// CAS fails, and the search starts again. So one key has one winner, without a lock, and a publisher that stops half-way
+// has changed nothing that anybody waits for.
+//
+// Claims. A slot is claimed by a CAS of its location from 0, or from the location of a page that has moved on to another
+// generation (what a dead publisher or remover left), while its valid bit is off. Publishing never moves a claim.
+//
+// Thread safety: any number of threads of any number of processes. Progress: a failed CAS is somebody else's success;
+// loops are bounded by limits::kPublishRetries and limits::kBucketReadRetries. If the process dies here: a claimed slot
+// becomes claimable again when the page is freed; an overflow bucket that was claimed and not linked, or unlinked and not
+// released, names the lane of the dead and is released by release_overflow_of().
+#pragma once
+
+#include "libmaru/shm/hash.h"
+#include "libmaru/shm/pin.h"
+
+#include <cstdint>
+
+namespace maru::shm {
+
+// Whether a block is visible under this digest. Compares the 64 bits of the tag within the bucket.
+bool registry_exists(const ControlRegion& region, const Digest& digest);
+// Brings the line that registry_exists reads closer; registry_prefetch_locations the line that locations are in.
+void registry_prefetch(const ControlRegion& region, const Digest& digest);
+void registry_prefetch_locations(const ControlRegion& region, const Digest& digest);
+
+// The locations whose tags match: usually none or one. They prove nothing; the digest in the block line, read under a pin
+// or between two reads of an unchanged page word, does.
+struct Candidates {
+  uint32_t count = 0;
+  PageRef refs[2 * limits::kBucketSlots];
+};
+Candidates registry_find(const ControlRegion& region, const Digest& digest);
+
+enum class InsertStatus : uint8_t { kInserted, kDuplicate, kFull, kPinsFull, kExpiredInTheWay };
+struct InsertResult {
+  InsertStatus status = InsertStatus::kFull;
+  PageRef winner;       // kDuplicate: the block that is there; kExpiredInTheWay: the one to be retired
+};
+
+// Publishes `own`, whose page is READY and pinned by the caller's table. now_ms: 0 ignores expiry.
+InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable& pins, const Digest& digest, PageRef own,
+                             uint64_t now_ms);
+
+// Takes the entry that names `ref` away, if there is one. Anyone may call it once the page is RETIRED or POISONED; it must
+// have been called before the page is freed. Returns whether it was this call that took it away.
+bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& digest, PageRef ref);
+
+// Releases the overflow buckets that a dead lane claimed and did not link, or unlinked and did not release.
+void release_overflow_of(const ControlRegion& region, LaneId dead);
+
+// The digest in a page's block line.
+inline Digest block_digest(const ControlRegion& region, uint32_t page) {
+  const format::BlockLine& line = region.block(page);
+  return {line.digest_lo.load_acquire(), line.digest_hi.load_acquire()};  // before the word is read again: [pairs page.word]
+}
+
+}  // namespace maru::shm
