@@ -1,0 +1,342 @@
+// The C interface of maru.h over Client: arguments are checked here, errors become -errno, and no exception leaves.
+
+#include "libmaru/client/client.h"
+#include "maru/maru.h"
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <new>
+
+using maru::client::Client;
+using maru::client::Options;
+using maru::shm::Digest;
+using maru::shm::PageRef;
+
+struct maru_client {
+  std::unique_ptr<Client> client;
+};
+
+namespace {
+
+// Runs an operation of a client: refuses a child of fork(), and turns running out of memory into an error.
+template <typename F>
+int with(maru_client* client, F&& operation) {
+  if (client == nullptr) return -EINVAL;
+  if (client->client->is_child()) return -ECHILD;
+  try {
+    return operation(*client->client);
+  } catch (const std::bad_alloc&) {
+    return -ENOMEM;
+  }
+}
+
+template <typename F>
+int with_digest(maru_client* client, const maru_key* key, F&& operation) {
+  return with(client, [&](Client& c) {
+    if (key == nullptr) return -EINVAL;
+    const std::optional<Digest> digest = c.digest(*key);
+    return digest ? int(operation(c, *digest)) : -EINVAL;
+  });
+}
+
+template <typename F>
+int with_digests(maru_client* client, const maru_key* keys, size_t n, bool prefix, F&& operation) {
+  return with(client, [&](Client& c) {
+    if (n == 0) return int(operation(c, std::span<Digest>()));
+    const std::span<Digest> digests = c.digests(keys, n, prefix);
+    return digests.empty() ? -EINVAL : int(operation(c, digests));
+  });
+}
+
+// A structure of the caller that begins with its size, which may be smaller or larger than ours.
+template <typename T>
+int read_options(const T* given, T* ret_options) {
+  *ret_options = T{};
+  if (given == nullptr) return 0;
+  if (given->size < sizeof(size_t) || given->size > 4096) return -EINVAL;
+  std::memcpy(ret_options, given, std::min(sizeof(T), given->size));
+  // What a newer caller says beyond our structure must be zero: it would be ignored.
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof(T); i < given->size; ++i)
+    if (bytes[i] != 0) return -EINVAL;
+  for (const uint64_t word : ret_options->reserved)
+    if (word != 0) return -EINVAL;
+  return 0;
+}
+
+template <typename T>
+int write_sized(const T& value, T* ret_value) {
+  const size_t size = ret_value->size;
+  if (size < sizeof(size_t) || size > 4096) return -EINVAL;
+  std::memcpy(reinterpret_cast<char*>(ret_value) + sizeof(size_t),
+              reinterpret_cast<const char*>(&value) + sizeof(size_t), std::min(size, sizeof(T)) - sizeof(size_t));
+  return 0;
+}
+
+int store_one(Client& c, const maru_key* key, const maru_buffer* buffer, const maru_store_options& options,
+              maru_block* ret_block) {
+  if (key == nullptr || buffer == nullptr) return -EINVAL;
+  maru_block parent = 0;
+  if (const int status = c.parent_of(options, &parent); status != 0) return status;
+  return c.store(*key, *buffer, options, parent, ret_block);
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* maru_version(void) { return "0.1.0"; }
+
+int maru_attach(const maru_attach_options* given, maru_client** ret_client) {
+  if (ret_client == nullptr) return -EINVAL;
+  try {
+    maru_attach_options options;
+    if (const int status = read_options(given, &options); status != 0) return status;
+    if ((options.flags & ~uint32_t{MARU_ATTACH_FIRST_FIT | MARU_ATTACH_NO_SESSION_THREAD}) != 0 ||
+        options.thread_cache_pages > 4096 || options.reserved0 != 0)
+      return -EINVAL;
+    Options wanted;
+    wanted.socket_path = options.socket_path ? options.socket_path : maru::wire::default_socket_path();
+    if (options.pool) wanted.pool = options.pool;
+    if (!maru::wire::is_pool_name(wanted.pool)) return -EINVAL;
+    if (options.timeout_ms) wanted.timeout_ms = options.timeout_ms;
+    if (options.thread_cache_pages) wanted.thread_cache_pages = options.thread_cache_pages;
+    wanted.first_fit = (options.flags & MARU_ATTACH_FIRST_FIT) != 0;
+    wanted.session_thread = (options.flags & MARU_ATTACH_NO_SESSION_THREAD) == 0;
+    auto client = Client::attach(wanted);
+    if (!client) return -client.error().code;
+    *ret_client = new maru_client{std::move(*client)};
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -ENOMEM;
+  }
+}
+
+void maru_detach(maru_client* client) { delete client; }
+
+int maru_reattach(maru_client* client) {
+  return with(client, [](Client& c) {
+    const auto result = c.connection().reattach();
+    return result ? 0 : -result.error().code;
+  });
+}
+
+uint64_t maru_daemon_epoch(const maru_client* client) {
+  if (client == nullptr || client->client->is_child()) return 0;
+  const Client& c = *client->client;
+  return c.region().host(c.attached().host).epoch.load_acquire();
+}
+
+int maru_tenant(const maru_client* client, const void* name, size_t size, uint64_t* ret_tenant) {
+  if (client == nullptr || name == nullptr || ret_tenant == nullptr || size == 0 || size > maru::limits::kTenantNameMax)
+    return -EINVAL;
+  *ret_tenant = maru::shm::tenant_id(client->client->region().secret(), {static_cast<const std::byte*>(name), size});
+  return 0;
+}
+
+int maru_get_geometry(const maru_client* client, maru_geometry* ret_geometry) {
+  if (client == nullptr || ret_geometry == nullptr) return -EINVAL;
+  const Client& c = *client->client;
+  const auto& p = c.region().parameters();
+  maru_geometry g{};
+  g.pool_bytes = p.pool_bytes;
+  g.control_bytes = c.region().layout().control_bytes;
+  g.page_bytes = p.page_bytes;
+  g.pages = p.pages;
+  g.region_pages = p.region_pages;
+  g.lanes = p.lanes;
+  g.lane = c.attached().lane;
+  g.pins_max = p.pins_max;
+  g.key_bytes_max = maru::limits::kKeyBytesMax;
+  std::memcpy(g.uuid, c.attached().uuid, sizeof(g.uuid));
+  return write_sized(g, ret_geometry);
+}
+
+int maru_get_statistics(const maru_client* client, maru_statistics* ret_statistics) {
+  if (ret_statistics == nullptr) return -EINVAL;
+  return with(const_cast<maru_client*>(client), [&](const Client& c) {
+    maru_statistics s{};
+    c.statistics(&s);
+    return write_sized(s, ret_statistics);
+  });
+}
+
+// -- storing ----------------------------------------------------------------------------------------------------------
+
+int maru_alloc_batch(maru_client* client, uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
+  return with(client, [&](Client& c) { return ret_buffers ? c.alloc(bytes, n, ret_buffers) : -EINVAL; });
+}
+
+int maru_alloc(maru_client* client, uint64_t bytes, maru_buffer* ret_buffer) {
+  return maru_alloc_batch(client, bytes, 1, ret_buffer);
+}
+
+int maru_abort_batch(maru_client* client, const maru_buffer* buffers, size_t n) {
+  return with(client, [&](Client& c) {
+    if (buffers == nullptr && n != 0) return -EINVAL;
+    int status = 0;
+    for (size_t i = 0; i < n; ++i)
+      if (const int one = c.abort(buffers[i]); one != 0) status = one;
+    return status;
+  });
+}
+
+int maru_abort(maru_client* client, const maru_buffer* buffer) { return maru_abort_batch(client, buffer, 1); }
+
+int maru_store(maru_client* client, const maru_key* key, const maru_buffer* buffer, const maru_store_options* given,
+               maru_block* ret_block) {
+  return with(client, [&](Client& c) {
+    maru_store_options options;
+    if (const int status = read_options(given, &options); status != 0) return status;
+    return store_one(c, key, buffer, options, ret_block);
+  });
+}
+
+int maru_store_copy(maru_client* client, const maru_key* key, const void* data, uint64_t bytes,
+                    const maru_store_options* given, maru_block* ret_block) {
+  return with(client, [&](Client& c) {
+    if (key == nullptr || data == nullptr || bytes == 0) return -EINVAL;
+    maru_store_options options;
+    if (const int status = read_options(given, &options); status != 0) return status;
+    const auto digest = c.digest(*key);
+    if (!digest) return -EINVAL;
+    if (const PageRef there = maru::shm::find_unpinned(c.region(), *digest); !there.is_none()) {
+      if (c.region().block(there.page()).expires_ms.load_relaxed() == 0) {  // maru_store decides about those that expire
+        if (ret_block) *ret_block = there.bits;
+        return 1;
+      }
+    }
+    maru_buffer buffer;
+    if (const int status = c.alloc(bytes, 1, &buffer); status != 0) return status;
+    std::memcpy(buffer.data, data, bytes);
+    const int status = store_one(c, key, &buffer, options, ret_block);
+    if (status < 0) c.abort(buffer);
+    return status;
+  });
+}
+
+int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
+                     const maru_store_options* given, maru_block* ret_blocks, size_t* ret_stored, size_t* ret_done) {
+  size_t stored = 0, done = 0;
+  const int result = with(client, [&](Client& c) {
+    if ((keys == nullptr || buffers == nullptr) && n != 0) return -EINVAL;
+    maru_store_options options;
+    if (const int status = read_options(given, &options); status != 0) return status;
+    maru_block parent = 0;
+    if (const int status = c.parent_of(options, &parent); status != 0) return status;
+    for (size_t i = 0; i < n; ++i) {
+      const int status = c.store(keys[i], buffers[i], options, parent, &parent);
+      if (status < 0) return status;
+      stored += status == 0;
+      done = i + 1;
+      if (ret_blocks) ret_blocks[i] = parent;
+    }
+    return 0;
+  });
+  if (ret_done) *ret_done = done;
+  if (ret_stored) *ret_stored = stored;
+  return result;
+}
+
+int maru_next_evicted(maru_client* client, maru_key_copy* ret_key) {
+  return with(client, [&](Client& c) { return ret_key ? c.next_evicted(ret_key) : -EINVAL; });
+}
+
+// -- finding ----------------------------------------------------------------------------------------------------------
+
+int maru_exists(maru_client* client, const maru_key* key) {
+  return with_digest(client, key, [](Client& c, const Digest& digest) { return c.exists(digest); });
+}
+
+int maru_exists_batch(maru_client* client, const maru_key* keys, size_t n, uint8_t* ret_present) {
+  return with_digests(client, keys, n, false, [&](Client& c, std::span<Digest> digests) {
+    if (ret_present == nullptr && n != 0) return -EINVAL;
+    return int(std::min<size_t>(c.exists_batch(digests, ret_present), INT_MAX));
+  });
+}
+
+int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view) {
+  return with_digest(client, key, [&](Client& c, const Digest& digest) {
+    return ret_view ? c.retrieve(digest, true, ret_view) : -EINVAL;
+  });
+}
+
+int maru_retrieve_batch(maru_client* client, const maru_key* keys, size_t n, maru_view* ret_views) {
+  return with_digests(client, keys, n, false, [&](Client& c, std::span<Digest> digests) {
+    return ret_views || n == 0 ? c.retrieve_batch(digests, ret_views) : -EINVAL;
+  });
+}
+
+int maru_pin(maru_client* client, const maru_key* key, maru_view* ret_view) {
+  return with_digest(client, key, [&](Client& c, const Digest& digest) {
+    return ret_view ? c.retrieve(digest, false, ret_view) : -EINVAL;
+  });
+}
+
+int maru_pin_block(maru_client* client, maru_block block, maru_view* ret_view) {
+  return with(client, [&](Client& c) {
+    return ret_view ? c.pin_block(PageRef::from_bits(block), ret_view) : -EINVAL;
+  });
+}
+
+int maru_release(maru_client* client, const maru_view* view) {
+  return with(client, [&](Client& c) { return view ? c.release(*view) : -EINVAL; });
+}
+
+int maru_unpin(maru_client* client, const maru_view* view) { return maru_release(client, view); }
+
+int maru_release_batch(maru_client* client, const maru_view* views, size_t n) {
+  return with(client, [&](Client& c) {
+    if (views == nullptr && n != 0) return -EINVAL;
+    int status = 0;
+    for (size_t i = 0; i < n; ++i)
+      if (const int one = c.release(views[i]); one != 0) status = one;
+    return status;
+  });
+}
+
+int maru_match_prefix(maru_client* client, const maru_key* keys, size_t n, maru_match* ret_match) {
+  return with_digests(client, keys, n, true, [&](Client& c, std::span<Digest> digests) {
+    return ret_match ? c.match_prefix(digests, ret_match) : -EINVAL;
+  });
+}
+
+int maru_resolve(maru_client* client, const maru_match* match, const maru_key* keys, size_t n, maru_view* ret_views) {
+  return with_digests(client, keys, n, false, [&](Client& c, std::span<Digest> digests) {
+    return match && (ret_views || n == 0) ? c.resolve(*match, digests, ret_views) : -EINVAL;
+  });
+}
+
+int maru_release_match(maru_client* client, maru_match* match) {
+  return with(client, [&](Client& c) { return match ? c.release_match(*match) : -EINVAL; });
+}
+
+// -- deleting ---------------------------------------------------------------------------------------------------------
+
+int maru_delete(maru_client* client, const maru_key* key) {
+  return with_digest(client, key, [](Client& c, const Digest& digest) { return c.remove(digest); });
+}
+
+int maru_delete_batch(maru_client* client, const maru_key* keys, size_t n, int32_t* ret_results) {
+  return with_digests(client, keys, n, false, [&](Client& c, std::span<Digest> digests) {
+    int deleted = 0;
+    for (size_t i = 0; i < digests.size(); ++i) {
+      const int status = c.remove(digests[i]);
+      deleted += status == 0;
+      if (ret_results) ret_results[i] = status;
+    }
+    return deleted;
+  });
+}
+
+int maru_delete_tree(maru_client* client, const maru_key* key, uint64_t* ret_deleted) {
+  return with_digest(client, key, [&](Client& c, const Digest& digest) {
+    uint64_t deleted = 0;
+    const int status = c.remove_tree(digest, &deleted);
+    if (ret_deleted && (status == 0 || status == -EBUSY)) *ret_deleted = deleted;
+    return status;
+  });
+}
+
+}  // extern "C"

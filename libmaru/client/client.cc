@@ -1,0 +1,556 @@
+#include "libmaru/client/client.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <sys/stat.h>
+
+namespace maru::client {
+namespace {
+
+using shm::Digest;
+using shm::FindStatus;
+using shm::PageRef;
+using shm::PageWord;
+
+constexpr size_t kEvictedKeptMax = 4096;
+// A duplicate, expired block in the way is retired and the store tried again; each time another client may have put a new
+// one there.
+constexpr int kExpiredRetries = 8;
+
+// Unix milliseconds, of the clock's last tick (1 to 4 ms old): read from memory that the kernel shares, without a call.
+uint64_t now_ms() {
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
+}
+
+std::span<const std::byte> bytes_of(const maru_key& key) {
+  return {static_cast<const std::byte*>(key.data), key.size};
+}
+
+int status_of(const Error& error) { return -error.code; }
+
+// Memory of the calling thread that grows and stays.
+template <typename T>
+std::span<T> scratch(size_t n) {
+  thread_local std::vector<T> memory;
+  if (memory.size() < n) memory.resize(n);
+  return {memory.data(), n};
+}
+
+constexpr uint64_t kNoPin = 0;
+constexpr uint64_t pin_of(uint32_t slot) { return uint64_t(slot) + 1; }
+
+}  // namespace
+
+Result<ForkGuard> ForkGuard::create() {
+  const size_t bytes = size_t(::sysconf(_SC_PAGESIZE));
+  void* page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return failure(errno, "map a page");
+  ForkGuard guard;
+  guard.page_ = Mapping(static_cast<std::byte*>(page), bytes);
+  if (::madvise(page, bytes, MADV_WIPEONFORK) != 0) return failure(errno, "have a page wiped on fork");
+  static_cast<AtomicU64*>(page)->store_relaxed(1);  // before any fork that could matter
+  return guard;
+}
+
+Result<std::unique_ptr<Client>> Client::attach(const Options& options) {
+  auto client = std::unique_ptr<Client>(
+      new Client(Connection::Target{options.socket_path, options.pool, options.timeout_ms}));
+  if (auto opened = client->open(options); !opened) return tl::unexpected(opened.error());
+  return client;
+}
+
+Result<void> Client::open(const Options& options) {
+  auto guard = ForkGuard::create();
+  if (!guard) return tl::unexpected(guard.error());
+  fork_guard_ = std::move(*guard);
+
+  auto reply = connection_.attach();
+  if (!reply) return tl::unexpected(reply.error());
+  const auto attached = wire::read_exactly<wire::AttachReply>(reply->payload);
+  if (!attached || !reply->fd.is_open()) return failure(EPROTO, "read the answer to attaching");
+  attached_ = *attached;
+  device_ = std::move(reply->fd);
+
+  auto control = Mapping::map_shared(device_.get(), 0, attached_.control_bytes, PROT_READ | PROT_WRITE);
+  if (!control) return tl::unexpected(control.error());
+  control_ = std::move(*control);
+  ::madvise(control_.data(), control_.size(), MADV_DONTFORK);
+  ::madvise(control_.data(), control_.size(), MADV_HUGEPAGE);  // a wish
+  if (const char* problem = shm::ControlRegion::attach(control_.bytes(), attached_.pool_bytes, &region_))
+    return failure(EBADMSG, std::string("attach to the control region: ") + problem);
+  if (attached_.lane == 0 || attached_.lane >= region_.lanes()) return failure(EPROTO, "use the lane that marud gave");
+
+  pin_counts_ = std::make_unique<AtomicU32[]>(shm::PinTable::counts_needed(region_.layout()));
+  recent_touches_ = std::make_unique<AtomicU64[]>(kRecentTouches);
+  pins_ = shm::PinTable(region_, attached_.lane,
+                        {pin_counts_.get(), shm::PinTable::counts_needed(region_.layout())});
+  lane_.region = &region_;
+  lane_.id = {attached_.lane, attached_.lane_generation};
+  lane_.pins = &pins_;
+  lane_view_ = region_.lane(attached_.lane);
+
+  auto payload = Payload::reserve(device_.get(), region_, std::max<uint64_t>(attached_.map_alignment, 4096));
+  if (!payload) return tl::unexpected(payload.error());
+  payload_ = std::move(*payload);
+  pages_ = std::make_unique<PageSource>(
+      region_, lane_.id, options.thread_cache_pages,
+      options.first_fit ? RegionIndex::Fit::kFirst : RegionIndex::Fit::kBest,
+      [this](uint64_t runs, uint32_t run_pages, PageSource::Rented* rented) { return rent(runs, run_pages, rented); });
+  connection_.remember(attached_, device_.get());
+  if (options.session_thread) connection_.start_watching();
+  return {};
+}
+
+Client::~Client() {
+  if (fork_guard_.is_child()) {
+    // The parent's session, lane and pages are not ours. The thread that watches them does not exist here.
+    connection_.abandon();
+    return;
+  }
+  connection_.stop_watching();
+  if (pages_) {
+    pages_->empty_caches();
+    connection_.say_goodbye();  // marud frees what is left: pins, unfinished buffers, the lane
+  }
+}
+
+// -- keys -------------------------------------------------------------------------------------------------------------
+
+std::optional<Digest> Client::digest(const maru_key& key) const {
+  const uint64_t* secret = region_.secret();
+  if (key.data == nullptr) return std::nullopt;
+  switch (key.kind) {
+    case MARU_KEY_DIGEST128: {
+      if (key.size != 16) return std::nullopt;
+      uint64_t words[2];
+      std::memcpy(words, key.data, 16);
+      return shm::digest_of_128(secret, words[0], words[1], key.tenant);
+    }
+    case MARU_KEY_DIGEST256: {
+      if (key.size != 32) return std::nullopt;
+      uint64_t words[4];
+      std::memcpy(words, key.data, 32);
+      return shm::digest_of_256(secret, words, key.tenant);
+    }
+    case MARU_KEY_BYTES:
+      if (key.size == 0 || key.size > limits::kKeyBytesMax) return std::nullopt;
+      return shm::digest_of_bytes(secret, bytes_of(key), key.tenant);
+    default: return std::nullopt;
+  }
+}
+
+std::span<Digest> Client::digests(const maru_key* keys, size_t n, bool prefetch_prefix) const {
+  if (n == 0 || n > limits::kBatchKeysMax || keys == nullptr) return {};
+  const std::span<Digest> all = scratch<Digest>(n);
+  if (prefetch_prefix) {
+    // The search's first probes go out to memory while the other keys are hashed.
+    size_t points[shm::kPrefixWays + 1];
+    const size_t count = shm::prefix_first_probes(n, points);
+    for (size_t i = 0; i < count; ++i)
+      if (const auto d = digest(keys[points[i]])) shm::registry_prefetch(region_, *d);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const auto d = digest(keys[i]);
+    if (!d) return {};
+    all[i] = *d;
+  }
+  return all;
+}
+
+// -- memory -----------------------------------------------------------------------------------------------------------
+
+int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented) {
+  wire::RentRequest request{};
+  request.runs = runs;
+  request.run_pages = run_pages;
+  lane_.count(format::kCounterRents);
+  auto reply = connection_.request(wire::Type::kRent, wire::bytes_of(request));
+  if (!reply) return status_of(reply.error());
+  const auto view = wire::decode_rent_reply(reply->payload);
+  if (!view) return -EPROTO;
+  for (const uint32_t index : view->regions)
+    if (index < region_.regions()) ret_rented->regions.push_back(index);
+  for (const wire::RunRecord& run : view->runs)
+    if (run.page < region_.pages()) ret_rented->runs.emplace_back(run.page, run.pages);
+  if (view->evicted_total != 0) {
+    const std::lock_guard lock(evicted_mutex_);
+    evicted_total_ += view->evicted_total;
+    uint64_t kept = 0;
+    std::span<const std::byte> rest(view->evicted_keys);
+    while (const auto key = wire::next_evicted_key(rest)) {
+      std::vector<std::byte> record(sizeof(wire::EvictedKey) + key->key.size());
+      std::memcpy(record.data(), &key->head, sizeof(wire::EvictedKey));
+      std::memcpy(record.data() + sizeof(wire::EvictedKey), key->key.data(), key->key.size());
+      evicted_.push_back(std::move(record));
+      ++kept;
+    }
+    evicted_lost_ += view->evicted_total - std::min<uint64_t>(kept, view->evicted_total);
+    for (; evicted_.size() > kEvictedKeptMax; evicted_.pop_front()) ++evicted_lost_;
+  }
+  return 0;
+}
+
+int Client::next_evicted(maru_key_copy* ret_key) {
+  const std::lock_guard lock(evicted_mutex_);
+  if (evicted_.empty()) return -ENOENT;
+  wire::EvictedKey head;
+  const std::vector<std::byte>& record = evicted_.front();
+  std::memcpy(&head, record.data(), sizeof(head));
+  ret_key->size = head.size;
+  ret_key->kind = head.kind;
+  ret_key->tenant = head.tenant;
+  std::memcpy(ret_key->data, record.data() + sizeof(head), record.size() - sizeof(head));
+  evicted_.pop_front();
+  return 0;
+}
+
+int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
+  if (bytes == 0 || n == 0 || n > limits::kBatchKeysMax) return -EINVAL;
+  const uint64_t run_pages = (bytes + region_.page_bytes() - 1) / region_.page_bytes();
+  if (run_pages > region_.region_pages()) return -EFBIG;
+  const std::span<PageRef> heads = n == 1 ? std::span<PageRef>() : scratch<PageRef>(n);
+  PageRef single;
+  PageRef* refs = n == 1 ? &single : heads.data();
+  if (const int status = pages_->take(n, uint32_t(run_pages), refs); status != 0) return status;
+  for (size_t i = 0; i < n; ++i) {
+    std::byte* data = payload_->map(refs[i].page(), true);
+    if (data == nullptr) {
+      for (size_t k = 0; k < n; ++k) pages_->give_back(refs[k]);
+      return -ENOMEM;
+    }
+    ret_buffers[i] = {data, bytes, refs[i].bits};
+  }
+  return 0;
+}
+
+int Client::abort(const maru_buffer& buffer) {
+  const PageRef ref = PageRef::from_bits(buffer.block);
+  return region_.is_page(ref) && pages_->give_back(ref) ? 0 : -EINVAL;
+}
+
+// -- storing ----------------------------------------------------------------------------------------------------------
+
+int Client::parent_of(const maru_store_options& options, maru_block* ret_parent) {
+  *ret_parent = options.parent;
+  if (options.parent_key == nullptr) return 0;
+  if (options.parent != 0) return -EINVAL;
+  const auto d = digest(*options.parent_key);
+  if (!d) return -EINVAL;
+  const PageRef parent = shm::find_unpinned(region_, *d);
+  if (parent.is_none()) return -ENOLINK;
+  *ret_parent = parent.bits;
+  return 0;
+}
+
+int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
+                  maru_block* ret_block) {
+  const auto d = digest(key);
+  if (!d) return -EINVAL;
+  const PageRef own = PageRef::from_bits(buffer.block);
+  if (!region_.is_page(own) || buffer.bytes == 0 ||
+      buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
+    return -EINVAL;
+  const uint64_t now = now_ms();
+  shm::NewBlock block;
+  block.digest = *d;
+  block.key = bytes_of(key);
+  block.key_kind = key.kind;
+  block.tenant = key.tenant;
+  block.length = buffer.bytes;
+  block.parent = PageRef::from_bits(parent);
+  block.expires_ms = options.ttl_ms ? now + options.ttl_ms : 0;
+  block.priority = options.priority;
+  block.content_type = uint8_t(options.content_type);
+  block.now_ms = now;
+  if (region_.has_checksums())
+    block.checksum = shm::payload_checksum({payload_->map(own.page(), false), size_t(buffer.bytes)});
+
+  for (int tries = 0;; ++tries) {
+    const shm::PublishResult result = shm::publish(lane_, own, block);
+    switch (result.status) {
+      case shm::PublishStatus::kStored:
+        lane_.count(format::kCounterStores);
+        lane_.count(format::kCounterStoredBytes, buffer.bytes);
+        touch(own.page(), now);
+        if (ret_block) *ret_block = own.bits;
+        return 0;
+      case shm::PublishStatus::kDuplicate:
+        lane_.count(format::kCounterDuplicates);
+        pages_->give_back(own);
+        touch(result.block.page(), now);
+        if (ret_block) *ret_block = result.block.bits;
+        return 1;
+      case shm::PublishStatus::kExpiredInTheWay: {
+        const shm::RetireStatus retired = shm::retire_ref(lane_, result.block);
+        if (retired == shm::RetireStatus::kHasChildren || tries == kExpiredRetries) return -EAGAIN;
+        if (retired == shm::RetireStatus::kRetired) finish(result.block);
+        continue;
+      }
+      case shm::PublishStatus::kNoParent: return -ENOLINK;
+      case shm::PublishStatus::kKeySpaceFull:
+      case shm::PublishStatus::kRegistryFull: lane_.count(format::kCounterRegistryFull); return -EXFULL;
+      case shm::PublishStatus::kPinsFull: lane_.count(format::kCounterPinFull); return -ENOBUFS;
+      case shm::PublishStatus::kNotReserved: return -EINVAL;
+    }
+  }
+}
+
+// Frees a block that this client has retired, or leaves it to marud because somebody is reading it.
+void Client::finish(PageRef ref) {
+  const shm::LaneSet lanes = shm::LaneSet::in_use(region_);
+  if (shm::finish_retired(lane_, ref, lanes, nullptr) != shm::FinishStatus::kPinned) return;
+  if (shm::hand_over_retired(region_, ref, lane_.id, shm::daemon_lane(region_)))
+    shm::leave_touch(lane_view_, ref.page(), tick(now_ms()));  // so that marud looks at it soon
+}
+
+// -- finding ----------------------------------------------------------------------------------------------------------
+
+uint64_t Client::tick(uint64_t unix_ms) const {
+  const uint64_t created = region_.header().created_unix_ms;
+  return unix_ms > created ? unix_ms - created : 0;
+}
+
+void Client::touch(uint32_t page, uint64_t unix_ms) {
+  const uint64_t at = tick(unix_ms);
+  const uint64_t entry = (uint64_t(page) + 1) << 32 | (at & 0xFFFF'FFFF);
+  AtomicU64& recent = recent_touches_[page % kRecentTouches];
+  if (recent.load_relaxed() == entry) return;  // a filter: at worst a touch is left twice
+  recent.store_relaxed(entry);
+  shm::leave_touch(lane_view_, page, at);
+}
+
+bool Client::exists(const Digest& d) {
+  const bool found = shm::registry_exists(region_, d);
+  lane_.count(format::kCounterExistsKeys);
+  if (found) lane_.count(format::kCounterExistsHits);
+  return found;
+}
+
+size_t Client::exists_batch(std::span<const Digest> all, uint8_t* ret_present) {
+  const size_t found = shm::exists_batch(region_, all, ret_present);
+  lane_.count(format::kCounterExistsKeys, all.size());
+  lane_.count(format::kCounterExistsHits, found);
+  return found;
+}
+
+int Client::view_of(PageRef ref, uint32_t slot, bool payload, maru_view* ret_view) {
+  maru_view view{nullptr, region_.block(ref.page()).length.load_relaxed(), ref.bits, pin_of(slot)};  // under the pin
+  // The length is another process's word: it never reaches beyond the run, and the run never beyond its region.
+  view.bytes = std::min(view.bytes, region_.run_pages(ref.page()) * region_.page_bytes());
+  if (payload) {
+    view.data = payload_->map(ref.page(), false);
+    if (view.data == nullptr) {
+      pins_.unpin(slot, ref);
+      return -ENOMEM;
+    }
+    if (region_.has_checksums())
+      if (const int status = verify(view, ref); status != 0) {
+        pins_.unpin(slot, ref);
+        return status;
+      }
+  }
+  *ret_view = view;
+  return 0;
+}
+
+int Client::verify(const maru_view& view, PageRef ref) {
+  const uint64_t expected = region_.detail(ref.page()).checksum.load_relaxed();  // under the pin
+  if (expected == 0 ||
+      shm::payload_checksum({static_cast<const std::byte*>(view.data), size_t(view.bytes)}) == expected)
+    return 0;
+  lane_.count(format::kCounterChecksumErrors);
+  if (shm::retire_ref(lane_, ref) == shm::RetireStatus::kRetired) finish(ref);
+  return -EIO;
+}
+
+int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
+  const uint64_t now = now_ms();
+  const shm::Found found = shm::find_and_pin(lane_, d, now);
+  if (found.status != FindStatus::kFound) {
+    lane_.count(found.status == FindStatus::kPinsFull ? format::kCounterPinFull : format::kCounterRetrieveMisses);
+    return found.status == FindStatus::kPinsFull ? -ENOBUFS : -ENOENT;
+  }
+  const int status = view_of(found.ref, found.slot, payload, ret_view);
+  if (status != 0) return status;
+  lane_.count(format::kCounterRetrieveHits);
+  touch(found.ref.page(), now);
+  return 0;
+}
+
+int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
+  constexpr size_t kGroup = 32;
+  const uint64_t now = now_ms();
+  size_t found = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i % kGroup == 0) {
+      const size_t end = std::min(i + kGroup, all.size());
+      for (size_t k = i; k < end; ++k) {
+        shm::registry_prefetch(region_, all[k]);
+        shm::registry_prefetch_locations(region_, all[k]);
+      }
+      for (size_t k = i; k < end; ++k) {
+        const shm::Candidates candidates = shm::registry_find(region_, all[k]);
+        for (uint32_t c = 0; c < candidates.count; ++c)
+          __builtin_prefetch(&region_.block(candidates.refs[c].page()));
+      }
+    }
+    ret_views[i] = {nullptr, 0, 0, kNoPin};
+    const shm::Found one = shm::find_and_pin(lane_, all[i], now);
+    if (one.status == FindStatus::kAbsent) continue;
+    int status = one.status == FindStatus::kPinsFull ? -ENOBUFS : view_of(one.ref, one.slot, true, &ret_views[i]);
+    if (status == -EIO) continue;  // counted, and deleted: absent
+    if (status != 0) {
+      if (status == -ENOBUFS) lane_.count(format::kCounterPinFull);
+      for (size_t k = 0; k < i; ++k) release(ret_views[k]);
+      return status;
+    }
+    touch(one.ref.page(), now);
+    ++found;
+  }
+  lane_.count(format::kCounterRetrieveHits, found);
+  lane_.count(format::kCounterRetrieveMisses, all.size() - found);
+  return int(found);
+}
+
+int Client::pin_block(PageRef ref, maru_view* ret_view) {
+  if (!region_.is_page(ref)) return -EINVAL;
+  const shm::Pin pin = pins_.pin(ref);
+  if (pin.status == shm::PinStatus::kFull) {
+    lane_.count(format::kCounterPinFull);
+    return -ENOBUFS;
+  }
+  if (pin.status != shm::PinStatus::kPinned) return -ENOENT;
+  touch(ref.page(), now_ms());
+  return view_of(ref, pin.slot, false, ret_view);
+}
+
+int Client::release(const maru_view& view) {
+  if (view.pin == kNoPin) return view.block == 0 ? 0 : -EINVAL;
+  if (view.pin - 1 > 0xFFFF'FFFEull) return -EINVAL;
+  return pins_.unpin(uint32_t(view.pin - 1), PageRef::from_bits(view.block)) ? 0 : -EINVAL;
+}
+
+int Client::match_prefix(std::span<const Digest> all, maru_match* ret_match) {
+  const uint64_t now = now_ms();
+  const std::span<shm::HeldBlock> held = scratch<shm::HeldBlock>(all.size());
+  const shm::PrefixResult result = shm::match_prefix(lane_, all, now, held.data());
+  if (result.pins_full) {
+    lane_.count(format::kCounterPinFull);
+    return -ENOBUFS;
+  }
+  maru_match match{result.blocks, result.deepest.bits, kNoPin, nullptr};
+  if (result.held == 1) {
+    match.pin = pin_of(held[0].slot);
+  } else if (result.held > 1) {
+    // How many, then the pins.
+    auto* pins = static_cast<uint64_t*>(std::malloc((1 + 2 * result.held) * sizeof(uint64_t)));
+    if (pins == nullptr) {
+      shm::release_prefix(lane_, held.data(), result.held);
+      return -ENOMEM;
+    }
+    pins[0] = result.held;
+    for (size_t i = 0; i < result.held; ++i) {
+      pins[1 + 2 * i] = held[i].ref.bits;
+      pins[2 + 2 * i] = held[i].slot;
+    }
+    match.pins = pins;
+  }
+  // A touch of a block stands for its ancestors: they cannot go before it, and inherit its time when it goes.
+  for (size_t i = 0; i < result.held; ++i) touch(held[i].ref.page(), now);
+  lane_.count(format::kCounterMatchKeys, all.size());
+  lane_.count(format::kCounterMatchBlocks, result.blocks);
+  if (result.walked) lane_.count(format::kCounterSearchFallbacks);
+  *ret_match = match;
+  return 0;
+}
+
+int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_view* ret_views) {
+  if (all.size() > match.blocks) return -EINVAL;
+  const std::span<PageRef> refs = scratch<PageRef>(all.size());
+  const std::span<uint64_t> lengths = scratch<uint64_t>(all.size());
+  if (shm::resolve_batch(region_, all, refs.data(), lengths.data()) != all.size()) return -ENOENT;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const uint32_t page = refs[i].page();
+    maru_view view{payload_->map(page, false), lengths[i], refs[i].bits, kNoPin};
+    if (view.data == nullptr) return -ENOMEM;
+    // The lengths of single pages need no second look at the block line.
+    if (view.bytes > region_.page_bytes())
+      view.bytes = std::min(view.bytes, region_.run_pages(page) * region_.page_bytes());
+    if (region_.has_checksums())
+      if (const int status = verify(view, refs[i]); status != 0) return status;
+    ret_views[i] = view;
+  }
+  return 0;
+}
+
+int Client::release_match(maru_match& match) {
+  int status = 0;
+  if (match.pin != kNoPin && !pins_.unpin(uint32_t(match.pin - 1), PageRef::from_bits(match.deepest))) status = -EINVAL;
+  if (auto* pins = static_cast<uint64_t*>(match.pins)) {
+    for (uint64_t i = 0; i < pins[0]; ++i)
+      if (!pins_.unpin(uint32_t(pins[2 + 2 * i]), PageRef::from_bits(pins[1 + 2 * i]))) status = -EINVAL;
+    std::free(pins);
+  }
+  match = {};
+  return status;
+}
+
+// -- deleting ---------------------------------------------------------------------------------------------------------
+
+int Client::remove(const Digest& d) {
+  PageRef ref;
+  switch (shm::retire(lane_, d, &ref)) {
+    case shm::RetireStatus::kAbsent: return -ENOENT;
+    case shm::RetireStatus::kHasChildren: return -ENOTEMPTY;
+    case shm::RetireStatus::kRetired: break;
+  }
+  lane_.count(format::kCounterDeletes);
+  finish(ref);
+  return 0;
+}
+
+int Client::remove_tree(const Digest& d, uint64_t* ret_deleted) {
+  wire::DeleteTreeRequest request{d.lo, d.hi};
+  auto reply = connection_.request(wire::Type::kDeleteTree, wire::bytes_of(request));
+  if (!reply) return status_of(reply.error());
+  const auto result = wire::read_exactly<wire::DeleteTreeReply>(reply->payload);
+  if (!result) return -EPROTO;
+  *ret_deleted = result->deleted;
+  return result->left ? -EBUSY : 0;
+}
+
+// -- statistics -------------------------------------------------------------------------------------------------------
+
+void Client::statistics(maru_statistics* ret_statistics) const {
+  const auto counter = [&](format::LaneCounter which) { return lane_.header().counters[which].load_relaxed(); };
+  maru_statistics& s = *ret_statistics;
+  s.exists_keys = counter(format::kCounterExistsKeys);
+  s.exists_hits = counter(format::kCounterExistsHits);
+  s.retrieve_hits = counter(format::kCounterRetrieveHits);
+  s.retrieve_misses = counter(format::kCounterRetrieveMisses);
+  s.match_keys = counter(format::kCounterMatchKeys);
+  s.match_blocks = counter(format::kCounterMatchBlocks);
+  s.stores = counter(format::kCounterStores);
+  s.stored_bytes = counter(format::kCounterStoredBytes);
+  s.duplicates = counter(format::kCounterDuplicates);
+  s.deletes = counter(format::kCounterDeletes);
+  s.pin_full = counter(format::kCounterPinFull);
+  s.registry_full = counter(format::kCounterRegistryFull);
+  s.revives = pins_.revives();
+  s.search_fallbacks = counter(format::kCounterSearchFallbacks);
+  s.checksum_errors = counter(format::kCounterChecksumErrors);
+  s.rents = counter(format::kCounterRents);
+  s.pins = pins_.slots_in_use();
+  s.regions = pages_->regions();
+  s.pages_cached = pages_->cached_pages();
+  const std::lock_guard lock(evicted_mutex_);
+  s.evicted = evicted_total_;
+  s.evicted_lost = evicted_lost_;
+}
+
+}  // namespace maru::client

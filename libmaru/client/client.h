@@ -1,0 +1,114 @@
+// A client: one attachment to one pool, and everything of it that is private to the process. The operations on blocks are
+// those of libmaru/shm; here keys become digests, pages become addresses, and marud is asked for memory.
+//
+// Thread safety: any number of threads, except for the destructor.
+#pragma once
+
+#include "libmaru/client/connection.h"
+#include "libmaru/client/page_source.h"
+#include "libmaru/client/payload.h"
+#include "libmaru/shm/block_store.h"
+#include "libmaru/shm/prefix.h"
+#include "libmaru/shm/touch.h"
+#include "maru/maru.h"
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace maru::client {
+
+struct Options {
+  std::string socket_path;
+  std::string pool = "default";
+  uint32_t timeout_ms = 5000;
+  uint32_t thread_cache_pages = 16;
+  bool first_fit = false;
+  bool session_thread = true;
+};
+
+// A word that the kernel empties in a child of fork(): how a child knows that it is one, without a system call.
+class ForkGuard {
+ public:
+  static Result<ForkGuard> create();
+  bool is_child() const { return reinterpret_cast<const AtomicU64*>(page_.data())->load_relaxed() == 0; }  // own process
+
+ private:
+  Mapping page_;
+};
+
+class Client {
+ public:
+  static Result<std::unique_ptr<Client>> attach(const Options& options);
+  ~Client();
+
+  bool is_child() const { return fork_guard_.is_child(); }
+  const shm::ControlRegion& region() const { return region_; }
+  const wire::AttachReply& attached() const { return attached_; }
+  Connection& connection() { return connection_; }
+
+  // nullopt: not a key (size or kind is wrong).
+  std::optional<shm::Digest> digest(const maru_key& key) const;
+  // The digests of a batch, in memory of the calling thread that the next call overwrites. Empty if one is not a key.
+  std::span<shm::Digest> digests(const maru_key* keys, size_t n, bool prefetch_prefix = false) const;
+
+  int alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers);
+  int abort(const maru_buffer& buffer);
+  int store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
+            maru_block* ret_block);
+  // The parent that the options name. 0, or -ENOLINK, -EINVAL.
+  int parent_of(const maru_store_options& options, maru_block* ret_parent);
+
+  bool exists(const shm::Digest& digest);
+  size_t exists_batch(std::span<const shm::Digest> digests, uint8_t* ret_present);
+  int retrieve(const shm::Digest& digest, bool payload, maru_view* ret_view);
+  int retrieve_batch(std::span<const shm::Digest> digests, maru_view* ret_views);
+  int pin_block(shm::PageRef ref, maru_view* ret_view);
+  int release(const maru_view& view);
+  int match_prefix(std::span<const shm::Digest> digests, maru_match* ret_match);
+  int resolve(const maru_match& match, std::span<const shm::Digest> digests, maru_view* ret_views);
+  int release_match(maru_match& match);
+  int remove(const shm::Digest& digest);
+  int remove_tree(const shm::Digest& digest, uint64_t* ret_deleted);
+  int next_evicted(maru_key_copy* ret_key);
+  void statistics(maru_statistics* ret_statistics) const;
+
+ private:
+  explicit Client(Connection::Target target) : connection_(std::move(target)) {}
+  Result<void> open(const Options& options);
+  int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
+  uint64_t tick(uint64_t unix_ms) const;
+  void touch(uint32_t page, uint64_t unix_ms);
+  void finish(shm::PageRef ref);
+  int verify(const maru_view& view, shm::PageRef ref);
+  int view_of(shm::PageRef ref, uint32_t slot, bool payload, maru_view* ret_view);
+
+  Connection connection_;
+  wire::AttachReply attached_{};
+  FileDescriptor device_;
+  Mapping control_;
+  shm::ControlRegion region_;
+  ForkGuard fork_guard_;
+  std::unique_ptr<AtomicU32[]> pin_counts_;
+  shm::PinTable pins_;
+  mutable shm::LaneContext lane_;
+  shm::LaneView lane_view_;
+  std::unique_ptr<Payload> payload_;
+  std::unique_ptr<PageSource> pages_;
+
+  // When a page was last touched, by a hash of the page: a block touched twice in a tick leaves one entry in the ring.
+  static constexpr uint32_t kRecentTouches = 4096;
+  std::unique_ptr<AtomicU64[]> recent_touches_;
+
+  mutable std::mutex evicted_mutex_;
+  std::deque<std::vector<std::byte>> evicted_;   // EvictedKey records
+  uint64_t evicted_total_ = 0;
+  uint64_t evicted_lost_ = 0;
+};
+
+}  // namespace maru::client

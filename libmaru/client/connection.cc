@@ -1,0 +1,164 @@
+#include "libmaru/client/connection.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+namespace maru::client {
+namespace {
+constexpr int kRetryMsMin = 1;
+constexpr int kRetryMsMax = 500;
+
+// Reads until the reply to this very request; what an earlier, timed-out one left behind is passed over.
+Result<Reply> receive_reply(int socket, uint32_t request_id, uint32_t timeout_ms) {
+  for (;;) {  // ends: each packet takes from a bounded backlog, and waiting is bounded by timeout_ms
+    auto packet = wire::receive_packet(socket, timeout_ms);
+    if (!packet) return tl::unexpected(packet.error());
+    const auto header = wire::decode_reply(packet->bytes);
+    if (!header) return tl::unexpected(header.error());
+    if (header->request_id != request_id) continue;
+    const auto payload = wire::payload_of(packet->bytes);
+    if (header->status < 0)
+      return failure(-header->status, std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
+    return Reply{{payload.begin(), payload.end()}, std::move(packet->fd)};
+  }
+}
+}  // namespace
+
+Result<Reply> Connection::exchange(wire::Type type, std::span<const std::byte> payload, int fd) {
+  const uint32_t id = next_request_++;
+  const auto packet = wire::encode(type, id, 0, payload);
+  if (auto sent = wire::send_packet(socket_.get(), packet, fd, target_.timeout_ms); !sent)
+    return tl::unexpected(sent.error());
+  return receive_reply(socket_.get(), id, target_.timeout_ms);
+}
+
+Result<Reply> Connection::attach() {
+  const std::lock_guard lock(mutex_);
+  auto socket = wire::connect_to(target_.socket_path);
+  if (!socket) return tl::unexpected(socket.error());
+  socket_ = std::move(*socket);
+  wire::AttachRequest request{};
+  std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
+  return exchange(wire::Type::kAttach, wire::bytes_of(request), -1);
+}
+
+void Connection::remember(const wire::AttachReply& reply, int device_fd) {
+  const std::lock_guard lock(mutex_);
+  attached_ = reply;
+  device_fd_ = device_fd;
+  known_ = true;
+}
+
+bool Connection::is_lost() const {
+  if (!socket_.is_open()) return true;
+  pollfd poll{socket_.get(), 0, 0};
+  return ::poll(&poll, 1, 0) > 0 && (poll.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+Result<void> Connection::reattach_locked() {
+  if (stale_) return failure(ESTALE, "attach again: marud no longer has this lane");
+  if (!is_lost()) return {};
+  socket_.reset();  // so that a failure is seen as one, and not as a connection that has just ended
+  auto socket = wire::connect_to(target_.socket_path);
+  if (!socket) return tl::unexpected(socket.error());
+  socket_ = std::move(*socket);
+  if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
+  wire::AttachRequest request{};
+  std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
+  request.flags = wire::kAttachHandsBack;
+  request.previous_lane = attached_.lane;
+  request.previous_generation = attached_.lane_generation;
+  std::memcpy(request.uuid, attached_.uuid, sizeof(request.uuid));
+  auto reply = exchange(wire::Type::kAttach, wire::bytes_of(request), device_fd_);
+  if (!reply) {
+    if (reply.error().code != ESTALE) socket_.reset();  // the next attempt starts afresh
+    stale_ = reply.error().code == ESTALE;
+    return tl::unexpected(reply.error());
+  }
+  const auto again = wire::read_exactly<wire::AttachReply>(reply->payload);
+  if (!again) return failure(EPROTO, "read the answer to attaching again");
+  if (std::memcmp(again->uuid, attached_.uuid, sizeof(again->uuid)) != 0 || !again->lane_kept ||
+      again->lane != attached_.lane || again->lane_generation != attached_.lane_generation) {
+    stale_ = true;  // another pool, or this lane was taken for dead: nothing here may be used for writing any more
+    socket_.reset();
+    return failure(ESTALE, "attach again: marud has another pool of this name, or gave this lane up");
+  }
+  attached_.epoch = again->epoch;
+  return {};
+}
+
+Result<void> Connection::reattach() {
+  const std::lock_guard lock(mutex_);
+  return reattach_locked();
+}
+
+Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> payload) {
+  const std::lock_guard lock(mutex_);
+  for (int attempt = 0;; ++attempt) {
+    if (auto connected = reattach_locked(); !connected) return tl::unexpected(connected.error());
+    auto reply = exchange(type, payload, -1);
+    if (reply) return reply;
+    const int code = reply.error().code;
+    const bool lost = code == EPIPE || code == ECONNRESET || code == ENOTCONN;
+    if (lost) socket_.reset();
+    if (!lost || attempt > 0) return reply;
+  }
+}
+
+void Connection::say_goodbye() {
+  const std::lock_guard lock(mutex_);
+  if (!stale_ && !is_lost()) (void)exchange(wire::Type::kDetach, {}, -1);  // marud finds out by itself otherwise
+  socket_.reset();
+}
+
+void Connection::start_watching() {
+  stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  changed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_.is_open() || !changed_.is_open()) return;
+  // Signals are the program's; this thread takes none.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  watcher_ = std::thread([this] { watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Connection::stop_watching() {
+  if (!watcher_.joinable()) return;
+  ::eventfd_write(stop_.get(), 1);
+  watcher_.join();
+}
+
+void Connection::abandon() {
+  if (watcher_.joinable()) watcher_.detach();
+  socket_.reset();
+}
+
+void Connection::watch() {
+  int retry_ms = 0;
+  for (;;) {
+    pollfd polls[3] = {{stop_.get(), POLLIN, 0}, {changed_.get(), POLLIN, 0}, {-1, 0, 0}};
+    bool lost;
+    {
+      const std::lock_guard lock(mutex_);
+      lost = !socket_.is_open();
+      if (stale_) lost = false;
+      else polls[2].fd = socket_.get();  // only for its end: poll reports that unasked
+    }
+    ::poll(polls, 3, lost ? std::max(retry_ms, kRetryMsMin) : -1);
+    if (polls[0].revents) return;
+    if (polls[1].revents) {
+      eventfd_t value;
+      (void)::eventfd_read(changed_.get(), &value);
+    }
+    if (!lost && !polls[2].revents) continue;
+    const auto connected = reattach();
+    retry_ms = connected ? 0 : std::clamp(retry_ms * 2, kRetryMsMin, kRetryMsMax);
+  }
+}
+
+}  // namespace maru::client

@@ -1,0 +1,79 @@
+// The connection to marud: the session that says this client is alive, and the few requests that need an answer. When
+// marud is gone everything that lives in shared memory goes on; requests fail until it is back.
+//
+// Thread safety: any; one request at a time, others wait for it.
+#pragma once
+
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/result.h"
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
+#include "maru/format/wire.h"
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace maru::client {
+
+struct Reply {
+  std::vector<std::byte> payload;
+  FileDescriptor fd;
+};
+
+class Connection {
+ public:
+  struct Target {
+    std::string socket_path;
+    std::string pool;
+    uint32_t timeout_ms = 5000;
+  };
+  explicit Connection(Target target) : target_(std::move(target)) {}
+  ~Connection() { stop_watching(); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // The first attachment. The reply's descriptor is the pool's device.
+  Result<Reply> attach();
+  // What a later attachment proves itself with: the lane held before and the device to hand back. `device_fd` stays the
+  // caller's and outlives this.
+  void remember(const wire::AttachReply& reply, int device_fd);
+
+  // Sends a request and waits for its reply. A lost connection is made again once, with the same lane.
+  Result<Reply> request(wire::Type type, std::span<const std::byte> payload);
+  // Connects again if the connection is lost. ESTALE: marud has another pool of this name, or gave the lane up.
+  Result<void> reattach();
+  // Tells marud that this is the end, if it is there; never connects for that.
+  void say_goodbye();
+
+  // A thread that waits for the end of the connection and makes it again; so marud gets a pool back that only its clients
+  // still hold.
+  void start_watching();
+  void stop_watching();
+  // In a child of fork(): closes its copy of the socket and forgets the thread, which only the parent has.
+  void abandon();
+
+ private:
+  Result<Reply> exchange(wire::Type type, std::span<const std::byte> payload, int fd);
+  Result<void> reattach_locked();
+  bool is_lost() const;
+  void watch();
+
+  Target target_;
+  std::mutex mutex_;
+  FileDescriptor socket_;
+  uint32_t next_request_ = 1;
+  bool known_ = false;
+  bool stale_ = false;
+  wire::AttachReply attached_{};
+  int device_fd_ = -1;
+
+  std::thread watcher_;
+  FileDescriptor stop_;        // eventfd
+  FileDescriptor changed_;     // eventfd: the watcher is to look at another socket
+};
+
+}  // namespace maru::client

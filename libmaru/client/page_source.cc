@@ -1,0 +1,259 @@
+#include "libmaru/client/page_source.h"
+
+#include "libmaru/shm/pin.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace maru::client {
+namespace {
+
+using shm::PageRef;
+using shm::PageState;
+using shm::PageWord;
+
+// Each round either gets pages or ends with marud's refusal; this bounds a marud that grants and never delivers.
+constexpr int kRentRounds = 64;
+
+uint32_t thread_number() {
+  static std::atomic<uint32_t> next{0};
+  thread_local const uint32_t mine = next.fetch_add(1, std::memory_order_relaxed);  // any order will do
+  return mine;
+}
+
+}  // namespace
+
+// Held for a few instructions; a thread that finds it taken spins, which only happens when threads share a cache.
+class PageSource::CacheLock {
+ public:
+  explicit CacheLock(Cache& cache) : cache_(cache) {
+    while (cache_.locked.test_and_set(std::memory_order_acquire)) {
+    }
+  }
+  ~CacheLock() { cache_.locked.clear(std::memory_order_release); }
+  CacheLock(const CacheLock&) = delete;
+  CacheLock& operator=(const CacheLock&) = delete;
+
+ private:
+  Cache& cache_;
+};
+
+PageSource::PageSource(const shm::ControlRegion& region, shm::LaneId lane, uint32_t cache_pages, RegionIndex::Fit fit,
+                       Rent rent)
+    : region_(region), lane_(lane), cache_pages_(cache_pages), fit_(fit), rent_(std::move(rent)) {
+  for (Cache& cache : caches_) cache.pages = std::make_unique<PageRef[]>(cache_pages_);
+}
+
+PageSource::Cache& PageSource::my_cache() { return caches_[thread_number() % kCaches]; }
+
+bool PageSource::owns(uint32_t index) const {
+  // marud's word: the region is still rented to this lane. (Written by marud before it answers.)
+  const uint64_t word = region_.region(index).word.load_acquire();  // [pairs region.word]
+  return format::RegionState(word >> 60) == format::RegionState::kRented && uint32_t(word & 0xFFF'FFFF) == lane_.low();
+}
+
+uint64_t PageSource::freed_by_anyone() const {
+  uint64_t sum = 0;
+  shm::LaneSet::in_use(region_).for_each(region_.lanes(), [&](uint32_t lane) {
+    sum += region_.lane(lane).header->frees.load_relaxed();  // a hint that looking again may be worth it
+  });
+  return sum + region_.lane(0).header->frees.load_relaxed();  // marud's own
+}
+
+// Builds the index anew from the page words if anybody freed anything since the last time. True if there is something now.
+bool PageSource::rescan() {
+  const uint64_t frees = freed_by_anyone();
+  if (frees == frees_seen_) return index_.pages() != 0;
+  frees_seen_ = frees;
+  index_.clear();
+  std::erase_if(owned_, [&](uint32_t index) { return !owns(index); });
+  for (const uint32_t index : owned_) {
+    const uint32_t first = index * region_.region_pages();
+    for (uint32_t i = 0, run = 0; i <= region_.region_pages(); ++i) {
+      const bool free = i < region_.region_pages() &&
+                        PageWord{region_.block(first + i).word.load_relaxed()}.is(PageState::kFree);  // a hint
+      if (free) {
+        ++run;
+      } else if (run) {
+        index_.add(first + i - run, run, region_.region_pages());
+        run = 0;
+      }
+    }
+  }
+  return index_.pages() != 0;
+}
+
+size_t PageSource::take_single_owned(size_t wanted, PageRef* ret_pages) {
+  size_t taken = 0;
+  while (taken < wanted) {
+    uint32_t first = 0;
+    const uint32_t count = index_.take_some(uint32_t(std::min<size_t>(wanted - taken, 1u << 20)), &first);
+    if (count == 0) {
+      if (!rescan()) return taken;
+      continue;
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      const PageRef page = shm::take_page(region_, lane_, first + i);
+      if (!page.is_none()) ret_pages[taken++] = page;
+    }
+  }
+  return taken;
+}
+
+size_t PageSource::take_owned(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
+  const std::lock_guard lock(owned_mutex_);
+  if (run_pages == 1) return take_single_owned(runs, ret_heads);
+  size_t taken = 0;
+  while (taken < runs) {
+    uint32_t first = 0;
+    if (!index_.take(run_pages, fit_, &first)) {
+      const uint64_t before = frees_seen_;
+      rescan();
+      if (before == frees_seen_) return taken;
+      continue;
+    }
+    uint32_t blocker = 0;
+    const PageRef head = shm::take_run(region_, lane_, first, run_pages, &blocker);
+    if (!head.is_none()) {
+      ret_heads[taken++] = head;
+      continue;
+    }
+    // Somebody holds a page in the middle: what lies on both sides of it is still free, as far as is known.
+    if (blocker > first) index_.add(first, blocker - first, region_.region_pages());
+    if (blocker + 1 < first + run_pages)
+      index_.add(blocker + 1, first + run_pages - blocker - 1, region_.region_pages());
+  }
+  return taken;
+}
+
+size_t PageSource::take_cached(size_t wanted, PageRef* ret_pages) {
+  Cache& cache = my_cache();
+  const CacheLock lock(cache);
+  if (cache.count.load(std::memory_order_relaxed) == 0 && wanted <= cache_pages_) refill(cache);
+  const uint32_t count = cache.count.load(std::memory_order_relaxed);
+  const uint32_t taken = uint32_t(std::min<size_t>(wanted, count));
+  for (uint32_t i = 0; i < taken; ++i) ret_pages[i] = cache.pages[count - 1 - i];
+  cache.count.store(count - taken, std::memory_order_relaxed);
+  return taken;
+}
+
+void PageSource::refill(Cache& cache) {
+  const std::unique_lock lock(owned_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // another thread is at it; the slow path waits
+  cache.count.store(uint32_t(take_single_owned(std::max(1u, cache_pages_ / 2), cache.pages.get())),
+                    std::memory_order_relaxed);
+}
+
+size_t PageSource::steal_cached(size_t wanted, PageRef* ret_pages) {
+  size_t taken = 0;
+  for (Cache& cache : caches_) {
+    if (taken == wanted) break;
+    if (cache.count.load(std::memory_order_relaxed) == 0) continue;
+    const CacheLock lock(cache);
+    uint32_t count = cache.count.load(std::memory_order_relaxed);
+    while (count > 0 && taken < wanted) ret_pages[taken++] = cache.pages[--count];
+    cache.count.store(count, std::memory_order_relaxed);
+  }
+  return taken;
+}
+
+void PageSource::accept(const Rented& rented, std::vector<PageRef>* reserved) {
+  {
+    const std::lock_guard lock(owned_mutex_);
+    for (const uint32_t index : rented.regions) {
+      if (std::find(owned_.begin(), owned_.end(), index) == owned_.end()) owned_.push_back(index);
+      const uint32_t first = index * region_.region_pages();
+      for (uint32_t i = 0, run = 0; i <= region_.region_pages(); ++i) {
+        const bool free = i < region_.region_pages() &&
+                          PageWord{region_.block(first + i).word.load_relaxed()}.is(PageState::kFree);  // a hint
+        if (free) {
+          ++run;
+        } else if (run) {
+          index_.add(first + i - run, run, region_.region_pages());
+          run = 0;
+        }
+      }
+    }
+  }
+  for (const auto& [page, pages] : rented.runs) {
+    const PageWord word{region_.block(page).word.load_acquire()};  // [pairs page.word]
+    if (word.is(PageState::kReserved) && word.lane() == lane_ && region_.run_pages(page) == pages)
+      reserved->push_back(PageRef::of(page, word.generation()));
+  }
+}
+
+int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
+  size_t taken = run_pages == 1 ? take_cached(runs, ret_heads) : 0;
+  if (taken == runs) return 0;
+  const auto undo = [&](int status) {
+    for (size_t i = 0; i < taken; ++i) give_back(ret_heads[i]);
+    return status;
+  };
+  for (int round = 0; round < kRentRounds; ++round) {
+    taken += take_owned(runs - taken, run_pages, ret_heads + taken);
+    if (taken < runs && run_pages == 1) taken += steal_cached(runs - taken, ret_heads + taken);
+    if (taken == runs) return 0;
+    Rented rented;
+    if (const int status = rent_(runs - taken, run_pages, &rented); status != 0) return undo(status);
+    std::vector<PageRef> reserved;
+    accept(rented, &reserved);
+    for (const PageRef head : reserved) {
+      if (taken < runs && region_.run_pages(head.page()) == run_pages)
+        ret_heads[taken++] = head;
+      else
+        give_back(head);
+    }
+    if (taken == runs) return 0;
+    if (rented.regions.empty() && reserved.empty()) return undo(-ENOSPC);
+  }
+  return undo(-ENOSPC);
+}
+
+bool PageSource::give_back(PageRef head) {
+  if (region_.run_pages(head.page()) == 1) {
+    const PageRef renewed = shm::renew_page(region_, lane_, head);
+    if (renewed.is_none()) return false;
+    Cache& cache = my_cache();
+    {
+      const CacheLock lock(cache);
+      const uint32_t count = cache.count.load(std::memory_order_relaxed);
+      if (count < cache_pages_) {
+        cache.pages[count] = renewed;
+        cache.count.store(count + 1, std::memory_order_relaxed);
+        return true;
+      }
+    }
+    head = renewed;
+  }
+  const uint32_t pages = region_.run_pages(head.page());
+  if (shm::give_back_run(region_, lane_, head) == 0) return false;
+  const std::lock_guard lock(owned_mutex_);
+  const uint32_t index = region_.region_of(head.page());
+  if (std::find(owned_.begin(), owned_.end(), index) != owned_.end())
+    index_.add(head.page(), pages, region_.region_pages());
+  else
+    region_.lane(lane_.lane).header->frees.fetch_add_relaxed(pages);  // its owner's to find
+  return true;
+}
+
+void PageSource::empty_caches() {
+  for (Cache& cache : caches_) {
+    const CacheLock lock(cache);
+    const uint32_t count = cache.count.load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < count; ++i) shm::give_back_run(region_, lane_, cache.pages[i]);
+    cache.count.store(0, std::memory_order_relaxed);
+  }
+}
+
+uint64_t PageSource::cached_pages() const {
+  uint64_t sum = 0;
+  for (const Cache& cache : caches_) sum += cache.count.load(std::memory_order_relaxed);  // a statistic
+  return sum;
+}
+
+uint64_t PageSource::regions() const {
+  const std::lock_guard lock(owned_mutex_);
+  return owned_.size();
+}
+
+}  // namespace maru::client

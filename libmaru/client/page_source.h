@@ -1,0 +1,79 @@
+// Where a client's pages come from: caches of its threads, then the free pages of the regions it rents, then marud.
+//
+// A cache holds pages that are RESERVED by this lane already, so taking one and giving it back are a few private
+// instructions and one CAS. Threads are spread over the caches by a number of their own; a cache is locked for a moment, so
+// that a thread whose cache is empty can take from the others before it asks marud, and pages of threads that ended are
+// not lost.
+//
+// Thread safety: any.
+#pragma once
+
+#include "libmaru/client/region_index.h"
+#include "libmaru/shm/page_run.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace maru::client {
+
+class PageSource {
+ public:
+  // What marud answered to a request for memory: regions are owned now, runs are RESERVED by this lane.
+  struct Rented {
+    std::vector<uint32_t> regions;
+    std::vector<std::pair<uint32_t, uint32_t>> runs;   // page, pages
+  };
+  // Asks marud for `runs` runs of `run_pages` pages. 0 or -errno.
+  using Rent = std::function<int(uint64_t runs, uint32_t run_pages, Rented* ret_rented)>;
+
+  PageSource(const shm::ControlRegion& region, shm::LaneId lane, uint32_t cache_pages, RegionIndex::Fit fit, Rent rent);
+
+  // Takes `runs` runs of `run_pages` pages each, all or nothing. 0 or -errno.
+  int take(size_t runs, uint32_t run_pages, shm::PageRef* ret_heads);
+  // Gives back a RESERVED run of this lane. False if it is not one.
+  bool give_back(shm::PageRef head);
+  // Everything that caches hold becomes FREE: before detaching.
+  void empty_caches();
+
+  uint64_t cached_pages() const;
+  uint64_t regions() const;
+
+ private:
+  static constexpr uint32_t kCaches = 64;
+  struct alignas(64) Cache {
+    std::atomic_flag locked = ATOMIC_FLAG_INIT;
+    std::atomic<uint32_t> count{0};
+    std::unique_ptr<shm::PageRef[]> pages;
+  };
+  class CacheLock;
+
+  Cache& my_cache();
+  size_t take_cached(size_t wanted, shm::PageRef* ret_pages);
+  size_t steal_cached(size_t wanted, shm::PageRef* ret_pages);
+  void refill(Cache& cache);
+  size_t take_owned(size_t runs, uint32_t run_pages, shm::PageRef* ret_heads);
+  size_t take_single_owned(size_t wanted, shm::PageRef* ret_pages);
+  bool rescan();
+  bool owns(uint32_t region_index) const;
+  uint64_t freed_by_anyone() const;
+  void accept(const Rented& rented, std::vector<shm::PageRef>* reserved);
+
+  const shm::ControlRegion& region_;
+  const shm::LaneId lane_;
+  const uint32_t cache_pages_;
+  const RegionIndex::Fit fit_;
+  const Rent rent_;
+  std::array<Cache, kCaches> caches_;
+
+  mutable std::mutex owned_mutex_;       // index_, owned_, frees_seen_
+  RegionIndex index_;
+  std::vector<uint32_t> owned_;
+  uint64_t frees_seen_ = ~uint64_t{0};
+};
+
+}  // namespace maru::client

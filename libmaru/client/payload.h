@@ -1,0 +1,42 @@
+// The pages of a pool, mapped region by region on first use: for reading, or for writing once this client has pages there.
+// One stretch of addresses is reserved for the whole pool, so a page's address never changes.
+//
+// Thread safety: any. map() enters the kernel the first time a region is used, and once more when it is first written.
+#pragma once
+
+#include "libmaru/base/mapping.h"
+#include "libmaru/shm/control_region.h"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+namespace maru::client {
+
+class Payload {
+ public:
+  // `fd` stays the caller's and must outlive this. `alignment`: mappings start and end on a multiple of it.
+  static Result<std::unique_ptr<Payload>> reserve(int fd, const shm::ControlRegion& region, uint64_t alignment);
+
+  // The address of a page whose region is mapped for reading (or writing), or nullptr if the kernel refused.
+  std::byte* map(uint32_t page, bool writable) {
+    const uint32_t state = states_[region_->region_of(page)].load_acquire();  // [pairs payload.state]
+    if (state < (writable ? kWritable : kReadable) && !map_region(region_->region_of(page), writable)) return nullptr;
+    return base_ + page * page_bytes_;
+  }
+
+ private:
+  enum State : uint32_t { kUnmapped, kReadable, kWritable };
+  Payload() = default;
+  bool map_region(uint32_t region, bool writable);
+
+  const shm::ControlRegion* region_ = nullptr;
+  uint64_t page_bytes_ = 0;
+  int fd_ = -1;
+  Mapping reserved_;
+  std::byte* base_ = nullptr;      // of page 0
+  std::unique_ptr<AtomicU32[]> states_;
+  std::mutex mapping_;
+};
+
+}  // namespace maru::client
