@@ -396,7 +396,7 @@ int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
       for (size_t k = i; k < end; ++k) {
         const shm::Candidates candidates = shm::registry_find(region_, all[k]);
         for (uint32_t c = 0; c < candidates.count; ++c)
-          __builtin_prefetch(&region_.block(candidates.refs[c].page()));
+          __builtin_prefetch(&region_.block(candidates.ref(c).page()));
       }
     }
     ret_views[i] = {nullptr, 0, 0, kNoPin};

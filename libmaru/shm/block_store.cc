@@ -113,7 +113,7 @@ Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms) {
     const Candidates candidates = registry_find(region, digest);
     bool lost_one = false;
     for (uint32_t i = 0; i < candidates.count; ++i) {
-      const PageRef ref = candidates.refs[i];
+      const PageRef ref = candidates.ref(i);
       const Pin pin = lane.pins->pin(ref);
       if (pin.status == PinStatus::kFull) return {FindStatus::kPinsFull, ref, 0};
       if (pin.status == PinStatus::kGone) {
@@ -136,7 +136,7 @@ Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms) {
 PageRef find_unpinned(const ControlRegion& region, const Digest& digest) {
   const Candidates candidates = registry_find(region, digest);
   for (uint32_t i = 0; i < candidates.count; ++i) {
-    const PageRef ref = candidates.refs[i];
+    const PageRef ref = candidates.ref(i);
     AtomicU64& word = region.block(ref.page()).word;
     if (!PageWord{word.load_acquire()}.is_findable(ref.generation())) continue;  // [pairs page.word]
     const bool same = block_digest(region, ref.page()) == digest;

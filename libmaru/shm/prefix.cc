@@ -91,7 +91,7 @@ PrefixResult match_prefix(LaneContext& lane, std::span<const Digest> digests, ui
     registry_prefetch_locations(region, deepest);
     uint64_t sum = chain_sum(region, digests, 0, end / 2);
     const Candidates candidates = registry_find(region, deepest);
-    for (uint32_t i = 0; i < candidates.count; ++i) __builtin_prefetch(&region.block(candidates.refs[i].page()));
+    for (uint32_t i = 0; i < candidates.count; ++i) __builtin_prefetch(&region.block(candidates.ref(i).page()));
     sum += chain_sum(region, digests, end / 2, end);
 
     const Found found = find_and_pin(lane, deepest, now_ms);
@@ -150,12 +150,12 @@ size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digest
     for (size_t i = 0; i < count; ++i) {
       candidates[i] = registry_find(region, digests[group + i]);
       for (uint32_t k = 0; k < candidates[i].count; ++k)
-        __builtin_prefetch(&region.block(candidates[i].refs[k].page()));
+        __builtin_prefetch(&region.block(candidates[i].ref(k).page()));
     }
     for (size_t i = 0; i < count; ++i) {
       ret_refs[group + i] = PageRef::none();
       for (uint32_t k = 0; k < candidates[i].count; ++k) {
-        const PageRef ref = candidates[i].refs[k];
+        const PageRef ref = candidates[i].ref(k);
         const format::BlockLine& line = region.block(ref.page());
         if (!(block_digest(region, ref.page()) == digests[group + i])) continue;
         const uint64_t length = line.length.load_acquire();  // before the word is read: [pairs page.word]

@@ -52,7 +52,7 @@ void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, ui
       if (!dead.is_dead(publisher)) continue;
       const Candidates candidates = registry_find(region, block_digest(region, page));
       bool registered = false;
-      for (uint32_t i = 0; i < candidates.count; ++i) registered |= candidates.refs[i].page() == page;
+      for (uint32_t i = 0; i < candidates.count; ++i) registered |= candidates.ref(i).page() == page;
       if (!registered) sink.unregistered(PageRef::of(page, found.generation()));
       continue;
     }

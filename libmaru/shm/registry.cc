@@ -124,22 +124,16 @@ void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, Overflo
 bool registry_exists(const ControlRegion& region, const Digest& digest) {
   const BucketPair pair(region, digest);
   HomeHeader h = pair.header();
+  bool found = false;
+  // A bucket that changes faster than it can be read leaves the last answer, which was true of some of its slots.
   for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
     Bucket* over = h.has_overflow() ? pair.overflow(pair.link()) : nullptr;
-    const bool found = pair.matches(h, digest.lo, over) != 0;
+    found = pair.matches(h, digest.lo, over) != 0;
     const HomeHeader after = pair.header();
-    if (after.bits == h.bits) return found;
+    if (after.bits == h.bits) break;
     h = after;
   }
-  // The bucket changes faster than it can be read: ask the blocks themselves.
-  const Candidates candidates = registry_find(region, digest);
-  for (uint32_t i = 0; i < candidates.count; ++i) {
-    const PageRef ref = candidates.refs[i];
-    if (block_digest(region, ref.page()) == digest &&
-        PageWord{region.block(ref.page()).word.load_acquire()}.is_findable(ref.generation()))  // [pairs page.word]
-      return true;
-  }
-  return false;
+  return found;
 }
 
 void registry_prefetch(const ControlRegion& region, const Digest& digest) {
@@ -160,13 +154,15 @@ Candidates registry_find(const ControlRegion& region, const Digest& digest) {
     for (uint32_t bits = pair.matches(h, digest.lo, over); bits; bits &= bits - 1) {
       const uint32_t slot = uint32_t(__builtin_ctz(bits));
       const PageRef ref = PageRef::from_bits(pair.location(slot, over)->load_acquire());  // [pairs bucket.location]
-      if (region.is_page(ref)) result.refs[result.count++] = ref;
+      if (region.is_page(ref)) result.bits[result.count++] = ref.bits;
     }
     const HomeHeader after = pair.header();
-    if (after.bits == h.bits) break;
+    if (after.bits == h.bits) return result;
     h = after;
   }
-  return result;  // after too many changes: whatever was seen last; the block line decides
+  // A location that is not known to have been valid may be a claim that was never published: report a miss.
+  result.count = 0;
+  return result;
 }
 
 namespace {
@@ -196,6 +192,9 @@ DuplicateCheck find_duplicate(const BucketPair& pair, HomeHeader h, Bucket* over
     const uint64_t expires_ms = region.block(ref.page()).expires_ms.load_relaxed();  // under the pin
     pins.unpin(pin.slot, ref);
     if (!same) continue;
+    // The location may have been read after the entry was removed and the slot claimed by a publisher of the same key that
+    // is not visible yet, and may never be.
+    if (pair.header().bits != h.bits) return DuplicateCheck::kChanged;
     *ret_winner = ref;
     return expires_ms != 0 && now_ms >= expires_ms && now_ms != 0 ? DuplicateCheck::kExpired : DuplicateCheck::kFound;
   }

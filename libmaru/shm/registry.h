@@ -33,7 +33,9 @@ void registry_prefetch_locations(const ControlRegion& region, const Digest& dige
 // or between two reads of an unchanged page word, does.
 struct Candidates {
   uint32_t count = 0;
-  PageRef refs[2 * limits::kBucketSlots];
+  uint64_t bits[2 * limits::kBucketSlots];  // the first `count` are set
+
+  PageRef ref(uint32_t i) const { return PageRef::from_bits(bits[i]); }
 };
 Candidates registry_find(const ControlRegion& region, const Digest& digest);
 

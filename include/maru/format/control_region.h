@@ -121,7 +121,7 @@ static_assert(std::has_unique_object_representations_v<Header>);
 // {page, generation} of one life of one page; 0 is "none". The generation changes whenever the page is freed, so a
 // reference to an earlier life never matches a later one.
 struct PageRef {
-  uint64_t bits;  // (page + 1) << 32 | generation
+  uint64_t bits = 0;  // (page + 1) << 32 | generation
 
   static constexpr PageRef none() { return {0}; }
   static constexpr PageRef of(uint32_t page, uint32_t generation) {

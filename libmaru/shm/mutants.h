@@ -1,0 +1,39 @@
+// Wrong variants of the algorithms, for the simulator's negative controls: `if (MARU_MUTANT(kMutantX)) ...` is constant
+// false in the product and asks the simulator in its build. Each is a rule of the format left out; each must be found by
+// `scripts/sim --mutants`, or the rule is not tested.
+#pragma once
+
+namespace maru {
+
+enum MutantId : unsigned {
+  kMutantNone = 0,
+  kMutantPinWithoutBarrier = 1,        // the slot by a plain store, so that the word may be read before it is visible
+  kMutantOneRetiredState = 2,          // the evictor goes to RETIRED at once and back to READY if it finds a pin
+  kMutantRetiringWithoutAttempt = 3,   // two attempts of one evictor look alike
+  kMutantPinMoves = 4,                 // a pin goes to another slot without the whole protocol
+  kMutantCountOutsidePageWord = 5,     // the child count is looked at, not part of what is compared
+  kMutantCountDroppedAtRetire = 6,     // the parent's count is lowered when the child is RETIRED
+  kMutantRecountWithoutFlag = 7,       // a recount compares with the count alone
+  kMutantPublishRereadHeader = 8,      // the commit compares with a header read after the search for duplicates
+  kMutantFreeBeforeRemove = 9,         // the page is freed before its registry entry is removed
+  kMutantExistsOneHeader = 10,         // exists believes tags without reading the header again
+  kMutantSearchWithoutChain = 11,      // a prefix search believes the digest alone
+  kMutantTailsAfterHead = 12,          // the head of a run is freed before its tails
+  kMutantCountBeforeFree = 13,         // the parent's count is lowered before the child is FREE
+  kMutantRecountSkipsRetiring = 14,    // RETIRING children are not counted
+  kMutantLocationPlainStore = 15,      // a removed entry's location is cleared without comparing
+  kMutantOverflowCountAfterSlot = 16,  // the pin overflow count is raised after the slot was written
+  kMutantUntaggedFreeList = 17,        // tests/sim/wrong_pool.cc: the free list of a well-known design
+  kMutantCountedPins = 18,             // tests/sim/wrong_pool.cc: its pin logic
+};
+
+}  // namespace maru
+
+#if defined(MARU_SIM)
+namespace maru::sim {
+bool mutant(unsigned id);
+}
+#define MARU_MUTANT(id) (::maru::sim::mutant(::maru::id))
+#else
+#define MARU_MUTANT(id) (false)
+#endif

@@ -1,0 +1,121 @@
+#include "libmaru/wire/socket.h"
+
+#include "maru/format/wire.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+namespace maru::wire {
+namespace {
+
+constexpr size_t kDescriptorsMax = 4;
+
+int64_t monotonic_ms() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
+}
+
+// Waits until the socket is ready for `events` or the deadline has passed.
+Result<void> wait_for(int socket, short events, int64_t deadline_ms, const char* doing) {
+  while (true) {
+    const int64_t left_ms = deadline_ms - monotonic_ms();
+    if (left_ms <= 0) return failure(ETIMEDOUT, doing);
+    pollfd entry = {socket, events, 0};
+    const int ready = ::poll(&entry, 1, int(left_ms));
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return failure(errno, doing);
+  }
+}
+
+}  // namespace
+
+std::string default_socket_path() {
+  if (const char* path = std::getenv("MARU_SOCKET"); path && *path) return path;
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime && *runtime) {
+    const std::string path = std::string(runtime) + "/marud/marud.sock";
+    if (::access(path.c_str(), F_OK) == 0) return path;
+  }
+  return "/run/marud/marud.sock";
+}
+
+Result<FileDescriptor> connect_to(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) return failure(ENAMETOOLONG, "connect to " + path);
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket.is_open()) return failure(errno, "create a socket");
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    return failure(errno, "connect to " + path);
+  return socket;
+}
+
+Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms) {
+  iovec part = {const_cast<std::byte*>(packet.data()), packet.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+  }
+  const int64_t deadline_ms = monotonic_ms() + timeout_ms;
+  while (true) {
+    if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return failure(errno, "send a message to marud");
+    auto ready = wait_for(socket, POLLOUT, deadline_ms, "send a message to marud");
+    if (!ready) return ready;
+  }
+}
+
+Result<Packet> receive_packet(int socket, uint32_t timeout_ms) {
+  Packet packet;
+  packet.bytes.resize(limits::kMessageBytesMax);
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
+  const int64_t deadline_ms = monotonic_ms() + timeout_ms;
+  while (true) {
+    iovec part = {packet.bytes.data(), packet.bytes.size()};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN) return failure(errno, "receive marud's reply");
+      auto ready = wait_for(socket, POLLIN, deadline_ms, "receive marud's reply");
+      if (!ready) return tl::unexpected(ready.error());
+      continue;
+    }
+    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+      const size_t descriptors = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < descriptors; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+        FileDescriptor owned(fd);
+        if (!packet.fd.is_open()) packet.fd = std::move(owned);
+      }
+    }
+    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return failure(EMSGSIZE, "receive marud's reply");
+    if (got == 0) return failure(ECONNRESET, "receive marud's reply");
+    packet.bytes.resize(size_t(got));
+    return packet;
+  }
+}
+
+}  // namespace maru::wire

@@ -1,0 +1,30 @@
+// The client's end of the socket: one packet out, one packet in, with a deadline.
+#pragma once
+
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/result.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace maru::wire {
+
+// $MARU_SOCKET, else $XDG_RUNTIME_DIR/marud/marud.sock when it exists, else /run/marud/marud.sock.
+std::string default_socket_path();
+
+Result<FileDescriptor> connect_to(const std::string& path);
+
+// Sends one packet, with a descriptor when `fd` is not negative. Errors: ETIMEDOUT, EPIPE and those of sendmsg.
+Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms);
+
+struct Packet {
+  std::vector<std::byte> bytes;
+  FileDescriptor fd;  // the descriptor that came along; further ones are closed
+};
+// Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, and those of recvmsg.
+Result<Packet> receive_packet(int socket, uint32_t timeout_ms);
+
+}  // namespace maru::wire
