@@ -152,7 +152,10 @@ std::span<Digest> Client::digests(const maru_key* keys, size_t n, bool prefetch_
     size_t points[shm::kPrefixWays + 1];
     const size_t count = shm::prefix_first_probes(n, points);
     for (size_t i = 0; i < count; ++i)
-      if (const auto d = digest(keys[points[i]])) shm::registry_prefetch(region_, *d);
+      if (const auto d = digest(keys[points[i]])) {
+        shm::registry_prefetch(region_, *d);
+        if (i + 1 == count) shm::registry_prefetch_locations(region_, *d);
+      }
   }
   for (size_t i = 0; i < n; ++i) {
     const auto d = digest(keys[i]);

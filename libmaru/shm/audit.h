@@ -20,54 +20,54 @@
 namespace maru::shm {
 
 enum class Invariant : uint8_t {
-  kPageState,         // always   the state is one of the nine
-  kPageLow,           // always   the low bits fit the state
-  kPageLane,          // at rest  RESERVED, SEALED and RETIRED name a live lane of this time
-  kPageSealed,        // at rest  no page is SEALED
-  kTail,              // always   a TAIL leads to a head in its region whose run covers it
-  kRunLength,         // always   a block's run is one page or more and ends in its region
-  kRunTails,          // always   a visible block's further pages are TAIL and name their distance
-  kBlockLength,       // always   the payload fits the run
-  kBlockDetail,       // always   reserved bits of the detail line are zero, the publisher's lane is one
-  kBlockKey,          // always   the key's kind, length and place fit each other; a long key's cell names the block
-  kBlockDigest,       // always   the digest is that of the stored key
-  kBlockParent,       // always   the parent of READY, RETIRING and RETIRED is that life of a page, READY, with children
-  kBlockChain,        // always   depth and chain sum continue the parent's
-  kBlockExpiry,       // always   a child expires no later than its parent
-  kChildrenAtLeast,   // always   a parent counts at least its READY, RETIRING and RETIRED children
-  kChildrenExact,     // at rest  and no more
-  kBlockRegistered,   // at rest  a READY block that nobody pins is in the registry
-  kBucketBits,        // always   slots of the overflow bucket are valid only with the overflow flag
-  kBucketOverflow,    // always   a flagged bucket's link leads to an overflow bucket that names it as its home
-  kBucketLink,        // at rest  so does a link without the flag
-  kSlotLocation,      // always   a valid slot names that life of a page, READY, RETIRING or RETIRED
-  kSlotDigest,        // always   its tag is the block's and the bucket is the block's home
-  kBucketDuplicate,   // always   no key is visible twice
-  kSlotClaim,         // at rest  a slot that is not valid claims nothing for a page that is still in that life
-  kOverflowOwner,     // always   an overflow bucket's owner word is zero, or names a home bucket and a lane
-  kOverflowLinked,    // at rest  an owned overflow bucket is linked by its home
-  kOverflowLane,      // at rest  its lane is live, or nobody
-  kOverflowClaim,     // at rest  an overflow bucket without owner claims nothing, as kSlotClaim
-  kRegionWord,        // always   known state, a host and a lane of this pool
-  kRegionLane,        // at rest  a RENTED region's lane is live
-  kRegionUnused,      // always   pages of an UNUSED region are OUT or POISONED
-  kListLinks,         // lists    links stay in the region, agree both ways and end at the tail
-  kListCount,         // lists    the count is the number of entries
-  kListMembers,       // lists    an entry says it is in the list if and only if it is
-  kListOrder,         // lists    ticks do not rise towards the cold end
-  kLaneBitmap,        // always   no bit beyond the last lane
-  kLaneIdentity,      // always   known state, reserved bits zero
-  kLaneInUse,         // at rest  a lane's bit is set if and only if its identity is not free
-  kLaneLive,          // at rest  a lane in use is live
-  kLaneUnused,        // at rest  a lane that is not in use has no pin, intent or touch
-  kPinPage,           // always   a pin slot is zero or names a page of the pool
-  kPinSet,            // always   a pin lies in the set of its page, or no evictor would see it
-  kPinHolds,          // at rest  a pin's page is in that life and READY, RETIRING or RETIRED
-  kPinOverflow,       // at rest  the overflow count is the number of used overflow slots
-  kLaneIntent,        // always   an intent is zero or names a page of the pool
-  kLaneIntentDone,    // at rest  no intent is open
-  kExtentOwner,       // always   a key cell's owner is zero or names a page of the pool
-  kTenantName,        // always   a used tenant record's id is that of its name
+  kPageState,        // always   the state is one of the nine
+  kPageLow,          // always   the low bits fit the state
+  kPageLane,         // at rest  RESERVED, SEALED and RETIRED name a live lane of this time
+  kPageSealed,       // at rest  no page is SEALED
+  kTail,             // always   a TAIL leads to a head in its region whose run covers it
+  kRunLength,        // always   a block's run is one page or more and ends in its region
+  kRunTails,         // always   a visible block's further pages are TAIL and name their distance
+  kBlockLength,      // always   the payload fits the run
+  kBlockDetail,      // always   reserved bits of the detail line are zero, the publisher's lane is one
+  kBlockKey,         // always   the key's kind, length and place fit each other; a long key's cell names the block
+  kBlockDigest,      // always   the digest is that of the stored key
+  kBlockParent,      // always   the parent of READY, RETIRING and RETIRED is that life of a page, READY, with children
+  kBlockChain,       // always   depth and chain sum continue the parent's
+  kBlockExpiry,      // always   a child expires no later than its parent
+  kChildrenAtLeast,  // always   a parent counts at least its READY, RETIRING and RETIRED children
+  kChildrenExact,    // at rest  and no more
+  kBlockRegistered,  // at rest  a READY block that nobody pins is in the registry
+  kBucketBits,       // always   slots of the overflow bucket are valid only with the overflow flag
+  kBucketOverflow,   // always   a flagged bucket's link leads to an overflow bucket that names it as its home
+  kBucketLink,       // at rest  so does a link without the flag
+  kSlotLocation,     // always   a valid slot names that life of a page, READY, RETIRING or RETIRED
+  kSlotDigest,       // always   its tag is the block's and the bucket is the block's home
+  kBucketDuplicate,  // always   no key is visible twice
+  kSlotClaim,        // at rest  a slot that is not valid claims nothing for a page that is still in that life
+  kOverflowOwner,    // always   an overflow bucket's owner word is zero, or names a home bucket and a lane
+  kOverflowLinked,   // at rest  an owned overflow bucket is linked by its home
+  kOverflowLane,     // at rest  its lane is live, or nobody
+  kOverflowClaim,    // at rest  an overflow bucket without owner claims nothing, as kSlotClaim
+  kRegionWord,       // always   known state, a host and a lane of this pool
+  kRegionLane,       // at rest  a RENTED region's lane is live
+  kRegionUnused,     // always   pages of an UNUSED region are OUT or POISONED
+  kListLinks,        // lists    links stay in the region, agree both ways and end at the tail
+  kListCount,        // lists    the count is the number of entries
+  kListMembers,      // lists    an entry says it is in the list if and only if it is
+  kListOrder,        // lists    ticks do not rise towards the cold end
+  kLaneBitmap,       // always   no bit beyond the last lane
+  kLaneIdentity,     // always   known state, reserved bits zero
+  kLaneInUse,        // at rest  a lane's bit is set if and only if its identity is not free
+  kLaneLive,         // at rest  a lane in use is live
+  kLaneUnused,       // at rest  a lane that is not in use has no pin, intent or touch
+  kPinPage,          // always   a pin slot is zero or names a page of the pool
+  kPinSet,           // always   a pin lies in the set of its page, or no evictor would see it
+  kPinHolds,         // at rest  a pin's page is in that life and READY, RETIRING or RETIRED
+  kPinOverflow,      // at rest  the overflow count is the number of used overflow slots
+  kLaneIntent,       // always   an intent is zero or names a page of the pool
+  kLaneIntentDone,   // at rest  no intent is open
+  kExtentOwner,      // always   a key cell's owner is zero or names a page of the pool
+  kTenantName,       // always   a used tenant record's id is that of its name
 };
 inline constexpr uint32_t kInvariantCount = uint32_t(Invariant::kTenantName) + 1;
 static_assert(kInvariantCount <= 64, "InvariantSet is one word");
@@ -78,11 +78,11 @@ enum class AuditPlace : uint8_t { kPool, kPage, kBucket, kOverflowBucket, kRegio
 enum class AuditClass : uint8_t {
   kAlways,
   kAtRest,
-  kLists,   // between two steps of the marud that writes the lists
+  kLists,  // between two steps of the marud that writes the lists
 };
 
 struct InvariantInfo {
-  const char* name;       // "page.state": stable, for people and for JSON
+  const char* name;  // "page.state": stable, for people and for JSON
   AuditPlace place;
   AuditClass when;
 };
@@ -96,9 +96,9 @@ struct InvariantSet {
 
 struct Finding {
   Invariant invariant;
-  uint32_t slot = 0;          // of a bucket or of a lane's pins (overflow slots after the sets), else 0
+  uint32_t slot = 0;  // of a bucket or of a lane's pins (overflow slots after the sets), else 0
   uint64_t index = 0;
-  uint64_t words[3] = {};     // as they were seen; which ones, says the invariant's function
+  uint64_t words[3] = {};  // as they were seen; which ones, says the invariant's function
   friend constexpr bool operator==(const Finding&, const Finding&) = default;
 };
 
@@ -111,9 +111,9 @@ class FindingSink {
 };
 
 enum class AuditMode : uint8_t {
-  kLive,        // by anybody, while clients and marud work: what holds always
-  kLiveOwner,   // by the marud that writes the lists: these too
-  kExact,       // at rest: a file, the simulator between runs, `marudctl check --quiesce`
+  kLive,       // by anybody, while clients and marud work: what holds always
+  kLiveOwner,  // by the marud that writes the lists: these too
+  kExact,      // at rest: a file, the simulator between runs, `marudctl check --quiesce`
 };
 
 inline constexpr uint32_t kConfirmations = 3;
@@ -122,13 +122,13 @@ inline constexpr uint64_t kFindingsReportedDefault = 1000;
 
 struct AuditRequest {
   AuditMode mode = AuditMode::kLive;
-  LaneSet live;                     // whose processes are not known to be dead; lane 0 is always taken as live
-  InvariantSet skip;                // what the caller cannot promise: a simulator that makes digests up has no keys for them
+  LaneSet live;       // whose processes are not known to be dead; lane 0 is always taken as live
+  InvariantSet skip;  // what the caller cannot promise: a simulator that makes digests up has no keys for them
   uint64_t findings_max = kFindingsReportedDefault;  // of which the sink is told
 };
 
 struct AuditReport {
-  uint64_t findings = 0;            // all, also those that the sink was not told
+  uint64_t findings = 0;  // all, also those that the sink was not told
   uint64_t counts[kInvariantCount] = {};
 };
 

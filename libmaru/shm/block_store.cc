@@ -109,8 +109,11 @@ LaneId daemon_lane(const ControlRegion& region, uint32_t host) {
 
 Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms) {
   const ControlRegion& region = *lane.region;
+  registry_prefetch_locations(region, digest);  // the second line of the bucket arrives with the first
   for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
     const Candidates candidates = registry_find(region, digest);
+    // The block line is on its way while a pin slot is looked for.
+    if (candidates.count != 0) __builtin_prefetch(&region.block(candidates.ref(0).page()));
     bool lost_one = false;
     for (uint32_t i = 0; i < candidates.count; ++i) {
       const PageRef ref = candidates.ref(i);
@@ -220,6 +223,12 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   BlockLine& line = region.block(own.page());
   uint64_t word = PageWord::reserved(own.generation(), lane.id).bits;
   if (line.word.load_acquire() != word) return {};  // [pairs page.word]
+
+  // Everything that will be written is fetched at once, not one miss after the other.
+  registry_prefetch_locations(region, block.digest);
+  __builtin_prefetch(&region.detail(own.page()), 1);
+  __builtin_prefetch(region.key_cell(own.page()).data(), 1);
+  if (region.is_page(block.parent)) __builtin_prefetch(&region.block(block.parent.page()), 1);
 
   // (1) Usually a key that is there already is seen here, before anything was touched.
   if (const PageRef there = find_unpinned(region, block.digest); !there.is_none()) {

@@ -34,6 +34,7 @@ size_t search_end(const ControlRegion& region, std::span<const Digest> digests, 
   while (present < absent) {
     const size_t count = probe_points(present, absent, points);
     for (size_t i = 0; i < count; ++i) registry_prefetch(region, digests[points[i]]);
+    registry_prefetch_locations(region, digests[points[count - 1]]);  // where the whole range is present
     for (size_t i = 0; i < count; ++i) {
       if (!registry_exists(region, digests[points[i]])) {
         absent = points[i];
