@@ -33,6 +33,29 @@ class Mapping {
     return Mapping(static_cast<std::byte*>(address), bytes);
   }
 
+  // The same from the start of the descriptor, at an address that a huge page can begin at: without that the kernel cannot
+  // use huge pages, whatever the memory is made of.
+  static Result<Mapping> map_shared_aligned(int fd, size_t bytes, int protection) {
+    constexpr uint64_t kHugePage = 2ull << 20;
+    const size_t reserve_bytes = bytes + kHugePage;
+    void* reserved = ::mmap(nullptr, reserve_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return failure(errno, "reserve " + std::to_string(reserve_bytes) + " bytes of addresses");
+    auto* start = static_cast<std::byte*>(reserved);
+    const uint64_t place = reinterpret_cast<uint64_t>(reserved);
+    const size_t before = size_t((kHugePage - place % kHugePage) % kHugePage);
+    void* address = ::mmap(start + before, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+    const int code = errno;
+    if (address == MAP_FAILED) {
+      ::munmap(reserved, reserve_bytes);
+      return failure(code, "map " + std::to_string(bytes) + " bytes");
+    }
+    if (before != 0) ::munmap(reserved, before);
+    const uint64_t os_page = 4096;
+    const size_t end = before + (bytes + os_page - 1) / os_page * os_page;
+    if (end < reserve_bytes) ::munmap(start + end, reserve_bytes - end);
+    return Mapping(static_cast<std::byte*>(address), bytes);
+  }
+
   // Takes over memory mapped by the caller.
   Mapping(std::byte* address, size_t bytes) : address_(address), bytes_(bytes) {}
 

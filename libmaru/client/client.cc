@@ -76,7 +76,7 @@ Result<void> Client::open(const Options& options) {
   attached_ = *attached;
   device_ = std::move(reply->fd);
 
-  auto control = Mapping::map_shared(device_.get(), 0, attached_.control_bytes, PROT_READ | PROT_WRITE);
+  auto control = Mapping::map_shared_aligned(device_.get(), attached_.control_bytes, PROT_READ | PROT_WRITE);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
   ::madvise(control_.data(), control_.size(), MADV_DONTFORK);
@@ -306,7 +306,10 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
 // Frees a block that this client has retired, or leaves it to marud because somebody is reading it.
 void Client::finish(PageRef ref) {
   const shm::LaneSet lanes = shm::LaneSet::in_use(region_);
-  if (shm::finish_retired(lane_, ref, lanes, nullptr) != shm::FinishStatus::kPinned) return;
+  uint32_t pages = 0;
+  const shm::FinishStatus status = shm::finish_retired(lane_, ref, lanes, &pages);
+  if (status == shm::FinishStatus::kFreed) pages_->was_freed(ref.page(), pages);
+  if (status != shm::FinishStatus::kPinned) return;
   if (shm::hand_over_retired(region_, ref, lane_.id, shm::daemon_lane(region_)))
     shm::leave_touch(lane_view_, ref.page(), tick(now_ms()));  // so that marud looks at it soon
 }
@@ -335,7 +338,7 @@ bool Client::exists(const Digest& d) {
 }
 
 size_t Client::exists_batch(std::span<const Digest> all, uint8_t* ret_present) {
-  const size_t found = shm::exists_batch(region_, all, ret_present);
+  const size_t found = shm::registry_exists_batch(region_, all.data(), all.size(), ret_present);
   lane_.count(format::kCounterExistsKeys, all.size());
   lane_.count(format::kCounterExistsHits, found);
   return found;

@@ -60,26 +60,36 @@ uint64_t PageSource::freed_by_anyone() const {
   return sum + region_.lane(0).header->frees.load_relaxed();  // marud's own
 }
 
-// Builds the index anew from the page words if anybody freed anything since the last time. True if there is something now.
+bool PageSource::is_owned(uint32_t index) const {
+  return std::find(owned_.begin(), owned_.end(), index) != owned_.end();
+}
+
+// Adds the FREE ones of these pages, which lie in one region, to the index. A hint: taking decides.
+void PageSource::index_free_pages(uint32_t first, uint32_t count) {
+  for (uint32_t i = 0, run = 0; i <= count; ++i) {
+    const bool free = i < count && PageWord{region_.block(first + i).word.load_relaxed()}.is(PageState::kFree);  // hint
+    if (free) {
+      ++run;
+    } else if (run) {
+      index_.add(first + i - run, run, region_.region_pages());
+      run = 0;
+    }
+  }
+}
+
+// Looks for free pages that the index does not know, region by region, until some are found; a whole round without any is
+// not repeated before somebody has freed something. True if there is something now.
 bool PageSource::rescan() {
   const uint64_t frees = freed_by_anyone();
   if (frees == frees_seen_) return index_.pages() != 0;
-  frees_seen_ = frees;
-  index_.clear();
+  const uint64_t before = index_.pages();
   std::erase_if(owned_, [&](uint32_t index) { return !owns(index); });
-  for (const uint32_t index : owned_) {
-    const uint32_t first = index * region_.region_pages();
-    for (uint32_t i = 0, run = 0; i <= region_.region_pages(); ++i) {
-      const bool free = i < region_.region_pages() &&
-                        PageWord{region_.block(first + i).word.load_relaxed()}.is(PageState::kFree);  // a hint
-      if (free) {
-        ++run;
-      } else if (run) {
-        index_.add(first + i - run, run, region_.region_pages());
-        run = 0;
-      }
-    }
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    rescan_next_ = (rescan_next_ + 1) % owned_.size();
+    index_free_pages(owned_[rescan_next_] * region_.region_pages(), region_.region_pages());
+    if (index_.pages() != before) return true;
   }
+  frees_seen_ = frees;
   return index_.pages() != 0;
 }
 
@@ -161,18 +171,8 @@ void PageSource::accept(const Rented& rented, std::vector<PageRef>* reserved) {
   {
     const std::lock_guard lock(owned_mutex_);
     for (const uint32_t index : rented.regions) {
-      if (std::find(owned_.begin(), owned_.end(), index) == owned_.end()) owned_.push_back(index);
-      const uint32_t first = index * region_.region_pages();
-      for (uint32_t i = 0, run = 0; i <= region_.region_pages(); ++i) {
-        const bool free = i < region_.region_pages() &&
-                          PageWord{region_.block(first + i).word.load_relaxed()}.is(PageState::kFree);  // a hint
-        if (free) {
-          ++run;
-        } else if (run) {
-          index_.add(first + i - run, run, region_.region_pages());
-          run = 0;
-        }
-      }
+      if (!is_owned(index)) owned_.push_back(index);
+      index_free_pages(index * region_.region_pages(), region_.region_pages());
     }
   }
   for (const auto& [page, pages] : rented.runs) {
@@ -213,27 +213,47 @@ bool PageSource::give_back(PageRef head) {
   if (region_.run_pages(head.page()) == 1) {
     const PageRef renewed = shm::renew_page(region_, lane_, head);
     if (renewed.is_none()) return false;
-    Cache& cache = my_cache();
-    {
-      const CacheLock lock(cache);
-      const uint32_t count = cache.count.load(std::memory_order_relaxed);
-      if (count < cache_pages_) {
-        cache.pages[count] = renewed;
-        cache.count.store(count + 1, std::memory_order_relaxed);
-        return true;
-      }
-    }
+    if (keep(renewed)) return true;
     head = renewed;
   }
   const uint32_t pages = region_.run_pages(head.page());
   if (shm::give_back_run(region_, lane_, head) == 0) return false;
+  leave_free(head.page(), pages);
+  return true;
+}
+
+// FREE pages go into the index, or their owner is told that there are some.
+void PageSource::leave_free(uint32_t first, uint32_t pages) {
   const std::lock_guard lock(owned_mutex_);
-  const uint32_t index = region_.region_of(head.page());
-  if (std::find(owned_.begin(), owned_.end(), index) != owned_.end())
-    index_.add(head.page(), pages, region_.region_pages());
+  if (is_owned(region_.region_of(first)))
+    index_.add(first, pages, region_.region_pages());
   else
     region_.lane(lane_.lane).header->frees.fetch_add_relaxed(pages);  // its owner's to find
+}
+
+// A page goes into the calling thread's cache if there is room.
+bool PageSource::keep(PageRef page) {
+  Cache& cache = my_cache();
+  const CacheLock lock(cache);
+  const uint32_t count = cache.count.load(std::memory_order_relaxed);
+  if (count == cache_pages_) return false;
+  cache.pages[count] = page;
+  cache.count.store(count + 1, std::memory_order_relaxed);
   return true;
+}
+
+void PageSource::was_freed(uint32_t first, uint32_t pages) {
+  bool owned;
+  {
+    const std::lock_guard lock(owned_mutex_);
+    owned = is_owned(region_.region_of(first));
+  }
+  if (owned && pages == 1) {
+    const PageRef page = shm::take_page(region_, lane_, first);
+    if (page.is_none() || keep(page)) return;
+    shm::give_back_run(region_, lane_, page);
+  }
+  leave_free(first, pages);
 }
 
 void PageSource::empty_caches() {

@@ -37,6 +37,9 @@ class PageSource {
   int take(size_t runs, uint32_t run_pages, shm::PageRef* ret_heads);
   // Gives back a RESERVED run of this lane. False if it is not one.
   bool give_back(shm::PageRef head);
+  // A run that this client has just freed by deleting its block: taken again if it lies in a region of this client, left to
+  // the owner of the region otherwise.
+  void was_freed(uint32_t first, uint32_t pages);
   // Everything that caches hold becomes FREE: before detaching.
   void empty_caches();
 
@@ -58,7 +61,11 @@ class PageSource {
   void refill(Cache& cache);
   size_t take_owned(size_t runs, uint32_t run_pages, shm::PageRef* ret_heads);
   size_t take_single_owned(size_t wanted, shm::PageRef* ret_pages);
+  bool keep(shm::PageRef page);
+  void leave_free(uint32_t first, uint32_t pages);
   bool rescan();
+  bool is_owned(uint32_t region_index) const;
+  void index_free_pages(uint32_t first, uint32_t count);
   bool owns(uint32_t region_index) const;
   uint64_t freed_by_anyone() const;
   void accept(const Rented& rented, std::vector<shm::PageRef>* reserved);
@@ -73,7 +80,8 @@ class PageSource {
   mutable std::mutex owned_mutex_;       // index_, owned_, frees_seen_
   RegionIndex index_;
   std::vector<uint32_t> owned_;
-  uint64_t frees_seen_ = ~uint64_t{0};
+  uint64_t frees_seen_ = ~uint64_t{0};   // freed_by_anyone() when the round of rescanning began that found nothing more
+  size_t rescan_next_ = 0;               // place in owned_
 };
 
 }  // namespace maru::client

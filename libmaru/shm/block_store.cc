@@ -1,5 +1,7 @@
 #include "libmaru/shm/block_store.h"
 
+#include "libmaru/shm/mutants.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -317,7 +319,8 @@ RetireStatus retire_ref(LaneContext& lane, PageRef ref) {
     if (found.is(PageState::kReady) && found.children() != 0) return RetireStatus::kHasChildren;
     const Digest digest = block_digest(region, ref.page());  // of this life if the CAS succeeds
     if (!word.cas_seq_cst(found.bits, PageWord::retired(ref.generation(), lane.id).bits)) continue;
-    registry_remove(region, lane.id, digest, ref);
+    if (MARU_MUTANT(kMutantCountDroppedAtRetire)) drop_child(region, parent_of(region, ref.page()));
+    if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
     return RetireStatus::kRetired;
   }
   return RetireStatus::kAbsent;
@@ -342,16 +345,19 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   uint64_t mine = PageWord::retired(ref.generation(), lane.id).bits;
   if (word.load_acquire() != mine) return FinishStatus::kNotMine;  // [pairs page.word]
   // Once more, now that no publisher of this page can be between its header CAS and its last look (it would have a pin).
-  registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
+  const Digest digest = block_digest(region, ref.page());
+  if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
   const PageRef parent = parent_of(region, ref.page());
   const ParentIntent intent(lane, parent);
-  uint32_t pages = free_tails(region, ref.page());
+  uint32_t pages = MARU_MUTANT(kMutantTailsAfterHead) ? 0 : free_tails(region, ref.page());
+  const bool early = MARU_MUTANT(kMutantCountBeforeFree) || MARU_MUTANT(kMutantCountDroppedAtRetire);
+  if (MARU_MUTANT(kMutantCountBeforeFree)) drop_child(region, parent);
   if (!word.cas_seq_cst(mine, PageWord::free(ref.generation() + 1).bits)) return FinishStatus::kNotMine;
   // Only the one who freed the child uncounts it, and only after it is free: until then it holds its ancestors.
-  if (!parent.is_none()) drop_child(region, parent);
-  ++pages;
-  lane.header().frees.fetch_add_relaxed(pages);  // tells the owners of regions to look again
-  if (ret_pages) *ret_pages = pages;
+  if (!parent.is_none() && !early) drop_child(region, parent);
+  if (MARU_MUTANT(kMutantTailsAfterHead)) pages += free_tails(region, ref.page());
+  if (MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
+  if (ret_pages) *ret_pages = pages + 1;
   return FinishStatus::kFreed;
 }
 

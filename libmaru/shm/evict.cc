@@ -1,8 +1,18 @@
 #include "libmaru/shm/evict.h"
 
 #include "libmaru/base/check.h"
+#include "libmaru/shm/mutants.h"
 
 namespace maru::shm {
+namespace {
+
+PageWord marked_word(const LaneContext& evictor, uint32_t generation, uint16_t attempt) {
+  if (MARU_MUTANT(kMutantOneRetiredState)) return PageWord::retired(generation, evictor.id);
+  if (MARU_MUTANT(kMutantRetiringWithoutAttempt)) return PageWord::retiring(generation, evictor.id.lane, 0);
+  return PageWord::retiring(generation, evictor.id.lane, attempt);
+}
+
+}  // namespace
 
 size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_t* pages, size_t count,
                        uint16_t* attempt, PageRef* ret_retired) {
@@ -20,7 +30,14 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
     PageWord found{word.load_acquire()};  // [pairs page.word]
     if (!found.is(PageState::kReady) || found.low() != 0) continue;  // children, or a recount is under way
     const uint32_t generation = found.generation();
-    if (!word.cas_seq_cst(found.bits, PageWord::retiring(generation, evictor.id.lane, *attempt).bits)) continue;
+    const PageWord mark = marked_word(evictor, generation, *attempt);
+    if (MARU_MUTANT(kMutantCountOutsidePageWord)) {
+      while (!word.cas_seq_cst(found.bits, mark.bits) && found.is(PageState::kReady, generation)) {
+      }
+      if (!found.is(PageState::kReady, generation)) continue;
+    } else if (!word.cas_seq_cst(found.bits, mark.bits)) {
+      continue;
+    }
     marked[marks++] = {pages[i], generation};
     prefetch_pins(region, lanes, pages[i]);
   }
@@ -28,7 +45,7 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
   size_t retired = 0;
   for (size_t i = 0; i < marks; ++i) {
     AtomicU64& word = region.block(marked[i].page).word;
-    uint64_t mine = PageWord::retiring(marked[i].generation, evictor.id.lane, *attempt).bits;
+    uint64_t mine = marked_word(evictor, marked[i].generation, *attempt).bits;
     if (is_pinned(region, lanes, marked[i].page)) {
       word.cas_seq_cst(mine, PageWord::ready(marked[i].generation, 0).bits);
       continue;
@@ -36,7 +53,9 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
     const Digest digest = block_digest(region, marked[i].page);  // of this life if the CAS succeeds
     if (!word.cas_seq_cst(mine, PageWord::retired(marked[i].generation, evictor.id).bits)) continue;
     const PageRef ref = PageRef::of(marked[i].page, marked[i].generation);
-    registry_remove(region, evictor.id, digest, ref);
+    if (MARU_MUTANT(kMutantCountDroppedAtRetire))
+      drop_child(region, PageRef::from_bits(region.block(ref.page()).parent.load_relaxed()));
+    if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, evictor.id, digest, ref);
     ret_retired[retired++] = ref;
   }
   return retired;

@@ -1,5 +1,7 @@
 #include "libmaru/shm/page_run.h"
 
+#include "libmaru/shm/mutants.h"
+
 namespace maru::shm {
 
 PageRef take_page(const ControlRegion& region, LaneId lane, uint32_t page) {
@@ -57,6 +59,8 @@ uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head) {
   AtomicU64& word = region.block(head.page()).word;
   uint64_t mine = PageWord::reserved(head.generation(), lane).bits;
   if (word.load_acquire() != mine) return 0;  // [pairs page.word]
+  if (MARU_MUTANT(kMutantTailsAfterHead))
+    return word.cas_acq_rel(mine, PageWord::free(head.generation() + 1).bits) + free_tails(region, head.page());
   const uint32_t freed = free_tails(region, head.page());
   return word.cas_acq_rel(mine, PageWord::free(head.generation() + 1).bits) ? freed + 1 : freed;
 }

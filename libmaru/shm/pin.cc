@@ -1,5 +1,7 @@
 #include "libmaru/shm/pin.h"
 
+#include "libmaru/shm/mutants.h"
+
 namespace maru::shm {
 
 LaneSet LaneSet::in_use(const ControlRegion& region) {
@@ -59,7 +61,10 @@ Pin PinTable::claim(PageRef ref) {
     uint32_t expected = 0;
     if (counts_[set + i].load_relaxed() == 0 &&  // only a hint: the CAS decides
         counts_[set + i].cas_acq_rel(expected, kBusy)) {
-      shared_slot(set + i).exchange_seq_cst(ref.bits);  // [pairs pin.slot]
+      if (MARU_MUTANT(kMutantPinWithoutBarrier))
+        shared_slot(set + i).store_release(ref.bits);
+      else
+        shared_slot(set + i).exchange_seq_cst(ref.bits);  // [pairs pin.slot]
       return {PinStatus::kPinned, set + i};
     }
   }
@@ -68,7 +73,8 @@ Pin PinTable::claim(PageRef ref) {
     uint32_t expected = 0;
     if (counts_[first + i].load_relaxed() == 0 &&  // only a hint: the CAS decides
         counts_[first + i].cas_acq_rel(expected, kBusy)) {
-      lane_.header->pin_overflow.fetch_add_seq_cst(1);  // before the slot: [pairs pin.overflow]
+      if (!MARU_MUTANT(kMutantOverflowCountAfterSlot))
+        lane_.header->pin_overflow.fetch_add_seq_cst(1);  // before the slot: [pairs pin.overflow]
       shared_slot(first + i).exchange_seq_cst(ref.bits);
       return {PinStatus::kPinned, first + i};
     }
@@ -112,6 +118,8 @@ PinStatus PinTable::validate(PageRef ref) {
 
 // Ends the busy time of a slot: others may join it, or it is free. A slot that failed is never joinable in between.
 void PinTable::settle(const Pin& pin) {
+  if (MARU_MUTANT(kMutantOverflowCountAfterSlot) && pin.slot >= lane_.pins.size())
+    lane_.header->pin_overflow.fetch_add_seq_cst(1);
   if (pin.status == PinStatus::kPinned)
     counts_[pin.slot].store_release(1);
   else
@@ -136,7 +144,7 @@ Pin PinTable::pin(PageRef ref) {
 
 Pin PinTable::pin_own(PageRef ref) {
   const Pin pin = claim(ref);
-  if (pin.status == PinStatus::kPinned) counts_[pin.slot].store_release(1);
+  if (pin.status == PinStatus::kPinned) settle(pin);
   return pin;
 }
 

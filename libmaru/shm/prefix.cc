@@ -1,12 +1,12 @@
 #include "libmaru/shm/prefix.h"
 
+#include "libmaru/shm/mutants.h"
+
 #include <algorithm>
 
 namespace maru::shm {
 namespace {
 
-// Far enough ahead that a line has arrived when its turn comes, near enough that it is still in the first-level cache.
-constexpr size_t kPrefetchAhead = 24;
 constexpr size_t kWalkGroup = 32;
 // Another attempt at a search is made only after a block was taken away in between.
 constexpr uint32_t kSearchRetries = 8;
@@ -106,7 +106,7 @@ PrefixResult match_prefix(LaneContext& lane, std::span<const Digest> digests, ui
     }
     const format::BlockLine& line = region.block(found.ref.page());
     const uint32_t depth = uint32_t(line.shape.load_relaxed() >> 32);  // under the pin
-    if (depth == end - 1 && line.chain.load_relaxed() == sum) {
+    if (MARU_MUTANT(kMutantSearchWithoutChain) || (depth == end - 1 && line.chain.load_relaxed() == sum)) {
       ret_held[0] = {found.ref, found.slot};
       result.blocks = end;
       result.held = 1;
@@ -125,50 +125,62 @@ void release_prefix(LaneContext& lane, const HeldBlock* held, size_t count) {
   for (size_t i = 0; i < count; ++i) lane.pins->unpin(held[i].slot, held[i].ref);
 }
 
-size_t exists_batch(const ControlRegion& region, std::span<const Digest> digests, uint8_t* ret_present) {
-  const size_t n = digests.size();
-  for (size_t i = 0; i < std::min(n, kPrefetchAhead); ++i) registry_prefetch(region, digests[i]);
-  size_t present = 0;
-  for (size_t i = 0; i < n; ++i) {
-    if (i + kPrefetchAhead < n) registry_prefetch(region, digests[i + kPrefetchAhead]);
-    ret_present[i] = registry_exists(region, digests[i]);
-    present += ret_present[i];
-  }
-  return present;
+namespace {
+
+// Whether `ref` is the visible block of this digest; its length if so. Proved by the unchanged page word.
+bool is_block_of(const ControlRegion& region, PageRef ref, const Digest& digest, uint64_t* ret_length) {
+  const format::BlockLine& line = region.block(ref.page());
+  if (!(block_digest(region, ref.page()) == digest)) return false;
+  const uint64_t length = line.length.load_acquire();  // before the word is read: [pairs page.word]
+  if (!PageWord{line.word.load_acquire()}.is_findable(ref.generation())) return false;
+  *ret_length = length;
+  return true;
 }
+
+bool resolve_one(const ControlRegion& region, const Digest& digest, PageRef* ret_ref, uint64_t* ret_length) {
+  const Candidates candidates = registry_find(region, digest);
+  for (uint32_t i = 0; i < candidates.count; ++i) {
+    if (!is_block_of(region, candidates.ref(i), digest, ret_length)) continue;
+    *ret_ref = candidates.ref(i);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digests, PageRef* ret_refs,
                      uint64_t* ret_lengths) {
-  constexpr size_t kGroup = 64;
-  Candidates candidates[kGroup];
-  size_t found = 0;
-  for (size_t group = 0; group < digests.size(); group += kGroup) {
-    const size_t count = std::min(kGroup, digests.size() - group);
-    for (size_t i = 0; i < count; ++i) {
-      registry_prefetch(region, digests[group + i]);
-      registry_prefetch_locations(region, digests[group + i]);
+  // A pipeline of three stages, each kStage keys behind the one before: fetch the bucket, read the location and fetch the
+  // block line, compare.
+  constexpr size_t kStage = 16;
+  const format::Bucket* homes[kStage];
+  PageRef found[2 * kStage];
+  const size_t n = digests.size();
+  size_t count = 0;
+  for (size_t i = 0; i < n + 2 * kStage; ++i) {
+    if (i >= 2 * kStage) {
+      const size_t k = i - 2 * kStage;
+      ret_refs[k] = found[k % (2 * kStage)];
+      if ((!ret_refs[k].is_none() && is_block_of(region, ret_refs[k], digests[k], &ret_lengths[k])) ||
+          resolve_one(region, digests[k], &ret_refs[k], &ret_lengths[k]))
+        ++count;
+      else
+        ret_refs[k] = PageRef::none();
     }
-    for (size_t i = 0; i < count; ++i) {
-      candidates[i] = registry_find(region, digests[group + i]);
-      for (uint32_t k = 0; k < candidates[i].count; ++k)
-        __builtin_prefetch(&region.block(candidates[i].ref(k).page()));
+    if (i >= kStage && i - kStage < n) {
+      const size_t k = i - kStage;
+      const PageRef ref = registry_find_plain(region, *homes[k % kStage], digests[k]);
+      found[k % (2 * kStage)] = ref;
+      if (!ref.is_none()) __builtin_prefetch(&region.block(ref.page()));
     }
-    for (size_t i = 0; i < count; ++i) {
-      ret_refs[group + i] = PageRef::none();
-      for (uint32_t k = 0; k < candidates[i].count; ++k) {
-        const PageRef ref = candidates[i].ref(k);
-        const format::BlockLine& line = region.block(ref.page());
-        if (!(block_digest(region, ref.page()) == digests[group + i])) continue;
-        const uint64_t length = line.length.load_acquire();  // before the word is read: [pairs page.word]
-        if (!PageWord{line.word.load_acquire()}.is_findable(ref.generation())) continue;
-        ret_refs[group + i] = ref;
-        ret_lengths[group + i] = length;
-        ++found;
-        break;
-      }
+    if (i < n) {
+      homes[i % kStage] = &region.bucket(home_bucket(region, digests[i]));
+      __builtin_prefetch(&homes[i % kStage]->tags);
+      __builtin_prefetch(&homes[i % kStage]->locations);
     }
   }
-  return found;
+  return count;
 }
 
 }  // namespace maru::shm

@@ -43,9 +43,6 @@ void release_prefix(LaneContext& lane, const HeldBlock* held, size_t count);
 inline constexpr size_t kPrefixWays = 16;
 size_t prefix_first_probes(size_t n, size_t* ret_points);
 
-// exists for many keys, prefetched. ret_present: 1 or 0 each. Returns how many are present.
-size_t exists_batch(const ControlRegion& region, std::span<const Digest> digests, uint8_t* ret_present);
-
 // Where blocks are that the caller holds (through a pin on a descendant). ret_refs[i] is none if the block is not there.
 // Returns how many are.
 size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digests, PageRef* ret_refs,

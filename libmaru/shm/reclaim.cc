@@ -1,5 +1,7 @@
 #include "libmaru/shm/reclaim.h"
 
+#include "libmaru/shm/mutants.h"
+
 #include <algorithm>
 
 namespace maru::shm {
@@ -95,6 +97,10 @@ void recount_begin(const ControlRegion& region, std::span<Recount> recounts) {
       // Only a count above zero can be too high.
       if (!found.is(PageState::kReady, recount.parent.generation()) || found.children() == 0) break;
       const uint64_t flagged = PageWord::ready(found.generation(), found.children(), true).bits;
+      if (MARU_MUTANT(kMutantRecountWithoutFlag)) {
+        recount.flagged = found.bits;
+        break;
+      }
       if (found.bits == flagged || word.cas_seq_cst(found.bits, flagged)) {
         recount.flagged = flagged;
         break;
@@ -110,7 +116,7 @@ void recount_pages(const ControlRegion& region, std::span<Recount> recounts, con
     const PageWord found{line.word.load_acquire()};  // [pairs page.word]
     const bool counts = found.is(PageState::kSealed) || found.is(PageState::kReady) ||
                         found.is(PageState::kRetiring) || found.is(PageState::kRetired);
-    if (!counts) continue;
+    if (!counts || (MARU_MUTANT(kMutantRecountSkipsRetiring) && found.is(PageState::kRetiring))) continue;
     const uint64_t parent = line.parent.load_acquire();  // [pairs page.word]
     if (parent == 0) continue;
     const auto recount = std::lower_bound(recounts.begin(), recounts.end(), parent,

@@ -1,5 +1,7 @@
 #include "libmaru/shm/registry.h"
 
+#include "libmaru/shm/mutants.h"
+
 #if defined(__SSE2__) && !defined(MARU_SIM) && !defined(__SANITIZE_THREAD__)
 #include <immintrin.h>
 #define MARU_VECTOR_TAGS 1
@@ -37,6 +39,9 @@ struct OverflowLink {
   OverflowLink again() const { return {bits + (1ull << 32)}; }
   OverflowLink none() const { return {((bits >> 32) + 1) << 32}; }
 };
+
+// The lane in the owner word of an overflow bucket that is linked and that nobody is releasing.
+constexpr LaneId kNobody{0, 0};
 
 uint64_t owner_word(uint64_t home, LaneId lane) { return (home + 1) << 28 | lane.low(); }
 
@@ -103,20 +108,22 @@ bool has_moved_on(const ControlRegion& region, PageRef ref) {
   return PageWord{region.block(ref.page()).word.load_acquire()}.generation() != ref.generation();  // [pairs page.word]
 }
 
-// Lets go of an overflow bucket that holds nothing valid: flag, owner, link, owner, in this order, so that at no time two
-// home buckets use it and a death leaves the owner word naming the dead lane.
+// Lets go of an overflow bucket that holds nothing valid. The flag first, with a new version of the header, so that nobody
+// takes the bucket into use again under the header that was looked at; then the right to release it, which one lane at a
+// time has: a linked bucket is owned by nobody's lane, and a step from there names this one. Then the link; if the bucket
+// was taken into use again meanwhile, its link has another version, and the right is given back. If the process dies here:
+// the owner word names the dead lane, and release_overflow_of() finishes or undoes it.
 void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, OverflowLink link) {
   Bucket* over = pair.overflow(link);
-  if (over == nullptr || h.valid_overflow() != 0 || !h.has_overflow()) return;
+  if (over == nullptr || h.valid_overflow() != 0) return;
   if (!pair.change(h, h.without_overflow())) return;
-  uint64_t owner = over->tags.header.load_acquire();  // [pairs overflow.owner]
-  if (owner >> 28 != pair.home_index + 1) return;
+  uint64_t owner = owner_word(pair.home_index, kNobody);
   const uint64_t mine = owner_word(pair.home_index, lane);
-  if (!over->tags.header.cas_acq_rel(owner, mine)) return;
-  uint64_t expected = link.bits;
-  if (!pair.home.locations.overflow.cas_seq_cst(expected, link.none().bits)) return;  // taken into use again
+  if (!over->tags.header.cas_acq_rel(owner, mine)) return;  // another lane is at it: [pairs overflow.owner]
+  uint64_t expected = link.bits, after = 0;
+  if (!pair.home.locations.overflow.cas_seq_cst(expected, link.none().bits)) after = owner_word(pair.home_index, kNobody);
   owner = mine;
-  over->tags.header.cas_acq_rel(owner, 0);
+  over->tags.header.cas_acq_rel(owner, after);  // [pairs overflow.owner]
 }
 
 }  // namespace
@@ -130,10 +137,43 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
     Bucket* over = h.has_overflow() ? pair.overflow(pair.link()) : nullptr;
     found = pair.matches(h, digest.lo, over) != 0;
     const HomeHeader after = pair.header();
-    if (after.bits == h.bits) break;
+    if (after.bits == h.bits || MARU_MUTANT(kMutantExistsOneHeader)) break;
     h = after;
   }
   return found;
+}
+
+size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
+  // Far enough ahead that a line has arrived when its turn comes, near enough that it is still in the first-level cache.
+  constexpr size_t kAhead = 32;
+  const Bucket* homes[kAhead];
+  const auto fetch = [&](size_t i) {
+    homes[i % kAhead] = &region.bucket(home_bucket(region, digests[i]));
+    __builtin_prefetch(&homes[i % kAhead]->tags);
+  };
+  for (size_t i = 0; i < count && i < kAhead; ++i) fetch(i);
+  size_t present = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const BucketTags& tags = homes[i % kAhead]->tags;
+    const HomeHeader h{tags.header.load_acquire()};  // [pairs bucket.header]
+    bool found = (match_tags(tags, digests[i].lo) & h.valid_home()) != 0;
+    if ((h.has_overflow() && !found) || tags.header.load_acquire() != h.bits)  // [pairs bucket.header]
+      found = registry_exists(region, digests[i]);
+    ret_present[i] = found;
+    present += found;
+    if (i + kAhead < count) fetch(i + kAhead);
+  }
+  return present;
+}
+
+PageRef registry_find_plain(const ControlRegion& region, const Bucket& home, const Digest& digest) {
+  const HomeHeader h{home.tags.header.load_acquire()};  // [pairs bucket.header]
+  const uint32_t bits = match_tags(home.tags, digest.lo) & h.valid_home();
+  if (h.has_overflow() || bits == 0 || (bits & (bits - 1)) != 0) return PageRef::none();
+  const PageRef ref =
+      PageRef::from_bits(home.locations.location[__builtin_ctz(bits)].load_acquire());  // [pairs bucket.location]
+  if (home.tags.header.load_acquire() != h.bits || !region.is_page(ref)) return PageRef::none();  // [pairs bucket.header]
+  return ref;
 }
 
 void registry_prefetch(const ControlRegion& region, const Digest& digest) {
@@ -185,7 +225,8 @@ DuplicateCheck find_duplicate(const BucketPair& pair, HomeHeader h, Bucket* over
     if (pin.status == PinStatus::kFull) return DuplicateCheck::kPinsFull;
     if (pin.status == PinStatus::kGone) {
       // Retired or freed and not yet removed. If the header has changed since, the step fails and nothing is harmed.
-      pair.change(h, h.without(slot));
+      const bool helped = pair.change(h, h.without(slot));
+      if (helped && MARU_MUTANT(kMutantLocationPlainStore)) pair.location(slot, over)->store_release(0);
       return DuplicateCheck::kChanged;
     }
     const bool same = block_digest(region, ref.page()) == digest;
@@ -234,12 +275,11 @@ bool attach_overflow(const BucketPair& pair, LaneId lane, HomeHeader h) {
     uint64_t expected = 0;
     if (owner.load_relaxed() != 0 || !owner.cas_acq_rel(expected, owner_word(pair.home_index, lane))) continue;  // hint
     uint64_t none = link.bits;
-    if (pair.home.locations.overflow.cas_seq_cst(none, link.to(index).bits)) {  // [pairs bucket.link]
-      pair.change(h, h.with_overflow());
-    } else {
-      uint64_t mine = owner_word(pair.home_index, lane);
-      owner.cas_acq_rel(mine, 0);  // somebody else linked one first: [pairs overflow.owner]
-    }
+    const bool linked = pair.home.locations.overflow.cas_seq_cst(none, link.to(index).bits);  // [pairs bucket.link]
+    // Linked, it is nobody's, so that anybody may release it; or somebody else linked one first.
+    uint64_t mine = owner_word(pair.home_index, lane);
+    owner.cas_acq_rel(mine, linked ? owner_word(pair.home_index, kNobody) : 0);  // [pairs overflow.owner]
+    if (linked) pair.change(h, h.with_overflow());
     return true;
   }
   return false;
@@ -301,7 +341,8 @@ InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable&
     }
 
     pair.tag(slot, over)->store_release(digest.lo);  // (4) [pairs bucket.tag]
-    if (pair.change(h, h.with(slot))) return {InsertStatus::kInserted, own};  // (5)
+    const HomeHeader from = MARU_MUTANT(kMutantPublishRereadHeader) ? pair.header() : h;
+    if (pair.change(from, from.with(slot))) return {InsertStatus::kInserted, own};  // (5)
   }
   return give_up(InsertStatus::kFull, PageRef::none());
 }
@@ -325,7 +366,7 @@ bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& dig
     if (location == nullptr) {
       if (pair.header().bits != h.bits) continue;
       // Not there, for a moment of this call. Whoever helped it out of sight does not release the overflow bucket.
-      if (h.has_overflow() && h.valid_overflow() == 0) release_overflow(pair, lane, h, link);
+      if (!link.is_none() && h.valid_overflow() == 0) release_overflow(pair, lane, h, link);
       return false;
     }
     const HomeHeader without = h.without(slot);
@@ -333,7 +374,7 @@ bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& dig
     // Only after the valid bit is off, and only from this very location: by then it may be another publisher's.
     uint64_t expected = ref.bits;
     location->cas_acq_rel(expected, 0);
-    if (without.has_overflow() && without.valid_overflow() == 0) release_overflow(pair, lane, without, link);
+    if (!link.is_none() && without.valid_overflow() == 0) release_overflow(pair, lane, without, link);
     return true;
   }
   return false;
@@ -347,8 +388,8 @@ void release_overflow_of(const ControlRegion& region, LaneId dead) {
     const uint64_t home = (found >> 28) - 1;
     const bool linked = home < region.buckets() &&
                         uint32_t(region.bucket(home).locations.overflow.load_acquire()) == i + 1;  // [pairs bucket.link]
-    // A linked bucket stays with its home; lane 0 generation 0 is nobody.
-    owner.cas_acq_rel(found, linked ? found & ~uint64_t{0xFFF'FFFF} : 0);
+    // A linked bucket stays with its home.
+    owner.cas_acq_rel(found, linked ? owner_word(home, kNobody) : 0);
   }
 }
 

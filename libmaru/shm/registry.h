@@ -29,6 +29,9 @@ bool registry_exists(const ControlRegion& region, const Digest& digest);
 void registry_prefetch(const ControlRegion& region, const Digest& digest);
 void registry_prefetch_locations(const ControlRegion& region, const Digest& digest);
 
+// The same for many keys, each line fetched while earlier keys are compared. ret_present: 1 or 0 each. Returns how many.
+size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present);
+
 // The locations whose tags match: usually none or one. They prove nothing; the digest in the block line, read under a pin
 // or between two reads of an unchanged page word, does.
 struct Candidates {
@@ -38,6 +41,9 @@ struct Candidates {
   PageRef ref(uint32_t i) const { return PageRef::from_bits(bits[i]); }
 };
 Candidates registry_find(const ControlRegion& region, const Digest& digest);
+// The location of the only slot whose tag matches, where that is plain to see: no overflow bucket, one match, the header
+// unchanged. None otherwise: registry_find knows. For batches, where it saves a third of the instructions.
+PageRef registry_find_plain(const ControlRegion& region, const format::Bucket& home, const Digest& digest);
 
 enum class InsertStatus : uint8_t { kInserted, kDuplicate, kFull, kPinsFull, kExpiredInTheWay };
 struct InsertResult {

@@ -290,7 +290,7 @@ struct alignas(64) LaneHeader {
   // line 0, written on every hit
   AtomicU64 touch_count;    // entries ever written to the touch ring
   AtomicU64 pin_overflow;   // slots of the pin overflow area that may be in use: raised before, lowered after
-  AtomicU64 frees;          // pages this client has freed, for the owners of regions
+  AtomicU64 frees;          // pages this lane has freed and not taken again, so that owners of regions look again
   AtomicU64 reserved[5];
   // line 1
   AtomicU64 parent_intent[limits::kParentIntents];  // PageRef of a parent whose count is being lowered

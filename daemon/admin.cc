@@ -1,0 +1,152 @@
+#include "daemon/admin.h"
+
+#include "daemon/log.h"
+#include "daemon/version.h"
+#include "maru/format/wire.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kDepthMax = 8;
+constexpr size_t kReplyBytesMax = wire::kPayloadBytesMax;
+
+// Text from outside is not always UTF-8; what is not becomes U+FFFD instead of an exception.
+std::string to_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+json parse(std::string_view text, bool& too_deep) {
+  const json::parser_callback_t limit_depth = [&](int depth, json::parse_event_t, json&) {
+    if (depth > kDepthMax) too_deep = true;
+    return depth <= kDepthMax;
+  };
+  return json::parse(text, limit_depth, false);
+}
+
+const char* condition_text(HostedPool::Condition condition) {
+  switch (condition) {
+    case HostedPool::Condition::kWaiting: return "waiting";
+    case HostedPool::Condition::kServing: return "serving";
+    case HostedPool::Condition::kFenced: return "fenced";
+  }
+  return "";
+}
+
+json status_of(const AdminView& view) {
+  json pools = json::array();
+  for (const auto& hosted : view.pools) {
+    json pool = hosted->serving() ? hosted->serving()->status_json(view.now_unix_ms) : json::object();
+    pool["name"] = hosted->name();
+    pool["condition"] = condition_text(hosted->condition());
+    pool["backend"] = hosted->spec().backend == Backend::kFile ? "file" : "memory";
+    if (hosted->condition() == HostedPool::Condition::kFenced) pool["reason"] = hosted->fenced_because();
+    if (hosted->serving()) {
+      pool["device"] = hosted->serving()->device().name();
+      pool["epoch"] = hosted->serving()->epoch();
+      pool["uuid"] = uuid_text(hosted->serving()->header().uuid);
+    }
+    pools.push_back(std::move(pool));
+  }
+  return {{"version", kVersionText},       {"pid", int64_t(::getpid())},
+          {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
+          {"connections", view.connections}, {"lanes", view.lanes.size()},
+          {"pools", std::move(pools)}};
+}
+
+// Goes on after the lane whose number was returned as "next", as far as one reply reaches.
+json clients_of(const AdminView& view, const json& request) {
+  uint64_t cursor = 0;
+  if (const auto found = request.find("cursor"); found != request.end() && found->is_number_unsigned())
+    cursor = found->get<uint64_t>();
+  json clients = json::array();
+  size_t bytes = 256;
+  for (const auto& [id, watch] : view.lanes.all()) {
+    if (id < cursor) continue;
+    const HostedPool& hosted = *view.pools[watch.pool];
+    json client = hosted.serving() ? hosted.serving()->lane_json(watch.lane, view.now_unix_ms) : json::object();
+    client["pid"] = int64_t(watch.who.pid);
+    client["uid"] = watch.who.uid;
+    client["command"] = watch.command;
+    client["pool"] = hosted.name();
+    client["lane"] = watch.lane;
+    client["state"] = watch.session != 0 ? "connected" : "frozen";
+    client["since_ms"] = watch.since_ms;
+    bytes += to_text(client).size() + 1;
+    if (bytes > kReplyBytesMax) return {{"clients", std::move(clients)}, {"next", id}};
+    clients.push_back(std::move(client));
+  }
+  return {{"clients", std::move(clients)}};
+}
+
+// The pool that a command means: the one named, or the only one, or "default".
+Pool* pool_of(const AdminView& view, const json& request, AdminReply& refusal) {
+  std::string name = view.pools.size() == 1 ? view.pools.front()->name() : "default";
+  if (const auto found = request.find("pool"); found != request.end() && found->is_string())
+    name = found->get<std::string>();
+  for (const auto& hosted : view.pools) {
+    if (hosted->name() != name) continue;
+    if (hosted->serving()) return hosted->serving();
+    refusal = {hosted->condition() == HostedPool::Condition::kFenced ? EIO : EAGAIN,
+               "pool \"" + name + "\" does not serve: it is " + condition_text(hosted->condition())};
+    return nullptr;
+  }
+  refusal = {ENOENT, "there is no pool \"" + printable(name) + "\""};
+  return nullptr;
+}
+
+AdminReply run(const AdminView& view, const std::string& command, const json& request, const std::string& who) {
+  json reply;
+  if (command == "status") {
+    reply = status_of(view);
+  } else if (command == "clients") {
+    reply = clients_of(view, request);
+  } else {
+    static constexpr const char* kPoolCommands[] = {"regions", "blocks", "block", "pins", "evict", "clear", "check"};
+    static constexpr const char* kChanging[] = {"evict", "clear"};
+    if (std::find(std::begin(kPoolCommands), std::end(kPoolCommands), command) == std::end(kPoolCommands))
+      return {EOPNOTSUPP, "there is no command \"" + printable(command) + "\""};
+    AdminReply refusal;
+    Pool* pool = pool_of(view, request, refusal);
+    if (!pool) return refusal;
+    if (std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
+      log_info("{} asked for \"{}\" on pool \"{}\"", who, command, pool->config().name);
+    reply = pool->admin(command, request, view.now_unix_ms);
+  }
+  if (reply.is_object()) {
+    if (const auto found = reply.find("error"); found != reply.end()) {
+      int code = EINVAL;
+      if (const auto number = reply.find("errno"); number != reply.end() && number->is_number_integer())
+        code = std::clamp(std::abs(number->get<int>()), 1, 4095);
+      if (code == EBADMSG) code = EINVAL;
+      return {code, found->is_string() ? found->get<std::string>() : to_text(*found)};
+    }
+  }
+  std::string text = to_text(reply);
+  if (text.size() > kReplyBytesMax) return {EMSGSIZE, "the reply is too long: ask for less, with \"limit\""};
+  return {0, std::move(text)};
+}
+
+}  // namespace
+
+AdminReply run_admin(const AdminView& view, std::string_view request, const std::string& who) {
+  // nlohmann::json throws where types do not fit; nothing of that may reach the deciding thread.
+  try {
+    bool too_deep = false;
+    const json parsed = parse(request, too_deep);
+    if (too_deep) return {EBADMSG, "JSON that is nested too deeply"};
+    if (!parsed.is_object()) return {EBADMSG, "not a JSON object"};
+    const auto command = parsed.find("command");
+    if (command == parsed.end() || !command->is_string()) return {EINVAL, "\"command\" is missing"};
+    return run(view, command->get<std::string>(), parsed, who);
+  } catch (const std::exception& exception) {
+    return {EINVAL, std::string("the request does not fit: ") + exception.what()};
+  }
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,33 @@
+// Administration over the socket: a JSON object in, a JSON object out. Commands about marud are answered here, those about
+// one pool by the pool (pool.h names them).
+#pragma once
+
+#include "daemon/hosted_pool.h"
+#include "daemon/lane_watch.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace maru::daemon {
+
+struct AdminView {
+  const std::vector<std::unique_ptr<HostedPool>>& pools;
+  const LaneWatches& lanes;
+  size_t connections;
+  uint64_t start_monotonic_ms;
+  uint64_t now_unix_ms;
+  uint64_t now_monotonic_ms;
+};
+
+struct AdminReply {
+  int code = 0;      // errno; EBADMSG: what came is no request at all
+  std::string text;  // JSON, or what is wrong
+};
+
+// `who`: for the log, when the command changes something.
+AdminReply run_admin(const AdminView& view, std::string_view request, const std::string& who);
+
+}  // namespace maru::daemon

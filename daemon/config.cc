@@ -1,0 +1,195 @@
+#include "daemon/config.h"
+
+#include "daemon/config_table.h"
+#include "daemon/size_text.h"
+#include "libmaru/shm/control_region.h"
+#include "libmaru/wire/codec.h"
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <grp.h>
+#include <pwd.h>
+#include <set>
+#include <sstream>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+std::optional<gid_t> group_of(const std::string& name) {
+  const group* entry = ::getgrnam(name.c_str());
+  return entry ? std::optional<gid_t>(entry->gr_gid) : std::nullopt;
+}
+
+std::optional<uid_t> user_of(const std::string& name) {
+  const passwd* entry = ::getpwnam(name.c_str());
+  return entry ? std::optional<uid_t>(entry->pw_uid) : std::nullopt;
+}
+
+void read_daemon(ConfigTable table, Config& config) {
+  if (auto value = table.text("socket")) config.socket_path = *value;
+  if (auto value = table.text("state_dir")) config.state_dir = *value;
+  if (auto value = table.one_of("log_level", {"debug", "info", "warning", "error"}))
+    config.log_level = *log_level_from(*value);
+  if (auto value = table.name_or_number("admin_group", "a group of this machine, or its number", group_of))
+    config.admin_group = *value;
+  if (auto value = table.integer("adopt_grace_ms", 0, 600'000)) config.adopt_grace_ms = uint32_t(*value);
+  table.refuse_unknown();
+}
+
+PoolSpec read_pool(ConfigTable table) {
+  PoolSpec spec;
+  spec.line = table.line();
+  if (auto value = table.text("name")) spec.pool.name = *value;
+  const auto backend = table.one_of("backend", {"memory", "file"});
+  if (backend == "file") spec.backend = Backend::kFile;
+  if (!backend && !table.has("backend")) table.missing("backend", "\"memory\" or \"file\"");
+  if (auto value = table.text("path")) spec.path = *value;
+  if (auto value = table.size("size")) spec.bytes = *value;
+  if (auto value = table.size("page_bytes")) spec.pool.page_bytes = *value;
+  if (auto value = table.size("region_bytes")) spec.pool.region_bytes = *value;
+  if (auto value = table.integer("lanes", 1, INT32_MAX)) spec.pool.lanes = uint32_t(*value);
+  if (auto value = table.integer("pins", 1, INT32_MAX)) spec.pool.pins_max = uint32_t(*value);
+  if (auto value = table.integer("touch_entries", 1, INT32_MAX)) spec.pool.touch_entries = uint32_t(*value);
+  if (auto value = table.size("key_inline_bytes")) {
+    if (*value <= UINT32_MAX && *value > 0)
+      spec.pool.key_inline_bytes = uint32_t(*value);
+    else
+      table.wrong("key_inline_bytes", "a number from 32 to 4096");
+  }
+  if (auto value = table.integer("max_regions_per_instance", 0, INT32_MAX))
+    spec.pool.max_regions_per_instance = uint32_t(*value);
+  if (auto value = table.boolean("checksums")) spec.pool.checksums = *value;
+  if (auto value = table.one_of("huge_pages", {"try", "never", "require"}))
+    spec.huge_pages = *value == "never"     ? HugePages::kNever
+                      : *value == "require" ? HugePages::kRequire
+                                            : HugePages::kTry;
+  if (auto value = table.integer("numa_node", 0, 1023)) spec.numa_node = int(*value);
+  spec.users = table.names_or_numbers("users", "users of this machine, or their numbers", user_of);
+  spec.groups = table.names_or_numbers("groups", "groups of this machine, or their numbers", group_of);
+  if (spec.backend == Backend::kFile) {
+    if (table.has("huge_pages")) table.wrong("huge_pages", "nothing: it is for memory pools (a file's page size is its file system's)");
+    if (table.has("numa_node")) table.wrong("numa_node", "nothing: it is for memory pools");
+    if (!table.has("path")) table.missing("path", "the path of the pool's file");
+  } else {
+    if (table.has("path")) table.wrong("path", "nothing: a memory pool has no file");
+    if (!table.has("size")) table.missing("size", "the size of the pool, such as \"1GiB\"");
+  }
+  table.refuse_unknown();
+  return spec;
+}
+
+void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
+  const auto refuse = [&](const char* key, const std::string& found, const std::string& expected) {
+    problems.push_back({spec.line, "pool \"" + printable(spec.pool.name) + "\": " + key + ": found " + found +
+                                       ", expected " + expected});
+  };
+  const auto check_power = [&](const char* key, uint64_t value, uint64_t least, uint64_t most) {
+    if (value != 0 && (!std::has_single_bit(value) || value < least || value > most))
+      refuse(key, std::to_string(value),
+             "a power of two from " + std::to_string(least) + " to " + std::to_string(most));
+  };
+  constexpr uint64_t kPoolBytesMin = 256u << 10;  // below it the control region leaves no page
+  if (!wire::is_pool_name(spec.pool.name))
+    refuse("name", "\"" + printable(spec.pool.name) + "\"", "1 to 63 letters, digits, '-', '_' or '.'");
+  if ((spec.backend == Backend::kMemory || spec.bytes != 0) &&
+      (spec.bytes < kPoolBytesMin || spec.bytes > limits::kPoolBytesMax))
+    refuse("size", size_text(spec.bytes), size_text(kPoolBytesMin) + " to " + size_text(limits::kPoolBytesMax));
+  if (spec.backend == Backend::kFile && !spec.path.empty() && spec.path.front() != '/')
+    refuse("path", "\"" + printable(spec.path) + "\"", "an absolute path");
+  check_power("page_bytes", spec.pool.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax);
+  check_power("region_bytes", spec.pool.region_bytes, limits::kPageBytesMin, limits::kPoolBytesMax);
+  if (spec.pool.region_bytes != 0 && spec.pool.region_bytes < spec.pool.page_bytes)
+    refuse("region_bytes", size_text(spec.pool.region_bytes), "at least page_bytes, " + size_text(spec.pool.page_bytes));
+  if (spec.bytes != 0 && spec.pool.region_bytes > spec.bytes)
+    refuse("region_bytes", size_text(spec.pool.region_bytes), "at most the pool's size, " + size_text(spec.bytes));
+  if (spec.pool.lanes == 1 || spec.pool.lanes > limits::kLanesMax)
+    refuse("lanes", std::to_string(spec.pool.lanes), "2 (one is marud's own) to " + std::to_string(limits::kLanesMax));
+  check_power("pins", spec.pool.pins_max, 16, limits::kPinsMaxLimit);
+  check_power("touch_entries", spec.pool.touch_entries, 16, limits::kTouchEntriesLimit);
+  const uint32_t inline_bytes = spec.pool.key_inline_bytes;
+  if (inline_bytes != 0 && (inline_bytes % 8 != 0 || inline_bytes < limits::kKeyInlineMin ||
+                            inline_bytes > limits::kKeyInlineMax))
+    refuse("key_inline_bytes", std::to_string(inline_bytes), "a multiple of 8 from 32 to 4096");
+}
+
+// Values that are possible one by one and not together: what formatting would say, before anything is touched.
+void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
+  shm::FormatWishes wishes;
+  wishes.pool_bytes = spec.bytes;
+  wishes.page_bytes = spec.pool.page_bytes;
+  wishes.region_bytes = spec.pool.region_bytes;
+  wishes.lanes = spec.pool.lanes;
+  wishes.pins_max = spec.pool.pins_max;
+  wishes.touch_entries = spec.pool.touch_entries;
+  wishes.key_inline_bytes = spec.pool.key_inline_bytes;
+  shm::Parameters parameters;
+  shm::Layout layout;
+  const char* wrong = shm::choose_parameters(wishes, &parameters);
+  if (!wrong) wrong = shm::plan_layout(parameters, &layout);
+  if (wrong)
+    problems.push_back({spec.line, "pool \"" + printable(spec.pool.name) + "\": size: found " + size_text(spec.bytes) +
+                                       ", which cannot be: " + wrong});
+}
+
+}  // namespace
+
+std::string default_runtime_dir() {
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime && *runtime)
+    return std::string(runtime) + "/marud";
+  return ::geteuid() == 0 ? "/run/marud" : "/run/user/" + std::to_string(::geteuid()) + "/marud";
+}
+
+void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems) {
+  std::set<std::string> names, paths;
+  for (const PoolSpec& spec : pools) {
+    const size_t before = problems.size();
+    check_pool(spec, problems);
+    if (problems.size() == before && spec.bytes != 0) check_geometry(spec, problems);
+    if (!names.insert(spec.pool.name).second)
+      problems.push_back({spec.line, "pool.name: found \"" + printable(spec.pool.name) + "\" a second time, expected a name of its own"});
+    if (!spec.path.empty() && !paths.insert(spec.path).second)
+      problems.push_back({spec.line, "pool.path: found \"" + printable(spec.path) + "\" a second time, expected a file of its own"});
+  }
+  if (pools.empty()) problems.push_back({0, "pool: found none, expected at least one [[pool]]"});
+  if (pools.size() > limits::kPoolsMax)
+    problems.push_back({0, "pool: found " + std::to_string(pools.size()) + ", expected at most " +
+                               std::to_string(limits::kPoolsMax)});
+}
+
+Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems) {
+  Config config;
+  parse_toml(text, problems, [&](ConfigTable root) {
+    if (auto table = root.table("daemon")) read_daemon(std::move(*table), config);
+    for (ConfigTable& table : root.tables("pool")) config.pools.push_back(read_pool(std::move(table)));
+    root.refuse_unknown();
+    check_pools(config.pools, problems);
+  });
+  if (config.socket_path.empty()) config.socket_path = default_runtime_dir() + "/marud.sock";
+  if (config.state_dir.empty()) config.state_dir = default_runtime_dir() + "/state";
+  return config;
+}
+
+Config read_config(const std::string& path, std::vector<ConfigProblem>& problems) {
+  constexpr size_t kConfigBytesMax = 1u << 20;
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  if (file) {
+    text.resize(kConfigBytesMax + 1);
+    file.read(text.data(), std::streamsize(text.size()));
+    text.resize(size_t(file.gcount()));
+  }
+  if (!file && !file.eof()) {
+    problems.push_back({0, "cannot read the file: " + std::string(std::strerror(errno))});
+    return {};
+  }
+  if (text.size() > kConfigBytesMax) {
+    problems.push_back({0, "the file has more than 1 MiB"});
+    return {};
+  }
+  return parse_config(text, problems);
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,67 @@
+// The configuration of marud: a TOML file, or what the command line says. Everything that is wrong in a file is reported at
+// once, each with its line, what was found and what is expected.
+//
+//   [daemon]
+//   socket = "/run/marud/marud.sock"     state_dir = "/run/marud/state"    log_level = "info"
+//   admin_group = "maru-admin"           adopt_grace_ms = 2000
+//
+//   [[pool]]
+//   name = "default"      backend = "memory"      size = "64GiB"     huge_pages = "try"    numa_node = 1
+//   page_bytes = "2MiB"   region_bytes = "256MiB" lanes = 256        pins = 16384          touch_entries = 4096
+//   key_inline_bytes = 128                        max_regions_per_instance = 0             checksums = false
+//   users = ["alice", 1000]                       groups = ["engines"]
+//
+//   [[pool]]
+//   name = "shared"       backend = "file"        path = "/mnt/pmem/pool"                  size = "1TiB"
+#pragma once
+
+#include "daemon/dax/memory_device.h"
+#include "daemon/log.h"
+#include "daemon/pool.h"
+
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace maru::daemon {
+
+enum class Backend : uint8_t { kMemory, kFile };
+
+struct PoolSpec {
+  PoolConfig pool;
+  Backend backend = Backend::kMemory;
+  std::string path;                  // file
+  uint64_t bytes = 0;                // 0: the size that the file has
+  HugePages huge_pages = HugePages::kTry;
+  std::optional<int> numa_node;      // memory
+  std::vector<uid_t> users;          // besides root and marud's own user, who always may
+  std::vector<gid_t> groups;
+  int line = 0;                      // in the file, 0 on the command line
+};
+
+struct Config {
+  std::string socket_path;
+  std::string state_dir;
+  LogLevel log_level = LogLevel::kInfo;
+  std::optional<gid_t> admin_group;  // besides root and marud's own user
+  uint32_t adopt_grace_ms = 2000;
+  std::vector<PoolSpec> pools;
+};
+
+struct ConfigProblem {
+  int line;          // 0: no line in particular
+  std::string text;  // "pool.page_bytes: found \"3KiB\", expected a power of two from 4 KiB to 4 MiB"
+};
+
+// $XDG_RUNTIME_DIR/marud, else /run/marud for root and /run/user/UID/marud for others.
+std::string default_runtime_dir();
+
+// Reads the text of a file. What is wrong is appended to `problems`; the result is usable only if there is nothing.
+Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems);
+Config read_config(const std::string& path, std::vector<ConfigProblem>& problems);
+
+// What must hold for pools wherever they were described: ranges, powers of two, names and paths that differ.
+void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
+
+}  // namespace maru::daemon

@@ -1,0 +1,190 @@
+#include "daemon/config_table.h"
+
+#include "daemon/size_text.h"
+
+#include <sstream>
+
+#define TOML_EXCEPTIONS 0
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
+
+namespace maru::daemon {
+
+// Never made: a toml::table behind another name.
+struct ConfigTable::Node {
+};
+
+namespace {
+
+const toml::table& toml_of(const ConfigTable::Node* node) { return *reinterpret_cast<const toml::table*>(node); }
+const ConfigTable::Node* node_of(const toml::table& table) { return reinterpret_cast<const ConfigTable::Node*>(&table); }
+
+int line_of(const toml::node& node) { return int(node.source().begin.line); }
+
+// The value as the file has it, short.
+std::string found(const toml::node& node) {
+  if (node.is_table()) return "a table";
+  if (node.is_array()) return "an array";
+  std::ostringstream out;
+  node.visit([&](const auto& value) {
+    if constexpr (toml::is_value<decltype(value)>) out << value;
+  });
+  std::string text = node.is_string() ? "\"" + *node.value<std::string>() + "\"" : out.str();
+  constexpr size_t kBytesMax = 80;
+  if (text.size() > kBytesMax) text = text.substr(0, kBytesMax) + "...";
+  return printable(text);
+}
+
+}  // namespace
+
+int ConfigTable::line() const { return line_of(toml_of(node_)); }
+bool ConfigTable::has(const char* key) const { return toml_of(node_).contains(key); }
+
+void ConfigTable::wrong(const char* key, const std::string& expected) {
+  const toml::node* node = toml_of(node_).get(key);
+  problems_->push_back({node ? line_of(*node) : line(),
+                        name_of(key) + ": found " + (node ? found(*node) : "nothing") + ", expected " + expected});
+}
+
+void ConfigTable::missing(const char* key, const std::string& expected) {
+  problems_->push_back({line(), name_of(key) + ": found nothing, expected " + expected});
+}
+
+std::optional<std::string> ConfigTable::text(const char* key) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return std::nullopt;
+  if (node->is_string() && !node->value<std::string>()->empty()) return node->value<std::string>();
+  wrong(key, "a text that is not empty");
+  return std::nullopt;
+}
+
+std::optional<std::string> ConfigTable::one_of(const char* key, std::initializer_list<const char*> choices) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return std::nullopt;
+  std::string expected;
+  for (const char* choice : choices) {
+    if (node->is_string() && *node->value<std::string>() == choice) return choice;
+    expected += std::string(expected.empty() ? "" : ", ") + "\"" + choice + "\"";
+  }
+  wrong(key, "one of " + expected);
+  return std::nullopt;
+}
+
+std::optional<int64_t> ConfigTable::integer(const char* key, int64_t least, int64_t most) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return std::nullopt;
+  if (node->is_integer()) {
+    const int64_t value = *node->value<int64_t>();
+    if (value >= least && value <= most) return value;
+  }
+  wrong(key, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  return std::nullopt;
+}
+
+std::optional<uint64_t> ConfigTable::size(const char* key) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return std::nullopt;
+  if (node->is_integer() && *node->value<int64_t>() > 0) return uint64_t(*node->value<int64_t>());
+  if (node->is_string())
+    if (auto bytes = parse_size(*node->value<std::string>()); bytes && *bytes > 0) return bytes;
+  wrong(key, "a size above zero, such as \"64KiB\", \"1GiB\" or a number of bytes");
+  return std::nullopt;
+}
+
+std::optional<bool> ConfigTable::boolean(const char* key) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return std::nullopt;
+  if (node->is_boolean()) return node->value<bool>();
+  wrong(key, "true or false");
+  return std::nullopt;
+}
+
+std::optional<uint32_t> ConfigTable::resolve_one(const void* value, const char* key, const char* expected,
+                                                 Resolve resolve) {
+  const toml::node& node = *static_cast<const toml::node*>(value);
+  if (node.is_integer()) {
+    const int64_t number = *node.value<int64_t>();
+    if (number >= 0 && number < int64_t(UINT32_MAX)) return uint32_t(number);
+  } else if (node.is_string()) {
+    if (auto number = resolve(*node.value<std::string>())) return number;
+  }
+  problems_->push_back({line_of(node), name_of(key) + ": found " + found(node) + ", expected " + expected});
+  return std::nullopt;
+}
+
+std::optional<uint32_t> ConfigTable::name_or_number(const char* key, const char* expected, Resolve resolve) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  return node ? resolve_one(node, key, expected, resolve) : std::nullopt;
+}
+
+std::vector<uint32_t> ConfigTable::names_or_numbers(const char* key, const char* expected, Resolve resolve) {
+  asked_.insert(key);
+  std::vector<uint32_t> out;
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return out;
+  const toml::array* array = node->as_array();
+  if (!array) {
+    wrong(key, std::string("an array of ") + expected);
+    return out;
+  }
+  for (const toml::node& element : *array)
+    if (auto number = resolve_one(&element, key, expected, resolve)) out.push_back(*number);
+  return out;
+}
+
+std::optional<ConfigTable> ConfigTable::table(const char* key) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return std::nullopt;
+  if (node->is_table()) return ConfigTable(name_of(key), node_of(*node->as_table()), problems_);
+  wrong(key, "a table, [" + name_of(key) + "]");
+  return std::nullopt;
+}
+
+std::vector<ConfigTable> ConfigTable::tables(const char* key) {
+  asked_.insert(key);
+  std::vector<ConfigTable> out;
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return out;
+  const toml::array* array = node->as_array();
+  if (!array) {
+    wrong(key, "an array of tables, [[" + name_of(key) + "]]");
+    return out;
+  }
+  for (const toml::node& element : *array) {
+    if (element.is_table()) {
+      out.emplace_back(name_of(key), node_of(*element.as_table()), problems_);
+    } else {
+      problems_->push_back({line_of(element), name_of(key) + ": found " + found(element) + ", expected a table"});
+    }
+  }
+  return out;
+}
+
+void ConfigTable::refuse_unknown() {
+  for (const auto& [key, node] : toml_of(node_)) {
+    if (asked_.contains(key.str())) continue;
+    std::string expected;
+    for (const std::string& known : asked_) expected += (expected.empty() ? "" : ", ") + known;
+    problems_->push_back({int(key.source().begin.line), name_of(printable(key.str())) +
+                                                            ": found an unknown key, expected one of: " + expected});
+  }
+}
+
+void parse_toml(std::string_view text, std::vector<ConfigProblem>& problems,
+                const std::function<void(ConfigTable)>& read) {
+  const toml::parse_result result = toml::parse(text);
+  if (!result) {
+    problems.push_back({int(result.error().source().begin.line), "not TOML: " + printable(result.error().description())});
+    return;
+  }
+  read(ConfigTable("", node_of(result.table()), &problems));
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,71 @@
+// The memory of a pool and the descriptor that clients map it through. What kind of memory it is (memfd, file, later a
+// DAX device through libdaxctl) is known under daemon/dax/ only.
+//
+// marud maps the control region and never the pages. The mapping is under a guard: a file can be truncated by whoever may
+// write it, and a huge page may be missing at first touch; both arrive as SIGBUS. The guard then puts zeroed private memory
+// in the place of the whole mapping and marks the device as lost. Code that was reading goes on with zeros, which is no
+// worse than any other content a client could have written, and the caller asks is_lost() after each call into the pool
+// and fences the pool. Nothing is unwound, so no destructor is skipped.
+#pragma once
+
+#include "daemon/dax/fault_guard.h"
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/mapping.h"
+#include "libmaru/base/result.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace maru::daemon {
+
+// What says that two descriptors are the same memory, for the state file.
+struct DeviceIdentity {
+  uint64_t device = 0;   // st_dev
+  uint64_t inode = 0;    // st_ino
+  uint32_t seals = 0;    // F_GET_SEALS; 0 when it is no memfd
+  uint64_t bytes = 0;
+  friend bool operator==(const DeviceIdentity&, const DeviceIdentity&) = default;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  virtual std::string_view kind() const = 0;           // "memory", "file"
+  const std::string& name() const { return name_; }    // for people: "memory (huge pages)", "/dev/shm/pool"
+  // The descriptor that clients get. It carries no lock of marud's: a client that outlives marud must not keep the next
+  // marud out.
+  int fd() const { return fd_.get(); }
+  uint64_t bytes() const { return identity_.bytes; }
+  uint64_t map_alignment() const { return map_alignment_; }  // mappings start and end on a multiple of this
+  const DeviceIdentity& identity() const { return identity_; }
+
+  // Maps the first `bytes` bytes for marud, in place of what was mapped before: adopting maps the header first and the whole
+  // control region once its size is known. Spans from control() end here.
+  Result<void> map_control(uint64_t bytes);
+  std::span<std::byte> control() const { return {control_.data(), control_bytes_}; }
+
+  // The memory behind the control mapping went away. The pool must be fenced.
+  bool is_lost() const { return guard_.has_fired(); }
+
+ protected:
+  Device() = default;
+
+  std::string name_;
+  FileDescriptor fd_;
+  DeviceIdentity identity_;
+  uint64_t map_alignment_ = 4096;
+  bool advise_huge_ = false;       // ask for huge pages behind ordinary mappings
+
+ private:
+  Mapping control_;
+  uint64_t control_bytes_ = 0;     // as asked for; the mapping is rounded up
+  FaultGuard guard_;               // declared after the mapping: stops guarding before it is unmapped
+};
+
+}  // namespace maru::daemon

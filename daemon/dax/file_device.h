@@ -1,0 +1,34 @@
+// A pool in a file: tmpfs, hugetlbfs, a regular file, or a file on a DAX file system. The file belongs to marud: it is
+// locked before the first write, must be owned by marud's user, and foreign content is refused instead of overwritten.
+#pragma once
+
+#include "daemon/dax/device.h"
+
+#include <memory>
+#include <string>
+
+namespace maru::daemon {
+
+class FileDevice final : public Device {
+ public:
+  enum class Content : uint8_t {
+    kBlank,    // created now, or its first page is all zeros: may be formatted
+    kPool,     // begins as a control region does: may be adopted
+  };
+
+  // Opens the file, or creates it with `bytes` bytes when it is absent. An existing file must have exactly `bytes` bytes;
+  // 0 accepts the size that it has.
+  static Result<std::unique_ptr<FileDevice>> open(const std::string& path, uint64_t bytes);
+
+  std::string_view kind() const override { return "file"; }
+  Content content() const { return content_; }
+
+ private:
+  FileDevice() = default;
+
+  // Holds the lock. Apart from fd(), because a lock of an open file description lives as long as any copy of it.
+  FileDescriptor lock_;
+  Content content_ = Content::kBlank;
+};
+
+}  // namespace maru::daemon

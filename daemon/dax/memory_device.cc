@@ -1,0 +1,114 @@
+#include "daemon/dax/memory_device.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <numaif.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <vector>
+
+namespace maru::daemon {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr long kHugetlbfsMagic = 0x958458f6;
+constexpr uint64_t kHugePageBytes = 2ull << 20;
+// MFD_HUGE_2MB, which glibc does not name: the logarithm of the size in the bits from MFD_HUGE_SHIFT on.
+constexpr unsigned kMemfdHuge2Mib = 21u << 26;
+
+uint64_t round_up(uint64_t bytes, uint64_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+// Mapping a hugetlb file reserves its pages, and the reservation stays with the file: this is where the machine says
+// whether it has them, instead of a SIGBUS in some client later.
+bool reserve_huge_pages(int fd, uint64_t bytes) {
+  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return false;
+  ::munmap(address, bytes);
+  return true;
+}
+
+// The policy of shared memory belongs to the file, so that it holds in every process that maps it.
+Result<void> bind_to_node(int fd, uint64_t bytes, int node) {
+  void* address = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (address == MAP_FAILED) return failure(errno, "map the pool to place it on NUMA node " + std::to_string(node));
+  std::vector<unsigned long> mask(size_t(node) / (8 * sizeof(unsigned long)) + 1, 0);
+  mask[size_t(node) / (8 * sizeof(unsigned long))] |= 1ul << (size_t(node) % (8 * sizeof(unsigned long)));
+  const long bound = ::mbind(address, bytes, MPOL_BIND, mask.data(), mask.size() * 8 * sizeof(unsigned long) + 1, 0);
+  const int code = errno;
+  ::munmap(address, bytes);
+  if (bound != 0) return failure(code, "place the pool on NUMA node " + std::to_string(node));
+  return {};
+}
+
+Result<DeviceIdentity> identify(int fd, const std::string& name) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) return failure(errno, "read the seals of " + name);
+  struct stat status = {};
+  if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + name);
+  return DeviceIdentity{status.st_dev, status.st_ino, uint32_t(seals), uint64_t(status.st_size)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> MemoryDevice::create(const std::string& pool, uint64_t bytes, HugePages huge_pages,
+                                                     std::optional<int> numa_node) {
+  auto device = std::unique_ptr<MemoryDevice>(new MemoryDevice);
+  const std::string label = "marud:" + pool;
+  if (huge_pages != HugePages::kNever) {
+    const uint64_t rounded = round_up(bytes, kHugePageBytes);
+    FileDescriptor fd(::memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kMemfdHuge2Mib));
+    int code = errno;
+    if (fd.is_open() && ::ftruncate(fd.get(), off_t(rounded)) == 0 && reserve_huge_pages(fd.get(), rounded)) {
+      device->fd_ = std::move(fd);
+      device->name_ = "memory (huge pages)";
+      device->map_alignment_ = kHugePageBytes;
+      bytes = rounded;
+    } else if (huge_pages == HugePages::kRequire) {
+      if (fd.is_open()) code = errno;
+      return failure(code, "take " + std::to_string(rounded / kHugePageBytes) +
+                               " huge pages of 2 MiB for pool \"" + pool + "\" (see /proc/sys/vm/nr_hugepages)");
+    }
+  }
+  if (!device->fd_.is_open()) {
+    bytes = round_up(bytes, uint64_t(::sysconf(_SC_PAGESIZE)));
+    device->fd_.reset(::memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!device->fd_.is_open()) return failure(errno, "create memory for pool \"" + pool + "\"");
+    if (::ftruncate(device->fd_.get(), off_t(bytes)) != 0)
+      return failure(errno, "size the memory of pool \"" + pool + "\" to " + std::to_string(bytes) + " bytes");
+    device->name_ = "memory";
+    device->map_alignment_ = uint64_t(::sysconf(_SC_PAGESIZE));
+    device->advise_huge_ = huge_pages == HugePages::kTry;
+  }
+  if (numa_node) {
+    auto bound = bind_to_node(device->fd_.get(), bytes, *numa_node);
+    if (!bound) return tl::unexpected(bound.error());
+  }
+  if (::fcntl(device->fd_.get(), F_ADD_SEALS, kSeals) != 0)
+    return failure(errno, "seal the memory of pool \"" + pool + "\"");
+  auto identity = identify(device->fd_.get(), device->name_);
+  if (!identity) return tl::unexpected(identity.error());
+  device->identity_ = *identity;
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+Result<std::unique_ptr<Device>> MemoryDevice::adopt(FileDescriptor fd, const DeviceIdentity& expected) {
+  auto identity = identify(fd.get(), "the memory that was handed back");
+  if (!identity) return tl::unexpected(identity.error());
+  if ((identity->seals & kSeals) != kSeals) return failure(EPERM, "accept memory that is not sealed");
+  if (*identity != expected) return failure(ESTALE, "accept memory that is not the pool's");
+  const int mode = ::fcntl(fd.get(), F_GETFL);
+  if (mode < 0 || (mode & O_ACCMODE) != O_RDWR) return failure(EBADF, "accept memory that cannot be written");
+  struct statfs file_system = {};
+  if (::fstatfs(fd.get(), &file_system) != 0) return failure(errno, "inspect the memory that was handed back");
+  auto device = std::unique_ptr<MemoryDevice>(new MemoryDevice);
+  const bool huge = file_system.f_type == kHugetlbfsMagic;
+  device->map_alignment_ = huge ? uint64_t(file_system.f_bsize) : uint64_t(::sysconf(_SC_PAGESIZE));
+  device->advise_huge_ = !huge;
+  device->name_ = huge ? "memory (huge pages)" : "memory";
+  device->fd_ = std::move(fd);
+  device->identity_ = *identity;
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+}  // namespace maru::daemon

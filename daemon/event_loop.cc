@@ -1,0 +1,141 @@
+#include "daemon/event_loop.h"
+
+#include "daemon/log.h"
+#include "libmaru/base/check.h"
+
+#include <cerrno>
+#include <liburing.h>
+#include <poll.h>
+
+namespace maru::daemon {
+namespace {
+
+constexpr unsigned kSubmissionEntries = 1024;
+constexpr unsigned kCompletionEntries = 16384;  // one receive and one send of every connection, and every lane's pidfd
+constexpr uint64_t kIdMask = (1ull << 56) - 1;
+
+uint64_t token(EventKind kind, uint64_t id) { return uint64_t(kind) << 56 | (id & kIdMask); }
+
+}  // namespace
+
+struct EventLoop::Ring {
+  io_uring uring = {};
+  bool is_open = false;
+
+  ~Ring() {
+    if (is_open) io_uring_queue_exit(&uring);
+  }
+
+  io_uring_sqe* next_entry() {
+    io_uring_sqe* entry = io_uring_get_sqe(&uring);
+    if (entry) return entry;
+    io_uring_submit(&uring);  // never blocks; it only hands over what is queued
+    entry = io_uring_get_sqe(&uring);
+    MARU_CHECK(entry, "the kernel took everything that was queued, so that there is room");
+    return entry;
+  }
+};
+
+EventLoop::EventLoop(std::unique_ptr<Ring> ring) : ring_(std::move(ring)) { events_.reserve(kEventsMax); }
+EventLoop::~EventLoop() = default;
+
+Result<std::unique_ptr<EventLoop>> EventLoop::create() {
+  // Best first: with deferred task work completions are made while this thread waits, and interrupt nothing. Linux 6.1
+  // has both; what is refused is left out.
+  constexpr unsigned kModes[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN, 0};
+  auto ring = std::make_unique<Ring>();
+  int code = 0;
+  for (unsigned mode : kModes) {
+    io_uring_params parameters = {};
+    parameters.flags = mode | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
+    parameters.cq_entries = kCompletionEntries;
+    code = -io_uring_queue_init_params(kSubmissionEntries, &ring->uring, &parameters);
+    if (code == 0) {
+      ring->is_open = true;
+      if ((parameters.features & IORING_FEAT_NODROP) == 0 || (parameters.features & IORING_FEAT_EXT_ARG) == 0)
+        return failure(ENOSYS, "use io_uring of this kernel: Linux 5.19 or newer is needed");
+      log_debug("io_uring is ready (setup flags {:#x}, features {:#x})", mode, unsigned(parameters.features));
+      break;
+    }
+    if (code != EINVAL) break;
+  }
+  if (code == EPERM || code == EACCES)
+    return failure(code, "create an io_uring (see /proc/sys/kernel/io_uring_disabled and the container's seccomp filter)");
+  if (code != 0) return failure(code, "create an io_uring");
+
+  std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(io_uring_get_probe_ring(&ring->uring),
+                                                                        io_uring_free_probe);
+  for (int operation : {IORING_OP_ACCEPT, IORING_OP_RECVMSG, IORING_OP_SENDMSG, IORING_OP_POLL_ADD, IORING_OP_CLOSE,
+                        IORING_OP_ASYNC_CANCEL})
+    if (!probe || !io_uring_opcode_supported(probe.get(), operation))
+      return failure(ENOSYS, "use io_uring: this kernel lacks operation " + std::to_string(operation));
+  return std::unique_ptr<EventLoop>(new EventLoop(std::move(ring)));
+}
+
+void EventLoop::accept(int listener) {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_multishot_accept(entry, listener, nullptr, nullptr, SOCK_CLOEXEC);
+  io_uring_sqe_set_data64(entry, token(EventKind::kAccept, 0));
+}
+
+void EventLoop::receive(uint64_t id, int fd, msghdr* message) {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_recvmsg(entry, fd, message, MSG_CMSG_CLOEXEC);
+  io_uring_sqe_set_data64(entry, token(EventKind::kReceive, id));
+}
+
+void EventLoop::send(uint64_t id, int fd, msghdr* message) {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_sendmsg(entry, fd, message, MSG_NOSIGNAL);
+  io_uring_sqe_set_data64(entry, token(EventKind::kSend, id));
+}
+
+void EventLoop::watch_process(uint64_t id, int pidfd) {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_poll_add(entry, pidfd, POLLIN);
+  io_uring_sqe_set_data64(entry, token(EventKind::kProcess, id));
+}
+
+void EventLoop::watch_signals(int fd) {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_poll_add(entry, fd, POLLIN);
+  io_uring_sqe_set_data64(entry, token(EventKind::kSignal, 0));
+}
+
+void EventLoop::cancel(EventKind kind, uint64_t id) {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_cancel64(entry, token(kind, id), 0);
+  io_uring_sqe_set_data64(entry, token(EventKind::kNone, 0));
+}
+
+void EventLoop::close_aside(int fd) {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_close(entry, fd);
+  entry->flags |= IOSQE_ASYNC;
+  io_uring_sqe_set_data64(entry, token(EventKind::kClose, 0));
+}
+
+Result<const std::vector<Event>*> EventLoop::wait(uint64_t timeout_ms) {
+  events_.clear();
+  io_uring_cqe* first = nullptr;
+  __kernel_timespec timeout = {};
+  timeout.tv_sec = int64_t(timeout_ms / 1000);
+  timeout.tv_nsec = int64_t(timeout_ms % 1000) * 1'000'000;
+  const int waited = io_uring_submit_and_wait_timeout(&ring_->uring, &first, 1, &timeout, nullptr);
+  if (waited < 0 && waited != -ETIME && waited != -EINTR && waited != -EAGAIN && waited != -EBUSY)
+    return failure(-waited, "wait for events");
+  unsigned head = 0, seen = 0;
+  io_uring_cqe* completion = nullptr;
+  io_uring_for_each_cqe(&ring_->uring, head, completion) {
+    if (seen == kEventsMax) break;
+    ++seen;
+    const EventKind kind = EventKind(completion->user_data >> 56);
+    if (kind == EventKind::kNone || kind == EventKind::kClose) continue;
+    events_.push_back({kind, completion->user_data & kIdMask, completion->res,
+                       (completion->flags & IORING_CQE_F_MORE) != 0});
+  }
+  io_uring_cq_advance(&ring_->uring, seen);
+  return &events_;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,66 @@
+// The one io_uring of marud. Completions only become events; what they mean is decided elsewhere, at the pace of the
+// deciding thread, a bounded number of them a turn.
+//
+// Every operation carries a kind and a number chosen by the caller (a connection, a lane watch), never a pointer: a
+// completion that arrives after its owner is gone finds nobody and does no harm. Memory that an operation uses (msghdr,
+// buffers) must stay until its completion has been seen.
+#pragma once
+
+#include "libmaru/base/result.h"
+
+#include <cstdint>
+#include <memory>
+#include <sys/socket.h>
+#include <vector>
+
+namespace maru::daemon {
+
+enum class EventKind : uint8_t {
+  kNone = 0,
+  kAccept,    // result: a connection
+  kReceive,   // result: bytes of the packet
+  kSend,      // result: bytes sent
+  kProcess,   // a pidfd became readable: the process ended
+  kSignal,    // the signal descriptor is readable
+  kClose,     // nobody waits for it
+};
+
+struct Event {
+  EventKind kind;
+  uint64_t id;      // as given, 56 bits
+  int result;       // or -errno
+  bool continues;   // the operation goes on and will complete again
+};
+
+class EventLoop {
+ public:
+  static Result<std::unique_ptr<EventLoop>> create();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+  ~EventLoop();
+
+  void accept(int listener);
+  void receive(uint64_t id, int fd, msghdr* message);
+  void send(uint64_t id, int fd, msghdr* message);
+  void watch_process(uint64_t id, int pidfd);
+  void watch_signals(int fd);
+  // Ends an operation; its completion still comes.
+  void cancel(EventKind kind, uint64_t id);
+  // Closes a descriptor that a client gave us, or that may hold such ones, on a thread of the kernel: closing what
+  // belongs to another process can take as long as that process likes.
+  void close_aside(int fd);
+
+  // Submits what was asked for, waits until something completes or the time is over, and returns at most kEventsMax
+  // events. The vector is valid until the next call.
+  Result<const std::vector<Event>*> wait(uint64_t timeout_ms);
+
+  static constexpr size_t kEventsMax = 256;
+
+ private:
+  struct Ring;
+  explicit EventLoop(std::unique_ptr<Ring> ring);
+  std::unique_ptr<Ring> ring_;
+  std::vector<Event> events_;
+};
+
+}  // namespace maru::daemon

@@ -1,0 +1,126 @@
+#include "daemon/hosted_pool.h"
+
+#include "daemon/dax/file_device.h"
+#include "daemon/dax/memory_device.h"
+#include "daemon/notify.h"
+#include "daemon/size_text.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace maru::daemon {
+
+Result<std::unique_ptr<HostedPool>> HostedPool::start(const PoolSpec& spec, const StateDirectory& state,
+                                                      std::map<std::string, FileDescriptor>& stored,
+                                                      uint64_t now_ms) {
+  auto hosted = std::unique_ptr<HostedPool>(new HostedPool(spec, state));
+  auto started = spec.backend == Backend::kFile ? hosted->start_file(now_ms) : hosted->start_memory(stored, now_ms);
+  if (!started) return failure(started.error().code, "pool \"" + spec.pool.name + "\": " + started.error().doing);
+  return hosted;
+}
+
+void HostedPool::set_access(const PoolSpec& reread) {
+  spec_.users = reread.users;
+  spec_.groups = reread.groups;
+}
+
+Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
+  if (!pool) return tl::unexpected(pool.error());
+  pool_ = std::move(*pool);
+  condition_ = Condition::kServing;
+  const format::Parameters& parameters = pool_->header().parameters;
+  log_info("pool \"{}\" serves {} of {} in pages of {}, epoch {}, uuid {}", name(), size_text(parameters.pool_bytes),
+           pool_->device().name(), size_text(parameters.page_bytes), pool_->epoch(), uuid_text(pool_->header().uuid));
+  if (spec_.pool.page_bytes != 0 && spec_.pool.page_bytes != parameters.page_bytes)
+    log_warning("pool \"{}\" keeps its pages of {}: it was formatted with them; the configured {} are for a new pool",
+                name(), size_text(parameters.page_bytes), size_text(spec_.pool.page_bytes));
+  fence_if_lost();
+  return {};
+}
+
+Result<void> HostedPool::remember() {
+  const Device& device = pool_->device();
+  PoolRecord record = {name(), {}, device.identity(), current_boot_id()};
+  std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
+  auto saved = state_.save(record);
+  if (!saved) return saved;
+  is_stored_ = notify("FDSTORE=1\nFDNAME=" + stored_name(), device.fd());
+  return {};
+}
+
+Result<void> HostedPool::start_file(uint64_t now_ms) {
+  auto device = FileDevice::open(spec_.path, spec_.bytes);
+  if (!device) return tl::unexpected(device.error());
+  if ((*device)->content() == FileDevice::Content::kBlank) {
+    log_info("pool \"{}\" is new: {} is formatted", name(), spec_.path);
+    return serve(Pool::format(spec_.pool, std::move(*device), now_ms));
+  }
+  return serve(Pool::adopt(spec_.pool, std::move(*device), now_ms));
+}
+
+Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms) {
+  auto record = state_.load(name());
+  if (!record) {
+    log_warning("pool \"{}\" begins anew: {}", name(), record.error().text());
+  } else if (*record && (*record)->boot_id != current_boot_id()) {
+    log_info("pool \"{}\" begins anew: its memory was lost with the last boot", name());
+  } else {
+    record_ = *record;
+  }
+  if (auto found = stored.find(stored_name()); found != stored.end()) {
+    FileDescriptor fd = std::move(found->second);
+    stored.erase(found);
+    if (record_) {
+      auto accepted = accept_memory(std::move(fd), now_ms);
+      if (accepted) return {};
+      log_warning("pool \"{}\": what the service manager kept is refused: {}", name(), accepted.error().text());
+    }
+    notify("FDSTOREREMOVE=1\nFDNAME=" + stored_name());
+  }
+  if (record_) {
+    log_info("pool \"{}\" waits for a client to hand its memory back (marud was restarted)", name());
+    return {};
+  }
+  return begin_anew(now_ms);
+}
+
+Result<void> HostedPool::accept_memory(FileDescriptor fd, uint64_t now_ms) {
+  auto device = MemoryDevice::adopt(std::move(fd), record_->device);
+  if (!device) return tl::unexpected(device.error());
+  auto pool = Pool::adopt(spec_.pool, std::move(*device), now_ms);
+  if (!pool) return tl::unexpected(pool.error());
+  if (std::memcmp((*pool)->header().uuid, record_->uuid.data(), record_->uuid.size()) != 0)
+    return failure(ESTALE, "accept memory that holds another pool");
+  auto served = serve(std::move(pool));
+  if (!served) return served;
+  record_.reset();
+  return remember();
+}
+
+Result<void> HostedPool::begin_anew(uint64_t now_ms) {
+  if (record_) log_warning("pool \"{}\" begins anew: nobody handed its memory back, its blocks are lost", name());
+  record_.reset();
+  state_.remove(name());
+  auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa_node);
+  if (!device) return tl::unexpected(device.error());
+  auto served = serve(Pool::format(spec_.pool, std::move(*device), now_ms));
+  if (!served) return served;
+  return remember();
+}
+
+bool HostedPool::fence_if_lost() {
+  if (condition_ != Condition::kServing || !pool_->device().is_lost()) return false;
+  condition_ = Condition::kFenced;
+  fenced_because_ = "its memory went away (" + pool_->device().name() + " was truncated, or the machine ran out of it)";
+  log_error("pool \"{}\" is fenced: {}; its clients are dropped and it takes no new ones", name(), fenced_because_);
+  return true;
+}
+
+void HostedPool::stop(bool is_held) {
+  if (condition_ == Condition::kServing) pool_->close();
+  if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting || is_held || is_stored_) return;
+  state_.remove(name());
+  log_info("pool \"{}\" ends with marud: no client holds its memory", name());
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,68 @@
+#include "daemon/listener.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace maru::daemon {
+
+Result<void> make_directory(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return {};
+    return failure(ENOTDIR, "use " + path);
+  }
+  const size_t slash = path.find_last_of('/');
+  if (slash != std::string::npos && slash > 0) {
+    auto parent = make_directory(path.substr(0, slash));
+    if (!parent) return parent;
+  }
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return failure(errno, "create the directory " + path);
+  return {};
+}
+
+Result<Listener> Listener::open(const std::string& path, bool for_everybody) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.front() != '/' || path.size() >= sizeof(address.sun_path))
+    return failure(EINVAL, "listen on \"" + path + "\" (an absolute path of at most " +
+                               std::to_string(sizeof(address.sun_path) - 1) + " bytes)");
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  auto directory = make_directory(path.substr(0, std::max<size_t>(1, path.find_last_of('/'))));
+  if (!directory) return tl::unexpected(directory.error());
+
+  Listener listener;
+  const std::string lock_path = path + ".lock";
+  listener.lock_.reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!listener.lock_.is_open()) return failure(errno, "open " + lock_path);
+  if (::flock(listener.lock_.get(), LOCK_EX | LOCK_NB) != 0)
+    return failure(errno == EWOULDBLOCK ? EADDRINUSE : errno, "listen on " + path + " (another marud does)");
+
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) == 0) {
+    if (!S_ISSOCK(status.st_mode)) return failure(EEXIST, "listen on " + path + " (it is something else than a socket)");
+    if (::unlink(path.c_str()) != 0) return failure(errno, "remove the old socket " + path);
+  }
+  listener.socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!listener.socket_.is_open()) return failure(errno, "create a socket");
+  const mode_t before = ::umask(for_everybody ? 0111 : 0177);
+  const int bound = ::bind(listener.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const int code = errno;
+  ::umask(before);
+  if (bound != 0) return failure(code, "bind " + path);
+  listener.path_ = path;
+  if (::listen(listener.socket_.get(), SOMAXCONN) != 0) return failure(errno, "listen on " + path);
+  return listener;
+}
+
+Listener::~Listener() {
+  // A moved-from listener has no lock and owns nothing. The lock file stays: removing it would race with the next marud.
+  if (lock_.is_open() && !path_.empty()) ::unlink(path_.c_str());
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,32 @@
+// The socket that clients connect to. One marud per path: a lock file beside the socket says who has it, so that a socket
+// left by a marud that was killed can be replaced without guessing.
+#pragma once
+
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/result.h"
+
+#include <string>
+
+namespace maru::daemon {
+
+// Creates the directories down to `path` that are missing, for marud's user alone.
+Result<void> make_directory(const std::string& path);
+
+class Listener {
+ public:
+  // `for_everybody`: other users may connect; what they may do is decided by their credentials.
+  static Result<Listener> open(const std::string& path, bool for_everybody);
+  Listener(Listener&&) = default;
+  Listener& operator=(Listener&&) = delete;
+  ~Listener();  // removes the socket
+
+  int fd() const { return socket_.get(); }
+
+ private:
+  Listener() = default;
+  std::string path_;
+  FileDescriptor lock_;
+  FileDescriptor socket_;
+};
+
+}  // namespace maru::daemon

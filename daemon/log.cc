@@ -1,0 +1,69 @@
+#include "daemon/log.h"
+
+#include <cstdlib>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+// The journal names its stream in $JOURNAL_STREAM as "device:inode"; a redirected standard error is another one.
+bool writes_to_journal() {
+  const char* stream = std::getenv("JOURNAL_STREAM");
+  struct stat status = {};
+  if (!stream || ::fstat(STDERR_FILENO, &status) != 0) return false;
+  return std::string_view(stream) == fmt::format("{}:{}", uint64_t(status.st_dev), uint64_t(status.st_ino));
+}
+
+std::shared_ptr<spdlog::logger>& logger() {
+  static std::shared_ptr<spdlog::logger> instance;
+  return instance;
+}
+
+}  // namespace
+
+std::optional<LogLevel> log_level_from(std::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return std::nullopt;
+}
+
+void log_start(LogLevel level) {
+  logger() = ::isatty(STDERR_FILENO) ? spdlog::stderr_color_st("marud") : spdlog::stderr_logger_st("marud");
+  logger()->set_pattern(writes_to_journal() ? "%l: %v" : "%Y-%m-%d %H:%M:%S.%e marud[%P] %^%l%$: %v");
+  logger()->flush_on(spdlog::level::debug);
+  log_set_level(level);
+}
+
+void log_set_level(LogLevel level) {
+  if (logger()) logger()->set_level(to_spdlog(level));
+}
+
+void log_write(LogLevel level, std::string_view line) {
+  if (logger()) logger()->log(to_spdlog(level), "{}", line);
+}
+
+std::string printable(std::string_view text) {
+  constexpr size_t kBytesMax = 256;
+  std::string out(text.substr(0, kBytesMax));
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return out;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,41 @@
+// What marud says: one line per decision, with who and the consequence. Writes to standard error; under systemd's journal
+// without a time of its own.
+#pragma once
+
+#include <fmt/core.h>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace maru::daemon {
+
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+
+// "debug", "info", "warning" or "error".
+std::optional<LogLevel> log_level_from(std::string_view name);
+
+void log_start(LogLevel level);
+void log_set_level(LogLevel level);
+void log_write(LogLevel level, std::string_view line);
+
+// Text that came from outside, fit for one line of a log: control characters become '?', and it is cut.
+std::string printable(std::string_view text);
+
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  log_write(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_write(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log_write(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log_write(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace maru::daemon

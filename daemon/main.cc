@@ -1,0 +1,121 @@
+// marud, from top to bottom.
+#include "daemon/config.h"
+#include "daemon/dax/fault_guard.h"
+#include "daemon/event_loop.h"
+#include "daemon/hosted_pool.h"
+#include "daemon/listener.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/options.h"
+#include "daemon/server.h"
+#include "daemon/version.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+
+namespace maru::daemon {
+namespace {
+
+void print_problems(const std::string& file, const std::vector<ConfigProblem>& problems) {
+  for (const ConfigProblem& problem : problems) {
+    if (problem.line > 0)
+      std::fprintf(stderr, "%s:%d: %s\n", file.c_str(), problem.line, problem.text.c_str());
+    else
+      std::fprintf(stderr, "%s: %s\n", file.c_str(), problem.text.c_str());
+  }
+}
+
+// Signals arrive as events of the loop; a client that closes its end must not end marud.
+Result<FileDescriptor> take_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  if (::sigprocmask(SIG_BLOCK, &signals, nullptr) != 0) return failure(errno, "block signals");
+  FileDescriptor fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd.is_open()) return failure(errno, "watch signals");
+  return fd;
+}
+
+// A connection, a pidfd of its process and one of its lane, for as many clients as there may be.
+void allow_many_descriptors() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+bool others_may_connect(const Config& config) {
+  return config.admin_group || std::any_of(config.pools.begin(), config.pools.end(), [](const PoolSpec& spec) {
+           return !spec.users.empty() || !spec.groups.empty();
+         });
+}
+
+Result<void> serve(Config& config, const Options& options) {
+  allow_many_descriptors();
+  FaultGuard::install();
+  auto signals = take_signals();
+  if (!signals) return tl::unexpected(signals.error());
+  auto loop = EventLoop::create();
+  if (!loop) return tl::unexpected(loop.error());
+
+  // From here on nobody else listens on this socket, and so nobody else serves these pools from this state directory.
+  auto listener = Listener::open(config.socket_path, others_may_connect(config));
+  if (!listener) return tl::unexpected(listener.error());
+  auto stored = take_stored_descriptors();
+  const StateDirectory state(config.state_dir);
+
+  // From here on every pool serves, or waits for its memory.
+  HostedPools pools;
+  for (const PoolSpec& spec : config.pools) {
+    auto hosted = HostedPool::start(spec, state, stored, uint64_t(std::time(nullptr)) * 1000);
+    if (!hosted) return tl::unexpected(hosted.error());
+    pools.push_back(std::move(*hosted));
+  }
+
+  const auto reread = [&]() -> std::optional<Config> {
+    std::vector<ConfigProblem> problems;
+    Config fresh = effective_config(options, problems);
+    for (const ConfigProblem& problem : problems)
+      log_error("the configuration stays as it is: line {}: {}", problem.line, problem.text);
+    return problems.empty() ? std::optional(std::move(fresh)) : std::nullopt;
+  };
+  Server server(config, pools, std::move(*loop), *listener, std::move(*signals), reread);
+  log_info("marud {} listens on {}", kVersionText, config.socket_path);
+  auto served = server.run();
+
+  // From here on no request is answered; clients keep their memory.
+  server.stop();
+  return served;
+}
+
+int run(int count, char** arguments) {
+  std::vector<std::string> mistakes;
+  const Options options = parse_options(count, arguments, mistakes);
+  for (const std::string& mistake : mistakes) std::fprintf(stderr, "marud: %s\n", mistake.c_str());
+  if (!mistakes.empty()) return 2;
+  if (options.action == Options::Action::kHelp) return std::fputs(kHelpText, stdout) < 0;
+  if (options.action == Options::Action::kVersion) return std::printf("marud %s\n", kVersionText) < 0;
+
+  std::vector<ConfigProblem> problems;
+  Config config = effective_config(options, problems);
+  print_problems(options.config_path.value_or("command line"), problems);
+  if (!problems.empty()) return 1;
+  if (options.action == Options::Action::kCheckConfig) return std::puts("OK") < 0;
+
+  // From here on the configuration is known to be good.
+  log_start(config.log_level);
+  auto served = serve(config, options);
+  if (served) return 0;
+  log_error("marud stops: {}", served.error().text());
+  return 1;
+}
+
+}  // namespace
+}  // namespace maru::daemon
+
+int main(int count, char** arguments) { return maru::daemon::run(count, arguments); }

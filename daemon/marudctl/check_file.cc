@@ -1,0 +1,77 @@
+// The auditor over a file, without marud: nothing is written, not even by accident, because nothing is mapped for writing.
+#include "daemon/marudctl/commands.h"
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/mapping.h"
+#include "libmaru/shm/audit.h"
+#include "libmaru/shm/control_region.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+
+namespace maru::marudctl {
+namespace {
+
+int refuse(const std::string& path, const std::string& why) {
+  std::fprintf(stderr, "marudctl: %s: %s\n", path.c_str(), why.c_str());
+  return kExitRefused;
+}
+
+class Findings final : public shm::FindingSink {
+ public:
+  void found(const shm::Finding& finding) override {
+    rows.push_back({{"invariant", shm::invariant_info(finding.invariant).name},
+                    {"index", finding.index},
+                    {"slot", finding.slot},
+                    {"words", {finding.words[0], finding.words[1], finding.words[2]}}});
+  }
+  nlohmann::json rows = nlohmann::json::array();
+};
+
+void print_findings(const nlohmann::json& rows) {
+  for (const auto& row : rows) {
+    const auto& words = row["words"];
+    std::printf("%s  index %llu  slot %u  words %#llx %#llx %#llx\n", row["invariant"].get<std::string>().c_str(),
+                row["index"].get<unsigned long long>(), row["slot"].get<unsigned>(),
+                words[0].get<unsigned long long>(), words[1].get<unsigned long long>(),
+                words[2].get<unsigned long long>());
+  }
+}
+
+}  // namespace
+
+int check_file(const std::string& path, bool json) {
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status = {};
+  if (!fd.is_open() || ::fstat(fd.get(), &status) != 0) return refuse(path, std::strerror(errno));
+  const uint64_t bytes = uint64_t(status.st_size);
+  if (bytes < sizeof(format::Header)) return refuse(path, "too short for a pool");
+  format::Header header;
+  if (::pread(fd.get(), &header, sizeof(header), 0) != ssize_t(sizeof(header))) return refuse(path, std::strerror(errno));
+  shm::Layout layout;
+  if (const char* wrong = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(path, wrong);
+  auto mapped = Mapping::map_shared(fd.get(), 0, layout.control_bytes, PROT_READ);
+  if (!mapped) return refuse(path, mapped.error().text());
+  shm::ControlRegion region;
+  if (const char* wrong = shm::ControlRegion::attach(mapped->bytes(), bytes, &region)) return refuse(path, wrong);
+
+  // Nobody works on a file that is looked at: everything that was unfinished when the last process left counts.
+  std::vector<uint64_t> scratch(shm::audit_scratch_bytes(region) / sizeof(uint64_t) + 1);
+  Findings findings;
+  shm::AuditRequest request;
+  request.mode = shm::AuditMode::kExact;
+  const shm::AuditReport report = shm::audit(region, request, std::as_writable_bytes(std::span(scratch)), findings);
+  if (json) {
+    const nlohmann::json reply = {{"file", path}, {"findings", report.findings}, {"violations", findings.rows}};
+    std::printf("%s\n", reply.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  } else {
+    print_findings(findings.rows);
+    std::printf("%llu violations in %s\n", static_cast<unsigned long long>(report.findings), path.c_str());
+  }
+  return report.findings == 0 ? kExitDone : kExitViolations;
+}
+
+}  // namespace maru::marudctl

@@ -1,0 +1,49 @@
+// The commands of marudctl: each is one function in one table.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace maru::marudctl {
+
+enum ExitStatus : int {
+  kExitDone = 0,
+  kExitRefused = 1,       // marud said no, or what was asked for is not there
+  kExitUsage = 2,         // the command line is wrong
+  kExitUnreachable = 3,   // no marud, or it does not answer
+  kExitViolations = 4,    // check found damage
+};
+
+struct Arguments {
+  std::string socket_path;
+  std::optional<std::string> pool;
+  bool json = false;
+  uint32_t timeout_ms = 10'000;
+  // Of one command or the other; the table says which it takes.
+  std::optional<uint64_t> limit;
+  std::optional<std::string> prefix;
+  std::optional<std::string> file;
+  bool quiesce = false;
+  bool yes = false;
+  std::vector<std::string> operands;
+};
+
+struct Command {
+  const char* name;
+  const char* usage;          // what follows the name
+  const char* help;           // one line
+  const char* options;        // the long options it takes, separated by spaces
+  int operands_min;
+  int operands_max;
+  int (*run)(const Arguments& arguments);
+};
+
+// Ends with a command without a name.
+extern const Command kCommands[];
+
+// The auditor over the file of a pool, opened for reading only. Prints what it finds. check_file.cc.
+int check_file(const std::string& path, bool json);
+
+}  // namespace maru::marudctl

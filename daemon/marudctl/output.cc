@@ -1,0 +1,156 @@
+#include "daemon/marudctl/output.h"
+
+#include "daemon/size_text.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <vector>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+
+bool ends_with(std::string_view name, std::string_view end) {
+  return name.size() > end.size() && name.substr(name.size() - end.size()) == end;
+}
+
+std::string duration_text(uint64_t milliseconds) {
+  char text[64];
+  const uint64_t seconds = milliseconds / 1000;
+  if (milliseconds < 10'000)
+    std::snprintf(text, sizeof(text), "%.1f s", double(milliseconds) / 1000);
+  else if (seconds < 120)
+    std::snprintf(text, sizeof(text), "%llu s", static_cast<unsigned long long>(seconds));
+  else if (seconds < 7200)
+    std::snprintf(text, sizeof(text), "%llu min", static_cast<unsigned long long>(seconds / 60));
+  else
+    std::snprintf(text, sizeof(text), "%llu h", static_cast<unsigned long long>(seconds / 3600));
+  return text;
+}
+
+std::string time_text(uint64_t unix_ms) {
+  const time_t seconds = time_t(unix_ms / 1000);
+  tm parts = {};
+  char text[64] = "";
+  if (::localtime_r(&seconds, &parts)) std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &parts);
+  return text;
+}
+
+// Replies hold what clients chose, keys above all: nothing of it may steer the terminal.
+std::string safe(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
+std::string value_text(const std::string& name, const json& value) {
+  constexpr uint64_t kFirstTimeMs = 1'000'000'000'000;  // 2001
+  if (value.is_string()) return safe(value.get<std::string>());
+  if (value.is_null()) return "-";
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0)) {
+    const uint64_t number = value.get<uint64_t>();
+    if (ends_with(name, "_bytes") || name == "bytes") return daemon::size_text(number);
+    if (ends_with(name, "_ms")) return number >= kFirstTimeMs ? time_text(number) : duration_text(number);
+    return std::to_string(number);
+  }
+  return safe(value.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+// "attached_ms" is headed "attached": the value shows its unit.
+std::string heading(std::string name) {
+  for (const char* unit : {"_bytes", "_ms"})
+    if (ends_with(name, unit)) name.resize(name.size() - std::string_view(unit).size());
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+std::vector<std::string> columns_of(const json& rows, std::initializer_list<const char*> first, bool with_nested) {
+  std::set<std::string> names;
+  for (const json& row : rows)
+    if (row.is_object())
+      for (const auto& [name, value] : row.items())
+        if (with_nested || !value.is_structured()) names.insert(name);
+  std::vector<std::string> columns;
+  for (const char* name : first)
+    if (names.erase(name) > 0) columns.emplace_back(name);
+  columns.insert(columns.end(), names.begin(), names.end());
+  return columns;
+}
+
+// Width on the screen: bytes that continue a UTF-8 character have none.
+size_t width_of(const std::string& text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string table_text(const json& rows, std::initializer_list<const char*> first, const char* when_empty) {
+  if (!rows.is_array() || rows.empty()) return std::string(when_empty) + "\n";
+  const std::vector<std::string> columns = columns_of(rows, first, false);
+  std::vector<std::vector<std::string>> cells(1);
+  std::vector<bool> is_number(columns.size(), true);
+  for (const std::string& column : columns) {
+    std::string head = heading(column);
+    std::transform(head.begin(), head.end(), head.begin(), [](char c) { return c >= 'a' && c <= 'z' ? char(c - 32) : c; });
+    cells.front().push_back(head);
+  }
+  for (const json& row : rows) {
+    auto& line = cells.emplace_back();
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const auto found = row.find(columns[i]);
+      line.push_back(found == row.end() ? "-" : value_text(columns[i], *found));
+      if (found != row.end() && !found->is_number() && !found->is_null()) is_number[i] = false;
+    }
+  }
+  std::vector<size_t> widths(columns.size(), 0);
+  for (const auto& line : cells)
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], width_of(line[i]));
+  std::string out;
+  for (const auto& line : cells) {
+    std::string text;
+    for (size_t i = 0; i < line.size(); ++i) {
+      const std::string padding(widths[i] - width_of(line[i]), ' ');
+      text += (i == 0 ? "" : "  ") + (is_number[i] ? padding + line[i] : line[i] + padding);
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    out += text + "\n";
+  }
+  return out;
+}
+
+std::string fields_text(const json& object, std::initializer_list<const char*> first) {
+  const std::vector<std::string> names = columns_of(json::array({object}), first, true);
+  size_t width = 0;
+  for (const std::string& name : names)
+    if (!object[name].is_structured()) width = std::max(width, heading(name).size());
+  std::string out;
+  for (const std::string& name : names) {
+    const json& value = object[name];
+    const std::string head = heading(name);
+    if (value.is_structured() && value.empty()) {
+      out += head + std::string(width > head.size() ? width - head.size() : 0, ' ') + "  none\n";
+    } else if (value.is_object() || (value.is_array() && value.front().is_object())) {
+      std::string inner = value.is_object() ? fields_text(value, {}) : table_text(value, {}, "none");
+      out += head + "\n";
+      size_t at = 0;
+      while (at < inner.size()) {
+        const size_t end = inner.find('\n', at);
+        out += "  " + inner.substr(at, end - at) + "\n";
+        at = end + 1;
+      }
+    } else if (value.is_array()) {
+      for (const json& element : value) out += head + "  " + value_text(name, element) + "\n";
+    } else {
+      out += head + std::string(width - head.size(), ' ') + "  " + value_text(name, value) + "\n";
+    }
+  }
+  return out;
+}
+
+}  // namespace maru::marudctl

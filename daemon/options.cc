@@ -1,0 +1,205 @@
+#include "daemon/options.h"
+
+#include "daemon/size_text.h"
+
+#include <cstdlib>
+#include <functional>
+#include <getopt.h>
+
+namespace maru::daemon {
+namespace {
+
+enum Flag : int {
+  kFlagConfig = 1000,
+  kFlagCheckConfig,
+  kFlagMemory,
+  kFlagFile,
+  kFlagSize,
+  kFlagPageBytes,
+  kFlagRegionBytes,
+  kFlagLanes,
+  kFlagPins,
+  kFlagSocket,
+  kFlagStateDir,
+  kFlagPool,
+  kFlagLogLevel,
+  kFlagForeground,
+  kFlagChecksums,
+  kFlagMaxRegions,
+  kFlagHelp,
+  kFlagVersion,
+};
+
+constexpr option kFlags[] = {
+    {"config", required_argument, nullptr, kFlagConfig},
+    {"check-config", no_argument, nullptr, kFlagCheckConfig},
+    {"memory", required_argument, nullptr, kFlagMemory},
+    {"file", required_argument, nullptr, kFlagFile},
+    {"size", required_argument, nullptr, kFlagSize},
+    {"page-bytes", required_argument, nullptr, kFlagPageBytes},
+    {"region-bytes", required_argument, nullptr, kFlagRegionBytes},
+    {"lanes", required_argument, nullptr, kFlagLanes},
+    {"pins", required_argument, nullptr, kFlagPins},
+    {"socket", required_argument, nullptr, kFlagSocket},
+    {"state-dir", required_argument, nullptr, kFlagStateDir},
+    {"pool", required_argument, nullptr, kFlagPool},
+    {"log-level", required_argument, nullptr, kFlagLogLevel},
+    {"foreground", no_argument, nullptr, kFlagForeground},
+    {"checksums", no_argument, nullptr, kFlagChecksums},
+    {"max-regions", required_argument, nullptr, kFlagMaxRegions},
+    {"help", no_argument, nullptr, kFlagHelp},
+    {"version", no_argument, nullptr, kFlagVersion},
+    {nullptr, 0, nullptr, 0},
+};
+
+std::string absolute(const std::string& path) {
+  if (path.empty() || path.front() == '/') return path;
+  char* here = ::realpath(".", nullptr);
+  const std::string out = std::string(here ? here : "") + "/" + path;
+  std::free(here);
+  return out;
+}
+
+uint64_t read_size(const char* flag, const char* text, std::vector<std::string>& problems) {
+  const auto bytes = parse_size(text);
+  if (bytes && *bytes > 0) return *bytes;
+  problems.push_back(std::string(flag) + ": found \"" + printable(text) +
+                     "\", expected a size above zero, such as 64KiB or 1GiB");
+  return 0;
+}
+
+uint32_t read_number(const char* flag, const char* text, std::vector<std::string>& problems) {
+  char* end = nullptr;
+  const long value = std::strtol(text, &end, 10);
+  if (end != text && *end == 0 && value >= 0 && value <= INT32_MAX) return uint32_t(value);
+  problems.push_back(std::string(flag) + ": found \"" + printable(text) + "\", expected a number");
+  return 0;
+}
+
+}  // namespace
+
+const char* const kHelpText =
+    R"(usage: marud --memory SIZE [options]
+       marud --file PATH --size SIZE [options]
+       marud --config FILE [--check-config] [options]
+
+Serves pools of shared memory to processes that share KV blocks.
+
+The pool, on the command line:
+  --memory SIZE         a pool in memory, which lives as long as marud or a client of it
+  --file PATH           a pool in a file: tmpfs, hugetlbfs, a file system with DAX, or any other
+  --size SIZE           of the file; not needed when it exists
+  --pool NAME           its name (default: "default")
+  --page-bytes SIZE     unit of allocation, a power of two from 4KiB to 4MiB
+                        (default: 2MiB, or 64KiB for a pool under 4GiB)
+  --region-bytes SIZE   what a client rents at a time, a power of two
+                        (default: 256MiB, or a sixteenth of a smaller pool)
+  --lanes N             clients at a time, and one more for marud (default: 256)
+  --pins N              blocks that a client can hold, a power of two (default: 16384)
+  --max-regions N       regions that a client may rent (default: no limit)
+  --checksums           blocks carry a checksum, and readers verify it
+
+Or in a file, which can describe several:
+  --config FILE         TOML; see marud.toml(5)
+  --check-config        say everything that is wrong with the configuration, and exit
+
+Always:
+  --socket PATH         where clients connect
+                        (default: $XDG_RUNTIME_DIR/marud/marud.sock; /run/marud/marud.sock for root)
+  --state-dir PATH      what marud must know again after a restart (default: "state" beside the socket)
+  --log-level LEVEL     debug, info (default), warning or error
+  --foreground          accepted for clarity: marud never leaves the foreground
+  --help, --version
+
+SIZE is a number of bytes, or one with KiB, MiB, GiB or TiB.
+
+Signals: SIGTERM and SIGINT stop marud; clients keep the memory and hand it to the next marud. SIGHUP reads the
+configuration again (log level, admin group, access lists).
+
+Exit status: 0 stopped as asked, or the configuration is good; 1 the configuration is bad, or marud cannot serve;
+2 the command line is wrong.
+)";
+
+Options parse_options(int count, char** arguments, std::vector<std::string>& problems) {
+  Options options;
+  PoolSpec spec;
+  bool describes_pool = false, has_memory = false, has_size = false;
+  opterr = 0;
+  optind = 1;
+  while (true) {
+    const int flag = ::getopt_long(count, arguments, "+", kFlags, nullptr);
+    if (flag < 0) break;
+    const char* value = optarg ? optarg : "";
+    describes_pool |= (flag >= kFlagMemory && flag <= kFlagPins) || flag == kFlagPool || flag == kFlagChecksums ||
+                      flag == kFlagMaxRegions;
+    switch (flag) {
+      case kFlagConfig: options.config_path = absolute(value); break;
+      case kFlagCheckConfig: options.action = Options::Action::kCheckConfig; break;
+      case kFlagMemory:
+        has_memory = true;
+        spec.bytes = read_size("--memory", value, problems);
+        break;
+      case kFlagFile:
+        spec.backend = Backend::kFile;
+        spec.path = absolute(value);
+        break;
+      case kFlagSize:
+        has_size = true;
+        spec.bytes = read_size("--size", value, problems);
+        break;
+      case kFlagPageBytes: spec.pool.page_bytes = read_size("--page-bytes", value, problems); break;
+      case kFlagRegionBytes: spec.pool.region_bytes = read_size("--region-bytes", value, problems); break;
+      case kFlagLanes: spec.pool.lanes = read_number("--lanes", value, problems); break;
+      case kFlagPins: spec.pool.pins_max = read_number("--pins", value, problems); break;
+      case kFlagSocket: options.socket_path = absolute(value); break;
+      case kFlagStateDir: options.state_dir = absolute(value); break;
+      case kFlagPool: spec.pool.name = value; break;
+      case kFlagLogLevel:
+        options.log_level = log_level_from(value);
+        if (!options.log_level)
+          problems.push_back("--log-level: found \"" + printable(value) + "\", expected debug, info, warning or error");
+        break;
+      case kFlagForeground: break;
+      case kFlagChecksums: spec.pool.checksums = true; break;
+      case kFlagMaxRegions:
+        spec.pool.max_regions_per_instance = read_number("--max-regions", value, problems);
+        break;
+      case kFlagHelp: options.action = Options::Action::kHelp; return options;
+      case kFlagVersion: options.action = Options::Action::kVersion; return options;
+      default:
+        problems.push_back("found \"" + printable(arguments[optind - 1]) +
+                           "\", expected an option with its value; see --help");
+    }
+  }
+  if (optind < count)
+    problems.push_back("found \"" + printable(arguments[optind]) + "\", expected only options; see --help");
+  const bool has_file = spec.backend == Backend::kFile;
+  if (options.config_path && describes_pool)
+    problems.push_back("found --config and options of a pool, expected one of them");
+  else if (!options.config_path && !has_memory && !has_file)
+    problems.push_back("found no pool, expected --memory SIZE, --file PATH or --config FILE; see --help");
+  if (has_memory && has_file) problems.push_back("found --memory and --file, expected one of them");
+  if (has_size && !has_file) problems.push_back("found --size without --file");
+  if (!options.config_path) options.pool = spec;
+  return options;
+}
+
+Config effective_config(const Options& options, std::vector<ConfigProblem>& problems) {
+  Config config;
+  if (options.config_path) {
+    config = read_config(*options.config_path, problems);
+  } else {
+    config.socket_path = default_runtime_dir() + "/marud.sock";
+    config.pools.push_back(*options.pool);
+    check_pools(config.pools, problems);
+  }
+  if (options.socket_path) config.socket_path = *options.socket_path;
+  if (options.state_dir)
+    config.state_dir = *options.state_dir;
+  else if (!options.config_path)
+    config.state_dir = config.socket_path.substr(0, config.socket_path.find_last_of('/')) + "/state";
+  if (options.log_level) config.log_level = *options.log_level;
+  return config;
+}
+
+}  // namespace maru::daemon

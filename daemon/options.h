@@ -1,0 +1,30 @@
+// The command line of marud.
+#pragma once
+
+#include "daemon/config.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+struct Options {
+  enum class Action : uint8_t { kServe, kCheckConfig, kHelp, kVersion };
+  Action action = Action::kServe;
+  std::optional<std::string> config_path;
+  std::optional<std::string> socket_path;
+  std::optional<std::string> state_dir;
+  std::optional<LogLevel> log_level;
+  std::optional<PoolSpec> pool;        // described on the command line instead of in a file
+};
+
+// What is wrong is appended to `problems`.
+Options parse_options(int count, char** arguments, std::vector<std::string>& problems);
+
+// What marud is to do: the file, or the pool of the command line, with what the command line overrides.
+Config effective_config(const Options& options, std::vector<ConfigProblem>& problems);
+
+extern const char* const kHelpText;
+
+}  // namespace maru::daemon

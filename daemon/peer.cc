@@ -1,0 +1,122 @@
+#include "daemon/peer.h"
+
+#include "daemon/log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if !defined(SO_PEERPIDFD)
+#define SO_PEERPIDFD 77  // Linux 6.5; the headers of Debian 12 are older
+#endif
+
+namespace maru::daemon {
+namespace {
+
+std::string read_proc(pid_t pid, const char* file) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/" + file;
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char buffer[1024];
+  const ssize_t got = fd.is_open() ? ::read(fd.get(), buffer, sizeof(buffer)) : -1;
+  return got > 0 ? std::string(buffer, size_t(got)) : std::string();
+}
+
+int open_pidfd(pid_t pid) { return int(::syscall(SYS_pidfd_open, pid, 0)); }
+
+bool is_alive(int pidfd) {
+  pollfd entry = {pidfd, POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 0;  // a pidfd becomes readable when its process ends
+}
+
+std::vector<gid_t> groups_of(int socket) {
+  std::vector<gid_t> groups(64);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    socklen_t bytes = socklen_t(groups.size() * sizeof(gid_t));
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) == 0) {
+      groups.resize(bytes / sizeof(gid_t));
+      return groups;
+    }
+    if (errno != ERANGE) break;
+    groups.resize(bytes / sizeof(gid_t));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<uint64_t> start_time_of(pid_t pid) {
+  const std::string stat = read_proc(pid, "stat");
+  // The name in parentheses may contain anything, also parentheses: fields are counted from the last one.
+  const size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  const char* at = stat.c_str() + name_end + 1;
+  for (int field = 3; field < 22; ++field) {
+    at = std::strchr(at + 1, ' ');
+    if (!at) return std::nullopt;
+  }
+  char* end = nullptr;
+  const uint64_t value = std::strtoull(at + 1, &end, 10);
+  return end != at + 1 ? std::optional<uint64_t>(value) : std::nullopt;
+}
+
+std::string command_of(pid_t pid) {
+  std::string name = read_proc(pid, "comm");
+  if (!name.empty() && name.back() == '\n') name.pop_back();
+  return printable(name);
+}
+
+Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time) {
+  if (pid <= 0) return failure(ESRCH, "watch process " + std::to_string(pid));
+  FileDescriptor pidfd(open_pidfd(pid));
+  if (!pidfd.is_open()) return failure(errno, "watch process " + std::to_string(pid));
+  const auto found = start_time_of(pid);
+  if (!found || *found != start_time || !is_alive(pidfd.get()))
+    return failure(ESRCH, "watch process " + std::to_string(pid));
+  return pidfd;
+}
+
+Result<Peer> identify_peer(int socket) {
+  ucred credentials = {};
+  socklen_t bytes = sizeof(credentials);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0)
+    return failure(errno, "ask for the peer's credentials");
+  if (credentials.pid <= 0) return failure(ESRCH, "identify a peer outside marud's pid namespace");
+  const std::string doing = "identify process " + std::to_string(credentials.pid);
+
+  Peer peer;
+  peer.who.pid = credentials.pid;
+  peer.who.uid = credentials.uid;
+  peer.who.gid = credentials.gid;
+  int pidfd = -1;
+  bytes = sizeof(pidfd);
+  const bool kernel_knows = ::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &bytes) == 0;
+  if (!kernel_knows && errno != ENOPROTOOPT) return failure(errno, doing);
+  const auto before = start_time_of(credentials.pid);
+  if (!kernel_knows) pidfd = open_pidfd(credentials.pid);
+  peer.pidfd.reset(pidfd);
+  if (!peer.pidfd.is_open()) return failure(errno, doing);
+  const auto after = start_time_of(credentials.pid);
+  // Alive now, so the pid was this process's when its start time was read. Without SO_PEERPIDFD the pidfd could be that
+  // of a process which took the pid before `before`; the kernel before 6.5 offers nothing better.
+  if (!before || before != after || !is_alive(peer.pidfd.get())) return failure(ESRCH, doing);
+  peer.who.start_time = *after;
+  peer.command = command_of(credentials.pid);
+  peer.groups = groups_of(socket);
+  return peer;
+}
+
+bool may_use(const Peer& peer, const std::vector<uid_t>& users, const std::vector<gid_t>& groups) {
+  const uid_t uid = peer.who.uid;
+  if (uid == 0 || uid == ::geteuid() || std::find(users.begin(), users.end(), uid) != users.end()) return true;
+  return std::any_of(groups.begin(), groups.end(), [&](gid_t group) {
+    return group == peer.who.gid || std::find(peer.groups.begin(), peer.groups.end(), group) != peer.groups.end();
+  });
+}
+
+}  // namespace maru::daemon

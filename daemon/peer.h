@@ -1,0 +1,38 @@
+// Who is at the other end of a connection, as the kernel says, and whether that process still lives.
+//
+// A pid alone can belong to somebody else a moment later. A pidfd cannot, and the pair of pid and start time cannot within
+// one boot. So a process is known by both: the start time is read while the pidfd says that the process is alive.
+#pragma once
+
+#include "daemon/pool.h"
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/result.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace maru::daemon {
+
+struct Peer {
+  ClientIdentity who;
+  std::vector<gid_t> groups;  // supplementary
+  std::string command;        // for logs and listings only: the process chose it
+  FileDescriptor pidfd;
+};
+
+// Errors: ESRCH the process is gone or is not visible from marud's pid namespace.
+Result<Peer> identify_peer(int socket);
+
+// A pidfd of the process with this pid and start time. Errors: ESRCH there is no such process any more.
+Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time);
+
+// Field 22 of /proc/PID/stat, clock ticks since boot. Nothing when there is no such process.
+std::optional<uint64_t> start_time_of(pid_t pid);
+std::string command_of(pid_t pid);
+
+bool may_use(const Peer& peer, const std::vector<uid_t>& users, const std::vector<gid_t>& groups);
+
+}  // namespace maru::daemon

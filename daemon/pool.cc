@@ -1,0 +1,261 @@
+#include "daemon/pool.h"
+
+#include "daemon/pool_state.h"
+#include "daemon/state_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <sys/random.h>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+bool fill_random(void* bytes, size_t size) {
+  return ::getrandom(bytes, size, 0) == ssize_t(size);  // up to 256 bytes never come in parts
+}
+
+// The boot id as two words; any fixed mapping will do.
+void read_boot_id(uint64_t (&ret_id)[2]) {
+  size_t nibbles = 0;
+  for (char c : current_boot_id()) {
+    const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (value < 0 || nibbles >= 32) continue;
+    ret_id[nibbles / 16] = ret_id[nibbles / 16] << 4 | uint64_t(value);
+    ++nibbles;
+  }
+}
+
+}  // namespace
+
+// -- life cycle -------------------------------------------------------------------------------------------------------
+
+// From here on the region is mapped and checked, and the epoch is known.
+void Pool::State::begin(uint64_t now) {
+  now_ms = now;
+  read_boot_id(boot_id);
+  pin_counts.assign(shm::PinTable::counts_needed(region.layout()), AtomicU32{});
+  pins = shm::PinTable(region, 0, pin_counts);
+  self.region = &region;
+  self.pins = &pins;
+  lists = shm::LruLists(region);
+  lanes.records.assign(region.lanes(), {});
+  regions.assign(region.regions(), {});
+  held.resize(pages());
+  retired_known.resize(pages());
+  recount_next = pages();
+  show_host(false);
+  self.id = lanes.daemon = shm::daemon_lane(region);
+}
+
+void Pool::State::show_host(bool is_clean) {
+  format::HostRecord& host = region.host(0);
+  // For readers that only look; the epoch is what clients compare.
+  host.boot_id_lo.store_relaxed(boot_id[0]);
+  host.boot_id_hi.store_relaxed(boot_id[1]);
+  host.process.store_relaxed(uint64_t(::getpid()));
+  host.heartbeat_ms.store_relaxed(now_ms);
+  host.clean.store_relaxed(is_clean ? 1 : 0);
+  host.epoch.store_release(epoch);
+}
+
+Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms) {
+  auto state = std::make_unique<State>();
+  state->config = config;
+  state->device = std::move(device);
+  shm::FormatWishes wishes;
+  wishes.pool_bytes = state->device->bytes();
+  wishes.page_bytes = config.page_bytes;
+  wishes.region_bytes = config.region_bytes;
+  wishes.lanes = config.lanes;
+  wishes.pins_max = config.pins_max;
+  wishes.touch_entries = config.touch_entries;
+  wishes.key_inline_bytes = config.key_inline_bytes;
+  format::Parameters parameters;
+  shm::Layout layout;
+  const char* problem = shm::choose_parameters(wishes, &parameters);
+  if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
+  if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
+  if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
+
+  shm::FormatIdentity identity = {};
+  if (!fill_random(identity.uuid, sizeof(identity.uuid)) || !fill_random(identity.secret, sizeof(identity.secret)))
+    return failure(errno, "read random bytes for pool \"" + config.name + "\"");
+  identity.created_unix_ms = now_ms;
+  identity.checksums = config.checksums;
+  // A memory device was made now and is zero; clearing it would only touch all of it.
+  const bool is_zero = state->device->kind() == "memory";
+  problem = shm::ControlRegion::format(state->device->control(), parameters, identity, is_zero, &state->region);
+  if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
+  if (state->device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
+  state->epoch = 1;
+  state->begin(now_ms);
+  return std::unique_ptr<Pool>(new Pool(std::move(state)));
+}
+
+Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms) {
+  auto state = std::make_unique<State>();
+  state->config = config;
+  state->device = std::move(device);
+  const auto refuse = [&](const char* problem) { return failure(EBADMSG, "adopt pool \"" + config.name + "\": " + problem); };
+  const uint64_t bytes = state->device->bytes();
+  if (bytes < sizeof(format::Header)) return refuse("the device is smaller than a header");
+  if (auto mapped = state->device->map_control(sizeof(format::Header)); !mapped) return tl::unexpected(mapped.error());
+  format::Header header;
+  std::copy_n(state->device->control().data(), sizeof(header), reinterpret_cast<std::byte*>(&header));
+  shm::Layout layout;
+  if (const char* problem = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(problem);
+  if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
+  if (const char* problem = shm::ControlRegion::attach(state->device->control(), bytes, &state->region))
+    return refuse(problem);
+  state->epoch = state->region.host(0).epoch.load_relaxed() + 1;  // any value will do: the last marud is gone
+  state->begin(now_ms);
+  state->adopt_lanes();
+  state->adopt_regions();
+  state->adopt_pages();
+  if (state->device->is_lost()) return failure(EIO, "adopt pool \"" + config.name + "\": its memory went away");
+  return std::unique_ptr<Pool>(new Pool(std::move(state)));
+}
+
+Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Pool::~Pool() = default;
+
+void Pool::close() { state_->show_host(true); }
+
+const PoolConfig& Pool::config() const { return state_->config; }
+const format::Header& Pool::header() const { return state_->region.header(); }
+const Device& Pool::device() const { return *state_->device; }
+uint64_t Pool::epoch() const { return state_->epoch; }
+
+// -- lanes ------------------------------------------------------------------------------------------------------------
+
+void Pool::State::show_lane(uint32_t lane, format::LaneState lane_state) {
+  const LaneRecord& record = lanes.records[lane];
+  format::LaneIdentity& identity = region.identity(lane);
+  identity.process.store_relaxed(uint64_t(record.who.pid));
+  identity.start_time.store_relaxed(record.who.start_time);
+  identity.boot_id_lo.store_relaxed(boot_id[0]);
+  identity.boot_id_hi.store_relaxed(boot_id[1]);
+  identity.credentials.store_relaxed(uint64_t(record.who.uid) << 32 | record.who.gid);
+  identity.attached_ms.store_relaxed(record.attached_ms);
+  identity.state.store_release(uint64_t(record.generation) << 48 | uint64_t(lane_state));  // last: a whole identity
+}
+
+void Pool::State::show_lane_bit(uint32_t lane) {
+  uint64_t bits = 0;
+  const uint32_t first = lane / 64 * 64;
+  for (uint32_t i = 0; i < 64 && first + i < region.lanes(); ++i)
+    if (lanes.in_use.has(first + i)) bits |= 1ull << i;
+  // Whoever looks for pins reads this after its RETIRED; a lane is handed out after it. [pairs lanes.in_use]
+  region.lane_bitmap().words[lane / 64].exchange_seq_cst(bits);
+}
+
+Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane,
+                                      uint32_t previous_generation) {
+  if (lanes.is_live(previous_lane)) {
+    LaneRecord& record = lanes.records[previous_lane];
+    if (record.generation == previous_generation && record.who.pid == who.pid && record.who.uid == who.uid &&
+        record.who.start_time == who.start_time && record.same_boot) {
+      record.is_adopted = false;
+      return LaneGrant{previous_lane, previous_generation, true};
+    }
+  }
+  for (int tries = 0; tries < 2; ++tries) {
+    for (uint32_t i = 0; i + 1 < region.lanes(); ++i) {
+      const uint32_t lane = 1 + (next_lane - 1 + i) % (region.lanes() - 1);
+      LaneRecord& record = lanes.records[lane];
+      if (record.phase != LaneRecord::Phase::kFree) continue;
+      next_lane = lane % (region.lanes() - 1) + 1;
+      const uint32_t generation = record.generation % 0xFFFF + 1;
+      record = {};
+      record.phase = LaneRecord::Phase::kLive;
+      record.generation = generation;
+      record.who = who;
+      record.attached_ms = now_ms;
+      show_lane(lane, format::LaneState::kLive);
+      lanes.in_use.add(lane);
+      show_lane_bit(lane);
+      return LaneGrant{lane, generation, false};
+    }
+    // All in use; perhaps one is only waiting to be taken back.
+    bool has_finished_one = false;
+    for (uint32_t lane = 1; lane < region.lanes() && !has_finished_one; ++lane)
+      if (lanes.records[lane].phase == LaneRecord::Phase::kReclaiming)
+        has_finished_one = reclaim_lane(lane, kReclaimPagesAtOnce);
+    if (!has_finished_one) break;
+  }
+  return failure(EUSERS, "attach to pool \"" + config.name + "\": every lane is in use");
+}
+
+Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
+                               uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->attach(who, previous_lane, previous_generation);
+}
+
+void Pool::detach(uint32_t lane) {
+  if (!state_->lanes.is_live(lane)) return;
+  state_->begin_reclaim(lane);
+  state_->reclaim_lane(lane, kReclaimPagesAtOnce);
+}
+
+void Pool::client_died(uint32_t lane) {
+  if (state_->lanes.is_live(lane)) state_->begin_reclaim(lane);
+}
+
+std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
+  std::vector<AdoptedLane> adopted;
+  for (uint32_t lane = 1; lane < state_->region.lanes(); ++lane) {
+    const LaneRecord& record = state_->lanes.records[lane];
+    if (record.phase == LaneRecord::Phase::kLive && record.is_adopted)
+      adopted.push_back({lane, record.who, record.same_boot});
+  }
+  return adopted;
+}
+
+// -- the rest of the interface ----------------------------------------------------------------------------------------
+
+RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->rent(lane, request);
+}
+
+DeleteTreeResult Pool::delete_tree(const wire::DeleteTreeRequest& request, uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->delete_tree(request);
+}
+
+bool Pool::State::turn() {
+  region.host(0).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
+  drain_touches(kTouchesPerDrain);
+  bool has_more = false;
+  for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
+    if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;
+    has_more |= !reclaim_lane(lane, kReclaimPagesPerTurn);
+    break;  // the others have their turns
+  }
+  for (const LaneRecord& record : lanes.records) has_more |= record.phase == LaneRecord::Phase::kReclaiming;
+  take_findings();
+  has_more |= step_recounts(kReclaimPagesPerTurn);
+  finish_retired(kRetiredPerTurn);
+  look_at_held(kHeldPerRequest);
+  sweep(kSweepPagesPerTurn);
+  look_at_pins(kPinSlotsPerTurn);
+  return has_more;
+}
+
+bool Pool::turn(uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->turn();
+}
+
+nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->admin(command, request);
+}
+
+nlohmann::json Pool::status_json(uint64_t) const { return state_->status(); }
+nlohmann::json Pool::lane_json(uint32_t lane, uint64_t) const { return state_->lane_status(lane); }
+
+}  // namespace maru::daemon

@@ -1,0 +1,114 @@
+// A pool: one device, its control region, and everything marud decides about it. Used by the deciding thread alone; no
+// method blocks and each does bounded work. What a client wrote into shared memory is copied once, checked and only then
+// used; marud's own truth (regions, lanes) is private here and merely shown in the region.
+#pragma once
+
+#include "libmaru/base/result.h"
+#include "maru/format/control_region.h"
+#include "maru/format/wire.h"
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace maru::daemon {
+
+class Device;  // daemon/dax/device.h: the memory and its descriptor
+
+struct PoolConfig {
+  std::string name = "default";
+  uint64_t page_bytes = 0;        // 0: the default for the size
+  uint64_t region_bytes = 0;      // 0: the default for the size
+  uint32_t lanes = 0;             // 0: the default, and so below
+  uint32_t pins_max = 0;
+  uint32_t touch_entries = 0;
+  uint32_t key_inline_bytes = 0;
+  uint32_t max_regions_per_instance = 0;  // 0: no limit
+  bool checksums = false;
+};
+
+// Who a process is, as the kernel says: never as the process says.
+struct ClientIdentity {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  uint64_t start_time = 0;        // /proc/PID/stat field 22
+};
+
+struct LaneGrant {
+  uint32_t lane = 0;
+  uint32_t generation = 0;
+  bool kept = false;              // the previous lane, with everything it holds
+};
+
+struct RentResult {
+  int32_t status = 0;             // 0 or -errno
+  std::string explanation;        // for people, when status is negative
+  std::vector<uint32_t> regions;
+  std::vector<wire::RunRecord> runs;
+  std::vector<std::byte> evicted_keys;  // EvictedKey records as they go on the wire
+  uint32_t evicted = 0;           // records in evicted_keys
+  uint32_t evicted_total = 0;
+};
+
+struct DeleteTreeResult {
+  int32_t status = 0;
+  uint64_t deleted = 0;
+  uint64_t left = 0;
+};
+
+class Pool {
+ public:
+  // Formats the device (everything in it is lost) and starts the pool's first epoch.
+  static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms);
+  // Takes over a formatted device: checks the header, audits, raises the epoch, adopts the live lanes (each counts as alive
+  // until client_died says otherwise), rebuilds the LRU lists.
+  static Result<std::unique_ptr<Pool>> adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms);
+  ~Pool();
+
+  const PoolConfig& config() const;
+  const format::Header& header() const;      // marud's private copy
+  const Device& device() const;
+  uint64_t epoch() const;
+
+  // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back.
+  Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
+                           uint64_t now_ms);
+  // The client said goodbye: its lane is reclaimed now and may be given out again.
+  void detach(uint32_t lane);
+  // Proof that the process is gone (pidfd, or pid and start time): reclaim; work that does not fit goes on in turn().
+  void client_died(uint32_t lane);
+  // Lanes that are in use and whose process is not watched yet (after adopt): who to look for.
+  struct AdoptedLane {
+    uint32_t lane;
+    ClientIdentity who;
+    bool same_boot;               // false: the process cannot be alive on this host
+  };
+  std::vector<AdoptedLane> adopted_lanes() const;
+
+  RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms);
+  DeleteTreeResult delete_tree(const wire::DeleteTreeRequest& request, uint64_t now_ms);
+
+  // Bounded background work: drain touch rings, sweep, free RETIRED pages whose pins are gone, reclaim. Returns true when
+  // there is more to do right away.
+  bool turn(uint64_t now_ms);
+  // Marks the shutdown as clean.
+  void close();
+
+  // Administration. `request` is the JSON object of the client; the reply is an object; errors are {"error": text}.
+  // Commands: "regions", "blocks" {cursor, limit, prefix?}, "block" {key}, "pins" {cursor, limit}, "evict" {pages},
+  // "clear", "check" {quiesce}. Lists are cut at `limit` (at most 200) and carry "next" for the next call's cursor.
+  nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms);
+  nlohmann::json status_json(uint64_t now_ms) const;
+  nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;
+
+ private:
+  struct State;
+  explicit Pool(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace maru::daemon

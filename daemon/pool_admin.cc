@@ -1,0 +1,379 @@
+// What people and tools ask about a pool. Lists are cut at 200 rows and after a bounded walk; "next" goes on from there, and
+// may come with few rows or none.
+#include "daemon/pool_state.h"
+#include "libmaru/shm/hash.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kRowsMax = 200;
+constexpr uint64_t kPagesPerList = 1u << 16;      // looked at for one reply
+constexpr uint64_t kPinSlotsPerList = 1u << 20;
+constexpr size_t kReplyBytesMax = 48u << 10;      // of the rows; leaves room for the rest of the message
+constexpr uint64_t kEvictPagesMax = 1u << 16;     // for one request
+
+uint64_t number_in(const json& request, const char* name, uint64_t otherwise) {
+  const auto found = request.find(name);
+  return found != request.end() && found->is_number_unsigned() ? found->get<uint64_t>() : otherwise;
+}
+std::string text_in(const json& request, const char* name) {
+  const auto found = request.find(name);
+  return found != request.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+uint64_t rows_in(const json& request) { return std::clamp<uint64_t>(number_in(request, "limit", kRowsMax), 1, kRowsMax); }
+
+json refusal(int code, const std::string& text) { return {{"error", text}, {"errno", code}}; }
+
+// A key as text if that says exactly what it is, otherwise as 0x and hexadecimal digits.
+std::string key_text(std::span<const std::byte> key) {
+  const auto is_printable = [](std::byte b) { return b > std::byte{0x20} && b < std::byte{0x7f}; };
+  const std::string text(reinterpret_cast<const char*>(key.data()), key.size());
+  if (std::all_of(key.begin(), key.end(), is_printable) && !text.starts_with("0x")) return text;
+  std::string hex = "0x";
+  for (std::byte b : key) {
+    hex += "0123456789abcdef"[uint8_t(b) >> 4];
+    hex += "0123456789abcdef"[uint8_t(b) & 15];
+  }
+  return hex;
+}
+
+// The reverse. An odd or foreign digit makes it text.
+std::vector<std::byte> key_bytes(const std::string& text) {
+  const auto as_text = [&] {
+    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+    return std::vector<std::byte>(bytes, bytes + text.size());
+  };
+  if (!text.starts_with("0x") || text.size() % 2 != 0) return as_text();
+  std::vector<std::byte> bytes;
+  for (size_t i = 2; i < text.size(); i += 2) {
+    int value = 0;
+    for (char c : text.substr(i, 2)) {
+      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      if (digit < 0) return as_text();
+      value = value * 16 + digit;
+    }
+    bytes.push_back(std::byte(value));
+  }
+  return bytes;
+}
+
+constexpr const char* kKindNames[] = {"bytes", "digest128", "digest256"};
+constexpr const char* kContentNames[] = {"kv_cache", "lora_weight", "temporary", "activation", "gradient"};
+
+const char* state_name(PageState state) {
+  constexpr const char* kNames[] = {"out", "free", "reserved", "sealed", "tail", "ready", "retiring", "retired", "poisoned"};
+  return uint32_t(state) < format::kPageStateCount ? kNames[uint32_t(state)] : "unknown";
+}
+const char* state_name(RegionState state) {
+  constexpr const char* kNames[] = {"unused", "rented", "orphaned", "draining"};
+  return uint32_t(state) < std::size(kNames) ? kNames[uint32_t(state)] : "unknown";
+}
+
+constexpr const char* kCounterNames[] = {
+    "exists_keys", "exists_hits", "retrieve_hits", "retrieve_misses", "match_keys", "match_blocks",
+    "stores", "stored_bytes", "duplicates", "deletes", "pin_full", "registry_full",
+    "revives", "search_fallbacks", "checksum_errors", "rents"};
+static_assert(std::size(kCounterNames) == format::kLaneCounterCount);
+
+}  // namespace
+
+json Pool::State::admin(const std::string& command, const json& request) {
+  if (command == "regions") return list_regions(request);
+  if (command == "blocks") return list_blocks(request);
+  if (command == "block") return one_block(request);
+  if (command == "pins") return list_pins(request);
+  if (command == "check") return check(request);
+  if (command == "evict") {
+    Shortage shortage;
+    shortage.runs = std::min(number_in(request, "pages", 0), kEvictPagesMax);
+    if (shortage.runs == 0) return refusal(EINVAL, "\"pages\" is a number above zero");
+    drain_touches(kTouchesPerDrain);
+    look_at_held(held_blocks.size());
+    sweep(pages());
+    std::vector<uint32_t> all(regions.size());
+    for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    evict(all, shortage, 1);
+    return {{"evicted_blocks", shortage.blocks_evicted}, {"evicted_pages", shortage.pages_evicted}};
+  }
+  if (command == "clear") {
+    uint64_t deleted = 0, retired = 0, left = 0;
+    clear(&deleted, &retired, &left);
+    return {{"deleted_blocks", deleted}, {"deleted_when_unpinned", retired}, {"left_blocks", left}};
+  }
+  return refusal(EOPNOTSUPP, "there is no such command for a pool");
+}
+
+json Pool::State::list_regions(const json& request) {
+  const uint64_t rows_max = rows_in(request);
+  json rows = json::array();
+  uint64_t i = number_in(request, "cursor", 0);
+  for (; i < regions.size() && rows.size() < rows_max; ++i) {
+    const RegionEntry& entry = regions[i];
+    uint32_t free_pages = 0, used_pages = 0;
+    for (uint32_t k = 0; k < region.region_pages(); ++k) {
+      const PageState state = word(uint32_t(i) * region.region_pages() + k).state();
+      free_pages += state == PageState::kFree;
+      used_pages += state != PageState::kFree && state != PageState::kOut && state != PageState::kPoisoned;
+    }
+    json row = {{"region", i},
+                {"state", state_name(entry.state)},
+                {"generation", entry.generation},
+                {"pages", region.region_pages()},
+                {"free_pages", free_pages},
+                {"used_pages", used_pages},
+                {"listed_blocks", std::min<uint64_t>(lists.count(uint32_t(i)), region.region_pages())}};
+    if (entry.state == RegionState::kRented) {
+      row["lane"] = entry.owner.lane;
+      row["pid"] = int64_t(lanes.records[entry.owner.lane].who.pid);
+    }
+    rows.push_back(std::move(row));
+    if (rows.size() * uint64_t(region.region_pages()) >= 4 * kPagesPerList) {
+      ++i;
+      break;
+    }
+  }
+  json reply = {{"regions", std::move(rows)}};
+  if (i < regions.size()) reply["next"] = i;
+  return reply;
+}
+
+// Everything here is read without a pin: it is what was there a moment ago.
+json Pool::State::block_json(uint32_t page, PageWord found) {
+  const format::BlockLine& line = region.block(page);
+  const format::DetailLine& detail = region.detail(page);
+  const PageRef ref = PageRef::of(page, found.generation());
+  const uint64_t kind = detail.kind.load_acquire();
+  const uint32_t content = uint32_t(kind >> 56);
+  json row = {{"state", state_name(found.state())},
+              {"page", page},
+              {"generation", found.generation()},
+              {"pages", region.run_pages(page)},
+              {"length_bytes", line.length.load_acquire()},
+              {"children", found.is(PageState::kReady) ? found.children() : 0},
+              {"depth", uint32_t(line.shape.load_acquire() >> 32)},
+              {"priority", uint32_t(kind)},
+              {"type", content < std::size(kContentNames) ? json(kContentNames[content]) : json(content)},
+              {"stored_ms", detail.stored_ms.load_acquire()},
+              {"last_use_ms", region.header().created_unix_ms + tick_of(page, found.generation())}};
+  if (shm::read_key(region, ref, &key)) {
+    row["key"] = key_text({key.data, key.size});
+    row["kind"] = key.kind < std::size(kKindNames) ? json(kKindNames[key.kind]) : json(key.kind);
+    if (key.tenant != 0) row["tenant"] = key.tenant;
+  } else {
+    row["key"] = nullptr;
+  }
+  const PageRef parent = PageRef::from_bits(line.parent.load_acquire());
+  if (region.is_page(parent)) row["parent"] = parent.page();
+  if (const uint64_t expires_ms = line.expires_ms.load_acquire(); expires_ms != 0) row["expires_ms"] = expires_ms;
+  return row;
+}
+
+json Pool::State::list_blocks(const json& request) {
+  const uint64_t rows_max = rows_in(request);
+  const std::vector<std::byte> prefix = key_bytes(text_in(request, "prefix"));
+  json rows = json::array();
+  size_t bytes = 0;
+  uint64_t page = number_in(request, "cursor", 0);
+  const uint64_t end = page < pages() ? std::min(pages(), page + kPagesPerList) : page;
+  for (; page < end && rows.size() < rows_max && bytes < kReplyBytesMax; ++page) {
+    const PageWord found = word(uint32_t(page));
+    if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring) && !found.is(PageState::kRetired)) continue;
+    if (!prefix.empty()) {
+      if (!shm::read_key(region, PageRef::of(uint32_t(page), found.generation()), &key) || key.size < prefix.size() ||
+          std::memcmp(key.data, prefix.data(), prefix.size()) != 0)
+        continue;
+    }
+    json row = block_json(uint32_t(page), found);
+    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
+    rows.push_back(std::move(row));
+  }
+  json reply = {{"blocks", std::move(rows)}};
+  if (page < pages()) reply["next"] = page;
+  return reply;
+}
+
+json Pool::State::one_block(const json& request) {
+  const std::vector<std::byte> bytes = key_bytes(text_in(request, "key"));
+  if (bytes.empty() || bytes.size() > limits::kKeyBytesMax) return refusal(EINVAL, "\"key\" is text, or 0x and hexadecimal digits");
+  const std::string wanted_kind = text_in(request, "kind");
+  const uint64_t tenant = number_in(request, "tenant", 0);
+  uint64_t words[4] = {};
+  std::memcpy(words, bytes.data(), std::min(bytes.size(), sizeof(words)));
+  PageRef ref = PageRef::none();
+  for (uint32_t kind = 0; kind < std::size(kKindNames) && ref.is_none(); ++kind) {
+    if (!wanted_kind.empty() && wanted_kind != kKindNames[kind]) continue;
+    if (kind == 0) ref = shm::find_unpinned(region, shm::digest_of_bytes(region.secret(), bytes, tenant));
+    if (kind == 1 && bytes.size() == 16)
+      ref = shm::find_unpinned(region, shm::digest_of_128(region.secret(), words[0], words[1], tenant));
+    if (kind == 2 && bytes.size() == 32)
+      ref = shm::find_unpinned(region, shm::digest_of_256(region.secret(), words, tenant));
+  }
+  if (ref.is_none()) return refusal(ENOENT, "no block is stored under this key");
+  json row = block_json(ref.page(), word(ref.page()));
+  json pinned_by = json::array();
+  lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {
+    shm::LaneSet one;
+    one.add(lane);
+    if (shm::is_pinned(region, one, ref.page()))
+      pinned_by.push_back({{"lane", lane}, {"pid", int64_t(lanes.records[lane].who.pid)}});
+  });
+  row["pinned_by"] = std::move(pinned_by);
+  return row;
+}
+
+// -- pins -------------------------------------------------------------------------------------------------------------
+
+// A pin never moves to another slot, so its age is that of what is in the slot. Looked at from time to time: an age is
+// known as exactly as the looks are frequent.
+void Pool::State::look_at_pins(uint64_t slots) {
+  const uint64_t per_lane = region.layout().pin_slots + region.layout().pin_overflow_slots;
+  uint64_t lanes_skipped = 0;
+  while (slots > 0 && lanes_skipped <= region.lanes()) {
+    if (pin_look_next >= per_lane * region.lanes()) pin_look_next = 0;
+    const auto lane = uint32_t(pin_look_next / per_lane);
+    const auto slot = uint32_t(pin_look_next % per_lane);
+    if (!lanes.is_live(lane)) {
+      pin_look_next = (lane + 1) * per_lane;
+      ++lanes_skipped;
+      continue;
+    }
+    const shm::LaneView view = region.lane(lane);
+    const uint64_t bits = slot < view.pins.size() ? view.pins[slot].load_relaxed()  // only looked at
+                                                  : view.pin_overflow[slot - view.pins.size()].load_relaxed();
+    const uint64_t id = uint64_t(lane) << 32 | slot;
+    if (bits == 0) {
+      if (!pin_ages.empty()) pin_ages.erase(id);
+    } else if (auto found_age = pin_ages.find(id); found_age != pin_ages.end()) {
+      if (found_age->second.ref != bits) found_age->second = {bits, now_ms};
+    } else if (pin_ages.size() < kPinAgesMax) {
+      pin_ages[id] = {bits, now_ms};
+    }
+    ++pin_look_next;
+    --slots;
+  }
+}
+
+json Pool::State::list_pins(const json& request) {
+  const uint64_t rows_max = rows_in(request);
+  const uint64_t per_lane = region.layout().pin_slots + region.layout().pin_overflow_slots;
+  const uint64_t end = per_lane * region.lanes();
+  json rows = json::array();
+  size_t bytes = 0;
+  uint64_t at = std::min(number_in(request, "cursor", 0), end);
+  for (uint64_t steps = 0; at < end && steps < kPinSlotsPerList && rows.size() < rows_max && bytes < kReplyBytesMax; ++steps) {
+    const auto lane = uint32_t(at / per_lane);
+    const auto slot = uint32_t(at % per_lane);
+    if (!lanes.is_live(lane)) {
+      at = (lane + 1) * per_lane;
+      continue;
+    }
+    ++at;
+    const shm::LaneView view = region.lane(lane);
+    const PageRef ref = PageRef::from_bits(slot < view.pins.size() ? view.pins[slot].load_relaxed()  // only looked at
+                                                                   : view.pin_overflow[slot - view.pins.size()].load_relaxed());
+    if (!region.is_page(ref)) continue;
+    const LaneRecord& record = lanes.records[lane];
+    json row = {{"lane", lane}, {"pid", int64_t(record.who.pid)}, {"page", ref.page()}, {"generation", ref.generation()}};
+    row["key"] = shm::read_key(region, ref, &key) ? json(key_text({key.data, key.size})) : json(nullptr);
+    const auto age = pin_ages.find(uint64_t(lane) << 32 | slot);
+    row["age_ms"] = age != pin_ages.end() && age->second.ref == ref.bits && now_ms > age->second.since_ms
+                        ? now_ms - age->second.since_ms
+                        : 0;
+    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
+    rows.push_back(std::move(row));
+  }
+  json reply = {{"pins", std::move(rows)}};
+  if (at < end) reply["next"] = at;
+  return reply;
+}
+
+// -- status -----------------------------------------------------------------------------------------------------------
+
+json Pool::State::status() const {
+  const format::Parameters& parameters = region.parameters();
+  json page_states = json::object(), region_states = json::object();
+  uint64_t counts[16] = {}, bytes = 0, longest_free = 0, free_in_a_row = 0;
+  for (uint64_t i = 0; i < pages(); ++i) {
+    const auto page = uint32_t(i);
+    const PageState state = word(page).state();
+    ++counts[uint32_t(state)];
+    const bool is_free = state == PageState::kFree;
+    free_in_a_row = is_free && i % region.region_pages() != 0 ? free_in_a_row + 1 : is_free;
+    longest_free = std::max(longest_free, free_in_a_row);
+    if (state == PageState::kReady || state == PageState::kRetiring)
+      bytes += std::min(region.block(page).length.load_relaxed(), region.run_pages(page) * region.page_bytes());
+  }
+  for (uint32_t i = 0; i < format::kPageStateCount; ++i) page_states[state_name(PageState(i))] = counts[i];
+  uint64_t by_state[4] = {};
+  for (const RegionEntry& entry : regions) ++by_state[uint32_t(entry.state)];
+  for (uint32_t i = 0; i < 4; ++i) region_states[state_name(RegionState(i))] = by_state[i];
+  uint64_t live = 0, reclaiming = 0;
+  json counters = json::object();
+  for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
+    live += lanes.is_live(lane);
+    reclaiming += lanes.records[lane].phase == LaneRecord::Phase::kReclaiming;
+  }
+  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i) {
+    uint64_t sum = totals.counters[i];
+    for (uint32_t lane = 1; lane < region.lanes(); ++lane)
+      if (lanes.is_live(lane)) sum += region.lane(lane).header->counters[i].load_relaxed();  // a statistic
+    counters[kCounterNames[i]] = sum;
+  }
+  const uint64_t blocks = counts[uint32_t(PageState::kReady)] + counts[uint32_t(PageState::kRetiring)];
+  const uint64_t free_pages = counts[uint32_t(PageState::kFree)];
+  json reply = {{"name", config.name},
+                {"epoch", epoch},
+                {"pool_bytes", parameters.pool_bytes},
+                {"control_bytes", region.layout().control_bytes},
+                {"page_bytes", parameters.page_bytes},
+                {"pages", pages()},
+                {"page_states", std::move(page_states)},
+                {"region_bytes", parameters.region_pages * parameters.page_bytes},
+                {"regions", regions.size()},
+                {"region_states", std::move(region_states)},
+                {"lanes", {{"max", region.lanes() - 1}, {"live", live}, {"reclaiming", reclaiming}}},
+                {"blocks", blocks},
+                {"block_bytes", bytes},
+                {"evicted_blocks", totals.evicted_blocks},
+                {"evicted_pages", totals.evicted_pages},
+                {"expired_blocks", totals.expired_blocks},
+                {"refused_rents", totals.refused_rents},
+                {"clients_reclaimed", totals.clients_reclaimed},
+                {"lost_touches", lost_touches()},
+                {"lists_rebuilt", totals.lists_rebuilt},
+                {"retired_waiting", retired_blocks.size()},
+                {"held_blocks", held_blocks.size()},
+                {"counters", std::move(counters)}};
+  // Of the FREE pages, the share that is not in the longest run of them.
+  reply["fragmentation_percent"] = free_pages == 0 ? 0 : (free_pages - longest_free) * 100 / free_pages;
+  if (!audit_json.empty()) reply["audit"] = audit_json;
+  return reply;
+}
+
+json Pool::State::lane_status(uint32_t lane) const {
+  if (!lanes.is_live(lane)) return json::object();
+  const shm::LaneView view = region.lane(lane);
+  json counters = json::object();
+  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
+    counters[kCounterNames[i]] = view.header->counters[i].load_relaxed();  // a statistic
+  uint64_t pinned = 0;
+  for (const AtomicU64& slot : view.pins) pinned += slot.load_relaxed() != 0;
+  for (const AtomicU64& slot : view.pin_overflow) pinned += slot.load_relaxed() != 0;
+  const uint64_t rented = regions_of(lanes.id(lane)).size();
+  return {{"generation", lanes.records[lane].generation},
+          {"attached_ms", lanes.records[lane].attached_ms},
+          {"pins", pinned},
+          {"regions", rented},
+          {"region_bytes", rented * region.region_pages() * region.page_bytes()},
+          {"lost_touches", lanes.records[lane].lost()},
+          {"counters", std::move(counters)}};
+}
+
+}  // namespace maru::daemon

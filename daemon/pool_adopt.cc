@@ -1,0 +1,121 @@
+// Taking over a pool that another marud left. Clients may be at work meanwhile: lanes that the identities call live stay
+// live until their processes are proven gone, and nothing of theirs is touched. What names nobody is freed, counts of
+// children are checked in one pass, and the lists are built anew from the ticks.
+#include "daemon/pool_state.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+
+void Pool::State::adopt_lanes() {
+  uint64_t bits[limits::kLanesMax / 64];
+  for (uint32_t w = 0; w < std::size(bits); ++w) bits[w] = region.lane_bitmap().words[w].load_seq_cst();
+  for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
+    const format::LaneIdentity& identity = region.identity(lane);
+    const uint64_t state = identity.state.load_acquire();
+    LaneRecord& record = lanes.records[lane];
+    record.generation = uint32_t(state >> 48);
+    const bool has_bit = (bits[lane / 64] >> lane % 64 & 1) != 0;
+    const uint64_t pid = identity.process.load_relaxed();
+    if ((state & 0xFF) == uint64_t(format::LaneState::kLive) && record.generation != 0 && pid > 0 &&
+        pid <= 0x7FFF'FFFF) {
+      record.phase = LaneRecord::Phase::kLive;
+      record.is_adopted = true;
+      record.who.pid = pid_t(pid);
+      record.who.start_time = identity.start_time.load_relaxed();
+      const uint64_t credentials = identity.credentials.load_relaxed();
+      record.who.uid = uid_t(credentials >> 32);
+      record.who.gid = gid_t(credentials);
+      record.attached_ms = identity.attached_ms.load_relaxed();
+      record.same_boot = identity.boot_id_lo.load_relaxed() == boot_id[0] && identity.boot_id_hi.load_relaxed() == boot_id[1];
+      lanes.in_use.add(lane);
+      continue;
+    }
+    // The last marud was taking it back, or about to hand it out: nobody knows of it.
+    if (!has_bit && (state & 0xFF) == uint64_t(format::LaneState::kFree)) continue;
+    shm::clear_pins(region, lane);
+    shm::reclaim_intents(region, lane, findings);
+    shm::clear_lane(region, lane);
+    show_lane(lane, format::LaneState::kFree);
+  }
+  // Intents of lane 0: of the marud before.
+  shm::reclaim_intents(region, 0, findings);
+  for (uint32_t lane = 0; lane < region.lanes(); lane += 64) show_lane_bit(lane);
+}
+
+void Pool::State::adopt_regions() {
+  for (uint32_t i = 0; i < regions.size(); ++i) {
+    const uint64_t shown = region.region(i).word.load_acquire();
+    RegionEntry& entry = regions[i];
+    entry.generation = uint32_t(shown >> 40) & 0xF'FFFF;
+    const LaneId owner = LaneId::from_low(uint32_t(shown));
+    const auto state = RegionState(shown >> 60);
+    entry.state = RegionState::kDraining;  // until its pages have said what it is
+    if ((state == RegionState::kRented || state == RegionState::kDraining) && lanes.is_live(owner.lane) &&
+        !lanes.is_dead(owner)) {
+      entry.state = RegionState::kRented;
+      entry.owner = owner;
+    }
+  }
+}
+
+// Overflow buckets are released by the name of the lane that left them.
+void Pool::State::adopt_overflow() {
+  std::vector<uint32_t> names;
+  for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
+    const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
+    const auto low = uint32_t(owner & 0xFFF'FFFF);
+    if (owner != 0 && low != 0 && lanes.is_dead(LaneId::from_low(low))) names.push_back(low);
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  constexpr size_t kNamesMax = 4096;  // each costs a pass; more than lanes exist is damage, left to the next start
+  if (names.size() > kNamesMax) names.resize(kNamesMax);
+  for (uint32_t low : names) shm::release_overflow_of(region, LaneId::from_low(low));
+}
+
+void Pool::State::adopt_pages() {
+  // Children of each page, as the children say. Clients change things while this counts, so it only tells whom to recount.
+  std::vector<uint32_t> children(pages(), 0);
+  for (uint64_t i = 0; i < pages(); ++i) {
+    const auto page = uint32_t(i);
+    PageWord now = word(page);
+    if (now.is(PageState::kRetiring)) {
+      region.block(page).word.cas_seq_cst(now.bits, PageWord::ready(now.generation(), 0).bits);
+      now = word(page);
+    }
+    if (now.names_lane() && lanes.is_dead(now.lane())) {
+      shm::reclaim_pages(self, lanes, page, page + 1, findings);
+      now = word(page);
+    }
+    if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) queue_retired(PageRef::of(page, now.generation()));
+    if (!now.is(PageState::kSealed) && !now.is(PageState::kReady) && !now.is(PageState::kRetired)) continue;
+    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked before use
+    if (region.is_page(parent) && word(parent.page()).generation() == parent.generation()) ++children[parent.page()];
+  }
+  for (uint64_t i = 0; i < pages(); ++i) {
+    const auto page = uint32_t(i);
+    const PageWord now = word(page);
+    if (now.is(PageState::kReady) && (now.recount() || now.children() > children[page]))
+      findings.parents.push_back(PageRef::of(page, now.generation()));
+  }
+  children = {};
+  for (int tries = 0; tries < 3 && !findings.parents.empty(); ++tries) {
+    recount_again_ms = 0;
+    step_recounts(pages());
+  }
+  adopt_overflow();
+  for (uint32_t i = 0; i < regions.size(); ++i)
+    if (regions[i].state == RegionState::kRented)
+      show_region(i);
+    else
+      settle_region(i);
+  for (uint32_t i = 0; i < regions.size(); ++i) rebuild_list(i);
+  totals.lists_rebuilt = 0;
+  drain_touches(kTouchesPerDrain);
+  for (LaneRecord& record : lanes.records) record.lost_before = record.touches.lost();  // read by the marud before
+  take_findings();
+  finish_retired(retired_blocks.size());
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,79 @@
+// The auditor at work in marud: at its start, and when somebody asks.
+#include "daemon/pool_state.h"
+#include "libmaru/shm/audit.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kViolationsShown = 100;
+
+class Collected final : public shm::FindingSink {
+ public:
+  std::vector<shm::Finding> findings;
+  void found(const shm::Finding& finding) override { findings.push_back(finding); }
+};
+
+const char* place_name(shm::AuditPlace place) {
+  switch (place) {
+    case shm::AuditPlace::kPool: return "pool";
+    case shm::AuditPlace::kPage: return "page";
+    case shm::AuditPlace::kBucket: return "bucket";
+    case shm::AuditPlace::kOverflowBucket: return "overflow_bucket";
+    case shm::AuditPlace::kRegion: return "region";
+    case shm::AuditPlace::kLane: return "lane";
+    case shm::AuditPlace::kKeyExtent: return "key_extent";
+    case shm::AuditPlace::kTenant: return "tenant";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+// Quiesced: everything, also what is only true at rest. Live clients may be in the middle of something, so of that only
+// what two audits saw with the same words is reported.
+json Pool::State::check(const json& request) {
+  const auto wish = request.find("quiesce");
+  const bool is_quiesced = wish != request.end() && wish->is_boolean() && wish->get<bool>();
+  if (is_quiesced) {
+    drain_touches(kTouchesPerDrain);
+    sweep(pages());
+    take_findings();
+    finish_retired(retired_blocks.size());
+  }
+  std::vector<std::byte> scratch(shm::audit_scratch_bytes(region));
+  shm::AuditRequest audit_request;
+  audit_request.mode = is_quiesced ? shm::AuditMode::kExact : shm::AuditMode::kLiveOwner;
+  lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) { audit_request.live.add(lane); });
+  Collected first;
+  shm::AuditReport report = shm::audit(region, audit_request, scratch, first);
+  if (is_quiesced && !first.findings.empty()) {
+    Collected second;
+    report = shm::audit(region, audit_request, scratch, second);
+    std::erase_if(first.findings, [&](const shm::Finding& finding) {
+      return std::find(second.findings.begin(), second.findings.end(), finding) == second.findings.end();
+    });
+    if (first.findings.empty()) report = {};
+  }
+  json violations = json::array();
+  for (const shm::Finding& finding : first.findings) {
+    if (violations.size() == kViolationsShown) break;
+    const shm::InvariantInfo& info = shm::invariant_info(finding.invariant);
+    violations.push_back({{"invariant", info.name},
+                          {"place", place_name(info.place)},
+                          {"index", finding.index},
+                          {"slot", finding.slot},
+                          {"words", {finding.words[0], finding.words[1], finding.words[2]}}});
+  }
+  json reply = {{"violations", std::move(violations)},
+                {"found", first.findings.empty() ? 0 : std::max<uint64_t>(report.findings, first.findings.size())},
+                {"mode", is_quiesced ? "quiesced" : "live"}};
+  audit_json = {{"at_ms", now_ms}, {"found", reply["found"]}, {"mode", reply["mode"]}};
+  return reply;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,231 @@
+// Eviction: the coldest childless blocks that nobody pins, from a set of regions.
+//
+// Each region has a list with its coldest block at the end; a heap merges the cold ends of many. The order is that of an
+// exact LRU over blocks that may go: a parent may go once its last child has, with the later of their two ticks, so a batch
+// ends before a block that is warmer than a parent which this very batch sets free. What cannot go leaves its list: a block
+// with children comes back when its last child leaves, a pinned one when its pin was seen to end.
+//
+// Cost: for each page about a microsecond for eight lanes: one CAS to mark it, one line of each lane, one CAS to retire it,
+// its registry entry, one CAS to free it, one to reserve it for the asker.
+#include "daemon/pool_state.h"
+#include "libmaru/shm/evict.h"
+#include "libmaru/shm/page_run.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace maru::daemon {
+
+void Pool::State::push_coldest(ColdestFirst& heap, uint32_t region_index) const {
+  const uint32_t link = lists.coldest(region_index);
+  if (link != 0 && region.region_of(link - 1) == region_index) heap.push({lists.last_use_ms(link - 1), link - 1});
+}
+
+void Pool::State::report_evicted(PageRef ref, Shortage& shortage) {
+  ++shortage.blocks_evicted;
+  ++totals.evicted_blocks;
+  if (shortage.result == nullptr || !shm::read_key(region, ref, &key)) return;
+  const size_t padded = (key.size + 7) / 8 * 8;
+  const size_t bytes = sizeof(wire::EvictedKey) + padded;
+  if (bytes > shortage.key_bytes_left) return;
+  shortage.key_bytes_left -= bytes;
+  const wire::EvictedKey record = {key.size, key.kind, key.tenant};
+  std::vector<std::byte>& out = shortage.result->evicted_keys;
+  const size_t start = out.size();
+  out.resize(start + bytes);
+  std::memcpy(out.data() + start, &record, sizeof(record));
+  std::memcpy(out.data() + start + sizeof(record), key.data, key.size);
+  ++shortage.result->evicted;
+}
+
+// Pages that were freed just now go to the asker, if nobody else has taken them in between.
+void Pool::State::take_freed(uint32_t first, uint32_t count, Shortage& shortage) {
+  totals.evicted_pages += count;
+  shortage.pages_evicted += count;
+  if (!shortage.takes()) {
+    own_frees += count;
+    shortage.runs -= std::min<uint64_t>(shortage.runs, count);
+    return;
+  }
+  if (shortage.run_pages != 1 && shortage.run_pages != count) {
+    own_frees += count;
+    return;
+  }
+  const auto run_pages = uint32_t(shortage.run_pages);
+  for (uint32_t i = 0; i < count; i += run_pages) {
+    if (!shortage.is_open()) {
+      own_frees += count - i;
+      return;
+    }
+    if (shm::take_run(region, shortage.asker, first + i, run_pages, nullptr).is_none()) continue;
+    shortage.result->runs.push_back({first + i, run_pages});
+    --shortage.runs;
+    --shortage.items_left;
+  }
+}
+
+// `ref` is RETIRED by lane 0 and its pins were looked for.
+void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shortage, ColdestFirst* heap) {
+  report_evicted(ref, shortage);
+  const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // RETIRED: ours alone
+  const uint32_t run_pages = region.run_pages(ref.page());
+  uint32_t freed = 0;
+  if (shm::free_retired(self, ref, &freed) != shm::FinishStatus::kFreed) return;
+  take_freed(ref.page(), std::min(run_pages, freed), shortage);
+  child_left(parent, at_tick, heap);
+}
+
+namespace {
+
+// Children of one parent that a batch is about to take away.
+struct ParentCount {
+  PageRef parent;
+  uint32_t children;
+};
+
+struct Victim {
+  uint32_t page;
+  uint32_t generation;
+  uint64_t tick;
+};
+
+}  // namespace
+
+// Returns false if it stopped at a block of another size than the runs that are wanted.
+bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
+  ColdestFirst heap;
+  for (uint32_t index : in) push_coldest(heap, index);
+  // Every step takes a page out of a list. Pages come back only below a child that went, so twice the pages is enough
+  // unless somebody scribbles.
+  uint64_t steps_left = 2 * uint64_t(in.size()) * region.region_pages() + 1024;
+  uint32_t rebuilds_left = 8;
+  bool size_differs = false;
+  std::vector<Victim> victims;
+  std::vector<uint32_t> victim_pages;
+  std::vector<ParentCount> parents;
+  PageRef retired[shm::kEvictBatchMax];
+
+  while (shortage.is_open() && !heap.empty() && !size_differs && steps_left > 0) {
+    victims.clear();
+    parents.clear();
+    uint64_t runs_expected = 0, horizon = kNever;
+    while (victims.size() < shm::kEvictBatchMax && !heap.empty() && steps_left > 0 &&
+           runs_expected < shortage.runs_left()) {
+      const Candidate coldest = heap.top();
+      if (coldest.tick > horizon) break;
+      --steps_left;
+      const uint32_t page = coldest.page;
+      if (!lists.contains(page)) {  // it was in the heap twice
+        heap.pop();
+        continue;
+      }
+      PageWord found = word(page);
+      if (found.is(PageState::kRetiring)) {  // of a marud before: nobody else marks blocks so
+        region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
+        found = word(page);
+      }
+      const uint32_t generation = found.generation();
+      const bool may_go = found.is(PageState::kReady) && found.children() == 0 && !found.recount();
+      const bool is_stale = !found.is(PageState::kReady) || lists.generation(page) != generation;
+      const uint32_t run_pages = may_go ? region.run_pages(page) : 1;
+      if (may_go && !is_stale && shortage.run_pages > 1 && run_pages != shortage.run_pages) {
+        size_differs = true;
+        break;
+      }
+      heap.pop();
+      const uint32_t region_index = region.region_of(page);
+      const uint32_t warmer = lists.warmer(page);
+      if (!lists.remove(page)) {
+        if (rebuilds_left-- == 0) {
+          steps_left = 0;
+          break;
+        }
+        rebuild_list(region_index);
+        push_coldest(heap, region_index);
+        continue;
+      }
+      if (warmer != 0 && region.region_of(warmer - 1) == region_index)
+        heap.push({lists.last_use_ms(warmer - 1), warmer - 1});
+      if (is_stale) {
+        if (found.is(PageState::kReady)) list_insert(page, generation, tick_of(page, generation));
+        continue;
+      }
+      if (found.recount()) hold(PageRef::of(page, generation));  // comes back when the recount is through
+      if (!may_go) continue;
+
+      victims.push_back({page, generation, coldest.tick});
+      runs_expected += shortage.run_pages == 1 ? run_pages : 1;
+      const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // a hint
+      if (!region.is_page(parent)) continue;
+      const PageWord parent_word = word(parent.page());
+      if (!parent_word.is(PageState::kReady, parent.generation())) continue;
+      auto counted = std::find_if(parents.begin(), parents.end(), [&](const ParentCount& p) { return p.parent == parent; });
+      if (counted == parents.end()) counted = parents.insert(parents.end(), {parent, 0});
+      if (++counted->children == parent_word.children())
+        horizon = std::min(horizon, std::max(coldest.tick, tick_of(parent.page(), parent.generation())));
+    }
+    if (victims.empty()) continue;
+
+    victim_pages.clear();
+    for (const Victim& victim : victims) victim_pages.push_back(victim.page);
+    const size_t count = shm::retire_unpinned(self, lanes.in_use, victim_pages.data(), victim_pages.size(), &attempt, retired);
+    size_t next = 0;
+    for (const Victim& victim : victims) {
+      const PageRef ref = PageRef::of(victim.page, victim.generation);
+      if (next < count && retired[next].page() == victim.page) {
+        finish_evicted(retired[next++], victim.tick, shortage, &heap);
+      } else if (const PageWord found = word(victim.page); found.is(PageState::kReady, victim.generation)) {
+        if (found.children() == 0) hold(ref);  // pinned; with children now: back when the last one leaves
+      }
+    }
+  }
+  return !size_differs;
+}
+
+void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max) {
+  // Lists that may miss blocks, because touches were lost, are compared with the page words first.
+  uint64_t pages_left = kLostScanPagesPerRequest;
+  const uint64_t lost = lost_touches();
+  for (uint32_t index : in) {
+    if (regions[index].swept_at_lost == lost || pages_left < region.region_pages()) continue;
+    pages_left -= region.region_pages();
+    sweep_region(index);
+  }
+  uint64_t pages_per_round = 64;
+  for (uint32_t round = 0; round < rounds_max && shortage.is_open(); ++round) {
+    if (evict_coldest(in, shortage)) return;
+    if (evict_windows(in, shortage)) return;
+    // No room for a run among what may go now: make more of it go, so that parents become leaves.
+    Shortage room = shortage;
+    room.asker = {};
+    room.run_pages = 1;
+    room.runs = pages_per_round;
+    evict_coldest(in, room);
+    shortage.key_bytes_left = room.key_bytes_left;
+    shortage.blocks_evicted = room.blocks_evicted;
+    if (room.pages_evicted == shortage.pages_evicted) return;
+    shortage.pages_evicted = room.pages_evicted;
+    pages_per_round *= 2;
+  }
+}
+
+// Takes away those of these pages that may go; their lists and parents are kept right. Returns how many went.
+size_t Pool::State::evict_pages(std::span<const uint32_t> victims) {
+  PageRef retired[shm::kEvictBatchMax];
+  Shortage nobody;
+  size_t gone = 0;
+  for (size_t start = 0; start < victims.size(); start += shm::kEvictBatchMax) {
+    const size_t n = std::min(shm::kEvictBatchMax, victims.size() - start);
+    const size_t count = shm::retire_unpinned(self, lanes.in_use, victims.data() + start, n, &attempt, retired);
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t page = retired[i].page();
+      const uint64_t at_tick = tick_of(page, retired[i].generation());
+      list_remove(page);
+      finish_evicted(retired[i], at_tick, nobody, nullptr);
+    }
+    gone += count;
+  }
+  return gone;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,238 @@
+// Recency: touches from the rings of the lanes, the lists, and the sweep that keeps both honest. Rings carry times, never
+// membership: a block whose touch was lost is found by the sweep, a list entry whose block is gone is dropped by it.
+#include "daemon/pool_state.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+
+uint64_t Pool::State::tick(uint64_t unix_ms) const {
+  const uint64_t zero = region.header().created_unix_ms;
+  return unix_ms > zero ? unix_ms - zero : 0;
+}
+
+// The last use of this life of a page, as far as it is known; never in the future.
+uint64_t Pool::State::tick_of(uint32_t page, uint32_t generation) const {
+  const uint64_t now = tick(now_ms);
+  if (lists.generation(page) == generation) return std::min(now, lists.last_use_ms(page));
+  return std::min(now, tick(region.detail(page).stored_ms.load_relaxed()));  // a hint: any value does
+}
+
+uint64_t Pool::State::lost_touches() const {
+  uint64_t lost = totals.lost_touches;
+  for (const LaneRecord& record : lanes.records) lost += record.lost();
+  return lost;
+}
+
+// -- lists ------------------------------------------------------------------------------------------------------------
+
+void Pool::State::list_insert(uint32_t page, uint32_t generation, uint64_t at_tick) {
+  if (!lists.insert(page, generation, at_tick)) rebuild_list(region.region_of(page));
+}
+
+void Pool::State::list_remove(uint32_t page) {
+  if (!lists.remove(page)) rebuild_list(region.region_of(page));
+}
+
+// From the page words and the ticks alone; nothing of the old links is believed.
+void Pool::State::rebuild_list(uint32_t region_index) {
+  ++totals.lists_rebuilt;
+  struct Entry {
+    uint64_t tick;
+    uint32_t page;
+    uint32_t generation;
+  };
+  std::vector<Entry> entries;
+  const uint32_t first = region_index * region.region_pages();
+  for (uint32_t page = first; page < first + region.region_pages(); ++page) {
+    const PageWord found = word(page);
+    if (!found.is(PageState::kReady) || held.has(page)) continue;
+    // A block with children was in the list if it was touched; otherwise it comes when its last child leaves.
+    if (found.children() != 0 && !lists.contains(page)) continue;
+    entries.push_back({tick_of(page, found.generation()), page, found.generation()});
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.tick < b.tick; });
+  lists.clear(region_index);
+  for (const Entry& entry : entries) lists.insert(entry.page, entry.generation, entry.tick);  // each at the front
+}
+
+void Pool::State::drain_touches(size_t limit) {
+  const uint64_t now = tick(now_ms);
+  const size_t ring = region.parameters().touch_entries;
+  touches.clear();
+  uint32_t lane = drain_next;
+  for (uint32_t i = 0; i < region.lanes() && touches.size() < limit; ++i, ++lane) {
+    if (lane >= region.lanes()) lane = 0;
+    if (!lanes.is_live(lane)) continue;
+    const size_t start = touches.size(), n = std::min(ring, limit - start);
+    touches.resize(start + n);
+    touches.resize(start + lanes.records[lane].touches.read(region.lane(lane), now, pages(), touches.data() + start, n));
+  }
+  drain_next = lane;
+  std::stable_sort(touches.begin(), touches.end(),
+                   [](const shm::Touch& a, const shm::Touch& b) { return a.tick < b.tick; });
+
+  std::vector<uint32_t> late;  // pages whose place is not at the front
+  for (const shm::Touch& touch : touches) {
+    const PageWord found = word(touch.page);
+    if (!found.is(PageState::kReady)) continue;
+    const uint32_t generation = found.generation();
+    const bool is_known = lists.generation(touch.page) == generation;
+    if (is_known && lists.contains(touch.page) && lists.last_use_ms(touch.page) >= touch.tick) continue;
+    if (held.has(touch.page)) {
+      if (is_known) lists.set_last_use_ms(touch.page, std::max(touch.tick, lists.last_use_ms(touch.page)));
+      continue;
+    }
+    const uint64_t at_tick = std::max(touch.tick, is_known ? tick_of(touch.page, generation) : 0);
+    const uint32_t head = region.region(region.region_of(touch.page)).lru_head.load_relaxed();
+    list_remove(touch.page);
+    if (head == 0 || head > pages() || head == touch.page + 1 || lists.last_use_ms(head - 1) <= at_tick) {
+      list_insert(touch.page, generation, at_tick);
+    } else {
+      region.policy(touch.page).generation.store_relaxed(generation);
+      lists.set_last_use_ms(touch.page, at_tick);
+      late.push_back(touch.page);
+    }
+  }
+  add_missing(late);
+}
+
+// Blocks that belong into a list and are in none, with their ticks known.
+void Pool::State::add_missing(std::vector<uint32_t>& missing) {
+  std::sort(missing.begin(), missing.end());
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  for (size_t start = 0; start < missing.size();) {
+    const uint32_t index = region.region_of(missing[start]);
+    size_t end = start;
+    while (end < missing.size() && region.region_of(missing[end]) == index) ++end;
+    if (end - start > kSingleInsertsMax) {
+      rebuild_list(index);
+    } else {
+      for (size_t i = start; i < end; ++i) {
+        const PageWord found = word(missing[i]);
+        if (!found.is(PageState::kReady) || lists.contains(missing[i]) || held.has(missing[i])) continue;
+        list_insert(missing[i], found.generation(), tick_of(missing[i], found.generation()));
+      }
+    }
+    start = end;
+  }
+}
+
+// A child of this block is gone for good: without children left it may go too, as late as the later of the two.
+void Pool::State::child_left(PageRef parent, uint64_t child_tick, ColdestFirst* heap) {
+  if (!region.is_page(parent)) return;
+  const uint32_t page = parent.page(), generation = parent.generation();
+  const PageWord found = word(page);
+  if (!found.is(PageState::kReady, generation) || found.children() != 0) return;
+  const uint64_t at_tick = std::max(child_tick, tick_of(page, generation));
+  if (held.has(page)) {
+    region.policy(page).generation.store_relaxed(generation);
+    lists.set_last_use_ms(page, at_tick);
+    return;
+  }
+  if (!lists.contains(page) || lists.generation(page) != generation || lists.last_use_ms(page) < at_tick) {
+    list_remove(page);
+    list_insert(page, generation, at_tick);
+  }
+  if (heap) heap->push({at_tick, page});
+}
+
+// -- pinned blocks ----------------------------------------------------------------------------------------------------
+
+void Pool::State::hold(PageRef ref) {
+  if (held.has(ref.page())) return;
+  list_remove(ref.page());
+  held.add(ref.page());
+  held_blocks.push_back(ref);
+}
+
+// Blocks whose pins ended return to their lists, with their old ticks.
+void Pool::State::look_at_held(size_t limit) {
+  for (size_t looked = std::min(limit, held_blocks.size()); looked > 0; --looked) {
+    if (held_next >= held_blocks.size()) held_next = 0;
+    const PageRef ref = held_blocks[held_next];
+    const PageWord found = word(ref.page());
+    const bool is_there = found.is(PageState::kReady, ref.generation());
+    if (is_there && shm::is_pinned(region, lanes.in_use, ref.page())) {
+      ++held_next;
+      continue;
+    }
+    held.remove(ref.page());
+    held_blocks[held_next] = held_blocks.back();
+    held_blocks.pop_back();
+    if (is_there && !lists.contains(ref.page()))
+      list_insert(ref.page(), ref.generation(), tick_of(ref.page(), ref.generation()));
+  }
+}
+
+// -- sweep ------------------------------------------------------------------------------------------------------------
+
+void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired) {
+  PageWord found = word(page);
+  switch (found.state()) {
+    case PageState::kOut:
+    case PageState::kFree:
+      ++sweep_free;
+      break;
+    case PageState::kPoisoned: break;
+    default: ++sweep_used;
+  }
+  if (found.is(PageState::kRetiring)) {  // of a marud before: this one is not evicting now
+    region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
+    return;
+  }
+  const uint32_t generation = found.generation();
+  if (!found.is(PageState::kReady)) {
+    if (lists.contains(page)) list_remove(page);
+    if (found.is(PageState::kRetired) && found.lane() == lanes.daemon) queue_retired(PageRef::of(page, generation));
+    // Left by somebody who is gone, after its reclaim: handed over to an older marud, say.
+    const LaneId holder = found.lane();
+    const bool is_being_reclaimed = holder.lane < lanes.records.size() &&
+                                    lanes.records[holder.lane].phase == LaneRecord::Phase::kReclaiming;
+    if (found.names_lane() && lanes.is_dead(holder) && !is_being_reclaimed)
+      shm::reclaim_pages(self, lanes, page, page + 1, findings);
+    return;
+  }
+  const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();  // decided again by whoever acts on it
+  if (expires_ms != 0 && now_ms >= expires_ms && found.low() == 0) expired.push_back(page);
+  if (held.has(page)) return;
+  const bool is_listed = lists.contains(page);
+  if (is_listed && lists.generation(page) != generation) list_remove(page);
+  if (found.children() == 0 && !lists.contains(page)) missing.push_back(page);
+}
+
+// The next `pages` pages, region by region.
+void Pool::State::sweep(uint64_t count) {
+  std::vector<uint32_t> missing, expired;
+  for (uint64_t i = 0; i < std::min(count, pages()); ++i) {
+    if (sweep_next >= pages()) sweep_next = 0;
+    const auto page = uint32_t(sweep_next++);
+    sweep_page(page, missing, expired);
+    if (sweep_next % region.region_pages() != 0) continue;
+    const uint32_t index = region.region_of(page);
+    RegionEntry& entry = regions[index];
+    if (sweep_free > 0) entry.no_run_since = kNever;  // not everybody who frees counts it
+    entry.free_pages = sweep_free;
+    entry.used_pages = sweep_used;
+    sweep_free = sweep_used = 0;
+    const bool settles = (entry.state == RegionState::kOrphaned && entry.used_pages == 0) ||
+                         (entry.state == RegionState::kUnused && entry.used_pages > 0);
+    if (settles) settle_region(index);
+  }
+  add_missing(missing);
+  if (!expired.empty()) totals.expired_blocks += evict_pages(expired);
+}
+
+void Pool::State::sweep_region(uint32_t region_index) {
+  std::vector<uint32_t> missing, expired;
+  const uint32_t first = region_index * region.region_pages();
+  const uint32_t free_before = sweep_free, used_before = sweep_used;  // of the region that the slow sweep is in
+  for (uint32_t i = 0; i < region.region_pages(); ++i) sweep_page(first + i, missing, expired);
+  sweep_free = free_before;
+  sweep_used = used_before;
+  add_missing(missing);
+  if (!expired.empty()) totals.expired_blocks += evict_pages(expired);
+  regions[region_index].swept_at_lost = lost_touches();
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,136 @@
+// Reclaim: what a client held that died or left. Its pins end at once; its pages are looked for slice by slice; then its
+// regions, its overflow buckets, and the counts of parents that it may have left too high. Only then is the lane free.
+//
+// If marud dies here: the lane's identity says DEAD or its bit is set, and the next marud starts over.
+#include "daemon/pool_state.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+
+void Pool::State::add_counters(uint32_t lane) {
+  const format::LaneHeader& header = *region.lane(lane).header;
+  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
+    totals.counters[i] += header.counters[i].load_relaxed();  // the client's words: any value
+  totals.lost_touches += lanes.records[lane].lost();
+}
+
+// After proof that the client of this lane is gone, or after its goodbye.
+void Pool::State::begin_reclaim(uint32_t lane) {
+  drain_touches(kTouchesPerDrain);
+  LaneRecord& record = lanes.records[lane];
+  record.phase = LaneRecord::Phase::kReclaiming;
+  record.reclaimed_to = 0;
+  show_lane(lane, format::LaneState::kDead);
+  add_counters(lane);
+  record.touches.restart();
+  record.lost_before = 0;
+  shm::clear_pins(region, lane);
+  shm::reclaim_intents(region, lane, findings);
+  ++totals.clients_reclaimed;
+}
+
+// The next `count` pages. Returns true when the lane is free again.
+bool Pool::State::reclaim_lane(uint32_t lane, uint64_t count) {
+  LaneRecord& record = lanes.records[lane];
+  const uint64_t to = std::min(pages(), record.reclaimed_to + count);
+  const uint64_t freed_before = findings.freed;
+  shm::reclaim_pages(self, lanes.id(lane), uint32_t(record.reclaimed_to), uint32_t(to), findings);
+  own_frees += findings.freed - freed_before;
+  record.reclaimed_to = to;
+  if (to < pages()) return false;
+  finish_lane(lane);
+  return true;
+}
+
+void Pool::State::finish_lane(uint32_t lane) {
+  take_findings();
+  const LaneId id = lanes.id(lane);
+  for (uint32_t index : regions_of(id)) settle_region(index);
+  shm::release_overflow_of(region, id);
+  shm::clear_pins(region, lane);
+  shm::clear_lane(region, lane);
+  LaneRecord& record = lanes.records[lane];
+  record.phase = LaneRecord::Phase::kFree;
+  record.is_adopted = false;
+  record.who = {};
+  record.touches.restart();
+  record.lost_before = 0;
+  show_lane(lane, format::LaneState::kFree);
+  lanes.in_use.remove(lane);
+  show_lane_bit(lane);
+}
+
+// -- what was found ---------------------------------------------------------------------------------------------------
+
+void Pool::State::queue_retired(PageRef ref) {
+  if (retired_known.has(ref.page())) return;
+  retired_known.add(ref.page());
+  retired_blocks.push_back(ref);
+}
+
+void Pool::State::take_findings() {
+  for (PageRef ref : findings.taken) queue_retired(ref);
+  findings.taken.clear();
+  if (!findings.orphans.empty()) {
+    std::vector<uint32_t> victims;
+    for (PageRef ref : findings.orphans)
+      if (word(ref.page()).is(PageState::kReady, ref.generation())) victims.push_back(ref.page());
+    findings.orphans.clear();
+    evict_pages(victims);
+  }
+  finish_retired(kRetiredPerTurn);
+}
+
+void Pool::State::finish_retired(size_t limit) {
+  for (size_t looked = std::min(limit, retired_blocks.size()); looked > 0; --looked) {
+    if (retired_next >= retired_blocks.size()) retired_next = 0;
+    const PageRef ref = retired_blocks[retired_next];
+    const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // ours while RETIRED
+    const uint64_t at_tick = tick_of(ref.page(), ref.generation());
+    uint32_t freed = 0;
+    const shm::FinishStatus status = shm::finish_retired(self, ref, lanes.in_use, &freed);
+    if (status == shm::FinishStatus::kPinned) {
+      ++retired_next;
+      continue;
+    }
+    retired_known.remove(ref.page());
+    retired_blocks[retired_next] = retired_blocks.back();
+    retired_blocks.pop_back();
+    if (status != shm::FinishStatus::kFreed) continue;
+    own_frees += freed;
+    list_remove(ref.page());
+    child_left(parent, at_tick, nullptr);
+  }
+}
+
+// Counts the children of suspect parents again, all suspects in one pass over the pages. Returns true when a pass is
+// under way.
+bool Pool::State::step_recounts(uint64_t count) {
+  if (recounts.empty()) {
+    if (findings.parents.empty() || now_ms < recount_again_ms) return false;
+    std::sort(findings.parents.begin(), findings.parents.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
+    findings.parents.erase(std::unique(findings.parents.begin(), findings.parents.end()), findings.parents.end());
+    for (PageRef parent : findings.parents)
+      if (region.is_page(parent)) recounts.push_back({.parent = parent});
+    findings.parents.clear();
+    shm::recount_begin(region, recounts);
+    recount_next = 0;
+  }
+  const uint64_t to = std::min(pages(), recount_next + count);
+  shm::recount_pages(region, recounts, lanes, uint32_t(recount_next), uint32_t(to));
+  recount_next = to;
+  if (to < pages()) return true;
+  shm::recount_commit(region, recounts, lanes.in_use);
+  for (const shm::Recount& recount : recounts) {
+    // What was postponed waits for a live client's next step: once more, later.
+    if (recount.postponed) findings.parents.push_back(recount.parent);
+    child_left(recount.parent, 0, nullptr);
+  }
+  recounts.clear();
+  constexpr uint64_t kRecountPauseMs = 20;
+  if (!findings.parents.empty()) recount_again_ms = now_ms + kRecountPauseMs;
+  return false;
+}
+
+}  // namespace maru::daemon

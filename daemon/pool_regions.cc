@@ -1,0 +1,155 @@
+// Regions: who rents which, and what is FREE in them. The table here is the truth; the region words show it. Renting says
+// who should allocate in a region; only the page words say what may be taken.
+#include "daemon/pool_state.h"
+
+#include "libmaru/shm/page_run.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+
+void Pool::State::show_region(uint32_t index) {
+  const RegionEntry& entry = regions[index];
+  const uint64_t word = uint64_t(entry.state) << 60 | uint64_t(entry.generation & 0xF'FFFF) << 40 |
+                        uint64_t(entry.owner.lane) << 16 | entry.owner.generation;  // host 0
+  region.region(index).word.store_release(word);
+}
+
+void Pool::State::set_region(uint32_t index, RegionState state, LaneId owner) {
+  RegionEntry& entry = regions[index];
+  entry.state = state;
+  entry.owner = owner;
+  entry.generation = (entry.generation + 1) & 0xF'FFFF;
+  entry.no_run_since = kNever;
+  show_region(index);
+}
+
+std::vector<uint32_t> Pool::State::regions_of(LaneId owner) const {
+  std::vector<uint32_t> indices;
+  for (uint32_t i = 0; i < regions.size(); ++i)
+    if (regions[i].state == RegionState::kRented && regions[i].owner == owner) indices.push_back(i);
+  return indices;
+}
+
+// Changes whenever somebody freed a page that a search may find.
+uint64_t Pool::State::frees() const {
+  uint64_t sum = own_frees;
+  lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {
+    sum += region.lane(lane).header->frees.load_relaxed();  // a hint
+  });
+  return sum == kNever ? 0 : sum;
+}
+
+// Gives a region to a lane. Returns how many runs of this length its FREE pages make.
+uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) {
+  set_region(index, RegionState::kRented, owner);
+  const uint32_t first = index * region.region_pages();
+  uint64_t runs = 0, free_in_a_row = 0;
+  for (uint32_t i = 0; i < region.region_pages(); ++i) {
+    PageWord found = word(first + i);
+    if (found.is(PageState::kOut) &&
+        region.block(first + i).word.cas_acq_rel(found.bits, PageWord::free(found.generation()).bits))
+      found = PageWord::free(found.generation());
+    free_in_a_row = found.is(PageState::kFree) ? free_in_a_row + 1 : 0;
+    if (free_in_a_row < run_pages) continue;
+    ++runs;
+    free_in_a_row = 0;
+  }
+  return runs;
+}
+
+// Unused regions first, then those whose owner is gone and which have FREE pages.
+void Pool::State::rent_regions(Shortage& shortage) {
+  uint64_t limit = config.max_regions_per_instance == 0 ? kNever : config.max_regions_per_instance;
+  const size_t owned = regions_of(shortage.asker).size();
+  limit = limit > owned ? limit - owned : 0;
+  const auto grant = [&](uint32_t index) {
+    const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
+    shortage.runs -= std::min(shortage.runs, runs);
+    shortage.result->regions.push_back(index);
+    --shortage.items_left;
+    --limit;
+  };
+  for (uint32_t i = 0; i < regions.size() && limit > 0 && shortage.is_open(); ++i)
+    if (regions[i].state == RegionState::kUnused) grant(i);
+
+  std::vector<uint32_t> orphaned;
+  for (uint32_t i = 0; i < regions.size(); ++i)
+    if (regions[i].state == RegionState::kOrphaned) orphaned.push_back(i);
+  uint64_t pages_left = kFreeScanPagesPerRequest;
+  if (limit == 0) return take_free(orphaned, shortage, &pages_left);
+  const uint64_t frees_now = frees();
+  for (uint32_t i : orphaned) {
+    if (limit == 0 || !shortage.is_open() || pages_left < region.region_pages()) break;
+    RegionEntry& entry = regions[i];
+    if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
+    pages_left -= region.region_pages();
+    uint64_t free_in_a_row = 0, longest = 0;
+    for (uint32_t k = 0; k < region.region_pages() && longest < shortage.run_pages; ++k) {
+      const PageWord found = word(i * region.region_pages() + k);
+      free_in_a_row = found.is(PageState::kFree) || found.is(PageState::kOut) ? free_in_a_row + 1 : 0;
+      longest = std::max(longest, free_in_a_row);
+    }
+    if (longest >= shortage.run_pages) {
+      grant(i);
+    } else {
+      entry.no_run_since = frees_now;
+      entry.no_run_pages = longest + 1;
+    }
+  }
+}
+
+// FREE pages of these regions become the asker's, whoever rents them.
+void Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
+  const uint64_t frees_now = frees();
+  const auto run_pages = uint32_t(shortage.run_pages);
+  for (uint32_t index : in) {
+    if (!shortage.is_open() || *pages_left < region.region_pages()) return;
+    RegionEntry& entry = regions[index];
+    if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
+    *pages_left -= region.region_pages();
+    const uint32_t first = index * region.region_pages(), end = first + region.region_pages();
+    uint32_t start = first;
+    while (start + run_pages <= end && shortage.is_open()) {
+      uint32_t length = 0;
+      while (length < run_pages && word(start + length).is(PageState::kFree)) ++length;
+      if (length < run_pages) {
+        start += length + 1;
+        continue;
+      }
+      uint32_t blocker = start;
+      if (shm::take_run(region, shortage.asker, start, run_pages, &blocker).is_none()) {
+        start = blocker + 1;
+        continue;
+      }
+      shortage.result->runs.push_back({start, run_pages});
+      --shortage.runs;
+      --shortage.items_left;
+      start += run_pages;
+    }
+    if (!shortage.is_open()) return;
+    entry.no_run_since = frees_now;
+    entry.no_run_pages = run_pages;
+  }
+}
+
+// After its owner left, or when nobody rents it: a region that holds anything waits for a new owner, an empty one is nobody's.
+void Pool::State::settle_region(uint32_t index) {
+  const uint32_t first = index * region.region_pages();
+  for (uint32_t i = 0; i < region.region_pages(); ++i) {
+    const PageState state = word(first + i).state();
+    if (state == PageState::kFree || state == PageState::kOut || state == PageState::kPoisoned) continue;
+    if (regions[index].state != RegionState::kOrphaned) set_region(index, RegionState::kOrphaned, {});
+    return;
+  }
+  bool is_empty = true;
+  for (uint32_t i = 0; i < region.region_pages(); ++i) {
+    PageWord found = word(first + i);
+    if (found.is(PageState::kFree))  // somebody may take it first, who was told of it while it was rented
+      is_empty &= region.block(first + i).word.cas_acq_rel(found.bits, PageWord::out(found.generation()).bits);
+  }
+  const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
+  if (regions[index].state != state) set_region(index, state, {});
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,81 @@
+// Renting: the one request by which a client gets memory. In this order: a region that nobody rents; one whose owner is
+// gone; FREE pages of the asker's own regions that it does not know of; the coldest blocks of its own regions; the coldest
+// anywhere; FREE pages of other owners. Refused only when nothing of this is left.
+#include "daemon/pool_state.h"
+#include "libmaru/wire/codec.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <numeric>
+
+namespace maru::daemon {
+namespace {
+
+RentResult refuse(int code, std::string explanation) {
+  RentResult result;
+  result.status = -code;
+  result.explanation = std::move(explanation);
+  return result;
+}
+
+}  // namespace
+
+RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
+  if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
+  if (request.runs == 0 || request.run_pages == 0 || request.flags != 0)
+    return refuse(EINVAL, "a rent request names at least one run of at least one page, and no flags");
+  if (request.run_pages > region.region_pages())
+    return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
+                             std::to_string(region.region_pages()));
+  drain_touches(kTouchesPerDrain);
+  look_at_held(kHeldPerRequest);
+
+  RentResult result;
+  Shortage shortage;
+  shortage.asker = lanes.id(lane);
+  shortage.run_pages = request.run_pages;
+  shortage.runs = request.runs;
+  shortage.items_left = wire::kRentItemsMax;
+  shortage.result = &result;
+  rent_regions(shortage);
+
+  const std::vector<uint32_t> own = regions_of(shortage.asker);
+  if (shortage.is_open()) {
+    uint64_t pages_left = kFreeScanPagesPerRequest;
+    take_free(own, shortage, &pages_left);
+  }
+  // What the reply needs for regions and runs is set aside; keys get the rest.
+  const uint64_t items = result.regions.size() + result.runs.size() + std::min<uint64_t>(shortage.runs, shortage.items_left);
+  shortage.key_bytes_left =
+      wire::kPayloadBytesMax - sizeof(wire::RentReply) - 2 * sizeof(uint64_t) - items * sizeof(wire::RunRecord);
+  constexpr uint32_t kRoundsInOwn = 4;
+  if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
+
+  std::vector<uint32_t> all(regions.size());
+  std::iota(all.begin(), all.end(), 0u);
+  constexpr uint32_t kRoundsAnywhere = 32;
+  if (shortage.is_open()) evict(all, shortage, kRoundsAnywhere);
+  const auto has_nothing = [&] { return result.regions.empty() && result.runs.empty(); };
+  // Before refusing: blocks whose touches were lost, pins that ended since they were seen, and other owners' FREE pages.
+  if (has_nothing() && (pages() <= kSmallPoolPages || now_ms >= next_full_search_ms)) {
+    sweep(pages());
+    look_at_held(held_blocks.size());
+    finish_retired(retired_blocks.size());
+    evict(all, shortage, kRoundsAnywhere);
+    uint64_t pages_left = kNever;
+    if (shortage.is_open()) take_free(all, shortage, &pages_left);
+    if (has_nothing()) next_full_search_ms = now_ms + kFullSearchPauseMs;
+  }
+  if (has_nothing()) {
+    ++totals.refused_rents;
+    RentResult refusal = refuse(ENOSPC, "nothing is free and nothing can be evicted: what is left is pinned, has "
+                                        "children, or is being filled (a run of " +
+                                            std::to_string(request.run_pages) + " pages was asked for)");
+    refusal.evicted_total = uint32_t(shortage.blocks_evicted);
+    return refusal;
+  }
+  result.evicted_total = uint32_t(shortage.blocks_evicted);
+  return result;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,119 @@
+// Room for a run of k pages among blocks of other sizes: of all windows of k pages that hold only FREE pages and whole
+// blocks that may go, those whose warmest block is the coldest; of equally warm ones those with fewer pages in use.
+//
+// Example, k = 2, ticks of one-page blocks: [9][FREE][3][4][1]: windows cost 9, 3, 4, 4; {FREE, 3} is taken.
+// Cost: one pass over the words of the regions, a running maximum over each window, and a sort of the cheapest.
+#include "daemon/pool_state.h"
+#include "libmaru/shm/evict.h"
+#include "libmaru/shm/page_run.h"
+
+#include <algorithm>
+#include <deque>
+#include <set>
+
+namespace maru::daemon {
+namespace {
+
+struct Window {
+  uint64_t warmest;   // tick of the warmest block in it
+  uint32_t used;      // pages that are not FREE
+  uint32_t first;
+  friend bool operator<(const Window& a, const Window& b) {
+    return std::pair(a.warmest, a.used) < std::pair(b.warmest, b.used);
+  }
+};
+
+struct Cell {
+  uint64_t tick = kNever;      // kNever: must stay
+  bool is_free = false;
+  bool begins = false;         // a window may begin here
+  bool ends = false;           // a window may end here
+};
+
+void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run_pages, std::vector<Window>& windows) {
+  std::deque<uint32_t> warmest;  // indices with falling ticks
+  uint32_t used = 0;
+  for (uint32_t i = 0; i < cells.size(); ++i) {
+    while (!warmest.empty() && cells[warmest.back()].tick <= cells[i].tick) warmest.pop_back();
+    warmest.push_back(i);
+    used += !cells[i].is_free;
+    if (i >= run_pages) used -= !cells[i - run_pages].is_free;
+    if (i + 1 < run_pages) continue;
+    const uint32_t start = i + 1 - run_pages;
+    while (warmest.front() < start) warmest.pop_front();
+    const uint64_t tick = cells[warmest.front()].tick;
+    if (tick != kNever && cells[start].begins && cells[i].ends) windows.push_back({tick, used, first_page + start});
+  }
+}
+
+}  // namespace
+
+// Returns true when nothing is wanted any more.
+bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage) {
+  const auto run_pages = uint32_t(shortage.run_pages);
+  std::vector<Window> windows;
+  std::vector<Cell> cells(region.region_pages());
+  const size_t keep = 4 * std::min<uint64_t>(shortage.runs, shortage.items_left) + 1024;
+  for (uint32_t index : in) {
+    const uint32_t first = index * region.region_pages();
+    std::fill(cells.begin(), cells.end(), Cell{});
+    for (uint32_t i = 0; i < cells.size();) {
+      const PageWord found = word(first + i);
+      uint32_t length = 1;
+      if (found.is(PageState::kFree)) {
+        cells[i] = {0, true, true, true};
+      } else if (found.is(PageState::kReady) && found.low() == 0 && !held.has(first + i)) {
+        length = region.run_pages(first + i);
+        const uint64_t at_tick = tick_of(first + i, found.generation());
+        for (uint32_t k = 0; k < length; ++k) cells[i + k] = {at_tick, false, k == 0, k + 1 == length};
+      }
+      i += length;
+    }
+    find_windows(cells, first, run_pages, windows);
+    if (windows.size() > 4 * keep) {
+      std::nth_element(windows.begin(), windows.begin() + long(keep), windows.end());
+      windows.resize(keep);
+    }
+  }
+  std::sort(windows.begin(), windows.end());
+
+  std::set<uint32_t> taken;  // first pages of windows that were tried: others must not overlap them
+  for (const Window& window : windows) {
+    if (!shortage.is_open()) break;
+    const auto after = taken.lower_bound(window.first);
+    if (after != taken.end() && *after < window.first + run_pages) continue;
+    if (after != taken.begin() && *std::prev(after) + run_pages > window.first) continue;
+    std::vector<uint32_t> heads;
+    bool is_pinned = false;
+    for (uint32_t i = 0; i < run_pages && !is_pinned; ++i) {
+      if (!word(window.first + i).is(PageState::kReady)) continue;
+      heads.push_back(window.first + i);
+      is_pinned = shm::is_pinned(region, lanes.in_use, window.first + i);
+    }
+    if (is_pinned) continue;
+    taken.insert(window.first);
+    Shortage inside = shortage;  // frees without taking
+    inside.asker = {};
+    inside.runs = 0;
+    PageRef retired[256];
+    for (size_t start = 0; start < heads.size(); start += std::size(retired)) {
+      const size_t n = std::min(std::size(retired), heads.size() - start);
+      const size_t count = shm::retire_unpinned(self, lanes.in_use, heads.data() + start, n, &attempt, retired);
+      for (size_t i = 0; i < count; ++i) {
+        const uint64_t at_tick = tick_of(retired[i].page(), retired[i].generation());
+        list_remove(retired[i].page());
+        finish_evicted(retired[i], at_tick, inside, nullptr);
+      }
+    }
+    shortage.key_bytes_left = inside.key_bytes_left;
+    shortage.blocks_evicted = inside.blocks_evicted;
+    shortage.pages_evicted = inside.pages_evicted;
+    if (shm::take_run(region, shortage.asker, window.first, run_pages, nullptr).is_none()) continue;
+    shortage.result->runs.push_back({window.first, run_pages});
+    --shortage.runs;
+    --shortage.items_left;
+  }
+  return !shortage.is_open();
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,293 @@
+#include "daemon/requests.h"
+
+#include "daemon/admin.h"
+#include "daemon/log.h"
+#include "libmaru/wire/codec.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+
+namespace maru::daemon {
+namespace {
+
+Outcome answer(const wire::MessageHeader& header, std::span<const std::byte> payload) {
+  Outcome outcome;
+  outcome.reply = Packet{wire::encode(wire::Type(header.type), header.request_id, 0, payload), {}};
+  return outcome;
+}
+
+Outcome refuse(uint16_t type, uint32_t request_id, int code, std::string_view why) {
+  Outcome outcome;
+  outcome.reply = Packet{wire::encode_refusal(type, request_id, -code, why), {}};
+  return outcome;
+}
+
+Outcome refuse(const wire::MessageHeader& header, int code, std::string_view why) {
+  return refuse(header.type, header.request_id, code, why);
+}
+
+Outcome drop(std::string why) {
+  Outcome outcome;
+  outcome.drop = std::move(why);
+  return outcome;
+}
+
+}  // namespace
+
+Outcome Requests::handle(Session& session, Session::Received& received, Moment now) {
+  const auto header = wire::decode_request(received.bytes);
+  if (!header) {
+    if (header.error().code != EPROTO) return drop(header.error().doing);
+    wire::MessageHeader raw;
+    std::memcpy(&raw, received.bytes.data(), sizeof(raw));
+    Outcome outcome = refuse(raw.type, raw.request_id, EPROTO, header.error().doing);
+    outcome.drop = header.error().doing;
+    outcome.drop_after_reply = true;
+    return outcome;
+  }
+  const auto payload = wire::payload_of(received.bytes);
+  const auto type = wire::Type(header->type);
+  if (type != wire::Type::kAttach && !received.descriptors.empty())
+    return drop("a descriptor with a message that has none");
+  switch (type) {
+    case wire::Type::kAttach: return attach(session, *header, payload, received.descriptors, now);
+    case wire::Type::kDetach:
+      if (!payload.empty()) return drop("a detach request with a payload");
+      return detach(session, *header);
+    case wire::Type::kRent: return rent(session, *header, payload, now);
+    case wire::Type::kDeleteTree: return delete_tree(session, *header, payload, now);
+    case wire::Type::kAdmin: return admin(session, *header, payload, now);
+    case wire::Type::kPing:
+      if (!payload.empty()) return drop("a ping with a payload");
+      return answer(*header, {});
+  }
+  return drop("an unknown message type");  // decode_request() has refused it
+}
+
+// -- attaching --------------------------------------------------------------------------------------------------------
+
+Outcome Requests::attach(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                         std::vector<FileDescriptor>& descriptors, Moment now) {
+  const auto request = wire::read_exactly<wire::AttachRequest>(payload);
+  if (!request) return drop("an attach request of the wrong size");
+  if (const auto wrong = wire::check(*request)) return drop("an attach request: " + std::string(*wrong));
+  const bool hands_back = (request->flags & wire::kAttachHandsBack) != 0;
+  if (descriptors.size() != (hands_back ? 1 : 0)) return drop("an attach request with the wrong number of descriptors");
+  if (session.lane_watch != 0) return refuse(header, EALREADY, "this connection is attached already");
+  if (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.session == session.id(); }))
+    return refuse(header, EALREADY, "this connection waits for an attach already");
+
+  const std::string name(request->pool);
+  const auto found =
+      std::find_if(pools_.begin(), pools_.end(), [&](const auto& hosted) { return hosted->name() == name; });
+  if (found == pools_.end()) return refuse(header, ENOENT, "there is no pool \"" + name + "\"");
+  HostedPool& hosted = **found;
+  const auto pool = uint32_t(found - pools_.begin());
+  if (!may_use(session.peer(), hosted.spec().users, hosted.spec().groups)) {
+    log_warning("{} may not use pool \"{}\": refused", session.text(), name);
+    return refuse(header, EACCES, "the access list of pool \"" + name + "\" does not name this user");
+  }
+  if (hosted.condition() == HostedPool::Condition::kWaiting) {
+    if (hands_back) {
+      auto accepted = hosted.accept_memory(std::move(descriptors.front()), now.unix_ms);
+      if (accepted) {
+        log_info("{} handed back the memory of pool \"{}\"", session.text(), name);
+        return attach_to(session, pool, header.request_id, *request, now);
+      }
+      log_warning("{} handed back what is not the memory of pool \"{}\": {}", session.text(), name,
+                  accepted.error().text());
+    }
+    grace_ends_ms_.resize(pools_.size());
+    if (!grace_ends_ms_[pool]) grace_ends_ms_[pool] = now.monotonic_ms + config_.adopt_grace_ms;
+    waiting_.push_back({session.id(), pool, header.request_id, *request});
+    return {};
+  }
+  return attach_to(session, pool, header.request_id, *request, now);
+}
+
+Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t request_id,
+                            const wire::AttachRequest& request, Moment now) {
+  HostedPool& hosted = *pools_[pool_index];
+  constexpr auto kType = uint16_t(wire::Type::kAttach);
+  Pool* pool = hosted.serving();
+  if (!pool) return refuse(kType, request_id, EIO, "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());
+
+  static constexpr uint8_t kNoUuid[16] = {};
+  if (std::memcmp(request.uuid, kNoUuid, 16) != 0 && std::memcmp(request.uuid, pool->header().uuid, 16) != 0)
+    return refuse(kType, request_id, ESTALE, "pool \"" + hosted.name() + "\" is another one now: detach and attach");
+
+  FileDescriptor memory(::fcntl(pool->device().fd(), F_DUPFD_CLOEXEC, 3));
+  FileDescriptor pidfd(::fcntl(session.peer().pidfd.get(), F_DUPFD_CLOEXEC, 3));
+  if (!memory.is_open() || !pidfd.is_open()) return refuse(kType, request_id, errno, "marud has no descriptor left");
+
+  const ClientIdentity& who = session.peer().who;
+  auto grant = pool->attach(who, request.previous_lane, request.previous_generation, now.unix_ms);
+  if (!grant) {
+    log_warning("{} got no lane of pool \"{}\": {}", session.text(), hosted.name(), grant.error().text());
+    return refuse(kType, request_id, grant.error().code, grant.error().doing);
+  }
+
+  Outcome outcome;
+  LaneWatch* watch = lanes_.find_lane(pool_index, grant->lane);
+  if (watch && (watch->who.pid != who.pid || watch->who.start_time != who.start_time)) {
+    // The pool gave the lane of a process that is known to it as gone; our own news of that is still on its way.
+    outcome.superseded_session = watch->session;
+    outcome.unwatch_lane = watch->id;
+    lanes_.remove(watch->id);
+    watch = nullptr;
+  }
+  if (!watch) {
+    watch = &lanes_.add({0, pool_index, grant->lane, who, session.peer().command, std::move(pidfd), 0, 0});
+    outcome.watch_lane = watch->id;
+  } else if (watch->session != 0 && watch->session != session.id()) {
+    outcome.superseded_session = watch->session;
+  }
+  watch->session = session.id();
+  watch->since_ms = now.unix_ms;
+  session.lane_watch = watch->id;
+
+  const format::Header& head = pool->header();
+  wire::AttachReply reply = {};
+  std::memcpy(reply.uuid, head.uuid, sizeof(reply.uuid));
+  reply.pool_bytes = pool->device().bytes();
+  reply.control_bytes = head.control_bytes;
+  reply.epoch = pool->epoch();
+  reply.lane = grant->lane;
+  reply.lane_generation = grant->generation;
+  reply.lane_kept = grant->kept ? 1 : 0;
+  reply.host = 0;
+  reply.map_alignment = uint32_t(pool->device().map_alignment());
+  outcome.reply = Packet{wire::encode(wire::Type::kAttach, request_id, 0, wire::bytes_of(reply)), std::move(memory)};
+  log_info("{} {} lane {} of pool \"{}\"", session.text(), grant->kept ? "is back on" : "attached to", grant->lane,
+           hosted.name());
+  return outcome;
+}
+
+std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
+  std::vector<Settled> settled;
+  if (waiting_.empty()) return settled;
+  grace_ends_ms_.resize(pools_.size());
+  for (size_t pool = 0; pool < pools_.size(); ++pool) {
+    HostedPool& hosted = *pools_[pool];
+    if (!grace_ends_ms_[pool] || hosted.condition() != HostedPool::Condition::kWaiting ||
+        now.monotonic_ms < *grace_ends_ms_[pool])
+      continue;
+    auto begun = hosted.begin_anew(now.unix_ms);
+    if (begun) continue;
+    log_error("pool \"{}\" cannot begin anew, its clients go on waiting: {}", hosted.name(), begun.error().text());
+    grace_ends_ms_[pool] = now.monotonic_ms + 10'000;
+  }
+  std::vector<Waiting> still;
+  for (Waiting& waiting : waiting_) {
+    if (pools_[waiting.pool]->condition() == HostedPool::Condition::kWaiting)
+      still.push_back(waiting);
+    else
+      settled.push_back({waiting.session, waiting.request, waiting.request_id});
+  }
+  waiting_ = std::move(still);
+  return settled;
+}
+
+Outcome Requests::attach_again(Session& session, const Settled& settled, Moment now) {
+  for (size_t pool = 0; pool < pools_.size(); ++pool)
+    if (pools_[pool]->name() == settled.request.pool)
+      return attach_to(session, uint32_t(pool), settled.request_id, settled.request, now);
+  return drop("an attach to a pool that is gone");
+}
+
+void Requests::forget(uint64_t session) {
+  std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.session == session; });
+}
+
+std::optional<uint64_t> Requests::waiting_ms(Moment now) const {
+  std::optional<uint64_t> least;
+  for (const Waiting& waiting : waiting_) {
+    const uint64_t ends_ms = grace_ends_ms_[waiting.pool].value_or(0);
+    const uint64_t left_ms = pools_[waiting.pool]->condition() != HostedPool::Condition::kWaiting ? 0
+                             : ends_ms > now.monotonic_ms ? ends_ms - now.monotonic_ms
+                                                          : 0;
+    least = std::min(least.value_or(left_ms), left_ms);
+  }
+  return least;
+}
+
+// -- with a lane ------------------------------------------------------------------------------------------------------
+
+LaneWatch* Requests::lane_of(Session& session, const wire::MessageHeader& header, Outcome& outcome) {
+  LaneWatch* watch = session.lane_watch == 0 ? nullptr : lanes_.find(session.lane_watch);
+  if (!watch) {
+    outcome = refuse(header, ENOTCONN, "this connection is not attached");
+    return nullptr;
+  }
+  if (!pools_[watch->pool]->serving()) {
+    outcome = refuse(header, EIO, "the pool is fenced: " + pools_[watch->pool]->fenced_because());
+    return nullptr;
+  }
+  return watch;
+}
+
+Outcome Requests::detach(Session& session, const wire::MessageHeader& header) {
+  Outcome outcome;
+  LaneWatch* watch = lane_of(session, header, outcome);
+  if (!watch) return outcome;
+  HostedPool& hosted = *pools_[watch->pool];
+  hosted.serving()->detach(watch->lane);
+  log_info("{} detached from lane {} of pool \"{}\"", session.text(), watch->lane, hosted.name());
+  outcome = answer(header, {});
+  outcome.unwatch_lane = watch->id;
+  lanes_.remove(watch->id);
+  session.lane_watch = 0;
+  return outcome;
+}
+
+Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                       Moment now) {
+  const auto request = wire::read_exactly<wire::RentRequest>(payload);
+  if (!request) return drop("a rent request of the wrong size");
+  if (const auto wrong = wire::check(*request)) return drop("a rent request: " + std::string(*wrong));
+  Outcome outcome;
+  LaneWatch* watch = lane_of(session, header, outcome);
+  if (!watch) return outcome;
+  const RentResult result = pools_[watch->pool]->serving()->rent(watch->lane, *request, now.unix_ms);
+  if (result.status < 0) return refuse(header, -result.status, result.explanation);
+  if (result.regions.size() + result.runs.size() > wire::kRentItemsMax)
+    return drop(fmt::format("renting gave {} regions and {} runs, more than a reply can hold", result.regions.size(),
+                            result.runs.size()));
+  return answer(header,
+                wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total));
+}
+
+Outcome Requests::delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                              Moment now) {
+  const auto request = wire::read_exactly<wire::DeleteTreeRequest>(payload);
+  if (!request) return drop("a delete-tree request of the wrong size");
+  Outcome outcome;
+  LaneWatch* watch = lane_of(session, header, outcome);
+  if (!watch) return outcome;
+  const DeleteTreeResult result = pools_[watch->pool]->serving()->delete_tree(*request, now.unix_ms);
+  if (result.status < 0) return refuse(header, -result.status, "delete a tree");
+  const wire::DeleteTreeReply reply = {result.deleted, result.left};
+  return answer(header, wire::bytes_of(reply));
+}
+
+// -- administration ---------------------------------------------------------------------------------------------------
+
+Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                        Moment now) {
+  std::vector<gid_t> groups;
+  if (config_.admin_group) groups.push_back(*config_.admin_group);
+  if (!may_use(session.peer(), {}, groups)) {
+    log_warning("{} may not administrate: refused", session.text());
+    return refuse(header, EACCES, "only root, marud's own user and the admin group may administrate");
+  }
+  const AdminView view = {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms};
+  const AdminReply reply =
+      run_admin(view, {reinterpret_cast<const char*>(payload.data()), payload.size()}, session.text());
+  if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
+  if (reply.code != 0) return refuse(header, reply.code, reply.text);
+  return answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,89 @@
+// What marud does with one message: checks it, decides, answers. The connection that brought it is somebody else's
+// business (server.h); so is everything inside a pool.
+#pragma once
+
+#include "daemon/config.h"
+#include "daemon/hosted_pool.h"
+#include "daemon/lane_watch.h"
+#include "daemon/session.h"
+#include "maru/format/wire.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+using HostedPools = std::vector<std::unique_ptr<HostedPool>>;
+
+struct Moment {
+  uint64_t unix_ms;       // for what others see
+  uint64_t monotonic_ms;  // for deadlines
+};
+
+// What follows for the connections.
+struct Outcome {
+  std::optional<Packet> reply;
+  std::string drop;                 // not empty: end the session, for this reason
+  bool drop_after_reply = false;
+  uint64_t superseded_session = 0;  // its process attached again on another connection
+  uint64_t watch_lane = 0;          // a new lane watch: wait for its pidfd
+  uint64_t unwatch_lane = 0;        // its watch is gone
+};
+
+class Requests {
+ public:
+  Requests(const Config& config, HostedPools& pools, LaneWatches& lanes)
+      : config_(config), pools_(pools), lanes_(lanes) {}
+
+  Outcome handle(Session& session, Session::Received& received, Moment now);
+
+  // An attach that came while a pool waited for its memory, and can be answered now.
+  struct Settled {
+    uint64_t session;
+    wire::AttachRequest request;
+    uint32_t request_id;
+  };
+  // Ends the wait of pools whose grace is over, and returns the attaches that can go on. The caller passes each to
+  // attach_again(), if its session still lives.
+  std::vector<Settled> settle_waiting(Moment now);
+  Outcome attach_again(Session& session, const Settled& settled, Moment now);
+  void forget(uint64_t session);
+  // Milliseconds until settle_waiting() has something to do; nothing when nobody waits.
+  std::optional<uint64_t> waiting_ms(Moment now) const;
+
+  // For "status".
+  void set_start(Moment start) { start_ = start; }
+  size_t connections = 0;
+
+ private:
+  struct Waiting {
+    uint64_t session;
+    uint32_t pool;
+    uint32_t request_id;
+    wire::AttachRequest request;
+  };
+
+  Outcome attach(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                 std::vector<FileDescriptor>& descriptors, Moment now);
+  Outcome attach_to(Session& session, uint32_t pool, uint32_t request_id, const wire::AttachRequest& request,
+                    Moment now);
+  Outcome detach(Session& session, const wire::MessageHeader& header);
+  Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  Outcome delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                      Moment now);
+  Outcome admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  // The lane of a session, if its pool serves; otherwise the refusal is in `outcome`.
+  LaneWatch* lane_of(Session& session, const wire::MessageHeader& header, Outcome& outcome);
+
+  const Config& config_;
+  HostedPools& pools_;
+  LaneWatches& lanes_;
+  std::vector<Waiting> waiting_;
+  std::vector<std::optional<uint64_t>> grace_ends_ms_;  // per pool, monotonic
+  Moment start_ = {};
+};
+
+}  // namespace maru::daemon

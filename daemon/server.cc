@@ -1,0 +1,333 @@
+#include "daemon/server.h"
+
+#include "daemon/log.h"
+#include "daemon/notify.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <csignal>
+#include <ctime>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+// While clients are attached their touch rings are drained this often; a ring of 4,096 touches lasts longer at any rate
+// that a client keeps up between two of its own tokens.
+constexpr uint64_t kTurnMs = 50;
+constexpr uint64_t kIdleMs = 1000;  // the heartbeat
+// Users other than marud's own and root cannot take every connection from everybody else.
+constexpr size_t kConnectionsPerUserMax = limits::kConnectionsMax / 4;
+
+Moment moment() {
+  timespec real = {}, monotonic = {};
+  ::clock_gettime(CLOCK_REALTIME, &real);
+  ::clock_gettime(CLOCK_MONOTONIC, &monotonic);
+  return {uint64_t(real.tv_sec) * 1000 + uint64_t(real.tv_nsec) / 1'000'000,
+          uint64_t(monotonic.tv_sec) * 1000 + uint64_t(monotonic.tv_nsec) / 1'000'000};
+}
+
+}  // namespace
+
+Server::Server(Config& config, HostedPools& pools, std::unique_ptr<EventLoop> loop, Listener& listener,
+               FileDescriptor signals, Reread reread)
+    : config_(config),
+      pools_(pools),
+      loop_(std::move(loop)),
+      listener_(listener),
+      signals_(std::move(signals)),
+      reread_(std::move(reread)),
+      requests_(config, pools, lanes_),
+      adopted_(pools.size(), false) {}
+
+Result<void> Server::run() {
+  now_ = moment();
+  requests_.set_start(now_);
+  watchdog_ms_ = watchdog_interval_ms();
+  after_events();
+  loop_->watch_signals(signals_.get());
+  notify("READY=1");
+  bool more_to_do = false;
+  while (!stopping_) {
+    if (accept_again_) loop_->accept(listener_.fd());
+    accept_again_ = false;
+    const auto events = loop_->wait(wait_ms(more_to_do));
+    if (!events) return tl::unexpected(events.error());
+    now_ = moment();
+    for (const Event& event : **events) on_event(event);
+    after_events();
+    more_to_do = turn_pools();
+  }
+  return {};
+}
+
+uint64_t Server::wait_ms(bool more_to_do) const {
+  if (more_to_do) return 0;
+  uint64_t timeout_ms = lanes_.size() > 0 ? kTurnMs : kIdleMs;
+  if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
+  if (watchdog_ms_ > 0) timeout_ms = std::min(timeout_ms, watchdog_ms_);
+  return timeout_ms;
+}
+
+Session* Server::find(uint64_t session) {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+void Server::on_event(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kAccept: return on_accept(event);
+    case EventKind::kReceive:
+      if (Session* session = find(event.id)) on_receive(*session, event.result);
+      return;
+    case EventKind::kSend:
+      if (Session* session = find(event.id)) {
+        if (!session->finish_send(*loop_, event.result))
+          end_session(*session, event.result < 0 ? std::strerror(-event.result) : "it was told to go", true);
+        remove_if_idle(event.id);
+      }
+      return;
+    case EventKind::kProcess: return on_process_end(event.id, event.result);
+    case EventKind::kSignal: return on_signal();
+    case EventKind::kNone:
+    case EventKind::kClose: return;
+  }
+}
+
+// -- connections ------------------------------------------------------------------------------------------------------
+
+size_t Server::connections_of(uid_t uid) const {
+  return size_t(std::count_if(sessions_.begin(), sessions_.end(),
+                              [&](const auto& entry) { return entry.second->peer().who.uid == uid; }));
+}
+
+void Server::on_accept(const Event& event) {
+  if (!event.continues) accept_again_ = true;
+  if (event.result < 0) {
+    // Out of descriptors: those who wait in the queue are accepted when others have gone.
+    if (event.result != -ECANCELED) log_warning("a connection was not accepted: {}", std::strerror(-event.result));
+    return;
+  }
+  FileDescriptor socket(event.result);
+  if (sessions_.size() >= limits::kConnectionsMax) {
+    log_warning("a connection is refused: there are {} already", sessions_.size());
+    return;
+  }
+  auto peer = identify_peer(socket.get());
+  if (!peer) {
+    log_warning("a connection is refused: {}", peer.error().text());
+    return;
+  }
+  const uid_t uid = peer->who.uid;
+  if (uid != 0 && uid != ::geteuid() && connections_of(uid) >= kConnectionsPerUserMax) {
+    log_warning("a connection is refused: user {} has {} already", uid, kConnectionsPerUserMax);
+    return;
+  }
+  const uint64_t id = next_session_++;
+  auto session = std::make_unique<Session>(id, std::move(socket), std::move(*peer));
+  log_debug("{} connected", session->text());
+  session->begin_receive(*loop_);
+  sessions_.emplace(id, std::move(session));
+  requests_.connections = sessions_.size();
+}
+
+void Server::on_receive(Session& session, int result) {
+  Session::Received received = session.finish_receive(result);
+  if (!session.is_closing()) {
+    if (!received.end.empty())
+      end_session(session, received.end, received.is_hangup);
+    else
+      apply(session, requests_.handle(session, received, now_));
+    for (uint32_t pool = 0; pool < pools_.size(); ++pool)
+      if (pools_[pool]->fence_if_lost()) drop_clients_of(pool);
+  }
+  for (FileDescriptor& descriptor : received.descriptors)
+    if (descriptor.is_open()) loop_->close_aside(descriptor.release());
+  if (!session.is_closing()) session.begin_receive(*loop_);
+  remove_if_idle(session.id());
+}
+
+void Server::apply(Session& session, Outcome outcome) {
+  if (outcome.watch_lane != 0)
+    if (LaneWatch* watch = lanes_.find(outcome.watch_lane)) loop_->watch_process(watch->id, watch->pidfd.get());
+  if (outcome.unwatch_lane != 0) loop_->cancel(EventKind::kProcess, outcome.unwatch_lane);
+  if (outcome.superseded_session != 0)
+    if (Session* old = find(outcome.superseded_session)) {
+      old->lane_watch = 0;  // the lane goes on with the new connection
+      end_session(*old, "it attached again on another connection", true);
+      remove_if_idle(outcome.superseded_session);
+    }
+  if (outcome.reply && !session.send(*loop_, std::move(*outcome.reply)))
+    end_session(session, "it does not read its replies", false);
+  if (outcome.drop.empty()) return;
+  if (outcome.drop_after_reply) {
+    log_warning("{} is dropped: {}", session.text(), printable(outcome.drop));
+    session.close_when_sent();
+  } else {
+    end_session(session, outcome.drop, false);
+  }
+}
+
+void Server::end_session(Session& session, const std::string& why, bool is_expected) {
+  if (session.is_closing()) return;
+  requests_.forget(session.id());
+  std::string consequence;
+  if (LaneWatch* watch = session.lane_watch != 0 ? lanes_.find(session.lane_watch) : nullptr) {
+    watch->session = 0;
+    watch->since_ms = now_.unix_ms;
+    consequence = fmt::format("; lane {} of pool \"{}\" is kept until the process ends or attaches again", watch->lane,
+                              pools_[watch->pool]->name());
+  }
+  session.lane_watch = 0;
+  if (is_expected && consequence.empty())
+    log_debug("{} left: {}", session.text(), why);
+  else if (is_expected)
+    log_info("{} left: {}{}", session.text(), why, consequence);
+  else
+    log_warning("{} is dropped: {}{}", session.text(), printable(why), consequence);
+  session.close(*loop_);
+}
+
+void Server::remove_if_idle(uint64_t id) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || !found->second->is_closing() || !found->second->is_idle()) return;
+  // What lies unread in the socket may hold descriptors of the client.
+  loop_->close_aside(found->second->release_socket());
+  sessions_.erase(found);
+  requests_.connections = sessions_.size();
+}
+
+void Server::drop_clients_of(uint32_t pool) {
+  std::vector<uint64_t> watches;
+  for (const auto& [id, watch] : lanes_.all())
+    if (watch.pool == pool) watches.push_back(id);
+  for (uint64_t id : watches) {
+    LaneWatch* watch = lanes_.find(id);
+    const uint64_t session_id = watch->session;
+    loop_->cancel(EventKind::kProcess, id);
+    lanes_.remove(id);
+    if (Session* session = find(session_id)) {
+      session->lane_watch = 0;
+      end_session(*session, "its pool is fenced", false);
+      remove_if_idle(session_id);
+    }
+  }
+}
+
+// -- processes --------------------------------------------------------------------------------------------------------
+
+void Server::on_process_end(uint64_t id, int result) {
+  LaneWatch* watch = lanes_.find(id);
+  if (!watch || result == -ECANCELED) return;
+  if (result < 0) {
+    loop_->watch_process(id, watch->pidfd.get());
+    return;
+  }
+  HostedPool& hosted = *pools_[watch->pool];
+  log_info("process {} ({}) ended: lane {} of pool \"{}\" is reclaimed", watch->who.pid, watch->command, watch->lane,
+           hosted.name());
+  const uint64_t session_id = watch->session;
+  const uint32_t lane = watch->lane;
+  lanes_.remove(id);
+  if (Pool* pool = hosted.serving()) pool->client_died(lane);
+  if (Session* session = find(session_id)) {
+    session->lane_watch = 0;
+    end_session(*session, "its process ended", true);
+    remove_if_idle(session_id);
+  }
+}
+
+// After a restart a lane counts as alive until its process is proven dead.
+void Server::watch_adopted(uint32_t index) {
+  Pool* pool = pools_[index]->serving();
+  for (const Pool::AdoptedLane& lane : pool->adopted_lanes()) {
+    if (lanes_.find_lane(index, lane.lane)) continue;
+    auto pidfd = lane.same_boot ? open_process(lane.who.pid, lane.who.start_time)
+                                : Result<FileDescriptor>(failure(ESRCH, "watch a process of another boot"));
+    if (!pidfd && pidfd.error().code != ESRCH)
+      log_warning("lane {} of pool \"{}\" stays as it is: {}", lane.lane, pools_[index]->name(), pidfd.error().text());
+    if (!pidfd && pidfd.error().code == ESRCH) {
+      log_info("process {} ended while marud was away: lane {} of pool \"{}\" is reclaimed", lane.who.pid, lane.lane,
+               pools_[index]->name());
+      pool->client_died(lane.lane);
+      continue;
+    }
+    if (!pidfd) continue;
+    log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());
+    LaneWatch& watch = lanes_.add(
+        {0, index, lane.lane, lane.who, command_of(lane.who.pid), std::move(*pidfd), 0, now_.unix_ms});
+    loop_->watch_process(watch.id, watch.pidfd.get());
+  }
+}
+
+// -- turns ------------------------------------------------------------------------------------------------------------
+
+void Server::after_events() {
+  for (const Requests::Settled& settled : requests_.settle_waiting(now_)) {
+    Session* session = find(settled.session);
+    if (!session || session->is_closing()) continue;
+    apply(*session, requests_.attach_again(*session, settled, now_));
+    remove_if_idle(settled.session);
+  }
+  for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
+    if (adopted_[pool] || !pools_[pool]->serving()) continue;
+    adopted_[pool] = true;
+    watch_adopted(pool);
+  }
+  if (watchdog_ms_ > 0 && now_.monotonic_ms >= watchdog_due_ms_) {
+    notify("WATCHDOG=1");
+    watchdog_due_ms_ = now_.monotonic_ms + watchdog_ms_;
+  }
+}
+
+bool Server::turn_pools() {
+  bool more_to_do = false;
+  for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
+    if (Pool* serving = pools_[pool]->serving()) more_to_do |= serving->turn(now_.unix_ms);
+    if (pools_[pool]->fence_if_lost()) drop_clients_of(pool);
+  }
+  return more_to_do;
+}
+
+void Server::on_signal() {
+  signalfd_siginfo info = {};
+  while (::read(signals_.get(), &info, sizeof(info)) == ssize_t(sizeof(info))) {
+    if (info.ssi_signo == SIGHUP) {
+      reload();
+    } else {
+      log_info("{}: marud stops", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+      stopping_ = true;
+    }
+  }
+  loop_->watch_signals(signals_.get());
+}
+
+void Server::reload() {
+  notify("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now_.monotonic_ms * 1000));
+  if (auto reread = reread_()) {
+    config_.admin_group = reread->admin_group;
+    config_.adopt_grace_ms = reread->adopt_grace_ms;
+    config_.log_level = reread->log_level;
+    log_set_level(config_.log_level);
+    for (const auto& hosted : pools_)
+      for (const PoolSpec& spec : reread->pools)
+        if (spec.pool.name == hosted->name()) hosted->set_access(spec);
+    log_info("the configuration was read again: log level, admin group, grace and access lists are in force; other "
+             "changes wait for a restart");
+  }
+  notify("READY=1");
+}
+
+void Server::stop() {
+  notify("STOPPING=1");
+  for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
+    const bool is_held = std::any_of(lanes_.all().begin(), lanes_.all().end(),
+                                     [&](const auto& entry) { return entry.second.pool == pool; });
+    pools_[pool]->stop(is_held);
+  }
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,68 @@
+// marud at work: connections come and go, requests are decided one after the other, processes die, pools get their turn.
+// One thread. A turn takes a bounded number of events, gives every pool one bounded turn, and waits again.
+#pragma once
+
+#include "daemon/config.h"
+#include "daemon/event_loop.h"
+#include "daemon/lane_watch.h"
+#include "daemon/listener.h"
+#include "daemon/requests.h"
+#include "daemon/session.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+
+namespace maru::daemon {
+
+class Server {
+ public:
+  // Reads the configuration again, for SIGHUP; nothing when it cannot be used (and that was logged).
+  using Reread = std::function<std::optional<Config>()>;
+
+  Server(Config& config, HostedPools& pools, std::unique_ptr<EventLoop> loop, Listener& listener,
+         FileDescriptor signals, Reread reread);
+
+  // Looks for the processes whose lanes were adopted, then serves until SIGTERM or SIGINT.
+  Result<void> run();
+  // Every pool comes to a clean end.
+  void stop();
+
+ private:
+  void on_event(const Event& event);
+  void on_accept(const Event& event);
+  void on_receive(Session& session, int result);
+  void on_process_end(uint64_t watch, int result);
+  void on_signal();
+  void apply(Session& session, Outcome outcome);
+  void end_session(Session& session, const std::string& why, bool is_expected);
+  void remove_if_idle(uint64_t session);
+  void watch_adopted(uint32_t pool);
+  void after_events();
+  bool turn_pools();
+  void drop_clients_of(uint32_t pool);
+  void reload();
+  uint64_t wait_ms(bool more_to_do) const;
+  Session* find(uint64_t session);
+  size_t connections_of(uid_t uid) const;
+
+  Config& config_;
+  HostedPools& pools_;
+  std::unique_ptr<EventLoop> loop_;
+  Listener& listener_;
+  FileDescriptor signals_;
+  Reread reread_;
+  LaneWatches lanes_;
+  Requests requests_;
+  std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
+  std::vector<bool> adopted_;        // per pool: its adopted lanes have been looked for
+  uint64_t next_session_ = 1;
+  Moment now_ = {};
+  uint64_t watchdog_ms_ = 0;
+  uint64_t watchdog_due_ms_ = 0;
+  bool accept_again_ = true;
+  bool stopping_ = false;
+};
+
+}  // namespace maru::daemon

@@ -1,0 +1,35 @@
+// What the command line of maru-replay says.
+#pragma once
+
+#include "libmaru/base/result.h"
+
+#include <cstdint>
+#include <string>
+
+namespace maru::replay {
+
+struct Options {
+  std::string trace_path;
+  std::string socket_path;  // empty: where libmaru looks by itself
+  std::string pool;         // empty: the default pool
+  uint32_t clients = 4;
+  uint64_t payload_bytes = 16384;  // of a block
+  uint64_t requests_max = 0;       // 0: the whole trace
+  bool verify_afterwards = false;
+  bool json = false;
+  bool progress = true;
+
+  bool help = false;
+  bool version = false;
+
+  // Set when this process is one of the clients, which the program starts of itself.
+  bool is_client = false;
+  uint32_t client_index = 0;
+};
+
+// The error says which option is wrong and why.
+Result<Options> parse_options(int argc, char** argv);
+
+extern const char* const kUsage;
+
+}  // namespace maru::replay
