@@ -78,6 +78,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
+  state->device->collapse_control();
 
   shm::FormatIdentity identity = {};
   if (!fill_random(identity.uuid, sizeof(identity.uuid)) || !fill_random(identity.secret, sizeof(identity.secret)))
@@ -218,7 +219,9 @@ std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
 
 RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms) {
   state_->now_ms = now_ms;
-  return state_->rent(lane, request);
+  RentResult result = state_->rent(lane, request);
+  state_->show_frees();
+  return result;
 }
 
 DeleteTreeResult Pool::delete_tree(const wire::DeleteTreeRequest& request, uint64_t now_ms) {
@@ -247,7 +250,9 @@ bool Pool::State::turn() {
 
 bool Pool::turn(uint64_t now_ms) {
   state_->now_ms = now_ms;
-  return state_->turn();
+  const bool has_more = state_->turn();
+  state_->show_frees();
+  return has_more;
 }
 
 nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms) {

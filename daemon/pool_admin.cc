@@ -21,7 +21,8 @@ constexpr uint64_t kEvictPagesMax = 1u << 16;     // for one request
 
 uint64_t number_in(const json& request, const char* name, uint64_t otherwise) {
   const auto found = request.find(name);
-  return found != request.end() && found->is_number_unsigned() ? found->get<uint64_t>() : otherwise;
+  if (found == request.end() || !found->is_number_integer()) return otherwise;
+  return found->is_number_unsigned() || found->get<int64_t>() >= 0 ? found->get<uint64_t>() : otherwise;
 }
 std::string text_in(const json& request, const char* name) {
   const auto found = request.find(name);

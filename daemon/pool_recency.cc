@@ -14,7 +14,8 @@ uint64_t Pool::State::tick(uint64_t unix_ms) const {
 // The last use of this life of a page, as far as it is known; never in the future.
 uint64_t Pool::State::tick_of(uint32_t page, uint32_t generation) const {
   const uint64_t now = tick(now_ms);
-  if (lists.generation(page) == generation) return std::min(now, lists.last_use_ms(page));
+  const uint64_t last_use = lists.generation(page) == generation ? lists.last_use_ms(page) : 0;
+  if (last_use != 0) return std::min(now, last_use);  // 0: an entry that was never used looks like the first life's
   return std::min(now, tick(region.detail(page).stored_ms.load_relaxed()));  // a hint: any value does
 }
 

@@ -221,6 +221,7 @@ struct Pool::State {
   void show_region(uint32_t index);
   void set_region(uint32_t index, RegionState state, LaneId owner);
   uint64_t frees() const;
+  void show_frees() { self.header().frees.store_relaxed(own_frees); }  // a hint to the owners of regions
   uint64_t grant_region(uint32_t index, LaneId owner, uint64_t run_pages);
   void rent_regions(Shortage& shortage);
   void take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);

@@ -1,5 +1,12 @@
 #include "daemon/dax/device.h"
 
+#include <algorithm>
+#include <sys/sysinfo.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1; not yet in the C library's header
+#endif
+
 namespace maru::daemon {
 
 Result<void> Device::map_control(uint64_t bytes) {
@@ -7,7 +14,7 @@ Result<void> Device::map_control(uint64_t bytes) {
     return failure(EINVAL, "map " + std::to_string(bytes) + " bytes of " + name_ + ", which has " +
                                std::to_string(identity_.bytes));
   const uint64_t rounded = (bytes + map_alignment_ - 1) / map_alignment_ * map_alignment_;
-  auto mapped = Mapping::map_shared(fd_.get(), 0, rounded, PROT_READ | PROT_WRITE);
+  auto mapped = Mapping::map_shared_aligned(fd_.get(), rounded, PROT_READ | PROT_WRITE);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + name_);
   if (advise_huge_) ::madvise(mapped->data(), rounded, MADV_HUGEPAGE);  // a wish; the kernel's settings decide
   ::madvise(mapped->data(), rounded, MADV_DONTFORK);
@@ -20,6 +27,19 @@ Result<void> Device::map_control(uint64_t bytes) {
     return failure(ENFILE, "guard the control region of " + name_);
   }
   return {};
+}
+
+uint64_t Device::collapse_control() {
+  constexpr uint64_t kHugePage = 2ull << 20;
+  const uint64_t bytes = control_bytes_ / kHugePage * kHugePage;
+  struct sysinfo machine = {};
+  if (!advise_huge_ || bytes == 0 || ::sysinfo(&machine) != 0) return 0;
+  // What is collapsed is there, used or not: a control region that is laid out for more than the machine has stays sparse.
+  if (bytes > uint64_t(machine.freeram) * machine.mem_unit / 2) return 0;
+  const uint64_t os_page = 4096;
+  for (uint64_t at = 0; at < bytes; at += kHugePage)
+    if (::madvise(control_.data() + at, os_page, MADV_POPULATE_WRITE) != 0) return 0;  // a hole cannot be collapsed
+  return ::madvise(control_.data(), bytes, MADV_COLLAPSE) == 0 ? bytes : 0;
 }
 
 }  // namespace maru::daemon

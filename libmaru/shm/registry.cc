@@ -157,7 +157,7 @@ size_t registry_exists_batch(const ControlRegion& region, const Digest* digests,
     const BucketTags& tags = homes[i % kAhead]->tags;
     const HomeHeader h{tags.header.load_acquire()};  // [pairs bucket.header]
     bool found = (match_tags(tags, digests[i].lo) & h.valid_home()) != 0;
-    if ((h.has_overflow() && !found) || tags.header.load_acquire() != h.bits)  // [pairs bucket.header]
+    if ((h.valid_overflow() != 0 && !found) || tags.header.load_acquire() != h.bits)  // [pairs bucket.header]
       found = registry_exists(region, digests[i]);
     ret_present[i] = found;
     present += found;
