@@ -1,6 +1,7 @@
 // The C interface of maru.h over Client: arguments are checked here, errors become -errno, and no exception leaves.
 
 #include "libmaru/client/client.h"
+#include "libmaru/client/payload_copy.h"
 #include "maru/maru.h"
 
 #include <cerrno>
@@ -35,8 +36,8 @@ template <typename F>
 int with_digest(maru_client* client, const maru_key* key, F&& operation) {
   return with(client, [&](Client& c) {
     if (key == nullptr) return -EINVAL;
-    const std::optional<Digest> digest = c.digest(*key);
-    return digest ? int(operation(c, *digest)) : -EINVAL;
+    Digest digest;
+    return c.digest(*key, digest) ? int(operation(c, digest)) : -EINVAL;
   });
 }
 
@@ -199,9 +200,9 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     if (key == nullptr || data == nullptr || bytes == 0) return -EINVAL;
     maru_store_options options;
     if (const int status = read_options(given, &options); status != 0) return status;
-    const auto digest = c.digest(*key);
-    if (!digest) return -EINVAL;
-    if (const PageRef there = maru::shm::find_unpinned(c.region(), *digest); !there.is_none()) {
+    Digest digest;
+    if (!c.digest(*key, digest)) return -EINVAL;
+    if (const PageRef there = maru::shm::find_unpinned(c.region(), digest); !there.is_none()) {
       if (c.region().block(there.page()).expires_ms.load_relaxed() == 0) {  // maru_store decides about those that expire
         if (ret_block) *ret_block = there.bits;
         return 1;
@@ -209,7 +210,7 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     }
     maru_buffer buffer;
     if (const int status = c.alloc(bytes, 1, &buffer); status != 0) return status;
-    std::memcpy(buffer.data, data, bytes);
+    maru::client::copy_payload(buffer.data, data, bytes);
     const int status = store_one(c, key, &buffer, options, ret_block);
     if (status < 0) c.abort(buffer);
     return status;

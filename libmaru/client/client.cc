@@ -121,27 +121,20 @@ Client::~Client() {
 
 // -- keys -------------------------------------------------------------------------------------------------------------
 
-std::optional<Digest> Client::digest(const maru_key& key) const {
+bool Client::other_digest(const maru_key& key, Digest& ret_digest) const {
   const uint64_t* secret = region_.secret();
-  if (key.data == nullptr) return std::nullopt;
-  switch (key.kind) {
-    case MARU_KEY_DIGEST128: {
-      if (key.size != 16) return std::nullopt;
-      uint64_t words[2];
-      std::memcpy(words, key.data, 16);
-      return shm::digest_of_128(secret, words[0], words[1], key.tenant);
-    }
-    case MARU_KEY_DIGEST256: {
-      if (key.size != 32) return std::nullopt;
-      uint64_t words[4];
-      std::memcpy(words, key.data, 32);
-      return shm::digest_of_256(secret, words, key.tenant);
-    }
-    case MARU_KEY_BYTES:
-      if (key.size == 0 || key.size > limits::kKeyBytesMax) return std::nullopt;
-      return shm::digest_of_bytes(secret, bytes_of(key), key.tenant);
-    default: return std::nullopt;
+  if (key.data == nullptr) return false;
+  if (key.kind == MARU_KEY_DIGEST256 && key.size == 32) {
+    uint64_t words[4];
+    std::memcpy(words, key.data, sizeof(words));
+    ret_digest = shm::digest_of_256(secret, words, key.tenant);
+    return true;
   }
+  if (key.kind == MARU_KEY_BYTES && key.size != 0 && key.size <= limits::kKeyBytesMax) {
+    ret_digest = shm::digest_of_bytes(secret, bytes_of(key), key.tenant);
+    return true;
+  }
+  return false;
 }
 
 std::span<Digest> Client::digests(const maru_key* keys, size_t n, bool prefetch_prefix) const {
@@ -151,17 +144,15 @@ std::span<Digest> Client::digests(const maru_key* keys, size_t n, bool prefetch_
     // The search's first probes go out to memory while the other keys are hashed.
     size_t points[shm::kPrefixWays + 1];
     const size_t count = shm::prefix_first_probes(n, points);
-    for (size_t i = 0; i < count; ++i)
-      if (const auto d = digest(keys[points[i]])) {
-        shm::registry_prefetch(region_, *d);
-        if (i + 1 == count) shm::registry_prefetch_locations(region_, *d);
-      }
+    for (size_t i = 0; i < count; ++i) {
+      Digest d;
+      if (!digest(keys[points[i]], d)) return {};
+      shm::registry_prefetch(region_, d);
+      if (i + 1 == count) shm::registry_prefetch_locations(region_, d);
+    }
   }
-  for (size_t i = 0; i < n; ++i) {
-    const auto d = digest(keys[i]);
-    if (!d) return {};
-    all[i] = *d;
-  }
+  for (size_t i = 0; i < n; ++i)
+    if (!digest(keys[i], all[i])) return {};
   return all;
 }
 
@@ -242,9 +233,9 @@ int Client::parent_of(const maru_store_options& options, maru_block* ret_parent)
   *ret_parent = options.parent;
   if (options.parent_key == nullptr) return 0;
   if (options.parent != 0) return -EINVAL;
-  const auto d = digest(*options.parent_key);
-  if (!d) return -EINVAL;
-  const PageRef parent = shm::find_unpinned(region_, *d);
+  Digest d;
+  if (!digest(*options.parent_key, d)) return -EINVAL;
+  const PageRef parent = shm::find_unpinned(region_, d);
   if (parent.is_none()) return -ENOLINK;
   *ret_parent = parent.bits;
   return 0;
@@ -252,15 +243,15 @@ int Client::parent_of(const maru_store_options& options, maru_block* ret_parent)
 
 int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
                   maru_block* ret_block) {
-  const auto d = digest(key);
-  if (!d) return -EINVAL;
+  Digest d;
+  if (!digest(key, d)) return -EINVAL;
   const PageRef own = PageRef::from_bits(buffer.block);
   if (!region_.is_page(own) || buffer.bytes == 0 ||
       buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
     return -EINVAL;
   const uint64_t now = now_ms();
   shm::NewBlock block;
-  block.digest = *d;
+  block.digest = d;
   block.key = bytes_of(key);
   block.key_kind = key.kind;
   block.tenant = key.tenant;
@@ -332,15 +323,14 @@ void Client::touch(uint32_t page, uint64_t unix_ms) {
 
 bool Client::exists(const Digest& d) {
   const bool found = shm::registry_exists(region_, d);
-  lane_.count(format::kCounterExistsKeys);
-  if (found) lane_.count(format::kCounterExistsHits);
+  lane_.count(found ? format::kCounterExistsHits : format::kCounterExistsMisses);
   return found;
 }
 
 size_t Client::exists_batch(std::span<const Digest> all, uint8_t* ret_present) {
   const size_t found = shm::registry_exists_batch(region_, all.data(), all.size(), ret_present);
-  lane_.count(format::kCounterExistsKeys, all.size());
   lane_.count(format::kCounterExistsHits, found);
+  lane_.count(format::kCounterExistsMisses, all.size() - found);
   return found;
 }
 
@@ -479,7 +469,28 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
   if (all.size() > match.blocks) return -EINVAL;
   const std::span<PageRef> refs = scratch<PageRef>(all.size());
   const std::span<uint64_t> lengths = scratch<uint64_t>(all.size());
-  if (shm::resolve_batch(region_, all, refs.data(), lengths.data()) != all.size()) return -ENOENT;
+  size_t found = shm::resolve_batch(region_, all, refs.data(), lengths.data());
+  // A block that the match pins itself may have lost its key since, and another, unpinned one may have it now. Blocks above
+  // those have children: their keys stay.
+  const auto use_pinned = [&](size_t i, PageRef ref) {
+    found += refs[i].is_none();
+    refs[i] = ref;
+    lengths[i] = region_.block(ref.page()).length.load_relaxed();  // under the pin
+  };
+  if (const auto* pins = static_cast<const uint64_t*>(match.pins)) {
+    uint64_t next = 0;
+    for (size_t i = 0; i < all.size() && next < pins[0]; ++i) {
+      const PageRef ref = PageRef::from_bits(pins[1 + 2 * next]);
+      if (!(shm::block_digest(region_, ref.page()) == all[i])) continue;
+      use_pinned(i, ref);
+      ++next;
+    }
+  } else if (!all.empty() && all.size() == match.blocks) {
+    const PageRef deepest = PageRef::from_bits(match.deepest);
+    if (!region_.is_page(deepest) || !(shm::block_digest(region_, deepest.page()) == all.back())) return -EINVAL;
+    use_pinned(all.size() - 1, deepest);
+  }
+  if (found != all.size()) return -ENOENT;
   for (size_t i = 0; i < all.size(); ++i) {
     const uint32_t page = refs[i].page();
     maru_view view{payload_->map(page, false), lengths[i], refs[i].bits, kNoPin};
@@ -535,8 +546,8 @@ int Client::remove_tree(const Digest& d, uint64_t* ret_deleted) {
 void Client::statistics(maru_statistics* ret_statistics) const {
   const auto counter = [&](format::LaneCounter which) { return lane_.header().counters[which].load_relaxed(); };
   maru_statistics& s = *ret_statistics;
-  s.exists_keys = counter(format::kCounterExistsKeys);
   s.exists_hits = counter(format::kCounterExistsHits);
+  s.exists_keys = s.exists_hits + counter(format::kCounterExistsMisses);
   s.retrieve_hits = counter(format::kCounterRetrieveHits);
   s.retrieve_misses = counter(format::kCounterRetrieveMisses);
   s.match_keys = counter(format::kCounterMatchKeys);

@@ -13,10 +13,10 @@
 #include "maru/maru.h"
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,8 +52,17 @@ class Client {
   const wire::AttachReply& attached() const { return attached_; }
   Connection& connection() { return connection_; }
 
-  // nullopt: not a key (size or kind is wrong).
-  std::optional<shm::Digest> digest(const maru_key& key) const;
+  // False: not a key (size or kind is wrong). Inline for the ready-made digests that engines use, and without a copy in
+  // memory: what follows waits for these two words.
+  bool digest(const maru_key& key, shm::Digest& ret_digest) const {
+    if (key.kind != MARU_KEY_DIGEST128 || key.size != 16 || key.data == nullptr) return other_digest(key, ret_digest);
+    uint64_t words[2];
+    std::memcpy(words, key.data, sizeof(words));
+    const shm::Digest d = shm::digest_of_128(region_.secret(), words[0], words[1], key.tenant);
+    ret_digest.lo = d.lo;
+    ret_digest.hi = d.hi;
+    return true;
+  }
   // The digests of a batch, in memory of the calling thread that the next call overwrites. Empty if one is not a key.
   std::span<shm::Digest> digests(const maru_key* keys, size_t n, bool prefetch_prefix = false) const;
 
@@ -81,6 +90,7 @@ class Client {
  private:
   explicit Client(Connection::Target target) : connection_(std::move(target)) {}
   Result<void> open(const Options& options);
+  bool other_digest(const maru_key& key, shm::Digest& ret_digest) const;
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);

@@ -1,5 +1,6 @@
 #include "libmaru/client/region_index.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace maru::client {
@@ -22,22 +23,41 @@ void RegionIndex::erase(std::map<uint32_t, uint32_t>::iterator extent) {
   by_place_.erase(extent);
 }
 
+// What is known already stays as it is; what lies between joins its neighbours.
 void RegionIndex::add(uint32_t first, uint32_t count, uint32_t region_pages) {
+  while (count > 0) {
+    const auto after = by_place_.upper_bound(first);
+    if (after != by_place_.begin()) {
+      const auto before = std::prev(after);
+      if (const uint32_t end = before->first + before->second; end > first) {
+        const uint32_t known = std::min(count, end - first);
+        first += known;
+        count -= known;
+        continue;
+      }
+    }
+    const uint32_t unknown = after == by_place_.end() ? count : std::min(count, after->first - first);
+    join(first, unknown, region_pages);
+    first += unknown;
+    count -= unknown;
+  }
+}
+
+// Pages that no extent covers.
+void RegionIndex::join(uint32_t first, uint32_t count, uint32_t region_pages) {
   const auto region_of = [&](uint32_t page) { return page / region_pages; };
-  auto next = by_place_.lower_bound(first);
-  if (next != by_place_.begin()) {
-    auto before = std::prev(next);
-    if (before->first + before->second > first) return;  // known already
+  const auto after = by_place_.lower_bound(first);
+  if (after != by_place_.begin()) {
+    const auto before = std::prev(after);
     if (before->first + before->second == first && region_of(before->first) == region_of(first)) {
       first = before->first;
       count += before->second;
       erase(before);
     }
   }
-  if (next != by_place_.end() && next->first < first + count) return insert(first, next->first - first);
-  if (next != by_place_.end() && next->first == first + count && region_of(next->first) == region_of(first)) {
-    count += next->second;
-    erase(next);
+  if (after != by_place_.end() && after->first == first + count && region_of(after->first) == region_of(first)) {
+    count += after->second;
+    erase(after);
   }
   insert(first, count);
 }

@@ -25,6 +25,7 @@ class RegionIndex {
   uint64_t pages() const { return pages_; }
 
  private:
+  void join(uint32_t first, uint32_t count, uint32_t region_pages);
   void insert(uint32_t first, uint32_t count);
   void erase(std::map<uint32_t, uint32_t>::iterator extent);
 

@@ -344,9 +344,6 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   AtomicU64& word = region.block(ref.page()).word;
   uint64_t mine = PageWord::retired(ref.generation(), lane.id).bits;
   if (word.load_acquire() != mine) return FinishStatus::kNotMine;  // [pairs page.word]
-  // Once more, now that no publisher of this page can be between its header CAS and its last look (it would have a pin).
-  const Digest digest = block_digest(region, ref.page());
-  if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
   const PageRef parent = parent_of(region, ref.page());
   const ParentIntent intent(lane, parent);
   uint32_t pages = MARU_MUTANT(kMutantTailsAfterHead) ? 0 : free_tails(region, ref.page());
@@ -356,7 +353,8 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   // Only the one who freed the child uncounts it, and only after it is free: until then it holds its ancestors.
   if (!parent.is_none() && !early) drop_child(region, parent);
   if (MARU_MUTANT(kMutantTailsAfterHead)) pages += free_tails(region, ref.page());
-  if (MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
+  if (MARU_MUTANT(kMutantFreeBeforeRemove))
+    registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
   if (ret_pages) *ret_pages = pages + 1;
   return FinishStatus::kFreed;
 }
@@ -366,6 +364,9 @@ FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes
   const uint64_t mine = PageWord::retired(ref.generation(), lane.id).bits;
   if (region.block(ref.page()).word.load_seq_cst() != mine) return FinishStatus::kNotMine;  // [pairs page.retiring]
   if (is_pinned(region, lanes, ref.page())) return FinishStatus::kPinned;
+  // Once more, now that no publisher of this page can be between its header CAS and its last look (it would have a pin).
+  if (!MARU_MUTANT(kMutantFreeBeforeRemove))
+    registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
   return free_retired(lane, ref, ret_pages);
 }
 

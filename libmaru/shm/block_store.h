@@ -91,6 +91,7 @@ enum class FinishStatus : uint8_t { kFreed, kPinned, kNotMine };
 // *ret_pages (may be null): pages that became FREE.
 FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes, uint32_t* ret_pages);
 // The same without looking for pins, for whoever has looked already while the page was RETIRING.
+// Its registry entry must have been removed after that look.
 FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages);
 // Leaves a RETIRED page to another lane (a client to marud, marud to itself after a death). Returns success.
 bool hand_over_retired(const ControlRegion& region, PageRef ref, LaneId from, LaneId to);

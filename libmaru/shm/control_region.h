@@ -115,6 +115,11 @@ class ControlRegion {
   AtomicU64& key_extent_owner(uint64_t extent) const { return at<AtomicU64>(format::kSectionKeyExtents, extent); }
   std::span<AtomicU64> key_extent(uint64_t extent) const;
   LaneView lane(uint32_t lane) const;
+  // Parts of a lane, for whoever looks at many lanes.
+  format::LaneHeader& lane_header(uint32_t lane) const {
+    return *reinterpret_cast<format::LaneHeader*>(section(format::kSectionLanes) + lane * layout_.lane_bytes);
+  }
+  AtomicU64* lane_pins(uint32_t lane) const { return reinterpret_cast<AtomicU64*>(&lane_header(lane) + 1); }
 
  private:
   std::byte* section(format::Section which) const { return base_ + layout_.sections[which].offset; }

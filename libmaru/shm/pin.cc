@@ -7,7 +7,7 @@ namespace maru::shm {
 LaneSet LaneSet::in_use(const ControlRegion& region) {
   LaneSet set;
   const format::LaneBitmap& bitmap = region.lane_bitmap();
-  for (uint32_t w = 0; w * 64 < region.lanes(); ++w) set.words_[w] = bitmap.words[w].load_seq_cst();
+  for (uint32_t w = 0; w * 64 < region.lanes(); ++w) set.words_[w] = bitmap.words[w].load_seq_cst();  // [pairs lanes.in_use]
   return set;
 }
 
@@ -16,14 +16,14 @@ bool is_pinned(const ControlRegion& region, const LaneSet& lanes, uint32_t page)
   bool found = false;
   lanes.for_each(region.lanes(), [&](uint32_t lane) {
     if (found) return;
-    const LaneView view = region.lane(lane);
+    const AtomicU64* pins = region.lane_pins(lane) + set;
     for (uint32_t i = 0; i < limits::kPinSetSlots; ++i) {
-      const PageRef ref = PageRef::from_bits(view.pins[set + i].load_seq_cst());  // [pairs pin.slot]
+      const PageRef ref = PageRef::from_bits(pins[i].load_seq_cst());  // [pairs pin.slot]
       found |= !ref.is_none() && ref.page() == page;
     }
     // The count is read after RETIRING was written, and was raised before the slot it counts. [pairs pin.overflow]
-    if (!found && view.header->pin_overflow.load_seq_cst() != 0)
-      for (const AtomicU64& slot : view.pin_overflow) {
+    if (!found && region.lane_header(lane).pin_overflow.load_seq_cst() != 0)
+      for (const AtomicU64& slot : region.lane(lane).pin_overflow) {
         const PageRef ref = PageRef::from_bits(slot.load_seq_cst());
         found |= !ref.is_none() && ref.page() == page;
       }
@@ -33,7 +33,7 @@ bool is_pinned(const ControlRegion& region, const LaneSet& lanes, uint32_t page)
 
 void prefetch_pins(const ControlRegion& region, const LaneSet& lanes, uint32_t page) {
   const uint32_t set = pin_set_start(region.layout(), page);
-  lanes.for_each(region.lanes(), [&](uint32_t lane) { __builtin_prefetch(&region.lane(lane).pins[set]); });
+  lanes.for_each(region.lanes(), [&](uint32_t lane) { __builtin_prefetch(region.lane_pins(lane) + set); });
 }
 
 PinTable::PinTable(const ControlRegion& region, uint32_t lane, std::span<AtomicU32> counts)

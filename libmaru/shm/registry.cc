@@ -143,7 +143,16 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
   return found;
 }
 
-size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
+namespace {
+
+// How tags are compared, chosen once for a batch by what the processor can do.
+struct PlainTags {
+  static uint32_t match(const BucketTags& line, uint64_t tag) { return match_tags(line, tag); }
+};
+
+template <typename Tags>
+__attribute__((always_inline)) inline size_t exists_each(const ControlRegion& region, const Digest* digests,
+                                                         size_t count, uint8_t* ret_present) {
   // Far enough ahead that a line has arrived when its turn comes, near enough that it is still in the first-level cache.
   constexpr size_t kAhead = 32;
   const Bucket* homes[kAhead];
@@ -156,7 +165,7 @@ size_t registry_exists_batch(const ControlRegion& region, const Digest* digests,
   for (size_t i = 0; i < count; ++i) {
     const BucketTags& tags = homes[i % kAhead]->tags;
     const HomeHeader h{tags.header.load_acquire()};  // [pairs bucket.header]
-    bool found = (match_tags(tags, digests[i].lo) & h.valid_home()) != 0;
+    bool found = (Tags::match(tags, digests[i].lo) & h.valid_home()) != 0;
     if ((h.valid_overflow() != 0 && !found) || tags.header.load_acquire() != h.bits)  // [pairs bucket.header]
       found = registry_exists(region, digests[i]);
     ret_present[i] = found;
@@ -164,6 +173,33 @@ size_t registry_exists_batch(const ControlRegion& region, const Digest* digests,
     if (i + kAhead < count) fetch(i + kAhead);
   }
   return present;
+}
+
+#if defined(MARU_VECTOR_TAGS) && defined(__x86_64__)
+// The whole line in one compare.
+struct WideTags {
+  __attribute__((target("avx512f"))) static uint32_t match(const BucketTags& line, uint64_t tag) {
+    const __m512i words = _mm512_load_si512(&line);
+    const uint32_t bits = _mm512_cmpeq_epi64_mask(words, _mm512_set1_epi64(int64_t(tag)));
+    __asm__ volatile("" ::: "memory");
+    return bits >> 1;
+  }
+};
+
+__attribute__((target("avx512f"))) size_t exists_each_wide(const ControlRegion& region, const Digest* digests,
+                                                           size_t count, uint8_t* ret_present) {
+  return exists_each<WideTags>(region, digests, count, ret_present);
+}
+#endif
+
+}  // namespace
+
+size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
+#if defined(MARU_VECTOR_TAGS) && defined(__x86_64__)
+  static const bool has_wide = __builtin_cpu_supports("avx512f") != 0;
+  if (has_wide) return exists_each_wide(region, digests, count, ret_present);
+#endif
+  return exists_each<PlainTags>(region, digests, count, ret_present);
 }
 
 PageRef registry_find_plain(const ControlRegion& region, const Bucket& home, const Digest& digest) {

@@ -267,8 +267,8 @@ static_assert(sizeof(TenantRecord) == 128);
 
 // Counters of a lane, each written by its client alone, each a total since the lane was given out.
 enum LaneCounter : uint32_t {
-  kCounterExistsKeys,       // keys asked with exists
-  kCounterExistsHits,
+  kCounterExistsHits,       // keys asked with exists that are there, and that are not
+  kCounterExistsMisses,
   kCounterRetrieveHits,     // blocks found and pinned
   kCounterRetrieveMisses,
   kCounterMatchKeys,        // keys asked with match_prefix
@@ -302,7 +302,7 @@ static_assert(kLaneCounterCount == 16);
 
 // A lane: LaneHeader, 2 * pins_max pin slots in sets of 8, pins_max / 4 overflow slots, touch_entries touch words.
 // A pin slot is a PageRef or 0. A touch is (page + 1) << 32 | lap << 31 | tick: entry n of the lane (counted from 0) lies at
-// n % touch_entries and has lap = n / touch_entries % 2, so that the reader knows an entry that is counted but not yet
+// n % touch_entries and has lap = (n / touch_entries + 1) % 2, so that the reader knows an entry that is counted but not yet
 // written; the tick is the low 31 bits of the milliseconds since Header::created_unix_ms.
 
 }  // namespace maru::format

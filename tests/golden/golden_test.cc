@@ -1,0 +1,144 @@
+// A pool written today is the pool that was written when the golden file was made, word by word; and what is in the file
+// can be read. MARU_GOLDEN names the file; MARU_GOLDEN_WRITE, if set, a place to write the present one to.
+//
+// The file is text: lines of `offset word`, both hexadecimal, of every 64-bit word that is not zero; # begins a comment.
+#include "tests/unit/small_pool.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace maru::shm {
+namespace {
+
+using Words = std::map<uint64_t, uint64_t>;
+
+// Eight pages in two regions, three lanes; a root of two pages with a byte key, and a child of one page under it with a
+// ready-made digest. Lane 1 pins the child. docs/format.md walks through it.
+PoolShape golden_shape() {
+  return {.pages = 8,
+          .region_pages = 4,
+          .lanes = 3,
+          .pins_max = 8,
+          .touch_entries = 8,
+          .key_inline_bytes = 32,
+          .key_extents = 1};
+}
+
+constexpr uint64_t kStored = 1'700'000'060'000;  // a minute after the pool was made
+
+struct Golden {
+  SmallPool pool{golden_shape()};
+  PageRef root, child;
+
+  Golden() {
+    pool.region.host(0).epoch.store_relaxed(1);
+    pool.stop_using_lane(2);
+    pool.region.region(1).word.store_relaxed(0);
+    for (uint32_t page = 4; page < 8; ++page) pool.set_word(page, PageWord::out(0));
+
+    NewBlock block = pool.block("hello");
+    block.length = 5000;
+    block.now_ms = kStored;
+    root = publish(pool.lane(1), pool.take(1, 2), block).block;
+
+    const uint64_t words[2] = {1, 2};
+    block = {};
+    block.digest = digest_of_128(pool.region.secret(), words[0], words[1], 0);
+    block.key = std::as_bytes(std::span(words));
+    block.key_kind = 1;
+    block.length = 4096;
+    block.parent = root;
+    block.now_ms = kStored;
+    block.expires_ms = kStored + 3'600'000;
+    child = publish(pool.lane(1), pool.take(1), block).block;
+    EXPECT_EQ(pool.client(1).pins.pin(child).status, PinStatus::kPinned);
+  }
+};
+
+Words words_of(std::span<const std::byte> memory) {
+  Words words;
+  for (size_t at = 0; at < memory.size(); at += 8) {
+    uint64_t word;
+    std::memcpy(&word, memory.data() + at, 8);
+    if (word != 0) words[at] = word;
+  }
+  return words;
+}
+
+const char* section_name(const ControlRegion& region, uint64_t offset) {
+  static constexpr const char* kNames[] = {"hosts",   "regions",   "lane identities", "policy",   "tenants",  "blocks",
+                                           "details", "key bytes", "key extents",     "registry", "overflow", "lanes"};
+  const char* name = "header";
+  for (uint32_t i = 0; i < format::kSectionCount; ++i)
+    if (offset >= region.layout().sections[i].offset) name = kNames[i];
+  return name;
+}
+
+std::string text_of(const ControlRegion& region, const Words& words) {
+  std::string text =
+      "# The control region of tests/golden/golden_test.cc: offset and value of each word that is not zero.\n";
+  std::string section;
+  for (const auto& [offset, word] : words) {
+    if (section != section_name(region, offset)) text += "# " + (section = section_name(region, offset)) + "\n";
+    char line[40];
+    std::snprintf(line, sizeof(line), "%06llx %016llx\n", static_cast<unsigned long long>(offset),
+                  static_cast<unsigned long long>(word));
+    text += line;
+  }
+  return text;
+}
+
+Words read_golden() {
+  const char* path = std::getenv("MARU_GOLDEN");
+  std::ifstream file(path ? path : "tests/golden/control_region_v1.txt");
+  EXPECT_TRUE(file) << "MARU_GOLDEN does not name the golden file";
+  Words words;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream fields(line);
+    uint64_t offset = 0, word = 0;
+    fields >> std::hex >> offset >> word;
+    EXPECT_TRUE(fields) << line;
+    words[offset] = word;
+  }
+  return words;
+}
+
+TEST(Golden, ThePoolOfTodayIsTheOneInTheFile) {
+  Golden today;
+  const Words words = words_of(today.pool.memory());
+  if (const char* path = std::getenv("MARU_GOLDEN_WRITE")) std::ofstream(path) << text_of(today.pool.region, words);
+  const Words golden = read_golden();
+  for (const auto& [offset, word] : golden) {
+    const auto at = words.find(offset);
+    EXPECT_EQ(at == words.end() ? 0 : at->second, word)
+        << section_name(today.pool.region, offset) << " at " << std::hex << offset;
+  }
+  for (const auto& [offset, word] : words)
+    EXPECT_TRUE(golden.contains(offset)) << section_name(today.pool.region, offset) << " at " << std::hex << offset;
+}
+
+TEST(Golden, TheFileIsReadableAndInOrder) {
+  Golden today;  // for its memory and its private pin counts, which lie in no file
+  std::memset(today.pool.memory().data(), 0, today.pool.memory().size());
+  for (const auto& [offset, word] : read_golden()) {
+    ASSERT_LE(offset + 8, today.pool.memory().size());
+    std::memcpy(today.pool.memory().data() + offset, &word, 8);
+  }
+  ControlRegion region;
+  ASSERT_EQ(ControlRegion::attach(today.pool.memory(), uint64_t{1} << 40, &region), nullptr);
+  EXPECT_EQ(today.pool.audit(), Names{});
+  EXPECT_EQ(find_unpinned(region, digest_of_bytes(region.secret(), bytes_of("hello"), 0)), today.root);
+  EXPECT_EQ(find_unpinned(region, digest_of_128(region.secret(), 1, 2, 0)), today.child);
+  KeyBytes key;
+  ASSERT_TRUE(read_key(region, today.root, &key));
+  EXPECT_EQ(std::memcmp(key.data, "hello", 5), 0);
+  EXPECT_TRUE(is_pinned(region, LaneSet::in_use(region), today.child.page()));
+  EXPECT_FALSE(is_pinned(region, LaneSet::in_use(region), today.root.page()));
+}
+
+}  // namespace
+}  // namespace maru::shm

@@ -1,0 +1,310 @@
+#include "libmaru/shm/control_region.h"
+#include "small_pool.h"
+
+#include <cstring>
+#include <fcntl.h>
+#include <random>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace maru::shm {
+namespace {
+
+constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB, kTiB = 1024 * kGiB;
+
+// The smallest pool that can be had: one page, two lanes.
+FormatWishes smallest() {
+  FormatWishes wishes;
+  wishes.pool_bytes = 128 * kKiB;
+  wishes.page_bytes = 4096;
+  wishes.region_bytes = 4096;
+  wishes.lanes = 2;
+  wishes.tenants = 1;
+  wishes.pins_max = 8;
+  wishes.touch_entries = 8;
+  wishes.key_inline_bytes = 32;
+  wishes.key_extents = 1;
+  return wishes;
+}
+
+void expect_sections_in_order(const Layout& layout, const Parameters& p) {
+  uint64_t end = sizeof(Header);
+  for (const format::SectionRecord& section : layout.sections) {
+    EXPECT_GE(section.offset, end);
+    EXPECT_EQ(section.offset % p.section_align, 0u);
+    EXPECT_GT(section.bytes, 0u);
+    end = section.offset + section.bytes;
+  }
+  EXPECT_GE(layout.control_bytes, end);
+  EXPECT_EQ(layout.control_bytes % p.page_bytes, 0u);
+  EXPECT_LE(layout.control_bytes + p.pages * p.page_bytes, p.pool_bytes);
+}
+
+TEST(ControlRegion, PlansFromKilobytesTo64TiB) {
+  Parameters p;
+  Layout layout;
+  ASSERT_EQ(choose_parameters(smallest(), &p), nullptr);
+  ASSERT_EQ(plan_layout(p, &layout), nullptr);
+  expect_sections_in_order(layout, p);
+  for (uint64_t bytes = 256 * kMiB; bytes <= 64 * kTiB; bytes *= 2) {
+    FormatWishes wishes;
+    wishes.pool_bytes = bytes;
+    ASSERT_EQ(choose_parameters(wishes, &p), nullptr) << bytes;
+    ASSERT_EQ(plan_layout(p, &layout), nullptr) << bytes;
+    expect_sections_in_order(layout, p);
+    // One region more would not have fitted.
+    Parameters more = p;
+    more.pages += p.region_pages;
+    more.key_extents = std::max(p.key_extents, std::min<uint64_t>(more.pages * p.page_bytes / 64 / 4096, more.pages));
+    EXPECT_NE(plan_layout(more, &layout), nullptr) << bytes;
+  }
+  EXPECT_GT(p.pages * p.page_bytes, 63 * kTiB);
+}
+
+TEST(ControlRegion, RefusesMorePagesThanReferencesCanName) {
+  FormatWishes wishes;
+  wishes.pool_bytes = 64 * kTiB;
+  wishes.page_bytes = 16 * kKiB;
+  Parameters p;
+  ASSERT_EQ(choose_parameters(wishes, &p), nullptr);
+  EXPECT_LE(p.pages, limits::kPagesMax);
+  p.pages = (uint64_t{1} << 32);
+  Layout layout;
+  EXPECT_NE(plan_layout(p, &layout), nullptr);
+  wishes.pool_bytes = 64 * kTiB + 1;
+  EXPECT_NE(choose_parameters(wishes, &p), nullptr);
+}
+
+TEST(ControlRegion, RefusesImpossibleParameters) {
+  Parameters good;
+  Layout layout;
+  ASSERT_EQ(choose_parameters(smallest(), &good), nullptr);
+  const auto refuse = [&](auto change) {
+    Parameters p = good;
+    change(p);
+    EXPECT_NE(plan_layout(p, &layout), nullptr);
+  };
+  refuse([](Parameters& p) { p.page_bytes = 2048; });
+  refuse([](Parameters& p) { p.page_bytes = 12288; });
+  refuse([](Parameters& p) { p.page_bytes = 8 * kMiB; });
+  refuse([](Parameters& p) { p.pages = 0; });
+  refuse([](Parameters& p) { p.pages = 1000; });
+  refuse([](Parameters& p) { p.region_pages = 0; });
+  refuse([](Parameters& p) { p.region_pages = 3; });
+  refuse([](Parameters& p) { p.region_pages = 2, p.pages = 1; });
+  refuse([](Parameters& p) { p.region_pages = uint64_t{1} << 40; });
+  refuse([](Parameters& p) { p.lanes = 1; });
+  refuse([](Parameters& p) { p.lanes = 4097; });
+  refuse([](Parameters& p) { p.hosts = 0; });
+  refuse([](Parameters& p) { p.hosts = 65; });
+  refuse([](Parameters& p) { p.tenants = 0; });
+  refuse([](Parameters& p) { p.tenants = 65537; });
+  refuse([](Parameters& p) { p.pins_max = 4; });
+  refuse([](Parameters& p) { p.pins_max = 9; });
+  refuse([](Parameters& p) { p.pins_max = 1u << 21; });
+  refuse([](Parameters& p) { p.touch_entries = 0; });
+  refuse([](Parameters& p) { p.touch_entries = 24; });
+  refuse([](Parameters& p) { p.key_inline_bytes = 24; });
+  refuse([](Parameters& p) { p.key_inline_bytes = 36; });
+  refuse([](Parameters& p) { p.key_inline_bytes = 8192; });
+  refuse([](Parameters& p) { p.key_extents = 0; });
+  refuse([](Parameters& p) { p.key_extents = ~uint64_t{0}; });
+  refuse([](Parameters& p) { p.section_align = 64; });
+  refuse([](Parameters& p) { p.section_align = 5000; });
+  refuse([](Parameters& p) { p.pool_bytes = 4096; });
+  refuse([](Parameters& p) { p.pool_bytes = ~uint64_t{0}; });
+  EXPECT_EQ(plan_layout(good, &layout), nullptr);
+}
+
+TEST(ControlRegion, RandomParametersNeverPlanOutsideThePool) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  int planned = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    Parameters p{};
+    const auto power = [&](uint32_t low, uint32_t high) { return uint64_t{1} << (low + random() % (high - low + 1)); };
+    p.pool_bytes = power(14, 46) + random() % 1000;
+    p.page_bytes = power(11, 23);
+    p.region_pages = power(0, 30);
+    p.pages = p.region_pages * (random() % 5000);
+    p.lanes = uint32_t(random() % 5000);
+    p.hosts = 1 + uint32_t(random() % 70);
+    p.tenants = 1 + uint32_t(random() % 70'000);
+    p.pins_max = uint32_t(power(2, 21));
+    p.touch_entries = uint32_t(power(2, 21));
+    p.key_inline_bytes = uint32_t(random() % 600) * 8;
+    p.key_extents = power(0, 33);
+    p.section_align = power(11, 31);
+    Layout layout;
+    if (plan_layout(p, &layout) != nullptr) continue;
+    ++planned;
+    expect_sections_in_order(layout, p);
+  }
+  EXPECT_GT(planned, 0);
+}
+
+TEST(ControlRegion, AttachSeesWhatFormatWrote) {
+  SmallPool pool;
+  ControlRegion attached;
+  ASSERT_EQ(ControlRegion::attach(pool.memory(), uint64_t{1} << 40, &attached), nullptr);
+  EXPECT_EQ(std::memcmp(&attached.header(), &pool.region.header(), sizeof(Header)), 0);
+  EXPECT_EQ(&attached.block(63), &pool.region.block(63));
+  EXPECT_EQ(attached.header().secret[3], fixed_identity().secret[3]);
+}
+
+// The header is copied: what a client scribbles later does not move anything.
+TEST(ControlRegion, LaterChangesOfTheHeaderHaveNoEffect) {
+  SmallPool pool;
+  const auto* block = &pool.region.block(5);
+  std::memset(pool.memory().data(), 0xff, sizeof(Header));
+  EXPECT_EQ(&pool.region.block(5), block);
+  EXPECT_EQ(pool.region.pages(), 64u);
+  ControlRegion attached;
+  EXPECT_NE(ControlRegion::attach(pool.memory(), uint64_t{1} << 40, &attached), nullptr);
+}
+
+TEST(ControlRegion, AnyFlippedBitOfTheHeaderIsRefused) {
+  SmallPool pool;
+  ControlRegion attached;
+  for (size_t bit = 0; bit < sizeof(Header) * 8; bit += bit < 1024 * 8 ? 1 : 61) {
+    pool.memory()[bit / 8] ^= std::byte(1u << bit % 8);
+    EXPECT_NE(ControlRegion::attach(pool.memory(), uint64_t{1} << 40, &attached), nullptr) << "bit " << bit;
+    pool.memory()[bit / 8] ^= std::byte(1u << bit % 8);
+  }
+  EXPECT_EQ(ControlRegion::attach(pool.memory(), uint64_t{1} << 40, &attached), nullptr);
+}
+
+// A header that somebody forged has the right checksum; every field is still compared with the plan.
+TEST(ControlRegion, EveryForgedFieldIsRefused) {
+  SmallPool pool;
+  const Header good = pool.region.header();
+  Layout layout;
+  ASSERT_EQ(ControlRegion::check_header(good, uint64_t{1} << 40, &layout), nullptr);
+  const auto refuse = [&](const char* what, auto change) {
+    Header header = good;
+    change(header);
+    header.checksum = header_checksum(header);
+    EXPECT_NE(ControlRegion::check_header(header, uint64_t{1} << 40, &layout), nullptr) << what;
+  };
+  refuse("magic", [](Header& h) { h.magic ^= 1; });
+  refuse("major version", [](Header& h) { ++h.version_major; });
+  refuse("header size", [](Header& h) { h.header_bytes = 8192; });
+  refuse("incompatible flag", [](Header& h) { h.incompat_flags = 1; });
+  refuse("hash", [](Header& h) { h.hash_algorithm = 2; });
+  refuse("control bytes", [](Header& h) { h.control_bytes += 4096; });
+  refuse("buckets", [](Header& h) { ++h.buckets; });
+  refuse("overflow buckets", [](Header& h) { --h.overflow_buckets; });
+  for (uint32_t i = 0; i < format::kSectionCount; ++i) {
+    refuse("section offset", [&](Header& h) { h.sections[i].offset += 4096; });
+    refuse("section size", [&](Header& h) { h.sections[i].bytes -= 8; });
+  }
+  refuse("pool bytes", [](Header& h) { h.parameters.pool_bytes *= 2; });
+  refuse("page bytes", [](Header& h) { h.parameters.page_bytes = uint64_t{1} << 23; });
+  refuse("region pages", [](Header& h) { h.parameters.region_pages *= 2; });
+  refuse("pages", [](Header& h) { h.parameters.pages += 16; });
+  refuse("lanes", [](Header& h) { ++h.parameters.lanes; });
+  refuse("hosts", [](Header& h) { ++h.parameters.hosts; });
+  refuse("tenants", [](Header& h) { ++h.parameters.tenants; });
+  refuse("pins_max", [](Header& h) { h.parameters.pins_max *= 2; });
+  refuse("touch_entries", [](Header& h) { h.parameters.touch_entries *= 2; });
+  refuse("key_inline_bytes", [](Header& h) { h.parameters.key_inline_bytes += 8; });
+  refuse("key_extents", [](Header& h) { h.parameters.key_extents += 1; });
+  refuse("section_align", [](Header& h) { h.parameters.section_align *= 2; });
+
+  // What a newer minor version, or a flag that may be ignored, does not change.
+  Header newer = good;
+  newer.version_minor = 5;
+  newer.compat_flags |= uint64_t{1} << 40;
+  newer.checksum = header_checksum(newer);
+  EXPECT_EQ(ControlRegion::check_header(newer, uint64_t{1} << 40, &layout), nullptr);
+}
+
+TEST(ControlRegion, RefusesMemoryOrDevicesThatAreTooSmall) {
+  SmallPool pool;
+  ControlRegion attached;
+  EXPECT_NE(ControlRegion::attach(pool.memory(), (uint64_t{1} << 40) - 1, &attached), nullptr);
+  EXPECT_NE(ControlRegion::attach(pool.memory().first(4095), uint64_t{1} << 40, &attached), nullptr);
+  EXPECT_NE(ControlRegion::attach(pool.memory().first(pool.memory().size() - 1), uint64_t{1} << 40, &attached),
+            nullptr);
+  EXPECT_NE(
+      ControlRegion::format(pool.memory().first(4096), pool.region.parameters(), fixed_identity(), false, &attached),
+      nullptr);
+}
+
+TEST(ControlRegion, RunLengthsFromSharedMemoryStayInTheirRegion) {
+  SmallPool pool;
+  pool.region.block(30).shape.store_relaxed(~uint64_t{0});
+  EXPECT_EQ(pool.region.run_pages(30), 2u);
+  pool.region.block(30).shape.store_relaxed(0);
+  EXPECT_EQ(pool.region.run_pages(30), 1u);
+}
+
+TEST(ControlRegion, EveryPartLiesInItsSectionAndOverlapsNothing) {
+  SmallPool pool;
+  const ControlRegion& r = pool.region;
+  std::byte* base = pool.memory().data();
+  const auto inside = [&](format::Section section, const void* first, size_t bytes) {
+    const auto offset = uint64_t(static_cast<const std::byte*>(first) - base);
+    const format::SectionRecord& record = r.layout().sections[section];
+    EXPECT_GE(offset, record.offset);
+    EXPECT_LE(offset + bytes, record.offset + record.bytes);
+  };
+  inside(format::kSectionKeyBytes, r.key_cell(63).data(), r.key_cell(63).size_bytes());
+  inside(format::kSectionKeyExtents, r.key_extent(3).data(), r.key_extent(3).size_bytes());
+  EXPECT_GT(static_cast<void*>(r.key_extent(0).data()), static_cast<void*>(&r.key_extent_owner(3)));
+  inside(format::kSectionRegistry, &r.bucket(r.buckets() - 1), sizeof(format::Bucket));
+  inside(format::kSectionOverflow, &r.overflow(r.overflow_buckets() - 1), sizeof(format::Bucket));
+  inside(format::kSectionLaneIdentities, &r.identity(r.lanes() - 1), sizeof(format::LaneIdentity));
+  for (uint32_t lane = 0; lane < r.lanes(); ++lane) {
+    const LaneView view = r.lane(lane);
+    inside(format::kSectionLanes, view.header, sizeof(format::LaneHeader));
+    inside(format::kSectionLanes, view.touches.data(), view.touches.size_bytes());
+    EXPECT_EQ(view.pins.data() + view.pins.size(), view.pin_overflow.data());
+    EXPECT_EQ(view.pin_overflow.data() + view.pin_overflow.size(), view.touches.data());
+  }
+}
+
+// The control region of some TiB, on a file without content: only what is touched takes memory.
+TEST(ControlRegion, FormatsTerabytesOnASparseFile) {
+  FormatWishes wishes;
+  wishes.pool_bytes = 4 * kTiB;
+  Parameters p;
+  Layout layout;
+  ASSERT_EQ(choose_parameters(wishes, &p), nullptr);
+  ASSERT_EQ(plan_layout(p, &layout), nullptr);
+  const int fd = ::memfd_create("sparse", MFD_CLOEXEC);
+  if (fd < 0 || ::ftruncate(fd, off_t(p.pool_bytes)) != 0) {
+    if (fd >= 0) ::close(fd);
+    GTEST_SKIP() << "this machine has no sparse files of 4 TiB";
+  }
+  void* memory = ::mmap(nullptr, layout.control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED) {
+    ::close(fd);
+    GTEST_SKIP() << "no address space for " << layout.control_bytes << " bytes";
+  }
+  const std::span<std::byte> span(static_cast<std::byte*>(memory), layout.control_bytes);
+  ControlRegion region, attached;
+  ASSERT_EQ(ControlRegion::format(span, p, fixed_identity(), true, &region), nullptr);
+  ASSERT_EQ(ControlRegion::attach(span, p.pool_bytes, &attached), nullptr);
+  const uint32_t last = uint32_t(p.pages - 1);
+  attached.block(last).word.store_relaxed(PageWord::free(1).bits);
+  std::vector<AtomicU32> counts(PinTable::counts_needed(layout));
+  PinTable pins(attached, 1, counts);
+  LaneContext lane;
+  lane.region = &attached;
+  lane.id = {1, 1};
+  lane.pins = &pins;
+  const PageRef own = take_page(attached, lane.id, last);
+  NewBlock block{};
+  block.key = bytes_of("the last page");
+  block.digest = digest_of_bytes(attached.secret(), block.key, 0);
+  ASSERT_EQ(publish(lane, own, block).status, PublishStatus::kStored);
+  EXPECT_EQ(find_and_pin(lane, block.digest, 0).ref, own);
+  EXPECT_LE(attached.page_offset(last) + p.page_bytes, p.pool_bytes);
+  ::munmap(memory, layout.control_bytes);
+  ::close(fd);
+}
+
+}  // namespace
+}  // namespace maru::shm

@@ -1,0 +1,219 @@
+// A Pool of the daemon on a memory device, and clients of it that live in the test's own process, on a mapping of their own.
+#pragma once
+
+#include "daemon/dax/memory_device.h"
+#include "daemon/pool.h"
+#include "libmaru/base/mapping.h"
+#include "libmaru/shm/audit.h"
+#include "libmaru/shm/block_store.h"
+#include "libmaru/shm/page_run.h"
+#include "libmaru/shm/reclaim.h"
+#include "libmaru/shm/touch.h"
+#include "libmaru/wire/codec.h"
+
+#include <deque>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace maru::daemon {
+
+using format::PageRef;
+using format::PageState;
+using shm::PageWord;
+
+inline constexpr uint64_t kStartMs = 1'700'000'000'000;
+
+struct PoolUnderTest;
+
+// What libmaru does, as far as a test needs it: takes FREE pages of its regions, and rents when there are none.
+struct InProcessClient {
+  PoolUnderTest& home;
+  LaneGrant grant;
+  std::vector<AtomicU32> counts;
+  shm::PinTable pins;
+  shm::LaneContext lane;
+  std::set<uint32_t> regions;
+  std::deque<wire::RunRecord> runs;          // RESERVED by this client and not in use
+  std::vector<std::string> evicted;          // keys that its requests evicted, in order
+  int32_t last_status = 0;
+
+  InProcessClient(PoolUnderTest& pool, LaneGrant given);
+  bool rent(uint64_t run_count, uint64_t run_pages = 1);
+  PageRef take(uint32_t pages = 1);          // FREE or rented; none if refused
+  PageRef take_free(uint32_t pages = 1);     // FREE only
+  PageRef store(std::string_view key, PageRef parent = PageRef::none(), uint32_t pages = 1);
+  void touch(PageRef ref);
+  shm::Pin pin(PageRef ref) { return pins.pin(ref); }
+};
+
+struct PoolUnderTest {
+  PoolConfig config;
+  std::unique_ptr<Pool> pool;
+  DeviceIdentity identity;
+  FileDescriptor fd;
+  Mapping mapping;
+  shm::ControlRegion region;                 // the clients' view
+  uint64_t now_ms = kStartMs;
+  uint64_t next_start_time = 100;
+
+  explicit PoolUnderTest(uint64_t bytes = 1u << 20, uint32_t region_pages = 16, uint32_t pins_max = 64) {
+    config.name = "test";
+    config.page_bytes = 4096;
+    config.region_bytes = uint64_t(region_pages) * 4096;
+    config.lanes = 8;
+    config.pins_max = pins_max;
+    config.touch_entries = 256;
+    config.key_inline_bytes = 64;
+    auto device = MemoryDevice::create("test", bytes, HugePages::kNever, std::nullopt);
+    if (!device) throw std::runtime_error(device.error().text());
+    identity = (*device)->identity();
+    fd.reset(::fcntl((*device)->fd(), F_DUPFD_CLOEXEC, 3));
+    auto made = Pool::format(config, std::move(*device), now_ms);
+    if (!made) throw std::runtime_error(made.error().text());
+    pool = std::move(*made);
+    map(bytes);
+  }
+
+  void map(uint64_t bytes) {
+    auto mapped = Mapping::map_shared(fd.get(), 0, bytes, PROT_READ | PROT_WRITE);
+    if (!mapped) throw std::runtime_error(mapped.error().text());
+    mapping = std::move(*mapped);
+    if (const char* problem = shm::ControlRegion::attach(mapping.bytes(), bytes, &region)) throw std::runtime_error(problem);
+  }
+
+  // marud dies here and another one finds the memory.
+  bool restart() {
+    pool.reset();
+    auto device = MemoryDevice::adopt(FileDescriptor(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3)), identity);
+    if (!device) return false;
+    auto adopted = Pool::adopt(config, std::move(*device), now_ms);
+    if (!adopted) return false;
+    pool = std::move(*adopted);
+    return true;
+  }
+
+  std::unique_ptr<InProcessClient> attach() {
+    ClientIdentity who;
+    who.pid = 1000;
+    who.start_time = next_start_time++;
+    auto grant = pool->attach(who, 0, 0, now_ms);
+    if (!grant) return nullptr;
+    return std::make_unique<InProcessClient>(*this, *grant);
+  }
+
+  PageWord word(uint32_t page) const { return {region.block(page).word.load_acquire()}; }
+  uint32_t count(PageState state) const {
+    uint32_t n = 0;
+    for (uint32_t page = 0; page < region.pages(); ++page) n += word(page).is(state);
+    return n;
+  }
+  shm::Digest digest(std::string_view key) const {
+    return shm::digest_of_bytes(region.secret(), std::as_bytes(std::span(key.data(), key.size())), 0);
+  }
+  bool exists(std::string_view key) const { return !shm::find_unpinned(region, digest(key)).is_none(); }
+
+  // Turns until nothing is left to do, at most as many as that can take.
+  void settle() {
+    for (int i = 0; i < 64; ++i) {
+      now_ms += 50;
+      if (!pool->turn(now_ms) && i > 4) return;
+    }
+    FAIL() << "marud's turns do not come to an end";
+  }
+
+  // Violated invariants, at rest.
+  std::set<std::string> audit() {
+    struct Sink final : shm::FindingSink {
+      std::set<std::string> names;
+      void found(const shm::Finding& finding) override {
+        names.insert(std::string(shm::invariant_info(finding.invariant).name) + " " + std::to_string(finding.index));
+      }
+    } sink;
+    std::vector<uint64_t> scratch(shm::audit_scratch_bytes(region) / 8 + 1);
+    shm::AuditRequest request;
+    request.mode = shm::AuditMode::kExact;
+    request.live = shm::LaneSet::in_use(region);
+    shm::audit(region, request, std::as_writable_bytes(std::span(scratch)), sink);
+    return sink.names;
+  }
+};
+
+inline InProcessClient::InProcessClient(PoolUnderTest& under, LaneGrant given)
+    : home(under),
+      grant(given),
+      counts(shm::PinTable::counts_needed(under.region.layout())),
+      pins(under.region, given.lane, counts) {
+  lane.region = &under.region;
+  lane.id = {given.lane, given.generation};
+  lane.pins = &pins;
+}
+
+inline bool InProcessClient::rent(uint64_t run_count, uint64_t run_pages) {
+  wire::RentRequest request = {};
+  request.runs = run_count;
+  request.run_pages = run_pages;
+  const RentResult result = home.pool->rent(grant.lane, request, home.now_ms);
+  last_status = result.status;
+  regions.insert(result.regions.begin(), result.regions.end());
+  for (const wire::RunRecord& run : result.runs) {
+    EXPECT_EQ(home.word(run.page), PageWord::reserved(home.word(run.page).generation(), lane.id));
+    runs.push_back(run);
+  }
+  std::span<const std::byte> rest = result.evicted_keys;
+  while (const auto record = wire::next_evicted_key(rest))
+    evicted.emplace_back(reinterpret_cast<const char*>(record->key.data()), record->key.size());
+  return result.status == 0;
+}
+
+inline PageRef InProcessClient::take_free(uint32_t pages) {
+  for (uint32_t index : regions)
+    for (uint32_t i = 0; i + pages <= home.region.region_pages(); ++i) {
+      const PageRef ref = shm::take_run(home.region, lane.id, index * home.region.region_pages() + i, pages, nullptr);
+      if (!ref.is_none()) return ref;
+    }
+  return PageRef::none();
+}
+
+inline PageRef InProcessClient::take(uint32_t pages) {
+  for (int tries = 0; tries < 2; ++tries) {
+    for (auto run = runs.begin(); run != runs.end(); ++run)
+      if (run->pages == pages) {
+        const uint32_t page = run->page;
+        runs.erase(run);
+        return PageRef::of(page, home.word(page).generation());
+      }
+    if (const PageRef ref = take_free(pages); !ref.is_none()) return ref;
+    if (tries == 1 || !rent(1, pages)) break;
+  }
+  return PageRef::none();
+}
+
+inline void InProcessClient::touch(PageRef ref) {
+  shm::leave_touch(home.region.lane(grant.lane), ref.page(), home.now_ms - kStartMs);
+}
+
+inline PageRef InProcessClient::store(std::string_view key, PageRef parent, uint32_t pages) {
+  const PageRef own = take(pages);
+  if (own.is_none()) return own;
+  shm::NewBlock block{};
+  block.digest = home.digest(key);
+  block.key = std::as_bytes(std::span(key.data(), key.size()));
+  block.length = 100;
+  block.parent = parent;
+  block.now_ms = home.now_ms;
+  const shm::PublishResult result = shm::publish(lane, own, block);
+  if (result.status != shm::PublishStatus::kStored) {
+    shm::give_back_run(home.region, lane.id, own);
+    return PageRef::none();
+  }
+  touch(own);
+  return own;
+}
+
+}  // namespace maru::daemon
