@@ -68,6 +68,9 @@ struct ClientBoard {
 };
 
 struct Board {
+  // The requests are handed out in the order of the trace, each to the client that is free first: a client that is held up
+  // must not fall behind the others by half a trace, which would be another trace.
+  std::atomic<uint64_t> next_request{0};
   std::array<ClientBoard, kClientsMax> clients;
 };
 

@@ -19,10 +19,10 @@ every block that hits is compared with what must be there.
   --trace FILE       requests, one JSON object with "hash_ids" a line
   --socket PATH      marud's socket (default: as libmaru, $MARU_SOCKET first)
   --pool NAME        pool (default: "default")
-  --clients N        client processes, 1 to 64 (default 4); request i goes to client i mod N
+  --clients N        client processes, 1 to 64 (default 4); the next request goes to whoever is free
   --payload BYTES    bytes of a block (default 16384)
   --requests N       stop after the first N requests of the trace
-  --verify           afterwards read every block that is still there once more
+  --verify           each client afterwards reads once more what is still there of its share of the blocks
   --json             print the result as one JSON object
   --no-progress      print nothing while it runs
   --help, --version

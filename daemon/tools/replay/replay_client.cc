@@ -228,7 +228,8 @@ int run_client(const Options& options) {
   // From here on the clients run against each other.
   Replayer replayer(*client, board, options.payload_bytes);
   board.started_ns.set(now_ns());
-  for (size_t i = options.client_index; i < trace->requests.size(); i += options.clients) {
+  std::atomic<uint64_t>& next = shared->board().next_request;
+  for (size_t i = next.fetch_add(1); i < trace->requests.size(); i = next.fetch_add(1)) {
     if (const Outcome<void> replayed = replayer.replay(trace->requests[i]); !replayed)
       return fail(board, "request " + std::to_string(i) + ": " + call_text(replayer.failed_call(), replayed.error()));
   }

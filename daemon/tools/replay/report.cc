@@ -135,7 +135,7 @@ std::string Report::text() const {
     append(text, "  failed        %llu stores, one with: %s\n", wide(failed_stores),
            std::strerror(int(failed_store_errno)));
   if (options.verify_afterwards)
-    append(text, "  read again    %llu blocks that were there at the end\n", wide(checked_blocks));
+    append(text, "  read again    %llu blocks that were still there afterwards\n", wide(checked_blocks));
   append(text, "  wrong bytes   %llu\n", wide(wrong_bytes));
   return text;
 }

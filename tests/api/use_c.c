@@ -1,0 +1,119 @@
+/* What maru.h promises, used from C: a chain is stored, matched, read and deleted. Exit status 0 when all of it held. */
+#include <errno.h>
+#include <maru/maru.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BLOCKS 8
+#define BLOCK_BYTES 4096
+
+static int failures;
+
+#define EXPECT(condition)                                                                           \
+  do {                                                                                              \
+    if (!(condition)) {                                                                             \
+      fprintf(stderr, "%s:%d: not true: %s (result %d)\n", __FILE__, __LINE__, #condition, result); \
+      ++failures;                                                                                   \
+    }                                                                                               \
+  } while (0)
+
+static maru_key key_of(const char *text) {
+  maru_key key;
+  memset(&key, 0, sizeof key);
+  key.data = text;
+  key.size = (uint32_t)strlen(text);
+  key.kind = MARU_KEY_BYTES;
+  return key;
+}
+
+static void use_one_block(maru_client *client) {
+  const maru_key key = key_of("one block");
+  maru_buffer buffer;
+  maru_view view;
+  maru_block block = 0;
+  int result = maru_exists(client, &key);
+  EXPECT(result == 0);
+  result = maru_retrieve(client, &key, &view);
+  EXPECT(result == -ENOENT);
+
+  result = maru_alloc(client, BLOCK_BYTES, &buffer);
+  EXPECT(result == 0);
+  if (result != 0) return;
+  EXPECT(buffer.bytes == BLOCK_BYTES);
+  memset(buffer.data, 'x', BLOCK_BYTES);
+  result = maru_store(client, &key, &buffer, NULL, &block);
+  EXPECT(result == 0 && block != 0);
+  result = maru_store_copy(client, &key, "another", 7, NULL, NULL);
+  EXPECT(result == 1); /* the first writer wins */
+
+  result = maru_retrieve(client, &key, &view);
+  EXPECT(result == 0);
+  if (result != 0) return;
+  EXPECT(view.bytes == BLOCK_BYTES && view.block == block);
+  EXPECT(((const char *)view.data)[BLOCK_BYTES - 1] == 'x');
+  result = maru_delete(client, &key); /* gone at once, for all but who holds it */
+  EXPECT(result == 0);
+  EXPECT(maru_exists(client, &key) == 0);
+  EXPECT(((const char *)view.data)[0] == 'x');
+  result = maru_release(client, &view);
+  EXPECT(result == 0);
+  result = maru_release(client, &view);
+  EXPECT(result == -EINVAL);
+}
+
+static void use_a_chain(maru_client *client) {
+  static const char *const names[BLOCKS] = {"c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"};
+  maru_key keys[BLOCKS];
+  maru_buffer buffers[BLOCKS];
+  maru_view views[BLOCKS];
+  maru_match match;
+  size_t stored = 0, done = 0, i;
+  uint64_t deleted = 0;
+  uint8_t present[BLOCKS];
+  int result;
+  for (i = 0; i < BLOCKS; ++i) keys[i] = key_of(names[i]);
+  result = maru_alloc_batch(client, BLOCK_BYTES, BLOCKS, buffers);
+  EXPECT(result == 0);
+  if (result != 0) return;
+  for (i = 0; i < BLOCKS; ++i) memset(buffers[i].data, (int)('a' + i), BLOCK_BYTES);
+  result = maru_store_chain(client, keys, buffers, BLOCKS, NULL, NULL, &stored, &done);
+  EXPECT(result >= 0 && stored == BLOCKS);
+
+  result = maru_match_prefix(client, keys, BLOCKS, &match);
+  EXPECT(result == 0);
+  if (result != 0) return;
+  EXPECT(match.blocks == BLOCKS && match.deepest != 0);
+  result = maru_resolve(client, &match, keys, BLOCKS, views);
+  EXPECT(result == 0);
+  for (i = 0; i < BLOCKS && result == 0; ++i) EXPECT(((const char *)views[i].data)[17] == (char)('a' + i));
+  result = maru_delete(client, &keys[0]);
+  EXPECT(result == -ENOTEMPTY);
+  result = maru_release_match(client, &match);
+  EXPECT(result == 0);
+  result = maru_delete_tree(client, &keys[0], &deleted);
+  EXPECT(result == 0 && deleted == BLOCKS);
+  result = maru_exists_batch(client, keys, BLOCKS, present);
+  EXPECT(result == 0 && present[0] == 0 && present[BLOCKS - 1] == 0);
+}
+
+int main(void) {
+  maru_attach_options options;
+  maru_client *client = NULL;
+  maru_geometry geometry;
+  int result;
+  memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  result = maru_attach(&options, &client);
+  EXPECT(result == 0);
+  if (result != 0) return 1;
+  memset(&geometry, 0, sizeof geometry);
+  geometry.size = sizeof geometry;
+  result = maru_get_geometry(client, &geometry);
+  EXPECT(result == 0 && geometry.pages > 0);
+  EXPECT(strcmp(maru_version(), "0.1.0") == 0);
+  use_one_block(client);
+  use_a_chain(client);
+  maru_detach(client);
+  if (failures == 0) printf("used libmaru %s from C\n", maru_version());
+  return failures != 0;
+}

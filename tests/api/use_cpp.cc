@@ -1,0 +1,126 @@
+// What maru.hpp promises: owners give back what they hold, moves hand it on, and an error leaves it where it was. Exit
+// status 0 when all of it held.
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <maru/maru.hpp>
+#include <type_traits>
+
+namespace {
+
+int failures = 0;
+
+#define EXPECT(condition)                                                            \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                                    \
+    }                                                                                \
+  } while (0)
+
+constexpr size_t kBlockBytes = 4096;
+
+template <typename T>
+constexpr bool kMovesOnly = std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T> &&
+                            !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+static_assert(kMovesOnly<maru::Client> && kMovesOnly<maru::Buffer> && kMovesOnly<maru::Buffers> &&
+              kMovesOnly<maru::View> && kMovesOnly<maru::Match>);
+
+uint64_t pins_of(const maru::Client& client) {
+  const maru::Outcome<maru_statistics> statistics = client.statistics();
+  return statistics ? statistics->pins : ~0ull;
+}
+
+void views_release_what_they_pin(maru::Client& client) {
+  const maru::Key key(std::string_view("view"));
+  const char text[] = "payload";
+  const auto stored = client.store_copy(key, std::as_bytes(std::span(text)));
+  EXPECT(stored && stored->is_new);
+  EXPECT(pins_of(client) == 0);
+  {
+    maru::Outcome<maru::View> view = client.retrieve(key);
+    EXPECT(view && view->bytes().size() == sizeof(text));
+    if (!view) return;
+    EXPECT(std::memcmp(view->bytes().data(), text, sizeof(text)) == 0);
+    maru::View moved = std::move(*view);
+    EXPECT(moved.is_held() && !view->is_held());
+    EXPECT(pins_of(client) == 1);
+  }
+  EXPECT(pins_of(client) == 0);
+  EXPECT(client.remove(key).ok());
+  EXPECT(client.retrieve(key).error() == ENOENT);
+}
+
+void buffers_are_aborted_or_stored(maru::Client& client) {
+  const maru::Key key(std::string_view("buffer"));
+  {
+    maru::Outcome<maru::Buffer> dropped = client.alloc(kBlockBytes);
+    EXPECT(dropped && dropped->bytes().size() == kBlockBytes);
+  }
+  maru::Outcome<maru::Buffer> buffer = client.alloc(kBlockBytes);
+  EXPECT(buffer.ok());
+  if (!buffer) return;
+  std::memset(buffer->bytes().data(), 7, kBlockBytes);
+  // A parent that cannot be there: the buffer stays ours.
+  const maru::Outcome<maru::Stored> orphan = client.store(key, *buffer, maru::store_under(~0ull >> 1));
+  EXPECT(!orphan && buffer->is_held());
+  const maru::Outcome<maru::Stored> root = client.store(key, *buffer);
+  EXPECT(root && root->is_new && !buffer->is_held());
+  const maru::Outcome<bool> exists = client.exists(key);
+  EXPECT(exists && *exists);
+  EXPECT(client.remove(key).ok());
+}
+
+void a_match_holds_its_chain(maru::Client& client) {
+  std::array<uint64_t[2], 16> digests;
+  std::array<maru::Key, 16> keys;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    digests[i][0] = 1000 + i;
+    digests[i][1] = 77;
+    keys[i] = maru::Key::digest128(digests[i]);
+  }
+  maru::Outcome<maru::Buffers> buffers = client.alloc_batch(kBlockBytes, 10);
+  EXPECT(buffers.ok());
+  if (!buffers) return;
+  for (size_t i = 0; i < buffers->size(); ++i) std::memset(buffers->bytes(i).data(), int(i), kBlockBytes);
+  EXPECT(client.store_chain(keys, *buffers).error == EINVAL);  // sixteen keys for ten buffers
+  const maru::ChainStored chain = client.store_chain(std::span(keys).first(10), *buffers);
+  EXPECT(chain.error == 0 && chain.stored == 10 && buffers->done() == 10);
+
+  maru::Outcome<maru::Match> match = client.match_prefix(keys);
+  EXPECT(match && match->blocks() == 10);
+  if (!match) return;
+  std::array<maru_view, 10> views;
+  EXPECT(match->resolve(keys, views).ok());
+  for (size_t i = 0; i < views.size(); ++i)
+    EXPECT(views[i].data && static_cast<const unsigned char*>(views[i].data)[99] == i);
+  EXPECT(client.remove(keys[9]).ok());  // the deepest goes, for all but the match
+  EXPECT(client.remove(keys[8]).error() == ENOTEMPTY);
+  EXPECT(static_cast<const unsigned char*>(views[9].data)[5] == 9);
+  match->release();
+  EXPECT(pins_of(client) == 0);
+  // The pages of the one removed before may still be on their way back, and hold their parent until they are.
+  const maru::Outcome<uint64_t> removed = client.remove_tree(keys[0]);
+  EXPECT(removed.ok() || removed.error() == EBUSY);
+}
+
+}  // namespace
+
+int main() {
+  maru::Outcome<maru::Client> attached = maru::Client::attach();
+  if (!attached) {
+    std::fprintf(stderr, "attach: %s\n", std::strerror(attached.error()));
+    return 1;
+  }
+  maru::Client client = std::move(*attached);
+  EXPECT(client.is_attached() && !attached->is_attached());
+  const maru::Outcome<maru_geometry> geometry = client.geometry();
+  EXPECT(geometry && geometry->pages > 0);
+  views_release_what_they_pin(client);
+  buffers_are_aborted_or_stored(client);
+  a_match_holds_its_chain(client);
+  client.detach();
+  EXPECT(!client.is_attached());
+  if (failures == 0) std::printf("used libmaru %s from C++\n", maru_version());
+  return failures != 0;
+}

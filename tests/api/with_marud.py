@@ -1,0 +1,75 @@
+"""Runs a program against a marud of its own on a small memory pool: with_marud.py MARUD PROGRAM [ARGUMENT...]."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+CONFIG = """
+[daemon]
+socket = "{directory}/marud.sock"
+state_dir = "{directory}/state"
+
+[[pool]]
+name = "default"
+backend = "memory"
+size = "{size}"
+page_bytes = "{page_bytes}"
+region_bytes = "{region_bytes}"
+lanes = 16
+pins = 4096
+"""
+
+
+class Marud:
+    """A marud that ends, with its files, when the block that holds it does."""
+
+    def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB"):
+        self.program, self.shape = program, dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes)
+
+    def __enter__(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="maru-test-")
+        folder = pathlib.Path(self.directory.name)
+        self.socket = folder / "marud.sock"
+        config = folder / "marud.toml"
+        config.write_text(CONFIG.format(directory=folder, **self.shape))
+        self.log = folder / "marud.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen([self.program, "--config", config], stdout=log, stderr=log)
+        deadline = time.monotonic() + 30
+        while not self.socket.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.end()
+                raise SystemExit("marud did not start:\n" + self.log_text)
+            time.sleep(0.01)
+        self.environment = {**os.environ, "MARU_SOCKET": str(self.socket)}
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.status = self.process.wait()
+        self.log_text = self.log.read_text(errors="replace")
+        self.directory.cleanup()
+
+
+def main():
+    with Marud(sys.argv[1]) as marud:
+        outcome = subprocess.run(sys.argv[2:], env=marud.environment, timeout=45).returncode
+    if outcome != 0 or marud.status != 0:
+        print(marud.log_text, file=sys.stderr)
+    if marud.status != 0:
+        print(f"marud ended with status {marud.status}", file=sys.stderr)
+    return outcome or marud.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
