@@ -1,0 +1,51 @@
+// Blocks in a pool, and the other processes of a row that use them.
+#pragma once
+
+#include "tests/bench/keys.h"
+#include "tests/bench/marud_process.h"
+#include "tests/bench/suite.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace maru::bench {
+
+// The number of keys in as many chains as hold `wanted`.
+uint64_t whole_chains(uint64_t wanted);
+
+// Which of the chains are stored. About one bucket of the registry in a million is full when the pool is, and then
+// says so (-EXFULL); a chain that meets one ends there, and nobody asks for it.
+class Chains {
+ public:
+  explicit Chains(uint64_t keys) : complete_(keys / kChainBlocks, true) {}
+  void end_early(uint64_t chain) { complete_[chain] = false; }
+  bool is_complete(uint64_t chain) const { return complete_[chain]; }
+  uint64_t count() const { return complete_.size(); }
+  uint64_t incomplete() const;
+
+ private:
+  std::vector<bool> complete_;
+};
+
+// Publishes key_of(0..keys) as chains of kChainBlocks, without touching payload.
+Chains store_chains(maru_client* client, uint64_t keys);
+// Publishes key_of(first..first + keys) as roots, except where the registry is full.
+void store_roots(maru_client* client, uint64_t first, uint64_t keys);
+// maru_store of a root; where the registry is full the buffer is given back.
+void store_root(maru_client* client, const Key& key, const maru_buffer& buffer);
+
+Facts facts_of(const maru_geometry& geometry, uint64_t keys);
+
+// The other processes are this executable again, in a role. They say "ready" when they are, and end when their input
+// ends.
+//   storing SOCKET                    stores and deletes small blocks until it ends
+//   holding SOCKET FIRST COUNT        holds COUNT pins, on key_of(FIRST) and what follows
+//   asking SOCKET KEYS                for each line "go MS" asks for MS milliseconds and prints the keys it asked
+//   spinning                          the same with a busy loop
+//   mapping BYTES                     maps and touches memory, then waits
+std::unique_ptr<Child> start_role(const std::vector<std::string>& arguments);
+// Runs a role; the process's exit status.
+int play_role(const std::vector<std::string>& arguments);
+
+}  // namespace maru::bench

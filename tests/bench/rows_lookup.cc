@@ -1,0 +1,343 @@
+// Where is a block, may it be read: cold (10 M keys) and cached (200 k keys).
+#include "tests/bench/clock.h"
+#include "tests/bench/content.h"
+#include "tests/bench/floors.h"
+#include "tests/bench/keys.h"
+#include "tests/bench/peers.h"
+#include "tests/bench/suite.h"
+
+#include <algorithm>
+#include <csignal>
+#include <optional>
+#include <stdexcept>
+
+namespace maru::bench {
+
+namespace {
+
+constexpr uint64_t kBatch = 256;
+constexpr uint64_t kGroupBatches = 16;  // prepared together: their keys stay in the second-level cache meanwhile
+constexpr uint64_t kBlockBytes = 64;
+constexpr uint64_t kSparePages = 48 << 10;  // for the process that stores meanwhile
+// All contestants of a row together take about this much memory a key.
+constexpr uint64_t kMemoryPerKey = 1000;
+
+[[noreturn]] void wrong(const char* what) { throw std::runtime_error(std::string("wrong answer: ") + what); }
+
+// Keys of one sample, drawn afresh so that every question meets lines that no cache holds yet.
+class Questions {
+ public:
+  Questions(const Chains& chains, uint64_t seed) : chains_(chains), random_(seed) {}
+
+  const std::vector<Key>& singles(uint64_t count) {
+    digests_.resize(count);
+    for (Key& key : digests_) key = key_of(some_chain() * kChainBlocks + random_.below(kChainBlocks));
+    return digests_;
+  }
+  // kGroupBatches batches of unrelated keys.
+  void draw_batches() {
+    singles(kGroupBatches * kBatch);
+    name_all();
+  }
+  // kGroupBatches whole chains.
+  void draw_chains() {
+    digests_.resize(kGroupBatches * kBatch);
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      const uint64_t first = some_chain() * kChainBlocks;
+      for (uint64_t i = 0; i < kBatch; ++i) digests_[batch * kBatch + i] = key_of(first + i);
+    }
+    name_all();
+  }
+  const maru_key* names(uint64_t batch) const { return &names_[batch * kBatch]; }
+  const Key* digests(uint64_t batch) const { return &digests_[batch * kBatch]; }
+
+ private:
+  void name_all() {
+    names_.resize(digests_.size());
+    for (size_t i = 0; i < digests_.size(); ++i) names_[i] = as_maru_key(digests_[i]);
+  }
+  uint64_t some_chain() {
+    for (;;) {
+      const uint64_t chain = random_.below(chains_.count());
+      if (chains_.is_complete(chain)) return chain;
+    }
+  }
+  const Chains& chains_;
+  Random random_;
+  std::vector<Key> digests_;
+  std::vector<maru_key> names_;
+};
+
+// The wrong answers counted so far (none) go into the next key, so that no question can be asked before the last
+// answer.
+double exists_serial(maru_client* client, Questions& questions, uint64_t count) {
+  const std::vector<Key>& keys = questions.singles(count);
+  uint64_t absent = 0;
+  const double result = typical_ns(count, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      const Key key = {keys[i].lo ^ absent, keys[i].hi};
+      const maru_key name = as_maru_key(key);
+      absent = uint64_t(maru_exists(client, &name)) ^ 1;
+    }
+  });
+  if (absent) wrong("exists");
+  return result;
+}
+
+double retrieve_serial(maru_client* client, Questions& questions, uint64_t count) {
+  const std::vector<Key>& keys = questions.singles(count);
+  uint64_t difference = 0;
+  const double result = typical_ns(count, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      const Key key = {keys[i].lo ^ difference, keys[i].hi};
+      const maru_key name = as_maru_key(key);
+      maru_view view;
+      if (maru_retrieve(client, &name, &view) != 0) wrong("retrieve");
+      difference = view.bytes ^ kBlockBytes;
+      maru_release(client, &view);
+    }
+  });
+  if (difference) wrong("length");
+  return result;
+}
+
+double exists_batches(maru_client* client, Questions& questions, uint64_t groups) {
+  Laps laps;
+  uint8_t present[kBatch];
+  for (uint64_t group = 0; group < groups; ++group) {
+    questions.draw_batches();
+    const uint64_t started_ns = now_ns();
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      if (maru_exists_batch(client, questions.names(batch), kBatch, present) != int(kBatch)) wrong("exists_batch");
+    }
+    laps.add(now_ns() - started_ns, kGroupBatches * kBatch);
+  }
+  return laps.median();
+}
+
+// Times the matches, or what resolving their blocks takes.
+double match_groups(maru_client* client, Questions& questions, uint64_t groups, bool resolve) {
+  Laps matching, resolving;
+  std::vector<maru_match> matches(kGroupBatches);
+  std::vector<maru_view> views(kBatch);
+  for (uint64_t group = 0; group < groups; ++group) {
+    questions.draw_chains();
+    const uint64_t started_ns = now_ns();
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      must(maru_match_prefix(client, questions.names(batch), kBatch, &matches[batch]), "match_prefix");
+      if (matches[batch].blocks != kBatch) wrong("match_prefix");
+    }
+    const uint64_t matched_ns = now_ns();
+    for (uint64_t batch = 0; resolve && batch < kGroupBatches; ++batch) {
+      must(maru_resolve(client, &matches[batch], questions.names(batch), kBatch, views.data()), "resolve");
+    }
+    const uint64_t resolved_ns = now_ns();
+    for (maru_match& match : matches) must(maru_release_match(client, &match), "release_match");
+    matching.add(matched_ns - started_ns, kGroupBatches);
+    resolving.add(resolved_ns - matched_ns, kGroupBatches * kBatch);
+  }
+  return (resolve ? resolving : matching).median();
+}
+
+double repin(maru_client* client, uint64_t count) {
+  const Key key = key_of(0);
+  const maru_key name = as_maru_key(key);
+  maru_view held{}, again{};
+  must(maru_pin(client, &name, &held), "pin");
+  const double result = typical_ns(count, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      if (maru_pin_block(client, held.block, &again) != 0) wrong("pin_block");
+      maru_unpin(client, &again);
+    }
+  });
+  must(maru_unpin(client, &held), "unpin");
+  return result;
+}
+
+double peer_serial(Peer& peer, Questions& questions, uint64_t count, bool lookup) {
+  const std::vector<Key>& keys = questions.singles(count);
+  uint64_t absent = 0;
+  PeerRecord record{};
+  const double result = typical_ns(count, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      const Key key = {keys[i].lo ^ absent, keys[i].hi};
+      absent = uint64_t(lookup ? peer.lookup(key, record) : peer.exists(key)) ^ 1;
+    }
+  });
+  if (absent) wrong(peer.name().c_str());
+  return result;
+}
+
+// Nanoseconds per batch.
+double peer_batches(Peer& peer, Questions& questions, uint64_t batches, bool chains) {
+  Laps laps;
+  for (uint64_t done = 0; done < batches; done += kGroupBatches) {
+    chains ? questions.draw_chains() : questions.draw_batches();
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      const uint64_t started_ns = now_ns();
+      if (peer.exists_batch(questions.digests(batch), kBatch) != kBatch) wrong(peer.name().c_str());
+      laps.add(now_ns() - started_ns, 1);
+    }
+  }
+  return laps.median();
+}
+
+class Lookup {
+ public:
+  Lookup(Suite& suite, bool cold) : suite_(suite), suffix_(cold ? "_cold" : "_cached") {
+    keys_ = whole_chains(cold ? suite.options().cold_keys : 200'000);
+    const uint64_t available = available_memory_bytes();
+    if (keys_ * kMemoryPerKey + (1ull << 30) > available) {
+      const uint64_t fitting = available > (2ull << 30) ? (available - (1ull << 30)) / kMemoryPerKey : 200'000;
+      note_ = "scaled down from " + std::to_string(keys_) + " keys: " + std::to_string(available >> 20) +
+              " MiB of memory are available";
+      keys_ = whole_chains(fitting);
+      suite.lacks("memory for 10 M keys in every contestant");
+    }
+    suite.progress("storing " + std::to_string(keys_) + " blocks");
+    PoolShape shape;
+    shape.pages = keys_ + kSparePages;
+    marud_.emplace(suite.options().marud, shape);
+    client_.emplace(marud_->socket_path(), 64);
+    chains_.emplace(store_chains(*client_, keys_));
+    questions_.emplace(*chains_, 7);
+    if (chains_->incomplete()) {
+      note_ += (note_.empty() ? "" : "; ") + std::to_string(chains_->incomplete()) + " chains end early (-EXFULL)";
+    }
+    facts_ = facts_of(client_->geometry(), keys_);
+    facts_.note = note_;
+    floor_.emplace(client_->geometry().pages, facts_.huge_pages);
+    serial_ = suite.operations(keys_ > 1'000'000 ? 400'000 : 800'000);
+    groups_ = suite.operations(256);
+  }
+
+  void measure() {
+    exists_rows();
+    match_rows();
+    retrieve_row();
+    if (suffix_ == "_cached") repin_row();
+  }
+
+ private:
+  bool wants(const char* row) { return suite_.wants(row + suffix_); }
+
+  // Loaded by the first row that has peers.
+  std::vector<std::unique_ptr<Peer>>& peers() {
+    if (!peers_.empty()) return peers_;
+    const auto add = [&](std::unique_ptr<Peer> peer, const char* lacking) {
+      if (!peer) return suite_.lacks(std::string(lacking) + " (a peer)");
+      suite_.progress("loading " + peer->name());
+      peer->load(keys_);
+      peers_.push_back(std::move(peer));
+    };
+    add(start_memcached(marud_->directory(), keys_), "memcached");
+    add(start_redis(marud_->directory(), keys_), "redis-server");
+    add(open_lmdb(marud_->directory(), keys_), "lmdb");
+    add(open_boost_interprocess(keys_), "boost.interprocess");
+    add(open_tbb(), "tbb");
+    return peers_;
+  }
+
+  template <class Sample>
+  void add_peers(std::vector<Contestant>& contestants, Sample sample) {
+    for (const std::unique_ptr<Peer>& owned : peers()) {
+      Peer* peer = owned.get();
+      for (unsigned placement = 0; placement < peer->placements(); ++placement) {
+        contestants.push_back({"peer_" + peer->name(), [peer, placement, sample] {
+                                 peer->place(placement);
+                                 return sample(*peer);
+                               }});
+      }
+    }
+  }
+
+  bool through_socket(const Peer& peer) { return peer.placements() > 1 || cpu_count() == 1; }
+
+  void exists_rows() {
+    if (wants("exists_serial")) {
+      const auto storing = start_role({"storing", marud_->socket_path()});
+      run_on_cpu(1, storing->pid());
+      storing->signal(SIGSTOP);
+      // It stores while we and the floor are timed; the peers have the machine to themselves.
+      const auto while_storing = [&storing](auto sample) {
+        storing->signal(SIGCONT);
+        const double result = sample();
+        storing->signal(SIGSTOP);
+        return result;
+      };
+      std::vector<Contestant> contestants = {
+          {"value", [&] { return while_storing([&] { return exists_serial(*client_, *questions_, serial_); }); }},
+          {"floor", [&] { return while_storing([&] { return floor_->dependent(serial_); }); }}};
+      add_peers(contestants, [this](Peer& peer) {
+        return peer_serial(peer, *questions_, through_socket(peer) ? suite_.operations(4000) : serial_ / 8, false);
+      });
+      suite_.measure("exists_serial" + suffix_, contestants, facts_);
+    }
+    if (wants("exists_batch256")) {
+      std::vector<Contestant> contestants = {{"value", [&] { return exists_batches(*client_, *questions_, groups_); }},
+                                             {"floor", [&] { return floor_->gathered(groups_ * kGroupBatches); }}};
+      add_peers(contestants, [this](Peer& peer) {
+        return peer_batches(peer, *questions_, through_socket(peer) ? suite_.operations(64) : 4 * kGroupBatches,
+                            false) /
+               double(kBatch);
+      });
+      suite_.measure("exists_batch256" + suffix_, contestants, facts_);
+    }
+  }
+
+  void match_rows() {
+    if (wants("match_prefix256")) {
+      std::vector<Contestant> contestants = {
+          {"value", [&] { return match_groups(*client_, *questions_, groups_, false); }},
+          {"floor", [&] { return floor_->searches(groups_ * kGroupBatches); }}};
+      add_peers(contestants, [this](Peer& peer) {
+        return peer_batches(peer, *questions_, through_socket(peer) ? suite_.operations(64) : 4 * kGroupBatches, true);
+      });
+      suite_.measure("match_prefix256" + suffix_, contestants, facts_);
+    }
+    if (wants("resolve256")) {
+      suite_.measure("resolve256" + suffix_,
+                     {{"value", [&] { return match_groups(*client_, *questions_, groups_, true); }},
+                      {"floor", [&] { return floor_->gathered(groups_ * kGroupBatches); }}},
+                     facts_);
+    }
+  }
+
+  void retrieve_row() {
+    if (!wants("retrieve_release")) return;
+    std::vector<Contestant> contestants = {{"value", [&] { return retrieve_serial(*client_, *questions_, serial_); }},
+                                           {"floor", [&] { return floor_->dependent_pairs(serial_); }}};
+    add_peers(contestants, [this](Peer& peer) {
+      return peer_serial(peer, *questions_, through_socket(peer) ? suite_.operations(4000) : serial_ / 8, true);
+    });
+    suite_.measure("retrieve_release" + suffix_, contestants, facts_);
+  }
+
+  void repin_row() {
+    if (!suite_.wants("repin_hot")) return;
+    const uint64_t count = suite_.operations(2'000'000);
+    suite_.measure(
+        "repin_hot",
+        {{"value", [&] { return repin(*client_, count); }}, {"floor", [&] { return exchange_floor(count); }}}, facts_);
+  }
+
+  Suite& suite_;
+  std::string suffix_;
+  uint64_t keys_ = 0;
+  uint64_t serial_ = 0;
+  uint64_t groups_ = 0;
+  std::string note_;
+  Facts facts_;
+  std::optional<MarudProcess> marud_;
+  std::optional<Client> client_;
+  std::optional<Chains> chains_;
+  std::optional<Questions> questions_;
+  std::optional<LoadFloor> floor_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+};
+
+}  // namespace
+
+void lookup_rows(Suite& suite, bool cold) { Lookup(suite, cold).measure(); }
+
+}  // namespace maru::bench

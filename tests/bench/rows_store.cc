@@ -1,0 +1,232 @@
+// Storing and deleting small blocks, and copying large ones in.
+#include "tests/bench/clock.h"
+#include "tests/bench/content.h"
+#include "tests/bench/floors.h"
+#include "tests/bench/keys.h"
+#include "tests/bench/peers.h"
+#include "tests/bench/suite.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+namespace maru::bench {
+
+namespace {
+
+constexpr uint64_t kStoreKeys = 200'000;
+constexpr uint64_t kSparePages = 64 << 10;
+constexpr uint64_t kSmallBytes = 64;
+constexpr size_t kParents = 64;
+
+// Touches every page that holds no block, so that no store meets a page fault.
+void prefault_free_pages(maru_client* client, uint64_t pages) {
+  std::vector<maru_buffer> buffers(pages);
+  must(maru_alloc_batch(client, 1, pages, buffers.data()), "alloc");
+  for (const maru_buffer& buffer : buffers) std::memset(buffer.data, 0, kSmallBytes);
+  must(maru_abort_batch(client, buffers.data(), pages), "abort");
+}
+
+class SmallStores {
+ public:
+  SmallStores(maru_client* client, uint64_t count) : client_(client), keys_(count), options_{} {
+    options_.size = sizeof options_;
+    std::memset(payload_, 7, sizeof payload_);
+    for (size_t i = 0; i < kParents; ++i) {
+      const Key key = key_of(kSpaceRow + (1ull << 36) + i);
+      const maru_key name = as_maru_key(key);
+      must(maru_store_copy(client_, &name, payload_, kSmallBytes, nullptr, &parents_[i]), "store a parent");
+    }
+  }
+
+  double store(bool child) {
+    fresh_keys();
+    const double result = store_all(child);
+    delete_all();
+    return result;
+  }
+  // Of the last stores, with all laps.
+  double mean() const { return mean_; }
+  double remove() {
+    fresh_keys();
+    store_all(false);
+    return delete_all();
+  }
+
+ private:
+  void fresh_keys() {
+    for (Key& key : keys_) key = key_of(kSpaceRow + next_++);
+  }
+  // Laps are short, so that few of them meet another process's time slice.
+  static constexpr size_t kLapBlocks = 64;
+
+  double store_all(bool child) {
+    Laps laps;
+    for (size_t begin = 0; begin < keys_.size(); begin += kLapBlocks) {
+      const size_t end = std::min(begin + kLapBlocks, keys_.size());
+      const uint64_t started_ns = now_ns();
+      for (size_t i = begin; i < end; ++i) {
+        maru_buffer buffer;
+        const maru_key name = as_maru_key(keys_[i]);
+        must(maru_alloc(client_, kSmallBytes, &buffer), "alloc");
+        std::memcpy(buffer.data, payload_, kSmallBytes);
+        options_.parent = child ? parents_[i % kParents] : 0;
+        must(maru_store(client_, &name, &buffer, &options_, nullptr), "store");
+      }
+      laps.add(now_ns() - started_ns, end - begin);
+    }
+    mean_ = laps.mean();
+    return laps.trimmed_mean();
+  }
+  double delete_all() {
+    Laps laps;
+    for (size_t begin = 0; begin < keys_.size(); begin += kLapBlocks) {
+      const size_t end = std::min(begin + kLapBlocks, keys_.size());
+      const uint64_t started_ns = now_ns();
+      for (size_t i = begin; i < end; ++i) {
+        const maru_key name = as_maru_key(keys_[i]);
+        must(maru_delete(client_, &name), "delete");
+      }
+      laps.add(now_ns() - started_ns, end - begin);
+    }
+    return laps.trimmed_mean();
+  }
+
+  maru_client* client_;
+  std::vector<Key> keys_;
+  maru_store_options options_;
+  maru_block parents_[kParents];
+  std::byte payload_[kSmallBytes];
+  uint64_t next_ = 0;
+  double mean_ = 0;
+};
+
+double peer_updates(Peer& peer, uint64_t count, bool time_removal) {
+  static uint64_t next = 0;
+  std::byte payload[kSmallValueBytes] = {};
+  std::vector<Key> keys(count);
+  for (Key& key : keys) key = key_of(kSpaceRow + next++);
+  Laps storing, removing;
+  bool good = true;
+  for (const Key& key : keys) {
+    const uint64_t started_ns = now_ns();
+    good = peer.put(key, payload) && good;
+    storing.add(now_ns() - started_ns, 1);
+  }
+  for (const Key& key : keys) {
+    const uint64_t started_ns = now_ns();
+    good = peer.remove(key) && good;
+    removing.add(now_ns() - started_ns, 1);
+  }
+  if (!good) throw std::runtime_error("wrong answer: " + peer.name());
+  return (time_removal ? removing : storing).trimmed_mean();
+}
+
+}  // namespace
+
+void store_rows(Suite& suite) {
+  PoolShape shape;
+  shape.pages = kStoreKeys + kSparePages;
+  const MarudProcess marud(suite.options().marud, shape);
+  const Client client(marud.socket_path(), 64);
+  const uint64_t keys = whole_chains(kStoreKeys);
+  store_chains(client, keys);
+  const maru_geometry geometry = client.geometry();
+  prefault_free_pages(client, geometry.pages - keys - 256);
+  const Facts facts = facts_of(geometry, keys);
+
+  std::vector<std::unique_ptr<Peer>> peers;
+  const auto add = [&](std::unique_ptr<Peer> peer, const char* lacking) {
+    if (!peer) return suite.lacks(std::string(lacking) + " (a peer)");
+    peer->load(keys);
+    peers.push_back(std::move(peer));
+  };
+  add(start_memcached(marud.directory(), keys), "memcached");
+  add(start_redis(marud.directory(), keys), "redis-server");
+  add(open_lmdb(marud.directory(), keys), "lmdb");
+  add(open_boost_interprocess(keys), "boost.interprocess");
+  add(open_tbb(), "tbb");
+
+  const uint64_t count = suite.operations(32'768);
+  SmallStores stores(client, count);
+  LoadFloor floor(geometry.pages, facts.huge_pages);
+  const auto measure = [&](const char* row, const std::function<double()>& value, const std::function<double()>& least,
+                           bool removal) {
+    if (!suite.wants(row)) return;
+    std::vector<Contestant> contestants = {{"value", value}, {"floor", least}};
+    for (const auto& peer : peers) {
+      for (unsigned placement = 0; placement < peer->placements(); ++placement) {
+        contestants.push_back({"peer_" + peer->name(), [&suite, &peer, placement, removal] {
+                                 peer->place(placement);
+                                 return peer_updates(*peer, suite.operations(4000), removal);
+                               }});
+      }
+    }
+    Facts own = facts;
+    if (!removal) own.extra.push_back({"last_mean", [&] { return stores.mean(); }});
+    suite.measure(row, contestants, own);
+  };
+  measure(
+      "store_small_root", [&] { return stores.store(false); }, [&] { return floor.update(count, 3, 4, kSmallBytes); },
+      false);
+  measure(
+      "store_small_child", [&] { return stores.store(true); }, [&] { return floor.update(count, 4, 5, kSmallBytes); },
+      false);
+  measure("delete_small", [&] { return stores.remove(); }, [&] { return floor.update(count, 3, 4, 0); }, true);
+}
+
+void copy_rows(Suite& suite) {
+  constexpr uint64_t kPageBytes = 2 << 20, kCopyBytes = 1 << 20, kCopies = 32;
+  PoolShape shape;
+  shape.pages = 96;
+  shape.page_bytes = kPageBytes;
+  shape.region_bytes = 64 * kPageBytes;
+  const MarudProcess marud(suite.options().marud, shape);
+  const Client client(marud.socket_path(), 64);
+  const maru_geometry geometry = client.geometry();
+  const Facts facts = facts_of(geometry, 0);
+  // As many places as one region has, so that ours and the floor's go through the same amount of memory.
+  const FloorMemory target(kCopies * kPageBytes, facts.huge_pages);
+  const FloorMemory source(kCopyBytes, facts.huge_pages);
+  std::memset(source.data(), 3, kCopyBytes);
+  {
+    std::vector<maru_buffer> buffers(64);
+    must(maru_alloc_batch(client, kPageBytes, buffers.size(), buffers.data()), "alloc");
+    for (const maru_buffer& buffer : buffers) std::memset(buffer.data, 0, kPageBytes);
+    must(maru_abort_batch(client, buffers.data(), buffers.size()), "abort");
+  }
+  uint64_t next = kSpaceRow;
+  std::vector<Contestant> contestants = {
+      {"value", [&] {
+         const uint64_t first = next;
+         next += kCopies;
+         Laps laps;
+         for (uint64_t i = first; i < next; ++i) {
+           const Key key = key_of(i);
+           const maru_key name = as_maru_key(key);
+           const uint64_t started_ns = now_ns();
+           must(maru_store_copy(client, &name, source.data(), kCopyBytes, nullptr, nullptr), "store_copy");
+           laps.add(now_ns() - started_ns, 1);
+         }
+         for (uint64_t i = first; i < next; ++i) {
+           const Key key = key_of(i);
+           const maru_key name = as_maru_key(key);
+           must(maru_delete(client, &name), "delete");
+         }
+         return laps.median();
+       }}};
+  for (const CopyWay& way : copy_ways()) {
+    contestants.push_back({"floor", [&target, &source, way] {
+                             Laps laps;
+                             for (uint64_t i = 0; i < kCopies; ++i) {
+                               const uint64_t started_ns = now_ns();
+                               way.copy(target.data() + i * kPageBytes, source.data(), kCopyBytes);
+                               laps.add(now_ns() - started_ns, 1);
+                             }
+                             return laps.median();
+                           }});
+  }
+  suite.measure("store_copy_1mib", contestants, facts);
+}
+
+}  // namespace maru::bench
