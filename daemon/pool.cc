@@ -112,9 +112,11 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
     return refuse(problem);
   state->epoch = state->region.host(0).epoch.load_relaxed() + 1;  // any value will do: the last marud is gone
   state->begin(now_ms);
-  state->adopt_lanes();
+  std::vector<LaneId> dead;
+  state->adopt_lanes(&dead);
   state->adopt_regions();
-  state->adopt_pages();
+  state->adopt_pages(dead);
+  state->adopt_audit();
   if (state->device->is_lost()) return failure(EIO, "adopt pool \"" + config.name + "\": its memory went away");
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
 }
@@ -241,10 +243,17 @@ bool Pool::State::turn() {
   for (const LaneRecord& record : lanes.records) has_more |= record.phase == LaneRecord::Phase::kReclaiming;
   take_findings();
   has_more |= step_recounts(kReclaimPagesPerTurn);
-  finish_retired(kRetiredPerTurn);
-  look_at_held(kHeldPerRequest);
-  sweep(kSweepPagesPerTurn);
-  look_at_pins(kPinSlotsPerTurn);
+  // The clock may also be set back.
+  if (now_ms < last_upkeep_ms || now_ms - last_upkeep_ms >= kUpkeepPauseMs) {
+    last_upkeep_ms = now_ms;
+    finish_retired(kRetiredPerTurn);
+    look_at_held(kHeldPerRequest);
+    sweep(kSweepPagesPerTurn);
+  }
+  if (now_ms < last_pin_look_ms || now_ms - last_pin_look_ms >= kPinLookPauseMs) {
+    last_pin_look_ms = now_ms;
+    look_at_pins(kPinSlotsPerTurn);  // ages of pins are for people
+  }
   return has_more;
 }
 

@@ -56,7 +56,10 @@ std::vector<std::byte> key_bytes(const std::string& text) {
   for (size_t i = 2; i < text.size(); i += 2) {
     int value = 0;
     for (char c : text.substr(i, 2)) {
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
       if (digit < 0) return as_text();
       value = value * 16 + digit;
     }
@@ -78,7 +81,7 @@ const char* state_name(RegionState state) {
 }
 
 constexpr const char* kCounterNames[] = {
-    "exists_keys", "exists_hits", "retrieve_hits", "retrieve_misses", "match_keys", "match_blocks",
+    "exists_hits", "exists_misses", "retrieve_hits", "retrieve_misses", "match_keys", "match_blocks",
     "stores", "stored_bytes", "duplicates", "deletes", "pin_full", "registry_full",
     "revives", "search_fallbacks", "checksum_errors", "rents"};
 static_assert(std::size(kCounterNames) == format::kLaneCounterCount);
@@ -90,7 +93,10 @@ json Pool::State::admin(const std::string& command, const json& request) {
   if (command == "blocks") return list_blocks(request);
   if (command == "block") return one_block(request);
   if (command == "pins") return list_pins(request);
-  if (command == "check") return check(request);
+  if (command == "check") {
+    const auto quiesce = request.find("quiesce");
+    return check(quiesce != request.end() && quiesce->is_boolean() && quiesce->get<bool>());
+  }
   if (command == "evict") {
     Shortage shortage;
     shortage.runs = std::min(number_in(request, "pages", 0), kEvictPagesMax);
@@ -202,7 +208,8 @@ json Pool::State::list_blocks(const json& request) {
 
 json Pool::State::one_block(const json& request) {
   const std::vector<std::byte> bytes = key_bytes(text_in(request, "key"));
-  if (bytes.empty() || bytes.size() > limits::kKeyBytesMax) return refusal(EINVAL, "\"key\" is text, or 0x and hexadecimal digits");
+  if (bytes.empty() || bytes.size() > limits::kKeyBytesMax)
+    return refusal(EINVAL, "\"key\" is text, or 0x and hexadecimal digits");
   const std::string wanted_kind = text_in(request, "kind");
   const uint64_t tenant = number_in(request, "tenant", 0);
   uint64_t words[4] = {};

@@ -1,13 +1,15 @@
 // Taking over a pool that another marud left. Clients may be at work meanwhile: lanes that the identities call live stay
 // live until their processes are proven gone, and nothing of theirs is touched. What names nobody is freed, counts of
 // children are checked in one pass, and the lists are built anew from the ticks.
+#include "daemon/log.h"
 #include "daemon/pool_state.h"
 
 #include <algorithm>
 
 namespace maru::daemon {
 
-void Pool::State::adopt_lanes() {
+// ret_dead: lanes that the last marud was taking back.
+void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
   uint64_t bits[limits::kLanesMax / 64];
   for (uint32_t w = 0; w < std::size(bits); ++w) bits[w] = region.lane_bitmap().words[w].load_seq_cst();
   for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
@@ -33,6 +35,7 @@ void Pool::State::adopt_lanes() {
     }
     // The last marud was taking it back, or about to hand it out: nobody knows of it.
     if (!has_bit && (state & 0xFF) == uint64_t(format::LaneState::kFree)) continue;
+    ret_dead->push_back(lanes.id(lane));
     shm::clear_pins(region, lane);
     shm::reclaim_intents(region, lane, findings);
     shm::clear_lane(region, lane);
@@ -74,7 +77,7 @@ void Pool::State::adopt_overflow() {
   for (uint32_t low : names) shm::release_overflow_of(region, LaneId::from_low(low));
 }
 
-void Pool::State::adopt_pages() {
+void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   // Children of each page, as the children say. Clients change things while this counts, so it only tells whom to recount.
   std::vector<uint32_t> children(pages(), 0);
   for (uint64_t i = 0; i < pages(); ++i) {
@@ -89,6 +92,12 @@ void Pool::State::adopt_pages() {
       now = word(page);
     }
     if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) queue_retired(PageRef::of(page, now.generation()));
+    // The pins that told of it are gone, so every block of those lanes is asked for.
+    if (!dead.empty() && now.is(PageState::kReady)) {
+      const LaneId publisher = LaneId::from_low(uint32_t(region.detail(page).owner.load_relaxed()));  // a hint
+      if (std::find(dead.begin(), dead.end(), publisher) != dead.end() && !is_registered(page))
+        findings.unregistered(PageRef::of(page, now.generation()));
+    }
     if (!now.is(PageState::kSealed) && !now.is(PageState::kReady) && !now.is(PageState::kRetired)) continue;
     const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked before use
     if (region.is_page(parent) && word(parent.page()).generation() == parent.generation()) ++children[parent.page()];
@@ -116,6 +125,18 @@ void Pool::State::adopt_pages() {
   for (LaneRecord& record : lanes.records) record.lost_before = record.touches.lost();  // read by the marud before
   take_findings();
   finish_retired(retired_blocks.size());
+}
+
+// The whole audit costs more than everything above together, so a large pool is audited when somebody asks.
+void Pool::State::adopt_audit() {
+  if (pages() > kAuditedAtStartPages) {
+    audit_json = {{"mode", "not at the start of so large a pool"}};
+    return;
+  }
+  const nlohmann::json report = check(false);
+  if (report["found"] != 0)
+    log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", config.name,
+                report["violations"].dump().substr(0, 400));
 }
 
 }  // namespace maru::daemon

@@ -36,9 +36,7 @@ const char* place_name(shm::AuditPlace place) {
 
 // Quiesced: everything, also what is only true at rest. Live clients may be in the middle of something, so of that only
 // what two audits saw with the same words is reported.
-json Pool::State::check(const json& request) {
-  const auto wish = request.find("quiesce");
-  const bool is_quiesced = wish != request.end() && wish->is_boolean() && wish->get<bool>();
+json Pool::State::check(bool is_quiesced) {
   if (is_quiesced) {
     drain_touches(kTouchesPerDrain);
     sweep(pages());

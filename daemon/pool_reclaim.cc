@@ -15,6 +15,27 @@ void Pool::State::add_counters(uint32_t lane) {
   totals.lost_touches += lanes.records[lane].lost();
 }
 
+bool Pool::State::is_registered(uint32_t page) const {
+  const shm::Candidates candidates = shm::registry_find(region, shm::block_digest(region, page));
+  bool is_there = false;
+  for (uint32_t i = 0; i < candidates.count; ++i) is_there |= candidates.ref(i).page() == page;
+  return is_there;
+}
+
+// A publisher that dies between READY and its registry entry leaves a block that nobody will find. It holds a pin on it
+// all that time, so these are looked for among the pins, before they end.
+void Pool::State::find_unregistered(uint32_t lane) {
+  const shm::LaneView view = region.lane(lane);
+  const auto look = [&](const AtomicU64& slot) {
+    const PageRef ref = PageRef::from_bits(slot.load_relaxed());  // its writer is dead
+    if (!region.is_page(ref) || !word(ref.page()).is(PageState::kReady, ref.generation())) return;
+    const auto publisher = uint32_t(region.detail(ref.page()).owner.load_relaxed());  // a hint
+    if (LaneId::from_low(publisher) == lanes.id(lane) && !is_registered(ref.page())) findings.unregistered(ref);
+  };
+  for (const AtomicU64& slot : view.pins) look(slot);
+  for (const AtomicU64& slot : view.pin_overflow) look(slot);
+}
+
 // After proof that the client of this lane is gone, or after its goodbye.
 void Pool::State::begin_reclaim(uint32_t lane) {
   drain_touches(kTouchesPerDrain);
@@ -25,6 +46,7 @@ void Pool::State::begin_reclaim(uint32_t lane) {
   add_counters(lane);
   record.touches.restart();
   record.lost_before = 0;
+  find_unregistered(lane);
   shm::clear_pins(region, lane);
   shm::reclaim_intents(region, lane, findings);
   ++totals.clients_reclaimed;
@@ -35,7 +57,12 @@ bool Pool::State::reclaim_lane(uint32_t lane, uint64_t count) {
   LaneRecord& record = lanes.records[lane];
   const uint64_t to = std::min(pages(), record.reclaimed_to + count);
   const uint64_t freed_before = findings.freed;
-  shm::reclaim_pages(self, lanes.id(lane), uint32_t(record.reclaimed_to), uint32_t(to), findings);
+  const LaneId id = lanes.id(lane);
+  for (uint64_t page = record.reclaimed_to; page < to; ++page) {
+    const PageWord now = word(uint32_t(page));
+    if (now.names_lane() && now.lane() == id)
+      shm::reclaim_pages(self, id, uint32_t(page), uint32_t(page) + 1, findings);
+  }
   own_frees += findings.freed - freed_before;
   record.reclaimed_to = to;
   if (to < pages()) return false;

@@ -12,7 +12,7 @@ void Pool::State::show_region(uint32_t index) {
   const RegionEntry& entry = regions[index];
   const uint64_t word = uint64_t(entry.state) << 60 | uint64_t(entry.generation & 0xF'FFFF) << 40 |
                         uint64_t(entry.owner.lane) << 16 | entry.owner.generation;  // host 0
-  region.region(index).word.store_release(word);
+  region.region(index).word.store_release(word);  // [pairs region.word]
 }
 
 void Pool::State::set_region(uint32_t index, RegionState state, LaneId owner) {
@@ -76,7 +76,8 @@ void Pool::State::rent_regions(Shortage& shortage) {
   std::vector<uint32_t> orphaned;
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kOrphaned) orphaned.push_back(i);
-  uint64_t pages_left = kFreeScanPagesPerRequest;
+  if (!orphaned.empty()) std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
+  uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
   if (limit == 0) return take_free(orphaned, shortage, &pages_left);
   const uint64_t frees_now = frees();
   for (uint32_t i : orphaned) {
@@ -84,6 +85,7 @@ void Pool::State::rent_regions(Shortage& shortage) {
     RegionEntry& entry = regions[i];
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
     pages_left -= region.region_pages();
+    ++free_scan_next;
     uint64_t free_in_a_row = 0, longest = 0;
     for (uint32_t k = 0; k < region.region_pages() && longest < shortage.run_pages; ++k) {
       const PageWord found = word(i * region.region_pages() + k);
@@ -103,11 +105,14 @@ void Pool::State::rent_regions(Shortage& shortage) {
 void Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
   const uint64_t frees_now = frees();
   const auto run_pages = uint32_t(shortage.run_pages);
-  for (uint32_t index : in) {
+  const uint32_t start_at = free_scan_next;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const uint32_t index = in[(start_at + i) % in.size()];
     if (!shortage.is_open() || *pages_left < region.region_pages()) return;
     RegionEntry& entry = regions[index];
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
     *pages_left -= region.region_pages();
+    ++free_scan_next;
     const uint32_t first = index * region.region_pages(), end = first + region.region_pages();
     uint32_t start = first;
     while (start + run_pages <= end && shortage.is_open()) {

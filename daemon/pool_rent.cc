@@ -41,7 +41,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
 
   const std::vector<uint32_t> own = regions_of(shortage.asker);
   if (shortage.is_open()) {
-    uint64_t pages_left = kFreeScanPagesPerRequest;
+    uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
     take_free(own, shortage, &pages_left);
   }
   // What the reply needs for regions and runs is set aside; keys get the rest.

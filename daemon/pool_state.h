@@ -38,6 +38,9 @@ using shm::PageWord;
 inline constexpr size_t kTouchesPerDrain = 1u << 16;
 // A turn must not keep requests waiting: about a quarter of a millisecond of cold page words.
 inline constexpr uint32_t kSweepPagesPerTurn = 4096;
+// Turns come with every request; what is only upkeep rests in between.
+inline constexpr uint64_t kUpkeepPauseMs = 10;
+inline constexpr uint64_t kPinLookPauseMs = 200;
 // What a dead client held is taken back before anything else, a few milliseconds at a time.
 inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 16;
 // A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
@@ -45,13 +48,15 @@ inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 20;
 inline constexpr size_t kRetiredPerTurn = 1024;
 inline constexpr size_t kHeldPerRequest = 256;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
-inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 17;
+inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 15;
 inline constexpr uint64_t kLostScanPagesPerRequest = 1u << 18;
 // Pools up to this size are searched completely before every refusal, larger ones once in a while.
 inline constexpr uint64_t kSmallPoolPages = 1u << 16;
 inline constexpr uint64_t kFullSearchPauseMs = 200;
 // Blocks missing from one list that are worth finding their places one by one; more are sorted in together.
 inline constexpr size_t kSingleInsertsMax = 32;
+// About a tenth of a second; a restart must answer soon.
+inline constexpr uint64_t kAuditedAtStartPages = 1u << 18;
 inline constexpr size_t kPinAgesMax = 1u << 16;
 inline constexpr uint64_t kPinSlotsPerTurn = 1u << 14;
 
@@ -194,11 +199,13 @@ struct Pool::State {
   std::vector<shm::Recount> recounts;   // the pass that is under way
   uint64_t recount_next = 0;            // page; pages(): none under way
   uint64_t recount_again_ms = 0;
+  uint32_t free_scan_next = 0;       // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;            // pages freed here and taken by nobody yet
 
   struct PinAge { uint64_t ref; uint64_t since_ms; };
   std::unordered_map<uint64_t, PinAge> pin_ages;   // by lane << 32 | slot
   uint64_t pin_look_next = 0;
+  uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0;
   PoolTotals totals;
   shm::KeyBytes key;                 // scratch
   nlohmann::json audit_json;         // the last audit, for the status
@@ -212,10 +219,11 @@ struct Pool::State {
   bool turn();
 
   // pool_adopt.cc: taking over what another marud left
-  void adopt_lanes();
+  void adopt_lanes(std::vector<LaneId>* ret_dead);
   void adopt_regions();
   void adopt_overflow();
-  void adopt_pages();
+  void adopt_pages(std::span<const LaneId> dead);
+  void adopt_audit();
 
   // pool_regions.cc: who rents which region, and FREE pages
   void show_region(uint32_t index);
@@ -260,6 +268,8 @@ struct Pool::State {
   void add_missing(std::vector<uint32_t>& missing);
 
   // pool_reclaim.cc
+  bool is_registered(uint32_t page) const;
+  void find_unregistered(uint32_t lane);
   void begin_reclaim(uint32_t lane);
   bool reclaim_lane(uint32_t lane, uint64_t pages);
   void finish_lane(uint32_t lane);
@@ -279,7 +289,7 @@ struct Pool::State {
   nlohmann::json list_blocks(const nlohmann::json& request);
   nlohmann::json one_block(const nlohmann::json& request);
   nlohmann::json list_pins(const nlohmann::json& request);
-  nlohmann::json check(const nlohmann::json& request);
+  nlohmann::json check(bool is_quiesced);
   nlohmann::json block_json(uint32_t page, PageWord found);
   nlohmann::json status() const;
   nlohmann::json lane_status(uint32_t lane) const;
