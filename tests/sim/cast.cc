@@ -1,0 +1,490 @@
+#include "cast.h"
+
+#include "libmaru/shm/evict.h"
+#include "libmaru/shm/mutants.h"
+#include "libmaru/shm/prefix.h"
+#include "libmaru/shm/reclaim.h"
+
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstddef>
+#include <cstring>
+#include <new>
+
+namespace maru::sim {
+namespace {
+
+using shm::FindStatus;
+using shm::FinishStatus;
+using shm::LaneSet;
+using shm::PublishStatus;
+using shm::RetireStatus;
+
+Client clients[kWorldLanes];
+uint16_t eviction_attempts[2];
+unsigned reclaimed_mask;
+uint64_t clock_ms;
+uint64_t time_to_live_ms;
+bool clearing;  // marud clears the pool in this schedule
+std::byte key_bytes[kWorldKeys][40];
+
+// A call's result is compared with what was true during the call. What the caller has stored last may still be in its
+// buffer, and then nobody could know the result yet; so the comparison is made after everything became visible, and in
+// some schedules not at all, or no store would ever linger beyond a call.
+bool compare_result() {
+  if (chance().chance(4)) return false;
+  settle();
+  return true;
+}
+
+std::span<const std::byte> key_text(uint32_t key) {
+  std::memset(key_bytes[key], int(key + 1), sizeof key_bytes[key]);
+  return {key_bytes[key], key >= kFirstLongKey ? size_t(40) : size_t(16)};
+}
+
+}  // namespace
+
+Client& client(uint32_t lane) { return clients[lane]; }
+
+void make_client(uint32_t lane) {
+  Client& who = clients[lane];
+  who.lane = lane_id(lane);
+  who.process = lane_process(lane);
+  who.pins = make_pin_table(lane);
+  who.context.region = &world();
+  who.context.id = who.lane;
+  who.context.pins = &who.pins;
+  who.context.intents_in_use.raw = 0;
+}
+
+Client& marud() { return clients[kMarud]; }
+
+void make_marud() {
+  reclaimed_mask = 0;
+  clock_ms = 1;
+  time_to_live_ms = 0;
+  clearing = false;
+  eviction_attempts[0] = 0;
+  eviction_attempts[1] = 0x8000;
+  make_client(kMarud);
+  marud().lane = marud().context.id = shm::daemon_lane(world());
+}
+
+void make_marud_again() {
+  world().host(0).epoch.fetch_add_seq_cst(1);
+  make_client(kMarud);
+  marud().lane = marud().context.id = shm::daemon_lane(world());
+}
+
+uint64_t now_ms() { return clock_ms; }
+void advance_time(uint64_t milliseconds) { clock_ms += milliseconds; }
+void set_time_to_live(uint64_t milliseconds) { time_to_live_ms = milliseconds; }
+
+// -- pages ------------------------------------------------------------------------------------------------------------
+
+PageRef take_page(Client& who) {
+  const uint32_t start = chance().below(kWorldPages);
+  for (uint32_t i = 0; i < kWorldPages; ++i) {
+    const PageRef page = shm::take_page(world(), who.lane, (start + i) % kWorldPages);
+    if (!page.is_none()) return page;
+  }
+  return PageRef::none();
+}
+
+PageRef take_run(Client& who, uint32_t pages) {
+  const uint32_t start = chance().below(kWorldPages);
+  for (uint32_t i = 0; i < kWorldPages; ++i) {
+    const uint32_t page = (start + i) % kWorldPages;
+    if (page % kWorldRegionPages + pages > kWorldRegionPages) continue;
+    const PageRef run = shm::take_run(world(), who.lane, page, pages, nullptr);
+    if (!run.is_none()) return run;
+  }
+  return PageRef::none();
+}
+
+void give_back(Client& who, PageRef page) {
+  if (shm::give_back_run(world(), who.lane, page) == 0) {
+    fail("lane %u cannot give back page %u, which is %s", who.lane.lane, page.page(),
+         describe(PageWord{world().block(page.page()).word.raw}));
+  }
+}
+
+// -- storing ----------------------------------------------------------------------------------------------------------
+
+Stored store(Client& who, uint32_t key, PageRef parent, uint32_t pages) {
+  const PageRef own = pages == 1 ? take_page(who) : take_run(who, pages);
+  if (own.is_none()) return {};
+  note("stores key %u in page %u under page %d", key, own.page(), parent.is_none() ? -1 : int(parent.page()));
+  write_payload(own.page(), key, own.generation());
+  shm::NewBlock block;
+  block.digest = key_digest(key);
+  block.key = key_text(key);
+  block.length = 64;
+  block.parent = parent;
+  block.now_ms = clock_ms;
+  block.expires_ms = time_to_live_ms != 0 ? clock_ms + time_to_live_ms : 0;
+  const uint64_t start = steps();
+  const shm::PublishResult result = shm::publish(who.context, own, block);
+  note("key %u: publish says %u", key, unsigned(result.status));
+  if (compare_result()) {
+    switch (result.status) {
+      case PublishStatus::kStored:
+        if (!was_listed_since(key, start)) fail("key %u was stored and was never visible", key);
+        break;
+      case PublishStatus::kDuplicate:
+        if (!was_visible_since(key, start)) fail("key %u was a duplicate of nothing", key);
+        break;
+      case PublishStatus::kNoParent:
+        if (PageWord{world().block(parent.page()).word.raw}.is_findable(parent.generation())) {
+          fail("key %u was refused for its parent, page %u, which is there", key, parent.page());
+        }
+        break;
+      case PublishStatus::kNotReserved: fail("lane %u lost page %u while it was storing", who.lane.lane, own.page());
+      default: break;
+    }
+  }
+  if (result.status == PublishStatus::kStored) return {result.status, result.block};
+  // A `clear` may have met the page while it was READY and not yet known to be a duplicate; then it is marud's.
+  const PageWord left{world().block(own.page()).word.load_acquire()};
+  if (!clearing || left == PageWord::reserved(own.generation(), who.lane)) give_back(who, own);
+  return {result.status, result.block};
+}
+
+uint32_t store_chain(Client& who, uint32_t first, uint32_t count) {
+  PageRef parent = PageRef::none();
+  for (uint32_t i = 0; i < count; ++i) {
+    const Stored stored = store(who, first + i, parent);
+    if (stored.status != PublishStatus::kStored && stored.status != PublishStatus::kDuplicate) return i;
+    parent = stored.block;
+  }
+  return count;
+}
+
+// -- finding ----------------------------------------------------------------------------------------------------------
+
+Held find_and_hold(Client& who, uint32_t key) {
+  const uint64_t start = steps();
+  const uint64_t now = clock_ms;
+  const shm::Found found = shm::find_and_pin(who.context, key_digest(key), now);
+  if (found.status == FindStatus::kPinsFull) return {PageRef::none(), 0};
+  if (found.status == FindStatus::kAbsent) {
+    const bool expired = time_to_live_ms != 0;  // what is there may be too old to be found
+    if (!expired && compare_result() && !was_absent_since(key, start))
+      fail("key %u was missed and was there all the time", key);
+    return {PageRef::none(), 0};
+  }
+  hold(who.process, found.ref);
+  const uint64_t expires_ms = world().block(found.ref.page()).expires_ms.raw;
+  if (expires_ms != 0 && expires_ms <= now) fail("key %u was found and had expired", key);
+  if (!was_visible_since(key, start)) fail("key %u was found and was not there", key);
+  return {found.ref, found.slot};
+}
+
+void release(Client& who, Held held) {
+  let_go(who.process, held.ref);
+  if (!who.pins.unpin(held.slot, held.ref)) fail("lane %u cannot unpin page %u", who.lane.lane, held.ref.page());
+}
+
+// libmaru never moves a pin; this is what it would have to do, in the words of control-region.md.
+Held move_pin(Client& who, Held held) {
+  const shm::LaneView lane = world().lane(who.lane.lane);
+  const uint32_t set = held.slot / uint32_t(limits::kPinSetSlots) * uint32_t(limits::kPinSetSlots);
+  const uint32_t slot = set + chance().below(limits::kPinSetSlots);
+  AtomicU32* counts = world_pin_counts(who.lane.lane);
+  uint32_t none = 0;
+  if (!counts[slot].cas_acq_rel(none, 1)) return held;
+  lane.pins[slot].exchange_seq_cst(held.ref.bits);
+  if (!mutant(kMutantPinMoves)) {
+    AtomicU64& word = world().block(held.ref.page()).word;
+    PageWord found{word.load_seq_cst()};
+    while (found.is(PageState::kRetiring, held.ref.generation()) &&
+           !word.cas_seq_cst(found.bits, PageWord::ready(held.ref.generation(), 0).bits)) {
+    }
+  }
+  lane.pins[held.slot].store_release(0);
+  counts[held.slot].store_release(0);
+  return {held.ref, slot};
+}
+
+bool retrieve(Client& who, uint32_t key) {
+  const Held held = find_and_hold(who, key);
+  if (held.ref.is_none()) return false;
+  check_payload(held.ref.page(), key, "a reader");
+  release(who, held);
+  return true;
+}
+
+bool exists(uint32_t key) {
+  const Digest digest = key_digest(key);
+  const uint64_t start = steps();
+  bool found;
+  if (chance().chance(2)) {
+    found = shm::registry_exists(world(), digest);
+  } else {
+    uint8_t present;
+    found = shm::registry_exists_batch(world(), &digest, 1, &present) != 0;
+  }
+  if (compare_result()) {
+    if (found && !was_listed_since(key, start)) fail("exists(key %u) says yes and no entry had its tag", key);
+    if (!found && !was_absent_since(key, start)) fail("exists(key %u) says no and it was there all the time", key);
+  }
+  return found;
+}
+
+uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
+  std::array<Digest, kWorldKeys> digests;
+  std::array<shm::HeldBlock, kWorldKeys> held;
+  for (uint32_t i = 0; i < count; ++i) digests[i] = key_digest(first + i);
+  const uint64_t start = steps();
+  const shm::PrefixResult result = shm::match_prefix(who.context, {digests.data(), count}, now_ms(), held.data());
+  note("match_prefix of %u keys says %zu, %zu held%s", count, result.blocks, result.held,
+       result.walked ? ", walked" : "");
+  if (result.pins_full) return 0;
+  // Each pin holds its block and, through the child counts, the ancestors of it.
+  std::array<PageRef, kWorldPages> blocks;
+  uint32_t block_count = 0;
+  for (size_t i = 0; i < result.held; ++i) {
+    for (PageRef ref = held[i].ref; world().is_page(ref) && block_count < kWorldPages;) {
+      hold(who.process, ref);
+      blocks[block_count++] = ref;
+      ref = PageRef::from_bits(world().block(ref.page()).parent.raw);
+    }
+  }
+  for (uint32_t key = first; key < first + result.blocks; ++key) {
+    if (!was_visible_since(key, start)) fail("match_prefix counts key %u, which was not there", key);
+    bool is_held = false;
+    for (uint32_t i = 0; i < block_count && !is_held; ++i) {
+      const format::BlockLine& line = world().block(blocks[i].page());
+      is_held = Digest{line.digest_lo.raw, line.digest_hi.raw} == key_digest(key);
+      if (is_held) check_payload(blocks[i].page(), key, "a prefix reader");
+    }
+    if (!is_held) fail("match_prefix counts key %u and does not hold it", key);
+  }
+  if (result.blocks < count && time_to_live_ms == 0 && compare_result() &&
+      !was_absent_since(first + uint32_t(result.blocks), start)) {
+    fail("match_prefix ends before key %zu, which was there all the time", first + result.blocks);
+  }
+  // Under the pin on the deepest block its ancestors are where they were.
+  if (result.held == 1 && result.blocks > 1) {
+    std::array<PageRef, kWorldKeys> refs;
+    std::array<uint64_t, kWorldKeys> lengths;
+    const size_t ancestors = result.blocks - 1;
+    shm::resolve_batch(world(), {digests.data(), ancestors}, refs.data(), lengths.data());
+    for (uint32_t i = 0; i < ancestors; ++i) {
+      if (refs[i].is_none() ||
+          std::find(blocks.begin(), blocks.begin() + block_count, refs[i]) == blocks.begin() + block_count) {
+        fail("key %u is held and cannot be located", first + i);
+      }
+    }
+  }
+  for (uint32_t i = 0; i < block_count; ++i) let_go(who.process, blocks[i]);
+  shm::release_prefix(who.context, held.data(), result.held);
+  return uint32_t(result.blocks);
+}
+
+// -- removing ---------------------------------------------------------------------------------------------------------
+
+void free_or_hand_over(Client& who, PageRef ref) {
+  const FinishStatus status = shm::finish_retired(who.context, ref, LaneSet::in_use(world()), nullptr);
+  if (status == FinishStatus::kNotMine) fail("lane %u cannot free page %u that it retired", who.lane.lane, ref.page());
+  if (status == FinishStatus::kPinned && !shm::hand_over_retired(world(), ref, who.lane, shm::daemon_lane(world()))) {
+    fail("lane %u cannot hand page %u over", who.lane.lane, ref.page());
+  }
+}
+
+RetireStatus remove(Client& who, uint32_t key) {
+  const uint64_t start = steps();
+  PageRef ref;
+  const RetireStatus status = shm::retire(who.context, key_digest(key), &ref);
+  note("remove key %u says %u", key, unsigned(status));
+  if (compare_result() && status == RetireStatus::kAbsent && !was_absent_since(key, start)) {
+    fail("key %u could not be removed and was there all the time", key);
+  }
+  if (status == RetireStatus::kRetired) free_or_hand_over(who, ref);
+  return status;
+}
+
+// -- marud ------------------------------------------------------------------------------------------------------------
+
+void evict_pages(std::span<const uint32_t> pages, uint32_t thread) {
+  std::array<PageRef, kWorldPages> retired;
+  const LaneSet lanes = LaneSet::in_use(world());
+  const size_t count = shm::retire_unpinned(marud().context, lanes, pages.data(), pages.size(),
+                                            &eviction_attempts[thread], retired.data());
+  for (size_t i = 0; i < count; ++i) shm::free_retired(marud().context, retired[i], nullptr);
+}
+
+void evict_page(uint32_t page) { evict_pages({&page, 1}); }
+
+void clear_blocks() {
+  clearing = true;
+  for (uint32_t page = kWorldPages; page-- > 0;) {
+    const PageWord word{world().block(page).word.load_acquire()};
+    if (!word.is(PageState::kReady)) continue;
+    const PageRef ref = PageRef::of(page, word.generation());
+    if (shm::retire_ref(marud().context, ref) != RetireStatus::kRetired) continue;
+    note("marud clears page %u", page);
+    shm::finish_retired(marud().context, ref, LaneSet::in_use(world()), nullptr);
+  }
+}
+
+void free_handed_over() {
+  const LaneSet lanes = LaneSet::in_use(world());
+  for (uint32_t page = 0; page < kWorldPages; ++page) {
+    const PageWord word{world().block(page).word.load_acquire()};
+    if (word.is(PageState::kRetired) && word.lane() == marud().lane) {
+      shm::finish_retired(marud().context, PageRef::of(page, word.generation()), lanes, nullptr);
+    }
+  }
+}
+
+LaneSet live_lanes() {
+  LaneSet live;
+  for (uint32_t lane = 0; lane < kWorldLanes; ++lane) {
+    if (lane == kMarud || !process_died(lane_process(lane))) live.add(lane);
+  }
+  return live;
+}
+
+namespace {
+
+// What reclaim finds, in arrays of the simulated marud: it may die, and then nobody frees anything.
+struct Findings final : shm::ReclaimSink {
+  std::array<shm::Recount, 2 * kWorldPages> suspects;
+  size_t suspect_count = 0;
+  std::array<uint32_t, kWorldPages> unregistered_pages;
+  size_t unregistered_count = 0;
+
+  void parent_suspect(PageRef parent) override {
+    for (size_t i = 0; i < suspect_count; ++i) {
+      if (suspects[i].parent == parent) return;
+    }
+    suspects[suspect_count++].parent = parent;
+  }
+  void retired_taken(PageRef) override {}  // free_handed_over finds it
+  void unregistered(PageRef ref) override { unregistered_pages[unregistered_count++] = ref.page(); }
+  void pages_freed(uint32_t) override {}
+  std::span<shm::Recount> sorted() {
+    std::sort(suspects.begin(), suspects.begin() + ptrdiff_t(suspect_count),
+              [](const shm::Recount& a, const shm::Recount& b) { return a.parent.bits < b.parent.bits; });
+    return {suspects.data(), suspect_count};
+  }
+};
+
+struct DeadProcesses final : shm::DeadLanes {
+  bool is_dead(LaneId lane) const override {
+    if (lane.lane == kMarud) return !(lane == shm::daemon_lane(world()));
+    return lane.lane >= kWorldLanes || !(lane == lane_id(lane.lane)) || process_died(lane_process(lane.lane));
+  }
+};
+
+// Counts again until every count is in; somebody who postpones it has to get on.
+void recount_all(Findings& findings) {
+  const DeadProcesses dead;
+  const std::span<shm::Recount> recounts = findings.sorted();
+  size_t again = recounts.size();
+  while (again > 0) {
+    shm::recount_begin(world(), recounts);
+    shm::recount_pages(world(), recounts, dead, 0, kWorldPages);
+    again = shm::recount_commit(world(), recounts, live_lanes());
+    if (again > 0) yield();
+  }
+}
+
+void finish_reclaim(Findings& findings) {
+  free_handed_over();
+  for (size_t i = 0; i < findings.unregistered_count; ++i) evict_page(findings.unregistered_pages[i]);
+  recount_all(findings);
+}
+
+}  // namespace
+
+void reclaim_lane(uint32_t lane) {
+  note("marud reclaims lane %u", lane);
+  Findings findings;
+  const shm::ControlRegion& region = world();
+  shm::clear_pins(region, lane);
+  shm::reclaim_pages(marud().context, lane_id(lane), 0, kWorldPages, findings);
+  shm::reclaim_intents(region, lane, findings);
+  finish_reclaim(findings);
+  shm::release_overflow_of(region, lane_id(lane));
+  shm::clear_lane(region, lane);
+  // The lane may be given out again, and its regions.
+  AtomicU64& in_use = region.lane_bitmap().words[0];
+  uint64_t found = in_use.load_acquire();
+  while ((found >> lane & 1) != 0 && !in_use.cas_seq_cst(found, found & ~(uint64_t(1) << lane))) {
+  }
+  region.identity(lane).state.store_release(uint64_t(lane_id(lane).generation) << 48 |
+                                            uint64_t(format::LaneState::kFree));
+  for (uint32_t i = 0; i < region.regions(); ++i) {
+    AtomicU64& word = region.region(i).word;
+    if ((word.load_acquire() >> 16 & 0xFFF) == lane) word.store_release(uint64_t(format::RegionState::kOrphaned) << 60);
+  }
+  settle();
+  reclaimed_mask |= 1u << lane;
+}
+
+void reclaim_the_dead(unsigned process_mask) {
+  unsigned done = 0;
+  while (done != process_mask) {
+    for (unsigned process = 0; process < kWorldLanes; ++process) {
+      if ((process_mask >> process & 1) == 0 || (done >> process & 1) != 0 || !process_ended(process)) continue;
+      done |= 1u << process;
+      if (process_died(process) && (reclaimed_mask >> process & 1) == 0) reclaim_lane(process);
+    }
+    if (done != process_mask) {
+      // Whoever ends next.
+      static unsigned waiting_for;
+      waiting_for = process_mask & ~done;
+      wait_until(
+          [](void*) {
+            for (unsigned process = 0; process < kWorldLanes; ++process) {
+              if ((waiting_for >> process & 1) != 0 && process_ended(process)) return true;
+            }
+            return false;
+          },
+          nullptr);
+    }
+  }
+}
+
+void adopt() {
+  note("a new marud adopts the pool");
+  Findings findings;
+  shm::clear_pins(world(), kMarud);
+  shm::reclaim_pages(marud().context, DeadProcesses(), 0, kWorldPages, findings);
+  shm::reclaim_intents(world(), kMarud, findings);
+  // Which parents the last marud was about to count again died with it.
+  for (uint32_t page = 0; page < kWorldPages; ++page) {
+    const PageWord word{world().block(page).word.load_acquire()};
+    if (word.is(PageState::kReady) && word.children() != 0) {
+      findings.parent_suspect(PageRef::of(page, word.generation()));
+    }
+  }
+  finish_reclaim(findings);
+}
+
+void settle_world() {
+  if (process_died(kMarud)) {
+    make_marud_again();
+    adopt();
+    for (uint32_t page = 0; page < kWorldPages; ++page) {  // what the dead was about to evict
+      AtomicU64& word = world().block(page).word;
+      const PageWord found{word.raw};
+      if (found.is(PageState::kRetiring)) word.raw = PageWord::ready(found.generation(), 0).bits;
+    }
+  }
+  for (uint32_t lane = 1; lane < kWorldLanes; ++lane) {
+    if (process_died(lane_process(lane)) && (reclaimed_mask >> lane & 1) == 0) reclaim_lane(lane);
+  }
+  free_handed_over();
+  // What a publisher left that died between READY and its entry goes the ordinary way of eviction.
+  for (uint32_t page = 0; page < kWorldPages; ++page) {
+    const PageWord word{world().block(page).word.raw};
+    if (deaths() > 0 && word.is(PageState::kReady) && entries_of(page, word.generation()) == 0) evict_page(page);
+  }
+  check_rest();
+}
+
+}  // namespace maru::sim

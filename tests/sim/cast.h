@@ -1,0 +1,98 @@
+// The cast: what a client or marud does in a scenario, through the functions of libmaru/shm alone, and after each call
+// whether the result was right. A result is right if it was true at some step of the call.
+#pragma once
+
+#include "libmaru/shm/audit.h"
+#include "libmaru/shm/block_store.h"
+#include "world.h"
+
+#include <span>
+
+namespace maru::sim {
+
+// One client: a process with a lane. Several fibres of the process may share it, as threads do.
+struct Client {
+  LaneId lane;
+  shm::PinTable pins;
+  shm::LaneContext context;
+  unsigned process = 0;
+};
+
+// Client number `lane`, fresh. `generation` of its lane.
+Client& client(uint32_t lane);
+void make_client(uint32_t lane);
+// All of `keys` in turn, each under the one before, as engines do; goes on with the winner where it lost. How many are there.
+uint32_t store_chain(Client& who, uint32_t first, uint32_t count);
+// How many of the keys from `first` are there, by match_prefix; holds them, looks at their payload, releases them.
+uint32_t match_chain(Client& who, uint32_t first, uint32_t count);
+// A fibre's argument that says which lane it plays.
+inline void* argument_of(uint32_t lane) { return reinterpret_cast<void*>(uintptr_t(lane)); }
+inline uint32_t lane_of(void* argument) { return uint32_t(reinterpret_cast<uintptr_t>(argument)); }
+inline Client& client_of(void* argument) { return client(lane_of(argument)); }
+// marud: lane 0 of the running epoch.
+Client& marud();
+void make_marud();
+// The next marud, after the one before died: another epoch, and it knows nothing. It adopts the pool: reclaims what no live
+// lane and no marud of this epoch owns.
+void make_marud_again();
+void adopt();
+
+// A page for a block, taken from FREE; none if there is no FREE page. Tries from a page that chance chooses.
+PageRef take_page(Client& who);
+// A run of `pages` contiguous pages inside one region.
+PageRef take_run(Client& who, uint32_t pages);
+void give_back(Client& who, PageRef page);
+
+// Stores `key` under `parent` in a page of its own, with payload. What became of it.
+struct Stored {
+  shm::PublishStatus status = shm::PublishStatus::kNotReserved;
+  PageRef block;  // kStored and kDuplicate
+};
+Stored store(Client& who, uint32_t key, PageRef parent = PageRef::none(), uint32_t pages = 1);
+// The wall clock of the world, in milliseconds; and how long blocks live that are stored from now on, 0 for ever.
+uint64_t now_ms();
+void advance_time(uint64_t milliseconds);
+void set_time_to_live(uint64_t milliseconds);
+
+// Finds and pins; while it holds the pin, looks at the payload and lets others go on; unpins. Returns whether it was a hit.
+bool retrieve(Client& who, uint32_t key);
+// The two halves of it. None: a miss.
+struct Held {
+  PageRef ref;
+  uint32_t slot = 0;
+};
+Held find_and_hold(Client& who, uint32_t key);
+void release(Client& who, Held held);
+// Moves a pin to another slot: the new slot goes through the whole protocol before the old one is cleared.
+Held move_pin(Client& who, Held held);
+
+bool exists(uint32_t key);
+
+// Deletes the key and frees its page, or leaves it to marud when it is pinned.
+shm::RetireStatus remove(Client& who, uint32_t key);
+// Frees what is RETIRED by `who` and not pinned.
+void free_or_hand_over(Client& who, PageRef ref);
+
+// marud evicts pages that are READY, childless and unpinned, in one batch. `thread`: 0 or 1; each counts its attempts.
+void evict_pages(std::span<const uint32_t> pages, uint32_t thread = 0);
+void evict_page(uint32_t page);
+// marud retires every childless block, pinned or not, also one that is being published.
+void clear_blocks();
+// marud frees RETIRED pages that were handed to it.
+void free_handed_over();
+// marud takes back what a dead client held. The client must be dead.
+void reclaim_lane(uint32_t lane);
+// marud's part in most scenarios: reclaims whoever dies, until every process in the mask has ended.
+void reclaim_the_dead(unsigned process_mask);
+
+// For finish: what is dead and not reclaimed yet is reclaimed, what was handed over is freed, and then the world must be
+// at rest (rest.cc).
+void settle_world();
+void check_rest();
+
+shm::LaneSet live_lanes();
+
+// Valid registry entries that name this life of the page.
+uint32_t entries_of(uint32_t page, uint32_t generation);
+
+}  // namespace maru::sim

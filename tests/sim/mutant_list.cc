@@ -1,0 +1,29 @@
+#include "mutant_list.h"
+
+namespace maru::sim {
+
+std::span<const MutantRecord> mutant_records() {
+  static constexpr MutantRecord kRecords[] = {
+      {kMutantPinWithoutBarrier, "pin without the barrier", {"pin-evict", "pin-delete"}},
+      {kMutantOneRetiredState, "RETIRED for both tentative and final", {"pin-evict", "bucket-churn"}},
+      {kMutantRetiringWithoutAttempt, "RETIRING without attempt number", {"two-evictors"}},
+      {kMutantPinMoves, "a pin moved between slots", {"pin-move"}},
+      {kMutantCountOutsidePageWord, "child count outside the page word", {"child-evict", "chain-race"}},
+      {kMutantCountDroppedAtRetire, "count dropped at retire instead of at free", {"chain-hold"}},
+      {kMutantRecountWithoutFlag, "recount without the flag", {"recount-swap"}},
+      {kMutantPublishRereadHeader, "publish against a re-read header", {"same-key", "bucket-churn"}},
+      {kMutantFreeBeforeRemove, "page freed before its registry entry", {"pin-evict", "bucket-churn"}},
+      {kMutantExistsOneHeader, "exists without the second header read", {"slot-replaced"}},
+      {kMutantSearchWithoutChain, "search without the chain sum", {"prefix"}},
+      {kMutantTailsAfterHead, "tails freed after the head", {"runs", "pages"}},
+      {kMutantCountBeforeFree, "the parent's count lowered before the child is FREE", {"chain-hold", "recount"}},
+      {kMutantRecountSkipsRetiring, "a recount that skips RETIRING", {"recount-restart"}},
+      {kMutantLocationPlainStore, "a location cleared by a plain store", {"entry-helped"}},
+      {kMutantOverflowCountAfterSlot, "pin overflow count raised after its slot", {"pin-overflow"}},
+      {kMutantUntaggedFreeList, "the untagged free list of a well-known design", {"free-list"}},
+      {kMutantCountedPins, "the counted pins of that design", {"counted-pins"}},
+  };
+  return kRecords;
+}
+
+}  // namespace maru::sim

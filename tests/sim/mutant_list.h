@@ -1,0 +1,18 @@
+// The negative controls: which wrong variant, and the scenarios that must show it.
+#pragma once
+
+#include "libmaru/shm/mutants.h"
+
+#include <span>
+
+namespace maru::sim {
+
+struct MutantRecord {
+  unsigned id;
+  const char* name;
+  const char* scenarios[4];  // tried in turn; null: no more
+};
+
+std::span<const MutantRecord> mutant_records();
+
+}  // namespace maru::sim

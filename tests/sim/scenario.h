@@ -1,0 +1,22 @@
+// The scenarios, each a small play on one control region with what must be true in it. One file per group.
+#pragma once
+
+#include "engine.h"
+
+#include <cstddef>
+#include <span>
+
+namespace maru::sim {
+
+std::span<const Scenario> pin_scenarios();
+std::span<const Scenario> registry_scenarios();
+std::span<const Scenario> chain_scenarios();
+std::span<const Scenario> page_scenarios();
+std::span<const Scenario> death_scenarios();
+std::span<const Scenario> wrong_pool_scenarios();
+
+// All of them, in the order in which they are listed.
+std::span<const Scenario* const> all_scenarios();
+const Scenario* find_scenario(const char* name);
+
+}  // namespace maru::sim

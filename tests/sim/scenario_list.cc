@@ -1,0 +1,27 @@
+#include "scenario.h"
+
+#include <cstring>
+#include <vector>
+
+namespace maru::sim {
+
+std::span<const Scenario* const> all_scenarios() {
+  static const std::vector<const Scenario*> all = [] {
+    std::vector<const Scenario*> list;
+    for (const auto group : {pin_scenarios(), registry_scenarios(), chain_scenarios(), page_scenarios(),
+                             death_scenarios(), wrong_pool_scenarios()}) {
+      for (const Scenario& scenario : group) list.push_back(&scenario);
+    }
+    return list;
+  }();
+  return all;
+}
+
+const Scenario* find_scenario(const char* name) {
+  for (const Scenario* scenario : all_scenarios()) {
+    if (std::strcmp(scenario->name, name) == 0) return scenario;
+  }
+  return nullptr;
+}
+
+}  // namespace maru::sim

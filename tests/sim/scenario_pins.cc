@@ -1,0 +1,159 @@
+// Pins against eviction and deletion.
+#include "cast.h"
+#include "scenario.h"
+
+#include <cstdint>
+
+namespace maru::sim {
+namespace {
+
+constexpr unsigned kClients = 0b011110;  // processes 1 to 4
+
+void begin(uint32_t keys, uint32_t clients) {
+  make_world();
+  make_marud();
+  for (uint32_t lane = 1; lane <= clients; ++lane) make_client(lane);
+  for (uint32_t key = 0; key < keys; ++key) define_key(key, key % 2);
+}
+
+// A reader: several rounds on the keys, some of them held for longer.
+void read_keys(void* argument) {
+  Client& who = client_of(argument);
+  const uint32_t rounds = 1 + chance().below(3);
+  for (uint32_t i = 0; i < rounds; ++i) {
+    const uint32_t key = chance().below(2);
+    if (chance().chance(4)) exists(key);
+    retrieve(who, key);
+  }
+}
+
+void evict_everything(void* argument) {
+  const uint32_t thread = lane_of(argument);
+  const uint32_t rounds = 1 + chance().below(4);
+  for (uint32_t i = 0; i < rounds; ++i) {
+    for (uint32_t page = 0; page < kWorldPages; ++page) {
+      if (PageWord{world().block(page).word.load_acquire()}.is(PageState::kReady)) evict_pages({&page, 1}, thread);
+    }
+    free_handed_over();
+  }
+}
+
+void delete_keys(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t key = 0; key < 2; ++key) {
+    if (!chance().chance(3)) remove(who, key);
+  }
+}
+
+// -- pin against evict ------------------------------------------------------------------------------------------------
+
+void pin_evict_setup() {
+  begin(2, 3);
+  store(client(3), 0);
+  store(client(3), 1);
+  spawn("reader 1", 1, read_keys, argument_of(1));
+  spawn("reader 2", 2, read_keys, argument_of(2));
+  spawn("marud", kMarud, evict_everything);
+  allow_deaths(0b000110, 1);
+}
+
+// -- pin against delete -----------------------------------------------------------------------------------------------
+
+void pin_delete_setup() {
+  begin(2, 4);
+  store(client(4), 0);
+  store(client(4), 1);
+  spawn("reader 1", 1, read_keys, argument_of(1));
+  spawn("reader 2", 2, read_keys, argument_of(2));
+  spawn("deleter", 3, delete_keys, argument_of(3));
+  if (chance().chance(2)) spawn("deleter 2", 4, delete_keys, argument_of(4));
+  spawn("marud", kMarud, evict_everything);
+  allow_deaths(kClients, 2);
+}
+
+// -- two threads of one client ----------------------------------------------------------------------------------------
+
+void threads_setup() {
+  begin(2, 3);
+  store(client(3), 0);
+  store(client(3), 1);
+  spawn("thread 1a", 1, read_keys, argument_of(1));
+  spawn("thread 1b", 1, read_keys, argument_of(1));
+  if (chance().chance(2)) spawn("thread 1c", 1, read_keys, argument_of(1));
+  spawn("reader 2", 2, read_keys, argument_of(2));
+  if (chance().chance(2)) spawn("deleter", 3, delete_keys, argument_of(3));
+  spawn("marud", kMarud, evict_everything);
+  allow_deaths(0b001110, 1);
+}
+
+// -- the overflow area ------------------------------------------------------------------------------------------------
+
+// Every slot of the set is taken by pins of other pages, so that the next pin of this set goes to the overflow area.
+void overflow_setup() {
+  begin(2, 3);
+  store(client(3), 0);
+  store(client(3), 1);
+  for (uint32_t lane = 1; lane <= 2; ++lane) {
+    shm::LaneView view = world().lane(lane);
+    for (uint32_t i = 0; i < view.pins.size(); ++i) occupy_pin_slot(lane, i);
+  }
+  spawn("reader 1", 1, read_keys, argument_of(1));
+  spawn("reader 2", 2, read_keys, argument_of(2));
+  spawn("marud", kMarud, evict_everything);
+  allow_deaths(0b000110, 1);
+}
+
+// -- a pin that moves -------------------------------------------------------------------------------------------------
+
+void read_and_move(void* argument) {
+  Client& who = client_of(argument);
+  const uint32_t rounds = 1 + chance().below(3);
+  for (uint32_t i = 0; i < rounds; ++i) {
+    const uint32_t key = chance().below(2);
+    Held held = find_and_hold(who, key);
+    if (held.ref.is_none()) continue;
+    for (uint32_t moves = 2 + chance().below(8); moves > 0; --moves) held = move_pin(who, held);
+    check_payload(held.ref.page(), key, "a reader");
+    release(who, held);
+  }
+}
+
+void move_setup() {
+  begin(2, 3);
+  store(client(3), 0);
+  store(client(3), 1);
+  spawn("reader 1", 1, read_and_move, argument_of(1));
+  spawn("reader 2", 2, read_and_move, argument_of(2));
+  spawn("marud", kMarud, evict_everything);
+}
+
+// -- two threads that evict -------------------------------------------------------------------------------------------
+
+void two_evictors_setup() {
+  begin(2, 3);
+  store(client(3), 0);
+  store(client(3), 1);
+  spawn("reader 1", 1, read_keys, argument_of(1));
+  spawn("reader 2", 2, read_keys, argument_of(2));
+  spawn("evictor a", kMarud, evict_everything);
+  spawn("evictor b", kMarud, evict_everything, argument_of(1));
+}
+
+constexpr Scenario kScenarios[] = {
+    {"pin-evict", "readers pin while marud evicts: no page is reused under a pin, no block that stays is missed",
+     pin_evict_setup, settle_world, forget_process},
+    {"pin-delete", "readers pin while others delete the key and marud evicts", pin_delete_setup, settle_world,
+     forget_process},
+    {"pin-threads", "threads of one client share its slots", threads_setup, settle_world, forget_process},
+    {"pin-overflow", "the set is full: pins go to the overflow area", overflow_setup, settle_world, forget_process},
+    {"pin-move", "a pin goes from slot to slot and holds its block meanwhile", move_setup, settle_world,
+     forget_process},
+    {"two-evictors", "two threads with one evictor id mark and let go of the same pages", two_evictors_setup,
+     settle_world, forget_process},
+};
+
+}  // namespace
+
+std::span<const Scenario> pin_scenarios() { return kScenarios; }
+
+}  // namespace maru::sim

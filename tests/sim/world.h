@@ -1,0 +1,113 @@
+// The world of a scenario: one tiny control region, and beside it what the simulator knows and no process does.
+//
+// Every change of a word that becomes visible is looked at once (world.cc, on_change). So the rules below hold after every
+// step of every schedule and not only at its end; each names the promise or the rule that it stands for.
+//
+//   page words   change only along the edges of the state machine; a generation moves only when a page is freed, by one
+//   pins         a page that somebody holds pinned keeps its generation and stays READY, RETIRING or RETIRED
+//   chains       a READY parent counts at least its READY, RETIRING and RETIRED children; a parent that is gone has none
+//   registry     no valid entry names a page that has been freed; one key is visible at most once; what a valid slot
+//                says does not change
+//   the auditor  finds nothing of what it says holds always; it looks now and then, not at every step
+//   payload      is compared by readers under their pin (Reader::check_payload)
+//
+// For results it keeps, per key, the last step at which the key was visible and the last at which it was not: a call that
+// reports "there" or "absent" is right if that was so at some step of the call.
+#pragma once
+
+#include "engine.h"
+#include "libmaru/shm/audit.h"
+#include "libmaru/shm/control_region.h"
+#include "libmaru/shm/hash.h"
+#include "libmaru/shm/page_word.h"
+#include "libmaru/shm/pin.h"
+
+#include <cstdint>
+
+namespace maru::sim {
+
+using format::PageRef;
+using format::PageState;
+using shm::Digest;
+using shm::LaneId;
+using shm::PageWord;
+
+inline constexpr uint32_t kWorldPages = 16;
+inline constexpr uint32_t kWorldRegionPages = 4;
+inline constexpr uint32_t kWorldLanes = 6;    // lane 0 is marud's
+inline constexpr uint32_t kWorldPinsMax = 8;  // 16 slots in two sets, and 8 of overflow
+inline constexpr uint32_t kWorldKeys = 24;
+inline constexpr uint32_t kFirstLongKey = 20;  // from here on keys are too long for the inline cell
+inline constexpr uint32_t kPayloadWords = 3;
+inline constexpr uint32_t kPinCounts = 64;  // private counts of a pin table, at most
+inline constexpr unsigned kMarud = 0;       // the process of marud; a client's process is its lane
+
+// Formats the region afresh; every page FREE, every lane in use. Called first by every setup.
+void make_world();
+const shm::ControlRegion& world();
+
+// Lanes as their owners know them; a lane that is used again gets another generation, and belongs to another process.
+LaneId lane_id(uint32_t lane);
+unsigned lane_process(uint32_t lane);
+void reuse_lane(uint32_t lane, unsigned process);
+
+// Keys. Those of one bucket share the home bucket; with `same_tag` also the 64-bit tag, so that only the block line
+// tells them apart.
+Digest key_digest(uint32_t key);
+void define_key(uint32_t key, uint64_t bucket, bool same_tag = false);
+
+// A key is visible while a valid entry leads to its READY or RETIRING block; its tag is listed while a valid slot shows it,
+// whatever became of the block. Whether it was so at some moment since `step`, a former value of steps().
+bool visible_now(uint32_t key);
+bool was_visible_since(uint32_t key, uint64_t step);
+bool was_absent_since(uint32_t key, uint64_t step);
+bool was_listed_since(uint32_t key, uint64_t step);
+bool was_unlisted_since(uint32_t key, uint64_t step);
+
+// What a process believes to hold. Forgotten when it dies.
+void hold(unsigned process, PageRef ref);
+void let_go(unsigned process, PageRef ref);
+bool is_held(uint32_t page);
+uint32_t hold_count_of(unsigned process);
+
+// The location of a valid slot of a home bucket at this instant, or none. Slots 7 to 13 are in its overflow bucket.
+PageRef registry_location(uint64_t bucket, uint32_t slot);
+
+// Payload: words in memory of their own, written while the page is RESERVED and read under a pin.
+void write_payload(uint32_t page, uint32_t key, uint32_t version);
+void check_payload(uint32_t page, uint32_t key, const char* who);
+
+// A pin table of a process; its private counts come from the world and are fresh.
+shm::PinTable make_pin_table(uint32_t lane);  // the latest one of a lane counts
+
+AtomicU32* world_pin_counts(uint32_t lane);
+// Makes a pin slot of the lane look taken by another thread, for good.
+void occupy_pin_slot(uint32_t lane, uint32_t slot);
+
+// What a process held, it holds no more; every scenario's on_death.
+void forget_process(unsigned process);
+
+// The page where a visible key is at this instant.
+PageRef visible_block(uint32_t key);
+
+void expect_free_pages(uint32_t pages, const char* when);
+uint32_t free_pages();
+
+// What the auditor says (rest.cc).
+void check_audit(shm::AuditMode mode, const char* when);
+
+// Where things lie, and what they are called (world_names.cc).
+struct WorldPlaces {
+  const void* memory;
+  const void* pin_counts;
+  size_t pin_count_bytes;
+  const void* payload;
+  size_t payload_bytes;
+};
+const WorldPlaces& world_places();
+void name_world_word(const void* address, uint64_t value, char* name, char* meaning);
+
+// "READY.3 children 1" and the like, for messages.
+const char* describe(PageWord word);
+
+}  // namespace maru::sim
