@@ -183,6 +183,8 @@ void PageSource::accept(const Rented& rented, std::vector<PageRef>* reserved) {
 }
 
 int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
+  // What can never be had must not evict everybody's blocks on the way to being refused.
+  if (runs > region_.pages() / run_pages) return -ENOSPC;
   size_t taken = run_pages == 1 ? take_cached(runs, ret_heads) : 0;
   if (taken == runs) return 0;
   const auto undo = [&](int status) {

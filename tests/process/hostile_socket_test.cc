@@ -1,0 +1,301 @@
+// Clients that speak nonsense, too much, or not at all: marud goes on, the others are served, and whoever misbehaved is
+// dropped with a line in the log that says why.
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
+#include "tests/process/roles.h"
+#include "tests/support/marud_process.h"
+#include "tests/support/random.h"
+#include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace maru::test {
+namespace {
+
+using wire::Type;
+
+class HostileSocket : public ::testing::Test {
+ protected:
+  HostileSocket() { EXPECT_EQ(client_.store("k", "text"), 0); }
+  ~HostileSocket() override { expect_service(); }
+
+  FileDescriptor connect() {
+    auto socket = wire::connect_to(marud_.socket_path());
+    EXPECT_TRUE(socket) << socket.error().text();
+    return socket ? std::move(*socket) : FileDescriptor();
+  }
+  // The client that was there before, and one that comes now.
+  void expect_service() {
+    maru_buffer buffer;
+    EXPECT_EQ(maru_alloc(client_, 100, &buffer), 0);
+    EXPECT_EQ(maru_abort(client_, &buffer), 0);
+    EXPECT_EQ(client_.remove_tree("nothing of this name"), -ENOENT) << "marud answers the one who was there";
+    EXPECT_GE(client_.store("k", "text"), 0);  // who asks for more than there is evicts what there is
+    TestClient fresh(marud_.socket_path());
+    EXPECT_EQ(fresh.text("k"), "text");
+  }
+  static bool is_dropped(const FileDescriptor& socket) {
+    return wait_until([&] {
+      pollfd entry{socket.get(), POLLIN, 0};
+      ::poll(&entry, 1, 0);
+      if ((entry.revents & (POLLHUP | POLLERR)) != 0) return true;
+      std::byte ignored[4096];
+      return (entry.revents & POLLIN) != 0 && ::recv(socket.get(), ignored, sizeof(ignored), MSG_DONTWAIT) == 0;
+    });
+  }
+  void expect_dropped(const std::vector<std::byte>& packet, const std::string& why, std::vector<int> descriptors = {}) {
+    const FileDescriptor socket = connect();
+    ASSERT_TRUE(send_raw(socket.get(), packet, descriptors)) << std::strerror(errno);
+    EXPECT_TRUE(is_dropped(socket)) << "not dropped: " << why;
+    EXPECT_TRUE(marud_.has_logged(why)) << "the log does not say \"" << why << "\"";
+  }
+  static bool send_raw(int socket, const std::vector<std::byte>& packet, const std::vector<int>& descriptors = {}) {
+    iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(64 * sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (!descriptors.empty()) {
+      message.msg_control = control;
+      message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+      cmsghdr* rights = CMSG_FIRSTHDR(&message);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size() * sizeof(int));
+    }
+    return ::sendmsg(socket, &message, MSG_NOSIGNAL) == ssize_t(packet.size());
+  }
+  static std::vector<std::byte> request(Type type, std::span<const std::byte> payload = {}) {
+    return wire::encode(type, 7, 0, payload);
+  }
+  static std::vector<std::byte> attach_request() {
+    wire::AttachRequest attach{};
+    std::strcpy(attach.pool, "default");
+    return request(Type::kAttach, wire::bytes_of(attach));
+  }
+  template <typename F>
+  static std::vector<std::byte> changed(std::vector<std::byte> packet, F&& change) {
+    wire::MessageHeader header;
+    std::memcpy(&header, packet.data(), sizeof(header));
+    change(header);
+    std::memcpy(packet.data(), &header, sizeof(header));
+    return packet;
+  }
+
+  MarudProcess marud_;
+  TestClient client_{marud_.socket_path()};
+};
+
+TEST_F(HostileSocket, GarbageIsDropped) {
+  const uint64_t seed = fresh_seed();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  Random random(seed);
+  for (int i = 0; i < 200; ++i) {
+    std::vector<std::byte> packet(1 + random.below(300));
+    for (std::byte& byte : packet) byte = std::byte(random.next());
+    const FileDescriptor socket = connect();
+    EXPECT_TRUE(send_raw(socket.get(), packet));
+    EXPECT_TRUE(is_dropped(socket));
+  }
+  EXPECT_TRUE(marud_.has_logged("is dropped: "));
+}
+
+TEST_F(HostileSocket, PacketsThatAreNotWellFormedAreDroppedWithTheirReason) {
+  const auto ping = request(Type::kPing);
+  const auto drop = [&](const std::vector<std::byte>& packet) {
+    const size_t before = marud_.log().size();
+    const FileDescriptor socket = connect();
+    ASSERT_TRUE(send_raw(socket.get(), packet));
+    EXPECT_TRUE(is_dropped(socket));
+    EXPECT_TRUE(wait_until([&] { return marud_.log().find(" is dropped: ", before) != std::string::npos; }));
+  };
+  drop({ping.begin(), ping.begin() + 23});  // truncated
+  drop({ping.begin(), ping.begin() + 1});
+  drop(changed(ping, [](wire::MessageHeader& h) { h.magic ^= 1; }));
+  drop(changed(ping, [](wire::MessageHeader& h) { h.type = 0; }));
+  drop(changed(ping, [](wire::MessageHeader& h) { h.type = 999; }));
+  drop(changed(ping, [](wire::MessageHeader& h) { h.bytes = 1; }));
+  drop(changed(ping, [](wire::MessageHeader& h) { h.bytes = 0xFFFF'FFFF; }));
+  drop(changed(ping, [](wire::MessageHeader& h) { h.reserved = 1; }));
+  drop(changed(ping, [](wire::MessageHeader& h) { h.status = -5; }));
+  drop(request(Type::kPing, std::as_bytes(std::span("payload", 7))));
+  drop(request(Type::kAttach, std::as_bytes(std::span("payload", 7))));
+  drop(request(Type::kRent, std::as_bytes(std::span("payload", 7))));
+  drop(request(Type::kDeleteTree, std::as_bytes(std::span("payload", 7))));
+  drop(request(Type::kAdmin, std::as_bytes(std::span("not json", 8))));
+  wire::AttachRequest attach{};
+  std::memset(attach.pool, 'x', sizeof(attach.pool));  // a name without an end
+  drop(request(Type::kAttach, wire::bytes_of(attach)));
+  attach = {};
+  std::strcpy(attach.pool, "../../etc/passwd");
+  drop(request(Type::kAttach, wire::bytes_of(attach)));
+  std::strcpy(attach.pool, "default");
+  attach.flags = 0x8000'0000;
+  drop(request(Type::kAttach, wire::bytes_of(attach)));
+}
+
+TEST_F(HostileSocket, EmptyPacketIsDropped) { expect_dropped({}, "an empty packet"); }
+
+TEST_F(HostileSocket, OversizePacketIsDropped) {
+  const FileDescriptor socket = connect();
+  const int bytes = 1 << 20;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+  std::vector<std::byte> packet(limits::kMessageBytesMax + 1);
+  ASSERT_TRUE(send_raw(socket.get(), packet)) << std::strerror(errno);
+  EXPECT_TRUE(is_dropped(socket));
+  EXPECT_TRUE(marud_.has_logged("is dropped: a packet of more than"));
+}
+
+TEST_F(HostileSocket, AnotherVersionIsToldAndDropped) {
+  const FileDescriptor socket = connect();
+  ASSERT_TRUE(send_raw(socket.get(), changed(request(Type::kPing), [](wire::MessageHeader& h) { h.version = 77; })));
+  auto reply = wire::receive_packet(socket.get(), 30'000);
+  ASSERT_TRUE(reply) << reply.error().text();
+  const auto header = wire::decode_reply(reply->bytes);
+  ASSERT_TRUE(header);
+  EXPECT_EQ(header->status, -EPROTO);
+  EXPECT_EQ(header->request_id, 7u);
+  EXPECT_TRUE(is_dropped(socket));
+}
+
+TEST_F(HostileSocket, DescriptorsWhereNoneBelongAreDropped) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  FileDescriptor reader(ends[0]), writer(ends[1]);
+  expect_dropped(request(Type::kPing), "a descriptor with a message that has none", {writer.get()});
+  expect_dropped(attach_request(), "wrong number of descriptors", {writer.get()});
+  expect_dropped(request(Type::kPing), "", {writer.get(), writer.get(), writer.get()});
+  expect_dropped(request(Type::kPing), "is dropped: a packet with more than", std::vector<int>(40, writer.get()));
+  // marud keeps none of them: the pipe is over when ours is closed.
+  writer.reset();
+  pollfd entry{reader.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, 30'000), 1);
+  EXPECT_NE(entry.revents & POLLHUP, 0) << "marud still holds a descriptor";
+}
+
+TEST_F(HostileSocket, RequestsWithoutALaneAreRefused) {
+  const FileDescriptor socket = connect();
+  wire::RentRequest rent{};
+  rent.runs = rent.run_pages = 1;
+  ASSERT_TRUE(send_raw(socket.get(), request(Type::kRent, wire::bytes_of(rent))));
+  auto reply = wire::receive_packet(socket.get(), 30'000);
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(wire::decode_reply(reply->bytes)->status, -ENOTCONN);
+}
+
+TEST_F(HostileSocket, ImpossibleWishesAreAnswered) {
+  const FileDescriptor socket = connect();
+  ASSERT_TRUE(send_raw(socket.get(), attach_request()));
+  ASSERT_TRUE(wire::receive_packet(socket.get(), 30'000));
+  for (const auto& [runs, run_pages] : {std::pair<uint64_t, uint64_t>{0, 0},
+                                        {1, 0},
+                                        {0, 1},
+                                        {~0ull, 1},
+                                        {1, ~0ull},
+                                        {~0ull, ~0ull},
+                                        {1ull << 32, 1ull << 32},
+                                        {1u << 20, 1u << 20}}) {
+    wire::RentRequest rent{};
+    rent.runs = runs;
+    rent.run_pages = run_pages;
+    if (!send_raw(socket.get(), request(Type::kRent, wire::bytes_of(rent)))) return;  // dropped for the one before
+    auto reply = wire::receive_packet(socket.get(), 30'000);
+    EXPECT_TRUE(reply || reply.error().code == ECONNRESET) << runs << " runs of " << run_pages << " pages";
+    if (!reply) return;
+  }
+  // Both halves of a lane that somebody else has.
+  wire::AttachRequest attach{};
+  std::strcpy(attach.pool, "default");
+  attach.previous_lane = client_.geometry().lane;
+  attach.previous_generation = 1;
+  const FileDescriptor thief = connect();
+  ASSERT_TRUE(send_raw(thief.get(), request(Type::kAttach, wire::bytes_of(attach))));
+  auto reply = wire::receive_packet(thief.get(), 30'000);
+  ASSERT_TRUE(reply);
+  if (const auto given = wire::read_exactly<wire::AttachReply>(wire::payload_of(reply->bytes))) {
+    // The same process may ask for its lane; whatever it gets, the pool is whole.
+    EXPECT_LT(given->lane, 16u);
+  }
+}
+
+TEST_F(HostileSocket, FloodWithoutReadingIsDropped) {
+  const FileDescriptor socket = connect();
+  const std::string status = R"({"command":"status"})";
+  const auto packet = request(Type::kAdmin, std::as_bytes(std::span(status.data(), status.size())));
+  bool is_over = false;
+  for (int i = 0; i < 100'000 && !is_over; ++i) {
+    if (::send(socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) continue;
+    if (errno == EAGAIN) {
+      pollfd entry{socket.get(), POLLOUT, 0};
+      ::poll(&entry, 1, 1000);
+    } else {
+      is_over = true;
+    }
+  }
+  EXPECT_TRUE(is_over) << "marud takes requests whose replies nobody reads for ever";
+  EXPECT_TRUE(marud_.has_logged("it does not read its replies"));
+}
+
+TEST_F(HostileSocket, AThousandConnectionsLeaveRoomForWork) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < 1200) GTEST_SKIP() << "this machine allows " << limit.rlim_cur << " descriptors only";
+  std::vector<FileDescriptor> sockets;
+  for (int i = 0; i < 1000; ++i) {
+    auto socket = wire::connect_to(marud_.socket_path());
+    if (!socket) continue;  // the queue of the socket is full: marud is busy accepting
+    if (i % 3 == 0) send_raw(socket->get(), request(Type::kPing));
+    sockets.push_back(std::move(*socket));
+  }
+  EXPECT_GT(sockets.size(), 500u);
+  expect_service();
+  sockets.clear();
+  EXPECT_TRUE(wait_until([&] { return marud_.ask({{"command", "status"}}).at("connections") <= 3; }));
+}
+
+TEST_F(HostileSocket, ProcessesThatAreKilledWhileConnectingLeaveNothing) {
+  for (int i = 0; i < 15; ++i) {
+    ChildProcess rude({own_program(), "--role", "connect-often", marud_.socket_path(), std::to_string(i)});
+    EXPECT_TRUE(wait_until([&] { return marud_.ask({{"command", "status"}}).at("connections") > 2 || i % 2; }));
+    rude.kill();
+  }
+  EXPECT_TRUE(wait_until([&] {
+    const auto status = marud_.ask({{"command", "status"}});
+    return status.at("connections") <= 2 && status.at("lanes") == 1;
+  })) << marud_.ask({{"command", "status"}}).dump();
+}
+
+}  // namespace
+
+// --role connect-often SOCKET NUMBER: connects, attaches, asks and hangs up for ever, in another order each time.
+int run_connect_often(int argument_count, char** arguments) {
+  if (argument_count != 2) return 2;
+  Random random(std::strtoull(arguments[1], nullptr, 10));
+  wire::AttachRequest attach{};
+  std::strcpy(attach.pool, "default");
+  const auto packet = wire::encode(Type::kAttach, 1, 0, wire::bytes_of(attach));
+  std::vector<FileDescriptor> open;
+  while (true) {
+    if (auto socket = wire::connect_to(arguments[0])) {
+      if (random.one_in(2)) (void)wire::send_packet(socket->get(), packet, -1, 1000);
+      if (random.one_in(4)) (void)wire::receive_packet(socket->get(), 1000);
+      open.push_back(std::move(*socket));
+    }
+    if (open.size() > 5) open.erase(open.begin() + std::ptrdiff_t(random.below(open.size())));
+  }
+}
+
+}  // namespace maru::test

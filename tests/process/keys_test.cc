@@ -1,0 +1,256 @@
+// Keys of every kind, tenants, chains, time to live, checksums.
+#include "tests/support/control_map.h"
+#include "tests/support/marud_process.h"
+#include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <numeric>
+
+namespace maru::test {
+namespace {
+
+using format::PageState;
+
+class Keys : public ::testing::Test {
+ protected:
+  MarudProcess marud_;
+  TestClient writer_{marud_.socket_path()};
+  TestClient reader_{marud_.socket_path()};
+
+  int store(const maru_key& key, std::string_view text) {
+    return maru_store_copy(writer_, &key, text.data(), text.size(), nullptr, nullptr);
+  }
+  std::string read(const maru_key& key) {
+    maru_view view;
+    const int result = maru_retrieve(reader_, &key, &view);
+    if (result != 0) return "error " + std::to_string(result);
+    std::string text(static_cast<const char*>(view.data), view.bytes);
+    EXPECT_EQ(reader_.release(view), 0);
+    return text;
+  }
+};
+
+TEST_F(Keys, KindsAndTenantsAreSeparate) {
+  char bytes[32];
+  std::iota(bytes, bytes + 32, char(1));
+  uint64_t alice = 0, bob = 0, alice_again = 0;
+  ASSERT_EQ(maru_tenant(writer_, "alice", 5, &alice), 0);
+  ASSERT_EQ(maru_tenant(writer_, "bob", 3, &bob), 0);
+  ASSERT_EQ(maru_tenant(reader_, "alice", 5, &alice_again), 0);
+  EXPECT_NE(alice, 0u);
+  EXPECT_NE(alice, bob);
+  EXPECT_EQ(alice, alice_again);
+
+  std::vector<maru_key> keys;
+  for (const uint64_t tenant : {uint64_t{0}, alice, bob}) {
+    keys.push_back({bytes, 16, MARU_KEY_BYTES, tenant});
+    keys.push_back({bytes, 16, MARU_KEY_DIGEST128, tenant});
+    keys.push_back({bytes, 32, MARU_KEY_BYTES, tenant});
+    keys.push_back({bytes, 32, MARU_KEY_DIGEST256, tenant});
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(maru_exists(reader_, &keys[i]), 0) << i;
+    EXPECT_EQ(store(keys[i], "block " + std::to_string(i)), 0) << i;
+  }
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(read(keys[i]), "block " + std::to_string(i));
+}
+
+TEST_F(Keys, LongestKeysAreKeptWhole) {
+  std::string long_key(4096, 'x');
+  for (char last : {'a', 'b'}) {
+    long_key.back() = last;
+    const maru_key key = key_of(long_key);
+    EXPECT_EQ(store(key, std::string("ends in ") + last), 0);
+  }
+  for (char last : {'a', 'b'}) {
+    long_key.back() = last;
+    EXPECT_EQ(read(key_of(long_key)), std::string("ends in ") + last);
+  }
+  long_key.push_back('x');
+  EXPECT_EQ(store(key_of(long_key), "too long"), -EINVAL);
+}
+
+TEST_F(Keys, BatchesAgreeWithSingleCalls) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) names.push_back("key " + std::to_string(i));
+  std::vector<maru_key> keys;
+  for (const std::string& name : names) keys.push_back(key_of(name));
+  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(store(keys[i], names[i]), 0);
+  std::vector<uint8_t> present(keys.size(), 7);
+  EXPECT_EQ(maru_exists_batch(reader_, keys.data(), keys.size(), present.data()), 100);
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(present[i], i % 3 == 0);
+  std::vector<maru_view> views(keys.size());
+  EXPECT_EQ(maru_retrieve_batch(reader_, keys.data(), keys.size(), views.data()), 100);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ASSERT_EQ(views[i].data != nullptr, i % 3 == 0);
+    if (i % 3 == 0) {
+      EXPECT_EQ(std::string_view(static_cast<const char*>(views[i].data), views[i].bytes), names[i]);
+    }
+  }
+  EXPECT_EQ(maru_release_batch(reader_, views.data(), views.size()), 0);
+  std::vector<int32_t> results(keys.size());
+  EXPECT_EQ(maru_delete_batch(reader_, keys.data(), keys.size(), results.data()), 100);
+  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(results[i], i % 3 == 0 ? 0 : -ENOENT);
+}
+
+TEST_F(Keys, ParentsAreKeptAndLeavesGoFirst) {
+  EXPECT_EQ(writer_.store("child", "text", "parent"), -ENOLINK) << "there is no such parent";
+  ASSERT_EQ(writer_.store("parent", "p"), 0);
+  ASSERT_EQ(writer_.store("child", "c", "parent"), 0);
+  ASSERT_EQ(writer_.store("grandchild", "g", "child"), 0);
+  EXPECT_EQ(reader_.remove("parent"), -ENOTEMPTY);
+  EXPECT_EQ(reader_.remove("child"), -ENOTEMPTY);
+  EXPECT_EQ(reader_.remove("grandchild"), 0);
+  EXPECT_EQ(reader_.remove("child"), 0);
+  EXPECT_EQ(reader_.store("child", "c", "parent"), 0);
+  EXPECT_EQ(reader_.remove("parent"), -ENOTEMPTY);
+}
+
+TEST_F(Keys, ParentThatIsGoneIsAnErrorOfItsOwn) {
+  maru_block parent = 0;
+  ASSERT_EQ(writer_.store("parent", "p", {}, 0, &parent), 0);
+  ASSERT_EQ(reader_.remove("parent"), 0);
+  ASSERT_EQ(writer_.store("parent", "a new life under the same key"), 0);
+  const maru_key key = key_of("child");
+  maru_store_options options{};
+  options.size = sizeof(options);
+  options.parent = parent;
+  EXPECT_EQ(maru_store_copy(writer_, &key, "c", 1, &options, nullptr), -ENOLINK);
+  EXPECT_EQ(writer_.exists("child"), 0);
+  options.parent = 0;
+  EXPECT_EQ(maru_store_copy(writer_, &key, "c", 1, &options, nullptr), 0) << "as a root it goes";
+}
+
+TEST_F(Keys, DeleteTreeTakesLeavesFirstAndLeavesWhatIsHeld) {
+  ASSERT_EQ(writer_.store("root", "r"), 0);
+  for (int branch = 0; branch < 3; ++branch) {
+    const std::string name = "b" + std::to_string(branch);
+    ASSERT_EQ(writer_.store(name, "b", "root"), 0);
+    for (int leaf = 0; leaf < 4; ++leaf) ASSERT_EQ(writer_.store(name + "/" + std::to_string(leaf), "l", name), 0);
+  }
+  ASSERT_EQ(writer_.store("elsewhere", "e"), 0);
+  maru_view held;
+  ASSERT_EQ(reader_.retrieve("b1/2", &held), 0);
+  uint64_t deleted = 0;
+  EXPECT_EQ(writer_.remove_tree("root", &deleted), -EBUSY);
+  EXPECT_EQ(reader_.exists("b1/2"), 1);
+  EXPECT_EQ(reader_.exists("b1"), 1);
+  EXPECT_EQ(reader_.exists("root"), 1);
+  uint64_t rest = 0;
+  EXPECT_EQ(reader_.release(held), 0);
+  EXPECT_EQ(writer_.remove_tree("root", &rest), 0);
+  EXPECT_EQ(deleted + rest, 1u + 3u + 12u);
+  for (const char* name : {"root", "b0", "b1/2", "b2/3"}) EXPECT_EQ(reader_.exists(name), 0) << name;
+  EXPECT_EQ(reader_.text("elsewhere"), "e");
+  EXPECT_EQ(writer_.remove_tree("root"), -ENOENT);
+}
+
+TEST_F(Keys, PrefixOfAChainIsFoundHeldByOnePinAndResolved) {
+  constexpr size_t kLength = 40, kStored = 25;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < kLength; ++i) names.push_back("chain " + std::to_string(i));
+  std::vector<maru_key> keys;
+  for (const std::string& name : names) keys.push_back(key_of(name));
+  std::vector<maru_buffer> buffers(kStored);
+  ASSERT_EQ(maru_alloc_batch(writer_, 64, kStored, buffers.data()), 0);
+  for (size_t i = 0; i < kStored; ++i) std::memcpy(buffers[i].data, names[i].c_str(), names[i].size() + 1);
+  size_t stored = 0, done = 0;
+  ASSERT_EQ(maru_store_chain(writer_, keys.data(), buffers.data(), kStored, nullptr, nullptr, &stored, &done), 0);
+  EXPECT_EQ(stored, kStored);
+  EXPECT_EQ(done, kStored);
+
+  maru_match match;
+  ASSERT_EQ(maru_match_prefix(reader_, keys.data(), kLength, &match), 0);
+  EXPECT_EQ(match.blocks, kStored);
+  EXPECT_EQ(reader_.statistics().pins, 1u);
+  std::vector<maru_view> views(kStored);
+  ASSERT_EQ(maru_resolve(reader_, &match, keys.data(), kStored, views.data()), 0);
+  for (size_t i = 0; i < kStored; ++i) EXPECT_STREQ(static_cast<const char*>(views[i].data), names[i].c_str());
+  EXPECT_EQ(writer_.remove_tree(names[0]), -EBUSY) << "the match holds the chain";
+  EXPECT_EQ(maru_release_match(reader_, &match), 0);
+  EXPECT_EQ(reader_.statistics().pins, 0u);
+
+  // Blocks that are there, but are not one chain, are walked and held each.
+  for (size_t i = kStored; i < kStored + 3; ++i) ASSERT_EQ(writer_.store(names[i], "a root"), 0);
+  ASSERT_EQ(maru_match_prefix(reader_, keys.data(), kLength, &match), 0);
+  EXPECT_EQ(match.blocks, kStored + 3);
+  EXPECT_GT(reader_.statistics().pins, 1u);
+  EXPECT_EQ(maru_release_match(reader_, &match), 0);
+  EXPECT_EQ(reader_.statistics().pins, 0u);
+}
+
+TEST_F(Keys, MatchedBlocksAreResolvedThoughTheirKeysWereTaken) {
+  // A chain of which the deepest block is deleted and stored anew, and roots of which one is.
+  for (const bool is_chain : {true, false}) {
+    const std::string prefix = is_chain ? "chain " : "root ";
+    std::vector<std::string> names;
+    for (int i = 0; i < 4; ++i) names.push_back(prefix + std::to_string(i));
+    std::vector<maru_key> keys;
+    for (const std::string& name : names) keys.push_back(key_of(name));
+    for (size_t i = 0; i < 4; ++i)
+      ASSERT_EQ(writer_.store(names[i], "old " + names[i], is_chain && i > 0 ? names[i - 1] : ""), 0);
+    maru_match match;
+    ASSERT_EQ(maru_match_prefix(reader_, keys.data(), 4, &match), 0);
+    ASSERT_EQ(match.blocks, 4u);
+    const std::string taken = names[is_chain ? 3 : 1];
+    ASSERT_EQ(writer_.remove(taken), 0);
+    for (const bool is_stored_again : {false, true}) {
+      if (is_stored_again) {
+        ASSERT_EQ(writer_.store(taken, "new"), 0);
+      }
+      maru_view views[4];
+      ASSERT_EQ(maru_resolve(reader_, &match, keys.data(), 4, views), 0);
+      for (size_t i = 0; i < 4; ++i)
+        EXPECT_EQ(std::string_view(static_cast<const char*>(views[i].data), views[i].bytes), "old " + names[i]);
+    }
+    EXPECT_EQ(maru_release_match(reader_, &match), 0);
+    EXPECT_EQ(reader_.text(taken), "new");
+  }
+}
+
+TEST_F(Keys, BlockWhoseTimeIsOverIsAbsentAndReplaced) {
+  ASSERT_EQ(writer_.store("short", "old", {}, 1), 0);
+  EXPECT_TRUE(wait_until([&] { return !reader_.text("short"); }));
+  EXPECT_EQ(writer_.store("short", "new"), 0);
+  EXPECT_EQ(reader_.text("short"), "new");
+  // A child does not outlive its parent.
+  ASSERT_EQ(writer_.store("parent", "p", {}, 1), 0);
+  const int stored = writer_.store("child", "c", "parent", 3'600'000);
+  EXPECT_TRUE(stored == 0 || stored == -ENOLINK) << stored;
+  if (stored == 0) {
+    EXPECT_TRUE(wait_until([&] { return !reader_.text("child"); }));
+  }
+}
+
+TEST(Checksums, DamagedPayloadIsAnErrorAndGone) {
+  PoolWish pool;
+  pool.checksums = true;
+  MarudProcess marud({pool});
+  TestClient writer(marud.socket_path()), reader(marud.socket_path());
+  ControlMap map(marud.socket_path());
+  const std::string text(10'000, 'm');
+  maru_block block = 0;
+  ASSERT_EQ(writer.store("k", text, {}, 0, &block), 0);
+  ASSERT_EQ(writer.store("sound", text), 0);
+  EXPECT_EQ(reader.text("k"), text);
+
+  const uint64_t at = map.region().page_offset(format::PageRef::from_bits(block).page());
+  auto page = Mapping::map_shared(map.device_fd(), at, 3 * 4096, PROT_READ | PROT_WRITE);
+  ASSERT_TRUE(page) << page.error().text();
+  page->data()[9'000] ^= std::byte{1};
+
+  maru_view view;
+  EXPECT_EQ(reader.retrieve("k", &view), -EIO);
+  EXPECT_EQ(reader.retrieve("k", &view), -ENOENT);
+  EXPECT_EQ(writer.exists("k"), 0);
+  EXPECT_EQ(reader.statistics().checksum_errors, 1u);
+  EXPECT_EQ(reader.statistics().pins, 0u);
+  EXPECT_EQ(reader.text("sound"), text);
+  EXPECT_EQ(writer.store("k", text), 0);
+  EXPECT_EQ(reader.text("k"), text);
+}
+
+}  // namespace
+}  // namespace maru::test

@@ -1,0 +1,211 @@
+// What happens at the limits: no memory, no pin slot, no lane; a child of fork().
+#include "tests/process/puppet.h"
+#include "tests/support/control_map.h"
+#include "tests/support/marud_process.h"
+#include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
+
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <set>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace maru::test {
+namespace {
+
+using format::PageState;
+
+PoolWish small_pool() {
+  PoolWish pool;
+  pool.bytes = 3u << 20;
+  pool.region_bytes = 256u << 10;
+  pool.pins = 2048;
+  pool.lanes = 8;
+  return pool;
+}
+
+TEST(Limits, EvictedKeysComeBackColdestFirst) {
+  MarudProcess marud({small_pool()});
+  TestClient client(marud.socket_path());
+  const uint64_t pages = client.geometry().pages;
+  ASSERT_GT(pages, 100u);
+  std::set<std::string> evicted;
+  std::vector<std::string> order;
+  for (uint64_t i = 0; i < 2 * pages; ++i) {
+    ASSERT_EQ(client.store("k" + std::to_string(i), "payload " + std::to_string(i)), 0) << i;
+    maru_key_copy key;
+    while (maru_next_evicted(client, &key) == 0) {
+      order.emplace_back(reinterpret_cast<const char*>(key.data), key.size);
+      EXPECT_TRUE(evicted.insert(order.back()).second) << order.back() << " was told twice";
+    }
+  }
+  EXPECT_GE(order.size(), pages / 2);
+  EXPECT_EQ(client.statistics().evicted, order.size());
+  EXPECT_EQ(client.statistics().evicted_lost, 0u);
+  uint64_t present = 0;
+  for (uint64_t i = 0; i < 2 * pages; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    const auto text = client.text(key);
+    EXPECT_EQ(text.has_value(), !evicted.contains(key)) << key;
+    if (text) {
+      EXPECT_EQ(*text, "payload " + std::to_string(i));
+    }
+    present += text.has_value();
+  }
+  EXPECT_EQ(present + evicted.size(), 2 * pages);
+  EXPECT_EQ(client.text("k" + std::to_string(2 * pages - 1)).has_value(), true) << "the warmest is there";
+  EXPECT_TRUE(evicted.contains("k0")) << "the coldest is not";
+}
+
+TEST(Limits, EverythingPinnedIsAnAnswer) {
+  MarudProcess marud({small_pool()});
+  TestClient client(marud.socket_path());
+  std::vector<maru_view> held;
+  int result = 0;
+  for (uint64_t i = 0; i <= client.geometry().pages; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    result = client.store(key, "pinned");
+    if (result != 0) break;
+    held.emplace_back();
+    ASSERT_EQ(client.retrieve(key, &held.back()), 0);
+  }
+  EXPECT_EQ(result, -ENOSPC);
+  EXPECT_GE(held.size(), client.geometry().pages * 9 / 10);
+  maru_buffer buffer;
+  EXPECT_EQ(maru_alloc(client, 100, &buffer), -ENOSPC);
+  // One less, and there is room for one.
+  EXPECT_EQ(client.release(held.back()), 0);
+  EXPECT_EQ(maru_alloc(client, 100, &buffer), 0);
+  held.pop_back();
+  for (size_t i = 0; i < held.size(); ++i)
+    ASSERT_EQ(client.text("k" + std::to_string(i)), "pinned") << "a pinned block was evicted";
+  EXPECT_EQ(maru_release_batch(client, held.data(), held.size()), 0);
+}
+
+TEST(Limits, ParentsAreNeverEvictedBeforeTheirChildren) {
+  MarudProcess marud({small_pool()});
+  TestClient client(marud.socket_path());
+  const uint64_t pages = client.geometry().pages;
+  constexpr uint64_t kDepth = 8;
+  const auto name = [](uint64_t chain, uint64_t depth) {
+    return "c" + std::to_string(chain) + "." + std::to_string(depth);
+  };
+  const uint64_t chains = 2 * pages / kDepth;
+  for (uint64_t chain = 0; chain < chains; ++chain)
+    for (uint64_t depth = 0; depth < kDepth; ++depth)
+      ASSERT_EQ(client.store(name(chain, depth), "text", depth ? name(chain, depth - 1) : ""), 0);
+  for (uint64_t chain = 0; chain < chains; ++chain) {
+    bool is_above_there = true;
+    for (uint64_t depth = 0; depth < kDepth; ++depth) {
+      const bool is_there = client.exists(name(chain, depth)) == 1;
+      EXPECT_TRUE(is_above_there || !is_there) << name(chain, depth) << " has lost its parent";
+      is_above_there = is_there;
+    }
+  }
+}
+
+TEST(Limits, FullPinsAreNotAMiss) {
+  PoolWish pool;
+  pool.pins = 64;
+  MarudProcess marud({pool});
+  TestClient client(marud.socket_path());
+  std::vector<maru_view> held;
+  int result = 0;
+  for (int i = 0; i < 1000 && result == 0; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    maru_view view;
+    result = client.store(key, "text");
+    if (result == 0) result = client.retrieve(key, &view);
+    if (result == 0) held.push_back(view);
+  }
+  EXPECT_EQ(result, -ENOBUFS);
+  EXPECT_GE(held.size(), 64u);
+  EXPECT_GE(client.statistics().pin_full, 1u);
+  // What is pinned already can be pinned again; what a slot was freed for, too.
+  maru_view again;
+  EXPECT_EQ(client.retrieve("k0", &again), 0);
+  EXPECT_EQ(client.release(again), 0);
+  EXPECT_EQ(maru_release_batch(client, held.data(), held.size()), 0);
+  EXPECT_EQ(client.statistics().pins, 0u);
+  EXPECT_EQ(client.store("after", "text"), 0);
+}
+
+TEST(Limits, LanesRunOutAndComeBack) {
+  PoolWish pool;
+  pool.lanes = 4;  // three, and marud's own
+  MarudProcess marud({pool});
+  TestClient first(marud.socket_path()), second(marud.socket_path());
+  Puppet third(marud.socket_path());
+  const std::string name = "default";
+  const maru_attach_options options = attach_options(marud.socket_path(), name);
+  maru_client* fourth = nullptr;
+  EXPECT_EQ(maru_attach(&options, &fourth), -EUSERS);
+  EXPECT_EQ(fourth, nullptr);
+  third.process().kill();
+  EXPECT_TRUE(wait_until([&] { return maru_attach(&options, &fourth) == 0; })) << "a dead client's lane is lost";
+  maru_detach(fourth);
+  second.detach();
+  EXPECT_EQ(maru_attach(&options, &fourth), 0) << "a detached client's lane is lost";
+  maru_detach(fourth);
+}
+
+TEST(Limits, UnknownPoolAndSocketAreErrors) {
+  MarudProcess marud;
+  const std::string pool = "other", nowhere = marud.directory().file("nobody.sock"), known = "default";
+  maru_client* client = nullptr;
+  const maru_attach_options wrong_pool = attach_options(marud.socket_path(), pool);
+  EXPECT_EQ(maru_attach(&wrong_pool, &client), -ENOENT);
+  const maru_attach_options wrong_socket = attach_options(nowhere, known);
+  EXPECT_EQ(maru_attach(&wrong_socket, &client), -ENOENT);
+  EXPECT_EQ(client, nullptr);
+}
+
+// Each bit of the child's exit status is one expectation that failed.
+int try_everything_in_a_child(maru_client* client, const maru_view& view, const maru_buffer& buffer) {
+  const maru_key key = key_of("k");
+  int failed = 0;
+  maru_view mine;
+  if (maru_exists(client, &key) != -ECHILD) failed |= 1;
+  if (maru_retrieve(client, &key, &mine) != -ECHILD) failed |= 2;
+  if (maru_release(client, &view) != -ECHILD) failed |= 4;
+  if (maru_delete(client, &key) != -ECHILD) failed |= 8;
+  maru_buffer fresh;
+  if (maru_alloc(client, 10, &fresh) != -ECHILD) failed |= 16;
+  if (maru_abort(client, &buffer) != -ECHILD) failed |= 32;
+  if (maru_reattach(client) != -ECHILD) failed |= 64;
+  maru_detach(client);
+  return failed;
+}
+
+TEST(Fork, ChildIsRefusedAndDisturbsNothing) {
+  MarudProcess marud;
+  TestClient parent(marud.socket_path());
+  ControlMap map(marud.socket_path());
+  ASSERT_EQ(parent.store("k", "text"), 0);
+  maru_view view;
+  ASSERT_EQ(parent.retrieve("k", &view), 0);
+  maru_buffer buffer;
+  ASSERT_EQ(maru_alloc(parent, 100, &buffer), 0);
+  const uint64_t reserved = map.count_pages()[PageState::kReserved];
+
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(try_everything_in_a_child(parent, view, buffer));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "bits of try_everything_in_a_child";
+
+  // The parent's session, pin and buffer are as before.
+  EXPECT_EQ(map.count_pins(parent.geometry().lane), 1u);
+  EXPECT_EQ(map.count_pages()[PageState::kReserved], reserved);
+  EXPECT_EQ(std::string_view(static_cast<const char*>(view.data), view.bytes), "text");
+  const maru_key key = key_of("another");
+  EXPECT_EQ(maru_store(parent, &key, &buffer, nullptr, nullptr), 0);
+  EXPECT_EQ(parent.release(view), 0);
+  EXPECT_EQ(maru_reattach(parent), 0);
+}
+
+}  // namespace
+}  // namespace maru::test

@@ -1,0 +1,240 @@
+// marud is killed and started again, or stands still, while clients work: they go on, and no block that was stored and
+// neither deleted nor evicted is missed.
+//
+// MARU_RESTARTS says how often (a few in the test command, more in scripts/soak).
+#include "tests/process/baseline.h"
+#include "tests/process/board.h"
+#include "tests/process/keeper.h"
+#include "tests/process/puppet.h"
+#include "tests/support/random.h"
+#include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <gtest/gtest.h>
+
+namespace maru::test {
+namespace {
+
+constexpr uint32_t kKeepers = 3;
+constexpr uint64_t kKeysEach = 800;
+
+// Everything that the keepers store fits several times over.
+PoolWish large_pool(bool in_file) {
+  PoolWish pool;
+  pool.bytes = 32u << 20;
+  pool.in_file = in_file;
+  return pool;
+}
+
+class Restart : public ::testing::TestWithParam<bool> {
+ protected:
+  Restart() : marud_({large_pool(GetParam())}, 60'000), seed_(fresh_seed()), random_(seed_) {
+    std::printf("seed %llu (MARU_SEED repeats it)\n", static_cast<unsigned long long>(seed_));
+    for (uint32_t i = 0; i < kKeepers; ++i)
+      keepers_[i] = std::make_unique<ChildProcess>(
+          std::vector<std::string>{own_program(), "--role", "keeper", marud_.socket_path(),
+                                   std::to_string(random_.next()), std::to_string(board_.fd()), std::to_string(i),
+                                   std::to_string(kKeysEach)},
+          "", std::vector<int>{board_.fd()});
+  }
+
+  bool all_run() {
+    for (auto& keeper : keepers_)
+      if (!keeper->is_running()) return false;
+    return true;
+  }
+  // Every keeper reads `hits` blocks more and, if asked, stores.
+  void expect_progress(uint64_t hits, uint64_t stores, const char* when) {
+    std::array<uint64_t, kKeepers> hits_before{}, stores_before{};
+    for (uint32_t i = 0; i < kKeepers; ++i) {
+      hits_before[i] = board_->worker[i].hits.load();
+      stores_before[i] = board_->worker[i].stores.load();
+    }
+    const bool is_done = wait_until([&] {
+      if (!all_run()) return true;
+      for (uint32_t i = 0; i < kKeepers; ++i)
+        if (board_->worker[i].hits.load() < hits_before[i] + hits ||
+            board_->worker[i].stores.load() < stores_before[i] + stores)
+          return false;
+      return true;
+    });
+    EXPECT_TRUE(is_done) << "no progress " << when;
+    EXPECT_TRUE(all_run()) << "a keeper ended " << when;
+  }
+  void wait_until_filled() {
+    EXPECT_TRUE(wait_until([&] {
+      for (uint32_t i = 0; i < kKeepers; ++i)
+        if (board_->worker[i].kept.load() < kKeysEach) return !all_run();
+      return true;
+    })) << "the keepers did not store what they should";
+  }
+  void wait_until_adopted(uint64_t epoch) {
+    EXPECT_TRUE(wait_until([&] {
+      const auto status = marud_.pool_status();
+      return status.at("condition") == "serving" && status.at("epoch") == epoch &&
+             marud_.ask({{"command", "status"}}).at("connections") > kKeepers;
+    })) << marud_.pool_status().dump(1);
+    EXPECT_TRUE(wait_until([&] {
+      for (uint32_t i = 0; i < kKeepers; ++i)
+        if (board_->worker[i].epochs.load() != epoch) return !all_run();
+      return true;
+    })) << "a client does not see the new epoch";
+  }
+  void stop_keepers() {
+    board_->stop.store(1);
+    for (auto& keeper : keepers_) {
+      const auto ended = keeper->wait();
+      EXPECT_TRUE(ended && !ended->by_signal && ended->code == 0) << (ended ? ended->text() : "a keeper hangs");
+    }
+  }
+  void expect_everything_kept() {
+    TestClient reader(marud_.socket_path());
+    for (uint32_t worker = 0; worker < kKeepers; ++worker)
+      for (uint64_t i = 0; i < board_->worker[worker].kept.load(); ++i) {
+        if (i % kKeeperChanging != 0) {
+          EXPECT_EQ(reader.exists(keeper_key(worker, i)), 1) << keeper_key(worker, i);
+        }
+      }
+  }
+
+  MarudProcess marud_;
+  uint64_t seed_;
+  Random random_;
+  Board board_;
+  std::array<std::unique_ptr<ChildProcess>, kKeepers> keepers_;
+};
+
+TEST_P(Restart, ClientsMissNothingWhileMarudIsKilledAndStartedAgain) {
+  const uint64_t restarts = number_from_environment("MARU_RESTARTS", 5);
+  const auto before = marud_.pool_status();
+  uint64_t epoch = before.at("epoch");
+  for (uint64_t i = 0; i < restarts && !HasFailure(); ++i) {
+    // The first kill comes while the keepers still rent memory.
+    expect_progress(i == 0 ? 50 : random_.below(2000), 1, "before marud is killed");
+    if (i == 1) wait_until_filled();
+    marud_.kill();
+    expect_progress(500, i > 1 ? 20 : 0, "while there is no marud");
+    marud_.start();
+    wait_until_adopted(++epoch);
+    EXPECT_EQ(marud_.pool_status().at("uuid"), before.at("uuid")) << "the pool is another one";
+  }
+  stop_keepers();
+  expect_everything_kept();
+  const ControlMap map(marud_.socket_path());
+  expect_baseline(marud_, map);
+  EXPECT_GT(expect_intact_blocks(marud_, map), 0u);
+  std::printf("marud restarted %llu times, %llu hits, %llu stores\n", static_cast<unsigned long long>(restarts),
+              static_cast<unsigned long long>(board_.total(&BoardWords::Worker::hits)),
+              static_cast<unsigned long long>(board_.total(&BoardWords::Worker::stores)));
+}
+
+TEST_P(Restart, ClientsMissNothingWhileMarudStandsStill) {
+  wait_until_filled();
+  for (int i = 0; i < 3 && !HasFailure(); ++i) {
+    marud_.suspend();
+    expect_progress(1000, 30, "while marud stands still");
+    marud_.resume();
+    expect_progress(100, 1, "after marud goes on");
+  }
+  EXPECT_EQ(marud_.pool_status().at("epoch"), 1u);
+  stop_keepers();
+  expect_everything_kept();
+  const ControlMap map(marud_.socket_path());
+  expect_baseline(marud_, map);
+}
+
+TEST_P(Restart, ClientsThatDieWhileMarudIsAwayAreReclaimed) {
+  wait_until_filled();
+  Puppet doomed(marud_.socket_path());
+  ASSERT_EQ(doomed.store("theirs", std::string(100, 'x')), 0);
+  ASSERT_EQ(doomed.retrieve("theirs").at("result"), 0);
+  ASSERT_EQ(doomed.ask({{"do", "alloc"}, {"bytes", 9000}, {"buffers", 4}}).at("result"), 0);
+  const uint64_t epoch = marud_.pool_status().at("epoch");
+  marud_.kill();
+  doomed.process().kill();
+  marud_.start();
+  wait_until_adopted(epoch + 1);
+  stop_keepers();
+  const ControlMap map(marud_.socket_path());
+  expect_baseline(marud_, map);
+  TestClient reader(marud_.socket_path());
+  EXPECT_EQ(reader.text("theirs"), std::string(100, 'x'));
+  expect_everything_kept();
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Restart, ::testing::Values(false, true),
+                         [](const auto& which) { return which.param ? "FilePool" : "MemoryPool"; });
+
+TEST(RestartAlone, MemoryPoolWithoutClientsIsGoneAndSaysSo) {
+  MarudProcess marud({PoolWish{}}, 100);
+  {
+    TestClient client(marud.socket_path());
+    ASSERT_EQ(client.store("k", "text"), 0);
+  }
+  const auto before = marud.pool_status();
+  marud.kill();
+  marud.start();
+  TestClient client(marud.socket_path());
+  EXPECT_EQ(client.exists("k"), 0);
+  EXPECT_TRUE(marud.has_logged("nobody handed its memory back, its blocks are lost")) << marud.log();
+  EXPECT_NE(marud.pool_status().at("uuid"), before.at("uuid"));
+  EXPECT_EQ(client.store("k", "a new pool"), 0);
+  EXPECT_EQ(client.text("k"), "a new pool");
+}
+
+TEST(RestartAlone, ClientOfThePoolThatIsGoneIsTold) {
+  MarudProcess marud({PoolWish{}}, 50);
+  TestClient client(marud.socket_path(), "default", 5'000, MARU_ATTACH_NO_SESSION_THREAD);
+  ASSERT_EQ(client.store("k", "text"), 0);
+  marud.kill();
+  // Somebody else is first and waits out the grace; then the pool begins anew.
+  marud.start();
+  {
+    TestClient another(marud.socket_path());
+    EXPECT_EQ(another.exists("k"), 0);
+  }
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == -ESTALE; }));
+  EXPECT_EQ(client.text("k"), "text") << "what it has mapped stays readable";
+}
+
+TEST(RestartAlone, FilePoolWithoutClientsStays) {
+  PoolWish pool;
+  pool.in_file = true;
+  MarudProcess marud({pool});
+  {
+    TestClient client(marud.socket_path());
+    ASSERT_EQ(client.store("parent", "text"), 0);
+    ASSERT_EQ(client.store("child", "text below", "parent"), 0);
+  }
+  const auto before = marud.pool_status();
+  marud.kill();
+  marud.start();
+  EXPECT_EQ(marud.pool_status().at("uuid"), before.at("uuid"));
+  EXPECT_EQ(marud.pool_status().at("epoch"), before.at("epoch").get<uint64_t>() + 1);
+  TestClient client(marud.socket_path());
+  EXPECT_EQ(client.text("child"), "text below");
+  EXPECT_EQ(client.remove("parent"), -ENOTEMPTY);
+  marud.stop();
+  marud.start();
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+  EXPECT_EQ(client.text("parent"), "text");
+}
+
+TEST(RestartAlone, EpochTellsAboutAQuickRestart) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path(), "default", 5'000, MARU_ATTACH_NO_SESSION_THREAD);
+  const uint64_t before = maru_daemon_epoch(client);
+  marud.kill();
+  // A killed marud's sockets go when the kernel has taken down its io_uring.
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == -ECONNREFUSED; }));
+  marud.start();
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+  EXPECT_EQ(maru_daemon_epoch(client), before + 1);
+  EXPECT_EQ(client.store("k", "text"), 0);
+}
+
+}  // namespace
+}  // namespace maru::test
