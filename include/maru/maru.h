@@ -6,10 +6,13 @@
  * they work while marud is stopped. marud is asked for memory (maru_alloc, when the client has none left), for whole
  * subtrees (maru_delete_tree), and when a client attaches and detaches.
  *
- * Results: 0 or a positive value is success, a negative value is -errno. Parameters named ret_ are written only on
- * success. Unless a comment says otherwise a function may be called from any thread, with the same client as well, and
- * neither blocks nor enters the kernel (the first use of a part of the pool that this process has not mapped yet maps
- * it, once). After fork() the child's functions return -ECHILD; the child attaches for itself.
+ * Results: 0 or a positive value is success, a negative value is -errno; any call may fail with -ENOMEM. Parameters named
+ * ret_ are written only on success; an array named so may be written in part by a call that fails. A batch has at most
+ * 2^20 entries (-EINVAL). Unless a comment says otherwise a function may be called from any thread, with the same client
+ * as well, and neither blocks nor enters the kernel (the first use of a part of the pool that this process has not mapped
+ * yet maps it, once). Requests to marud go one after the other; threads wait for each other's. After fork() the child's
+ * functions return -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child
+ * attaches for itself.
  *
  * Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and zero the rest.
  */
@@ -89,7 +92,8 @@ typedef struct maru_attach_options {
  *   ret_client   owned by the caller until maru_detach().
  * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
  * access list refuses this user; -EUSERS every lane of the pool is in use; -EPROTO marud speaks another version;
- * -EBADMSG the control region is damaged or of another version; -ETIMEDOUT; -EINVAL; -ENOMEM. */
+ * -EBADMSG the control region is damaged or of another version; -EMFILE, -EAGAIN the session thread could not be started;
+ * -ETIMEDOUT; -EINVAL; -ENOMEM. */
 MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **ret_client);
 
 /* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees
@@ -157,10 +161,11 @@ typedef struct maru_buffer {
 /* Takes pages for `bytes` bytes (1 to the size of a region). Uses pages that the calling thread has cached, then pages of
  * the client's regions, and only then asks marud, which rents a region or evicts. ret_buffer must end in maru_store() or
  * maru_abort(). May block for timeout_ms when marud is asked. Errors: -ENOSPC nothing is free and nothing can be evicted;
- * -EFBIG larger than a region; -ENOTCONN, -ETIMEDOUT marud was needed and did not answer; -EINVAL. */
+ * -EFBIG larger than a region; -ENOTCONN, -ETIMEDOUT marud was needed and did not answer (what it grants later is for a
+ * later call); -ESTALE as from maru_reattach; -EINVAL. */
 MARU_PUBLIC int maru_alloc(maru_client *client, uint64_t bytes, maru_buffer *ret_buffer);
 
-/* The same n times, all or nothing; what is missing is computed first and asked for in one request. */
+/* The same n times (at least once), all or nothing; what is missing is computed first and asked for in one request. */
 MARU_PUBLIC int maru_alloc_batch(maru_client *client, uint64_t bytes, size_t n, maru_buffer *ret_buffers);
 
 /* Gives back buffers that were not stored. Errors: -EINVAL not a buffer of this client. */
@@ -228,11 +233,11 @@ typedef struct maru_view {
 } maru_view;
 
 /* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the
- * payload does not match its checksum (the block is deleted); -EINVAL. */
+ * payload does not match its checksum (the block is deleted, unless it has children); -EINVAL. */
 MARU_PUBLIC int maru_retrieve(maru_client *client, const maru_key *key, maru_view *ret_view);
 
 /* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may. Returns how
- * many were found. On an error nothing is pinned. */
+ * many were found. On an error nothing is pinned, and the views say so. */
 MARU_PUBLIC int maru_retrieve_batch(maru_client *client, const maru_key *keys, size_t n, maru_view *ret_views);
 
 /* As maru_retrieve, but neither maps nor verifies the payload: ret_view->data is NULL. */
@@ -242,7 +247,8 @@ MARU_PUBLIC int maru_pin(maru_client *client, const maru_key *key, maru_view *re
 MARU_PUBLIC int maru_pin_block(maru_client *client, maru_block block, maru_view *ret_view);
 
 /* Ends the pin of a view from maru_retrieve or maru_pin; its data must not be read any more. Errors: -EINVAL not pinned
- * by this view (also: released twice). */
+ * by this view (also: released twice, as far as it can be told: while this client has another pin of the same block, that
+ * one would end). */
 MARU_PUBLIC int maru_release(maru_client *client, const maru_view *view);
 MARU_PUBLIC int maru_unpin(maru_client *client, const maru_view *view);
 MARU_PUBLIC int maru_release_batch(maru_client *client, const maru_view *views, size_t n);
@@ -280,8 +286,8 @@ MARU_PUBLIC int maru_delete(maru_client *client, const maru_key *key);
 MARU_PUBLIC int maru_delete_batch(maru_client *client, const maru_key *keys, size_t n, int32_t *ret_results);
 
 /* Asks marud to remove a block and everything below it, leaves first. Pinned blocks and what they hold stay. Blocks for at
- * most timeout_ms. ret_deleted (may be NULL): how many blocks went. Errors: -ENOENT; -EBUSY something stayed;
- * -ENOTCONN, -ETIMEDOUT; -EINVAL. */
+ * most timeout_ms. ret_deleted (may be NULL): how many blocks went, also with -EBUSY. Errors: -ENOENT; -EBUSY something
+ * stayed; -ENOTCONN, -ETIMEDOUT, -ESTALE; -EINVAL. */
 MARU_PUBLIC int maru_delete_tree(maru_client *client, const maru_key *key, uint64_t *ret_deleted);
 
 /* -- other ----------------------------------------------------------------------------------------------------------- */

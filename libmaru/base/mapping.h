@@ -67,6 +67,8 @@ class Mapping {
     if (address_) ::munmap(address_, bytes_);
     address_ = nullptr;
   }
+  // Leaves the addresses to whatever is there now: in a child of fork() that has not inherited the memory.
+  void forget() { address_ = nullptr; }
 
  private:
   std::byte* address_ = nullptr;

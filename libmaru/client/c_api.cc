@@ -202,12 +202,7 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     if (const int status = read_options(given, &options); status != 0) return status;
     Digest digest;
     if (!c.digest(*key, digest)) return -EINVAL;
-    if (const PageRef there = maru::shm::find_unpinned(c.region(), digest); !there.is_none()) {
-      if (c.region().block(there.page()).expires_ms.load_relaxed() == 0) {  // maru_store decides about those that expire
-        if (ret_block) *ret_block = there.bits;
-        return 1;
-      }
-    }
+    if (c.is_stored(digest, ret_block)) return 1;
     maru_buffer buffer;
     if (const int status = c.alloc(bytes, 1, &buffer); status != 0) return status;
     maru::client::copy_payload(buffer.data, data, bytes);

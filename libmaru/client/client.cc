@@ -1,5 +1,7 @@
 #include "libmaru/client/client.h"
 
+#include "libmaru/client/thread_number.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -102,21 +104,38 @@ Result<void> Client::open(const Options& options) {
       options.first_fit ? RegionIndex::Fit::kFirst : RegionIndex::Fit::kBest,
       [this](uint64_t runs, uint32_t run_pages, PageSource::Rented* rented) { return rent(runs, run_pages, rented); });
   connection_.remember(attached_, device_.get());
-  if (options.session_thread) connection_.start_watching();
+  connection_.on_late_reply([this](wire::Type type, std::span<const std::byte> late) {
+    PageSource::Rented rented;
+    if (type == wire::Type::kRent && read_rent_reply(late, &rented) == 0) pages_->accept_late(rented);
+  });
+  if (options.session_thread) return connection_.start_watching();
   return {};
 }
 
 Client::~Client() {
-  if (fork_guard_.is_child()) {
-    // The parent's session, lane and pages are not ours. The thread that watches them does not exist here.
+  if (fork_guard_.exists() && fork_guard_.is_child()) {
+    // The parent's session, lane and pages are not ours. The thread that watches them does not exist here, and the
+    // addresses, which were not inherited, may be those of something that the child has mapped since.
     connection_.abandon();
+    control_.forget();
+    if (payload_) payload_->abandon();
     return;
   }
   connection_.stop_watching();
-  if (pages_) {
-    pages_->empty_caches();
-    connection_.say_goodbye();  // marud frees what is left: pins, unfinished buffers, the lane
-  }
+  if (pages_) pages_->empty_caches();
+  // marud frees what is left: pins, unfinished buffers, the lane; the lane also when attaching failed after it was given.
+  if (attached_.lane != 0) connection_.say_goodbye();
+}
+
+void Client::count(format::LaneCounter which, uint64_t by) {
+  const uint32_t thread = thread_number();
+  uint32_t owner = counting_thread_.load_relaxed();  // set once
+  if (owner == 0 && counting_thread_.cas_relaxed(owner, thread)) owner = thread;
+  format::LaneHeader& header = *lane_view_.header;
+  if (owner == thread)
+    header.own_counters[which].store_relaxed(header.own_counters[which].load_relaxed() + by);  // no other writer
+  else
+    header.counters[which].fetch_add_relaxed(by);  // a statistic
 }
 
 // -- keys -------------------------------------------------------------------------------------------------------------
@@ -162,10 +181,13 @@ int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rent
   wire::RentRequest request{};
   request.runs = runs;
   request.run_pages = run_pages;
-  lane_.count(format::kCounterRents);
+  count(format::kCounterRents);
   auto reply = connection_.request(wire::Type::kRent, wire::bytes_of(request));
-  if (!reply) return status_of(reply.error());
-  const auto view = wire::decode_rent_reply(reply->payload);
+  return reply ? read_rent_reply(reply->payload, ret_rented) : status_of(reply.error());
+}
+
+int Client::read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented) {
+  const auto view = wire::decode_rent_reply(payload);
   if (!view) return -EPROTO;
   for (const uint32_t index : view->regions)
     if (index < region_.regions()) ret_rented->regions.push_back(index);
@@ -205,7 +227,7 @@ int Client::next_evicted(maru_key_copy* ret_key) {
 
 int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
   if (bytes == 0 || n == 0 || n > limits::kBatchKeysMax) return -EINVAL;
-  const uint64_t run_pages = (bytes + region_.page_bytes() - 1) / region_.page_bytes();
+  const uint64_t run_pages = bytes / region_.page_bytes() + (bytes % region_.page_bytes() != 0);
   if (run_pages > region_.region_pages()) return -EFBIG;
   const std::span<PageRef> heads = n == 1 ? std::span<PageRef>() : scratch<PageRef>(n);
   PageRef single;
@@ -217,6 +239,7 @@ int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
       for (size_t k = 0; k < n; ++k) pages_->give_back(refs[k]);
       return -ENOMEM;
     }
+    payload_->back_with_huge_pages(refs[i].page(), uint32_t(run_pages));
     ret_buffers[i] = {data, bytes, refs[i].bits};
   }
   return 0;
@@ -228,6 +251,19 @@ int Client::abort(const maru_buffer& buffer) {
 }
 
 // -- storing ----------------------------------------------------------------------------------------------------------
+
+bool Client::is_stored(const Digest& d, maru_block* ret_block) {
+  const PageRef there = shm::find_unpinned(region_, d);
+  if (there.is_none()) return false;
+  const format::BlockLine& line = region_.block(there.page());
+  const uint64_t now = now_ms(), expires_ms = line.expires_ms.load_acquire();  // before the word: [pairs page.word]
+  if (expires_ms != 0 && now >= expires_ms) return false;
+  if (!PageWord{line.word.load_acquire()}.is_findable(there.generation())) return false;  // [pairs page.word]
+  count(format::kCounterDuplicates);
+  touch(there.page(), now);
+  if (ret_block) *ret_block = there.bits;
+  return true;
+}
 
 int Client::parent_of(const maru_store_options& options, maru_block* ret_parent) {
   *ret_parent = options.parent;
@@ -249,6 +285,8 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
   if (!region_.is_page(own) || buffer.bytes == 0 ||
       buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
     return -EINVAL;
+  // A word that names no page would be taken for "no parent"; a type that does not fit, for another one.
+  if ((parent != 0 && PageRef::from_bits(parent).is_none()) || options.content_type > 0xFF) return -EINVAL;
   const uint64_t now = now_ms();
   shm::NewBlock block;
   block.digest = d;
@@ -257,24 +295,34 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
   block.tenant = key.tenant;
   block.length = buffer.bytes;
   block.parent = PageRef::from_bits(parent);
-  block.expires_ms = options.ttl_ms ? now + options.ttl_ms : 0;
+  // A child of a block whose time is over would be over before it is stored. (If this is another life's time, the parent is
+  // gone as well.)
+  if (region_.is_page(block.parent)) {
+    const uint64_t parent_expires_ms = region_.block(block.parent.page()).expires_ms.load_acquire();
+    if (parent_expires_ms != 0 && now >= parent_expires_ms) return -ENOLINK;
+  }
+  // A time beyond the end of the clock is for ever.
+  block.expires_ms = options.ttl_ms == 0 || options.ttl_ms > ~uint64_t{0} - now ? 0 : now + options.ttl_ms;
   block.priority = options.priority;
   block.content_type = uint8_t(options.content_type);
   block.now_ms = now;
-  if (region_.has_checksums())
-    block.checksum = shm::payload_checksum({payload_->map(own.page(), false), size_t(buffer.bytes)});
+  if (region_.has_checksums()) {
+    const std::byte* data = payload_->map(own.page(), false);
+    if (data == nullptr) return -ENOMEM;
+    block.checksum = shm::payload_checksum({data, size_t(buffer.bytes)});
+  }
 
   for (int tries = 0;; ++tries) {
     const shm::PublishResult result = shm::publish(lane_, own, block);
     switch (result.status) {
       case shm::PublishStatus::kStored:
-        lane_.count(format::kCounterStores);
-        lane_.count(format::kCounterStoredBytes, buffer.bytes);
+        count(format::kCounterStores);
+        count(format::kCounterStoredBytes, buffer.bytes);
         touch(own.page(), now);
         if (ret_block) *ret_block = own.bits;
         return 0;
       case shm::PublishStatus::kDuplicate:
-        lane_.count(format::kCounterDuplicates);
+        count(format::kCounterDuplicates);
         pages_->give_back(own);
         touch(result.block.page(), now);
         if (ret_block) *ret_block = result.block.bits;
@@ -287,8 +335,8 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
       }
       case shm::PublishStatus::kNoParent: return -ENOLINK;
       case shm::PublishStatus::kKeySpaceFull:
-      case shm::PublishStatus::kRegistryFull: lane_.count(format::kCounterRegistryFull); return -EXFULL;
-      case shm::PublishStatus::kPinsFull: lane_.count(format::kCounterPinFull); return -ENOBUFS;
+      case shm::PublishStatus::kRegistryFull: count(format::kCounterRegistryFull); return -EXFULL;
+      case shm::PublishStatus::kPinsFull: count(format::kCounterPinFull); return -ENOBUFS;
       case shm::PublishStatus::kNotReserved: return -EINVAL;
     }
   }
@@ -323,14 +371,14 @@ void Client::touch(uint32_t page, uint64_t unix_ms) {
 
 bool Client::exists(const Digest& d) {
   const bool found = shm::registry_exists(region_, d);
-  lane_.count(found ? format::kCounterExistsHits : format::kCounterExistsMisses);
+  count(found ? format::kCounterExistsHits : format::kCounterExistsMisses);
   return found;
 }
 
 size_t Client::exists_batch(std::span<const Digest> all, uint8_t* ret_present) {
   const size_t found = shm::registry_exists_batch(region_, all.data(), all.size(), ret_present);
-  lane_.count(format::kCounterExistsHits, found);
-  lane_.count(format::kCounterExistsMisses, all.size() - found);
+  count(format::kCounterExistsHits, found);
+  count(format::kCounterExistsMisses, all.size() - found);
   return found;
 }
 
@@ -359,21 +407,29 @@ int Client::verify(const maru_view& view, PageRef ref) {
   if (expected == 0 ||
       shm::payload_checksum({static_cast<const std::byte*>(view.data), size_t(view.bytes)}) == expected)
     return 0;
-  lane_.count(format::kCounterChecksumErrors);
+  count(format::kCounterChecksumErrors);
   if (shm::retire_ref(lane_, ref) == shm::RetireStatus::kRetired) finish(ref);
   return -EIO;
 }
 
 int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
   const uint64_t now = now_ms();
+  const format::Bucket& home = region_.bucket(shm::home_bucket(region_, d));
+  __builtin_prefetch(&home.locations);
+  // What does not need the block line is done while it is on its way. The touch may be for a block of another key, whose
+  // tag happens to be the same: then it lives a little longer.
+  if (const PageRef likely = shm::registry_find_plain(region_, home, d); !likely.is_none()) {
+    __builtin_prefetch(&region_.block(likely.page()));
+    touch(likely.page(), now);
+  }
   const shm::Found found = shm::find_and_pin(lane_, d, now);
   if (found.status != FindStatus::kFound) {
-    lane_.count(found.status == FindStatus::kPinsFull ? format::kCounterPinFull : format::kCounterRetrieveMisses);
+    count(found.status == FindStatus::kPinsFull ? format::kCounterPinFull : format::kCounterRetrieveMisses);
     return found.status == FindStatus::kPinsFull ? -ENOBUFS : -ENOENT;
   }
   const int status = view_of(found.ref, found.slot, payload, ret_view);
   if (status != 0) return status;
-  lane_.count(format::kCounterRetrieveHits);
+  count(format::kCounterRetrieveHits);
   touch(found.ref.page(), now);
   return 0;
 }
@@ -401,15 +457,18 @@ int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
     int status = one.status == FindStatus::kPinsFull ? -ENOBUFS : view_of(one.ref, one.slot, true, &ret_views[i]);
     if (status == -EIO) continue;  // counted, and deleted: absent
     if (status != 0) {
-      if (status == -ENOBUFS) lane_.count(format::kCounterPinFull);
-      for (size_t k = 0; k < i; ++k) release(ret_views[k]);
+      if (status == -ENOBUFS) count(format::kCounterPinFull);
+      for (size_t k = 0; k < i; ++k) {
+        release(ret_views[k]);
+        ret_views[k] = {nullptr, 0, 0, kNoPin};  // released by the caller as well, it would end another view's pin
+      }
       return status;
     }
     touch(one.ref.page(), now);
     ++found;
   }
-  lane_.count(format::kCounterRetrieveHits, found);
-  lane_.count(format::kCounterRetrieveMisses, all.size() - found);
+  count(format::kCounterRetrieveHits, found);
+  count(format::kCounterRetrieveMisses, all.size() - found);
   return int(found);
 }
 
@@ -417,7 +476,7 @@ int Client::pin_block(PageRef ref, maru_view* ret_view) {
   if (!region_.is_page(ref)) return -EINVAL;
   const shm::Pin pin = pins_.pin(ref);
   if (pin.status == shm::PinStatus::kFull) {
-    lane_.count(format::kCounterPinFull);
+    count(format::kCounterPinFull);
     return -ENOBUFS;
   }
   if (pin.status != shm::PinStatus::kPinned) return -ENOENT;
@@ -436,7 +495,7 @@ int Client::match_prefix(std::span<const Digest> all, maru_match* ret_match) {
   const std::span<shm::HeldBlock> held = scratch<shm::HeldBlock>(all.size());
   const shm::PrefixResult result = shm::match_prefix(lane_, all, now, held.data());
   if (result.pins_full) {
-    lane_.count(format::kCounterPinFull);
+    count(format::kCounterPinFull);
     return -ENOBUFS;
   }
   maru_match match{result.blocks, result.deepest.bits, kNoPin, nullptr};
@@ -458,9 +517,9 @@ int Client::match_prefix(std::span<const Digest> all, maru_match* ret_match) {
   }
   // A touch of a block stands for its ancestors: they cannot go before it, and inherit its time when it goes.
   for (size_t i = 0; i < result.held; ++i) touch(held[i].ref.page(), now);
-  lane_.count(format::kCounterMatchKeys, all.size());
-  lane_.count(format::kCounterMatchBlocks, result.blocks);
-  if (result.walked) lane_.count(format::kCounterSearchFallbacks);
+  count(format::kCounterMatchKeys, all.size());
+  count(format::kCounterMatchBlocks, result.blocks);
+  if (result.walked) count(format::kCounterSearchFallbacks);
   *ret_match = match;
   return 0;
 }
@@ -526,7 +585,7 @@ int Client::remove(const Digest& d) {
     case shm::RetireStatus::kHasChildren: return -ENOTEMPTY;
     case shm::RetireStatus::kRetired: break;
   }
-  lane_.count(format::kCounterDeletes);
+  count(format::kCounterDeletes);
   finish(ref);
   return 0;
 }
@@ -544,7 +603,7 @@ int Client::remove_tree(const Digest& d, uint64_t* ret_deleted) {
 // -- statistics -------------------------------------------------------------------------------------------------------
 
 void Client::statistics(maru_statistics* ret_statistics) const {
-  const auto counter = [&](format::LaneCounter which) { return lane_.header().counters[which].load_relaxed(); };
+  const auto counter = [&](format::LaneCounter which) { return lane_.header().counter(which); };
   maru_statistics& s = *ret_statistics;
   s.exists_hits = counter(format::kCounterExistsHits);
   s.exists_keys = s.exists_hits + counter(format::kCounterExistsMisses);

@@ -36,6 +36,7 @@ struct Options {
 class ForkGuard {
  public:
   static Result<ForkGuard> create();
+  bool exists() const { return page_.is_mapped(); }
   bool is_child() const { return reinterpret_cast<const AtomicU64*>(page_.data())->load_relaxed() == 0; }  // own process
 
  private:
@@ -70,6 +71,8 @@ class Client {
   int abort(const maru_buffer& buffer);
   int store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
             maru_block* ret_block);
+  // Whether a block is under this key already; then as a store that loses to it.
+  bool is_stored(const shm::Digest& digest, maru_block* ret_block);
   // The parent that the options name. 0, or -ENOLINK, -EINVAL.
   int parent_of(const maru_store_options& options, maru_block* ret_parent);
 
@@ -92,8 +95,10 @@ class Client {
   Result<void> open(const Options& options);
   bool other_digest(const maru_key& key, shm::Digest& ret_digest) const;
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
+  int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented);
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);
+  void count(format::LaneCounter which, uint64_t by = 1);
   void finish(shm::PageRef ref);
   int verify(const maru_view& view, shm::PageRef ref);
   int view_of(shm::PageRef ref, uint32_t slot, bool payload, maru_view* ret_view);
@@ -110,6 +115,8 @@ class Client {
   shm::LaneView lane_view_;
   std::unique_ptr<Payload> payload_;
   std::unique_ptr<PageSource> pages_;
+
+  AtomicU32 counting_thread_{0};   // the one that counts with plain stores
 
   // When a page was last touched, by a hash of the page: a block touched twice in a tick leaves one entry in the ring.
   static constexpr uint32_t kRecentTouches = 4096;

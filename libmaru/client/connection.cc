@@ -4,23 +4,29 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <new>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <system_error>
 
 namespace maru::client {
 namespace {
 constexpr int kRetryMsMin = 1;
 constexpr int kRetryMsMax = 500;
 
-// Reads until the reply to this very request; what an earlier, timed-out one left behind is passed over.
-Result<Reply> receive_reply(int socket, uint32_t request_id, uint32_t timeout_ms) {
+// Reads until the reply to this very request; what an earlier, timed-out one left behind goes to `late_reply`.
+Result<Reply> receive_reply(int socket, uint32_t request_id, uint32_t timeout_ms,
+                            const Connection::LateReply& late_reply) {
   for (;;) {  // ends: each packet takes from a bounded backlog, and waiting is bounded by timeout_ms
     auto packet = wire::receive_packet(socket, timeout_ms);
     if (!packet) return tl::unexpected(packet.error());
     const auto header = wire::decode_reply(packet->bytes);
     if (!header) return tl::unexpected(header.error());
-    if (header->request_id != request_id) continue;
     const auto payload = wire::payload_of(packet->bytes);
+    if (header->request_id != request_id) {
+      if (header->status == 0 && late_reply) late_reply(wire::Type(header->type), payload);
+      continue;
+    }
     if (header->status < 0)
       return failure(-header->status, std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
     return Reply{{payload.begin(), payload.end()}, std::move(packet->fd)};
@@ -33,12 +39,12 @@ Result<Reply> Connection::exchange(wire::Type type, std::span<const std::byte> p
   const auto packet = wire::encode(type, id, 0, payload);
   if (auto sent = wire::send_packet(socket_.get(), packet, fd, target_.timeout_ms); !sent)
     return tl::unexpected(sent.error());
-  return receive_reply(socket_.get(), id, target_.timeout_ms);
+  return receive_reply(socket_.get(), id, target_.timeout_ms, late_reply_);
 }
 
 Result<Reply> Connection::attach() {
   const std::lock_guard lock(mutex_);
-  auto socket = wire::connect_to(target_.socket_path);
+  auto socket = wire::connect_to(target_.socket_path, target_.timeout_ms);
   if (!socket) return tl::unexpected(socket.error());
   socket_ = std::move(*socket);
   wire::AttachRequest request{};
@@ -59,14 +65,20 @@ bool Connection::is_lost() const {
   return ::poll(&poll, 1, 0) > 0 && (poll.revents & (POLLHUP | POLLERR)) != 0;
 }
 
+// The watcher must not go on waiting for a number that may soon be another descriptor's.
+void Connection::drop_socket() {
+  socket_.reset();
+  if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
+}
+
 Result<void> Connection::reattach_locked() {
   if (stale_) return failure(ESTALE, "attach again: marud no longer has this lane");
   if (!is_lost()) return {};
-  socket_.reset();  // so that a failure is seen as one, and not as a connection that has just ended
-  auto socket = wire::connect_to(target_.socket_path);
+  drop_socket();  // so that a failure is seen as one, and not as a connection that has just ended
+  auto socket = wire::connect_to(target_.socket_path, target_.timeout_ms);
+  if (!socket && socket.error().code == ENOENT) return failure(ECONNREFUSED, socket.error().doing);
   if (!socket) return tl::unexpected(socket.error());
   socket_ = std::move(*socket);
-  if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
   wire::AttachRequest request{};
   std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
   request.flags = wire::kAttachHandsBack;
@@ -75,7 +87,7 @@ Result<void> Connection::reattach_locked() {
   std::memcpy(request.uuid, attached_.uuid, sizeof(request.uuid));
   auto reply = exchange(wire::Type::kAttach, wire::bytes_of(request), device_fd_);
   if (!reply) {
-    if (reply.error().code != ESTALE) socket_.reset();  // the next attempt starts afresh
+    if (reply.error().code != ESTALE) drop_socket();  // the next attempt starts afresh
     stale_ = reply.error().code == ESTALE;
     return tl::unexpected(reply.error());
   }
@@ -84,7 +96,7 @@ Result<void> Connection::reattach_locked() {
   if (std::memcmp(again->uuid, attached_.uuid, sizeof(again->uuid)) != 0 || !again->lane_kept ||
       again->lane != attached_.lane || again->lane_generation != attached_.lane_generation) {
     stale_ = true;  // another pool, or this lane was taken for dead: nothing here may be used for writing any more
-    socket_.reset();
+    drop_socket();
     return failure(ESTALE, "attach again: marud has another pool of this name, or gave this lane up");
   }
   attached_.epoch = again->epoch;
@@ -99,13 +111,17 @@ Result<void> Connection::reattach() {
 Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> payload) {
   const std::lock_guard lock(mutex_);
   for (int attempt = 0;; ++attempt) {
-    if (auto connected = reattach_locked(); !connected) return tl::unexpected(connected.error());
+    if (auto connected = reattach_locked(); !connected) {
+      const int code = connected.error().code;
+      return failure(code == ESTALE || code == ETIMEDOUT ? code : ENOTCONN, connected.error().doing);
+    }
     auto reply = exchange(type, payload, -1);
     if (reply) return reply;
     const int code = reply.error().code;
     const bool lost = code == EPIPE || code == ECONNRESET || code == ENOTCONN;
-    if (lost) socket_.reset();
-    if (!lost || attempt > 0) return reply;
+    if (!lost) return reply;
+    drop_socket();
+    if (attempt > 0) return failure(ENOTCONN, reply.error().doing);
   }
 }
 
@@ -115,16 +131,22 @@ void Connection::say_goodbye() {
   socket_.reset();
 }
 
-void Connection::start_watching() {
+Result<void> Connection::start_watching() {
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   changed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop_.is_open() || !changed_.is_open()) return;
+  if (!stop_.is_open() || !changed_.is_open()) return failure(errno, "make an event for the session thread");
   // Signals are the program's; this thread takes none.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  watcher_ = std::thread([this] { watch(); });
+  Result<void> started;
+  try {
+    watcher_ = std::thread([this] { watch(); });
+  } catch (const std::system_error& error) {
+    started = failure(error.code().value(), "start the session thread");
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
 }
 
 void Connection::stop_watching() {
@@ -134,7 +156,8 @@ void Connection::stop_watching() {
 }
 
 void Connection::abandon() {
-  if (watcher_.joinable()) watcher_.detach();
+  // Neither joined nor detached: the handle may by now be that of a thread which the child has started itself.
+  new (&watcher_) std::thread;
   socket_.reset();
 }
 
@@ -145,16 +168,14 @@ void Connection::watch() {
     bool lost;
     {
       const std::lock_guard lock(mutex_);
+      eventfd_t value;
+      (void)::eventfd_read(changed_.get(), &value);  // what changed until now is seen here
       lost = !socket_.is_open();
       if (stale_) lost = false;
       else polls[2].fd = socket_.get();  // only for its end: poll reports that unasked
     }
     ::poll(polls, 3, lost ? std::max(retry_ms, kRetryMsMin) : -1);
     if (polls[0].revents) return;
-    if (polls[1].revents) {
-      eventfd_t value;
-      (void)::eventfd_read(changed_.get(), &value);
-    }
     if (!lost && !polls[2].revents) continue;
     const auto connected = reattach();
     retry_ms = connected ? 0 : std::clamp(retry_ms * 2, kRetryMsMin, kRetryMsMax);

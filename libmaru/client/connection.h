@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -42,16 +43,23 @@ class Connection {
   // caller's and outlives this.
   void remember(const wire::AttachReply& reply, int device_fd);
 
-  // Sends a request and waits for its reply. A lost connection is made again once, with the same lane.
+  // Sends a request and waits for its reply. A lost connection is made again once, with the same lane. Errors: ENOTCONN no
+  // marud there; ETIMEDOUT; ESTALE as from reattach(); what marud refuses with.
   Result<Reply> request(wire::Type type, std::span<const std::byte> payload);
-  // Connects again if the connection is lost. ESTALE: marud has another pool of this name, or gave the lane up.
+  // Connects again if the connection is lost. ECONNREFUSED: no marud there. ESTALE: marud has another pool of this name, or
+  // gave the lane up.
   Result<void> reattach();
   // Tells marud that this is the end, if it is there; never connects for that.
   void say_goodbye();
 
+  // Called with a successful reply that comes after its request was given up on: marud has done what it says. Runs inside a
+  // later request, which it must not make itself. To be set before there can be any.
+  using LateReply = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
+  void on_late_reply(LateReply late_reply) { late_reply_ = std::move(late_reply); }
+
   // A thread that waits for the end of the connection and makes it again; so marud gets a pool back that only its clients
   // still hold.
-  void start_watching();
+  Result<void> start_watching();
   void stop_watching();
   // In a child of fork(): closes its copy of the socket and forgets the thread, which only the parent has.
   void abandon();
@@ -60,6 +68,7 @@ class Connection {
   Result<Reply> exchange(wire::Type type, std::span<const std::byte> payload, int fd);
   Result<void> reattach_locked();
   bool is_lost() const;
+  void drop_socket();
   void watch();
 
   Target target_;
@@ -70,6 +79,7 @@ class Connection {
   bool stale_ = false;
   wire::AttachReply attached_{};
   int device_fd_ = -1;
+  LateReply late_reply_;
 
   std::thread watcher_;
   FileDescriptor stop_;        // eventfd

@@ -1,5 +1,6 @@
 #include "libmaru/client/page_source.h"
 
+#include "libmaru/client/thread_number.h"
 #include "libmaru/shm/pin.h"
 
 #include <algorithm>
@@ -14,12 +15,6 @@ using shm::PageWord;
 
 // Each round either gets pages or ends with marud's refusal; this bounds a marud that grants and never delivers.
 constexpr int kRentRounds = 64;
-
-uint32_t thread_number() {
-  static std::atomic<uint32_t> next{0};
-  thread_local const uint32_t mine = next.fetch_add(1, std::memory_order_relaxed);  // any order will do
-  return mine;
-}
 
 }  // namespace
 
@@ -117,9 +112,10 @@ size_t PageSource::take_owned(size_t runs, uint32_t run_pages, PageRef* ret_head
   while (taken < runs) {
     uint32_t first = 0;
     if (!index_.take(run_pages, fit_, &first)) {
-      const uint64_t before = frees_seen_;
+      // Ends: each look either finds pages that the index did not know, or was one at every region without finding any.
+      const uint64_t known = index_.pages();
       rescan();
-      if (before == frees_seen_) return taken;
+      if (index_.pages() == known) return taken;
       continue;
     }
     uint32_t blocker = 0;
@@ -182,6 +178,12 @@ void PageSource::accept(const Rented& rented, std::vector<PageRef>* reserved) {
   }
 }
 
+void PageSource::accept_late(const Rented& rented) {
+  std::vector<PageRef> reserved;
+  accept(rented, &reserved);
+  for (const PageRef head : reserved) give_back(head);
+}
+
 int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
   // What can never be had must not evict everybody's blocks on the way to being refused.
   if (runs > region_.pages() / run_pages) return -ENOSPC;
@@ -196,7 +198,12 @@ int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
     if (taken < runs && run_pages == 1) taken += steal_cached(runs - taken, ret_heads + taken);
     if (taken == runs) return 0;
     Rented rented;
-    if (const int status = rent_(runs - taken, run_pages, &rented); status != 0) return undo(status);
+    if (const int status = rent_(runs - taken, run_pages, &rented); status != 0) {
+      // A late reply to an earlier request may have come with this refusal.
+      taken += take_owned(runs - taken, run_pages, ret_heads + taken);
+      if (taken < runs && run_pages == 1) taken += steal_cached(runs - taken, ret_heads + taken);
+      return taken == runs ? 0 : undo(status);
+    }
     std::vector<PageRef> reserved;
     accept(rented, &reserved);
     for (const PageRef head : reserved) {

@@ -40,6 +40,8 @@ class PageSource {
   // A run that this client has just freed by deleting its block: taken again if it lies in a region of this client, left to
   // the owner of the region otherwise.
   void was_freed(uint32_t first, uint32_t pages);
+  // What marud granted to a request that had been given up on.
+  void accept_late(const Rented& rented);
   // Everything that caches hold becomes FREE: before detaching.
   void empty_caches();
 

@@ -5,6 +5,9 @@
 namespace maru::client {
 namespace {
 constexpr uint64_t kHugePage = 2ull << 20;
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1; not yet in the C library's header
+#endif
 }
 
 Result<std::unique_ptr<Payload>> Payload::reserve(int fd, const shm::ControlRegion& region, uint64_t alignment) {
@@ -26,6 +29,11 @@ Result<std::unique_ptr<Payload>> Payload::reserve(int fd, const shm::ControlRegi
   payload->page_bytes_ = region.page_bytes();
   payload->fd_ = fd;
   payload->states_ = std::make_unique<AtomicU32[]>(region.regions());
+  // Memory that has its own page size needs none of this.
+  if (region.page_bytes() % kHugePage == 0 && region.page_offset(0) % kHugePage == 0 && alignment < kHugePage) {
+    payload->backed_ = std::make_unique<AtomicU64[]>((region.pages() + 63) / 64);
+    payload->collapses_ = true;
+  }
   return payload;
 }
 
@@ -47,6 +55,18 @@ bool Payload::map_region(uint32_t index, bool writable) {
   }
   states_[index].store_release(wanted);  // [pairs payload.state]
   return true;
+}
+
+void Payload::collapse(uint32_t page) {
+  AtomicU64& bits = backed_[page / 64];
+  uint64_t before = bits.load_relaxed();  // the CAS decides
+  while (!bits.cas_relaxed(before, before | 1ull << page % 64)) {
+  }
+  std::byte* address = base_ + page * page_bytes_;
+  const uint64_t os_page = 4096;
+  for (uint64_t at = 0; at < page_bytes_; at += kHugePage)
+    if (::madvise(address + at, os_page, MADV_POPULATE_WRITE) != 0) return collapses_.store(false);  // a hole stays one
+  if (::madvise(address, page_bytes_, MADV_COLLAPSE) != 0 && errno != EAGAIN && errno != ENOMEM) collapses_.store(false);
 }
 
 }  // namespace maru::client

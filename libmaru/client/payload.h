@@ -7,6 +7,7 @@
 #include "libmaru/base/mapping.h"
 #include "libmaru/shm/control_region.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,9 @@ class Payload {
   // `fd` stays the caller's and must outlive this. `alignment`: mappings start and end on a multiple of it.
   static Result<std::unique_ptr<Payload>> reserve(int fd, const shm::ControlRegion& region, uint64_t alignment);
 
+  // In a child of fork(), where these addresses are somebody else's by now.
+  void abandon() { reserved_.forget(); }
+
   // The address of a page whose region is mapped for reading (or writing), or nullptr if the kernel refused.
   std::byte* map(uint32_t page, bool writable) {
     const uint32_t state = states_[region_->region_of(page)].load_acquire();  // [pairs payload.state]
@@ -25,10 +29,20 @@ class Payload {
     return base_ + page * page_bytes_;
   }
 
+  // Before a run of pages is filled for the first time by this process: has the kernel put huge pages behind it, where
+  // pages are large enough for that. One call instead of 512 page faults for each 2 MiB, and copies run faster ever after.
+  // A wish: where the kernel refuses once it is not asked again.
+  void back_with_huge_pages(uint32_t page, uint32_t run_pages) {
+    if (!collapses_.load(std::memory_order_relaxed)) return;  // a hint
+    for (uint32_t i = 0; i < run_pages; ++i)
+      if ((backed_[(page + i) / 64].load_relaxed() >> (page + i) % 64 & 1) == 0) collapse(page + i);  // a hint
+  }
+
  private:
   enum State : uint32_t { kUnmapped, kReadable, kWritable };
   Payload() = default;
   bool map_region(uint32_t region, bool writable);
+  void collapse(uint32_t page);
 
   const shm::ControlRegion* region_ = nullptr;
   uint64_t page_bytes_ = 0;
@@ -36,6 +50,8 @@ class Payload {
   Mapping reserved_;
   std::byte* base_ = nullptr;      // of page 0
   std::unique_ptr<AtomicU32[]> states_;
+  std::atomic<bool> collapses_{false};
+  std::unique_ptr<AtomicU64[]> backed_;   // a bit for each page that was collapsed
   std::mutex mapping_;
 };
 

@@ -22,7 +22,6 @@ struct LaneContext {
   AtomicU64 intents_in_use{0};   // private: which of the lane's parent intents a thread is using
 
   format::LaneHeader& header() const { return *region->lane(id.lane).header; }
-  void count(format::LaneCounter counter, uint64_t by = 1) const { header().counters[counter].fetch_add_relaxed(by); }
 };
 
 // Lane 0 of the running marud, to which work is handed.

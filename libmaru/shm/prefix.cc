@@ -152,34 +152,37 @@ bool resolve_one(const ControlRegion& region, const Digest& digest, PageRef* ret
 size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digests, PageRef* ret_refs,
                      uint64_t* ret_lengths) {
   // A pipeline of three stages, each kStage keys behind the one before: fetch the bucket, read the location and fetch the
-  // block line, compare.
+  // block line, compare. What is not plain is put off.
   constexpr size_t kStage = 16;
-  const format::Bucket* homes[kStage];
-  PageRef found[2 * kStage];
+  const format::Bucket* homes[2 * kStage];
+  PageRef found[kStage];
   const size_t n = digests.size();
   size_t count = 0;
+  LaterKeys later;
+  const auto resolve_later = [&](size_t i) { count += resolve_one(region, digests[i], &ret_refs[i], &ret_lengths[i]); };
   for (size_t i = 0; i < n + 2 * kStage; ++i) {
     if (i >= 2 * kStage) {
       const size_t k = i - 2 * kStage;
-      ret_refs[k] = found[k % (2 * kStage)];
-      if ((!ret_refs[k].is_none() && is_block_of(region, ret_refs[k], digests[k], &ret_lengths[k])) ||
-          resolve_one(region, digests[k], &ret_refs[k], &ret_lengths[k]))
+      ret_refs[k] = found[k % kStage];
+      if (!ret_refs[k].is_none() && is_block_of(region, ret_refs[k], digests[k], &ret_lengths[k])) {
         ++count;
-      else
+      } else {
         ret_refs[k] = PageRef::none();
+        if (later.add(k, *homes[k % (2 * kStage)])) later.finish(region, resolve_later);
+      }
     }
     if (i >= kStage && i - kStage < n) {
       const size_t k = i - kStage;
-      const PageRef ref = registry_find_plain(region, *homes[k % kStage], digests[k]);
-      found[k % (2 * kStage)] = ref;
-      if (!ref.is_none()) __builtin_prefetch(&region.block(ref.page()));
+      found[k % kStage] = registry_find_plain(region, *homes[k % (2 * kStage)], digests[k]);
+      if (!found[k % kStage].is_none()) __builtin_prefetch(&region.block(found[k % kStage].page()));
     }
     if (i < n) {
-      homes[i % kStage] = &region.bucket(home_bucket(region, digests[i]));
-      __builtin_prefetch(&homes[i % kStage]->tags);
-      __builtin_prefetch(&homes[i % kStage]->locations);
+      homes[i % (2 * kStage)] = &region.bucket(home_bucket(region, digests[i]));
+      __builtin_prefetch(&homes[i % (2 * kStage)]->tags);
+      __builtin_prefetch(&homes[i % (2 * kStage)]->locations);
     }
   }
+  later.finish(region, resolve_later);
   return count;
 }
 

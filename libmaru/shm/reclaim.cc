@@ -38,6 +38,7 @@ void clear_lane(const ControlRegion& region, uint32_t lane) {
   const LaneView view = region.lane(lane);
   for (AtomicU64& touch : view.touches) touch.store_relaxed(0);  // the next client gets the lane with a message
   for (AtomicU64& intent : view.header->parent_intent) intent.store_relaxed(0);
+  for (AtomicU64& counter : view.header->own_counters) counter.store_relaxed(0);
   for (AtomicU64& counter : view.header->counters) counter.store_relaxed(0);
   view.header->touch_count.store_relaxed(0);
   view.header->frees.store_relaxed(0);

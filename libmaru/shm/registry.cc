@@ -47,16 +47,19 @@ uint64_t owner_word(uint64_t home, LaneId lane) { return (home + 1) << 28 | lane
 
 uint32_t match_tags(const BucketTags& line, uint64_t tag) {
 #if defined(MARU_VECTOR_TAGS)
-  // One line, four 16-byte compares; the first half of the first is the header and is shifted out. The loads are not
-  // atomic as a whole, but each 64-bit half is on x86, and the header is read again by the caller.
+  // Four 16-byte compares of 32-bit halves; both halves of a word must be equal; then eight results are packed into eight
+  // bits, of which the first is the header's. The loads are not atomic as a whole, but each 64-bit word is on x86, and the
+  // header is read again by the caller.
   const __m128i wanted = _mm_set1_epi64x(int64_t(tag));
   const auto* words = reinterpret_cast<const __m128i*>(&line);
-  uint32_t bits = 0;
-  for (uint32_t i = 0; i < 4; ++i) {
-    const __m128i equal = _mm_cmpeq_epi32(_mm_load_si128(words + i), wanted);
-    const __m128i both = _mm_and_si128(equal, _mm_shuffle_epi32(equal, 0xB1));
-    bits |= uint32_t(_mm_movemask_pd(_mm_castsi128_pd(both))) << (2 * i);
-  }
+  const __m128 a = _mm_castsi128_ps(_mm_cmpeq_epi32(_mm_load_si128(words), wanted));
+  const __m128 b = _mm_castsi128_ps(_mm_cmpeq_epi32(_mm_load_si128(words + 1), wanted));
+  const __m128 c = _mm_castsi128_ps(_mm_cmpeq_epi32(_mm_load_si128(words + 2), wanted));
+  const __m128 d = _mm_castsi128_ps(_mm_cmpeq_epi32(_mm_load_si128(words + 3), wanted));
+  const __m128 first = _mm_and_ps(_mm_shuffle_ps(a, b, 0x88), _mm_shuffle_ps(a, b, 0xDD));
+  const __m128 second = _mm_and_ps(_mm_shuffle_ps(c, d, 0x88), _mm_shuffle_ps(c, d, 0xDD));
+  const __m128i packed = _mm_packs_epi32(_mm_castps_si128(first), _mm_castps_si128(second));
+  const auto bits = uint32_t(_mm_movemask_epi8(_mm_packs_epi16(packed, packed))) & 0xFF;
   __asm__ volatile("" ::: "memory");
   return bits >> 1;
 #else
@@ -97,7 +100,7 @@ struct BucketPair {
   // Bit i: slot i is valid under `h` and has the tag. The tags are only as good as a second, equal read of the header.
   uint32_t matches(HomeHeader h, uint64_t wanted, Bucket* over) const {
     uint32_t bits = match_tags(home.tags, wanted) & h.valid_home();
-    if (h.has_overflow() && over) bits |= (match_tags(over->tags, wanted) & h.valid_overflow()) << kSlots;
+    if (over && h.valid_overflow() != 0) bits |= (match_tags(over->tags, wanted) & h.valid_overflow()) << kSlots;
     return bits;
   }
 };
@@ -134,8 +137,11 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
   bool found = false;
   // A bucket that changes faster than it can be read leaves the last answer, which was true of some of its slots.
   for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
-    Bucket* over = h.has_overflow() ? pair.overflow(pair.link()) : nullptr;
-    found = pair.matches(h, digest.lo, over) != 0;
+    found = (match_tags(pair.home.tags, digest.lo) & h.valid_home()) != 0;
+    if (!found && h.valid_overflow() != 0) {
+      const Bucket* over = pair.overflow(pair.link());
+      found = over && (match_tags(over->tags, digest.lo) & h.valid_overflow()) != 0;
+    }
     const HomeHeader after = pair.header();
     if (after.bits == h.bits || MARU_MUTANT(kMutantExistsOneHeader)) break;
     h = after;
@@ -143,16 +149,7 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
   return found;
 }
 
-namespace {
-
-// How tags are compared, chosen once for a batch by what the processor can do.
-struct PlainTags {
-  static uint32_t match(const BucketTags& line, uint64_t tag) { return match_tags(line, tag); }
-};
-
-template <typename Tags>
-__attribute__((always_inline)) inline size_t exists_each(const ControlRegion& region, const Digest* digests,
-                                                         size_t count, uint8_t* ret_present) {
+size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
   // Far enough ahead that a line has arrived when its turn comes, near enough that it is still in the first-level cache.
   constexpr size_t kAhead = 32;
   const Bucket* homes[kAhead];
@@ -161,51 +158,32 @@ __attribute__((always_inline)) inline size_t exists_each(const ControlRegion& re
     __builtin_prefetch(&homes[i % kAhead]->tags);
   };
   for (size_t i = 0; i < count && i < kAhead; ++i) fetch(i);
+  LaterKeys later;
   size_t present = 0;
+  const auto ask_again = [&](size_t i) {
+    ret_present[i] = registry_exists(region, digests[i]);
+    present += ret_present[i];
+  };
   for (size_t i = 0; i < count; ++i) {
-    const BucketTags& tags = homes[i % kAhead]->tags;
-    const HomeHeader h{tags.header.load_acquire()};  // [pairs bucket.header]
-    bool found = (Tags::match(tags, digests[i].lo) & h.valid_home()) != 0;
-    if ((h.valid_overflow() != 0 && !found) || tags.header.load_acquire() != h.bits)  // [pairs bucket.header]
-      found = registry_exists(region, digests[i]);
+    const Bucket* home = homes[i % kAhead];
+    const HomeHeader h{home->tags.header.load_acquire()};  // [pairs bucket.header]
+    const bool found = (match_tags(home->tags, digests[i].lo) & h.valid_home()) != 0;
     ret_present[i] = found;
     present += found;
+    if ((h.valid_overflow() != 0 && !found) || home->tags.header.load_acquire() != h.bits) {  // [pairs bucket.header]
+      present -= found;
+      if (later.add(i, *home)) later.finish(region, ask_again);
+    }
     if (i + kAhead < count) fetch(i + kAhead);
   }
+  later.finish(region, ask_again);
   return present;
-}
-
-#if defined(MARU_VECTOR_TAGS) && defined(__x86_64__)
-// The whole line in one compare.
-struct WideTags {
-  __attribute__((target("avx512f"))) static uint32_t match(const BucketTags& line, uint64_t tag) {
-    const __m512i words = _mm512_load_si512(&line);
-    const uint32_t bits = _mm512_cmpeq_epi64_mask(words, _mm512_set1_epi64(int64_t(tag)));
-    __asm__ volatile("" ::: "memory");
-    return bits >> 1;
-  }
-};
-
-__attribute__((target("avx512f"))) size_t exists_each_wide(const ControlRegion& region, const Digest* digests,
-                                                           size_t count, uint8_t* ret_present) {
-  return exists_each<WideTags>(region, digests, count, ret_present);
-}
-#endif
-
-}  // namespace
-
-size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
-#if defined(MARU_VECTOR_TAGS) && defined(__x86_64__)
-  static const bool has_wide = __builtin_cpu_supports("avx512f") != 0;
-  if (has_wide) return exists_each_wide(region, digests, count, ret_present);
-#endif
-  return exists_each<PlainTags>(region, digests, count, ret_present);
 }
 
 PageRef registry_find_plain(const ControlRegion& region, const Bucket& home, const Digest& digest) {
   const HomeHeader h{home.tags.header.load_acquire()};  // [pairs bucket.header]
   const uint32_t bits = match_tags(home.tags, digest.lo) & h.valid_home();
-  if (h.has_overflow() || bits == 0 || (bits & (bits - 1)) != 0) return PageRef::none();
+  if (bits == 0 || (bits & (bits - 1)) != 0) return PageRef::none();
   const PageRef ref =
       PageRef::from_bits(home.locations.location[__builtin_ctz(bits)].load_acquire());  // [pairs bucket.location]
   if (home.tags.header.load_acquire() != h.bits || !region.is_page(ref)) return PageRef::none();  // [pairs bucket.header]
@@ -225,7 +203,7 @@ Candidates registry_find(const ControlRegion& region, const Digest& digest) {
   HomeHeader h = pair.header();
   Candidates result;
   for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
-    Bucket* over = h.has_overflow() ? pair.overflow(pair.link()) : nullptr;
+    Bucket* over = h.valid_overflow() != 0 ? pair.overflow(pair.link()) : nullptr;
     result.count = 0;
     for (uint32_t bits = pair.matches(h, digest.lo, over); bits; bits &= bits - 1) {
       const uint32_t slot = uint32_t(__builtin_ctz(bits));

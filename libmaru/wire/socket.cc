@@ -2,12 +2,15 @@
 
 #include "maru/format/wire.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 namespace maru::wire {
@@ -27,7 +30,7 @@ Result<void> wait_for(int socket, short events, int64_t deadline_ms, const char*
     const int64_t left_ms = deadline_ms - monotonic_ms();
     if (left_ms <= 0) return failure(ETIMEDOUT, doing);
     pollfd entry = {socket, events, 0};
-    const int ready = ::poll(&entry, 1, int(left_ms));
+    const int ready = ::poll(&entry, 1, int(std::min<int64_t>(left_ms, INT_MAX)));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return failure(errno, doing);
   }
@@ -44,15 +47,17 @@ std::string default_socket_path() {
   return "/run/marud/marud.sock";
 }
 
-Result<FileDescriptor> connect_to(const std::string& path) {
+Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) return failure(ENAMETOOLONG, "connect to " + path);
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) return failure(errno, "create a socket");
+  const timeval timeout = {time_t(timeout_ms / 1000), suseconds_t(timeout_ms % 1000 * 1000)};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
-    return failure(errno, "connect to " + path);
+    return failure(errno == EAGAIN ? ETIMEDOUT : errno, "connect to " + path);
   return socket;
 }
 

@@ -15,7 +15,9 @@ namespace maru::wire {
 // $MARU_SOCKET, else $XDG_RUNTIME_DIR/marud/marud.sock when it exists, else /run/marud/marud.sock.
 std::string default_socket_path();
 
-Result<FileDescriptor> connect_to(const std::string& path);
+// timeout_ms: how long a marud that does not answer, with a full queue, is waited for; 0: for ever. Errors: ETIMEDOUT and
+// those of connect.
+Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms = 0);
 
 // Sends one packet, with a descriptor when `fd` is not negative. Errors: ETIMEDOUT, EPIPE and those of sendmsg.
 Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms);

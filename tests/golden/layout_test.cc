@@ -155,12 +155,13 @@ TEST(Layout, WhatMarudWrites) {
 }
 
 TEST(Layout, Lanes) {
-  EXPECT_EQ(sizeof(LaneHeader), 256u);
+  EXPECT_EQ(sizeof(LaneHeader), 384u);
   EXPECT_PLACE(LaneHeader, touch_count, 0);
   EXPECT_PLACE(LaneHeader, pin_overflow, 8);
   EXPECT_PLACE(LaneHeader, frees, 16);
   EXPECT_PLACE(LaneHeader, parent_intent, 64);
-  EXPECT_PLACE(LaneHeader, counters, 128);
+  EXPECT_PLACE(LaneHeader, own_counters, 128);
+  EXPECT_PLACE(LaneHeader, counters, 256);
 }
 
 // Sizes that follow from the parameters, for a pool of 64 GiB with the defaults.
@@ -177,7 +178,7 @@ TEST(Layout, APoolOf64GiB) {
   EXPECT_EQ(p.lanes, 256u);
   EXPECT_EQ(p.pins_max, 16384u);
   EXPECT_EQ(p.key_extents, 32640u);
-  EXPECT_EQ(layout.lane_bytes, 327936u);
+  EXPECT_EQ(layout.lane_bytes, 328064u);
   EXPECT_EQ(layout.buckets, 9326u);
   EXPECT_EQ(layout.overflow_buckets, 1554u);
   EXPECT_EQ(layout.control_bytes, 245366784u);

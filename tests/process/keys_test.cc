@@ -215,6 +215,8 @@ TEST_F(Keys, BlockWhoseTimeIsOverIsAbsentAndReplaced) {
   EXPECT_TRUE(wait_until([&] { return !reader_.text("short"); }));
   EXPECT_EQ(writer_.store("short", "new"), 0);
   EXPECT_EQ(reader_.text("short"), "new");
+  EXPECT_EQ(writer_.store("for ever", "text", {}, ~uint64_t{0}), 0);
+  EXPECT_EQ(reader_.text("for ever"), "text");
   // A child does not outlive its parent.
   ASSERT_EQ(writer_.store("parent", "p", {}, 1), 0);
   const int stored = writer_.store("child", "c", "parent", 3'600'000);
@@ -222,6 +224,10 @@ TEST_F(Keys, BlockWhoseTimeIsOverIsAbsentAndReplaced) {
   if (stored == 0) {
     EXPECT_TRUE(wait_until([&] { return !reader_.text("child"); }));
   }
+  // And none is stored below one whose time is over.
+  ASSERT_EQ(writer_.store("over", "p", {}, 1), 0);
+  EXPECT_TRUE(wait_until([&] { return !reader_.text("over"); }));
+  EXPECT_EQ(writer_.store("late child", "c", "over"), -ENOLINK);
 }
 
 TEST(Checksums, DamagedPayloadIsAnErrorAndGone) {

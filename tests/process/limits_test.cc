@@ -207,5 +207,76 @@ TEST(Fork, ChildIsRefusedAndDisturbsNothing) {
   EXPECT_EQ(maru_reattach(parent), 0);
 }
 
+// A child that attaches for itself gets addresses and a thread handle that its parent's client had, and keeps them.
+int attach_in_a_child(maru_client* inherited, const maru_attach_options& options) {
+  maru_client* client = nullptr;
+  if (maru_attach(&options, &client) != 0) return 1;
+  maru_detach(inherited);
+  const maru_key key = key_of("child's");
+  int failed = 0;
+  if (maru_store_copy(client, &key, "text", 4, nullptr, nullptr) != 0) failed |= 2;
+  maru_view view;
+  if (maru_retrieve(client, &key, &view) != 0) return failed | 4;
+  if (std::string_view(static_cast<const char*>(view.data), view.bytes) != "text") failed |= 8;
+  if (maru_release(client, &view) != 0) failed |= 16;
+  maru_detach(client);
+  return failed;
+}
+
+TEST(Fork, ChildsOwnClientSurvivesTheEndOfTheInheritedOne) {
+  MarudProcess marud;
+  TestClient parent(marud.socket_path());
+  ASSERT_EQ(parent.store("k", "text"), 0);
+  const std::string pool = "default";
+  const maru_attach_options options = attach_options(marud.socket_path(), pool);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(attach_in_a_child(parent, options));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "bits of attach_in_a_child";
+  EXPECT_EQ(parent.text("child's"), "text");
+}
+
+TEST(Limits, MemoryGrantedTooLateIsNotLost) {
+  MarudProcess marud({small_pool()});
+  TestClient client(marud.socket_path(), "default", 200);
+  ControlMap map(marud.socket_path());
+  const uint64_t pages = client.geometry().pages;
+  for (uint64_t i = 0; i < pages; ++i) ASSERT_EQ(client.store("k" + std::to_string(i), "text"), 0) << i;
+  // marud does what these ask for, but only after they were given up on.
+  maru_buffer buffers[32];
+  marud.suspend();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(maru_alloc_batch(client, 100, 32, buffers), -ETIMEDOUT);
+  marud.resume();
+  int result = -ETIMEDOUT;
+  EXPECT_TRUE(wait_until([&] { return (result = maru_alloc_batch(client, 100, 32, buffers)) != -ETIMEDOUT; }));
+  ASSERT_EQ(result, 0);
+  EXPECT_EQ(map.count_pages()[PageState::kReserved], 32 + client.statistics().pages_cached)
+      << "pages that nobody knows of";
+  EXPECT_EQ(maru_abort_batch(client, buffers, 32), 0);
+}
+
+TEST(Limits, RequestsWithoutMarudSayThatItIsGone) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path(), "default", 30'000, MARU_ATTACH_NO_SESSION_THREAD);
+  ASSERT_EQ(client.store("k", "text"), 0);
+  for (const bool is_socket_left : {true, false}) {
+    if (is_socket_left) {
+      marud.kill();
+    } else {
+      marud.start();
+      ASSERT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+      marud.stop();
+    }
+    EXPECT_EQ(client.remove_tree("k"), -ENOTCONN);
+    std::vector<maru_buffer> buffers(client.geometry().region_pages + 1);
+    EXPECT_EQ(maru_alloc_batch(client, 100, buffers.size(), buffers.data()), -ENOTCONN);
+    EXPECT_EQ(maru_reattach(client), -ECONNREFUSED);
+    EXPECT_EQ(client.text("k"), "text");
+  }
+}
+
 }  // namespace
 }  // namespace maru::test

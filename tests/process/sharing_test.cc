@@ -166,9 +166,45 @@ TEST_F(Sharing, BadArgumentsAreRefused) {
   maru_buffer buffer;
   EXPECT_EQ(maru_alloc(client_, 0, &buffer), -EINVAL);
   EXPECT_EQ(maru_alloc(client_, 64u << 20, &buffer), -EFBIG);
+  EXPECT_EQ(maru_alloc(client_, ~uint64_t{0}, &buffer), -EFBIG);
+  EXPECT_EQ(maru_store_copy(client_, &good, "text", ~uint64_t{0}, nullptr, nullptr), -EFBIG);
   const maru_buffer invented{nullptr, 4096, 0x1234'5678'0000'0001ull};
   EXPECT_EQ(maru_abort(client_, &invented), -EINVAL);
   EXPECT_EQ(maru_store(client_, &good, &invented, nullptr, nullptr), -EINVAL);
+  maru_store_options options{};
+  options.size = sizeof(options);
+  options.parent = 5;
+  EXPECT_EQ(maru_store_copy(client_, &good, "text", 4, &options, nullptr), -EINVAL) << "no block is called so";
+  options.parent = 0;
+  options.content_type = 0x100;
+  EXPECT_EQ(maru_store_copy(client_, &good, "text", 4, &options, nullptr), -EINVAL);
+  EXPECT_EQ(client_.exists("k"), 0);
+}
+
+TEST_F(Sharing, PagesThatAnotherClientFreedAreFoundWithoutMarud) {
+  // One region, full of runs of two pages, so that this client knows of no free page.
+  const uint64_t region_pages = client_.geometry().region_pages;
+  for (uint64_t i = 0; i < region_pages / 2; ++i)
+    ASSERT_EQ(client_.store("k" + std::to_string(i), std::string(2 * 4096, 'x')), 0);
+  ASSERT_EQ(client_.statistics().regions, 1u);
+  ASSERT_EQ(other_.remove("k7"), 0);
+  const uint64_t rents = client_.statistics().rents;
+  maru_buffer buffer;
+  EXPECT_EQ(maru_alloc(client_, 2 * 4096, &buffer), 0);
+  EXPECT_EQ(client_.statistics().rents, rents) << "marud was asked for what its client owns";
+  EXPECT_EQ(maru_abort(client_, &buffer), 0);
+}
+
+TEST_F(Sharing, StoringACopyAgainIsADuplicateAndAUse) {
+  ASSERT_EQ(client_.store("k", "text"), 0);
+  ASSERT_EQ(client_.store("k", "other text"), 1);
+  EXPECT_EQ(client_.statistics().duplicates, 1u);
+  const uint64_t touches = map_.region().lane(client_.geometry().lane).header->touch_count.load_relaxed();
+  EXPECT_TRUE(wait_until([&] {  // a second touch in the same tick is left out
+    EXPECT_EQ(client_.store("k", "other text"), 1);
+    return map_.region().lane(client_.geometry().lane).header->touch_count.load_relaxed() > touches;
+  }));
+  EXPECT_EQ(client_.text("k"), "text");
 }
 
 }  // namespace

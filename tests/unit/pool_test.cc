@@ -466,7 +466,7 @@ TEST(PoolAdmin, EvictClearAndCheck) {
 TEST(PoolAdmin, TotalsDoNotFallWhenClientsLeave) {
   PoolUnderTest home;
   auto client = home.attach();
-  client->lane.count(format::kCounterStores, 5);
+  client->lane.header().counters[format::kCounterStores].fetch_add_relaxed(5);
   EXPECT_EQ(home.pool->lane_json(client->grant.lane, home.now_ms)["counters"]["stores"], 5);
   home.pool->detach(client->grant.lane);
   EXPECT_EQ(home.pool->status_json(home.now_ms)["counters"]["stores"], 5);
