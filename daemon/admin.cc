@@ -38,9 +38,12 @@ const char* condition_text(HostedPool::Condition condition) {
   return "";
 }
 
-json status_of(const AdminView& view) {
+// Every pool, or the one that the request names.
+json status_of(const AdminView& view, const json& request) {
+  const std::string only = request.value("pool", "");
   json pools = json::array();
   for (const auto& hosted : view.pools) {
+    if (!only.empty() && hosted->name() != only) continue;
     json pool = hosted->serving() ? hosted->serving()->status_json(view.now_unix_ms) : json::object();
     pool["name"] = hosted->name();
     pool["condition"] = condition_text(hosted->condition());
@@ -53,6 +56,8 @@ json status_of(const AdminView& view) {
     }
     pools.push_back(std::move(pool));
   }
+  if (!only.empty() && pools.empty())
+    return {{"error", "there is no pool \"" + printable(only) + "\""}, {"errno", ENOENT}};
   return {{"version", kVersionText},       {"pid", int64_t(::getpid())},
           {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
           {"connections", view.connections}, {"lanes", view.lanes.size()},
@@ -64,11 +69,13 @@ json clients_of(const AdminView& view, const json& request) {
   uint64_t cursor = 0;
   if (const auto found = request.find("cursor"); found != request.end() && found->is_number_unsigned())
     cursor = found->get<uint64_t>();
+  const std::string only = request.value("pool", "");
   json clients = json::array();
   size_t bytes = 256;
   for (const auto& [id, watch] : view.lanes.all()) {
     if (id < cursor) continue;
     const HostedPool& hosted = *view.pools[watch.pool];
+    if (!only.empty() && hosted.name() != only) continue;
     json client = hosted.serving() ? hosted.serving()->lane_json(watch.lane, view.now_unix_ms) : json::object();
     client["pid"] = int64_t(watch.who.pid);
     client["uid"] = watch.who.uid;
@@ -100,23 +107,40 @@ Pool* pool_of(const AdminView& view, const json& request, AdminReply& refusal) {
   return nullptr;
 }
 
+// Pins are listed by the pool, which knows processes by their number alone.
+void name_holders(const AdminView& view, const Pool& pool, json& pins) {
+  for (json& pin : pins)
+    for (uint32_t index = 0; index < view.pools.size(); ++index) {
+      if (view.pools[index]->serving() != &pool) continue;
+      const LaneWatch* watch = view.lanes.find_lane(index, pin["lane"].get<uint32_t>());
+      if (!watch) continue;
+      pin["command"] = watch->command;
+      pin["uid"] = watch->who.uid;
+    }
+}
+
 AdminReply run(const AdminView& view, const std::string& command, const json& request, const std::string& who) {
   json reply;
+  // Never another pool than was meant.
+  if (const auto pool = request.find("pool"); pool != request.end() && !pool->is_string())
+    return {EINVAL, "\"pool\" is the name of a pool"};
   if (command == "status") {
-    reply = status_of(view);
+    reply = status_of(view, request);
   } else if (command == "clients") {
     reply = clients_of(view, request);
   } else {
-    static constexpr const char* kPoolCommands[] = {"regions", "blocks", "block", "pins", "evict", "clear", "check"};
-    static constexpr const char* kChanging[] = {"evict", "clear"};
+    static constexpr const char* kPoolCommands[] = {"regions", "blocks",      "block", "pins",
+                                                    "evict",   "delete_tree", "clear", "check"};
+    static constexpr const char* kChanging[] = {"evict", "delete_tree", "clear"};
     if (std::find(std::begin(kPoolCommands), std::end(kPoolCommands), command) == std::end(kPoolCommands))
       return {EOPNOTSUPP, "there is no command \"" + printable(command) + "\""};
     AdminReply refusal;
     Pool* pool = pool_of(view, request, refusal);
     if (!pool) return refusal;
-    if (std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
-      log_info("{} asked for \"{}\" on pool \"{}\"", who, command, pool->config().name);
     reply = pool->admin(command, request, view.now_unix_ms);
+    if (const auto pins = reply.find("pins"); pins != reply.end()) name_holders(view, *pool, *pins);
+    if (std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
+      log_info("{} asked for \"{}\" on pool \"{}\": {}", who, command, pool->config().name, printable(to_text(reply)));
   }
   if (reply.is_object()) {
     if (const auto found = reply.find("error"); found != reply.end()) {

@@ -5,6 +5,7 @@
 #include "libmaru/shm/control_region.h"
 #include "libmaru/wire/codec.h"
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <pwd.h>
 #include <set>
 #include <sstream>
+#include <sys/un.h>
 #include <unistd.h>
 
 namespace maru::daemon {
@@ -29,8 +31,16 @@ std::optional<uid_t> user_of(const std::string& name) {
 }
 
 void read_daemon(ConfigTable table, Config& config) {
-  if (auto value = table.text("socket")) config.socket_path = *value;
-  if (auto value = table.text("state_dir")) config.state_dir = *value;
+  constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
+  if (auto value = table.text("socket")) {
+    if (value->front() != '/' || value->size() > kSocketPathMax)
+      table.wrong("socket", "an absolute path of at most " + std::to_string(kSocketPathMax) + " bytes");
+    config.socket_path = *value;
+  }
+  if (auto value = table.text("state_dir")) {
+    if (value->front() != '/') table.wrong("state_dir", "an absolute path");
+    config.state_dir = *value;
+  }
   if (auto value = table.one_of("log_level", {"debug", "info", "warning", "error"}))
     config.log_level = *log_level_from(*value);
   if (auto value = table.name_or_number("admin_group", "a group of this machine, or its number", group_of))
@@ -42,6 +52,7 @@ void read_daemon(ConfigTable table, Config& config) {
 PoolSpec read_pool(ConfigTable table) {
   PoolSpec spec;
   spec.line = table.line();
+  spec.lines = table.lines();
   if (auto value = table.text("name")) spec.pool.name = *value;
   const auto backend = table.one_of("backend", {"memory", "file"});
   if (backend == "file") spec.backend = Backend::kFile;
@@ -70,7 +81,8 @@ PoolSpec read_pool(ConfigTable table) {
   spec.users = table.names_or_numbers("users", "users of this machine, or their numbers", user_of);
   spec.groups = table.names_or_numbers("groups", "groups of this machine, or their numbers", group_of);
   if (spec.backend == Backend::kFile) {
-    if (table.has("huge_pages")) table.wrong("huge_pages", "nothing: it is for memory pools (a file's page size is its file system's)");
+    if (table.has("huge_pages"))
+      table.wrong("huge_pages", "nothing: it is for memory pools (a file's page size is its file system's)");
     if (table.has("numa_node")) table.wrong("numa_node", "nothing: it is for memory pools");
     if (!table.has("path")) table.missing("path", "the path of the pool's file");
   } else {
@@ -81,10 +93,16 @@ PoolSpec read_pool(ConfigTable table) {
   return spec;
 }
 
+// Of this key of a pool, or of the pool when the key is not there.
+int line_of(const PoolSpec& spec, const char* key) {
+  const auto found = spec.lines.find(key);
+  return found == spec.lines.end() ? spec.line : found->second;
+}
+
 void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   const auto refuse = [&](const char* key, const std::string& found, const std::string& expected) {
-    problems.push_back({spec.line, "pool \"" + printable(spec.pool.name) + "\": " + key + ": found " + found +
-                                       ", expected " + expected});
+    problems.push_back({line_of(spec, key), "pool \"" + printable(spec.pool.name) + "\": " + key + ": found " + found +
+                                                ", expected " + expected});
   };
   const auto check_power = [&](const char* key, uint64_t value, uint64_t least, uint64_t most) {
     if (value != 0 && (!std::has_single_bit(value) || value < least || value > most))
@@ -94,7 +112,7 @@ void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   constexpr uint64_t kPoolBytesMin = 256u << 10;  // below it the control region leaves no page
   if (!wire::is_pool_name(spec.pool.name))
     refuse("name", "\"" + printable(spec.pool.name) + "\"", "1 to 63 letters, digits, '-', '_' or '.'");
-  if ((spec.backend == Backend::kMemory || spec.bytes != 0) &&
+  if (spec.bytes != 0 &&  // 0 of a memory pool was refused where it was read
       (spec.bytes < kPoolBytesMin || spec.bytes > limits::kPoolBytesMax))
     refuse("size", size_text(spec.bytes), size_text(kPoolBytesMin) + " to " + size_text(limits::kPoolBytesMax));
   if (spec.backend == Backend::kFile && !spec.path.empty() && spec.path.front() != '/')
@@ -130,8 +148,9 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
   const char* wrong = shm::choose_parameters(wishes, &parameters);
   if (!wrong) wrong = shm::plan_layout(parameters, &layout);
   if (wrong)
-    problems.push_back({spec.line, "pool \"" + printable(spec.pool.name) + "\": size: found " + size_text(spec.bytes) +
-                                       ", which cannot be: " + wrong});
+    problems.push_back({line_of(spec, "size"), "pool \"" + printable(spec.pool.name) + "\": size: found " +
+                                                   size_text(spec.bytes) + ", which cannot be: " + wrong +
+                                                   " (fewer lanes, pins or touch_entries make the control region smaller)"});
 }
 
 }  // namespace
@@ -149,14 +168,22 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
     check_pool(spec, problems);
     if (problems.size() == before && spec.bytes != 0) check_geometry(spec, problems);
     if (!names.insert(spec.pool.name).second)
-      problems.push_back({spec.line, "pool.name: found \"" + printable(spec.pool.name) + "\" a second time, expected a name of its own"});
+      problems.push_back({line_of(spec, "name"), "pool.name: found \"" + printable(spec.pool.name) +
+                                                     "\" a second time, expected a name of its own"});
     if (!spec.path.empty() && !paths.insert(spec.path).second)
-      problems.push_back({spec.line, "pool.path: found \"" + printable(spec.path) + "\" a second time, expected a file of its own"});
+      problems.push_back({line_of(spec, "path"), "pool.path: found \"" + printable(spec.path) +
+                                                     "\" a second time, expected a file of its own"});
   }
   if (pools.empty()) problems.push_back({0, "pool: found none, expected at least one [[pool]]"});
   if (pools.size() > limits::kPoolsMax)
     problems.push_back({0, "pool: found " + std::to_string(pools.size()) + ", expected at most " +
                                std::to_string(limits::kPoolsMax)});
+}
+
+bool others_may_connect(const Config& config) {
+  return config.admin_group || std::any_of(config.pools.begin(), config.pools.end(), [](const PoolSpec& spec) {
+           return !spec.users.empty() || !spec.groups.empty();
+         });
 }
 
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems) {

@@ -19,6 +19,7 @@
 #include "daemon/log.h"
 #include "daemon/pool.h"
 
+#include <map>
 #include <optional>
 #include <string>
 #include <sys/types.h>
@@ -38,6 +39,7 @@ struct PoolSpec {
   std::vector<uid_t> users;          // besides root and marud's own user, who always may
   std::vector<gid_t> groups;
   int line = 0;                      // in the file, 0 on the command line
+  std::map<std::string, int, std::less<>> lines;  // of each key that is there
 };
 
 struct Config {
@@ -60,6 +62,9 @@ std::string default_runtime_dir();
 // Reads the text of a file. What is wrong is appended to `problems`; the result is usable only if there is nothing.
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems);
 Config read_config(const std::string& path, std::vector<ConfigProblem>& problems);
+
+// Whether somebody besides root and marud's own user may use a pool or administrate.
+bool others_may_connect(const Config& config);
 
 // What must hold for pools wherever they were described: ranges, powers of two, names and paths that differ.
 void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);

@@ -42,6 +42,11 @@ std::string found(const toml::node& node) {
 }  // namespace
 
 int ConfigTable::line() const { return line_of(toml_of(node_)); }
+std::map<std::string, int, std::less<>> ConfigTable::lines() const {
+  std::map<std::string, int, std::less<>> out;
+  for (const auto& [key, node] : toml_of(node_)) out.emplace(key.str(), int(key.source().begin.line));
+  return out;
+}
 bool ConfigTable::has(const char* key) const { return toml_of(node_).contains(key); }
 
 void ConfigTable::wrong(const char* key, const std::string& expected) {

@@ -23,6 +23,7 @@ class ConfigTable {
       : path_(std::move(path)), node_(node), problems_(problems) {}
 
   int line() const;
+  std::map<std::string, int, std::less<>> lines() const;  // of each key
   bool has(const char* key) const;
   std::optional<std::string> text(const char* key);
   std::optional<std::string> one_of(const char* key, std::initializer_list<const char*> choices);

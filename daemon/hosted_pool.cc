@@ -31,9 +31,7 @@ Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
   const format::Parameters& parameters = pool_->header().parameters;
   log_info("pool \"{}\" serves {} of {} in pages of {}, epoch {}, uuid {}", name(), size_text(parameters.pool_bytes),
            pool_->device().name(), size_text(parameters.page_bytes), pool_->epoch(), uuid_text(pool_->header().uuid));
-  if (spec_.pool.page_bytes != 0 && spec_.pool.page_bytes != parameters.page_bytes)
-    log_warning("pool \"{}\" keeps its pages of {}: it was formatted with them; the configured {} are for a new pool",
-                name(), size_text(parameters.page_bytes), size_text(spec_.pool.page_bytes));
+  tell_of_differences();
   fence_if_lost();
   return {};
 }
@@ -42,10 +40,29 @@ Result<void> HostedPool::remember() {
   const Device& device = pool_->device();
   PoolRecord record = {name(), {}, device.identity(), current_boot_id()};
   std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
-  auto saved = state_.save(record);
-  if (!saved) return saved;
   is_stored_ = notify("FDSTORE=1\nFDNAME=" + stored_name(), device.fd());
-  return {};
+  return state_.save(record);
+}
+
+// What the configuration wants for a new pool and this one, formatted earlier, does not have.
+void HostedPool::tell_of_differences() const {
+  const format::Parameters& has = pool_->header().parameters;
+  std::string kept;
+  const auto compare = [&](const char* key, uint64_t wanted, uint64_t found, bool is_size) {
+    if (wanted == 0 || wanted == found) return;
+    const auto text = [&](uint64_t value) { return is_size ? size_text(value) : std::to_string(value); };
+    kept += (kept.empty() ? "" : ", ") + std::string(key) + " " + text(found) + " (configured: " + text(wanted) + ")";
+  };
+  compare("page_bytes", spec_.pool.page_bytes, has.page_bytes, true);
+  compare("region_bytes", spec_.pool.region_bytes, has.region_pages * has.page_bytes, true);
+  compare("lanes", spec_.pool.lanes, has.lanes, false);
+  compare("pins", spec_.pool.pins_max, has.pins_max, false);
+  compare("touch_entries", spec_.pool.touch_entries, has.touch_entries, false);
+  compare("key_inline_bytes", spec_.pool.key_inline_bytes, has.key_inline_bytes, false);
+  const bool has_checksums = (pool_->header().compat_flags & format::kCompatChecksums) != 0;
+  if (spec_.pool.checksums != has_checksums)
+    kept += (kept.empty() ? "" : ", ") + std::string(has_checksums ? "its checksums" : "no checksums");
+  if (!kept.empty()) log_warning("pool \"{}\" keeps what it was formatted with: {}", name(), kept);
 }
 
 Result<void> HostedPool::start_file(uint64_t now_ms) {
@@ -94,7 +111,9 @@ Result<void> HostedPool::accept_memory(FileDescriptor fd, uint64_t now_ms) {
   auto served = serve(std::move(pool));
   if (!served) return served;
   record_.reset();
-  return remember();
+  // What the state file says is still true, so a file that cannot be written is no reason to give the memory up.
+  if (auto kept = remember(); !kept) log_warning("pool \"{}\": {}", name(), kept.error().text());
+  return {};
 }
 
 Result<void> HostedPool::begin_anew(uint64_t now_ms) {
@@ -118,7 +137,12 @@ bool HostedPool::fence_if_lost() {
 
 void HostedPool::stop(bool is_held) {
   if (condition_ == Condition::kServing) pool_->close();
-  if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting || is_held || is_stored_) return;
+  if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting) return;
+  if (is_held || is_stored_) {
+    log_info("pool \"{}\" stays with {}: the next marud gets it back", name(),
+             is_stored_ ? "the service manager" : "its clients");
+    return;
+  }
   state_.remove(name());
   log_info("pool \"{}\" ends with marud: no client holds its memory", name());
 }

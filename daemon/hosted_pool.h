@@ -45,6 +45,7 @@ class HostedPool {
   HostedPool(const PoolSpec& spec, const StateDirectory& state) : spec_(spec), state_(state) {}
   Result<void> serve(Result<std::unique_ptr<Pool>> pool);
   Result<void> remember();
+  void tell_of_differences() const;
   Result<void> start_file(uint64_t now_ms);
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
   std::string stored_name() const { return "pool-" + name(); }

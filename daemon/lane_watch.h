@@ -32,6 +32,12 @@ class LaneWatches {
     const auto found = ids_.find(key_of(pool, lane));
     return found == ids_.end() ? nullptr : find(found->second);
   }
+  const LaneWatch* find_lane(uint32_t pool, uint32_t lane) const {
+    const auto found = ids_.find(key_of(pool, lane));
+    if (found == ids_.end()) return nullptr;
+    const auto watch = watches_.find(found->second);
+    return watch == watches_.end() ? nullptr : &watch->second;
+  }
   // Gives the watch its id. The lane has none.
   LaneWatch& add(LaneWatch watch) {
     watch.id = next_id_++;

@@ -60,6 +60,11 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody) {
   return listener;
 }
 
+Result<void> Listener::let_in(bool for_everybody) const {
+  if (::chmod(path_.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path_);
+  return {};
+}
+
 Listener::~Listener() {
   // A moved-from listener has no lock and owns nothing. The lock file stays: removing it would race with the next marud.
   if (lock_.is_open() && !path_.empty()) ::unlink(path_.c_str());

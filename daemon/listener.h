@@ -21,6 +21,8 @@ class Listener {
   ~Listener();  // removes the socket
 
   int fd() const { return socket_.get(); }
+  // As `for_everybody` of open(), after a reload.
+  Result<void> let_in(bool for_everybody) const;
 
  private:
   Listener() = default;

@@ -54,6 +54,8 @@ void log_set_level(LogLevel level) {
   if (logger()) logger()->set_level(to_spdlog(level));
 }
 
+bool log_shows(LogLevel level) { return logger() && logger()->should_log(to_spdlog(level)); }
+
 void log_write(LogLevel level, std::string_view line) {
   if (logger()) logger()->log(to_spdlog(level), "{}", line);
 }

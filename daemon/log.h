@@ -16,6 +16,7 @@ std::optional<LogLevel> log_level_from(std::string_view name);
 
 void log_start(LogLevel level);
 void log_set_level(LogLevel level);
+bool log_shows(LogLevel level);
 void log_write(LogLevel level, std::string_view line);
 
 // Text that came from outside, fit for one line of a log: control characters become '?', and it is cut.
@@ -23,7 +24,7 @@ std::string printable(std::string_view text);
 
 template <typename... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {
-  log_write(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+  if (log_shows(LogLevel::kDebug)) log_write(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
 }
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {

@@ -8,9 +8,11 @@
 #include "daemon/notify.h"
 #include "daemon/options.h"
 #include "daemon/server.h"
+#include "daemon/state_file.h"
 #include "daemon/version.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -49,25 +51,32 @@ void allow_many_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-bool others_may_connect(const Config& config) {
-  return config.admin_group || std::any_of(config.pools.begin(), config.pools.end(), [](const PoolSpec& spec) {
-           return !spec.users.empty() || !spec.groups.empty();
-         });
+bool has_memory_pool(const Config& config) {
+  return std::any_of(config.pools.begin(), config.pools.end(),
+                     [](const PoolSpec& spec) { return spec.backend == Backend::kMemory; });
 }
 
 Result<void> serve(Config& config, const Options& options) {
   allow_many_descriptors();
   FaultGuard::install();
+  if (current_boot_id().empty()) return failure(EIO, "read the boot id in /proc/sys/kernel/random");
   auto signals = take_signals();
   if (!signals) return tl::unexpected(signals.error());
   auto loop = EventLoop::create();
   if (!loop) return tl::unexpected(loop.error());
 
-  // From here on nobody else listens on this socket, and so nobody else serves these pools from this state directory.
+  // From here on nobody else listens on this socket.
   auto listener = Listener::open(config.socket_path, others_may_connect(config));
   if (!listener) return tl::unexpected(listener.error());
   auto stored = take_stored_descriptors();
   const StateDirectory state(config.state_dir);
+  // From here on nobody else recognises memory by these records. Pools in files have locks of their own.
+  FileDescriptor state_lock;
+  if (has_memory_pool(config)) {
+    auto locked = state.lock();
+    if (!locked) return tl::unexpected(locked.error());
+    state_lock = std::move(*locked);
+  }
 
   // From here on every pool serves, or waits for its memory.
   HostedPools pools;

@@ -86,8 +86,8 @@ const char* const kHelpText =
 Serves pools of shared memory to processes that share KV blocks.
 
 The pool, on the command line:
-  --memory SIZE         a pool in memory, which lives as long as marud or a client of it
-  --file PATH           a pool in a file: tmpfs, hugetlbfs, a file system with DAX, or any other
+  --memory SIZE         a pool in memory; it lives as long as marud or a client
+  --file PATH           a pool in a file: tmpfs, hugetlbfs, DAX, or any other
   --size SIZE           of the file; not needed when it exists
   --pool NAME           its name (default: "default")
   --page-bytes SIZE     unit of allocation, a power of two from 4KiB to 4MiB
@@ -95,29 +95,33 @@ The pool, on the command line:
   --region-bytes SIZE   what a client rents at a time, a power of two
                         (default: 256MiB, or a sixteenth of a smaller pool)
   --lanes N             clients at a time, and one more for marud (default: 256)
-  --pins N              blocks that a client can hold, a power of two (default: 16384)
+  --pins N              blocks that a client can hold, a power of two
+                        (default: 16384)
   --max-regions N       regions that a client may rent (default: no limit)
   --checksums           blocks carry a checksum, and readers verify it
 
 Or in a file, which can describe several:
   --config FILE         TOML; see marud.toml(5)
-  --check-config        say everything that is wrong with the configuration, and exit
+  --check-config        say all that is wrong with the configuration, and exit
 
 Always:
-  --socket PATH         where clients connect
-                        (default: $XDG_RUNTIME_DIR/marud/marud.sock; /run/marud/marud.sock for root)
-  --state-dir PATH      what marud must know again after a restart (default: "state" beside the socket)
+  --socket PATH         where clients connect; by default marud/marud.sock in
+                        $XDG_RUNTIME_DIR, else in /run for root and in
+                        /run/user/UID for others
+  --state-dir PATH      what marud must know again after a restart
+                        (default: "state" beside the socket)
   --log-level LEVEL     debug, info (default), warning or error
   --foreground          accepted for clarity: marud never leaves the foreground
   --help, --version
 
 SIZE is a number of bytes, or one with KiB, MiB, GiB or TiB.
 
-Signals: SIGTERM and SIGINT stop marud; clients keep the memory and hand it to the next marud. SIGHUP reads the
-configuration again (log level, admin group, access lists).
+Signals: SIGTERM and SIGINT stop marud; clients keep the memory and hand it to
+the next marud. SIGHUP reads the configuration again (log level, admin group,
+access lists).
 
-Exit status: 0 stopped as asked, or the configuration is good; 1 the configuration is bad, or marud cannot serve;
-2 the command line is wrong.
+Exit status: 0 stopped as asked, or the configuration is good; 1 the
+configuration is bad, or marud cannot serve; 2 the command line is wrong.
 )";
 
 Options parse_options(int count, char** arguments, std::vector<std::string>& problems) {

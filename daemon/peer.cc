@@ -19,19 +19,22 @@
 namespace maru::daemon {
 namespace {
 
-std::string read_proc(pid_t pid, const char* file) {
+// Errors: ESRCH there is no such process. Any other says nothing about the process: no descriptor left, for one.
+Result<std::string> read_proc(pid_t pid, const char* file) {
   const std::string path = "/proc/" + std::to_string(pid) + "/" + file;
   FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   char buffer[1024];
   const ssize_t got = fd.is_open() ? ::read(fd.get(), buffer, sizeof(buffer)) : -1;
-  return got > 0 ? std::string(buffer, size_t(got)) : std::string();
+  if (got > 0) return std::string(buffer, size_t(got));
+  return failure(got == 0 ? EIO : errno == ENOENT ? ESRCH : errno, "read " + path);
 }
 
 int open_pidfd(pid_t pid) { return int(::syscall(SYS_pidfd_open, pid, 0)); }
 
-bool is_alive(int pidfd) {
+// Proof: a pidfd becomes readable when its process ends.
+bool has_ended(int pidfd) {
   pollfd entry = {pidfd, POLLIN, 0};
-  return ::poll(&entry, 1, 0) == 0;  // a pidfd becomes readable when its process ends
+  return ::poll(&entry, 1, 0) == 1;
 }
 
 std::vector<gid_t> groups_of(int socket) {
@@ -50,23 +53,26 @@ std::vector<gid_t> groups_of(int socket) {
 
 }  // namespace
 
-std::optional<uint64_t> start_time_of(pid_t pid) {
-  const std::string stat = read_proc(pid, "stat");
+Result<uint64_t> start_time_of(pid_t pid) {
+  const Result<std::string> stat = read_proc(pid, "stat");
+  if (!stat) return tl::unexpected(stat.error());
+  const auto unreadable = failure(EIO, "understand /proc/" + std::to_string(pid) + "/stat");
   // The name in parentheses may contain anything, also parentheses: fields are counted from the last one.
-  const size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  const char* at = stat.c_str() + name_end + 1;
+  const size_t name_end = stat->rfind(')');
+  if (name_end == std::string::npos) return unreadable;
+  const char* at = stat->c_str() + name_end + 1;
   for (int field = 3; field < 22; ++field) {
     at = std::strchr(at + 1, ' ');
-    if (!at) return std::nullopt;
+    if (!at) return unreadable;
   }
   char* end = nullptr;
   const uint64_t value = std::strtoull(at + 1, &end, 10);
-  return end != at + 1 ? std::optional<uint64_t>(value) : std::nullopt;
+  if (end == at + 1) return unreadable;
+  return value;
 }
 
 std::string command_of(pid_t pid) {
-  std::string name = read_proc(pid, "comm");
+  std::string name = read_proc(pid, "comm").value_or("");
   if (!name.empty() && name.back() == '\n') name.pop_back();
   return printable(name);
 }
@@ -76,8 +82,10 @@ Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time) {
   FileDescriptor pidfd(open_pidfd(pid));
   if (!pidfd.is_open()) return failure(errno, "watch process " + std::to_string(pid));
   const auto found = start_time_of(pid);
-  if (!found || *found != start_time || !is_alive(pidfd.get()))
+  if ((found && *found != start_time) || has_ended(pidfd.get()))
     return failure(ESRCH, "watch process " + std::to_string(pid));
+  // A process that lives and is not in /proc is hidden there.
+  if (!found) return failure(found.error().code == ESRCH ? EACCES : found.error().code, found.error().doing);
   return pidfd;
 }
 
@@ -104,7 +112,9 @@ Result<Peer> identify_peer(int socket) {
   const auto after = start_time_of(credentials.pid);
   // Alive now, so the pid was this process's when its start time was read. Without SO_PEERPIDFD the pidfd could be that
   // of a process which took the pid before `before`; the kernel before 6.5 offers nothing better.
-  if (!before || before != after || !is_alive(peer.pidfd.get())) return failure(ESRCH, doing);
+  if (!before) return failure(before.error().code, doing);
+  if (!after) return failure(after.error().code, doing);
+  if (*before != *after || has_ended(peer.pidfd.get())) return failure(ESRCH, doing);
   peer.who.start_time = *after;
   peer.command = command_of(credentials.pid);
   peer.groups = groups_of(socket);

@@ -26,11 +26,12 @@ struct Peer {
 // Errors: ESRCH the process is gone or is not visible from marud's pid namespace.
 Result<Peer> identify_peer(int socket);
 
-// A pidfd of the process with this pid and start time. Errors: ESRCH there is no such process any more.
+// A pidfd of the process with this pid and start time. Errors: ESRCH there is no such process any more; any other proves
+// nothing.
 Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time);
 
-// Field 22 of /proc/PID/stat, clock ticks since boot. Nothing when there is no such process.
-std::optional<uint64_t> start_time_of(pid_t pid);
+// Field 22 of /proc/PID/stat, clock ticks since boot. Errors: as open_process().
+Result<uint64_t> start_time_of(pid_t pid);
 std::string command_of(pid_t pid);
 
 bool may_use(const Peer& peer, const std::vector<uid_t>& users, const std::vector<gid_t>& groups);

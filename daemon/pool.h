@@ -100,7 +100,8 @@ class Pool {
 
   // Administration. `request` is the JSON object of the client; the reply is an object; errors are {"error": text}.
   // Commands: "regions", "blocks" {cursor, limit, prefix?}, "block" {key}, "pins" {cursor, limit}, "evict" {pages},
-  // "clear", "check" {quiesce}. Lists are cut at `limit` (at most 200) and carry "next" for the next call's cursor.
+  // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
+  // 200) and carry "next" for the next call's cursor.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms);
   nlohmann::json status_json(uint64_t now_ms) const;
   nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;

@@ -109,6 +109,14 @@ json Pool::State::admin(const std::string& command, const json& request) {
     evict(all, shortage, 1);
     return {{"evicted_blocks", shortage.blocks_evicted}, {"evicted_pages", shortage.pages_evicted}};
   }
+  if (command == "delete_tree") {
+    shm::Digest digest;
+    json none;
+    if (named_block(request, &digest, &none).is_none()) return none;
+    const DeleteTreeResult result = delete_tree({digest.lo, digest.hi});
+    if (result.status < 0) return refusal(-result.status, "no block is stored under this key");
+    return {{"deleted_blocks", result.deleted}, {"left_blocks", result.left}};
+  }
   if (command == "clear") {
     uint64_t deleted = 0, retired = 0, left = 0;
     clear(&deleted, &retired, &left);
@@ -206,10 +214,14 @@ json Pool::State::list_blocks(const json& request) {
   return reply;
 }
 
-json Pool::State::one_block(const json& request) {
+// The block that "key", "tenant" and "kind" name; none when there is none, with the refusal to answer. Without a kind every
+// kind that the key may have is tried.
+PageRef Pool::State::named_block(const json& request, shm::Digest* ret_digest, json* ret_refusal) const {
   const std::vector<std::byte> bytes = key_bytes(text_in(request, "key"));
-  if (bytes.empty() || bytes.size() > limits::kKeyBytesMax)
-    return refusal(EINVAL, "\"key\" is text, or 0x and hexadecimal digits");
+  if (bytes.empty() || bytes.size() > limits::kKeyBytesMax) {
+    *ret_refusal = refusal(EINVAL, "\"key\" is text, or 0x and hexadecimal digits");
+    return PageRef::none();
+  }
   const std::string wanted_kind = text_in(request, "kind");
   const uint64_t tenant = number_in(request, "tenant", 0);
   uint64_t words[4] = {};
@@ -217,13 +229,21 @@ json Pool::State::one_block(const json& request) {
   PageRef ref = PageRef::none();
   for (uint32_t kind = 0; kind < std::size(kKindNames) && ref.is_none(); ++kind) {
     if (!wanted_kind.empty() && wanted_kind != kKindNames[kind]) continue;
-    if (kind == 0) ref = shm::find_unpinned(region, shm::digest_of_bytes(region.secret(), bytes, tenant));
-    if (kind == 1 && bytes.size() == 16)
-      ref = shm::find_unpinned(region, shm::digest_of_128(region.secret(), words[0], words[1], tenant));
-    if (kind == 2 && bytes.size() == 32)
-      ref = shm::find_unpinned(region, shm::digest_of_256(region.secret(), words, tenant));
+    if ((kind == 1 && bytes.size() != 16) || (kind == 2 && bytes.size() != 32)) continue;
+    *ret_digest = kind == 0   ? shm::digest_of_bytes(region.secret(), bytes, tenant)
+                  : kind == 1 ? shm::digest_of_128(region.secret(), words[0], words[1], tenant)
+                              : shm::digest_of_256(region.secret(), words, tenant);
+    ref = shm::find_unpinned(region, *ret_digest);
   }
-  if (ref.is_none()) return refusal(ENOENT, "no block is stored under this key");
+  if (ref.is_none()) *ret_refusal = refusal(ENOENT, "no block is stored under this key");
+  return ref;
+}
+
+json Pool::State::one_block(const json& request) {
+  shm::Digest digest;
+  json none;
+  const PageRef ref = named_block(request, &digest, &none);
+  if (ref.is_none()) return none;
   json row = block_json(ref.page(), word(ref.page()));
   json pinned_by = json::array();
   lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {
@@ -291,10 +311,11 @@ json Pool::State::list_pins(const json& request) {
     json row = {{"lane", lane}, {"pid", int64_t(record.who.pid)}, {"page", ref.page()}, {"generation", ref.generation()}};
     row["key"] = shm::read_key(region, ref, &key) ? json(key_text({key.data, key.size})) : json(nullptr);
     const auto age = pin_ages.find(uint64_t(lane) << 32 | slot);
-    row["age_ms"] = age != pin_ages.end() && age->second.ref == ref.bits && now_ms > age->second.since_ms
-                        ? now_ms - age->second.since_ms
-                        : 0;
-    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
+    row["age_ms"] = nullptr;  // not looked at yet, or one of more pins than are remembered
+    if (age != pin_ages.end() && age->second.ref == ref.bits)
+      row["age_ms"] = now_ms > age->second.since_ms ? now_ms - age->second.since_ms : 0;
+    constexpr size_t kHolderBytes = 96;  // whoever sends the reply adds the process's name and user
+    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size() + kHolderBytes;
     rows.push_back(std::move(row));
   }
   json reply = {{"pins", std::move(rows)}};
@@ -331,7 +352,7 @@ json Pool::State::status() const {
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i) {
     uint64_t sum = totals.counters[i];
     for (uint32_t lane = 1; lane < region.lanes(); ++lane)
-      if (lanes.is_live(lane)) sum += region.lane(lane).header->counters[i].load_relaxed();  // a statistic
+      if (lanes.is_live(lane)) sum += region.lane_header(lane).counter(i);
     counters[kCounterNames[i]] = sum;
   }
   const uint64_t blocks = counts[uint32_t(PageState::kReady)] + counts[uint32_t(PageState::kRetiring)];
@@ -370,7 +391,7 @@ json Pool::State::lane_status(uint32_t lane) const {
   const shm::LaneView view = region.lane(lane);
   json counters = json::object();
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
-    counters[kCounterNames[i]] = view.header->counters[i].load_relaxed();  // a statistic
+    counters[kCounterNames[i]] = view.header->counter(i);
   uint64_t pinned = 0;
   for (const AtomicU64& slot : view.pins) pinned += slot.load_relaxed() != 0;
   for (const AtomicU64& slot : view.pin_overflow) pinned += slot.load_relaxed() != 0;

@@ -11,7 +11,7 @@ namespace maru::daemon {
 void Pool::State::add_counters(uint32_t lane) {
   const format::LaneHeader& header = *region.lane(lane).header;
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
-    totals.counters[i] += header.counters[i].load_relaxed();  // the client's words: any value
+    totals.counters[i] += header.counter(i);  // the client's words: any value
   totals.lost_touches += lanes.records[lane].lost();
 }
 
@@ -77,6 +77,7 @@ void Pool::State::finish_lane(uint32_t lane) {
   shm::release_overflow_of(region, id);
   shm::clear_pins(region, lane);
   shm::clear_lane(region, lane);
+  std::erase_if(pin_ages, [&](const auto& age) { return age.first >> 32 == lane; });
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kFree;
   record.is_adopted = false;
@@ -135,7 +136,7 @@ void Pool::State::finish_retired(size_t limit) {
 // under way.
 bool Pool::State::step_recounts(uint64_t count) {
   if (recounts.empty()) {
-    if (findings.parents.empty() || now_ms < recount_again_ms) return false;
+    if (findings.parents.empty() || rests(now_ms, recount_again_ms, kRecountPauseMs)) return false;
     std::sort(findings.parents.begin(), findings.parents.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
     findings.parents.erase(std::unique(findings.parents.begin(), findings.parents.end()), findings.parents.end());
     for (PageRef parent : findings.parents)
@@ -155,7 +156,6 @@ bool Pool::State::step_recounts(uint64_t count) {
     child_left(recount.parent, 0, nullptr);
   }
   recounts.clear();
-  constexpr uint64_t kRecountPauseMs = 20;
   if (!findings.parents.empty()) recount_again_ms = now_ms + kRecountPauseMs;
   return false;
 }

@@ -57,7 +57,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
   if (shortage.is_open()) evict(all, shortage, kRoundsAnywhere);
   const auto has_nothing = [&] { return result.regions.empty() && result.runs.empty(); };
   // Before refusing: blocks whose touches were lost, pins that ended since they were seen, and other owners' FREE pages.
-  if (has_nothing() && (pages() <= kSmallPoolPages || now_ms >= next_full_search_ms)) {
+  if (has_nothing() && (pages() <= kSmallPoolPages || !rests(now_ms, next_full_search_ms, kFullSearchPauseMs))) {
     sweep(pages());
     look_at_held(held_blocks.size());
     finish_retired(retired_blocks.size());

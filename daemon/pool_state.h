@@ -53,12 +53,19 @@ inline constexpr uint64_t kLostScanPagesPerRequest = 1u << 18;
 // Pools up to this size are searched completely before every refusal, larger ones once in a while.
 inline constexpr uint64_t kSmallPoolPages = 1u << 16;
 inline constexpr uint64_t kFullSearchPauseMs = 200;
+// Parents whose recount had to be postponed wait for a live client's next step.
+inline constexpr uint64_t kRecountPauseMs = 20;
 // Blocks missing from one list that are worth finding their places one by one; more are sorted in together.
 inline constexpr size_t kSingleInsertsMax = 32;
 // About a tenth of a second; a restart must answer soon.
 inline constexpr uint64_t kAuditedAtStartPages = 1u << 18;
 inline constexpr size_t kPinAgesMax = 1u << 16;
 inline constexpr uint64_t kPinSlotsPerTurn = 1u << 14;
+
+// Whether a pause of this length that ends at `until_ms` is still going on. A clock that was set back ends it.
+constexpr bool rests(uint64_t now_ms, uint64_t until_ms, uint64_t pause_ms) {
+  return now_ms < until_ms && until_ms - now_ms <= pause_ms;
+}
 
 inline constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
@@ -287,6 +294,7 @@ struct Pool::State {
   nlohmann::json admin(const std::string& command, const nlohmann::json& request);
   nlohmann::json list_regions(const nlohmann::json& request);
   nlohmann::json list_blocks(const nlohmann::json& request);
+  PageRef named_block(const nlohmann::json& request, shm::Digest* ret_digest, nlohmann::json* ret_refusal) const;
   nlohmann::json one_block(const nlohmann::json& request);
   nlohmann::json list_pins(const nlohmann::json& request);
   nlohmann::json check(bool is_quiesced);

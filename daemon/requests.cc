@@ -251,7 +251,13 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   LaneWatch* watch = lane_of(session, header, outcome);
   if (!watch) return outcome;
   const RentResult result = pools_[watch->pool]->serving()->rent(watch->lane, *request, now.unix_ms);
-  if (result.status < 0) return refuse(header, -result.status, result.explanation);
+  const std::string& pool = pools_[watch->pool]->name();
+  if (result.status < 0) {
+    log_debug("{} gets no memory of pool \"{}\": {}", session.text(), pool, result.explanation);
+    return refuse(header, -result.status, result.explanation);
+  }
+  log_debug("{} gets {} regions and {} runs of pool \"{}\"; {} blocks were evicted for it", session.text(),
+            result.regions.size(), result.runs.size(), pool, result.evicted_total);
   if (result.regions.size() + result.runs.size() > wire::kRentItemsMax)
     return drop(fmt::format("renting gave {} regions and {} runs, more than a reply can hold", result.regions.size(),
                             result.runs.size()));
@@ -268,6 +274,8 @@ Outcome Requests::delete_tree(Session& session, const wire::MessageHeader& heade
   if (!watch) return outcome;
   const DeleteTreeResult result = pools_[watch->pool]->serving()->delete_tree(*request, now.unix_ms);
   if (result.status < 0) return refuse(header, -result.status, "delete a tree");
+  log_debug("{} deleted a tree of pool \"{}\": {} blocks are gone, {} stay", session.text(),
+            pools_[watch->pool]->name(), result.deleted, result.left);
   const wire::DeleteTreeReply reply = {result.deleted, result.left};
   return answer(header, wire::bytes_of(reply));
 }

@@ -19,6 +19,9 @@ namespace {
 // that a client keeps up between two of its own tokens.
 constexpr uint64_t kTurnMs = 50;
 constexpr uint64_t kIdleMs = 1000;  // the heartbeat
+constexpr uint64_t kAcceptPauseMs = 200;
+// Lanes that were adopted and whose processes could not be watched are tried again.
+constexpr uint64_t kWatchPauseMs = 1000;
 // Users other than marud's own and root cannot take every connection from everybody else.
 constexpr size_t kConnectionsPerUserMax = limits::kConnectionsMax / 4;
 
@@ -52,8 +55,10 @@ Result<void> Server::run() {
   notify("READY=1");
   bool more_to_do = false;
   while (!stopping_) {
-    if (accept_again_) loop_->accept(listener_.fd());
-    accept_again_ = false;
+    if (accept_again_ && now_.monotonic_ms >= accept_due_ms_) {
+      loop_->accept(listener_.fd());
+      accept_again_ = false;
+    }
     const auto events = loop_->wait(wait_ms(more_to_do));
     if (!events) return tl::unexpected(events.error());
     now_ = moment();
@@ -69,6 +74,8 @@ uint64_t Server::wait_ms(bool more_to_do) const {
   uint64_t timeout_ms = lanes_.size() > 0 ? kTurnMs : kIdleMs;
   if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
   if (watchdog_ms_ > 0) timeout_ms = std::min(timeout_ms, watchdog_ms_);
+  const auto until_ms = [&](uint64_t due_ms) { return due_ms > now_.monotonic_ms ? due_ms - now_.monotonic_ms : 0; };
+  if (accept_again_) timeout_ms = std::min(timeout_ms, until_ms(accept_due_ms_));
   return timeout_ms;
 }
 
@@ -107,10 +114,15 @@ size_t Server::connections_of(uid_t uid) const {
 void Server::on_accept(const Event& event) {
   if (!event.continues) accept_again_ = true;
   if (event.result < 0) {
-    // Out of descriptors: those who wait in the queue are accepted when others have gone.
-    if (event.result != -ECANCELED) log_warning("a connection was not accepted: {}", std::strerror(-event.result));
+    if (event.result == -ECANCELED) return;
+    // Out of descriptors or memory: those who wait in the queue are accepted when others have gone. Trying at once would
+    // fail at once.
+    if (accept_due_ms_ == 0)
+      log_warning("connections are not accepted until others have gone: {}", std::strerror(-event.result));
+    accept_due_ms_ = now_.monotonic_ms + kAcceptPauseMs;
     return;
   }
+  accept_due_ms_ = 0;
   FileDescriptor socket(event.result);
   if (sessions_.size() >= limits::kConnectionsMax) {
     log_warning("a connection is refused: there are {} already", sessions_.size());
@@ -241,26 +253,32 @@ void Server::on_process_end(uint64_t id, int result) {
 }
 
 // After a restart a lane counts as alive until its process is proven dead.
-void Server::watch_adopted(uint32_t index) {
+bool Server::watch_adopted(uint32_t index) {
+  bool is_complete = true;
   Pool* pool = pools_[index]->serving();
   for (const Pool::AdoptedLane& lane : pool->adopted_lanes()) {
     if (lanes_.find_lane(index, lane.lane)) continue;
     auto pidfd = lane.same_boot ? open_process(lane.who.pid, lane.who.start_time)
                                 : Result<FileDescriptor>(failure(ESRCH, "watch a process of another boot"));
     if (!pidfd && pidfd.error().code != ESRCH)
-      log_warning("lane {} of pool \"{}\" stays as it is: {}", lane.lane, pools_[index]->name(), pidfd.error().text());
+      log_warning("lane {} of pool \"{}\" counts as alive, and its process is looked for again later: {}", lane.lane,
+                  pools_[index]->name(), pidfd.error().text());
     if (!pidfd && pidfd.error().code == ESRCH) {
       log_info("process {} ended while marud was away: lane {} of pool \"{}\" is reclaimed", lane.who.pid, lane.lane,
                pools_[index]->name());
       pool->client_died(lane.lane);
       continue;
     }
-    if (!pidfd) continue;
+    if (!pidfd) {
+      is_complete = false;
+      continue;
+    }
     log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());
     LaneWatch& watch = lanes_.add(
         {0, index, lane.lane, lane.who, command_of(lane.who.pid), std::move(*pidfd), 0, now_.unix_ms});
     loop_->watch_process(watch.id, watch.pidfd.get());
   }
+  return is_complete;
 }
 
 // -- turns ------------------------------------------------------------------------------------------------------------
@@ -273,9 +291,9 @@ void Server::after_events() {
     remove_if_idle(settled.session);
   }
   for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
-    if (adopted_[pool] || !pools_[pool]->serving()) continue;
-    adopted_[pool] = true;
-    watch_adopted(pool);
+    if (adopted_[pool] || !pools_[pool]->serving() || now_.monotonic_ms < watch_due_ms_) continue;
+    adopted_[pool] = watch_adopted(pool);
+    if (!adopted_[pool]) watch_due_ms_ = now_.monotonic_ms + kWatchPauseMs;
   }
   if (watchdog_ms_ > 0 && now_.monotonic_ms >= watchdog_due_ms_) {
     notify("WATCHDOG=1");
@@ -315,6 +333,8 @@ void Server::reload() {
     for (const auto& hosted : pools_)
       for (const PoolSpec& spec : reread->pools)
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);
+    if (auto opened = listener_.let_in(others_may_connect(*reread)); !opened)
+      log_error("the socket stays as it is: {}", opened.error().text());
     log_info("the configuration was read again: log level, admin group, grace and access lists are in force; other "
              "changes wait for a restart");
   }

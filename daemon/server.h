@@ -38,7 +38,7 @@ class Server {
   void apply(Session& session, Outcome outcome);
   void end_session(Session& session, const std::string& why, bool is_expected);
   void remove_if_idle(uint64_t session);
-  void watch_adopted(uint32_t pool);
+  bool watch_adopted(uint32_t pool);  // false: some could not be watched
   void after_events();
   bool turn_pools();
   void drop_clients_of(uint32_t pool);
@@ -59,6 +59,8 @@ class Server {
   std::vector<bool> adopted_;        // per pool: its adopted lanes have been looked for
   uint64_t next_session_ = 1;
   Moment now_ = {};
+  uint64_t accept_due_ms_ = 0;       // after a failure: not before; 0: none failed since the last success
+  uint64_t watch_due_ms_ = 0;        // adopted lanes that nobody watches yet are looked for again
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
   bool accept_again_ = true;

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
 #include <unistd.h>
 
 namespace maru::daemon {
@@ -64,11 +65,26 @@ std::string uuid_text(const uint8_t (&uuid)[16]) {
   return out;
 }
 
-std::string current_boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
+const std::string& current_boot_id() {
+  static const std::string known = [] {
+    std::ifstream file("/proc/sys/kernel/random/boot_id");
+    std::string id;
+    file >> id;
+    return id;
+  }();
+  return known;
+}
+
+Result<FileDescriptor> StateDirectory::lock() const {
+  auto directory = make_directory(path_);
+  if (!directory) return tl::unexpected(directory.error());
+  const std::string path = path_ + "/lock";
+  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd.is_open()) return failure(errno, "open " + path);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno == EWOULDBLOCK)
+    return failure(EBUSY, "use the state directory " + path_ + " (another marud does; --state-dir names one)");
+  return failure(errno, "lock " + path);
 }
 
 Result<std::optional<PoolRecord>> StateDirectory::load(const std::string& pool) const {

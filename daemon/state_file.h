@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/dax/device.h"
+#include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 
 #include <array>
@@ -20,12 +21,16 @@ struct PoolRecord {
 };
 
 std::string uuid_text(const uint8_t (&uuid)[16]);
-std::string current_boot_id();
+// Read once, by the first call; empty if that failed. A marud that found none later, for want of a descriptor, would take
+// every process of the pool for one of another boot, and so for dead.
+const std::string& current_boot_id();
 
 class StateDirectory {
  public:
   explicit StateDirectory(std::string path) : path_(std::move(path)) {}
 
+  // To be held as long as the directory is used: another marud would take our records for those of a marud that ended.
+  Result<FileDescriptor> lock() const;
   // Nothing when there is no record. Errors: EBADMSG the file is not one that marud wrote.
   Result<std::optional<PoolRecord>> load(const std::string& pool) const;
   Result<void> save(const PoolRecord& record) const;

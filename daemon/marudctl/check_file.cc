@@ -31,22 +31,33 @@ class Findings final : public shm::FindingSink {
   nlohmann::json rows = nlohmann::json::array();
 };
 
-void print_findings(const nlohmann::json& rows) {
-  for (const auto& row : rows) {
-    const auto& words = row["words"];
-    std::printf("%s  index %llu  slot %u  words %#llx %#llx %#llx\n", row["invariant"].get<std::string>().c_str(),
-                row["index"].get<unsigned long long>(), row["slot"].get<unsigned>(),
-                words[0].get<unsigned long long>(), words[1].get<unsigned long long>(),
-                words[2].get<unsigned long long>());
-  }
+// marud locks the file that it serves.
+bool is_served(int fd) {
+  struct flock range = {};
+  range.l_type = F_RDLCK;
+  range.l_whence = SEEK_SET;
+  return ::fcntl(fd, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
 }  // namespace
+
+void print_violations(const nlohmann::json& rows) {
+  for (const auto& row : rows) {
+    const auto& words = row.at("words");
+    std::printf("%s  index %llu  slot %u  words %#llx %#llx %#llx\n", row.at("invariant").get<std::string>().c_str(),
+                row.at("index").get<unsigned long long>(), row.at("slot").get<unsigned>(),
+                words.at(0).get<unsigned long long>(), words.at(1).get<unsigned long long>(),
+                words.at(2).get<unsigned long long>());
+  }
+}
 
 int check_file(const std::string& path, bool json) {
   FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status = {};
   if (!fd.is_open() || ::fstat(fd.get(), &status) != 0) return refuse(path, std::strerror(errno));
+  if (is_served(fd.get()))
+    std::fprintf(stderr, "marudctl: %s: a marud serves it; what clients have not finished counts as wrong here\n",
+                 path.c_str());
   const uint64_t bytes = uint64_t(status.st_size);
   if (bytes < sizeof(format::Header)) return refuse(path, "too short for a pool");
   format::Header header;
@@ -68,7 +79,7 @@ int check_file(const std::string& path, bool json) {
     const nlohmann::json reply = {{"file", path}, {"findings", report.findings}, {"violations", findings.rows}};
     std::printf("%s\n", reply.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
-    print_findings(findings.rows);
+    print_violations(findings.rows);
     std::printf("%llu violations in %s\n", static_cast<unsigned long long>(report.findings), path.c_str());
   }
   return report.findings == 0 ? kExitDone : kExitViolations;

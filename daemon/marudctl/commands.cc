@@ -10,12 +10,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace maru::marudctl {
 namespace {
 
 using nlohmann::json;
+
+// Of the terminal; 0 when the output goes elsewhere, where nothing is shortened.
+size_t line_width() {
+  winsize size = {};
+  return ::isatty(STDOUT_FILENO) && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 void print_json(const json& value) { print(value.dump(2, ' ', false, json::error_handler_t::replace) + "\n"); }
@@ -107,12 +114,12 @@ int status(const Arguments& arguments) {
   return kExitDone;
 }
 
-int list(const Arguments& arguments, json request, const char* field, std::initializer_list<const char*> first,
+int list(const Arguments& arguments, json request, const char* field, std::initializer_list<const char*> columns,
          std::optional<uint64_t> limit, const char* when_empty) {
   json reply;
   if (const int code = ask_for_list(arguments, std::move(request), field, limit, reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
-  print(table_text(reply[field], first, when_empty));
+  print(table_text(reply[field], columns, when_empty, line_width()));
   if (reply.contains("next") && !reply["next"].is_null()) print("... and more: --limit says how many are shown\n");
   return kExitDone;
 }
@@ -124,28 +131,38 @@ int clients(const Arguments& arguments) {
 }
 
 int regions(const Arguments& arguments) {
-  return list(arguments, {{"command", "regions"}}, "regions", {"region", "state", "lane", "pid"}, std::nullopt,
+  return list(arguments, {{"command", "regions"}}, "regions",
+              {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "listed_blocks"}, std::nullopt,
               "the pool has no region");
 }
 
 int pins(const Arguments& arguments) {
-  return list(arguments, {{"command", "pins"}}, "pins", {"lane", "pid", "command", "key", "page", "generation", "age_ms"},
+  return list(arguments, {{"command", "pins"}}, "pins", {"pid", "command", "uid", "lane", "age_ms", "page", "key"},
               arguments.limit, "nothing is pinned");
+}
+
+// Names one block.
+json about_key(const Arguments& arguments, const char* command) {
+  json request = {{"command", command}, {"key", arguments.operands.front()}};
+  if (arguments.tenant) request["tenant"] = *arguments.tenant;
+  return request;
 }
 
 int blocks(const Arguments& arguments) {
   if (!arguments.operands.empty()) {
     json reply;
-    const json request = {{"command", "block"}, {"key", arguments.operands.front()}};
+    const json request = about_key(arguments, "block");
     if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
     if (arguments.json) return print_json(reply), kExitDone;
     print(fields_text(reply, {"key", "state", "length_bytes", "page", "pages", "generation", "parent", "children"}));
     return kExitDone;
   }
+  if (arguments.tenant) return complain(kExitUsage, "--tenant belongs to a KEY");
   json request = {{"command", "blocks"}};
   if (arguments.prefix) request["prefix"] = *arguments.prefix;
   constexpr uint64_t kShownByDefault = 100;
-  return list(arguments, std::move(request), "blocks", {"key", "state", "page", "pages", "length_bytes", "children"},
+  return list(arguments, std::move(request), "blocks",
+              {"key", "state", "page", "length_bytes", "children", "last_use_ms", "tenant"},
               arguments.limit.value_or(kShownByDefault), "no such block");
 }
 
@@ -162,8 +179,16 @@ int evict(const Arguments& arguments) {
   return kExitDone;
 }
 
+int delete_tree(const Arguments& arguments) {
+  json reply;
+  if (const int code = Conversation(arguments).ask(about_key(arguments, "delete_tree"), reply); code != kExitDone) return code;
+  if (arguments.json) return print_json(reply), kExitDone;
+  print(fields_text(reply, {}));
+  return kExitDone;
+}
+
 int clear(const Arguments& arguments) {
-  if (!arguments.yes) return complain(kExitUsage, "clear removes every block that is not pinned; confirm with --yes");
+  if (!arguments.yes) return complain(kExitUsage, "clear removes every block of the pool; confirm with --yes");
   json reply;
   if (const int code = Conversation(arguments).ask({{"command", "clear"}}, reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
@@ -181,7 +206,9 @@ int check(const Arguments& arguments) {
   if (arguments.json) {
     print_json(reply);
   } else {
-    print(fields_text(reply, {"violations"}));
+    if (found != reply.end()) print_violations(*found);
+    reply.erase("violations");
+    print(fields_text(reply, {}));
     print(is_clean ? "no violation found\n" : "the control region violates its invariants\n");
   }
   return is_clean ? kExitDone : kExitViolations;
@@ -199,13 +226,15 @@ int version(const Arguments& arguments) {
 
 const Command kCommands[] = {
     {"status", "", "marud and its pools", "", 0, 0, status},
-    {"clients", "", "processes that hold lanes: connected, or frozen until they end or come back", "", 0, 0, clients},
+    {"clients", "", "processes that hold lanes: connected, or frozen until they end", "", 0, 0, clients},
     {"regions", "", "regions of the pool, and who rents them", "", 0, 0, regions},
-    {"blocks", "[--limit N] [--prefix TEXT|0xHEX] [KEY]", "blocks of the pool (100 at most), or one in full",
-     "limit prefix", 0, 1, blocks},
-    {"pins", "[--limit N]", "pinned blocks: by whom, since when", "limit", 0, 0, pins},
+    {"blocks", "[--limit N] [--prefix TEXT|0xHEX] | KEY [--tenant N]",
+     "blocks of the pool (100 unless told), or the one under KEY in full", "limit prefix tenant", 0, 1, blocks},
+    {"pins", "[--limit N]", "pinned blocks: by whom, for how long (\"-\": not known yet)", "limit", 0, 0, pins},
     {"evict", "PAGES", "evict the coldest blocks that nobody uses until PAGES pages are free", "", 1, 1, evict},
-    {"clear", "--yes", "remove every block that is not pinned", "yes", 0, 0, clear},
+    {"delete-tree", "KEY [--tenant N]", "remove a block and all that is below it, as far as it is not pinned", "tenant",
+     1, 1, delete_tree},
+    {"clear", "--yes", "remove every block; of a pinned one the key now, the memory later", "yes", 0, 0, clear},
     {"check", "[--quiesce] [--file PATH]", "audit the control region: live, at rest, or in a file without marud",
      "quiesce file", 0, 0, check},
     {"version", "", "of marudctl", "", 0, 0, version},

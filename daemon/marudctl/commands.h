@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct Arguments {
   // Of one command or the other; the table says which it takes.
   std::optional<uint64_t> limit;
   std::optional<std::string> prefix;
+  std::optional<uint64_t> tenant;
   std::optional<std::string> file;
   bool quiesce = false;
   bool yes = false;
@@ -45,5 +47,7 @@ extern const Command kCommands[];
 
 // The auditor over the file of a pool, opened for reading only. Prints what it finds. check_file.cc.
 int check_file(const std::string& path, bool json);
+// The rows of a report, one line each.
+void print_violations(const nlohmann::json& rows);
 
 }  // namespace maru::marudctl

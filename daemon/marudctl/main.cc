@@ -15,6 +15,7 @@ constexpr option kOptions[] = {
     {"socket", required_argument, nullptr, 's'}, {"pool", required_argument, nullptr, 'p'},
     {"json", no_argument, nullptr, 'j'},         {"timeout-ms", required_argument, nullptr, 't'},
     {"limit", required_argument, nullptr, 'l'},  {"prefix", required_argument, nullptr, 'x'},
+    {"tenant", required_argument, nullptr, 'n'},
     {"quiesce", no_argument, nullptr, 'q'},      {"file", required_argument, nullptr, 'f'},
     {"yes", no_argument, nullptr, 'y'},          {"help", no_argument, nullptr, 'h'},
     {"version", no_argument, nullptr, 'v'},      {nullptr, 0, nullptr, 0},
@@ -30,13 +31,15 @@ void print_help() {
   std::puts(
       "  help\n      this text\n\n"
       "Options:\n"
-      "  --socket PATH     of marud (default: $MARU_SOCKET, else $XDG_RUNTIME_DIR/marud/marud.sock when it exists,\n"
-      "                    else /run/marud/marud.sock)\n"
+      "  --socket PATH     of marud (default: $MARU_SOCKET, else\n"
+      "                    $XDG_RUNTIME_DIR/marud/marud.sock when it exists, else\n"
+      "                    /run/marud/marud.sock)\n"
       "  --pool NAME       (default: the only pool, or the one named \"default\")\n"
       "  --json            print marud's reply as JSON\n"
       "  --timeout-ms N    wait for marud at most so long (default: 10000)\n\n"
-      "Exit status: 0 done; 1 marud refused, or what was asked for is not there; 2 the command line is wrong;\n"
-      "3 marud cannot be reached or does not answer; 4 check found violations.");
+      "Exit status: 0 done; 1 marud refused, or what was asked for is not there;\n"
+      "2 the command line is wrong; 3 marud cannot be reached or does not answer;\n"
+      "4 check found violations.");
 }
 
 int complain(const char* format, const char* what) {
@@ -88,6 +91,10 @@ int run(int count, char** values) {
         arguments.limit = number;
         break;
       case 'x': arguments.prefix = optarg; break;
+      case 'n':
+        if (!read_number(optarg, UINT64_MAX, number)) return complain("--tenant %s is not a number above zero", optarg);
+        arguments.tenant = number;
+        break;
       case 'q': arguments.quiesce = true; break;
       case 'f': arguments.file = optarg; break;
       case 'y': arguments.yes = true; break;
@@ -95,7 +102,7 @@ int run(int count, char** values) {
       case 'v': arguments.operands = {"version"}; break;
       default: return complain("%s is not an option, or lacks its value", values[optind - 1]);
     }
-    if (std::strchr("lxqfy", flag) && specials < std::size(special)) special[specials++] = kOptions[index].name;
+    if (std::strchr("lxnqfy", flag) && specials < std::size(special)) special[specials++] = kOptions[index].name;
   }
   arguments.operands.insert(arguments.operands.end(), values + optind, values + count);
   if (arguments.operands.empty()) return complain("%s", "a command is missing");
@@ -105,7 +112,8 @@ int run(int count, char** values) {
   for (const Command* command = kCommands; command->name; ++command) {
     if (name != command->name) continue;
     for (size_t i = 0; i < specials; ++i)
-      if (!takes(*command, special[i])) return complain(("%s does not take --" + std::string(special[i])).c_str(), command->name);
+      if (!takes(*command, special[i]))
+        return complain(("%s does not take --" + std::string(special[i])).c_str(), command->name);
     const int operands = int(arguments.operands.size());
     if (operands < command->operands_min) return complain("%s lacks its argument", command->name);
     if (operands > command->operands_max) return complain("%s has too many arguments", command->name);

@@ -48,8 +48,9 @@ std::string safe(std::string text) {
   return text;
 }
 
+constexpr uint64_t kFirstTimeMs = 1'000'000'000'000;  // 2001
+
 std::string value_text(const std::string& name, const json& value) {
-  constexpr uint64_t kFirstTimeMs = 1'000'000'000'000;  // 2001
   if (value.is_string()) return safe(value.get<std::string>());
   if (value.is_null()) return "-";
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
@@ -70,7 +71,9 @@ std::string heading(std::string name) {
   return name;
 }
 
-std::vector<std::string> columns_of(const json& rows, std::initializer_list<const char*> first, bool with_nested) {
+// Those of `first` that some row has, and then the others if `with_others`.
+std::vector<std::string> columns_of(const json& rows, std::initializer_list<const char*> first, bool with_nested,
+                                    bool with_others) {
   std::set<std::string> names;
   for (const json& row : rows)
     if (row.is_object())
@@ -79,20 +82,60 @@ std::vector<std::string> columns_of(const json& rows, std::initializer_list<cons
   std::vector<std::string> columns;
   for (const char* name : first)
     if (names.erase(name) > 0) columns.emplace_back(name);
-  columns.insert(columns.end(), names.begin(), names.end());
+  if (with_others) columns.insert(columns.end(), names.begin(), names.end());
   return columns;
 }
 
 // Width on the screen: bytes that continue a UTF-8 character have none.
-size_t width_of(const std::string& text) {
-  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+bool begins_character(char c) { return (c & 0xC0) != 0x80; }
+size_t width_of(const std::string& text) { return size_t(std::count_if(text.begin(), text.end(), begins_character)); }
+
+// Where the character with this number begins.
+size_t offset_of(const std::string& text, size_t character) {
+  size_t at = 0;
+  for (; at < text.size(); ++at)
+    if (begins_character(text[at]) && character-- == 0) break;
+  return at;
+}
+
+// The ends of long keys tell them apart as often as their beginnings do, so the middle goes.
+std::string shortened(const std::string& text, size_t width) {
+  const size_t has = width_of(text);
+  if (has <= width) return text;
+  const size_t tail = (width - 2) / 2, head = width - 2 - tail;
+  return text.substr(0, offset_of(text, head)) + ".." + text.substr(offset_of(text, has - tail));
+}
+
+// Takes from the widest columns of text until the line fits.
+void fit(std::vector<size_t>& widths, const std::vector<bool>& is_number, size_t line_width) {
+  constexpr size_t kTextWidthMin = 8;
+  size_t total = widths.empty() ? 0 : 2 * (widths.size() - 1);
+  for (size_t width : widths) total += width;
+  while (total > line_width) {
+    size_t widest = widths.size();
+    for (size_t i = 0; i < widths.size(); ++i)
+      if (!is_number[i] && widths[i] > kTextWidthMin && (widest == widths.size() || widths[i] > widths[widest])) widest = i;
+    if (widest == widths.size()) return;
+    --widths[widest];
+    --total;
+  }
+}
+
+// In a table a time is read faster as how long ago it was.
+std::string cell_text(const std::string& name, const json& value) {
+  if (ends_with(name, "_ms") && value.is_number_unsigned() && value.get<uint64_t>() >= kFirstTimeMs) {
+    const uint64_t now_ms = uint64_t(std::time(nullptr)) * 1000, then_ms = value.get<uint64_t>();
+    return duration_text(now_ms > then_ms ? now_ms - then_ms : 0);
+  }
+  return value_text(name, value);
 }
 
 }  // namespace
 
-std::string table_text(const json& rows, std::initializer_list<const char*> first, const char* when_empty) {
+std::string table_text(const json& rows, std::initializer_list<const char*> wanted, const char* when_empty,
+                       size_t line_width) {
   if (!rows.is_array() || rows.empty()) return std::string(when_empty) + "\n";
-  const std::vector<std::string> columns = columns_of(rows, first, false);
+  const std::vector<std::string> columns = columns_of(rows, wanted, false, wanted.size() == 0);
   std::vector<std::vector<std::string>> cells(1);
   std::vector<bool> is_number(columns.size(), true);
   for (const std::string& column : columns) {
@@ -104,17 +147,19 @@ std::string table_text(const json& rows, std::initializer_list<const char*> firs
     auto& line = cells.emplace_back();
     for (size_t i = 0; i < columns.size(); ++i) {
       const auto found = row.find(columns[i]);
-      line.push_back(found == row.end() ? "-" : value_text(columns[i], *found));
+      line.push_back(found == row.end() ? "-" : cell_text(columns[i], *found));
       if (found != row.end() && !found->is_number() && !found->is_null()) is_number[i] = false;
     }
   }
   std::vector<size_t> widths(columns.size(), 0);
   for (const auto& line : cells)
     for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], width_of(line[i]));
+  if (line_width != 0) fit(widths, is_number, line_width);
   std::string out;
-  for (const auto& line : cells) {
+  for (auto& line : cells) {
     std::string text;
     for (size_t i = 0; i < line.size(); ++i) {
+      line[i] = shortened(line[i], widths[i]);
       const std::string padding(widths[i] - width_of(line[i]), ' ');
       text += (i == 0 ? "" : "  ") + (is_number[i] ? padding + line[i] : line[i] + padding);
     }
@@ -125,7 +170,7 @@ std::string table_text(const json& rows, std::initializer_list<const char*> firs
 }
 
 std::string fields_text(const json& object, std::initializer_list<const char*> first) {
-  const std::vector<std::string> names = columns_of(json::array({object}), first, true);
+  const std::vector<std::string> names = columns_of(json::array({object}), first, true, true);
   size_t width = 0;
   for (const std::string& name : names)
     if (!object[name].is_structured()) width = std::max(width, heading(name).size());

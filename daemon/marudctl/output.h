@@ -1,18 +1,21 @@
-// Tables for people. What is shown depends on the reply: a column for every field that some row has, the known ones first.
+// Tables for people: a line fits the terminal; everything that a reply says is there with --json.
 #pragma once
 
+#include <cstddef>
 #include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace maru::marudctl {
 
-// Rows are objects. Columns named in `first` come first and in that order, others after them by name; nested values have no column. Numbers are aligned
-// to the right; fields ending in _bytes are shown as sizes, those ending in _ms as durations or, from the year 2001 on, as
-// times. An empty array prints `when_empty`.
-std::string table_text(const nlohmann::json& rows, std::initializer_list<const char*> first, const char* when_empty);
+// Rows are objects. Columns are those of `wanted` that some row has, in that order; all of them, by name, when `wanted` is
+// empty; nested values have no column. Numbers are aligned to the right; fields ending in _bytes are shown as sizes, those
+// ending in _ms as durations, times from the year 2001 on as how long ago they were. Text is shortened in its middle until a
+// line has `line_width` characters; 0: as long as it is. An empty array prints `when_empty`.
+std::string table_text(const nlohmann::json& rows, std::initializer_list<const char*> wanted, const char* when_empty,
+                       size_t line_width = 0);
 
-// One "name  value" line per field; nested objects are indented.
+// One "name  value" line per field, times as they are; nested objects are indented. Fields named in `first` come first.
 std::string fields_text(const nlohmann::json& object, std::initializer_list<const char*> first);
 
 }  // namespace maru::marudctl

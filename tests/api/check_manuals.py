@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Compares the manual pages with what they describe, in both directions.
+
+  options     what --help of a program prints              the bold --options of its page
+  commands    what --help of marudctl lists                the entries of its page's section COMMANDS
+  keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
+  functions   what maru.h exports                          the names *maru_...*() of libmaru(3)
+
+The example in libmaru(3) is compiled as well, as far as its types go.
+
+  check_manuals.py --sources DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+
+mistakes = []
+
+
+def compare(page, what, real, documented):
+    if not real:
+        mistakes.append(f'{page}: found no {what} to compare with; has the place where they are looked for changed?')
+    for name in sorted(real - documented):
+        mistakes.append(f'{page}: does not describe {what} {name}')
+    for name in sorted(documented - real):
+        mistakes.append(f'{page}: describes {what} {name}, which there is not')
+    print(f'{page}: {len(real)} {what}')
+
+
+def section(text, title):
+    found = re.search(rf'^# {title}\n(.*?)(?=^# |\Z)', text, re.MULTILINE | re.DOTALL)
+    return found.group(1) if found else ''
+
+
+def without_examples(text):
+    return re.sub(r'^```$.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL)
+
+
+def help_of(program):
+    return subprocess.run([program, '--help'], check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def check_program(page, text, program):
+    # A page names options of other programs inside one bold text with the program, "*marud --config*". These two are
+    # there whether the summary says so or not.
+    real = set(re.findall(r'(?<![\w-])--[a-z][a-z-]*', help_of(program)))
+    for always in ('--help', '--version'):
+        subprocess.run([program, always], check=True, stdout=subprocess.DEVNULL, timeout=30)
+        real.add(always)
+    compare(page, 'option', real,
+            set(re.findall(r'\*(--[a-z][a-z-]*)\*', without_examples(text))))
+
+
+def check_commands(page, text, program):
+    commands = section(help_of(program).replace('Commands:\n', '# Commands\n').replace('Options:\n', '# Options\n'), 'Commands')
+    compare(page, 'command', set(re.findall(r'^  ([a-z][a-z-]*)', commands, re.MULTILINE)),
+            set(re.findall(r'^\*([a-z][a-z-]*)\*', section(text, 'COMMANDS'), re.MULTILINE)))
+
+
+def check_keys(page, text, daemon):
+    # Whatever a table of the configuration is asked for by name is a key or, for table() and tables(), a table.
+    readers = set(re.findall(r'(\w+)\(const char\* key\b', (daemon / 'config_table.h').read_text()))
+    asked = re.compile(r'\.(' + '|'.join(sorted(readers)) + r')\("(\w+)"')
+    found = set()
+    for path in sorted(daemon.glob('config*.cc')):
+        found |= set(asked.findall(path.read_text()))
+    tables = {name for reader, name in found if reader in ('table', 'tables')}
+    keys = {name for _, name in found} - tables
+    entries = re.findall(r'^(\*\w+\* = .*)$', without_examples(text), re.MULTILINE)
+    compare(page, 'key', keys, {name for entry in entries for name in re.findall(r'\*(\w+)\* =', entry)})
+    compare(page, 'table', tables, set(re.findall(r'^# THE TABLES? \[+(\w+)\]+$', text, re.MULTILINE)))
+
+
+def check_functions(page, text, header):
+    compare(page, 'function', set(re.findall(r'^MARU_PUBLIC\b[^;(]*?\b(maru_\w+)\(', header.read_text(), re.MULTILINE)),
+            set(re.findall(r'\*(maru_\w+)\*\(\)', without_examples(text))))
+
+
+def check_example(page, text, compiler, include):
+    example = re.search(r'^```\n(.*?)^```$', section(text, 'EXAMPLE'), re.MULTILINE | re.DOTALL)
+    if not example:
+        mistakes.append(f'{page}: has no example')
+        return
+    code = re.sub(r'\\(.)', r'\1', example.group(1))  # scdoc takes away a level of backslashes
+    strict = ['-std=c99', '-Wall', '-Wextra', '-Wpedantic', '-Wshadow', '-Wconversion', '-Werror']
+    compiled = subprocess.run([compiler, *strict, '-fsyntax-only', '-I', include, '-x', 'c', '-'],
+                              input=code, capture_output=True, text=True, timeout=60)
+    if compiled.returncode != 0:
+        mistakes.append(f'{page}: its example does not compile:\n{compiled.stderr}')
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ('sources', 'compiler', 'marud', 'marudctl', 'replay'):
+        parser.add_argument('--' + name, required=True)
+    arguments = parser.parse_args()
+    sources = pathlib.Path(arguments.sources)
+    pages = {path.name.removesuffix('.scd'): path.read_text() for path in (sources / 'man').glob('*.scd')}
+
+    check_program('marud.8', pages['marud.8'], arguments.marud)
+    check_program('marudctl.1', pages['marudctl.1'], arguments.marudctl)
+    check_commands('marudctl.1', pages['marudctl.1'], arguments.marudctl)
+    check_program('maru-replay.1', pages['maru-replay.1'], arguments.replay)
+    check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
+    check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h')
+    check_example('libmaru.3', pages['libmaru.3'], arguments.compiler, sources / 'include')
+    for mistake in mistakes:
+        print(mistake, file=sys.stderr)
+    return 1 if mistakes else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,63 @@
+// Proof that a process is gone, and what is none.
+#include "daemon/peer.h"
+#include "daemon/state_file.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace maru::daemon {
+namespace {
+
+TEST(Peer, AProcessIsKnownByItsStartTime) {
+  const auto start_time = start_time_of(::getpid());
+  ASSERT_TRUE(start_time);
+  EXPECT_TRUE(open_process(::getpid(), *start_time));
+  const auto another = open_process(::getpid(), *start_time + 1);
+  ASSERT_FALSE(another);
+  EXPECT_EQ(another.error().code, ESRCH);
+}
+
+TEST(Peer, AProcessThatEndedIsGone) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(0);
+  siginfo_t info = {};
+  ASSERT_EQ(::waitid(P_PID, id_t(pid), &info, WEXITED | WNOWAIT), 0);
+  const auto start_time = start_time_of(pid);  // a zombie still has one
+  ASSERT_TRUE(start_time);
+  EXPECT_EQ(open_process(pid, *start_time).error().code, ESRCH);
+  ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
+  EXPECT_EQ(open_process(pid, *start_time).error().code, ESRCH);
+}
+
+// A marud that runs out of descriptors while it looks for the processes of a pool must not take the living for dead.
+TEST(Peer, LackOfDescriptorsProvesNothing) {
+  const auto start_time = start_time_of(::getpid());
+  ASSERT_TRUE(start_time);
+  const std::string boot_id = current_boot_id();
+  ASSERT_FALSE(boot_id.empty());
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {64, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<FileDescriptor> taken;
+  for (int fd = 0; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 3)) >= 0;) taken.emplace_back(fd);
+  ASSERT_EQ(errno, EMFILE);
+  EXPECT_EQ(current_boot_id(), boot_id) << "or every process would be one of another boot";
+  const auto with_none = open_process(::getpid(), *start_time);
+  taken.pop_back();
+  const auto with_one = open_process(::getpid(), *start_time);
+  taken.clear();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(with_none);
+  EXPECT_EQ(with_none.error().code, EMFILE);
+  ASSERT_FALSE(with_one);
+  EXPECT_EQ(with_one.error().code, EMFILE);
+}
+
+}  // namespace
+}  // namespace maru::daemon
