@@ -76,6 +76,8 @@ void Pool::State::drain_touches(size_t limit) {
   std::vector<uint32_t> late;  // pages whose place is not at the front
   for (const shm::Touch& touch : touches) {
     const PageWord found = word(touch.page);
+    if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)  // a client left it to us, for its pins
+      queue_retired(PageRef::of(touch.page, found.generation()));
     if (!found.is(PageState::kReady)) continue;
     const uint32_t generation = found.generation();
     const bool is_known = lists.generation(touch.page) == generation;

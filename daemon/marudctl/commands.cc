@@ -231,7 +231,7 @@ const Command kCommands[] = {
     {"blocks", "[--limit N] [--prefix TEXT|0xHEX] | KEY [--tenant N]",
      "blocks of the pool (100 unless told), or the one under KEY in full", "limit prefix tenant", 0, 1, blocks},
     {"pins", "[--limit N]", "pinned blocks: by whom, for how long (\"-\": not known yet)", "limit", 0, 0, pins},
-    {"evict", "PAGES", "evict the coldest blocks that nobody uses until PAGES pages are free", "", 1, 1, evict},
+    {"evict", "PAGES", "evict the coldest blocks that nobody uses until PAGES more pages are free", "", 1, 1, evict},
     {"delete-tree", "KEY [--tenant N]", "remove a block and all that is below it, as far as it is not pinned", "tenant",
      1, 1, delete_tree},
     {"clear", "--yes", "remove every block; of a pinned one the key now, the memory later", "yes", 0, 0, clear},

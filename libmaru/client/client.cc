@@ -1,13 +1,12 @@
 #include "libmaru/client/client.h"
 
+#include "libmaru/client/call.h"
 #include "libmaru/client/thread_number.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <sys/stat.h>
 
 namespace maru::client {
 namespace {
@@ -15,33 +14,6 @@ namespace {
 using shm::Digest;
 using shm::FindStatus;
 using shm::PageRef;
-using shm::PageWord;
-
-constexpr size_t kEvictedKeptMax = 4096;
-// A duplicate, expired block in the way is retired and the store tried again; each time another client may have put a new
-// one there.
-constexpr int kExpiredRetries = 8;
-
-// Unix milliseconds, of the clock's last tick (1 to 4 ms old): read from memory that the kernel shares, without a call.
-uint64_t now_ms() {
-  timespec now;
-  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
-}
-
-std::span<const std::byte> bytes_of(const maru_key& key) {
-  return {static_cast<const std::byte*>(key.data), key.size};
-}
-
-int status_of(const Error& error) { return -error.code; }
-
-// Memory of the calling thread that grows and stays.
-template <typename T>
-std::span<T> scratch(size_t n) {
-  thread_local std::vector<T> memory;
-  if (memory.size() < n) memory.resize(n);
-  return {memory.data(), n};
-}
 
 constexpr uint64_t kNoPin = 0;
 constexpr uint64_t pin_of(uint32_t slot) { return uint64_t(slot) + 1; }
@@ -173,184 +145,6 @@ std::span<Digest> Client::digests(const maru_key* keys, size_t n, bool prefetch_
   for (size_t i = 0; i < n; ++i)
     if (!digest(keys[i], all[i])) return {};
   return all;
-}
-
-// -- memory -----------------------------------------------------------------------------------------------------------
-
-int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented) {
-  wire::RentRequest request{};
-  request.runs = runs;
-  request.run_pages = run_pages;
-  count(format::kCounterRents);
-  auto reply = connection_.request(wire::Type::kRent, wire::bytes_of(request));
-  return reply ? read_rent_reply(reply->payload, ret_rented) : status_of(reply.error());
-}
-
-int Client::read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented) {
-  const auto view = wire::decode_rent_reply(payload);
-  if (!view) return -EPROTO;
-  for (const uint32_t index : view->regions)
-    if (index < region_.regions()) ret_rented->regions.push_back(index);
-  for (const wire::RunRecord& run : view->runs)
-    if (run.page < region_.pages()) ret_rented->runs.emplace_back(run.page, run.pages);
-  if (view->evicted_total != 0) {
-    const std::lock_guard lock(evicted_mutex_);
-    evicted_total_ += view->evicted_total;
-    uint64_t kept = 0;
-    std::span<const std::byte> rest(view->evicted_keys);
-    while (const auto key = wire::next_evicted_key(rest)) {
-      std::vector<std::byte> record(sizeof(wire::EvictedKey) + key->key.size());
-      std::memcpy(record.data(), &key->head, sizeof(wire::EvictedKey));
-      std::memcpy(record.data() + sizeof(wire::EvictedKey), key->key.data(), key->key.size());
-      evicted_.push_back(std::move(record));
-      ++kept;
-    }
-    evicted_lost_ += view->evicted_total - std::min<uint64_t>(kept, view->evicted_total);
-    for (; evicted_.size() > kEvictedKeptMax; evicted_.pop_front()) ++evicted_lost_;
-  }
-  return 0;
-}
-
-int Client::next_evicted(maru_key_copy* ret_key) {
-  const std::lock_guard lock(evicted_mutex_);
-  if (evicted_.empty()) return -ENOENT;
-  wire::EvictedKey head;
-  const std::vector<std::byte>& record = evicted_.front();
-  std::memcpy(&head, record.data(), sizeof(head));
-  ret_key->size = head.size;
-  ret_key->kind = head.kind;
-  ret_key->tenant = head.tenant;
-  std::memcpy(ret_key->data, record.data() + sizeof(head), record.size() - sizeof(head));
-  evicted_.pop_front();
-  return 0;
-}
-
-int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
-  if (bytes == 0 || n == 0 || n > limits::kBatchKeysMax) return -EINVAL;
-  const uint64_t run_pages = bytes / region_.page_bytes() + (bytes % region_.page_bytes() != 0);
-  if (run_pages > region_.region_pages()) return -EFBIG;
-  const std::span<PageRef> heads = n == 1 ? std::span<PageRef>() : scratch<PageRef>(n);
-  PageRef single;
-  PageRef* refs = n == 1 ? &single : heads.data();
-  if (const int status = pages_->take(n, uint32_t(run_pages), refs); status != 0) return status;
-  for (size_t i = 0; i < n; ++i) {
-    std::byte* data = payload_->map(refs[i].page(), true);
-    if (data == nullptr) {
-      for (size_t k = 0; k < n; ++k) pages_->give_back(refs[k]);
-      return -ENOMEM;
-    }
-    payload_->back_with_huge_pages(refs[i].page(), uint32_t(run_pages));
-    ret_buffers[i] = {data, bytes, refs[i].bits};
-  }
-  return 0;
-}
-
-int Client::abort(const maru_buffer& buffer) {
-  const PageRef ref = PageRef::from_bits(buffer.block);
-  return region_.is_page(ref) && pages_->give_back(ref) ? 0 : -EINVAL;
-}
-
-// -- storing ----------------------------------------------------------------------------------------------------------
-
-bool Client::is_stored(const Digest& d, maru_block* ret_block) {
-  const PageRef there = shm::find_unpinned(region_, d);
-  if (there.is_none()) return false;
-  const format::BlockLine& line = region_.block(there.page());
-  const uint64_t now = now_ms(), expires_ms = line.expires_ms.load_acquire();  // before the word: [pairs page.word]
-  if (expires_ms != 0 && now >= expires_ms) return false;
-  if (!PageWord{line.word.load_acquire()}.is_findable(there.generation())) return false;  // [pairs page.word]
-  count(format::kCounterDuplicates);
-  touch(there.page(), now);
-  if (ret_block) *ret_block = there.bits;
-  return true;
-}
-
-int Client::parent_of(const maru_store_options& options, maru_block* ret_parent) {
-  *ret_parent = options.parent;
-  if (options.parent_key == nullptr) return 0;
-  if (options.parent != 0) return -EINVAL;
-  Digest d;
-  if (!digest(*options.parent_key, d)) return -EINVAL;
-  const PageRef parent = shm::find_unpinned(region_, d);
-  if (parent.is_none()) return -ENOLINK;
-  *ret_parent = parent.bits;
-  return 0;
-}
-
-int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
-                  maru_block* ret_block) {
-  Digest d;
-  if (!digest(key, d)) return -EINVAL;
-  const PageRef own = PageRef::from_bits(buffer.block);
-  if (!region_.is_page(own) || buffer.bytes == 0 ||
-      buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
-    return -EINVAL;
-  // A word that names no page would be taken for "no parent"; a type that does not fit, for another one.
-  if ((parent != 0 && PageRef::from_bits(parent).is_none()) || options.content_type > 0xFF) return -EINVAL;
-  const uint64_t now = now_ms();
-  shm::NewBlock block;
-  block.digest = d;
-  block.key = bytes_of(key);
-  block.key_kind = key.kind;
-  block.tenant = key.tenant;
-  block.length = buffer.bytes;
-  block.parent = PageRef::from_bits(parent);
-  // A child of a block whose time is over would be over before it is stored. (If this is another life's time, the parent is
-  // gone as well.)
-  if (region_.is_page(block.parent)) {
-    const uint64_t parent_expires_ms = region_.block(block.parent.page()).expires_ms.load_acquire();
-    if (parent_expires_ms != 0 && now >= parent_expires_ms) return -ENOLINK;
-  }
-  // A time beyond the end of the clock is for ever.
-  block.expires_ms = options.ttl_ms == 0 || options.ttl_ms > ~uint64_t{0} - now ? 0 : now + options.ttl_ms;
-  block.priority = options.priority;
-  block.content_type = uint8_t(options.content_type);
-  block.now_ms = now;
-  if (region_.has_checksums()) {
-    const std::byte* data = payload_->map(own.page(), false);
-    if (data == nullptr) return -ENOMEM;
-    block.checksum = shm::payload_checksum({data, size_t(buffer.bytes)});
-  }
-
-  for (int tries = 0;; ++tries) {
-    const shm::PublishResult result = shm::publish(lane_, own, block);
-    switch (result.status) {
-      case shm::PublishStatus::kStored:
-        count(format::kCounterStores);
-        count(format::kCounterStoredBytes, buffer.bytes);
-        touch(own.page(), now);
-        if (ret_block) *ret_block = own.bits;
-        return 0;
-      case shm::PublishStatus::kDuplicate:
-        count(format::kCounterDuplicates);
-        pages_->give_back(own);
-        touch(result.block.page(), now);
-        if (ret_block) *ret_block = result.block.bits;
-        return 1;
-      case shm::PublishStatus::kExpiredInTheWay: {
-        const shm::RetireStatus retired = shm::retire_ref(lane_, result.block);
-        if (retired == shm::RetireStatus::kHasChildren || tries == kExpiredRetries) return -EAGAIN;
-        if (retired == shm::RetireStatus::kRetired) finish(result.block);
-        continue;
-      }
-      case shm::PublishStatus::kNoParent: return -ENOLINK;
-      case shm::PublishStatus::kKeySpaceFull:
-      case shm::PublishStatus::kRegistryFull: count(format::kCounterRegistryFull); return -EXFULL;
-      case shm::PublishStatus::kPinsFull: count(format::kCounterPinFull); return -ENOBUFS;
-      case shm::PublishStatus::kNotReserved: return -EINVAL;
-    }
-  }
-}
-
-// Frees a block that this client has retired, or leaves it to marud because somebody is reading it.
-void Client::finish(PageRef ref) {
-  const shm::LaneSet lanes = shm::LaneSet::in_use(region_);
-  uint32_t pages = 0;
-  const shm::FinishStatus status = shm::finish_retired(lane_, ref, lanes, &pages);
-  if (status == shm::FinishStatus::kFreed) pages_->was_freed(ref.page(), pages);
-  if (status != shm::FinishStatus::kPinned) return;
-  if (shm::hand_over_retired(region_, ref, lane_.id, shm::daemon_lane(region_)))
-    shm::leave_touch(lane_view_, ref.page(), tick(now_ms()));  // so that marud looks at it soon
 }
 
 // -- finding ----------------------------------------------------------------------------------------------------------

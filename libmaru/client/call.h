@@ -1,0 +1,36 @@
+// What one call of the library needs for its duration: the time, memory of its thread, and its arguments in our types.
+#pragma once
+
+#include "libmaru/base/result.h"
+#include "maru/maru.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <span>
+#include <vector>
+
+namespace maru::client {
+
+// Unix milliseconds, of the clock's last tick (1 to 4 ms old): read from memory that the kernel shares, without a call.
+inline uint64_t now_ms() {
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
+}
+
+inline std::span<const std::byte> bytes_of(const maru_key& key) {
+  return {static_cast<const std::byte*>(key.data), key.size};
+}
+
+inline int status_of(const Error& error) { return -error.code; }
+
+// Memory of the calling thread that grows and stays.
+template <typename T>
+std::span<T> scratch(size_t n) {
+  thread_local std::vector<T> memory;
+  if (memory.size() < n) memory.resize(n);
+  return {memory.data(), n};
+}
+
+}  // namespace maru::client
