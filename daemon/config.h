@@ -3,7 +3,7 @@
 //
 //   [daemon]
 //   socket = "/run/marud/marud.sock"     state_dir = "/run/marud/state"    log_level = "info"
-//   admin_group = "maru-admin"           adopt_grace_ms = 2000
+//   admin_group = "maru-admin"           adopt_grace_ms = 4000
 //
 //   [[pool]]
 //   name = "default"      backend = "memory"      size = "64GiB"     huge_pages = "try"    numa_node = 1
@@ -47,7 +47,7 @@ struct Config {
   std::string state_dir;
   LogLevel log_level = LogLevel::kInfo;
   std::optional<gid_t> admin_group;  // besides root and marud's own user
-  uint32_t adopt_grace_ms = 2000;
+  uint32_t adopt_grace_ms = 4000;  // less than the five seconds that a client waits for its attachment
   std::vector<PoolSpec> pools;
 };
 
