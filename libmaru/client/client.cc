@@ -2,6 +2,7 @@
 
 #include "libmaru/client/call.h"
 #include "libmaru/client/thread_number.h"
+#include "libmaru/shm/find_batch.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -79,6 +80,10 @@ Result<void> Client::open(const Options& options) {
   connection_.on_late_reply([this](wire::Type type, std::span<const std::byte> late) {
     PageSource::Rented rented;
     if (type == wire::Type::kRent && read_rent_reply(late, &rented) == 0) pages_->accept_late(rented);
+  });
+  connection_.on_notice([this](wire::Type type, std::span<const std::byte> notice) {
+    const auto taken = wire::read_exactly<wire::RegionTaken>(notice);
+    if (type == wire::Type::kRegionTaken && taken) pages_->region_taken(taken->region);
   });
   if (options.session_thread) return connection_.start_watching();
   return {};
@@ -212,11 +217,14 @@ int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
   __builtin_prefetch(&home.locations);
   // What does not need the block line is done while it is on its way. The touch may be for a block of another key, whose
   // tag happens to be the same: then it lives a little longer.
-  if (const PageRef likely = shm::registry_find_plain(region_, home, d); !likely.is_none()) {
+  const PageRef likely = shm::registry_find_plain(region_, home, d);
+  shm::Found found;
+  if (!likely.is_none()) {
     __builtin_prefetch(&region_.block(likely.page()));
     touch(likely.page(), now);
+    found = shm::pin_if_wanted(lane_, likely, d, now);
   }
-  const shm::Found found = shm::find_and_pin(lane_, d, now);
+  if (found.status != FindStatus::kFound) found = shm::find_and_pin(lane_, d, now);
   if (found.status != FindStatus::kFound) {
     count(found.status == FindStatus::kPinsFull ? format::kCounterPinFull : format::kCounterRetrieveMisses);
     return found.status == FindStatus::kPinsFull ? -ENOBUFS : -ENOENT;
@@ -229,36 +237,28 @@ int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
 }
 
 int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
-  constexpr size_t kGroup = 32;
   const uint64_t now = now_ms();
+  const std::span<shm::Found> blocks = scratch<shm::Found>(all.size());
+  if (!shm::find_and_pin_batch(lane_, all, now, blocks.data())) {
+    count(format::kCounterPinFull);
+    return -ENOBUFS;
+  }
   size_t found = 0;
   for (size_t i = 0; i < all.size(); ++i) {
-    if (i % kGroup == 0) {
-      const size_t end = std::min(i + kGroup, all.size());
-      for (size_t k = i; k < end; ++k) {
-        shm::registry_prefetch(region_, all[k]);
-        shm::registry_prefetch_locations(region_, all[k]);
-      }
-      for (size_t k = i; k < end; ++k) {
-        const shm::Candidates candidates = shm::registry_find(region_, all[k]);
-        for (uint32_t c = 0; c < candidates.count; ++c)
-          __builtin_prefetch(&region_.block(candidates.ref(c).page()));
-      }
-    }
     ret_views[i] = {nullptr, 0, 0, kNoPin};
-    const shm::Found one = shm::find_and_pin(lane_, all[i], now);
-    if (one.status == FindStatus::kAbsent) continue;
-    int status = one.status == FindStatus::kPinsFull ? -ENOBUFS : view_of(one.ref, one.slot, true, &ret_views[i]);
+    if (blocks[i].status != FindStatus::kFound) continue;
+    const int status = view_of(blocks[i].ref, blocks[i].slot, true, &ret_views[i]);
     if (status == -EIO) continue;  // counted, and deleted: absent
     if (status != 0) {
-      if (status == -ENOBUFS) count(format::kCounterPinFull);
       for (size_t k = 0; k < i; ++k) {
         release(ret_views[k]);
         ret_views[k] = {nullptr, 0, 0, kNoPin};  // released by the caller as well, it would end another view's pin
       }
+      for (size_t k = i + 1; k < all.size(); ++k)
+        if (blocks[k].status == FindStatus::kFound) pins_.unpin(blocks[k].slot, blocks[k].ref);
       return status;
     }
-    touch(one.ref.page(), now);
+    touch(blocks[i].ref.page(), now);
     ++found;
   }
   count(format::kCounterRetrieveHits, found);
@@ -322,26 +322,25 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
   if (all.size() > match.blocks) return -EINVAL;
   const std::span<PageRef> refs = scratch<PageRef>(all.size());
   const std::span<uint64_t> lengths = scratch<uint64_t>(all.size());
-  size_t found = shm::resolve_batch(region_, all, refs.data(), lengths.data());
-  // A block that the match pins itself may have lost its key since, and another, unpinned one may have it now. Blocks above
-  // those have children: their keys stay.
-  const auto use_pinned = [&](size_t i, PageRef ref) {
-    found += refs[i].is_none();
-    refs[i] = ref;
-    lengths[i] = region_.block(ref.page()).length.load_relaxed();  // under the pin
-  };
+  size_t found = 0;
   if (const auto* pins = static_cast<const uint64_t*>(match.pins)) {
+    found = shm::resolve_batch(region_, all, refs.data(), lengths.data());
+    // A block that the match pins itself may have lost its key since, and another, unpinned one may have it now. Blocks
+    // above those have children: their keys stay.
     uint64_t next = 0;
     for (size_t i = 0; i < all.size() && next < pins[0]; ++i) {
       const PageRef ref = PageRef::from_bits(pins[1 + 2 * next]);
       if (!(shm::block_digest(region_, ref.page()) == all[i])) continue;
-      use_pinned(i, ref);
+      found += refs[i].is_none();
+      refs[i] = ref;
+      lengths[i] = region_.block(ref.page()).length.load_relaxed();  // under the pin
       ++next;
     }
-  } else if (!all.empty() && all.size() == match.blocks) {
+  } else if (!all.empty()) {
     const PageRef deepest = PageRef::from_bits(match.deepest);
-    if (!region_.is_page(deepest) || !(shm::block_digest(region_, deepest.page()) == all.back())) return -EINVAL;
-    use_pinned(all.size() - 1, deepest);
+    if (!region_.is_page(deepest)) return -EINVAL;
+    if (all.size() == match.blocks && !(shm::block_digest(region_, deepest.page()) == all.back())) return -EINVAL;
+    found = shm::resolve_chain(region_, deepest, match.blocks, all, refs.data(), lengths.data());
   }
   if (found != all.size()) return -ENOENT;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -417,6 +416,7 @@ void Client::statistics(maru_statistics* ret_statistics) const {
   s.rents = counter(format::kCounterRents);
   s.pins = pins_.slots_in_use();
   s.regions = pages_->regions();
+  s.regions_taken = pages_->regions_taken();
   s.pages_cached = pages_->cached_pages();
   const std::lock_guard lock(evicted_mutex_);
   s.evicted = evicted_total_;

@@ -71,6 +71,8 @@ class Client {
   int abort(const maru_buffer& buffer);
   int store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
             maru_block* ret_block);
+  // What this thread stores next is for this tenant: marud is told with the next request for memory. store() sets it, too.
+  static void set_tenant(uint64_t tenant);
   // Whether a block is under this key already; then as a store that loses to it.
   bool is_stored(const shm::Digest& digest, maru_block* ret_block);
   // The parent that the options name. 0, or -ENOLINK, -EINVAL.
@@ -95,6 +97,7 @@ class Client {
   Result<void> open(const Options& options);
   bool other_digest(const maru_key& key, shm::Digest& ret_digest) const;
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
+  int ask_for_credit(uint64_t tenant, uint64_t bytes);
   int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented);
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);

@@ -150,8 +150,8 @@ Pin PinTable::pin_own(PageRef ref) {
 
 void PinTable::pin_batch(const PageRef* refs, size_t count, Pin* ret_pins) {
   // On x86 one locked instruction orders all earlier stores before all later loads, so plain stores followed by one
-  // read-modify-write do what an exchange per slot would. Elsewhere, and in the simulator, each slot is exchanged.
-#if defined(__x86_64__) && !defined(MARU_SIM) && !defined(__SANITIZE_THREAD__)
+  // read-modify-write do what an exchange per slot would; so it is in the simulator. Elsewhere each slot is exchanged.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
   for (size_t i = 0; i < count; ++i) {
     const uint32_t set = pin_set_start(region_->layout(), refs[i].page());
     ret_pins[i].status = PinStatus::kGone;
@@ -177,13 +177,6 @@ void PinTable::pin_batch(const PageRef* refs, size_t count, Pin* ret_pins) {
 #else
   for (size_t i = 0; i < count; ++i) ret_pins[i] = pin(refs[i]);
 #endif
-}
-
-void PinTable::pin_again(uint32_t slot) {
-  for (;;) {  // ends: the caller holds a count, so only other threads' successful steps make the CAS fail
-    uint32_t count = counts_[slot].load_acquire();
-    if (counts_[slot].cas_acq_rel(count, count + 1)) return;
-  }
 }
 
 bool PinTable::unpin(uint32_t slot, PageRef ref) {

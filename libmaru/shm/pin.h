@@ -75,8 +75,6 @@ class PinTable {
   void pin_batch(const PageRef* refs, size_t count, Pin* ret_pins);
   // Takes a slot for a page that the caller holds anyway and that is about to become visible. No validation.
   Pin pin_own(PageRef ref);
-  // One more pin on a slot that the caller already holds.
-  void pin_again(uint32_t slot);
   // Returns false if the slot is not pinned or holds another page than `ref`: released twice, or never pinned.
   bool unpin(uint32_t slot, PageRef ref);
 

@@ -186,4 +186,120 @@ size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digest
   return count;
 }
 
+namespace {
+
+// Which block lines a walk from child to parent will read next, and whether it has fetched them already. Pages of a chain
+// that was stored at once lie side by side, in either order, or at a steady distance where several chains were stored in
+// turns; so the lines at the distance between the last two pages are fetched, few at first and more with every guess that
+// was right.
+class LinesAhead {
+ public:
+  LinesAhead(const ControlRegion& region, uint32_t page) : region_(region), page_(page) {
+    for (step_ = 1; step_ >= -1; step_ -= 2)
+      for (fetched_ = 0; fetched_ < kNear;) fetch_next();
+    step_ = 0;
+  }
+
+  // The walk goes on to `page`, if its line is one that was fetched.
+  bool advance(uint32_t page) {
+    const int64_t distance = int64_t{page} - page_;
+    if (distance != step_ || fetched_ == 0) return advance_otherwise(distance);
+    --fetched_;
+    page_ = page;
+    open_window(2 * window_);
+    return true;
+  }
+
+  // The walk goes on to a `page` that nobody expected: the start of another stretch of the same kind.
+  void jump(uint32_t page) {
+    const int64_t distance = int64_t{page} - page_;
+    if (distance != 0 && distance >= -kStepMax && distance <= kStepMax) step_ = distance;
+    if (step_ == 0) step_ = -1;
+    page_ = page;
+    fetched_ = 0;
+    open_window(kWindowFirst);
+  }
+
+ private:
+  static constexpr int64_t kNear = 2;
+  static constexpr int64_t kStepMax = 64;  // pages; further apart they are no pattern
+  static constexpr int64_t kWindowFirst = 8;
+  static constexpr int64_t kWindowMax = 32;
+
+  // Out of the way of the common step, which has no division.
+  [[gnu::noinline]] bool advance_otherwise(int64_t distance) {
+    if (step_ == 0) {  // the first step
+      if (distance < -kNear || distance > kNear) return false;
+      jump(uint32_t(page_ + distance));
+      return true;
+    }
+    if (distance % step_ != 0 || distance / step_ <= 0 || distance / step_ > fetched_) return false;
+    fetched_ -= distance / step_;
+    page_ += distance;
+    open_window(window_);
+    return true;
+  }
+  void open_window(int64_t lines) {
+    window_ = std::min(lines, kWindowMax);
+    while (fetched_ < window_) fetch_next();
+  }
+  // Counts as well, or g++ takes it for a function without effect and drops the calls.
+  void fetch_next() {
+    const int64_t page = page_ + ++fetched_ * step_;
+    if (page >= 0 && uint64_t(page) < region_.pages()) __builtin_prefetch(&region_.block(uint32_t(page)));
+  }
+
+  const ControlRegion& region_;
+  int64_t page_;
+  int64_t step_ = 0;     // pages from a block to its parent; 0: not known yet
+  int64_t fetched_ = 0;  // lines fetched beyond page_, step_ apart
+  int64_t window_ = 0;   // lines to be fetched beyond page_
+};
+
+// Shorter chains gain less from a walk than looking for its start costs.
+constexpr size_t kWalkMin = 16;
+// A miss that the walk has to wait for, in blocks: what so many gain by not being looked up.
+constexpr int64_t kBreakCost = 16;
+
+}  // namespace
+
+size_t resolve_chain(const ControlRegion& region, PageRef deepest, size_t blocks, std::span<const Digest> digests,
+                     PageRef* ret_refs, uint64_t* ret_lengths) {
+  const size_t n = digests.size();
+  const bool from_deepest = n == blocks;
+  PageRef ref = deepest;
+  uint64_t length = 0;
+  if (!from_deepest && (n < kWalkMin || !resolve_one(region, digests[n - 1], &ref, &length)))
+    return resolve_batch(region, digests, ret_refs, ret_lengths);
+
+  LinesAhead ahead(region, ref.page());
+  // What the walk may lose before it has gained anything.
+  int64_t credit = int64_t(n / 8);
+  size_t left = n;  // keys 0..left - 1 are still to be resolved
+  while (left > 0) {
+    const format::BlockLine& line = region.block(ref.page());
+    if (!(block_digest(region, ref.page()) == digests[left - 1])) break;
+    length = line.length.load_acquire();  // both before the word is read: [pairs page.word]
+    const PageRef parent = PageRef::from_bits(line.parent.load_acquire());
+    const PageWord word{line.word.load_acquire()};  // [pairs page.word]
+    // The caller's own pin is on the deepest: it may have been retired under it and is the caller's all the same.
+    const bool is_held =
+        from_deepest && left == n ? word.generation() == ref.generation() : word.is_findable(ref.generation());
+    if (!is_held) break;
+    --left;
+    ret_refs[left] = ref;
+    ret_lengths[left] = length;
+    if (left == 0 || !region.is_page(parent)) break;
+    if (ahead.advance(parent.page())) {
+      ++credit;
+    } else {
+      credit -= kBreakCost;
+      if (credit < 0) break;
+      ahead.jump(parent.page());
+    }
+    ref = parent;
+  }
+  return n - left + resolve_batch(region, digests.first(left), ret_refs, ret_lengths);
+}
+
 }  // namespace maru::shm

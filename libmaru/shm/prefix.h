@@ -47,5 +47,21 @@ size_t prefix_first_probes(size_t n, size_t* ret_points);
 // Returns how many are.
 size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digests, PageRef* ret_refs,
                      uint64_t* ret_lengths);
+// The same for the first digests of a match of `blocks` blocks that is one chain, held by the caller's pin on `deepest`,
+// which is a page. digests.size() is 1 to `blocks`.
+//
+// A lookup reads three lines that lie anywhere. But each block line names its parent, {page, generation}, and chains are
+// mostly stored at once, into neighbouring pages: so the walk starts at the deepest and reads one line a key, most of them
+// fetched before they are needed. Nothing is believed for being pointed at: a block counts if its line has the digest that
+// was asked for, under an unchanged page word of that life of the page, as it would if the registry had named it. The pin
+// keeps all of them where they are.
+//
+// Where a parent lies elsewhere the walk waits for memory. Waits are paid for by the blocks that came without one: when
+// there are too many, or a digest is not the one asked for (the keys are another chain's), the keys that are left are looked
+// up in the registry. So pages that are strewn cost a few hundredths more than resolve_batch.
+//
+// Cost: a sequential line a key; the wait for one line where the pages of a chain are torn apart.
+size_t resolve_chain(const ControlRegion& region, PageRef deepest, size_t blocks, std::span<const Digest> digests,
+                     PageRef* ret_refs, uint64_t* ret_lengths);
 
 }  // namespace maru::shm

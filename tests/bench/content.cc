@@ -118,9 +118,24 @@ uint64_t whole_chains(uint64_t wanted) { return (wanted + kChainBlocks - 1) / kC
 
 uint64_t Chains::incomplete() const { return uint64_t(std::count(complete_.begin(), complete_.end(), false)); }
 
+namespace {
+
+// Deals the buffers of every other chain out again among those chains.
+void strew_odd_chains(maru_buffer* buffers, uint64_t chains, Random& random) {
+  const auto place = [buffers](uint64_t i) -> maru_buffer& {
+    return buffers[(2 * (i / kChainBlocks) + 1) * kChainBlocks + i % kChainBlocks];
+  };
+  for (uint64_t left = chains / 2 * kChainBlocks; left > 1; --left)
+    std::swap(place(left - 1), place(random.below(left)));
+}
+
+}  // namespace
+
 Chains store_chains(maru_client* client, uint64_t keys) {
+  constexpr uint64_t kTogether = 64;  // chains whose pages are taken at once; half of them share theirs
   Chains chains(keys);
-  maru_buffer buffers[kChainBlocks];
+  std::vector<maru_buffer> all(kTogether * kChainBlocks);
+  Random random(11);
   Key digests[kChainBlocks];
   maru_key names[kChainBlocks];
   for (uint64_t chain = 0; chain < chains.count(); ++chain) {
@@ -128,7 +143,12 @@ Chains store_chains(maru_client* client, uint64_t keys) {
       digests[i] = key_of(chain * kChainBlocks + i);
       names[i] = as_maru_key(digests[i]);
     }
-    must(maru_alloc_batch(client, kSmallBytes, kChainBlocks, buffers), "alloc");
+    if (chain % kTogether == 0) {
+      const uint64_t count = std::min(kTogether, chains.count() - chain);
+      must(maru_alloc_batch(client, kSmallBytes, count * kChainBlocks, all.data()), "alloc");
+      strew_odd_chains(all.data(), count, random);
+    }
+    maru_buffer* const buffers = &all[chain % kTogether * kChainBlocks];
     size_t done = 0;
     const int result = maru_store_chain(client, names, buffers, kChainBlocks, nullptr, nullptr, nullptr, &done);
     if (result == -EXFULL) {

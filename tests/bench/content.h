@@ -22,6 +22,8 @@ class Chains {
   void end_early(uint64_t chain) { complete_[chain] = false; }
   bool is_complete(uint64_t chain) const { return complete_[chain]; }
   uint64_t count() const { return complete_.size(); }
+  // Whether its blocks lie in pages that are strewn over those of many chains, instead of side by side: every other chain.
+  static bool is_strewn(uint64_t chain) { return chain % 2 != 0; }
   uint64_t incomplete() const;
 
  private:
@@ -29,6 +31,7 @@ class Chains {
 };
 
 // Publishes key_of(0..keys) as chains of kChainBlocks, without touching payload.
+// Every other one in strewn pages.
 Chains store_chains(maru_client* client, uint64_t keys);
 // Publishes key_of(first..first + keys) as roots, except where the registry is full.
 void store_roots(maru_client* client, uint64_t first, uint64_t keys);

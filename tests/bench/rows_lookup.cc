@@ -39,11 +39,14 @@ class Questions {
     singles(kGroupBatches * kBatch);
     name_all();
   }
-  // kGroupBatches whole chains.
-  void draw_chains() {
+  // kGroupBatches whole chains: whichever, or such whose pages lie side by side, or strewn.
+  enum class Pages { kAny, kSideBySide, kStrewn };
+  void draw_chains(Pages pages = Pages::kAny) {
     digests_.resize(kGroupBatches * kBatch);
     for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
-      const uint64_t first = some_chain() * kChainBlocks;
+      uint64_t chain = some_chain();
+      while (pages != Pages::kAny && Chains::is_strewn(chain) != (pages == Pages::kStrewn)) chain = some_chain();
+      const uint64_t first = chain * kChainBlocks;
       for (uint64_t i = 0; i < kBatch; ++i) digests_[batch * kBatch + i] = key_of(first + i);
     }
     name_all();
@@ -124,13 +127,31 @@ double exists_batches(maru_client* client, Questions& questions, uint64_t groups
   return laps.median();
 }
 
+double retrieve_batches(maru_client* client, Questions& questions, uint64_t groups) {
+  Laps laps;
+  std::vector<maru_view> views(kBatch);
+  for (uint64_t group = 0; group < groups; ++group) {
+    questions.draw_batches();
+    const uint64_t started_ns = now_ns();
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      if (maru_retrieve_batch(client, questions.names(batch), kBatch, views.data()) != int(kBatch)) {
+        wrong("retrieve_batch");
+      }
+      must(maru_release_batch(client, views.data(), kBatch), "release_batch");
+    }
+    laps.add(now_ns() - started_ns, kGroupBatches * kBatch);
+  }
+  return laps.median();
+}
+
 // Times the matches, or what resolving their blocks takes.
-double match_groups(maru_client* client, Questions& questions, uint64_t groups, bool resolve) {
+double match_groups(maru_client* client, Questions& questions, uint64_t groups, bool resolve,
+                    Questions::Pages pages = Questions::Pages::kAny) {
   Laps matching, resolving;
   std::vector<maru_match> matches(kGroupBatches);
   std::vector<maru_view> views(kBatch);
   for (uint64_t group = 0; group < groups; ++group) {
-    questions.draw_chains();
+    questions.draw_chains(pages);
     const uint64_t started_ns = now_ns();
     for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
       must(maru_match_prefix(client, questions.names(batch), kBatch, &matches[batch]), "match_prefix");
@@ -223,7 +244,7 @@ class Lookup {
   void measure() {
     exists_rows();
     match_rows();
-    retrieve_row();
+    retrieve_rows();
     if (suffix_ == "_cached") repin_row();
   }
 
@@ -304,15 +325,25 @@ class Lookup {
       });
       suite_.measure("match_prefix256" + suffix_, contestants, facts_);
     }
-    if (wants("resolve256")) {
-      suite_.measure("resolve256" + suffix_,
-                     {{"value", [&] { return match_groups(*client_, *questions_, groups_, true); }},
+    resolve_row("resolve256", Questions::Pages::kSideBySide);
+    resolve_row("resolve256_strewn", Questions::Pages::kStrewn);
+  }
+
+  void resolve_row(const char* row, Questions::Pages pages) {
+    if (!wants(row)) return;
+    suite_.measure(row + suffix_,
+                   {{"value", [&, pages] { return match_groups(*client_, *questions_, groups_, true, pages); }},
+                    {"floor", [&] { return floor_->gathered(groups_ * kGroupBatches); }}},
+                   facts_);
+  }
+
+  void retrieve_rows() {
+    if (wants("retrieve_batch256")) {
+      suite_.measure("retrieve_batch256" + suffix_,
+                     {{"value", [&] { return retrieve_batches(*client_, *questions_, groups_); }},
                       {"floor", [&] { return floor_->gathered(groups_ * kGroupBatches); }}},
                      facts_);
     }
-  }
-
-  void retrieve_row() {
     if (!wants("retrieve_release")) return;
     std::vector<Contestant> contestants = {{"value", [&] { return retrieve_serial(*client_, *questions_, serial_); }},
                                            {"floor", [&] { return floor_->dependent_pairs(serial_); }}};

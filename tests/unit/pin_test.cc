@@ -47,9 +47,9 @@ TEST_F(PinTest, ThePinsOfLanesOutsideTheSetDoNotCount) {
 
 TEST_F(PinTest, PinsOfOneBlockShareASlot) {
   const PageRef ref = blocks_of_one_set(1)[0];
-  const Pin first = pins_.pin(ref), second = pins_.pin(ref);
+  const Pin first = pins_.pin(ref), second = pins_.pin(ref), third = pins_.pin(ref);
   EXPECT_EQ(first.slot, second.slot);
-  pins_.pin_again(first.slot);
+  EXPECT_EQ(first.slot, third.slot);
   EXPECT_EQ(pins_.slots_in_use(), 1u);
   EXPECT_TRUE(pins_.unpin(first.slot, ref));
   EXPECT_TRUE(pins_.unpin(first.slot, ref));

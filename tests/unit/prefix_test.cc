@@ -1,6 +1,7 @@
 #include "libmaru/shm/prefix.h"
 #include "small_pool.h"
 
+#include <algorithm>
 #include <random>
 
 namespace maru::shm {
@@ -152,6 +153,147 @@ TEST_F(PrefixTest, ExistsAndResolveInBatches) {
     }
   }
   EXPECT_EQ(registry_exists_batch(pool_.region, nullptr, 0, nullptr), 0u);
+}
+
+// Chains of a match, resolved by walking from its deepest block.
+class ResolveChainTest : public PrefixTest {
+ protected:
+  // A chain of these pages, in this order.
+  void store_on(const std::vector<uint32_t>& pages) {
+    for (size_t i = 0; i < pages.size(); ++i) {
+      const PageRef own = take_run(pool_.region, pool_.lane(1).id, pages[i], 1, nullptr);
+      NewBlock block = pool_.block(key(i), i ? refs_.back() : PageRef::none());
+      block.length = 100 + i;
+      ASSERT_EQ(publish(pool_.lane(1), own, block).status, PublishStatus::kStored) << i;
+      refs_.push_back(own);
+    }
+  }
+  // The first n of `asked` under a match of `blocks`; what is found must be what was stored.
+  size_t resolve(const std::vector<Digest>& asked, size_t n, size_t blocks) {
+    found_.assign(n, PageRef::of(9, 9));
+    lengths_.assign(n, 0);
+    return resolve_chain(pool_.region, refs_[blocks - 1], blocks, std::span(asked).first(n), found_.data(),
+                         lengths_.data());
+  }
+  void expect_all_of(size_t blocks) {
+    const std::vector<Digest> asked = digests(blocks);
+    for (size_t n = 1; n <= blocks; ++n) {
+      ASSERT_EQ(resolve(asked, n, blocks), n);
+      for (size_t i = 0; i < n; ++i) {
+        ASSERT_EQ(found_[i], refs_[i]) << "key " << i << " of " << n;
+        ASSERT_EQ(lengths_[i], 100 + i);
+      }
+    }
+  }
+  void expect_walked(size_t blocks) {
+    hide_from_registry(0, blocks - 2);
+    hide_from_registry(blocks - 1, blocks);
+    EXPECT_EQ(resolve(digests(blocks), blocks, blocks), blocks);
+    EXPECT_EQ(found_, refs_);
+    EXPECT_EQ(resolve(digests(blocks), blocks - 1, blocks), blocks - 1);
+    hide_from_registry(blocks - 2, blocks - 1);
+    EXPECT_EQ(resolve(digests(blocks), blocks - 1, blocks), 0u) << "where a shorter walk starts is looked up";
+  }
+  // From here on a lookup of these keys fails, so that what is found was walked to.
+  void hide_from_registry(size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i)
+      EXPECT_TRUE(registry_remove(pool_.region, pool_.lane(1).id, pool_.digest(key(i)), refs_[i]));
+  }
+  static std::vector<uint32_t> pages(uint32_t count, uint32_t first, int step) {
+    std::vector<uint32_t> result(count);
+    for (uint32_t i = 0; i < count; ++i) result[i] = uint32_t(int(first) + int(i) * step);
+    return result;
+  }
+
+  std::vector<PageRef> found_;
+  std::vector<uint64_t> lengths_;
+};
+
+TEST_F(ResolveChainTest, PagesInARow) {
+  store_on(pages(200, 0, 1));
+  expect_all_of(200);
+  expect_walked(200);
+}
+
+TEST_F(ResolveChainTest, PagesInARowTheOtherWayRound) {
+  store_on(pages(200, 511, -1));
+  expect_all_of(200);
+  expect_walked(200);
+}
+
+TEST_F(ResolveChainTest, PagesAtADistance) {
+  store_on(pages(150, 3, 3));
+  expect_all_of(150);
+  expect_walked(150);
+}
+
+TEST_F(ResolveChainTest, PagesInPiecesAndStrewn) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  std::vector<uint32_t> order;
+  for (uint32_t piece : {300u, 40u, 480u, 120u})
+    for (uint32_t i = 0; i < 20; ++i) order.push_back(piece + i);
+  std::vector<uint32_t> strewn = pages(60, 150, 1);
+  std::shuffle(strewn.begin(), strewn.end(), random);
+  order.insert(order.end(), strewn.begin(), strewn.end());
+  store_on(order);
+  expect_all_of(order.size());
+}
+
+TEST_F(ResolveChainTest, AfterTooManyJumpsTheRestIsLookedUp) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  std::vector<uint32_t> strewn = pages(512, 0, 1);
+  std::shuffle(strewn.begin(), strewn.end(), random);
+  strewn.resize(128);
+  store_on(strewn);
+  hide_from_registry(0, 64);
+  EXPECT_EQ(resolve(digests(128), 128, 128), 64u);
+  for (size_t i = 0; i < 128; ++i) EXPECT_EQ(found_[i], i < 64 ? PageRef::none() : refs_[i]) << i;
+}
+
+TEST_F(ResolveChainTest, KeysOfAnotherChainAreLookedUp) {
+  store_on(pages(40, 0, 1));
+  std::vector<Digest> asked = digests(40);
+  for (size_t i = 0; i < 20; ++i) asked[i] = pool_.digest("other " + std::to_string(i));
+  const PageRef other = pool_.store(1, "other 7");
+  EXPECT_EQ(resolve(asked, 40, 40), 21u);
+  for (size_t i = 0; i < 40; ++i) EXPECT_EQ(found_[i], i == 7 ? other : i < 20 ? PageRef::none() : refs_[i]) << i;
+  std::swap(asked[30], asked[35]);
+  EXPECT_EQ(resolve(asked, 40, 40), 21u);
+  EXPECT_EQ(found_[30], refs_[35]);
+  EXPECT_EQ(found_[35], refs_[30]);
+  asked[39] = pool_.digest("nothing");
+  EXPECT_EQ(resolve(asked, 40, 40), 20u) << "not even the deepest is what was asked for";
+}
+
+TEST_F(ResolveChainTest, TheDeepestIsFoundAlthoughItsKeyIsGone) {
+  store_on(pages(30, 0, 1));
+  const PrefixResult result = match(digests(30));
+  ASSERT_EQ(result.held, 1u);
+  ASSERT_EQ(retire_ref(pool_.lane(1), refs_[29]), RetireStatus::kRetired);
+  pool_.store(1, key(29), refs_[28]);  // somebody else's under the same key
+  EXPECT_EQ(resolve(digests(30), 30, 30), 30u);
+  EXPECT_EQ(found_, refs_) << "the one that the match holds";
+  release_prefix(pool_.lane(2), held_.data(), result.held);
+}
+
+TEST_F(ResolveChainTest, WhatAParentWordNamesIsNotBelieved) {
+  store_on(pages(40, 0, 1));
+  pool_.region.block(refs_[20].page()).parent.store_relaxed(PageRef::of(refs_[19].page(), 5).bits);  // another life
+  EXPECT_EQ(resolve(digests(40), 40, 40), 40u) << "the registry knows better";
+  EXPECT_EQ(found_, refs_);
+  for (const uint64_t damaged : {uint64_t{0}, ~uint64_t{0}, refs_[20].bits, PageRef::of(512, 0).bits}) {
+    pool_.region.block(refs_[20].page()).parent.store_relaxed(damaged);
+    EXPECT_EQ(resolve(digests(40), 40, 40), 40u) << damaged;
+    EXPECT_EQ(found_, refs_);
+  }
+  pool_.region.block(refs_[20].page()).parent.store_relaxed(refs_[19].bits);
+  pool_.set_word(refs_[10].page(), PageWord::retired(refs_[10].generation(), LaneId{1, 7}));
+  EXPECT_EQ(resolve(digests(40), 40, 40), 39u);
+  EXPECT_EQ(found_[10], PageRef::none());
 }
 
 TEST_F(PrefixTest, TheFirstProbesAreInsideAndEndWithTheLast) {

@@ -71,8 +71,9 @@ TEST_F(ThreadsTest, ThreadsOfOneClientShareSlots) {
       ASSERT_EQ(pin.status, PinStatus::kPinned);
       ASSERT_TRUE(is_pinned(pool_.region, pool_.lanes, ref.page()));
       if (random() % 4 == 0) {
-        pins.pin_again(pin.slot);
-        ASSERT_TRUE(pins.unpin(pin.slot, ref));
+        const Pin again = pins.pin(ref);
+        ASSERT_EQ(again.status, PinStatus::kPinned);
+        ASSERT_TRUE(pins.unpin(again.slot, ref));
       }
       ASSERT_TRUE(pins.unpin(pin.slot, ref));
     }
