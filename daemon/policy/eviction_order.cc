@@ -1,0 +1,379 @@
+#include "daemon/policy/eviction_order.h"
+
+#include <algorithm>
+#include <tuple>
+
+// All words here are written by marud's one thread; the relaxed order is enough for it, and readers elsewhere only look.
+
+namespace maru::daemon {
+
+using format::PolicyEntry;
+
+EvictionOrder::EvictionOrder(std::span<PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts)
+    : entries_(entries), region_pages_(region_pages), facts_(&facts), regions_(entries.size() / region_pages) {}
+
+void EvictionOrder::set_policy(Policy& policy, bool keep_words) {
+  for (uint32_t i = 0; i < regions_.size(); ++i) clear(i);
+  if (!keep_words)
+    for (PolicyEntry& each : entries_) each.word.store_relaxed(0);
+  policy_ = &policy;
+}
+
+PolicyBlock EvictionOrder::block(uint32_t page) const {
+  PolicyBlock block;
+  block.word = entry(page).word.load_relaxed();
+  block.last_use = last_use(page);
+  if (const uint32_t needs = policy_->needs(); needs != kNeedsNothing) facts_->read(page, needs, block);
+  return block;
+}
+
+uint64_t EvictionOrder::blocks(uint32_t queue) const {
+  const auto found = queue_blocks_.find(queue);
+  return found == queue_blocks_.end() ? 0 : found->second;
+}
+
+// -- queues -----------------------------------------------------------------------------------------------------------
+
+// The list that the entry of a page, read once, says it is in, if that can be.
+EvictionOrder::List* EvictionOrder::list_of(uint32_t page, uint32_t said) {
+  const uint32_t number = said - 1;
+  if (number >= lists_.size() || lists_[number].count == 0 || lists_[number].region != region_of(page)) return nullptr;
+  return &lists_[number];
+}
+
+uint32_t EvictionOrder::list_for(uint32_t page, uint32_t queue) {
+  const uint32_t tenant = facts_->tenant(page), region = region_of(page);
+  const auto [found, is_new] = regions_[region].lists.try_emplace(uint64_t(tenant) << 32 | queue, 0);
+  if (!is_new) return found->second;
+  if (unused_lists_.empty()) {
+    unused_lists_.push_back(uint32_t(lists_.size()));
+    lists_.emplace_back();
+  }
+  found->second = unused_lists_.back();
+  unused_lists_.pop_back();
+  lists_[found->second] = {region, queue, tenant, 0, 0, 0};
+  return found->second;
+}
+
+void EvictionOrder::count_off(uint32_t queue, uint64_t blocks) {
+  const auto found = queue_blocks_.find(queue);
+  found->second -= blocks;
+  if (found->second == 0) queue_blocks_.erase(found);  // some policies name a queue once and never again
+}
+
+void EvictionOrder::drop_list(uint32_t number) {
+  List& list = lists_[number];
+  regions_[list.region].lists.erase(uint64_t(list.tenant) << 32 | list.queue);
+  list = {};
+  unused_lists_.push_back(number);
+}
+
+bool EvictionOrder::is_linked(uint32_t link, uint32_t number) const {
+  return link != 0 && link <= entries_.size() && region_of(link - 1) == lists_[number].region &&
+         entry(link - 1).list.load_relaxed() == number + 1;
+}
+
+// Between two neighbours of one list; 0 is the end.
+void EvictionOrder::link(uint32_t page, uint32_t number, uint32_t colder, uint32_t warmer) {
+  List& list = lists_[number];
+  PolicyEntry& each = entry(page);
+  each.older.store_relaxed(colder);
+  each.newer.store_relaxed(warmer);
+  each.list.store_relaxed(number + 1);
+  if (colder)
+    entry(colder - 1).newer.store_relaxed(page + 1);
+  else
+    list.cold = page + 1;
+  if (warmer)
+    entry(warmer - 1).older.store_relaxed(page + 1);
+  else
+    list.warm = page + 1;
+  ++list.count;
+  ++regions_[list.region].count;
+  ++queue_blocks_[list.queue];
+}
+
+bool EvictionOrder::remove(uint32_t page) {
+  PolicyEntry& each = entry(page);
+  const uint32_t said = each.list.load_relaxed(), number = said - 1;
+  if (said == 0) return true;
+  List* list = list_of(page, said);
+  each.list.store_relaxed(0);
+  if (list == nullptr) return false;
+  const uint32_t colder = each.older.load_relaxed(), warmer = each.newer.load_relaxed();
+  const bool colder_agrees = colder == 0
+                                 ? list->cold == page + 1
+                                 : is_linked(colder, number) && entry(colder - 1).newer.load_relaxed() == page + 1;
+  const bool warmer_agrees = warmer == 0
+                                 ? list->warm == page + 1
+                                 : is_linked(warmer, number) && entry(warmer - 1).older.load_relaxed() == page + 1;
+  // A list has ends as long as it has blocks, whatever the links say: others rely on it.
+  const bool is_alone = colder == 0 && warmer == 0;
+  if (!colder_agrees || !warmer_agrees || is_alone != (list->count == 1)) return false;
+  if (colder)
+    entry(colder - 1).newer.store_relaxed(warmer);
+  else
+    list->cold = warmer;
+  if (warmer)
+    entry(warmer - 1).older.store_relaxed(colder);
+  else
+    list->warm = colder;
+  --list->count;
+  --regions_[list->region].count;
+  count_off(list->queue, 1);
+  if (list->count == 0) drop_list(number);
+  return true;
+}
+
+// -- a block ----------------------------------------------------------------------------------------------------------
+
+void EvictionOrder::learn(uint32_t page, uint32_t generation, uint64_t tick) {
+  PolicyEntry& each = entry(page);
+  each.generation.store_relaxed(generation + 1);
+  each.last_use_ms.store_relaxed(tick);
+  each.word.store_relaxed(0);
+  PolicyBlock fresh = block(page);
+  policy_->stored(fresh, pool_);
+  each.word.store_relaxed(fresh.word);
+}
+
+bool EvictionOrder::use(uint32_t page, uint64_t tick) {
+  const PolicyBlock before = block(page);
+  PolicyBlock changed = before;
+  changed.last_use = std::max(changed.last_use, tick);
+  policy_->used(changed, pool_);
+  return change(page, before, changed);
+}
+
+bool EvictionOrder::inherit(uint32_t page, uint64_t tick) {
+  if (last_use(page) >= tick) return true;
+  const PolicyBlock before = block(page);
+  PolicyBlock changed = before;
+  changed.last_use = tick;
+  return change(page, before, changed);
+}
+
+bool EvictionOrder::child_left(uint32_t page, uint32_t child) {
+  const PolicyBlock before = block(page);
+  PolicyBlock changed = before;
+  policy_->child_left(changed, block(child), pool_);
+  return changed.word == before.word || change(page, before, changed);
+}
+
+// Writes the word and the tick. A listed block whose place changes goes to the warm end of a queue, or out of the queues.
+bool EvictionOrder::change(uint32_t page, const PolicyBlock& before, const PolicyBlock& changed) {
+  PolicyEntry& each = entry(page);
+  const auto write = [&] {
+    each.word.store_relaxed(changed.word);
+    each.last_use_ms.store_relaxed(changed.last_use);
+  };
+  if (!contains(page)) {
+    write();
+    return true;
+  }
+  const PolicyPlace from = policy_->place(before), to = policy_->place(changed);
+  const List* list = list_of(page, each.list.load_relaxed());
+  if (list != nullptr && list->queue == to.queue &&
+      (to.order == from.order || (to.order > from.order && list->warm == page + 1))) {
+    write();
+    return true;
+  }
+  const bool is_sound = remove(page);
+  write();
+  if (!is_sound) return false;
+  return !goes_to_an_end(page, to) || insert_at(page, to);
+}
+
+uint64_t EvictionOrder::order_of(uint32_t link) const { return policy_->place(block(link - 1)).order; }
+
+bool EvictionOrder::goes_to_an_end(uint32_t page, const PolicyPlace& place) const {
+  const auto& lists = regions_[region_of(page)].lists;
+  const auto found = lists.find(uint64_t(facts_->tenant(page)) << 32 | place.queue);
+  if (found == lists.end()) return true;
+  const List& list = lists_[found->second];
+  return place.order >= order_of(list.warm) || place.order <= order_of(list.cold);
+}
+
+bool EvictionOrder::is_at_an_end(uint32_t page) const { return goes_to_an_end(page, policy_->place(block(page))); }
+
+bool EvictionOrder::insert(uint32_t page) { return contains(page) || insert_at(page, policy_->place(block(page))); }
+
+bool EvictionOrder::insert_at(uint32_t page, const PolicyPlace& place) {
+  const uint32_t number = list_for(page, place.queue);
+  uint32_t colder = lists_[number].warm, warmer = 0;
+  if (colder != 0 && order_of(colder) > place.order) {
+    // From the cold end: what comes back to a queue is usually old. The warm end is too warm, so the walk ends before it.
+    colder = 0;
+    warmer = lists_[number].cold;
+    for (uint32_t steps = 0; order_of(warmer) < place.order; ++steps) {
+      if (steps > region_pages_) return false;  // a cycle
+      colder = warmer;
+      warmer = entry(warmer - 1).newer.load_relaxed();
+      if (!is_linked(warmer, number)) return false;
+    }
+  }
+  link(page, number, colder, warmer);
+  return true;
+}
+
+void EvictionOrder::was_evicted(uint32_t page) { policy_->evicted(block(page)); }
+
+// -- a region ---------------------------------------------------------------------------------------------------------
+
+void EvictionOrder::clear(uint32_t region_index) {
+  Region& region = regions_[region_index];
+  for (const auto& [key, number] : region.lists) {
+    count_off(lists_[number].queue, lists_[number].count);
+    lists_[number] = {};
+    unused_lists_.push_back(number);
+  }
+  region = {};
+  const uint32_t first = region_index * region_pages_;
+  for (uint32_t i = 0; i < region_pages_; ++i) entry(first + i).list.store_relaxed(0);
+}
+
+void EvictionOrder::rebuild(uint32_t region_index, std::span<const uint32_t> pages) {
+  clear(region_index);
+  struct Placed {
+    PolicyPlace place;
+    uint32_t page;
+  };
+  std::vector<Placed> placed;
+  placed.reserve(pages.size());
+  for (const uint32_t page : pages) placed.push_back({policy_->place(block(page)), page});
+  std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+    return std::tie(a.place.order, a.page) < std::tie(b.place.order, b.page);
+  });
+  for (const Placed& each : placed) {
+    if (contains(each.page)) continue;
+    const uint32_t number = list_for(each.page, each.place.queue);
+    link(each.page, number, lists_[number].warm, 0);
+  }
+}
+
+std::vector<uint32_t> EvictionOrder::listed(uint32_t region_index) const {
+  std::vector<uint32_t> pages;
+  for (const auto& [key, number] : regions_[region_index].lists) {
+    uint32_t link = lists_[number].cold;
+    for (uint64_t steps = 0; link != 0 && steps < lists_[number].count && is_linked(link, number); ++steps) {
+      pages.push_back(link - 1);
+      link = entry(link - 1).newer.load_relaxed();
+    }
+  }
+  return pages;
+}
+
+// -- choosing ---------------------------------------------------------------------------------------------------------
+
+EvictionOrder::Key EvictionOrder::key(uint32_t page) const { return key(page, last_use(page)); }
+
+EvictionOrder::Key EvictionOrder::key(uint32_t page, uint64_t with_last_use) const {
+  PolicyBlock known = block(page);
+  known.last_use = with_last_use;
+  const PolicyPlace place = policy_->place(known);
+  const uint32_t tenant = facts_->tenant(page);
+  Key key = {facts_->tenant_class(tenant), place.queue, place.order, page};
+  if (policy_->ranking() == Ranking::kByRank)
+    key.major = policy_->rank(known, facts_->tenant_usage(tenant), *this, pool_);
+  return key;
+}
+
+EvictionOrder::Coldest::Coldest(EvictionOrder& order, std::span<const uint32_t> regions)
+    : order_(order), by_rank_(order.policy_->ranking() == Ranking::kByRank), regions_(regions.begin(), regions.end()) {
+  std::sort(regions_.begin(), regions_.end());
+  if (!order_.policy_->evicts()) return;
+  for (const uint32_t region : regions_) {
+    spares_left_ += order_.regions_[region].count;
+    push_region(region);
+  }
+  turns_left_ = 4 * spares_left_;
+}
+
+void EvictionOrder::Coldest::push_region(uint32_t region) {
+  uint64_t last = ~uint64_t{0};  // the end pushed before: with Ranking::kByPlace one stands for all queues of a tenant
+  for (const auto& [key, number] : order_.regions_[region].lists) {
+    const uint64_t end = by_rank_ ? key : key >> 32 << 32;
+    if (end != last) push_end({region, uint32_t(end >> 32), uint32_t(end)});
+    last = end;
+  }
+}
+
+// The coldest block of an end now, + 1; 0: none.
+uint32_t EvictionOrder::Coldest::cold_link(const End& end) const {
+  Region& region = order_.regions_[end.region];
+  const auto& lists = region.lists;
+  const auto found = lists.lower_bound(uint64_t(end.tenant) << 32 | end.queue);
+  if (found == lists.end() || uint32_t(found->first >> 32) != end.tenant) return 0;
+  if (by_rank_ && uint32_t(found->first) != end.queue) return 0;
+  const uint32_t cold = order_.lists_[found->second].cold;
+  if (order_.is_linked(cold, found->second)) return cold;
+  region.is_damaged = true;  // it could not be taken out, and would come again and again
+  return 0;
+}
+
+void EvictionOrder::Coldest::push_end(const End& end) {
+  const uint32_t link = cold_link(end);
+  if (link == 0) {
+    live_.erase(end);
+    return;
+  }
+  const Key key = order_.key(link - 1);
+  live_[end] = key;
+  heap_.push({key, end});
+}
+
+void EvictionOrder::Coldest::push(uint32_t page) {
+  const List* list = order_.list_of(page, order_.entry(page).list.load_relaxed());
+  if (list == nullptr || !order_.policy_->evicts()) return;
+  if (!std::binary_search(regions_.begin(), regions_.end(), list->region)) return;
+  const End end = {list->region, list->tenant, by_rank_ ? list->queue : 0};
+  const auto live = live_.find(end);
+  if (live != live_.end() && live->second <= order_.key(page)) return;  // corrected when it comes up
+  push_end(end);
+}
+
+bool EvictionOrder::Coldest::peek(uint32_t* ret_page, Key* ret_key) {
+  // Ends: every turn drops an entry, corrects one, or spends a spare; what was corrected needs it again only if a client
+  // scribbles over the words meanwhile, or if the policy says something else each time. After so many turns their lies are
+  // taken as they are. What spares may cost is there once for all blocks, or a liar would be paid for each of them.
+  turns_left_ += heap_.size() + live_.size() + 16;
+  for (; !heap_.empty(); turns_left_ -= turns_left_ != 0) {
+    const Entry top = heap_.top();
+    const auto live = live_.find(top.end);
+    if (live == live_.end() || live->second != top.key) {  // another entry stands for this end
+      heap_.pop();
+      continue;
+    }
+    const uint32_t link = cold_link(top.end);
+    if (link == 0) {
+      heap_.pop();
+      live_.erase(live);
+      continue;
+    }
+    const Key now = order_.key(link - 1);
+    if (now != top.key && turns_left_ != 0) {
+      heap_.pop();
+      push_end(top.end);
+      continue;
+    }
+    if (now.tenant_class == kTenantProtected) return false;
+    PolicyBlock asked = order_.block(now.page);
+    if (spares_left_ > 0 && turns_left_ != 0 && order_.policy_->spare(asked, order_.pool_)) {
+      --spares_left_;
+      const bool is_removed = order_.remove(now.page);
+      order_.entry(now.page).word.store_relaxed(asked.word);
+      if (is_removed && order_.insert(now.page)) {
+        push(now.page);  // maybe into a queue that was empty
+      } else {
+        order_.regions_[top.end.region].is_damaged = true;
+      }
+      continue;
+    }
+    *ret_page = now.page;
+    *ret_key = now;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace maru::daemon

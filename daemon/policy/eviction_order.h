@@ -1,0 +1,183 @@
+// The order of eviction: for each region, queues of blocks from cold to warm, as the pool's policy places them. The links are
+// in the policy table, so that they cost no memory of marud's own; the ends of the queues are private.
+//
+// Only marud writes the policy table, but a client can scribble over it: every index is checked before it is used, and a link
+// whose neighbour does not agree makes the queue count as damaged, which the caller answers with rebuild(). If the process
+// dies here: the next marud rebuilds every queue from the words and ticks, never repairs.
+//
+// A queue belongs to a region, a tenant and a queue number of the policy. Invariants: a block stands in one queue at most, of
+// its own region; `order` never falls from the cold end to the warm end.
+//
+// Thread safety: one thread. Every walk counts its steps against the pages of a region.
+#pragma once
+
+#include "maru/format/control_region.h"
+#include "maru/policy.h"
+
+#include <cstdint>
+#include <map>
+#include <queue>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace maru::daemon {
+
+// Where the order gets its facts from: the pool, or a simulation.
+class BlockFacts {
+ public:
+  // Fills what `needs` asks for; word and last_use are filled already.
+  virtual void read(uint32_t page, uint32_t needs, PolicyBlock& block) const = 0;
+  // A small number for the block's tenant; 0 when tenants do not matter.
+  virtual uint32_t tenant(uint32_t page) const = 0;
+  // The tenant's class: a lower class goes first, whatever the policy says; kTenantProtected does not go at all.
+  virtual uint32_t tenant_class(uint32_t tenant) const = 0;
+  virtual PolicyTenant tenant_usage(uint32_t tenant) const = 0;
+
+ protected:
+  ~BlockFacts() = default;
+};
+inline constexpr uint32_t kTenantProtected = ~0u;
+
+class EvictionOrder final : private PolicyQueues {
+ public:
+  EvictionOrder() = default;
+  // `entries` is one per page of whole regions. All live as long as the order.
+  EvictionOrder(std::span<format::PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts);
+
+  // Empties all queues; words count as unknown to this policy unless keep_words says that it wrote them. Not owned.
+  void set_policy(Policy& policy, bool keep_words);
+  Policy& policy() const { return *policy_; }
+  void set_pool(const PolicyPool& pool) { pool_ = pool; }  // what the policy is told from now on
+
+  // -- a block --------------------------------------------------------------------------------------------------------
+  bool contains(uint32_t page) const { return entry(page).list.load_relaxed() != 0; }
+  // Whether the entry speaks of this life of the page.
+  bool knows(uint32_t page, uint32_t generation) const {
+    return entry(page).generation.load_relaxed() == generation + 1;
+  }
+  uint64_t last_use(uint32_t page) const { return entry(page).last_use_ms.load_relaxed(); }
+
+  // A life of the page that was not known before: sets the tick, forgets the old word, tells the policy. Not in a queue yet.
+  void learn(uint32_t page, uint32_t generation, uint64_t tick);
+  // A use at this tick, of a known block in or out of a queue: tells the policy. Moves it if it is in a queue and its new place
+  // is the warm end of one; otherwise it is left out of the queues, for insert(). False if a queue was damaged.
+  bool use(uint32_t page, uint64_t tick);
+  // Raises the last use without telling the policy of a use: for a parent whose child left. As use() for the queues.
+  bool inherit(uint32_t page, uint64_t tick);
+  // Tells the policy of the known block `page` that its child `child` was evicted. As use() for the queues.
+  bool child_left(uint32_t page, uint32_t child);
+  // Puts a known block that is in no queue to its place: at once at either end, by a search from the cold end elsewhere.
+  bool insert(uint32_t page);
+  // Whether insert() would find its place at an end.
+  bool is_at_an_end(uint32_t page) const;
+  // Takes it out, if it is in. False if the queue was damaged.
+  bool remove(uint32_t page);
+  void was_evicted(uint32_t page);
+
+  // -- a region -------------------------------------------------------------------------------------------------------
+  // Empties the region's queues.
+  void clear(uint32_t region_index);
+  // Empties them, and puts these known blocks of the region in, sorted.
+  void rebuild(uint32_t region_index, std::span<const uint32_t> pages);
+  uint64_t count(uint32_t region_index) const { return regions_[region_index].count; }
+  // Choosing met damage: what Coldest gives of this region is incomplete until rebuild().
+  bool is_damaged(uint32_t region_index) const { return regions_[region_index].is_damaged; }
+  // From cold to warm, queue by queue, for listings and tests.
+  std::vector<uint32_t> listed(uint32_t region_index) const;
+
+  // -- choosing -------------------------------------------------------------------------------------------------------
+  // What decides between two blocks: the lower goes first.
+  struct Key {
+    uint32_t tenant_class = 0;
+    uint64_t major = 0;  // queue, or rank
+    uint64_t order = 0;
+    uint32_t page = 0;  // makes the order total
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  Key key(uint32_t page) const;
+  // The key that the block would have with this last use.
+  Key key(uint32_t page, uint64_t last_use) const;
+
+  // Merges the cold ends of regions' queues. Blocks may enter and leave queues while it is used: tell it of those that
+  // entered with push(). One entry of the heap for each queue is live; it may be too early, never too late.
+  class Coldest {
+   public:
+    Coldest(EvictionOrder& order, std::span<const uint32_t> regions);
+    // The block that goes next; it stays in its queue. False: none is left. Blocks that the policy spares are moved on the way.
+    bool peek(uint32_t* ret_page, Key* ret_key);
+    // The queue that this block stands in may have a new cold end. Blocks of other regions than those given are ignored.
+    void push(uint32_t page);
+    // The queues of this region were built anew.
+    void push_region(uint32_t region);
+
+   private:
+    // With Ranking::kByPlace only the lowest queue of a tenant in a region competes, and `queue` is 0.
+    struct End {
+      uint32_t region;
+      uint32_t tenant;
+      uint32_t queue;
+      friend bool operator==(const End&, const End&) = default;
+    };
+    struct EndHash {
+      size_t operator()(const End& end) const {
+        return (uint64_t(end.region) << 32 | end.tenant) * 0x9e3779b97f4a7c15ull + end.queue;
+      }
+    };
+    struct Entry {
+      Key key;
+      End end;
+      friend bool operator>(const Entry& a, const Entry& b) { return a.key > b.key; }
+    };
+    uint32_t cold_link(const End& end) const;
+    void push_end(const End& end);
+    EvictionOrder& order_;
+    bool by_rank_;
+    std::vector<uint32_t> regions_;  // sorted
+    uint64_t spares_left_ = 0;
+    uint64_t turns_left_ = 0;  // of all calls of peek()
+    std::unordered_map<End, Key, EndHash> live_;
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap_;
+  };
+
+ private:
+  struct List {
+    uint32_t region = 0;
+    uint32_t queue = 0;
+    uint32_t tenant = 0;
+    uint32_t cold = 0, warm = 0;  // page + 1; 0: empty
+    uint64_t count = 0;
+  };
+  struct Region {
+    std::map<uint64_t, uint32_t> lists;  // tenant << 32 | queue -> number of the list; none is empty
+    uint64_t count = 0;
+    bool is_damaged = false;
+  };
+
+  format::PolicyEntry& entry(uint32_t page) const { return entries_[page]; }
+  uint32_t region_of(uint32_t page) const { return page / region_pages_; }
+  PolicyBlock block(uint32_t page) const;
+  List* list_of(uint32_t page, uint32_t said);
+  uint32_t list_for(uint32_t page, uint32_t queue);
+  void count_off(uint32_t queue, uint64_t blocks);
+  void drop_list(uint32_t number);
+  bool is_linked(uint32_t link, uint32_t number) const;
+  void link(uint32_t page, uint32_t number, uint32_t colder, uint32_t warmer);
+  bool change(uint32_t page, const PolicyBlock& before, const PolicyBlock& changed);
+  uint64_t order_of(uint32_t link) const;
+  bool goes_to_an_end(uint32_t page, const PolicyPlace& place) const;
+  bool insert_at(uint32_t page, const PolicyPlace& place);
+  uint64_t blocks(uint32_t queue) const override;  // PolicyQueues
+
+  std::span<format::PolicyEntry> entries_;
+  uint32_t region_pages_ = 1;
+  const BlockFacts* facts_ = nullptr;
+  Policy* policy_ = nullptr;
+  PolicyPool pool_;
+  std::vector<Region> regions_;
+  std::vector<List> lists_;
+  std::vector<uint32_t> unused_lists_;
+  std::unordered_map<uint32_t, uint64_t> queue_blocks_;
+};
+
+}  // namespace maru::daemon

@@ -1,0 +1,147 @@
+// Eviction policies: the order in which marud takes blocks away when it needs their memory.
+//
+// A policy says which of the blocks that may go goes first. It does not say which blocks may go: a block with children, or
+// one that somebody pins, stays whatever the policy wants, and marud alone retires and frees. So a policy can be wrong, and
+// nothing worse happens than a poor hit ratio.
+//
+// marud keeps the blocks that it knows in queues, ordered from cold to warm. For each block the policy names a queue and an
+// order within it (`place`), from facts about the block and from one word of its own that marud stores beside the block and
+// that survives a restart of marud. Three events let the policy change that word: the block was stored, it was used, a child
+// of it was evicted. A question, `spare`, is asked when a block is about to go: the policy may give it a second chance.
+//
+//     least recently used        place = {0, last_use}
+//     first in, first out        place = {0, stored}
+//     least frequently used      stored: word = 1; used: ++word; place = {word, last_use}
+//     clock                      used: set a bit; spare: clear the bit and come back as if stored now
+//
+// When memory is needed, the cold ends of the queues of all regions in question are merged: by default the lowest queue goes
+// first, within a queue the lowest order (Ranking::kByPlace); a policy whose queues compete otherwise gives each cold end a
+// rank instead (Ranking::kByRank), as S3-FIFO does to choose between its two queues. Tenants over their limit come before all
+// others, under every policy.
+//
+// Cost: a block is moved in constant time when its new place is the warm end of its queue, as after a use in every policy
+// above; otherwise marud searches from the cold end. All calls come from marud's one deciding thread; none may block, throw
+// or call back.
+//
+// A policy of your own is a shared object in marud's policy folder (`[daemon] policy_dir`), which must belong to root:
+// NAME.so exports the two symbols at the end of this file, and the pool is configured with policy = "NAME". The example in
+// docs/examples/policy is built and loaded by marud's tests.
+#ifndef MARU_POLICY_H
+#define MARU_POLICY_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace maru {
+
+// Changes when this header changes in a way that a compiled policy would notice.
+inline constexpr uint32_t kPolicyAbi = 1;
+
+// What a policy may know of a block. Ticks are milliseconds since the pool was formatted.
+struct PolicyBlock {
+  uint64_t word = 0;      // the policy's own; 0 when the block is new to it. Events may change it, nothing else
+  uint64_t last_use = 0;  // tick of the last use that marud knows: also of a child that left
+  // With kNeedsLine, else 0:
+  uint64_t expires = 0;  // tick; 0: never
+  uint64_t digest = 0;   // 64 bits of the key's digest: the same when the same key is stored again
+  uint32_t pages = 0;    // of its run
+  uint32_t depth = 0;    // blocks above it in its chain
+  // With kNeedsDetail, else 0:
+  uint64_t stored = 0;        // tick
+  uint64_t tenant = 0;        // keyed hash of the tenant's name; 0: none
+  uint32_t priority = 0;      // the user's, as given to maru_store; 0 unless somebody set it
+  uint32_t content_type = 0;  // enum maru_content_type
+};
+
+// What a policy reads of PolicyBlock. Facts cost marud a cache miss each, so ask only for what is used.
+enum PolicyNeeds : uint32_t {
+  kNeedsNothing = 0,
+  kNeedsLine = 1u << 0,
+  kNeedsDetail = 1u << 1,
+};
+
+// Of the pool, when it is asked.
+struct PolicyPool {
+  uint64_t now = 0;           // tick
+  uint64_t pages = 0;         // of the pool
+  uint64_t region_pages = 0;  // no block has more
+  uint64_t page_bytes = 0;
+};
+
+// The tenant of a block, when it is asked; all 0 for blocks that count for no tenant.
+struct PolicyTenant {
+  uint64_t used_bytes = 0;
+  uint64_t limit_bytes = 0;  // soft; 0: none
+};
+
+// Where a block stands: the queue, and the order within it, both from cold to warm.
+struct PolicyPlace {
+  uint32_t queue = 0;
+  uint64_t order = 0;
+};
+
+// How many blocks stand in a queue now, all regions together.
+class PolicyQueues {
+ public:
+  virtual uint64_t blocks(uint32_t queue) const = 0;
+
+ protected:
+  ~PolicyQueues() = default;
+};
+
+enum class Ranking : uint8_t {
+  kByPlace,  // the lowest queue first, in it the lowest order
+  kByRank,   // the cold end with the lowest rank() first
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+
+  // A name as in the configuration: constant, at most 63 bytes.
+  virtual const char* name() const = 0;
+  virtual uint32_t needs() const { return kNeedsNothing; }
+  virtual Ranking ranking() const { return Ranking::kByPlace; }
+  // False: nothing is evicted, neither for a request nor in the background. (Blocks can still expire and be deleted.)
+  virtual bool evicts() const { return true; }
+
+  // A block that was not known before. Its word is 0.
+  virtual void stored(PolicyBlock&, const PolicyPool&) {}
+  // A use. last_use is that of this use. Uses that follow each other within a few milliseconds may come as one.
+  virtual void used(PolicyBlock&, const PolicyPool&) {}
+  // A child of the block was evicted; last_use of the parent is still what it was. For what a child knows of its parent: every
+  // use of the child was one of the parent as well, which no use of its own tells.
+  virtual void child_left(PolicyBlock& /*parent*/, const PolicyBlock& /*child*/, const PolicyPool&) {}
+  // Depends on nothing but the block (not on the time, nor on what was asked before): marud asks again after a restart.
+  virtual PolicyPlace place(const PolicyBlock& block) const = 0;
+  // The block is the next to go. True: it stays, and its place is warmer now than it was; marud stops asking after as many
+  // spared blocks as there are pages, and takes the next one whatever the answer.
+  virtual bool spare(PolicyBlock&, const PolicyPool&) { return false; }
+  // The block was evicted (not: deleted, or expired).
+  virtual void evicted(const PolicyBlock&) {}
+  // With Ranking::kByRank: of the cold end of a queue; the lowest goes first, and of equals the one with the lower order. While
+  // one request is served (`now` stands still) a rank may rise when blocks leave and must not fall: that is noticed late.
+  virtual uint64_t rank(const PolicyBlock&, const PolicyTenant&, const PolicyQueues&, const PolicyPool&) const {
+    return 0;
+  }
+};
+
+// `policy_options` of the configuration, as text: numbers as "0.5", booleans as "true" and "false".
+struct PolicyOption {
+  const char* name;
+  const char* value;
+};
+
+}  // namespace maru
+
+// What a shared object exports.
+extern "C" {
+// The value of kPolicyAbi that it was compiled with.
+extern const uint32_t maru_policy_abi;
+// Makes a policy for one pool, or returns null and writes why, as a sentence, into `problem` (problem_bytes long). The options
+// live during the call only. marud deletes the policy.
+maru::Policy* maru_policy_create(const maru::PolicyOption* options, size_t options_count, char* problem,
+                                 size_t problem_bytes);
+}
+
+#endif
