@@ -3,6 +3,7 @@
 // children are checked in one pass, and the lists are built anew from the ticks.
 #include "daemon/log.h"
 #include "daemon/pool_state.h"
+#include "libmaru/shm/region_handover.h"
 
 #include <algorithm>
 
@@ -48,16 +49,13 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
 
 void Pool::State::adopt_regions() {
   for (uint32_t i = 0; i < regions.size(); ++i) {
-    const uint64_t shown = region.region(i).word.load_acquire();
+    const shm::RegionWord shown{region.region(i).word.load_acquire()};  // [pairs region.word]
     RegionEntry& entry = regions[i];
-    entry.generation = uint32_t(shown >> 40) & 0xF'FFFF;
-    const LaneId owner = LaneId::from_low(uint32_t(shown));
-    const auto state = RegionState(shown >> 60);
+    entry.generation = shown.generation();
     entry.state = RegionState::kDraining;  // until its pages have said what it is
-    if ((state == RegionState::kRented || state == RegionState::kDraining) && lanes.is_live(owner.lane) &&
-        !lanes.is_dead(owner)) {
+    if (shown.state() == RegionState::kRented && lanes.is_live(shown.owner().lane) && !lanes.is_dead(shown.owner())) {
       entry.state = RegionState::kRented;
-      entry.owner = owner;
+      entry.owner = shown.owner();
     }
   }
 }
@@ -115,12 +113,15 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   }
   adopt_overflow();
   for (uint32_t i = 0; i < regions.size(); ++i)
-    if (regions[i].state == RegionState::kRented)
+    if (regions[i].state == RegionState::kRented) {
+      shm::open_region_pages(region, i);  // what the last marud was about to give
       show_region(i);
-    else
+    } else {
       settle_region(i);
-  for (uint32_t i = 0; i < regions.size(); ++i) rebuild_list(i);
-  totals.lists_rebuilt = 0;
+    }
+  order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
+  for (uint32_t i = 0; i < regions.size(); ++i) rebuild_queues(i);
+  totals.queues_rebuilt = 0;
   drain_touches(kTouchesPerDrain);
   for (LaneRecord& record : lanes.records) record.lost_before = record.touches.lost();  // read by the marud before
   take_findings();

@@ -54,7 +54,7 @@ DeleteTreeResult Pool::State::delete_tree(const wire::DeleteTreeRequest& request
     victims.clear();
     for (size_t i = levels[level]; i < end; ++i)
       if (word(tree[i].page()).is_findable(tree[i].generation())) victims.push_back(tree[i].page());
-    const size_t gone = evict_pages(victims);
+    const size_t gone = evict_pages(victims, EvictReason::kAdmin);
     result.deleted += gone;
     result.left += victims.size() - gone;
   }
@@ -76,7 +76,7 @@ void Pool::State::clear(uint64_t* ret_deleted, uint64_t* ret_retired, uint64_t* 
     size_t end = start;
     victims.clear();
     while (end < blocks.size() && blocks[end].first == blocks[start].first) victims.push_back(blocks[end++].second);
-    *ret_deleted += evict_pages(victims);
+    *ret_deleted += evict_pages(victims, EvictReason::kAdmin);
     for (uint32_t page : victims) {
       const PageWord found = word(page);
       if (!found.is(PageState::kReady)) continue;
@@ -86,7 +86,7 @@ void Pool::State::clear(uint64_t* ret_deleted, uint64_t* ret_retired, uint64_t* 
         continue;
       }
       ++*ret_retired;
-      if (!held.has(page)) list_remove(page);
+      if (!held.has(page)) queue_remove(page);
       queue_retired(ref);
     }
     start = end;

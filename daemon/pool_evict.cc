@@ -1,8 +1,8 @@
-// Eviction: the coldest childless blocks that nobody pins, from a set of regions.
+// Eviction: the childless blocks that nobody pins, from a set of regions, in the order of the pool's policy.
 //
-// Each region has a list with its coldest block at the end; a heap merges the cold ends of many. The order is that of an
-// exact LRU over blocks that may go: a parent may go once its last child has, with the later of their two ticks, so a batch
-// ends before a block that is warmer than a parent which this very batch sets free. What cannot go leaves its list: a block
+// Each region has queues with their coldest blocks at one end; EvictionOrder::Coldest merges the cold ends of many. The order
+// is exact over the blocks that may go: a parent may go once its last child has, with the later of their two ticks, so a batch
+// ends before a block that is warmer than a parent which this very batch sets free. What cannot go leaves its queue: a block
 // with children comes back when its last child leaves, a pinned one when its pin was seen to end.
 //
 // Cost: for each page about a microsecond for eight lanes: one CAS to mark it, one line of each lane, one CAS to retire it,
@@ -13,17 +13,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 namespace maru::daemon {
 
-void Pool::State::push_coldest(ColdestFirst& heap, uint32_t region_index) const {
-  const uint32_t link = lists.coldest(region_index);
-  if (link != 0 && region.region_of(link - 1) == region_index) heap.push({lists.last_use_ms(link - 1), link - 1});
-}
-
 void Pool::State::report_evicted(PageRef ref, Shortage& shortage) {
   ++shortage.blocks_evicted;
-  ++totals.evicted_blocks;
+  ++totals.evicted_blocks[size_t(shortage.reason)];
   if (shortage.result == nullptr || !shm::read_key(region, ref, &key)) return;
   const size_t padded = (key.size + 7) / 8 * 8;
   const size_t bytes = sizeof(wire::EvictedKey) + padded;
@@ -41,6 +37,8 @@ void Pool::State::report_evicted(PageRef ref, Shortage& shortage) {
 // Pages that were freed just now go to the asker, if nobody else has taken them in between.
 void Pool::State::take_freed(uint32_t first, uint32_t count, Shortage& shortage) {
   totals.evicted_pages += count;
+  const uint32_t index = region.region_of(first);
+  set_counted(index, regions[index].counted_pages - std::min(regions[index].counted_pages, count));
   shortage.pages_evicted += count;
   if (!shortage.takes()) {
     own_frees += count;
@@ -65,14 +63,18 @@ void Pool::State::take_freed(uint32_t first, uint32_t count, Shortage& shortage)
 }
 
 // `ref` is RETIRED by lane 0 and its pins were looked for.
-void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shortage, ColdestFirst* heap) {
+void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shortage, EvictionOrder::Coldest* coldest) {
   report_evicted(ref, shortage);
+  if (shortage.reason != EvictReason::kExpired && shortage.reason != EvictReason::kAdmin) order.was_evicted(ref.page());
   const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // RETIRED: ours alone
+  if (region.is_page(parent) && order.knows(parent.page(), parent.generation()) &&
+      !order.child_left(parent.page(), ref.page()))
+    rebuild_queues(region.region_of(parent.page()));
   const uint32_t run_pages = region.run_pages(ref.page());
   uint32_t freed = 0;
   if (shm::free_retired(self, ref, &freed) != shm::FinishStatus::kFreed) return;
   take_freed(ref.page(), std::min(run_pages, freed), shortage);
-  child_left(parent, at_tick, heap);
+  child_left(parent, at_tick, coldest);
 }
 
 namespace {
@@ -81,6 +83,12 @@ namespace {
 struct ParentCount {
   PageRef parent;
   uint32_t children;
+};
+
+// Bytes of one tenant that a batch is about to take away.
+struct TenantBytes {
+  uint32_t tenant;
+  uint64_t bytes;
 };
 
 struct Victim {
@@ -93,9 +101,9 @@ struct Victim {
 
 // Returns false if it stopped at a block of another size than the runs that are wanted.
 bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
-  ColdestFirst heap;
-  for (uint32_t index : in) push_coldest(heap, index);
-  // Every step takes a page out of a list. Pages come back only below a child that went, so twice the pages is enough
+  order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
+  EvictionOrder::Coldest coldest(order, in);
+  // Every step takes a page out of a queue. Pages come back only below a child that went, so twice the pages is enough
   // unless somebody scribbles.
   uint64_t steps_left = 2 * uint64_t(in.size()) * region.region_pages() + 1024;
   uint32_t rebuilds_left = 8;
@@ -103,22 +111,22 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
   std::vector<Victim> victims;
   std::vector<uint32_t> victim_pages;
   std::vector<ParentCount> parents;
+  std::vector<TenantBytes> chosen;
   PageRef retired[shm::kEvictBatchMax];
 
-  while (shortage.is_open() && !heap.empty() && !size_differs && steps_left > 0) {
+  while (shortage.is_open() && !size_differs && steps_left > 0) {
     victims.clear();
     parents.clear();
-    uint64_t runs_expected = 0, horizon = kNever;
-    while (victims.size() < shm::kEvictBatchMax && !heap.empty() && steps_left > 0 &&
-           runs_expected < shortage.runs_left()) {
-      const Candidate coldest = heap.top();
-      if (coldest.tick > horizon) break;
+    chosen.clear();
+    uint64_t runs_expected = 0;
+    std::optional<EvictionOrder::Key> horizon;
+    uint32_t page = 0;
+    EvictionOrder::Key coldest_key;
+    while (victims.size() < shm::kEvictBatchMax && steps_left > 0 && shortage.looks_left > 0 &&
+           runs_expected < shortage.runs_left() && coldest.peek(&page, &coldest_key)) {
+      if (horizon && coldest_key > *horizon) break;
       --steps_left;
-      const uint32_t page = coldest.page;
-      if (!lists.contains(page)) {  // it was in the heap twice
-        heap.pop();
-        continue;
-      }
+      --shortage.looks_left;
       PageWord found = word(page);
       if (found.is(PageState::kRetiring)) {  // of a marud before: nobody else marks blocks so
         region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
@@ -126,34 +134,42 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
       }
       const uint32_t generation = found.generation();
       const bool may_go = found.is(PageState::kReady) && found.children() == 0 && !found.recount();
-      const bool is_stale = !found.is(PageState::kReady) || lists.generation(page) != generation;
+      const bool is_stale = !found.is(PageState::kReady) || !order.knows(page, generation);
       const uint32_t run_pages = may_go ? region.run_pages(page) : 1;
       if (may_go && !is_stale && shortage.run_pages > 1 && run_pages != shortage.run_pages) {
         size_differs = true;
         break;
       }
-      heap.pop();
-      const uint32_t region_index = region.region_of(page);
-      const uint32_t warmer = lists.warmer(page);
-      if (!lists.remove(page)) {
+      if (queues_by_tenant && may_go && !is_stale) {
+        // What is chosen counts as used until it is free, so a tenant that this batch brings down to its limit ends it.
+        const uint32_t index = tenant(page);
+        auto taken = std::find_if(chosen.begin(), chosen.end(), [&](const TenantBytes& t) { return t.tenant == index; });
+        if (taken == chosen.end()) taken = chosen.insert(chosen.end(), {index, 0});
+        const TenantTable::Row& row = tenants.table().row(index);
+        if (taken->bytes != 0 && row.is_over() && row.used_bytes - std::min(row.used_bytes, taken->bytes) <= row.limit_bytes())
+          break;
+        taken->bytes += run_pages * region.page_bytes();
+      }
+      const uint64_t at_tick = order.last_use(page);
+      if (!order.remove(page)) {
         if (rebuilds_left-- == 0) {
           steps_left = 0;
           break;
         }
-        rebuild_list(region_index);
-        push_coldest(heap, region_index);
+        rebuild_queues(region.region_of(page));
+        coldest.push_region(region.region_of(page));
         continue;
       }
-      if (warmer != 0 && region.region_of(warmer - 1) == region_index)
-        heap.push({lists.last_use_ms(warmer - 1), warmer - 1});
       if (is_stale) {
-        if (found.is(PageState::kReady)) list_insert(page, generation, tick_of(page, generation));
+        if (!found.is(PageState::kReady)) continue;
+        queue_insert(page, generation);
+        coldest.push(page);
         continue;
       }
       if (found.recount()) hold(PageRef::of(page, generation));  // comes back when the recount is through
       if (!may_go) continue;
 
-      victims.push_back({page, generation, coldest.tick});
+      victims.push_back({page, generation, at_tick});
       runs_expected += shortage.run_pages == 1 ? run_pages : 1;
       const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // a hint
       if (!region.is_page(parent)) continue;
@@ -161,10 +177,12 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
       if (!parent_word.is(PageState::kReady, parent.generation())) continue;
       auto counted = std::find_if(parents.begin(), parents.end(), [&](const ParentCount& p) { return p.parent == parent; });
       if (counted == parents.end()) counted = parents.insert(parents.end(), {parent, 0});
-      if (++counted->children == parent_word.children())
-        horizon = std::min(horizon, std::max(coldest.tick, tick_of(parent.page(), parent.generation())));
+      if (++counted->children != parent_word.children()) continue;
+      know(parent.page(), parent.generation());
+      const EvictionOrder::Key then = order.key(parent.page(), std::max(at_tick, order.last_use(parent.page())));
+      horizon = horizon ? std::min(*horizon, then) : then;
     }
-    if (victims.empty()) continue;
+    if (victims.empty()) break;
 
     victim_pages.clear();
     for (const Victim& victim : victims) victim_pages.push_back(victim.page);
@@ -173,17 +191,20 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
     for (const Victim& victim : victims) {
       const PageRef ref = PageRef::of(victim.page, victim.generation);
       if (next < count && retired[next].page() == victim.page) {
-        finish_evicted(retired[next++], victim.tick, shortage, &heap);
+        finish_evicted(retired[next++], victim.tick, shortage, &coldest);
       } else if (const PageWord found = word(victim.page); found.is(PageState::kReady, victim.generation)) {
         if (found.children() == 0) hold(ref);  // pinned; with children now: back when the last one leaves
       }
     }
   }
+  for (const uint32_t index : in)
+    if (order.is_damaged(index)) rebuild_queues(index);  // for the next request
   return !size_differs;
 }
 
 void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max) {
-  // Lists that may miss blocks, because touches were lost, are compared with the page words first.
+  if (!policy->evicts()) return;
+  // Queues that may miss blocks, because touches were lost, are compared with the page words first.
   uint64_t pages_left = kLostScanPagesPerRequest;
   const uint64_t lost = lost_touches();
   for (uint32_t index : in) {
@@ -209,10 +230,16 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
   }
 }
 
-// Takes away those of these pages that may go; their lists and parents are kept right. Returns how many went.
-size_t Pool::State::evict_pages(std::span<const uint32_t> victims) {
-  PageRef retired[shm::kEvictBatchMax];
+// Takes away those of these pages that may go; their queues and parents are kept right. Returns how many went.
+size_t Pool::State::evict_pages(std::span<const uint32_t> victims, EvictReason reason) {
   Shortage nobody;
+  nobody.reason = reason;
+  return evict_pages(victims, nobody);
+}
+
+// `into` counts them and takes nothing.
+size_t Pool::State::evict_pages(std::span<const uint32_t> victims, Shortage& into) {
+  PageRef retired[shm::kEvictBatchMax];
   size_t gone = 0;
   for (size_t start = 0; start < victims.size(); start += shm::kEvictBatchMax) {
     const size_t n = std::min(shm::kEvictBatchMax, victims.size() - start);
@@ -220,8 +247,8 @@ size_t Pool::State::evict_pages(std::span<const uint32_t> victims) {
     for (size_t i = 0; i < count; ++i) {
       const uint32_t page = retired[i].page();
       const uint64_t at_tick = tick_of(page, retired[i].generation());
-      list_remove(page);
-      finish_evicted(retired[i], at_tick, nobody, nullptr);
+      queue_remove(page);
+      finish_evicted(retired[i], at_tick, into, nullptr);
     }
     gone += count;
   }

@@ -1,5 +1,6 @@
-// Recency: touches from the rings of the lanes, the lists, and the sweep that keeps both honest. Rings carry times, never
-// membership: a block whose touch was lost is found by the sweep, a list entry whose block is gone is dropped by it.
+// Recency: touches from the rings of the lanes, the queues of the eviction order, and the sweep that keeps both honest. Rings
+// carry times, never membership: a block whose touch was lost is found by the sweep, an entry whose block is gone is dropped
+// by it.
 #include "daemon/pool_state.h"
 
 #include <algorithm>
@@ -14,8 +15,7 @@ uint64_t Pool::State::tick(uint64_t unix_ms) const {
 // The last use of this life of a page, as far as it is known; never in the future.
 uint64_t Pool::State::tick_of(uint32_t page, uint32_t generation) const {
   const uint64_t now = tick(now_ms);
-  const uint64_t last_use = lists.generation(page) == generation ? lists.last_use_ms(page) : 0;
-  if (last_use != 0) return std::min(now, last_use);  // 0: an entry that was never used looks like the first life's
+  if (order.knows(page, generation)) return std::min(now, order.last_use(page));
   return std::min(now, tick(region.detail(page).stored_ms.load_relaxed()));  // a hint: any value does
 }
 
@@ -25,36 +25,39 @@ uint64_t Pool::State::lost_touches() const {
   return lost;
 }
 
-// -- lists ------------------------------------------------------------------------------------------------------------
+// -- queues -----------------------------------------------------------------------------------------------------------
 
-void Pool::State::list_insert(uint32_t page, uint32_t generation, uint64_t at_tick) {
-  if (!lists.insert(page, generation, at_tick)) rebuild_list(region.region_of(page));
+// A life of a page that the policy has not heard of yet. Its entry may still stand in a queue for an earlier life.
+void Pool::State::know(uint32_t page, uint32_t generation) {
+  if (order.knows(page, generation)) return;
+  if (order.contains(page)) queue_remove(page);
+  order.learn(page, generation, tick_of(page, generation));
 }
 
-void Pool::State::list_remove(uint32_t page) {
-  if (!lists.remove(page)) rebuild_list(region.region_of(page));
+void Pool::State::queue_insert(uint32_t page, uint32_t generation) {
+  know(page, generation);
+  if (!order.insert(page)) rebuild_queues(region.region_of(page));
 }
 
-// From the page words and the ticks alone; nothing of the old links is believed.
-void Pool::State::rebuild_list(uint32_t region_index) {
-  ++totals.lists_rebuilt;
-  struct Entry {
-    uint64_t tick;
-    uint32_t page;
-    uint32_t generation;
-  };
-  std::vector<Entry> entries;
+void Pool::State::queue_remove(uint32_t page) {
+  if (!order.remove(page)) rebuild_queues(region.region_of(page));
+}
+
+// From the page words, the ticks and the policy's words alone; nothing of the old links is believed.
+void Pool::State::rebuild_queues(uint32_t region_index) {
+  ++totals.queues_rebuilt;
+  std::vector<uint32_t> members;
   const uint32_t first = region_index * region.region_pages();
   for (uint32_t page = first; page < first + region.region_pages(); ++page) {
     const PageWord found = word(page);
     if (!found.is(PageState::kReady) || held.has(page)) continue;
-    // A block with children was in the list if it was touched; otherwise it comes when its last child leaves.
-    if (found.children() != 0 && !lists.contains(page)) continue;
-    entries.push_back({tick_of(page, found.generation()), page, found.generation()});
+    // A block with children was in a queue if it was touched; otherwise it comes when its last child leaves.
+    const bool is_known = order.knows(page, found.generation());
+    if (found.children() != 0 && !(is_known && order.contains(page))) continue;
+    if (!is_known) order.learn(page, found.generation(), tick_of(page, found.generation()));
+    members.push_back(page);
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.tick < b.tick; });
-  lists.clear(region_index);
-  for (const Entry& entry : entries) lists.insert(entry.page, entry.generation, entry.tick);  // each at the front
+  order.rebuild(region_index, members);
 }
 
 void Pool::State::drain_touches(size_t limit) {
@@ -80,27 +83,27 @@ void Pool::State::drain_touches(size_t limit) {
       queue_retired(PageRef::of(touch.page, found.generation()));
     if (!found.is(PageState::kReady)) continue;
     const uint32_t generation = found.generation();
-    const bool is_known = lists.generation(touch.page) == generation;
-    if (is_known && lists.contains(touch.page) && lists.last_use_ms(touch.page) >= touch.tick) continue;
-    if (held.has(touch.page)) {
-      if (is_known) lists.set_last_use_ms(touch.page, std::max(touch.tick, lists.last_use_ms(touch.page)));
+    const bool is_known = order.knows(touch.page, generation);
+    if (is_known && order.last_use(touch.page) >= touch.tick) {  // rings are read one after the other
+      if (!order.contains(touch.page) && !held.has(touch.page)) late.push_back(touch.page);
       continue;
     }
-    const uint64_t at_tick = std::max(touch.tick, is_known ? tick_of(touch.page, generation) : 0);
-    const uint32_t head = region.region(region.region_of(touch.page)).lru_head.load_relaxed();
-    list_remove(touch.page);
-    if (head == 0 || head > pages() || head == touch.page + 1 || lists.last_use_ms(head - 1) <= at_tick) {
-      list_insert(touch.page, generation, at_tick);
-    } else {
-      region.policy(touch.page).generation.store_relaxed(generation);
-      lists.set_last_use_ms(touch.page, at_tick);
-      late.push_back(touch.page);
+    if (!is_known) {
+      if (order.contains(touch.page)) queue_remove(touch.page);
+      order.learn(touch.page, generation, touch.tick);
+    } else if (!order.use(touch.page, touch.tick)) {
+      rebuild_queues(region.region_of(touch.page));
     }
+    if (order.contains(touch.page) || held.has(touch.page)) continue;
+    if (order.is_at_an_end(touch.page))
+      queue_insert(touch.page, generation);
+    else
+      late.push_back(touch.page);
   }
   add_missing(late);
 }
 
-// Blocks that belong into a list and are in none, with their ticks known.
+// Blocks that belong into a queue and are in none.
 void Pool::State::add_missing(std::vector<uint32_t>& missing) {
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
@@ -109,12 +112,12 @@ void Pool::State::add_missing(std::vector<uint32_t>& missing) {
     size_t end = start;
     while (end < missing.size() && region.region_of(missing[end]) == index) ++end;
     if (end - start > kSingleInsertsMax) {
-      rebuild_list(index);
+      rebuild_queues(index);
     } else {
       for (size_t i = start; i < end; ++i) {
         const PageWord found = word(missing[i]);
-        if (!found.is(PageState::kReady) || lists.contains(missing[i]) || held.has(missing[i])) continue;
-        list_insert(missing[i], found.generation(), tick_of(missing[i], found.generation()));
+        if (!found.is(PageState::kReady) || held.has(missing[i])) continue;
+        queue_insert(missing[i], found.generation());
       }
     }
     start = end;
@@ -122,34 +125,28 @@ void Pool::State::add_missing(std::vector<uint32_t>& missing) {
 }
 
 // A child of this block is gone for good: without children left it may go too, as late as the later of the two.
-void Pool::State::child_left(PageRef parent, uint64_t child_tick, ColdestFirst* heap) {
+void Pool::State::child_left(PageRef parent, uint64_t child_tick, EvictionOrder::Coldest* coldest) {
   if (!region.is_page(parent)) return;
   const uint32_t page = parent.page(), generation = parent.generation();
   const PageWord found = word(page);
   if (!found.is(PageState::kReady, generation) || found.children() != 0) return;
-  const uint64_t at_tick = std::max(child_tick, tick_of(page, generation));
-  if (held.has(page)) {
-    region.policy(page).generation.store_relaxed(generation);
-    lists.set_last_use_ms(page, at_tick);
-    return;
-  }
-  if (!lists.contains(page) || lists.generation(page) != generation || lists.last_use_ms(page) < at_tick) {
-    list_remove(page);
-    list_insert(page, generation, at_tick);
-  }
-  if (heap) heap->push({at_tick, page});
+  know(page, generation);
+  if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) rebuild_queues(region.region_of(page));
+  if (held.has(page)) return;
+  queue_insert(page, generation);
+  if (coldest) coldest->push(page);
 }
 
 // -- pinned blocks ----------------------------------------------------------------------------------------------------
 
 void Pool::State::hold(PageRef ref) {
   if (held.has(ref.page())) return;
-  list_remove(ref.page());
+  queue_remove(ref.page());
   held.add(ref.page());
   held_blocks.push_back(ref);
 }
 
-// Blocks whose pins ended return to their lists, with their old ticks.
+// Blocks whose pins ended return to their queues, to their old places.
 void Pool::State::look_at_held(size_t limit) {
   for (size_t looked = std::min(limit, held_blocks.size()); looked > 0; --looked) {
     if (held_next >= held_blocks.size()) held_next = 0;
@@ -163,8 +160,7 @@ void Pool::State::look_at_held(size_t limit) {
     held.remove(ref.page());
     held_blocks[held_next] = held_blocks.back();
     held_blocks.pop_back();
-    if (is_there && !lists.contains(ref.page()))
-      list_insert(ref.page(), ref.generation(), tick_of(ref.page(), ref.generation()));
+    if (is_there) queue_insert(ref.page(), ref.generation());
   }
 }
 
@@ -186,7 +182,7 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
   }
   const uint32_t generation = found.generation();
   if (!found.is(PageState::kReady)) {
-    if (lists.contains(page)) list_remove(page);
+    if (order.contains(page)) queue_remove(page);
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon) queue_retired(PageRef::of(page, generation));
     // Left by somebody who is gone, after its reclaim: handed over to an older marud, say.
     const LaneId holder = found.lane();
@@ -199,9 +195,8 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
   const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();  // decided again by whoever acts on it
   if (expires_ms != 0 && now_ms >= expires_ms && found.low() == 0) expired.push_back(page);
   if (held.has(page)) return;
-  const bool is_listed = lists.contains(page);
-  if (is_listed && lists.generation(page) != generation) list_remove(page);
-  if (found.children() == 0 && !lists.contains(page)) missing.push_back(page);
+  if (order.contains(page) && !order.knows(page, generation)) queue_remove(page);
+  if (found.children() == 0 && !order.contains(page)) missing.push_back(page);
 }
 
 // The next `pages` pages, region by region.
@@ -223,7 +218,7 @@ void Pool::State::sweep(uint64_t count) {
     if (settles) settle_region(index);
   }
   add_missing(missing);
-  if (!expired.empty()) totals.expired_blocks += evict_pages(expired);
+  if (!expired.empty()) evict_pages(expired, EvictReason::kExpired);
 }
 
 void Pool::State::sweep_region(uint32_t region_index) {
@@ -234,7 +229,7 @@ void Pool::State::sweep_region(uint32_t region_index) {
   sweep_free = free_before;
   sweep_used = used_before;
   add_missing(missing);
-  if (!expired.empty()) totals.expired_blocks += evict_pages(expired);
+  if (!expired.empty()) evict_pages(expired, EvictReason::kExpired);
   regions[region_index].swept_at_lost = lost_touches();
 }
 

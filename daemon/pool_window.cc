@@ -1,7 +1,8 @@
 // Room for a run of k pages among blocks of other sizes: of all windows of k pages that hold only FREE pages and whole
-// blocks that may go, those whose warmest block is the coldest; of equally warm ones those with fewer pages in use.
+// blocks that may go, those whose warmest block is the coldest in the order of the policy; of equally warm ones those with
+// fewer pages in use.
 //
-// Example, k = 2, ticks of one-page blocks: [9][FREE][3][4][1]: windows cost 9, 3, 4, 4; {FREE, 3} is taken.
+// Example, k = 2, last uses of one-page blocks: [9][FREE][3][4][1]: windows cost 9, 3, 4, 4; {FREE, 3} is taken.
 // Cost: one pass over the words of the regions, a running maximum over each window, and a sort of the cheapest.
 #include "daemon/pool_state.h"
 #include "libmaru/shm/evict.h"
@@ -10,39 +11,44 @@
 #include <algorithm>
 #include <deque>
 #include <set>
+#include <tuple>
 
 namespace maru::daemon {
 namespace {
 
 struct Window {
-  uint64_t warmest;   // tick of the warmest block in it
+  EvictionOrder::Key warmest;   // block in it
   uint32_t used;      // pages that are not FREE
   uint32_t first;
   friend bool operator<(const Window& a, const Window& b) {
-    return std::pair(a.warmest, a.used) < std::pair(b.warmest, b.used);
+    return std::tie(a.warmest, a.used, a.first) < std::tie(b.warmest, b.used, b.first);
   }
 };
 
+constexpr EvictionOrder::Key kMustStay = {kTenantProtected, kNever, kNever, 0};
+constexpr EvictionOrder::Key kNoBlock = {};
+
 struct Cell {
-  uint64_t tick = kNever;      // kNever: must stay
+  EvictionOrder::Key key = kMustStay;
   bool is_free = false;
   bool begins = false;         // a window may begin here
   bool ends = false;           // a window may end here
 };
 
 void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run_pages, std::vector<Window>& windows) {
-  std::deque<uint32_t> warmest;  // indices with falling ticks
+  std::deque<uint32_t> warmest;  // indices of ever colder cells
   uint32_t used = 0;
   for (uint32_t i = 0; i < cells.size(); ++i) {
-    while (!warmest.empty() && cells[warmest.back()].tick <= cells[i].tick) warmest.pop_back();
+    while (!warmest.empty() && cells[warmest.back()].key <= cells[i].key) warmest.pop_back();
     warmest.push_back(i);
     used += !cells[i].is_free;
     if (i >= run_pages) used -= !cells[i - run_pages].is_free;
     if (i + 1 < run_pages) continue;
     const uint32_t start = i + 1 - run_pages;
     while (warmest.front() < start) warmest.pop_front();
-    const uint64_t tick = cells[warmest.front()].tick;
-    if (tick != kNever && cells[start].begins && cells[i].ends) windows.push_back({tick, used, first_page + start});
+    const EvictionOrder::Key key = cells[warmest.front()].key;
+    if (key.tenant_class != kTenantProtected && cells[start].begins && cells[i].ends)
+      windows.push_back({key, used, first_page + start});
   }
 }
 
@@ -50,6 +56,7 @@ void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run
 
 // Returns true when nothing is wanted any more.
 bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage) {
+  if (!policy->evicts()) return !shortage.is_open();
   const auto run_pages = uint32_t(shortage.run_pages);
   std::vector<Window> windows;
   std::vector<Cell> cells(region.region_pages());
@@ -61,11 +68,12 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
       const PageWord found = word(first + i);
       uint32_t length = 1;
       if (found.is(PageState::kFree)) {
-        cells[i] = {0, true, true, true};
+        cells[i] = {kNoBlock, true, true, true};
       } else if (found.is(PageState::kReady) && found.low() == 0 && !held.has(first + i)) {
         length = region.run_pages(first + i);
-        const uint64_t at_tick = tick_of(first + i, found.generation());
-        for (uint32_t k = 0; k < length; ++k) cells[i + k] = {at_tick, false, k == 0, k + 1 == length};
+        know(first + i, found.generation());
+        const EvictionOrder::Key its_key = order.key(first + i);
+        for (uint32_t k = 0; k < length; ++k) cells[i + k] = {its_key, false, k == 0, k + 1 == length};
       }
       i += length;
     }
@@ -84,13 +92,15 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
     if (after != taken.end() && *after < window.first + run_pages) continue;
     if (after != taken.begin() && *std::prev(after) + run_pages > window.first) continue;
     std::vector<uint32_t> heads;
-    bool is_pinned = false;
-    for (uint32_t i = 0; i < run_pages && !is_pinned; ++i) {
+    bool must_stay = false;
+    for (uint32_t i = 0; i < run_pages && !must_stay; ++i) {
       if (!word(window.first + i).is(PageState::kReady)) continue;
       heads.push_back(window.first + i);
-      is_pinned = shm::is_pinned(region, lanes.in_use, window.first + i);
+      // The windows before this one may have brought its tenant down to its limit.
+      must_stay = shm::is_pinned(region, lanes.in_use, window.first + i) ||
+                  tenant_class(tenant(window.first + i)) == kTenantProtected;
     }
-    if (is_pinned) continue;
+    if (must_stay) continue;
     taken.insert(window.first);
     Shortage inside = shortage;  // frees without taking
     inside.asker = {};
@@ -101,7 +111,7 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
       const size_t count = shm::retire_unpinned(self, lanes.in_use, heads.data() + start, n, &attempt, retired);
       for (size_t i = 0; i < count; ++i) {
         const uint64_t at_tick = tick_of(retired[i].page(), retired[i].generation());
-        list_remove(retired[i].page());
+        queue_remove(retired[i].page());
         finish_evicted(retired[i], at_tick, inside, nullptr);
       }
     }

@@ -46,10 +46,8 @@ constexpr Row kRows[] = {
     {{"region.word", P::kRegion, C::kAlways}, region_word},
     {{"region.lane", P::kRegion, C::kAtRest}, region_lane},
     {{"region.unused", P::kRegion, C::kAlways}, region_unused},
-    {{"list.links", P::kRegion, C::kLists}, list_links},
-    {{"list.count", P::kRegion, C::kLists}, list_count},
-    {{"list.members", P::kRegion, C::kLists}, list_members},
-    {{"list.order", P::kRegion, C::kLists}, list_order},
+    {{"queue.links", P::kRegion, C::kQueues}, queue_links},
+    {{"queue.ends", P::kRegion, C::kQueues}, queue_ends},
     {{"lane.bitmap", P::kPool, C::kAlways}, lane_bitmap},
     {{"lane.identity", P::kLane, C::kAlways}, lane_identity},
     {{"lane.in-use", P::kLane, C::kAtRest}, lane_in_use},
@@ -63,6 +61,9 @@ constexpr Row kRows[] = {
     {{"lane.intent-done", P::kLane, C::kAtRest}, lane_intent_done},
     {{"extent.owner", P::kKeyExtent, C::kAlways}, extent_owner},
     {{"tenant.name", P::kTenant, C::kAlways}, tenant_name},
+    {{"tenant.place", P::kTenant, C::kAlways}, tenant_place},
+    {{"lane.accounts", P::kLane, C::kAlways}, lane_accounts},
+    {{"lane.accounts-done", P::kLane, C::kAtRest}, lane_accounts_done},
 };
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == kInvariantCount);
 
@@ -71,7 +72,7 @@ bool wanted(const AuditRequest& request, uint32_t row) {
   switch (kRows[row].info.when) {
     case AuditClass::kAlways: return true;
     case AuditClass::kAtRest: return request.mode == AuditMode::kExact;
-    case AuditClass::kLists: return request.mode != AuditMode::kLive;
+    case AuditClass::kQueues: return request.mode != AuditMode::kLive;
   }
   return false;
 }

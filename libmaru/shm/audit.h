@@ -51,15 +51,13 @@ enum class Invariant : uint8_t {
   kRegionWord,       // always   known state, a host and a lane of this pool
   kRegionLane,       // at rest  a RENTED region's lane is live
   kRegionUnused,     // always   pages of an UNUSED region are OUT or POISONED
-  kListLinks,        // lists    links stay in the region, agree both ways and end at the tail
-  kListCount,        // lists    the count is the number of entries
-  kListMembers,      // lists    an entry says it is in the list if and only if it is
-  kListOrder,        // lists    ticks do not rise towards the cold end
+  kQueueLinks,       // queues   links stay in the region and in the queue, and agree both ways
+  kQueueEnds,        // queues   every entry is reached from a cold end: there is no cycle
   kLaneBitmap,       // always   no bit beyond the last lane
   kLaneIdentity,     // always   known state, reserved bits zero
   kLaneInUse,        // at rest  a lane's bit is set if and only if its identity is not free
   kLaneLive,         // at rest  a lane in use is live
-  kLaneUnused,       // at rest  a lane that is not in use has no pin, intent or touch
+  kLaneUnused,       // at rest  a lane that is not in use has no pin, intent, touch or account
   kPinPage,          // always   a pin slot is zero or names a page of the pool
   kPinSet,           // always   a pin lies in the set of its page, or no evictor would see it
   kPinHolds,         // at rest  a pin's page is in that life and READY, RETIRING or RETIRED
@@ -67,9 +65,12 @@ enum class Invariant : uint8_t {
   kLaneIntent,       // always   an intent is zero or names a page of the pool
   kLaneIntentDone,   // at rest  no intent is open
   kExtentOwner,      // always   a key cell's owner is zero or names a page of the pool
-  kTenantName,       // always   a used tenant record's id is that of its name
+  kTenantName,       // always   a tenant record that has a name has its id
+  kTenantPlace,      // always   a used tenant record is where a client looks for it, and the only one of its id
+  kLaneAccounts,     // always   a lane's account is where its tenant is looked for; an unused one is zero
+  kLaneAccountsDone, // at rest  nothing is in flight in an account
 };
-inline constexpr uint32_t kInvariantCount = uint32_t(Invariant::kTenantName) + 1;
+inline constexpr uint32_t kInvariantCount = uint32_t(Invariant::kLaneAccountsDone) + 1;
 static_assert(kInvariantCount <= 64, "InvariantSet is one word");
 
 // What Finding::index counts.
@@ -78,7 +79,7 @@ enum class AuditPlace : uint8_t { kPool, kPage, kBucket, kOverflowBucket, kRegio
 enum class AuditClass : uint8_t {
   kAlways,
   kAtRest,
-  kLists,  // between two steps of the marud that writes the lists
+  kQueues,  // between two steps of the marud that writes the queues
 };
 
 struct InvariantInfo {

@@ -72,8 +72,8 @@ Check bucket_bits, bucket_overflow, bucket_link, slot_location, slot_digest, buc
     overflow_owner, overflow_linked, overflow_lane, overflow_claim;
 
 // audit_sections.cc
-Check region_word, region_lane, region_unused, list_links, list_count, list_members, list_order, lane_bitmap,
+Check region_word, region_lane, region_unused, queue_links, queue_ends, lane_bitmap,
     lane_identity, lane_in_use, lane_live, lane_unused, pin_page, pin_set, pin_holds, pin_overflow, lane_intent,
-    lane_intent_done, extent_owner, tenant_name;
+    lane_intent_done, extent_owner, tenant_name, tenant_place, lane_accounts, lane_accounts_done;
 
 }  // namespace maru::shm::audit_checks

@@ -39,69 +39,43 @@ bool region_unused(const Audit& a, uint64_t index, Finding* f) {
   return false;
 }
 
-struct ListWalk {
-  bool whole = true;  // links agree both ways, so no entry can come twice
-  uint64_t entries = 0;
-  uint64_t bad_page = 0;  // + 1: where it stopped
-  uint64_t bad_link = 0;
-  uint64_t rise_page = 0;  // + 1: first entry that was used later than the one before it
-};
+// All words of the policy table are the caller's own, or nobody writes: relaxed.
+static bool leads_to(const Audit& a, uint32_t region_index, uint32_t link, uint32_t queue) {
+  return link <= a.region.pages() && a.region.region_of(link - 1) == region_index &&
+         a.region.policy(link - 1).list.load_relaxed() == queue;
+}
 
-// From the most recent entry to the coldest. All words are the caller's own, or nobody writes: relaxed.
-static ListWalk walk_list(const Audit& a, uint32_t region_index) {
-  const RegionRecord& list = a.region.region(region_index);
-  ListWalk walk;
-  uint32_t previous = 0, link = list.lru_head.load_relaxed();
-  uint64_t tick = ~uint64_t{0};
-  while (link != 0) {
-    const bool inside = link <= a.region.pages() && a.region.region_of(link - 1) == region_index;
-    if (!inside || a.region.policy(link - 1).newer.load_relaxed() != previous ||
-        walk.entries == a.region.region_pages()) {
-      walk.whole = false;
-      walk.bad_page = previous;
-      walk.bad_link = link;
-      return walk;
-    }
-    const PolicyEntry& entry = a.region.policy(link - 1);
-    const uint64_t used = entry.last_use_ms.load_relaxed();
-    if (used > tick && walk.rise_page == 0) walk.rise_page = link;
-    tick = used;
-    ++walk.entries;
-    previous = link;
-    link = entry.older.load_relaxed();
+bool queue_links(const Audit& a, uint64_t index, Finding* f) {
+  const uint32_t region_index = uint32_t(index), first = region_index * a.region.region_pages();
+  for (uint32_t page = first; page < first + a.region.region_pages(); ++page) {
+    const PolicyEntry& entry = a.region.policy(page);
+    const uint32_t queue = entry.list.load_relaxed();
+    if (queue == 0) continue;
+    const uint32_t newer = entry.newer.load_relaxed(), older = entry.older.load_relaxed();
+    if (newer != 0 && (!leads_to(a, region_index, newer, queue) ||
+                       a.region.policy(newer - 1).older.load_relaxed() != page + 1))
+      return violated(f, 0, page, newer, queue);
+    if (older != 0 && (!leads_to(a, region_index, older, queue) ||
+                       a.region.policy(older - 1).newer.load_relaxed() != page + 1))
+      return violated(f, 0, page, older, queue);
   }
-  walk.bad_page = previous;
-  walk.bad_link = list.lru_tail.load_relaxed();
-  walk.whole = walk.bad_link == previous;
-  return walk;
+  return false;
 }
 
-bool list_links(const Audit& a, uint64_t index, Finding* f) {
-  const ListWalk walk = walk_list(a, uint32_t(index));
-  return !walk.whole && violated(f, 0, walk.bad_page, walk.bad_link, walk.entries);
-}
-
-bool list_count(const Audit& a, uint64_t index, Finding* f) {
-  const ListWalk walk = walk_list(a, uint32_t(index));
-  const uint64_t said = a.region.region(uint32_t(index)).lru_count.load_relaxed();  // as in walk_list
-  return walk.whole && walk.entries != said && violated(f, 0, said, walk.entries);
-}
-
-bool list_members(const Audit& a, uint64_t index, Finding* f) {
-  const ListWalk walk = walk_list(a, uint32_t(index));
+// When links agree, an entry is on one way from a cold end to a warm one, or on a cycle.
+bool queue_ends(const Audit& a, uint64_t index, Finding* f) {
+  if (queue_links(a, index, f)) return false;  // said already
   const uint32_t first = uint32_t(index) * a.region.region_pages();
-  uint64_t members = 0, odd = 0;
-  for (uint32_t i = 0; i < a.region.region_pages(); ++i) {
-    const uint32_t list = a.region.policy(first + i).list.load_relaxed();  // as in walk_list
-    members += list == 1;
-    odd += list > 1;
+  uint64_t members = 0, reached = 0;
+  for (uint32_t page = first; page < first + a.region.region_pages(); ++page) {
+    const PolicyEntry& entry = a.region.policy(page);
+    if (entry.list.load_relaxed() == 0) continue;
+    ++members;
+    if (entry.older.load_relaxed() != 0) continue;
+    for (uint32_t link = page + 1; link != 0 && reached <= a.region.region_pages(); ++reached)
+      link = a.region.policy(link - 1).newer.load_relaxed();
   }
-  return walk.whole && (members != walk.entries || odd != 0) && violated(f, 0, members, walk.entries, odd);
-}
-
-bool list_order(const Audit& a, uint64_t index, Finding* f) {
-  const ListWalk walk = walk_list(a, uint32_t(index));
-  return walk.whole && walk.rise_page != 0 && violated(f, 0, walk.rise_page);
+  return members != reached && violated(f, 0, members, reached);
 }
 
 // -- lanes ------------------------------------------------------------------------------------------------------------
@@ -136,8 +110,10 @@ bool lane_unused(const Audit& a, uint64_t index, Finding* f) {
   if (a.in_use(index)) return false;
   const LaneView lane = a.region.lane(uint32_t(index));
   const uint64_t pins = used_slots(lane.pins) + used_slots(lane.pin_overflow) + seen(lane.header->pin_overflow);
-  const uint64_t intents = used_slots(lane.header->parent_intent), touches = seen(lane.header->touch_count);
-  return (pins | intents | touches) != 0 && violated(f, 0, pins, intents, touches);
+  const uint64_t intents = used_slots(lane.header->parent_intent);
+  uint64_t others = seen(lane.header->touch_count);
+  for (uint32_t i = 0; i < a.region.account_slots(); ++i) others |= seen(a.region.account(uint32_t(index), i).tenant);
+  return (pins | intents | others) != 0 && violated(f, 0, pins, intents, others);
 }
 
 // The first slot of a lane in use for which `bad(slot, ref)` holds.
@@ -209,7 +185,7 @@ bool extent_owner(const Audit& a, uint64_t index, Finding* f) {
 bool tenant_name(const Audit& a, uint64_t index, Finding* f) {
   const TenantRecord& tenant = a.region.tenant(uint32_t(index));
   const uint64_t id = seen(tenant.id), size = seen(tenant.name_bytes);
-  if (id == 0) return false;
+  if (id == 0 || size == 0) return false;
   std::byte name[limits::kTenantNameMax];
   for (size_t i = 0; i < limits::kTenantNameMax / 8; ++i) {
     const uint64_t word = seen(tenant.name[i]);
@@ -217,6 +193,35 @@ bool tenant_name(const Audit& a, uint64_t index, Finding* f) {
   }
   const bool good = size <= limits::kTenantNameMax && tenant_id(a.region.secret(), {name, size}) == id;
   return !good && violated(f, 0, id, size);
+}
+
+bool tenant_place(const Audit& a, uint64_t index, Finding* f) {
+  const uint64_t id = seen(a.region.tenant(uint32_t(index)).id);
+  if (id == 0) return false;
+  const uint32_t place = find_tenant(a.region, id);
+  return place != index && violated(f, 0, id, place);
+}
+
+bool lane_accounts(const Audit& a, uint64_t index, Finding* f) {
+  const auto lane = uint32_t(index);
+  if (!a.in_use(lane)) return false;
+  for (uint32_t i = 0; i < a.region.account_slots(); ++i) {
+    const LaneAccount& account = a.region.account(lane, i);
+    const uint64_t tenant = seen(account.tenant);
+    const bool is_misplaced = tenant != 0 && (i == kOthersAccount || find_account(a.region, lane, tenant) != i);
+    const uint64_t numbers = seen(account.in_flight) | seen(account.charged) | seen(account.returned);
+    if (is_misplaced || (tenant == 0 && i != kOthersAccount && numbers != 0 && seen(account.tenant) == 0))
+      return violated(f, i, tenant, numbers);
+  }
+  return false;
+}
+
+bool lane_accounts_done(const Audit& a, uint64_t index, Finding* f) {
+  if (!a.in_use(index)) return false;
+  for (uint32_t i = 0; i < a.region.account_slots(); ++i)
+    if (const uint64_t in_flight = seen(a.region.account(uint32_t(index), i).in_flight); in_flight != 0)
+      return violated(f, i, in_flight);
+  return false;
 }
 
 }  // namespace maru::shm::audit_checks

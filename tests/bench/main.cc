@@ -69,6 +69,7 @@ void run(Suite& suite) {
   if (suite.wants_group("store")) store_rows(suite);
   if (suite.wants_group("scaling")) scaling_rows(suite);
   if (suite.wants_group("eviction")) eviction_rows(suite);
+  if (suite.wants_group("policies")) policy_rows(suite);
   if (suite.wants_group("recovery")) recovery_rows(suite);
   if (suite.wants_group("cold")) lookup_rows(suite, true);
   suite.finish();

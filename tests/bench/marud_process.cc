@@ -46,6 +46,7 @@ MarudProcess::MarudProcess(const std::string& program, const PoolShape& shape) :
          << "pins = " << shape.pins_max << "\n"
          << "touch_entries = " << shape.touch_entries << "\n"
          << "key_inline_bytes = 32\n";
+  config << shape.more;
   if (shape.region_bytes) config << "region_bytes = " << shape.region_bytes << "\n";
   config.close();
   start();

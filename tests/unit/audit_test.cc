@@ -1,7 +1,6 @@
 // Each corruption is planted alone and must be found under its own name and no other.
 #include "libmaru/shm/audit.h"
 #include "libmaru/shm/evict.h"
-#include "libmaru/shm/lru.h"
 #include "small_pool.h"
 
 namespace maru::shm {
@@ -18,9 +17,13 @@ class AuditTest : public testing::Test {
     run_ = publish(pool_.lane(1), own, pool_.block("a run")).block;
     long_key_ = std::string(500, 'k');
     long_ = publish(pool_.lane(1), pool_.take(1), pool_.block(long_key_)).block;
-    LruLists lists(pool_.region);
-    uint64_t tick = 10;
-    for (const PageRef ref : {root_, child_, other_, run_, long_}) lists.insert(ref.page(), ref.generation(), tick++);
+    const PageRef queue[] = {root_, child_, other_, run_, long_};
+    for (size_t i = 0; i < std::size(queue); ++i) {
+      format::PolicyEntry& entry = pool_.region.policy(queue[i].page());
+      entry.list.store_relaxed(1);
+      entry.older.store_relaxed(i == 0 ? 0 : queue[i - 1].page() + 1);
+      entry.newer.store_relaxed(i + 1 == std::size(queue) ? 0 : queue[i + 1].page() + 1);
+    }
   }
 
   format::BlockLine& line(PageRef ref) { return pool_.region.block(ref.page()); }
@@ -61,8 +64,8 @@ class AuditTest : public testing::Test {
 
 TEST_F(AuditTest, FindsNothingInAGoodPool) {
   EXPECT_EQ(pool_.audit(), Names{});
+  for (uint32_t page = 0; page < pool_.region.pages(); ++page) pool_.region.policy(page).list.store_relaxed(0);
   for (const PageRef ref : {child_, other_, run_, long_, root_}) {
-    LruLists(pool_.region).remove(ref.page());
     EXPECT_TRUE(pool_.remove(1, ref));
     EXPECT_EQ(pool_.audit(), Names{});
   }
@@ -342,37 +345,23 @@ TEST_F(AuditTest, RegionUnused) {
   EXPECT_EQ(pool_.audit(), Names{});
 }
 
-TEST_F(AuditTest, ListLinks) {
-  pool_.region.policy(child_.page()).newer.store_relaxed(root_.page() + 1);
-  expect("list.links");
+TEST_F(AuditTest, QueueLinks) {
+  format::PolicyEntry& entry = pool_.region.policy(child_.page());
+  const uint32_t newer = entry.newer.load_relaxed();
+  entry.newer.store_relaxed(root_.page() + 1);
+  expect("queue.links");
+  entry.newer.store_relaxed(5000);
+  expect("queue.links");
+  entry.newer.store_relaxed(newer);
+  entry.list.store_relaxed(2);
+  expect("queue.links");
 }
 
-TEST_F(AuditTest, ListLinksOfACycle) {
-  // The coldest entry leads back to the most recent one.
-  pool_.region.policy(root_.page()).older.store_relaxed(pool_.region.region(0).lru_head.load_relaxed());
-  expect("list.links");
-  pool_.region.policy(root_.page()).older.store_relaxed(5000);
-  expect("list.links");
-  pool_.region.policy(root_.page()).older.store_relaxed(0);
-  pool_.region.region(0).lru_tail.store_relaxed(child_.page() + 1);
-  expect("list.links");
-}
-
-TEST_F(AuditTest, ListCount) {
-  add(pool_.region.region(0).lru_count, 1);
-  expect("list.count");
-}
-
-TEST_F(AuditTest, ListMembers) {
-  pool_.region.policy(9).list.store_relaxed(1);
-  expect("list.members");
-  pool_.region.policy(9).list.store_relaxed(2);
-  expect("list.members");
-}
-
-TEST_F(AuditTest, ListOrder) {
-  pool_.region.policy(child_.page()).last_use_ms.store_relaxed(1000);
-  expect("list.order");
+TEST_F(AuditTest, QueueEnds) {
+  // The coldest entry and the warmest lead to each other.
+  pool_.region.policy(root_.page()).older.store_relaxed(long_.page() + 1);
+  pool_.region.policy(long_.page()).newer.store_relaxed(root_.page() + 1);
+  expect("queue.ends");
 }
 
 TEST_F(AuditTest, LaneBitmap) {
@@ -445,9 +434,11 @@ TEST_F(AuditTest, ExtentOwner) {
 }
 
 TEST_F(AuditTest, TenantName) {
-  auto& tenant = pool_.region.tenant(1);
   const std::byte name[8] = {std::byte{'a'}};
-  tenant.id.store_relaxed(tenant_id(pool_.region.secret(), {name, 1}));
+  const uint64_t id = tenant_id(pool_.region.secret(), {name, 1});
+  auto& tenant = pool_.region.tenant(uint32_t(id % pool_.region.parameters().tenants));
+  tenant.id.store_relaxed(id);
+  EXPECT_EQ(pool_.audit(), Names{});  // nobody knows its name
   tenant.name_bytes.store_relaxed(1);
   tenant.name[0].store_relaxed('a');
   EXPECT_EQ(pool_.audit(), Names{});
@@ -455,6 +446,33 @@ TEST_F(AuditTest, TenantName) {
   expect("tenant.name");
   tenant.name_bytes.store_relaxed(65);
   expect("tenant.name");
+}
+
+TEST_F(AuditTest, TenantPlace) {
+  pool_.region.tenant(1).id.store_relaxed(5);
+  EXPECT_EQ(pool_.audit(), Names{});
+  pool_.region.tenant(2).id.store_relaxed(5);
+  expect("tenant.place");
+  pool_.region.tenant(2).id.store_relaxed(4);  // a client stops at place 0, which is empty
+  expect("tenant.place");
+}
+
+TEST_F(AuditTest, LaneAccounts) {
+  const uint64_t places = pool_.region.account_slots() - 1;
+  const auto place = uint32_t(1 + 9 % places);
+  pool_.region.account(3, place).tenant.store_relaxed(9);
+  pool_.region.account(3, place).charged.store_relaxed(4096);
+  pool_.region.account(3, 0).charged.store_relaxed(4096);
+  EXPECT_EQ(pool_.audit(), Names{});
+  pool_.region.account(3, place + 1).returned.store_relaxed(1);
+  expect("lane.accounts");
+  pool_.region.account(3, place + 1).tenant.store_relaxed(9);
+  expect("lane.accounts");
+}
+
+TEST_F(AuditTest, LaneAccountsDone) {
+  pool_.region.account(3, 0).in_flight.store_relaxed(1);
+  expect("lane.accounts-done");
 }
 
 TEST_F(AuditTest, RetiredAndPinnedIsInOrder) {

@@ -1,0 +1,77 @@
+// Between the watermarks: when as much of the pool is in use as the high watermark says, blocks are evicted in the order of
+// the policy until no more is in use than the low watermark says. So a client that stores finds FREE pages in its own regions
+// and asks nobody. The distance between the two keeps this from starting and stopping all the time.
+//
+// What is in use is counted from the page words, region after region: all of a pool of 32,768 pages every 10 ms, one of a
+// million every 0.3 s. Pages that clients keep RESERVED for their next block are in use.
+#include "daemon/pool_state.h"
+#include "libmaru/shm/evict.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace maru::daemon {
+namespace {
+
+constexpr uint64_t kEvictedPerTurn = shm::kEvictBatchMax;  // about a quarter of a millisecond
+constexpr uint64_t kLooksPerTurn = 4 * kEvictedPerTurn;    // also if they are all pinned
+constexpr uint64_t kNothingGoesPauseMs = 100;
+
+uint64_t share_of(uint64_t pages, double share) { return uint64_t(double(pages) * share); }
+
+}  // namespace
+
+void Pool::State::set_counted(uint32_t region_index, uint32_t used) {
+  RegionEntry& entry = regions[region_index];
+  pages_in_use = pages_in_use - entry.counted_pages + used;
+  entry.counted_pages = used;
+}
+
+void Pool::State::count_used(uint64_t count) {
+  for (uint64_t i = 0; i < std::min(count, pages()); ++i) {
+    const auto page = uint32_t(count_next++);
+    switch (word(page).state()) {
+      case PageState::kOut:
+      case PageState::kFree:
+      case PageState::kPoisoned: break;
+      default: ++counted_used;
+    }
+    if (count_next % region.region_pages() == 0) {
+      set_counted(region.region_of(page), counted_used);
+      counted_used = 0;
+    }
+    if (count_next == pages()) count_next = 0;
+  }
+}
+
+// Returns true when there is more to do right away.
+bool Pool::State::evict_to_low_watermark() {
+  if (config.high_watermark <= 0 || config.high_watermark >= 1 || !policy->evicts()) {
+    is_evicting = false;
+    return false;
+  }
+  const uint64_t low = share_of(pages(), config.low_watermark);
+  // In a small pool both may be the same page; it must be worth waking up.
+  const uint64_t high = std::max(low + 1, share_of(pages(), config.high_watermark));
+  if (!is_evicting && pages_in_use >= high) {
+    is_evicting = true;
+    ++totals.background_wakes;
+  }
+  if (is_evicting && pages_in_use <= low) is_evicting = false;
+  if (!is_evicting || rests(now_ms, evict_again_ms, kNothingGoesPauseMs)) return false;
+
+  ask_for_tenant(0);
+  std::vector<uint32_t> all(regions.size());
+  std::iota(all.begin(), all.end(), 0u);
+  Shortage room;
+  room.reason = EvictReason::kBackground;
+  room.runs = std::min(kEvictedPerTurn, pages_in_use - low);
+  room.looks_left = kLooksPerTurn;
+  const uint64_t before = pages_in_use;
+  evict_coldest(all, room);
+  if (pages_in_use < before || room.looks_left == 0) return true;
+  evict_again_ms = now_ms + kNothingGoesPauseMs;  // pinned, has children, or is unknown yet
+  return false;
+}
+
+}  // namespace maru::daemon
