@@ -3,6 +3,7 @@
 #include "daemon/pool_state.h"
 
 #include "libmaru/shm/page_run.h"
+#include "libmaru/shm/region_handover.h"
 
 #include <algorithm>
 
@@ -10,9 +11,8 @@ namespace maru::daemon {
 
 void Pool::State::show_region(uint32_t index) {
   const RegionEntry& entry = regions[index];
-  const uint64_t word = uint64_t(entry.state) << 60 | uint64_t(entry.generation & 0xF'FFFF) << 40 |
-                        uint64_t(entry.owner.lane) << 16 | entry.owner.generation;  // host 0
-  region.region(index).word.store_release(word);  // [pairs region.word]
+  const auto word = shm::RegionWord::of(entry.state, entry.generation, entry.owner);
+  region.region(index).word.store_release(word.bits);  // [pairs region.word]
 }
 
 void Pool::State::set_region(uint32_t index, RegionState state, LaneId owner) {
@@ -43,13 +43,11 @@ uint64_t Pool::State::frees() const {
 // Gives a region to a lane. Returns how many runs of this length its FREE pages make.
 uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) {
   set_region(index, RegionState::kRented, owner);
+  shm::open_region_pages(region, index);
   const uint32_t first = index * region.region_pages();
   uint64_t runs = 0, free_in_a_row = 0;
   for (uint32_t i = 0; i < region.region_pages(); ++i) {
-    PageWord found = word(first + i);
-    if (found.is(PageState::kOut) &&
-        region.block(first + i).word.cas_acq_rel(found.bits, PageWord::free(found.generation()).bits))
-      found = PageWord::free(found.generation());
+    const PageWord found = word(first + i);
     free_in_a_row = found.is(PageState::kFree) ? free_in_a_row + 1 : 0;
     if (free_in_a_row < run_pages) continue;
     ++runs;

@@ -1,6 +1,7 @@
 // Renting: the one request by which a client gets memory. In this order: a region that nobody rents; one whose owner is
-// gone; FREE pages of the asker's own regions that it does not know of; the coldest blocks of its own regions; the coldest
-// anywhere; FREE pages of other owners. Refused only when nothing of this is left.
+// gone; FREE pages of the asker's own regions that it does not know of; the coldest blocks of its own regions; a whole region
+// of a client that rents more than its share; the coldest blocks anywhere; FREE pages of other owners; a whole region of
+// anybody. Refused only when nothing of this is left.
 #include "daemon/pool_state.h"
 #include "libmaru/wire/codec.h"
 
@@ -29,6 +30,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
                              std::to_string(region.region_pages()));
   drain_touches(kTouchesPerDrain);
   look_at_held(kHeldPerRequest);
+  ask_for_tenant(request.tenant);
 
   RentResult result;
   Shortage shortage;
@@ -48,14 +50,24 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
   const uint64_t items = result.regions.size() + result.runs.size() + std::min<uint64_t>(shortage.runs, shortage.items_left);
   shortage.key_bytes_left =
       wire::kPayloadBytesMax - sizeof(wire::RentReply) - 2 * sizeof(uint64_t) - items * sizeof(wire::RunRecord);
-  constexpr uint32_t kRoundsInOwn = 4;
-  if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
-
   std::vector<uint32_t> all(regions.size());
   std::iota(all.begin(), all.end(), 0u);
-  constexpr uint32_t kRoundsAnywhere = 32;
+  constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
+  // A tenant over its limit makes room first, wherever its blocks are.
+  if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
+  if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
+
+  constexpr uint32_t kTakenPerRequest = 4;
+  for (uint32_t taken = 0; taken < kTakenPerRequest && shortage.is_open(); ++taken)
+    if (!take_over(shortage, TakeFrom::kOverShare)) break;
+
   if (shortage.is_open()) evict(all, shortage, kRoundsAnywhere);
   const auto has_nothing = [&] { return result.regions.empty() && result.runs.empty(); };
+  if (has_nothing() && tenants.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
+    tenants.table().all_may_yield(true);
+    evict(all, shortage, kRoundsAnywhere);
+    tenants.table().all_may_yield(false);
+  }
   // Before refusing: blocks whose touches were lost, pins that ended since they were seen, and other owners' FREE pages.
   if (has_nothing() && (pages() <= kSmallPoolPages || !rests(now_ms, next_full_search_ms, kFullSearchPauseMs))) {
     sweep(pages());
@@ -64,6 +76,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
     evict(all, shortage, kRoundsAnywhere);
     uint64_t pages_left = kNever;
     if (shortage.is_open()) take_free(all, shortage, &pages_left);
+    if (has_nothing()) take_over(shortage, TakeFrom::kAnybody);
     if (has_nothing()) next_full_search_ms = now_ms + kFullSearchPauseMs;
   }
   if (has_nothing()) {
@@ -71,6 +84,9 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
     RentResult refusal = refuse(ENOSPC, "nothing is free and nothing can be evicted: what is left is pinned, has "
                                         "children, or is being filled (a run of " +
                                             std::to_string(request.run_pages) + " pages was asked for)");
+    // What was evicted on the way is gone all the same, and the asker is told.
+    refusal.evicted_keys = std::move(result.evicted_keys);
+    refusal.evicted = result.evicted;
     refusal.evicted_total = uint32_t(shortage.blocks_evicted);
     return refusal;
   }

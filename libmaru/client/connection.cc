@@ -13,18 +13,22 @@ namespace maru::client {
 namespace {
 constexpr int kRetryMsMin = 1;
 constexpr int kRetryMsMax = 500;
+// Read in one go by the session thread; marud keeps fewer for a client that does not read.
+constexpr int kNoticesPerLook = 64;
+}  // namespace
 
-// Reads until the reply to this very request; what an earlier, timed-out one left behind goes to `late_reply`.
-Result<Reply> receive_reply(int socket, uint32_t request_id, uint32_t timeout_ms,
-                            const Connection::LateReply& late_reply) {
+// Reads until the reply to this very request; what an earlier, timed-out one left behind goes to `late_reply_`, what marud sent
+// unasked to `notice_`.
+Result<Reply> Connection::receive_reply(uint32_t request_id) {
   for (;;) {  // ends: each packet takes from a bounded backlog, and waiting is bounded by timeout_ms
-    auto packet = wire::receive_packet(socket, timeout_ms);
+    auto packet = wire::receive_packet(socket_.get(), target_.timeout_ms);
     if (!packet) return tl::unexpected(packet.error());
     const auto header = wire::decode_reply(packet->bytes);
     if (!header) return tl::unexpected(header.error());
     const auto payload = wire::payload_of(packet->bytes);
     if (header->request_id != request_id) {
-      if (header->status == 0 && late_reply) late_reply(wire::Type(header->type), payload);
+      const auto& take = header->request_id == 0 ? notice_ : late_reply_;
+      if (header->status == 0 && take) take(wire::Type(header->type), payload);
       continue;
     }
     if (header->status < 0)
@@ -32,14 +36,29 @@ Result<Reply> receive_reply(int socket, uint32_t request_id, uint32_t timeout_ms
     return Reply{{payload.begin(), payload.end()}, std::move(packet->fd)};
   }
 }
-}  // namespace
+
+// What lies in the socket while no request waits for an answer: what came unasked, and answers that come too late.
+void Connection::read_notices() {
+  const std::lock_guard lock(mutex_);
+  for (int i = 0; i < kNoticesPerLook && socket_.is_open(); ++i) {
+    pollfd poll{socket_.get(), POLLIN, 0};
+    if (::poll(&poll, 1, 0) <= 0 || (poll.revents & POLLIN) == 0) return;
+    const auto packet = wire::receive_packet(socket_.get(), 0);
+    if (!packet) return drop_socket();
+    const auto header = wire::decode_reply(packet->bytes);
+    if (!header || header->status != 0) continue;
+    const auto& take = header->request_id == 0 ? notice_ : late_reply_;
+    if (take) take(wire::Type(header->type), wire::payload_of(packet->bytes));
+  }
+}
 
 Result<Reply> Connection::exchange(wire::Type type, std::span<const std::byte> payload, int fd) {
+  if (next_request_ == 0) ++next_request_;  // 0 is what comes unasked
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
   if (auto sent = wire::send_packet(socket_.get(), packet, fd, target_.timeout_ms); !sent)
     return tl::unexpected(sent.error());
-  return receive_reply(socket_.get(), id, target_.timeout_ms, late_reply_);
+  return receive_reply(id);
 }
 
 Result<Reply> Connection::attach() {
@@ -164,7 +183,7 @@ void Connection::abandon() {
 void Connection::watch() {
   int retry_ms = 0;
   for (;;) {
-    pollfd polls[3] = {{stop_.get(), POLLIN, 0}, {changed_.get(), POLLIN, 0}, {-1, 0, 0}};
+    pollfd polls[3] = {{stop_.get(), POLLIN, 0}, {changed_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
     bool lost;
     {
       const std::lock_guard lock(mutex_);
@@ -172,11 +191,15 @@ void Connection::watch() {
       (void)::eventfd_read(changed_.get(), &value);  // what changed until now is seen here
       lost = !socket_.is_open();
       if (stale_) lost = false;
-      else polls[2].fd = socket_.get();  // only for its end: poll reports that unasked
+      else polls[2].fd = socket_.get();
     }
     ::poll(polls, 3, lost ? std::max(retry_ms, kRetryMsMin) : -1);
     if (polls[0].revents) return;
     if (!lost && !polls[2].revents) continue;
+    if (!lost && (polls[2].revents & (POLLHUP | POLLERR)) == 0) {
+      read_notices();  // waits for a request that is under way, and whose answer this may have been
+      continue;
+    }
     const auto connected = reattach();
     retry_ms = connected ? 0 : std::clamp(retry_ms * 2, kRetryMsMin, kRetryMsMax);
   }

@@ -53,12 +53,17 @@ class Connection {
   void say_goodbye();
 
   // Called with a successful reply that comes after its request was given up on: marud has done what it says. Runs inside a
-  // later request, which it must not make itself. To be set before there can be any.
+  // later request or in the session thread, and must make no request itself. To be set before there can be any.
   using LateReply = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
   void on_late_reply(LateReply late_reply) { late_reply_ = std::move(late_reply); }
 
+  // Called with what marud sends unasked, by the session thread or inside a request of any thread, and as on_late_reply. May be
+  // any bytes.
+  using Notice = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
+  void on_notice(Notice notice) { notice_ = std::move(notice); }
+
   // A thread that waits for the end of the connection and makes it again; so marud gets a pool back that only its clients
-  // still hold.
+  // still hold. It also reads what marud sends unasked, which without it waits for the next request.
   Result<void> start_watching();
   void stop_watching();
   // In a child of fork(): closes its copy of the socket and forgets the thread, which only the parent has.
@@ -66,6 +71,8 @@ class Connection {
 
  private:
   Result<Reply> exchange(wire::Type type, std::span<const std::byte> payload, int fd);
+  Result<Reply> receive_reply(uint32_t request_id);
+  void read_notices();
   Result<void> reattach_locked();
   bool is_lost() const;
   void drop_socket();
@@ -80,6 +87,7 @@ class Connection {
   wire::AttachReply attached_{};
   int device_fd_ = -1;
   LateReply late_reply_;
+  Notice notice_;
 
   std::thread watcher_;
   FileDescriptor stop_;        // eventfd

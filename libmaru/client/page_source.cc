@@ -2,6 +2,7 @@
 
 #include "libmaru/client/thread_number.h"
 #include "libmaru/shm/pin.h"
+#include "libmaru/shm/region_handover.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -35,17 +36,19 @@ class PageSource::CacheLock {
 
 PageSource::PageSource(const shm::ControlRegion& region, shm::LaneId lane, uint32_t cache_pages, RegionIndex::Fit fit,
                        Rent rent)
-    : region_(region), lane_(lane), cache_pages_(cache_pages), fit_(fit), rent_(std::move(rent)) {
+    : region_(region),
+      lane_(lane),
+      cache_pages_(cache_pages),
+      fit_(fit),
+      rent_(std::move(rent)),
+      lost_(std::make_unique<std::atomic<bool>[]>(region.regions())) {
   for (Cache& cache : caches_) cache.pages = std::make_unique<PageRef[]>(cache_pages_);
 }
 
 PageSource::Cache& PageSource::my_cache() { return caches_[thread_number() % kCaches]; }
 
-bool PageSource::owns(uint32_t index) const {
-  // marud's word: the region is still rented to this lane. (Written by marud before it answers.)
-  const uint64_t word = region_.region(index).word.load_acquire();  // [pairs region.word]
-  return format::RegionState(word >> 60) == format::RegionState::kRented && uint32_t(word & 0xFFF'FFFF) == lane_.low();
-}
+// marud's word: the region is still rented to this lane. (Written by marud before it answers.)
+bool PageSource::owns(uint32_t index) const { return shm::owns_region(region_, index, lane_); }
 
 uint64_t PageSource::freed_by_anyone() const {
   uint64_t sum = 0;
@@ -56,7 +59,53 @@ uint64_t PageSource::freed_by_anyone() const {
 }
 
 bool PageSource::is_owned(uint32_t index) const {
-  return std::find(owned_.begin(), owned_.end(), index) != owned_.end();
+  return std::find(owned_.begin(), owned_.end(), index) != owned_.end() && owns(index);
+}
+
+// Whether pages of this region may be taken now.
+bool PageSource::may_use(uint32_t index) {
+  if (owns(index)) return true;
+  forget(index);
+  return false;
+}
+
+// The region is another's. What caches hold of it goes back when no cache is locked by this thread.
+void PageSource::forget(uint32_t index) {
+  index_.remove(index * region_.region_pages(), region_.region_pages());
+  const auto place = std::find(owned_.begin(), owned_.end(), index);
+  if (place == owned_.end()) return;
+  owned_.erase(place);
+  ++regions_taken_;
+  lost_[index].store(true, std::memory_order_relaxed);  // whoever locks a cache later sees it
+  caches_hold_lost_.store(true, std::memory_order_release);
+}
+
+void PageSource::region_taken(uint32_t index) {
+  if (index >= region_.regions()) return;
+  {
+    const std::lock_guard lock(owned_mutex_);
+    if (!owns(index)) forget(index);
+  }
+  return_lost_pages();
+}
+
+void PageSource::return_lost_pages() {
+  if (!caches_hold_lost_.exchange(false, std::memory_order_acq_rel)) return;
+  uint64_t freed = 0;
+  for (Cache& cache : caches_) {
+    const CacheLock lock(cache);
+    const uint32_t count = cache.count.load(std::memory_order_relaxed);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const PageRef page = cache.pages[i];
+      if (is_lost(page.page()))
+        freed += shm::give_back_run(region_, lane_, page);
+      else
+        cache.pages[kept++] = page;
+    }
+    cache.count.store(kept, std::memory_order_relaxed);
+  }
+  if (freed > 0) region_.lane(lane_.lane).header->frees.fetch_add_relaxed(freed);  // the new owner's to find
 }
 
 // Adds the FREE ones of these pages, which lie in one region, to the index. A hint: taking decides.
@@ -78,7 +127,7 @@ bool PageSource::rescan() {
   const uint64_t frees = freed_by_anyone();
   if (frees == frees_seen_) return index_.pages() != 0;
   const uint64_t before = index_.pages();
-  std::erase_if(owned_, [&](uint32_t index) { return !owns(index); });
+  for (size_t i = owned_.size(); i-- > 0;) may_use(owned_[i]);
   for (size_t i = 0; i < owned_.size(); ++i) {
     rescan_next_ = (rescan_next_ + 1) % owned_.size();
     index_free_pages(owned_[rescan_next_] * region_.region_pages(), region_.region_pages());
@@ -97,6 +146,7 @@ size_t PageSource::take_single_owned(size_t wanted, PageRef* ret_pages) {
       if (!rescan()) return taken;
       continue;
     }
+    if (!may_use(region_.region_of(first))) continue;
     for (uint32_t i = 0; i < count; ++i) {
       const PageRef page = shm::take_page(region_, lane_, first + i);
       if (!page.is_none()) ret_pages[taken++] = page;
@@ -118,6 +168,7 @@ size_t PageSource::take_owned(size_t runs, uint32_t run_pages, PageRef* ret_head
       if (index_.pages() == known) return taken;
       continue;
     }
+    if (!may_use(region_.region_of(first))) continue;
     uint32_t blocker = 0;
     const PageRef head = shm::take_run(region_, lane_, first, run_pages, &blocker);
     if (!head.is_none()) {
@@ -167,6 +218,8 @@ void PageSource::accept(const Rented& rented, std::vector<PageRef>* reserved) {
   {
     const std::lock_guard lock(owned_mutex_);
     for (const uint32_t index : rented.regions) {
+      if (!owns(index)) continue;  // an answer that comes late, and the region has gone on to somebody else
+      lost_[index].store(false, std::memory_order_relaxed);
       if (!is_owned(index)) owned_.push_back(index);
       index_free_pages(index * region_.region_pages(), region_.region_pages());
     }
@@ -187,6 +240,7 @@ void PageSource::accept_late(const Rented& rented) {
 int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
   // What can never be had must not evict everybody's blocks on the way to being refused.
   if (runs > region_.pages() / run_pages) return -ENOSPC;
+  if (caches_hold_lost_.load(std::memory_order_relaxed)) return_lost_pages();  // private, and almost never so
   size_t taken = run_pages == 1 ? take_cached(runs, ret_heads) : 0;
   if (taken == runs) return 0;
   const auto undo = [&](int status) {
@@ -197,13 +251,15 @@ int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
     taken += take_owned(runs - taken, run_pages, ret_heads + taken);
     if (taken < runs && run_pages == 1) taken += steal_cached(runs - taken, ret_heads + taken);
     if (taken == runs) return 0;
-    Rented rented;
-    if (const int status = rent_(runs - taken, run_pages, &rented); status != 0) {
-      // A late reply to an earlier request may have come with this refusal.
+    // A late reply to an earlier request may have come with a refusal.
+    const auto look_once_more = [&](int status) {
       taken += take_owned(runs - taken, run_pages, ret_heads + taken);
       if (taken < runs && run_pages == 1) taken += steal_cached(runs - taken, ret_heads + taken);
       return taken == runs ? 0 : undo(status);
-    }
+    };
+    Rented rented;
+    if (const int status = rent_(runs - taken, run_pages, &rented); status != 0) return look_once_more(status);
+    if (rented.regions.empty() && rented.runs.empty()) return look_once_more(-ENOSPC);
     std::vector<PageRef> reserved;
     accept(rented, &reserved);
     for (const PageRef head : reserved) {
@@ -219,7 +275,7 @@ int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
 }
 
 bool PageSource::give_back(PageRef head) {
-  if (region_.run_pages(head.page()) == 1) {
+  if (region_.run_pages(head.page()) == 1 && !is_lost(head.page())) {
     const PageRef renewed = shm::renew_page(region_, lane_, head);
     if (renewed.is_none()) return false;
     if (keep(renewed)) return true;
@@ -245,7 +301,7 @@ bool PageSource::keep(PageRef page) {
   Cache& cache = my_cache();
   const CacheLock lock(cache);
   const uint32_t count = cache.count.load(std::memory_order_relaxed);
-  if (count == cache_pages_) return false;
+  if (count == cache_pages_ || is_lost(page.page())) return false;
   cache.pages[count] = page;
   cache.count.store(count + 1, std::memory_order_relaxed);
   return true;
@@ -282,7 +338,13 @@ uint64_t PageSource::cached_pages() const {
 
 uint64_t PageSource::regions() const {
   const std::lock_guard lock(owned_mutex_);
-  return owned_.size();
+  return uint64_t(std::count_if(owned_.begin(), owned_.end(), [&](uint32_t index) { return owns(index); }));
+}
+
+uint64_t PageSource::regions_taken() const {
+  const std::lock_guard lock(owned_mutex_);
+  const auto unnoticed = std::count_if(owned_.begin(), owned_.end(), [&](uint32_t index) { return !owns(index); });
+  return regions_taken_ + uint64_t(unnoticed);
 }
 
 }  // namespace maru::client

@@ -5,6 +5,10 @@
 // that a thread whose cache is empty can take from the others before it asks marud, and pages of threads that ended are
 // not lost.
 //
+// marud may give a region of this client to another one at any time. Pages of a region are taken only after a look at its word,
+// once per refill of a cache; a region that is lost is forgotten, and what caches hold of it is given back. (Buffers that are
+// being filled stay the client's own.) Taking a FREE page of a region lost an instant ago is harmless: the page word decides.
+//
 // Thread safety: any.
 #pragma once
 
@@ -42,11 +46,14 @@ class PageSource {
   void was_freed(uint32_t first, uint32_t pages);
   // What marud granted to a request that had been given up on.
   void accept_late(const Rented& rented);
+  // marud says that a region has another owner now. A hint: the region's word decides.
+  void region_taken(uint32_t region_index);
   // Everything that caches hold becomes FREE: before detaching.
   void empty_caches();
 
   uint64_t cached_pages() const;
   uint64_t regions() const;
+  uint64_t regions_taken() const;   // by marud, for others, since this client attached
 
  private:
   static constexpr uint32_t kCaches = 64;
@@ -66,6 +73,12 @@ class PageSource {
   bool keep(shm::PageRef page);
   void leave_free(uint32_t first, uint32_t pages);
   bool rescan();
+  bool may_use(uint32_t region_index);
+  void forget(uint32_t region_index);
+  void return_lost_pages();
+  bool is_lost(uint32_t page) const {
+    return lost_[region_.region_of(page)].load(std::memory_order_relaxed);  // ordered by the cache's lock where it matters
+  }
   bool is_owned(uint32_t region_index) const;
   void index_free_pages(uint32_t first, uint32_t count);
   bool owns(uint32_t region_index) const;
@@ -77,13 +90,16 @@ class PageSource {
   const uint32_t cache_pages_;
   const RegionIndex::Fit fit_;
   const Rent rent_;
+  std::unique_ptr<std::atomic<bool>[]> lost_;   // by region: taken away, and not rented again since
+  std::atomic<bool> caches_hold_lost_{false};   // perhaps
   std::array<Cache, kCaches> caches_;
 
-  mutable std::mutex owned_mutex_;       // index_, owned_, frees_seen_
+  mutable std::mutex owned_mutex_;       // index_, owned_, frees_seen_, regions_taken_; taken before a cache's lock
   RegionIndex index_;
   std::vector<uint32_t> owned_;
   uint64_t frees_seen_ = ~uint64_t{0};   // freed_by_anyone() when the round of rescanning began that found nothing more
   size_t rescan_next_ = 0;               // place in owned_
+  uint64_t regions_taken_ = 0;           // that were noticed
 };
 
 }  // namespace maru::client

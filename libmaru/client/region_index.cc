@@ -62,6 +62,14 @@ void RegionIndex::join(uint32_t first, uint32_t count, uint32_t region_pages) {
   insert(first, count);
 }
 
+void RegionIndex::remove(uint32_t first, uint32_t count) {
+  for (auto extent = by_place_.lower_bound(first); extent != by_place_.end() && extent->first - first < count;) {
+    const auto next = std::next(extent);
+    erase(extent);
+    extent = next;
+  }
+}
+
 bool RegionIndex::take(uint32_t count, Fit fit, uint32_t* ret_first) {
   auto extent = by_place_.end();
   if (fit == Fit::kBest) {

@@ -17,6 +17,8 @@ class RegionIndex {
   void clear();
   // Marks pages free. Merges with neighbours, never across a multiple of region_pages.
   void add(uint32_t first, uint32_t count, uint32_t region_pages);
+  // Forgets what it knows of these pages. No extent reaches beyond them on either side: a region's pages.
+  void remove(uint32_t first, uint32_t count);
   // A place for `count` contiguous pages, and takes it out: the smallest extent that is large enough (O(log n)), or the
   // first in memory. False if there is none.
   bool take(uint32_t count, Fit fit, uint32_t* ret_first);
