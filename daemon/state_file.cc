@@ -1,6 +1,7 @@
 #include "daemon/state_file.h"
 
 #include "daemon/listener.h"
+#include "maru/format/limits.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -50,6 +51,92 @@ std::optional<PoolRecord> parse(const std::string& text) {
   const auto parsed_uuid = parse_uuid(*uuid);
   if (!parsed_uuid) return std::nullopt;
   return PoolRecord{*pool, *parsed_uuid, {*device, *inode, uint32_t(*seals), *bytes}, *boot_id};
+}
+
+// -- tenants ----------------------------------------------------------------------------------------------------------
+
+std::string hex_of(const std::string& name) {
+  std::string hex;
+  for (const char c : name) {
+    hex += "0123456789abcdef"[uint8_t(c) >> 4];
+    hex += "0123456789abcdef"[uint8_t(c) & 15];
+  }
+  return hex;
+}
+
+std::optional<std::string> from_hex(const std::string& hex) {
+  if (hex.empty() || hex.size() % 2 != 0 || hex.size() / 2 > limits::kTenantNameMax) return std::nullopt;
+  std::string name;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    int value = 0;
+    for (const char c : {hex[i], hex[i + 1]}) {
+      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+      if (digit < 0) return std::nullopt;
+      value = value * 16 + digit;
+    }
+    name += char(value);
+  }
+  return name;
+}
+
+void put_limits(const TenantLimits& limits, nlohmann::json& json) {
+  if (limits.soft_bytes) json["soft"] = *limits.soft_bytes;
+  if (limits.hard_bytes) json["hard"] = *limits.hard_bytes;
+}
+
+bool take_limits(const nlohmann::json& json, TenantLimits& limits) {
+  const auto take = [&](const char* key, std::optional<uint64_t>& value) {
+    const auto found = json.find(key);
+    if (found == json.end()) return true;
+    if (!found->is_number_unsigned()) return false;
+    value = found->get<uint64_t>();
+    return true;
+  };
+  return json.is_object() && take("soft", limits.soft_bytes) && take("hard", limits.hard_bytes);
+}
+
+// Names are bytes of any value, so they are written in hexadecimal digits.
+std::string tenants_text(const TenantSettings& settings, const std::string& pool) {
+  nlohmann::json json = {{"version", kStateVersion}, {"pool", pool}};
+  json["tenants"] = nlohmann::json::object();
+  for (const auto& [name, limits] : settings.tenants) {
+    nlohmann::json& one = json["tenants"][hex_of(name)] = nlohmann::json::object();
+    put_limits(limits, one);
+  }
+  json["removed"] = nlohmann::json::array();
+  for (const std::string& name : settings.removed) json["removed"].push_back(hex_of(name));
+  json["default"] = nlohmann::json::object();
+  put_limits(settings.defaults, json["default"]);
+  if (settings.listed_only) json["listed_only"] = *settings.listed_only;
+  return json.dump(2) + "\n";
+}
+
+std::optional<TenantSettings> parse_tenants(const std::string& text, const std::string& pool) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto is = [&](const char* key, const nlohmann::json& value) {
+    const auto found = json.find(key);
+    return found != json.end() && *found == value;
+  };
+  if (!json.is_object() || !is("version", kStateVersion) || !is("pool", pool)) return std::nullopt;
+  TenantSettings settings;
+  const auto tenants = json.find("tenants"), removed = json.find("removed"), defaults = json.find("default");
+  if (tenants == json.end() || !tenants->is_object() || removed == json.end() || !removed->is_array() ||
+      defaults == json.end() || !take_limits(*defaults, settings.defaults))
+    return std::nullopt;
+  for (const auto& [hex, limits] : tenants->items()) {
+    const auto name = from_hex(hex);
+    if (!name || !take_limits(limits, settings.tenants[*name])) return std::nullopt;
+  }
+  for (const auto& hex : *removed) {
+    const auto name = hex.is_string() ? from_hex(hex.get<std::string>()) : std::nullopt;
+    if (!name) return std::nullopt;
+    settings.removed.insert(*name);
+  }
+  if (const auto listed = json.find("listed_only"); listed != json.end()) {
+    if (!listed->is_boolean()) return std::nullopt;
+    settings.listed_only = listed->get<bool>();
+  }
+  return settings;
 }
 
 }  // namespace
@@ -103,8 +190,6 @@ Result<std::optional<PoolRecord>> StateDirectory::load(const std::string& pool) 
 }
 
 Result<void> StateDirectory::save(const PoolRecord& record) const {
-  auto directory = make_directory(path_);
-  if (!directory) return directory;
   uint8_t uuid[16];
   std::memcpy(uuid, record.uuid.data(), sizeof(uuid));
   const nlohmann::json json = {{"version", kStateVersion},
@@ -116,12 +201,48 @@ Result<void> StateDirectory::save(const PoolRecord& record) const {
                                {"bytes", record.device.bytes},
                                {"boot_id", record.boot_id}};
   const std::string text = json.dump(2) + "\n";
-  const std::string path = file_of(record.pool), next = path + ".next";
+  return replace(file_of(record.pool), text);
+}
+
+Result<void> StateDirectory::replace(const std::string& path, const std::string& text) const {
+  auto directory = make_directory(path_);
+  if (!directory) return directory;
+  const std::string next = path + ".next";
   FileDescriptor fd(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.is_open()) return failure(errno, "write " + next);
-  if (::write(fd.get(), text.data(), text.size()) != ssize_t(text.size())) return failure(errno, "write " + next);
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t wrote = ::write(fd.get(), text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return failure(wrote < 0 ? errno : EIO, "write " + next);
+    done += size_t(wrote);
+  }
   if (::fsync(fd.get()) != 0 || ::rename(next.c_str(), path.c_str()) != 0) return failure(errno, "replace " + path);
   return {};
+}
+
+Result<TenantSettings> StateDirectory::load_tenants(const std::string& pool) const {
+  const std::string path = tenants_file_of(pool);
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd.is_open()) {
+    if (errno == ENOENT) return TenantSettings();
+    return failure(errno, "read " + path);
+  }
+  constexpr size_t kBytesMax = 64u << 20;  // more than 65,536 tenants with the longest names and limits
+  std::string text;
+  char buffer[4096];
+  for (ssize_t got; (got = ::read(fd.get(), buffer, sizeof(buffer))) != 0;) {
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return failure(errno, "read " + path);
+    text.append(buffer, size_t(got));
+    if (text.size() > kBytesMax) return failure(EBADMSG, "understand " + path + ", which has more than 64 MiB");
+  }
+  auto settings = parse_tenants(text, pool);
+  if (!settings) return failure(EBADMSG, "understand " + path);
+  return *settings;
+}
+
+Result<void> StateDirectory::save_tenants(const std::string& pool, const TenantSettings& at_run_time) const {
+  return replace(tenants_file_of(pool), tenants_text(at_run_time, pool));
 }
 
 void StateDirectory::remove(const std::string& pool) const { ::unlink(file_of(pool).c_str()); }

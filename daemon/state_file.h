@@ -1,8 +1,10 @@
-// What marud remembers of a memory pool across its own end, so that it knows the memory again when a client or the service
-// manager hands it back. One small file per pool, replaced as a whole.
+// What marud remembers of a pool across its own end: of a memory pool, how to know its memory again when a client or the
+// service manager hands it back; of any pool, the limits of tenants that were set at run time. One small file for each,
+// replaced as a whole.
 #pragma once
 
 #include "daemon/dax/device.h"
+#include "daemon/tenants.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 
@@ -36,8 +38,15 @@ class StateDirectory {
   Result<void> save(const PoolRecord& record) const;
   void remove(const std::string& pool) const;
 
+  // What was set at run time for the tenants of a pool, in a file of its own: it stays when the pool's memory does not. Empty
+  // when there is none. Errors: EBADMSG the file is not one that marud wrote.
+  Result<TenantSettings> load_tenants(const std::string& pool) const;
+  Result<void> save_tenants(const std::string& pool, const TenantSettings& at_run_time) const;
+
  private:
   std::string file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".state"; }
+  std::string tenants_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".tenants"; }
+  Result<void> replace(const std::string& path, const std::string& text) const;
   std::string path_;
 };
 

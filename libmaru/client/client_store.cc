@@ -17,6 +17,10 @@ constexpr size_t kEvictedKeptMax = 4096;
 // A duplicate, expired block in the way is retired and the store tried again; each time another client may have put a new
 // one there.
 constexpr int kExpiredRetries = 8;
+// Other threads of this client may use up what marud granted to this one.
+constexpr int kCreditRetries = 16;
+
+thread_local uint64_t tenant_of_thread = 0;
 
 }  // namespace
 
@@ -26,9 +30,21 @@ int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rent
   wire::RentRequest request{};
   request.runs = runs;
   request.run_pages = run_pages;
+  request.tenant = tenant_of_thread;
   count(format::kCounterRents);
   auto reply = connection_.request(wire::Type::kRent, wire::bytes_of(request));
   return reply ? read_rent_reply(reply->payload, ret_rented) : status_of(reply.error());
+}
+
+void Client::set_tenant(uint64_t tenant) { tenant_of_thread = tenant; }
+
+int Client::ask_for_credit(uint64_t tenant, uint64_t bytes) {
+  wire::CreditRequest request{};
+  request.tenant = tenant;
+  request.bytes = bytes;
+  request.account = shm::find_account(region_, lane_.id.lane, tenant);
+  auto reply = connection_.request(wire::Type::kCredit, wire::bytes_of(request));
+  return reply ? 0 : status_of(reply.error());
 }
 
 int Client::read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented) {
@@ -132,6 +148,7 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
     return -EINVAL;
   // A word that names no page would be taken for "no parent"; a type that does not fit, for another one.
   if ((parent != 0 && PageRef::from_bits(parent).is_none()) || options.content_type > 0xFF) return -EINVAL;
+  set_tenant(key.tenant);
   const uint64_t now = now_ms();
   shm::NewBlock block;
   block.digest = d;
@@ -157,6 +174,7 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
     block.checksum = shm::payload_checksum({data, size_t(buffer.bytes)});
   }
 
+  int credit_tries = 0;
   for (int tries = 0;; ++tries) {
     const shm::PublishResult result = shm::publish(lane_, own, block);
     switch (result.status) {
@@ -176,6 +194,14 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
         const shm::RetireStatus retired = shm::retire_ref(lane_, result.block);
         if (retired == shm::RetireStatus::kHasChildren || tries == kExpiredRetries) return -EAGAIN;
         if (retired == shm::RetireStatus::kRetired) finish(result.block);
+        continue;
+      }
+      case shm::PublishStatus::kNeedsCredit: {
+        const int asked = credit_tries++ == kCreditRetries
+                              ? -EDQUOT
+                              : ask_for_credit(key.tenant, region_.run_pages(own.page()) * region_.page_bytes());
+        if (asked != 0) return asked;
+        --tries;
         continue;
       }
       case shm::PublishStatus::kNoParent: return -ENOLINK;

@@ -202,8 +202,9 @@ void drop_child(const ControlRegion& region, PageRef parent) {
 
 namespace {
 
-// Undoes a publication that did not become visible: the run is RESERVED again and its parent uncounted.
-void withdraw(LaneContext& lane, PageRef own, PageRef parent) {
+// Undoes a publication that did not become visible: the run is RESERVED again and its parent uncounted. False: somebody
+// else has retired it, and frees it.
+bool withdraw(LaneContext& lane, PageRef own, PageRef parent) {
   const ControlRegion& region = *lane.region;
   AtomicU64& word = region.block(own.page()).word;
   PageWord found{word.load_acquire()};  // [pairs page.word]
@@ -213,8 +214,9 @@ void withdraw(LaneContext& lane, PageRef own, PageRef parent) {
   }
   const ParentIntent intent(lane, parent);
   uint64_t expected = retired;
-  if (word.cas_acq_rel(expected, PageWord::reserved(own.generation(), lane.id).bits) && !parent.is_none())
-    drop_child(region, parent);
+  if (!word.cas_acq_rel(expected, PageWord::reserved(own.generation(), lane.id).bits)) return false;
+  if (!parent.is_none()) drop_child(region, parent);
+  return true;
 }
 
 }  // namespace
@@ -268,6 +270,10 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   line.chain.store_relaxed(chain + chain_term(region.secret(), block.digest, depth));
   line.expires_ms.store_relaxed(expires_ms);
 
+  // The tenant's account, before the word says that there is a block.
+  StoreCharge charge(region, lane.id.lane, block.tenant, region.run_pages(own.page()) * region.page_bytes());
+  if (charge.is_refused()) return {PublishStatus::kNeedsCredit, {}};
+
   // (3) The pin that keeps it between visible and committed, then SEALED: now the word says which parent it may count on.
   const Pin pin = lane.pins->pin_own(own);
   if (pin.status != PinStatus::kPinned) return {PublishStatus::kPinsFull, {}};
@@ -296,13 +302,14 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
       if (!PageWord{line.word.load_seq_cst()}.is_findable(own.generation()))  // [pairs page.word]
         registry_remove(region, lane.id, block.digest, own);
       lane.pins->unpin(pin.slot, own);
+      charge.keep();
       return {PublishStatus::kStored, own};
     case InsertStatus::kDuplicate: result = {PublishStatus::kDuplicate, inserted.winner}; break;
     case InsertStatus::kFull: result = {PublishStatus::kRegistryFull, {}}; break;
     case InsertStatus::kPinsFull: result = {PublishStatus::kPinsFull, {}}; break;
     case InsertStatus::kExpiredInTheWay: result = {PublishStatus::kExpiredInTheWay, inserted.winner}; break;
   }
-  withdraw(lane, own, block.parent);
+  if (!withdraw(lane, own, block.parent)) charge.keep();
   lane.pins->unpin(pin.slot, own);
   return result;
 }
@@ -318,6 +325,7 @@ RetireStatus retire_ref(LaneContext& lane, PageRef ref) {
     if (!found.is_findable(ref.generation())) return RetireStatus::kAbsent;
     if (found.is(PageState::kReady) && found.children() != 0) return RetireStatus::kHasChildren;
     const Digest digest = block_digest(region, ref.page());  // of this life if the CAS succeeds
+    __builtin_prefetch(&region.detail(ref.page()));  // whoever frees it asks for its tenant
     if (!word.cas_seq_cst(found.bits, PageWord::retired(ref.generation(), lane.id).bits)) continue;
     if (MARU_MUTANT(kMutantCountDroppedAtRetire)) drop_child(region, parent_of(region, ref.page()));
     if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
@@ -346,10 +354,12 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   if (word.load_acquire() != mine) return FinishStatus::kNotMine;  // [pairs page.word]
   const PageRef parent = parent_of(region, ref.page());
   const ParentIntent intent(lane, parent);
+  FreeReturn tenant(region, lane.id.lane, lane.returns, ref.page());
   uint32_t pages = MARU_MUTANT(kMutantTailsAfterHead) ? 0 : free_tails(region, ref.page());
   const bool early = MARU_MUTANT(kMutantCountBeforeFree) || MARU_MUTANT(kMutantCountDroppedAtRetire);
   if (MARU_MUTANT(kMutantCountBeforeFree)) drop_child(region, parent);
   if (!word.cas_seq_cst(mine, PageWord::free(ref.generation() + 1).bits)) return FinishStatus::kNotMine;
+  tenant.freed();
   // Only the one who freed the child uncounts it, and only after it is free: until then it holds its ancestors.
   if (!parent.is_none() && !early) drop_child(region, parent);
   if (MARU_MUTANT(kMutantTailsAfterHead)) pages += free_tails(region, ref.page());

@@ -8,6 +8,7 @@
 #include "libmaru/shm/page_run.h"
 #include "libmaru/shm/pin.h"
 #include "libmaru/shm/registry.h"
+#include "libmaru/shm/tenant_account.h"
 
 #include <cstdint>
 #include <span>
@@ -20,6 +21,7 @@ struct LaneContext {
   LaneId id;
   PinTable* pins = nullptr;
   AtomicU64 intents_in_use{0};   // private: which of the lane's parent intents a thread is using
+  TenantReturns* returns = nullptr;  // marud's; clients and tests use the lane's accounts
 
   format::LaneHeader& header() const { return *region->lane(id.lane).header; }
 };
@@ -68,6 +70,7 @@ struct NewBlock {
 };
 enum class PublishStatus : uint8_t {
   kStored, kDuplicate, kNoParent, kRegistryFull, kKeySpaceFull, kPinsFull, kExpiredInTheWay, kNotReserved,
+  kNeedsCredit,                // the tenant has a hard limit: marud must grant more, or refuse
 };
 struct PublishResult {
   PublishStatus status = PublishStatus::kNotReserved;

@@ -51,15 +51,17 @@ const char* plan_layout(const Parameters& p, Layout* ret_layout) {
   layout.overflow_buckets = overflow_buckets_for(layout.buckets);
   layout.pin_slots = 2 * p.pins_max;
   layout.pin_overflow_slots = std::max<uint32_t>(limits::kPinSetSlots, layout.pin_slots / 8);
-  layout.lane_bytes =
-      align_up(sizeof(LaneHeader) + 8ull * (layout.pin_slots + layout.pin_overflow_slots + p.touch_entries), 64);
+  layout.account_slots = account_slots(p.tenants);
+  layout.accounts_offset = uint32_t(
+      align_up(sizeof(LaneHeader) + 8ull * (layout.pin_slots + layout.pin_overflow_slots + p.touch_entries), 64));
+  layout.lane_bytes = layout.accounts_offset + layout.account_slots * sizeof(LaneAccount);
 
   const uint64_t bytes[kSectionCount] = {
       p.hosts * sizeof(HostRecord),
       p.pages / p.region_pages * sizeof(RegionRecord),
       sizeof(LaneBitmap) + p.lanes * sizeof(LaneIdentity),
       p.pages * sizeof(PolicyEntry),
-      p.tenants * sizeof(TenantRecord),
+      sizeof(TenantRules) + p.tenants * sizeof(TenantRecord) + 8ull * p.lanes * layout.account_slots,
       p.pages * sizeof(BlockLine),
       p.pages * sizeof(DetailLine),
       p.pages * p.key_inline_bytes,
@@ -98,7 +100,9 @@ const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parame
   p.region_pages = region_bytes / p.page_bytes;
   p.lanes = wishes.lanes ? wishes.lanes : limits::kLanesDefault;
   p.hosts = wishes.hosts ? wishes.hosts : 1;
-  p.tenants = wishes.tenants ? wishes.tenants : limits::kTenantsDefault;
+  p.tenants = wishes.tenants ? wishes.tenants
+                             : uint32_t(std::clamp<uint64_t>(p.pool_bytes / limits::kTenantPoolBytes,
+                                                             limits::kTenantsMinDefault, limits::kTenantsDefault));
   p.pins_max = wishes.pins_max ? wishes.pins_max : limits::kPinsMaxDefault;
   p.touch_entries = wishes.touch_entries ? wishes.touch_entries : limits::kTouchEntriesDefault;
   p.key_inline_bytes = wishes.key_inline_bytes ? wishes.key_inline_bytes : limits::kKeyInlineDefault;

@@ -23,6 +23,8 @@ struct Layout {
   uint64_t lane_bytes;              // distance between two lanes
   uint32_t pin_slots;               // of a lane, without the overflow area
   uint32_t pin_overflow_slots;
+  uint32_t account_slots;           // of a lane
+  uint32_t accounts_offset;         // of its first account, in bytes from the start of the lane
 };
 
 // The wishes of whoever formats a pool; 0 is the default.
@@ -106,7 +108,15 @@ class ControlRegion {
                                                    sizeof(format::LaneBitmap))[lane];
   }
   format::PolicyEntry& policy(uint32_t page) const { return at<format::PolicyEntry>(format::kSectionPolicy, page); }
-  format::TenantRecord& tenant(uint32_t i) const { return at<format::TenantRecord>(format::kSectionTenants, i); }
+  std::span<format::PolicyEntry> policy_table() const { return {&policy(0), size_t(pages())}; }
+  format::TenantRules& tenant_rules() const { return at<format::TenantRules>(format::kSectionTenants, 0); }
+  format::TenantRecord& tenant(uint32_t i) const {
+    return reinterpret_cast<format::TenantRecord*>(&tenant_rules() + 1)[i];
+  }
+  // The credit granted to an account.
+  AtomicU64& credit(uint32_t lane, uint32_t account) const {
+    return reinterpret_cast<AtomicU64*>(&tenant(parameters().tenants))[uint64_t(lane) * account_slots() + account];
+  }
   format::BlockLine& block(uint32_t page) const { return blocks_[page]; }
   format::DetailLine& detail(uint32_t page) const { return at<format::DetailLine>(format::kSectionDetails, page); }
   format::Bucket& bucket(uint64_t i) const { return buckets_[i]; }
@@ -120,6 +130,11 @@ class ControlRegion {
     return *reinterpret_cast<format::LaneHeader*>(section(format::kSectionLanes) + lane * layout_.lane_bytes);
   }
   AtomicU64* lane_pins(uint32_t lane) const { return reinterpret_cast<AtomicU64*>(&lane_header(lane) + 1); }
+  uint32_t account_slots() const { return layout_.account_slots; }
+  format::LaneAccount& account(uint32_t lane, uint32_t i) const {
+    std::byte* start = section(format::kSectionLanes) + lane * layout_.lane_bytes;
+    return reinterpret_cast<format::LaneAccount*>(start + layout_.accounts_offset)[i];
+  }
 
  private:
   std::byte* section(format::Section which) const { return base_ + layout_.sections[which].offset; }

@@ -68,9 +68,12 @@ void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, ui
     }
     // A SEALED child may or may not have been counted by its parent: count again. It leaves first, or it would be counted.
     const PageRef parent = found.is(PageState::kSealed) ? parent_of(region, page) : PageRef::none();
+    uint64_t tenant = 0;
+    const uint64_t bytes = found.is(PageState::kSealed) ? tenant_bytes(region, page, &tenant) : 0;
     uint32_t freed = free_tails(region, page);
     if (!word.cas_acq_rel(found.bits, PageWord::free(generation + 1).bits)) continue;
     sink.pages_freed(freed + 1);
+    if (bytes != 0 && daemon.returns != nullptr) daemon.returns->returned(page, tenant, bytes);
     if (!parent.is_none()) sink.parent_suspect(parent);
   }
 }

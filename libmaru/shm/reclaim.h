@@ -21,7 +21,7 @@ namespace maru::shm {
 // Ends all pins of a lane and empties its overflow count. After proof of death only.
 void clear_pins(const ControlRegion& region, uint32_t lane);
 // Empties touches, counters, intents: what a new client of this lane must not inherit. Touches and counters must have been
-// read by then.
+// read by then. Not the accounts: fold_accounts.
 void clear_lane(const ControlRegion& region, uint32_t lane);
 
 // What a pass over pages finds for its caller.

@@ -129,11 +129,9 @@ TEST(Layout, WhatMarudWrites) {
   EXPECT_PLACE(HostRecord, heartbeat_ms, 24);
   EXPECT_PLACE(HostRecord, process, 32);
   EXPECT_PLACE(HostRecord, clean, 40);
+  EXPECT_PLACE(HostRecord, policy, 48);
   EXPECT_EQ(sizeof(RegionRecord), 32u);
   EXPECT_PLACE(RegionRecord, word, 0);
-  EXPECT_PLACE(RegionRecord, lru_head, 8);
-  EXPECT_PLACE(RegionRecord, lru_tail, 12);
-  EXPECT_PLACE(RegionRecord, lru_count, 16);
   EXPECT_EQ(sizeof(LaneBitmap), 512u);
   EXPECT_EQ(sizeof(LaneIdentity), 64u);
   EXPECT_PLACE(LaneIdentity, state, 0);
@@ -150,8 +148,23 @@ TEST(Layout, WhatMarudWrites) {
   EXPECT_PLACE(PolicyEntry, list, 20);
   EXPECT_PLACE(PolicyEntry, word, 24);
   EXPECT_EQ(sizeof(TenantRecord), 128u);
+  EXPECT_PLACE(TenantRecord, id, 0);
+  EXPECT_PLACE(TenantRecord, soft_bytes, 8);
+  EXPECT_PLACE(TenantRecord, hard_bytes, 16);
+  EXPECT_PLACE(TenantRecord, used_bytes, 24);
+  EXPECT_PLACE(TenantRecord, balance, 32);
+  EXPECT_PLACE(TenantRecord, flags, 40);
   EXPECT_PLACE(TenantRecord, name_bytes, 56);
   EXPECT_PLACE(TenantRecord, name, 64);
+  EXPECT_EQ(sizeof(TenantRules), 64u);
+  EXPECT_PLACE(TenantRules, flags, 0);
+  EXPECT_PLACE(TenantRules, soft_bytes, 8);
+  EXPECT_PLACE(TenantRules, hard_bytes, 16);
+  EXPECT_EQ(kRulesLimited, 1u);
+  EXPECT_EQ(kRulesUnlistedNeedCredit, 2u);
+  EXPECT_EQ(kRulesMissed, 4u);
+  EXPECT_EQ(kTenantNeedsCredit, 1u);
+  EXPECT_EQ(kTenantListed, 2u);
 }
 
 TEST(Layout, Lanes) {
@@ -159,9 +172,19 @@ TEST(Layout, Lanes) {
   EXPECT_PLACE(LaneHeader, touch_count, 0);
   EXPECT_PLACE(LaneHeader, pin_overflow, 8);
   EXPECT_PLACE(LaneHeader, frees, 16);
+  EXPECT_PLACE(LaneHeader, accounts, 24);
   EXPECT_PLACE(LaneHeader, parent_intent, 64);
   EXPECT_PLACE(LaneHeader, own_counters, 128);
   EXPECT_PLACE(LaneHeader, counters, 256);
+  EXPECT_EQ(sizeof(LaneAccount), 32u);
+  EXPECT_PLACE(LaneAccount, tenant, 0);
+  EXPECT_PLACE(LaneAccount, in_flight, 8);
+  EXPECT_PLACE(LaneAccount, charged, 16);
+  EXPECT_PLACE(LaneAccount, returned, 24);
+  EXPECT_EQ(account_slots(1), 4u);
+  EXPECT_EQ(account_slots(3), 4u);
+  EXPECT_EQ(account_slots(4), 8u);
+  EXPECT_EQ(account_slots(65536), 4096u);
 }
 
 // Sizes that follow from the parameters, for a pool of 64 GiB with the defaults.
@@ -177,11 +200,13 @@ TEST(Layout, APoolOf64GiB) {
   EXPECT_EQ(p.pages, 32640u);
   EXPECT_EQ(p.lanes, 256u);
   EXPECT_EQ(p.pins_max, 16384u);
+  EXPECT_EQ(p.tenants, 256u);
+  EXPECT_EQ(layout.account_slots, 512u);
   EXPECT_EQ(p.key_extents, 32640u);
-  EXPECT_EQ(layout.lane_bytes, 328064u);
+  EXPECT_EQ(layout.lane_bytes, 344448u);
   EXPECT_EQ(layout.buckets, 9326u);
   EXPECT_EQ(layout.overflow_buckets, 1554u);
-  EXPECT_EQ(layout.control_bytes, 245366784u);
+  EXPECT_EQ(layout.control_bytes, 249561088u);
 }
 
 TEST(Layout, SecretWords) {

@@ -11,7 +11,7 @@
 //   | regions            |  one record per region: who rents it, its LRU list
 //   | lane identities    |  which lanes are in use, and by which process            every section starts on a boundary of
 //   | policy             |  per page: LRU links, last use                           section_align bytes (2 MiB, or 4 KiB for
-//   | tenants            |  quotas                                                  pools below 4 GiB)
+//   | tenants            |  limits, credit                                             pools below 4 GiB)
 //   +--------------------+
 //   | blocks             |  per page one line: page word, digest, parent ...
 //   | details            |  per page one line: key, type, priority, checksum ...
@@ -20,7 +20,7 @@
 //   | registry           |  home buckets: digest -> {page, generation}
 //   | overflow           |  overflow buckets
 //   +--------------------+
-//   | lanes              |  per client: pins, touches, intents, counters
+//   | lanes              |  per client: pins, touches, intents, counters, accounts
 //   +--------------------+ control_bytes
 //   | pages of regions   |
 //   +--------------------+ pool_bytes
@@ -205,7 +205,8 @@ struct alignas(64) HostRecord {
   AtomicU64 heartbeat_ms;  // Unix milliseconds, about once a second
   AtomicU64 process;       // pid of marud in its own namespace
   AtomicU64 clean;         // 1: the last marud left this pool in order
-  AtomicU64 reserved[2];
+  AtomicU64 policy;        // FNV-1a of the name of the eviction policy whose words are in the policy table; 0: none
+  AtomicU64 reserved;
 };
 static_assert(sizeof(HostRecord) == 64);
 
@@ -214,10 +215,7 @@ enum class RegionState : uint8_t { kUnused = 0, kRented = 1, kOrphaned = 2, kDra
 
 struct RegionRecord {
   AtomicU64 word;
-  AtomicU32 lru_head;      // most recently used page + 1; 0: empty
-  AtomicU32 lru_tail;      // coldest page + 1; 0: empty
-  AtomicU64 lru_count;     // entries of the list
-  AtomicU64 reserved;
+  AtomicU64 reserved[3];
 };
 static_assert(sizeof(RegionRecord) == 32);
 
@@ -241,24 +239,43 @@ struct alignas(64) LaneIdentity {
 };
 static_assert(sizeof(LaneIdentity) == 64);
 
+// A queue of the eviction order is linked through these; where it begins and ends only marud knows, and builds anew after a
+// restart.
 struct PolicyEntry {
-  AtomicU32 newer;         // page + 1 of the next more recently used page of the list; 0: end
-  AtomicU32 older;         // page + 1; 0: end
+  AtomicU32 newer;         // page + 1 of the next warmer page of the queue; 0: the warm end
+  AtomicU32 older;         // page + 1 of the next colder one; 0: the cold end
   AtomicU64 last_use_ms;   // tick of the last use that marud knows, milliseconds since Header::created_unix_ms
-  AtomicU32 generation;    // of the page that this entry speaks of
-  AtomicU32 list;          // 0: in no list; 1: in the list of the page's region
-  AtomicU64 word;          // for the policy
+  AtomicU32 generation;    // of the page's life that this entry speaks of, + 1; 0: of none
+  AtomicU32 list;          // marud's number of the queue, + 1; 0: in no queue
+  AtomicU64 word;          // the policy's
 };
 static_assert(sizeof(PolicyEntry) == 32);
 
+// The tenants section: TenantRules, then the records, then for each lane and each of its accounts one word, the credit granted
+// to it: the bytes, counted since the lane was given out, up to which it may charge where TenantRecord::flags asks for credit.
+// A record lies at one of the kTenantProbes places from id % tenants on, wrapping around.
+inline constexpr uint64_t kRulesLimited = 1u << 0;           // some tenant needs credit; 0: nobody has to look further
+inline constexpr uint64_t kRulesUnlistedNeedCredit = 1u << 1;  // so do tenants without a record
+inline constexpr uint64_t kRulesMissed = 1u << 2;            // bytes were counted without their tenant since marud counted
+struct alignas(64) TenantRules {
+  AtomicU64 flags;
+  AtomicU64 soft_bytes;    // of tenants without limits of their own; 0: none
+  AtomicU64 hard_bytes;
+  AtomicU64 reserved[5];
+};
+static_assert(sizeof(TenantRules) == 64);
+
+inline constexpr uint64_t kTenantNeedsCredit = 1u << 0;
+inline constexpr uint64_t kTenantListed = 1u << 1;           // an administrator named it
 struct alignas(64) TenantRecord {
   AtomicU64 id;            // keyed hash of the name; 0: unused
-  AtomicU64 soft_bytes;    // 0: no limit
+  AtomicU64 soft_bytes;    // that apply to it; 0: no limit
   AtomicU64 hard_bytes;    // 0: no limit
-  AtomicU64 used_bytes;
-  AtomicU64 granted_bytes;
-  AtomicU64 reserved[2];
-  AtomicU64 name_bytes;
+  AtomicU64 used_bytes;    // when marud last looked
+  AtomicU64 balance;       // two's complement: what is to be added to the sum of the lanes' accounts to get the bytes in use
+  AtomicU64 flags;
+  AtomicU64 reserved;
+  AtomicU64 name_bytes;    // 0: nobody has told marud the name
   AtomicU64 name[8];       // kTenantNameMax bytes
 };
 static_assert(sizeof(TenantRecord) == 128);
@@ -291,7 +308,8 @@ struct alignas(64) LaneHeader {
   AtomicU64 touch_count;    // entries ever written to the touch ring
   AtomicU64 pin_overflow;   // slots of the pin overflow area that may be in use: raised before, lowered after
   AtomicU64 frees;          // pages this lane has freed and not taken again, so that owners of regions look again
-  AtomicU64 reserved[5];
+  AtomicU64 accounts;       // tenant accounts claimed in this lane, or about to be: 0 is none
+  AtomicU64 reserved[4];
   // line 1
   AtomicU64 parent_intent[limits::kParentIntents];  // PageRef of a parent whose count is being lowered
   // lines 2 to 5: a counter is the sum of its two words. The first is written by one thread of the client alone, so that
@@ -306,7 +324,26 @@ struct alignas(64) LaneHeader {
 static_assert(sizeof(LaneHeader) == 384);
 static_assert(kLaneCounterCount == 16);
 
-// A lane: LaneHeader, 2 * pins_max pin slots in sets of 8, pins_max / 4 overflow slots, touch_entries touch words.
+// What a lane has stored and freed for one tenant: totals since the lane was given out. A tenant's account is the first of its
+// lane that names it, from place 1 + tenant % (accounts - 1) on, wrapping around without place 0; an account never changes
+// hands while the lane lives. Account 0 names nobody: it is for tenants that found no place.
+struct alignas(32) LaneAccount {
+  AtomicU64 tenant;         // 0: unused
+  AtomicU64 in_flight;      // frees:32 (upper) | stores:32, those that are between their first and their last step now
+  AtomicU64 charged;        // bytes of whole pages: raised before a block is SEALED
+  AtomicU64 returned;       // raised after its pages became FREE, or after a store came to nothing
+};
+static_assert(sizeof(LaneAccount) == 32);
+
+// Accounts of a lane, account 0 included: room for each tenant that has a record, while that is not too much.
+constexpr uint32_t account_slots(uint32_t tenants) {
+  uint32_t slots = limits::kAccountSlotsMin;
+  while (slots <= tenants && slots < limits::kAccountSlotsMax) slots *= 2;
+  return slots;
+}
+
+// A lane: LaneHeader, 2 * pins_max pin slots in sets of 8, pins_max / 4 overflow slots, touch_entries touch words, then on a
+// boundary of 64 bytes the LaneAccounts.
 // A pin slot is a PageRef or 0. A touch is (page + 1) << 32 | lap << 31 | tick: entry n of the lane (counted from 0) lies at
 // n % touch_entries and has lap = (n / touch_entries + 1) % 2, so that the reader knows an entry that is counted but not yet
 // written; the tick is the low 31 bits of the milliseconds since Header::created_unix_ms.

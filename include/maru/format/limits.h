@@ -32,6 +32,15 @@ inline constexpr uint32_t kLanesDefault = 256;
 inline constexpr uint32_t kHostsMax = 64;
 inline constexpr uint32_t kTenantsMax = 1u << 16;
 inline constexpr uint32_t kTenantsDefault = 256;
+inline constexpr uint32_t kTenantsMinDefault = 32;         // of small pools: one for each kTenantPoolBytes
+inline constexpr uint64_t kTenantPoolBytes = 4ull << 20;
+// Places where a tenant's record may lie; in a table that is nine tenths full one in thirty finds none of 32 free.
+inline constexpr uint32_t kTenantProbes = 32;
+// Accounts per lane: 32 bytes each, and 8 for the credit. 4,096 of them are less than the pin slots of the default.
+inline constexpr uint32_t kAccountSlotsMin = 4;
+inline constexpr uint32_t kAccountSlotsMax = 4096;
+// A tenant that needs no credit gives up looking for an account after these; one that does looks everywhere.
+inline constexpr uint32_t kAccountProbes = 16;
 
 // Half of the slots: at half load a bucket of seven overflows in 2.7 % of cases and its two candidates in one line stay rare.
 inline constexpr uint64_t kBucketSlots = 7;

@@ -1,6 +1,6 @@
 // Messages between libmaru or marudctl and marud: AF_UNIX, SOCK_SEQPACKET, one message a packet, at most
-// limits::kMessageBytesMax bytes. A request carries an id and gets exactly one reply with the same id. Fixed structs of
-// little-endian integers without padding; what has no fixed size follows them, at the places described.
+// limits::kMessageBytesMax bytes. A request carries an id, not 0, and gets exactly one reply with the same id; what marud
+// sends unasked carries the id 0, may come at any time, and may be dropped. Fixed structs of little-endian integers without padding; what has no fixed size follows them, at the places described.
 //
 // A reply with a negative status carries an explanation for people as text and nothing else.
 #pragma once
@@ -22,14 +22,16 @@ enum class Type : uint16_t {
   kDeleteTree = 4,  // DeleteTreeRequest -> DeleteTreeReply
   kAdmin = 5,       // JSON object {"command": ...} -> JSON object (docs/ARCHITECTURE.md names the commands)
   kPing = 6,        // nothing -> nothing
+  kRegionTaken = 7, // unasked: RegionTaken
+  kCredit = 8,      // CreditRequest -> nothing; refused with EDQUOT or EPERM
 };
-inline constexpr uint16_t kTypeMax = 6;
+inline constexpr uint16_t kTypeMax = 8;
 
 struct MessageHeader {
   uint32_t magic;
   uint16_t version;
   uint16_t type;        // Type, the same in the reply
-  uint32_t request_id;  // chosen by the sender of the request
+  uint32_t request_id;  // chosen by the sender of the request; 0: unasked
   int32_t status;       // requests: 0. Replies: 0 or -errno
   uint32_t bytes;       // that follow this header
   uint32_t reserved;    // zero
@@ -70,10 +72,12 @@ struct RentRequest {
   uint64_t run_pages;              // each; 1 for pages anywhere
   uint32_t flags;                  // zero
   uint32_t reserved0;
-  uint64_t reserved[2];
+  uint64_t tenant;                 // for whom the memory is, as far as the client knows: its own blocks go before others'; 0: none
+  uint64_t reserved;
 };
 static_assert(sizeof(RentRequest) == 40);
 
+// No regions and no runs: nothing could be had (ENOSPC), but blocks were evicted on the way to finding that out.
 // Followed by `regions` u32 region indices (rented to the asker now; their pages are FREE), `runs` RunRecords (evicted for
 // the asker; every page of them is RESERVED by its lane) and `evicted` EvictedKeys. Padded with zeros to 8 bytes between
 // the three.
@@ -99,6 +103,24 @@ struct EvictedKey {
 };
 static_assert(sizeof(EvictedKey) == 16);
 
+// A region of the client has another owner now. A hint: the region's word in shared memory is what counts, and says the same to
+// a client that this never reaches.
+struct RegionTaken {
+  uint32_t region;
+  uint32_t generation;             // of the region word from which on it was no longer the client's
+};
+static_assert(sizeof(RegionTaken) == 8);
+
+// Asks for credit of a tenant: when the reply comes, the credit of the account is in the control region.
+struct CreditRequest {
+  uint64_t tenant;
+  uint64_t bytes;                  // of the pages of the block that is to be stored
+  uint32_t account;                // of the asker's lane, which names the tenant; 0: it found no place
+  uint32_t reserved0;
+  uint64_t reserved;
+};
+static_assert(sizeof(CreditRequest) == 32);
+
 struct DeleteTreeRequest {
   uint64_t digest_lo;
   uint64_t digest_hi;
@@ -113,6 +135,7 @@ static_assert(sizeof(DeleteTreeReply) == 16);
 
 static_assert(std::has_unique_object_representations_v<MessageHeader> &&
               std::has_unique_object_representations_v<AttachReply> &&
-              std::has_unique_object_representations_v<RentRequest>);
+              std::has_unique_object_representations_v<RentRequest> &&
+              std::has_unique_object_representations_v<CreditRequest>);
 
 }  // namespace maru::wire

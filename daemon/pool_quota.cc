@@ -1,0 +1,216 @@
+// What administrators ask about tenants and set: "quota.set" and the others. Names are text, or 0x and hexadecimal digits, as
+// keys are. What is set at run time is written down before it is answered, and goes before the configuration after a restart,
+// too.
+#include "daemon/admin_request.h"
+#include "daemon/pool_tenants.h"
+#include "libmaru/shm/hash.h"
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+std::string name_in(const json& request) {
+  const std::vector<std::byte> bytes = key_bytes(text_in(request, "tenant"));
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+json name_json(const std::string& name) {
+  return name.empty() ? json(nullptr) : json(key_text(std::as_bytes(std::span(name))));
+}
+
+json limit_json(const std::optional<uint64_t>& limit) { return limit ? json(*limit) : json(nullptr); }
+
+// "soft" and "hard": bytes, 0 for no limit, null for the pool's default; what is absent stays. False: something else.
+bool read_limits(const json& request, TenantLimits& limits) {
+  const auto read = [&](const char* key, std::optional<uint64_t>& value) {
+    const auto found = request.find(key);
+    if (found == request.end()) return true;
+    if (found->is_null()) {
+      value.reset();
+      return true;
+    }
+    if (!found->is_number_integer() || (!found->is_number_unsigned() && found->get<int64_t>() < 0)) return false;
+    value = found->get<uint64_t>();
+    return true;
+  };
+  return read("soft", limits.soft_bytes) && read("hard", limits.hard_bytes);
+}
+
+constexpr const char* kLimitText =
+    "\"soft\" and \"hard\" are numbers of bytes: 0 for no limit, null for the pool's default";
+
+}  // namespace
+
+Result<void> PoolTenants::change(const TenantSettings& at_run_time) {
+  if (save_) {
+    if (auto saved = save_(at_run_time); !saved) return saved;
+  }
+  set_limits(at_run_time, {});
+  return {};
+}
+
+// The tenant that "tenant", a name, or "id" means; 0 if the table does not have it.
+uint32_t PoolTenants::named(const json& request, std::string* ret_name, json* ret_refusal) const {
+  *ret_name = name_in(request);
+  uint64_t id = number_in(request, "id", 0);
+  if (ret_name->empty() == (id == 0) || ret_name->size() > limits::kTenantNameMax) {
+    *ret_refusal =
+        refusal(EINVAL,
+                "\"tenant\" is a name of 1 to 64 bytes, as text or as 0x and hexadecimal digits; or \"id\" is the "
+                "tenant's number");
+    return 0;
+  }
+  if (id == 0) id = shm::tenant_id(region_->secret(), std::as_bytes(std::span(*ret_name)));
+  const uint32_t index = table_.index_of(id);
+  if (index != 0 && ret_name->empty()) *ret_name = table_.row(index).name;
+  return index;
+}
+
+json PoolTenants::row_json(uint32_t index) const {
+  const TenantTable::Row& row = table_.row(index);
+  json out = {{"tenant", name_json(row.name)}, {"id", row.id},
+              {"used_bytes", row.used_bytes},  {"soft_bytes", row.soft_bytes},  // that apply: 0 is none
+              {"hard_bytes", row.hard_bytes},  {"listed", row.is_listed},
+              {"over", row.is_over()},         {"refusals", keeps_[index].refused}};  // since this marud began
+  if (keeps_[index].is_suspect) out["counting"] = true;  // used_bytes may be too high for a moment
+  if (!row.is_listed) return out;
+  out["own_soft_bytes"] = limit_json(row.own.soft_bytes);
+  out["own_hard_bytes"] = limit_json(row.own.hard_bytes);
+  const bool at_run_time = at_run_time_.tenants.contains(row.name);
+  out["set_by"] = at_run_time ? "run time" : "configuration";
+  if (const auto configured = configured_.tenants.find(row.name);
+      at_run_time && configured != configured_.tenants.end())
+    out["configured"] = {{"soft_bytes", limit_json(configured->second.soft_bytes)},
+                         {"hard_bytes", limit_json(configured->second.hard_bytes)}};
+  return out;
+}
+
+json PoolTenants::set(const json& request) {
+  std::string name;
+  json refused;
+  named(request, &name, &refused);
+  if (!refused.is_null()) return refused;
+  if (name.empty())
+    return refusal(EINVAL, "nobody has told marud the name of this tenant: set its limits by \"tenant\", the name");
+  TenantSettings settings = at_run_time_;
+  const TenantSettings both = merged(configured_, at_run_time_);
+  const auto now = both.tenants.find(name);
+  TenantLimits limits = now == both.tenants.end() ? TenantLimits{} : now->second;
+  if (!read_limits(request, limits)) return refusal(EINVAL, kLimitText);
+  const uint64_t id = shm::tenant_id(region_->secret(), std::as_bytes(std::span(name)));
+  if (add(id) == 0)
+    return refusal(ENOSPC, "the pool has no place for another tenant: it was formatted for " +
+                               std::to_string(table_.size() - 1) +
+                               " (tenants_max), and those that could have this one's place are in use");
+  settings.tenants[name] = limits;
+  settings.removed.erase(name);
+  if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
+  return row_json(table_.index_of(id));
+}
+
+json PoolTenants::remove(const json& request) {
+  std::string name;
+  json refused;
+  named(request, &name, &refused);
+  if (!refused.is_null()) return refused;
+  if (!merged(configured_, at_run_time_).tenants.contains(name))
+    return refusal(ENOENT, "this tenant has no limits of its own");
+  TenantSettings settings = at_run_time_;
+  settings.tenants.erase(name);
+  const bool is_configured = configured_.tenants.contains(name);
+  if (is_configured) settings.removed.insert(name);
+  if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
+  json reply = {{"tenant", name_json(name)}, {"removed", true}};
+  if (is_configured)
+    reply["note"] = "the configuration still has limits for it; what was set at run time goes before it";
+  return reply;
+}
+
+json PoolTenants::set_default(const json& request) {
+  TenantSettings settings = at_run_time_;
+  if (!read_limits(request, settings.defaults)) return refusal(EINVAL, kLimitText);
+  if (!(settings == at_run_time_))
+    if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
+  json reply = {{"soft_bytes", table_.defaults().soft_bytes.value_or(0)},
+                {"hard_bytes", table_.defaults().hard_bytes.value_or(0)},
+                {"set_by", at_run_time_.defaults == TenantLimits{} ? "configuration" : "run time"}};
+  if (at_run_time_.defaults.soft_bytes && configured_.defaults.soft_bytes)
+    reply["configured_soft_bytes"] = *configured_.defaults.soft_bytes;
+  if (at_run_time_.defaults.hard_bytes && configured_.defaults.hard_bytes)
+    reply["configured_hard_bytes"] = *configured_.defaults.hard_bytes;
+  return reply;
+}
+
+json PoolTenants::set_mode(const json& request) {
+  if (const auto listed = request.find("listed"); listed != request.end()) {
+    if (!listed->is_boolean()) return refusal(EINVAL, "\"listed\" is true or false");
+    TenantSettings settings = at_run_time_;
+    settings.listed_only = listed->get<bool>();
+    if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
+  }
+  json reply = {{"listed", table_.is_listed_only()},
+                {"set_by", at_run_time_.listed_only ? "run time" : "configuration"}};
+  if (at_run_time_.listed_only && configured_.listed_only) reply["configured"] = *configured_.listed_only;
+  return reply;
+}
+
+json PoolTenants::list(const json& request) {
+  const uint64_t rows_max = rows_in(request);
+  json rows = json::array();
+  size_t bytes = 0;
+  uint64_t index = number_in(request, "cursor", 0) + 1;
+  for (; index < table_.size() && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++index) {
+    if (table_.row(uint32_t(index)).id == 0) continue;
+    json row = row_json(uint32_t(index));
+    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
+    rows.push_back(std::move(row));
+  }
+  json reply = {{"tenants", std::move(rows)}, {"others_used_bytes", table_.row(0).used_bytes}};
+  reply["default"] = {{"soft_bytes", table_.defaults().soft_bytes.value_or(0)},
+                      {"hard_bytes", table_.defaults().hard_bytes.value_or(0)}};
+  reply["listed_only"] = table_.is_listed_only();
+  if (index < table_.size()) reply["next"] = index - 1;
+  return reply;
+}
+
+json PoolTenants::admin(const std::string& command, const json& request) {
+  read_accounts();
+  if (command == "quota.set") return set(request);
+  if (command == "quota.remove") return remove(request);
+  if (command == "quota.default") return set_default(request);
+  if (command == "quota.mode") return set_mode(request);
+  if (command == "quota.list") return list(request);
+  if (command != "quota.get") return refusal(EOPNOTSUPP, "there is no such command for tenants");
+  std::string name;
+  json refused;
+  const uint32_t index = named(request, &name, &refused);
+  if (!refused.is_null()) return refused;
+  if (index == 0)
+    return refusal(ENOENT, "this tenant has no limits of its own and has stored nothing that is known of");
+  return row_json(index);
+}
+
+json PoolTenants::status() const {
+  uint64_t tenants = 0, limited = 0;
+  for (uint32_t index = 1; index < table_.size(); ++index) {
+    tenants += table_.row(index).id != 0;
+    limited += table_.row(index).limit_bytes() != 0;
+  }
+  json reply = {{"tenants", tenants},
+                {"tenants_max", table_.size() - 1},
+                {"limited", limited},
+                {"listed_only", table_.is_listed_only()},
+                {"others_used_bytes", table_.row(0).used_bytes},  // of tenants without a place: exempt from limits
+                {"counting", is_counting()}};
+  if (has_missed_)
+    reply["others"] =
+        "some tenants have no place in the pool's table or in a lane: they are counted together, without limits";
+  if (names_without_place_ != 0) reply["names_without_place"] = names_without_place_;
+  return reply;
+}
+
+}  // namespace maru::daemon

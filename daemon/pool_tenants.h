@@ -1,0 +1,116 @@
+// The tenants of a pool as its control region has them: what the accounts of the lanes and the pages say, the rules that
+// clients read, and credit. libmaru/shm/tenant_account.h says how these hold together; docs/format.md has the steps.
+//
+// Thread safety: one thread. What a client wrote is a number that is too high or too low for its tenants, and no more.
+#pragma once
+
+#include "daemon/tenants.h"
+#include "libmaru/base/result.h"
+#include "libmaru/shm/tenant_account.h"
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+// Writes down what was set at run time, for the next marud.
+using SaveTenants = std::function<Result<void>(const TenantSettings& at_run_time)>;
+
+class PoolTenants final : public shm::TenantReturns {
+ public:
+  // `in_use` lives as long: the lanes whose accounts count.
+  void begin(const shm::ControlRegion& region, const shm::LaneSet& in_use, const TenantSettings& configured);
+  // Takes over the records and balances of the marud before, and the accounts of lanes that are nobody's.
+  void adopt();
+  // Limits apply from here on; what was set at run time goes before what is configured.
+  void set_limits(const TenantSettings& at_run_time, SaveTenants save);
+
+  // A lane was reclaimed: its accounts become empty.
+  void fold(uint32_t lane);
+  void returned(uint32_t page, uint64_t tenant, uint64_t bytes) override;
+
+  // Reads all accounts, so that the table knows what tenants use now: before a request that may evict, and before a listing.
+  // Costs a line of memory for every two accounts of lanes that stored for tenants.
+  void read_accounts();
+  TenantTable& table() { return table_; }
+  const TenantTable& table() const { return table_; }
+
+  // 0: the credit of this account reaches for so many bytes more. EDQUOT, EPERM, EAGAIN or EINVAL, with the reason.
+  int grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_t bytes, std::string* ret_why);
+
+  // Counts the next pages, if an account is not exact any more. Returns true when there is more to do right away.
+  bool step_count(uint64_t pages, uint64_t now_ms);
+  // Whether usages may be too high until pages were counted.
+  bool is_counting() const { return counting_ || suspects_ != 0; }
+
+  // "quota.set" and the others, pool_quota.cc.
+  nlohmann::json admin(const std::string& command, const nlohmann::json& request);
+  nlohmann::json status() const;
+
+ private:
+  struct Keep {
+    uint64_t balance = 0;        // wraps, as in the record
+    bool is_suspect = false;     // usage may be too high
+    bool is_unsure = false;      // usage may be too low: no credit before it was counted
+    bool needed_credit = false;  // as was shown
+    uint64_t hard_bytes = 0;     // as was shown
+    shm::LaneSet unsettled;      // lanes with stores in flight that may not have seen the rules
+    uint64_t refused = 0;        // stores, since this marud began
+  };
+
+  uint32_t add(uint64_t tenant);
+  bool is_idle(uint32_t index) const;
+  void add_to_balance(uint32_t index, uint64_t bytes);
+  void suspect(uint32_t index);
+  void suspect_all();
+  void show(uint32_t index);
+  void show_rules();
+  void show_flags();
+  void missed();
+  void tighten(uint32_t index);
+  uint64_t available(uint32_t index);
+  uint32_t account_index(uint32_t lane, uint32_t account);
+  template <typename F>
+  void for_each_account(F&& f);
+  std::vector<shm::TenantReading> readings();
+  void begin_count();
+  bool finish_count();
+
+  // pool_quota.cc
+  Result<void> change(const TenantSettings& at_run_time);
+  nlohmann::json row_json(uint32_t index) const;
+  nlohmann::json set(const nlohmann::json& request);
+  nlohmann::json remove(const nlohmann::json& request);
+  nlohmann::json set_default(const nlohmann::json& request);
+  nlohmann::json set_mode(const nlohmann::json& request);
+  nlohmann::json list(const nlohmann::json& request);
+  uint32_t named(const nlohmann::json& request, std::string* ret_name, nlohmann::json* ret_refusal) const;
+
+  const shm::ControlRegion* region_ = nullptr;
+  const shm::LaneSet* in_use_ = nullptr;
+  TenantTable table_;
+  std::vector<Keep> keeps_;                // by index
+  std::vector<uint32_t> account_indices_;  // by lane and account: the index found there last
+  TenantSettings configured_, at_run_time_;
+  SaveTenants save_;
+  std::vector<uint64_t> sums_;  // by index, scratch
+  bool has_rules_ = false;
+  bool has_missed_ = false;        // bytes of some tenants were counted for the others, since all were counted last
+  bool is_counting_page_ = false;  // a tenant that is added now was not met by the pass before
+  uint64_t names_without_place_ = 0;
+
+  uint32_t suspects_ = 0;
+  bool counting_ = false;
+  uint64_t count_next_ = 0;                  // page
+  uint64_t upsets_ = 0, upsets_before_ = 0;  // events that make a pass useless
+  std::vector<uint64_t> counted_;            // by index
+  std::vector<shm::TenantReading> before_;
+  uint64_t count_again_ms_ = 0, count_pause_ms_ = 0;
+  shm::TenantReading others_counted_;  // account 0 of all lanes, when all were counted last
+  uint64_t look_at_others_ms_ = 0;
+};
+
+}  // namespace maru::daemon

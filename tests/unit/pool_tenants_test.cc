@@ -1,0 +1,355 @@
+// Tenants of a Pool: usage against the pages, limits and credit, deaths and restarts, and what administrators set.
+#include "tests/unit/pool_fixture.h"
+
+#include "libmaru/shm/tenant_account.h"
+
+#include <cerrno>
+#include <map>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+class PoolTenantsTest : public testing::Test {
+ protected:
+  PoolTenantsTest() { set_limits(); }
+
+  void set_limits() {
+    home_.pool->set_tenant_limits(saved_, [this](const TenantSettings& settings) {
+      if (!disk_works_) return Result<void>(failure(EIO, "write"));
+      saved_ = settings;
+      return Result<void>();
+    });
+  }
+  bool restart() {
+    if (!home_.restart()) return false;
+    set_limits();
+    return true;
+  }
+  uint64_t id(std::string_view name) const {
+    return shm::tenant_id(home_.region.secret(), std::as_bytes(std::span(name.data(), name.size())));
+  }
+  json ask(json request) { return home_.pool->admin(request["command"].get<std::string>(), request, home_.now_ms); }
+  uint64_t used(std::string_view name) {
+    return ask({{"command", "quota.get"}, {"tenant", name}}).value("used_bytes", uint64_t{0});
+  }
+  json set(std::string_view name, json limits) {
+    limits["command"] = "quota.set";
+    limits["tenant"] = name;
+    return ask(limits);
+  }
+  // 0, or the errno with which marud or the store refuses.
+  int store(InProcessClient& client, std::string_view key, std::string_view tenant, uint32_t pages = 1) {
+    const PageRef own = client.take(pages);
+    if (own.is_none()) return ENOSPC;
+    shm::NewBlock block{};
+    block.tenant = id(tenant);
+    block.digest =
+        shm::digest_of_bytes(home_.region.secret(), std::as_bytes(std::span(key.data(), key.size())), block.tenant);
+    block.key = std::as_bytes(std::span(key.data(), key.size()));
+    block.length = 100;
+    block.now_ms = home_.now_ms;
+    for (int tries = 0; tries < 3; ++tries) {
+      const shm::PublishResult result = shm::publish(client.lane, own, block);
+      if (result.status == shm::PublishStatus::kStored) {
+        blocks_[std::string(key)] = result.block;
+        return 0;
+      }
+      if (result.status != shm::PublishStatus::kNeedsCredit) break;
+      ++asked_;
+      wire::CreditRequest request{};
+      request.tenant = block.tenant;
+      request.bytes = uint64_t(pages) * 4096;
+      request.account = shm::find_account(home_.region, client.grant.lane, block.tenant);
+      std::string why;
+      if (const int code = home_.pool->grant_credit(client.grant.lane, request, home_.now_ms, &why); code != 0) {
+        EXPECT_NE(why, "");
+        shm::give_back_run(home_.region, client.lane.id, own);
+        return code;
+      }
+    }
+    shm::give_back_run(home_.region, client.lane.id, own);
+    return EEXIST;
+  }
+  void remove(InProcessClient& client, std::string_view key) {
+    const PageRef ref = blocks_[std::string(key)];
+    ASSERT_EQ(shm::retire_ref(client.lane, ref), shm::RetireStatus::kRetired);
+    ASSERT_EQ(shm::finish_retired(client.lane, ref, shm::LaneSet::in_use(home_.region), nullptr),
+              shm::FinishStatus::kFreed);
+  }
+  // What the pages say.
+  uint64_t counted(std::string_view name) const {
+    uint64_t sum = 0;
+    for (uint32_t page = 0; page < home_.region.pages(); ++page) {
+      uint64_t tenant = 0;
+      const uint64_t bytes = shm::tenant_bytes(home_.region, page, &tenant);
+      if (tenant == id(name)) sum += bytes;
+    }
+    return sum;
+  }
+  format::LaneAccount& account(const InProcessClient& client, std::string_view name) const {
+    return home_.region.account(client.grant.lane, shm::find_account(home_.region, client.grant.lane, id(name)));
+  }
+
+  PoolUnderTest home_;
+  TenantSettings saved_;
+  bool disk_works_ = true;
+  std::map<std::string, PageRef> blocks_;
+  int asked_ = 0;
+};
+
+TEST_F(PoolTenantsTest, UsageIsWhatThePagesSay) {
+  auto one = home_.attach(), two = home_.attach();
+  EXPECT_EQ(store(*one, "1", "a"), 0);
+  EXPECT_EQ(store(*two, "2", "a", 3), 0);
+  EXPECT_EQ(store(*two, "3", "b"), 0);
+  EXPECT_EQ(used("a"), 4 * 4096u);
+  EXPECT_EQ(used("b"), 4096u);
+  remove(*two, "1");
+  EXPECT_EQ(used("a"), 3 * 4096u);
+  ask({{"command", "clear"}});
+  EXPECT_EQ(used("a"), 0u);
+  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(home_.audit(), std::set<std::string>{});
+}
+
+TEST_F(PoolTenantsTest, WhatIsEvictedIsReturned) {
+  auto client = home_.attach();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(store(*client, std::to_string(i), i % 2 ? "a" : "b"), 0);
+  ask({{"command", "evict"}, {"pages", 7}});
+  EXPECT_EQ(used("a") + used("b"), 13 * 4096u);
+  EXPECT_EQ(used("a"), counted("a"));
+}
+
+TEST_F(PoolTenantsTest, AClientThatLeavesLeavesItsBytesInTheBalance) {
+  auto one = home_.attach(), two = home_.attach();
+  store(*one, "1", "a", 2);
+  store(*two, "2", "a");
+  home_.pool->detach(one->grant.lane);
+  EXPECT_EQ(used("a"), 3 * 4096u);
+  remove(*two, "1");
+  EXPECT_EQ(used("a"), 4096u);
+  EXPECT_EQ(home_.audit(), std::set<std::string>{});
+}
+
+TEST_F(PoolTenantsTest, ADeathInTheMiddleIsCountedAgain) {
+  auto one = home_.attach(), two = home_.attach();
+  store(*one, "1", "a");
+  store(*two, "2", "a");
+  // It dies after it has charged and before its page is SEALED.
+  account(*one, "a").in_flight.store_relaxed(shm::kStoreInFlight);
+  account(*one, "a").charged.store_relaxed(2 * 4096);
+  home_.pool->client_died(one->grant.lane);
+  EXPECT_EQ(used("a"), 3 * 4096u);  // too high, never too low
+  home_.settle();
+  EXPECT_EQ(used("a"), 2 * 4096u);
+  EXPECT_FALSE(home_.pool->status_json(home_.now_ms)["tenants"]["counting"].get<bool>());
+}
+
+TEST_F(PoolTenantsTest, ACountWaitsForWhatIsInFlight) {
+  auto one = home_.attach(), two = home_.attach();
+  store(*one, "1", "a");
+  store(*two, "2", "a");
+  account(*one, "a").in_flight.store_relaxed(shm::kStoreInFlight);
+  account(*one, "a").charged.store_relaxed(2 * 4096);
+  account(*two, "a").in_flight.store_relaxed(shm::kFreeInFlight);  // at work for a long time
+  home_.pool->client_died(one->grant.lane);
+  home_.settle();
+  EXPECT_EQ(used("a"), 3 * 4096u);
+  account(*two, "a").in_flight.store_relaxed(0);
+  home_.now_ms += 60'000;
+  home_.settle();
+  EXPECT_EQ(used("a"), 2 * 4096u);
+}
+
+TEST_F(PoolTenantsTest, AHardLimitIsReachedAndNotPassed) {
+  set("a", {{"hard", 5 * 4096}});
+  auto one = home_.attach(), two = home_.attach();
+  int stored = 0, refused = 0;
+  for (int i = 0; i < 10; ++i) {
+    const int code = store(i % 2 ? *one : *two, std::to_string(i), "a");
+    stored += code == 0;
+    refused += code == EDQUOT;
+  }
+  EXPECT_EQ(stored, 5);
+  EXPECT_EQ(refused, 5);
+  EXPECT_EQ(counted("a"), 5 * 4096u);
+  EXPECT_EQ(store(*one, "b", "b"), 0);
+  remove(*one, "0");
+  EXPECT_EQ(store(*one, "again", "a"), 0);
+  EXPECT_EQ(store(*one, "more", "a"), EDQUOT);
+}
+
+TEST_F(PoolTenantsTest, UnusedCreditComesBack) {
+  set("a", {{"hard", 160 * 4096}});  // an eighth of it in advance: 20 pages
+  auto one = home_.attach(), two = home_.attach();
+  EXPECT_EQ(store(*one, "1", "a"), 0);
+  for (int i = 0; i < 19; ++i) EXPECT_EQ(store(*one, "more" + std::to_string(i), "a"), 0);
+  EXPECT_EQ(asked_, 1);
+  set("a", {{"hard", 21 * 4096}});
+  EXPECT_EQ(store(*one, "last", "a"), 0);
+  EXPECT_EQ(store(*two, "none", "a"), EDQUOT);
+  // What one holds and does not use is taken back for two.
+  set("a", {{"hard", 40 * 4096}});
+  shm::grant_credit(home_.region, one->grant.lane, shm::find_account(home_.region, one->grant.lane, id("a")),
+                    19 * 4096);
+  EXPECT_EQ(store(*two, "some", "a"), 0);
+  home_.pool->detach(one->grant.lane);
+  for (int i = 0; i < 18; ++i) EXPECT_EQ(store(*two, "rest" + std::to_string(i), "a"), 0) << i;
+  EXPECT_EQ(store(*two, "full", "a"), EDQUOT);
+  EXPECT_EQ(counted("a"), 40 * 4096u);
+}
+
+TEST_F(PoolTenantsTest, ALimitThatAppearsCountsStoresInFlight) {
+  auto one = home_.attach(), two = home_.attach();
+  EXPECT_EQ(store(*one, "1", "a"), 0);
+  account(*one, "a").in_flight.store_relaxed(shm::kStoreInFlight);  // past its look at the rules
+  set("a", {{"hard", 10 * 4096}});
+  EXPECT_EQ(store(*two, "2", "a"), EDQUOT);  // it could be a block of a whole region
+  account(*one, "a").in_flight.store_relaxed(0);
+  EXPECT_EQ(store(*two, "2", "a"), 0);
+}
+
+TEST_F(PoolTenantsTest, ALowerLimitTakesCreditBack) {
+  set("a", {{"hard", 100 * 4096}});
+  auto one = home_.attach();
+  EXPECT_EQ(store(*one, "1", "a"), 0);
+  set("a", {{"hard", 2 * 4096}});
+  EXPECT_EQ(store(*one, "2", "a"), 0);
+  EXPECT_EQ(store(*one, "3", "a"), EDQUOT);
+}
+
+TEST_F(PoolTenantsTest, DefaultsAndTheAllowList) {
+  auto client = home_.attach();
+  ask({{"command", "quota.default"}, {"hard", 2 * 4096}});
+  EXPECT_EQ(store(*client, "1", "a"), 0);
+  EXPECT_EQ(store(*client, "2", "a"), 0);
+  EXPECT_EQ(store(*client, "3", "a"), EDQUOT);
+  set("b", {{"hard", 0}});  // none for this one
+  asked_ = 0;
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(store(*client, "b" + std::to_string(i), "b"), 0);
+  EXPECT_EQ(asked_, 0);
+  ask({{"command", "quota.default"}, {"hard", 0}});
+  EXPECT_EQ(store(*client, "3", "a"), 0);
+  ask({{"command", "quota.mode"}, {"listed", true}});
+  EXPECT_EQ(store(*client, "4", "a"), EPERM);
+  EXPECT_EQ(store(*client, "b9", "b"), 0);
+  EXPECT_EQ(store(*client, "c", "c"), EPERM);
+  ask({{"command", "quota.mode"}, {"listed", false}});
+  EXPECT_EQ(store(*client, "c", "c"), 0);
+}
+
+TEST_F(PoolTenantsTest, SettingsAndUsageSurviveMarud) {
+  set("a", {{"hard", 3 * 4096}, {"soft", 4096}});
+  ask({{"command", "quota.default"}, {"soft", 8192}});
+  auto client = home_.attach();
+  store(*client, "1", "a");
+  store(*client, "2", "a");
+  store(*client, "3", "b");
+  home_.pool->detach(home_.attach()->grant.lane);
+  ASSERT_TRUE(restart());
+  const json a = ask({{"command", "quota.get"}, {"tenant", "a"}});
+  EXPECT_EQ(a["hard_bytes"], 3 * 4096);
+  EXPECT_EQ(a["soft_bytes"], 4096);
+  EXPECT_EQ(a["used_bytes"], 2 * 4096);
+  EXPECT_EQ(a["set_by"], "run time");
+  EXPECT_EQ(ask({{"command", "quota.get"}, {"tenant", "b"}})["soft_bytes"], 8192);
+  EXPECT_EQ(store(*client, "4", "a"), 0);
+  EXPECT_EQ(store(*client, "5", "a"), EDQUOT);
+  home_.settle();
+  EXPECT_EQ(used("a"), counted("a"));
+  EXPECT_EQ(home_.audit(), std::set<std::string>{});
+}
+
+TEST_F(PoolTenantsTest, AMarudThatDiedInTheMiddleIsCountedAgain) {
+  set("a", {{"hard", 5 * 4096}});
+  auto client = home_.attach();
+  for (int i = 0; i < 4; ++i) store(*client, std::to_string(i), "a");
+  home_.pool->detach(client->grant.lane);
+  // It freed a page and did not write its balance.
+  const auto place = shm::find_tenant(home_.region, id("a"));
+  ASSERT_NE(place, ~0u);
+  home_.region.tenant(place).balance.fetch_add_relaxed(4096);
+  ASSERT_TRUE(restart());
+  EXPECT_EQ(used("a"), 5 * 4096u);
+  home_.settle();
+  EXPECT_EQ(used("a"), 4 * 4096u);
+}
+
+TEST_F(PoolTenantsTest, ConfiguredLimitsGiveWayToThoseOfRunTime) {
+  home_.config.tenants.tenants["a"] = {.soft_bytes = 1 << 20, .hard_bytes = 2 << 20};
+  ASSERT_TRUE(restart());
+  EXPECT_EQ(ask({{"command", "quota.get"}, {"tenant", "a"}})["set_by"], "configuration");
+  const json now = set("a", {{"soft", 3 << 20}});
+  EXPECT_EQ(now["soft_bytes"], 3 << 20);
+  EXPECT_EQ(now["hard_bytes"], 2 << 20);
+  EXPECT_EQ(now["configured"]["soft_bytes"], 1 << 20);
+  EXPECT_TRUE(ask({{"command", "quota.remove"}, {"tenant", "a"}}).contains("note"));
+  ASSERT_TRUE(restart());
+  EXPECT_EQ(ask({{"command", "quota.remove"}, {"tenant", "a"}})["errno"], ENOENT);
+}
+
+TEST_F(PoolTenantsTest, WhatCannotBeWrittenDownIsNotSet) {
+  disk_works_ = false;
+  EXPECT_EQ(set("a", {{"hard", 4096}})["errno"], EIO);
+  auto client = home_.attach();
+  EXPECT_EQ(store(*client, "1", "a"), 0);
+  EXPECT_EQ(store(*client, "2", "a"), 0);
+}
+
+TEST_F(PoolTenantsTest, RefusesWhatMakesNoSense) {
+  EXPECT_EQ(set("", {{"hard", 1}})["errno"], EINVAL);
+  EXPECT_EQ(set(std::string(65, 'x'), {{"hard", 1}})["errno"], EINVAL);
+  EXPECT_EQ(set("a", {{"hard", -1}})["errno"], EINVAL);
+  EXPECT_EQ(set("a", {{"soft", "1"}})["errno"], EINVAL);
+  EXPECT_EQ(ask({{"command", "quota.get"}, {"tenant", "nobody"}})["errno"], ENOENT);
+  EXPECT_EQ(ask({{"command", "quota.mode"}, {"listed", 1}})["errno"], EINVAL);
+  auto client = home_.attach();
+  std::string why;
+  wire::CreditRequest request{};
+  request.tenant = 5;
+  request.bytes = 4096;
+  request.account = 1;
+  EXPECT_EQ(home_.pool->grant_credit(client->grant.lane, request, home_.now_ms, &why), EINVAL);
+  request.account = 1u << 30;
+  EXPECT_EQ(home_.pool->grant_credit(client->grant.lane, request, home_.now_ms, &why), EINVAL);
+  EXPECT_EQ(home_.pool->grant_credit(7, request, home_.now_ms, &why), ENOTCONN);
+}
+
+TEST_F(PoolTenantsTest, NamesOfAnyBytesAreListed) {
+  set("0x00ff", {{"soft", 1}});
+  set("plain", {{"soft", 2}});
+  auto client = home_.attach();
+  store(*client, "1", "unnamed");
+  const json list = ask({{"command", "quota.list"}});
+  ASSERT_EQ(list["tenants"].size(), 3u);
+  std::set<std::string> names;
+  for (const json& row : list["tenants"])
+    names.insert(row["tenant"].is_null() ? "-" : row["tenant"].get<std::string>());
+  EXPECT_EQ(names, (std::set<std::string>{"-", "0x00ff", "plain"}));
+  EXPECT_TRUE(saved_.tenants.contains(std::string("\0\xff", 2)));
+  EXPECT_EQ(ask({{"command", "quota.get"}, {"id", id("unnamed")}})["used_bytes"], 4096);
+}
+
+TEST_F(PoolTenantsTest, MoreTenantsThanPlacesAreCountedTogether) {
+  auto client = home_.attach();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(store(*client, "k" + std::to_string(i), "t" + std::to_string(i)), 0);
+  uint64_t sum = 0;
+  const json list = ask({{"command", "quota.list"}});
+  for (const json& row : list["tenants"]) sum += row["used_bytes"].get<uint64_t>();
+  EXPECT_EQ(sum + list["others_used_bytes"].get<uint64_t>(), 100 * 4096u);
+  EXPECT_GT(list["others_used_bytes"], 0);
+  EXPECT_TRUE(home_.pool->status_json(home_.now_ms)["tenants"].contains("others"));
+  ask({{"command", "clear"}});
+  for (int i = 0; i < 8; ++i) {
+    home_.now_ms += 3000;
+    home_.pool->turn(home_.now_ms);
+  }
+  const json empty = ask({{"command", "quota.list"}});
+  for (const json& row : empty["tenants"]) EXPECT_EQ(row["used_bytes"], 0);
+  EXPECT_EQ(empty["others_used_bytes"], 0);
+}
+
+}  // namespace
+}  // namespace maru::daemon
