@@ -8,7 +8,7 @@ namespace {
 
 std::vector<BlockDigest> digests_of(std::vector<uint64_t> ids) {
   std::vector<BlockDigest> digests;
-  prefix_digests(Request{std::move(ids)}, digests);
+  prefix_digests(trace::Request{std::move(ids)}, digests);
   return digests;
 }
 

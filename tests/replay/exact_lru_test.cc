@@ -6,7 +6,7 @@
 namespace maru::replay {
 namespace {
 
-Request request_of(std::vector<uint64_t> ids) { return Request{std::move(ids)}; }
+trace::Request request_of(std::vector<uint64_t> ids) { return trace::Request{std::move(ids)}; }
 
 TEST(ExactLru, CountsOnlyTheLeadingBlocksThatArePresent) {
   ExactLru lru(8);
@@ -44,7 +44,7 @@ TEST(ExactLru, WithoutCapacityNothingIsEvicted) {
 TEST(ExactLru, ReachesTheKnownHitRatiosOfTheTrace) {
   const char* path = std::getenv("MARU_TRACE");
   ASSERT_NE(path, nullptr) << "MARU_TRACE names the trace";
-  const Result<Trace> trace = read_trace(path, 0);
+  const Result<trace::Trace> trace = trace::read_trace(path, 0);
   ASSERT_TRUE(trace) << trace.error().text();
   EXPECT_NEAR(simulate_lru(*trace, trace->distinct_blocks / 50).ratio, 0.0793, 0.0001);
   EXPECT_NEAR(simulate_lru(*trace, trace->distinct_blocks / 5).ratio, 0.3453, 0.0001);

@@ -47,7 +47,7 @@ def main():
     arguments = parser.parse_args()
     command = [arguments.replay, "--trace", arguments.trace, "--requests", "2000", "--payload", str(PAYLOAD_BYTES),
                "--clients", "4"]
-    with Marud(arguments.marud, size="48MiB", page_bytes="4KiB", region_bytes="512KiB") as marud:
+    with Marud(arguments.marud, size="48MiB", page_bytes="4KiB", region_bytes="512KiB", more="high_watermark = 1") as marud:
         run = subprocess.run([*command, "--json", "--verify"], env=marud.environment, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, timeout=120)
         expect(run.returncode == 0, f"maru-replay ended with {run.returncode}: {run.stderr}")

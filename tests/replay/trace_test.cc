@@ -1,4 +1,4 @@
-#include "daemon/tools/replay/trace.h"
+#include "daemon/tools/trace/trace.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-namespace maru::replay {
+namespace maru::trace {
 namespace {
 
 // A trace file that is removed when the test ends.
@@ -57,6 +57,35 @@ TEST(Trace, AnErrorNamesTheLine) {
   }
 }
 
+TEST(Trace, TimesAreReadInBothFormats) {
+  const TraceFile mooncake("{\"timestamp\": 27482, \"hash_ids\": [1]}\n{\"timestamp\": 27482, \"hash_ids\": [2]}\n");
+  const Result<Trace> in_ms = read_trace(mooncake.path(), 0, Times::kRequired);
+  ASSERT_TRUE(in_ms) << in_ms.error().text();
+  EXPECT_EQ(in_ms->requests[1].time_ms, 27482u);
+  const TraceFile bailian("{\"chat_id\": 159, \"parent_chat_id\": 55, \"timestamp\": 61.114, \"hash_ids\": [1]}\n");
+  const Result<Trace> in_seconds = read_trace(bailian.path(), 0, Times::kRequired);
+  ASSERT_TRUE(in_seconds) << in_seconds.error().text();
+  EXPECT_EQ(in_seconds->requests[0].time_ms, 61114u);
+}
+
+TEST(Trace, ATimeThatIsMissingOrWrongIsAnErrorWhereTimesAreNeeded) {
+  const std::pair<const char*, const char*> bad[] = {
+      {"{\"hash_ids\": [1]}", "no \"timestamp\""},
+      {"{\"timestamp\": \"now\", \"hash_ids\": [1]}", "\"now\""},
+      {"{\"timestamp\": -1, \"hash_ids\": [1]}", "-1"},
+      {"{\"timestamp\": 1e300, \"hash_ids\": [1]}", "milliseconds"},
+      {"{\"timestamp\": 4, \"hash_ids\": [1]}", "sort the trace"},
+  };
+  for (const auto& [line, named] : bad) {
+    const TraceFile file(std::string("{\"timestamp\": 5, \"hash_ids\": [1]}\n") + line + "\n");
+    EXPECT_TRUE(read_trace(file.path(), 0)) << line;
+    const Result<Trace> trace = read_trace(file.path(), 0, Times::kRequired);
+    ASSERT_FALSE(trace) << line;
+    EXPECT_NE(trace.error().doing.find(":2:"), std::string::npos) << trace.error().doing;
+    EXPECT_NE(trace.error().doing.find(named), std::string::npos) << trace.error().doing;
+  }
+}
+
 TEST(Trace, AFileThatIsNotThereIsAnError) {
   const Result<Trace> trace = read_trace("/nonexistent/trace.jsonl", 0);
   ASSERT_FALSE(trace);
@@ -64,4 +93,4 @@ TEST(Trace, AFileThatIsNotThereIsAnError) {
 }
 
 }  // namespace
-}  // namespace maru::replay
+}  // namespace maru::trace

@@ -2,7 +2,7 @@
 // other one must have written, and a wrong page, a wrong offset and a torn write all show.
 #pragma once
 
-#include "daemon/tools/replay/trace.h"
+#include "daemon/tools/trace/trace.h"
 
 #include <array>
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace maru::replay {
 using BlockDigest = std::array<uint64_t, 2>;  // a 128-bit ready-made digest
 
 // The digests of a request's prefixes: entry i speaks of hash_ids[0..i].
-void prefix_digests(const Request& request, std::vector<BlockDigest>& ret_digests);
+void prefix_digests(const trace::Request& request, std::vector<BlockDigest>& ret_digests);
 
 // Fills a block with the bytes that belong to its digest.
 void fill_block(const BlockDigest& digest, std::span<std::byte> block);

@@ -2,7 +2,7 @@
 
 namespace maru::replay {
 
-uint64_t ExactLru::request(const Request& request) {
+uint64_t ExactLru::request(const trace::Request& request) {
   uint64_t hits = 0;
   for (const uint64_t id : request.hash_ids) {
     if (!present_.contains(id)) break;
@@ -24,10 +24,10 @@ uint64_t ExactLru::request(const Request& request) {
   return hits;
 }
 
-LruOutcome simulate_lru(const Trace& trace, uint64_t capacity) {
+LruOutcome simulate_lru(const trace::Trace& trace, uint64_t capacity) {
   ExactLru lru(capacity);
   LruOutcome outcome;
-  for (const Request& request : trace.requests) outcome.hits += lru.request(request);
+  for (const trace::Request& request : trace.requests) outcome.hits += lru.request(request);
   outcome.evicted = lru.evicted();
   outcome.ratio = trace.block_references ? double(outcome.hits) / double(trace.block_references) : 0;
   return outcome;

@@ -5,7 +5,7 @@
 // a pool, where a block with children cannot go.
 #pragma once
 
-#include "daemon/tools/replay/trace.h"
+#include "daemon/tools/trace/trace.h"
 
 #include <cstdint>
 #include <list>
@@ -19,7 +19,7 @@ class ExactLru {
   explicit ExactLru(uint64_t capacity) : capacity_(capacity) {}
 
   // The number of leading blocks that were present.
-  uint64_t request(const Request& request);
+  uint64_t request(const trace::Request& request);
 
   uint64_t evicted() const { return evicted_; }
 
@@ -36,6 +36,6 @@ struct LruOutcome {
   double ratio = 0;  // of all block references
 };
 
-LruOutcome simulate_lru(const Trace& trace, uint64_t capacity);
+LruOutcome simulate_lru(const trace::Trace& trace, uint64_t capacity);
 
 }  // namespace maru::replay

@@ -5,7 +5,7 @@
 #include "daemon/tools/replay/progress.h"
 #include "daemon/tools/replay/replay_client.h"
 #include "daemon/tools/replay/report.h"
-#include "daemon/tools/replay/trace.h"
+#include "daemon/tools/trace/trace.h"
 
 #include <cstdio>
 #include <maru/maru.h>
@@ -33,7 +33,7 @@ void print_client_errors(const Options& options, Board& board) {
 }
 
 int replay(const Options& options, int argc, char** argv) {
-  const Result<Trace> trace = read_trace(options.trace_path, options.requests_max);
+  const Result<trace::Trace> trace = trace::read_trace(options.trace_path, options.requests_max);
   if (!trace) return fail(trace.error());
   Result<SharedBoard> shared = SharedBoard::create();
   if (!shared) return fail(shared.error());

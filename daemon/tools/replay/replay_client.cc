@@ -45,7 +45,7 @@ class Replayer {
       : client_(client), board_(board), payload_bytes_(payload_bytes) {}
 
   // An error is one that no client should meet; what a full pool answers is counted and is not an error.
-  Outcome<void> replay(const Request& request) {
+  Outcome<void> replay(const trace::Request& request) {
     name_blocks(request);
     Outcome<Match> match = match_prefix();
     if (!match) return Failed{match.error()};
@@ -69,7 +69,7 @@ class Replayer {
   }
 
   // Reads once more those of a request's blocks that are still there, this client's share of the distinct ones.
-  Outcome<void> check(const Request& request, uint64_t share, uint64_t shares) {
+  Outcome<void> check(const trace::Request& request, uint64_t share, uint64_t shares) {
     name_blocks(request);
     for (size_t i = 0; i < keys_.size(); ++i) {
       if (digests_[i][1] % shares != share || !checked_.insert(digests_[i][0]).second) continue;
@@ -86,7 +86,7 @@ class Replayer {
   const char* failed_call() const { return failed_call_; }
 
  private:
-  void name_blocks(const Request& request) {
+  void name_blocks(const trace::Request& request) {
     prefix_digests(request, digests_);
     keys_.clear();
     for (const BlockDigest& digest : digests_) keys_.push_back(Key::digest128(digest.data()));
@@ -211,7 +211,7 @@ int run_client(const Options& options) {
     return 1;
   }
   ClientBoard& board = shared->board().clients[options.client_index];
-  const Result<Trace> trace = read_trace(options.trace_path, options.requests_max);
+  const Result<trace::Trace> trace = trace::read_trace(options.trace_path, options.requests_max);
   if (!trace) return fail(board, trace.error().text());
 
   maru_attach_options how = attach_options();

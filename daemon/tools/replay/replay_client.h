@@ -3,7 +3,7 @@
 
 #include "daemon/tools/replay/board.h"
 #include "daemon/tools/replay/options.h"
-#include "daemon/tools/replay/trace.h"
+#include "daemon/tools/trace/trace.h"
 
 namespace maru::replay {
 

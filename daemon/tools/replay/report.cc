@@ -47,7 +47,7 @@ unsigned long long wide(uint64_t value) { return value; }
 
 }  // namespace
 
-Report::Report(const Options& replay_options, const Trace& replayed, const Board& board)
+Report::Report(const Options& replay_options, const trace::Trace& replayed, const Board& board)
     : options(replay_options), trace(replayed) {
   uint64_t started_ns = UINT64_MAX, ended_ns = 0;
   for (uint32_t i = 0; i < options.clients; ++i) {
@@ -124,7 +124,7 @@ std::string Report::text() const {
   append(text, "\nBlocks\n");
   append(text, "  stored        %llu, and %llu that another client had stored first\n", wide(stored_blocks),
          wide(duplicate_blocks));
-  append(text, "  evicted       %llu (an exact LRU: %llu)\n", wide(evicted_blocks), wide(lru.evicted));
+  append(text, "  evicted       %llu on request (an exact LRU: %llu)\n", wide(evicted_blocks), wide(lru.evicted));
   append(text, "  asked marud   %llu times for memory\n", wide(rents));
   append(text, "  parent gone   %llu stores tried again, %llu of them given up\n", wide(parent_gone),
          wide(parent_gone_twice));

@@ -4,7 +4,7 @@
 #include "daemon/tools/replay/board.h"
 #include "daemon/tools/replay/exact_lru.h"
 #include "daemon/tools/replay/options.h"
-#include "daemon/tools/replay/trace.h"
+#include "daemon/tools/trace/trace.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,7 +13,7 @@ namespace maru::replay {
 
 struct Report {
   // Of a replay whose clients are gone. Options and trace must outlive it.
-  Report(const Options& replay_options, const Trace& replayed, const Board& board);
+  Report(const Options& replay_options, const maru::trace::Trace& replayed, const Board& board);
 
   // Also when nothing was wrong with a block, a client that failed makes a replay worthless.
   bool is_clean(uint32_t clients_failed) const { return clients_failed == 0 && wrong_bytes == 0; }
@@ -22,7 +22,7 @@ struct Report {
   nlohmann::ordered_json json() const;
 
   const Options& options;
-  const Trace& trace;
+  const maru::trace::Trace& trace;
   uint64_t pool_bytes = 0, control_bytes = 0, page_bytes = 0, pages = 0;
   uint64_t pool_blocks = 0;  // that fit at once
   uint64_t requests = 0, blocks = 0, hit_blocks = 0;
