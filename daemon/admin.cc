@@ -1,5 +1,6 @@
 #include "daemon/admin.h"
 
+#include "daemon/admin_commands.h"
 #include "daemon/log.h"
 #include "daemon/version.h"
 #include "maru/format/wire.h"
@@ -58,9 +59,11 @@ json status_of(const AdminView& view, const json& request) {
   }
   if (!only.empty() && pools.empty())
     return {{"error", "there is no pool \"" + printable(only) + "\""}, {"errno", ENOENT}};
-  return {{"version", kVersionText},       {"pid", int64_t(::getpid())},
+  return {{"version", kVersionText},
+          {"pid", int64_t(::getpid())},
           {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
-          {"connections", view.connections}, {"lanes", view.lanes.size()},
+          {"connections", view.connections},
+          {"lanes", view.lanes.size()},
           {"pools", std::move(pools)}};
 }
 
@@ -79,6 +82,7 @@ json clients_of(const AdminView& view, const json& request) {
     json client = hosted.serving() ? hosted.serving()->lane_json(watch.lane, view.now_unix_ms) : json::object();
     client["pid"] = int64_t(watch.who.pid);
     client["uid"] = watch.who.uid;
+    client["start_time"] = watch.who.start_time;
     client["command"] = watch.command;
     client["pool"] = hosted.name();
     client["lane"] = watch.lane;
@@ -92,13 +96,13 @@ json clients_of(const AdminView& view, const json& request) {
 }
 
 // The pool that a command means: the one named, or the only one, or "default".
-Pool* pool_of(const AdminView& view, const json& request, AdminReply& refusal) {
+const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply& refusal) {
   std::string name = view.pools.size() == 1 ? view.pools.front()->name() : "default";
   if (const auto found = request.find("pool"); found != request.end() && found->is_string())
     name = found->get<std::string>();
   for (const auto& hosted : view.pools) {
     if (hosted->name() != name) continue;
-    if (hosted->serving()) return hosted->serving();
+    if (hosted->serving()) return hosted.get();
     refusal = {hosted->condition() == HostedPool::Condition::kFenced ? EIO : EAGAIN,
                "pool \"" + name + "\" does not serve: it is " + condition_text(hosted->condition())};
     return nullptr;
@@ -128,19 +132,30 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = status_of(view, request);
   } else if (command == "clients") {
     reply = clients_of(view, request);
+  } else if (command == "client.fence") {
+    reply = fence_client(view, request, who);
   } else {
-    static constexpr const char* kPoolCommands[] = {"regions", "blocks",      "block", "pins",
-                                                    "evict",   "delete_tree", "clear", "check"};
-    static constexpr const char* kChanging[] = {"evict", "delete_tree", "clear"};
+    static constexpr const char* kPoolCommands[] = {
+        "regions", "blocks",     "block",     "pins",      "evict",      "delete_tree",  "clear",         "check",
+        "policy",  "policy.set", "quota.set", "quota.get", "quota.list", "quota.remove", "quota.default", "quota.mode"};
+    static constexpr const char* kChanging[] = {"evict",     "delete_tree",  "clear",         "policy.set",
+                                                "quota.set", "quota.remove", "quota.default", "quota.mode"};
     if (std::find(std::begin(kPoolCommands), std::end(kPoolCommands), command) == std::end(kPoolCommands))
       return {EOPNOTSUPP, "there is no command \"" + printable(command) + "\""};
     AdminReply refusal;
-    Pool* pool = pool_of(view, request, refusal);
-    if (!pool) return refusal;
-    reply = pool->admin(command, request, view.now_unix_ms);
-    if (const auto pins = reply.find("pins"); pins != reply.end()) name_holders(view, *pool, *pins);
-    if (std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
-      log_info("{} asked for \"{}\" on pool \"{}\": {}", who, command, pool->config().name, printable(to_text(reply)));
+    const HostedPool* hosted = pool_of(view, request, refusal);
+    if (!hosted) return refusal;
+    if (command == "policy")
+      reply = show_policy(*hosted);
+    else if (command == "policy.set")
+      reply = set_policy(*hosted, request, view.now_unix_ms);
+    else
+      reply = hosted->serving()->admin(command, request, view.now_unix_ms);
+    if (const auto pins = reply.find("pins"); pins != reply.end()) name_holders(view, *hosted->serving(), *pins);
+    const bool only_asks = (command == "quota.default" || command == "quota.mode") && !request.contains("soft") &&
+                           !request.contains("hard") && !request.contains("listed");
+    if (!only_asks && std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
+      log_info("{} asked for \"{}\" on pool \"{}\": {}", who, command, hosted->name(), printable(to_text(reply)));
   }
   if (reply.is_object()) {
     if (const auto found = reply.find("error"); found != reply.end()) {

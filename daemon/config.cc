@@ -1,5 +1,6 @@
 #include "daemon/config.h"
 
+#include "daemon/admin_request.h"
 #include "daemon/config_table.h"
 #include "daemon/size_text.h"
 #include "libmaru/shm/control_region.h"
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <grp.h>
@@ -41,6 +43,12 @@ void read_daemon(ConfigTable table, Config& config) {
     if (value->front() != '/') table.wrong("state_dir", "an absolute path");
     config.state_dir = *value;
   }
+  if (auto value = table.text("policy_dir")) {
+    if (value->front() == '/')
+      config.policy_dir = *value;
+    else
+      table.wrong("policy_dir", "an absolute path");
+  }
   if (auto value = table.one_of("log_level", {"debug", "info", "warning", "error"}))
     config.log_level = *log_level_from(*value);
   if (auto value = table.name_or_number("admin_group", "a group of this machine, or its number", group_of))
@@ -49,8 +57,39 @@ void read_daemon(ConfigTable table, Config& config) {
   table.refuse_unknown();
 }
 
+void read_eviction(ConfigTable& table, PoolConfig& pool) {
+  if (auto value = table.text("policy")) pool.policy = *value;
+  pool.policy_options = table.scalars("policy_options", kPolicyOptionsMax);
+  if (auto value = table.fraction("high_watermark")) pool.high_watermark = *value;
+  if (auto value = table.fraction("low_watermark")) pool.low_watermark = *value;
+  if (auto value = table.integer("pin_overdue_ms", 1, INT32_MAX)) pool.pin_overdue_ms = uint32_t(*value);
+}
+
+std::string tenant_name(const std::string& text) {
+  const std::vector<std::byte> bytes = key_bytes(text);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void read_tenants(ConfigTable& table, PoolConfig& pool) {
+  pool.tenants.defaults = {table.size_or_zero("default_soft_limit"), table.size_or_zero("default_hard_limit")};
+  if (auto value = table.one_of("tenants", {"any", "listed"})) pool.tenants.listed_only = *value == "listed";
+  if (auto value = table.integer("tenants_max", 1, limits::kTenantsMax)) pool.tenants_max = uint32_t(*value);
+  for (ConfigTable& one : table.tables("tenant")) {
+    const TenantLimits limits = {one.size_or_zero("soft"), one.size_or_zero("hard")};
+    const auto text = one.text("name");
+    const std::string name = text ? tenant_name(*text) : "";
+    if (!one.has("name"))
+      one.missing("name", "the tenant's name");
+    else if (text && name.size() > maru::limits::kTenantNameMax)
+      one.wrong("name", "1 to 64 bytes, as text or as 0x and hexadecimal digits");
+    else if (text && !pool.tenants.tenants.emplace(name, limits).second)
+      one.wrong("name", "each tenant once");
+    one.refuse_unknown();
+  }
+}
+
 PoolSpec read_pool(ConfigTable table) {
-  PoolSpec spec;
+  PoolSpec spec = default_pool_spec();
   spec.line = table.line();
   spec.lines = table.lines();
   if (auto value = table.text("name")) spec.pool.name = *value;
@@ -73,6 +112,8 @@ PoolSpec read_pool(ConfigTable table) {
   if (auto value = table.integer("max_regions_per_instance", 0, INT32_MAX))
     spec.pool.max_regions_per_instance = uint32_t(*value);
   if (auto value = table.boolean("checksums")) spec.pool.checksums = *value;
+  read_eviction(table, spec.pool);
+  read_tenants(table, spec.pool);
   if (auto value = table.one_of("huge_pages", {"try", "never", "require"}))
     spec.huge_pages = *value == "never"     ? HugePages::kNever
                       : *value == "require" ? HugePages::kRequire
@@ -93,10 +134,26 @@ PoolSpec read_pool(ConfigTable table) {
   return spec;
 }
 
-// Of this key of a pool, or of the pool when the key is not there.
-int line_of(const PoolSpec& spec, const char* key) {
-  const auto found = spec.lines.find(key);
-  return found == spec.lines.end() ? spec.line : found->second;
+std::string fraction_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", value);
+  return text;
+}
+
+// 0 and 0 are a pool without background eviction, as tests make it.
+void check_watermarks(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
+  const double high = spec.pool.high_watermark, low = spec.pool.low_watermark;
+  if (low < high || (low == 0 && high == 0)) return;
+  // The one that was written is the one to change; of two, the second.
+  const bool blames_high = spec.lines.contains("high_watermark") && !spec.lines.contains("low_watermark");
+  const char* key = blames_high ? "high_watermark" : "low_watermark";
+  const char* other = blames_high ? "low_watermark" : "high_watermark";
+  const bool is_default = spec.line != 0 && !spec.lines.contains(other);
+  problems.push_back({line_of(spec, key), "pool \"" + printable(spec.pool.name) + "\": " + key + ": found " +
+                                              fraction_text(blames_high ? high : low) + ", expected " +
+                                              (blames_high ? "more than " : "less than ") + other + ", which is " +
+                                              fraction_text(blames_high ? low : high) +
+                                              (is_default ? " unless it is set, too" : "")});
 }
 
 void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
@@ -125,6 +182,7 @@ void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
     refuse("region_bytes", size_text(spec.pool.region_bytes), "at most the pool's size, " + size_text(spec.bytes));
   if (spec.pool.lanes == 1 || spec.pool.lanes > limits::kLanesMax)
     refuse("lanes", std::to_string(spec.pool.lanes), "2 (one is marud's own) to " + std::to_string(limits::kLanesMax));
+  check_watermarks(spec, problems);
   check_power("pins", spec.pool.pins_max, 16, limits::kPinsMaxLimit);
   check_power("touch_entries", spec.pool.touch_entries, 16, limits::kTouchEntriesLimit);
   const uint32_t inline_bytes = spec.pool.key_inline_bytes;
@@ -143,6 +201,7 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
   wishes.pins_max = spec.pool.pins_max;
   wishes.touch_entries = spec.pool.touch_entries;
   wishes.key_inline_bytes = spec.pool.key_inline_bytes;
+  wishes.tenants = spec.pool.tenants_max;
   shm::Parameters parameters;
   shm::Layout layout;
   const char* wrong = shm::choose_parameters(wishes, &parameters);
@@ -155,10 +214,28 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
 
 }  // namespace
 
+const char* const kPolicyDir = MARU_POLICY_DIR;
+
+PoolSpec default_pool_spec() {
+  PoolSpec spec;
+  spec.pool.high_watermark = kHighWatermark;
+  spec.pool.low_watermark = kLowWatermark;
+  return spec;
+}
+
+int line_of(const PoolSpec& spec, const char* key) {
+  const auto found = spec.lines.find(key);
+  return found == spec.lines.end() ? spec.line : found->second;
+}
+
 std::string default_runtime_dir() {
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime && *runtime)
     return std::string(runtime) + "/marud";
   return ::geteuid() == 0 ? "/run/marud" : "/run/user/" + std::to_string(::geteuid()) + "/marud";
+}
+
+std::string default_state_dir(const std::string& socket_path) {
+  return socket_path.substr(0, socket_path.find_last_of('/')) + "/state";
 }
 
 void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems) {
@@ -194,8 +271,11 @@ Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems)
     root.refuse_unknown();
     check_pools(config.pools, problems);
   });
+  if (config.policy_dir.empty()) config.policy_dir = kPolicyDir;
+  for (PoolSpec& spec : config.pools) spec.pool.policy_dir = config.policy_dir;
   if (config.socket_path.empty()) config.socket_path = default_runtime_dir() + "/marud.sock";
-  if (config.state_dir.empty()) config.state_dir = default_runtime_dir() + "/state";
+  config.state_dir_is_default = config.state_dir.empty();
+  if (config.state_dir_is_default) config.state_dir = default_state_dir(config.socket_path);
   return config;
 }
 

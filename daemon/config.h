@@ -3,13 +3,19 @@
 //
 //   [daemon]
 //   socket = "/run/marud/marud.sock"     state_dir = "/run/marud/state"    log_level = "info"
-//   admin_group = "maru-admin"           adopt_grace_ms = 4000
+//   admin_group = "maru-admin"           adopt_grace_ms = 4000           policy_dir = "/usr/lib/marud/policies"
 //
 //   [[pool]]
 //   name = "default"      backend = "memory"      size = "64GiB"     huge_pages = "try"    numa_node = 1
 //   page_bytes = "2MiB"   region_bytes = "256MiB" lanes = 256        pins = 16384          touch_entries = 4096
 //   key_inline_bytes = 128                        max_regions_per_instance = 0             checksums = false
+//   policy = "lru"        policy_options = { probation = 0.5 }          pin_overdue_ms = 30000
+//   high_watermark = 0.90 low_watermark = 0.80
 //   users = ["alice", 1000]                       groups = ["engines"]
+//   tenants = "any"       tenants_max = 256       default_soft_limit = "1GiB"              default_hard_limit = "2GiB"
+//
+//   [[pool.tenant]]
+//   name = "alice"        soft = "4GiB"           hard = "8GiB"
 //
 //   [[pool]]
 //   name = "shared"       backend = "file"        path = "/mnt/pmem/pool"                  size = "1TiB"
@@ -29,6 +35,11 @@ namespace maru::daemon {
 
 enum class Backend : uint8_t { kMemory, kFile };
 
+// Background eviction of pools that are configured and say nothing else; a high watermark of 1 turns it off.
+inline constexpr double kHighWatermark = 0.90;
+inline constexpr double kLowWatermark = 0.80;
+inline constexpr size_t kPolicyOptionsMax = 64;  // far more than any policy has
+
 struct PoolSpec {
   PoolConfig pool;
   Backend backend = Backend::kMemory;
@@ -42,9 +53,14 @@ struct PoolSpec {
   std::map<std::string, int, std::less<>> lines;  // of each key that is there
 };
 
+// What a pool is that says nothing.
+PoolSpec default_pool_spec();
+
 struct Config {
   std::string socket_path;
   std::string state_dir;
+  bool state_dir_is_default = false;  // "state" beside the socket
+  std::string policy_dir;            // of policies that are not built in; copied into the pools
   LogLevel log_level = LogLevel::kInfo;
   std::optional<gid_t> admin_group;  // besides root and marud's own user
   uint32_t adopt_grace_ms = 4000;  // less than the five seconds that a client waits for its attachment
@@ -56,8 +72,13 @@ struct ConfigProblem {
   std::string text;  // "pool.page_bytes: found \"3KiB\", expected a power of two from 4 KiB to 4 MiB"
 };
 
+// Where policies are looked for unless the configuration says otherwise: marud/policies in the library folder of the build.
+extern const char* const kPolicyDir;
+
 // $XDG_RUNTIME_DIR/marud, else /run/marud for root and /run/user/UID/marud for others.
 std::string default_runtime_dir();
+// "state" beside the socket.
+std::string default_state_dir(const std::string& socket_path);
 
 // Reads the text of a file. What is wrong is appended to `problems`; the result is usable only if there is nothing.
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems);
@@ -68,5 +89,12 @@ bool others_may_connect(const Config& config);
 
 // What must hold for pools wherever they were described: ranges, powers of two, names and paths that differ.
 void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
+
+// Makes each pool's policy, and forgets it again: an unknown one, an option that it does not have and a value that cannot be
+// are problems. Loads code from the policy folder. config_policy.cc.
+void check_policies(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
+
+// The line of this key of a pool, or of the pool when the key is not there.
+int line_of(const PoolSpec& spec, const char* key);
 
 }  // namespace maru::daemon

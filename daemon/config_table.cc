@@ -1,27 +1,23 @@
 #include "daemon/config_table.h"
 
 #include "daemon/size_text.h"
+#include "daemon/toml.h"
 
+#include <charconv>
+#include <cmath>
 #include <sstream>
-
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
-// Debian's toml++ 3.3 asserts, in its parser, what a wrong file breaks ("[/x]"): the code behind each assertion reports it
-// properly. Without assertions of its own it would take them as promises, so they are made to say nothing.
-#undef NDEBUG
-#define TOML_ASSERT(condition) static_assert(true)
-#include <toml++/toml.h>
 
 namespace maru::daemon {
 
 // Never made: a toml::table behind another name.
-struct ConfigTable::Node {
-};
+struct ConfigTable::Node {};
 
 namespace {
 
 const toml::table& toml_of(const ConfigTable::Node* node) { return *reinterpret_cast<const toml::table*>(node); }
-const ConfigTable::Node* node_of(const toml::table& table) { return reinterpret_cast<const ConfigTable::Node*>(&table); }
+const ConfigTable::Node* node_of(const toml::table& table) {
+  return reinterpret_cast<const ConfigTable::Node*>(&table);
+}
 
 int line_of(const toml::node& node) { return int(node.source().begin.line); }
 
@@ -37,6 +33,17 @@ std::string found(const toml::node& node) {
   constexpr size_t kBytesMax = 80;
   if (text.size() > kBytesMax) text = text.substr(0, kBytesMax) + "...";
   return printable(text);
+}
+
+// A number in the shortest form that means the same, whatever the locale; nothing for what is no scalar, or not finite.
+std::optional<std::string> scalar_text(const toml::node& node) {
+  if (node.is_string()) return *node.value<std::string>();
+  if (node.is_boolean()) return *node.value<bool>() ? "true" : "false";
+  if (node.is_integer()) return std::to_string(*node.value<int64_t>());
+  if (!node.is_floating_point() || !std::isfinite(*node.value<double>())) return std::nullopt;
+  char text[64];
+  const auto end = std::to_chars(text, text + sizeof(text), *node.value<double>());
+  return std::string(text, end.ptr);
 }
 
 }  // namespace
@@ -104,6 +111,17 @@ std::optional<uint64_t> ConfigTable::size(const char* key) {
   return std::nullopt;
 }
 
+std::optional<uint64_t> ConfigTable::size_or_zero(const char* key) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return std::nullopt;
+  if (node->is_integer() && *node->value<int64_t>() >= 0) return uint64_t(*node->value<int64_t>());
+  if (node->is_string())
+    if (auto bytes = parse_size(*node->value<std::string>())) return bytes;
+  wrong(key, "a size such as \"64KiB\", \"1GiB\" or a number of bytes, or 0");
+  return std::nullopt;
+}
+
 std::optional<bool> ConfigTable::boolean(const char* key) {
   asked_.insert(key);
   const toml::node* node = toml_of(node_).get(key);
@@ -111,6 +129,37 @@ std::optional<bool> ConfigTable::boolean(const char* key) {
   if (node->is_boolean()) return node->value<bool>();
   wrong(key, "true or false");
   return std::nullopt;
+}
+
+std::optional<double> ConfigTable::fraction(const char* key) {
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return std::nullopt;
+  if (node->is_number())
+    if (const double value = *node->value<double>(); value > 0 && value <= 1) return value;
+  wrong(key, "a number above 0 and up to 1, such as 0.8");
+  return std::nullopt;
+}
+
+std::vector<std::pair<std::string, std::string>> ConfigTable::scalars(const char* key, size_t most) {
+  std::vector<std::pair<std::string, std::string>> out;
+  asked_.insert(key);
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return out;
+  const toml::table* inner = node->as_table();
+  if (!inner || inner->size() > most) {
+    wrong(key, "a table of at most " + std::to_string(most) + " options, such as { name = 0.5 }");
+    return out;
+  }
+  for (const auto& [name, value] : *inner) {
+    if (auto text = scalar_text(value)) {
+      out.emplace_back(std::string(name.str()), *text);
+      continue;
+    }
+    problems_->push_back({line_of(value), name_of(key) + "." + printable(name.str()) + ": found " + found(value) +
+                                              ", expected a number, true or false, or a text"});
+  }
+  return out;
 }
 
 std::optional<uint32_t> ConfigTable::resolve_one(const void* value, const char* key, const char* expected,
@@ -181,8 +230,8 @@ void ConfigTable::refuse_unknown() {
     if (asked_.contains(key.str())) continue;
     std::string expected;
     for (const std::string& known : asked_) expected += (expected.empty() ? "" : ", ") + known;
-    problems_->push_back({int(key.source().begin.line), name_of(printable(key.str())) +
-                                                            ": found an unknown key, expected one of: " + expected});
+    problems_->push_back({int(key.source().begin.line),
+                          name_of(printable(key.str())) + ": found an unknown key, expected one of: " + expected});
   }
 }
 
@@ -190,7 +239,8 @@ void parse_toml(std::string_view text, std::vector<ConfigProblem>& problems,
                 const std::function<void(ConfigTable)>& read) {
   const toml::parse_result result = toml::parse(text);
   if (!result) {
-    problems.push_back({int(result.error().source().begin.line), "not TOML: " + printable(result.error().description())});
+    problems.push_back(
+        {int(result.error().source().begin.line), "not TOML: " + printable(result.error().description())});
     return;
   }
   read(ConfigTable("", node_of(result.table()), &problems));

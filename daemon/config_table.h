@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace maru::daemon {
@@ -29,7 +30,12 @@ class ConfigTable {
   std::optional<std::string> one_of(const char* key, std::initializer_list<const char*> choices);
   std::optional<int64_t> integer(const char* key, int64_t least, int64_t most);
   std::optional<uint64_t> size(const char* key);
+  std::optional<uint64_t> size_or_zero(const char* key);
   std::optional<bool> boolean(const char* key);
+  // From 0 to 1, 0 excluded.
+  std::optional<double> fraction(const char* key);
+  // A table of numbers, booleans and texts: each as text, in the order of the names.
+  std::vector<std::pair<std::string, std::string>> scalars(const char* key, size_t most);
   using Resolve = std::optional<uint32_t> (*)(const std::string& name);
   std::optional<uint32_t> name_or_number(const char* key, const char* expected, Resolve resolve);
   std::vector<uint32_t> names_or_numbers(const char* key, const char* expected, Resolve resolve);

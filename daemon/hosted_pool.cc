@@ -27,6 +27,15 @@ void HostedPool::set_access(const PoolSpec& reread) {
 Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
   if (!pool) return tl::unexpected(pool.error());
   pool_ = std::move(*pool);
+  auto at_run_time = state_.load_tenants(name());
+  if (!at_run_time)
+    log_error("pool \"{}\" does without the limits of tenants that were set at run time, and the next change begins their file "
+              "anew: {}",
+              name(), at_run_time.error().text());
+  pool_->set_tenant_limits(at_run_time ? *at_run_time : TenantSettings(),
+                           [state = state_, pool_name = name()](const TenantSettings& settings) {
+                             return state.save_tenants(pool_name, settings);
+                           });
   condition_ = Condition::kServing;
   const format::Parameters& parameters = pool_->header().parameters;
   log_info("pool \"{}\" serves {} of {} in pages of {}, epoch {}, uuid {}", name(), size_text(parameters.pool_bytes),
@@ -59,6 +68,7 @@ void HostedPool::tell_of_differences() const {
   compare("pins", spec_.pool.pins_max, has.pins_max, false);
   compare("touch_entries", spec_.pool.touch_entries, has.touch_entries, false);
   compare("key_inline_bytes", spec_.pool.key_inline_bytes, has.key_inline_bytes, false);
+  compare("tenants_max", spec_.pool.tenants_max, has.tenants, false);
   const bool has_checksums = (pool_->header().compat_flags & format::kCompatChecksums) != 0;
   if (spec_.pool.checksums != has_checksums)
     kept += (kept.empty() ? "" : ", ") + std::string(has_checksums ? "its checksums" : "no checksums");

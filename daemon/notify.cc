@@ -1,5 +1,7 @@
 #include "daemon/notify.h"
 
+#include "libmaru/wire/passed_descriptors.h"
+
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -31,21 +33,13 @@ bool notify(const std::string& state, int fd) {
   FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) return false;
   iovec part = {const_cast<char*>(state.data()), state.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  wire::OneDescriptor room;
   msghdr message = {};
   message.msg_name = &address;
   message.msg_namelen = address_bytes;
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
-  }
+  if (fd >= 0) wire::attach_descriptor(message, room, fd);
   return ::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 

@@ -2,8 +2,9 @@
 
 #include "daemon/size_text.h"
 
+#include <charconv>
 #include <cstdlib>
-#include <functional>
+#include <cstring>
 #include <getopt.h>
 
 namespace maru::daemon {
@@ -26,6 +27,10 @@ enum Flag : int {
   kFlagForeground,
   kFlagChecksums,
   kFlagMaxRegions,
+  kFlagPolicy,
+  kFlagPolicyOption,
+  kFlagHighWatermark,
+  kFlagLowWatermark,
   kFlagHelp,
   kFlagVersion,
 };
@@ -47,6 +52,10 @@ constexpr option kFlags[] = {
     {"foreground", no_argument, nullptr, kFlagForeground},
     {"checksums", no_argument, nullptr, kFlagChecksums},
     {"max-regions", required_argument, nullptr, kFlagMaxRegions},
+    {"policy", required_argument, nullptr, kFlagPolicy},
+    {"policy-option", required_argument, nullptr, kFlagPolicyOption},
+    {"high-watermark", required_argument, nullptr, kFlagHighWatermark},
+    {"low-watermark", required_argument, nullptr, kFlagLowWatermark},
     {"help", no_argument, nullptr, kFlagHelp},
     {"version", no_argument, nullptr, kFlagVersion},
     {nullptr, 0, nullptr, 0},
@@ -76,6 +85,25 @@ uint32_t read_number(const char* flag, const char* text, std::vector<std::string
   return 0;
 }
 
+double read_fraction(const char* flag, const char* text, std::vector<std::string>& problems) {
+  double value = 0;
+  const char* end = text + std::strlen(text);
+  const auto read = std::from_chars(text, end, value);
+  if (read.ec == std::errc() && read.ptr == end && value > 0 && value <= 1) return value;
+  problems.push_back(std::string(flag) + ": found \"" + printable(text) +
+                     "\", expected a number above 0 and up to 1, such as 0.8");
+  return 0.5;  // whatever is right alone: the problem is reported
+}
+
+void read_policy_option(const std::string& text, PolicyOptions& options, std::vector<std::string>& problems) {
+  const size_t equals = text.find('=');
+  if (equals == 0 || equals == std::string::npos || options.size() >= kPolicyOptionsMax)
+    problems.push_back("--policy-option: found \"" + printable(text) + "\", expected NAME=VALUE, at most " +
+                       std::to_string(kPolicyOptionsMax) + " of them");
+  else
+    options.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+}
+
 }  // namespace
 
 const char* const kHelpText =
@@ -99,6 +127,13 @@ The pool, on the command line:
                         (default: 16384)
   --max-regions N       regions that a client may rent (default: no limit)
   --checksums           blocks carry a checksum, and readers verify it
+  --policy NAME         what is evicted first (default: lru); marud.toml(5) lists
+                        the policies
+  --policy-option NAME=VALUE
+                        of the policy; may be given several times
+  --high-watermark F    share of the pool that is in use when eviction begins in
+                        the background (default: 0.90); 1: never
+  --low-watermark F     where it ends (default: 0.80)
 
 Or in a file, which can describe several:
   --config FILE         TOML; see marud.toml(5)
@@ -126,7 +161,8 @@ configuration is bad, or marud cannot serve; 2 the command line is wrong.
 
 Options parse_options(int count, char** arguments, std::vector<std::string>& problems) {
   Options options;
-  PoolSpec spec;
+  PoolSpec spec = default_pool_spec();
+  spec.pool.policy_dir = kPolicyDir;
   bool describes_pool = false, has_memory = false, has_size = false;
   opterr = 0;
   optind = 1;
@@ -135,7 +171,7 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
     if (flag < 0) break;
     const char* value = optarg ? optarg : "";
     describes_pool |= (flag >= kFlagMemory && flag <= kFlagPins) || flag == kFlagPool || flag == kFlagChecksums ||
-                      flag == kFlagMaxRegions;
+                      (flag >= kFlagMaxRegions && flag <= kFlagLowWatermark);
     switch (flag) {
       case kFlagConfig: options.config_path = absolute(value); break;
       case kFlagCheckConfig: options.action = Options::Action::kCheckConfig; break;
@@ -165,9 +201,11 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
         break;
       case kFlagForeground: break;
       case kFlagChecksums: spec.pool.checksums = true; break;
-      case kFlagMaxRegions:
-        spec.pool.max_regions_per_instance = read_number("--max-regions", value, problems);
-        break;
+      case kFlagMaxRegions: spec.pool.max_regions_per_instance = read_number("--max-regions", value, problems); break;
+      case kFlagPolicy: spec.pool.policy = value; break;
+      case kFlagPolicyOption: read_policy_option(value, spec.pool.policy_options, problems); break;
+      case kFlagHighWatermark: spec.pool.high_watermark = read_fraction("--high-watermark", value, problems); break;
+      case kFlagLowWatermark: spec.pool.low_watermark = read_fraction("--low-watermark", value, problems); break;
       case kFlagHelp: options.action = Options::Action::kHelp; return options;
       case kFlagVersion: options.action = Options::Action::kVersion; return options;
       default:
@@ -197,11 +235,12 @@ Config effective_config(const Options& options, std::vector<ConfigProblem>& prob
     config.pools.push_back(*options.pool);
     check_pools(config.pools, problems);
   }
+  check_policies(config.pools, problems);
   if (options.socket_path) config.socket_path = *options.socket_path;
   if (options.state_dir)
     config.state_dir = *options.state_dir;
-  else if (!options.config_path)
-    config.state_dir = config.socket_path.substr(0, config.socket_path.find_last_of('/')) + "/state";
+  else if (!options.config_path || config.state_dir_is_default)
+    config.state_dir = default_state_dir(config.socket_path);
   if (options.log_level) config.log_level = *options.log_level;
   return config;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
@@ -87,6 +88,13 @@ Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time) {
   // A process that lives and is not in /proc is hidden there.
   if (!found) return failure(found.error().code == ESRCH ? EACCES : found.error().code, found.error().doing);
   return pidfd;
+}
+
+Result<void> end_process(int pidfd) {
+  // A process that has ended and that its parent has not yet asked after would take the signal without a word.
+  if (has_ended(pidfd)) return failure(ESRCH, "end a process");
+  if (::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) != 0) return failure(errno, "end a process");
+  return {};
 }
 
 Result<Peer> identify_peer(int socket) {

@@ -30,6 +30,9 @@ Result<Peer> identify_peer(int socket);
 // nothing.
 Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time);
 
+// SIGKILL to the process behind a pidfd and to no other. Errors: ESRCH it has ended already; EPERM marud may not.
+Result<void> end_process(int pidfd);
+
 // Field 22 of /proc/PID/stat, clock ticks since boot. Errors: as open_process().
 Result<uint64_t> start_time_of(pid_t pid);
 std::string command_of(pid_t pid);

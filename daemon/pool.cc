@@ -32,14 +32,16 @@ void read_boot_id(uint64_t (&ret_id)[2]) {
 // -- life cycle -------------------------------------------------------------------------------------------------------
 
 // From here on the region is mapped and checked, and the epoch is known.
-void Pool::State::begin(uint64_t now) {
+Result<void> Pool::State::begin(uint64_t now) {
   now_ms = now;
   read_boot_id(boot_id);
   pin_counts.assign(shm::PinTable::counts_needed(region.layout()), AtomicU32{});
   pins = shm::PinTable(region, 0, pin_counts);
   self.region = &region;
   self.pins = &pins;
-  lists = shm::LruLists(region);
+  tenants.begin(region, lanes.in_use, config.tenants);
+  self.returns = &tenants;
+  order = EvictionOrder(region.policy_table(), region.region_pages(), *this);
   lanes.records.assign(region.lanes(), {});
   regions.assign(region.regions(), {});
   held.resize(pages());
@@ -47,6 +49,7 @@ void Pool::State::begin(uint64_t now) {
   recount_next = pages();
   show_host(false);
   self.id = lanes.daemon = shm::daemon_lane(region);
+  return set_policy(std::string(config.policy), PolicyOptions(config.policy_options));
 }
 
 void Pool::State::show_host(bool is_clean) {
@@ -72,11 +75,13 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   wishes.pins_max = config.pins_max;
   wishes.touch_entries = config.touch_entries;
   wishes.key_inline_bytes = config.key_inline_bytes;
+  wishes.tenants = config.tenants_max;
   format::Parameters parameters;
   shm::Layout layout;
   const char* problem = shm::choose_parameters(wishes, &parameters);
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
+  if (auto taken = state->device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
   if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
   state->device->collapse_control();
 
@@ -91,7 +96,8 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   if (state->device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
   state->epoch = 1;
-  state->begin(now_ms);
+  if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
+  state->device->keep();
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
 }
 
@@ -111,9 +117,10 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   if (const char* problem = shm::ControlRegion::attach(state->device->control(), bytes, &state->region))
     return refuse(problem);
   state->epoch = state->region.host(0).epoch.load_relaxed() + 1;  // any value will do: the last marud is gone
-  state->begin(now_ms);
+  if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
   std::vector<LaneId> dead;
   state->adopt_lanes(&dead);
+  state->tenants.adopt();
   state->adopt_regions();
   state->adopt_pages(dead);
   state->adopt_audit();
@@ -231,6 +238,18 @@ DeleteTreeResult Pool::delete_tree(const wire::DeleteTreeRequest& request, uint6
   return state_->delete_tree(request);
 }
 
+int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why) {
+  state_->now_ms = now_ms;
+  if (state_->lanes.is_live(lane)) return state_->tenants.grant(lane, request.account, request.tenant, request.bytes, ret_why);
+  *ret_why = "this lane is not in use";
+  return ENOTCONN;
+}
+
+void Pool::set_tenant_limits(const TenantSettings& at_run_time,
+                             std::function<Result<void>(const TenantSettings& at_run_time)> save) {
+  state_->tenants.set_limits(at_run_time, std::move(save));
+}
+
 bool Pool::State::turn() {
   region.host(0).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
   drain_touches(kTouchesPerDrain);
@@ -243,18 +262,20 @@ bool Pool::State::turn() {
   for (const LaneRecord& record : lanes.records) has_more |= record.phase == LaneRecord::Phase::kReclaiming;
   take_findings();
   has_more |= step_recounts(kReclaimPagesPerTurn);
+  has_more |= tenants.step_count(kReclaimPagesPerTurn, now_ms);
   // The clock may also be set back.
   if (now_ms < last_upkeep_ms || now_ms - last_upkeep_ms >= kUpkeepPauseMs) {
     last_upkeep_ms = now_ms;
     finish_retired(kRetiredPerTurn);
     look_at_held(kHeldPerRequest);
     sweep(kSweepPagesPerTurn);
+    count_used(kCountPagesPerTurn);
   }
   if (now_ms < last_pin_look_ms || now_ms - last_pin_look_ms >= kPinLookPauseMs) {
     last_pin_look_ms = now_ms;
     look_at_pins(kPinSlotsPerTurn);  // ages of pins are for people
   }
-  return has_more;
+  return evict_to_low_watermark() || has_more;
 }
 
 bool Pool::turn(uint64_t now_ms) {
@@ -267,6 +288,11 @@ bool Pool::turn(uint64_t now_ms) {
 nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms) {
   state_->now_ms = now_ms;
   return state_->admin(command, request);
+}
+
+Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->set_policy(name, options);
 }
 
 nlohmann::json Pool::status_json(uint64_t) const { return state_->status(); }

@@ -3,11 +3,14 @@
 // used; marud's own truth (regions, lanes) is private here and merely shown in the region.
 #pragma once
 
+#include "daemon/policy/policies.h"
+#include "daemon/tenants.h"
 #include "libmaru/base/result.h"
 #include "maru/format/control_region.h"
 #include "maru/format/wire.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -28,6 +31,16 @@ struct PoolConfig {
   uint32_t key_inline_bytes = 0;
   uint32_t max_regions_per_instance = 0;  // 0: no limit
   bool checksums = false;
+  uint32_t tenants_max = 0;
+  TenantSettings tenants;         // as configured
+  std::string policy = "lru";     // of eviction: daemon/policy/policies.h
+  PolicyOptions policy_options;
+  std::string policy_dir;         // where other policies than the built-in ones are loaded from
+  // Background eviction starts when this share of the page bytes is in use, and stops at the lower one. 0: no background
+  // eviction, as for 1.
+  double high_watermark = 0;
+  double low_watermark = 0;
+  uint32_t pin_overdue_ms = 30'000;  // pins older than this are counted and logged once
 };
 
 // Who a process is, as the kernel says: never as the process says.
@@ -44,6 +57,13 @@ struct LaneGrant {
   bool kept = false;              // the previous lane, with everything it holds
 };
 
+// A region that a request took from another client, for whoever talks to that one.
+struct TakenRegion {
+  uint32_t lane = 0;              // that rented it
+  uint32_t region = 0;
+  uint32_t generation = 0;        // of its word when it was taken
+};
+
 struct RentResult {
   int32_t status = 0;             // 0 or -errno
   std::string explanation;        // for people, when status is negative
@@ -51,13 +71,27 @@ struct RentResult {
   std::vector<wire::RunRecord> runs;
   std::vector<std::byte> evicted_keys;  // EvictedKey records as they go on the wire
   uint32_t evicted = 0;           // records in evicted_keys
-  uint32_t evicted_total = 0;
+  uint32_t evicted_total = 0;     // also of a refused request
+  std::vector<TakenRegion> taken;
 };
 
 struct DeleteTreeResult {
   int32_t status = 0;
   uint64_t deleted = 0;
   uint64_t left = 0;
+};
+
+// Pins that have become overdue (pool_pins.cc), for the log.
+struct OverduePin {
+  uint32_t lane = 0;
+  pid_t pid = 0;
+  uint32_t page = 0;
+  std::string key;                // as text; empty when it cannot be read
+  uint64_t age_ms = 0;
+};
+struct OverduePins {
+  std::vector<OverduePin> pins;
+  uint64_t unnamed = 0;           // more of them
 };
 
 class Pool {
@@ -91,17 +125,30 @@ class Pool {
 
   RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms);
   DeleteTreeResult delete_tree(const wire::DeleteTreeRequest& request, uint64_t now_ms);
+  // 0, and the account has credit for the bytes; or an errno, and why.
+  int grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why);
+
+  // The limits of tenants hold from here on: to be called before the pool serves. `at_run_time` goes before what is configured;
+  // `save` writes down each change of it before it is answered.
+  void set_tenant_limits(const TenantSettings& at_run_time,
+                         std::function<Result<void>(const TenantSettings& at_run_time)> save);
+
+  // Another policy from now on; no block is lost. On an error the policy is as before.
+  Result<void> set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms);
 
   // Bounded background work: drain touch rings, sweep, free RETIRED pages whose pins are gone, reclaim. Returns true when
   // there is more to do right away.
   bool turn(uint64_t now_ms);
+  // What has become overdue since this was last asked. Each pin is named once, however long it lasts.
+  OverduePins take_overdue_pins();
   // Marks the shutdown as clean.
   void close();
 
   // Administration. `request` is the JSON object of the client; the reply is an object; errors are {"error": text}.
-  // Commands: "regions", "blocks" {cursor, limit, prefix?}, "block" {key}, "pins" {cursor, limit}, "evict" {pages},
+  // Commands: "regions", "blocks" {cursor, limit, prefix, tenant, type, min_priority, pinned}, "block" {key},
+  // "pins" {cursor, limit, overdue}, "evict" {pages},
   // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
-  // 200) and carry "next" for the next call's cursor.
+  // 200) and carry "next" for the next call's cursor. "quota.set" and others: pool_quota.cc.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms);
   nlohmann::json status_json(uint64_t now_ms) const;
   nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;

@@ -1,5 +1,7 @@
 // What people and tools ask about a pool. Lists are cut at 200 rows and after a bounded walk; "next" goes on from there, and
 // may come with few rows or none.
+#include "daemon/admin_request.h"
+#include "daemon/log.h"
 #include "daemon/pool_state.h"
 #include "libmaru/shm/hash.h"
 
@@ -13,60 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kRowsMax = 200;
 constexpr uint64_t kPagesPerList = 1u << 16;      // looked at for one reply
-constexpr uint64_t kPinSlotsPerList = 1u << 20;
-constexpr size_t kReplyBytesMax = 48u << 10;      // of the rows; leaves room for the rest of the message
 constexpr uint64_t kEvictPagesMax = 1u << 16;     // for one request
-
-uint64_t number_in(const json& request, const char* name, uint64_t otherwise) {
-  const auto found = request.find(name);
-  if (found == request.end() || !found->is_number_integer()) return otherwise;
-  return found->is_number_unsigned() || found->get<int64_t>() >= 0 ? found->get<uint64_t>() : otherwise;
-}
-std::string text_in(const json& request, const char* name) {
-  const auto found = request.find(name);
-  return found != request.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-uint64_t rows_in(const json& request) { return std::clamp<uint64_t>(number_in(request, "limit", kRowsMax), 1, kRowsMax); }
-
-json refusal(int code, const std::string& text) { return {{"error", text}, {"errno", code}}; }
-
-// A key as text if that says exactly what it is, otherwise as 0x and hexadecimal digits.
-std::string key_text(std::span<const std::byte> key) {
-  const auto is_printable = [](std::byte b) { return b > std::byte{0x20} && b < std::byte{0x7f}; };
-  const std::string text(reinterpret_cast<const char*>(key.data()), key.size());
-  if (std::all_of(key.begin(), key.end(), is_printable) && !text.starts_with("0x")) return text;
-  std::string hex = "0x";
-  for (std::byte b : key) {
-    hex += "0123456789abcdef"[uint8_t(b) >> 4];
-    hex += "0123456789abcdef"[uint8_t(b) & 15];
-  }
-  return hex;
-}
-
-// The reverse. An odd or foreign digit makes it text.
-std::vector<std::byte> key_bytes(const std::string& text) {
-  const auto as_text = [&] {
-    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-    return std::vector<std::byte>(bytes, bytes + text.size());
-  };
-  if (!text.starts_with("0x") || text.size() % 2 != 0) return as_text();
-  std::vector<std::byte> bytes;
-  for (size_t i = 2; i < text.size(); i += 2) {
-    int value = 0;
-    for (char c : text.substr(i, 2)) {
-      const int digit = c >= '0' && c <= '9'   ? c - '0'
-                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                               : -1;
-      if (digit < 0) return as_text();
-      value = value * 16 + digit;
-    }
-    bytes.push_back(std::byte(value));
-  }
-  return bytes;
-}
 
 constexpr const char* kKindNames[] = {"bytes", "digest128", "digest256"};
 constexpr const char* kContentNames[] = {"kv_cache", "lora_weight", "temporary", "activation", "gradient"};
@@ -80,6 +30,12 @@ const char* state_name(RegionState state) {
   return uint32_t(state) < std::size(kNames) ? kNames[uint32_t(state)] : "unknown";
 }
 
+json options_json(const PolicyOptions& options) {
+  json out = json::object();
+  for (const auto& [name, value] : options) out[name] = value;
+  return out;
+}
+
 constexpr const char* kCounterNames[] = {
     "exists_hits", "exists_misses", "retrieve_hits", "retrieve_misses", "match_keys", "match_blocks",
     "stores", "stored_bytes", "duplicates", "deletes", "pin_full", "registry_full",
@@ -90,15 +46,14 @@ static_assert(std::size(kCounterNames) == format::kLaneCounterCount);
 
 json Pool::State::admin(const std::string& command, const json& request) {
   if (command == "regions") return list_regions(request);
+  if (command.starts_with("quota.")) return tenants.admin(command, request);
   if (command == "blocks") return list_blocks(request);
   if (command == "block") return one_block(request);
   if (command == "pins") return list_pins(request);
-  if (command == "check") {
-    const auto quiesce = request.find("quiesce");
-    return check(quiesce != request.end() && quiesce->is_boolean() && quiesce->get<bool>());
-  }
+  if (command == "check") return check(flag_in(request, "quiesce"));
   if (command == "evict") {
     Shortage shortage;
+    shortage.reason = EvictReason::kAdmin;
     shortage.runs = std::min(number_in(request, "pages", 0), kEvictPagesMax);
     if (shortage.runs == 0) return refusal(EINVAL, "\"pages\" is a number above zero");
     drain_touches(kTouchesPerDrain);
@@ -106,7 +61,10 @@ json Pool::State::admin(const std::string& command, const json& request) {
     sweep(pages());
     std::vector<uint32_t> all(regions.size());
     for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    ask_for_tenant(0);
+    tenants.table().all_may_yield(true);
     evict(all, shortage, 1);
+    tenants.table().all_may_yield(false);
     return {{"evicted_blocks", shortage.blocks_evicted}, {"evicted_pages", shortage.pages_evicted}};
   }
   if (command == "delete_tree") {
@@ -143,7 +101,7 @@ json Pool::State::list_regions(const json& request) {
                 {"pages", region.region_pages()},
                 {"free_pages", free_pages},
                 {"used_pages", used_pages},
-                {"listed_blocks", std::min<uint64_t>(lists.count(uint32_t(i)), region.region_pages())}};
+                {"listed_blocks", std::min<uint64_t>(order.count(uint32_t(i)), region.region_pages())}};
     if (entry.state == RegionState::kRented) {
       row["lane"] = entry.owner.lane;
       row["pid"] = int64_t(lanes.records[entry.owner.lane].who.pid);
@@ -190,21 +148,59 @@ json Pool::State::block_json(uint32_t page, PageWord found) {
   return row;
 }
 
+// Which blocks a listing is about. Cheap conditions come first; who is pinned is looked up for the blocks that are left.
+struct Pool::State::BlockFilter {
+  std::vector<std::byte> prefix;
+  std::optional<uint64_t> tenant;
+  std::optional<uint32_t> content;
+  uint64_t min_priority = 0;
+  bool pinned = false;
+
+  // Says what is wrong, or nothing.
+  std::string read(const json& request) {
+    prefix = key_bytes(text_in(request, "prefix"));
+    min_priority = number_in(request, "min_priority", 0);
+    pinned = flag_in(request, "pinned");
+    if (request.contains("tenant")) tenant = number_in(request, "tenant", 0);
+    const std::string type = text_in(request, "type");
+    if (type.empty()) return {};
+    std::string known;
+    for (uint32_t i = 0; i < std::size(kContentNames); ++i) {
+      if (type == kContentNames[i]) content = i;
+      known += (i == 0 ? "" : ", ") + std::string(kContentNames[i]);
+    }
+    return content ? "" : "\"type\": found \"" + printable(type) + "\", expected one of " + known;
+  }
+};
+
+bool Pool::State::passes(const BlockFilter& filter, uint32_t page, PageWord found) {
+  const format::DetailLine& detail = region.detail(page);
+  const uint64_t kind = detail.kind.load_acquire();
+  if (uint32_t(kind) < filter.min_priority) return false;
+  if (filter.content && uint32_t(kind >> 56) != *filter.content) return false;
+  if (filter.tenant && detail.tenant.load_acquire() != *filter.tenant) return false;
+  if (!filter.prefix.empty()) {
+    if (!shm::read_key(region, PageRef::of(page, found.generation()), &key) || key.size < filter.prefix.size() ||
+        std::memcmp(key.data, filter.prefix.data(), filter.prefix.size()) != 0)
+      return false;
+  }
+  return !filter.pinned || shm::is_pinned(region, lanes.in_use, page);
+}
+
 json Pool::State::list_blocks(const json& request) {
   const uint64_t rows_max = rows_in(request);
-  const std::vector<std::byte> prefix = key_bytes(text_in(request, "prefix"));
+  BlockFilter filter;
+  if (const std::string wrong = filter.read(request); !wrong.empty()) return refusal(EINVAL, wrong);
   json rows = json::array();
   size_t bytes = 0;
   uint64_t page = number_in(request, "cursor", 0);
-  const uint64_t end = page < pages() ? std::min(pages(), page + kPagesPerList) : page;
-  for (; page < end && rows.size() < rows_max && bytes < kReplyBytesMax; ++page) {
+  // Asking for the pins of a page reads a line of every lane.
+  const uint64_t pages_max = filter.pinned ? kPagesPerList / 16 : kPagesPerList;
+  const uint64_t end = page < pages() ? std::min(pages(), page + pages_max) : page;
+  for (; page < end && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++page) {
     const PageWord found = word(uint32_t(page));
     if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring) && !found.is(PageState::kRetired)) continue;
-    if (!prefix.empty()) {
-      if (!shm::read_key(region, PageRef::of(uint32_t(page), found.generation()), &key) || key.size < prefix.size() ||
-          std::memcmp(key.data, prefix.data(), prefix.size()) != 0)
-        continue;
-    }
+    if (!passes(filter, uint32_t(page), found)) continue;
     json row = block_json(uint32_t(page), found);
     bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
     rows.push_back(std::move(row));
@@ -256,73 +252,6 @@ json Pool::State::one_block(const json& request) {
   return row;
 }
 
-// -- pins -------------------------------------------------------------------------------------------------------------
-
-// A pin never moves to another slot, so its age is that of what is in the slot. Looked at from time to time: an age is
-// known as exactly as the looks are frequent.
-void Pool::State::look_at_pins(uint64_t slots) {
-  const uint64_t per_lane = region.layout().pin_slots + region.layout().pin_overflow_slots;
-  uint64_t lanes_skipped = 0;
-  while (slots > 0 && lanes_skipped <= region.lanes()) {
-    if (pin_look_next >= per_lane * region.lanes()) pin_look_next = 0;
-    const auto lane = uint32_t(pin_look_next / per_lane);
-    const auto slot = uint32_t(pin_look_next % per_lane);
-    if (!lanes.is_live(lane)) {
-      pin_look_next = (lane + 1) * per_lane;
-      ++lanes_skipped;
-      continue;
-    }
-    const shm::LaneView view = region.lane(lane);
-    const uint64_t bits = slot < view.pins.size() ? view.pins[slot].load_relaxed()  // only looked at
-                                                  : view.pin_overflow[slot - view.pins.size()].load_relaxed();
-    const uint64_t id = uint64_t(lane) << 32 | slot;
-    if (bits == 0) {
-      if (!pin_ages.empty()) pin_ages.erase(id);
-    } else if (auto found_age = pin_ages.find(id); found_age != pin_ages.end()) {
-      if (found_age->second.ref != bits) found_age->second = {bits, now_ms};
-    } else if (pin_ages.size() < kPinAgesMax) {
-      pin_ages[id] = {bits, now_ms};
-    }
-    ++pin_look_next;
-    --slots;
-  }
-}
-
-json Pool::State::list_pins(const json& request) {
-  const uint64_t rows_max = rows_in(request);
-  const uint64_t per_lane = region.layout().pin_slots + region.layout().pin_overflow_slots;
-  const uint64_t end = per_lane * region.lanes();
-  json rows = json::array();
-  size_t bytes = 0;
-  uint64_t at = std::min(number_in(request, "cursor", 0), end);
-  for (uint64_t steps = 0; at < end && steps < kPinSlotsPerList && rows.size() < rows_max && bytes < kReplyBytesMax; ++steps) {
-    const auto lane = uint32_t(at / per_lane);
-    const auto slot = uint32_t(at % per_lane);
-    if (!lanes.is_live(lane)) {
-      at = (lane + 1) * per_lane;
-      continue;
-    }
-    ++at;
-    const shm::LaneView view = region.lane(lane);
-    const PageRef ref = PageRef::from_bits(slot < view.pins.size() ? view.pins[slot].load_relaxed()  // only looked at
-                                                                   : view.pin_overflow[slot - view.pins.size()].load_relaxed());
-    if (!region.is_page(ref)) continue;
-    const LaneRecord& record = lanes.records[lane];
-    json row = {{"lane", lane}, {"pid", int64_t(record.who.pid)}, {"page", ref.page()}, {"generation", ref.generation()}};
-    row["key"] = shm::read_key(region, ref, &key) ? json(key_text({key.data, key.size})) : json(nullptr);
-    const auto age = pin_ages.find(uint64_t(lane) << 32 | slot);
-    row["age_ms"] = nullptr;  // not looked at yet, or one of more pins than are remembered
-    if (age != pin_ages.end() && age->second.ref == ref.bits)
-      row["age_ms"] = now_ms > age->second.since_ms ? now_ms - age->second.since_ms : 0;
-    constexpr size_t kHolderBytes = 96;  // whoever sends the reply adds the process's name and user
-    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size() + kHolderBytes;
-    rows.push_back(std::move(row));
-  }
-  json reply = {{"pins", std::move(rows)}};
-  if (at < end) reply["next"] = at;
-  return reply;
-}
-
 // -- status -----------------------------------------------------------------------------------------------------------
 
 json Pool::State::status() const {
@@ -370,14 +299,32 @@ json Pool::State::status() const {
                 {"lanes", {{"max", region.lanes() - 1}, {"live", live}, {"reclaiming", reclaiming}}},
                 {"blocks", blocks},
                 {"block_bytes", bytes},
-                {"evicted_blocks", totals.evicted_blocks},
+                {"evicted_blocks", totals.evicted()},
+                {"evicted_by",
+                 {{"request", totals.evicted_blocks[size_t(EvictReason::kRequest)]},
+                  {"background", totals.evicted_blocks[size_t(EvictReason::kBackground)]},
+                  {"takeover", totals.evicted_blocks[size_t(EvictReason::kTakeover)]},
+                  {"expired", totals.evicted_blocks[size_t(EvictReason::kExpired)]},
+                  {"admin", totals.evicted_blocks[size_t(EvictReason::kAdmin)]}}},
                 {"evicted_pages", totals.evicted_pages},
-                {"expired_blocks", totals.expired_blocks},
+                {"regions_taken", totals.regions_taken},
+                {"expired_blocks", totals.evicted_blocks[size_t(EvictReason::kExpired)]},
+                {"background_wakes", totals.background_wakes},
                 {"refused_rents", totals.refused_rents},
                 {"clients_reclaimed", totals.clients_reclaimed},
                 {"lost_touches", lost_touches()},
-                {"lists_rebuilt", totals.lists_rebuilt},
+                {"queues_rebuilt", totals.queues_rebuilt},
+                {"policy", config.policy},
+                {"policy_options", options_json(config.policy_options)},
+                {"high_watermark", config.high_watermark},
+                {"low_watermark", config.low_watermark},
+                {"in_use_bytes", pages_in_use * parameters.page_bytes},
+                {"is_evicting", is_evicting},
+                {"pin_overdue_ms", config.pin_overdue_ms},
+                {"pins_overdue", pins_overdue()},
+                {"pins_overdue_total", pins_overdue_total},
                 {"retired_waiting", retired_blocks.size()},
+                {"tenants", tenants.status()},
                 {"held_blocks", held_blocks.size()},
                 {"counters", std::move(counters)}};
   // Of the FREE pages, the share that is not in the longest run of them.
@@ -392,13 +339,13 @@ json Pool::State::lane_status(uint32_t lane) const {
   json counters = json::object();
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
     counters[kCounterNames[i]] = view.header->counter(i);
-  uint64_t pinned = 0;
-  for (const AtomicU64& slot : view.pins) pinned += slot.load_relaxed() != 0;
-  for (const AtomicU64& slot : view.pin_overflow) pinned += slot.load_relaxed() != 0;
+  const PinSummary pinned = pins_of(lane);
   const uint64_t rented = regions_of(lanes.id(lane)).size();
   return {{"generation", lanes.records[lane].generation},
           {"attached_ms", lanes.records[lane].attached_ms},
-          {"pins", pinned},
+          {"pins", pinned.pins},
+          {"pins_overdue", pinned.overdue},
+          {"oldest_pin_ms", pinned.oldest_ms ? json(*pinned.oldest_ms) : json(nullptr)},
           {"regions", rented},
           {"region_bytes", rented * region.region_pages() * region.page_bytes()},
           {"lost_touches", lanes.records[lane].lost()},

@@ -77,6 +77,7 @@ void Pool::State::finish_lane(uint32_t lane) {
   shm::release_overflow_of(region, id);
   shm::clear_pins(region, lane);
   shm::clear_lane(region, lane);
+  tenants.fold(lane);
   std::erase_if(pin_ages, [&](const auto& age) { return age.first >> 32 == lane; });
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kFree;
@@ -105,7 +106,7 @@ void Pool::State::take_findings() {
     for (PageRef ref : findings.orphans)
       if (word(ref.page()).is(PageState::kReady, ref.generation())) victims.push_back(ref.page());
     findings.orphans.clear();
-    evict_pages(victims);
+    evict_pages(victims, EvictReason::kAdmin);
   }
   finish_retired(kRetiredPerTurn);
 }
@@ -127,7 +128,7 @@ void Pool::State::finish_retired(size_t limit) {
     retired_blocks.pop_back();
     if (status != shm::FinishStatus::kFreed) continue;
     own_frees += freed;
-    list_remove(ref.page());
+    queue_remove(ref.page());
     child_left(parent, at_tick, nullptr);
   }
 }

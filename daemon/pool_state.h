@@ -6,9 +6,10 @@
 #pragma once
 
 #include "daemon/dax/device.h"
+#include "daemon/policy/eviction_order.h"
 #include "daemon/pool.h"
+#include "daemon/pool_tenants.h"
 #include "libmaru/shm/block_store.h"
-#include "libmaru/shm/lru.h"
 #include "libmaru/shm/reclaim.h"
 #include "libmaru/shm/touch.h"
 
@@ -18,6 +19,7 @@
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <queue>
 #include <span>
 #include <string>
@@ -38,6 +40,8 @@ using shm::PageWord;
 inline constexpr size_t kTouchesPerDrain = 1u << 16;
 // A turn must not keep requests waiting: about a quarter of a millisecond of cold page words.
 inline constexpr uint32_t kSweepPagesPerTurn = 4096;
+// Counting what is in use reads a word a line, in order.
+inline constexpr uint64_t kCountPagesPerTurn = 1u << 15;
 // Turns come with every request; what is only upkeep rests in between.
 inline constexpr uint64_t kUpkeepPauseMs = 10;
 inline constexpr uint64_t kPinLookPauseMs = 200;
@@ -108,6 +112,7 @@ struct RegionEntry {
   LaneId owner;
   uint32_t free_pages = 0;          // when it was last swept
   uint32_t used_pages = 0;
+  uint32_t counted_pages = 0;       // in use, as the pool's sum has them
   uint64_t no_run_since = kNever;   // frees() when a search for FREE pages found nothing
   uint64_t no_run_pages = 0;        // the shortest run that was not found
   uint64_t swept_at_lost = 0;       // lost touches when its list was last compared with the page words
@@ -139,8 +144,13 @@ class PageBits {
   std::vector<uint64_t> words_;
 };
 
+// Why a block is taken away.
+enum class EvictReason : uint8_t { kRequest, kBackground, kTakeover, kExpired, kAdmin };
+inline constexpr size_t kEvictReasonCount = 5;
+
 // What a request still lacks. With lane 0 as the asker pages are only freed, and `runs` counts pages.
 struct Shortage {
+  EvictReason reason = EvictReason::kRequest;
   LaneId asker;
   uint64_t run_pages = 1;
   uint64_t runs = 0;
@@ -149,31 +159,30 @@ struct Shortage {
   RentResult* result = nullptr;
   uint64_t blocks_evicted = 0;
   uint64_t pages_evicted = 0;
+  uint64_t looks_left = kNever;   // blocks that may be looked at, whether they go or not
 
   bool takes() const { return asker.lane != 0; }
   uint64_t runs_left() const { return takes() ? std::min<uint64_t>(runs, items_left) : runs; }
   bool is_open() const { return runs_left() > 0; }
 };
 
-struct Candidate {
-  uint64_t tick;
-  uint32_t page;
-  friend bool operator>(const Candidate& a, const Candidate& b) { return a.tick > b.tick; }
-};
-using ColdestFirst = std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>>;
-
 struct PoolTotals {
-  uint64_t evicted_blocks = 0;
+  std::array<uint64_t, kEvictReasonCount> evicted_blocks = {};     // by reason
   uint64_t evicted_pages = 0;
-  uint64_t expired_blocks = 0;
+  uint64_t evicted() const {  // to make room
+    return evicted_blocks[size_t(EvictReason::kRequest)] + evicted_blocks[size_t(EvictReason::kBackground)] +
+           evicted_blocks[size_t(EvictReason::kTakeover)];
+  }
+  uint64_t background_wakes = 0;                                   // the high watermark was reached
   uint64_t refused_rents = 0;
-  uint64_t lists_rebuilt = 0;
+  uint64_t regions_taken = 0;                                      // from one client for another
+  uint64_t queues_rebuilt = 0;
   uint64_t clients_reclaimed = 0;
   uint64_t lost_touches = 0;                                       // of lanes that are gone
   std::array<uint64_t, format::kLaneCounterCount> counters = {};   // of lanes that are gone
 };
 
-struct Pool::State {
+struct Pool::State final : BlockFacts {
   PoolConfig config;
   std::unique_ptr<Device> device;
   shm::ControlRegion region;
@@ -189,14 +198,23 @@ struct Pool::State {
   uint32_t next_lane = 1;            // where the search for a free lane starts, so that a number rests
   std::vector<RegionEntry> regions;
 
-  shm::LruLists lists;
-  PageBits held;                     // out of the lists because a pin was seen
+  PoolTenants tenants;
+  std::unique_ptr<Policy> policy;
+  EvictionOrder order;
+  bool queues_by_tenant = false;
+  uint32_t asking_tenant = 0;        // index of the tenant for whom memory is wanted; 0: of none
+  PageBits held;                     // out of the queues because a pin was seen
   std::vector<PageRef> held_blocks;
   size_t held_next = 0;
   std::vector<shm::Touch> touches;
   uint32_t drain_next = 0;
   uint64_t sweep_next = 0;           // page
   uint32_t sweep_free = 0, sweep_used = 0;
+  uint64_t count_next = 0;           // page: counting what is in use
+  uint32_t counted_used = 0;         // of the region that is being counted
+  uint64_t pages_in_use = 0;         // of the pool: the sum of what was last counted in each region
+  bool is_evicting = false;          // in the background, from the high watermark down to the low one
+  uint64_t evict_again_ms = 0;       // nothing could go: not before this
   uint64_t next_full_search_ms = 0;
 
   PageBits retired_known;            // in retired_blocks
@@ -209,16 +227,18 @@ struct Pool::State {
   uint32_t free_scan_next = 0;       // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;            // pages freed here and taken by nobody yet
 
-  struct PinAge { uint64_t ref; uint64_t since_ms; };
+  struct PinAge { uint64_t ref; uint64_t since_ms; bool is_counted = false; };  // as overdue
   std::unordered_map<uint64_t, PinAge> pin_ages;   // by lane << 32 | slot
   uint64_t pin_look_next = 0;
+  uint64_t pins_overdue_total = 0;
+  OverduePins overdue_news;              // not logged yet
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0;
   PoolTotals totals;
   shm::KeyBytes key;                 // scratch
   nlohmann::json audit_json;         // the last audit, for the status
 
   // pool.cc: lanes and life cycle
-  void begin(uint64_t now);
+  Result<void> begin(uint64_t now);
   void show_host(bool is_clean);
   void show_lane(uint32_t lane, format::LaneState state);
   void show_lane_bit(uint32_t lane);
@@ -246,27 +266,54 @@ struct Pool::State {
   // pool_rent.cc
   RentResult rent(uint32_t lane, const wire::RentRequest& request);
 
+  // pool_takeover.cc: a region of one client for another
+  struct Outlook {
+    uint32_t blocks = 0;
+    uint32_t longest_row = 0;                    // of pages that are free when the waves are gone
+    std::vector<std::vector<uint32_t>> waves;    // pages of blocks that may go, children first
+  };
+  enum class TakeFrom : uint8_t { kOverShare, kAnybody };
+  std::vector<bool> pinned_regions() const;
+  Outlook look_at_region(uint32_t index) const;
+  void take_region(uint32_t index, const Outlook& outlook, Shortage& shortage);
+  bool take_over(Shortage& shortage, TakeFrom whom);
+
   // pool_evict.cc
-  void push_coldest(ColdestFirst& heap, uint32_t region_index) const;
   bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
-  void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, ColdestFirst* heap);
+  void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, EvictionOrder::Coldest* coldest);
   void report_evicted(PageRef ref, Shortage& shortage);
   void take_freed(uint32_t first, uint32_t pages, Shortage& shortage);
   void evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max);
-  size_t evict_pages(std::span<const uint32_t> pages);
+  size_t evict_pages(std::span<const uint32_t> pages, EvictReason reason);
+  size_t evict_pages(std::span<const uint32_t> pages, Shortage& into);
+
+  // pool_background.cc: between the watermarks
+  void count_used(uint64_t pages);
+  void set_counted(uint32_t region_index, uint32_t used);
+  bool evict_to_low_watermark();
 
   // pool_window.cc: room for a run among blocks of other sizes
   bool evict_windows(std::span<const uint32_t> in, Shortage& shortage);
+
+  // pool_policy.cc: what the policy is asked, and told of the blocks
+  Result<void> set_policy(const std::string& name, const PolicyOptions& options);
+  void read(uint32_t page, uint32_t needs, PolicyBlock& block) const override;
+  bool has_queues_by_tenant() const;
+  void ask_for_tenant(uint64_t asker);
+  uint32_t tenant(uint32_t page) const override;
+  uint32_t tenant_class(uint32_t tenant) const override;
+  PolicyTenant tenant_usage(uint32_t tenant) const override;
 
   // pool_recency.cc
   uint64_t tick(uint64_t unix_ms) const;
   uint64_t tick_of(uint32_t page, uint32_t generation) const;
   uint64_t lost_touches() const;
   void drain_touches(size_t limit);
-  void list_insert(uint32_t page, uint32_t generation, uint64_t at_tick);
-  void list_remove(uint32_t page);
-  void rebuild_list(uint32_t region_index);
-  void child_left(PageRef parent, uint64_t child_tick, ColdestFirst* heap);
+  void know(uint32_t page, uint32_t generation);
+  void queue_insert(uint32_t page, uint32_t generation);
+  void queue_remove(uint32_t page);
+  void rebuild_queues(uint32_t region_index);
+  void child_left(PageRef parent, uint64_t child_tick, EvictionOrder::Coldest* coldest);
   void hold(PageRef ref);
   void look_at_held(size_t limit);
   void sweep(uint64_t pages);
@@ -293,15 +340,27 @@ struct Pool::State {
   // pool_admin.cc
   nlohmann::json admin(const std::string& command, const nlohmann::json& request);
   nlohmann::json list_regions(const nlohmann::json& request);
+  struct BlockFilter;
+  bool passes(const BlockFilter& filter, uint32_t page, PageWord found);
   nlohmann::json list_blocks(const nlohmann::json& request);
   PageRef named_block(const nlohmann::json& request, shm::Digest* ret_digest, nlohmann::json* ret_refusal) const;
   nlohmann::json one_block(const nlohmann::json& request);
-  nlohmann::json list_pins(const nlohmann::json& request);
   nlohmann::json check(bool is_quiesced);
   nlohmann::json block_json(uint32_t page, PageWord found);
   nlohmann::json status() const;
   nlohmann::json lane_status(uint32_t lane) const;
+
+  // pool_pins.cc
+  uint64_t pin_slots() const;  // of a lane
+  PageRef pin_in(uint32_t lane, uint64_t slot) const;
+  const PinAge* age_of(uint32_t lane, uint64_t slot, PageRef ref) const;
+  bool is_overdue(const PinAge& age) const;
   void look_at_pins(uint64_t slots);
+  void count_overdue(uint32_t lane, PinAge& age);
+  uint64_t pins_overdue() const;
+  struct PinSummary { uint64_t pins = 0, overdue = 0; std::optional<uint64_t> oldest_ms; };
+  PinSummary pins_of(uint32_t lane) const;
+  nlohmann::json list_pins(const nlohmann::json& request);
 
   uint64_t pages() const { return region.pages(); }
   PageWord word(uint32_t page) const { return {region.block(page).word.load_acquire()}; }  // [pairs page.word]

@@ -58,10 +58,12 @@ Outcome Requests::handle(Session& session, Session::Received& received, Moment n
       return detach(session, *header);
     case wire::Type::kRent: return rent(session, *header, payload, now);
     case wire::Type::kDeleteTree: return delete_tree(session, *header, payload, now);
+    case wire::Type::kCredit: return credit(session, *header, payload, now);
     case wire::Type::kAdmin: return admin(session, *header, payload, now);
     case wire::Type::kPing:
       if (!payload.empty()) return drop("a ping with a payload");
       return answer(*header, {});
+    case wire::Type::kRegionTaken: break;  // only marud sends it
   }
   return drop("an unknown message type");  // decode_request() has refused it
 }
@@ -147,6 +149,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   watch->session = session.id();
   watch->since_ms = now.unix_ms;
   session.lane_watch = watch->id;
+  session.lane_is_news = !grant->kept;
 
   const format::Header& head = pool->header();
   wire::AttachReply reply = {};
@@ -252,17 +255,46 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   if (!watch) return outcome;
   const RentResult result = pools_[watch->pool]->serving()->rent(watch->lane, *request, now.unix_ms);
   const std::string& pool = pools_[watch->pool]->name();
-  if (result.status < 0) {
-    log_debug("{} gets no memory of pool \"{}\": {}", session.text(), pool, result.explanation);
-    return refuse(header, -result.status, result.explanation);
-  }
+  // A refusal is a text and has no room for what was evicted on the way to it; an answer without memory says both.
+  const bool evicted_in_vain = result.status == -ENOSPC && result.evicted_total > 0;
+  if (result.status < 0) log_debug("{} gets no memory of pool \"{}\": {}", session.text(), pool, result.explanation);
+  if (result.status < 0 && !evicted_in_vain) return refuse(header, -result.status, result.explanation);
   log_debug("{} gets {} regions and {} runs of pool \"{}\"; {} blocks were evicted for it", session.text(),
             result.regions.size(), result.runs.size(), pool, result.evicted_total);
   if (result.regions.size() + result.runs.size() > wire::kRentItemsMax)
     return drop(fmt::format("renting gave {} regions and {} runs, more than a reply can hold", result.regions.size(),
                             result.runs.size()));
-  return answer(header,
-                wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total));
+  outcome = answer(header,
+                   wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total));
+  outcome.notices = tell_old_owners(watch->pool, result.taken);
+  return outcome;
+}
+
+// For those that are connected; the others find it in shared memory.
+std::vector<Outcome::Notice> Requests::tell_old_owners(uint32_t pool, std::span<const TakenRegion> taken) {
+  std::vector<Outcome::Notice> notices;
+  for (const TakenRegion& region : taken) {
+    const LaneWatch* owner = lanes_.find_lane(pool, region.lane);
+    if (!owner || owner->session == 0) continue;
+    const wire::RegionTaken message = {region.region, region.generation};
+    notices.push_back({owner->session, {wire::encode(wire::Type::kRegionTaken, 0, 0, wire::bytes_of(message)), {}}});
+  }
+  return notices;
+}
+
+Outcome Requests::credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                         Moment now) {
+  const auto request = wire::read_exactly<wire::CreditRequest>(payload);
+  if (!request) return drop("a credit request of the wrong size");
+  if (const auto wrong = wire::check(*request)) return drop("a credit request: " + std::string(*wrong));
+  Outcome outcome;
+  LaneWatch* watch = lane_of(session, header, outcome);
+  if (!watch) return outcome;
+  std::string why;
+  const int code = pools_[watch->pool]->serving()->grant_credit(watch->lane, *request, now.unix_ms, &why);
+  if (code == 0) return answer(header, {});
+  log_debug("{} gets no credit in pool \"{}\": {}", session.text(), pools_[watch->pool]->name(), why);
+  return refuse(header, code, why);
 }
 
 Outcome Requests::delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,

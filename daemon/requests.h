@@ -29,6 +29,11 @@ struct Outcome {
   std::string drop;                 // not empty: end the session, for this reason
   bool drop_after_reply = false;
   uint64_t superseded_session = 0;  // its process attached again on another connection
+  struct Notice {
+    uint64_t session;
+    Packet packet;
+  };
+  std::vector<Notice> notices;      // for others, unasked
   uint64_t watch_lane = 0;          // a new lane watch: wait for its pidfd
   uint64_t unwatch_lane = 0;        // its watch is gone
 };
@@ -72,9 +77,11 @@ class Requests {
                     Moment now);
   Outcome detach(Session& session, const wire::MessageHeader& header);
   Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                       Moment now);
   Outcome admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  std::vector<Outcome::Notice> tell_old_owners(uint32_t pool, std::span<const TakenRegion> taken);
   // The lane of a session, if its pool serves; otherwise the refusal is in `outcome`.
   LaneWatch* lane_of(Session& session, const wire::MessageHeader& header, Outcome& outcome);
 

@@ -172,6 +172,8 @@ void Server::apply(Session& session, Outcome outcome) {
       end_session(*old, "it attached again on another connection", true);
       remove_if_idle(outcome.superseded_session);
     }
+  for (Outcome::Notice& notice : outcome.notices)
+    if (Session* other = find(notice.session)) other->send_unasked(*loop_, std::move(notice.packet));
   if (outcome.reply && !session.send(*loop_, std::move(*outcome.reply)))
     end_session(session, "it does not read its replies", false);
   if (outcome.drop.empty()) return;
@@ -187,7 +189,15 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
   if (session.is_closing()) return;
   requests_.forget(session.id());
   std::string consequence;
-  if (LaneWatch* watch = session.lane_watch != 0 ? lanes_.find(session.lane_watch) : nullptr) {
+  LaneWatch* watch = session.lane_watch != 0 ? lanes_.find(session.lane_watch) : nullptr;
+  if (watch && session.lane_is_unknown()) {
+    // The process lives on, and would keep a lane that it knows nothing of until it ends.
+    consequence = fmt::format("; it never learned of lane {} of pool \"{}\", which is free again", watch->lane,
+                              pools_[watch->pool]->name());
+    if (Pool* pool = pools_[watch->pool]->serving()) pool->detach(watch->lane);
+    loop_->cancel(EventKind::kProcess, watch->id);
+    lanes_.remove(watch->id);
+  } else if (watch) {
     watch->session = 0;
     watch->since_ms = now_.unix_ms;
     consequence = fmt::format("; lane {} of pool \"{}\" is kept until the process ends or attaches again", watch->lane,
@@ -301,10 +311,27 @@ void Server::after_events() {
   }
 }
 
+void Server::log_overdue_pins(uint32_t index) {
+  Pool& pool = *pools_[index]->serving();
+  const OverduePins overdue = pool.take_overdue_pins();
+  for (const OverduePin& pin : overdue.pins) {
+    const LaneWatch* watch = lanes_.find_lane(index, pin.lane);
+    log_warning("process {} ({}) has pinned block {} of pool \"{}\" for {:.1f} s; it stays until it is released, or the "
+                "process ends (marudctl client fence --pid {})",
+                pin.pid, watch ? watch->command : "?", pin.key.empty() ? fmt::format("in page {}", pin.page) : pin.key,
+                pools_[index]->name(), double(pin.age_ms) / 1000, pin.pid);
+  }
+  if (overdue.unnamed > 0)
+    log_warning("and {} further pins of pool \"{}\" are overdue", overdue.unnamed, pools_[index]->name());
+}
+
 bool Server::turn_pools() {
   bool more_to_do = false;
   for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
-    if (Pool* serving = pools_[pool]->serving()) more_to_do |= serving->turn(now_.unix_ms);
+    if (Pool* serving = pools_[pool]->serving()) {
+      more_to_do |= serving->turn(now_.unix_ms);
+      log_overdue_pins(pool);
+    }
     if (pools_[pool]->fence_if_lost()) drop_clients_of(pool);
   }
   return more_to_do;

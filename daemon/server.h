@@ -41,6 +41,7 @@ class Server {
   bool watch_adopted(uint32_t pool);  // false: some could not be watched
   void after_events();
   bool turn_pools();
+  void log_overdue_pins(uint32_t pool);
   void drop_clients_of(uint32_t pool);
   void reload();
   uint64_t wait_ms(bool more_to_do) const;

@@ -30,17 +30,10 @@ Session::Received Session::finish_receive(int result) {
   if (result < 0) {
     received.end = std::string("receiving failed: ") + std::strerror(-result);
     received.is_hangup = result == -ECONNRESET || result == -EPIPE || result == -ECANCELED;
+    left_unread_ = result == -ECONNRESET;  // unix(7): the kernel's way to say so
     return received;
   }
-  for (cmsghdr* c = CMSG_FIRSTHDR(&receive_message_); c; c = CMSG_NXTHDR(&receive_message_, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      received.descriptors.emplace_back(fd);
-    }
-  }
+  received.descriptors = wire::take_descriptors(receive_message_);
   if ((receive_message_.msg_flags & MSG_TRUNC) != 0) {
     received.end = fmt::format("a packet of more than {} bytes", limits::kMessageBytesMax);
   } else if ((receive_message_.msg_flags & MSG_CTRUNC) != 0) {
@@ -52,6 +45,7 @@ Session::Received Session::finish_receive(int result) {
     received.end = received.is_hangup ? "the connection ended" : "an empty packet";
   } else {
     received.bytes = {receive_bytes_.get(), size_t(result)};
+    lane_is_news = false;
   }
   return received;
 }
@@ -64,29 +58,25 @@ bool Session::send(EventLoop& loop, Packet packet) {
   return true;
 }
 
+void Session::send_unasked(EventLoop& loop, Packet packet) {
+  if (unsent_.size() < kUnsentWhenUnaskedMax) send(loop, std::move(packet));
+}
+
 void Session::begin_send(EventLoop& loop) {
   Packet& packet = unsent_.front();
   send_part_ = {packet.bytes.data(), packet.bytes.size()};
   send_message_ = {};
   send_message_.msg_iov = &send_part_;
   send_message_.msg_iovlen = 1;
-  if (packet.fd.is_open()) {
-    send_message_.msg_control = send_control_;
-    send_message_.msg_controllen = sizeof(send_control_);
-    cmsghdr* rights = CMSG_FIRSTHDR(&send_message_);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = packet.fd.get();
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
-  }
+  if (packet.fd.is_open()) wire::attach_descriptor(send_message_, send_descriptor_, packet.fd.get());
   sending_ = true;
   loop.send(id_, socket_.get(), &send_message_);
 }
 
 bool Session::finish_send(EventLoop& loop, int result) {
   sending_ = false;
-  if (result < 0) return false;
+  send_failed_ = result < 0;
+  if (send_failed_) return false;
   unsent_.pop_front();
   if (is_closing_) return true;
   if (!unsent_.empty()) {

@@ -7,6 +7,7 @@
 #include "daemon/event_loop.h"
 #include "daemon/peer.h"
 #include "libmaru/base/file_descriptor.h"
+#include "libmaru/wire/passed_descriptors.h"
 #include "maru/format/limits.h"
 
 #include <cstddef>
@@ -29,29 +30,34 @@ class Session {
  public:
   // Replies that a client may leave unread before it is dropped.
   static constexpr size_t kUnsentMax = 64;
+  // Beyond so many unread packets, what is sent unasked is dropped instead.
+  static constexpr size_t kUnsentWhenUnaskedMax = 16;
   // Descriptors that one packet may bring; the kernel closes further ones.
   static constexpr size_t kDescriptorsMax = 4;
 
-  Session(uint64_t id, FileDescriptor socket, Peer peer) : id_(id), socket_(std::move(socket)), peer_(std::move(peer)) {}
+  Session(uint64_t id, FileDescriptor socket, Peer peer)
+      : id_(id), socket_(std::move(socket)), peer_(std::move(peer)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   uint64_t id() const { return id_; }
   const Peer& peer() const { return peer_; }
-  std::string text() const;           // "process 17 (python3, user 1000)"
+  std::string text() const;  // "process 17 (python3, user 1000)"
 
   void begin_receive(EventLoop& loop);
   // What a completed receive brought. Says why the session must end, or nothing.
   struct Received {
     std::span<const std::byte> bytes;  // valid until begin_receive()
     std::vector<FileDescriptor> descriptors;
-    std::string end;                   // not empty: the session must end, for this reason
-    bool is_hangup = false;            // the reason is the other end's going, not its doing
+    std::string end;         // not empty: the session must end, for this reason
+    bool is_hangup = false;  // the reason is the other end's going, not its doing
   };
   Received finish_receive(int result);
 
   // False: the client reads too slowly, the session must end.
   bool send(EventLoop& loop, Packet packet);
+  // What nobody waits for: dropped if the client does not read.
+  void send_unasked(EventLoop& loop, Packet packet);
   // False: the session must end.
   bool finish_send(EventLoop& loop, int result);
 
@@ -62,7 +68,10 @@ class Session {
   bool is_idle() const { return !receiving_ && !sending_; }
   int release_socket() { return socket_.release(); }
 
-  uint64_t lane_watch = 0;             // 0: none; kept by requests
+  uint64_t lane_watch = 0;  // 0: none; kept by requests
+  bool lane_is_news = false;  // the lane is new, and nothing came since the reply that says so
+  // The client closed its end and cannot have read that reply: it never had the lane.
+  bool lane_is_unknown() const { return lane_is_news && (left_unread_ || send_failed_); }
 
  private:
   void begin_send(EventLoop& loop);
@@ -72,6 +81,8 @@ class Session {
   Peer peer_;
   bool is_closing_ = false;
   bool close_when_sent_ = false;
+  bool left_unread_ = false;  // the other end was closed with something of ours unread
+  bool send_failed_ = false;
 
   bool receiving_ = false;
   msghdr receive_message_ = {};
@@ -80,10 +91,10 @@ class Session {
   alignas(cmsghdr) char receive_control_[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
 
   bool sending_ = false;
-  std::deque<Packet> unsent_;          // the first is the one being sent
+  std::deque<Packet> unsent_;  // the first is the one being sent
   msghdr send_message_ = {};
   iovec send_part_ = {};
-  alignas(cmsghdr) char send_control_[CMSG_SPACE(sizeof(int))] = {};
+  wire::OneDescriptor send_descriptor_;
 };
 
 }  // namespace maru::daemon

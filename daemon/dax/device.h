@@ -45,6 +45,12 @@ class Device {
   uint64_t map_alignment() const { return map_alignment_; }  // mappings start and end on a multiple of this
   const DeviceIdentity& identity() const { return identity_; }
 
+  // For a pool that is being formatted: takes memory for its first `bytes` bytes now, so that the control region cannot find
+  // the device full later. Errors: ENOSPC and those of fallocate, with what to do.
+  virtual Result<void> allocate(uint64_t) { return {}; }
+  // The pool was formatted: what was made for it stays when the device is closed.
+  virtual void keep() {}
+
   // Maps the first `bytes` bytes for marud, in place of what was mapped before: adopting maps the header first and the whole
   // control region once its size is known. Spans from control() end here.
   Result<void> map_control(uint64_t bytes);

@@ -1,18 +1,38 @@
 #include "daemon/dax/file_device.h"
 
+#include "daemon/size_text.h"
 #include "maru/format/control_region.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 
 namespace maru::daemon {
 namespace {
 
 std::string quoted(const std::string& path) { return "\"" + path + "\""; }
+
+// A page that a client touches later and that the file system then has no room for would end the client. What nobody can
+// promise is that others leave the room alone; what is there now is checked. A file system without a limit says 0.
+Result<void> check_room(int fd, const struct stat& status, const std::string& path) {
+  struct statvfs room = {};
+  if (::fstatvfs(fd, &room) != 0) return failure(errno, "inspect the file system of " + quoted(path));
+  if (room.f_blocks == 0) return {};
+  const uint64_t block = room.f_frsize != 0 ? room.f_frsize : room.f_bsize;
+  // Root may use what is reserved for it.
+  const uint64_t free_bytes = uint64_t(::geteuid() == 0 ? room.f_bfree : room.f_bavail) * block;
+  const uint64_t has = uint64_t(status.st_blocks) * 512, size = uint64_t(status.st_size);
+  const uint64_t lacking = size > has ? size - has : 0;
+  if (lacking <= free_bytes) return {};
+  return failure(ENOSPC, "give " + quoted(path) + " " + size_text(size) + ": found " + size_text(free_bytes) +
+                             " free in its file system, expected " + size_text(lacking) +
+                             "; make the pool smaller, or make room (a tmpfs grows with mount -o remount,size=)");
+}
 
 // Takes the whole file for this open file description; another marud, or this one twice, is refused.
 Result<void> lock_whole_file(int fd, const std::string& path) {
@@ -46,15 +66,31 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
 
 }  // namespace
 
+FileDevice::~FileDevice() {
+  if (!created_path_.empty()) ::unlink(created_path_.c_str());
+}
+
+Result<void> FileDevice::allocate(uint64_t bytes) {
+  const uint64_t rounded = (bytes + map_alignment() - 1) / map_alignment() * map_alignment();
+  while (::fallocate(lock_.get(), 0, 0, off_t(std::min(rounded, identity_.bytes))) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EOPNOTSUPP) return {};  // a file system that cannot: its room was checked, and no more can be done
+    return failure(errno, "allocate the " + size_text(rounded) + " of the control region in " + quoted(name_) +
+                              " (its file system has no room for it: make the pool smaller, or make room)");
+  }
+  return {};
+}
+
 Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, uint64_t bytes) {
   auto device = std::unique_ptr<FileDevice>(new FileDevice);
   constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  bool created = false;
+  bool is_new = false;
   device->lock_.reset(::open(path.c_str(), kFlags));
   if (!device->lock_.is_open() && errno == ENOENT) {
     if (bytes == 0) return failure(EINVAL, "create " + quoted(path) + " without a size");
     device->lock_.reset(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0600));
-    created = device->lock_.is_open();
+    is_new = device->lock_.is_open();
+    if (is_new) device->created_path_ = path;  // and removed again unless it becomes a pool
   }
   const int fd = device->lock_.get();
   if (fd < 0) return failure(errno, "open " + quoted(path));
@@ -73,13 +109,9 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   const bool huge = file_system.f_type == HUGETLBFS_MAGIC;
   const uint64_t os_page = uint64_t(::sysconf(_SC_PAGESIZE));
   const uint64_t alignment = huge ? uint64_t(file_system.f_bsize) : os_page;
-  if (created) {
+  if (is_new) {
     const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    if (::ftruncate(fd, off_t(rounded)) != 0) {
-      const int code = errno;
-      ::unlink(path.c_str());
-      return failure(code, "give " + quoted(path) + " " + std::to_string(rounded) + " bytes");
-    }
+    if (::ftruncate(fd, off_t(rounded)) != 0) return failure(errno, "give " + quoted(path) + " " + size_text(rounded));
     status.st_size = off_t(rounded);
   } else {
     if (status.st_size == 0)
@@ -99,6 +131,8 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
 
   auto content = look_at_content(fd, path, alignment);
   if (!content) return tl::unexpected(content.error());
+  if (*content == Content::kBlank)
+    if (auto fits = check_room(fd, status, path); !fits) return tl::unexpected(fits.error());
   device->content_ = *content;
   device->name_ = path;
   device->map_alignment_ = alignment;

@@ -17,11 +17,15 @@ class FileDevice final : public Device {
   };
 
   // Opens the file, or creates it with `bytes` bytes when it is absent. An existing file must have exactly `bytes` bytes;
-  // 0 accepts the size that it has.
+  // 0 accepts the size that it has. A file that is to be formatted must fit into its file system: ENOSPC.
   static Result<std::unique_ptr<FileDevice>> open(const std::string& path, uint64_t bytes);
+  // A file that was created and not kept is removed.
+  ~FileDevice() override;
 
   std::string_view kind() const override { return "file"; }
   Content content() const { return content_; }
+  Result<void> allocate(uint64_t bytes) override;
+  void keep() override { created_path_.clear(); }
 
  private:
   FileDevice() = default;
@@ -29,6 +33,7 @@ class FileDevice final : public Device {
   // Holds the lock. Apart from fd(), because a lock of an open file description lives as long as any copy of it.
   FileDescriptor lock_;
   Content content_ = Content::kBlank;
+  std::string created_path_;       // created by open() and not kept yet
 };
 
 }  // namespace maru::daemon

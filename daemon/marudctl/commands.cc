@@ -1,103 +1,17 @@
 #include "daemon/marudctl/commands.h"
 
+#include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/output.h"
 #include "daemon/version.h"
-#include "libmaru/wire/codec.h"
-#include "libmaru/wire/socket.h"
 
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <nlohmann/json.hpp>
-#include <sys/ioctl.h>
-#include <unistd.h>
+#include <optional>
 
 namespace maru::marudctl {
 namespace {
 
 using nlohmann::json;
-
-// Of the terminal; 0 when the output goes elsewhere, where nothing is shortened.
-size_t line_width() {
-  winsize size = {};
-  return ::isatty(STDOUT_FILENO) && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
-}
-
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-void print_json(const json& value) { print(value.dump(2, ' ', false, json::error_handler_t::replace) + "\n"); }
-
-int complain(int status, const std::string& text) {
-  std::string line = text;
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < 0x20) c = '?';
-  std::fprintf(stderr, "marudctl: %s\n", line.c_str());
-  return status;
-}
-
-// One connection for all the requests of a command.
-class Conversation {
- public:
-  explicit Conversation(const Arguments& arguments) : arguments_(arguments) {}
-
-  // Returns kExitDone and the reply, or says what went wrong and returns the exit status.
-  int ask(json request, json& ret_reply) {
-    if (!socket_.is_open()) {
-      auto connected = wire::connect_to(arguments_.socket_path);
-      if (!connected) return complain(kExitUnreachable, connected.error().text() + " (is marud running? see --socket)");
-      socket_ = std::move(*connected);
-    }
-    if (arguments_.pool) request["pool"] = *arguments_.pool;
-    const std::string text = request.dump(-1, ' ', false, json::error_handler_t::replace);
-    if (text.size() > wire::kPayloadBytesMax) return complain(kExitUsage, "the request is too long");
-    const auto packet = wire::encode(wire::Type::kAdmin, ++last_id_, 0, std::as_bytes(std::span(text.data(), text.size())));
-    auto sent = wire::send_packet(socket_.get(), packet, -1, arguments_.timeout_ms);
-    if (!sent) return complain(kExitUnreachable, sent.error().text());
-    auto received = wire::receive_packet(socket_.get(), arguments_.timeout_ms);
-    if (!received) return complain(kExitUnreachable, received.error().text());
-    const auto header = wire::decode_reply(received->bytes);
-    if (!header) return complain(kExitUnreachable, header.error().text());
-    if (header->request_id != last_id_) return complain(kExitUnreachable, "marud answered another request");
-    const auto payload = wire::payload_of(received->bytes);
-    const std::string_view body(reinterpret_cast<const char*>(payload.data()), payload.size());
-    if (header->status < 0)
-      return complain(kExitRefused, body.empty() ? std::strerror(-header->status) : std::string(body));
-    ret_reply = json::parse(body, nullptr, false);
-    if (!ret_reply.is_object()) return complain(kExitUnreachable, "marud's reply is not a JSON object");
-    return kExitDone;
-  }
-
- private:
-  const Arguments& arguments_;
-  FileDescriptor socket_;
-  uint32_t last_id_ = 0;
-};
-
-// Asks until there is no "next" or `limit` rows are there. Rows are joined under `field`.
-int ask_for_list(const Arguments& arguments, json request, const char* field, std::optional<uint64_t> limit, json& ret_reply) {
-  constexpr uint64_t kPartMax = 200;
-  Conversation conversation(arguments);
-  json rows = json::array();
-  while (true) {
-    const uint64_t left = limit ? *limit - rows.size() : kPartMax;
-    if (left == 0) break;
-    request["limit"] = std::min(left, kPartMax);
-    json part;
-    if (const int status = conversation.ask(request, part); status != kExitDone) return status;
-    const auto found = part.find(field);
-    if (found != part.end() && found->is_array())
-      for (json& row : *found) rows.push_back(std::move(row));
-    const json next = part.value("next", json());
-    part[field] = json::array();
-    ret_reply = std::move(part);
-    // A cursor that does not move would be asked for ever.
-    const bool is_end = next.is_null() || (request.contains("cursor") && request["cursor"] == next);
-    if (is_end || (limit && rows.size() >= *limit)) break;
-    request["cursor"] = next;
-  }
-  ret_reply[field] = std::move(rows);
-  return kExitDone;
-}
 
 int status(const Arguments& arguments) {
   json reply;
@@ -108,37 +22,43 @@ int status(const Arguments& arguments) {
   print(fields_text(reply, {"version", "pid", "uptime_ms", "connections", "lanes"}));
   for (const json& pool : pools) {
     if (arguments.pool && pool.value("name", "") != *arguments.pool) continue;
-    print("\n" + fields_text(pool, {"name", "condition", "reason", "backend", "device", "uuid", "epoch", "pool_bytes",
-                                    "control_bytes", "page_bytes", "pages", "region_bytes", "regions", "lanes"}));
+    print(
+        "\n" +
+        fields_text(
+            pool,
+            {"name",         "condition",   "reason",           "backend",        "device",         "uuid",
+             "epoch",        "pool_bytes",  "control_bytes",    "page_bytes",     "pages",          "region_bytes",
+             "regions",      "lanes",       "policy",           "policy_options", "high_watermark", "low_watermark",
+             "in_use_bytes", "is_evicting", "background_wakes", "evicted_by",     "evicted_blocks", "evicted_pages"}));
   }
   return kExitDone;
 }
 
-int list(const Arguments& arguments, json request, const char* field, std::initializer_list<const char*> columns,
-         std::optional<uint64_t> limit, const char* when_empty) {
+int clients(const Arguments& arguments) {
   json reply;
-  if (const int code = ask_for_list(arguments, std::move(request), field, limit, reply); code != kExitDone) return code;
+  if (const int code = Conversation(arguments).ask_for_list({{"command", "clients"}}, "clients", std::nullopt, reply);
+      code != kExitDone)
+    return code;
   if (arguments.json) return print_json(reply), kExitDone;
-  print(table_text(reply[field], columns, when_empty, line_width()));
-  if (reply.contains("next") && !reply["next"].is_null()) print("... and more: --limit says how many are shown\n");
+  // A short heading beside that of the pins, so that a line fits.
+  for (json& client : reply["clients"])
+    if (client.contains("pins_overdue")) client["overdue"] = client["pins_overdue"];
+  print(table_text(reply["clients"],
+                   {"pid", "command", "uid", "pool", "lane", "state", "since_ms", "pins", "overdue", "regions"},
+                   "no process is attached", line_width()));
   return kExitDone;
 }
 
-int clients(const Arguments& arguments) {
-  return list(arguments, {{"command", "clients"}}, "clients",
-              {"pid", "command", "uid", "pool", "lane", "state", "since_ms", "pins", "regions"}, std::nullopt,
-              "no process is attached");
-}
-
 int regions(const Arguments& arguments) {
-  return list(arguments, {{"command", "regions"}}, "regions",
-              {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "listed_blocks"}, std::nullopt,
-              "the pool has no region");
+  return print_list(arguments, {{"command", "regions"}}, "regions",
+                    {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "listed_blocks"},
+                    std::nullopt, "the pool has no region");
 }
 
 int pins(const Arguments& arguments) {
-  return list(arguments, {{"command", "pins"}}, "pins", {"pid", "command", "uid", "lane", "age_ms", "page", "key"},
-              arguments.limit, "nothing is pinned");
+  return print_list(arguments, {{"command", "pins"}, {"overdue", arguments.overdue}}, "pins",
+                    {"pid", "command", "uid", "lane", "age_ms", "overdue", "page", "key"}, arguments.limit,
+                    arguments.overdue ? "no pin is overdue" : "nothing is pinned");
 }
 
 // Names one block.
@@ -150,6 +70,8 @@ json about_key(const Arguments& arguments, const char* command) {
 
 int blocks(const Arguments& arguments) {
   if (!arguments.operands.empty()) {
+    if (arguments.prefix || arguments.type || arguments.min_priority || arguments.pinned)
+      return complain(kExitUsage, "a KEY is one block: only --tenant goes with it");
     json reply;
     const json request = about_key(arguments, "block");
     if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
@@ -157,13 +79,15 @@ int blocks(const Arguments& arguments) {
     print(fields_text(reply, {"key", "state", "length_bytes", "page", "pages", "generation", "parent", "children"}));
     return kExitDone;
   }
-  if (arguments.tenant) return complain(kExitUsage, "--tenant belongs to a KEY");
-  json request = {{"command", "blocks"}};
+  json request = {{"command", "blocks"}, {"pinned", arguments.pinned}};
   if (arguments.prefix) request["prefix"] = *arguments.prefix;
+  if (arguments.tenant) request["tenant"] = *arguments.tenant;
+  if (arguments.type) request["type"] = *arguments.type;
+  if (arguments.min_priority) request["min_priority"] = *arguments.min_priority;
   constexpr uint64_t kShownByDefault = 100;
-  return list(arguments, std::move(request), "blocks",
-              {"key", "state", "page", "length_bytes", "children", "last_use_ms", "tenant"},
-              arguments.limit.value_or(kShownByDefault), "no such block");
+  return print_list(arguments, std::move(request), "blocks",
+                    {"key", "state", "page", "length_bytes", "children", "last_use_ms", "tenant"},
+                    arguments.limit.value_or(kShownByDefault), "no such block");
 }
 
 int evict(const Arguments& arguments) {
@@ -171,29 +95,14 @@ int evict(const Arguments& arguments) {
   const std::string& text = arguments.operands.front();
   const uint64_t pages = std::strtoull(text.c_str(), &end, 10);
   if (text.front() == '-' || *end != 0 || pages == 0) return complain(kExitUsage, "PAGES is a number above zero");
-  json reply;
-  const int code = Conversation(arguments).ask({{"command", "evict"}, {"pages", pages}}, reply);
-  if (code != kExitDone) return code;
-  if (arguments.json) return print_json(reply), kExitDone;
-  print(fields_text(reply, {}));
-  return kExitDone;
+  return print_fields(arguments, {{"command", "evict"}, {"pages", pages}}, {});
 }
 
-int delete_tree(const Arguments& arguments) {
-  json reply;
-  if (const int code = Conversation(arguments).ask(about_key(arguments, "delete_tree"), reply); code != kExitDone) return code;
-  if (arguments.json) return print_json(reply), kExitDone;
-  print(fields_text(reply, {}));
-  return kExitDone;
-}
+int delete_tree(const Arguments& arguments) { return print_fields(arguments, about_key(arguments, "delete_tree"), {}); }
 
 int clear(const Arguments& arguments) {
   if (!arguments.yes) return complain(kExitUsage, "clear removes every block of the pool; confirm with --yes");
-  json reply;
-  if (const int code = Conversation(arguments).ask({{"command", "clear"}}, reply); code != kExitDone) return code;
-  if (arguments.json) return print_json(reply), kExitDone;
-  print(fields_text(reply, {}));
-  return kExitDone;
+  return print_fields(arguments, {{"command", "clear"}}, {});
 }
 
 int check(const Arguments& arguments) {
@@ -228,13 +137,30 @@ const Command kCommands[] = {
     {"status", "", "marud and its pools", "", 0, 0, status},
     {"clients", "", "processes that hold lanes: connected, or frozen until they end", "", 0, 0, clients},
     {"regions", "", "regions of the pool, and who rents them", "", 0, 0, regions},
-    {"blocks", "[--limit N] [--prefix TEXT|0xHEX] | KEY [--tenant N]",
-     "blocks of the pool (100 unless told), or the one under KEY in full", "limit prefix tenant", 0, 1, blocks},
-    {"pins", "[--limit N]", "pinned blocks: by whom, for how long (\"-\": not known yet)", "limit", 0, 0, pins},
+    {"blocks",
+     "[--limit N] [--prefix TEXT|0xHEX] [--tenant N] [--type TYPE]\n         [--min-priority N] [--pinned] | KEY "
+     "[--tenant N]",
+     "blocks of the pool (100 unless told), or the one under KEY in full",
+     "limit prefix tenant type min-priority pinned", 0, 1, blocks},
+    {"pins", "[--limit N] [--overdue]", "pinned blocks: by whom, for how long (\"-\": not known yet)", "limit overdue",
+     0, 0, pins},
     {"evict", "PAGES", "evict the coldest blocks that nobody uses until PAGES more pages are free", "", 1, 1, evict},
     {"delete-tree", "KEY [--tenant N]", "remove a block and all that is below it, as far as it is not pinned", "tenant",
      1, 1, delete_tree},
     {"clear", "--yes", "remove every block; of a pinned one the key now, the memory later", "yes", 0, 0, clear},
+    {"client fence", "(LANE | --pid PID) [--yes]", "end a process that is attached, with SIGKILL, after asking",
+     "pid yes", 0, 1, client_fence},
+    {"policy show", "", "what the pool evicts first, and what its configuration says", "", 0, 0, policy_show},
+    {"policy set", "NAME [--option NAME=VALUE]...", "another policy, until marud restarts; no block is lost", "option",
+     1, 1, policy_set},
+    {"quota list", "[--limit N]", "tenants: what they use, and what they may", "limit", 0, 0, quota_list},
+    {"quota get", "TENANT", "one tenant", "", 1, 1, quota_get},
+    {"quota set", "TENANT [--soft SIZE] [--hard SIZE]", "limits of a tenant; SIZE may be none or default", "soft hard",
+     1, 1, quota_set},
+    {"quota remove", "TENANT", "the tenant's own limits go, the default ones apply", "", 1, 1, quota_remove},
+    {"quota default", "[--soft SIZE] [--hard SIZE]", "limits of tenants that have none of their own", "soft hard", 0, 0,
+     quota_default},
+    {"quota mode", "[any|listed]", "whether tenants without limits of their own may store", "", 0, 1, quota_mode},
     {"check", "[--quiesce] [--file PATH]", "audit the control region: live, at rest, or in a file without marud",
      "quiesce file", 0, 0, check},
     {"version", "", "of marudctl", "", 0, 0, version},

@@ -26,6 +26,13 @@ struct Arguments {
   std::optional<uint64_t> limit;
   std::optional<std::string> prefix;
   std::optional<uint64_t> tenant;
+  std::optional<std::string> type;
+  std::optional<uint64_t> min_priority;
+  bool pinned = false;
+  bool overdue = false;
+  std::optional<uint64_t> pid;
+  std::vector<std::string> policy_options;  // "NAME=VALUE"
+  std::optional<std::string> soft, hard;    // a size, "none" or "default"
   std::optional<std::string> file;
   bool quiesce = false;
   bool yes = false;
@@ -33,7 +40,7 @@ struct Arguments {
 };
 
 struct Command {
-  const char* name;
+  const char* name;           // one word or two
   const char* usage;          // what follows the name
   const char* help;           // one line
   const char* options;        // the long options it takes, separated by spaces
@@ -44,6 +51,16 @@ struct Command {
 
 // Ends with a command without a name.
 extern const Command kCommands[];
+
+int client_fence(const Arguments& arguments);  // client_fence.cc
+int policy_show(const Arguments& arguments);   // policy.cc
+int policy_set(const Arguments& arguments);
+int quota_set(const Arguments& arguments);  // quota.cc
+int quota_get(const Arguments& arguments);
+int quota_list(const Arguments& arguments);
+int quota_remove(const Arguments& arguments);
+int quota_default(const Arguments& arguments);
+int quota_mode(const Arguments& arguments);
 
 // The auditor over the file of a pool, opened for reading only. Prints what it finds. check_file.cc.
 int check_file(const std::string& path, bool json);

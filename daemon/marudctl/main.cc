@@ -11,14 +11,46 @@
 namespace maru::marudctl {
 namespace {
 
+// Letters are options that every command takes; the others belong to some, which name them in their table.
+enum Flag : int {
+  kLimit = 256,
+  kPrefix,
+  kTenant,
+  kType,
+  kMinPriority,
+  kPinned,
+  kOverdue,
+  kPid,
+  kOption,
+  kSoft,
+  kHard,
+  kQuiesce,
+  kFile,
+  kYes,
+};
+
 constexpr option kOptions[] = {
-    {"socket", required_argument, nullptr, 's'}, {"pool", required_argument, nullptr, 'p'},
-    {"json", no_argument, nullptr, 'j'},         {"timeout-ms", required_argument, nullptr, 't'},
-    {"limit", required_argument, nullptr, 'l'},  {"prefix", required_argument, nullptr, 'x'},
-    {"tenant", required_argument, nullptr, 'n'},
-    {"quiesce", no_argument, nullptr, 'q'},      {"file", required_argument, nullptr, 'f'},
-    {"yes", no_argument, nullptr, 'y'},          {"help", no_argument, nullptr, 'h'},
-    {"version", no_argument, nullptr, 'v'},      {nullptr, 0, nullptr, 0},
+    {"socket", required_argument, nullptr, 's'},
+    {"pool", required_argument, nullptr, 'p'},
+    {"json", no_argument, nullptr, 'j'},
+    {"timeout-ms", required_argument, nullptr, 't'},
+    {"help", no_argument, nullptr, 'h'},
+    {"version", no_argument, nullptr, 'v'},
+    {"limit", required_argument, nullptr, kLimit},
+    {"prefix", required_argument, nullptr, kPrefix},
+    {"tenant", required_argument, nullptr, kTenant},
+    {"type", required_argument, nullptr, kType},
+    {"min-priority", required_argument, nullptr, kMinPriority},
+    {"pinned", no_argument, nullptr, kPinned},
+    {"overdue", no_argument, nullptr, kOverdue},
+    {"pid", required_argument, nullptr, kPid},
+    {"option", required_argument, nullptr, kOption},
+    {"soft", required_argument, nullptr, kSoft},
+    {"hard", required_argument, nullptr, kHard},
+    {"quiesce", no_argument, nullptr, kQuiesce},
+    {"file", required_argument, nullptr, kFile},
+    {"yes", no_argument, nullptr, kYes},
+    {nullptr, 0, nullptr, 0},
 };
 
 void print_help() {
@@ -32,11 +64,14 @@ void print_help() {
       "  help\n      this text\n\n"
       "Options:\n"
       "  --socket PATH     of marud (default: $MARU_SOCKET, else\n"
-      "                    $XDG_RUNTIME_DIR/marud/marud.sock when it exists, else\n"
-      "                    /run/marud/marud.sock)\n"
+      "                    $XDG_RUNTIME_DIR/marud/marud.sock when it exists, else, for\n"
+      "                    users other than root, /run/user/UID/marud/marud.sock when\n"
+      "                    it exists, else /run/marud/marud.sock)\n"
       "  --pool NAME       (default: the only pool, or the one named \"default\")\n"
       "  --json            print marud's reply as JSON\n"
-      "  --timeout-ms N    wait for marud at most so long (default: 10000)\n\n"
+      "  --timeout-ms N    wait for marud at most so long (default: 10000)\n"
+      "  --help            this text\n"
+      "  --version         the same as the command version\n\n"
       "Exit status: 0 done; 1 marud refused, or what was asked for is not there;\n"
       "2 the command line is wrong; 3 marud cannot be reached or does not answer;\n"
       "4 check found violations.");
@@ -67,59 +102,99 @@ bool read_number(const char* text, uint64_t most, uint64_t& ret_value) {
   return true;
 }
 
-int run(int count, char** values) {
-  Arguments arguments;
-  arguments.socket_path = wire::default_socket_path();
-  const char* special[8] = {};  // options that only some commands take, as they came
-  size_t specials = 0;
+// The options of the command line; those that only some commands take are named in `ret_special`. Returns the exit status.
+int read_options(int count, char** values, Arguments& arguments, std::vector<std::string>& ret_special,
+                 bool& ret_help) {
   opterr = 0;
   while (true) {
     int index = 0;
     const int flag = ::getopt_long(count, values, "", kOptions, &index);
-    if (flag < 0) break;
+    if (flag < 0) return kExitDone;
     uint64_t number = 0;
+    const auto reads = [&](uint64_t most) { return read_number(optarg, most, number); };
+    const auto wrong = [&] {
+      return complain((std::string("--") + kOptions[index].name + " %s is not a number above zero").c_str(), optarg);
+    };
     switch (flag) {
       case 's': arguments.socket_path = optarg; break;
       case 'p': arguments.pool = optarg; break;
       case 'j': arguments.json = true; break;
       case 't':
-        if (!read_number(optarg, 3'600'000, number)) return complain("--timeout-ms %s is not a number above zero", optarg);
+        if (!reads(3'600'000)) return wrong();
         arguments.timeout_ms = uint32_t(number);
         break;
-      case 'l':
-        if (!read_number(optarg, UINT32_MAX, number)) return complain("--limit %s is not a number above zero", optarg);
+      case 'h': ret_help = true; return kExitDone;
+      case 'v': arguments.operands = {"version"}; break;
+      case kLimit:
+        if (!reads(UINT32_MAX)) return wrong();
         arguments.limit = number;
         break;
-      case 'x': arguments.prefix = optarg; break;
-      case 'n':
-        if (!read_number(optarg, UINT64_MAX, number)) return complain("--tenant %s is not a number above zero", optarg);
+      case kPrefix: arguments.prefix = optarg; break;
+      case kTenant:
+        if (!reads(UINT64_MAX)) return wrong();
         arguments.tenant = number;
         break;
-      case 'q': arguments.quiesce = true; break;
-      case 'f': arguments.file = optarg; break;
-      case 'y': arguments.yes = true; break;
-      case 'h': print_help(); return kExitDone;
-      case 'v': arguments.operands = {"version"}; break;
+      case kType: arguments.type = optarg; break;
+      case kMinPriority:
+        if (!reads(UINT32_MAX)) return wrong();
+        arguments.min_priority = number;
+        break;
+      case kPinned: arguments.pinned = true; break;
+      case kOverdue: arguments.overdue = true; break;
+      case kPid:
+        if (!reads(INT32_MAX)) return wrong();
+        arguments.pid = number;
+        break;
+      case kOption: arguments.policy_options.emplace_back(optarg); break;
+      case kSoft: arguments.soft = optarg; break;
+      case kHard: arguments.hard = optarg; break;
+      case kQuiesce: arguments.quiesce = true; break;
+      case kFile: arguments.file = optarg; break;
+      case kYes: arguments.yes = true; break;
       default: return complain("%s is not an option, or lacks its value", values[optind - 1]);
     }
-    if (std::strchr("lxnqfy", flag) && specials < std::size(special)) special[specials++] = kOptions[index].name;
+    if (flag >= kLimit) ret_special.emplace_back(kOptions[index].name);
   }
-  arguments.operands.insert(arguments.operands.end(), values + optind, values + count);
-  if (arguments.operands.empty()) return complain("%s", "a command is missing");
-  const std::string name = arguments.operands.front();
-  arguments.operands.erase(arguments.operands.begin());
-  if (name == "help") return print_help(), kExitDone;
+}
+
+// The command that the operands begin with, whose words are taken from them; null with the exit status.
+const Command* find_command(std::vector<std::string>& operands, int& ret_code) {
+  const std::string first = operands.front();
+  const std::string both = operands.size() > 1 ? first + " " + operands[1] : first;
+  std::string second_words;
   for (const Command* command = kCommands; command->name; ++command) {
-    if (name != command->name) continue;
-    for (size_t i = 0; i < specials; ++i)
-      if (!takes(*command, special[i]))
-        return complain(("%s does not take --" + std::string(special[i])).c_str(), command->name);
-    const int operands = int(arguments.operands.size());
-    if (operands < command->operands_min) return complain("%s lacks its argument", command->name);
-    if (operands > command->operands_max) return complain("%s has too many arguments", command->name);
-    return command->run(arguments);
+    const std::string name = command->name;
+    if (name == first || name == both) {
+      operands.erase(operands.begin(), operands.begin() + (name == first ? 1 : 2));
+      return command;
+    }
+    if (name.starts_with(first + " "))
+      second_words += (second_words.empty() ? "" : ", ") + name.substr(first.size() + 1);
   }
-  return complain("%s is not a command", name.c_str());
+  ret_code = second_words.empty() ? complain("%s is not a command", first.c_str())
+                                  : complain((first + " goes on with one of: %s").c_str(), second_words.c_str());
+  return nullptr;
+}
+
+int run(int count, char** values) {
+  Arguments arguments;
+  arguments.socket_path = wire::default_socket_path();
+  std::vector<std::string> special;
+  bool wants_help = false;
+  if (const int code = read_options(count, values, arguments, special, wants_help); code != kExitDone) return code;
+  arguments.operands.insert(arguments.operands.end(), values + optind, values + count);
+  if (wants_help) return print_help(), kExitDone;
+  if (arguments.operands.empty()) return complain("%s", "a command is missing");
+  if (arguments.operands.front() == "help") return print_help(), kExitDone;
+  int code = kExitDone;
+  const Command* command = find_command(arguments.operands, code);
+  if (!command) return code;
+  for (const std::string& option : special)
+    if (!takes(*command, option.c_str())) return complain(("%s does not take --" + option).c_str(), command->name);
+  const int operands = int(arguments.operands.size());
+  if (operands < command->operands_min) return complain("%s lacks its argument", command->name);
+  if (operands > command->operands_max) return complain("%s has too many arguments", command->name);
+  return command->run(arguments);
 }
 
 }  // namespace

@@ -1,15 +1,18 @@
 // Administration of real processes' blocks: who pins what and for how long, one key in full, trees that go, and marudctl
 // itself, also over a file.
+#include "tests/process/puppet.h"
 #include "tests/support/child_process.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sstream>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 namespace maru::test {
@@ -25,13 +28,20 @@ class Admin : public ::testing::Test {
     if (!program) throw std::runtime_error("MARU_TEST_MARUDCTL must name the marudctl to test");
     const std::string path = marud.directory().file("marudctl.out");
     ::unlink(path.c_str());
-    arguments.insert(arguments.begin(), {program, "--socket", marud.socket_path()});
+    // Without a terminal, whoever runs the tests.
+    arguments.insert(arguments.begin(),
+                     {"/bin/sh", "-c", "exec \"$@\" < /dev/null", "sh", program, "--socket", marud.socket_path()});
     const auto ended = ChildProcess(arguments, path).wait();
     std::ifstream file(path);
     std::stringstream text;
     text << file.rdbuf();
     output_ = text.str();
     return ended && !ended->by_signal ? ended->code : -1;
+  }
+  static size_t count_of(const std::string& text, const std::string& part) {
+    size_t count = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+    return count;
   }
   std::string output_;
 };
@@ -76,7 +86,8 @@ TEST_F(Admin, TreesGoAsFarAsNobodyHoldsThem) {
   EXPECT_EQ(client.exists("root"), 0);
   EXPECT_EQ(client.exists("other"), 1);
   EXPECT_EQ(marudctl({"delete-tree", "root"}, marud), 1) << output_;
-  EXPECT_TRUE(marud.has_logged("\"delete_tree\" on pool \"default\": {\"deleted_blocks\":2")) << "the consequence is logged";
+  EXPECT_TRUE(marud.has_logged("\"delete_tree\" on pool \"default\": {\"deleted_blocks\":2"))
+      << "the consequence is logged";
 }
 
 TEST_F(Admin, ABlockOfATenantIsShownInFull) {
@@ -124,6 +135,180 @@ TEST_F(Admin, FilesAreChecked) {
   // Half of it is not a pool any more.
   ASSERT_EQ(::truncate(marud.pool_file("default").c_str(), off_t(pool.bytes / 2)), 0);
   EXPECT_EQ(marudctl({"check", "--file", marud.pool_file("default")}, marud), 1) << output_;
+}
+
+TEST_F(Admin, OverduePinsAreLoggedOnceAndStay) {
+  PoolWish wish;
+  wish.more = "pin_overdue_ms = 50\n";
+  MarudProcess marud({wish});
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("first", "payload"), 0);
+  ASSERT_EQ(client.store("second", "payload"), 0);
+  maru_view first, second;
+  ASSERT_EQ(client.retrieve("first", &first), 0);
+  ASSERT_TRUE(wait_until([&] { return marud.pool_status().at("pins_overdue") == 1; }));
+  EXPECT_TRUE(marud.has_logged("has pinned block first of pool \"default\""));
+  EXPECT_EQ(marudctl({"pins", "--overdue"}, marud), 0) << output_;
+  EXPECT_NE(output_.find("first"), std::string::npos) << output_;
+  json clients = marud.ask({{"command", "clients"}}).at("clients");
+  ASSERT_EQ(clients.size(), 1u);
+  EXPECT_EQ(clients[0].at("pins_overdue"), 1);
+  EXPECT_GE(clients[0].at("oldest_pin_ms"), 50);
+  // Many looks later.
+  ASSERT_EQ(client.retrieve("second", &second), 0);
+  ASSERT_TRUE(wait_until([&] { return marud.pool_status().at("pins_overdue") == 2; }));
+  EXPECT_TRUE(marud.has_logged("has pinned block second"));
+  EXPECT_EQ(count_of(marud.log(), "has pinned block first"), 1u) << marud.log();
+  marud.ask({{"command", "evict"}, {"pages", 10000}});
+  EXPECT_EQ(client.exists("first"), 1);
+  EXPECT_EQ(std::string(static_cast<const char*>(first.data), first.bytes), "payload");
+  EXPECT_EQ(client.release(first), 0);
+  EXPECT_EQ(client.release(second), 0);
+  EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("pins_overdue") == 0; }));
+  EXPECT_EQ(marud.pool_status().at("pins_overdue_total"), 2);
+  EXPECT_EQ(marudctl({"pins", "--overdue"}, marud), 0);
+  EXPECT_EQ(output_, "no pin is overdue\n");
+}
+
+TEST_F(Admin, AFencedClientEndsAndTheOthersLive) {
+  MarudProcess marud;
+  Puppet stuck(marud.socket_path()), other(marud.socket_path());
+  ASSERT_EQ(stuck.store("theirs", "payload"), 0);
+  ASSERT_EQ(stuck.retrieve("theirs").at("result"), 0);
+  ASSERT_EQ(other.retrieve("theirs").at("result"), 0);
+  const std::string pid = std::to_string(stuck.process().pid());
+  const auto pins = [&] { return marud.ask({{"command", "pins"}}).at("pins"); };
+  ASSERT_EQ(pins().size(), 2u);
+
+  EXPECT_EQ(marudctl({"client", "fence", "--pid", pid}, marud), 2) << "nobody was asked";
+  EXPECT_NE(output_.find("--yes"), std::string::npos) << output_;
+  EXPECT_TRUE(stuck.process().is_running());
+  EXPECT_EQ(marudctl({"client", "fence"}, marud), 2) << output_;
+  EXPECT_EQ(marudctl({"client", "fence", "3", "--pid", pid}, marud), 2) << output_;
+  EXPECT_EQ(marudctl({"client", "fence", "--pid", std::to_string(::getpid()), "--yes"}, marud), 1)
+      << "the test is no client";
+  EXPECT_NE(output_.find("is no client"), std::string::npos) << output_;
+
+  EXPECT_EQ(marudctl({"client", "fence", "--pid", pid, "--yes"}, marud), 0) << output_;
+  EXPECT_NE(output_.find("was ended"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("is taken back: 1 pin, 1 region;"), std::string::npos) << output_;
+  const auto ended = stuck.process().wait();
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_TRUE(ended->by_signal && ended->code == SIGKILL) << ended->text();
+  EXPECT_TRUE(marud.has_logged("asked to fence process " + pid));
+  ASSERT_TRUE(wait_until([&] { return pins().size() == 1; })) << pins();
+  EXPECT_EQ(pins()[0].at("pid"), other.process().pid());
+  EXPECT_EQ(other.ask({{"do", "read held"}, {"key", "theirs"}}).at("text"), "payload");
+  EXPECT_EQ(other.exists("theirs"), 1) << "what it had stored stays";
+  EXPECT_EQ(marudctl({"client", "fence", "--pid", pid, "--yes"}, marud), 1);
+  EXPECT_NE(output_.find("it has ended"), std::string::npos) << output_;
+
+  const int lane = other.result({{"do", "lane"}});
+  EXPECT_EQ(marudctl({"--json", "client", "fence", std::to_string(lane), "--yes"}, marud), 0) << output_;
+  const json fenced = json::parse(output_);
+  EXPECT_EQ(fenced.at("pid"), other.process().pid());
+  EXPECT_EQ(fenced.at("taken_back"), true);
+  ASSERT_EQ(fenced.at("lanes").size(), 1u);
+  EXPECT_EQ(fenced.at("lanes")[0].at("pins"), 1);
+  EXPECT_TRUE(other.process().wait().has_value());
+  EXPECT_TRUE(wait_until([&] { return pins().empty(); }));
+}
+
+// The number of a process says nothing about which process it was.
+TEST_F(Admin, AFenceMeansOneLifeOfAProcess) {
+  MarudProcess marud;
+  Puppet puppet(marud.socket_path());
+  const json client = marud.ask({{"command", "clients"}}).at("clients")[0];
+  json request = {{"command", "client.fence"},
+                  {"pid", client.at("pid")},
+                  {"start_time", client.at("start_time").get<uint64_t>() + 1}};
+  EXPECT_EQ(marud.ask(request).value("refused", 0), ESRCH);
+  EXPECT_EQ(marud.ask({{"command", "client.fence"}}).value("refused", 0), EINVAL);
+  EXPECT_TRUE(puppet.process().is_running());
+}
+
+TEST_F(Admin, PoliciesAreChangedWithoutLosingBlocks) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(client.store("k" + std::to_string(i), "v"), 0);
+  EXPECT_EQ(marudctl({"policy", "show"}, marud), 0);
+  EXPECT_NE(output_.find("policy      lru\n"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"policy", "set", "s3fifo", "--option", "probation=0.25"}, marud), 0) << output_;
+  EXPECT_NE(output_.find("was lru and is s3fifo (probation=0.25)"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("until marud restarts"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("policy_options = { probation = 0.25 }"), std::string::npos) << output_;
+  EXPECT_EQ(marud.pool_status().at("policy"), "s3fifo");
+  EXPECT_EQ(marud.pool_status().at("policy_options").at("probation"), "0.25");
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(client.exists("k" + std::to_string(i)), 1);
+  EXPECT_EQ(marudctl({"policy", "set", "guess"}, marud), 1);
+  EXPECT_NE(output_.find("guess"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"policy", "set", "s3fifo", "--option", "probation=2"}, marud), 1) << output_;
+  EXPECT_EQ(marudctl({"policy", "set", "s3fifo", "--option", "probation"}, marud), 2) << output_;
+  EXPECT_EQ(marudctl({"policy"}, marud), 2);
+  EXPECT_NE(output_.find("show, set"), std::string::npos) << output_;
+  EXPECT_EQ(marud.pool_status().at("policy"), "s3fifo") << "a refusal changes nothing";
+}
+
+TEST_F(Admin, QuotasAreSetAndShown) {
+  MarudProcess marud;
+  EXPECT_EQ(marudctl({"quota", "set", "alice", "--soft", "1MiB", "--hard", "none"}, marud), 0) << output_;
+  EXPECT_EQ(marudctl({"quota", "list"}, marud), 0);
+  EXPECT_NE(output_.find("alice"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("mode: any"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"--json", "quota", "get", "alice"}, marud), 0) << output_;
+  EXPECT_EQ(json::parse(output_).at("soft_bytes"), 1u << 20);
+  EXPECT_EQ(json::parse(output_).at("hard_bytes"), 0);
+  EXPECT_EQ(marudctl({"quota", "set", "alice"}, marud), 2) << output_;
+  EXPECT_EQ(marudctl({"quota", "set", "alice", "--soft", "much"}, marud), 2) << output_;
+  EXPECT_EQ(marudctl({"quota", "default", "--hard", "2MiB"}, marud), 0);
+  EXPECT_NE(output_.find("soft no limit, hard 2 MiB"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"quota", "mode", "listed"}, marud), 0);
+  EXPECT_NE(output_.find("mode: listed"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"quota", "mode", "some"}, marud), 2);
+  EXPECT_EQ(marudctl({"quota", "remove", "alice"}, marud), 0) << output_;
+  EXPECT_EQ(marudctl({"quota", "remove", "alice"}, marud), 1) << output_;
+}
+
+// What a file system has no room for is not promised, and a failed beginning leaves nothing behind.
+TEST_F(Admin, AFileThatDoesNotFitIsRefused) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("pool"), output = directory.file("marud.log");
+  const auto run = [&](const std::vector<std::string>& options) {
+    ::unlink(output.c_str());
+    std::vector<std::string> command = {marud_program(), "--file", path, "--socket", directory.file("marud.sock")};
+    command.insert(command.end(), options.begin(), options.end());
+    const auto ended = ChildProcess(command, output).wait();
+    std::stringstream text;
+    text << std::ifstream(output).rdbuf();
+    output_ = text.str();
+    return ended && !ended->by_signal ? ended->code : -1;
+  };
+  struct statvfs room = {};
+  ASSERT_EQ(::statvfs(directory.path().c_str(), &room), 0);
+  if (room.f_blocks == 0) GTEST_SKIP() << "this file system has no limit";
+  const uint64_t gib = (uint64_t(room.f_bfree) * room.f_frsize >> 30) + 2;
+  EXPECT_EQ(run({"--size", std::to_string(gib) + "GiB", "--lanes", "2"}), 1);
+  EXPECT_NE(output_.find("make room"), std::string::npos) << output_;
+  EXPECT_NE(::access(path.c_str(), F_OK), 0) << "the file was left behind";
+}
+
+// A client that gave up waiting knows nothing of the lane that it is given afterwards.
+TEST_F(Admin, ALaneThatNobodyLearnedOfIsFreeAgain) {
+  MarudProcess marud;
+  marud.suspend();
+  maru_attach_options options = {};
+  options.size = sizeof(options);
+  options.socket_path = marud.socket_path().c_str();
+  options.timeout_ms = 20;
+  for (int i = 0; i < 3; ++i) {
+    maru_client* client = nullptr;
+    EXPECT_EQ(maru_attach(&options, &client), -ETIMEDOUT);
+  }
+  marud.resume();
+  EXPECT_TRUE(marud.has_logged("it never learned of lane"));
+  EXPECT_TRUE(wait_until([&] { return marud.ask({{"command", "clients"}}).at("clients").empty(); }))
+      << marud.ask({{"command", "clients"}});
+  EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("lanes").at("live") == 0; }));
 }
 
 // The records of two marud would be mixed up, and the memory of one taken for lost.

@@ -1,7 +1,10 @@
 // The configuration: what is wrong is named with its key and its line, and the example that is shipped is right.
 #include "daemon/config.h"
+#include "daemon/options.h"
+#include "tests/support/temporary_directory.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <string>
 #include <vector>
@@ -40,8 +43,19 @@ TEST(Config, ProblemsNameTheirKeyAndItsLine) {
 TEST(Config, WhatIsWrongIsSaidOnce) {
   const std::string pool = kPool;
   EXPECT_EQ(problem_of(pool), "1: pool.size: found nothing, expected the size of the pool, such as \"1GiB\"");
-  EXPECT_EQ(problem_of(pool + "size = \"12Q\"\n"),
-            "4: pool.size: found \"12Q\", expected a size above zero, such as \"64KiB\", \"1GiB\" or a number of bytes");
+  EXPECT_EQ(
+      problem_of(pool + "size = \"12Q\"\n"),
+      "4: pool.size: found \"12Q\", expected a size above zero, such as \"64KiB\", \"1GiB\" or a number of bytes");
+}
+
+// Each of these breaks something that toml++ promised the compiler.
+TEST(Config, WhatIsNoTomlIsOneProblemOfItsLine) {
+  const std::string pool = kPool;
+  for (const char* wrong : {"[/x]\n", "size = \"1GiB\"\u00e4\n", "\u00e4 = 1\n", "size = \u0459\n"}) {
+    const auto problems = problems_of(pool + wrong);
+    EXPECT_EQ(problems.size(), 1u) << wrong;
+    EXPECT_EQ(problems.empty() ? 0 : problems[0].line, 4) << wrong;
+  }
 }
 
 TEST(Config, PathsAreAbsolute) {
@@ -54,6 +68,155 @@ TEST(Config, PathsAreAbsolute) {
   EXPECT_TRUE(problems_of(pool + "[daemon]\nsocket = \"/a/b\"\nstate_dir = \"/a\"\n").empty());
 }
 
+Config config_of(const std::string& text) {
+  std::vector<ConfigProblem> problems;
+  Config config = parse_config(text, problems);
+  for (const ConfigProblem& problem : problems) ADD_FAILURE() << problem.line << ": " << problem.text;
+  return config;
+}
+
+TEST(Config, PoolsEvictInTheBackgroundUnlessTheySayOtherwise) {
+  const std::string pool = std::string(kPool) + "size = \"1GiB\"\n";
+  const PoolConfig says_nothing = config_of(pool).pools.at(0).pool;
+  EXPECT_EQ(says_nothing.policy, "lru");
+  EXPECT_TRUE(says_nothing.policy_options.empty());
+  EXPECT_EQ(says_nothing.high_watermark, 0.90);
+  EXPECT_EQ(says_nothing.low_watermark, 0.80);
+  EXPECT_EQ(says_nothing.pin_overdue_ms, 30'000u);
+  EXPECT_EQ(says_nothing.policy_dir, kPolicyDir);
+  const Config config = config_of("[daemon]\npolicy_dir = \"/elsewhere\"\n" + pool +
+                                  "high_watermark = 1\nlow_watermark = 0.5\npin_overdue_ms = 7\n");
+  EXPECT_EQ(config.pools.at(0).pool.high_watermark, 1.0);
+  EXPECT_EQ(config.pools.at(0).pool.low_watermark, 0.5);
+  EXPECT_EQ(config.pools.at(0).pool.pin_overdue_ms, 7u);
+  EXPECT_EQ(config.pools.at(0).pool.policy_dir, "/elsewhere");
+}
+
+TEST(Config, OptionsOfAPolicyAreHandedOnAsText) {
+  const std::string pool = std::string(kPool) + "size = \"1GiB\"\npolicy = \"mine\"\n";
+  const PoolConfig config =
+      config_of(pool + "policy_options = { share = 0.5, tenth = 0.1, uses = 3, fast = true, text = \"a b\" }\n")
+          .pools.at(0)
+          .pool;
+  EXPECT_EQ(config.policy, "mine");
+  const PolicyOptions expected = {{"fast", "true"}, {"share", "0.5"}, {"tenth", "0.1"}, {"text", "a b"}, {"uses", "3"}};
+  EXPECT_EQ(config.policy_options, expected);
+  EXPECT_EQ(problem_of(pool + "policy_options = { share = [1] }\n"),
+            "6: pool.policy_options.share: found an array, expected a number, true or false, or a text");
+  EXPECT_EQ(problem_of(pool + "policy_options = { share = nan }\n"),
+            "6: pool.policy_options.share: found nan, expected a number, true or false, or a text");
+  EXPECT_EQ(problem_of(pool + "policy_options = 3\n"),
+            "6: pool.policy_options: found 3, expected a table of at most 64 options, such as { name = 0.5 }");
+}
+
+TEST(Config, WatermarksThatCannotBeAreNamed) {
+  const std::string pool = std::string(kPool) + "size = \"1GiB\"\n";
+  EXPECT_EQ(problem_of(pool + "high_watermark = 1.5\n"),
+            "5: pool.high_watermark: found 1.5, expected a number above 0 and up to 1, such as 0.8");
+  EXPECT_EQ(problem_of(pool + "low_watermark = \"80%\"\n"),
+            "5: pool.low_watermark: found \"80%\", expected a number above 0 and up to 1, such as 0.8");
+  EXPECT_EQ(problem_of(pool + "high_watermark = 0.5\nlow_watermark = 0.5\n"),
+            "6: pool \"a\": low_watermark: found 0.5, expected less than high_watermark, which is 0.5");
+  EXPECT_EQ(problem_of(pool + "low_watermark = 0.95\n"),
+            "5: pool \"a\": low_watermark: found 0.95, expected less than high_watermark, which is 0.9 unless it is "
+            "set, too");
+  EXPECT_EQ(
+      problem_of(pool + "high_watermark = 0.7\n"),
+      "5: pool \"a\": high_watermark: found 0.7, expected more than low_watermark, which is 0.8 unless it is set, too");
+  EXPECT_EQ(problem_of(pool + "pin_overdue_ms = 0\n"),
+            "5: pool.pin_overdue_ms: found 0, expected a whole number from 1 to 2147483647");
+}
+
+TEST(Config, PoliciesThatCannotBeMadeAreProblems) {
+  const std::string pool = std::string(kPool) + "size = \"1GiB\"\n";
+  const auto problems_with = [&](const std::string& text) {
+    std::vector<ConfigProblem> problems;
+    check_policies(config_of(pool + text).pools, problems);
+    return problems;
+  };
+  EXPECT_TRUE(problems_with("").empty());
+  EXPECT_TRUE(problems_with("policy = \"s3fifo\"\npolicy_options = { probation = 0.25 }\n").empty());
+  const auto unknown = problems_with("policy = \"guess\"\n");
+  ASSERT_EQ(unknown.size(), 1u);
+  EXPECT_EQ(unknown[0].line, 5);
+  EXPECT_NE(unknown[0].text.find("guess"), std::string::npos) << unknown[0].text;
+  EXPECT_NE(unknown[0].text.find("lru"), std::string::npos) << "the policies that there are: " << unknown[0].text;
+  const auto option = problems_with("policy = \"lru\"\npolicy_options = { speed = 3 }\n");
+  ASSERT_EQ(option.size(), 1u);
+  EXPECT_EQ(option[0].line, 6);
+  EXPECT_NE(option[0].text.find("speed"), std::string::npos) << option[0].text;
+}
+
+TEST(Config, StateLiesBesideTheSocket) {
+  const std::string pool = std::string(kPool) + "size = \"1GiB\"\n";
+  EXPECT_EQ(config_of(pool + "[daemon]\nsocket = \"/a/b/c.sock\"\n").state_dir, "/a/b/state");
+  EXPECT_EQ(config_of(pool + "[daemon]\nsocket = \"/a/b/c.sock\"\nstate_dir = \"/d\"\n").state_dir, "/d");
+}
+
+// -- the command line -------------------------------------------------------------------------------------------------
+
+Config config_of_line(std::vector<std::string> arguments, std::vector<std::string>& problems) {
+  arguments.insert(arguments.begin(), "marud");
+  std::vector<char*> values;
+  for (std::string& argument : arguments) values.push_back(argument.data());
+  values.push_back(nullptr);
+  const Options options = parse_options(int(arguments.size()), values.data(), problems);
+  if (!problems.empty()) return {};
+  std::vector<ConfigProblem> wrong;
+  Config config = effective_config(options, wrong);
+  for (const ConfigProblem& problem : wrong) problems.push_back(std::to_string(problem.line) + ": " + problem.text);
+  return config;
+}
+
+TEST(CommandLine, ItSaysWhatIsEvictedAndWhen) {
+  std::vector<std::string> problems;
+  PoolConfig pool = config_of_line({"--memory", "1GiB"}, problems).pools.at(0).pool;
+  EXPECT_EQ(pool.policy, "lru");
+  EXPECT_EQ(pool.high_watermark, 0.90);
+  EXPECT_EQ(pool.low_watermark, 0.80);
+  pool = config_of_line({"--memory", "1GiB", "--policy", "s3fifo", "--policy-option", "probation=0.5",
+                         "--policy-option", "threshold=2", "--high-watermark", "0.7", "--low-watermark", "0.6"},
+                        problems)
+             .pools.at(0)
+             .pool;
+  EXPECT_EQ(pool.policy, "s3fifo");
+  EXPECT_EQ(pool.policy_options, (PolicyOptions{{"probation", "0.5"}, {"threshold", "2"}}));
+  EXPECT_EQ(pool.high_watermark, 0.7);
+  EXPECT_EQ(pool.low_watermark, 0.6);
+  EXPECT_TRUE(problems.empty()) << problems[0];
+}
+
+TEST(CommandLine, WhatItSaysOfEvictionIsChecked) {
+  const auto problem = [](std::vector<std::string> arguments) {
+    std::vector<std::string> problems;
+    arguments.insert(arguments.begin(), {"--memory", "1GiB"});
+    config_of_line(arguments, problems);
+    return problems.size() == 1 ? problems[0] : std::to_string(problems.size()) + " problems";
+  };
+  EXPECT_EQ(problem({"--high-watermark", "90"}),
+            "--high-watermark: found \"90\", expected a number above 0 and up to 1, such as 0.8");
+  EXPECT_EQ(problem({"--low-watermark", "0.95"}),
+            "0: pool \"default\": low_watermark: found 0.95, expected less than high_watermark, which is 0.9");
+  EXPECT_EQ(problem({"--policy-option", "probation"}),
+            "--policy-option: found \"probation\", expected NAME=VALUE, at most 64 of them");
+  EXPECT_NE(problem({"--policy", "guess"}).find("guess"), std::string::npos);
+  EXPECT_EQ(problem({"--config", "/x", "--policy", "lru"}).find("found --config and options of a pool"), 0u);
+}
+
+TEST(CommandLine, StateLiesBesideTheSocketThatIsGiven) {
+  std::vector<std::string> problems;
+  EXPECT_EQ(config_of_line({"--memory", "1GiB", "--socket", "/a/b/c.sock"}, problems).state_dir, "/a/b/state");
+  const char* example = std::getenv("MARU_EXAMPLE_CONFIG");
+  ASSERT_NE(example, nullptr);
+  EXPECT_EQ(config_of_line({"--config", example, "--socket", "/a/b/c.sock"}, problems).state_dir, "/var/lib/marud")
+      << "a configuration that says where state is wins";
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.file("marud.toml");
+  std::ofstream(path) << kPool << "size = \"1GiB\"\n";
+  EXPECT_EQ(config_of_line({"--config", path, "--socket", "/a/b/c.sock"}, problems).state_dir, "/a/b/state");
+  EXPECT_TRUE(problems.empty()) << problems[0];
+}
+
 TEST(Config, TheExampleIsRight) {
   const char* path = std::getenv("MARU_EXAMPLE_CONFIG");
   ASSERT_NE(path, nullptr);
@@ -63,6 +226,8 @@ TEST(Config, TheExampleIsRight) {
   ASSERT_EQ(config.pools.size(), 1u);
   EXPECT_EQ(config.pools[0].bytes, 1u << 30);
   EXPECT_FALSE(others_may_connect(config));
+  check_policies(config.pools, problems);
+  EXPECT_TRUE(problems.empty()) << problems[0].text;
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+#include "daemon/admin_commands.h"
+#include "daemon/admin_request.h"
+#include "daemon/log.h"
+#include "daemon/peer.h"
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+// One of the lanes of the process that is meant, or null with the refusal.
+const LaneWatch* watch_of(const AdminView& view, const json& request, json& ret_refusal) {
+  if (!request.contains("pid") && !request.contains("lane")) {
+    ret_refusal = refusal(EINVAL, "\"pid\", or \"pool\" and \"lane\", say which client is meant");
+    return nullptr;
+  }
+  const uint64_t pid = number_in(request, "pid", 0), lane = number_in(request, "lane", 0);
+  const std::string pool = text_in(request, "pool");
+  const LaneWatch* other_life = nullptr;
+  for (const auto& [id, watch] : view.lanes.all()) {
+    if (request.contains("pid") && uint64_t(watch.who.pid) != pid) continue;
+    if (request.contains("lane") && watch.lane != lane) continue;
+    if (!pool.empty() && view.pools[watch.pool]->name() != pool) continue;
+    if (!request.contains("start_time") || number_in(request, "start_time", 0) == watch.who.start_time) return &watch;
+    other_life = &watch;
+  }
+  const std::string meant =
+      request.contains("pid") ? "process " + std::to_string(pid) : "a process on lane " + std::to_string(lane);
+  ret_refusal = refusal(ESRCH, other_life ? meant + " is another one now than the one that was looked at: look again"
+                                          : meant +
+                                                " is no client of marud: it has ended, and what it held was taken "
+                                                "back, or it never attached");
+  return nullptr;
+}
+
+// Every lane of the process, in all pools, and what it holds there.
+json lanes_of(const AdminView& view, const ClientIdentity& who) {
+  json lanes = json::array();
+  for (const auto& [id, watch] : view.lanes.all()) {
+    if (watch.who.pid != who.pid || watch.who.start_time != who.start_time) continue;
+    const HostedPool& hosted = *view.pools[watch.pool];
+    json row = hosted.serving() ? hosted.serving()->lane_json(watch.lane, view.now_unix_ms) : json::object();
+    row.erase("counters");
+    row["pool"] = hosted.name();
+    row["lane"] = watch.lane;
+    lanes.push_back(std::move(row));
+  }
+  return lanes;
+}
+
+}  // namespace
+
+json fence_client(const AdminView& view, const json& request, const std::string& who) {
+  json none;
+  const LaneWatch* watch = watch_of(view, request, none);
+  if (!watch) return none;
+  const std::string pid = std::to_string(watch->who.pid);
+  const std::string name = "process " + pid + " (" + watch->command + ", user " + std::to_string(watch->who.uid) + ")";
+  json lanes = lanes_of(view, watch->who);
+  const auto ended = end_process(watch->pidfd.get());
+  if (!ended && ended.error().code == EPERM) {
+    log_warning("{} asked to fence {}: marud, user {}, may not signal it", who, name, ::geteuid());
+    return refusal(EPERM, "marud runs as user " + std::to_string(::geteuid()) + " and may not signal " + name +
+                              ". End it as root or as its user: kill -KILL " + pid +
+                              ". marud takes back what it holds as soon as it has ended. (The capability CAP_KILL lets "
+                              "marud do it, see marudctl(1).)");
+  }
+  if (!ended && ended.error().code != ESRCH) return refusal(ended.error().code, ended.error().text());
+  if (ended)
+    log_warning("{} asked to fence {}: it gets SIGKILL", who, name);
+  else
+    log_info("{} asked to fence {}, which has ended already", who, name);
+  return {{"pid", int64_t(watch->who.pid)},
+          {"start_time", watch->who.start_time},
+          {"command", watch->command},
+          {"uid", watch->who.uid},
+          {"had_ended", !ended},
+          {"lanes", std::move(lanes)}};
+}
+
+}  // namespace maru::daemon

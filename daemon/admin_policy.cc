@@ -1,0 +1,53 @@
+#include "daemon/admin_commands.h"
+#include "daemon/admin_request.h"
+#include "daemon/log.h"
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+json policy_json(const PoolConfig& config) {
+  json options = json::object();
+  for (const auto& [name, value] : config.policy_options) options[name] = value;
+  return {{"policy", config.policy}, {"policy_options", std::move(options)}};
+}
+
+}  // namespace
+
+json show_policy(const HostedPool& hosted) {
+  json reply = policy_json(hosted.serving()->config());
+  reply["pool"] = hosted.name();
+  reply["configured"] = policy_json(hosted.spec().pool);
+  reply["built_in"] = json::array();
+  for (const std::string_view name : built_in_policies()) reply["built_in"].push_back(std::string(name));
+  return reply;
+}
+
+json set_policy(const HostedPool& hosted, const json& request, uint64_t now_unix_ms) {
+  const std::string name = text_in(request, "name");
+  if (name.empty()) return refusal(EINVAL, "\"name\" is the name of a policy");
+  PolicyOptions options;
+  if (const auto found = request.find("options"); found != request.end()) {
+    if (!found->is_object() || found->size() > kPolicyOptionsMax)
+      return refusal(EINVAL, "\"options\" is an object of at most " + std::to_string(kPolicyOptionsMax) + " options");
+    for (const auto& [option, value] : found->items()) {
+      if (value.is_structured() || value.is_null())
+        return refusal(EINVAL, "option \"" + printable(option) + "\" is a number, true or false, or a text");
+      options.emplace_back(option, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  const json was = policy_json(hosted.serving()->config());
+  if (auto set = hosted.serving()->set_policy(name, options, now_unix_ms); !set)
+    return refusal(set.error().code, set.error().doing);
+  return {{"pool", hosted.name()},
+          {"was", was},
+          {"is", policy_json(hosted.serving()->config())},
+          {"lasts_until", "marud restarts"},
+          {"configured", policy_json(hosted.spec().pool)}};
+}
+
+}  // namespace maru::daemon

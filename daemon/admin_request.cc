@@ -1,0 +1,62 @@
+#include "daemon/admin_request.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+
+using nlohmann::json;
+
+uint64_t number_in(const json& request, const char* name, uint64_t otherwise) {
+  const auto found = request.find(name);
+  if (found == request.end() || !found->is_number_integer()) return otherwise;
+  return found->is_number_unsigned() || found->get<int64_t>() >= 0 ? found->get<uint64_t>() : otherwise;
+}
+std::string text_in(const json& request, const char* name) {
+  const auto found = request.find(name);
+  return found != request.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+bool flag_in(const json& request, const char* name) {
+  const auto found = request.find(name);
+  return found != request.end() && found->is_boolean() && found->get<bool>();
+}
+uint64_t rows_in(const json& request) {
+  return std::clamp<uint64_t>(number_in(request, "limit", kAdminRowsMax), 1, kAdminRowsMax);
+}
+
+json refusal(int code, const std::string& text) { return {{"error", text}, {"errno", code}}; }
+
+std::string key_text(std::span<const std::byte> key) {
+  const auto is_printable = [](std::byte b) { return b > std::byte{0x20} && b < std::byte{0x7f}; };
+  const std::string text(reinterpret_cast<const char*>(key.data()), key.size());
+  if (std::all_of(key.begin(), key.end(), is_printable) && !text.starts_with("0x")) return text;
+  std::string hex = "0x";
+  for (std::byte b : key) {
+    hex += "0123456789abcdef"[uint8_t(b) >> 4];
+    hex += "0123456789abcdef"[uint8_t(b) & 15];
+  }
+  return hex;
+}
+
+std::vector<std::byte> key_bytes(const std::string& text) {
+  const auto as_text = [&] {
+    const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+    return std::vector<std::byte>(bytes, bytes + text.size());
+  };
+  if (!text.starts_with("0x") || text.size() % 2 != 0) return as_text();
+  std::vector<std::byte> bytes;
+  for (size_t i = 2; i < text.size(); i += 2) {
+    int value = 0;
+    for (char c : text.substr(i, 2)) {
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
+      if (digit < 0) return as_text();
+      value = value * 16 + digit;
+    }
+    bytes.push_back(std::byte(value));
+  }
+  return bytes;
+}
+
+}  // namespace maru::daemon

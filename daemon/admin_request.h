@@ -1,0 +1,31 @@
+// What administration requests hold, and how refusals and keys are written in replies. For the parts of a pool that answer
+// them (pool_admin.cc and others).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+inline constexpr uint64_t kAdminRowsMax = 200;            // of a list, in one reply
+inline constexpr size_t kAdminReplyBytesMax = 48u << 10;  // of the rows; leaves room for the rest of the message
+
+// A field of the wrong type counts as absent.
+uint64_t number_in(const nlohmann::json& request, const char* name, uint64_t otherwise);
+std::string text_in(const nlohmann::json& request, const char* name);
+bool flag_in(const nlohmann::json& request, const char* name);
+// "limit", from 1 to kAdminRowsMax.
+uint64_t rows_in(const nlohmann::json& request);
+
+nlohmann::json refusal(int code, const std::string& text);
+
+// A key as text if that says exactly what it is, otherwise as 0x and hexadecimal digits; and the reverse, where an odd or
+// foreign digit makes it text.
+std::string key_text(std::span<const std::byte> key);
+std::vector<std::byte> key_bytes(const std::string& text);
+
+}  // namespace maru::daemon

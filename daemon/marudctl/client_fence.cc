@@ -1,0 +1,137 @@
+// marudctl client fence: ends a process that is attached. Shows who it is, asks, lets marud send SIGKILL, and waits until
+// marud has taken back what the process held.
+#include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/output.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+
+uint64_t monotonic_ms() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
+}
+
+std::string process_text(const json& process) {
+  return "process " + process.value("pid", json()).dump() + " (" + process.value("command", "?") + ", user " +
+         process.value("uid", json()).dump() + ")";
+}
+
+bool same_process(const json& a, const json& b) {
+  return a.value("pid", json()) == b.value("pid", json()) &&
+         a.value("start_time", json()) == b.value("start_time", json());
+}
+
+// The lanes of the process that the arguments name. Returns the exit status.
+int find_process(const Arguments& arguments, const json& clients, json& ret_lanes) {
+  std::optional<uint64_t> lane;
+  if (!arguments.operands.empty()) {
+    char* end = nullptr;
+    const std::string& text = arguments.operands.front();
+    lane = std::strtoull(text.c_str(), &end, 10);
+    if (text.front() < '0' || text.front() > '9' || *end != 0)
+      return complain(kExitUsage, "LANE is a number, see marudctl clients");
+  }
+  if (lane.has_value() == arguments.pid.has_value())
+    return complain(kExitUsage, "client fence takes a LANE or --pid PID, one of them");
+  const json* chosen = nullptr;
+  for (const json& client : clients) {
+    if (lane && client.value("lane", uint64_t{0}) != *lane) continue;
+    if (arguments.pid && client.value("pid", uint64_t{0}) != *arguments.pid) continue;
+    const bool is_preferred = client.value("pool", "") == "default";
+    if (lane && chosen && !is_preferred && chosen->value("pool", "") != "default")
+      return complain(kExitUsage,
+                      "lane " + std::to_string(*lane) + " is in use in several pools: say which with --pool");
+    if (!chosen || is_preferred) chosen = &client;
+  }
+  if (!chosen) {
+    const std::string meant = lane ? "lane " + std::to_string(*lane) + " has no client"
+                                   : "process " + std::to_string(*arguments.pid) + " is no client";
+    return complain(kExitRefused, meant +
+                                      ": it has ended and what it held was taken back, or it was never attached; see "
+                                      "marudctl clients");
+  }
+  for (const json& client : clients)
+    if (same_process(client, *chosen)) ret_lanes.push_back(client);
+  return kExitDone;
+}
+
+bool is_confirmed() {
+  std::fputs("End it with SIGKILL? What it has not finished storing is lost. Type yes: ", stderr);
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "yes";
+}
+
+// Waits until none of the process's lanes is in use. False: it has not ended, or marud has not noticed, in time.
+bool wait_for_end(const Arguments& arguments, Conversation& conversation, const json& process, int& ret_code) {
+  const uint64_t deadline_ms = monotonic_ms() + arguments.timeout_ms;
+  while (true) {
+    json clients;
+    ret_code = conversation.ask_for_list({{"command", "clients"}}, "clients", std::nullopt, clients);
+    if (ret_code != kExitDone) return false;
+    bool is_there = false;
+    for (const json& client : clients["clients"]) is_there |= same_process(client, process);
+    if (!is_there) return true;
+    if (monotonic_ms() >= deadline_ms) return false;
+    const timespec pause = {0, 20'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+void print_taken(const json& fenced) {
+  print(process_text(fenced) + (fenced.value("had_ended", false) ? " had ended already\n" : " was ended\n"));
+  for (const json& lane : fenced.value("lanes", json::array())) {
+    const uint64_t pins = lane.value("pins", uint64_t{0}), regions = lane.value("regions", uint64_t{0});
+    print("lane " + lane.value("lane", json()).dump() + " of pool \"" + lane.value("pool", "") +
+          "\" is taken back: " + std::to_string(pins) + (pins == 1 ? " pin, " : " pins, ") + std::to_string(regions) +
+          (regions == 1 ? " region" : " regions") + "; stored blocks stay\n");
+  }
+}
+
+}  // namespace
+
+int client_fence(const Arguments& arguments) {
+  Conversation conversation(arguments);
+  json listed, lanes = json::array();
+  if (const int code = conversation.ask_for_list({{"command", "clients"}}, "clients", std::nullopt, listed);
+      code != kExitDone)
+    return code;
+  if (const int code = find_process(arguments, listed["clients"], lanes); code != kExitDone) return code;
+  const json process = lanes.front();
+  if (!arguments.json) {
+    print(process_text(process) + "\n" +
+          table_text(lanes, {"pool", "lane", "state", "since_ms", "pins", "pins_overdue", "oldest_pin_ms", "regions"},
+                     "", line_width()));
+    std::fflush(stdout);
+  }
+  if (!arguments.yes) {
+    if (!::isatty(STDIN_FILENO)) return complain(kExitUsage, "there is no terminal to ask on: confirm with --yes");
+    if (!is_confirmed()) return complain(kExitRefused, "nothing was done");
+  }
+  const json request = {{"command", "client.fence"}, {"pid", process["pid"]}, {"start_time", process["start_time"]}};
+  json fenced;
+  if (const int code = conversation.ask(request, fenced); code != kExitDone) return code;
+  int code = kExitDone;
+  const bool is_gone = wait_for_end(arguments, conversation, process, code);
+  if (code != kExitDone) return code;
+  fenced["taken_back"] = is_gone;
+  if (arguments.json) print_json(fenced);
+  if (!is_gone)
+    return complain(kExitRefused, process_text(process) +
+                                      " got SIGKILL and has not ended yet (the kernel is busy on its behalf): "
+                                      "what it holds is taken back as soon as it has");
+  if (!arguments.json) print_taken(fenced);
+  return kExitDone;
+}
+
+}  // namespace maru::marudctl

@@ -1,0 +1,106 @@
+#include "daemon/marudctl/conversation.h"
+
+#include "daemon/marudctl/output.h"
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace maru::marudctl {
+
+using nlohmann::json;
+
+size_t line_width() {
+  winsize size = {};
+  return ::isatty(STDOUT_FILENO) && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print_json(const json& value) { print(value.dump(2, ' ', false, json::error_handler_t::replace) + "\n"); }
+
+int complain(int status, const std::string& text) {
+  std::string line = text;
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < 0x20) c = '?';
+  std::fprintf(stderr, "marudctl: %s\n", line.c_str());
+  return status;
+}
+
+int Conversation::ask(json request, json& ret_reply) {
+  if (!socket_.is_open()) {
+    auto connected = wire::connect_to(arguments_.socket_path);
+    if (!connected) return complain(kExitUnreachable, connected.error().text() + " (is marud running? see --socket)");
+    socket_ = std::move(*connected);
+  }
+  if (arguments_.pool) request["pool"] = *arguments_.pool;
+  const std::string text = request.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > wire::kPayloadBytesMax) return complain(kExitUsage, "the request is too long");
+  const auto packet =
+      wire::encode(wire::Type::kAdmin, ++last_id_, 0, std::as_bytes(std::span(text.data(), text.size())));
+  auto sent = wire::send_packet(socket_.get(), packet, -1, arguments_.timeout_ms);
+  if (!sent) return complain(kExitUnreachable, sent.error().text());
+  auto received = wire::receive_packet(socket_.get(), arguments_.timeout_ms);
+  if (!received) return complain(kExitUnreachable, received.error().text());
+  const auto header = wire::decode_reply(received->bytes);
+  if (!header) return complain(kExitUnreachable, header.error().text());
+  if (header->request_id != last_id_) return complain(kExitUnreachable, "marud answered another request");
+  const auto payload = wire::payload_of(received->bytes);
+  const std::string_view body(reinterpret_cast<const char*>(payload.data()), payload.size());
+  if (header->status < 0)
+    return complain(kExitRefused, body.empty() ? std::strerror(-header->status) : std::string(body));
+  ret_reply = json::parse(body, nullptr, false);
+  if (!ret_reply.is_object()) return complain(kExitUnreachable, "marud's reply is not a JSON object");
+  return kExitDone;
+}
+
+int Conversation::ask_for_list(json request, const char* field, std::optional<uint64_t> limit, json& ret_reply) {
+  constexpr uint64_t kPartMax = 200;
+  json rows = json::array();
+  while (true) {
+    const uint64_t left = limit ? *limit - rows.size() : kPartMax;
+    if (left == 0) break;
+    request["limit"] = std::min(left, kPartMax);
+    json part;
+    if (const int status = ask(request, part); status != kExitDone) return status;
+    const auto found = part.find(field);
+    if (found != part.end() && found->is_array())
+      for (json& row : *found) rows.push_back(std::move(row));
+    const json next = part.value("next", json());
+    part[field] = json::array();
+    ret_reply = std::move(part);
+    // A cursor that does not move would be asked for ever.
+    const bool is_end = next.is_null() || (request.contains("cursor") && request["cursor"] == next);
+    if (is_end || (limit && rows.size() >= *limit)) break;
+    request["cursor"] = next;
+  }
+  ret_reply[field] = std::move(rows);
+  return kExitDone;
+}
+
+int print_fields(const Arguments& arguments, json request, std::initializer_list<const char*> first) {
+  json reply;
+  if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;
+  if (arguments.json)
+    print_json(reply);
+  else
+    print(fields_text(reply, first));
+  return kExitDone;
+}
+
+int print_list(const Arguments& arguments, json request, const char* field, std::initializer_list<const char*> columns,
+               std::optional<uint64_t> limit, const char* when_empty) {
+  json reply;
+  if (const int code = Conversation(arguments).ask_for_list(std::move(request), field, limit, reply); code != kExitDone)
+    return code;
+  if (arguments.json) return print_json(reply), kExitDone;
+  print(table_text(reply[field], columns, when_empty, line_width()));
+  if (reply.contains("next") && !reply["next"].is_null()) print("... and more: --limit says how many are shown\n");
+  return kExitDone;
+}
+
+}  // namespace maru::marudctl

@@ -1,0 +1,45 @@
+// What marudctl says to marud, and how it prints what comes back.
+#pragma once
+
+#include "daemon/marudctl/commands.h"
+#include "libmaru/base/file_descriptor.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace maru::marudctl {
+
+// One connection for all the requests of a command.
+class Conversation {
+ public:
+  explicit Conversation(const Arguments& arguments) : arguments_(arguments) {}
+
+  // Returns kExitDone and the reply, or says what went wrong and returns the exit status.
+  int ask(nlohmann::json request, nlohmann::json& ret_reply);
+  // Asks until there is no "next" or `limit` rows are there. Rows are joined under `field`.
+  int ask_for_list(nlohmann::json request, const char* field, std::optional<uint64_t> limit, nlohmann::json& ret_reply);
+
+ private:
+  const Arguments& arguments_;
+  FileDescriptor socket_;
+  uint32_t last_id_ = 0;
+};
+
+// Of the terminal; 0 when the output goes elsewhere, where nothing is shortened.
+size_t line_width();
+void print(const std::string& text);
+void print_json(const nlohmann::json& value);
+// To standard error. Returns the status.
+int complain(int status, const std::string& text);
+
+// Asks for one object and prints it: with --json as it is, else as fields, those of `first` first.
+int print_fields(const Arguments& arguments, nlohmann::json request, std::initializer_list<const char*> first);
+// Asks for a list and prints it: with --json as it is, else as a table of these columns.
+int print_list(const Arguments& arguments, nlohmann::json request, const char* field,
+               std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty);
+
+}  // namespace maru::marudctl

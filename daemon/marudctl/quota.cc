@@ -1,0 +1,149 @@
+// marudctl quota: what tenants use, and what they may.
+#include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/output.h"
+#include "daemon/size_text.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+
+// A size, "none" for no limit, "default" for the pool's. False: something else.
+bool read_limit(const std::optional<std::string>& text, const char* name, json& request) {
+  if (!text) return true;
+  if (*text == "default") {
+    request[name] = nullptr;
+    return true;
+  }
+  const auto bytes = *text == "none" ? std::optional<uint64_t>(0) : daemon::parse_size(*text);
+  if (!bytes) return false;
+  request[name] = *bytes;
+  return true;
+}
+
+int read_limits(const Arguments& arguments, json& request) {
+  for (const auto& [text, name] : {std::pair{&arguments.soft, "soft"}, {&arguments.hard, "hard"}})
+    if (!read_limit(*text, name, request))
+      return complain(kExitUsage, std::string("--") + name + ": found \"" + **text +
+                                      "\", expected a size such as 10GiB, or \"none\", or \"default\"");
+  return kExitDone;
+}
+
+// A name as marud knows it, or id:NUMBER for a tenant whose name nobody has told marud.
+int read_tenant(const Arguments& arguments, json& request) {
+  const std::string& text = arguments.operands.front();
+  if (!text.starts_with("id:")) {
+    request["tenant"] = text;
+    return kExitDone;
+  }
+  char* end = nullptr;
+  const uint64_t id = std::strtoull(text.c_str() + 3, &end, 10);
+  if (text.size() < 4 || *end != 0 || id == 0)
+    return complain(kExitUsage, "id: is followed by a tenant's number above zero");
+  request["id"] = id;
+  return kExitDone;
+}
+
+json limit_shown(const json& row, const char* name) {
+  const uint64_t bytes = row.value(name, uint64_t{0});
+  return bytes == 0 ? json(nullptr) : json(bytes);  // "-": none
+}
+
+// Limits that are none are shown as "-", the share is that of the limit which is reached first.
+json for_people(const json& row) {
+  const uint64_t used = row.value("used_bytes", uint64_t{0});
+  json shown = row;
+  const json soft = limit_shown(row, "soft_bytes"), hard = limit_shown(row, "hard_bytes");
+  shown["soft_bytes"] = soft;
+  shown["hard_bytes"] = hard;
+  if (row.value("tenant", json()).is_null()) shown["tenant"] = "id:" + row.value("id", json()).dump();
+  shown.erase("id");
+  const uint64_t limit =
+      std::min(soft.is_null() ? UINT64_MAX : soft.get<uint64_t>(), hard.is_null() ? UINT64_MAX : hard.get<uint64_t>());
+  shown["share"] =
+      limit == UINT64_MAX ? json(nullptr) : json(std::to_string(uint64_t(double(used) * 100 / double(limit))) + " %");
+  return shown;
+}
+
+std::string limits_text(const json& limits) {
+  const auto text = [&](const char* name) {
+    const json shown = limit_shown(limits, name);
+    return shown.is_null() ? std::string("no limit") : daemon::size_text(shown.get<uint64_t>());
+  };
+  return "soft " + text("soft_bytes") + ", hard " + text("hard_bytes");
+}
+
+int ask_about_tenant(const Arguments& arguments, const char* command) {
+  json request = {{"command", command}}, reply;
+  if (const int code = read_tenant(arguments, request); code != kExitDone) return code;
+  if (const int code = read_limits(arguments, request); code != kExitDone) return code;
+  if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;
+  if (arguments.json) return print_json(reply), kExitDone;
+  if (reply.contains("used_bytes")) reply = for_people(reply);
+  print(fields_text(reply, {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share"}));
+  return kExitDone;
+}
+
+}  // namespace
+
+int quota_set(const Arguments& arguments) {
+  if (!arguments.soft && !arguments.hard) return complain(kExitUsage, "quota set lacks --soft or --hard");
+  return ask_about_tenant(arguments, "quota.set");
+}
+
+int quota_get(const Arguments& arguments) { return ask_about_tenant(arguments, "quota.get"); }
+
+int quota_remove(const Arguments& arguments) { return ask_about_tenant(arguments, "quota.remove"); }
+
+int quota_list(const Arguments& arguments) {
+  json reply;
+  if (const int code =
+          Conversation(arguments).ask_for_list({{"command", "quota.list"}}, "tenants", arguments.limit, reply);
+      code != kExitDone)
+    return code;
+  if (arguments.json) return print_json(reply), kExitDone;
+  json rows = json::array();
+  for (const json& row : reply["tenants"]) rows.push_back(for_people(row));
+  print(table_text(rows, {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share", "over", "refusals", "listed"},
+                   "no tenant is known", line_width()));
+  print("default: " + limits_text(reply.value("default", json::object())) +
+        "; mode: " + (reply.value("listed_only", false) ? "listed" : "any") + "\n");
+  if (const uint64_t others = reply.value("others_used_bytes", uint64_t{0}); others != 0)
+    print("blocks of no tenant, and of tenants without a place in the table: " + daemon::size_text(others) + "\n");
+  return kExitDone;
+}
+
+int quota_default(const Arguments& arguments) {
+  json request = {{"command", "quota.default"}}, reply;
+  if (const int code = read_limits(arguments, request); code != kExitDone) return code;
+  if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;
+  if (arguments.json)
+    print_json(reply);
+  else
+    print("default: " + limits_text(reply) + " (set by " + reply.value("set_by", "?") + ")\n");
+  return kExitDone;
+}
+
+int quota_mode(const Arguments& arguments) {
+  json request = {{"command", "quota.mode"}}, reply;
+  if (!arguments.operands.empty()) {
+    const std::string& mode = arguments.operands.front();
+    if (mode != "any" && mode != "listed") return complain(kExitUsage, "quota mode is any or listed");
+    request["listed"] = mode == "listed";
+  }
+  if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;
+  if (arguments.json)
+    print_json(reply);
+  else
+    print(std::string("mode: ") + (reply.value("listed", false) ? "listed" : "any") + " (set by " +
+          reply.value("set_by", "?") + ")\n");
+  return kExitDone;
+}
+
+}  // namespace maru::marudctl
