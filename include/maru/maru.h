@@ -77,7 +77,8 @@ enum maru_attach_flags {
 
 typedef struct maru_attach_options {
   size_t size;
-  const char *socket_path;     /* NULL: $MARU_SOCKET, else $XDG_RUNTIME_DIR/marud/marud.sock when it exists, else
+  const char *socket_path;     /* NULL: $MARU_SOCKET, else marud/marud.sock in $XDG_RUNTIME_DIR (where that is not set,
+                                  for users other than root, in /run/user/UID) when it exists, else
                                   /run/marud/marud.sock */
   const char *pool;            /* NULL: the pool named "default" */
   uint32_t flags;              /* enum maru_attach_flags */
@@ -144,6 +145,7 @@ typedef struct maru_statistics {
   uint64_t pages_cached;  /* reserved and unused, in caches of threads */
   uint64_t evicted;       /* blocks that requests of this client evicted */
   uint64_t evicted_lost;  /* of them not kept for maru_next_evicted() */
+  uint64_t regions_taken; /* from this client, for others, so far */
 } maru_statistics;
 
 /* Totals of this client since it attached. Errors: -EINVAL size is unknown. */
@@ -193,9 +195,13 @@ typedef struct maru_store_options {
 /* Makes the buffer visible under the key. Returns 0 when it was stored and 1 when a block was there already: that one
  * stays, this buffer's pages are given back at once. Either way the buffer is used up and ret_block (may be NULL) is the
  * block under the key. options may be NULL: a root.
- * Errors (the buffer stays the caller's): -ENOLINK the parent is gone: store it again first, or store this as a root;
+ * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
+ * may block for timeout_ms. Tenants without one never ask.
+ * Errors (the buffer stays the caller's): -EDQUOT the tenant is at its hard limit: delete blocks of it, or wait until some are
+ * evicted; -EPERM the pool takes only tenants that its administrator has listed; -ENOTCONN, -ETIMEDOUT, -ESTALE marud was
+ * needed for credit and did not answer; -ENOLINK the parent is gone: store it again first, or store this as a root;
  * -EXFULL the registry or the space for long keys is full at this key; -ENOBUFS every pin slot is taken; -EAGAIN an
- * expired block with children is in the way, try later; -EINVAL. */
+ * expired block with children is in the way, or marud is counting what the tenant uses: try later; -EINVAL. */
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);
 
@@ -211,8 +217,8 @@ MARU_PUBLIC int maru_store_chain(maru_client *client, const maru_key *keys, cons
                                  const maru_store_options *options, maru_block *ret_blocks, size_t *ret_stored,
                                  size_t *ret_done);
 
-/* Blocks that requests of this client evicted, oldest first, each once. Keeps the last 4096; what was lost is counted in
- * maru_statistics. Errors: -ENOENT no more. */
+/* Blocks that requests of this client evicted (also those that ended in -ENOSPC), oldest first, each once. Keeps the last
+ * 4096; what was lost is counted in maru_statistics. Errors: -ENOENT no more. */
 MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
 
 /* -- finding and reading --------------------------------------------------------------------------------------------- */

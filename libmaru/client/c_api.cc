@@ -203,6 +203,7 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     Digest digest;
     if (!c.digest(*key, digest)) return -EINVAL;
     if (c.is_stored(digest, ret_block)) return 1;
+    Client::set_tenant(key->tenant);
     maru_buffer buffer;
     if (const int status = c.alloc(bytes, 1, &buffer); status != 0) return status;
     maru::client::copy_payload(buffer.data, data, bytes);

@@ -40,6 +40,8 @@ Result<MessageHeader> decode(std::span<const std::byte> packet) {
 Result<MessageHeader> decode_request(std::span<const std::byte> packet) {
   auto header = decode(packet);
   if (header && header->status != 0) return failure(EBADMSG, "read a request: its status is not zero");
+  if (header && Type(header->type) == Type::kRegionTaken)
+    return failure(EBADMSG, "read a request: only marud sends messages of type " + std::to_string(header->type));
   return header;
 }
 
@@ -97,8 +99,13 @@ std::optional<std::string_view> check(const AttachRequest& request) {
 
 std::optional<std::string_view> check(const RentRequest& request) {
   if (request.flags != 0) return "unknown flags";
-  if (request.reserved0 != 0 || request.reserved[0] != 0 || request.reserved[1] != 0)
-    return "reserved fields are not zero";
+  if (request.reserved0 != 0 || request.reserved != 0) return "reserved fields are not zero";
+  return std::nullopt;
+}
+
+std::optional<std::string_view> check(const CreditRequest& request) {
+  if (request.reserved0 != 0 || request.reserved != 0) return "reserved fields are not zero";
+  if (request.tenant == 0 || request.bytes == 0) return "no tenant, or no bytes";
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 #include "libmaru/wire/socket.h"
 
+#include "libmaru/wire/passed_descriptors.h"
 #include "maru/format/wire.h"
 
 #include <algorithm>
@@ -12,11 +13,13 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 namespace maru::wire {
 namespace {
 
 constexpr size_t kDescriptorsMax = 4;
+constexpr const char* kMachineSocket = "/run/marud/marud.sock";
 
 int64_t monotonic_ms() {
   timespec now = {};
@@ -40,11 +43,16 @@ Result<void> wait_for(int socket, short events, int64_t deadline_ms, const char*
 
 std::string default_socket_path() {
   if (const char* path = std::getenv("MARU_SOCKET"); path && *path) return path;
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime && *runtime) {
-    const std::string path = std::string(runtime) + "/marud/marud.sock";
-    if (::access(path.c_str(), F_OK) == 0) return path;
-  }
-  return "/run/marud/marud.sock";
+  // Where a marud of this user listens (daemon/config.h, default_runtime_dir), else the one of the machine.
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::string own;
+  if (runtime && *runtime)
+    own = runtime;
+  else if (::geteuid() != 0)
+    own = "/run/user/" + std::to_string(::geteuid());
+  if (own.empty()) return kMachineSocket;
+  own += "/marud/marud.sock";
+  return ::access(own.c_str(), F_OK) == 0 ? own : kMachineSocket;
 }
 
 Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms) {
@@ -63,19 +71,11 @@ Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms) 
 
 Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms) {
   iovec part = {const_cast<std::byte*>(packet.data()), packet.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  OneDescriptor room;
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
-  }
+  if (fd >= 0) attach_descriptor(message, room, fd);
   const int64_t deadline_ms = monotonic_ms() + timeout_ms;
   while (true) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
@@ -106,16 +106,8 @@ Result<Packet> receive_packet(int socket, uint32_t timeout_ms) {
       if (!ready) return tl::unexpected(ready.error());
       continue;
     }
-    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
-      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-      const size_t descriptors = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (size_t i = 0; i < descriptors; ++i) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-        FileDescriptor owned(fd);
-        if (!packet.fd.is_open()) packet.fd = std::move(owned);
-      }
-    }
+    auto descriptors = take_descriptors(message);
+    if (!descriptors.empty()) packet.fd = std::move(descriptors.front());
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return failure(EMSGSIZE, "receive marud's reply");
     if (got == 0) return failure(ECONNRESET, "receive marud's reply");
     packet.bytes.resize(size_t(got));

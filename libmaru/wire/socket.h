@@ -12,7 +12,8 @@
 
 namespace maru::wire {
 
-// $MARU_SOCKET, else $XDG_RUNTIME_DIR/marud/marud.sock when it exists, else /run/marud/marud.sock.
+// $MARU_SOCKET, else marud/marud.sock in $XDG_RUNTIME_DIR (where that is not set, for users other than root, in
+// /run/user/UID) when it exists, else /run/marud/marud.sock. The rule by which marud chooses where it listens.
 std::string default_socket_path();
 
 // timeout_ms: how long a marud that does not answer, with a full queue, is waited for; 0: for ever. Errors: ETIMEDOUT and

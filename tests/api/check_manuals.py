@@ -9,6 +9,7 @@
 The example in libmaru(3) is compiled as well, as far as its types go.
 
   check_manuals.py --sources DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
+                    --simulator PROGRAM
 """
 import argparse
 import pathlib
@@ -55,8 +56,8 @@ def check_program(page, text, program):
 
 def check_commands(page, text, program):
     commands = section(help_of(program).replace('Commands:\n', '# Commands\n').replace('Options:\n', '# Options\n'), 'Commands')
-    compare(page, 'command', set(re.findall(r'^  ([a-z][a-z-]*)', commands, re.MULTILINE)),
-            set(re.findall(r'^\*([a-z][a-z-]*)\*', section(text, 'COMMANDS'), re.MULTILINE)))
+    compare(page, 'command', set(re.findall(r'^  ([a-z][a-z-]*(?: [a-z]+)?)', commands, re.MULTILINE)),
+            set(re.findall(r'^\*([a-z][a-z-]*(?: [a-z]+)?)\*', section(text, 'COMMANDS'), re.MULTILINE)))
 
 
 def check_keys(page, text, daemon):
@@ -93,7 +94,7 @@ def check_example(page, text, compiler, include):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ('sources', 'compiler', 'marud', 'marudctl', 'replay'):
+    for name in ('sources', 'compiler', 'marud', 'marudctl', 'replay', 'simulator'):
         parser.add_argument('--' + name, required=True)
     arguments = parser.parse_args()
     sources = pathlib.Path(arguments.sources)
@@ -103,6 +104,7 @@ def main():
     check_program('marudctl.1', pages['marudctl.1'], arguments.marudctl)
     check_commands('marudctl.1', pages['marudctl.1'], arguments.marudctl)
     check_program('maru-replay.1', pages['maru-replay.1'], arguments.replay)
+    check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
     check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h')
     check_example('libmaru.3', pages['libmaru.3'], arguments.compiler, sources / 'include')

@@ -19,14 +19,16 @@ page_bytes = "{page_bytes}"
 region_bytes = "{region_bytes}"
 lanes = 16
 pins = 4096
+{more}
 """
 
 
 class Marud:
     """A marud that ends, with its files, when the block that holds it does."""
 
-    def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB"):
-        self.program, self.shape = program, dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes)
+    def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB", more=""):
+        self.program = program
+        self.shape = dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes, more=more)
 
     def __enter__(self):
         self.directory = tempfile.TemporaryDirectory(prefix="maru-test-")

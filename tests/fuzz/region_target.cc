@@ -3,7 +3,6 @@
 // size, so that the address sanitizer sees one step beyond.
 #include "libmaru/shm/audit.h"
 #include "libmaru/shm/evict.h"
-#include "libmaru/shm/lru.h"
 #include "libmaru/shm/prefix.h"
 #include "libmaru/shm/reclaim.h"
 #include "libmaru/shm/touch.h"
@@ -72,7 +71,6 @@ class Region {
     }
     for (uint32_t page = 0; page < region_.pages(); ++page)
       region_.block(page).word.store_relaxed(PageWord::free(1).bits);
-    lists_ = shm::LruLists(region_);
     fill();
   }
 
@@ -113,7 +111,7 @@ class Region {
       case 6: return audit(shm::AuditMode::kLiveOwner);
       case 7: return reclaim(lane, page);
       case 8: return recount(page);
-      case 9: return walk_lists(page);
+      case 9: return tenants(lane, argument);
       case 10: return read_keys(page);
       case 11: return runs(lane, page, argument);
       case 12: return resolve(argument);
@@ -177,7 +175,6 @@ class Region {
       block.parent = i % 12 ? parent : PageRef::none();
       const PageRef own = shm::take_page(region_, kClient, i);
       must(shm::publish(lanes_[1], own, block).status == shm::PublishStatus::kStored, "a block is not stored");
-      lists_.insert(i, own.generation(), i);
       parent = own;
     }
   }
@@ -223,6 +220,7 @@ class Region {
     block.length = argument % 8192;
     block.parent = argument & 1 ? PageRef::from_bits(argument) : PageRef::none();
     block.now_ms = kNowMs;
+    block.tenant = argument % 5;
     const auto result = shm::publish(lanes_[lane], own, block);
     if (result.status != shm::PublishStatus::kStored) shm::give_back_run(region_, lanes_[lane].id, own);
   }
@@ -252,7 +250,6 @@ class Region {
     must(count <= 64, "more touches than fit");
     for (size_t i = 0; i < count; ++i) {
       must(touches[i].page < region_.pages(), "a touch of no page");
-      lists_.touch(touches[i].page, touches[i].tick);
     }
   }
   void reclaim(uint32_t lane, uint32_t page) {
@@ -273,18 +270,23 @@ class Region {
     shm::recount_pages(region_, both, Nobody(), 0, uint32_t(region_.pages()));
     shm::recount_commit(region_, both, all_);
   }
-  void walk_lists(uint32_t page) {
-    for (uint32_t i = 0; i < region_.regions(); ++i) {
-      uint32_t link = lists_.coldest(i);
-      for (uint64_t steps = 0; link != 0 && steps < region_.pages(); ++steps) {
-        must(link <= region_.pages(), "a link that leads outside");
-        link = lists_.warmer(link - 1);
-      }
+  void tenants(uint32_t lane, uint64_t argument) {
+    const uint64_t tenant = argument % 5;
+    const uint32_t account = shm::find_account(region_, lane, tenant), record = shm::find_tenant(region_, tenant);
+    must(account < region_.account_slots(), "an account beyond the lane's");
+    must(record == ~0u || record < region_.parameters().tenants, "a record beyond the table");
+    (void)shm::needs_credit(region_, tenant);
+    (void)shm::read_tenant(region_, all_, tenant);
+    shm::LaneSet unsettled = all_;
+    (void)shm::committed_bytes(region_, all_, tenant, &unsettled);
+    shm::revoke_credit(region_, all_, tenant, (argument & 1024) != 0);
+    shm::grant_credit(region_, lane, account, argument >> 32);
+    for (uint32_t page = 0; page < region_.pages(); ++page) {
+      uint64_t of = 0;
+      must(shm::tenant_bytes(region_, page, &of) <= uint64_t(region_.region_pages()) * region_.page_bytes(),
+           "a block larger than a region");
     }
-    if (!lists_.contains(page))
-      lists_.insert(page, lists_.generation(page), page);
-    else if (!lists_.remove(page))
-      lists_.clear(region_.region_of(page));
+    if ((argument & 2048) != 0) shm::fold_accounts(region_, lane, [](uint64_t, uint64_t) {});
   }
   void read_keys(uint32_t page) {
     shm::KeyBytes key;
@@ -318,7 +320,6 @@ class Region {
   shm::PinTable pins_[3];
   shm::LaneContext lanes_[3];
   shm::LaneSet all_;
-  shm::LruLists lists_;
   shm::TouchReader reader_;
   uint16_t attempt_ = 0;
 };

@@ -132,6 +132,13 @@ Input all_kinds() {
     rent.run_pages = run_pages;
     append(input, runs % 2, 0, Type::kRent, wire::bytes_of(rent));
   }
+  for (const uint64_t account : {0, 1, 63, 64}) {
+    wire::CreditRequest credit{};
+    credit.tenant = account + 1;
+    credit.bytes = 4096;
+    credit.account = uint32_t(account);
+    append(input, account % 2, 0, Type::kCredit, wire::bytes_of(credit));
+  }
   wire::DeleteTreeRequest tree{1, 2};
   append(input, 0, 0, Type::kDeleteTree, wire::bytes_of(tree));
   append(input, 1, 0, Type::kPing, {});
@@ -145,7 +152,10 @@ Input administration() {
        {R"({"command":"status"})", R"({"command":"clients"})", R"({"command":"regions"})",
         R"({"command":"blocks","cursor":0,"limit":10,"prefix":"k"})", R"({"command":"block","key":"k"})",
         R"({"command":"pins","cursor":0,"limit":5})", R"({"command":"evict","pages":3,"pool":"other"})",
-        R"({"command":"clear"})", R"({"command":"check","quiesce":true})"})
+        R"({"command":"clear"})", R"({"command":"check","quiesce":true})",
+        R"({"command":"quota.set","tenant":"0x00ff","soft":1,"hard":null})", R"({"command":"quota.get","tenant":"a"})",
+        R"({"command":"quota.list","cursor":1,"limit":3})", R"({"command":"quota.remove","tenant":"0x00ff"})",
+        R"({"command":"quota.default","hard":5})", R"({"command":"quota.mode","listed":true})"})
     append(input, 0, 0, Type::kAdmin, std::as_bytes(std::span(text, std::strlen(text))));
   return input.take();
 }

@@ -1,6 +1,7 @@
 // Drives a fuzz target without libFuzzer:
 //   NAME                        MARU_FUZZ_RUNS mutated inputs (5,000 by default) of seed MARU_SEED (1 by default)
 //   NAME --one SEED RUN FILE    writes the input of this run of this seed to FILE and tries it
+//   NAME --first FOLDER         writes the inputs to begin with into FOLDER: libFuzzer's first corpus
 //   NAME FILE...                tries files, as libFuzzer's programs do
 // The target runs in a child process, so that a crash or a hang is reported with the run that did it.
 #include "tests/fuzz/mutator.h"
@@ -12,6 +13,7 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <string>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -35,12 +37,26 @@ int try_file(const char* path) {
   return LLVMFuzzerTestOneInput(input.data(), input.size());
 }
 
+bool write_file(const std::string& path, const Input& input) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(input.data()), std::streamsize(input.size()));
+  if (file.flush()) return true;
+  std::fprintf(stderr, "cannot write %s\n", path.c_str());
+  return false;
+}
+
+int write_first(const std::string& folder) {
+  size_t written = 0;
+  for (const Input& input : maru::fuzz::first_inputs())
+    if (!write_file(folder + "/first-" + std::to_string(written++), input)) return 2;
+  return 0;
+}
+
 int try_one(uint64_t seed, uint64_t run, const char* path) {
   Mutator mutator(maru::fuzz::first_inputs(), seed);
   Input input;
   for (uint64_t i = 0; i <= run; ++i) input = mutator.next();
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(input.data()), std::streamsize(input.size()));
+  if (!write_file(path, input)) return 2;
   return LLVMFuzzerTestOneInput(input.data(), input.size());
 }
 
@@ -60,6 +76,7 @@ int try_one(uint64_t seed, uint64_t run, const char* path) {
 int main(int count, char** arguments) {
   if (count == 5 && std::strcmp(arguments[1], "--one") == 0)
     return try_one(std::strtoull(arguments[2], nullptr, 0), std::strtoull(arguments[3], nullptr, 0), arguments[4]);
+  if (count == 3 && std::strcmp(arguments[1], "--first") == 0) return write_first(arguments[2]);
   if (count > 1) {
     for (int i = 1; i < count; ++i)
       if (const int result = try_file(arguments[i]); result != 0) return result;

@@ -22,6 +22,7 @@ struct BoardWords {
     std::atomic<uint64_t> stores;      // blocks stored
     std::atomic<uint64_t> kept;        // keys 0 to kept - 1 are stored and stay (keeper.h)
     std::atomic<uint64_t> epochs;      // of marud: as last seen
+    std::atomic<uint64_t> refused;     // stores beyond a tenant's limit
   } worker[kWorkersMax];
 };
 

@@ -1,4 +1,4 @@
-// --role churner SOCKET SEED BOARD_FD WORKER
+// --role churner SOCKET SEED BOARD_FD WORKER THREADS: the threads share one client.
 #include "tests/process/churner.h"
 
 #include "tests/process/board.h"
@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <thread>
 
 namespace maru::test {
 namespace {
@@ -59,7 +60,7 @@ class Churner {
   [[noreturn]] void fail(const std::string& what, const std::string& key, int result = 0) {
     std::fprintf(stderr, "churner of seed %llu: %s (key \"%s\", result %d)\n", static_cast<unsigned long long>(seed_),
                  what.c_str(), key.c_str(), result);
-    std::exit(3);
+    std::_Exit(3);  // other threads are at work
   }
   void expect(const char* doing, const std::string& key, int result, std::initializer_list<int> allowed) {
     if (result >= 0) return;
@@ -202,7 +203,7 @@ class Churner {
 }  // namespace
 
 int run_churner(int argument_count, char** arguments) {
-  if (argument_count != 4) return 2;
+  if (argument_count != 5) return 2;
   const std::string socket_path = arguments[0], pool = "default";
   const uint64_t seed = std::strtoull(arguments[1], nullptr, 10);
   Board board(std::atoi(arguments[2]));
@@ -218,12 +219,18 @@ int run_churner(int argument_count, char** arguments) {
       return 3;
     }
   }
-  Churner churner(*client, seed);
-  while (board->stop.load() == 0) {
-    churner.step();
-    me.operations.fetch_add(1);
-  }
-  churner.release_all();
+  const auto churn = [&](uint64_t own_seed) {
+    Churner churner(*client, own_seed);
+    while (board->stop.load() == 0) {
+      churner.step();
+      me.operations.fetch_add(1);
+    }
+    churner.release_all();
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < std::atoi(arguments[4]); ++i) others.emplace_back(churn, seed + uint64_t(i));
+  churn(seed);
+  for (std::thread& thread : others) thread.join();
   return 0;
 }
 

@@ -160,7 +160,7 @@ TEST_F(HostileSocket, OversizePacketIsDropped) {
 TEST_F(HostileSocket, AnotherVersionIsToldAndDropped) {
   const FileDescriptor socket = connect();
   ASSERT_TRUE(send_raw(socket.get(), changed(request(Type::kPing), [](wire::MessageHeader& h) { h.version = 77; })));
-  auto reply = wire::receive_packet(socket.get(), 30'000);
+  auto reply = wire::receive_packet(socket.get(), far_too_long_ms());
   ASSERT_TRUE(reply) << reply.error().text();
   const auto header = wire::decode_reply(reply->bytes);
   ASSERT_TRUE(header);
@@ -180,7 +180,7 @@ TEST_F(HostileSocket, DescriptorsWhereNoneBelongAreDropped) {
   // marud keeps none of them: the pipe is over when ours is closed.
   writer.reset();
   pollfd entry{reader.get(), POLLIN, 0};
-  EXPECT_EQ(::poll(&entry, 1, 30'000), 1);
+  EXPECT_EQ(::poll(&entry, 1, far_too_long_ms()), 1);
   EXPECT_NE(entry.revents & POLLHUP, 0) << "marud still holds a descriptor";
 }
 
@@ -189,7 +189,7 @@ TEST_F(HostileSocket, RequestsWithoutALaneAreRefused) {
   wire::RentRequest rent{};
   rent.runs = rent.run_pages = 1;
   ASSERT_TRUE(send_raw(socket.get(), request(Type::kRent, wire::bytes_of(rent))));
-  auto reply = wire::receive_packet(socket.get(), 30'000);
+  auto reply = wire::receive_packet(socket.get(), far_too_long_ms());
   ASSERT_TRUE(reply);
   EXPECT_EQ(wire::decode_reply(reply->bytes)->status, -ENOTCONN);
 }
@@ -197,7 +197,7 @@ TEST_F(HostileSocket, RequestsWithoutALaneAreRefused) {
 TEST_F(HostileSocket, ImpossibleWishesAreAnswered) {
   const FileDescriptor socket = connect();
   ASSERT_TRUE(send_raw(socket.get(), attach_request()));
-  ASSERT_TRUE(wire::receive_packet(socket.get(), 30'000));
+  ASSERT_TRUE(wire::receive_packet(socket.get(), far_too_long_ms()));
   for (const auto& [runs, run_pages] : {std::pair<uint64_t, uint64_t>{0, 0},
                                         {1, 0},
                                         {0, 1},
@@ -210,7 +210,7 @@ TEST_F(HostileSocket, ImpossibleWishesAreAnswered) {
     rent.runs = runs;
     rent.run_pages = run_pages;
     if (!send_raw(socket.get(), request(Type::kRent, wire::bytes_of(rent)))) return;  // dropped for the one before
-    auto reply = wire::receive_packet(socket.get(), 30'000);
+    auto reply = wire::receive_packet(socket.get(), far_too_long_ms());
     EXPECT_TRUE(reply || reply.error().code == ECONNRESET) << runs << " runs of " << run_pages << " pages";
     if (!reply) return;
   }
@@ -221,7 +221,7 @@ TEST_F(HostileSocket, ImpossibleWishesAreAnswered) {
   attach.previous_generation = 1;
   const FileDescriptor thief = connect();
   ASSERT_TRUE(send_raw(thief.get(), request(Type::kAttach, wire::bytes_of(attach))));
-  auto reply = wire::receive_packet(thief.get(), 30'000);
+  auto reply = wire::receive_packet(thief.get(), far_too_long_ms());
   ASSERT_TRUE(reply);
   if (const auto given = wire::read_exactly<wire::AttachReply>(wire::payload_of(reply->bytes))) {
     // The same process may ask for its lane; whatever it gets, the pool is whole.

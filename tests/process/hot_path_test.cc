@@ -3,6 +3,7 @@
 #include "libmaru/base/file_descriptor.h"
 #include "tests/process/roles.h"
 #include "tests/support/marud_process.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
@@ -17,18 +18,6 @@
 
 namespace maru::test {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kHasSanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-constexpr bool kHasSanitizer = true;
-#else
-constexpr bool kHasSanitizer = false;
-#endif
-#else
-constexpr bool kHasSanitizer = false;
-#endif
 
 constexpr size_t kKeys = 64;  // a chain
 constexpr int kRounds = 200;
@@ -96,7 +85,7 @@ bool can_trace(const TemporaryDirectory& directory) {
 }
 
 TEST_P(HotPathTest, MakesNoSystemCall) {
-  if (kHasSanitizer) GTEST_SKIP() << "a sanitizer makes system calls of its own";
+  if (kHasAddressSanitizer || kHasThreadSanitizer) GTEST_SKIP() << "a sanitizer makes system calls of its own";
   MarudProcess marud;
   if (!can_trace(marud.directory())) GTEST_SKIP() << "strace is missing or may not trace here";
   const std::string trace = marud.directory().file("trace");

@@ -37,7 +37,8 @@ class Kill : public ::testing::Test {
   void start_worker(uint32_t i) {
     workers_[i] = std::make_unique<ChildProcess>(
         std::vector<std::string>{own_program(), "--role", "churner", marud_.socket_path(),
-                                 std::to_string(random_.next()), std::to_string(board_.fd()), std::to_string(i)},
+                                 std::to_string(random_.next()), std::to_string(board_.fd()), std::to_string(i),
+                                 std::to_string(1 + i % 3)},  // some use their client from several threads
         "", std::vector<int>{board_.fd()});
   }
 

@@ -16,7 +16,7 @@ constexpr Role kRoles[] = {
     {"puppet", maru::test::run_puppet},       {"churner", maru::test::run_churner},
     {"keeper", maru::test::run_keeper},       {"hot-path", maru::test::run_hot_path},
     {"attach-as", maru::test::run_attach_as}, {"connect-often", maru::test::run_connect_often},
-    {"scribbler", maru::test::run_scribbler},
+    {"scribbler", maru::test::run_scribbler}, {"tenant-worker", maru::test::run_tenant_worker},
 };
 
 }  // namespace

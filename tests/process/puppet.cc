@@ -48,6 +48,14 @@ json obey(TestClient& client, std::map<std::string, maru_view>& held, std::vecto
     return {{"result", 0}, {"text", std::string(static_cast<const char*>(held.at(key).data), held.at(key).bytes)}};
   if (what == "delete") return {{"result", client.remove(key)}};
   if (what == "exists") return {{"result", client.exists(key)}};
+  if (what == "store many") {  // keys PREFIX + number, each with itself as text
+    uint64_t stored = 0;
+    for (uint64_t i = 0; i < request.at("count").get<uint64_t>(); ++i) {
+      const std::string name = key + std::to_string(i);
+      stored += client.store(name, name) == 0;
+    }
+    return {{"result", stored}};
+  }
   if (what == "alloc") {
     buffers.resize(request.at("buffers").get<size_t>());
     return {{"result", maru_alloc_batch(client, request.at("bytes").get<uint64_t>(), buffers.size(), buffers.data())}};

@@ -1,6 +1,7 @@
 #include "cast.h"
 
 #include "libmaru/shm/evict.h"
+#include "libmaru/shm/find_batch.h"
 #include "libmaru/shm/mutants.h"
 #include "libmaru/shm/prefix.h"
 #include "libmaru/shm/reclaim.h"
@@ -27,6 +28,9 @@ unsigned reclaimed_mask;
 uint64_t clock_ms;
 uint64_t time_to_live_ms;
 bool clearing;  // marud clears the pool in this schedule
+uint64_t stores_for_tenant;
+shm::TenantReturns* tenant_returns;
+void (*fold_lane)(uint32_t lane);
 std::byte key_bytes[kWorldKeys][40];
 
 // A call's result is compared with what was true during the call. What the caller has stored last may still be in its
@@ -56,6 +60,7 @@ void make_client(uint32_t lane) {
   who.context.id = who.lane;
   who.context.pins = &who.pins;
   who.context.intents_in_use.raw = 0;
+  who.context.returns = nullptr;
 }
 
 Client& marud() { return clients[kMarud]; }
@@ -65,6 +70,9 @@ void make_marud() {
   clock_ms = 1;
   time_to_live_ms = 0;
   clearing = false;
+  stores_for_tenant = 0;
+  tenant_returns = nullptr;
+  fold_lane = nullptr;
   eviction_attempts[0] = 0;
   eviction_attempts[1] = 0x8000;
   make_client(kMarud);
@@ -75,6 +83,14 @@ void make_marud_again() {
   world().host(0).epoch.fetch_add_seq_cst(1);
   make_client(kMarud);
   marud().lane = marud().context.id = shm::daemon_lane(world());
+  marud().context.returns = tenant_returns;
+}
+
+void play_with_tenant(uint64_t tenant, shm::TenantReturns* returns, void (*fold)(uint32_t lane)) {
+  stores_for_tenant = tenant;
+  tenant_returns = returns;
+  fold_lane = fold;
+  marud().context.returns = returns;
 }
 
 uint64_t now_ms() { return clock_ms; }
@@ -122,6 +138,7 @@ Stored store(Client& who, uint32_t key, PageRef parent, uint32_t pages) {
   block.key = key_text(key);
   block.length = 64;
   block.parent = parent;
+  block.tenant = stores_for_tenant;
   block.now_ms = clock_ms;
   block.expires_ms = time_to_live_ms != 0 ? clock_ms + time_to_live_ms : 0;
   const uint64_t start = steps();
@@ -166,7 +183,12 @@ uint32_t store_chain(Client& who, uint32_t first, uint32_t count) {
 Held find_and_hold(Client& who, uint32_t key) {
   const uint64_t start = steps();
   const uint64_t now = clock_ms;
-  const shm::Found found = shm::find_and_pin(who.context, key_digest(key), now);
+  const Digest digest = key_digest(key);
+  shm::Found found;
+  if (chance().chance(2))
+    found = shm::find_and_pin(who.context, digest, now);
+  else if (!shm::find_and_pin_batch(who.context, {&digest, 1}, now, &found))
+    found.status = FindStatus::kPinsFull;
   if (found.status == FindStatus::kPinsFull) return {PageRef::none(), 0};
   if (found.status == FindStatus::kAbsent) {
     const bool expired = time_to_live_ms != 0;  // what is there may be too old to be found
@@ -265,13 +287,18 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
       !was_absent_since(first + uint32_t(result.blocks), start)) {
     fail("match_prefix ends before key %zu, which was there all the time", first + result.blocks);
   }
-  // Under the pin on the deepest block its ancestors are where they were.
-  if (result.held == 1 && result.blocks > 1) {
+  // Under the pin on the deepest block its ancestors are where they were; the deepest itself may have lost its key, which
+  // matters to a lookup and not to a walk.
+  if (result.held == 1) {
     std::array<PageRef, kWorldKeys> refs;
     std::array<uint64_t, kWorldKeys> lengths;
-    const size_t ancestors = result.blocks - 1;
-    shm::resolve_batch(world(), {digests.data(), ancestors}, refs.data(), lengths.data());
-    for (uint32_t i = 0; i < ancestors; ++i) {
+    const bool walks = chance().chance(2);
+    const size_t wanted = walks ? result.blocks : result.blocks - 1;
+    if (walks)
+      shm::resolve_chain(world(), result.deepest, result.blocks, {digests.data(), wanted}, refs.data(), lengths.data());
+    else
+      shm::resolve_batch(world(), {digests.data(), wanted}, refs.data(), lengths.data());
+    for (uint32_t i = 0; i < wanted; ++i) {
       if (refs[i].is_none() ||
           std::find(blocks.begin(), blocks.begin() + block_count, refs[i]) == blocks.begin() + block_count) {
         fail("key %u is held and cannot be located", first + i);
@@ -409,6 +436,7 @@ void reclaim_lane(uint32_t lane) {
   shm::reclaim_intents(region, lane, findings);
   finish_reclaim(findings);
   shm::release_overflow_of(region, lane_id(lane));
+  if (fold_lane != nullptr) fold_lane(lane);
   shm::clear_lane(region, lane);
   // The lane may be given out again, and its regions.
   AtomicU64& in_use = region.lane_bitmap().words[0];

@@ -49,6 +49,9 @@ struct Stored {
   PageRef block;  // kStored and kDuplicate
 };
 Stored store(Client& who, uint32_t key, PageRef parent = PageRef::none(), uint32_t pages = 1);
+// Everything that is stored from now on counts for this tenant, 0 for none. marud's returns go to `returns`, and a dead lane's
+// accounts to `fold`. Until the next make_marud().
+void play_with_tenant(uint64_t tenant, shm::TenantReturns* returns, void (*fold)(uint32_t lane));
 // The wall clock of the world, in milliseconds; and how long blocks live that are stored from now on, 0 for ever.
 uint64_t now_ms();
 void advance_time(uint64_t milliseconds);

@@ -22,6 +22,10 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantOverflowCountAfterSlot, "pin overflow count raised after its slot", {"pin-overflow"}},
       {kMutantUntaggedFreeList, "the untagged free list of a well-known design", {"free-list"}},
       {kMutantCountedPins, "the counted pins of that design", {"counted-pins"}},
+      {kMutantReturnBeforeFree, "bytes returned before the pages are FREE", {"tenant-death", "tenant-limit"}},
+      {kMutantTenantPassIgnoresInFlight, "a pass over tenants that ignores what is in flight", {"tenant-death"}},
+      {kMutantCreditIgnoresInFlight, "credit under a new limit, stores of before ignored", {"tenant-limit-appears"}},
+      {kMutantCloseByStore, "FREE to OUT without comparing", {"takeover", "takeover-restart"}},
   };
   return kRecords;
 }

@@ -4,12 +4,7 @@
 // runs the orders that it names, under a model weaker than any machine.
 //
 // Each wrong variant must be reported.
-// relacy replaces new and delete by macros, so that it comes last.
-#include <cstdio>
-#include <iostream>
-#include <streambuf>
-
-#include <relacy/relacy.hpp>
+#include "tests/sim/relacy_verdict.h"
 
 namespace {
 
@@ -71,33 +66,13 @@ struct PinTest : rl::test_suite<PinTest<variant>, 4> {
   }
 };
 
-// What relacy says about a failure that is wanted.
-struct Silence : std::streambuf {
-  int overflow(int c) override { return c; }
-  std::streamsize xsputn(const char*, std::streamsize count) override { return count; }
-};
-
-template <Variant variant>
-bool run(const char* name, bool right, unsigned iterations) {
-  Silence silence;
-  std::ostream nowhere(&silence);
-  rl::test_params parameters;
-  parameters.iteration_count = iterations;
-  parameters.output_stream = right ? &std::cout : &nowhere;
-  parameters.progress_stream = &nowhere;
-  rl::simulate<PinTest<variant>>(parameters);
-  const bool passed = parameters.test_result == rl::test_result_success;
-  std::printf("%-40s %s\n", name, passed == right ? "as it should be" : right ? "FAILS" : "PASSES AND MUST NOT");
-  return passed == right;
-}
-
 }  // namespace
 
 int main() {
-  bool ok = run<Variant::kRight>("pin", true, 200'000);
-  ok &= run<Variant::kNoBarrier>("pin without the barrier", false, 200'000);
-  ok &= run<Variant::kAcquireLoad>("the word is read by an acquire load", false, 200'000);
-  ok &= run<Variant::kRelaxedUnpin>("unpin by a relaxed store", false, 200'000);
-  ok &= run<Variant::kNoAttempt>("RETIRING without attempt number", false, 200'000);
+  bool ok = is_as_it_should_be<PinTest<Variant::kRight>>("pin", true);
+  ok &= is_as_it_should_be<PinTest<Variant::kNoBarrier>>("pin without the barrier", false);
+  ok &= is_as_it_should_be<PinTest<Variant::kAcquireLoad>>("the word is read by an acquire load", false);
+  ok &= is_as_it_should_be<PinTest<Variant::kRelaxedUnpin>>("unpin by a relaxed store", false);
+  ok &= is_as_it_should_be<PinTest<Variant::kNoAttempt>>("RETIRING without attempt number", false);
   return ok ? 0 : 1;
 }

@@ -41,6 +41,7 @@ uint32_t hold_count;
 AtomicU64 payload[kWorldPages][kPayloadWords];
 AtomicU32 pin_counts[kWorldLanes][kPinCounts];
 uint64_t next_audit;
+void (*page_word_watch)(uint32_t page, PageWord from, PageWord to);
 uint32_t lane_generations[kWorldLanes];
 unsigned lane_processes[kWorldLanes];
 
@@ -204,6 +205,7 @@ void page_word_changed(uint32_t page, uint64_t before, uint64_t after) {
   for (uint32_t i = 0; i < kWorldKeys; ++i) {
     if (keys[i].defined && keys[i].digest == digest_of(page)) update_key(i);
   }
+  if (page_word_watch != nullptr) page_word_watch(page, from, to);
 }
 
 void bucket_changed(uint64_t bucket) {
@@ -311,6 +313,7 @@ void make_world() {
   for (KeyRecord& key : keys) key = {};
   std::memset(payload, 0, sizeof payload);
   hold_count = 0;
+  page_word_watch = nullptr;
   next_audit = chance().below(uint32_t(kStepsPerAudit));
   for (uint32_t lane = 0; lane < kWorldLanes; ++lane) {
     lane_generations[lane] = 1;
@@ -394,6 +397,8 @@ uint32_t hold_count_of(unsigned process) {
 }
 
 PageRef registry_location(uint64_t bucket, uint32_t slot) { return valid_location(bucket, slot); }
+
+void watch_page_words(void (*function)(uint32_t page, PageWord from, PageWord to)) { page_word_watch = function; }
 
 void forget_process(unsigned process) {
   for (uint32_t i = 0; i < hold_count;) {

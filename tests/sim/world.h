@@ -87,6 +87,9 @@ void occupy_pin_slot(uint32_t lane, uint32_t slot);
 // What a process held, it holds no more; every scenario's on_death.
 void forget_process(unsigned process);
 
+// Calls `function` after every change of a page word, besides what the world looks at itself. Until the next make_world().
+void watch_page_words(void (*function)(uint32_t page, PageWord from, PageWord to));
+
 // The page where a visible key is at this instant.
 PageRef visible_block(uint32_t key);
 

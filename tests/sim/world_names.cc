@@ -55,6 +55,10 @@ void name_lane(uint64_t inside, uint64_t value, char* name, char* meaning) {
   } else if (word < first_pin + pins) {
     std::snprintf(name, kNameBytes, "lane %" PRIu64 " pin %" PRIu64, lane, word - first_pin);
     describe_ref(value, meaning);
+  } else if (word * 8 >= world().layout().accounts_offset) {
+    static constexpr const char* kNames[] = {"tenant", "in flight", "charged", "returned"};
+    const uint64_t at = word - world().layout().accounts_offset / 8;
+    std::snprintf(name, kNameBytes, "lane %" PRIu64 " account %" PRIu64 " %s", lane, at / 4, kNames[at % 4]);
   } else {
     std::snprintf(name, kNameBytes, "lane %" PRIu64 " touch %" PRIu64, lane, word - first_pin - pins);
   }

@@ -1,7 +1,5 @@
 #include "tests/support/child_process.h"
 
-#include "tests/support/wait_until.h"
-
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>

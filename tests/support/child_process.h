@@ -1,6 +1,8 @@
 // A program that a test starts. It dies with the test, and no process but this very one is ever signalled.
 #pragma once
 
+#include "tests/support/wait_until.h"
+
 #include <chrono>
 #include <optional>
 #include <string>
@@ -29,7 +31,7 @@ class ChildProcess {
   bool is_running();
   void signal(int number);
   // Waits for its end. Nothing when it goes on for far too long.
-  std::optional<Ended> wait(std::chrono::milliseconds at_most = std::chrono::seconds(30));
+  std::optional<Ended> wait(std::chrono::milliseconds at_most = far_too_long());
   // SIGKILL, and waits.
   void kill();
 

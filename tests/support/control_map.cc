@@ -2,14 +2,13 @@
 
 #include "libmaru/wire/codec.h"
 #include "libmaru/wire/socket.h"
+#include "tests/support/wait_until.h"
 
 #include <cstring>
 #include <stdexcept>
 
 namespace maru::test {
 namespace {
-
-constexpr uint32_t kAnswerMs = 30'000;
 
 class Texts final : public shm::FindingSink {
  public:
@@ -35,8 +34,9 @@ ControlMap::ControlMap(const std::string& socket_path, const std::string& pool) 
   wire::AttachRequest request{};
   std::memcpy(request.pool, pool.data(), pool.size());
   const auto packet = wire::encode(wire::Type::kAttach, 1, 0, wire::bytes_of(request));
-  if (!wire::send_packet(socket_.get(), packet, -1, kAnswerMs)) throw std::runtime_error("cannot send an attach");
-  wire::Packet reply = must(wire::receive_packet(socket_.get(), kAnswerMs), "attach");
+  if (!wire::send_packet(socket_.get(), packet, -1, far_too_long_ms()))
+    throw std::runtime_error("cannot send an attach");
+  wire::Packet reply = must(wire::receive_packet(socket_.get(), far_too_long_ms()), "attach");
   const auto header = must(wire::decode_reply(reply.bytes), "attach");
   const auto attached = wire::read_exactly<wire::AttachReply>(wire::payload_of(reply.bytes));
   if (header.status != 0 || !attached || !reply.fd.is_open()) throw std::runtime_error("marud refused an attach");

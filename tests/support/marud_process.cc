@@ -14,8 +14,6 @@
 namespace maru::test {
 namespace {
 
-constexpr uint32_t kAdminMs = 30'000;
-
 char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -46,7 +44,8 @@ MarudProcess::MarudProcess(std::vector<PoolWish> pools, uint32_t adopt_grace_ms)
       config << "backend = \"memory\"\n";
     config << "size = " << pool.bytes << "\npage_bytes = " << pool.page_bytes
            << "\nregion_bytes = " << pool.region_bytes << "\nlanes = " << pool.lanes << "\npins = " << pool.pins
-           << "\nchecksums = " << (pool.checksums ? "true" : "false") << "\n";
+           << "\nmax_regions_per_instance = " << pool.max_regions_per_instance << "\nchecksums = " << (pool.checksums ? "true" : "false") << "\n";
+    config << "high_watermark = " << pool.high_watermark << "\n" << pool.more;
     if (!pool.users.empty()) config << "users = [" << pool.users << "]\n";
   }
   config.close();
@@ -113,9 +112,9 @@ nlohmann::json MarudProcess::ask(const nlohmann::json& request) const {
   if (!socket) throw std::runtime_error("cannot ask marud: " + socket.error().text());
   const std::string text = request.dump();
   const auto packet = wire::encode(wire::Type::kAdmin, 1, 0, std::as_bytes(std::span(text.data(), text.size())));
-  if (auto sent = wire::send_packet(socket->get(), packet, -1, kAdminMs); !sent)
+  if (auto sent = wire::send_packet(socket->get(), packet, -1, far_too_long_ms()); !sent)
     throw std::runtime_error("cannot ask marud: " + sent.error().text());
-  auto reply = wire::receive_packet(socket->get(), kAdminMs);
+  auto reply = wire::receive_packet(socket->get(), far_too_long_ms());
   if (!reply) throw std::runtime_error("marud does not answer " + text + ": " + reply.error().text());
   const auto header = wire::decode_reply(reply->bytes);
   if (!header) throw std::runtime_error("marud's answer to " + text + ": " + header.error().text());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "maru/maru.h"
+#include "tests/support/wait_until.h"
 
 #include <cerrno>
 #include <memory>
@@ -28,13 +29,15 @@ inline maru_attach_options attach_options(const std::string& socket_path, const 
 
 class TestClient {
  public:
-  explicit TestClient(const std::string& socket_path, const std::string& pool = "default", uint32_t timeout_ms = 30'000,
-                      uint32_t flags = 0, uint32_t thread_cache_pages = 0) {
+  explicit TestClient(const std::string& socket_path, const std::string& pool = "default",
+                      uint32_t timeout_ms = far_too_long_ms(), uint32_t flags = 0, uint32_t thread_cache_pages = 0) {
     maru_attach_options options = attach_options(socket_path, pool);
     options.timeout_ms = timeout_ms;
     options.flags = flags;
     options.thread_cache_pages = thread_cache_pages;
-    const int result = maru_attach(&options, &client_);
+    // The bound is meant for what comes later: a slow machine may take longer than that to attach at all.
+    int result = -ETIMEDOUT;
+    (void)wait_until([&] { return (result = maru_attach(&options, &client_)) != -ETIMEDOUT; });
     if (result != 0) throw std::runtime_error("attach to " + pool + ": " + std::to_string(result));
   }
   // Nothing, and why in *ret_result, when attaching is refused.

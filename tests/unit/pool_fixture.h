@@ -8,6 +8,7 @@
 #include "libmaru/shm/block_store.h"
 #include "libmaru/shm/page_run.h"
 #include "libmaru/shm/reclaim.h"
+#include "libmaru/shm/region_handover.h"
 #include "libmaru/shm/touch.h"
 #include "libmaru/wire/codec.h"
 
@@ -172,6 +173,7 @@ inline bool InProcessClient::rent(uint64_t run_count, uint64_t run_pages) {
 }
 
 inline PageRef InProcessClient::take_free(uint32_t pages) {
+  std::erase_if(regions, [&](uint32_t index) { return !shm::owns_region(home.region, index, lane.id); });
   for (uint32_t index : regions)
     for (uint32_t i = 0; i + pages <= home.region.region_pages(); ++i) {
       const PageRef ref = shm::take_run(home.region, lane.id, index * home.region.region_pages() + i, pages, nullptr);

@@ -169,7 +169,7 @@ TEST(PoolStorm, ScribblesNeitherCrashNorHangMarud) {
       const uint32_t lane = actors[random.below(2)].client->grant.lane;
       switch (random.below(14)) {
         case 0: case 1: case 2: case 3:
-          home.pool->rent(lane, {1 + random.below(50), 1 + random.below(4), 0, 0, {}}, home.now_ms);
+          home.pool->rent(lane, {1 + random.below(50), 1 + random.below(4), 0, 0, 0, 0}, home.now_ms);
           break;
         case 4: case 5: case 6: home.pool->turn(home.now_ms); break;
         case 7: home.pool->admin("blocks", nlohmann::json::object(), home.now_ms); break;

@@ -58,7 +58,7 @@ TEST(PoolRent, RefusesWhatMakesNoSense) {
   EXPECT_EQ(client->last_status, -EINVAL);
   EXPECT_FALSE(client->rent(1, home.region.region_pages() + 1));
   EXPECT_EQ(client->last_status, -EFBIG);
-  EXPECT_EQ(home.pool->rent(7, {1, 1, 0, 0, {}}, home.now_ms).status, -ENOTCONN);
+  EXPECT_EQ(home.pool->rent(7, {1, 1, 0, 0, 0, 0}, home.now_ms).status, -ENOTCONN);
   ASSERT_TRUE(client->rent(uint64_t(1) << 60));
   EXPECT_EQ(client->regions.size(), home.region.regions());
 }
