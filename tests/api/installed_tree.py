@@ -24,6 +24,14 @@ def meson_of(build):
     return None
 
 
+def sanitizer_flags(build):
+    """A library that was built with a sanitizer needs its runtime in the program."""
+    options = json.loads((pathlib.Path(build) / "meson-info/intro-buildoptions.json").read_text())
+    chosen = next(option["value"] for option in options if option["name"] == "b_sanitize")
+    chosen = chosen if isinstance(chosen, str) else ",".join(chosen)
+    return [] if chosen in ("", "none") else [f"-fsanitize={chosen}"]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
@@ -36,7 +44,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="maru-installed-") as name:
         root = pathlib.Path(name)
         environment = {**os.environ, "DESTDIR": str(root)}
-        subprocess.run([meson, "install", "-C", arguments.build, "--no-rebuild", "--quiet"], check=True, env=environment)
+        # What a program needs, and no more: the rest need not have been built when this suite is run alone.
+        subprocess.run([meson, "install", "-C", arguments.build, "--no-rebuild", "--quiet", "--tags", "runtime,devel"],
+                       check=True, env=environment)
         modules = list(root.rglob("maru.pc"))
         if len(modules) != 1:
             print(f"expected one maru.pc in the installed tree, found {modules}")
@@ -50,7 +60,7 @@ def main():
             program = root / source.replace(".", "_")
             kind = "c++" if language.startswith("c++") else "c"
             subprocess.run([arguments.compiler, "-x", kind, f"-std={language}", *STRICT, str(arguments.sources / source),
-                            "-x", "none", "-o", str(program), *flags], check=True)
+                            "-x", "none", "-o", str(program), *flags, *sanitizer_flags(arguments.build)], check=True)
             printed = subprocess.run(["ldd", str(program)], check=True, stdout=subprocess.PIPE, text=True,
                                      env={**os.environ, "LD_LIBRARY_PATH": str(library)}).stdout
             if str(library) not in printed:

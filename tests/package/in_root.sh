@@ -1,0 +1,73 @@
+#!/bin/sh
+# One step of fresh_root.py, inside the root: in_root.sh install | use | upgrade | purge. Ends at what goes wrong first.
+set -eu
+cd /packages
+fail() {
+  echo "$1" >&2
+  exit 1
+}
+
+case $1 in
+  install)
+    dpkg -i ./*.deb >/dev/null
+    getent passwd marud >/dev/null || fail "there is no user marud"
+    [ "$(readlink /etc/systemd/system/multi-user.target.wants/marud.service)" = /lib/systemd/system/marud.service ] ||
+      fail "marud.service is not enabled"
+    # Pages of the manual are left out of some roots, so systemd is not asked for them.
+    said=$(systemd-analyze verify --man=no /lib/systemd/system/marud.service 2>&1 | grep marud || true)
+    [ -z "$said" ] || fail "$said"
+    [ "$(dpkg-query -W -f '${Conffiles}' marud | awk '{ print $1 }')" = /etc/marud/marud.toml ] ||
+      fail "/etc/marud/marud.toml is no file of configuration"
+    marud --config /etc/marud/marud.toml --check-config >/dev/null
+    ;;
+
+  use)
+    # shellcheck disable=SC2046  # several words are meant
+    gcc -std=c99 -Wall -Wextra -Wpedantic -Werror -o /tmp/use_c use_c.c $(pkg-config --cflags --libs maru)
+    # shellcheck disable=SC2046
+    g++ -std=c++20 -Wall -Wextra -Wpedantic -Werror -o /tmp/use_cpp use_cpp.cc $(pkg-config --cflags --libs maru)
+    g++ -std=c++20 -Wall -Wextra -fPIC -shared -o /tmp/deep_first.so /usr/share/doc/libmaru-dev/examples/policy/deep_first.cc
+
+    # As the unit would start it: its user, its folders, its configuration.
+    install -d -o marud -g marud -m 0755 /run/marud
+    install -d -o marud -g marud -m 0700 /var/lib/marud
+    setpriv --reuid marud --regid marud --clear-groups --no-new-privs --bounding-set=-all \
+      marud --config /etc/marud/marud.toml 2>/tmp/log &
+    marud=$!
+    until [ -S /run/marud/marud.sock ]; do
+      kill -0 $marud 2>/dev/null || { cat /tmp/log >&2; fail "marud did not start"; }
+      sleep 0.05
+    done
+    /tmp/use_c
+    /tmp/use_cpp
+    marudctl status >/dev/null
+    marudctl check >/dev/null
+    kill $marud
+    wait $marud || { cat /tmp/log >&2; fail "marud ended with status $?"; }
+    [ "$(stat -c %U /var/lib/marud/lock)" = marud ] || fail "marud left no state in /var/lib/marud"
+    ;;
+
+  upgrade)
+    # An administrator's change stays, and so does marud's state.
+    echo '# changed here' >>/etc/marud/marud.toml
+    dpkg -i next/*.deb >/dev/null
+    for package in marud libmaru0 libmaru-dev; do
+      case $(dpkg-query -W -f '${Status} ${Version}' $package) in
+        'install ok installed '*+next) ;;
+        *) fail "$package was not upgraded" ;;
+      esac
+    done
+    grep -q '^# changed here$' /etc/marud/marud.toml || fail "the upgrade took a changed configuration away"
+    [ -e /var/lib/marud/lock ] || fail "the upgrade took marud's state away"
+    ;;
+
+  purge)
+    dpkg --remove libmaru-dev marud libmaru0 >/dev/null
+    [ -e /etc/marud/marud.toml ] || fail "removing, which is not purging, took the configuration away"
+    [ -e /var/lib/marud/lock ] || fail "removing, which is not purging, took marud's state away"
+    dpkg --purge marud >/dev/null  # the libraries left nothing to purge
+    ! dpkg-query -W -f '${Status} ${Package}\n' | grep -E ' (marud|libmaru0|libmaru-dev)$' || fail "dpkg still knows a package"
+    ;;
+
+  *) fail "usage: in_root.sh install|use|upgrade|purge" ;;
+esac

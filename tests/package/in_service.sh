@@ -1,0 +1,115 @@
+#!/bin/sh
+# Under the root's own systemd: installs the packages, and marud is started, reloaded, killed, stalled, restarted, upgraded and
+# removed. A block that was stored at first has to be there until the service is stopped for good.
+set -eu
+cd /packages
+export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
+fail() {
+  echo "$1" >&2
+  systemctl --no-pager status marud >&2 || true
+  journalctl --no-pager -u marud >&2 || true
+  exit 1
+}
+main_pid() { systemctl show -p MainPID --value marud; }
+# new_main_pid OLD: waits until the service runs again, as another process.
+new_main_pid() {
+  tries=0
+  until [ "$(main_pid)" != "$1" ] && [ "$(main_pid)" != 0 ] && systemctl is-active -q marud; do
+    tries=$((tries + 1))
+    [ $tries -lt 600 ] || fail "marud did not come back after process $1"
+    sleep 0.1
+  done
+}
+logged() {
+  tries=0
+  until journalctl --sync && journalctl --no-pager -u marud | grep -q "$1"; do
+    tries=$((tries + 1))
+    [ $tries -lt 100 ] || fail "the log does not say: $1"
+    sleep 0.1
+  done
+}
+
+dpkg -i ./*.deb >/dev/null
+systemctl is-enabled -q marud || fail "marud is not enabled"
+systemctl is-active -q marud || fail "installing did not start marud"
+# shellcheck disable=SC2046  # several words are meant
+gcc -std=c99 -o /tmp/keep_block keep_block.c $(pkg-config --cflags --libs maru)
+[ "$(stat -c %U "/proc/$(main_pid)")" = marud ] || fail "marud does not run as user marud"
+[ "$(sed -n 's/^Seccomp:\t//p' "/proc/$(main_pid)/status")" = 2 ] || fail "marud's system calls are not filtered"
+[ "$(sed -n 's/^CapBnd:\t//p' "/proc/$(main_pid)/status")" = 0000000000000000 ] || fail "marud could get capabilities"
+/tmp/keep_block store || fail "a block cannot be stored"
+echo "installed, started, in use"
+
+# A group that may attach comes into force; a size does not. Then a mistake changes nothing.
+sed -i 's/^#groups = .*/groups = ["daemon"]/; s/^size = "1GiB"/size = "2GiB"/' /etc/marud/marud.toml
+systemctl reload marud
+logged "was read again.*wait for a restart"
+setpriv --reuid daemon --regid daemon --clear-groups /tmp/keep_block find || fail "the group that was let in may not attach"
+cp /etc/marud/marud.toml /tmp/good.toml
+echo 'nonsense = 1' >>/etc/marud/marud.toml
+systemctl reload marud
+logged "the configuration stays as it is"
+cp /tmp/good.toml /etc/marud/marud.toml
+sed -i 's/^size = "2GiB"/size = "1GiB"/' /etc/marud/marud.toml
+/tmp/keep_block find || fail "reloading lost a block"
+echo "reloaded"
+
+old=$(main_pid)
+systemctl kill -s KILL marud
+new_main_pid "$old"
+/tmp/keep_block find || fail "the memory was lost when marud was killed"
+echo "killed, came back, the block is there"
+
+mkdir -p /run/systemd/system/marud.service.d
+printf '[Service]\nWatchdogSec=1\n' >/run/systemd/system/marud.service.d/watchdog.conf
+systemctl daemon-reload
+old=$(main_pid)
+systemctl restart marud
+[ "$(main_pid)" != "$old" ] || fail "restart did not"
+/tmp/keep_block find || fail "the memory was lost in a restart"
+echo "restarted, the block is there"
+
+old=$(main_pid)
+kill -STOP "$old"
+new_main_pid "$old"
+[ "$(systemctl show -p NRestarts --value marud)" -ge 1 ] || fail "the watchdog did not restart a marud that stands still"
+/tmp/keep_block find || fail "the memory was lost when the watchdog ended marud"
+rm -r /run/systemd/system/marud.service.d
+systemctl daemon-reload
+echo "stalled, the watchdog restarted it, the block is there"
+
+old=$(main_pid)
+dpkg -i next/*.deb >/dev/null
+systemctl is-active -q marud || fail "marud does not run after an upgrade"
+[ "$(main_pid)" != "$old" ] || fail "the upgrade left the old marud running"
+/tmp/keep_block find || fail "the upgrade lost the memory"
+grep -q '^groups' /etc/marud/marud.toml || fail "the upgrade took a changed configuration away"
+echo "upgraded, the block is there"
+
+# A pool in a file under /dev/shm is not the service manager's to delete.
+cat >>/etc/marud/marud.toml <<'POOL'
+[[pool]]
+name = "file"
+backend = "file"
+path = "/dev/shm/marud-pool"
+size = "256MiB"
+lanes = 16
+POOL
+marud --config /etc/marud/marud.toml --check-config >/dev/null
+systemctl restart marud || fail "a pool in /dev/shm cannot be served"
+systemctl stop marud
+[ "$(stat -c %U /dev/shm/marud-pool)" = marud ] || fail "the pool in /dev/shm was not kept"
+rm /dev/shm/marud-pool
+cp /tmp/good.toml /etc/marud/marud.toml
+# Stopping gave the memory up, and nobody hands it back: the first to attach waits as long as adopt_grace_ms says.
+systemctl start marud
+! /tmp/keep_block find 2>/dev/null || fail "memory outlived everybody who held it"
+/tmp/keep_block store || fail "marud does not begin anew after it was stopped"
+[ "$(systemctl show -p NFileDescriptorStore --value marud)" = 1 ] || fail "the memory is not with the service manager"
+
+dpkg --purge libmaru-dev marud libmaru0 >/dev/null
+! systemctl is-active -q marud || fail "purging left marud running"
+for left in /run/marud /var/lib/marud /etc/marud /etc/systemd/system/multi-user.target.wants/marud.service; do
+  [ ! -e $left ] && [ ! -L $left ] || fail "purging left $left"
+done
+echo "stopped, purged"

@@ -1,0 +1,46 @@
+"""Compares what debian/ repeats with where it was said first: the exported functions, the version, and the packages that a
+build needs. package_lists.py SOURCE_TREE"""
+import pathlib
+import re
+import sys
+
+
+def difference(what, here, names, there, others):
+    return ([f"{what} {name}: in {here} and not in {there}" for name in sorted(names - others)] +
+            [f"{what} {name}: in {there} and not in {here}" for name in sorted(others - names)])
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    text = {name: (root / name).read_text() for name in (
+        "debian/changelog", "debian/control", "debian/libmaru0.symbols", "include/maru/maru.h", "libmaru/libmaru.map",
+        "meson.build", "scripts/install-packages")}
+
+    exported = set(re.findall(r"^    (maru_\w+);", text["libmaru/libmaru.map"], re.MULTILINE))
+    symbols = set(re.findall(r"^ (maru_\w+)@MARU_0 ", text["debian/libmaru0.symbols"], re.MULTILINE))
+    wrong = difference("function", "libmaru/libmaru.map", exported, "debian/libmaru0.symbols", symbols)
+
+    versions = {
+        "meson.build": re.search(r"^  version: '([^']*)'", text["meson.build"], re.MULTILINE).group(1),
+        "include/maru/maru.h": ".".join(re.search(rf"define MARU_VERSION_{part} (\d+)", text["include/maru/maru.h"]).group(1)
+                                        for part in ("MAJOR", "MINOR", "PATCH")),
+        "debian/changelog": re.match(r"marud \(([0-9.]+)", text["debian/changelog"]).group(1),
+    }
+    if len(set(versions.values())) != 1:
+        wrong.append(f"one version was expected, found {versions}")
+
+    source = text["debian/control"].split("\n\n")[0]
+    needed = re.search(r"^Build-Depends: (.*?)^\w", source, re.MULTILINE | re.DOTALL).group(1)
+    needs = {name.strip().split()[0] for name in needed.split(",")}
+    # debhelper provides two of the names. What is taken away is there for every build, or looks at its packages.
+    needs = {"debhelper" if name.startswith(("debhelper-compat", "dh-sequence-")) else name for name in needs}
+    listed = re.search(r"^package_packages='\n(.*?)'$", text["scripts/install-packages"], re.MULTILINE | re.DOTALL).group(1)
+    installs = {line.split()[0] for line in listed.splitlines()} - {"dpkg-dev", "g++", "lintian"}
+    wrong += difference("package", "Build-Depends of debian/control", needs, "scripts/install-packages package", installs)
+
+    print("\n".join(wrong) or f"{len(symbols)} functions, version {versions['meson.build']}, {len(needs)} packages: the same")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
