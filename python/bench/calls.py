@@ -1,0 +1,104 @@
+"""What a call from Python costs beside the same call from C, on one pool and interleaved: exists, retrieve with release,
+exists_batch of 256 digests. Times are medians of rounds, in nanoseconds for each call.
+
+    scripts/test-python --bench [--rounds N]
+
+The C side is a loop in C (calls_floor.c, compiled here), so that neither side pays for the other.
+"""
+import argparse
+import ctypes
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy
+
+import maru
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "api"))
+from with_marud import Marud  # noqa: E402
+
+BLOCKS, CALLS, BATCH = 4096, 20_000, 256
+
+
+def floor_library(directory, libmaru):
+    built = pathlib.Path(directory) / "calls_floor.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "include", HERE / "calls_floor.c", libmaru,
+                    f"-Wl,-rpath,{libmaru.parent}", "-o", built], check=True)
+    library = ctypes.CDLL(str(built))
+    for name in ("floor_exists", "floor_retrieve", "floor_exists_batch"):
+        getattr(library, name).restype = ctypes.c_double
+    library.floor_attach.restype = ctypes.c_void_p
+    return library
+
+
+def per_call(work, calls):
+    start = time.perf_counter_ns()
+    work()
+    return (time.perf_counter_ns() - start) / calls
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--rounds", type=int, default=15)
+    rounds = arguments.parse_args().rounds
+    marud = pathlib.Path(os.environ["MARU_TEST_MARUD"])
+    libmaru = marud.parent.parent / "libmaru" / "libmaru.so"
+    with Marud(str(marud), size="64MiB") as running, tempfile.TemporaryDirectory() as directory:
+        library = floor_library(directory, libmaru)
+        c = ctypes.c_void_p(library.floor_attach(str(running.socket).encode()))
+        client = maru.Client(str(running.socket))
+        digests = numpy.random.default_rng(1).integers(0, 256, (BLOCKS, 16), dtype=numpy.uint8)
+        for row in digests:
+            client.store_copy(row, b"x" * 100)
+        keys = [maru.Digest(row) for row in digests]
+        batches = [digests[i:i + BATCH] for i in range(0, BLOCKS, BATCH)]
+        out = numpy.empty(BATCH, numpy.uint8)
+        data = digests.ctypes.data_as(ctypes.c_void_p)
+        exists, retrieve, exists_batch = client.exists, client.retrieve, client.exists_batch
+
+        def loop(call, times=CALLS):
+            def work():
+                for i in range(times):
+                    call(keys[i % BLOCKS])
+            return work
+
+        def batch_loop(call):
+            def work():
+                for i in range(1000):
+                    call(batches[i % len(batches)])
+            return work
+
+        rows = {
+            "an empty Python call": (loop(lambda key: None), CALLS, None),
+            "exists": (loop(exists), CALLS, lambda: library.floor_exists(c, data, BLOCKS, CALLS)),
+            "retrieve, release": (loop(retrieve), CALLS, lambda: library.floor_retrieve(c, data, BLOCKS, CALLS)),
+            "retrieve, .data, release": (loop(lambda key: retrieve(key).data), CALLS,
+                                         lambda: library.floor_retrieve(c, data, BLOCKS, CALLS)),
+            "exists_batch of 256": (batch_loop(exists_batch), 1000,
+                                    lambda: library.floor_exists_batch(c, data, BLOCKS, BATCH, 1000)),
+            "exists_batch of 256, out=": (batch_loop(lambda keys: exists_batch(keys, None, out)), 1000,
+                                          lambda: library.floor_exists_batch(c, data, BLOCKS, BATCH, 1000)),
+        }
+        times = {name: ([], []) for name in rows}
+        for _ in range(rounds):
+            for name, (work, calls, floor) in rows.items():
+                times[name][0].append(per_call(work, calls))
+                times[name][1].append(floor() if floor else 0.0)
+        print(f"{'':28}{'Python ns':>11}{'C ns':>9}{'ratio':>8}{'added ns':>10}")
+        for name, (python, floor) in times.items():
+            mine, its = statistics.median(python), statistics.median(floor)
+            ratio = f"{mine / its:8.2f}" if its else " " * 8
+            print(f"{name:28}{mine:11.0f}{its:9.0f}{ratio}{mine - its:10.0f}")
+        client.close()
+        library.floor_detach(c)
+
+
+if __name__ == "__main__":
+    main()

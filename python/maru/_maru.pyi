@@ -1,0 +1,159 @@
+"""The calls of maru.h. What each does, when it blocks and what each error means stands there; here is what Python adds.
+
+Thread safety: everything may be called from any thread. Fork: the child gets ForkedError from every object of the parent;
+memoryviews and arrays that it inherited must not be touched there (their memory is not in the child, which would end with
+SIGSEGV).
+"""
+from types import TracebackType
+from typing import Any, Optional, Sequence, TypeVar, Union, overload
+
+import numpy
+from numpy.typing import NDArray
+
+from .records import Digest, EvictedKey, Geometry, Statistics, Stored, StoredChain
+
+# str, bytes, bytearray and memoryview: the bytes of the key, 1 to 4096 (str as UTF-8). Digest, or an array of 16 or 32 uint8:
+# a digest, which is another key than the same bytes.
+Key = Union[str, bytes, bytearray, memoryview, Digest, NDArray[numpy.uint8]]
+# A str is the name of a tenant; an int is what Client.tenant() returned for it, which is faster.
+Tenant = Union[None, str, int]
+# The parent of a block that is stored: its key, or its `block`.
+Parent = Union[None, Key, int]
+# An n x 16 or n x 32 array of digests, C-contiguous.
+Digests = NDArray[numpy.uint8]
+
+_Self = TypeVar("_Self")
+_Out = TypeVar("_Out", NDArray[numpy.bool_], NDArray[numpy.uint8], bytearray, memoryview)
+
+class Pin:
+    """A block that is pinned, not mapped: neither evicted nor overwritten until it is released."""
+
+    @property
+    def block(self) -> int:
+        """One life of one block; a block stored later never has the same value."""
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def is_held(self) -> bool: ...
+    def release(self) -> None:
+        """Lets go. The pin itself ends when the last memoryview of the block is gone. May be called again."""
+    def __enter__(self: _Self) -> _Self: ...
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None: ...
+
+class View(Pin):
+    """A block that is pinned, to be read in place."""
+
+    @property
+    def data(self) -> memoryview:
+        """Read-only. It, and every array or tensor made from it, keeps the block pinned and the memory mapped.
+        Raises ClosedError after release()."""
+    def __len__(self) -> int: ...
+
+class Buffer:
+    """Pages to fill, private to this process until they are stored. Dropping it gives them back."""
+
+    @property
+    def block(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def is_held(self) -> bool:
+        """False once it was stored or aborted."""
+    @property
+    def data(self) -> memoryview:
+        """Writable. Storing releases it. Raises ClosedError once the buffer was stored or aborted."""
+    def abort(self) -> None:
+        """Gives the pages back, when the last memoryview of them is gone. May be called again."""
+    def __len__(self) -> int: ...
+    def __enter__(self: _Self) -> _Self: ...
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None: ...
+
+class Match:
+    """The leading keys that are present, held together until it is released, and until the last view of them is."""
+
+    @property
+    def blocks(self) -> int:
+        """How many; also len()."""
+    @property
+    def deepest(self) -> int:
+        """The last of them, 0 when there are none: the parent for what is stored next."""
+    @property
+    def is_held(self) -> bool: ...
+    def resolve(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[View]:
+        """Views of the blocks under the first keys given to match_prefix, `blocks` of them at most."""
+    def release(self) -> None: ...
+    def __len__(self) -> int: ...
+    def __enter__(self: _Self) -> _Self: ...
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None: ...
+
+class Client:
+    """One attachment to one pool of the marud that listens on socket_path.
+
+    Calls that may ask marud, copy, or take many keys (64 and more) run without the GIL; those for one key keep it, since
+    they take less time than giving it up does. In a pool with checksums that includes checking the block.
+    """
+
+    def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, *, timeout_ms: int = 0,
+                 thread_cache_pages: int = 0, first_fit: bool = False, session_thread: bool = True) -> None:
+        """Blocks for at most timeout_ms (0: 5000). What None stands for: maru_attach_options in maru.h."""
+    def close(self) -> None:
+        """Ends the attachment: whatever is held through it is let go, and every further call raises ClosedError. The
+        memory itself stays mapped, and the lane taken, until calls of other threads have returned and the last memoryview
+        is gone. Blocks until marud has answered. May be called again; the end of a `with` does it."""
+    @property
+    def is_closed(self) -> bool: ...
+    def __enter__(self: _Self) -> _Self: ...
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None: ...
+    def reattach(self) -> None: ...
+    @property
+    def daemon_epoch(self) -> int: ...
+    def tenant(self, name: str) -> int: ...
+    def geometry(self) -> Geometry: ...
+    def statistics(self) -> Statistics: ...
+    def evicted(self) -> list[EvictedKey]:
+        """The keys of blocks that requests of this client evicted since the last call, oldest first; 4096 are kept."""
+
+    def exists(self, key: Key, tenant: Tenant = None) -> bool: ...
+    @overload
+    def exists_batch(self, keys: Digests, tenant: Tenant = None, out: None = None) -> NDArray[numpy.bool_]: ...
+    @overload
+    def exists_batch(self, keys: Sequence[Key], tenant: Tenant = None, out: None = None) -> list[bool]: ...
+    @overload
+    def exists_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None, *, out: _Out) -> _Out:
+        """out: one byte per key (an array of bool or uint8, a bytearray), which is returned."""
+    def retrieve(self, key: Key, tenant: Tenant = None) -> Optional[View]:
+        """None when the block is absent."""
+    def retrieve_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[Optional[View]]: ...
+    def pin(self, key: Key, tenant: Tenant = None) -> Optional[Pin]: ...
+    def pin_block(self, block: int) -> Optional[Pin]: ...
+    def unpin(self, pin: Pin) -> None:
+        """The same as pin.release()."""
+    def match_prefix(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> Match: ...
+
+    def alloc(self, nbytes: int) -> Buffer: ...
+    def alloc_batch(self, nbytes: int, n: int) -> list[Buffer]:
+        """All or nothing."""
+    def store(self, key: Key, buffer: Buffer, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
+              content_type: int = 0, tenant: Tenant = None, keep_views: bool = False) -> Stored:
+        """Uses the buffer up, also when a block was there already (is_new is False: that one stays). After an exception
+        it is still the caller's. buffer.data is released; when arrays made from it still exist, ViewsHeldError is raised,
+        unless keep_views says that nobody will use them any more. ttl_ms 0 is for ever."""
+    def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
+                   content_type: int = 0, tenant: Tenant = None) -> Stored:
+        """data: anything with a contiguous buffer: bytes, an array."""
+    def store_chain(self, keys: Union[Sequence[Key], Digests], buffers: Sequence[Buffer], *, parent: Parent = None,
+                    ttl_ms: int = 0, priority: int = 0, content_type: int = 0, tenant: Tenant = None,
+                    keep_views: bool = False) -> StoredChain:
+        """The first under parent, each further one under the one before. After an exception the buffers that are not
+        is_held are stored, the others are still the caller's."""
+    def delete(self, key: Key, tenant: Tenant = None) -> bool:
+        """False when it was absent. Raises HasChildrenError."""
+    def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
+        """How many blocks went; 0 when the root is absent. Raises StillPinnedError when something stayed."""
+
+def version() -> str:
+    """Of libmaru."""

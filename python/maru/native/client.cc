@@ -1,0 +1,221 @@
+#include "client.h"
+
+#include "errors.h"
+#include "keys.h"
+
+#include <cerrno>
+#include <pybind11/numpy.h>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace maru_python {
+namespace {
+
+// From so many keys on a lookup takes longer than giving up the GIL and asking for it again.
+constexpr size_t kManyKeys = 64;
+
+// Runs a lookup of n keys.
+template <typename F>
+int look_up(const std::shared_ptr<Attachment>& attachment, size_t n, F&& call) {
+  if (n < kManyKeys) return call();
+  Unlocked unlocked(attachment);
+  return call();
+}
+
+py::object record(const char* name, const py::args& values) {
+  return py::module_::import("maru.records").attr(name)(*values);
+}
+
+}  // namespace
+
+// -- attaching --------------------------------------------------------------------------------------------------------
+
+Client::Client(const std::optional<std::string>& socket_path, const std::optional<std::string>& pool,
+               uint32_t timeout_ms, uint32_t thread_cache_pages, bool first_fit, bool session_thread) {
+  maru_attach_options options{};
+  options.size = sizeof(options);
+  options.socket_path = socket_path ? socket_path->c_str() : nullptr;
+  options.pool = pool ? pool->c_str() : nullptr;
+  options.timeout_ms = timeout_ms;
+  options.thread_cache_pages = thread_cache_pages;
+  options.flags = (first_fit ? uint32_t{MARU_ATTACH_FIRST_FIT} : 0u) |
+                  (session_thread ? 0u : uint32_t{MARU_ATTACH_NO_SESSION_THREAD});
+  maru_client* client = nullptr;
+  int status = 0;
+  {
+    py::gil_scoped_release released;
+    status = maru_attach(&options, &client);
+  }
+  check(status, "maru_attach");
+  attachment_ = std::make_shared<Attachment>(client);
+}
+
+void Client::reattach() {
+  maru_client* client = attachment_->open();
+  int status = 0;
+  {
+    Unlocked unlocked(attachment_);
+    status = maru_reattach(client);
+  }
+  check(status, "maru_reattach");
+}
+
+uint64_t Client::tenant(py::handle name) const {
+  if (!PyUnicode_Check(name.ptr()))
+    raise_named("InvalidArgumentError", "The name of a tenant is a str of 1 to 64 bytes.");
+  return tenant_of(attachment_->open(), name);
+}
+
+py::object Client::geometry() const {
+  maru_geometry g{};
+  g.size = sizeof(g);
+  check(maru_get_geometry(attachment_->open(), &g), "maru_get_geometry");
+  return record("Geometry", py::make_tuple(g.pool_bytes, g.control_bytes, g.page_bytes, g.pages, g.region_pages,
+                                           g.lanes, g.lane, g.pins_max, g.key_bytes_max,
+                                           py::bytes(reinterpret_cast<const char*>(g.uuid), sizeof(g.uuid))));
+}
+
+py::object Client::statistics() const {
+  maru_statistics s{};
+  s.size = sizeof(s);
+  check(maru_get_statistics(attachment_->open(), &s), "maru_get_statistics");
+  return record("Statistics",
+                py::make_tuple(s.exists_keys, s.exists_hits, s.retrieve_hits, s.retrieve_misses, s.match_keys,
+                               s.match_blocks, s.stores, s.stored_bytes, s.duplicates, s.deletes, s.pin_full,
+                               s.registry_full, s.revives, s.search_fallbacks, s.checksum_errors, s.rents, s.pins,
+                               s.regions, s.pages_cached, s.evicted, s.evicted_lost, s.regions_taken));
+}
+
+py::list Client::evicted() {
+  py::list keys;
+  maru_client* client = attachment_->open();
+  for (maru_key_copy key;;) {
+    const int status = maru_next_evicted(client, &key);
+    if (status == -ENOENT) return keys;
+    check(status, "maru_next_evicted");
+    py::object name = py::bytes(reinterpret_cast<const char*>(key.data), key.size);
+    if (key.kind != MARU_KEY_BYTES) name = py::module_::import("maru.records").attr("Digest")(name);
+    keys.append(record("EvictedKey", py::make_tuple(name, key.tenant)));
+  }
+}
+
+// -- finding ----------------------------------------------------------------------------------------------------------
+
+bool Client::exists(py::handle key, py::handle tenant) const {
+  maru_client* client = attachment_->open();
+  return check(maru_exists(client, OneKey(key, tenant_of(client, tenant)).get()), "maru_exists") != 0;
+}
+
+py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object out) const {
+  maru_client* client = attachment_->open();
+  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const size_t n = batch.size();
+  const auto ask = [&](void* present) {
+    check(look_up(attachment_, n,
+                  [&] { return maru_exists_batch(client, batch.data(), n, static_cast<uint8_t*>(present)); }),
+          "maru_exists_batch");
+  };
+  if (!out.is_none()) {
+    const HeldBuffer given(out, HeldBuffer::Wanted::kWritable);
+    if (given.get().len != Py_ssize_t(n) || given.get().itemsize != 1)
+      raise_named("InvalidArgumentError", "`out` must have one byte (bool or uint8) for each of the " +
+                                              std::to_string(n) + " keys; it has " + std::to_string(given.get().len) +
+                                              " bytes.");
+    ask(given.get().buf);
+    return out;
+  }
+  if (batch.is_array()) {
+    py::array_t<bool> present(static_cast<Py_ssize_t>(n));
+    ask(present.mutable_data());
+    return present;
+  }
+  std::vector<uint8_t> present(n);
+  ask(present.data());
+  py::list result(n);
+  for (size_t i = 0; i < n; ++i) PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), PyBool_FromLong(present[i]));
+  return result;
+}
+
+py::object Client::retrieve(py::handle key, py::handle tenant) const {
+  maru_client* client = attachment_->open();
+  maru_view view;
+  const int status = maru_retrieve(client, OneKey(key, tenant_of(client, tenant)).get(), &view);
+  if (status == -ENOENT) return py::none();
+  check(status, "maru_retrieve");
+  return py::cast(std::make_unique<View>(std::make_shared<PinHold>(attachment_, view), view));
+}
+
+py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
+  maru_client* client = attachment_->open();
+  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const size_t n = batch.size();
+  std::vector<maru_view> views(n);
+  int status = 0;
+  {
+    Unlocked unlocked(attachment_);
+    status = maru_retrieve_batch(client, batch.data(), n, views.data());
+  }
+  check(status, "maru_retrieve_batch");
+  py::list result(n);
+  for (size_t i = 0; i < n; ++i) {
+    py::object item = py::none();
+    if (views[i].block != 0)
+      item = py::cast(std::make_unique<View>(std::make_shared<PinHold>(attachment_, views[i]), views[i]));
+    PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), item.release().ptr());
+  }
+  return result;
+}
+
+py::object Client::pin(py::handle key, py::handle tenant) const {
+  maru_client* client = attachment_->open();
+  maru_view view;
+  const int status = maru_pin(client, OneKey(key, tenant_of(client, tenant)).get(), &view);
+  if (status == -ENOENT) return py::none();
+  check(status, "maru_pin");
+  return py::cast(std::make_unique<Pin>(std::make_shared<PinHold>(attachment_, view), view));
+}
+
+py::object Client::pin_block(maru_block block) const {
+  maru_view view;
+  const int status = maru_pin_block(attachment_->open(), block, &view);
+  if (status == -ENOENT) return py::none();
+  check(status, "maru_pin_block");
+  return py::cast(std::make_unique<Pin>(std::make_shared<PinHold>(attachment_, view), view));
+}
+
+std::unique_ptr<Match> Client::match_prefix(py::handle keys, py::handle tenant) const {
+  maru_client* client = attachment_->open();
+  const KeyBatch batch(keys, tenant_of(client, tenant));
+  maru_match match;
+  check(
+      look_up(attachment_, batch.size(), [&] { return maru_match_prefix(client, batch.data(), batch.size(), &match); }),
+      "maru_match_prefix");
+  return std::make_unique<Match>(attachment_, match);
+}
+
+// -- deleting ---------------------------------------------------------------------------------------------------------
+
+bool Client::remove(py::handle key, py::handle tenant) {
+  maru_client* client = attachment_->open();
+  const int status = maru_delete(client, OneKey(key, tenant_of(client, tenant)).get());
+  if (status == -ENOENT) return false;
+  check(status, "maru_delete");
+  return true;
+}
+
+uint64_t Client::remove_tree(py::handle key, py::handle tenant) {
+  maru_client* client = attachment_->open();
+  const OneKey root(key, tenant_of(client, tenant));
+  uint64_t deleted = 0;
+  int status = 0;
+  {
+    Unlocked unlocked(attachment_);
+    status = maru_delete_tree(client, root.get(), &deleted);
+  }
+  if (status == -ENOENT) return 0;
+  check(status, "maru_delete_tree");
+  return deleted;
+}
+
+}  // namespace maru_python

@@ -1,0 +1,63 @@
+// maru.Client: the calls of maru.h on one attachment.
+//
+// Lookups of one key (exists, retrieve, pin) keep the GIL: they take less time than giving it up does, and whoever gives it
+// up waits for as long as the next thread likes to keep it. Calls that may ask marud, copy, or take many keys release it.
+#pragma once
+
+#include "attachment.h"
+#include "held.h"
+
+#include <memory>
+#include <optional>
+#include <pybind11/pybind11.h>
+#include <string>
+
+namespace maru_python {
+
+class Client {
+ public:
+  struct StoreOptions {
+    pybind11::object parent;  // None, a block, or a key
+    uint64_t ttl_ms;
+    uint32_t priority;
+    uint32_t content_type;
+    pybind11::object tenant;
+  };
+
+  Client(const std::optional<std::string>& socket_path, const std::optional<std::string>& pool, uint32_t timeout_ms,
+         uint32_t thread_cache_pages, bool first_fit, bool session_thread);
+
+  void close() { attachment_->close(); }
+  bool is_closed() const { return attachment_->is_closed(); }
+  void reattach();
+  uint64_t daemon_epoch() const { return maru_daemon_epoch(attachment_->open()); }
+  uint64_t tenant(pybind11::handle name) const;
+  pybind11::object geometry() const;
+  pybind11::object statistics() const;
+  pybind11::list evicted();
+
+  bool exists(pybind11::handle key, pybind11::handle tenant) const;
+  pybind11::object exists_batch(pybind11::handle keys, pybind11::handle tenant, pybind11::object out) const;
+  pybind11::object retrieve(pybind11::handle key, pybind11::handle tenant) const;
+  pybind11::list retrieve_batch(pybind11::handle keys, pybind11::handle tenant) const;
+  pybind11::object pin(pybind11::handle key, pybind11::handle tenant) const;
+  pybind11::object pin_block(maru_block block) const;
+  std::unique_ptr<Match> match_prefix(pybind11::handle keys, pybind11::handle tenant) const;
+
+  std::unique_ptr<Buffer> alloc(uint64_t bytes);
+  pybind11::list alloc_batch(uint64_t bytes, size_t n);
+  pybind11::object store(pybind11::handle key, Buffer& buffer, const StoreOptions& options, bool keep_views);
+  pybind11::object store_copy(pybind11::handle key, pybind11::handle data, const StoreOptions& options);
+  pybind11::object store_chain(pybind11::handle keys, pybind11::handle buffers, const StoreOptions& options,
+                               bool keep_views);
+
+  bool remove(pybind11::handle key, pybind11::handle tenant);
+  uint64_t remove_tree(pybind11::handle key, pybind11::handle tenant);
+
+ private:
+  std::shared_ptr<Attachment> attachment_;
+};
+
+void define_client(pybind11::module_& module);
+
+}  // namespace maru_python

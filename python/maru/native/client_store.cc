@@ -1,0 +1,154 @@
+// Storing: the part of maru.Client that puts blocks into the pool.
+#include "client.h"
+#include "errors.h"
+#include "keys.h"
+
+#include <optional>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace maru_python {
+namespace {
+
+// The options as maru.h wants them, and what they point to.
+class CStoreOptions {
+ public:
+  CStoreOptions(const Client::StoreOptions& given, uint64_t tenant) {
+    options_.size = sizeof(options_);
+    options_.ttl_ms = given.ttl_ms;
+    options_.priority = given.priority;
+    options_.content_type = given.content_type;
+    if (given.parent.is_none()) return;
+    if (PyLong_Check(given.parent.ptr())) {
+      options_.parent = PyLong_AsUnsignedLongLong(given.parent.ptr());
+      if (options_.parent == UINT64_MAX && PyErr_Occurred()) {
+        PyErr_Clear();
+        raise_named("InvalidArgumentError", "This number is no block: a parent is a key, or the `block` of a result.");
+      }
+    } else {
+      options_.parent_key = parent_key_.emplace(given.parent, tenant).get();
+    }
+  }
+  CStoreOptions(const CStoreOptions&) = delete;
+  CStoreOptions& operator=(const CStoreOptions&) = delete;
+  const maru_store_options* get() const { return &options_; }
+
+ private:
+  maru_store_options options_{};
+  std::optional<OneKey> parent_key_;
+};
+
+py::object stored(maru_block block, int status) {
+  return py::module_::import("maru.records").attr("Stored")(block, status == 0);
+}
+
+}  // namespace
+
+std::unique_ptr<Buffer> Client::alloc(uint64_t bytes) {
+  maru_client* client = attachment_->open();
+  maru_buffer buffer;
+  int status = 0;
+  {
+    Unlocked unlocked(attachment_);
+    status = maru_alloc(client, bytes, &buffer);
+  }
+  check(status, "maru_alloc");
+  return std::make_unique<Buffer>(attachment_, buffer);
+}
+
+py::list Client::alloc_batch(uint64_t bytes, size_t n) {
+  maru_client* client = attachment_->open();
+  if (n == 0) return py::list();
+  constexpr size_t kBatchMax = 1u << 20;
+  if (n > kBatchMax) raise_named("InvalidArgumentError", "A batch has at most 2^20 buffers.");
+  std::vector<maru_buffer> buffers(n);
+  int status = 0;
+  {
+    Unlocked unlocked(attachment_);
+    status = maru_alloc_batch(client, bytes, n, buffers.data());
+  }
+  check(status, "maru_alloc_batch");
+  py::list result;
+  for (const maru_buffer& buffer : buffers) result.append(py::cast(std::make_unique<Buffer>(attachment_, buffer)));
+  return result;
+}
+
+py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& options, bool keep_views) {
+  maru_client* client = attachment_->open();
+  const uint64_t tenant = tenant_of(client, options.tenant);
+  const OneKey one(key, tenant);
+  const CStoreOptions c_options(options, tenant);
+  const maru_buffer& pages = buffer.begin_store(keep_views);
+  maru_block block = 0;
+  int status = 0;
+  {
+    Unlocked unlocked(attachment_);
+    status = maru_store(client, one.get(), &pages, c_options.get(), &block);
+  }
+  buffer.end_store(status >= 0);
+  check(status, "maru_store");
+  return stored(block, status);
+}
+
+py::object Client::store_copy(py::handle key, py::handle data, const StoreOptions& options) {
+  maru_client* client = attachment_->open();
+  const uint64_t tenant = tenant_of(client, options.tenant);
+  const OneKey one(key, tenant);
+  const CStoreOptions c_options(options, tenant);
+  const HeldBuffer bytes(data, HeldBuffer::Wanted::kBytes);
+  maru_block block = 0;
+  int status = 0;
+  {
+    Unlocked unlocked(attachment_);
+    status = maru_store_copy(client, one.get(), bytes.get().buf, static_cast<uint64_t>(bytes.get().len),
+                             c_options.get(), &block);
+  }
+  check(status, "maru_store_copy");
+  return stored(block, status);
+}
+
+py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreOptions& options, bool keep_views) {
+  maru_client* client = attachment_->open();
+  const uint64_t tenant = tenant_of(client, options.tenant);
+  const KeyBatch batch(keys, tenant);
+  const CStoreOptions c_options(options, tenant);
+  const py::tuple given = py::reinterpret_steal<py::tuple>(PySequence_Tuple(buffers.ptr()));
+  if (!given) throw py::error_already_set();
+  const size_t n = batch.size();
+  if (given.size() != n)
+    raise_named("InvalidArgumentError", std::to_string(n) + " keys, but " + std::to_string(given.size()) +
+                                            " buffers: a chain wants one buffer for each key.");
+  std::vector<Buffer*> chain(n);
+  std::vector<maru_buffer> pages(n);
+  std::vector<maru_block> blocks(n);
+  size_t begun = 0, done = 0, new_blocks = 0;
+  const auto end = [&] {
+    for (size_t i = 0; i < begun; ++i) chain[i]->end_store(i < done);
+  };
+  try {
+    for (; begun < n; ++begun) {
+      if (!py::isinstance<Buffer>(given[begun]))
+        raise_named("InvalidArgumentError", "A chain is stored from buffers of alloc or alloc_batch.");
+      chain[begun] = given[begun].cast<Buffer*>();
+      pages[begun] = chain[begun]->begin_store(keep_views);
+    }
+  } catch (...) {
+    end();
+    throw;
+  }
+  int status = 0;
+  {
+    Unlocked unlocked(attachment_);
+    status =
+        maru_store_chain(client, batch.data(), pages.data(), n, c_options.get(), blocks.data(), &new_blocks, &done);
+  }
+  if (status >= 0) done = n;
+  end();
+  check(status, "maru_store_chain");
+  py::list names;
+  for (const maru_block block : blocks) names.append(block);
+  return py::module_::import("maru.records").attr("StoredChain")(names, new_blocks);
+}
+
+}  // namespace maru_python

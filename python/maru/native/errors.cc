@@ -1,0 +1,23 @@
+#include "errors.h"
+
+namespace py = pybind11;
+
+namespace maru_python {
+namespace {
+
+[[noreturn]] void throw_exception(const py::object& exception) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  throw py::error_already_set();
+}
+
+py::module_ errors() { return py::module_::import("maru.errors"); }
+
+}  // namespace
+
+void raise(int status, const char* call) { throw_exception(errors().attr("error_for")(-status, call)); }
+
+void raise_named(const char* exception, const std::string& sentence) {
+  throw_exception(errors().attr(exception)(sentence));
+}
+
+}  // namespace maru_python

@@ -1,0 +1,21 @@
+// From the library's -errno to the named exceptions of maru/errors.py.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <string>
+
+namespace maru_python {
+
+// Raises the exception for a negative result. `call` is the name of the function of maru.h that returned it.
+[[noreturn]] void raise(int status, const char* call);
+
+// For what is refused before the library is asked: ClosedError, ForkedError, ViewsHeldError, InvalidArgumentError.
+[[noreturn]] void raise_named(const char* exception, const std::string& sentence);
+
+// The result, when it is not negative.
+inline int check(int status, const char* call) {
+  if (status < 0) raise(status, call);
+  return status;
+}
+
+}  // namespace maru_python

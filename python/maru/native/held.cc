@@ -1,0 +1,122 @@
+#include "held.h"
+
+#include "errors.h"
+#include "keys.h"
+
+#include <vector>
+
+namespace py = pybind11;
+
+namespace maru_python {
+
+py::object Pin::data() {
+  if (hold_ == nullptr) raise_named("ClosedError", "This view was released: retrieve the block again.");
+  hold_->attachment()->open();
+  if (!data_) data_ = Pages::view_of(hold_, const_cast<void*>(view_.data), view_.bytes, false);
+  return data_;
+}
+
+BufferHold& Buffer::held() const {
+  if (hold_) hold_->attachment()->open();
+  if (!is_held()) raise_named("ClosedError", "This buffer was stored or aborted: allocate another one.");
+  return *hold_;
+}
+
+py::object Buffer::data() {
+  const BufferHold& hold = held();
+  if (!data_) data_ = Pages::view_of(hold_, hold.buffer().data, hold.buffer().bytes, true);
+  return data_;
+}
+
+void Buffer::take_views_back() {
+  if (py::object data = std::exchange(data_, py::object())) {
+    // Fails when arrays were made from it; the count below then says so.
+    if (PyObject* done = PyObject_CallMethod(data.ptr(), "release", nullptr))
+      Py_DECREF(done);
+    else
+      PyErr_Clear();
+  }
+  if (hold_->exports() != 0)
+    raise_named("ViewsHeldError",
+                "An array or a memoryview made from this buffer still exists, and could write into a block that others "
+                "read: delete it first, or say keep_views=True when nobody will write through it any more.");
+}
+
+const maru_buffer& Buffer::begin_store(bool keep_views) {
+  BufferHold& hold = held();
+  if (!keep_views) take_views_back();
+  hold.state = BufferHold::State::kBusy;
+  return hold.buffer();
+}
+
+void Buffer::end_store(bool is_used_up) {
+  hold_->state = is_used_up ? BufferHold::State::kUsedUp : BufferHold::State::kHeld;
+}
+
+void Buffer::abort() {
+  if (!is_held()) return;  // also while another thread stores it
+  data_ = py::object();
+  hold_.reset();
+}
+
+py::list Match::resolve(py::handle keys, py::handle tenant) {
+  if (hold_ == nullptr) raise_named("ClosedError", "This match was released: match again.");
+  const std::shared_ptr<Attachment>& attachment = hold_->attachment();
+  maru_client* client = attachment->open();
+  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const size_t n = std::min(batch.size(), blocks_);
+  std::vector<maru_view> views(n);
+  const std::shared_ptr<MatchHold> hold = hold_;
+  int status = 0;
+  {
+    Unlocked unlocked(attachment);
+    status = maru_resolve(client, &hold->match(), batch.data(), n, views.data());
+  }
+  check(status, "maru_resolve");
+  py::list result(n);
+  for (size_t i = 0; i < n; ++i)
+    PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), py::cast(View(hold, views[i])).release().ptr());
+  return result;
+}
+
+namespace {
+
+template <typename Held>
+void leave(Held& held, const py::args&) {
+  held.release();
+}
+
+}  // namespace
+
+void define_held(py::module_& module) {
+  py::class_<Pin>(module, "Pin", "A block that is pinned; not mapped.")
+      .def_property_readonly("block", &Pin::block)
+      .def_property_readonly("nbytes", &Pin::bytes)
+      .def_property_readonly("is_held", &Pin::is_held)
+      .def("release", &Pin::release)
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", &leave<Pin>);
+  py::class_<View, Pin>(module, "View", "A block that is pinned, to be read in place.")
+      .def_property_readonly("data", &View::data)
+      .def("__len__", &View::bytes);
+  py::class_<Buffer>(module, "Buffer", "Pages to fill, for one block.")
+      .def_property_readonly("block", &Buffer::block)
+      .def_property_readonly("nbytes", &Buffer::bytes)
+      .def_property_readonly("is_held", &Buffer::is_held)
+      .def_property_readonly("data", &Buffer::data)
+      .def("abort", &Buffer::abort)
+      .def("__len__", &Buffer::bytes)
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](Buffer& self, const py::args&) { self.abort(); });
+  py::class_<Match>(module, "Match", "The leading keys that are present, held together.")
+      .def_property_readonly("blocks", &Match::blocks)
+      .def_property_readonly("deepest", &Match::deepest)
+      .def_property_readonly("is_held", &Match::is_held)
+      .def("resolve", &Match::resolve, py::arg("keys"), py::arg("tenant") = py::none())
+      .def("release", &Match::release)
+      .def("__len__", &Match::blocks)
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", &leave<Match>);
+}
+
+}  // namespace maru_python

@@ -1,0 +1,88 @@
+// What Python sees of what a client holds: Pin, View, Buffer, Match. Each gives back what it holds with release() or abort(),
+// at the end of a `with`, or when it is dropped; but never before the last memoryview of it is gone.
+#pragma once
+
+#include "memory.h"
+
+#include <memory>
+#include <pybind11/pybind11.h>
+
+namespace maru_python {
+
+// A block that is held, by its own pin or by a match.
+class Pin {
+ public:
+  Pin(std::shared_ptr<Hold> hold, const maru_view& view) : hold_(std::move(hold)), view_(view) {}
+
+  maru_block block() const { return view_.block; }
+  uint64_t bytes() const { return view_.bytes; }
+  bool is_held() const { return hold_ != nullptr; }
+  void release() {
+    data_ = pybind11::object();
+    hold_.reset();
+  }
+  // Read-only; the same memoryview each time.
+  pybind11::object data();
+
+ private:
+  std::shared_ptr<Hold> hold_;
+  maru_view view_;
+  pybind11::object data_;
+};
+
+class View : public Pin {
+ public:
+  using Pin::Pin;
+};
+
+class Buffer {
+ public:
+  Buffer(std::shared_ptr<Attachment> attachment, const maru_buffer& buffer)
+      : hold_(std::make_shared<BufferHold>(std::move(attachment), buffer)),
+        block_(buffer.block),
+        bytes_(buffer.bytes) {}
+
+  maru_block block() const { return block_; }
+  uint64_t bytes() const { return bytes_; }
+  bool is_held() const { return hold_ && hold_->state == BufferHold::State::kHeld; }
+  // Writable; the same memoryview each time, until it is stored.
+  pybind11::object data();
+  // The pages go back when the last view of them is gone.
+  void abort();
+
+  // For a store: nobody else may write from now on. Without keep_views it raises ViewsHeldError while somebody could.
+  const maru_buffer& begin_store(bool keep_views);
+  void end_store(bool is_used_up);
+
+ private:
+  BufferHold& held() const;
+  void take_views_back();
+
+  std::shared_ptr<BufferHold> hold_;
+  maru_block block_;
+  uint64_t bytes_;
+  pybind11::object data_;
+};
+
+class Match {
+ public:
+  Match(std::shared_ptr<Attachment> attachment, const maru_match& match)
+      : hold_(std::make_shared<MatchHold>(std::move(attachment), match)),
+        blocks_(match.blocks),
+        deepest_(match.deepest) {}
+
+  size_t blocks() const { return blocks_; }
+  maru_block deepest() const { return deepest_; }
+  bool is_held() const { return hold_ != nullptr; }
+  void release() { hold_.reset(); }
+  pybind11::list resolve(pybind11::handle keys, pybind11::handle tenant);
+
+ private:
+  std::shared_ptr<MatchHold> hold_;
+  size_t blocks_;
+  maru_block deepest_;
+};
+
+void define_held(pybind11::module_& module);
+
+}  // namespace maru_python

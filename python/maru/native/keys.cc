@@ -1,0 +1,153 @@
+#include "keys.h"
+
+#include "errors.h"
+
+#include <cstring>
+#include <string>
+
+namespace py = pybind11;
+
+namespace maru_python {
+namespace {
+
+PyTypeObject* digest_type = nullptr;  // never given back: the module lives as long as the interpreter
+
+uint32_t kind_of_digest(Py_ssize_t bytes) { return bytes == 16 ? MARU_KEY_DIGEST128 : MARU_KEY_DIGEST256; }
+
+bool is_unsigned_byte(const char* format) { return format == nullptr || std::strcmp(format, "B") == 0; }
+
+std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+
+void set_bytes(maru_key& key, const void* data, Py_ssize_t size) {
+  if (size < 1 || size > 4096)
+    raise_named("InvalidArgumentError",
+                "A key of " + std::to_string(size) + " bytes; 1 to 4096 are possible. Use a Digest of what is longer.");
+  key.data = data;
+  key.size = static_cast<uint32_t>(size);
+  key.kind = MARU_KEY_BYTES;
+}
+
+// hold(object) returns the buffer of an object, held for as long as the key.
+template <typename Hold>
+void read_key(py::handle object, maru_key& key, Hold&& hold) {
+  PyObject* const o = object.ptr();
+  if (PyBytes_Check(o)) {
+    set_bytes(key, PyBytes_AS_STRING(o), PyBytes_GET_SIZE(o));
+    if (Py_TYPE(o) == digest_type) key.kind = kind_of_digest(PyBytes_GET_SIZE(o));  // its __new__ checked the size
+    return;
+  }
+  if (PyUnicode_Check(o)) {
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(o, &size);
+    if (text == nullptr) throw py::error_already_set();
+    set_bytes(key, text, size);
+    return;
+  }
+  if (!PyObject_CheckBuffer(o))
+    raise_named("InvalidArgumentError",
+                "A key is str, bytes, Digest or an array of 16 or 32 uint8, not " + type_name(object) + ".");
+  const Py_buffer& buffer = hold(object);
+  if (PyByteArray_Check(o) || PyMemoryView_Check(o)) {
+    set_bytes(key, buffer.buf, buffer.len);
+    return;
+  }
+  if (buffer.ndim != 1 || !is_unsigned_byte(buffer.format) || (buffer.len != 16 && buffer.len != 32))
+    raise_named("InvalidArgumentError", "An array that is a key holds 16 or 32 uint8: a digest. This one has " +
+                                            std::to_string(buffer.ndim) + " dimensions and " +
+                                            std::to_string(buffer.len) + " bytes.");
+  key.data = buffer.buf;
+  key.size = static_cast<uint32_t>(buffer.len);
+  key.kind = kind_of_digest(buffer.len);
+}
+
+}  // namespace
+
+void set_digest_type(py::object type) { digest_type = reinterpret_cast<PyTypeObject*>(type.release().ptr()); }
+
+HeldBuffer::HeldBuffer(py::handle object, Wanted wanted) {
+  const int flags = wanted == Wanted::kBytes      ? PyBUF_SIMPLE
+                    : wanted == Wanted::kWritable ? PyBUF_WRITABLE
+                                                  : PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+  if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) == 0) return;
+  py::error_already_set why;
+  raise_named("InvalidArgumentError", std::string(wanted == Wanted::kWritable ? "A writable buffer" : "A buffer") +
+                                          " without gaps is wanted (numpy.ascontiguousarray makes one); " +
+                                          type_name(object) + " said: " + why.what());
+}
+
+uint64_t tenant_of(const maru_client* client, py::handle tenant) {
+  if (tenant.is_none()) return 0;
+  if (PyUnicode_Check(tenant.ptr())) {
+    Py_ssize_t size = 0;
+    const char* name = PyUnicode_AsUTF8AndSize(tenant.ptr(), &size);
+    if (name == nullptr) throw py::error_already_set();
+    uint64_t id = 0;
+    if (maru_tenant(client, name, static_cast<size_t>(size), &id) != 0)
+      raise_named("InvalidArgumentError", "The name of a tenant has 1 to 64 bytes, not " + std::to_string(size) + ".");
+    return id;
+  }
+  if (!PyLong_Check(tenant.ptr()))
+    raise_named("InvalidArgumentError",
+                "A tenant is its name, or what Client.tenant() returned, not " + type_name(tenant) + ".");
+  const uint64_t id = PyLong_AsUnsignedLongLong(tenant.ptr());
+  if (id == UINT64_MAX && PyErr_Occurred()) {
+    PyErr_Clear();
+    raise_named("InvalidArgumentError", "This number is no tenant: use what Client.tenant() returned.");
+  }
+  return id;
+}
+
+OneKey::OneKey(py::handle key, uint64_t tenant) {
+  key_.tenant = tenant;
+  read_key(key, key_, [&](py::handle object) -> const Py_buffer& {
+    return buffer_.emplace(object, HeldBuffer::Wanted::kShape).get();
+  });
+}
+
+KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
+  PyObject* const o = keys.ptr();
+  if (PyUnicode_Check(o) || PyBytes_Check(o) || PyByteArray_Check(o))
+    raise_named("InvalidArgumentError",
+                "A batch wants several keys: a sequence of them, or an n x 16 or n x 32 array of "
+                "uint8. This is one " +
+                    type_name(keys) + ".");
+  if (PyObject_CheckBuffer(o)) {
+    buffers_.emplace_back(keys, HeldBuffer::Wanted::kShape);
+    read_array(tenant);
+    return;
+  }
+  items_ = py::reinterpret_steal<py::object>(PySequence_Tuple(o));
+  if (!items_) {
+    PyErr_Clear();
+    raise_named(
+        "InvalidArgumentError",
+        "A batch wants a sequence of keys, or an n x 16 or n x 32 array of uint8, not " + type_name(keys) + ".");
+  }
+  const Py_ssize_t n = PyTuple_GET_SIZE(items_.ptr());
+  keys_.resize(static_cast<size_t>(n));
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    maru_key& key = keys_[static_cast<size_t>(i)];
+    key.tenant = tenant;
+    read_key(PyTuple_GET_ITEM(items_.ptr(), i), key, [&](py::handle object) -> const Py_buffer& {
+      return buffers_.emplace_back(object, HeldBuffer::Wanted::kShape).get();
+    });
+  }
+}
+
+void KeyBatch::read_array(uint64_t tenant) {
+  const Py_buffer& buffer = buffers_.front().get();
+  if (buffer.ndim != 2 || !is_unsigned_byte(buffer.format) || (buffer.shape[1] != 16 && buffer.shape[1] != 32))
+    raise_named("InvalidArgumentError", "An array of keys is n x 16 or n x 32 uint8: digests. This one has " +
+                                            std::to_string(buffer.ndim) + " dimensions, and items of format " +
+                                            (buffer.format ? buffer.format : "B") + ".");
+  is_array_ = true;
+  const auto width = static_cast<uint32_t>(buffer.shape[1]);
+  const auto* bytes = static_cast<const uint8_t*>(buffer.buf);
+  keys_.resize(static_cast<size_t>(buffer.shape[0]));
+  for (maru_key& key : keys_) {
+    key = {bytes, width, kind_of_digest(width), tenant};
+    bytes += width;
+  }
+}
+
+}  // namespace maru_python

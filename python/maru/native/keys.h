@@ -1,0 +1,63 @@
+// Keys as Python has them, as the library reads them. Nothing is copied: these objects keep what they point to alive, and
+// unchanged where Python allows that, for the time of a call.
+#pragma once
+
+#include <list>
+#include <maru/maru.h>
+#include <optional>
+#include <pybind11/pybind11.h>
+#include <vector>
+
+namespace maru_python {
+
+// A Py_buffer that is released again. Does not move: some exporters point into it.
+class HeldBuffer {
+ public:
+  enum class Wanted { kBytes, kShape, kWritable };
+  // Raises InvalidArgumentError when the object has no such buffer, or none without gaps.
+  HeldBuffer(pybind11::handle object, Wanted wanted);
+  HeldBuffer(const HeldBuffer&) = delete;
+  HeldBuffer& operator=(const HeldBuffer&) = delete;
+  ~HeldBuffer() { PyBuffer_Release(&buffer_); }
+
+  const Py_buffer& get() const { return buffer_; }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+// None is no tenant, a str the name of one, an int what Client.tenant() returned.
+uint64_t tenant_of(const maru_client* client, pybind11::handle tenant);
+
+// str, bytes, bytearray and memoryview are the bytes of a key; Digest and a NumPy array of 16 or 32 uint8 are digests.
+class OneKey {
+ public:
+  OneKey(pybind11::handle key, uint64_t tenant);
+  const maru_key* get() const { return &key_; }
+
+ private:
+  maru_key key_{};
+  std::optional<HeldBuffer> buffer_;
+};
+
+// A sequence of such keys, or an n x 16 or n x 32 array of uint8.
+class KeyBatch {
+ public:
+  KeyBatch(pybind11::handle keys, uint64_t tenant);
+  const maru_key* data() const { return keys_.data(); }
+  size_t size() const { return keys_.size(); }
+  bool is_array() const { return is_array_; }
+
+ private:
+  void read_array(uint64_t tenant);
+
+  bool is_array_ = false;
+  std::vector<maru_key> keys_;
+  pybind11::object items_;  // a tuple: a list could be changed by another thread meanwhile
+  std::list<HeldBuffer> buffers_;
+};
+
+// Called once, with maru.Digest.
+void set_digest_type(pybind11::object type);
+
+}  // namespace maru_python

@@ -1,0 +1,91 @@
+// What a client holds in the pool, and the only way to its bytes: a memoryview of Pages.
+//
+//   Hold       keeps pages: a pin, a match, or a buffer being filled. Shared by the object that Python sees and by its Pages
+//   Pages      exports bytes under a Hold; every memoryview refers to one, and so does every array made from a memoryview
+//
+// The pages are given back with the last reference to the Hold. That is why views, buffers and matches are no buffers
+// themselves: some libraries (torch.frombuffer) keep the object that they were given but not its Py_buffer, and the object
+// must then be one that holds the memory, which a memoryview is and a View after release() is not.
+#pragma once
+
+#include "attachment.h"
+
+#include <memory>
+
+namespace maru_python {
+
+class Hold {
+ public:
+  explicit Hold(std::shared_ptr<Attachment> attachment) : attachment_(std::move(attachment)) {}
+  virtual ~Hold() = default;
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+  const std::shared_ptr<Attachment>& attachment() const { return attachment_; }
+  size_t exports() const { return exports_; }
+  // Around the life of each Py_buffer. The first raises when the attachment is closed.
+  void begin_export();
+  void end_export();
+
+ private:
+  std::shared_ptr<Attachment> attachment_;
+  size_t exports_ = 0;
+};
+
+// A pin from maru_retrieve, maru_pin.
+class PinHold : public Hold {
+ public:
+  PinHold(std::shared_ptr<Attachment> attachment, const maru_view& view) : Hold(std::move(attachment)), view_(view) {}
+  ~PinHold() override;
+
+ private:
+  maru_view view_;
+};
+
+// The pins of a match.
+class MatchHold : public Hold {
+ public:
+  MatchHold(std::shared_ptr<Attachment> attachment, const maru_match& match)
+      : Hold(std::move(attachment)), match_(match) {}
+  ~MatchHold() override;
+  const maru_match& match() const { return match_; }
+
+ private:
+  maru_match match_;
+};
+
+// Pages being filled. Used up by a store; while one is under way in another thread, busy.
+class BufferHold : public Hold {
+ public:
+  enum class State { kHeld, kBusy, kUsedUp };
+  BufferHold(std::shared_ptr<Attachment> attachment, const maru_buffer& buffer)
+      : Hold(std::move(attachment)), buffer_(buffer) {}
+  ~BufferHold() override;
+
+  const maru_buffer& buffer() const { return buffer_; }
+  State state = State::kHeld;
+
+ private:
+  maru_buffer buffer_;
+};
+
+class Pages {
+ public:
+  Pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable)
+      : hold_(std::move(hold)), data_(data), bytes_(bytes), is_writable_(is_writable) {}
+  // A memoryview of them.
+  static pybind11::object view_of(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable);
+
+  static int get_buffer(PyObject* self, Py_buffer* ret_buffer, int flags);
+  static void release_buffer(PyObject* self, Py_buffer* buffer);
+
+ private:
+  std::shared_ptr<Hold> hold_;
+  void* data_;
+  uint64_t bytes_;
+  bool is_writable_;
+};
+
+void define_pages(pybind11::module_& module);
+
+}  // namespace maru_python

@@ -1,0 +1,95 @@
+"""What goes in and out of a Client as plain values."""
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, Union
+
+from .errors import InvalidArgumentError
+
+
+class Digest(bytes):
+    """A key that is already a digest: 16 or 32 bytes. Never equal to a key of the same bytes."""
+
+    __slots__ = ()
+
+    def __new__(cls, data: Union[bytes, bytearray, memoryview]) -> Digest:
+        digest = super().__new__(cls, data)
+        if len(digest) not in (16, 32):
+            raise InvalidArgumentError(f"A digest has 16 or 32 bytes, not {len(digest)}.")
+        return digest
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError("Digest is what libmaru recognises; it has no subclasses")
+
+
+class ContentType(enum.IntEnum):
+    """What a block holds; for eviction policies and administrators."""
+
+    KV_CACHE = 0
+    LORA_WEIGHT = 1
+    TEMPORARY = 2
+    ACTIVATION = 3
+    GRADIENT = 4
+
+
+class Stored(NamedTuple):
+    """The block under the key now, and whether it is the one that was just stored."""
+
+    block: int
+    is_new: bool
+
+
+class StoredChain(NamedTuple):
+    """The blocks under the keys, and how many of them are new."""
+
+    blocks: list[int]
+    new_blocks: int
+
+
+class EvictedKey(NamedTuple):
+    """The key of a block that a request of this client evicted: bytes or a Digest; and its tenant."""
+
+    key: bytes
+    tenant: int
+
+
+class Geometry(NamedTuple):
+    """The shape of a pool; see maru_geometry in maru.h."""
+
+    pool_bytes: int
+    control_bytes: int
+    page_bytes: int
+    pages: int
+    region_pages: int
+    lanes: int
+    lane: int
+    pins_max: int
+    key_bytes_max: int
+    uuid: bytes
+
+
+class Statistics(NamedTuple):
+    """Totals of a client since it attached; see maru_statistics in maru.h."""
+
+    exists_keys: int
+    exists_hits: int
+    retrieve_hits: int
+    retrieve_misses: int
+    match_keys: int
+    match_blocks: int
+    stores: int
+    stored_bytes: int
+    duplicates: int
+    deletes: int
+    pin_full: int
+    registry_full: int
+    revives: int
+    search_fallbacks: int
+    checksum_errors: int
+    rents: int
+    pins: int
+    regions: int
+    pages_cached: int
+    evicted: int
+    evicted_lost: int
+    regions_taken: int

@@ -1,0 +1,153 @@
+"""Storing, finding and reading one block, and its keys."""
+import errno
+
+import numpy
+import pytest
+
+import maru
+from conftest import PAGE
+
+
+def test_what_is_stored_is_read_by_another_client(client, other, key):
+    data = bytes(range(256)) * 20
+    assert client.store_copy(key, data).is_new
+    with other.retrieve(key) as view:
+        assert bytes(view.data) == data
+        assert view.nbytes == len(view) == len(data)
+
+
+def test_the_first_value_stays(client, key):
+    first = client.store_copy(key, b"first")
+    second = client.store_copy(key, b"second")
+    assert (first.is_new, second.is_new) == (True, False)
+    assert first.block == second.block
+    assert bytes(client.retrieve(key).data) == b"first"
+
+
+def test_a_filled_buffer_is_stored(client, other, key):
+    buffer = client.alloc(3 * PAGE)
+    numpy.frombuffer(buffer.data, dtype=numpy.uint32)[:] = 7
+    stored = client.store(key, buffer)
+    assert stored == (buffer.block, True)
+    assert not buffer.is_held
+    assert (numpy.frombuffer(other.retrieve(key).data, dtype=numpy.uint32) == 7).all()
+
+
+def test_an_absent_block_is_no_error(client, key):
+    assert client.retrieve(key) is None
+    assert client.pin(key) is None
+    assert client.pin_block(1 << 40) is None
+    assert client.exists(key) is False
+    assert client.delete(key) is False
+    assert client.delete_tree(key) == 0
+
+
+def test_delete_makes_absent(client, key):
+    client.store_copy(key, b"x")
+    assert client.delete(key) is True
+    assert client.retrieve(key) is None
+    assert client.delete(key) is False
+
+
+def test_str_and_its_utf8_are_one_key_and_a_digest_is_another(client, key):
+    name = key + "ä"
+    client.store_copy(name, b"x")
+    utf8 = name.encode()
+    assert client.exists(utf8) and client.exists(bytearray(utf8)) and client.exists(memoryview(utf8))
+    raw = key.encode()[-16:].rjust(16, b"-")
+    client.store_copy(maru.Digest(raw), b"x")
+    assert client.exists(maru.Digest(raw)) and client.exists(numpy.frombuffer(raw, dtype=numpy.uint8))
+    assert not client.exists(raw)
+    assert not client.exists(maru.Digest(raw + raw))
+
+
+def test_tenants_do_not_see_each_other(client, key):
+    client.store_copy(key, b"a", tenant="alice")
+    assert client.exists(key, "alice") and client.exists(key, tenant=client.tenant("alice"))
+    assert not client.exists(key) and not client.exists(key, tenant="bob")
+
+
+def test_children_hold_their_parent(client, key):
+    root = client.store_copy(key, b"root")
+    client.store_copy(key + "1", b"by block", parent=root.block)
+    client.store_copy(key + "2", b"by key", parent=key)
+    with pytest.raises(maru.HasChildrenError):
+        client.delete(key)
+    assert client.delete_tree(key) == 3
+
+
+def test_delete_tree_says_when_something_is_pinned(client, key):
+    client.store_copy(key, b"root")
+    client.store_copy(key + "1", b"leaf", parent=key)
+    with client.pin(key + "1"):
+        with pytest.raises(maru.StillPinnedError):
+            client.delete_tree(key)
+    assert client.delete_tree(key) == 2
+
+
+def test_a_missing_parent_is_named(client, key):
+    with pytest.raises(maru.ParentGoneError) as raised:
+        client.store_copy(key, b"x", parent="nobody " + key)
+    assert raised.value.errno == errno.ENOLINK
+    assert raised.value.call == "maru_store_copy"
+    assert "store it again first" in str(raised.value)
+
+
+def test_a_block_of_a_moment_expires(client, key):
+    client.store_copy(key, b"x", ttl_ms=1, priority=3, content_type=maru.ContentType.TEMPORARY)
+    client.store_copy(key + " stays", b"x", ttl_ms=3_600_000)
+    for _ in range(10_000_000):
+        if not client.exists(key):
+            break
+    assert client.retrieve(key) is None
+    assert client.retrieve(key + " stays") is not None
+
+
+def test_statistics_and_geometry(client, key):
+    client.store_copy(key, b"abc")
+    client.retrieve(key)
+    client.retrieve(key + " absent")
+    now = client.statistics()
+    assert (now.stores, now.stored_bytes, now.retrieve_hits, now.retrieve_misses) == (1, 3, 1, 1)
+    shape = client.geometry()
+    assert shape.page_bytes == PAGE and shape.pages > 0 and len(shape.uuid) == 16
+    assert client.daemon_epoch >= 1
+    client.reattach()
+
+
+@pytest.mark.parametrize("wrong", [None, 5, 1.5, "", b"", "x" * 4097, ["k"], numpy.zeros(17, numpy.uint8),
+                                   numpy.zeros(16, numpy.int32), numpy.zeros(32, numpy.uint8)[::2]])
+def test_what_is_no_key_is_refused(client, wrong):
+    for call in (client.exists, client.retrieve, client.pin, client.delete, client.delete_tree,
+                 lambda k: client.store_copy(k, b"x"), lambda k: client.exists_batch(["good", k]),
+                 lambda k: client.match_prefix([k])):
+        with pytest.raises(maru.InvalidArgumentError):
+            call(wrong)
+
+
+@pytest.mark.parametrize("size", [0, 15, 17, 33])
+def test_a_digest_has_16_or_32_bytes(size):
+    with pytest.raises(maru.InvalidArgumentError):
+        maru.Digest(b"x" * size)
+
+
+@pytest.mark.parametrize("tenant", ["", "x" * 65, -1, 1 << 64, 1.5, b"x"])
+def test_what_is_no_tenant_is_refused(client, tenant):
+    with pytest.raises(maru.InvalidArgumentError):
+        client.exists("k", tenant)
+
+
+def test_sizes_that_cannot_be_stored_are_refused(client, key):
+    with pytest.raises(maru.InvalidArgumentError):
+        client.alloc(0)
+    with pytest.raises(maru.InvalidArgumentError):
+        client.store_copy(key, b"")
+    with pytest.raises(maru.TooLargeError):
+        client.alloc(1 << 30)
+    with pytest.raises(maru.InvalidArgumentError):
+        client.store_copy(key, "text is no buffer")
+    with pytest.raises(maru.InvalidArgumentError):
+        client.store_copy(key, numpy.zeros((8, 8))[:, ::2])
+    for value in (-1, 1 << 64, "many"):
+        with pytest.raises(TypeError):
+            client.alloc(value)

@@ -1,0 +1,270 @@
+"""How long pins, views, buffers and attachments live; and what is refused afterwards."""
+import gc
+import os
+import threading
+
+import numpy
+import pytest
+
+import maru
+from conftest import PAGE
+
+
+def test_a_view_pins_as_long_as_it_lives(client, key):
+    client.store_copy(key, b"x")
+    view = client.retrieve(key)
+    assert client.statistics().pins == 1
+    del view
+    assert client.statistics().pins == 0
+
+
+def test_an_array_pins_after_its_view_was_released(client, other, key):
+    data = numpy.arange(PAGE, dtype=numpy.uint32)
+    client.store_copy(key, data)
+    view = client.retrieve(key)
+    array = numpy.frombuffer(view.data, dtype=numpy.uint32)[10:].reshape(-1, 2)
+    view.release()
+    view.release()
+    assert not view.is_held
+    del view
+    gc.collect()
+    assert client.statistics().pins == 1
+    # Deleted and its memory asked for: it must not be handed out under the array.
+    assert other.delete(key)
+    for i in range(300):
+        other.store_copy(f"{key} {i}", b"\xff" * 4 * PAGE)
+    assert (array.ravel() == data[10:]).all()
+    del array
+    assert client.statistics().pins == 0
+
+
+def test_a_slice_of_a_memoryview_pins(client, key):
+    client.store_copy(key, b"abcdef")
+    part = client.retrieve(key).data[2:4]
+    assert bytes(part) == b"cd"
+    assert client.statistics().pins == 1
+    part.release()
+    assert client.statistics().pins == 0
+
+
+def test_views_are_read_only(client, key):
+    client.store_copy(key, b"abc")
+    view = client.retrieve(key)
+    assert view.data.readonly and not numpy.frombuffer(view.data, dtype=numpy.uint8).flags.writeable
+    with pytest.raises(TypeError):
+        view.data[0] = 1
+
+
+def test_pin_and_unpin(client, key):
+    block = client.store_copy(key, b"abc").block
+    for take in (lambda: client.pin(key), lambda: client.pin_block(block)):
+        pin = take()
+        assert (pin.block, pin.nbytes, pin.is_held) == (block, 3, True)
+        assert client.statistics().pins == 1
+        client.unpin(pin)
+        assert not pin.is_held
+        assert client.statistics().pins == 0
+
+
+def test_released_views_raise(client, key):
+    client.store_copy(key, b"abc")
+    with client.retrieve(key) as view:
+        pass
+    with pytest.raises(maru.ClosedError):
+        view.data
+    match = client.match_prefix([key])
+    match.release()
+    with pytest.raises(maru.ClosedError):
+        match.resolve([key])
+
+
+def test_a_stored_buffer_cannot_be_written(client, key):
+    buffer = client.alloc(PAGE)
+    writer = buffer.data
+    writer[:] = b"a" * PAGE
+    client.store(key, buffer)
+    with pytest.raises(ValueError):
+        writer[0] = 1
+    for use in (lambda: buffer.data, lambda: client.store(key + "2", buffer)):
+        with pytest.raises(maru.ClosedError):
+            use()
+    buffer.abort()
+
+
+def test_an_array_that_could_write_stops_a_store(client, key):
+    buffer = client.alloc(PAGE)
+    array = numpy.frombuffer(buffer.data, dtype=numpy.uint8)
+    with pytest.raises(maru.ViewsHeldError) as raised:
+        client.store(key, buffer)
+    assert isinstance(raised.value, BufferError)
+    assert buffer.is_held and not client.exists(key)
+    del array
+    assert client.store(key, buffer).is_new
+    second = client.alloc(PAGE)
+    array = numpy.frombuffer(second.data, dtype=numpy.uint8)
+    assert client.store(key + "2", second, keep_views=True).is_new
+    assert len(array) == PAGE
+
+
+def test_dropped_buffers_return_their_pages(marud_program):
+    from with_marud import Marud
+    with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket)) as client:
+        held = []
+        with pytest.raises(maru.NoSpaceError):
+            while True:
+                held.append(client.alloc(PAGE))
+        view = held[0].data
+        view[0] = 1
+        with held[1]:
+            pass
+        assert not held[1].is_held
+        n = len(held)
+        held.clear()
+        view[0] = 2  # its page is kept for it
+        again = client.alloc_batch(PAGE, n - 1)
+        assert len(again) == n - 1
+
+
+def test_everything_raises_after_close(marud, key):
+    client = maru.Client(str(marud.socket))
+    client.store_copy(key, b"x")
+    view, pin, match, buffer = client.retrieve(key), client.pin(key), client.match_prefix([key]), client.alloc(PAGE)
+    spare = client.retrieve(key)
+    spare_data = spare.data
+    pages = spare_data.obj
+    spare_data.release()
+    client.close()
+    client.close()
+    assert client.is_closed
+    calls = [
+        lambda: client.exists(key), lambda: client.exists_batch([key]), lambda: client.retrieve(key),
+        lambda: client.retrieve_batch([key]), lambda: client.pin(key), lambda: client.pin_block(1),
+        lambda: client.match_prefix([key]), lambda: client.alloc(PAGE), lambda: client.alloc_batch(PAGE, 2),
+        lambda: client.store(key, buffer), lambda: client.store_copy(key, b"x"), lambda: client.store_chain([key], [buffer]),
+        lambda: client.delete(key), lambda: client.delete_tree(key), lambda: client.tenant("t"), client.geometry,
+        client.statistics, client.evicted, client.reattach, lambda: client.daemon_epoch, lambda: view.data,
+        lambda: buffer.data, lambda: match.resolve([key]), lambda: memoryview(pages),
+    ]
+    for call in calls:
+        with pytest.raises(maru.ClosedError):
+            call()
+    for held in (view, pin, match, spare):
+        held.release()
+    buffer.abort()
+
+
+def test_arrays_are_readable_after_close(marud, key):
+    client = maru.Client(str(marud.socket))
+    client.store_copy(key, b"x" * PAGE)
+    lanes = [maru.Client(str(marud.socket)).geometry().lane]  # dropped at once: its lane is free again
+    array = numpy.frombuffer(client.retrieve(key).data, dtype=numpy.uint8)
+    client.close()
+    del client
+    gc.collect()
+    assert (array == ord("x")).all()
+    del array
+    assert maru.Client(str(marud.socket)).geometry().lane is not None and lanes
+
+
+def test_an_attachment_ends_with_its_last_reference(marud):
+    for _ in range(40):  # more than there are lanes
+        maru.Client(str(marud.socket))
+
+
+def test_close_waits_for_nobody_and_calls_of_others_end_well(marud, key, digests):
+    many = numpy.tile(digests, (64, 1))
+    for _ in range(20):
+        client = maru.Client(str(marud.socket))
+        started = threading.Barrier(4)
+        ended = []
+
+        def ask():
+            started.wait()
+            try:
+                while True:
+                    client.exists_batch(many)
+                    client.store_copy(key, b"x")
+                    client.retrieve_batch(many[:200])
+            except maru.ClosedError:
+                ended.append(True)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        started.wait()
+        client.close()
+        for thread in threads:
+            thread.join(30)
+        assert len(ended) == 3
+
+
+def test_a_child_is_told_that_it_is_one(marud, key):
+    client = maru.Client(str(marud.socket))
+    client.store_copy(key, b"x")
+    view, buffer, match = client.retrieve(key), client.alloc(PAGE), client.match_prefix([key])
+    pages = client.retrieve(key).data.obj
+    child = os.fork()
+    if child == 0:
+        wrong = 1
+        try:
+            wrong = 0
+            for call in (lambda: client.exists(key), lambda: client.retrieve_batch([key]), lambda: view.data,
+                         lambda: buffer.data, lambda: client.store(key, buffer), lambda: match.resolve([key]),
+                         lambda: memoryview(pages), client.geometry, lambda: client.store_copy(key, b"x")):
+                try:
+                    call()
+                    wrong += 1
+                except maru.ForkedError:
+                    pass
+            with maru.Client(str(marud.socket)) as own:
+                wrong += bytes(own.retrieve(key).data) != b"x"
+            del view, buffer, match
+            client.close()
+            del client
+            gc.collect()
+        finally:
+            os._exit(wrong)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert bytes(view.data) == b"x" and buffer.is_held and client.exists(key)
+    buffer.data[0] = 1
+    client.store(key + "2", buffer)
+    client.close()
+
+
+def test_threads_that_store_one_key_have_one_winner(client, key):
+    winners = []
+    ready = threading.Barrier(8)
+
+    def store(i):
+        ready.wait()
+        if client.store_copy(key, bytes([i]) * PAGE).is_new:
+            winners.append(i)
+
+    threads = [threading.Thread(target=store, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+    assert bytes(client.retrieve(key).data) == bytes(winners) * PAGE
+
+
+@pytest.mark.parametrize("arguments", [{"socket_path": "/nonexistent/socket"}, {"pool": "nobody"}])
+def test_no_marud_and_no_pool_are_named(marud, arguments):
+    with pytest.raises(maru.NotFoundError, match="no such pool or socket"):
+        maru.Client(**{"socket_path": str(marud.socket), **arguments})
+
+
+def test_without_marud_stores_end_and_lookups_go_on(marud_program, key):
+    from with_marud import Marud
+    with Marud(marud_program, size="8MiB") as running:
+        client = maru.Client(str(running.socket), timeout_ms=200)
+        client.store_copy(key, b"x")
+        running.process.kill()
+        running.process.wait()
+        assert client.exists(key) and bytes(client.retrieve(key).data) == b"x"
+        with pytest.raises(maru.DaemonUnreachableError):
+            client.delete_tree(key)
+        with pytest.raises(maru.DaemonUnreachableError):
+            maru.Client(str(running.socket))
+        client.close()

@@ -1,0 +1,21 @@
+"""The example of README.md runs as it stands there, and the versions agree."""
+import pathlib
+import re
+import subprocess
+import sys
+
+import maru
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def test_the_example_of_the_readme_runs(marud):
+    example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    done = subprocess.run([sys.executable, "-c", example], env=marud.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "[ True  True  True  True  True  True  True  True] 1024.0" in done.stdout
+
+
+def test_the_versions_agree():
+    for name in ("meson.build", "pyproject.toml"):
+        assert re.search(rf"version\s*[:=]\s*['\"]{re.escape(maru.version())}['\"]", (ROOT / "python" / name).read_text())
