@@ -39,6 +39,12 @@ const char* condition_text(HostedPool::Condition condition) {
   return "";
 }
 
+std::string no_pool_text(const AdminView& view, const std::string& name) {
+  std::string names;
+  for (const auto& hosted : view.pools) names += (names.empty() ? "" : ", ") + hosted->name();
+  return "there is no pool \"" + printable(name) + "\", expected one of " + names;
+}
+
 // Every pool, or the one that the request names.
 json status_of(const AdminView& view, const json& request) {
   const std::string only = request.value("pool", "");
@@ -57,8 +63,7 @@ json status_of(const AdminView& view, const json& request) {
     }
     pools.push_back(std::move(pool));
   }
-  if (!only.empty() && pools.empty())
-    return {{"error", "there is no pool \"" + printable(only) + "\""}, {"errno", ENOENT}};
+  if (!only.empty() && pools.empty()) return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
   return {{"version", kVersionText},
           {"pid", int64_t(::getpid())},
           {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
@@ -73,6 +78,9 @@ json clients_of(const AdminView& view, const json& request) {
   if (const auto found = request.find("cursor"); found != request.end() && found->is_number_unsigned())
     cursor = found->get<uint64_t>();
   const std::string only = request.value("pool", "");
+  const auto has_name = [&](const auto& hosted) { return hosted->name() == only; };
+  if (!only.empty() && std::none_of(view.pools.begin(), view.pools.end(), has_name))
+    return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
   json clients = json::array();
   size_t bytes = 256;
   for (const auto& [id, watch] : view.lanes.all()) {
@@ -107,7 +115,7 @@ const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply
                "pool \"" + name + "\" does not serve: it is " + condition_text(hosted->condition())};
     return nullptr;
   }
-  refusal = {ENOENT, "there is no pool \"" + printable(name) + "\""};
+  refusal = {ENOENT, no_pool_text(view, name)};
   return nullptr;
 }
 

@@ -70,12 +70,21 @@ std::string tenant_name(const std::string& text) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+// Of limits that stand in one table, since a soft one above the hard one would never be reached.
+void check_limits(ConfigTable& table, const char* soft_key, const char* hard_key, const TenantLimits& limits) {
+  const uint64_t soft = limits.soft_bytes.value_or(0), hard = limits.hard_bytes.value_or(0);
+  if (hard != 0 && soft > hard)
+    table.wrong(soft_key, std::string("at most ") + hard_key + ", which is " + size_text(hard));
+}
+
 void read_tenants(ConfigTable& table, PoolConfig& pool) {
   pool.tenants.defaults = {table.size_or_zero("default_soft_limit"), table.size_or_zero("default_hard_limit")};
+  check_limits(table, "default_soft_limit", "default_hard_limit", pool.tenants.defaults);
   if (auto value = table.one_of("tenants", {"any", "listed"})) pool.tenants.listed_only = *value == "listed";
   if (auto value = table.integer("tenants_max", 1, limits::kTenantsMax)) pool.tenants_max = uint32_t(*value);
   for (ConfigTable& one : table.tables("tenant")) {
     const TenantLimits limits = {one.size_or_zero("soft"), one.size_or_zero("hard")};
+    check_limits(one, "soft", "hard", limits);
     const auto text = one.text("name");
     const std::string name = text ? tenant_name(*text) : "";
     if (!one.has("name"))
@@ -177,7 +186,8 @@ void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   check_power("page_bytes", spec.pool.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax);
   check_power("region_bytes", spec.pool.region_bytes, limits::kPageBytesMin, limits::kPoolBytesMax);
   if (spec.pool.region_bytes != 0 && spec.pool.region_bytes < spec.pool.page_bytes)
-    refuse("region_bytes", size_text(spec.pool.region_bytes), "at least page_bytes, " + size_text(spec.pool.page_bytes));
+    refuse("region_bytes", size_text(spec.pool.region_bytes),
+           "at least page_bytes, " + size_text(spec.pool.page_bytes));
   if (spec.bytes != 0 && spec.pool.region_bytes > spec.bytes)
     refuse("region_bytes", size_text(spec.pool.region_bytes), "at most the pool's size, " + size_text(spec.bytes));
   if (spec.pool.lanes == 1 || spec.pool.lanes > limits::kLanesMax)
@@ -186,8 +196,8 @@ void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   check_power("pins", spec.pool.pins_max, 16, limits::kPinsMaxLimit);
   check_power("touch_entries", spec.pool.touch_entries, 16, limits::kTouchEntriesLimit);
   const uint32_t inline_bytes = spec.pool.key_inline_bytes;
-  if (inline_bytes != 0 && (inline_bytes % 8 != 0 || inline_bytes < limits::kKeyInlineMin ||
-                            inline_bytes > limits::kKeyInlineMax))
+  if (inline_bytes != 0 &&
+      (inline_bytes % 8 != 0 || inline_bytes < limits::kKeyInlineMin || inline_bytes > limits::kKeyInlineMax))
     refuse("key_inline_bytes", std::to_string(inline_bytes), "a multiple of 8 from 32 to 4096");
 }
 
@@ -207,9 +217,10 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
   const char* wrong = shm::choose_parameters(wishes, &parameters);
   if (!wrong) wrong = shm::plan_layout(parameters, &layout);
   if (wrong)
-    problems.push_back({line_of(spec, "size"), "pool \"" + printable(spec.pool.name) + "\": size: found " +
-                                                   size_text(spec.bytes) + ", which cannot be: " + wrong +
-                                                   " (fewer lanes, pins or touch_entries make the control region smaller)"});
+    problems.push_back(
+        {line_of(spec, "size"), "pool \"" + printable(spec.pool.name) + "\": size: found " + size_text(spec.bytes) +
+                                    ", which cannot be: " + wrong +
+                                    " (fewer lanes, pins or touch_entries make the control region smaller)"});
 }
 
 }  // namespace
@@ -229,8 +240,7 @@ int line_of(const PoolSpec& spec, const char* key) {
 }
 
 std::string default_runtime_dir() {
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime && *runtime)
-    return std::string(runtime) + "/marud";
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime && *runtime) return std::string(runtime) + "/marud";
   return ::geteuid() == 0 ? "/run/marud" : "/run/user/" + std::to_string(::geteuid()) + "/marud";
 }
 
@@ -253,8 +263,8 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
   }
   if (pools.empty()) problems.push_back({0, "pool: found none, expected at least one [[pool]]"});
   if (pools.size() > limits::kPoolsMax)
-    problems.push_back({0, "pool: found " + std::to_string(pools.size()) + ", expected at most " +
-                               std::to_string(limits::kPoolsMax)});
+    problems.push_back(
+        {0, "pool: found " + std::to_string(pools.size()) + ", expected at most " + std::to_string(limits::kPoolsMax)});
 }
 
 bool others_may_connect(const Config& config) {

@@ -43,13 +43,13 @@ inline constexpr size_t kPolicyOptionsMax = 64;  // far more than any policy has
 struct PoolSpec {
   PoolConfig pool;
   Backend backend = Backend::kMemory;
-  std::string path;                  // file
-  uint64_t bytes = 0;                // 0: the size that the file has
+  std::string path;    // file
+  uint64_t bytes = 0;  // 0: the size that the file has
   HugePages huge_pages = HugePages::kTry;
-  std::optional<int> numa_node;      // memory
-  std::vector<uid_t> users;          // besides root and marud's own user, who always may
+  std::optional<int> numa_node;  // memory
+  std::vector<uid_t> users;      // besides root and marud's own user, who always may
   std::vector<gid_t> groups;
-  int line = 0;                      // in the file, 0 on the command line
+  int line = 0;                                   // in the file, 0 on the command line
   std::map<std::string, int, std::less<>> lines;  // of each key that is there
 };
 
@@ -60,10 +60,10 @@ struct Config {
   std::string socket_path;
   std::string state_dir;
   bool state_dir_is_default = false;  // "state" beside the socket
-  std::string policy_dir;            // of policies that are not built in; copied into the pools
+  std::string policy_dir;             // of policies that are not built in; copied into the pools
   LogLevel log_level = LogLevel::kInfo;
   std::optional<gid_t> admin_group;  // besides root and marud's own user
-  uint32_t adopt_grace_ms = 4000;  // less than the five seconds that a client waits for its attachment
+  uint32_t adopt_grace_ms = 4000;    // less than the five seconds that a client waits for its attachment
   std::vector<PoolSpec> pools;
 };
 

@@ -48,7 +48,9 @@ class ConfigTable {
   void refuse_unknown();
 
  private:
-  std::string name_of(std::string_view key) const { return path_.empty() ? std::string(key) : path_ + "." + std::string(key); }
+  std::string name_of(std::string_view key) const {
+    return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
+  }
   std::optional<uint32_t> resolve_one(const void* value, const char* key, const char* expected, Resolve resolve);
 
   std::string path_;
@@ -58,6 +60,7 @@ class ConfigTable {
 };
 
 // Parses and calls `read` with the root. Syntax errors become a problem, and `read` is not called.
-void parse_toml(std::string_view text, std::vector<ConfigProblem>& problems, const std::function<void(ConfigTable)>& read);
+void parse_toml(std::string_view text, std::vector<ConfigProblem>& problems,
+                const std::function<void(ConfigTable)>& read);
 
 }  // namespace maru::daemon

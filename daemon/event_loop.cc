@@ -60,7 +60,8 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create() {
     if (code != EINVAL) break;
   }
   if (code == EPERM || code == EACCES)
-    return failure(code, "create an io_uring (see /proc/sys/kernel/io_uring_disabled and the container's seccomp filter)");
+    return failure(code,
+                   "create an io_uring (see /proc/sys/kernel/io_uring_disabled and the container's seccomp filter)");
   if (code != 0) return failure(code, "create an io_uring");
 
   std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(io_uring_get_probe_ring(&ring->uring),
@@ -131,8 +132,8 @@ Result<const std::vector<Event>*> EventLoop::wait(uint64_t timeout_ms) {
     ++seen;
     const EventKind kind = EventKind(completion->user_data >> 56);
     if (kind == EventKind::kNone || kind == EventKind::kClose) continue;
-    events_.push_back({kind, completion->user_data & kIdMask, completion->res,
-                       (completion->flags & IORING_CQE_F_MORE) != 0});
+    events_.push_back(
+        {kind, completion->user_data & kIdMask, completion->res, (completion->flags & IORING_CQE_F_MORE) != 0});
   }
   io_uring_cq_advance(&ring_->uring, seen);
   return &events_;

@@ -17,19 +17,19 @@ namespace maru::daemon {
 
 enum class EventKind : uint8_t {
   kNone = 0,
-  kAccept,    // result: a connection
-  kReceive,   // result: bytes of the packet
-  kSend,      // result: bytes sent
-  kProcess,   // a pidfd became readable: the process ended
-  kSignal,    // the signal descriptor is readable
-  kClose,     // nobody waits for it
+  kAccept,   // result: a connection
+  kReceive,  // result: bytes of the packet
+  kSend,     // result: bytes sent
+  kProcess,  // a pidfd became readable: the process ended
+  kSignal,   // the signal descriptor is readable
+  kClose,    // nobody waits for it
 };
 
 struct Event {
   EventKind kind;
-  uint64_t id;      // as given, 56 bits
-  int result;       // or -errno
-  bool continues;   // the operation goes on and will complete again
+  uint64_t id;     // as given, 56 bits
+  int result;      // or -errno
+  bool continues;  // the operation goes on and will complete again
 };
 
 class EventLoop {

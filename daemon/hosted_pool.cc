@@ -11,8 +11,7 @@
 namespace maru::daemon {
 
 Result<std::unique_ptr<HostedPool>> HostedPool::start(const PoolSpec& spec, const StateDirectory& state,
-                                                      std::map<std::string, FileDescriptor>& stored,
-                                                      uint64_t now_ms) {
+                                                      std::map<std::string, FileDescriptor>& stored, uint64_t now_ms) {
   auto hosted = std::unique_ptr<HostedPool>(new HostedPool(spec, state));
   auto started = spec.backend == Backend::kFile ? hosted->start_file(now_ms) : hosted->start_memory(stored, now_ms);
   if (!started) return failure(started.error().code, "pool \"" + spec.pool.name + "\": " + started.error().doing);
@@ -29,9 +28,11 @@ Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
   pool_ = std::move(*pool);
   auto at_run_time = state_.load_tenants(name());
   if (!at_run_time)
-    log_error("pool \"{}\" does without the limits of tenants that were set at run time, and the next change begins their file "
-              "anew: {}",
-              name(), at_run_time.error().text());
+    log_error(
+        "pool \"{}\" does without the limits of tenants that were set at run time, and the next change begins their "
+        "file "
+        "anew: {}",
+        name(), at_run_time.error().text());
   pool_->set_tenant_limits(at_run_time ? *at_run_time : TenantSettings(),
                            [state = state_, pool_name = name()](const TenantSettings& settings) {
                              return state.save_tenants(pool_name, settings);

@@ -24,7 +24,7 @@ class HostedPool {
                                                    std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
 
   const PoolSpec& spec() const { return spec_; }
-  void set_access(const PoolSpec& reread);      // users and groups, after a reload
+  void set_access(const PoolSpec& reread);  // users and groups, after a reload
   const std::string& name() const { return spec_.pool.name; }
   Condition condition() const { return condition_; }
   Pool* serving() const { return condition_ == Condition::kServing ? pool_.get() : nullptr; }
@@ -54,9 +54,9 @@ class HostedPool {
   StateDirectory state_;
   Condition condition_ = Condition::kWaiting;
   std::unique_ptr<Pool> pool_;
-  std::optional<PoolRecord> record_;   // of the memory that is waited for
+  std::optional<PoolRecord> record_;  // of the memory that is waited for
   std::string fenced_because_;
-  bool is_stored_ = false;             // the service manager has the memory
+  bool is_stored_ = false;  // the service manager has the memory
 };
 
 }  // namespace maru::daemon

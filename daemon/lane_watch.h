@@ -12,14 +12,14 @@
 namespace maru::daemon {
 
 struct LaneWatch {
-  uint64_t id = 0;            // never used twice, so that a late event of an earlier holder of the lane finds nobody
-  uint32_t pool = 0;          // index of the hosted pool
+  uint64_t id = 0;    // never used twice, so that a late event of an earlier holder of the lane finds nobody
+  uint32_t pool = 0;  // index of the hosted pool
   uint32_t lane = 0;
   ClientIdentity who;
   std::string command;
   FileDescriptor pidfd;
-  uint64_t session = 0;       // 0: frozen
-  uint64_t since_ms = 0;      // Unix milliseconds: connected or frozen since
+  uint64_t session = 0;   // 0: frozen
+  uint64_t since_ms = 0;  // Unix milliseconds: connected or frozen since
 };
 
 class LaneWatches {

@@ -45,7 +45,8 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody) {
 
   struct stat status = {};
   if (::lstat(path.c_str(), &status) == 0) {
-    if (!S_ISSOCK(status.st_mode)) return failure(EEXIST, "listen on " + path + " (it is something else than a socket)");
+    if (!S_ISSOCK(status.st_mode))
+      return failure(EEXIST, "listen on " + path + " (it is something else than a socket)");
     if (::unlink(path.c_str()) != 0) return failure(errno, "remove the old socket " + path);
   }
   listener.socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));

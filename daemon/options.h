@@ -16,7 +16,7 @@ struct Options {
   std::optional<std::string> socket_path;
   std::optional<std::string> state_dir;
   std::optional<LogLevel> log_level;
-  std::optional<PoolSpec> pool;        // described on the command line instead of in a file
+  std::optional<PoolSpec> pool;  // described on the command line instead of in a file
 };
 
 // What is wrong is appended to `problems`.

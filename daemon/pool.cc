@@ -105,7 +105,9 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   auto state = std::make_unique<State>();
   state->config = config;
   state->device = std::move(device);
-  const auto refuse = [&](const char* problem) { return failure(EBADMSG, "adopt pool \"" + config.name + "\": " + problem); };
+  const auto refuse = [&](const char* problem) {
+    return failure(EBADMSG, "adopt pool \"" + config.name + "\": " + problem);
+  };
   const uint64_t bytes = state->device->bytes();
   if (bytes < sizeof(format::Header)) return refuse("the device is smaller than a header");
   if (auto mapped = state->device->map_control(sizeof(format::Header)); !mapped) return tl::unexpected(mapped.error());
@@ -161,8 +163,7 @@ void Pool::State::show_lane_bit(uint32_t lane) {
   region.lane_bitmap().words[lane / 64].exchange_seq_cst(bits);
 }
 
-Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane,
-                                      uint32_t previous_generation) {
+Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation) {
   if (lanes.is_live(previous_lane)) {
     LaneRecord& record = lanes.records[previous_lane];
     if (record.generation == previous_generation && record.who.pid == who.pid && record.who.uid == who.uid &&
@@ -240,7 +241,8 @@ DeleteTreeResult Pool::delete_tree(const wire::DeleteTreeRequest& request, uint6
 
 int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why) {
   state_->now_ms = now_ms;
-  if (state_->lanes.is_live(lane)) return state_->tenants.grant(lane, request.account, request.tenant, request.bytes, ret_why);
+  if (state_->lanes.is_live(lane))
+    return state_->tenants.grant(lane, request.account, request.tenant, request.bytes, ret_why);
   *ret_why = "this lane is not in use";
   return ENOTCONN;
 }

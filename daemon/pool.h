@@ -23,19 +23,19 @@ class Device;  // daemon/dax/device.h: the memory and its descriptor
 
 struct PoolConfig {
   std::string name = "default";
-  uint64_t page_bytes = 0;        // 0: the default for the size
-  uint64_t region_bytes = 0;      // 0: the default for the size
-  uint32_t lanes = 0;             // 0: the default, and so below
+  uint64_t page_bytes = 0;    // 0: the default for the size
+  uint64_t region_bytes = 0;  // 0: the default for the size
+  uint32_t lanes = 0;         // 0: the default, and so below
   uint32_t pins_max = 0;
   uint32_t touch_entries = 0;
   uint32_t key_inline_bytes = 0;
   uint32_t max_regions_per_instance = 0;  // 0: no limit
   bool checksums = false;
   uint32_t tenants_max = 0;
-  TenantSettings tenants;         // as configured
-  std::string policy = "lru";     // of eviction: daemon/policy/policies.h
+  TenantSettings tenants;      // as configured
+  std::string policy = "lru";  // of eviction: daemon/policy/policies.h
   PolicyOptions policy_options;
-  std::string policy_dir;         // where other policies than the built-in ones are loaded from
+  std::string policy_dir;  // where other policies than the built-in ones are loaded from
   // Background eviction starts when this share of the page bytes is in use, and stops at the lower one. 0: no background
   // eviction, as for 1.
   double high_watermark = 0;
@@ -48,30 +48,30 @@ struct ClientIdentity {
   pid_t pid = 0;
   uid_t uid = 0;
   gid_t gid = 0;
-  uint64_t start_time = 0;        // /proc/PID/stat field 22
+  uint64_t start_time = 0;  // /proc/PID/stat field 22
 };
 
 struct LaneGrant {
   uint32_t lane = 0;
   uint32_t generation = 0;
-  bool kept = false;              // the previous lane, with everything it holds
+  bool kept = false;  // the previous lane, with everything it holds
 };
 
 // A region that a request took from another client, for whoever talks to that one.
 struct TakenRegion {
-  uint32_t lane = 0;              // that rented it
+  uint32_t lane = 0;  // that rented it
   uint32_t region = 0;
-  uint32_t generation = 0;        // of its word when it was taken
+  uint32_t generation = 0;  // of its word when it was taken
 };
 
 struct RentResult {
-  int32_t status = 0;             // 0 or -errno
-  std::string explanation;        // for people, when status is negative
+  int32_t status = 0;       // 0 or -errno
+  std::string explanation;  // for people, when status is negative
   std::vector<uint32_t> regions;
   std::vector<wire::RunRecord> runs;
   std::vector<std::byte> evicted_keys;  // EvictedKey records as they go on the wire
-  uint32_t evicted = 0;           // records in evicted_keys
-  uint32_t evicted_total = 0;     // also of a refused request
+  uint32_t evicted = 0;                 // records in evicted_keys
+  uint32_t evicted_total = 0;           // also of a refused request
   std::vector<TakenRegion> taken;
 };
 
@@ -86,25 +86,26 @@ struct OverduePin {
   uint32_t lane = 0;
   pid_t pid = 0;
   uint32_t page = 0;
-  std::string key;                // as text; empty when it cannot be read
+  std::string key;  // as text; empty when it cannot be read
   uint64_t age_ms = 0;
 };
 struct OverduePins {
   std::vector<OverduePin> pins;
-  uint64_t unnamed = 0;           // more of them
+  uint64_t unnamed = 0;  // more of them
 };
 
 class Pool {
  public:
   // Formats the device (everything in it is lost) and starts the pool's first epoch.
-  static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms);
+  static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device,
+                                              uint64_t now_ms);
   // Takes over a formatted device: checks the header, audits, raises the epoch, adopts the live lanes (each counts as alive
-  // until client_died says otherwise), rebuilds the LRU lists.
+  // until client_died says otherwise), rebuilds the queues of the eviction order.
   static Result<std::unique_ptr<Pool>> adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms);
   ~Pool();
 
   const PoolConfig& config() const;
-  const format::Header& header() const;      // marud's private copy
+  const format::Header& header() const;  // marud's private copy
   const Device& device() const;
   uint64_t epoch() const;
 
@@ -119,7 +120,7 @@ class Pool {
   struct AdoptedLane {
     uint32_t lane;
     ClientIdentity who;
-    bool same_boot;               // false: the process cannot be alive on this host
+    bool same_boot;  // false: the process cannot be alive on this host
   };
   std::vector<AdoptedLane> adopted_lanes() const;
 

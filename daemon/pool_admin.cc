@@ -15,14 +15,15 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kPagesPerList = 1u << 16;      // looked at for one reply
-constexpr uint64_t kEvictPagesMax = 1u << 16;     // for one request
+constexpr uint64_t kPagesPerList = 1u << 16;   // looked at for one reply
+constexpr uint64_t kEvictPagesMax = 1u << 16;  // for one request
 
 constexpr const char* kKindNames[] = {"bytes", "digest128", "digest256"};
 constexpr const char* kContentNames[] = {"kv_cache", "lora_weight", "temporary", "activation", "gradient"};
 
 const char* state_name(PageState state) {
-  constexpr const char* kNames[] = {"out", "free", "reserved", "sealed", "tail", "ready", "retiring", "retired", "poisoned"};
+  constexpr const char* kNames[] = {"out",   "free",     "reserved", "sealed",  "tail",
+                                    "ready", "retiring", "retired",  "poisoned"};
   return uint32_t(state) < format::kPageStateCount ? kNames[uint32_t(state)] : "unknown";
 }
 const char* state_name(RegionState state) {
@@ -36,10 +37,10 @@ json options_json(const PolicyOptions& options) {
   return out;
 }
 
-constexpr const char* kCounterNames[] = {
-    "exists_hits", "exists_misses", "retrieve_hits", "retrieve_misses", "match_keys", "match_blocks",
-    "stores", "stored_bytes", "duplicates", "deletes", "pin_full", "registry_full",
-    "revives", "search_fallbacks", "checksum_errors", "rents"};
+constexpr const char* kCounterNames[] = {"exists_hits", "exists_misses",    "retrieve_hits",   "retrieve_misses",
+                                         "match_keys",  "match_blocks",     "stores",          "stored_bytes",
+                                         "duplicates",  "deletes",          "pin_full",        "registry_full",
+                                         "revives",     "search_fallbacks", "checksum_errors", "rents"};
 static_assert(std::size(kCounterNames) == format::kLaneCounterCount);
 
 }  // namespace
@@ -101,7 +102,7 @@ json Pool::State::list_regions(const json& request) {
                 {"pages", region.region_pages()},
                 {"free_pages", free_pages},
                 {"used_pages", used_pages},
-                {"listed_blocks", std::min<uint64_t>(order.count(uint32_t(i)), region.region_pages())}};
+                {"queued_blocks", std::min<uint64_t>(order.count(uint32_t(i)), region.region_pages())}};
     if (entry.state == RegionState::kRented) {
       row["lane"] = entry.owner.lane;
       row["pid"] = int64_t(lanes.records[entry.owner.lane].who.pid);
@@ -337,8 +338,7 @@ json Pool::State::lane_status(uint32_t lane) const {
   if (!lanes.is_live(lane)) return json::object();
   const shm::LaneView view = region.lane(lane);
   json counters = json::object();
-  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
-    counters[kCounterNames[i]] = view.header->counter(i);
+  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i) counters[kCounterNames[i]] = view.header->counter(i);
   const PinSummary pinned = pins_of(lane);
   const uint64_t rented = regions_of(lanes.id(lane)).size();
   return {{"generation", lanes.records[lane].generation},

@@ -143,10 +143,12 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
       if (queues_by_tenant && may_go && !is_stale) {
         // What is chosen counts as used until it is free, so a tenant that this batch brings down to its limit ends it.
         const uint32_t index = tenant(page);
-        auto taken = std::find_if(chosen.begin(), chosen.end(), [&](const TenantBytes& t) { return t.tenant == index; });
+        auto taken =
+            std::find_if(chosen.begin(), chosen.end(), [&](const TenantBytes& t) { return t.tenant == index; });
         if (taken == chosen.end()) taken = chosen.insert(chosen.end(), {index, 0});
         const TenantTable::Row& row = tenants.table().row(index);
-        if (taken->bytes != 0 && row.is_over() && row.used_bytes - std::min(row.used_bytes, taken->bytes) <= row.limit_bytes())
+        if (taken->bytes != 0 && row.is_over() &&
+            row.used_bytes - std::min(row.used_bytes, taken->bytes) <= row.limit_bytes())
           break;
         taken->bytes += run_pages * region.page_bytes();
       }
@@ -175,7 +177,8 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
       if (!region.is_page(parent)) continue;
       const PageWord parent_word = word(parent.page());
       if (!parent_word.is(PageState::kReady, parent.generation())) continue;
-      auto counted = std::find_if(parents.begin(), parents.end(), [&](const ParentCount& p) { return p.parent == parent; });
+      auto counted =
+          std::find_if(parents.begin(), parents.end(), [&](const ParentCount& p) { return p.parent == parent; });
       if (counted == parents.end()) counted = parents.insert(parents.end(), {parent, 0});
       if (++counted->children != parent_word.children()) continue;
       know(parent.page(), parent.generation());
@@ -186,7 +189,8 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
 
     victim_pages.clear();
     for (const Victim& victim : victims) victim_pages.push_back(victim.page);
-    const size_t count = shm::retire_unpinned(self, lanes.in_use, victim_pages.data(), victim_pages.size(), &attempt, retired);
+    const size_t count =
+        shm::retire_unpinned(self, lanes.in_use, victim_pages.data(), victim_pages.size(), &attempt, retired);
     size_t next = 0;
     for (const Victim& victim : victims) {
       const PageRef ref = PageRef::of(victim.page, victim.generation);

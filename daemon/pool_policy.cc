@@ -22,7 +22,8 @@ uint64_t name_hash(std::string_view name) {
 Result<void> Pool::State::set_policy(const std::string& name, const PolicyOptions& options) {
   auto made = make_policy(name, options, config.policy_dir);
   if (!made) return tl::unexpected(made.error());
-  const uint64_t wrote = region.host(0).policy.load_relaxed();  // a hint from the marud before: wrong, the order is a poor one
+  const uint64_t wrote =
+      region.host(0).policy.load_relaxed();  // a hint from the marud before: wrong, the order is a poor one
   const bool keep_words = policy == nullptr && wrote == name_hash(name);
   const std::unique_ptr<Policy> old = std::exchange(policy, std::move(*made));
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});

@@ -3,6 +3,7 @@
 // too.
 #include "daemon/admin_request.h"
 #include "daemon/pool_tenants.h"
+#include "daemon/size_text.h"
 #include "libmaru/shm/hash.h"
 
 #include <cerrno>
@@ -38,6 +39,13 @@ bool read_limits(const json& request, TenantLimits& limits) {
     return true;
   };
   return read("soft", limits.soft_bytes) && read("hard", limits.hard_bytes);
+}
+
+// A soft limit above the hard one would never be reached.
+std::string soft_above_hard(const TenantLimits& limits) {
+  const uint64_t soft = limits.soft_bytes.value_or(0), hard = limits.hard_bytes.value_or(0);
+  if (hard == 0 || soft <= hard) return "";
+  return "found the soft limit " + size_text(soft) + ", expected at most the hard one, which is " + size_text(hard);
 }
 
 constexpr const char* kLimitText =
@@ -101,6 +109,7 @@ json PoolTenants::set(const json& request) {
   const auto now = both.tenants.find(name);
   TenantLimits limits = now == both.tenants.end() ? TenantLimits{} : now->second;
   if (!read_limits(request, limits)) return refusal(EINVAL, kLimitText);
+  if (const std::string wrong = soft_above_hard(limits); !wrong.empty()) return refusal(EINVAL, wrong);
   const uint64_t id = shm::tenant_id(region_->secret(), std::as_bytes(std::span(name)));
   if (add(id) == 0)
     return refusal(ENOSPC, "the pool has no place for another tenant: it was formatted for " +
@@ -118,7 +127,7 @@ json PoolTenants::remove(const json& request) {
   named(request, &name, &refused);
   if (!refused.is_null()) return refused;
   if (!merged(configured_, at_run_time_).tenants.contains(name))
-    return refusal(ENOENT, "this tenant has no limits of its own");
+    return refusal(ENOENT, "this tenant has no limits of its own, expected one that quota list shows as listed");
   TenantSettings settings = at_run_time_;
   settings.tenants.erase(name);
   const bool is_configured = configured_.tenants.contains(name);
@@ -126,13 +135,16 @@ json PoolTenants::remove(const json& request) {
   if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
   json reply = {{"tenant", name_json(name)}, {"removed", true}};
   if (is_configured)
-    reply["note"] = "the configuration still has limits for it; what was set at run time goes before it";
+    reply["note"] =
+        "the limits that the configuration has for it do not apply any more, also after a restart; quota set gives it "
+        "others";
   return reply;
 }
 
 json PoolTenants::set_default(const json& request) {
   TenantSettings settings = at_run_time_;
   if (!read_limits(request, settings.defaults)) return refusal(EINVAL, kLimitText);
+  if (const std::string wrong = soft_above_hard(settings.defaults); !wrong.empty()) return refusal(EINVAL, wrong);
   if (!(settings == at_run_time_))
     if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
   json reply = {{"soft_bytes", table_.defaults().soft_bytes.value_or(0)},

@@ -70,7 +70,8 @@ void Pool::State::drain_touches(size_t limit) {
     if (!lanes.is_live(lane)) continue;
     const size_t start = touches.size(), n = std::min(ring, limit - start);
     touches.resize(start + n);
-    touches.resize(start + lanes.records[lane].touches.read(region.lane(lane), now, pages(), touches.data() + start, n));
+    touches.resize(start +
+                   lanes.records[lane].touches.read(region.lane(lane), now, pages(), touches.data() + start, n));
   }
   drain_next = lane;
   std::stable_sort(touches.begin(), touches.end(),
@@ -170,9 +171,7 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
   PageWord found = word(page);
   switch (found.state()) {
     case PageState::kOut:
-    case PageState::kFree:
-      ++sweep_free;
-      break;
+    case PageState::kFree: ++sweep_free; break;
     case PageState::kPoisoned: break;
     default: ++sweep_used;
   }
@@ -186,8 +185,8 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon) queue_retired(PageRef::of(page, generation));
     // Left by somebody who is gone, after its reclaim: handed over to an older marud, say.
     const LaneId holder = found.lane();
-    const bool is_being_reclaimed = holder.lane < lanes.records.size() &&
-                                    lanes.records[holder.lane].phase == LaneRecord::Phase::kReclaiming;
+    const bool is_being_reclaimed =
+        holder.lane < lanes.records.size() && lanes.records[holder.lane].phase == LaneRecord::Phase::kReclaiming;
     if (found.names_lane() && lanes.is_dead(holder) && !is_being_reclaimed)
       shm::reclaim_pages(self, lanes, page, page + 1, findings);
     return;

@@ -74,7 +74,8 @@ void Pool::State::rent_regions(Shortage& shortage) {
   std::vector<uint32_t> orphaned;
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kOrphaned) orphaned.push_back(i);
-  if (!orphaned.empty()) std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
+  if (!orphaned.empty())
+    std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
   uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
   if (limit == 0) return take_free(orphaned, shortage, &pages_left);
   const uint64_t frees_now = frees();

@@ -47,7 +47,8 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
     take_free(own, shortage, &pages_left);
   }
   // What the reply needs for regions and runs is set aside; keys get the rest.
-  const uint64_t items = result.regions.size() + result.runs.size() + std::min<uint64_t>(shortage.runs, shortage.items_left);
+  const uint64_t items =
+      result.regions.size() + result.runs.size() + std::min<uint64_t>(shortage.runs, shortage.items_left);
   shortage.key_bytes_left =
       wire::kPayloadBytesMax - sizeof(wire::RentReply) - 2 * sizeof(uint64_t) - items * sizeof(wire::RunRecord);
   std::vector<uint32_t> all(regions.size());
@@ -63,7 +64,8 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
 
   if (shortage.is_open()) evict(all, shortage, kRoundsAnywhere);
   const auto has_nothing = [&] { return result.regions.empty() && result.runs.empty(); };
-  if (has_nothing() && tenants.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
+  if (has_nothing() &&
+      tenants.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
     tenants.table().all_may_yield(true);
     evict(all, shortage, kRoundsAnywhere);
     tenants.table().all_may_yield(false);
@@ -81,9 +83,10 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
   }
   if (has_nothing()) {
     ++totals.refused_rents;
-    RentResult refusal = refuse(ENOSPC, "nothing is free and nothing can be evicted: what is left is pinned, has "
-                                        "children, or is being filled (a run of " +
-                                            std::to_string(request.run_pages) + " pages was asked for)");
+    RentResult refusal = refuse(ENOSPC,
+                                "nothing is free and nothing can be evicted: what is left is pinned, has "
+                                "children, or is being filled (a run of " +
+                                    std::to_string(request.run_pages) + " pages was asked for)");
     // What was evicted on the way is gone all the same, and the asker is told.
     refusal.evicted_keys = std::move(result.evicted_keys);
     refusal.evicted = result.evicted;

@@ -78,14 +78,14 @@ inline constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 struct LaneRecord {
   enum class Phase : uint8_t { kFree, kLive, kReclaiming };
   Phase phase = Phase::kFree;
-  uint32_t generation = 0;       // of the last hand-out, 16 bits; never 0 while the lane is somebody's
+  uint32_t generation = 0;  // of the last hand-out, 16 bits; never 0 while the lane is somebody's
   ClientIdentity who;
   uint64_t attached_ms = 0;
-  bool is_adopted = false;       // from the marud before, and nobody watches the process yet
+  bool is_adopted = false;  // from the marud before, and nobody watches the process yet
   bool same_boot = true;
   shm::TouchReader touches;
-  uint64_t lost_before = 0;      // touches that were overwritten before this marud began to read
-  uint64_t reclaimed_to = 0;     // kReclaiming: the pages before this one were looked at
+  uint64_t lost_before = 0;   // touches that were overwritten before this marud began to read
+  uint64_t reclaimed_to = 0;  // kReclaiming: the pages before this one were looked at
 
   uint64_t lost() const { return touches.lost() - lost_before; }
 };
@@ -94,7 +94,7 @@ class LaneTable final : public shm::DeadLanes {
  public:
   LaneId daemon;
   std::vector<LaneRecord> records;
-  shm::LaneSet in_use;           // whose pins count: from before a lane is handed out until it was reclaimed
+  shm::LaneSet in_use;  // whose pins count: from before a lane is handed out until it was reclaimed
 
   bool is_live(uint32_t lane) const {
     return lane > 0 && lane < records.size() && records[lane].phase == LaneRecord::Phase::kLive;
@@ -108,14 +108,14 @@ class LaneTable final : public shm::DeadLanes {
 
 struct RegionEntry {
   RegionState state = RegionState::kUnused;
-  uint32_t generation = 0;          // 20 bits
+  uint32_t generation = 0;  // 20 bits
   LaneId owner;
-  uint32_t free_pages = 0;          // when it was last swept
+  uint32_t free_pages = 0;  // when it was last swept
   uint32_t used_pages = 0;
-  uint32_t counted_pages = 0;       // in use, as the pool's sum has them
-  uint64_t no_run_since = kNever;   // frees() when a search for FREE pages found nothing
-  uint64_t no_run_pages = 0;        // the shortest run that was not found
-  uint64_t swept_at_lost = 0;       // lost touches when its list was last compared with the page words
+  uint32_t counted_pages = 0;      // in use, as the pool's sum has them
+  uint64_t no_run_since = kNever;  // frees() when a search for FREE pages found nothing
+  uint64_t no_run_pages = 0;       // the shortest run that was not found
+  uint64_t swept_at_lost = 0;      // lost touches when its list was last compared with the page words
 };
 
 // What reclaim finds, kept until it is worked off.
@@ -123,7 +123,7 @@ class Findings final : public shm::ReclaimSink {
  public:
   std::vector<PageRef> parents;
   std::vector<PageRef> taken;
-  std::vector<PageRef> orphans;     // READY and in no bucket
+  std::vector<PageRef> orphans;  // READY and in no bucket
   uint64_t freed = 0;
 
   void parent_suspect(PageRef parent) override { parents.push_back(parent); }
@@ -154,12 +154,12 @@ struct Shortage {
   LaneId asker;
   uint64_t run_pages = 1;
   uint64_t runs = 0;
-  size_t items_left = 0;          // regions and runs that the reply still has room for
+  size_t items_left = 0;  // regions and runs that the reply still has room for
   size_t key_bytes_left = 0;
   RentResult* result = nullptr;
   uint64_t blocks_evicted = 0;
   uint64_t pages_evicted = 0;
-  uint64_t looks_left = kNever;   // blocks that may be looked at, whether they go or not
+  uint64_t looks_left = kNever;  // blocks that may be looked at, whether they go or not
 
   bool takes() const { return asker.lane != 0; }
   uint64_t runs_left() const { return takes() ? std::min<uint64_t>(runs, items_left) : runs; }
@@ -167,19 +167,19 @@ struct Shortage {
 };
 
 struct PoolTotals {
-  std::array<uint64_t, kEvictReasonCount> evicted_blocks = {};     // by reason
+  std::array<uint64_t, kEvictReasonCount> evicted_blocks = {};  // by reason
   uint64_t evicted_pages = 0;
   uint64_t evicted() const {  // to make room
     return evicted_blocks[size_t(EvictReason::kRequest)] + evicted_blocks[size_t(EvictReason::kBackground)] +
            evicted_blocks[size_t(EvictReason::kTakeover)];
   }
-  uint64_t background_wakes = 0;                                   // the high watermark was reached
+  uint64_t background_wakes = 0;  // the high watermark was reached
   uint64_t refused_rents = 0;
-  uint64_t regions_taken = 0;                                      // from one client for another
+  uint64_t regions_taken = 0;  // from one client for another
   uint64_t queues_rebuilt = 0;
   uint64_t clients_reclaimed = 0;
-  uint64_t lost_touches = 0;                                       // of lanes that are gone
-  std::array<uint64_t, format::kLaneCounterCount> counters = {};   // of lanes that are gone
+  uint64_t lost_touches = 0;                                      // of lanes that are gone
+  std::array<uint64_t, format::kLaneCounterCount> counters = {};  // of lanes that are gone
 };
 
 struct Pool::State final : BlockFacts {
@@ -188,54 +188,58 @@ struct Pool::State final : BlockFacts {
   shm::ControlRegion region;
   uint64_t epoch = 0;
   uint64_t boot_id[2] = {};
-  uint64_t now_ms = 0;               // of the call that is being served
+  uint64_t now_ms = 0;  // of the call that is being served
 
   std::vector<AtomicU32> pin_counts;
   shm::PinTable pins;
-  shm::LaneContext self;             // lane 0
+  shm::LaneContext self;  // lane 0
   uint16_t attempt = 0;
   LaneTable lanes;
-  uint32_t next_lane = 1;            // where the search for a free lane starts, so that a number rests
+  uint32_t next_lane = 1;  // where the search for a free lane starts, so that a number rests
   std::vector<RegionEntry> regions;
 
   PoolTenants tenants;
   std::unique_ptr<Policy> policy;
   EvictionOrder order;
   bool queues_by_tenant = false;
-  uint32_t asking_tenant = 0;        // index of the tenant for whom memory is wanted; 0: of none
-  PageBits held;                     // out of the queues because a pin was seen
+  uint32_t asking_tenant = 0;  // index of the tenant for whom memory is wanted; 0: of none
+  PageBits held;               // out of the queues because a pin was seen
   std::vector<PageRef> held_blocks;
   size_t held_next = 0;
   std::vector<shm::Touch> touches;
   uint32_t drain_next = 0;
-  uint64_t sweep_next = 0;           // page
+  uint64_t sweep_next = 0;  // page
   uint32_t sweep_free = 0, sweep_used = 0;
-  uint64_t count_next = 0;           // page: counting what is in use
-  uint32_t counted_used = 0;         // of the region that is being counted
-  uint64_t pages_in_use = 0;         // of the pool: the sum of what was last counted in each region
-  bool is_evicting = false;          // in the background, from the high watermark down to the low one
-  uint64_t evict_again_ms = 0;       // nothing could go: not before this
+  uint64_t count_next = 0;      // page: counting what is in use
+  uint32_t counted_used = 0;    // of the region that is being counted
+  uint64_t pages_in_use = 0;    // of the pool: the sum of what was last counted in each region
+  bool is_evicting = false;     // in the background, from the high watermark down to the low one
+  uint64_t evict_again_ms = 0;  // nothing could go: not before this
   uint64_t next_full_search_ms = 0;
 
-  PageBits retired_known;            // in retired_blocks
+  PageBits retired_known;               // in retired_blocks
   std::vector<PageRef> retired_blocks;  // RETIRED by lane 0, waiting for their pins
   size_t retired_next = 0;
   Findings findings;
-  std::vector<shm::Recount> recounts;   // the pass that is under way
-  uint64_t recount_next = 0;            // page; pages(): none under way
+  std::vector<shm::Recount> recounts;  // the pass that is under way
+  uint64_t recount_next = 0;           // page; pages(): none under way
   uint64_t recount_again_ms = 0;
-  uint32_t free_scan_next = 0;       // so that requests with little time look at other regions than the last one
-  uint64_t own_frees = 0;            // pages freed here and taken by nobody yet
+  uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
+  uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
 
-  struct PinAge { uint64_t ref; uint64_t since_ms; bool is_counted = false; };  // as overdue
-  std::unordered_map<uint64_t, PinAge> pin_ages;   // by lane << 32 | slot
+  struct PinAge {
+    uint64_t ref;
+    uint64_t since_ms;
+    bool is_counted = false;
+  };                                              // as overdue
+  std::unordered_map<uint64_t, PinAge> pin_ages;  // by lane << 32 | slot
   uint64_t pin_look_next = 0;
   uint64_t pins_overdue_total = 0;
-  OverduePins overdue_news;              // not logged yet
+  OverduePins overdue_news;  // not logged yet
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0;
   PoolTotals totals;
-  shm::KeyBytes key;                 // scratch
-  nlohmann::json audit_json;         // the last audit, for the status
+  shm::KeyBytes key;          // scratch
+  nlohmann::json audit_json;  // the last audit, for the status
 
   // pool.cc: lanes and life cycle
   Result<void> begin(uint64_t now);
@@ -269,8 +273,8 @@ struct Pool::State final : BlockFacts {
   // pool_takeover.cc: a region of one client for another
   struct Outlook {
     uint32_t blocks = 0;
-    uint32_t longest_row = 0;                    // of pages that are free when the waves are gone
-    std::vector<std::vector<uint32_t>> waves;    // pages of blocks that may go, children first
+    uint32_t longest_row = 0;                  // of pages that are free when the waves are gone
+    std::vector<std::vector<uint32_t>> waves;  // pages of blocks that may go, children first
   };
   enum class TakeFrom : uint8_t { kOverShare, kAnybody };
   std::vector<bool> pinned_regions() const;
@@ -358,7 +362,10 @@ struct Pool::State final : BlockFacts {
   void look_at_pins(uint64_t slots);
   void count_overdue(uint32_t lane, PinAge& age);
   uint64_t pins_overdue() const;
-  struct PinSummary { uint64_t pins = 0, overdue = 0; std::optional<uint64_t> oldest_ms; };
+  struct PinSummary {
+    uint64_t pins = 0, overdue = 0;
+    std::optional<uint64_t> oldest_ms;
+  };
   PinSummary pins_of(uint32_t lane) const;
   nlohmann::json list_pins(const nlohmann::json& request);
 

@@ -17,8 +17,8 @@ namespace maru::daemon {
 namespace {
 
 struct Window {
-  EvictionOrder::Key warmest;   // block in it
-  uint32_t used;      // pages that are not FREE
+  EvictionOrder::Key warmest;  // block in it
+  uint32_t used;               // pages that are not FREE
   uint32_t first;
   friend bool operator<(const Window& a, const Window& b) {
     return std::tie(a.warmest, a.used, a.first) < std::tie(b.warmest, b.used, b.first);
@@ -31,8 +31,8 @@ constexpr EvictionOrder::Key kNoBlock = {};
 struct Cell {
   EvictionOrder::Key key = kMustStay;
   bool is_free = false;
-  bool begins = false;         // a window may begin here
-  bool ends = false;           // a window may end here
+  bool begins = false;  // a window may begin here
+  bool ends = false;    // a window may end here
 };
 
 void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run_pages, std::vector<Window>& windows) {

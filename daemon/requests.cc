@@ -114,7 +114,8 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   HostedPool& hosted = *pools_[pool_index];
   constexpr auto kType = uint16_t(wire::Type::kAttach);
   Pool* pool = hosted.serving();
-  if (!pool) return refuse(kType, request_id, EIO, "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());
+  if (!pool)
+    return refuse(kType, request_id, EIO, "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());
 
   static constexpr uint8_t kNoUuid[16] = {};
   if (std::memcmp(request.uuid, kNoUuid, 16) != 0 && std::memcmp(request.uuid, pool->header().uuid, 16) != 0)
@@ -264,8 +265,8 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   if (result.regions.size() + result.runs.size() > wire::kRentItemsMax)
     return drop(fmt::format("renting gave {} regions and {} runs, more than a reply can hold", result.regions.size(),
                             result.runs.size()));
-  outcome = answer(header,
-                   wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total));
+  outcome =
+      answer(header, wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total));
   outcome.notices = tell_old_owners(watch->pool, result.taken);
   return outcome;
 }

@@ -26,16 +26,16 @@ struct Moment {
 // What follows for the connections.
 struct Outcome {
   std::optional<Packet> reply;
-  std::string drop;                 // not empty: end the session, for this reason
+  std::string drop;  // not empty: end the session, for this reason
   bool drop_after_reply = false;
   uint64_t superseded_session = 0;  // its process attached again on another connection
   struct Notice {
     uint64_t session;
     Packet packet;
   };
-  std::vector<Notice> notices;      // for others, unasked
-  uint64_t watch_lane = 0;          // a new lane watch: wait for its pidfd
-  uint64_t unwatch_lane = 0;        // its watch is gone
+  std::vector<Notice> notices;  // for others, unasked
+  uint64_t watch_lane = 0;      // a new lane watch: wait for its pidfd
+  uint64_t unwatch_lane = 0;    // its watch is gone
 };
 
 class Requests {

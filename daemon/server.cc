@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <csignal>
+#include <cstring>
 #include <ctime>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -284,8 +284,8 @@ bool Server::watch_adopted(uint32_t index) {
       continue;
     }
     log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());
-    LaneWatch& watch = lanes_.add(
-        {0, index, lane.lane, lane.who, command_of(lane.who.pid), std::move(*pidfd), 0, now_.unix_ms});
+    LaneWatch& watch =
+        lanes_.add({0, index, lane.lane, lane.who, command_of(lane.who.pid), std::move(*pidfd), 0, now_.unix_ms});
     loop_->watch_process(watch.id, watch.pidfd.get());
   }
   return is_complete;
@@ -316,10 +316,11 @@ void Server::log_overdue_pins(uint32_t index) {
   const OverduePins overdue = pool.take_overdue_pins();
   for (const OverduePin& pin : overdue.pins) {
     const LaneWatch* watch = lanes_.find_lane(index, pin.lane);
-    log_warning("process {} ({}) has pinned block {} of pool \"{}\" for {:.1f} s; it stays until it is released, or the "
-                "process ends (marudctl client fence --pid {})",
-                pin.pid, watch ? watch->command : "?", pin.key.empty() ? fmt::format("in page {}", pin.page) : pin.key,
-                pools_[index]->name(), double(pin.age_ms) / 1000, pin.pid);
+    log_warning(
+        "process {} ({}) has pinned block {} of pool \"{}\" for {:.1f} s; it stays until it is released, or the "
+        "process ends (marudctl client fence --pid {})",
+        pin.pid, watch ? watch->command : "?", pin.key.empty() ? fmt::format("in page {}", pin.page) : pin.key,
+        pools_[index]->name(), double(pin.age_ms) / 1000, pin.pid);
   }
   if (overdue.unnamed > 0)
     log_warning("and {} further pins of pool \"{}\" are overdue", overdue.unnamed, pools_[index]->name());
@@ -362,8 +363,9 @@ void Server::reload() {
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);
     if (auto opened = listener_.let_in(others_may_connect(*reread)); !opened)
       log_error("the socket stays as it is: {}", opened.error().text());
-    log_info("the configuration was read again: log level, admin group, grace and access lists are in force; other "
-             "changes wait for a restart");
+    log_info(
+        "the configuration was read again: log level, admin group, grace and access lists are in force; other "
+        "changes wait for a restart");
   }
   notify("READY=1");
 }

@@ -57,11 +57,11 @@ class Server {
   LaneWatches lanes_;
   Requests requests_;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
-  std::vector<bool> adopted_;        // per pool: its adopted lanes have been looked for
+  std::vector<bool> adopted_;  // per pool: its adopted lanes have been looked for
   uint64_t next_session_ = 1;
   Moment now_ = {};
-  uint64_t accept_due_ms_ = 0;       // after a failure: not before; 0: none failed since the last success
-  uint64_t watch_due_ms_ = 0;        // adopted lanes that nobody watches yet are looked for again
+  uint64_t accept_due_ms_ = 0;  // after a failure: not before; 0: none failed since the last success
+  uint64_t watch_due_ms_ = 0;   // adopted lanes that nobody watches yet are looked for again
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
   bool accept_again_ = true;

@@ -192,14 +192,10 @@ Result<std::optional<PoolRecord>> StateDirectory::load(const std::string& pool) 
 Result<void> StateDirectory::save(const PoolRecord& record) const {
   uint8_t uuid[16];
   std::memcpy(uuid, record.uuid.data(), sizeof(uuid));
-  const nlohmann::json json = {{"version", kStateVersion},
-                               {"pool", record.pool},
-                               {"uuid", uuid_text(uuid)},
-                               {"dev", record.device.device},
-                               {"inode", record.device.inode},
-                               {"seals", record.device.seals},
-                               {"bytes", record.device.bytes},
-                               {"boot_id", record.boot_id}};
+  const nlohmann::json json = {{"version", kStateVersion},     {"pool", record.pool},
+                               {"uuid", uuid_text(uuid)},      {"dev", record.device.device},
+                               {"inode", record.device.inode}, {"seals", record.device.seals},
+                               {"bytes", record.device.bytes}, {"boot_id", record.boot_id}};
   const std::string text = json.dump(2) + "\n";
   return replace(file_of(record.pool), text);
 }

@@ -23,9 +23,9 @@ namespace maru::daemon {
 
 // What says that two descriptors are the same memory, for the state file.
 struct DeviceIdentity {
-  uint64_t device = 0;   // st_dev
-  uint64_t inode = 0;    // st_ino
-  uint32_t seals = 0;    // F_GET_SEALS; 0 when it is no memfd
+  uint64_t device = 0;  // st_dev
+  uint64_t inode = 0;   // st_ino
+  uint32_t seals = 0;   // F_GET_SEALS; 0 when it is no memfd
   uint64_t bytes = 0;
   friend bool operator==(const DeviceIdentity&, const DeviceIdentity&) = default;
 };
@@ -36,8 +36,8 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  virtual std::string_view kind() const = 0;           // "memory", "file"
-  const std::string& name() const { return name_; }    // for people: "memory (huge pages)", "/dev/shm/pool"
+  virtual std::string_view kind() const = 0;         // "memory", "file"
+  const std::string& name() const { return name_; }  // for people: "memory (huge pages)", "/dev/shm/pool"
   // The descriptor that clients get. It carries no lock of marud's: a client that outlives marud must not keep the next
   // marud out.
   int fd() const { return fd_.get(); }
@@ -71,12 +71,12 @@ class Device {
   FileDescriptor fd_;
   DeviceIdentity identity_;
   uint64_t map_alignment_ = 4096;
-  bool advise_huge_ = false;       // ask for huge pages behind ordinary mappings
+  bool advise_huge_ = false;  // ask for huge pages behind ordinary mappings
 
  private:
   Mapping control_;
-  uint64_t control_bytes_ = 0;     // as asked for; the mapping is rounded up
-  FaultGuard guard_;               // declared after the mapping: stops guarding before it is unmapped
+  uint64_t control_bytes_ = 0;  // as asked for; the mapping is rounded up
+  FaultGuard guard_;            // declared after the mapping: stops guarding before it is unmapped
 };
 
 }  // namespace maru::daemon

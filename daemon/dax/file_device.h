@@ -12,8 +12,8 @@ namespace maru::daemon {
 class FileDevice final : public Device {
  public:
   enum class Content : uint8_t {
-    kBlank,    // created now, or its first page is all zeros: may be formatted
-    kPool,     // begins as a control region does: may be adopted
+    kBlank,  // created now, or its first page is all zeros: may be formatted
+    kPool,   // begins as a control region does: may be adopted
   };
 
   // Opens the file, or creates it with `bytes` bytes when it is absent. An existing file must have exactly `bytes` bytes;
@@ -33,7 +33,7 @@ class FileDevice final : public Device {
   // Holds the lock. Apart from fd(), because a lock of an open file description lives as long as any copy of it.
   FileDescriptor lock_;
   Content content_ = Content::kBlank;
-  std::string created_path_;       // created by open() and not kept yet
+  std::string created_path_;  // created by open() and not kept yet
 };
 
 }  // namespace maru::daemon

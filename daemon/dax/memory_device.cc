@@ -66,8 +66,8 @@ Result<std::unique_ptr<Device>> MemoryDevice::create(const std::string& pool, ui
       bytes = rounded;
     } else if (huge_pages == HugePages::kRequire) {
       if (fd.is_open()) code = errno;
-      return failure(code, "take " + std::to_string(rounded / kHugePageBytes) +
-                               " huge pages of 2 MiB for pool \"" + pool + "\" (see /proc/sys/vm/nr_hugepages)");
+      return failure(code, "take " + std::to_string(rounded / kHugePageBytes) + " huge pages of 2 MiB for pool \"" +
+                               pool + "\" (see /proc/sys/vm/nr_hugepages)");
     }
   }
   if (!device->fd_.is_open()) {

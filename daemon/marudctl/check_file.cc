@@ -61,7 +61,8 @@ int check_file(const std::string& path, bool json) {
   const uint64_t bytes = uint64_t(status.st_size);
   if (bytes < sizeof(format::Header)) return refuse(path, "too short for a pool");
   format::Header header;
-  if (::pread(fd.get(), &header, sizeof(header), 0) != ssize_t(sizeof(header))) return refuse(path, std::strerror(errno));
+  if (::pread(fd.get(), &header, sizeof(header), 0) != ssize_t(sizeof(header)))
+    return refuse(path, std::strerror(errno));
   shm::Layout layout;
   if (const char* wrong = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(path, wrong);
   auto mapped = Mapping::map_shared(fd.get(), 0, layout.control_bytes, PROT_READ);

@@ -2,6 +2,7 @@
 
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/output.h"
+#include "daemon/size_text.h"
 #include "daemon/version.h"
 
 #include <cstdlib>
@@ -20,16 +21,20 @@ int status(const Arguments& arguments) {
   json pools = std::move(reply["pools"]);
   reply.erase("pools");
   print(fields_text(reply, {"version", "pid", "uptime_ms", "connections", "lanes"}));
-  for (const json& pool : pools) {
+  for (json& pool : pools) {
     if (arguments.pool && pool.value("name", "") != *arguments.pool) continue;
-    print(
-        "\n" +
-        fields_text(
-            pool,
-            {"name",         "condition",   "reason",           "backend",        "device",         "uuid",
-             "epoch",        "pool_bytes",  "control_bytes",    "page_bytes",     "pages",          "region_bytes",
-             "regions",      "lanes",       "policy",           "policy_options", "high_watermark", "low_watermark",
-             "in_use_bytes", "is_evicting", "background_wakes", "evicted_by",     "evicted_blocks", "evicted_pages"}));
+    // A heading of its own, since a page and a region are sizes of one, and options by their names.
+    if (pool.contains("block_bytes")) pool["bytes_in_blocks"] = daemon::size_text(pool["block_bytes"].get<uint64_t>());
+    if (pool.contains("policy")) pool["policy"] = policy_text(pool);
+    for (const char* shown_already : {"block_bytes", "policy_options", "expired_blocks"}) pool.erase(shown_already);
+    print("\n" +
+          fields_text(
+              pool,
+              {"name",           "condition",     "reason",        "backend",          "device",         "uuid",
+               "epoch",          "pool_bytes",    "control_bytes", "page_bytes",       "pages",          "region_bytes",
+               "regions",        "lanes",         "blocks",        "bytes_in_blocks",  "in_use_bytes",   "policy",
+               "high_watermark", "low_watermark", "is_evicting",   "background_wakes", "evicted_blocks", "evicted_by",
+               "evicted_pages"}));
   }
   return kExitDone;
 }
@@ -51,7 +56,7 @@ int clients(const Arguments& arguments) {
 
 int regions(const Arguments& arguments) {
   return print_list(arguments, {{"command", "regions"}}, "regions",
-                    {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "listed_blocks"},
+                    {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "queued_blocks"},
                     std::nullopt, "the pool has no region");
 }
 
@@ -85,16 +90,19 @@ int blocks(const Arguments& arguments) {
   if (arguments.type) request["type"] = *arguments.type;
   if (arguments.min_priority) request["min_priority"] = *arguments.min_priority;
   constexpr uint64_t kShownByDefault = 100;
+  const bool is_narrowed = request.size() > 2 || arguments.pinned;
   return print_list(arguments, std::move(request), "blocks",
                     {"key", "state", "page", "length_bytes", "children", "last_use_ms", "tenant"},
-                    arguments.limit.value_or(kShownByDefault), "no such block");
+                    arguments.limit.value_or(kShownByDefault),
+                    is_narrowed ? "no block is like that" : "the pool has no block");
 }
 
 int evict(const Arguments& arguments) {
   char* end = nullptr;
   const std::string& text = arguments.operands.front();
   const uint64_t pages = std::strtoull(text.c_str(), &end, 10);
-  if (text.front() == '-' || *end != 0 || pages == 0) return complain(kExitUsage, "PAGES is a number above zero");
+  if (text.front() == '-' || *end != 0 || pages == 0)
+    return complain(kExitUsage, "evict: found \"" + text + "\", expected PAGES, a number above zero");
   return print_fields(arguments, {{"command", "evict"}, {"pages", pages}}, {});
 }
 

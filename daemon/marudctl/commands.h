@@ -11,10 +11,10 @@ namespace maru::marudctl {
 
 enum ExitStatus : int {
   kExitDone = 0,
-  kExitRefused = 1,       // marud said no, or what was asked for is not there
-  kExitUsage = 2,         // the command line is wrong
-  kExitUnreachable = 3,   // no marud, or it does not answer
-  kExitViolations = 4,    // check found damage
+  kExitRefused = 1,      // marud said no, or what was asked for is not there
+  kExitUsage = 2,        // the command line is wrong
+  kExitUnreachable = 3,  // no marud, or it does not answer
+  kExitViolations = 4,   // check found damage
 };
 
 struct Arguments {
@@ -40,10 +40,10 @@ struct Arguments {
 };
 
 struct Command {
-  const char* name;           // one word or two
-  const char* usage;          // what follows the name
-  const char* help;           // one line
-  const char* options;        // the long options it takes, separated by spaces
+  const char* name;     // one word or two
+  const char* usage;    // what follows the name
+  const char* help;     // one line
+  const char* options;  // the long options it takes, separated by spaces
   int operands_min;
   int operands_max;
   int (*run)(const Arguments& arguments);
@@ -55,6 +55,8 @@ extern const Command kCommands[];
 int client_fence(const Arguments& arguments);  // client_fence.cc
 int policy_show(const Arguments& arguments);   // policy.cc
 int policy_set(const Arguments& arguments);
+// "s3fifo (probation=0.5)", of an object with "policy" and "policy_options", whose names are shown as they must be written.
+std::string policy_text(const nlohmann::json& policy);
 int quota_set(const Arguments& arguments);  // quota.cc
 int quota_get(const Arguments& arguments);
 int quota_list(const Arguments& arguments);

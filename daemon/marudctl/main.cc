@@ -84,6 +84,14 @@ int complain(const char* format, const char* what) {
   return kExitUsage;
 }
 
+// What the summary says of a command, in one line.
+std::string usage_of(const Command& command) {
+  std::string text = command.name;
+  for (const char* at = command.usage; *at; at += *at == '\n' || *at == ' ' ? std::strspn(at, " \n") : 1)
+    text += at == command.usage ? std::string(" ") + *at : std::string(1, *at == '\n' ? ' ' : *at);
+  return text;
+}
+
 bool takes(const Command& command, const char* wanted) {
   const size_t bytes = std::strlen(wanted);
   for (const char* at = command.options; *at;) {
@@ -192,8 +200,12 @@ int run(int count, char** values) {
   for (const std::string& option : special)
     if (!takes(*command, option.c_str())) return complain(("%s does not take --" + option).c_str(), command->name);
   const int operands = int(arguments.operands.size());
-  if (operands < command->operands_min) return complain("%s lacks its argument", command->name);
-  if (operands > command->operands_max) return complain("%s has too many arguments", command->name);
+  const std::string expected = ", expected marudctl " + usage_of(*command);
+  if (operands < command->operands_min)
+    return complain(("%s: an argument is missing" + expected).c_str(), command->name);
+  if (operands > command->operands_max)
+    return complain((std::string(command->name) + ": found \"%s\"" + expected).c_str(),
+                    arguments.operands.back().c_str());
   return command->run(arguments);
 }
 

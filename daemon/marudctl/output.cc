@@ -114,7 +114,8 @@ void fit(std::vector<size_t>& widths, const std::vector<bool>& is_number, size_t
   while (total > line_width) {
     size_t widest = widths.size();
     for (size_t i = 0; i < widths.size(); ++i)
-      if (!is_number[i] && widths[i] > kTextWidthMin && (widest == widths.size() || widths[i] > widths[widest])) widest = i;
+      if (!is_number[i] && widths[i] > kTextWidthMin && (widest == widths.size() || widths[i] > widths[widest]))
+        widest = i;
     if (widest == widths.size()) return;
     --widths[widest];
     --total;
@@ -140,7 +141,8 @@ std::string table_text(const json& rows, std::initializer_list<const char*> want
   std::vector<bool> is_number(columns.size(), true);
   for (const std::string& column : columns) {
     std::string head = heading(column);
-    std::transform(head.begin(), head.end(), head.begin(), [](char c) { return c >= 'a' && c <= 'z' ? char(c - 32) : c; });
+    std::transform(head.begin(), head.end(), head.begin(),
+                   [](char c) { return c >= 'a' && c <= 'z' ? char(c - 32) : c; });
     cells.front().push_back(head);
   }
   for (const json& row : rows) {

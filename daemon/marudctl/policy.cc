@@ -23,12 +23,6 @@ std::string options_text(const json& options, const char* before_value, const ch
   return text;
 }
 
-// "s3fifo (probation=0.5)"
-std::string policy_text(const json& policy) {
-  const std::string options = options_text(policy.value("policy_options", json::object()), "=", ", ", false);
-  return policy.value("policy", "") + (options.empty() ? "" : " (" + options + ")");
-}
-
 // As marud.toml has it.
 std::string toml_text(const json& policy) {
   std::string text = "  policy = \"" + policy.value("policy", "") + "\"\n";
@@ -38,17 +32,23 @@ std::string toml_text(const json& policy) {
 
 }  // namespace
 
+std::string policy_text(const json& policy) {
+  const std::string options = options_text(policy.value("policy_options", json::object()), "=", ", ", false);
+  return policy.value("policy", "") + (options.empty() ? "" : " (" + options + ")");
+}
+
 int policy_show(const Arguments& arguments) {
   json reply;
   if (const int code = Conversation(arguments).ask({{"command", "policy"}}, reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
   json shown = {{"pool", reply.value("pool", "")}, {"policy", policy_text(reply)}};
   shown["configured"] = policy_text(reply.value("configured", json::object()));
+  print(fields_text(shown, {"pool", "policy", "configured"}));
+  // They would not fit one line beside the heading.
   std::string names;
   for (const json& name : reply.value("built_in", json::array()))
-    if (name.is_string()) names += (names.empty() ? "" : " ") + name.get<std::string>();
-  shown["built_in"] = names;
-  print(fields_text(shown, {"pool", "policy", "configured", "built_in"}));
+    if (name.is_string()) names += " " + name.get<std::string>();
+  print("built in\n " + names + "\n");
   return kExitDone;
 }
 

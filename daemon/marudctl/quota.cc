@@ -45,7 +45,7 @@ int read_tenant(const Arguments& arguments, json& request) {
   char* end = nullptr;
   const uint64_t id = std::strtoull(text.c_str() + 3, &end, 10);
   if (text.size() < 4 || *end != 0 || id == 0)
-    return complain(kExitUsage, "id: is followed by a tenant's number above zero");
+    return complain(kExitUsage, "found \"" + text + "\", expected id: and a tenant's number, as quota list shows it");
   request["id"] = id;
   return kExitDone;
 }
@@ -53,6 +53,12 @@ int read_tenant(const Arguments& arguments, json& request) {
 json limit_shown(const json& row, const char* name) {
   const uint64_t bytes = row.value(name, uint64_t{0});
   return bytes == 0 ? json(nullptr) : json(bytes);  // "-": none
+}
+
+// What was set for a tenant itself: null is that the pool's default applies.
+json own_limit_shown(const json& limit) {
+  if (limit.is_null()) return "default";
+  return limit == 0 ? json("none") : json(daemon::size_text(limit.get<uint64_t>()));
 }
 
 // Limits that are none are shown as "-", the share is that of the limit which is reached first.
@@ -64,6 +70,10 @@ json for_people(const json& row) {
   shown["hard_bytes"] = hard;
   if (row.value("tenant", json()).is_null()) shown["tenant"] = "id:" + row.value("id", json()).dump();
   shown.erase("id");
+  for (const char* name : {"own_soft_bytes", "own_hard_bytes"})
+    if (row.contains(name)) shown[name] = own_limit_shown(row[name]);
+  for (const char* name : {"soft_bytes", "hard_bytes"})
+    if (row.contains("configured")) shown["configured"][name] = own_limit_shown(row["configured"].value(name, json()));
   const uint64_t limit =
       std::min(soft.is_null() ? UINT64_MAX : soft.get<uint64_t>(), hard.is_null() ? UINT64_MAX : hard.get<uint64_t>());
   shown["share"] =
@@ -93,7 +103,8 @@ int ask_about_tenant(const Arguments& arguments, const char* command) {
 }  // namespace
 
 int quota_set(const Arguments& arguments) {
-  if (!arguments.soft && !arguments.hard) return complain(kExitUsage, "quota set lacks --soft or --hard");
+  if (!arguments.soft && !arguments.hard)
+    return complain(kExitUsage, "quota set: found no limit, expected --soft SIZE, --hard SIZE or both");
   return ask_about_tenant(arguments, "quota.set");
 }
 
@@ -134,7 +145,8 @@ int quota_mode(const Arguments& arguments) {
   json request = {{"command", "quota.mode"}}, reply;
   if (!arguments.operands.empty()) {
     const std::string& mode = arguments.operands.front();
-    if (mode != "any" && mode != "listed") return complain(kExitUsage, "quota mode is any or listed");
+    if (mode != "any" && mode != "listed")
+      return complain(kExitUsage, "quota mode: found \"" + mode + "\", expected any or listed");
     request["listed"] = mode == "listed";
   }
   if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;

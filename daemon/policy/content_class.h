@@ -11,7 +11,8 @@ namespace maru::daemon {
 
 inline constexpr uint32_t kContentClassMax = 5;
 
-// `is_warm`: used at least once after it was stored; only LoRA weights differ by it. Unknown types count as KV cache, the default.
+// `is_warm`: used at least once after it was stored; only LoRA weights differ by it. Unknown types count as KV
+// cache, the default.
 constexpr uint32_t content_class(uint32_t content_type, bool is_warm) {
   switch (content_type) {
     case MARU_CONTENT_TEMPORARY: return 1;

@@ -82,13 +82,17 @@ std::string who_may_write(const struct stat& found) {
 // Something else than was expected stands there, or it cannot be opened.
 int refusal(int code) { return code == ENOTDIR || code == ELOOP ? EPERM : code; }
 
+std::string no_policy_text(const std::string& file_name, const std::string& path) {
+  return "find the policy '" + file_name.substr(0, file_name.size() - 3) + "', expected one of " + built_in_names() +
+         ", or the name of a file in policy_dir; there is no " + path;
+}
+
 // The shared object, open, and nobody's but root's.
 Result<FileDescriptor> open_root_owned(const std::string& folder_path, const std::string& file_name) {
   const FileDescriptor folder(::open(folder_path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat found = {};
   if (!folder.is_open() && errno == ENOENT)
-    return failure(ENOENT, "find the policy: it is not built in (" + built_in_names() + ") and there is no " + folder_path + "/" +
-                               file_name);
+    return failure(ENOENT, no_policy_text(file_name, folder_path + "/" + file_name));
   if (!folder.is_open() || ::fstat(folder.get(), &found) != 0)
     return failure(refusal(errno), "open the policy folder " + folder_path + ", expected a folder, no symbolic link");
   if (const std::string who = who_may_write(found); !who.empty())
@@ -97,8 +101,7 @@ Result<FileDescriptor> open_root_owned(const std::string& folder_path, const std
   const std::string path = folder_path + "/" + file_name;
   // Not blocking: it may turn out to be a pipe.
   FileDescriptor file(::openat(folder.get(), file_name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!file.is_open() && errno == ENOENT)
-    return failure(ENOENT, "find the policy: it is not built in (" + built_in_names() + ") and there is no " + path);
+  if (!file.is_open() && errno == ENOENT) return failure(ENOENT, no_policy_text(file_name, path));
   if (!file.is_open() || ::fstat(file.get(), &found) != 0)
     return failure(refusal(errno), "open the policy " + path + ", expected a file, no symbolic link");
   if (!S_ISREG(found.st_mode)) return failure(EPERM, "load a policy: " + path + " is no regular file");
@@ -125,16 +128,19 @@ Result<std::unique_ptr<Policy>> load_policy(std::string_view name, const PolicyO
                                std::to_string(kNameMax) + ")");
   if (policy_dir.empty())
     return failure(ENOENT, "find the policy '" + std::string(name) + "', expected one of " + built_in_names() +
-                               "; others need [daemon] policy_dir");
+                               "; others need a policy_dir");
   const std::string file_name = std::string(name) + ".so", path = policy_dir + "/" + file_name;
   const Result<FileDescriptor> file = open_root_owned(policy_dir, file_name);
   if (!file) return tl::unexpected(file.error());
 
   Library library(dlopen(loader_path(file->get()).c_str(), RTLD_NOW | RTLD_LOCAL));
   if (!library) {
-    const char* why = dlerror();
-    return failure(ELIBACC, "load the policy " + path + " (" + (why ? why : "no reason given") +
-                                "); build it as docs/examples/policy shows");
+    const char* const reason = dlerror();
+    std::string why = reason ? reason : "no reason given";
+    // The loader begins with the path that it was given, which says nothing to anybody.
+    if (const size_t colon = why.find(": "); why.starts_with("/proc/self/fd") && colon != std::string::npos)
+      why.erase(0, colon + 2);
+    return failure(ELIBACC, "load the policy " + path + " (" + why + "); build it as docs/examples/policy shows");
   }
   const auto* const abi = static_cast<const uint32_t*>(dlsym(library.get(), "maru_policy_abi"));
   const auto create = reinterpret_cast<decltype(&maru_policy_create)>(dlsym(library.get(), "maru_policy_create"));

@@ -70,7 +70,7 @@ typedef struct maru_key_copy {
 /* -- attaching ------------------------------------------------------------------------------------------------------- */
 
 enum maru_attach_flags {
-  MARU_ATTACH_FIRST_FIT = 1u << 0,  /* allocate runs first-fit; the default is best-fit */
+  MARU_ATTACH_FIRST_FIT = 1u << 0,        /* allocate runs first-fit; the default is best-fit */
   MARU_ATTACH_NO_SESSION_THREAD = 1u << 1 /* do not start the thread that re-attaches after a restart of marud: call
                                              maru_reattach() instead */
 };
@@ -117,15 +117,15 @@ MARU_PUBLIC uint64_t maru_daemon_epoch(const maru_client *client);
 MARU_PUBLIC int maru_tenant(const maru_client *client, const void *name, size_t size, uint64_t *ret_tenant);
 
 typedef struct maru_geometry {
-  size_t size;             /* set by the caller to sizeof(maru_geometry) */
-  uint64_t pool_bytes;     /* control region and pages */
+  size_t size;         /* set by the caller to sizeof(maru_geometry) */
+  uint64_t pool_bytes; /* control region and pages */
   uint64_t control_bytes;
   uint64_t page_bytes;
   uint64_t pages;
   uint64_t region_pages;
   uint32_t lanes;
-  uint32_t lane;           /* of this client */
-  uint32_t pins_max;       /* blocks this client can hold pinned at the least */
+  uint32_t lane;     /* of this client */
+  uint32_t pins_max; /* blocks this client can hold pinned at the least */
   uint32_t key_bytes_max;
   uint8_t uuid[16];
 } maru_geometry;
@@ -264,7 +264,7 @@ typedef struct maru_match {
   size_t blocks;      /* leading keys that are present */
   maru_block deepest; /* of them, 0 when blocks is 0; the parent for what is stored next */
   uint64_t pin;
-  void *pins;         /* the library's, when the blocks are not one chain */
+  void *pins; /* the library's, when the blocks are not one chain */
 } maru_match;
 
 /* How many of the leading keys are present, all held until maru_release_match. Keys stored as a chain (each under the one

@@ -39,7 +39,8 @@ class Mapping {
     constexpr uint64_t kHugePage = 2ull << 20;
     const size_t reserve_bytes = bytes + kHugePage;
     void* reserved = ::mmap(nullptr, reserve_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (reserved == MAP_FAILED) return failure(errno, "reserve " + std::to_string(reserve_bytes) + " bytes of addresses");
+    if (reserved == MAP_FAILED)
+      return failure(errno, "reserve " + std::to_string(reserve_bytes) + " bytes of addresses");
     auto* start = static_cast<std::byte*>(reserved);
     const uint64_t place = reinterpret_cast<uint64_t>(reserved);
     const size_t before = size_t((kHugePage - place % kHugePage) % kHugePage);

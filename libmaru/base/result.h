@@ -9,8 +9,8 @@
 namespace maru {
 
 struct Error {
-  int code;             // errno, positive
-  std::string doing;    // "map the control region (4 MiB)"
+  int code;           // errno, positive
+  std::string doing;  // "map the control region (4 MiB)"
 
   std::string text() const { return doing + ": " + std::generic_category().message(code); }
 };

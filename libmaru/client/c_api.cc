@@ -272,9 +272,7 @@ int maru_pin(maru_client* client, const maru_key* key, maru_view* ret_view) {
 }
 
 int maru_pin_block(maru_client* client, maru_block block, maru_view* ret_view) {
-  return with(client, [&](Client& c) {
-    return ret_view ? c.pin_block(PageRef::from_bits(block), ret_view) : -EINVAL;
-  });
+  return with(client, [&](Client& c) { return ret_view ? c.pin_block(PageRef::from_bits(block), ret_view) : -EINVAL; });
 }
 
 int maru_release(maru_client* client, const maru_view* view) {

@@ -33,8 +33,8 @@ Result<ForkGuard> ForkGuard::create() {
 }
 
 Result<std::unique_ptr<Client>> Client::attach(const Options& options) {
-  auto client = std::unique_ptr<Client>(
-      new Client(Connection::Target{options.socket_path, options.pool, options.timeout_ms}));
+  auto client =
+      std::unique_ptr<Client>(new Client(Connection::Target{options.socket_path, options.pool, options.timeout_ms}));
   if (auto opened = client->open(options); !opened) return tl::unexpected(opened.error());
   return client;
 }
@@ -62,8 +62,7 @@ Result<void> Client::open(const Options& options) {
 
   pin_counts_ = std::make_unique<AtomicU32[]>(shm::PinTable::counts_needed(region_.layout()));
   recent_touches_ = std::make_unique<AtomicU64[]>(kRecentTouches);
-  pins_ = shm::PinTable(region_, attached_.lane,
-                        {pin_counts_.get(), shm::PinTable::counts_needed(region_.layout())});
+  pins_ = shm::PinTable(region_, attached_.lane, {pin_counts_.get(), shm::PinTable::counts_needed(region_.layout())});
   lane_.region = &region_;
   lane_.id = {attached_.lane, attached_.lane_generation};
   lane_.pins = &pins_;

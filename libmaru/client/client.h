@@ -37,7 +37,9 @@ class ForkGuard {
  public:
   static Result<ForkGuard> create();
   bool exists() const { return page_.is_mapped(); }
-  bool is_child() const { return reinterpret_cast<const AtomicU64*>(page_.data())->load_relaxed() == 0; }  // own process
+  bool is_child() const {
+    return reinterpret_cast<const AtomicU64*>(page_.data())->load_relaxed() == 0;
+  }  // own process
 
  private:
   Mapping page_;
@@ -119,14 +121,14 @@ class Client {
   std::unique_ptr<Payload> payload_;
   std::unique_ptr<PageSource> pages_;
 
-  AtomicU32 counting_thread_{0};   // the one that counts with plain stores
+  AtomicU32 counting_thread_{0};  // the one that counts with plain stores
 
   // When a page was last touched, by a hash of the page: a block touched twice in a tick leaves one entry in the ring.
   static constexpr uint32_t kRecentTouches = 4096;
   std::unique_ptr<AtomicU64[]> recent_touches_;
 
   mutable std::mutex evicted_mutex_;
-  std::deque<std::vector<std::byte>> evicted_;   // EvictedKey records
+  std::deque<std::vector<std::byte>> evicted_;  // EvictedKey records
   uint64_t evicted_total_ = 0;
   uint64_t evicted_lost_ = 0;
 };

@@ -143,8 +143,7 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
   Digest d;
   if (!digest(key, d)) return -EINVAL;
   const PageRef own = PageRef::from_bits(buffer.block);
-  if (!region_.is_page(own) || buffer.bytes == 0 ||
-      buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
+  if (!region_.is_page(own) || buffer.bytes == 0 || buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
     return -EINVAL;
   // A word that names no page would be taken for "no parent"; a type that does not fit, for another one.
   if ((parent != 0 && PageRef::from_bits(parent).is_none()) || options.content_type > 0xFF) return -EINVAL;

@@ -190,8 +190,10 @@ void Connection::watch() {
       eventfd_t value;
       (void)::eventfd_read(changed_.get(), &value);  // what changed until now is seen here
       lost = !socket_.is_open();
-      if (stale_) lost = false;
-      else polls[2].fd = socket_.get();
+      if (stale_)
+        lost = false;
+      else
+        polls[2].fd = socket_.get();
     }
     ::poll(polls, 3, lost ? std::max(retry_ms, kRetryMsMin) : -1);
     if (polls[0].revents) return;

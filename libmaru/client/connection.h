@@ -90,8 +90,8 @@ class Connection {
   Notice notice_;
 
   std::thread watcher_;
-  FileDescriptor stop_;        // eventfd
-  FileDescriptor changed_;     // eventfd: the watcher is to look at another socket
+  FileDescriptor stop_;     // eventfd
+  FileDescriptor changed_;  // eventfd: the watcher is to look at another socket
 };
 
 }  // namespace maru::client

@@ -30,7 +30,7 @@ class PageSource {
   // What marud answered to a request for memory: regions are owned now, runs are RESERVED by this lane.
   struct Rented {
     std::vector<uint32_t> regions;
-    std::vector<std::pair<uint32_t, uint32_t>> runs;   // page, pages
+    std::vector<std::pair<uint32_t, uint32_t>> runs;  // page, pages
   };
   // Asks marud for `runs` runs of `run_pages` pages. 0 or -errno.
   using Rent = std::function<int(uint64_t runs, uint32_t run_pages, Rented* ret_rented)>;
@@ -53,7 +53,7 @@ class PageSource {
 
   uint64_t cached_pages() const;
   uint64_t regions() const;
-  uint64_t regions_taken() const;   // by marud, for others, since this client attached
+  uint64_t regions_taken() const;  // by marud, for others, since this client attached
 
  private:
   static constexpr uint32_t kCaches = 64;
@@ -77,7 +77,8 @@ class PageSource {
   void forget(uint32_t region_index);
   void return_lost_pages();
   bool is_lost(uint32_t page) const {
-    return lost_[region_.region_of(page)].load(std::memory_order_relaxed);  // ordered by the cache's lock where it matters
+    return lost_[region_.region_of(page)].load(
+        std::memory_order_relaxed);  // ordered by the cache's lock where it matters
   }
   bool is_owned(uint32_t region_index) const;
   void index_free_pages(uint32_t first, uint32_t count);
@@ -90,16 +91,16 @@ class PageSource {
   const uint32_t cache_pages_;
   const RegionIndex::Fit fit_;
   const Rent rent_;
-  std::unique_ptr<std::atomic<bool>[]> lost_;   // by region: taken away, and not rented again since
-  std::atomic<bool> caches_hold_lost_{false};   // perhaps
+  std::unique_ptr<std::atomic<bool>[]> lost_;  // by region: taken away, and not rented again since
+  std::atomic<bool> caches_hold_lost_{false};  // perhaps
   std::array<Cache, kCaches> caches_;
 
-  mutable std::mutex owned_mutex_;       // index_, owned_, frees_seen_, regions_taken_; taken before a cache's lock
+  mutable std::mutex owned_mutex_;  // index_, owned_, frees_seen_, regions_taken_; taken before a cache's lock
   RegionIndex index_;
   std::vector<uint32_t> owned_;
-  uint64_t frees_seen_ = ~uint64_t{0};   // freed_by_anyone() when the round of rescanning began that found nothing more
-  size_t rescan_next_ = 0;               // place in owned_
-  uint64_t regions_taken_ = 0;           // that were noticed
+  uint64_t frees_seen_ = ~uint64_t{0};  // freed_by_anyone() when the round of rescanning began that found nothing more
+  size_t rescan_next_ = 0;              // place in owned_
+  uint64_t regions_taken_ = 0;          // that were noticed
 };
 
 }  // namespace maru::client

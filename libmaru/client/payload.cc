@@ -8,7 +8,7 @@ constexpr uint64_t kHugePage = 2ull << 20;
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1; not yet in the C library's header
 #endif
-}
+}  // namespace
 
 Result<std::unique_ptr<Payload>> Payload::reserve(int fd, const shm::ControlRegion& region, uint64_t alignment) {
   if (region.region_pages() * region.page_bytes() % alignment != 0)
@@ -46,7 +46,8 @@ bool Payload::map_region(uint32_t index, bool writable) {
   std::byte* address = base_ + first * page_bytes_;
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
   if (states_[index].load_relaxed() == kUnmapped) {  // under the lock
-    if (::mmap(address, bytes, protection, MAP_SHARED | MAP_FIXED, fd_, off_t(region_->page_offset(first))) == MAP_FAILED)
+    if (::mmap(address, bytes, protection, MAP_SHARED | MAP_FIXED, fd_, off_t(region_->page_offset(first))) ==
+        MAP_FAILED)
       return false;
     ::madvise(address, bytes, MADV_DONTFORK);
     ::madvise(address, bytes, MADV_HUGEPAGE);  // a wish; refused where the memory has its own page size
@@ -66,7 +67,8 @@ void Payload::collapse(uint32_t page) {
   const uint64_t os_page = 4096;
   for (uint64_t at = 0; at < page_bytes_; at += kHugePage)
     if (::madvise(address + at, os_page, MADV_POPULATE_WRITE) != 0) return collapses_.store(false);  // a hole stays one
-  if (::madvise(address, page_bytes_, MADV_COLLAPSE) != 0 && errno != EAGAIN && errno != ENOMEM) collapses_.store(false);
+  if (::madvise(address, page_bytes_, MADV_COLLAPSE) != 0 && errno != EAGAIN && errno != ENOMEM)
+    collapses_.store(false);
 }
 
 }  // namespace maru::client

@@ -48,10 +48,10 @@ class Payload {
   uint64_t page_bytes_ = 0;
   int fd_ = -1;
   Mapping reserved_;
-  std::byte* base_ = nullptr;      // of page 0
+  std::byte* base_ = nullptr;  // of page 0
   std::unique_ptr<AtomicU32[]> states_;
   std::atomic<bool> collapses_{false};
-  std::unique_ptr<AtomicU64[]> backed_;   // a bit for each page that was collapsed
+  std::unique_ptr<AtomicU64[]> backed_;  // a bit for each page that was collapsed
   std::mutex mapping_;
 };
 

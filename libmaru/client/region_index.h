@@ -31,8 +31,8 @@ class RegionIndex {
   void insert(uint32_t first, uint32_t count);
   void erase(std::map<uint32_t, uint32_t>::iterator extent);
 
-  std::map<uint32_t, uint32_t> by_place_;                 // first -> count
-  std::set<std::pair<uint32_t, uint32_t>> by_size_;       // count, first
+  std::map<uint32_t, uint32_t> by_place_;            // first -> count
+  std::set<std::pair<uint32_t, uint32_t>> by_size_;  // count, first
   uint64_t pages_ = 0;
 };
 

@@ -20,55 +20,55 @@
 namespace maru::shm {
 
 enum class Invariant : uint8_t {
-  kPageState,        // always   the state is one of the nine
-  kPageLow,          // always   the low bits fit the state
-  kPageLane,         // at rest  RESERVED, SEALED and RETIRED name a live lane of this time
-  kPageSealed,       // at rest  no page is SEALED
-  kTail,             // always   a TAIL leads to a head in its region whose run covers it
-  kRunLength,        // always   a block's run is one page or more and ends in its region
-  kRunTails,         // always   a visible block's further pages are TAIL and name their distance
-  kBlockLength,      // always   the payload fits the run
-  kBlockDetail,      // always   reserved bits of the detail line are zero, the publisher's lane is one
-  kBlockKey,         // always   the key's kind, length and place fit each other; a long key's cell names the block
-  kBlockDigest,      // always   the digest is that of the stored key
-  kBlockParent,      // always   the parent of READY, RETIRING and RETIRED is that life of a page, READY, with children
-  kBlockChain,       // always   depth and chain sum continue the parent's
-  kBlockExpiry,      // always   a child expires no later than its parent
-  kChildrenAtLeast,  // always   a parent counts at least its READY, RETIRING and RETIRED children
-  kChildrenExact,    // at rest  and no more
-  kBlockRegistered,  // at rest  a READY block that nobody pins is in the registry
-  kBucketBits,       // always   slots of the overflow bucket are valid only with the overflow flag
-  kBucketOverflow,   // always   a flagged bucket's link leads to an overflow bucket that names it as its home
-  kBucketLink,       // at rest  so does a link without the flag
-  kSlotLocation,     // always   a valid slot names that life of a page, READY, RETIRING or RETIRED
-  kSlotDigest,       // always   its tag is the block's and the bucket is the block's home
-  kBucketDuplicate,  // always   no key is visible twice
-  kSlotClaim,        // at rest  a slot that is not valid claims nothing for a page that is still in that life
-  kOverflowOwner,    // always   an overflow bucket's owner word is zero, or names a home bucket and a lane
-  kOverflowLinked,   // at rest  an owned overflow bucket is linked by its home
-  kOverflowLane,     // at rest  its lane is live, or nobody
-  kOverflowClaim,    // at rest  an overflow bucket without owner claims nothing, as kSlotClaim
-  kRegionWord,       // always   known state, a host and a lane of this pool
-  kRegionLane,       // at rest  a RENTED region's lane is live
-  kRegionUnused,     // always   pages of an UNUSED region are OUT or POISONED
-  kQueueLinks,       // queues   links stay in the region and in the queue, and agree both ways
-  kQueueEnds,        // queues   every entry is reached from a cold end: there is no cycle
-  kLaneBitmap,       // always   no bit beyond the last lane
-  kLaneIdentity,     // always   known state, reserved bits zero
-  kLaneInUse,        // at rest  a lane's bit is set if and only if its identity is not free
-  kLaneLive,         // at rest  a lane in use is live
-  kLaneUnused,       // at rest  a lane that is not in use has no pin, intent, touch or account
-  kPinPage,          // always   a pin slot is zero or names a page of the pool
-  kPinSet,           // always   a pin lies in the set of its page, or no evictor would see it
-  kPinHolds,         // at rest  a pin's page is in that life and READY, RETIRING or RETIRED
-  kPinOverflow,      // at rest  the overflow count is the number of used overflow slots
-  kLaneIntent,       // always   an intent is zero or names a page of the pool
-  kLaneIntentDone,   // at rest  no intent is open
-  kExtentOwner,      // always   a key cell's owner is zero or names a page of the pool
-  kTenantName,       // always   a tenant record that has a name has its id
-  kTenantPlace,      // always   a used tenant record is where a client looks for it, and the only one of its id
-  kLaneAccounts,     // always   a lane's account is where its tenant is looked for; an unused one is zero
-  kLaneAccountsDone, // at rest  nothing is in flight in an account
+  kPageState,         // always   the state is one of the nine
+  kPageLow,           // always   the low bits fit the state
+  kPageLane,          // at rest  RESERVED, SEALED and RETIRED name a live lane of this time
+  kPageSealed,        // at rest  no page is SEALED
+  kTail,              // always   a TAIL leads to a head in its region whose run covers it
+  kRunLength,         // always   a block's run is one page or more and ends in its region
+  kRunTails,          // always   a visible block's further pages are TAIL and name their distance
+  kBlockLength,       // always   the payload fits the run
+  kBlockDetail,       // always   reserved bits of the detail line are zero, the publisher's lane is one
+  kBlockKey,          // always   the key's kind, length and place fit each other; a long key's cell names the block
+  kBlockDigest,       // always   the digest is that of the stored key
+  kBlockParent,       // always   the parent of READY, RETIRING and RETIRED is that life of a page, READY, with children
+  kBlockChain,        // always   depth and chain sum continue the parent's
+  kBlockExpiry,       // always   a child expires no later than its parent
+  kChildrenAtLeast,   // always   a parent counts at least its READY, RETIRING and RETIRED children
+  kChildrenExact,     // at rest  and no more
+  kBlockRegistered,   // at rest  a READY block that nobody pins is in the registry
+  kBucketBits,        // always   slots of the overflow bucket are valid only with the overflow flag
+  kBucketOverflow,    // always   a flagged bucket's link leads to an overflow bucket that names it as its home
+  kBucketLink,        // at rest  so does a link without the flag
+  kSlotLocation,      // always   a valid slot names that life of a page, READY, RETIRING or RETIRED
+  kSlotDigest,        // always   its tag is the block's and the bucket is the block's home
+  kBucketDuplicate,   // always   no key is visible twice
+  kSlotClaim,         // at rest  a slot that is not valid claims nothing for a page that is still in that life
+  kOverflowOwner,     // always   an overflow bucket's owner word is zero, or names a home bucket and a lane
+  kOverflowLinked,    // at rest  an owned overflow bucket is linked by its home
+  kOverflowLane,      // at rest  its lane is live, or nobody
+  kOverflowClaim,     // at rest  an overflow bucket without owner claims nothing, as kSlotClaim
+  kRegionWord,        // always   known state, a host and a lane of this pool
+  kRegionLane,        // at rest  a RENTED region's lane is live
+  kRegionUnused,      // always   pages of an UNUSED region are OUT or POISONED
+  kQueueLinks,        // queues   links stay in the region and in the queue, and agree both ways
+  kQueueEnds,         // queues   every entry is reached from a cold end: there is no cycle
+  kLaneBitmap,        // always   no bit beyond the last lane
+  kLaneIdentity,      // always   known state, reserved bits zero
+  kLaneInUse,         // at rest  a lane's bit is set if and only if its identity is not free
+  kLaneLive,          // at rest  a lane in use is live
+  kLaneUnused,        // at rest  a lane that is not in use has no pin, intent, touch or account
+  kPinPage,           // always   a pin slot is zero or names a page of the pool
+  kPinSet,            // always   a pin lies in the set of its page, or no evictor would see it
+  kPinHolds,          // at rest  a pin's page is in that life and READY, RETIRING or RETIRED
+  kPinOverflow,       // at rest  the overflow count is the number of used overflow slots
+  kLaneIntent,        // always   an intent is zero or names a page of the pool
+  kLaneIntentDone,    // at rest  no intent is open
+  kExtentOwner,       // always   a key cell's owner is zero or names a page of the pool
+  kTenantName,        // always   a tenant record that has a name has its id
+  kTenantPlace,       // always   a used tenant record is where a client looks for it, and the only one of its id
+  kLaneAccounts,      // always   a lane's account is where its tenant is looked for; an unused one is zero
+  kLaneAccountsDone,  // at rest  nothing is in flight in an account
 };
 inline constexpr uint32_t kInvariantCount = uint32_t(Invariant::kLaneAccountsDone) + 1;
 static_assert(kInvariantCount <= 64, "InvariantSet is one word");
@@ -113,7 +113,7 @@ class FindingSink {
 
 enum class AuditMode : uint8_t {
   kLive,       // by anybody, while clients and marud work: what holds always
-  kLiveOwner,  // by the marud that writes the lists: these too
+  kLiveOwner,  // by the marud that writes the queues of eviction: these too
   kExact,      // at rest: a file, the simulator between runs, `marudctl check --quiesce`
 };
 

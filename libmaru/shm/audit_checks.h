@@ -11,7 +11,7 @@ namespace maru::shm::audit_checks {
 
 using namespace maru::format;
 
-// The only load of the auditor, but for the lists. Acquire, because what is read between two equal readings of a word must
+// The only load of the auditor, but for the queues. Acquire, because what is read between two equal readings of a word must
 // not be read after the second.
 // [pairs page.word] [pairs bucket.header] [pairs bucket.link] [pairs bucket.location] [pairs overflow.owner]
 inline uint64_t seen(const AtomicU64& word) { return word.load_acquire(); }
@@ -72,8 +72,8 @@ Check bucket_bits, bucket_overflow, bucket_link, slot_location, slot_digest, buc
     overflow_owner, overflow_linked, overflow_lane, overflow_claim;
 
 // audit_sections.cc
-Check region_word, region_lane, region_unused, queue_links, queue_ends, lane_bitmap,
-    lane_identity, lane_in_use, lane_live, lane_unused, pin_page, pin_set, pin_holds, pin_overflow, lane_intent,
-    lane_intent_done, extent_owner, tenant_name, tenant_place, lane_accounts, lane_accounts_done;
+Check region_word, region_lane, region_unused, queue_links, queue_ends, lane_bitmap, lane_identity, lane_in_use,
+    lane_live, lane_unused, pin_page, pin_set, pin_holds, pin_overflow, lane_intent, lane_intent_done, extent_owner,
+    tenant_name, tenant_place, lane_accounts, lane_accounts_done;
 
 }  // namespace maru::shm::audit_checks

@@ -52,11 +52,11 @@ bool queue_links(const Audit& a, uint64_t index, Finding* f) {
     const uint32_t queue = entry.list.load_relaxed();
     if (queue == 0) continue;
     const uint32_t newer = entry.newer.load_relaxed(), older = entry.older.load_relaxed();
-    if (newer != 0 && (!leads_to(a, region_index, newer, queue) ||
-                       a.region.policy(newer - 1).older.load_relaxed() != page + 1))
+    if (newer != 0 &&
+        (!leads_to(a, region_index, newer, queue) || a.region.policy(newer - 1).older.load_relaxed() != page + 1))
       return violated(f, 0, page, newer, queue);
-    if (older != 0 && (!leads_to(a, region_index, older, queue) ||
-                       a.region.policy(older - 1).newer.load_relaxed() != page + 1))
+    if (older != 0 &&
+        (!leads_to(a, region_index, older, queue) || a.region.policy(older - 1).newer.load_relaxed() != page + 1))
       return violated(f, 0, page, older, queue);
   }
   return false;

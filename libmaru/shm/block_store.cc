@@ -40,7 +40,8 @@ bool claim_key_extent(const ControlRegion& region, PageRef own, uint64_t* ret_ex
     uint64_t found = owner.load_acquire();  // [pairs extent.owner]
     const PageRef holder = PageRef::from_bits(found);
     if (found != own.bits && found != 0 && region.is_page(holder) &&
-        PageWord{region.block(holder.page()).word.load_acquire()}.generation() == holder.generation())  // [pairs page.word]
+        PageWord{region.block(holder.page()).word.load_acquire()}.generation() ==
+            holder.generation())  // [pairs page.word]
       continue;
     if (found == own.bits || owner.cas_acq_rel(found, own.bits)) {  // [pairs extent.owner]
       *ret_extent = extent;
@@ -60,8 +61,8 @@ bool write_key(const ControlRegion& region, PageRef own, const NewBlock& block) 
     write_words(region.key_extent(extent), block.key);
     extent_field = extent + 1;
   }
-  region.detail(own.page()).key.store_relaxed(uint64_t(block.key_kind & 0xFF) << 56 |
-                                              uint64_t(block.key.size()) << 32 | extent_field);
+  region.detail(own.page())
+      .key.store_relaxed(uint64_t(block.key_kind & 0xFF) << 56 | uint64_t(block.key.size()) << 32 | extent_field);
   return true;
 }
 
@@ -169,7 +170,7 @@ bool read_key(const ControlRegion& region, PageRef ref, KeyBytes* ret_key) {
   }
   ret_key->kind = uint32_t(key >> 56);
   ret_key->size = size;
-  ret_key->tenant = detail.tenant.load_acquire();  // as above: [pairs page.word]
+  ret_key->tenant = detail.tenant.load_acquire();                         // as above: [pairs page.word]
   return PageWord{word.load_acquire()}.generation() == ref.generation();  // [pairs page.word]
 }
 
@@ -325,7 +326,7 @@ RetireStatus retire_ref(LaneContext& lane, PageRef ref) {
     if (!found.is_findable(ref.generation())) return RetireStatus::kAbsent;
     if (found.is(PageState::kReady) && found.children() != 0) return RetireStatus::kHasChildren;
     const Digest digest = block_digest(region, ref.page());  // of this life if the CAS succeeds
-    __builtin_prefetch(&region.detail(ref.page()));  // whoever frees it asks for its tenant
+    __builtin_prefetch(&region.detail(ref.page()));          // whoever frees it asks for its tenant
     if (!word.cas_seq_cst(found.bits, PageWord::retired(ref.generation(), lane.id).bits)) continue;
     if (MARU_MUTANT(kMutantCountDroppedAtRetire)) drop_child(region, parent_of(region, ref.page()));
     if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
@@ -363,8 +364,7 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   // Only the one who freed the child uncounts it, and only after it is free: until then it holds its ancestors.
   if (!parent.is_none() && !early) drop_child(region, parent);
   if (MARU_MUTANT(kMutantTailsAfterHead)) pages += free_tails(region, ref.page());
-  if (MARU_MUTANT(kMutantFreeBeforeRemove))
-    registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
+  if (MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
   if (ret_pages) *ret_pages = pages + 1;
   return FinishStatus::kFreed;
 }
@@ -375,8 +375,7 @@ FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes
   if (region.block(ref.page()).word.load_seq_cst() != mine) return FinishStatus::kNotMine;  // [pairs page.retiring]
   if (is_pinned(region, lanes, ref.page())) return FinishStatus::kPinned;
   // Once more, now that no publisher of this page can be between its header CAS and its last look (it would have a pin).
-  if (!MARU_MUTANT(kMutantFreeBeforeRemove))
-    registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
+  if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
   return free_retired(lane, ref, ret_pages);
 }
 

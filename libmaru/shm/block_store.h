@@ -20,7 +20,7 @@ struct LaneContext {
   const ControlRegion* region = nullptr;
   LaneId id;
   PinTable* pins = nullptr;
-  AtomicU64 intents_in_use{0};   // private: which of the lane's parent intents a thread is using
+  AtomicU64 intents_in_use{0};       // private: which of the lane's parent intents a thread is using
   TenantReturns* returns = nullptr;  // marud's; clients and tests use the lane's accounts
 
   format::LaneHeader& header() const { return *region->lane(id.lane).header; }
@@ -35,7 +35,7 @@ enum class FindStatus : uint8_t { kFound, kAbsent, kPinsFull };
 struct Found {
   FindStatus status = FindStatus::kAbsent;
   PageRef ref;
-  uint32_t slot = 0;    // of the pin
+  uint32_t slot = 0;  // of the pin
 };
 // Finds, pins, and proves: the whole digest is compared under the pin. now_ms: expired blocks are absent; 0 ignores expiry.
 Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms);
@@ -60,21 +60,28 @@ struct NewBlock {
   std::span<const std::byte> key;
   uint32_t key_kind = 0;
   uint64_t tenant = 0;
-  uint64_t length = 0;         // payload bytes
-  PageRef parent;              // none: a root
-  uint64_t expires_ms = 0;     // 0: never; cut to the parent's
+  uint64_t length = 0;      // payload bytes
+  PageRef parent;           // none: a root
+  uint64_t expires_ms = 0;  // 0: never; cut to the parent's
   uint32_t priority = 0;
   uint8_t content_type = 0;
   uint64_t checksum = 0;
   uint64_t now_ms = 0;
 };
 enum class PublishStatus : uint8_t {
-  kStored, kDuplicate, kNoParent, kRegistryFull, kKeySpaceFull, kPinsFull, kExpiredInTheWay, kNotReserved,
-  kNeedsCredit,                // the tenant has a hard limit: marud must grant more, or refuse
+  kStored,
+  kDuplicate,
+  kNoParent,
+  kRegistryFull,
+  kKeySpaceFull,
+  kPinsFull,
+  kExpiredInTheWay,
+  kNotReserved,
+  kNeedsCredit,  // the tenant has a hard limit: marud must grant more, or refuse
 };
 struct PublishResult {
   PublishStatus status = PublishStatus::kNotReserved;
-  PageRef block;               // kStored: own; kDuplicate: the winner
+  PageRef block;  // kStored: own; kDuplicate: the winner
 };
 // Makes the RESERVED run `own` of this lane visible under block.digest. Unless it says kStored the run is RESERVED by the
 // lane as before.

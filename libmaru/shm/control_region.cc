@@ -28,7 +28,8 @@ constexpr uint64_t overflow_buckets_for(uint64_t buckets) { return std::max<uint
 const char* plan_layout(const Parameters& p, Layout* ret_layout) {
   if (!in_power_of_two_range(p.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax))
     return "page_bytes is not a power of two from 4 KiB to 4 MiB";
-  if (p.pages == 0 || p.pages > limits::kPagesMax) return "the pool has no page, or more than 2^32 - 2: use larger pages";
+  if (p.pages == 0 || p.pages > limits::kPagesMax)
+    return "the pool has no page, or more than 2^32 - 2: use larger pages";
   if (!std::has_single_bit(p.region_pages) || p.region_pages > limits::kRunPagesMax)
     return "region_pages is not a power of two below 2^28";
   if (p.pages % p.region_pages != 0) return "pages is not a multiple of region_pages";
@@ -43,7 +44,8 @@ const char* plan_layout(const Parameters& p, Layout* ret_layout) {
       p.key_inline_bytes % 8 != 0)
     return "key_inline_bytes is not a multiple of 8 from 32 to 4096";
   if (p.key_extents == 0 || p.key_extents > limits::kPagesMax) return "key_extents is not from 1 to 2^32 - 2";
-  if (!in_power_of_two_range(p.section_align, 4096, 1ull << 30)) return "section_align is not a power of two from 4 KiB";
+  if (!in_power_of_two_range(p.section_align, 4096, 1ull << 30))
+    return "section_align is not a power of two from 4 KiB";
   if (p.pool_bytes > limits::kPoolBytesMax) return "the pool is larger than 64 TiB";
 
   Layout layout{};
@@ -88,7 +90,9 @@ const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parame
   const bool small = wishes.pool_bytes < limits::kSmallPoolBytes;
   Parameters p{};
   p.pool_bytes = wishes.pool_bytes;
-  p.page_bytes = wishes.page_bytes ? wishes.page_bytes : small ? limits::kPageBytesSmallPool : limits::kPageBytesDefault;
+  p.page_bytes = wishes.page_bytes ? wishes.page_bytes
+                 : small           ? limits::kPageBytesSmallPool
+                                   : limits::kPageBytesDefault;
   if (!in_power_of_two_range(p.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax))
     return "page_bytes is not a power of two from 4 KiB to 4 MiB";
   uint64_t region_bytes = wishes.region_bytes;
@@ -116,10 +120,9 @@ const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parame
     const uint64_t middle = fits + (too_many - fits) / 2;
     p.pages = middle * p.region_pages;
     // One cell for each page while that is at most 1/64 of the pages' bytes: 4 KiB for 2 MiB costs 0.2 %.
-    p.key_extents = wishes.key_extents
-                        ? wishes.key_extents
-                        : std::clamp<uint64_t>(p.pages * p.page_bytes / 64 / limits::kKeyExtentBytes, 8,
-                                               std::max<uint64_t>(8, p.pages));
+    p.key_extents = wishes.key_extents ? wishes.key_extents
+                                       : std::clamp<uint64_t>(p.pages * p.page_bytes / 64 / limits::kKeyExtentBytes, 8,
+                                                              std::max<uint64_t>(8, p.pages));
     const char* refusal = plan_layout(p, &layout);
     if (refusal == nullptr) {
       fits = middle;
@@ -155,8 +158,7 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   if (memory.size() < layout.control_bytes) return "the memory is smaller than the control region";
   // A reader that attaches half-way must not find a valid header, so the old one goes first and the new one comes last.
   std::memset(memory.data(), 0, sizeof(Header));
-  if (!memory_is_zero)
-    std::memset(memory.data() + sizeof(Header), 0, layout.control_bytes - sizeof(Header));
+  if (!memory_is_zero) std::memset(memory.data() + sizeof(Header), 0, layout.control_bytes - sizeof(Header));
 
   Header header{};
   header.magic = kMagic;
@@ -185,7 +187,8 @@ const char* ControlRegion::check_header(const Header& header, uint64_t device_by
   if (header.version_major != kVersionMajor) return "the control region has another major version";
   if (header.header_bytes != sizeof(Header)) return "the header has another size";
   if (header.checksum != header_checksum(header)) return "the header's checksum does not match";
-  if (header.incompat_flags != kIncompatNone) return "the control region uses a feature that this version does not know";
+  if (header.incompat_flags != kIncompatNone)
+    return "the control region uses a feature that this version does not know";
   if (header.hash_algorithm != kHashFeistel3Siphash24) return "the control region uses an unknown hash";
   if (header.parameters.pool_bytes > device_bytes) return "the pool is larger than the device it lies on";
   Layout layout;

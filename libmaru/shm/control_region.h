@@ -20,11 +20,11 @@ struct Layout {
   uint64_t control_bytes;
   uint64_t buckets;
   uint64_t overflow_buckets;
-  uint64_t lane_bytes;              // distance between two lanes
-  uint32_t pin_slots;               // of a lane, without the overflow area
+  uint64_t lane_bytes;  // distance between two lanes
+  uint32_t pin_slots;   // of a lane, without the overflow area
   uint32_t pin_overflow_slots;
-  uint32_t account_slots;           // of a lane
-  uint32_t accounts_offset;         // of its first account, in bytes from the start of the lane
+  uint32_t account_slots;    // of a lane
+  uint32_t accounts_offset;  // of its first account, in bytes from the start of the lane
 };
 
 // The wishes of whoever formats a pool; 0 is the default.
@@ -56,7 +56,7 @@ struct FormatIdentity {
 // One lane's part of the region.
 struct LaneView {
   format::LaneHeader* header = nullptr;
-  std::span<AtomicU64> pins;            // sets of limits::kPinSetSlots
+  std::span<AtomicU64> pins;  // sets of limits::kPinSetSlots
   std::span<AtomicU64> pin_overflow;
   std::span<AtomicU64> touches;
 };

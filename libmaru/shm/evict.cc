@@ -27,7 +27,7 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
   size_t marks = 0;
   for (size_t i = 0; i < count; ++i) {
     AtomicU64& word = region.block(pages[i]).word;
-    PageWord found{word.load_acquire()};  // [pairs page.word]
+    PageWord found{word.load_acquire()};                             // [pairs page.word]
     if (!found.is(PageState::kReady) || found.low() != 0) continue;  // children, or a recount is under way
     const uint32_t generation = found.generation();
     const PageWord mark = marked_word(evictor, generation, *attempt);

@@ -16,10 +16,20 @@ static_assert(std::endian::native == std::endian::little);
 struct SipState {
   uint64_t v0, v1, v2, v3;
   void round() {
-    v0 += v1; v1 = std::rotl(v1, 13); v1 ^= v0; v0 = std::rotl(v0, 32);
-    v2 += v3; v3 = std::rotl(v3, 16); v3 ^= v2;
-    v0 += v3; v3 = std::rotl(v3, 21); v3 ^= v0;
-    v2 += v1; v1 = std::rotl(v1, 17); v1 ^= v2; v2 = std::rotl(v2, 32);
+    v0 += v1;
+    v1 = std::rotl(v1, 13);
+    v1 ^= v0;
+    v0 = std::rotl(v0, 32);
+    v2 += v3;
+    v3 = std::rotl(v3, 16);
+    v3 ^= v2;
+    v0 += v3;
+    v3 = std::rotl(v3, 21);
+    v3 ^= v0;
+    v2 += v1;
+    v1 = std::rotl(v1, 17);
+    v1 ^= v2;
+    v2 = std::rotl(v2, 32);
   }
 };
 
@@ -72,8 +82,8 @@ uint64_t payload_checksum(std::span<const std::byte> payload) {
     for (size_t k = 0; k < 4; ++k)
       lane[k] = folded_product(lane[k] ^ load_le64(payload.data() + i + 8 * k), kC[k]) + kC[3 - k];
   for (; i < payload.size(); ++i) lane[i & 3] = (lane[i & 3] ^ uint64_t(payload[i])) * kC[1];
-  const uint64_t sum = folded_product(lane[0] ^ std::rotl(lane[2], 29), kC[0]) ^
-                       folded_product(lane[1] ^ std::rotl(lane[3], 17), kC[2]);
+  const uint64_t sum =
+      folded_product(lane[0] ^ std::rotl(lane[2], 29), kC[0]) ^ folded_product(lane[1] ^ std::rotl(lane[3], 17), kC[2]);
   return sum ? sum : 1;
 }
 

@@ -15,19 +15,29 @@
 namespace maru::shm {
 
 struct Digest {
-  uint64_t lo = 0;   // the registry's tag
-  uint64_t hi = 0;   // chooses the bucket
+  uint64_t lo = 0;  // the registry's tag
+  uint64_t hi = 0;  // chooses the bucket
   friend constexpr bool operator==(const Digest&, const Digest&) = default;
 };
 
 // Places of the words of Header::secret.
 enum SecretWord : uint32_t {
-  kSecretAdd0, kSecretAdd1, kSecretAdd2,
-  kSecretMultiply0, kSecretMultiply1, kSecretMultiply2,   // made odd when used
-  kSecretChainLo, kSecretChainHi, kSecretChainDepth,
-  kSecretTweakBytes, kSecretTweak128, kSecretTweak256,
-  kSecretSip0, kSecretSip1,
-  kSecretTenant0, kSecretTenant1,
+  kSecretAdd0,
+  kSecretAdd1,
+  kSecretAdd2,
+  kSecretMultiply0,
+  kSecretMultiply1,
+  kSecretMultiply2,  // made odd when used
+  kSecretChainLo,
+  kSecretChainHi,
+  kSecretChainDepth,
+  kSecretTweakBytes,
+  kSecretTweak128,
+  kSecretTweak256,
+  kSecretSip0,
+  kSecretSip1,
+  kSecretTenant0,
+  kSecretTenant1,
 };
 
 __extension__ typedef unsigned __int128 uint128;

@@ -27,8 +27,8 @@ enum MutantId : unsigned {
   kMutantCountedPins = 18,             // tests/sim/wrong_pool.cc: its pin logic
   kMutantReturnBeforeFree = 20,        // a tenant's bytes are returned before its pages are FREE
   kMutantTenantPassIgnoresInFlight = 21,  // a pass over the pages is believed whatever is in flight
-  kMutantCreditIgnoresInFlight = 22,   // credit is granted under a new limit though stores began before it
-  kMutantCloseByStore = 19,            // a FREE page of a region that changes hands becomes OUT without comparing
+  kMutantCreditIgnoresInFlight = 22,      // credit is granted under a new limit though stores began before it
+  kMutantCloseByStore = 19,               // a FREE page of a region that changes hands becomes OUT without comparing
 };
 
 }  // namespace maru

@@ -12,8 +12,8 @@ using format::PageState;
 
 // Who a lane is at this time: lane numbers are used again, with another generation.
 struct LaneId {
-  uint32_t lane = 0;         // 12 bits
-  uint32_t generation = 0;   // 16 bits
+  uint32_t lane = 0;        // 12 bits
+  uint32_t generation = 0;  // 16 bits
 
   constexpr uint32_t low() const { return (lane & 0xFFF) << 16 | (generation & 0xFFFF); }
   static constexpr LaneId from_low(uint32_t low) { return {low >> 16 & 0xFFF, low & 0xFFFF}; }

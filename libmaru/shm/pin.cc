@@ -7,7 +7,8 @@ namespace maru::shm {
 LaneSet LaneSet::in_use(const ControlRegion& region) {
   LaneSet set;
   const format::LaneBitmap& bitmap = region.lane_bitmap();
-  for (uint32_t w = 0; w * 64 < region.lanes(); ++w) set.words_[w] = bitmap.words[w].load_seq_cst();  // [pairs lanes.in_use]
+  for (uint32_t w = 0; w * 64 < region.lanes(); ++w)
+    set.words_[w] = bitmap.words[w].load_seq_cst();  // [pairs lanes.in_use]
   return set;
 }
 

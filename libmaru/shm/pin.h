@@ -53,13 +53,13 @@ void prefetch_pins(const ControlRegion& region, const LaneSet& lanes, uint32_t p
 
 enum class PinStatus : uint8_t {
   kPinned,
-  kGone,   // not visible any more, or another life of the page
-  kFull,   // every slot that could hold it is taken: not a miss
+  kGone,  // not visible any more, or another life of the page
+  kFull,  // every slot that could hold it is taken: not a miss
 };
 
 struct Pin {
   PinStatus status = PinStatus::kGone;
-  uint32_t slot = 0;      // for unpin
+  uint32_t slot = 0;  // for unpin
 };
 
 class PinTable {

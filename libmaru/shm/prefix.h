@@ -24,15 +24,15 @@ namespace maru::shm {
 
 struct HeldBlock {
   PageRef ref;
-  uint32_t slot = 0;    // of the pin
+  uint32_t slot = 0;  // of the pin
 };
 
 struct PrefixResult {
-  size_t blocks = 0;    // leading keys that are present
-  size_t held = 0;      // pins in ret_held; together they hold all of them
+  size_t blocks = 0;  // leading keys that are present
+  size_t held = 0;    // pins in ret_held; together they hold all of them
   PageRef deepest;
-  bool pins_full = false;   // nothing is held: the lane has no pin slot left
-  bool walked = false;      // the chain did not prove itself
+  bool pins_full = false;  // nothing is held: the lane has no pin slot left
+  bool walked = false;     // the chain did not prove itself
 };
 
 // ret_held: as many entries as there are digests. Blocks that expired are absent (now_ms, 0 ignores expiry).

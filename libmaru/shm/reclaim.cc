@@ -31,7 +31,7 @@ void clear_pins(const ControlRegion& region, uint32_t lane) {
     if (slot.load_relaxed() != 0) slot.store_release(0);  // its writer is dead: [pairs pin.slot]
   for (AtomicU64& slot : view.pin_overflow)
     if (slot.load_relaxed() != 0) slot.store_release(0);  // its writer is dead
-  view.header->pin_overflow.store_release(0);  // [pairs pin.overflow]
+  view.header->pin_overflow.store_release(0);             // [pairs pin.overflow]
 }
 
 void clear_lane(const ControlRegion& region, uint32_t lane) {
@@ -118,8 +118,8 @@ void recount_pages(const ControlRegion& region, std::span<Recount> recounts, con
   for (uint32_t page = from; page < to; ++page) {
     BlockLine& line = region.block(page);
     const PageWord found{line.word.load_acquire()};  // [pairs page.word]
-    const bool counts = found.is(PageState::kSealed) || found.is(PageState::kReady) ||
-                        found.is(PageState::kRetiring) || found.is(PageState::kRetired);
+    const bool counts = found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
+                        found.is(PageState::kRetired);
     if (!counts || (MARU_MUTANT(kMutantRecountSkipsRetiring) && found.is(PageState::kRetiring))) continue;
     const uint64_t parent = line.parent.load_acquire();  // [pairs page.word]
     if (parent == 0) continue;
@@ -150,8 +150,7 @@ size_t recount_commit(const ControlRegion& region, std::span<Recount> recounts, 
     }
     uint64_t expected = recount.flagged;
     const uint64_t counted = PageWord::ready(recount.parent.generation(), recount.children).bits;
-    if (!recount.postponed &&
-        !region.block(recount.parent.page()).word.cas_seq_cst(expected, counted) &&
+    if (!recount.postponed && !region.block(recount.parent.page()).word.cas_seq_cst(expected, counted) &&
         PageWord{expected}.is(PageState::kReady, recount.parent.generation()))
       recount.postponed = true;
     again += recount.postponed;

@@ -27,9 +27,9 @@ void clear_lane(const ControlRegion& region, uint32_t lane);
 // What a pass over pages finds for its caller.
 class ReclaimSink {
  public:
-  virtual void parent_suspect(PageRef parent) = 0;     // its count may be too high
-  virtual void retired_taken(PageRef ref) = 0;         // RETIRED by the daemon's lane now: finish_retired it
-  virtual void unregistered(PageRef ref) = 0;          // READY, published by the dead, in no bucket: evict it
+  virtual void parent_suspect(PageRef parent) = 0;  // its count may be too high
+  virtual void retired_taken(PageRef ref) = 0;      // RETIRED by the daemon's lane now: finish_retired it
+  virtual void unregistered(PageRef ref) = 0;       // READY, published by the dead, in no bucket: evict it
   virtual void pages_freed(uint32_t pages) = 0;
 
  protected:
@@ -53,7 +53,7 @@ void reclaim_intents(const ControlRegion& region, uint32_t lane, ReclaimSink& si
 
 struct Recount {
   PageRef parent;
-  uint64_t flagged = 0;       // the word with the flag; 0: nothing to recount, or given up
+  uint64_t flagged = 0;  // the word with the flag; 0: nothing to recount, or given up
   uint32_t children = 0;
   bool postponed = false;
 };

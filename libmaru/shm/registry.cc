@@ -78,7 +78,7 @@ struct BucketPair {
   BucketPair(const ControlRegion& r, const Digest& digest)
       : region(r), home_index(home_bucket(r, digest)), home(r.bucket(home_index)) {}
 
-  HomeHeader header() const { return {home.tags.header.load_acquire()}; }  // [pairs bucket.header]
+  HomeHeader header() const { return {home.tags.header.load_acquire()}; }         // [pairs bucket.header]
   OverflowLink link() const { return {home.locations.overflow.load_acquire()}; }  // [pairs bucket.link]
   // nullptr when there is none, or the word is damaged.
   Bucket* overflow(OverflowLink link) const {
@@ -124,7 +124,8 @@ void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, Overflo
   const uint64_t mine = owner_word(pair.home_index, lane);
   if (!over->tags.header.cas_acq_rel(owner, mine)) return;  // another lane is at it: [pairs overflow.owner]
   uint64_t expected = link.bits, after = 0;
-  if (!pair.home.locations.overflow.cas_seq_cst(expected, link.none().bits)) after = owner_word(pair.home_index, kNobody);
+  if (!pair.home.locations.overflow.cas_seq_cst(expected, link.none().bits))
+    after = owner_word(pair.home_index, kNobody);
   owner = mine;
   over->tags.header.cas_acq_rel(owner, after);  // [pairs overflow.owner]
 }
@@ -186,7 +187,8 @@ PageRef registry_find_plain(const ControlRegion& region, const Bucket& home, con
   if (bits == 0 || (bits & (bits - 1)) != 0) return PageRef::none();
   const PageRef ref =
       PageRef::from_bits(home.locations.location[__builtin_ctz(bits)].load_acquire());  // [pairs bucket.location]
-  if (home.tags.header.load_acquire() != h.bits || !region.is_page(ref)) return PageRef::none();  // [pairs bucket.header]
+  if (home.tags.header.load_acquire() != h.bits || !region.is_page(ref))
+    return PageRef::none();  // [pairs bucket.header]
   return ref;
 }
 
@@ -309,8 +311,8 @@ void drop_claim(const BucketPair& pair, uint32_t slot, uint64_t overflow_index, 
 
 }  // namespace
 
-InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable& pins, const Digest& digest, PageRef own,
-                             uint64_t now_ms) {
+InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable& pins, const Digest& digest,
+                             PageRef own, uint64_t now_ms) {
   const BucketPair pair(region, digest);
   bool claimed = false;
   uint32_t slot = 0;
@@ -400,8 +402,8 @@ void release_overflow_of(const ControlRegion& region, LaneId dead) {
     uint64_t found = owner.load_acquire();  // [pairs overflow.owner]
     if (found == 0 || (found & 0xFFF'FFFF) != dead.low()) continue;
     const uint64_t home = (found >> 28) - 1;
-    const bool linked = home < region.buckets() &&
-                        uint32_t(region.bucket(home).locations.overflow.load_acquire()) == i + 1;  // [pairs bucket.link]
+    const bool linked = home < region.buckets() && uint32_t(region.bucket(home).locations.overflow.load_acquire()) ==
+                                                       i + 1;  // [pairs bucket.link]
     // A linked bucket stays with its home.
     owner.cas_acq_rel(found, linked ? owner_word(home, kNobody) : 0);
   }

@@ -48,12 +48,12 @@ PageRef registry_find_plain(const ControlRegion& region, const format::Bucket& h
 enum class InsertStatus : uint8_t { kInserted, kDuplicate, kFull, kPinsFull, kExpiredInTheWay };
 struct InsertResult {
   InsertStatus status = InsertStatus::kFull;
-  PageRef winner;       // kDuplicate: the block that is there; kExpiredInTheWay: the one to be retired
+  PageRef winner;  // kDuplicate: the block that is there; kExpiredInTheWay: the one to be retired
 };
 
 // Publishes `own`, whose page is READY and pinned by the caller's table. now_ms: 0 ignores expiry.
-InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable& pins, const Digest& digest, PageRef own,
-                             uint64_t now_ms);
+InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable& pins, const Digest& digest,
+                             PageRef own, uint64_t now_ms);
 
 // Takes the entry that names `ref` away, if there is one. Anyone may call it once the page is RETIRED or POISONED; it must
 // have been called before the page is freed. Returns whether it was this call that took it away.
@@ -99,7 +99,8 @@ class LaterKeys {
 // The digest in a page's block line.
 inline Digest block_digest(const ControlRegion& region, uint32_t page) {
   const format::BlockLine& line = region.block(page);
-  return {line.digest_lo.load_acquire(), line.digest_hi.load_acquire()};  // before the word is read again: [pairs page.word]
+  return {line.digest_lo.load_acquire(),
+          line.digest_hi.load_acquire()};  // before the word is read again: [pairs page.word]
 }
 
 }  // namespace maru::shm

@@ -20,7 +20,7 @@ void leave_touch(const LaneView& lane, uint32_t page, uint64_t tick_ms) {
 size_t TouchReader::read(const LaneView& lane, uint64_t now_tick_ms, uint64_t pages, Touch* ret_touches, size_t limit) {
   const size_t entries = lane.touches.size();
   uint64_t count = lane.header->touch_count.load_acquire();  // the client's word: any value
-  if (count < cursor_) {  // damaged, or a new client whose restart() was missed
+  if (count < cursor_) {                                     // damaged, or a new client whose restart() was missed
     cursor_ = count;
     return 0;
   }
@@ -50,7 +50,8 @@ size_t TouchReader::read(const LaneView& lane, uint64_t now_tick_ms, uint64_t pa
     if (page >= pages) continue;
     // The full tick nearest to now that ends in these 31 bits; never in the future.
     uint64_t tick = (now_tick_ms & ~kTickMask) | (entry & kTickMask);
-    if (tick > now_tick_ms) tick = tick > kTickMask && tick - now_tick_ms > kTickMask / 2 ? tick - kTickMask - 1 : now_tick_ms;
+    if (tick > now_tick_ms)
+      tick = tick > kTickMask && tick - now_tick_ms > kTickMask / 2 ? tick - kTickMask - 1 : now_tick_ms;
     ret_touches[found++] = {uint32_t(page), tick};
   }
   return found;

@@ -1,5 +1,5 @@
-// Touches: a hit leaves the page and the time in a ring of the reader's lane; marud reads the rings and keeps the LRU
-// lists. The ring overwrites: nobody waits for anybody, and what was overwritten before it was read is counted.
+// Touches: a hit leaves the page and the time in a ring of the reader's lane; marud reads the rings and tells
+// the pool's policy. The ring overwrites: nobody waits for anybody, and what was overwritten before it was read is counted.
 //
 // An entry carries the lap of the ring in one bit, so that an entry that is counted but not written yet is not mistaken
 // for the old one in its place. Thread safety: leave() by any thread of the lane's client; TouchReader by marud's thread.
@@ -13,7 +13,7 @@ namespace maru::shm {
 
 struct Touch {
   uint32_t page = 0;
-  uint64_t tick = 0;     // milliseconds since the pool was made
+  uint64_t tick = 0;  // milliseconds since the pool was made
 };
 
 void leave_touch(const LaneView& lane, uint32_t page, uint64_t tick_ms);
@@ -31,7 +31,7 @@ class TouchReader {
  private:
   uint64_t cursor_ = 0;
   uint64_t lost_ = 0;
-  uint64_t stuck_at_ = 0;       // cursor at which an entry was counted and not written
+  uint64_t stuck_at_ = 0;  // cursor at which an entry was counted and not written
   uint32_t stuck_times_ = 0;
 };
 

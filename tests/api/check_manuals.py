@@ -71,7 +71,7 @@ def check_keys(page, text, daemon):
     keys = {name for _, name in found} - tables
     entries = re.findall(r'^(\*\w+\* = .*)$', without_examples(text), re.MULTILINE)
     compare(page, 'key', keys, {name for entry in entries for name in re.findall(r'\*(\w+)\* =', entry)})
-    compare(page, 'table', tables, set(re.findall(r'^# THE TABLES? \[+(\w+)\]+$', text, re.MULTILINE)))
+    compare(page, 'table', tables, set(re.findall(r'^# THE TABLES? \[+(?:\w+\.)?(\w+)\]+$', text, re.MULTILINE)))
 
 
 def check_functions(page, text, header):

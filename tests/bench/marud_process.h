@@ -20,7 +20,7 @@ struct PoolShape {
   uint32_t pins_max = 16384;
   uint32_t touch_entries = 4096;
   std::string more = "high_watermark = 1\n";  // lines of the configuration; rows that evict do it by request
-  bool in_file = false;  // a file on tmpfs, which survives marud; otherwise a memfd
+  bool in_file = false;                       // a file on tmpfs, which survives marud; otherwise a memfd
 };
 
 class MarudProcess {

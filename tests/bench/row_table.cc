@@ -60,9 +60,10 @@ const std::vector<RowSpec>& row_table() {
        10000, kValue, 0, 0},
       {"evict_64", "policies", "choose, retire and free 64 pages in one request; peers: the other policies",
        "two dependent loads", "ns/page", 2000, kValue, 0, 0},
-      {"evict_1", "policies", "the same, one page a request",
-       "a request that marud answers at once", "ns/page", 0, kNone, 0, 0},
-      {"store_beside_eviction", "policies", "a store and a delete in a pool with free pages that would evict (lru, 90/80)",
+      {"evict_1", "policies", "the same, one page a request", "a request that marud answers at once", "ns/page", 0,
+       kNone, 0, 0},
+      {"store_beside_eviction", "policies",
+       "a store and a delete in a pool with free pages that would evict (lru, 90/80)",
        "the same in a pool that never evicts", "ns/pair", 1.05, kRatio, 0, 0},
       // Coming and going.
       {"attach_1m_pages", "recovery", "a client attaches to a pool of a million pages",

@@ -10,7 +10,7 @@
 namespace maru::bench {
 namespace {
 
-constexpr const char* kPolicies[] = {"lru",   "clock",      "fifo",     "lfu",          "ttl",
+constexpr const char* kPolicies[] = {"lru",    "clock",      "fifo",     "lfu",          "ttl",
                                      "s3fifo", "size_aware", "priority", "isolated_lru", "odds"};
 
 void set_policy(const MarudProcess& marud, const std::string& name) {
@@ -74,11 +74,12 @@ void evict_rows(Suite& suite) {
     facts.note = batch == 1 ? "value: lru; value - floor is what choosing and freeing takes" : "value: lru";
     std::vector<Contestant> contestants;
     for (const char* policy : kPolicies)
-      contestants.push_back({std::string(policy) == "lru" ? "value" : "peer_" + std::string(policy), [&, policy, batch = batch] {
-                               set_policy(marud, policy);
-                               evict_batches(client, batch, 4, next_key);  // the pages that were on their way
-                               return evict_batches(client, batch, batches, next_key);
-                             }});
+      contestants.push_back(
+          {policy == kPolicies[0] ? "value" : "peer_" + std::string(policy), [&, policy, batch = batch] {
+             set_policy(marud, policy);
+             evict_batches(client, batch, 4, next_key);  // the pages that were on their way
+             return evict_batches(client, batch, batches, next_key);
+           }});
     contestants.push_back({"floor", [&, batch = batch] {
                              return batch == 1 ? round_trips(client, batches) : floor.dependent_pairs(6400);
                            }});

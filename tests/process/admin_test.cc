@@ -260,11 +260,16 @@ TEST_F(Admin, QuotasAreSetAndShown) {
   EXPECT_EQ(json::parse(output_).at("hard_bytes"), 0);
   EXPECT_EQ(marudctl({"quota", "set", "alice"}, marud), 2) << output_;
   EXPECT_EQ(marudctl({"quota", "set", "alice", "--soft", "much"}, marud), 2) << output_;
+  EXPECT_EQ(marudctl({"quota", "set", "alice", "--soft", "2MiB", "--hard", "1MiB"}, marud), 1);
+  EXPECT_NE(output_.find("soft limit 2 MiB, expected at most the hard one, which is 1 MiB"), std::string::npos)
+      << output_;
   EXPECT_EQ(marudctl({"quota", "default", "--hard", "2MiB"}, marud), 0);
   EXPECT_NE(output_.find("soft no limit, hard 2 MiB"), std::string::npos) << output_;
   EXPECT_EQ(marudctl({"quota", "mode", "listed"}, marud), 0);
   EXPECT_NE(output_.find("mode: listed"), std::string::npos) << output_;
   EXPECT_EQ(marudctl({"quota", "mode", "some"}, marud), 2);
+  EXPECT_EQ(marudctl({"--pool", "nosuch", "clients"}, marud), 1);
+  EXPECT_NE(output_.find("expected one of default"), std::string::npos) << output_;
   EXPECT_EQ(marudctl({"quota", "remove", "alice"}, marud), 0) << output_;
   EXPECT_EQ(marudctl({"quota", "remove", "alice"}, marud), 1) << output_;
 }

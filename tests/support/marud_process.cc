@@ -44,7 +44,8 @@ MarudProcess::MarudProcess(std::vector<PoolWish> pools, uint32_t adopt_grace_ms)
       config << "backend = \"memory\"\n";
     config << "size = " << pool.bytes << "\npage_bytes = " << pool.page_bytes
            << "\nregion_bytes = " << pool.region_bytes << "\nlanes = " << pool.lanes << "\npins = " << pool.pins
-           << "\nmax_regions_per_instance = " << pool.max_regions_per_instance << "\nchecksums = " << (pool.checksums ? "true" : "false") << "\n";
+           << "\nmax_regions_per_instance = " << pool.max_regions_per_instance
+           << "\nchecksums = " << (pool.checksums ? "true" : "false") << "\n";
     config << "high_watermark = " << pool.high_watermark << "\n" << pool.more;
     if (!pool.users.empty()) config << "users = [" << pool.users << "]\n";
   }

@@ -22,10 +22,10 @@ struct PoolWish {
   uint32_t pins = 1024;
   uint32_t max_regions_per_instance = 0;
   bool checksums = false;
-  bool in_file = false;  // else in memory
-  std::string users;     // "1, 2": as in the configuration
+  bool in_file = false;       // else in memory
+  std::string users;          // "1, 2": as in the configuration
   double high_watermark = 1;  // 1: eviction in the background is not in a test's way
-  std::string more;      // further lines of its table
+  std::string more;           // further lines of its table
 };
 
 class MarudProcess {

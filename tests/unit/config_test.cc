@@ -115,6 +115,10 @@ TEST(Config, WatermarksThatCannotBeAreNamed) {
             "5: pool.high_watermark: found 1.5, expected a number above 0 and up to 1, such as 0.8");
   EXPECT_EQ(problem_of(pool + "low_watermark = \"80%\"\n"),
             "5: pool.low_watermark: found \"80%\", expected a number above 0 and up to 1, such as 0.8");
+  EXPECT_EQ(problem_of(pool + "default_soft_limit = \"2MiB\"\ndefault_hard_limit = \"1MiB\"\n"),
+            "5: pool.default_soft_limit: found \"2MiB\", expected at most default_hard_limit, which is 1 MiB");
+  EXPECT_EQ(problem_of(pool + "[[pool.tenant]]\nname = \"t\"\nsoft = \"2MiB\"\nhard = \"1MiB\"\n"),
+            "7: pool.tenant.soft: found \"2MiB\", expected at most hard, which is 1 MiB");
   EXPECT_EQ(problem_of(pool + "high_watermark = 0.5\nlow_watermark = 0.5\n"),
             "6: pool \"a\": low_watermark: found 0.5, expected less than high_watermark, which is 0.5");
   EXPECT_EQ(problem_of(pool + "low_watermark = 0.95\n"),

@@ -13,8 +13,9 @@ namespace {
 using nlohmann::json;
 
 json two_blocks() {
-  return json::array({{{"key", std::string(100, 'a') + "END"}, {"page", 7}, {"length_bytes", 16384}, {"nested", {1, 2}}},
-                      {{"key", "short"}, {"page", 12345678}, {"length_bytes", 1}, {"nested", {1, 2}}}});
+  return json::array(
+      {{{"key", std::string(100, 'a') + "END"}, {"page", 7}, {"length_bytes", 16384}, {"nested", {1, 2}}},
+       {{"key", "short"}, {"page", 12345678}, {"length_bytes", 1}, {"nested", {1, 2}}}});
 }
 
 size_t widest_line(const std::string& text) {

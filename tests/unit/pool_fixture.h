@@ -40,14 +40,14 @@ struct InProcessClient {
   shm::PinTable pins;
   shm::LaneContext lane;
   std::set<uint32_t> regions;
-  std::deque<wire::RunRecord> runs;          // RESERVED by this client and not in use
-  std::vector<std::string> evicted;          // keys that its requests evicted, in order
+  std::deque<wire::RunRecord> runs;  // RESERVED by this client and not in use
+  std::vector<std::string> evicted;  // keys that its requests evicted, in order
   int32_t last_status = 0;
 
   InProcessClient(PoolUnderTest& pool, LaneGrant given);
   bool rent(uint64_t run_count, uint64_t run_pages = 1);
-  PageRef take(uint32_t pages = 1);          // FREE or rented; none if refused
-  PageRef take_free(uint32_t pages = 1);     // FREE only
+  PageRef take(uint32_t pages = 1);       // FREE or rented; none if refused
+  PageRef take_free(uint32_t pages = 1);  // FREE only
   PageRef store(std::string_view key, PageRef parent = PageRef::none(), uint32_t pages = 1);
   void touch(PageRef ref);
   shm::Pin pin(PageRef ref) { return pins.pin(ref); }
@@ -59,7 +59,7 @@ struct PoolUnderTest {
   DeviceIdentity identity;
   FileDescriptor fd;
   Mapping mapping;
-  shm::ControlRegion region;                 // the clients' view
+  shm::ControlRegion region;  // the clients' view
   uint64_t now_ms = kStartMs;
   uint64_t next_start_time = 100;
 
@@ -85,7 +85,8 @@ struct PoolUnderTest {
     auto mapped = Mapping::map_shared(fd.get(), 0, bytes, PROT_READ | PROT_WRITE);
     if (!mapped) throw std::runtime_error(mapped.error().text());
     mapping = std::move(*mapped);
-    if (const char* problem = shm::ControlRegion::attach(mapping.bytes(), bytes, &region)) throw std::runtime_error(problem);
+    if (const char* problem = shm::ControlRegion::attach(mapping.bytes(), bytes, &region))
+      throw std::runtime_error(problem);
   }
 
   // marud dies here and another one finds the memory.

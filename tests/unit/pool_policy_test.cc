@@ -105,12 +105,14 @@ TEST(PoolPolicy, WordsSurviveARestartOfMarud) {
   home.pool->turn(home.now_ms);
   ASSERT_TRUE(home.restart());
   ASSERT_TRUE(client->rent(blocks.size() - 10));
-  for (const std::string& key : client->evicted) EXPECT_EQ(std::count(client->evicted.begin(), client->evicted.end(), key), 1);
+  for (const std::string& key : client->evicted)
+    EXPECT_EQ(std::count(client->evicted.begin(), client->evicted.end(), key), 1);
   for (size_t i = 0; i < 10; ++i) EXPECT_TRUE(home.exists(name(i))) << i;
 }
 
 TEST(PoolPolicy, OnlyChildlessBlocksGoUnderEveryPolicy) {
-  for (const char* policy : {"lru", "clock", "fifo", "lfu", "ttl", "s3fifo", "size_aware", "priority", "isolated_lru"}) {
+  for (const char* policy :
+       {"lru", "clock", "fifo", "lfu", "ttl", "s3fifo", "size_aware", "priority", "isolated_lru"}) {
     PoolUnderTest home;
     auto client = home.attach();
     ASSERT_TRUE(home.pool->set_policy(policy, {}, home.now_ms)) << policy;

@@ -22,7 +22,8 @@ struct Actor {
 };
 
 // One random step of one client. What it stored is remembered by key in `blocks`.
-void act(PoolUnderTest& home, Actor& actor, Random& random, std::map<std::string, PageRef>& blocks, uint64_t& next_key) {
+void act(PoolUnderTest& home, Actor& actor, Random& random, std::map<std::string, PageRef>& blocks,
+         uint64_t& next_key) {
   InProcessClient& client = *actor.client;
   const auto any_block = [&] {
     auto block = blocks.begin();
@@ -30,7 +31,10 @@ void act(PoolUnderTest& home, Actor& actor, Random& random, std::map<std::string
     return block;
   };
   switch (random.below(12)) {
-    case 0: case 1: case 2: case 3: {
+    case 0:
+    case 1:
+    case 2:
+    case 3: {
       const PageRef parent = !blocks.empty() && !random.one_in(3) ? any_block()->second : PageRef::none();
       const std::string key = "k" + std::to_string(next_key++);
       const uint32_t pages = random.one_in(4) ? 1 + uint32_t(random.below(4)) : 1;
@@ -38,17 +42,20 @@ void act(PoolUnderTest& home, Actor& actor, Random& random, std::map<std::string
       if (!ref.is_none()) blocks[key] = ref;
       return;
     }
-    case 4: case 5:
+    case 4:
+    case 5:
       if (!blocks.empty()) client.touch(any_block()->second);
       return;
-    case 6: case 7: {
+    case 6:
+    case 7: {
       if (blocks.empty() || actor.pins.size() >= 24) return;
       const PageRef ref = any_block()->second;
       const shm::Pin pin = client.pin(ref);
       if (pin.status == shm::PinStatus::kPinned) actor.pins.push_back({ref, pin.slot});
       return;
     }
-    case 8: case 9: {
+    case 8:
+    case 9: {
       if (actor.pins.empty()) return;
       const size_t which = random.below(actor.pins.size());
       EXPECT_TRUE(client.pins.unpin(actor.pins[which].slot, actor.pins[which].ref));
@@ -66,9 +73,7 @@ void act(PoolUnderTest& home, Actor& actor, Random& random, std::map<std::string
       }
       return;
     }
-    case 11:
-      client.rent(1 + random.below(6), 1 + random.below(3));
-      return;
+    case 11: client.rent(1 + random.below(6), 1 + random.below(3)); return;
   }
 }
 
@@ -160,7 +165,9 @@ TEST(PoolStorm, ScribblesNeitherCrashNorHangMarud) {
         switch (random.below(5)) {
           case 0: value = word.load_relaxed() ^ 1ull << random.below(64); break;
           case 1: value = 0; break;
-          case 2: value = random.below(2 * home.region.pages() + 1) << 32 | random.below(2 * home.region.pages() + 1); break;
+          case 2:
+            value = random.below(2 * home.region.pages() + 1) << 32 | random.below(2 * home.region.pages() + 1);
+            break;
           case 3: value = word.load_relaxed() + random.below(3) - 1; break;
           default: break;
         }
@@ -168,10 +175,13 @@ TEST(PoolStorm, ScribblesNeitherCrashNorHangMarud) {
       }
       const uint32_t lane = actors[random.below(2)].client->grant.lane;
       switch (random.below(14)) {
-        case 0: case 1: case 2: case 3:
-          home.pool->rent(lane, {1 + random.below(50), 1 + random.below(4), 0, 0, 0, 0}, home.now_ms);
-          break;
-        case 4: case 5: case 6: home.pool->turn(home.now_ms); break;
+        case 0:
+        case 1:
+        case 2:
+        case 3: home.pool->rent(lane, {1 + random.below(50), 1 + random.below(4), 0, 0, 0, 0}, home.now_ms); break;
+        case 4:
+        case 5:
+        case 6: home.pool->turn(home.now_ms); break;
         case 7: home.pool->admin("blocks", nlohmann::json::object(), home.now_ms); break;
         case 8: home.pool->admin("pins", nlohmann::json::object(), home.now_ms); break;
         case 9: home.pool->admin("check", {{"quiesce", random.one_in(2)}}, home.now_ms); break;

@@ -281,8 +281,8 @@ TEST_F(PoolTenantsTest, ConfiguredLimitsGiveWayToThoseOfRunTime) {
   home_.config.tenants.tenants["a"] = {.soft_bytes = 1 << 20, .hard_bytes = 2 << 20};
   ASSERT_TRUE(restart());
   EXPECT_EQ(ask({{"command", "quota.get"}, {"tenant", "a"}})["set_by"], "configuration");
-  const json now = set("a", {{"soft", 3 << 20}});
-  EXPECT_EQ(now["soft_bytes"], 3 << 20);
+  const json now = set("a", {{"soft", 3 << 19}});
+  EXPECT_EQ(now["soft_bytes"], 3 << 19);
   EXPECT_EQ(now["hard_bytes"], 2 << 20);
   EXPECT_EQ(now["configured"]["soft_bytes"], 1 << 20);
   EXPECT_TRUE(ask({{"command", "quota.remove"}, {"tenant", "a"}}).contains("note"));

@@ -30,9 +30,7 @@ class Churn {
       case 0: return remove(client);
       case 1: return remove_tree();
       case 2: return die();
-      case 3:
-        home_.pool->turn(home_.now_ms);
-        return;
+      case 3: home_.pool->turn(home_.now_ms); return;
       case 4:
         if (random_() % 4 == 0) client.rent(1 + random_() % 3, 1 + random_() % 8);
         return;
@@ -72,6 +70,7 @@ class Churn {
     compare();
   }
   uint64_t matched() const { return matched_; }
+  uint64_t regions_taken() const { return home_.pool->status_json(home_.now_ms)["regions_taken"]; }
   uint64_t evicted() const {
     uint64_t sum = evicted_before_;
     for (const auto& client : clients_) sum += client->evicted.size();
@@ -148,7 +147,9 @@ class Churn {
 TEST(PrefixDifferential, SearchAndWalkAgreeUnderEveryPolicy) {
   const uint64_t seed = seed_of_this_run();
   std::printf("MARU_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  for (const char* policy : {"lru", "clock", "fifo", "lfu", "ttl", "s3fifo", "size_aware", "priority", "isolated_lru"}) {
+  uint64_t regions_taken = 0;
+  for (const char* policy :
+       {"lru", "clock", "fifo", "lfu", "ttl", "s3fifo", "size_aware", "priority", "isolated_lru", "odds"}) {
     SCOPED_TRACE(policy);
     Churn churn(seed, policy);
     for (int i = 0; i < 600; ++i) {
@@ -159,7 +160,9 @@ TEST(PrefixDifferential, SearchAndWalkAgreeUnderEveryPolicy) {
     churn.end();
     EXPECT_GT(churn.matched(), 500u);
     EXPECT_GT(churn.evicted(), 50u);
+    regions_taken += churn.regions_taken();
   }
+  EXPECT_GT(regions_taken, 0u);
 }
 
 }  // namespace

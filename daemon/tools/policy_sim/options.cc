@@ -107,12 +107,12 @@ Result<void> add_policy_option(const std::string& text, Options& options) {
 
 Result<void> set_watermarks(const std::string& text, Options& options) {
   const std::vector<std::string> parts = parts_of(text);
-  const char* const wants = "two percentages, HIGH,LOW, with 0 < LOW <= HIGH <= 100, as in 90,80";
+  const char* const wants = "two percentages, HIGH,LOW, with 0 < LOW <= HIGH, 1 < HIGH <= 100, as in 90,80";
   if (parts.size() != 2) return wrong("--watermarks", wants, text);
   const Result<double> high = parse_number<double>("--watermarks", parts[0], 0.001, 100, wants);
-  if (!high) return tl::unexpected<Error>(high.error());
-  const Result<double> low = parse_number<double>("--watermarks", parts[1], 0.001, *high, wants);
-  if (!low) return tl::unexpected<Error>(low.error());
+  const Result<double> low = parse_number<double>("--watermarks", parts[1], 0.001, high ? *high : 100, wants);
+  // marud itself takes shares, such as 0.9; as percentages they would be pools that are always empty.
+  if (!high || !low || *high <= 1) return wrong("--watermarks", wants, text);
   options.high_watermark = *high / 100;
   options.low_watermark = *low / 100;
   return {};

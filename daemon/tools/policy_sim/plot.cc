@@ -1,6 +1,7 @@
-// Sizes stand on a logarithmic axis, since that is how they are chosen. The legend names the policies from the best to the worst
-// in the middle of the range, so that it reads in the order of the lines; those with one line stand below one mark. Colours are told apart by people with any kind of
-// colour vision as far as eight can be (the Okabe-Ito palette); shapes of the marks repeat with another period.
+// Sizes stand on a logarithmic axis, since that is how they are chosen. The legend names the policies from the best to the
+// worst in the middle of the range, so that it reads in the order of the lines; those with one line stand below one mark.
+// Colours are told apart by people with any kind of colour vision as far as eight can be (the Okabe-Ito palette); shapes of the
+// marks repeat with another period.
 #include "daemon/tools/policy_sim/plot.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A pool as far as eviction goes: marud's own policies and marud's own queues (EvictionOrder) over a plain array, with blocks of
-// one page. What happens around them is modelled after a live pool, step by step:
+// A pool as far as eviction goes: marud's own policies and marud's own queues (EvictionOrder) over a plain array,
+// with blocks of one page. What happens around them is modelled after a live pool, step by step:
 //
 //   match   the client finds how many leading blocks are there, pins the deepest and leaves one touch for it, which stands
 //           for all above it

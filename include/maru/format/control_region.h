@@ -8,9 +8,9 @@
 //   | header             |  written once, when the pool is formatted
 //   +--------------------+
 //   | hosts              |  one record per host, by that host's marud
-//   | regions            |  one record per region: who rents it, its LRU list
+//   | regions            |  one record per region: who rents it
 //   | lane identities    |  which lanes are in use, and by which process            every section starts on a boundary of
-//   | policy             |  per page: LRU links, last use                           section_align bytes (2 MiB, or 4 KiB for
+//   | policy             |  per page: links, policy's word, last use                section_align bytes (2 MiB, or 4 KiB for
 //   | tenants            |  limits, credit                                             pools below 4 GiB)
 //   +--------------------+
 //   | blocks             |  per page one line: page word, digest, parent ...
@@ -43,7 +43,7 @@ namespace maru::format {
 
 inline constexpr uint64_t kMagic = 0x314c54435552414d;  // "MARUCTL1" when read as bytes
 inline constexpr uint32_t kVersionMajor = 1;            // another major version is another layout: refused
-inline constexpr uint32_t kVersionMinor = 0;            // a newer minor version only adds what an older reader may ignore
+inline constexpr uint32_t kVersionMinor = 0;  // a newer minor version only adds what an older reader may ignore
 
 // Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
 inline constexpr uint64_t kIncompatNone = 0;
@@ -76,18 +76,18 @@ struct SectionRecord {
 // What the pool was formatted with. Everything else in the header follows from it: a header is valid if and only if
 // planning a layout from this record gives exactly the sections that the header names.
 struct Parameters {
-  uint64_t pool_bytes;          // control region and pages
-  uint64_t page_bytes;          // power of two
-  uint64_t region_pages;        // power of two
-  uint64_t pages;               // multiple of region_pages
-  uint32_t lanes;               // including lane 0, the daemon's
+  uint64_t pool_bytes;    // control region and pages
+  uint64_t page_bytes;    // power of two
+  uint64_t region_pages;  // power of two
+  uint64_t pages;         // multiple of region_pages
+  uint32_t lanes;         // including lane 0, the daemon's
   uint32_t hosts;
   uint32_t tenants;
-  uint32_t pins_max;            // per lane; power of two
-  uint32_t touch_entries;       // per lane; power of two
-  uint32_t key_inline_bytes;    // per page; multiple of 8
-  uint64_t key_extents;         // cells of kKeyExtentBytes
-  uint64_t section_align;       // power of two
+  uint32_t pins_max;          // per lane; power of two
+  uint32_t touch_entries;     // per lane; power of two
+  uint32_t key_inline_bytes;  // per page; multiple of 8
+  uint64_t key_extents;       // cells of kKeyExtentBytes
+  uint64_t section_align;     // power of two
 };
 
 // Bytes 0..4095 of the region.
@@ -95,21 +95,21 @@ struct Header {
   uint64_t magic;
   uint32_t version_major;
   uint32_t version_minor;
-  uint64_t header_bytes;        // sizeof(Header)
+  uint64_t header_bytes;  // sizeof(Header)
   uint64_t compat_flags;
   uint64_t incompat_flags;
   uint32_t hash_algorithm;
-  uint32_t reserved0;           // zero
-  uint8_t uuid[16];             // of the pool, random
-  uint64_t created_unix_ms;     // also the zero point of ticks
+  uint32_t reserved0;        // zero
+  uint8_t uuid[16];          // of the pool, random
+  uint64_t created_unix_ms;  // also the zero point of ticks
   Parameters parameters;
-  uint64_t control_bytes;       // offset of page 0
-  uint64_t buckets;             // home buckets
+  uint64_t control_bytes;  // offset of page 0
+  uint64_t buckets;        // home buckets
   uint64_t overflow_buckets;
   SectionRecord sections[kSectionCount];
-  uint64_t secret[16];          // random; keys the hash, so that collisions cannot be aimed from outside
-  uint8_t reserved1[3600];      // zero
-  uint64_t checksum;            // FNV-1a (64 bits) of all bytes before it
+  uint64_t secret[16];      // random; keys the hash, so that collisions cannot be aimed from outside
+  uint8_t reserved1[3600];  // zero
+  uint64_t checksum;        // FNV-1a (64 bits) of all bytes before it
 };
 static_assert(sizeof(Parameters) == 72);
 static_assert(offsetof(Header, parameters) == 72);
@@ -124,9 +124,7 @@ struct PageRef {
   uint64_t bits = 0;  // (page + 1) << 32 | generation
 
   static constexpr PageRef none() { return {0}; }
-  static constexpr PageRef of(uint32_t page, uint32_t generation) {
-    return {(uint64_t(page) + 1) << 32 | generation};
-  }
+  static constexpr PageRef of(uint32_t page, uint32_t generation) { return {(uint64_t(page) + 1) << 32 | generation}; }
   static constexpr PageRef from_bits(uint64_t bits) { return {bits}; }
   constexpr bool is_none() const { return (bits >> 32) == 0; }
   constexpr uint32_t page() const { return uint32_t(bits >> 32) - 1; }  // meaningless for none()
@@ -152,25 +150,25 @@ inline constexpr uint32_t kRecountFlag = 1u << 27;
 // One line per page: what a lookup, a pin and a prefix search need. Fields after the word are written while the page is
 // RESERVED by the lane that holds it and do not change until the page is freed.
 struct alignas(64) BlockLine {
-  AtomicU64 word;         // the page word
-  AtomicU64 digest_lo;    // keyed digest of the key
+  AtomicU64 word;       // the page word
+  AtomicU64 digest_lo;  // keyed digest of the key
   AtomicU64 digest_hi;
-  AtomicU64 length;       // payload bytes
-  AtomicU64 parent;       // PageRef of the parent, 0 for a root
-  AtomicU64 shape;        // depth:32 (0 for a root) | pages of the run:32
-  AtomicU64 chain;        // order-sensitive sum over the digests from the root to this block
-  AtomicU64 expires_ms;   // Unix milliseconds, 0 never
+  AtomicU64 length;      // payload bytes
+  AtomicU64 parent;      // PageRef of the parent, 0 for a root
+  AtomicU64 shape;       // depth:32 (0 for a root) | pages of the run:32
+  AtomicU64 chain;       // order-sensitive sum over the digests from the root to this block
+  AtomicU64 expires_ms;  // Unix milliseconds, 0 never
 };
 static_assert(sizeof(BlockLine) == 64);
 
 // The second line of a page: what listings, policies and verification need.
 struct alignas(64) DetailLine {
-  AtomicU64 key;          // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
-  AtomicU64 tenant;       // keyed hash of the tenant's name, 0 for none
-  AtomicU64 kind;         // content type:8 | reserved:24 | priority:32
-  AtomicU64 checksum;     // of the payload, 0 if the pool has none
-  AtomicU64 stored_ms;    // Unix milliseconds when it was stored
-  AtomicU64 owner;        // lane:12 (bits 16..27) | lane generation:16 (bits 0..15) of the publisher, for listings
+  AtomicU64 key;        // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
+  AtomicU64 tenant;     // keyed hash of the tenant's name, 0 for none
+  AtomicU64 kind;       // content type:8 | reserved:24 | priority:32
+  AtomicU64 checksum;   // of the payload, 0 if the pool has none
+  AtomicU64 stored_ms;  // Unix milliseconds when it was stored
+  AtomicU64 owner;      // lane:12 (bits 16..27) | lane generation:16 (bits 0..15) of the publisher, for listings
   AtomicU64 reserved[2];
 };
 static_assert(sizeof(DetailLine) == 64);
@@ -179,8 +177,8 @@ static_assert(sizeof(DetailLine) == 64);
 // version, so all operations on one key meet in one word.
 //   header: version:49 | overflow:1 | valid:14 (bit i: slot i of this bucket; bit 7 + i: slot i of its overflow bucket)
 struct alignas(64) BucketTags {
-  AtomicU64 header;       // in an overflow bucket: owner, home bucket + 1:36 | lane:12 | lane generation:16; 0: unclaimed
-  AtomicU64 tag[7];       // the low word of the digest
+  AtomicU64 header;  // in an overflow bucket: owner, home bucket + 1:36 | lane:12 | lane generation:16; 0: unclaimed
+  AtomicU64 tag[7];  // the low word of the digest
 };
 struct alignas(64) BucketLocations {
   AtomicU64 overflow;     // home bucket: version:32 | overflow bucket + 1:32 (0: none). Overflow bucket: 0
@@ -199,7 +197,7 @@ inline constexpr uint64_t kHeaderVersionOne = 1ull << 15;
 // -- sections that marud writes ---------------------------------------------------------------------------------------
 
 struct alignas(64) HostRecord {
-  AtomicU64 boot_id_lo;    // of the host that runs this marud; 0, 0: unused record
+  AtomicU64 boot_id_lo;  // of the host that runs this marud; 0, 0: unused record
   AtomicU64 boot_id_hi;
   AtomicU64 epoch;         // raised by every start of marud; clients compare it to notice a restart
   AtomicU64 heartbeat_ms;  // Unix milliseconds, about once a second
@@ -228,13 +226,13 @@ struct alignas(64) LaneBitmap {
 enum class LaneState : uint8_t { kFree = 0, kLive = 1, kDead = 2 };
 
 struct alignas(64) LaneIdentity {
-  AtomicU64 state;            // LaneState:8 (lowest) | reserved:40 | lane generation:16 (highest)
-  AtomicU64 process;          // pid in marud's namespace
-  AtomicU64 start_time;       // of that process, clock ticks since boot (/proc/PID/stat, field 22)
-  AtomicU64 boot_id_lo;       // of the host where the process runs
+  AtomicU64 state;       // LaneState:8 (lowest) | reserved:40 | lane generation:16 (highest)
+  AtomicU64 process;     // pid in marud's namespace
+  AtomicU64 start_time;  // of that process, clock ticks since boot (/proc/PID/stat, field 22)
+  AtomicU64 boot_id_lo;  // of the host where the process runs
   AtomicU64 boot_id_hi;
-  AtomicU64 credentials;      // uid:32 | gid:32
-  AtomicU64 attached_ms;      // Unix milliseconds
+  AtomicU64 credentials;  // uid:32 | gid:32
+  AtomicU64 attached_ms;  // Unix milliseconds
   AtomicU64 reserved;
 };
 static_assert(sizeof(LaneIdentity) == 64);
@@ -242,41 +240,41 @@ static_assert(sizeof(LaneIdentity) == 64);
 // A queue of the eviction order is linked through these; where it begins and ends only marud knows, and builds anew after a
 // restart.
 struct PolicyEntry {
-  AtomicU32 newer;         // page + 1 of the next warmer page of the queue; 0: the warm end
-  AtomicU32 older;         // page + 1 of the next colder one; 0: the cold end
-  AtomicU64 last_use_ms;   // tick of the last use that marud knows, milliseconds since Header::created_unix_ms
-  AtomicU32 generation;    // of the page's life that this entry speaks of, + 1; 0: of none
-  AtomicU32 list;          // marud's number of the queue, + 1; 0: in no queue
-  AtomicU64 word;          // the policy's
+  AtomicU32 newer;        // page + 1 of the next warmer page of the queue; 0: the warm end
+  AtomicU32 older;        // page + 1 of the next colder one; 0: the cold end
+  AtomicU64 last_use_ms;  // tick of the last use that marud knows, milliseconds since Header::created_unix_ms
+  AtomicU32 generation;   // of the page's life that this entry speaks of, + 1; 0: of none
+  AtomicU32 list;         // marud's number of the queue, + 1; 0: in no queue
+  AtomicU64 word;         // the policy's
 };
 static_assert(sizeof(PolicyEntry) == 32);
 
 // The tenants section: TenantRules, then the records, then for each lane and each of its accounts one word, the credit granted
 // to it: the bytes, counted since the lane was given out, up to which it may charge where TenantRecord::flags asks for credit.
 // A record lies at one of the kTenantProbes places from id % tenants on, wrapping around.
-inline constexpr uint64_t kRulesLimited = 1u << 0;           // some tenant needs credit; 0: nobody has to look further
+inline constexpr uint64_t kRulesLimited = 1u << 0;  // some tenant needs credit; 0: nobody has to look further
 inline constexpr uint64_t kRulesUnlistedNeedCredit = 1u << 1;  // so do tenants without a record
-inline constexpr uint64_t kRulesMissed = 1u << 2;            // bytes were counted without their tenant since marud counted
+inline constexpr uint64_t kRulesMissed = 1u << 2;  // bytes were counted without their tenant since marud counted
 struct alignas(64) TenantRules {
   AtomicU64 flags;
-  AtomicU64 soft_bytes;    // of tenants without limits of their own; 0: none
+  AtomicU64 soft_bytes;  // of tenants without limits of their own; 0: none
   AtomicU64 hard_bytes;
   AtomicU64 reserved[5];
 };
 static_assert(sizeof(TenantRules) == 64);
 
 inline constexpr uint64_t kTenantNeedsCredit = 1u << 0;
-inline constexpr uint64_t kTenantListed = 1u << 1;           // an administrator named it
+inline constexpr uint64_t kTenantListed = 1u << 1;  // an administrator named it
 struct alignas(64) TenantRecord {
-  AtomicU64 id;            // keyed hash of the name; 0: unused
-  AtomicU64 soft_bytes;    // that apply to it; 0: no limit
-  AtomicU64 hard_bytes;    // 0: no limit
-  AtomicU64 used_bytes;    // when marud last looked
-  AtomicU64 balance;       // two's complement: what is to be added to the sum of the lanes' accounts to get the bytes in use
+  AtomicU64 id;          // keyed hash of the name; 0: unused
+  AtomicU64 soft_bytes;  // that apply to it; 0: no limit
+  AtomicU64 hard_bytes;  // 0: no limit
+  AtomicU64 used_bytes;  // when marud last looked
+  AtomicU64 balance;  // two's complement: what is to be added to the sum of the lanes' accounts to get the bytes in use
   AtomicU64 flags;
   AtomicU64 reserved;
-  AtomicU64 name_bytes;    // 0: nobody has told marud the name
-  AtomicU64 name[8];       // kTenantNameMax bytes
+  AtomicU64 name_bytes;  // 0: nobody has told marud the name
+  AtomicU64 name[8];     // kTenantNameMax bytes
 };
 static_assert(sizeof(TenantRecord) == 128);
 
@@ -284,15 +282,15 @@ static_assert(sizeof(TenantRecord) == 128);
 
 // Counters of a lane, each written by its client alone, a total since the lane was given out.
 enum LaneCounter : uint32_t {
-  kCounterExistsHits,       // keys asked with exists that are there, and that are not
+  kCounterExistsHits,  // keys asked with exists that are there, and that are not
   kCounterExistsMisses,
-  kCounterRetrieveHits,     // blocks found and pinned
+  kCounterRetrieveHits,  // blocks found and pinned
   kCounterRetrieveMisses,
-  kCounterMatchKeys,        // keys asked with match_prefix
-  kCounterMatchBlocks,      // of them present
-  kCounterStores,           // blocks published
+  kCounterMatchKeys,    // keys asked with match_prefix
+  kCounterMatchBlocks,  // of them present
+  kCounterStores,       // blocks published
   kCounterStoredBytes,
-  kCounterDuplicates,       // stores that lost to a block already there
+  kCounterDuplicates,  // stores that lost to a block already there
   kCounterDeletes,
   kCounterPinFull,          // pins refused because every slot was taken
   kCounterRegistryFull,     // stores refused because both buckets were full
@@ -305,10 +303,10 @@ enum LaneCounter : uint32_t {
 
 struct alignas(64) LaneHeader {
   // line 0, written on every hit
-  AtomicU64 touch_count;    // entries ever written to the touch ring
-  AtomicU64 pin_overflow;   // slots of the pin overflow area that may be in use: raised before, lowered after
-  AtomicU64 frees;          // pages this lane has freed and not taken again, so that owners of regions look again
-  AtomicU64 accounts;       // tenant accounts claimed in this lane, or about to be: 0 is none
+  AtomicU64 touch_count;   // entries ever written to the touch ring
+  AtomicU64 pin_overflow;  // slots of the pin overflow area that may be in use: raised before, lowered after
+  AtomicU64 frees;         // pages this lane has freed and not taken again, so that owners of regions look again
+  AtomicU64 accounts;      // tenant accounts claimed in this lane, or about to be: 0 is none
   AtomicU64 reserved[4];
   // line 1
   AtomicU64 parent_intent[limits::kParentIntents];  // PageRef of a parent whose count is being lowered
@@ -328,10 +326,10 @@ static_assert(kLaneCounterCount == 16);
 // lane that names it, from place 1 + tenant % (accounts - 1) on, wrapping around without place 0; an account never changes
 // hands while the lane lives. Account 0 names nobody: it is for tenants that found no place.
 struct alignas(32) LaneAccount {
-  AtomicU64 tenant;         // 0: unused
-  AtomicU64 in_flight;      // frees:32 (upper) | stores:32, those that are between their first and their last step now
-  AtomicU64 charged;        // bytes of whole pages: raised before a block is SEALED
-  AtomicU64 returned;       // raised after its pages became FREE, or after a store came to nothing
+  AtomicU64 tenant;     // 0: unused
+  AtomicU64 in_flight;  // frees:32 (upper) | stores:32, those that are between their first and their last step now
+  AtomicU64 charged;    // bytes of whole pages: raised before a block is SEALED
+  AtomicU64 returned;   // raised after its pages became FREE, or after a store came to nothing
 };
 static_assert(sizeof(LaneAccount) == 32);
 

@@ -32,7 +32,7 @@ inline constexpr uint32_t kLanesDefault = 256;
 inline constexpr uint32_t kHostsMax = 64;
 inline constexpr uint32_t kTenantsMax = 1u << 16;
 inline constexpr uint32_t kTenantsDefault = 256;
-inline constexpr uint32_t kTenantsMinDefault = 32;         // of small pools: one for each kTenantPoolBytes
+inline constexpr uint32_t kTenantsMinDefault = 32;  // of small pools: one for each kTenantPoolBytes
 inline constexpr uint64_t kTenantPoolBytes = 4ull << 20;
 // Places where a tenant's record may lie; in a table that is nine tenths full one in thirty finds none of 32 free.
 inline constexpr uint32_t kTenantProbes = 32;

@@ -1,6 +1,7 @@
 // Messages between libmaru or marudctl and marud: AF_UNIX, SOCK_SEQPACKET, one message a packet, at most
 // limits::kMessageBytesMax bytes. A request carries an id, not 0, and gets exactly one reply with the same id; what marud
-// sends unasked carries the id 0, may come at any time, and may be dropped. Fixed structs of little-endian integers without padding; what has no fixed size follows them, at the places described.
+// sends unasked carries the id 0, may come at any time, and may be dropped. Fixed structs of little-endian
+// integers without padding; what has no fixed size follows them, at the places described.
 //
 // A reply with a negative status carries an explanation for people as text and nothing else.
 #pragma once
@@ -16,14 +17,14 @@ inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
 inline constexpr uint16_t kVersion = 1;
 
 enum class Type : uint16_t {
-  kAttach = 1,      // AttachRequest [+ descriptor handed back] -> AttachReply + descriptor of the pool's device
-  kDetach = 2,      // nothing -> nothing; the lane is free when the reply comes
-  kRent = 3,        // RentRequest -> RentReply, see there
-  kDeleteTree = 4,  // DeleteTreeRequest -> DeleteTreeReply
-  kAdmin = 5,       // JSON object {"command": ...} -> JSON object (docs/ARCHITECTURE.md names the commands)
-  kPing = 6,        // nothing -> nothing
-  kRegionTaken = 7, // unasked: RegionTaken
-  kCredit = 8,      // CreditRequest -> nothing; refused with EDQUOT or EPERM
+  kAttach = 1,       // AttachRequest [+ descriptor handed back] -> AttachReply + descriptor of the pool's device
+  kDetach = 2,       // nothing -> nothing; the lane is free when the reply comes
+  kRent = 3,         // RentRequest -> RentReply, see there
+  kDeleteTree = 4,   // DeleteTreeRequest -> DeleteTreeReply
+  kAdmin = 5,        // JSON object {"command": ...} -> JSON object (docs/ARCHITECTURE.md names the commands)
+  kPing = 6,         // nothing -> nothing
+  kRegionTaken = 7,  // unasked: RegionTaken
+  kCredit = 8,       // CreditRequest -> nothing; refused with EDQUOT or EPERM
 };
 inline constexpr uint16_t kTypeMax = 8;
 
@@ -42,37 +43,37 @@ inline constexpr size_t kPayloadBytesMax = limits::kMessageBytesMax - sizeof(Mes
 inline constexpr uint32_t kAttachHandsBack = 1u << 0;  // one descriptor comes with the request: the pool's memory
 
 struct AttachRequest {
-  char pool[64];                   // name, zero-padded
+  char pool[64];  // name, zero-padded
   uint32_t flags;
-  uint32_t previous_lane;          // of this process in this pool before the connection was lost; 0: none
-  uint32_t previous_generation;    // of that lane
+  uint32_t previous_lane;        // of this process in this pool before the connection was lost; 0: none
+  uint32_t previous_generation;  // of that lane
   uint32_t reserved0;
-  uint8_t uuid[16];                // of the pool attached before; zero: none
+  uint8_t uuid[16];  // of the pool attached before; zero: none
   uint64_t reserved[4];
 };
 static_assert(sizeof(AttachRequest) == 128);
 
 struct AttachReply {
   uint8_t uuid[16];
-  uint64_t pool_bytes;             // of the descriptor: control region and pages
+  uint64_t pool_bytes;  // of the descriptor: control region and pages
   uint64_t control_bytes;
-  uint64_t epoch;                  // of marud in this pool
+  uint64_t epoch;  // of marud in this pool
   uint32_t lane;
   uint32_t lane_generation;
-  uint32_t lane_kept;              // 1: the lane is the previous one, with everything that it holds
-  uint32_t host;                   // index of the host record
-  uint32_t map_alignment;          // mappings of the device start and end on a multiple of this
+  uint32_t lane_kept;      // 1: the lane is the previous one, with everything that it holds
+  uint32_t host;           // index of the host record
+  uint32_t map_alignment;  // mappings of the device start and end on a multiple of this
   uint32_t reserved0;
   uint64_t reserved[4];
 };
 static_assert(sizeof(AttachReply) == 96);
 
 struct RentRequest {
-  uint64_t runs;                   // wanted
-  uint64_t run_pages;              // each; 1 for pages anywhere
-  uint32_t flags;                  // zero
+  uint64_t runs;       // wanted
+  uint64_t run_pages;  // each; 1 for pages anywhere
+  uint32_t flags;      // zero
   uint32_t reserved0;
-  uint64_t tenant;                 // for whom the memory is, as far as the client knows: its own blocks go before others'; 0: none
+  uint64_t tenant;  // for whom the memory is, as far as the client knows: it yields before others; 0: nobody
   uint64_t reserved;
 };
 static_assert(sizeof(RentRequest) == 40);
@@ -84,8 +85,8 @@ static_assert(sizeof(RentRequest) == 40);
 struct RentReply {
   uint32_t regions;
   uint32_t runs;
-  uint32_t evicted;                // keys that follow
-  uint32_t evicted_total;          // blocks that were evicted, also those whose keys found no room here
+  uint32_t evicted;        // keys that follow
+  uint32_t evicted_total;  // blocks that were evicted, also those whose keys found no room here
 };
 static_assert(sizeof(RentReply) == 16);
 
@@ -98,7 +99,7 @@ static_assert(sizeof(RunRecord) == 8);
 // Followed by `size` bytes of key, padded with zeros to 8.
 struct EvictedKey {
   uint32_t size;
-  uint32_t kind;                   // maru_key_kind
+  uint32_t kind;  // maru_key_kind
   uint64_t tenant;
 };
 static_assert(sizeof(EvictedKey) == 16);
@@ -107,15 +108,15 @@ static_assert(sizeof(EvictedKey) == 16);
 // a client that this never reaches.
 struct RegionTaken {
   uint32_t region;
-  uint32_t generation;             // of the region word from which on it was no longer the client's
+  uint32_t generation;  // of the region word from which on it was no longer the client's
 };
 static_assert(sizeof(RegionTaken) == 8);
 
 // Asks for credit of a tenant: when the reply comes, the credit of the account is in the control region.
 struct CreditRequest {
   uint64_t tenant;
-  uint64_t bytes;                  // of the pages of the block that is to be stored
-  uint32_t account;                // of the asker's lane, which names the tenant; 0: it found no place
+  uint64_t bytes;    // of the pages of the block that is to be stored
+  uint32_t account;  // of the asker's lane, which names the tenant; 0: it found no place
   uint32_t reserved0;
   uint64_t reserved;
 };
@@ -129,7 +130,7 @@ static_assert(sizeof(DeleteTreeRequest) == 16);
 
 struct DeleteTreeReply {
   uint64_t deleted;
-  uint64_t left;                   // pinned, or with children that stayed
+  uint64_t left;  // pinned, or with children that stayed
 };
 static_assert(sizeof(DeleteTreeReply) == 16);
 
