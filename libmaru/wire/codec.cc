@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
 
 namespace maru::wire {
@@ -14,7 +15,9 @@ constexpr int32_t kErrnoMax = 4095;
 size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 
 void append(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
-  out.insert(out.end(), bytes.begin(), bytes.end());
+  const size_t at = out.size();
+  out.resize(at + bytes.size());
+  if (!bytes.empty()) std::memcpy(out.data() + at, bytes.data(), bytes.size());
 }
 
 Result<MessageHeader> decode(std::span<const std::byte> packet) {
