@@ -102,7 +102,7 @@ struct Victim {
 // Returns false if it stopped at a block of another size than the runs that are wanted.
 bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
-  EvictionOrder::Coldest coldest(order, in);
+  EvictionOrder::Coldest coldest(order, in, &shortage.looks_left);
   // Every step takes a page out of a queue. Pages come back only below a child that went, so twice the pages is enough
   // unless somebody scribbles.
   uint64_t steps_left = 2 * uint64_t(in.size()) * region.region_pages() + 1024;

@@ -103,7 +103,8 @@ class EvictionOrder final : private PolicyQueues {
   // entered with push(). One entry of the heap for each queue is live; it may be too early, never too late.
   class Coldest {
    public:
-    Coldest(EvictionOrder& order, std::span<const uint32_t> regions);
+    // `looks_left` (may be null, lives as long): each spared block costs one; with none left peek() gives nothing.
+    Coldest(EvictionOrder& order, std::span<const uint32_t> regions, uint64_t* looks_left = nullptr);
     // The block that goes next; it stays in its queue. False: none is left. Blocks that the policy spares are moved on the way.
     bool peek(uint32_t* ret_page, Key* ret_key);
     // The queue that this block stands in may have a new cold end. Blocks of other regions than those given are ignored.
@@ -134,6 +135,7 @@ class EvictionOrder final : private PolicyQueues {
     EvictionOrder& order_;
     bool by_rank_;
     std::vector<uint32_t> regions_;  // sorted
+    uint64_t* looks_left_;
     uint64_t spares_left_ = 0;
     uint64_t turns_left_ = 0;  // of all calls of peek()
     std::unordered_map<End, Key, EndHash> live_;

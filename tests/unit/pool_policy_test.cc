@@ -277,6 +277,36 @@ TEST_F(Watermarks, WhatIsPinnedStaysAndMarudDoesNotSpin) {
   EXPECT_EQ(held, pins.size());
 }
 
+TEST_F(Watermarks, ATurnSparesFewBlocksAlsoIfAllWereUsed) {
+  PoolUnderTest large(16u << 20, 256);
+  large.config.high_watermark = 0.9;
+  large.config.low_watermark = 0.8;
+  large.config.policy = "clock";
+  ASSERT_TRUE(large.restart());
+  auto writer = large.attach();
+  const uint64_t blocks = uint64_t(double(large.region.pages()) * 0.9) - 1;
+  std::vector<PageRef> refs;
+  for (uint64_t i = 0; i < blocks; ++i) {
+    if (i % 128 == 0) large.pool->turn(large.now_ms);  // touches are read
+    ++large.now_ms;
+    refs.push_back(writer->store(name(i)));
+    ++large.now_ms;
+    writer->touch(refs.back());
+  }
+  large.pool->turn(large.now_ms);
+  ASSERT_EQ(stored_now(large), blocks);
+  writer->store(name(blocks));
+  uint64_t turns = 0;
+  for (; stored_now(large) > blocks; ++turns) {
+    ASSERT_LT(turns, 64u);
+    large.now_ms += 50;
+    large.pool->turn(large.now_ms);
+  }
+  EXPECT_GE(turns, blocks / 1024);
+  large.settle();
+  EXPECT_EQ(stored_now(large), uint64_t(double(large.region.pages()) * 0.8));
+}
+
 TEST_F(Watermarks, OffMeansOff) {
   home.config.high_watermark = 1;
   ASSERT_TRUE(home.restart());

@@ -162,7 +162,8 @@ class ResolveChainTest : public PrefixTest {
   void store_on(const std::vector<uint32_t>& pages) {
     for (size_t i = 0; i < pages.size(); ++i) {
       const PageRef own = take_run(pool_.region, pool_.lane(1).id, pages[i], 1, nullptr);
-      NewBlock block = pool_.block(key(i), i ? refs_.back() : PageRef::none());
+      const std::string name = key(i);  // the block refers to it
+      NewBlock block = pool_.block(name, i ? refs_.back() : PageRef::none());
       block.length = 100 + i;
       ASSERT_EQ(publish(pool_.lane(1), own, block).status, PublishStatus::kStored) << i;
       refs_.push_back(own);
