@@ -2,6 +2,8 @@
 
 #include "libmaru/shm/mutants.h"
 
+#include <algorithm>
+
 #if defined(__SSE2__) && !defined(MARU_SIM) && !defined(__SANITIZE_THREAD__)
 #include <immintrin.h>
 #define MARU_VECTOR_TAGS 1
@@ -151,31 +153,37 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
 }
 
 size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
-  // Far enough ahead that a line has arrived when its turn comes, near enough that it is still in the first-level cache.
-  constexpr size_t kAhead = 32;
-  const Bucket* homes[kAhead];
-  const auto fetch = [&](size_t i) {
-    homes[i % kAhead] = &region.bucket(home_bucket(region, digests[i]));
-    __builtin_prefetch(&homes[i % kAhead]->tags);
+  // The lines of a group are asked for in one go, before the group ahead of it is compared: a run of nothing but prefetches
+  // keeps more misses in flight than prefetches strewn among comparisons, which is a quarter of the time. Two groups of this
+  // size fit into the first-level cache many times over.
+  constexpr size_t kGroup = 32;
+  const Bucket* homes[2 * kGroup];
+  const auto fetch = [&](size_t first) {
+    const size_t end = std::min(count, first + kGroup);
+    for (size_t i = first; i < end; ++i) homes[i % (2 * kGroup)] = &region.bucket(home_bucket(region, digests[i]));
+    for (size_t i = first; i < end; ++i) __builtin_prefetch(&homes[i % (2 * kGroup)]->tags);
   };
-  for (size_t i = 0; i < count && i < kAhead; ++i) fetch(i);
   LaterKeys later;
   size_t present = 0;
   const auto ask_again = [&](size_t i) {
     ret_present[i] = registry_exists(region, digests[i]);
     present += ret_present[i];
   };
-  for (size_t i = 0; i < count; ++i) {
-    const Bucket* home = homes[i % kAhead];
-    const HomeHeader h{home->tags.header.load_acquire()};  // [pairs bucket.header]
-    const bool found = (match_tags(home->tags, digests[i].lo) & h.valid_home()) != 0;
-    ret_present[i] = found;
-    present += found;
-    if ((h.valid_overflow() != 0 && !found) || home->tags.header.load_acquire() != h.bits) {  // [pairs bucket.header]
-      present -= found;
-      if (later.add(i, *home)) later.finish(region, ask_again);
+  fetch(0);
+  for (size_t first = 0; first < count; first += kGroup) {
+    fetch(first + kGroup);
+    const size_t end = std::min(count, first + kGroup);
+    for (size_t i = first; i < end; ++i) {
+      const Bucket* home = homes[i % (2 * kGroup)];
+      const HomeHeader h{home->tags.header.load_acquire()};  // [pairs bucket.header]
+      const bool found = (match_tags(home->tags, digests[i].lo) & h.valid_home()) != 0;
+      ret_present[i] = found;
+      present += found;
+      if ((h.valid_overflow() != 0 && !found) || home->tags.header.load_acquire() != h.bits) {  // [pairs bucket.header]
+        present -= found;
+        if (later.add(i, *home)) later.finish(region, ask_again);
+      }
     }
-    if (i + kAhead < count) fetch(i + kAhead);
   }
   later.finish(region, ask_again);
   return present;
