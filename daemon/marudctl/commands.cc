@@ -171,6 +171,12 @@ const Command kCommands[] = {
     {"quota mode", "[any|listed]", "whether tenants without limits of their own may store", "", 0, 1, quota_mode},
     {"check", "[--quiesce] [--file PATH]", "audit the control region: live, at rest, or in a file without marud",
      "quiesce file", 0, 0, check},
+    {"top", "[--interval-ms N] [--once]", "a live picture: pools, clients, hit ratios, rates; h shows the keys",
+     "interval-ms once", 0, 0, top},
+    {"doctor", "", "what on this machine would make marud slow or fail, and what to do", "", 0, 0, doctor},
+    {"support-dump", "[--output PATH]", "write what a bug report needs into one file, without keys of blocks", "output",
+     0, 0, support_dump},
+    {"completion", "bash", "a script that completes commands and options of marudctl", "", 1, 1, completion},
     {"version", "", "of marudctl", "", 0, 0, version},
     {nullptr, nullptr, nullptr, nullptr, 0, 0, nullptr},
 };

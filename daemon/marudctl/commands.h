@@ -36,6 +36,9 @@ struct Arguments {
   std::optional<std::string> file;
   bool quiesce = false;
   bool yes = false;
+  bool once = false;
+  std::optional<uint64_t> interval_ms;
+  std::optional<std::string> output;  // a path
   std::vector<std::string> operands;
 };
 
@@ -52,7 +55,18 @@ struct Command {
 // Ends with a command without a name.
 extern const Command kCommands[];
 
+// The long options, for whoever has to list them. Ends with one without a name.
+struct OptionName {
+  const char* name;
+  bool has_value;
+};
+std::vector<OptionName> option_names();  // main.cc
+
 int client_fence(const Arguments& arguments);  // client_fence.cc
+int completion(const Arguments& arguments);    // completion.cc
+int doctor(const Arguments& arguments);        // doctor.cc
+int support_dump(const Arguments& arguments);  // support_dump.cc
+int top(const Arguments& arguments);           // top.cc
 int policy_show(const Arguments& arguments);   // policy.cc
 int policy_set(const Arguments& arguments);
 // "s3fifo (probation=0.5)", of an object with "policy" and "policy_options", whose names are shown as they must be written.

@@ -31,30 +31,34 @@ int complain(int status, const std::string& text) {
   return status;
 }
 
+int Conversation::fail(int status, const std::string& text) {
+  said_ = text;
+  return is_silent_ ? status : complain(status, text);
+}
+
 int Conversation::ask(json request, json& ret_reply) {
   if (!socket_.is_open()) {
     auto connected = wire::connect_to(arguments_.socket_path);
-    if (!connected) return complain(kExitUnreachable, connected.error().text() + " (is marud running? see --socket)");
+    if (!connected) return fail(kExitUnreachable, connected.error().text() + " (is marud running? see --socket)");
     socket_ = std::move(*connected);
   }
   if (arguments_.pool) request["pool"] = *arguments_.pool;
   const std::string text = request.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > wire::kPayloadBytesMax) return complain(kExitUsage, "the request is too long");
+  if (text.size() > wire::kPayloadBytesMax) return fail(kExitUsage, "the request is too long");
   const auto packet =
       wire::encode(wire::Type::kAdmin, ++last_id_, 0, std::as_bytes(std::span(text.data(), text.size())));
   auto sent = wire::send_packet(socket_.get(), packet, -1, arguments_.timeout_ms);
-  if (!sent) return complain(kExitUnreachable, sent.error().text());
+  if (!sent) return fail(kExitUnreachable, sent.error().text());
   auto received = wire::receive_packet(socket_.get(), arguments_.timeout_ms);
-  if (!received) return complain(kExitUnreachable, received.error().text());
+  if (!received) return fail(kExitUnreachable, received.error().text());
   const auto header = wire::decode_reply(received->bytes);
-  if (!header) return complain(kExitUnreachable, header.error().text());
-  if (header->request_id != last_id_) return complain(kExitUnreachable, "marud answered another request");
+  if (!header) return fail(kExitUnreachable, header.error().text());
+  if (header->request_id != last_id_) return fail(kExitUnreachable, "marud answered another request");
   const auto payload = wire::payload_of(received->bytes);
   const std::string_view body(reinterpret_cast<const char*>(payload.data()), payload.size());
-  if (header->status < 0)
-    return complain(kExitRefused, body.empty() ? std::strerror(-header->status) : std::string(body));
+  if (header->status < 0) return fail(kExitRefused, body.empty() ? std::strerror(-header->status) : std::string(body));
   ret_reply = json::parse(body, nullptr, false);
-  if (!ret_reply.is_object()) return complain(kExitUnreachable, "marud's reply is not a JSON object");
+  if (!ret_reply.is_object()) return fail(kExitUnreachable, "marud's reply is not a JSON object");
   return kExitDone;
 }
 

@@ -23,8 +23,16 @@ class Conversation {
   // Asks until there is no "next" or `limit` rows are there. Rows are joined under `field`.
   int ask_for_list(nlohmann::json request, const char* field, std::optional<uint64_t> limit, nlohmann::json& ret_reply);
 
+  // For a program that draws its own screen: what goes wrong is kept for said() and not printed.
+  void be_silent(bool is_silent) { is_silent_ = is_silent; }
+  const std::string& said() const { return said_; }
+
  private:
+  int fail(int status, const std::string& text);
+
   const Arguments& arguments_;
+  bool is_silent_ = false;
+  std::string said_;
   FileDescriptor socket_;
   uint32_t last_id_ = 0;
 };
@@ -41,5 +49,8 @@ int print_fields(const Arguments& arguments, nlohmann::json request, std::initia
 // Asks for a list and prints it: with --json as it is, else as a table of these columns.
 int print_list(const Arguments& arguments, nlohmann::json request, const char* field,
                std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty);
+
+// What marudctl doctor finds, as rows; whether something of it is wrong. doctor.cc.
+nlohmann::json findings_of(const Arguments& arguments, bool* ret_is_wrong);
 
 }  // namespace maru::marudctl

@@ -27,6 +27,9 @@ enum Flag : int {
   kQuiesce,
   kFile,
   kYes,
+  kOnce,
+  kIntervalMs,
+  kOutput,
 };
 
 constexpr option kOptions[] = {
@@ -50,6 +53,9 @@ constexpr option kOptions[] = {
     {"quiesce", no_argument, nullptr, kQuiesce},
     {"file", required_argument, nullptr, kFile},
     {"yes", no_argument, nullptr, kYes},
+    {"once", no_argument, nullptr, kOnce},
+    {"interval-ms", required_argument, nullptr, kIntervalMs},
+    {"output", required_argument, nullptr, kOutput},
     {nullptr, 0, nullptr, 0},
 };
 
@@ -74,7 +80,7 @@ void print_help() {
       "  --version         the same as the command version\n\n"
       "Exit status: 0 done; 1 marud refused, or what was asked for is not there;\n"
       "2 the command line is wrong; 3 marud cannot be reached or does not answer;\n"
-      "4 check found violations.");
+      "4 check found violations, or doctor something that is wrong.");
 }
 
 int complain(const char* format, const char* what) {
@@ -159,6 +165,12 @@ int read_options(int count, char** values, Arguments& arguments, std::vector<std
       case kQuiesce: arguments.quiesce = true; break;
       case kFile: arguments.file = optarg; break;
       case kYes: arguments.yes = true; break;
+      case kOnce: arguments.once = true; break;
+      case kIntervalMs:
+        if (!reads(UINT32_MAX)) return wrong();
+        arguments.interval_ms = number;
+        break;
+      case kOutput: arguments.output = optarg; break;
       default: return complain("%s is not an option, or lacks its value", values[optind - 1]);
     }
     if (flag >= kLimit) ret_special.emplace_back(kOptions[index].name);
@@ -210,6 +222,14 @@ int run(int count, char** values) {
 }
 
 }  // namespace
+
+std::vector<OptionName> option_names() {
+  std::vector<OptionName> names;
+  for (const option* entry = kOptions; entry->name; ++entry)
+    names.push_back({entry->name, entry->has_arg == required_argument});
+  return names;
+}
+
 }  // namespace maru::marudctl
 
 int main(int count, char** values) {

@@ -1,0 +1,93 @@
+// marudctl doctor: what on this machine would make marud slow or fail. Changes nothing.
+#include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/machine.h"
+#include "daemon/version.h"
+
+#include <algorithm>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+
+const char* grade_text(Grade grade) {
+  switch (grade) {
+    case Grade::kGood: return "good";
+    case Grade::kNote: return "note";
+    case Grade::kWarning: return "warning";
+    case Grade::kWrong: return "wrong";
+  }
+  return "";
+}
+
+// Long sentences, broken where a word ends.
+std::string wrapped(const std::string& text, const std::string& indent, size_t width) {
+  std::string out, line = indent;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    if (line.size() > indent.size() && line.size() + 1 + end - at > width) {
+      out += line + "\n";
+      line = indent;
+    }
+    line += (line.size() > indent.size() ? " " : "") + text.substr(at, end - at);
+    at = end + 1;
+  }
+  return out + line + "\n";
+}
+
+std::string safe(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
+}  // namespace
+
+json findings_of(const Arguments& arguments, bool* ret_is_wrong) {
+  std::vector<Finding> findings = judge(read_machine(""));
+  Conversation conversation(arguments);
+  conversation.be_silent(true);
+  json status;
+  const int code = conversation.ask({{"command", "status"}}, status);
+  if (code == kExitDone)
+    for (Finding& finding : judge_marud(status, daemon::kVersionText)) findings.push_back(std::move(finding));
+  else
+    findings.push_back(
+        {code == kExitRefused ? Grade::kWarning : Grade::kWrong, "marud", conversation.said(),
+         code == kExitRefused ? "what marud would say of itself was not looked at" : "no client can attach",
+         code == kExitRefused ? "run it as root or as a member of the admin group"
+                              : "systemctl status marud, journalctl -u marud"});
+  json rows = json::array();
+  for (const Finding& finding : findings) {
+    *ret_is_wrong |= finding.grade == Grade::kWrong;
+    rows.push_back({{"grade", grade_text(finding.grade)},
+                    {"what", finding.what},
+                    {"found", finding.found},
+                    {"why", finding.why},
+                    {"advice", finding.advice}});
+  }
+  return rows;
+}
+
+int doctor(const Arguments& arguments) {
+  bool is_wrong = false;
+  const json rows = findings_of(arguments, &is_wrong);
+  const int code = is_wrong ? kExitViolations : kExitDone;
+  if (arguments.json) return print_json({{"findings", rows}}), code;
+  const size_t width = line_width() != 0 ? line_width() : 100;
+  size_t counts[4] = {};
+  for (const json& row : rows) {
+    const auto grade = row["grade"].get<std::string>();
+    for (size_t i = 0; i < 4; ++i) counts[i] += grade == grade_text(Grade(i));
+    print(grade + std::string(9 - grade.size(), ' ') + safe(row["what"].get<std::string>()) + ": " +
+          safe(row["found"].get<std::string>()) + "\n");
+    for (const char* part : {"why", "advice"})
+      if (const auto text = row[part].get<std::string>(); !text.empty())
+        print(wrapped((std::string(part) == "advice" ? "-> " : "") + safe(text), std::string(9, ' '), width));
+  }
+  print("\n" + std::to_string(counts[3]) + " wrong, " + std::to_string(counts[2]) + " warnings, " +
+        std::to_string(counts[1]) + " notes, " + std::to_string(counts[0]) + " good\n");
+  return code;
+}
+
+}  // namespace maru::marudctl

@@ -1,0 +1,279 @@
+#include "daemon/marudctl/machine.h"
+
+#include "daemon/size_text.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <sys/statvfs.h>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+namespace files = std::filesystem;
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  std::string all = text.str();
+  while (!all.empty() && (all.back() == '\n' || all.back() == ' ')) all.pop_back();
+  return all;
+}
+
+template <typename T>
+std::optional<T> read_number(const std::string& path) {
+  const std::string text = read(path);
+  if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
+  return T(std::strtoull(text.c_str(), nullptr, 0));
+}
+
+// "always within_size [never]": the word in brackets.
+std::string chosen_word(const std::string& text) {
+  const size_t from = text.find('['), to = text.find(']');
+  return from == std::string::npos || to == std::string::npos || to < from ? "" : text.substr(from + 1, to - from - 1);
+}
+
+// A line "Name:   123 kB" of /proc/meminfo, in bytes when it has a unit.
+std::optional<uint64_t> line_of(const std::string& text, const std::string& name) {
+  const size_t at = text.find("\n" + name + ":");
+  if (at == std::string::npos) return std::nullopt;
+  char* end = nullptr;
+  const uint64_t value = std::strtoull(text.c_str() + at + name.size() + 2, &end, 10);
+  return value * (end[0] == ' ' && end[1] == 'k' ? 1024 : 1);
+}
+
+std::optional<uint64_t> cgroup_limit(const std::string& root) {
+  const std::string groups = read(root + "/proc/self/cgroup");
+  const size_t at = groups.find("0::");
+  if (at == std::string::npos) return std::nullopt;
+  std::string path = groups.substr(at + 3);
+  path.resize(std::min(path.find('\n'), path.size()));
+  // The tightest limit on the way up is the one that holds.
+  std::optional<uint64_t> limit;
+  for (; !path.empty(); path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/')))
+    if (const auto here = read_number<uint64_t>(root + "/sys/fs/cgroup" + path + "/memory.max"))
+      limit = limit ? std::min(*limit, *here) : *here;
+  return limit;
+}
+
+std::vector<Machine::DaxDevice> dax_devices(const std::string& root) {
+  std::vector<Machine::DaxDevice> devices;
+  std::error_code none;
+  for (const auto& entry : files::directory_iterator(root + "/sys/bus/dax/devices", none)) {
+    Machine::DaxDevice device;
+    device.name = entry.path().filename();
+    const std::string driver = files::read_symlink(entry.path() / "driver", none).filename();
+    device.mode = driver == "kmem" ? "system-ram" : driver == "device_dax" ? "devdax" : "none";
+    device.bytes = read_number<uint64_t>(entry.path() / "size").value_or(0);
+    devices.push_back(std::move(device));
+  }
+  std::sort(devices.begin(), devices.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return devices;
+}
+
+using Findings = std::vector<Finding>;
+
+void good(Findings& to, const std::string& what, const std::string& found) {
+  to.push_back({Grade::kGood, what, found, "", ""});
+}
+
+void judge_kernel(const Machine& m, Findings& to) {
+  int major = 0, minor = 0;
+  if (std::sscanf(m.kernel.c_str(), "%d.%d", &major, &minor) == 2) {
+    if (major > 6 || (major == 6 && minor >= 1))
+      good(to, "kernel", m.kernel);
+    else
+      to.push_back({Grade::kWrong, "kernel", m.kernel, "marud needs what io_uring can do since Linux 6.1",
+                    "install a kernel of Debian 12 (6.1) or newer"});
+  }
+  if (m.io_uring_disabled && *m.io_uring_disabled != 0)
+    to.push_back({*m.io_uring_disabled == 2 ? Grade::kWrong : Grade::kWarning, "io_uring",
+                  "kernel.io_uring_disabled = " + std::to_string(*m.io_uring_disabled),
+                  "marud's event loop is an io_uring and cannot be made without",
+                  "sysctl kernel.io_uring_disabled=0, or 1 with marud's group in kernel.io_uring_group"});
+  else
+    good(to, "io_uring", "allowed");
+}
+
+void judge_huge_pages(const Machine& m, Findings& to) {
+  if (m.shmem_huge_pages == "never" || m.shmem_huge_pages == "deny")
+    to.push_back(
+        {Grade::kNote, "huge pages for shared memory", m.shmem_huge_pages,
+         "marud asks for them page by page when it formats a pool (MADV_COLLAPSE), which is enough for the control "
+         "region; payload pages stay small, so reading a cold block misses the TLB more often",
+         "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"});
+  else if (!m.shmem_huge_pages.empty())
+    good(to, "huge pages for shared memory", m.shmem_huge_pages);
+  if (m.huge_pages && *m.huge_pages > 0)
+    good(to, "reserved huge pages",
+         std::to_string(m.free_huge_pages.value_or(0)) + " of " + std::to_string(*m.huge_pages) + " free, " +
+             daemon::size_text(m.huge_page_bytes.value_or(0)) + " each");
+  else
+    to.push_back({Grade::kNote, "reserved huge pages", "none", "a pool with huge_pages = \"require\" cannot be made",
+                  "vm.nr_hugepages, early after boot, if pools shall have them"});
+}
+
+void judge_memory(const Machine& m, Findings& to) {
+  if (m.memory_bytes)
+    good(to, "memory",
+         daemon::size_text(m.available_bytes.value_or(0)) + " of " + daemon::size_text(*m.memory_bytes) + " available");
+  if (m.swap_bytes && *m.swap_bytes > 0)
+    to.push_back({Grade::kWarning, "swap", daemon::size_text(*m.swap_bytes),
+                  "the kernel may swap a memory pool out, and a lookup then waits for a disk",
+                  "swapoff, or MemorySwapMax=0 for marud's unit and the engines', or pools on huge pages or devices"});
+  else
+    good(to, "swap", "none");
+  if (m.overcommit && *m.overcommit == 2)
+    to.push_back(
+        {Grade::kWarning, "overcommit", "vm.overcommit_memory = 2",
+         "every client's mapping of a pool counts against the commit limit, and attaching fails when it is reached",
+         "vm.overcommit_memory = 0, or a vm.overcommit_ratio that has room for each client's mapping"});
+  if (m.cgroup_bytes)
+    to.push_back(
+        {Grade::kNote, "memory limit of this control group", daemon::size_text(*m.cgroup_bytes),
+         "memory of a pool is charged to whoever touches it first: marud, when first_touch is on, or the engines",
+         "a limit above the size of the pools where they are charged"});
+  if (m.shm_bytes && m.memory_bytes && *m.shm_bytes * 4 < *m.memory_bytes)
+    to.push_back({Grade::kNote, "/dev/shm", daemon::size_text(*m.shm_bytes), "a file pool there cannot be larger",
+                  "remount it with a larger size, or use a memory pool"});
+  if (m.map_count_max && *m.map_count_max < 65530)
+    to.push_back({Grade::kWarning, "mappings of a process", std::to_string(*m.map_count_max),
+                  "a client maps regions one by one and fails with ENOMEM when there are too many",
+                  "vm.max_map_count = 65530 or more"});
+}
+
+void judge_time(const Machine& m, Findings& to) {
+  if (m.numa_balancing && *m.numa_balancing != 0)
+    to.push_back(
+        {Grade::kNote, "automatic NUMA balancing", "on",
+         "the kernel unmaps pages now and then to see who uses them; each time the next access is a page fault",
+         "kernel.numa_balancing = 0 where engines are bound to nodes"});
+  const bool is_fast = m.clock == "tsc" || m.clock == "kvm-clock" || m.clock == "arch_sys_counter" ||
+                       m.clock == "hyperv_clocksource_tsc_page";
+  if (!m.clock.empty() && is_fast) good(to, "clock", m.clock);
+  if (!m.clock.empty() && !is_fast)
+    to.push_back(
+        {Grade::kWarning, "clock", m.clock,
+         "asking for the time takes a system call, and every hit asks for it: a microsecond instead of nanoseconds",
+         "clocksource=tsc on the kernel's command line, if the processor's counter is stable"});
+  if (m.open_files_max && *m.open_files_max < 4096)
+    to.push_back({Grade::kNote, "open files of a process", std::to_string(*m.open_files_max),
+                  "marud holds three descriptors for each client; as a service it has a limit of its own (LimitNOFILE)",
+                  "ulimit -n 65536 where marud is started by hand"});
+}
+
+void judge_devices(const Machine& m, Findings& to) {
+  if (m.dax_devices.empty()) good(to, "DAX devices", "none");
+  for (const Machine::DaxDevice& device : m.dax_devices) {
+    const std::string found = device.mode + ", " + daemon::size_text(device.bytes);
+    if (device.mode == "devdax")
+      good(to, device.name, found);
+    else
+      to.push_back({Grade::kNote, device.name, found,
+                    device.mode == "system-ram" ? "the kernel uses it as ordinary memory; no pool can lie on it"
+                                                : "no driver has it; no pool can lie on it",
+                    "daxctl reconfigure-device --mode=devdax " + device.name + ", if it shall hold a pool"});
+  }
+}
+
+uint64_t number(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
+}
+
+void judge_pool(const json& pool, Findings& to) {
+  const std::string what = "pool \"" + pool.value("name", std::string()) + "\"",
+                    condition = pool.value("condition", std::string());
+  if (condition != "serving") {
+    to.push_back({condition == "fenced" ? Grade::kWrong : Grade::kWarning, what, condition,
+                  pool.value("reason", std::string("it does not serve yet")),
+                  condition == "fenced"
+                      ? "the log says what happened; marud has to be restarted when its memory is back"
+                      : "wait for the clients that hold its memory, or see the log"});
+    return;
+  }
+  const uint64_t bytes = number(pool, "pages") * number(pool, "page_bytes");
+  const uint64_t percent = bytes == 0 ? 0 : number(pool, "in_use_bytes") * 100 / bytes;
+  good(to, what, "serving, " + std::to_string(percent) + " % of " + daemon::size_text(bytes) + " in use");
+  const json counters = pool.value("counters", json::object());
+  const auto complain = [&](Grade grade, uint64_t count, const char* found, const char* why, const char* advice) {
+    if (count > 0) to.push_back({grade, what, std::to_string(count) + found, why, advice});
+  };
+  complain(Grade::kWarning, number(pool, "pins_overdue"), " pins are overdue",
+           "their blocks cannot be evicted, nor any block above them", "marudctl pins --overdue shows who holds them");
+  complain(Grade::kWarning, number(pool, "refused_rents"), " requests for memory were refused",
+           "everything was pinned, or limits were reached",
+           "a larger pool, or marudctl pins, clients and quota list to see who holds it");
+  complain(Grade::kWarning, number(counters, "pin_full"), " pins were refused",
+           "a client held all the pins that a lane has",
+           "a larger \"pins\" for the pool (it is formatted anew), or release views sooner");
+  complain(Grade::kNote, number(counters, "registry_full"), " stores met a full bucket",
+           "about one in a million does when a pool is full", "");
+  complain(Grade::kWrong, number(counters, "checksum_errors"), " payloads did not match their checksum",
+           "memory was damaged, or written after it was published",
+           "look for memory errors (rasdaemon, ipmitool), then for a client that writes into its views");
+  if (const auto states = pool.find("page_states"); states != pool.end())
+    complain(Grade::kWarning, number(*states, "poisoned"), " pages are poisoned",
+             "the machine reported bad memory there; they are not used again", "plan to replace the module");
+  if (const auto audit = pool.find("audit"); audit != pool.end() && audit->is_object())
+    complain(Grade::kWrong, number(*audit, "found"), " violations in the last audit", "the control region is damaged",
+             "marudctl check, and marudctl support-dump for a report");
+}
+
+}  // namespace
+
+Machine read_machine(const std::string& root) {
+  Machine m;
+  m.kernel = read(root + "/proc/sys/kernel/osrelease");
+  m.io_uring_disabled = read_number<int>(root + "/proc/sys/kernel/io_uring_disabled");
+  m.shmem_huge_pages = chosen_word(read(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
+  const std::string memory = "\n" + read(root + "/proc/meminfo");
+  m.huge_pages = line_of(memory, "HugePages_Total");
+  m.free_huge_pages = line_of(memory, "HugePages_Free");
+  m.huge_page_bytes = line_of(memory, "Hugepagesize");
+  m.memory_bytes = line_of(memory, "MemTotal");
+  m.available_bytes = line_of(memory, "MemAvailable");
+  m.swap_bytes = line_of(memory, "SwapTotal");
+  m.overcommit = read_number<int>(root + "/proc/sys/vm/overcommit_memory");
+  m.map_count_max = read_number<uint64_t>(root + "/proc/sys/vm/max_map_count");
+  m.numa_balancing = read_number<int>(root + "/proc/sys/kernel/numa_balancing");
+  m.clock = read(root + "/sys/devices/system/clocksource/clocksource0/current_clocksource");
+  const std::string limits = read(root + "/proc/self/limits");
+  if (const size_t at = limits.find("Max open files"); at != std::string::npos)
+    m.open_files_max = std::strtoull(limits.c_str() + at + std::string("Max open files").size(), nullptr, 10);
+  m.cgroup_bytes = cgroup_limit(root);
+  m.dax_devices = dax_devices(root);
+  struct statvfs shm = {};
+  if (::statvfs((root + "/dev/shm").c_str(), &shm) == 0) m.shm_bytes = uint64_t(shm.f_blocks) * shm.f_frsize;
+  return m;
+}
+
+Findings judge(const Machine& machine) {
+  Findings findings;
+  judge_kernel(machine, findings);
+  judge_huge_pages(machine, findings);
+  judge_memory(machine, findings);
+  judge_time(machine, findings);
+  judge_devices(machine, findings);
+  return findings;
+}
+
+Findings judge_marud(const json& status, const std::string& version) {
+  Findings findings;
+  const std::string theirs = status.value("version", std::string());
+  if (theirs == version)
+    good(findings, "marud", theirs + ", process " + std::to_string(number(status, "pid")));
+  else
+    findings.push_back({Grade::kWarning, "marud", theirs + ", while marudctl is " + version,
+                        "an upgrade has not been finished", "systemctl restart marud: pools and clients go on"});
+  for (const json& pool : status.value("pools", json::array())) judge_pool(pool, findings);
+  return findings;
+}
+
+}  // namespace maru::marudctl

@@ -1,0 +1,50 @@
+// What marudctl doctor looks at: the machine's settings, read from /proc and /sys, and what marud says of itself. Reading and
+// judging are apart, so that each judgement can be tried on machines that are not at hand.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace maru::marudctl {
+
+enum class Grade : uint8_t { kGood, kNote, kWarning, kWrong };
+
+struct Finding {
+  Grade grade;
+  std::string what;    // "huge pages for shared memory"
+  std::string found;   // "never"
+  std::string why;     // what it does to marud; empty when it is good
+  std::string advice;  // what to do; empty when nothing is to be done
+};
+
+// Every value is nothing where the machine does not say.
+struct Machine {
+  std::string kernel;                    // "6.1.0-18-amd64"
+  std::optional<int> io_uring_disabled;  // kernel.io_uring_disabled: 0 for all, 1 for a group, 2 for nobody
+  std::string shmem_huge_pages;          // the chosen word of transparent_hugepage/shmem_enabled
+  std::optional<uint64_t> huge_pages, free_huge_pages, huge_page_bytes;
+  std::optional<uint64_t> memory_bytes, available_bytes, swap_bytes;
+  std::optional<int> overcommit;  // vm.overcommit_memory
+  std::optional<uint64_t> map_count_max, open_files_max;
+  std::optional<int> numa_balancing;
+  std::string clock;                     // the clock source
+  std::optional<uint64_t> shm_bytes;     // of /dev/shm
+  std::optional<uint64_t> cgroup_bytes;  // memory.max of this process's group
+  struct DaxDevice {
+    std::string name, mode;  // "dax0.0"; "devdax", "system-ram", "none"
+    uint64_t bytes = 0;
+  };
+  std::vector<DaxDevice> dax_devices;
+};
+
+// Reads files below `root` alone ("" for this machine; a folder that looks like one in tests).
+Machine read_machine(const std::string& root);
+
+std::vector<Finding> judge(const Machine& machine);
+// `status` is marud's reply, `version` that of this program.
+std::vector<Finding> judge_marud(const nlohmann::json& status, const std::string& version);
+
+}  // namespace maru::marudctl

@@ -1,0 +1,219 @@
+#include "daemon/marudctl/top_screen.h"
+
+#include "daemon/size_text.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+
+double real(const json& row, const char* name) {
+  const auto found = row.find(name);
+  return found != row.end() && found->is_number() ? found->get<double>() : 0;
+}
+uint64_t whole(const json& row, const char* name) { return uint64_t(real(row, name)); }
+std::string text(const json& row, const char* name) {
+  const auto found = row.find(name);
+  std::string said = found != row.end() && found->is_string() ? found->get<std::string>() : std::string();
+  for (char& c : said)  // what processes are called is theirs to choose: nothing of it may steer the terminal
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
+  return said;
+}
+
+__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
+  char out[512];
+  va_list arguments;
+  va_start(arguments, pattern);
+  std::vsnprintf(out, sizeof(out), pattern, arguments);
+  va_end(arguments);
+  return out;
+}
+
+const json& rows_of(const json& object, const char* name) {
+  static const json kNone = json::array();
+  const auto found = object.find(name);
+  return found != object.end() && found->is_array() ? *found : kNone;
+}
+
+// Five characters for any rate: "0.4", "12", "3.1k", "250k", "1.2M".
+std::string rate_text(double rate) {
+  if (rate <= 0) return "0";
+  if (rate < 9.95) return format("%.1f", rate);
+  const char* const kUnits[] = {"", "k", "M", "G"};
+  size_t unit = 0;
+  while (rate >= 999.5 && unit + 1 < std::size(kUnits)) rate /= 1000, ++unit;
+  return format(rate < 9.95 && unit > 0 ? "%.1f%s" : "%.0f%s", rate, kUnits[unit]);
+}
+std::string percent_text(const json& row, const char* name) {
+  const auto found = row.find(name);
+  return found == row.end() || !found->is_number() ? "-" : format("%.1f%%", found->get<double>());
+}
+std::string duration(uint64_t milliseconds) {
+  const uint64_t seconds = milliseconds / 1000;
+  if (seconds < 120) return format("%llu s", static_cast<unsigned long long>(seconds));
+  if (seconds < 7200) return format("%llu min", static_cast<unsigned long long>(seconds / 60));
+  return format("%llu h", static_cast<unsigned long long>(seconds / 3600));
+}
+
+// "[#####-----]"
+std::string bar(double percent, size_t width) {
+  const size_t full = std::min(width, size_t(percent * double(width) / 100 + 0.5));
+  return "[" + std::string(full, '#') + std::string(width - full, '-') + "]";
+}
+
+double order_value(const json& client, TopOrder order) {
+  switch (order) {
+    case TopOrder::kAsked: return real(client, "asked_per_s");
+    case TopOrder::kStores: return real(client, "stores_per_s");
+    case TopOrder::kPins: return real(client, "pins");
+    case TopOrder::kRegions: return real(client, "region_bytes");
+    case TopOrder::kPid: return -real(client, "pid");  // the lowest first
+  }
+  return 0;
+}
+
+std::vector<const json*> chosen_clients(const json& figures, const TopView& view) {
+  std::vector<const json*> rows;
+  for (const json& client : rows_of(figures, "clients"))
+    if (client.is_object() && (view.pool.empty() || text(client, "pool") == view.pool)) rows.push_back(&client);
+  std::stable_sort(rows.begin(), rows.end(), [&](const json* a, const json* b) {
+    const double left = order_value(*a, view.order), right = order_value(*b, view.order);
+    return view.is_reversed ? left < right : left > right;
+  });
+  return rows;
+}
+
+std::vector<std::string> help_lines() {
+  return {"keys",
+          "  up, down, k, j   choose a client          Enter  look into it, and back",
+          "  s                sort by the next column  r      the other way round",
+          "  p                clients of the next pool, then of all",
+          "  + -              look more or less often  space  hold the picture",
+          "  h ?              this text                q      end"};
+}
+
+void add_pools(const json& figures, const TopView& view, std::vector<std::string>& lines) {
+  for (const json& pool : rows_of(figures, "pools")) {
+    const std::string name = text(pool, "name");
+    if (text(pool, "condition") != "serving") {
+      lines.push_back(
+          format("%-12.12s  %s  %s", name.c_str(), text(pool, "condition").c_str(), text(pool, "reason").c_str()));
+      continue;
+    }
+    const double used = real(pool, "in_use_percent");
+    const std::string evicting = pool.value("is_evicting", json(false)) == true ? "  evicting" : "";
+    lines.push_back(
+        format("%-12.12s %s %5.1f%% of %s, %llu blocks, %s%s", name.c_str(),
+               bar(used, view.width < 80 ? 10 : 20).c_str(), used, daemon::size_text(whole(pool, "bytes")).c_str(),
+               static_cast<unsigned long long>(whole(pool, "blocks")), text(pool, "policy").c_str(), evicting.c_str()));
+    lines.push_back(
+        format("  asked %s/s  hits: prefix %s read %s  stored %s/s %s/s  evicted %s/s",
+               rate_text(real(pool, "asked_per_s")).c_str(), percent_text(pool, "match_hit_percent").c_str(),
+               percent_text(pool, "retrieve_hit_percent").c_str(), rate_text(real(pool, "stores_per_s")).c_str(),
+               daemon::size_text(whole(pool, "stored_bytes_per_s")).c_str(),
+               rate_text(real(pool, "evicted_blocks_per_s")).c_str()));
+    // What an administrator has to know at once.
+    if (whole(pool, "pins_overdue") > 0 || real(pool, "refused_rents_per_s") > 0)
+      lines.push_back(format("  ATTENTION: %llu pins overdue, %s requests for memory refused a second",
+                             static_cast<unsigned long long>(whole(pool, "pins_overdue")),
+                             rate_text(real(pool, "refused_rents_per_s")).c_str()));
+  }
+}
+
+void add_client(const json& client, std::vector<std::string>& lines) {
+  lines.push_back(format("client: process %llu, %s, user %llu, pool %s, lane %llu, %s",
+                         static_cast<unsigned long long>(whole(client, "pid")), text(client, "command").c_str(),
+                         static_cast<unsigned long long>(whole(client, "uid")), text(client, "pool").c_str(),
+                         static_cast<unsigned long long>(whole(client, "lane")), text(client, "state").c_str()));
+  const bool has_age = client.contains("oldest_pin_ms") && client["oldest_pin_ms"].is_number();
+  lines.push_back(format("pins %llu, %llu overdue, oldest %s; regions %llu, %s; touches lost %llu",
+                         static_cast<unsigned long long>(whole(client, "pins")),
+                         static_cast<unsigned long long>(whole(client, "pins_overdue")),
+                         has_age ? duration(whole(client, "oldest_pin_ms")).c_str() : "-",
+                         static_cast<unsigned long long>(whole(client, "regions")),
+                         daemon::size_text(whole(client, "region_bytes")).c_str(),
+                         static_cast<unsigned long long>(whole(client, "lost_touches"))));
+  lines.push_back(
+      format("asked %s/s  hits: prefix %s read %s  stored %s/s %s/s  twice %s/s  deleted %s/s",
+             rate_text(real(client, "asked_per_s")).c_str(), percent_text(client, "match_hit_percent").c_str(),
+             percent_text(client, "retrieve_hit_percent").c_str(), rate_text(real(client, "stores_per_s")).c_str(),
+             daemon::size_text(whole(client, "stored_bytes_per_s")).c_str(),
+             rate_text(real(client, "duplicates_per_s")).c_str(), rate_text(real(client, "deletes_per_s")).c_str()));
+  lines.emplace_back();
+  lines.emplace_back("counters since it attached");
+  const json counters = client.value("counters", json::object());
+  for (const auto& [name, value] : counters.items())
+    lines.push_back(format("  %-18s %s", name.c_str(), value.dump().c_str()));
+}
+
+void add_clients(const std::vector<const json*>& rows, const TopView& view, TopScreen& screen) {
+  std::vector<std::string>& lines = screen.lines;
+  lines.push_back(format("%7s %-12s %-8s %-9s %7s %6s %7s %6s %8s", "PID", "COMMAND", "POOL", "STATE", "ASKED/S",
+                         "HITS", "STORE/S", "PINS", "RENTED"));
+  if (rows.empty()) lines.emplace_back("no process is attached");
+  // The selected one is always shown.
+  const size_t room =
+      view.height == 0 ? rows.size() : std::max<size_t>(view.height > lines.size() ? view.height - lines.size() : 0, 1);
+  const size_t selected = rows.empty() ? 0 : std::min(view.selected, rows.size() - 1);
+  const size_t first = selected >= room ? selected + 1 - room : 0;
+  for (size_t i = first; i < rows.size() && i < first + room; ++i) {
+    const json& client = *rows[i];
+    if (i == selected) screen.selected_line = lines.size(), screen.has_selected = true;
+    const std::string hits = percent_text(
+        client, client.value("match_hit_percent", json()).is_number() ? "match_hit_percent" : "retrieve_hit_percent");
+    lines.push_back(format(
+        "%7llu %-12.12s %-8.8s %-9.9s %7s %6s %7s %6llu %8s", static_cast<unsigned long long>(whole(client, "pid")),
+        text(client, "command").c_str(), text(client, "pool").c_str(), text(client, "state").c_str(),
+        rate_text(real(client, "asked_per_s")).c_str(), hits.c_str(), rate_text(real(client, "stores_per_s")).c_str(),
+        static_cast<unsigned long long>(whole(client, "pins")),
+        daemon::size_text(whole(client, "region_bytes")).c_str()));
+  }
+}
+
+}  // namespace
+
+const char* name_of(TopOrder order) {
+  switch (order) {
+    case TopOrder::kAsked: return "asked";
+    case TopOrder::kStores: return "stores";
+    case TopOrder::kPins: return "pins";
+    case TopOrder::kRegions: return "rented";
+    case TopOrder::kPid: return "pid";
+  }
+  return "";
+}
+
+TopScreen draw_top(const json& figures, const TopView& view, const std::string& said) {
+  TopScreen screen;
+  const std::vector<const json*> rows = chosen_clients(figures, view);
+  screen.clients = rows.size();
+  std::vector<std::string>& lines = screen.lines;
+  lines.push_back(format("marud %s, process %llu, up %s, answers in %.1f ms, every %.1f s%s",
+                         text(figures, "version").c_str(), static_cast<unsigned long long>(whole(figures, "pid")),
+                         duration(whole(figures, "uptime_ms")).c_str(), real(figures, "answer_us") / 1000,
+                         real(figures, "interval_ms") / 1000, view.is_paused ? ", HELD" : ""));
+  if (!said.empty()) lines.push_back(said);
+  add_pools(figures, view, lines);
+  lines.emplace_back();
+  if (view.has_help) {
+    for (std::string& line : help_lines()) lines.push_back(std::move(line));
+  } else if (view.is_looking && !rows.empty()) {
+    add_client(*rows[std::min(view.selected, rows.size() - 1)], lines);
+  } else {
+    const std::string whose = view.pool.empty() ? "all pools" : "pool " + view.pool;
+    lines.push_back(format("%zu clients of %s, by %s%s   (h: keys)", rows.size(), whose.c_str(), name_of(view.order),
+                           view.is_reversed ? ", reversed" : ""));
+    add_clients(rows, view, screen);
+  }
+  for (std::string& line : lines)
+    if (line.size() > view.width) line.resize(view.width);
+  if (view.height != 0 && lines.size() > view.height) lines.resize(view.height);
+  return screen;
+}
+
+}  // namespace maru::marudctl

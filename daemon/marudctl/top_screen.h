@@ -1,0 +1,38 @@
+// The picture of marudctl top: figures in, lines out. The terminal is top.cc's business.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace maru::marudctl {
+
+enum class TopOrder : unsigned char { kAsked, kStores, kPins, kRegions, kPid };
+inline constexpr size_t kTopOrders = 5;
+
+// What the person in front of it has chosen.
+struct TopView {
+  size_t width = 80, height = 24;  // 0 lines: as many as there are
+  TopOrder order = TopOrder::kAsked;
+  bool is_reversed = false;
+  bool is_paused = false;
+  bool has_help = false;
+  std::string pool;         // only this pool's clients; empty: all
+  size_t selected = 0;      // row of the clients
+  bool is_looking = false;  // into the selected client
+};
+
+struct TopScreen {
+  std::vector<std::string> lines;  // none wider than the view, no escape sequences
+  size_t selected_line = 0;        // where the selected client stands; no line when nobody is there
+  bool has_selected = false;
+  size_t clients = 0;  // rows there are, shown or not
+};
+
+// `figures` is what changes() makes (sample.h); `said` what went wrong lately, empty when nothing did.
+TopScreen draw_top(const nlohmann::json& figures, const TopView& view, const std::string& said);
+
+const char* name_of(TopOrder order);
+
+}  // namespace maru::marudctl

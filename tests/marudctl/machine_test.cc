@@ -1,0 +1,149 @@
+#include "daemon/marudctl/machine.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+namespace files = std::filesystem;
+
+const Finding* find(const std::vector<Finding>& findings, const std::string& what) {
+  const auto found = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) { return f.what == what; });
+  return found == findings.end() ? nullptr : &*found;
+}
+Grade grade_of(const std::vector<Finding>& findings, const std::string& what) {
+  const Finding* found = find(findings, what);
+  EXPECT_NE(found, nullptr) << what;
+  // Whoever is told that something is not good is also told why.
+  if (found && found->grade != Grade::kGood) {
+    EXPECT_FALSE(found->why.empty()) << what;
+  }
+  return found ? found->grade : Grade::kGood;
+}
+
+Machine good_machine() {
+  Machine m;
+  m.kernel = "6.1.0-18-amd64";
+  m.shmem_huge_pages = "advise";
+  m.huge_pages = 512;
+  m.swap_bytes = 0;
+  m.overcommit = 0;
+  m.numa_balancing = 0;
+  m.clock = "tsc";
+  m.open_files_max = 65536;
+  m.memory_bytes = m.shm_bytes = 64ull << 30;
+  return m;
+}
+
+TEST(Machine, NothingIsSaidAgainstAGoodOne) {
+  for (const Finding& finding : judge(good_machine()))
+    EXPECT_EQ(finding.grade, Grade::kGood) << finding.what << ": " << finding.found;
+}
+
+TEST(Machine, EachFaultIsNamed) {
+  const auto graded = [](auto&& spoil, const char* what) {
+    Machine m = good_machine();
+    spoil(m);
+    return grade_of(judge(m), what);
+  };
+  EXPECT_EQ(graded([](Machine& m) { m.kernel = "5.10.0"; }, "kernel"), Grade::kWrong);
+  EXPECT_EQ(graded([](Machine& m) { m.kernel = "6.0.1"; }, "kernel"), Grade::kWrong);
+  EXPECT_EQ(graded([](Machine& m) { m.kernel = "7.0"; }, "kernel"), Grade::kGood);
+  EXPECT_EQ(graded([](Machine& m) { m.io_uring_disabled = 2; }, "io_uring"), Grade::kWrong);
+  EXPECT_EQ(graded([](Machine& m) { m.io_uring_disabled = 1; }, "io_uring"), Grade::kWarning);
+  EXPECT_EQ(graded([](Machine& m) { m.shmem_huge_pages = "never"; }, "huge pages for shared memory"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.huge_pages = 0; }, "reserved huge pages"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.swap_bytes = 1 << 30; }, "swap"), Grade::kWarning);
+  EXPECT_EQ(graded([](Machine& m) { m.overcommit = 2; }, "overcommit"), Grade::kWarning);
+  EXPECT_EQ(graded([](Machine& m) { m.numa_balancing = 1; }, "automatic NUMA balancing"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.clock = "hpet"; }, "clock"), Grade::kWarning);
+  EXPECT_EQ(graded([](Machine& m) { m.open_files_max = 1024; }, "open files of a process"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.cgroup_bytes = 1 << 30; }, "memory limit of this control group"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.shm_bytes = 64 << 20; }, "/dev/shm"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.map_count_max = 1000; }, "mappings of a process"), Grade::kWarning);
+  EXPECT_EQ(graded([](Machine& m) { m.dax_devices = {{"dax0.0", "system-ram", 1}}; }, "dax0.0"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.dax_devices = {{"dax0.0", "devdax", 1}}; }, "dax0.0"), Grade::kGood);
+}
+
+TEST(Machine, WhatMarudSaysIsJudged) {
+  const auto graded = [](json pool) {
+    pool["name"] = "default";
+    if (!pool.contains("condition")) pool["condition"] = "serving";
+    Grade worst = Grade::kGood;
+    for (const Finding& f : judge_marud({{"version", "1"}, {"pools", {pool}}}, "1")) worst = std::max(worst, f.grade);
+    return worst;
+  };
+  EXPECT_EQ(graded(json::object()), Grade::kGood);
+  EXPECT_EQ(graded({{"condition", "fenced"}, {"reason", "truncated"}}), Grade::kWrong);
+  EXPECT_EQ(graded({{"condition", "waiting"}}), Grade::kWarning);
+  EXPECT_EQ(graded({{"pins_overdue", 1u}}), Grade::kWarning);
+  EXPECT_EQ(graded({{"refused_rents", 1u}}), Grade::kWarning);
+  EXPECT_EQ(graded({{"counters", {{"pin_full", 1u}}}}), Grade::kWarning);
+  EXPECT_EQ(graded({{"counters", {{"registry_full", 1u}}}}), Grade::kNote);
+  EXPECT_EQ(graded({{"counters", {{"checksum_errors", 1u}}}}), Grade::kWrong);
+  EXPECT_EQ(graded({{"page_states", {{"poisoned", 3u}}}}), Grade::kWarning);
+  EXPECT_EQ(graded({{"audit", {{"found", 1u}}}}), Grade::kWrong);
+  EXPECT_EQ(grade_of(judge_marud({{"version", "2"}}, "1"), "marud"), Grade::kWarning);
+}
+
+class MachineFiles : public testing::Test {
+ protected:
+  MachineFiles() {
+    char path[] = "/tmp/maru-machine-XXXXXX";
+    root_ = ::mkdtemp(path);
+  }
+  ~MachineFiles() override { files::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) {
+    files::create_directories((root_ + path).substr(0, (root_ + path).rfind('/')));
+    std::ofstream(root_ + path) << text;
+  }
+  std::string root_;
+};
+
+TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
+  write("/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
+  write("/proc/sys/kernel/io_uring_disabled", "2\n");
+  write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n");
+  write("/proc/meminfo",
+        "MemTotal:       16 kB\nMemAvailable:    8 kB\nSwapTotal:       4 kB\nHugePages_Total:       "
+        "7\nHugePages_Free:        3\n");
+  write("/proc/self/limits",
+        "Limit                     Soft Limit           Hard Limit\nMax open files            1024                 "
+        "1048576              files\n");
+  write("/proc/self/cgroup", "0::/a/b\n");
+  write("/sys/fs/cgroup/a/memory.max", "4096\n");
+  write("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  write("/sys/bus/dax/devices/dax1.0/size", "268435456\n");
+  write("/sys/bus/dax/drivers/kmem/bind", "");
+  files::create_symlink(root_ + "/sys/bus/dax/drivers/kmem", root_ + "/sys/bus/dax/devices/dax1.0/driver");
+  const Machine m = read_machine(root_);
+  EXPECT_EQ(m.kernel, "6.1.0-18-amd64");
+  EXPECT_EQ(m.io_uring_disabled, 2);
+  EXPECT_EQ(m.shmem_huge_pages, "never");
+  EXPECT_EQ(m.memory_bytes, 16384u);
+  EXPECT_EQ(m.available_bytes, 8192u);
+  EXPECT_EQ(m.swap_bytes, 4096u);
+  EXPECT_EQ(m.huge_pages, 7u);
+  EXPECT_EQ(m.free_huge_pages, 3u);
+  EXPECT_EQ(m.open_files_max, 1024u);
+  EXPECT_EQ(m.cgroup_bytes, 4096u) << "the group above has the limit";
+  ASSERT_EQ(m.dax_devices.size(), 1u);
+  EXPECT_EQ(m.dax_devices[0].mode, "system-ram");
+  EXPECT_EQ(m.dax_devices[0].bytes, 256u << 20);
+}
+
+TEST_F(MachineFiles, WhatIsNotThereIsNotJudged) {
+  const Machine m = read_machine(root_);
+  EXPECT_FALSE(m.memory_bytes);
+  for (const Finding& finding : judge(m)) EXPECT_LE(finding.grade, Grade::kNote) << finding.what;
+}
+
+}  // namespace
+}  // namespace maru::marudctl

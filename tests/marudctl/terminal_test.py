@@ -1,0 +1,228 @@
+"""marudctl top in a real terminal (a pseudo-terminal), its one-shot forms, doctor, support-dump, and the completion in a real
+bash, all against a real marud with a replay running through it."""
+import argparse
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
+from with_marud import Marud  # noqa: E402
+
+PATIENCE_S = 60
+failures = []
+
+
+def expect(condition, what):
+    if not condition:
+        failures.append(what)
+
+
+class Screen:
+    """A terminal of 80 by 24 with marudctl in it. What is drawn is kept, line by line."""
+
+    def __init__(self, command, environment):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(command[0], command, {**environment, "TERM": "xterm"})
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.raw = b""
+
+    def wait_for(self, pattern, why):
+        deadline = time.monotonic() + PATIENCE_S
+        while not re.search(pattern, self.picture()):
+            left = deadline - time.monotonic()
+            if left <= 0 or not self.read(left):
+                failures.append(f"{why}: waited for {pattern!r}, the screen is\n{self.picture()}")
+                return
+        return
+
+    def read(self, seconds):
+        ready, _, _ = select.select([self.fd], [], [], seconds)
+        if not ready:
+            return False
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:
+            return False
+        self.raw += data
+        return bool(data)
+
+    def picture(self):
+        """The text of the last whole picture: each begins at the top left corner."""
+        pictures = self.raw.split(b"\033[H")
+        last = pictures[-1] if pictures[-1].endswith(b"\033[J") or len(pictures) < 2 else pictures[-2]
+        return re.sub(r"\033\[[0-9;?]*[a-zA-Z]", "", last.decode(errors="replace"))
+
+    def press(self, keys):
+        self.raw = b""
+        os.write(self.fd, keys.encode())
+
+    def end(self):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and self.read(1):
+            pass
+        pid, status = 0, 0
+        while pid == 0 and time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            time.sleep(0.01)
+        if pid == 0:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            failures.append("marudctl top did not end")
+        return status
+
+
+def run(arguments, marud, *more, **options):
+    return subprocess.run([arguments.marudctl, *more], env=marud.environment, capture_output=True, text=True, timeout=PATIENCE_S,
+                          **options)
+
+
+def check_once(arguments, marud, replay):
+    said = run(arguments, marud, "top", "--json", "--interval-ms", "300")
+    expect(said.returncode == 0, f"top --json: {said.stderr}")
+    figures = json.loads(said.stdout)
+    expect(figures["interval_ms"] >= 300, f"the interval is {figures['interval_ms']} ms")
+    pool = figures["pools"][0]
+    expect(pool["name"] == "default" and pool["asked_per_s"] > 0, f"nobody asks while a replay runs: {pool}")
+    pids = {client["pid"] for client in figures["clients"]}
+    expect(pids, "no client is attached while a replay runs")
+    text = run(arguments, marud, "top", "--once", "--interval-ms", "100").stdout
+    expect("hits: prefix" in text and "PID" in text, f"top --once printed\n{text}")
+    expect(max(map(len, text.splitlines())) <= 80, "a line is wider than 80 columns")
+    wrong = run(arguments, marud, "top", "--interval-ms", "5")
+    expect(wrong.returncode == 2 and "expected 100 to 60000" in wrong.stderr, f"an interval of 5 ms: {wrong.stderr}")
+    expect(replay.poll() is None, "the replay ended before it was looked at")
+
+
+def check_live(arguments, marud):
+    screen = Screen([arguments.marudctl, "top", "--interval-ms", "200"], marud.environment)
+    screen.wait_for(r"clients of all pools, by asked", "the first picture")
+    expect(len(screen.picture().splitlines()) <= 24, "more than 24 lines")
+    screen.press("s")
+    screen.wait_for(r"by stores", "s sorts by the next column")
+    screen.press("r")
+    screen.wait_for(r"by stores, reversed", "r turns the order round")
+    screen.press("p")
+    screen.wait_for(r"clients of pool default", "p chooses a pool")
+    screen.press("\n")
+    screen.wait_for(r"counters since it attached", "Enter looks into a client")
+    screen.press("\n")
+    screen.wait_for(r"clients of pool default", "Enter again goes back")
+    screen.press("h")
+    screen.wait_for(r"up, down, k, j", "h shows the keys")
+    screen.press("h ")
+    screen.wait_for(r"HELD", "the space bar holds the picture")
+    before = termios.tcgetattr(screen.fd)[3]
+    expect(not before & termios.ICANON, "keys are not taken one by one")
+    screen.press("q")
+    status = screen.end()
+    expect(os.waitstatus_to_exitcode(status) == 0, f"top ended with {status}")
+    expect(screen.raw.endswith(b"\033[?25h\033[?1049l"), "the terminal is not put back as it was")
+
+
+def check_lost_marud(arguments, marud):
+    """The picture stays while marud does not answer, and says so; a signal still ends it in good order."""
+    screen = Screen([arguments.marudctl, "--timeout-ms", "300", "top", "--interval-ms", "200"], marud.environment)
+    screen.wait_for(r"clients of all pools", "the first picture")
+    marud.process.send_signal(signal.SIGSTOP)
+    try:
+        screen.wait_for(r"marud does not answer", "marud is stopped")
+    finally:
+        marud.process.send_signal(signal.SIGCONT)
+    screen.raw = b""
+    screen.wait_for(r"(?s)^(?!.*does not answer).*clients of all pools", "marud goes on")
+    os.kill(screen.pid, signal.SIGTERM)
+    expect(os.waitstatus_to_exitcode(screen.end()) == 0, "SIGTERM ends it like q")
+    expect(screen.raw.endswith(b"\033[?25h\033[?1049l"), "the terminal is not put back after a signal")
+
+
+def check_doctor(arguments, marud):
+    said = run(arguments, marud, "--json", "doctor")
+    findings = {row["what"]: row for row in json.loads(said.stdout)["findings"]}
+    expect(findings["marud"]["grade"] == "good", f"a running marud: {findings['marud']}")
+    expect(findings['pool "default"']["grade"] != "wrong", f"its pool: {findings}")
+    expect({"kernel", "io_uring", "swap"} <= set(findings), f"what is looked at: {sorted(findings)}")
+    expect((said.returncode == 4) == any(row["grade"] == "wrong" for row in findings.values()), "the exit status")
+    alone = subprocess.run([arguments.marudctl, "--socket", "/nonexistent/socket", "doctor"], capture_output=True, text=True,
+                           timeout=PATIENCE_S)
+    expect(alone.returncode == 4 and "no client can attach" in alone.stdout, f"without marud: {alone.stdout}")
+
+
+def check_support_dump(arguments, marud):
+    folder = pathlib.Path(marud.directory.name)
+    path = folder / "dump.json"
+    said = run(arguments, marud, "support-dump", "--output", str(path))
+    expect(said.returncode == 0 and str(path) in said.stdout, f"support-dump: {said.stderr}")
+    expect(path.stat().st_mode & 0o777 == 0o600, "others can read it")
+    dump = json.loads(path.read_text())
+    expect(dump["status"]["pools"][0]["name"] == "default", "the status is not in it")
+    expect(dump["pools"]["default"]["check"].get("found") == 0, "the audit is not in it")
+    expect(dump["doctor"], "the doctor's findings are not in it")
+    expect('"key"' not in path.read_text(), "a key of a block is in it")
+    again = run(arguments, marud, "support-dump", "--output", str(path))
+    expect(again.returncode == 1 and "found a file, expected none" in again.stderr, f"an existing file: {again.stderr}")
+    lost = run(arguments, marud, "--socket", "/nonexistent/socket", "support-dump", "--output", "-")
+    expect(lost.returncode == 0 and "not_answered" in json.loads(lost.stdout)["status"], "without marud the rest is written")
+
+
+def complete(arguments, marud, words):
+    """What bash offers for the last word."""
+    script = ('source /dev/stdin <<< "$(marudctl completion bash)"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _marudctl; '
+              'printf "%s\\n" "${COMPREPLY[@]}"')
+    path = os.path.dirname(arguments.marudctl) + ":" + os.environ["PATH"]
+    said = subprocess.run(["bash", "-c", script, "bash", *words], env={**marud.environment, "PATH": path}, capture_output=True,
+                          text=True, timeout=PATIENCE_S)
+    expect(said.stderr == "", f"completing {words}: {said.stderr}")
+    return set(said.stdout.split())
+
+
+def check_completion(arguments, marud):
+    help_text = run(arguments, marud, "--help").stdout
+    commands = set(re.findall(r"^  ([a-z-]+)", help_text[help_text.index("Commands:"):help_text.index("Options:")], re.MULTILINE))
+    expect(complete(arguments, marud, ["marudctl", ""]) == commands, "the first words are not those of the help")
+    expect(complete(arguments, marud, ["marudctl", "qu"]) == {"quota"}, "qu is quota")
+    expect(complete(arguments, marud, ["marudctl", "--json", "quota", "s"]) == {"set"}, "quota s is set")
+    expect("--soft" in complete(arguments, marud, ["marudctl", "quota", "set", "--"]), "quota set takes --soft")
+    expect("--soft" not in complete(arguments, marud, ["marudctl", "status", "--"]), "status does not take --soft")
+    expect("--json" in complete(arguments, marud, ["marudctl", "status", "--"]), "every command takes --json")
+    expect(complete(arguments, marud, ["marudctl", "--pool", "d"]) == {"default"}, "the pools are asked for")
+    expect(run(arguments, marud, "completion", "tcsh").returncode == 2, "another shell is refused")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("--marud", "--marudctl", "--replay", "--trace"):
+        parser.add_argument(name, required=True)
+    arguments = parser.parse_args()
+    with Marud(arguments.marud, size="48MiB", region_bytes="512KiB") as marud:
+        replay = subprocess.Popen([arguments.replay, "--trace", arguments.trace, "--payload", "4096", "--clients", "2",
+                                   "--no-progress"], env=marud.environment, stdout=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not json.loads(run(arguments, marud, "--json", "clients").stdout)["clients"] and time.monotonic() < deadline:
+                time.sleep(0.05)
+            check_once(arguments, marud, replay)
+            check_live(arguments, marud)
+        finally:
+            replay.terminate()
+            replay.wait(PATIENCE_S)
+        check_lost_marud(arguments, marud)
+        check_doctor(arguments, marud)
+        check_support_dump(arguments, marud)
+        check_completion(arguments, marud)
+    print("\n".join(failures) or "the live picture, doctor, support-dump and completion do what they say")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+#include "daemon/marudctl/top_screen.h"
+
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+
+json client(uint64_t pid, double asked, uint64_t pins, const char* pool = "default") {
+  return {{"pid", pid},   {"command", "engine"},      {"pool", pool},
+          {"lane", pid},  {"state", "connected"},     {"asked_per_s", asked},
+          {"pins", pins}, {"region_bytes", 1048576u}, {"counters", {{"stores", 4321u}}}};
+}
+json figures_with(json clients) {
+  return {{"version", "0.1"},
+          {"pid", 99u},
+          {"uptime_ms", 61000u},
+          {"pools",
+           {{{"name", "default"},
+             {"condition", "serving"},
+             {"in_use_percent", 50.0},
+             {"bytes", 1u << 30},
+             {"policy", "lru"},
+             {"pins_overdue", 2u}},
+            {{"name", "other"}, {"condition", "fenced"}, {"reason", "its memory went away"}}}},
+          {"clients", std::move(clients)}};
+}
+size_t line_with(const TopScreen& screen, const std::string& text) {
+  const auto found = std::find_if(screen.lines.begin(), screen.lines.end(),
+                                  [&](const std::string& line) { return line.find(text) != std::string::npos; });
+  return size_t(found - screen.lines.begin());
+}
+
+TEST(TopScreen, ShowsPoolsAndWhatNeedsAttention) {
+  const TopScreen screen = draw_top(figures_with(json::array()), {}, "marud does not answer");
+  EXPECT_LT(line_with(screen, "[##########----------]"), screen.lines.size());
+  EXPECT_LT(line_with(screen, "ATTENTION: 2 pins overdue"), screen.lines.size());
+  EXPECT_LT(line_with(screen, "fenced  its memory went away"), screen.lines.size());
+  EXPECT_EQ(line_with(screen, "marud does not answer"), 1u);
+  EXPECT_LT(line_with(screen, "no process is attached"), screen.lines.size());
+}
+
+TEST(TopScreen, SortsByWhatWasChosenAndBackwards) {
+  const json figures = figures_with({client(11, 5, 1), client(22, 50, 0), client(33, 20, 9)});
+  TopView view;
+  TopScreen screen = draw_top(figures, view, "");
+  EXPECT_LT(line_with(screen, "     22 "), line_with(screen, "     33 "));
+  EXPECT_LT(line_with(screen, "     33 "), line_with(screen, "     11 "));
+  view.order = TopOrder::kPins;
+  screen = draw_top(figures, view, "");
+  EXPECT_LT(line_with(screen, "     33 "), line_with(screen, "     11 "));
+  EXPECT_LT(line_with(screen, "     11 "), line_with(screen, "     22 "));
+  view.is_reversed = true;
+  screen = draw_top(figures, view, "");
+  EXPECT_LT(line_with(screen, "     22 "), line_with(screen, "     33 "));
+}
+
+TEST(TopScreen, FitsEightyColumnsAndTheHeight) {
+  json clients = json::array();
+  for (uint64_t i = 0; i < 100; ++i) clients.push_back(client(1'000'000 + i, double(i) * 1e6, i * 1000));
+  TopView view;
+  view.selected = 99;
+  const TopScreen screen = draw_top(figures_with(clients), view, std::string(300, 'x'));
+  EXPECT_EQ(screen.lines.size(), 24u);
+  for (const std::string& line : screen.lines) EXPECT_LE(line.size(), 80u) << line;
+  EXPECT_EQ(screen.clients, 100u);
+  ASSERT_TRUE(screen.has_selected) << "the selected client scrolled out of the picture";
+  EXPECT_NE(screen.lines[screen.selected_line].find("1000000"), std::string::npos)
+      << "the last by rate is the first by number";
+  view.width = 40;
+  for (const std::string& line : draw_top(figures_with(clients), view, "").lines) EXPECT_LE(line.size(), 40u);
+}
+
+TEST(TopScreen, LooksIntoOneClientAndKeepsPoolsApart) {
+  TopView view;
+  view.pool = "other";
+  const json figures = figures_with({client(11, 5, 1), client(22, 50, 0, "other")});
+  EXPECT_EQ(draw_top(figures, view, "").clients, 1u);
+  view.is_looking = true;
+  const TopScreen screen = draw_top(figures, view, "");
+  EXPECT_LT(line_with(screen, "process 22"), screen.lines.size());
+  EXPECT_LT(line_with(screen, "stores             4321"), screen.lines.size());
+}
+
+TEST(TopScreen, NothingThatAClientChoseSteersTheTerminal) {
+  json hostile = client(11, 5, 1);
+  hostile["command"] = "\033[2J\a\n\x9b";
+  for (const std::string& line : draw_top(figures_with({hostile}), {}, "").lines)
+    for (const char c : line) EXPECT_TRUE(c >= 0x20 && c < 0x7f) << int(c);
+}
+
+TEST(TopScreen, AnswersOfAnotherMarudDoNotEndIt) {
+  for (const json& odd :
+       {json::object(), json({{"pools", {{{"name", 5}}}}, {"clients", {{{"pid", "x"}}}}}), json({{"clients", "none"}})})
+    EXPECT_FALSE(draw_top(odd, {}, "").lines.empty());
+}
+
+}  // namespace
+}  // namespace maru::marudctl
