@@ -4,7 +4,7 @@
   options     what --help of a program prints              the bold --options of its page
   commands    what --help of marudctl lists                the entries of its page's section COMMANDS
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
-  functions   what maru.h exports                          the names *maru_...*() of libmaru(3)
+  functions   what maru.h and tokens.h export              the names *maru_...*() of libmaru(3), libmaru-tokens(3)
 
 The example in libmaru(3) is compiled as well, as far as its types go.
 
@@ -75,7 +75,8 @@ def check_keys(page, text, daemon):
 
 
 def check_functions(page, text, header):
-    compare(page, 'function', set(re.findall(r'^MARU_PUBLIC\b[^;(]*?\b(maru_\w+)\(', header.read_text(), re.MULTILINE)),
+    public = r'^MARU_(?:TOKENS_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
+    compare(page, 'function', set(re.findall(public, header.read_text(), re.MULTILINE)),
             set(re.findall(r'\*(maru_\w+)\*\(\)', without_examples(text))))
 
 
@@ -107,6 +108,8 @@ def main():
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
     check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h')
+    check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h')
+    check_example('libmaru-tokens.3', pages['libmaru-tokens.3'], arguments.compiler, sources / 'include')
     check_example('libmaru.3', pages['libmaru.3'], arguments.compiler, sources / 'include')
     for mistake in mistakes:
         print(mistake, file=sys.stderr)

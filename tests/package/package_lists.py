@@ -13,12 +13,17 @@ def difference(what, here, names, there, others):
 def main():
     root = pathlib.Path(sys.argv[1])
     text = {name: (root / name).read_text() for name in (
-        "debian/changelog", "debian/control", "debian/libmaru0.symbols", "include/maru/maru.h", "libmaru/libmaru.map",
-        "meson.build", "scripts/install-packages")}
+        "debian/changelog", "debian/control", "debian/libmaru0.symbols", "debian/libmaru-tokens0.symbols",
+        "include/maru/maru.h", "libmaru/libmaru.map", "libmaru/tokens/libmaru-tokens.map", "meson.build",
+        "scripts/install-packages")}
 
-    exported = set(re.findall(r"^    (maru_\w+);", text["libmaru/libmaru.map"], re.MULTILINE))
-    symbols = set(re.findall(r"^ (maru_\w+)@MARU_0 ", text["debian/libmaru0.symbols"], re.MULTILINE))
-    wrong = difference("function", "libmaru/libmaru.map", exported, "debian/libmaru0.symbols", symbols)
+    wrong, symbols = [], set()
+    for version_script, of_package in (("libmaru/libmaru.map", "debian/libmaru0.symbols"),
+                                       ("libmaru/tokens/libmaru-tokens.map", "debian/libmaru-tokens0.symbols")):
+        exported = set(re.findall(r"^    (maru_\w+);", text[version_script], re.MULTILINE))
+        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:TOKENS_)?0 ", text[of_package], re.MULTILINE))
+        wrong += difference("function", version_script, exported, of_package, listed)
+        symbols |= listed
 
     versions = {
         "meson.build": re.search(r"^  version: '([^']*)'", text["meson.build"], re.MULTILINE).group(1),

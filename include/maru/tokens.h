@@ -1,0 +1,97 @@
+/*
+ * libmaru-tokens: the hashes under which inference engines and their caches know blocks of tokens, bit for bit.
+ *
+ * An engine cuts a prompt into blocks of as many tokens each and names a block by a hash of its tokens and of the hash
+ * before it, so that equal hashes mean equal prefixes. Whoever wants to share blocks with an engine, or to follow the events
+ * that it publishes, needs the same hashes. This library has no part in libmaru, needs nothing but the C and C++ runtime,
+ * keeps no state, and may be called from any thread; it neither blocks nor enters the kernel (it may allocate).
+ *
+ * Results: 0 is success, a negative value is -errno. Parameters named ret_ are written only on success. Only whole blocks are
+ * hashed: tokens behind the last whole block are ignored.
+ */
+#ifndef MARU_TOKENS_H
+#define MARU_TOKENS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MARU_TOKENS_PUBLIC __attribute__((visibility("default")))
+#else
+#define MARU_TOKENS_PUBLIC
+#endif
+
+/* What is hashed for a block, and how. The serialised forms are those of the tuple (hash before, tuple of tokens, extra keys)
+ * in vLLM; LMCache uses the same functions with its own, larger blocks and without extra keys.
+ *
+ * Python's built-in hash(), which LMCache calls "builtin", is not here: the tuple holds None, whose hash is an address before
+ * CPython 3.12, so even two processes of one program need not agree. */
+enum maru_tokens_algorithm {
+  MARU_TOKENS_BLAKE3 = 1,        /* LMCache "blake3": the hash before, then each token as 32 bits, most significant byte
+                                    first. 32 bytes */
+  MARU_TOKENS_SHA256_CBOR = 2,   /* vLLM and LMCache "sha256_cbor": SHA-256 of canonical CBOR. 32 bytes */
+  MARU_TOKENS_SHA256_PICKLE = 3, /* vLLM "sha256": SHA-256 of Python's pickle, protocol 5. 32 bytes */
+  MARU_TOKENS_XXH3_CBOR = 4,     /* vLLM "xxhash_cbor": XXH3 of canonical CBOR. 16 bytes */
+  MARU_TOKENS_XXH3_PICKLE = 5    /* vLLM "xxhash": XXH3 of Python's pickle, protocol 5. 16 bytes */
+};
+
+#define MARU_TOKENS_HASH_BYTES_MAX 32
+#define MARU_TOKENS_BLOCK_MAX 4096      /* tokens of a block: a longer one would be pickled in several frames */
+#define MARU_TOKENS_PARENT_MAX 255      /* bytes */
+#define MARU_TOKENS_EXTRA_BYTES_MAX 255 /* of lora_name and of cache_salt */
+#define MARU_TOKENS_MAX (1u << 26)      /* of one call */
+
+/* Bytes of a hash: 32 or 16; -EINVAL when there is no such algorithm. */
+MARU_TOKENS_PUBLIC int maru_tokens_hash_bytes(uint32_t algorithm);
+
+/* What stands in for the hash before the first block.
+ *   seed      text that ends with a zero: what the environment variable PYTHONHASHSEED says to vLLM (which takes random bytes
+ *             when it is not set: then ask vLLM). NULL: what LMCache takes where there is no vLLM. That is an integer tuple,
+ *             hashed with the same algorithm.
+ *   ret_hash  maru_tokens_hash_bytes() bytes.
+ * Errors: -EINVAL no such algorithm, a seed of more than MARU_TOKENS_EXTRA_BYTES_MAX bytes, or a seed for
+ * MARU_TOKENS_BLAKE3, which vLLM does not have. */
+MARU_TOKENS_PUBLIC int maru_tokens_root(uint32_t algorithm, const char *seed, void *ret_hash);
+
+typedef struct maru_tokens_options {
+  size_t size;           /* set by the caller to sizeof(maru_tokens_options); zero the rest */
+  uint32_t algorithm;    /* enum maru_tokens_algorithm */
+  uint32_t block_tokens; /* 1 to MARU_TOKENS_BLOCK_MAX; vLLM's default is 16, LMCache's 256 */
+  const void *parent;    /* the hash before the first token: of the block before, or of maru_tokens_root() */
+  size_t parent_bytes;   /* 1 to MARU_TOKENS_PARENT_MAX */
+  const char *lora_name; /* vLLM's extra keys: the name of the LoRA of the request, in every block; NULL: none */
+  const char
+      *cache_salt; /* and its cache salt, in the first block of a prompt alone: give it to the call that hashes that
+                             block; NULL: none. Both end with a zero, are UTF-8, have at most MARU_TOKENS_EXTRA_BYTES_MAX
+                             bytes, and must be NULL with MARU_TOKENS_BLAKE3. Images and other modalities have extra keys
+                             that only the engine knows */
+  uint64_t reserved[4];
+} maru_tokens_options;
+
+/* Hashes the whole blocks of a prompt, each over the one before.
+ *   tokens, n      n of them, at most MARU_TOKENS_MAX
+ *   ret_hashes     n / block_tokens hashes, one after the other
+ *   ret_bytes      how much room there is; -EINVAL when it is too little
+ * Errors: -EINVAL; -ENOMEM. */
+MARU_TOKENS_PUBLIC int maru_tokens_hash(const maru_tokens_options *options, const uint32_t *tokens, size_t n,
+                                        void *ret_hashes, size_t ret_bytes);
+
+/* Dynamo's hashes, of 64 bits: XXH3 with the salt as seed. A block's own hash covers its tokens alone, the sequence hash that
+ * of the block before, too; the first block's are equal.
+ *   salt           a hash of what must keep blocks apart; Dynamo's router takes 1337
+ *   parent         the sequence hash of the block before, or NULL for the beginning of a prompt
+ *   ret_blocks, ret_sequences   n / block_tokens words each; either may be NULL
+ * Errors: -EINVAL block_tokens is not 1 to MARU_TOKENS_BLOCK_MAX, or n is more than MARU_TOKENS_MAX. */
+MARU_TOKENS_PUBLIC int maru_tokens_dynamo(uint64_t salt, const uint64_t *parent, uint32_t block_tokens,
+                                          const uint32_t *tokens, size_t n, uint64_t *ret_blocks,
+                                          uint64_t *ret_sequences);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
