@@ -126,7 +126,8 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
     return out;
   }
   if (batch.is_array()) {
-    py::array_t<bool> present(static_cast<Py_ssize_t>(n));
+    // With its strides: pybind11 before 2.12 would take them from where NumPy 2 has something else.
+    py::array_t<bool> present({Py_ssize_t(n)}, {Py_ssize_t(1)});
     ask(present.mutable_data());
     return present;
   }
