@@ -1,0 +1,113 @@
+"""The hashes under which inference engines know blocks of tokens, bit for bit.
+
+    >>> from maru import tokens
+    >>> keys = tokens.lmcache(prompt)                              # an n x 32 array: what Client.match_prefix takes
+    >>> keys = tokens.vllm(prompt, parent=tokens.root("sha256_cbor", seed="0"))
+
+A prompt is an array or a sequence of token numbers; one of dtype uint32 without gaps is read where it lies. Only whole blocks are
+hashed. The GIL is not held meanwhile. Everything that cannot be hashed raises InvalidArgumentError.
+"""
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence, Union
+
+import numpy
+from numpy.typing import NDArray
+
+from . import _tokens
+from .errors import InvalidArgumentError
+
+# The names that vLLM (--prefix-caching-hash-algo) and LMCache (--hash-algorithm) have for them, and maru/tokens.h's numbers.
+ALGORITHMS = {"blake3": 1, "sha256_cbor": 2, "sha256": 3, "xxhash_cbor": 4, "xxhash": 5}
+BLOCK_TOKENS_MAX = 4096
+TOKENS_MAX = 1 << 26
+
+Tokens = Union[Sequence[int], NDArray[Any]]
+
+
+def lmcache(tokens: Tokens, chunk_tokens: int = 256, *, algorithm: str = "blake3",
+            parent: Optional[bytes] = None) -> NDArray[numpy.uint8]:
+    """LMCache's chunk hashes, one a row. parent: the hash of the chunk before; None is the beginning of a prompt for an LMCache
+    beside which there is no vLLM (where there is one, LMCache takes its root: see root)."""
+    return _chain(algorithm, tokens, chunk_tokens, root(algorithm) if parent is None else parent, None, None)
+
+
+def vllm(tokens: Tokens, block_tokens: int = 16, *, parent: bytes, algorithm: str = "sha256_cbor",
+         lora_name: Optional[str] = None, cache_salt: Optional[str] = None) -> NDArray[numpy.uint8]:
+    """vLLM's block hashes, one a row. parent: the hash of the block before, or root(algorithm, seed=...) of the engine. The
+    salt counts for the first block of the tokens alone: give it only where that begins the prompt. Prompts with images and the
+    like have further keys, so their hashes must come from vLLM."""
+    return _chain(algorithm, tokens, block_tokens, parent, lora_name, cache_salt)
+
+
+def dynamo(tokens: Tokens, block_tokens: int, *, salt: int = 1337,
+           parent: Optional[int] = None) -> tuple[NDArray[numpy.uint64], NDArray[numpy.uint64]]:
+    """Dynamo's hashes of the blocks alone, and of the sequences up to them. parent: the sequence hash of the block before."""
+    prompt = _read(tokens)
+    _check_block(block_tokens)
+    for name, value in (("salt", salt), ("parent", parent)):
+        if value is not None and not (isinstance(value, int) and 0 <= value < 1 << 64):
+            raise InvalidArgumentError(f"{name} is a number of 64 bits, not {value!r}.")
+    return _tokens.dynamo(salt, parent, block_tokens, prompt)
+
+
+def root(algorithm: str, seed: Optional[str] = None) -> bytes:
+    """What stands in for the hash before the first block. seed: what PYTHONHASHSEED says to vLLM, which takes random bytes where
+    that is not set; None: what LMCache takes without vLLM."""
+    number = _number(algorithm)
+    if seed is not None and (algorithm == "blake3" or not _is_text(seed)):
+        raise InvalidArgumentError(f"A seed is text of at most 255 bytes, for one of vLLM's algorithms; this is {seed!r} for "
+                                   f"{algorithm}.")
+    return _tokens.root(number, seed)
+
+
+def _chain(algorithm: str, tokens: Tokens, block_tokens: int, parent: bytes, lora_name: Optional[str],
+           cache_salt: Optional[str]) -> NDArray[numpy.uint8]:
+    number = _number(algorithm)
+    prompt = _read(tokens)
+    _check_block(block_tokens)
+    if not isinstance(parent, bytes) or not 1 <= len(parent) <= 255:
+        raise InvalidArgumentError(f"parent is the bytes of a hash, 1 to 255, not {parent!r}.")
+    for name, text in (("lora_name", lora_name), ("cache_salt", cache_salt)):
+        if text is not None and (algorithm == "blake3" or not _is_text(text)):
+            raise InvalidArgumentError(f"{name} is text of at most 255 bytes, for one of vLLM's algorithms; this is {text!r} for "
+                                       f"{algorithm}.")
+    return _tokens.hash(number, prompt, block_tokens, parent, lora_name or None, cache_salt or None)
+
+
+def _number(algorithm: str) -> int:
+    if algorithm == "builtin":
+        raise InvalidArgumentError('Python\'s hash() ("builtin") differs between processes, so what it names cannot be shared: '
+                                   "let the engine use another algorithm.")
+    if algorithm not in ALGORITHMS:
+        raise InvalidArgumentError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
+    return ALGORITHMS[algorithm]
+
+
+def _check_block(block_tokens: int) -> None:
+    if not isinstance(block_tokens, int) or not 1 <= block_tokens <= BLOCK_TOKENS_MAX:
+        raise InvalidArgumentError(f"A block has 1 to {BLOCK_TOKENS_MAX} tokens, not {block_tokens!r}.")
+
+
+def _is_text(text: object) -> bool:
+    return isinstance(text, str) and len(text.encode(errors="replace")) <= 255 and "\0" not in text
+
+
+def _read(tokens: Tokens) -> NDArray[numpy.uint32]:
+    if isinstance(tokens, numpy.ndarray) and tokens.dtype == numpy.uint32 and tokens.ndim == 1:
+        array = tokens
+    else:
+        try:
+            given = numpy.asarray(tokens)
+            if given.size == 0 and given.ndim == 1:
+                given = given.astype(numpy.uint32)
+        except (ValueError, OverflowError) as error:
+            raise InvalidArgumentError(f"Tokens are numbers of 32 bits: {error}.") from None
+        if given.ndim != 1 or given.dtype.kind not in "iu":
+            raise InvalidArgumentError(f"Tokens are one row of whole numbers, not {given.ndim} dimensions of {given.dtype}.")
+        if given.size and (int(given.min()) < 0 or int(given.max()) >= 1 << 32):
+            raise InvalidArgumentError(f"Tokens are 0 to 2^32 - 1; these are {given.min()} to {given.max()}.")
+        array = given.astype(numpy.uint32)
+    if array.size > TOKENS_MAX:
+        raise InvalidArgumentError(f"{array.size} tokens; one call takes {TOKENS_MAX}. Hash the rest with the last hash as parent.")
+    return numpy.ascontiguousarray(array)

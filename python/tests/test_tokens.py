@@ -1,0 +1,85 @@
+"""maru.tokens: the golden values through Python, and what it refuses. tests/unit/tokens_test.cc tests the hashes themselves."""
+import hashlib
+import pathlib
+import pickle
+
+import numpy
+import pytest
+
+import maru
+from maru import tokens
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "token_hashes.tsv"
+
+
+def golden():
+    return [line.split("\t") for line in GOLDEN.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+
+
+def test_every_golden_chain():
+    chains = [fields for fields in golden() if fields[0] in tokens.ALGORITHMS]
+    assert len(chains) > 50
+    for algorithm, block, parent, lora, salt, prompt, hashes in chains:
+        keywords = {} if algorithm == "blake3" else {
+            "lora_name": None if lora == "-" else lora, "cache_salt": None if salt == "-" else salt}
+        call = tokens.lmcache if algorithm == "blake3" else tokens.vllm
+        found = call([int(token) for token in prompt.split(",")], int(block), algorithm=algorithm,
+                     parent=bytes.fromhex(parent), **keywords)
+        assert [bytes(row).hex() for row in found] == hashes.split(","), (algorithm, block, lora, salt)
+
+
+def test_every_golden_root():
+    roots = [fields for fields in golden() if fields[0] == "root"]
+    assert roots
+    for _, algorithm, seed, value in roots:
+        assert tokens.root(algorithm, None if seed == "-" else seed).hex() == value
+
+
+def test_dynamos_golden_blocks_and_their_continuation():
+    [(_, salt, block, prompt, blocks, sequences)] = [fields for fields in golden() if fields[0] == "dynamo"]
+    prompt = [int(token) for token in prompt.split(",")]
+    found = tokens.dynamo(prompt, int(block), salt=int(salt))
+    assert [list(map(str, row)) for row in found] == [blocks.split(","), sequences.split(",")]
+    rest = tokens.dynamo(prompt[4:], 4, salt=int(salt), parent=int(found[1][0]))
+    assert rest[1][0] == found[1][1]
+
+
+def test_lmcache_begins_with_its_own_root():
+    assert (tokens.lmcache(range(512)) == tokens.lmcache(range(512), parent=tokens.root("blake3"))).all()
+
+
+def test_pickles_of_this_python_are_the_ones_that_are_hashed():
+    """The interpreter that runs the engine decides how a pickle looks."""
+    parent, block = bytes(range(32)), tuple(range(0, 40000, 2500))
+    expected = hashlib.sha256(pickle.dumps((parent, block, ("lora",)), protocol=pickle.HIGHEST_PROTOCOL)).digest()
+    assert bytes(tokens.vllm(block, 16, algorithm="sha256", parent=parent, lora_name="lora")[0]) == expected
+
+
+@pytest.mark.parametrize("prompt", [list(range(40)), tuple(range(40)), range(40), numpy.arange(40),
+                                    numpy.arange(40, dtype=numpy.uint32), numpy.arange(80, dtype=numpy.uint32)[::2] // 2,
+                                    numpy.arange(40, dtype=numpy.uint8)])
+def test_whatever_holds_the_same_tokens_has_the_same_hashes(prompt):
+    assert (tokens.lmcache(prompt, 16) == tokens.lmcache(numpy.arange(40, dtype=numpy.uint32), 16)).all()
+    assert tokens.lmcache(prompt, 16).shape == (2, 32)
+
+
+def test_no_whole_block_is_no_hash():
+    assert tokens.lmcache([], 16).shape == (0, 32)
+    assert tokens.lmcache(range(15), 16).shape == (0, 32)
+    assert [row.shape for row in tokens.dynamo([1], 2)] == [(0,), (0,)]
+
+
+@pytest.mark.parametrize("call", [
+    lambda: tokens.lmcache([-1] * 16, 16), lambda: tokens.lmcache([1 << 32] * 16, 16), lambda: tokens.lmcache([0.5] * 16, 16),
+    lambda: tokens.lmcache("text", 16), lambda: tokens.lmcache([[1, 2], [3, 4]], 2), lambda: tokens.lmcache([1 << 70], 1),
+    lambda: tokens.lmcache([1], 0), lambda: tokens.lmcache([1], 4097), lambda: tokens.lmcache([1], "16"),
+    lambda: tokens.lmcache([1], 1, parent=b""), lambda: tokens.lmcache([1], 1, parent=bytes(256)),
+    lambda: tokens.lmcache([1], 1, parent="text"), lambda: tokens.vllm([1], 1, parent=b"x", cache_salt="s" * 256),
+    lambda: tokens.vllm([1], 1, parent=b"x", lora_name="a\0b"), lambda: tokens.vllm([1], 1, parent=b"x", algorithm="md5"),
+    lambda: tokens.vllm([1], 1, parent=b"x", algorithm="builtin"),
+    lambda: tokens.vllm([1], 1, parent=b"x", algorithm="blake3", lora_name="lora"), lambda: tokens.root("blake3", "0"),
+    lambda: tokens.root("sha256", "x" * 256), lambda: tokens.dynamo([1], 0), lambda: tokens.dynamo([1], 1, salt=-1),
+    lambda: tokens.dynamo([1], 1, parent=1 << 64)])
+def test_what_cannot_be_hashed_is_refused_by_name(call):
+    with pytest.raises(maru.InvalidArgumentError):
+        call()
