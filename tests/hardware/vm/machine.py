@@ -1,0 +1,418 @@
+"""Emulated machines for the tests of what the machine at hand does not have: NVDIMMs, CXL memory, several hosts.
+
+A suite is a program in this folder, started by scripts/vm-test NAME or by meson:
+
+    import machine
+
+    def run(suite):
+        nvdimm = machine.Nvdimm(suite.file("nvdimm.img", 514 * machine.MIB))
+        suite.machine("one", modules=machine.NVDIMM, nvdimms=[nvdimm]).run(STEPS, seconds=100)
+
+    machine.main("devdax", run, __doc__)
+
+STEPS is bash that runs in the guest as root, after guest_steps.bash, whose `step NAME SECONDS COMMAND...` runs a command or a
+function of the steps and writes `ok NAME`, `FAILED NAME ...` or `skipped NAME: WHY` (status 77, or out of time). The guest sees
+this machine's files under their own names, read-only below a layer in its own memory; it has no network. $build and $source are
+set, and what `settings` names. /tmp is this machine's; $TMPDIR and /run are the guest's own.
+
+Two machines at once: start() them both, talk to them with wait_for("told X") (a guest's `tell X`) and order("Y") (a guest's
+`order Y` waits for it), kill() one to have its host die, wait() for the other. An NVDIMM's file may be in several machines.
+
+The guest's kernel is the one that linux-image-amd64 stands for, downloaded once into the user's cache folder. It never uses KVM.
+Two processors always: with a single possible one, the emulation leaves atomic operations out.
+
+Ends with one line of its result. Status: 0 nothing failed, 1 a step failed, 2 the command line or the build is wrong, 77 the
+machine did not come up or ran out of time, or QEMU or the kernel cannot be had here.
+"""
+import argparse
+import fcntl
+import os
+import pathlib
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+SOURCE = HERE.parents[2]
+MIB = 1 << 20
+GIB = 1 << 30
+
+# Kernel modules by what a suite wants in its guest; what they depend on comes by itself.
+BASE = ["virtio_pci", "9pnet_virtio", "9p", "overlay"]
+NVDIMM = ["nfit", "nd_pmem", "dax_pmem", "device_dax"]
+KMEM = ["kmem"]  # DAX devices as memory of the kernel
+CXL = ["cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_pmem", "nd_pmem", "dax_pmem", "device_dax"]
+SOFT_RESERVED = ["dax_hmem", "device_dax"]  # see soft_reserved()
+
+
+class Skip(Exception):
+    """No result can be had here; the reason is its text."""
+
+
+class Nvdimm:
+    """A file as a persistent memory module. Without its label it should be a multiple of 16 MiB: 514 MiB gives 512."""
+
+    def __init__(self, path, label_bytes=2 * MIB, more=""):
+        self.path, self.label_bytes, self.more = path, label_bytes, more
+
+
+class CxlMemory:
+    """Two files as a CXL type-3 device with persistent memory, behind a root port of its own."""
+
+    def __init__(self, path, label_path):
+        self.path, self.label_path = path, label_path
+
+
+def soft_reserved(size, start):
+    """Kernel parameter: this part of RAM becomes memory of specific purpose, a dynamic DAX region of the module dax_hmem.
+    RAM above 2 GiB of a machine of this kind begins at 4 GiB."""
+    return f"memmap={size:#x}%{start:#x}-1+0xefffffff"
+
+
+def command(*arguments, seconds=300, **more):
+    return subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds,
+                          check=False, **more)
+
+
+def last_words(process):
+    return " ".join((process.stderr + process.stdout).split())[-200:] or f"status {process.returncode}"
+
+
+class Kernel:
+    """Debian's kernel and a busybox, unpacked as far as guests need them in the cache folder, which a newer version cleans."""
+
+    def __init__(self):
+        cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+        self.cache = pathlib.Path(cache) / "marud-vm"
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+            with open(self.cache / "lock", "w", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                # The metapackage names the newest build of the release's kernel; names of older ones vanish from the archive.
+                found = re.search(r"Depends: (linux-image-[0-9]\S*)",
+                                  command("apt-cache", "depends", "linux-image-amd64").stdout)
+                if not found:
+                    raise Skip("the package lists here know no linux-image-amd64 (apt-get update fetches them)")
+                self.folder = self.fetch(found[1], "linux-image-")
+                self.busybox = self.fetch("busybox-static", "busybox-static_") / "bin/busybox"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Skip(f"no kernel in {self.cache}: {error}") from error
+        self.image = next(self.folder.glob("boot/vmlinuz-*"))
+        self.release = self.image.name.removeprefix("vmlinuz-")
+        self.modules = {path.name.split(".")[0].replace("-", "_"): path for path in self.folder.glob("lib/modules/**/*.ko*")}
+        builtin = next(self.folder.glob("lib/modules/*/modules.builtin")).read_text(encoding="utf-8")
+        self.builtin = {pathlib.Path(line).stem.replace("-", "_") for line in builtin.splitlines()}
+
+    def fetch(self, package, prefix):
+        printed = command("apt-get", "download", "--print-uris", package, cwd=self.cache)  # nothing is printed beside a copy
+        name = re.search(r" (\S+\.deb) ", printed.stdout)
+        if not name:
+            raise Skip(f"the package lists here know no {package} (apt-get update fetches them): {last_words(printed)}")
+        folder = self.cache / name[1].removesuffix(".deb")
+        if folder.is_dir():
+            return folder
+        with tempfile.TemporaryDirectory(dir=self.cache) as unfinished:
+            got = command("apt-get", "download", "-q", package, cwd=unfinished)
+            archives = list(pathlib.Path(unfinished).glob("*.deb"))
+            if got.returncode != 0 or not archives:
+                raise Skip(f"{package} cannot be downloaded: {last_words(got)}")
+            unpacked = pathlib.Path(unfinished, "unpacked")
+            unpacked.mkdir()
+            # Drivers for what an emulated machine does not have are most of the archive.
+            wanted = ["./bin", "./boot/vmlinuz*", "*/modules.builtin"] + [f"*/kernel/{part}" for part in (
+                "drivers/acpi", "drivers/block", "drivers/char", "drivers/cxl", "drivers/dax", "drivers/nvdimm",
+                "drivers/virtio", "fs", "lib", "mm", "net/9p", "crypto", "security")]
+            contents = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archives[0]], stdout=subprocess.PIPE)
+            # tar says 2 about patterns that are in the other package only.
+            subprocess.run(["tar", "-x", "-C", unpacked, "--wildcards", *wanted], stdin=contents.stdout,
+                           stderr=subprocess.DEVNULL, timeout=300, check=False)
+            if contents.wait(timeout=60) != 0 or not any(unpacked.iterdir()):
+                raise Skip(f"{package} cannot be unpacked into {self.cache}")
+            for older in self.cache.glob(prefix + "*"):
+                shutil.rmtree(older, ignore_errors=True)
+            unpacked.rename(folder)
+        return folder
+
+    def add_module(self, name, target, order):
+        """Copies a module and before it those that it depends on."""
+        name = name.replace("-", "_")
+        if name in order or name in self.builtin:
+            return
+        if name not in self.modules:
+            raise Skip(f"Linux {self.release} has no module {name}")
+        path = self.modules[name]
+        content = command_bytes("xz", "-dc", path) if path.suffix == ".xz" else path.read_bytes()
+        for needed in re.findall(rb"\0depends=([^\0]*)", b"\0" + content):
+            for one in filter(None, needed.decode().split(",")):
+                self.add_module(one, target, order)
+        pathlib.Path(target, name).write_bytes(content)
+        order.append(name)
+
+
+def command_bytes(*arguments):
+    return subprocess.run(arguments, stdout=subprocess.PIPE, check=True, timeout=60).stdout
+
+
+class Machine:
+    """One emulated machine: what it has is fixed when it is made; it may be started again and again."""
+
+    def __init__(self, suite, name, modules=(), nvdimms=(), cxl=(), memory_mib=1024, kernel_parameters=(), qemu=()):
+        self.suite, self.name, self.modules = suite, name, list(modules)
+        self.folder = suite.folder / name
+        self.folder.mkdir()
+        self.lines, self.changed, self.process, self.ran_out = [], threading.Condition(), None, False
+        self.kernel_parameters = list(kernel_parameters)
+        self.arguments = ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-nodefaults", "-display", "none",
+                          "-no-reboot", "-virtfs",
+                          "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+                          "-m", f"{memory_mib}M,slots={len(nvdimms) + 1},maxmem={memory_mib + 64 * 1024}M"]
+        features = ["q35"] + (["nvdimm=on"] if nvdimms else []) + (["cxl=on"] if cxl else [])
+        for number, nvdimm in enumerate(nvdimms):
+            self.arguments += self.file_memory(f"nvdimm-memory{number}", nvdimm.path) + [
+                "-device", f"nvdimm,id=nvdimm{number},memdev=nvdimm-memory{number},label-size={nvdimm.label_bytes}{nvdimm.more}"]
+        if cxl:
+            features.append("cxl-fmw.0.targets.0=cxl.0")
+            features.append("cxl-fmw.0.size=4G")
+            self.arguments += ["-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.0"]
+            # One port more than devices: with a single port, QEMU 7.2 loses what is stored there.
+            for port in range(len(cxl) + 1):
+                self.arguments += ["-device", f"cxl-rp,port={port},bus=cxl.0,id=cxl-port{port},chassis=0,slot={port + 2}"]
+            for number, one in enumerate(cxl):
+                self.arguments += self.file_memory(f"cxl-memory{number}", one.path)
+                self.arguments += self.file_memory(f"cxl-label{number}", one.label_path)
+                self.arguments += ["-device", f"cxl-type3,bus=cxl-port{number},memdev=cxl-memory{number},"
+                                              f"lsa=cxl-label{number},id=cxl-pmem{number}"]
+        self.arguments += ["-machine", ",".join(features), *qemu]
+
+    @staticmethod
+    def file_memory(name, path):
+        return ["-object", f"memory-backend-file,id={name},share=on,mem-path={path},size={os.path.getsize(path)}"]
+
+    def initial_files(self, steps, settings):
+        """The first root of the guest: a busybox, modules, the steps."""
+        first = self.folder / "first"
+        shutil.rmtree(first, ignore_errors=True)
+        for part in ("bin", "modules", "proc", "sys", "dev", "host", "own", "root", "payload"):
+            (first / part).mkdir(parents=True)
+        kernel = self.suite.kernel
+        shutil.copy(kernel.busybox, first / "bin/busybox")
+        order = []
+        for module in BASE + self.modules:
+            kernel.add_module(module, first / "modules", order)
+        (first / "modules/order").write_text("".join(f"{module}\n" for module in order), encoding="utf-8")
+        settings = {"source": SOURCE, "build": self.suite.build, "machine": self.name} | settings
+        (first / "payload/settings").write_text(
+            "".join(f"export {key}={shlex.quote(str(value))}\n" for key, value in settings.items()), encoding="utf-8")
+        (first / "payload/steps").write_text(
+            (HERE / "guest_steps.bash").read_text(encoding="utf-8") + steps + "\necho end >&3\n", encoding="utf-8")
+        shutil.copy(HERE / "guest_init.sh", first / "init")
+        (first / "init").chmod(0o755)
+        listed = "\n".join(str(path.relative_to(first)) for path in sorted(first.rglob("*")))
+        with open(self.folder / "first.cpio", "wb") as archive:
+            subprocess.run([kernel.busybox, "cpio", "-o", "-H", "newc"], cwd=first, input=listed.encode(), stdout=archive,
+                           stderr=subprocess.DEVNULL, check=True, timeout=60)
+        shutil.rmtree(first)
+
+    def start(self, steps, seconds=150, settings=None):
+        """Boots. The machine is stopped after so many seconds, or when the suite has no time left."""
+        self.initial_files(steps, settings or {})
+        self.lines, self.ran_out = [], False
+        self.suite.running.append(self)
+        parameters = " ".join(["console=ttyS0", "quiet", "panic=-1", *self.kernel_parameters])
+        # The second serial line is QEMU's standard input and output: orders and results.
+        with open(self.folder / "qemu.log", "wb") as log:
+            self.process = subprocess.Popen(
+                ["nice", "-n", "5", "qemu-system-x86_64", *self.arguments, "-kernel", str(self.suite.kernel.image),
+                 "-initrd", str(self.folder / "first.cpio"), "-append", parameters,
+                 "-serial", f"file:{self.folder / 'console'}",
+                 "-chardev", "stdio,id=results,signal=off", "-serial", "chardev:results"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        self.deadline = min(time.monotonic() + seconds, self.suite.deadline)
+        self.reader = threading.Thread(target=self.read, args=(self.process.stdout,), daemon=True)
+        self.reader.start()
+        return self
+
+    def read(self, results):
+        for line in results:
+            with self.changed:
+                self.lines.append(line.decode(errors="replace").rstrip("\r\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.lines.append(None)
+            self.changed.notify_all()
+
+    def wait_for(self, wanted, seconds=100):
+        """Waits for a line of the guest that is `wanted`. A machine that ends before, or takes longer, ends the suite."""
+        deadline = min(time.monotonic() + seconds, self.deadline)
+        with self.changed:
+            while wanted not in self.lines:
+                if None in self.lines:
+                    self.suite.finish(self)
+                    raise Skip(f"machine {self.name} ended before \"{wanted}\"")
+                if not self.changed.wait(max(0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+                    self.ran_out = True
+                    raise Skip(f"machine {self.name} did not say \"{wanted}\" in time")
+
+    def order(self, line):
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+
+    def kill(self):
+        """The host dies: no goodbye, nothing flushed. What it had said until then counts."""
+        self.process.kill()
+        self.process.wait()
+        self.suite.finish(self, killed=True)
+
+    def wait(self):
+        """Waits for the end of the steps and returns the guest's lines."""
+        try:
+            self.process.wait(max(0.1, self.deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.ran_out = True
+            self.process.kill()
+            self.process.wait()
+        self.suite.finish(self)
+        return self.lines
+
+    def run(self, steps, seconds=150, settings=None):
+        return self.start(steps, seconds, settings).wait()
+
+
+class Suite:
+    """The machines of one program, its temporary folder, and what it ends with."""
+
+    def __init__(self, name, build, folder, seconds):
+        self.name, self.build, self.folder = name, build, folder
+        self.deadline, self.seconds = time.monotonic() + seconds, seconds
+        self.running, self.lines, self.troubles = [], [], []
+        self.kernel = Kernel()
+
+    def machine(self, name, **what):
+        return Machine(self, name, **what)
+
+    def file(self, name, size):
+        path = self.folder / name
+        with open(path, "wb") as file:
+            file.truncate(size)
+        return path
+
+    def program(self, path):
+        """A program of the build, which must be there."""
+        found = self.build / path
+        if not os.access(found, os.X_OK):
+            print(f"{self.name}: {found} is not there; scripts/test builds it", file=sys.stderr)
+            sys.exit(2)
+        return found
+
+    def check(self, name, holds, why=""):
+        """A step outside of the machines."""
+        self.add(f"ok {name}" if holds else f"FAILED {name} ({why})")
+
+    def add(self, line):
+        self.lines.append(line)
+        print(line, flush=True)
+
+    def finish(self, machine, killed=False):
+        """Takes over what an ended machine said. Once for each start."""
+        if machine not in self.running:
+            return
+        self.running.remove(machine)
+        machine.process.wait()
+        machine.reader.join(30)
+        machine.process.stdin.close()
+        lines = [line for line in machine.lines if line is not None]
+        for line in lines:
+            if line != "end" and not line.startswith("told "):
+                self.add(line)
+        if "end" not in lines and not killed:
+            what = "ran out of time" if machine.ran_out else f"did not reach its end (QEMU's status {machine.process.returncode})"
+            self.troubles.append(f"machine {machine.name} of Linux {self.kernel.release} {what}")
+            self.show_console(machine)
+        elif any(line.startswith("FAILED ") for line in lines):
+            self.show_console(machine)
+
+    @staticmethod
+    def show_console(machine):
+        for name in ("qemu.log", "console"):
+            path = machine.folder / name
+            if path.exists():
+                said = path.read_text(encoding="utf-8", errors="replace").splitlines()
+                print("\n".join(said[-200:]), file=sys.stderr, flush=True)
+
+    def stop(self):
+        for machine in list(self.running):
+            machine.process.kill()
+            machine.ran_out = True
+            self.finish(machine, killed=True)
+
+    def verdict(self):
+        failed = [line.removeprefix("FAILED ") for line in self.lines if line.startswith("FAILED ")]
+        skipped = [line for line in self.lines if line.startswith("skipped ")]
+        counts = f"{sum(line.startswith('ok ') for line in self.lines)} steps"
+        for what in ("passed", "skipped"):
+            found = [re.fullmatch(rf" +(\d+) {what}", line) for line in self.lines]
+            if any(found):
+                counts += f", {sum(int(one[1]) for one in found if one)} tests {what}"
+        counts += f", {len(skipped)} steps skipped" if skipped else ""
+        out_of_time = [line for line in skipped if "out of time" in line]
+        if failed:
+            return 1, f"{self.name} failed on Linux {self.kernel.release}: {'; '.join(failed)}; {counts}"
+        if self.troubles or out_of_time:
+            return 77, f"{self.name} skipped: {'; '.join(self.troubles + out_of_time)}; before that {counts}"
+        return 0, f"{self.name} passed on Linux {self.kernel.release}: {counts}"
+
+
+def build_folder(text):
+    folder = pathlib.Path(text).resolve()
+    if not (folder / "daemon/marud").exists():
+        print(f"found no daemon/marud in {text}, expected a folder that meson built; scripts/test builds one", file=sys.stderr)
+        sys.exit(2)
+    return folder
+
+
+def main(name, run, description, seconds=150, add_arguments=None):
+    """A suite's main program. `run(suite)` starts machines; seconds bounds all of them together."""
+    parser = argparse.ArgumentParser(prog=f"scripts/vm-test {name}", description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", nargs="?", default=SOURCE / "build/test", help="a folder that meson built with tests")
+    parser.add_argument("--keep", action="store_true", help="leave the temporary folder, with everything the guests wrote")
+    parser.add_argument("--seconds", type=int, default=seconds, help="the time for all machines together (%(default)s)")
+    if add_arguments:
+        add_arguments(parser)
+    options = parser.parse_args()
+    build = build_folder(options.build)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"marud-vm-{name}-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    suite = None
+    try:
+        if platform.machine() != "x86_64":
+            raise Skip("the guest is an x86_64 and shares its programs with this machine")
+        if command(SOURCE / "scripts/install-packages", "vm", seconds=600).returncode != 0:
+            raise Skip("QEMU cannot be installed here (Debian package qemu-system-x86)")
+        suite = Suite(name, build, folder, options.seconds)
+        suite.options = options
+        run(suite)
+        status, line = suite.verdict()
+    except Skip as skip:
+        if suite:
+            suite.stop()
+            suite.troubles.append(str(skip))
+            status, line = suite.verdict()
+        else:
+            status, line = 77, f"{name} skipped: {skip}"
+    finally:
+        if suite:
+            suite.stop()
+        if options.keep:
+            print(f"kept: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(line, flush=True)
+    sys.exit(status)
