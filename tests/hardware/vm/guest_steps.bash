@@ -9,7 +9,8 @@ stty -F /dev/ttyS1 raw -echo
 exec 3>/dev/ttyS1 4</dev/ttyS1
 
 # step NAME SECONDS COMMAND...: COMMAND may be a function of the steps; inside, `set -e` holds. The bound is for a step that
-# hangs; a step that needs longer says nothing about the product, so it counts as skipped and makes the suite a skipped one.
+# hangs; a step that needs longer says nothing about the product, so it counts as skipped and makes the suite a skipped one
+# (with late=FAILED in the suite's settings, it has failed).
 step() {
   local name=$1 seconds=$2 status=0
   shift 2
@@ -19,7 +20,7 @@ step() {
   case $status in
     0) echo "ok $name" >&3 ;;
     77) echo "skipped $name: $(tail -n 1 $said)" >&3 ;;
-    124 | 137) echo "skipped $name: out of time after $seconds s" >&3 ;;
+    124 | 137) echo "${late:-skipped} $name: out of time after $seconds s" >&3 ;;
     *) echo "FAILED $name (status $status)" >&3 ;;
   esac
   if [ $status -ne 0 ] && [ $status -ne 77 ]; then

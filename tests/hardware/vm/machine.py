@@ -18,8 +18,8 @@ set, and what `settings` names. /tmp is this machine's; $TMPDIR and /run are the
 Two machines at once: start() them both, talk to them with wait_for("told X") (a guest's `tell X`) and order("Y") (a guest's
 `order Y` waits for it), kill() one to have its host die, wait() for the other. An NVDIMM's file may be in several machines.
 
-The guest's kernel is the one that linux-image-amd64 stands for, downloaded once into the user's cache folder. It never uses KVM.
-Two processors always: with a single possible one, the emulation leaves atomic operations out.
+The guest's kernel is what linux-image-amd64 stands for, downloaded once into the user's cache folder. KVM is never used. Two
+processors always: with a single possible one, the emulation leaves atomic operations out.
 
 Ends with one line of its result. Status: 0 nothing failed, 1 a step failed, 2 the command line or the build is wrong, 77 the
 machine did not come up or ran out of time, or QEMU or the kernel cannot be had here.
@@ -72,7 +72,7 @@ class CxlMemory:
 
 def soft_reserved(size, start):
     """Kernel parameter: this part of RAM becomes memory of specific purpose, a dynamic DAX region of the module dax_hmem.
-    RAM above 2 GiB of a machine of this kind begins at 4 GiB."""
+    RAM of a machine with less than 2 GiB lies at its beginning."""
     return f"memmap={size:#x}%{start:#x}-1+0xefffffff"
 
 
@@ -176,7 +176,8 @@ class Machine:
         features = ["q35"] + (["nvdimm=on"] if nvdimms else []) + (["cxl=on"] if cxl else [])
         for number, nvdimm in enumerate(nvdimms):
             self.arguments += self.file_memory(f"nvdimm-memory{number}", nvdimm.path) + [
-                "-device", f"nvdimm,id=nvdimm{number},memdev=nvdimm-memory{number},label-size={nvdimm.label_bytes}{nvdimm.more}"]
+                "-device",
+                f"nvdimm,id=nvdimm{number},memdev=nvdimm-memory{number},label-size={nvdimm.label_bytes}{nvdimm.more}"]
         if cxl:
             features.append("cxl-fmw.0.targets.0=cxl.0")
             features.append("cxl-fmw.0.size=4G")
@@ -290,7 +291,7 @@ class Suite:
 
     def __init__(self, name, build, folder, seconds):
         self.name, self.build, self.folder = name, build, folder
-        self.deadline, self.seconds = time.monotonic() + seconds, seconds
+        self.allow(seconds)
         self.running, self.lines, self.troubles = [], [], []
         self.kernel = Kernel()
 
@@ -310,6 +311,10 @@ class Suite:
             print(f"{self.name}: {found} is not there; scripts/test builds it", file=sys.stderr)
             sys.exit(2)
         return found
+
+    def allow(self, seconds):
+        """Changes how long all machines together may take from now on."""
+        self.deadline, self.seconds = time.monotonic() + seconds, seconds
 
     def check(self, name, holds, why=""):
         """A step outside of the machines."""
@@ -332,7 +337,8 @@ class Suite:
             if line != "end" and not line.startswith("told "):
                 self.add(line)
         if "end" not in lines and not killed:
-            what = "ran out of time" if machine.ran_out else f"did not reach its end (QEMU's status {machine.process.returncode})"
+            status = machine.process.returncode
+            what = "ran out of time" if machine.ran_out else f"did not reach its end (QEMU's status {status})"
             self.troubles.append(f"machine {machine.name} of Linux {self.kernel.release} {what}")
             self.show_console(machine)
         elif any(line.startswith("FAILED ") for line in lines):
