@@ -278,8 +278,10 @@ Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems)
   parse_toml(text, problems, [&](ConfigTable root) {
     if (auto table = root.table("daemon")) read_daemon(std::move(*table), config);
     for (ConfigTable& table : root.tables("pool")) config.pools.push_back(read_pool(std::move(table)));
+    for (ConfigTable& table : root.tables("provision")) config.wishes.push_back(provision::read_wish(std::move(table)));
     root.refuse_unknown();
     check_pools(config.pools, problems);
+    provision::check_wishes(config.wishes, problems);
   });
   if (config.policy_dir.empty()) config.policy_dir = kPolicyDir;
   for (PoolSpec& spec : config.pools) spec.pool.policy_dir = config.policy_dir;

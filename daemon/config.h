@@ -19,11 +19,14 @@
 //
 //   [[pool]]
 //   name = "shared"       backend = "file"        path = "/mnt/pmem/pool"                  size = "1TiB"
+//
+//   [[provision]]                                 see daemon/provision/wish.h
 #pragma once
 
 #include "daemon/dax/memory_device.h"
 #include "daemon/log.h"
 #include "daemon/pool.h"
+#include "daemon/provision/wish.h"
 
 #include <map>
 #include <optional>
@@ -65,6 +68,7 @@ struct Config {
   std::optional<gid_t> admin_group;  // besides root and marud's own user
   uint32_t adopt_grace_ms = 4000;    // less than the five seconds that a client waits for its attachment
   std::vector<PoolSpec> pools;
+  std::vector<provision::Wish> wishes;  // for marud-provision; marud only says what is wrong with them
 };
 
 struct ConfigProblem {

@@ -75,6 +75,31 @@ std::optional<std::string> ConfigTable::text(const char* key) {
   return std::nullopt;
 }
 
+bool ConfigTable::is_text(const char* key, std::string_view value) const {
+  const toml::node* node = toml_of(node_).get(key);
+  return node && node->is_string() && *node->value<std::string>() == value;
+}
+
+std::vector<std::string> ConfigTable::texts(const char* key, const char* expected) {
+  asked_.insert(key);
+  std::vector<std::string> out;
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return out;
+  const toml::array* array = node->as_array();
+  if (!array) {
+    wrong(key, std::string("an array of ") + expected);
+    return out;
+  }
+  for (const toml::node& element : *array) {
+    if (element.is_string() && !element.value<std::string>()->empty()) {
+      out.push_back(*element.value<std::string>());
+      continue;
+    }
+    problems_->push_back({line_of(element), name_of(key) + ": found " + found(element) + ", expected " + expected});
+  }
+  return out;
+}
+
 std::optional<std::string> ConfigTable::one_of(const char* key, std::initializer_list<const char*> choices) {
   asked_.insert(key);
   const toml::node* node = toml_of(node_).get(key);

@@ -27,6 +27,8 @@ class ConfigTable {
   std::map<std::string, int, std::less<>> lines() const;  // of each key
   bool has(const char* key) const;
   std::optional<std::string> text(const char* key);
+  bool is_text(const char* key, std::string_view value) const;
+  std::vector<std::string> texts(const char* key, const char* expected);  // an array of them
   std::optional<std::string> one_of(const char* key, std::initializer_list<const char*> choices);
   std::optional<int64_t> integer(const char* key, int64_t least, int64_t most);
   std::optional<uint64_t> size(const char* key);
