@@ -340,6 +340,7 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
     if (!region_.is_page(deepest)) return -EINVAL;
     if (all.size() == match.blocks && !(shm::block_digest(region_, deepest.page()) == all.back())) return -EINVAL;
     found = shm::resolve_chain(region_, deepest, match.blocks, all, refs.data(), lengths.data());
+    if (found == all.size() && !shm::is_one_chain(region_, refs.first(found))) return -ENOENT;
   }
   if (found != all.size()) return -ENOENT;
   for (size_t i = 0; i < all.size(); ++i) {

@@ -26,7 +26,7 @@ enum class Invariant : uint8_t {
   kPageSealed,        // at rest  no page is SEALED
   kTail,              // always   a TAIL leads to a head in its region whose run covers it
   kRunLength,         // always   a block's run is one page or more and ends in its region
-  kRunTails,          // always   a visible block's further pages are TAIL and name their distance
+  kRunTails,          // always   a visible block's further pages are TAIL and name their distance, or POISONED
   kBlockLength,       // always   the payload fits the run
   kBlockDetail,       // always   reserved bits of the detail line are zero, the publisher's lane is one
   kBlockKey,          // always   the key's kind, length and place fit each other; a long key's cell names the block
@@ -35,7 +35,7 @@ enum class Invariant : uint8_t {
   kBlockChain,        // always   depth and chain sum continue the parent's
   kBlockExpiry,       // always   a child expires no later than its parent
   kChildrenAtLeast,   // always   a parent counts at least its READY, RETIRING and RETIRED children
-  kChildrenExact,     // at rest  and no more
+  kChildrenExact,     // at rest  and no more, but for POISONED ones
   kBlockRegistered,   // at rest  a READY block that nobody pins is in the registry
   kBucketBits,        // always   slots of the overflow bucket are valid only with the overflow flag
   kBucketOverflow,    // always   a flagged bucket's link leads to an overflow bucket that names it as its home

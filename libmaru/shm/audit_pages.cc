@@ -80,7 +80,7 @@ bool run_tails(const Audit& a, uint64_t index, Finding* f) {
   if (!is_visible(word) || said > room_in_region(a, page)) return false;
   for (uint32_t i = 1; i < said; ++i) {
     const PageWord further = a.page_word(page + i);
-    if (further.is(PageState::kTail) && further.low() == i) continue;
+    if ((further.is(PageState::kTail) && further.low() == i) || further.is(PageState::kPoisoned)) continue;
     return a.page_word(page).is_findable(word.generation()) && violated(f, 0, word.bits, further.bits, said);
   }
   return false;
@@ -234,8 +234,16 @@ bool children_at_least(const Audit& a, uint64_t index, Finding* f) {
 
 bool children_exact(const Audit& a, uint64_t index, Finding* f) {
   const PageWord word = a.page_word(uint32_t(index));
-  return word.is(PageState::kReady) && word.children() > a.children[index] &&
-         violated(f, 0, word.bits, a.children[index]);
+  if (!word.is(PageState::kReady) || word.children() <= a.children[index]) return false;
+  // POISONED children count until marud knows that nobody pins them and that nothing is below them.
+  uint32_t poisoned = 0;
+  if (a.child_passes_left > 0) {
+    --a.child_passes_left;
+    for (uint32_t page = 0; page < a.region.pages(); ++page)
+      poisoned += a.page_word(page).is(PageState::kPoisoned) &&
+                  parent_of(a, page) == PageRef::of(uint32_t(index), word.generation());
+  }
+  return word.children() > a.children[index] + poisoned && violated(f, 0, word.bits, a.children[index], poisoned);
 }
 
 bool block_registered(const Audit& a, uint64_t index, Finding* f) {

@@ -28,6 +28,8 @@ enum MutantId : unsigned {
   kMutantReturnBeforeFree = 20,        // a tenant's bytes are returned before its pages are FREE
   kMutantTenantPassIgnoresInFlight = 21,  // a pass over the pages is believed whatever is in flight
   kMutantCreditIgnoresInFlight = 22,      // credit is granted under a new limit though stores began before it
+  kMutantPoisonKeepsEntry = 23,           // the entry of a POISONED block stays in the registry
+  kMutantPoisonForgetsDescendants = 24,   // a recount does not count a POISONED child that still holds its ancestors
   kMutantCloseByStore = 19,               // a FREE page of a region that changes hands becomes OUT without comparing
 };
 

@@ -29,18 +29,29 @@ PageRef take_run(const ControlRegion& region, LaneId lane, uint32_t page, uint32
     }
     return PageRef::none();
   }
-  if (count > 1) join_run(region, lane, page, count);
+  if (count > 1 && !join_run(region, lane, page, count)) {
+    if (ret_blocker) *ret_blocker = page;
+    return PageRef::none();
+  }
   return head;
 }
 
-void join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count) {
+bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count) {
+  const auto is_mine = [&](PageWord word) { return word.is(PageState::kReserved) && word.lane() == lane; };
   region.block(first).shape.store_release(count);  // before any TAIL exists: [pairs page.word]
-  for (uint32_t i = 1; i < count; ++i) {
+  bool all = true;
+  for (uint32_t i = 1; i < count && all; ++i) {
     AtomicU64& word = region.block(first + i).word;
-    PageWord found{word.load_relaxed()};  // RESERVED by this lane: nobody else changes it
-    if (found.is(PageState::kReserved) && found.lane() == lane)
-      word.cas_acq_rel(found.bits, PageWord::tail(found.generation(), i).bits);
+    PageWord found{word.load_relaxed()};  // RESERVED by this lane: nobody changes it but to POISONED
+    all = is_mine(found) && word.cas_acq_rel(found.bits, PageWord::tail(found.generation(), i).bits);
   }
+  if (all) return true;
+  // From the last to the head, which takes its tails along.
+  for (uint32_t i = count; i-- > 0;) {
+    const PageWord found{region.block(first + i).word.load_relaxed()};  // as above
+    if (is_mine(found)) give_back_run(region, lane, PageRef::of(first + i, found.generation()));
+  }
+  return false;
 }
 
 uint32_t free_tails(const ControlRegion& region, uint32_t head) {

@@ -20,8 +20,9 @@ PageRef take_page(const ControlRegion& region, LaneId lane, uint32_t page);
 // *ret_blocker (may be null) receives the first page that was not FREE.
 PageRef take_run(const ControlRegion& region, LaneId lane, uint32_t page, uint32_t count, uint32_t* ret_blocker);
 
-// Makes a run of pages that the lane has RESERVED one by one already; `first` and the following count - 1.
-void join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count);
+// Makes a run of pages that the lane has RESERVED one by one already; `first` and the following count - 1. False: one of them
+// was POISONED meanwhile, and the others were given back.
+bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count);
 
 // Gives back a RESERVED run of this lane. Returns how many pages became FREE; 0 if the head is not the lane's.
 uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head);

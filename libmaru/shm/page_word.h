@@ -40,6 +40,7 @@ struct PageWord {
   static constexpr PageWord ready(uint32_t generation, uint32_t children, bool recount = false) {
     return of(PageState::kReady, generation, (recount ? format::kRecountFlag : 0) | children);
   }
+  static constexpr PageWord poisoned(uint32_t generation) { return of(PageState::kPoisoned, generation, 0); }
   static constexpr PageWord tail(uint32_t generation, uint32_t distance) {
     return of(PageState::kTail, generation, distance);
   }

@@ -263,6 +263,12 @@ constexpr int64_t kBreakCost = 16;
 
 }  // namespace
 
+bool is_one_chain(const ControlRegion& region, std::span<const PageRef> refs) {
+  for (size_t i = 1; i < refs.size(); ++i)
+    if (region.block(refs[i].page()).parent.load_relaxed() != refs[i - 1].bits) return false;  // held by the match
+  return true;
+}
+
 size_t resolve_chain(const ControlRegion& region, PageRef deepest, size_t blocks, std::span<const Digest> digests,
                      PageRef* ret_refs, uint64_t* ret_lengths) {
   const size_t n = digests.size();

@@ -64,4 +64,8 @@ size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digest
 size_t resolve_chain(const ControlRegion& region, PageRef deepest, size_t blocks, std::span<const Digest> digests,
                      PageRef* ret_refs, uint64_t* ret_lengths);
 
+// Whether each of these blocks names the one before as its parent. Blocks above a pinned one keep their keys, unless the memory
+// of one goes bad: then its key may be another block's by now, which the pin does not hold.
+bool is_one_chain(const ControlRegion& region, std::span<const PageRef> refs);
+
 }  // namespace maru::shm

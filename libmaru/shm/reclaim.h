@@ -42,6 +42,9 @@ void reclaim_pages(LaneContext& daemon, LaneId dead, uint32_t from, uint32_t to,
 class DeadLanes {
  public:
   virtual bool is_dead(LaneId lane) const = 0;
+  // Whether a POISONED block holds its ancestors no more: nobody pins it and nothing is below it. Until marud knows that,
+  // its parent counts it.
+  virtual bool is_let_go(uint32_t page) const { return page == ~0u; }
 
  protected:
   ~DeadLanes() = default;

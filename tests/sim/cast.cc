@@ -67,6 +67,7 @@ Client& marud() { return clients[kMarud]; }
 
 void make_marud() {
   reclaimed_mask = 0;
+  begin_poison(true);
   clock_ms = 1;
   time_to_live_ms = 0;
   clearing = false;
@@ -81,6 +82,7 @@ void make_marud() {
 
 void make_marud_again() {
   world().host(0).epoch.fetch_add_seq_cst(1);
+  begin_poison(false);
   make_client(kMarud);
   marud().lane = marud().context.id = shm::daemon_lane(world());
   marud().context.returns = tenant_returns;
@@ -120,7 +122,8 @@ PageRef take_run(Client& who, uint32_t pages) {
 }
 
 void give_back(Client& who, PageRef page) {
-  if (shm::give_back_run(world(), who.lane, page) == 0) {
+  if (shm::give_back_run(world(), who.lane, page) == 0 &&
+      !PageWord{world().block(page.page()).word.raw}.is(PageState::kPoisoned)) {
     fail("lane %u cannot give back page %u, which is %s", who.lane.lane, page.page(),
          describe(PageWord{world().block(page.page()).word.raw}));
   }
@@ -157,14 +160,19 @@ Stored store(Client& who, uint32_t key, PageRef parent, uint32_t pages) {
           fail("key %u was refused for its parent, page %u, which is there", key, parent.page());
         }
         break;
-      case PublishStatus::kNotReserved: fail("lane %u lost page %u while it was storing", who.lane.lane, own.page());
+      case PublishStatus::kNotReserved:
+        if (PageWord{world().block(own.page()).word.raw}.is(PageState::kPoisoned)) break;
+        fail("lane %u lost page %u while it was storing", who.lane.lane, own.page());
       default: break;
     }
   }
   if (result.status == PublishStatus::kStored) return {result.status, result.block};
   // A `clear` may have met the page while it was READY and not yet known to be a duplicate; then it is marud's.
   const PageWord left{world().block(own.page()).word.load_acquire()};
-  if (!clearing || left == PageWord::reserved(own.generation(), who.lane)) give_back(who, own);
+  // A page with bad memory is nobody's.
+  if (left.is(PageState::kPoisoned)) return {result.status, result.block};
+  const bool may_be_lost = clearing || poisons();  // below a POISONED block, as by a `clear`
+  if (!may_be_lost || left == PageWord::reserved(own.generation(), who.lane)) give_back(who, own);
   return {result.status, result.block};
 }
 
@@ -274,7 +282,7 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
     }
   }
   for (uint32_t key = first; key < first + result.blocks; ++key) {
-    if (!was_visible_since(key, start)) fail("match_prefix counts key %u, which was not there", key);
+    if (!was_visible_since(key, start) && !poisons()) fail("match_prefix counts key %u, which was not there", key);
     bool is_held = false;
     for (uint32_t i = 0; i < block_count && !is_held; ++i) {
       const format::BlockLine& line = world().block(blocks[i].page());
@@ -298,7 +306,13 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
       shm::resolve_chain(world(), result.deepest, result.blocks, {digests.data(), wanted}, refs.data(), lengths.data());
     else
       shm::resolve_batch(world(), {digests.data(), wanted}, refs.data(), lengths.data());
+    bool is_whole = true;
+    for (uint32_t i = 0; i < wanted; ++i) is_whole &= !refs[i].is_none();
+    // A block that was POISONED is resolved as absent, or as another one that has its key now, which is no part of the chain.
+    const bool is_refused = !is_whole || (walks && refs[wanted - 1] != result.deepest) ||
+                            !shm::is_one_chain(world(), {refs.data(), wanted});
     for (uint32_t i = 0; i < wanted; ++i) {
+      if (poisons() && (is_refused || !walks)) break;
       if (refs[i].is_none() ||
           std::find(blocks.begin(), blocks.begin() + block_count, refs[i]) == blocks.begin() + block_count) {
         fail("key %u is held and cannot be located", first + i);
@@ -314,8 +328,10 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
 
 void free_or_hand_over(Client& who, PageRef ref) {
   const FinishStatus status = shm::finish_retired(who.context, ref, LaneSet::in_use(world()), nullptr);
+  if (PageWord{world().block(ref.page()).word.load_acquire()}.is(PageState::kPoisoned)) return;
   if (status == FinishStatus::kNotMine) fail("lane %u cannot free page %u that it retired", who.lane.lane, ref.page());
-  if (status == FinishStatus::kPinned && !shm::hand_over_retired(world(), ref, who.lane, shm::daemon_lane(world()))) {
+  if (status == FinishStatus::kPinned && !shm::hand_over_retired(world(), ref, who.lane, shm::daemon_lane(world())) &&
+      !PageWord{world().block(ref.page()).word.load_acquire()}.is(PageState::kPoisoned)) {
     fail("lane %u cannot hand page %u over", who.lane.lane, ref.page());
   }
 }
@@ -404,6 +420,7 @@ struct DeadProcesses final : shm::DeadLanes {
     if (lane.lane == kMarud) return !(lane == shm::daemon_lane(world()));
     return lane.lane >= kWorldLanes || !(lane == lane_id(lane.lane)) || process_died(lane_process(lane.lane));
   }
+  bool is_let_go(uint32_t page) const override { return is_poison_let_go(page); }
 };
 
 // Counts again until every count is in; somebody who postpones it has to get on.
@@ -418,6 +435,16 @@ void recount_all(Findings& findings) {
     if (again > 0) yield();
   }
 }
+
+}  // namespace
+
+void recount(PageRef parent) {
+  Findings findings;
+  findings.parent_suspect(parent);
+  recount_all(findings);
+}
+
+namespace {
 
 void finish_reclaim(Findings& findings) {
   free_handed_over();
@@ -512,6 +539,7 @@ void settle_world() {
     const PageWord word{world().block(page).word.raw};
     if (deaths() > 0 && word.is(PageState::kReady) && entries_of(page, word.generation()) == 0) evict_page(page);
   }
+  if (poisons()) settle_poison(true);
   check_rest();
 }
 

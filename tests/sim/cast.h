@@ -93,6 +93,18 @@ void reclaim_the_dead(unsigned process_mask);
 void settle_world();
 void check_rest();
 
+// Counts the children of one block again until the count is in.
+void recount(PageRef parent);
+
+// Bad memory (cast_poison.cc). marud says that a page is bad; and lets go of what POISONED blocks still hold, as far as it may,
+// as pool_poison.cc does. `at_rest`: nobody works any more, so all of it must go.
+void poison(uint32_t page);
+void settle_poison(bool at_rest);
+bool poisons();  // something was POISONED in this schedule
+bool is_poisoned_by_scenario(uint32_t page);
+bool is_poison_let_go(uint32_t page);
+void begin_poison(bool of_schedule);  // a new marud knows nothing; a new schedule neither
+
 shm::LaneSet live_lanes();
 
 // Valid registry entries that name this life of the page.

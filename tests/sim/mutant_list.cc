@@ -25,6 +25,8 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantReturnBeforeFree, "bytes returned before the pages are FREE", {"tenant-death", "tenant-limit"}},
       {kMutantTenantPassIgnoresInFlight, "a pass over tenants that ignores what is in flight", {"tenant-death"}},
       {kMutantCreditIgnoresInFlight, "credit under a new limit, stores of before ignored", {"tenant-limit-appears"}},
+      {kMutantPoisonKeepsEntry, "the entry of a POISONED block stays", {"poison"}},
+      {kMutantPoisonForgetsDescendants, "a POISONED block lets its ancestors go at once", {"poison-hold"}},
       {kMutantCloseByStore, "FREE to OUT without comparing", {"takeover", "takeover-restart"}},
   };
   return kRecords;

@@ -18,6 +18,9 @@ void check_pages() {
     switch (word.state()) {
       case PageState::kOut:
       case PageState::kFree: break;
+      case PageState::kPoisoned:
+        if (!is_poisoned_by_scenario(page)) fail("page %u is POISONED and nobody said that it is bad", page);
+        break;
       case PageState::kReady:
         for (uint32_t i = 1; i < world().run_pages(page); ++i) {
           const PageWord tail{world().block(page + i).word.raw};

@@ -97,6 +97,7 @@ void update_key(uint32_t i) {
 
 bool may_follow(PageWord from, PageWord to) {
   const bool same_life = to.generation() == from.generation();
+  if (to.is(PageState::kPoisoned)) return same_life && !from.is(PageState::kSealed);
   const bool next_life = to.generation() == uint32_t(from.generation() + 1);
   switch (from.state()) {
     case PageState::kOut: return to.is(PageState::kFree) && (same_life || next_life);
@@ -131,6 +132,7 @@ bool holds_block(PageWord word) {
 
 void check_pins(uint32_t page, PageWord from, PageWord to) {
   if (!holds_block(from) || (holds_block(to) && to.generation() == from.generation())) return;
+  if (to.is(PageState::kPoisoned)) return;  // a view stays what it is: the page is never reused
   for (uint32_t i = 0; i < hold_count; ++i) {
     if (holds[i].ref == PageRef::of(page, from.generation())) {
       fail("page %u is reused under the pin of process %u", page, holds[i].process);
@@ -152,6 +154,7 @@ void check_chain(uint32_t page, PageWord word) {
     const PageRef parent = PageRef::from_bits(region.block(page).parent.raw);
     if (region.is_page(parent)) {
       const PageWord above = word_of(parent.page());
+      if (above.is(PageState::kPoisoned, parent.generation())) return;
       if (above.generation() != parent.generation() || !holds_block(above)) {
         fail("page %u is a block whose parent, page %u, is gone", page, parent.page());
       }
@@ -163,6 +166,7 @@ void check_chain(uint32_t page, PageWord word) {
       }
     }
   }
+  if (word.is(PageState::kPoisoned)) return;  // marud takes what is below it away
   const uint32_t children = holds_block(word) ? children_of(page, word.generation()) : 0;
   if (word.is(PageState::kReady) ? word.children() < children : children != 0) {
     fail("page %u has %u children and becomes %s", page, children, describe(word));
@@ -171,7 +175,7 @@ void check_chain(uint32_t page, PageWord word) {
 
 // A further page of a block that is still there must not be freed.
 void check_run(uint32_t page, PageWord from, PageWord to) {
-  if (!from.is(PageState::kTail) || to.is(PageState::kTail) || from.low() > page) return;
+  if (!from.is(PageState::kTail) || to.is(PageState::kTail) || to.is(PageState::kPoisoned) || from.low() > page) return;
   const PageWord head = word_of(page - from.low());
   if ((head.is(PageState::kReady) || head.is(PageState::kRetiring)) &&
       region.run_pages(page - from.low()) > from.low()) {
@@ -367,7 +371,8 @@ bool was_unlisted_since(uint32_t key, uint64_t step) { return !keys[key].listed 
 void hold(unsigned process, PageRef ref) {
   if (hold_count == kHoldsMax) fail("the scenario holds more than %u pins", kHoldsMax);
   const PageWord word = word_of(ref.page());
-  if (!holds_block(word) || word.generation() != ref.generation()) {
+  const bool is_there = holds_block(word) || word.is(PageState::kPoisoned);
+  if (!is_there || word.generation() != ref.generation()) {
     fail("process %u pinned page %u.%u, which is %s", process, ref.page(), ref.generation(), describe(word));
   }
   holds[hold_count++] = {process, ref};
