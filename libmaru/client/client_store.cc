@@ -219,7 +219,7 @@ void Client::finish(PageRef ref) {
   const shm::FinishStatus status = shm::finish_retired(lane_, ref, lanes, &pages);
   if (status == shm::FinishStatus::kFreed) pages_->was_freed(ref.page(), pages);
   if (status != shm::FinishStatus::kPinned) return;
-  if (shm::hand_over_retired(region_, ref, lane_.id, shm::daemon_lane(region_)))
+  if (shm::hand_over_retired(region_, ref, lane_.id, shm::daemon_lane(region_, region_.host_of_lane(lane_.id.lane))))
     shm::leave_touch(lane_view_, ref.page(), tick(now_ms()));  // so that marud looks at it soon
 }
 

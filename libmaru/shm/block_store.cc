@@ -1,5 +1,6 @@
 #include "libmaru/shm/block_store.h"
 
+#include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
 
 #include <algorithm>
@@ -55,10 +56,13 @@ bool write_key(const ControlRegion& region, PageRef own, const NewBlock& block) 
   uint64_t extent_field = 0;
   if (block.key.size() <= region.parameters().key_inline_bytes) {
     write_words(region.key_cell(own.page()), block.key);
+    flush(region, region.key_cell(own.page()).data(), block.key.size());
   } else {
     uint64_t extent = 0;
     if (!claim_key_extent(region, own, &extent)) return false;
     write_words(region.key_extent(extent), block.key);
+    flush(region, region.key_extent_owner(extent));
+    flush(region, region.key_extent(extent).data(), block.key.size());
     extent_field = extent + 1;
   }
   region.detail(own.page())
@@ -105,7 +109,8 @@ PageRef parent_of(const ControlRegion& region, uint32_t page) {
 }  // namespace
 
 LaneId daemon_lane(const ControlRegion& region, uint32_t host) {
-  return {0, uint32_t(region.host(host).epoch.load_relaxed()) & 0xFFFF};  // an older epoch only delays the new marud
+  // An older epoch only delays the new marud.
+  return {region.daemon_lane_of(host), uint32_t(region.host(host).epoch.load_relaxed()) & 0xFFFF};
 }
 
 // -- finding ----------------------------------------------------------------------------------------------------------
@@ -216,6 +221,7 @@ bool withdraw(LaneContext& lane, PageRef own, PageRef parent) {
   const ParentIntent intent(lane, parent);
   uint64_t expected = retired;
   if (!word.cas_acq_rel(expected, PageWord::reserved(own.generation(), lane.id).bits)) return false;
+  flush(region, region.block(own.page()));  // or it might be READY again, and uncounted
   if (!parent.is_none()) drop_child(region, parent);
   return true;
 }
@@ -270,6 +276,9 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   line.shape.store_relaxed(shape_word(depth, region.run_pages(own.page())));
   line.chain.store_relaxed(chain + chain_term(region.secret(), block.digest, depth));
   line.expires_ms.store_relaxed(expires_ms);
+  flush(region, detail);
+  // The words of the tails; the line of the head is written back when it says READY.
+  flush(region, &region.block(own.page()) + 1, (region.run_pages(own.page()) - 1) * sizeof(BlockLine));
 
   // The tenant's account, before the word says that there is a block.
   StoreCharge charge(region, lane.id.lane, block.tenant, region.run_pages(own.page()) * region.page_bytes());
@@ -291,8 +300,11 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
     return {PublishStatus::kNoParent, {}};
   }
 
+  if (!block.parent.is_none()) flush(region, region.block(block.parent.page()));
+
   // (5) READY: complete, and known to nobody yet.
   line.word.cas_seq_cst(sealed, PageWord::ready(own.generation(), 0).bits);
+  if (!MARU_MUTANT(kMutantBlockLineNotFlushed)) flush(region, line);
 
   // (6) One CAS of the home bucket makes it visible.
   const InsertResult inserted = registry_insert(region, lane.id, *lane.pins, block.digest, own, block.now_ms);
@@ -328,6 +340,7 @@ RetireStatus retire_ref(LaneContext& lane, PageRef ref) {
     const Digest digest = block_digest(region, ref.page());  // of this life if the CAS succeeds
     __builtin_prefetch(&region.detail(ref.page()));          // whoever frees it asks for its tenant
     if (!word.cas_seq_cst(found.bits, PageWord::retired(ref.generation(), lane.id).bits)) continue;
+    flush(region, region.block(ref.page()));  // a key that was deleted does not come back
     if (MARU_MUTANT(kMutantCountDroppedAtRetire)) drop_child(region, parent_of(region, ref.page()));
     if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
     return RetireStatus::kRetired;
@@ -360,6 +373,8 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   const bool early = MARU_MUTANT(kMutantCountBeforeFree) || MARU_MUTANT(kMutantCountDroppedAtRetire);
   if (MARU_MUTANT(kMutantCountBeforeFree)) drop_child(region, parent);
   if (!word.cas_seq_cst(mine, PageWord::free(ref.generation() + 1).bits)) return FinishStatus::kNotMine;
+  if (!MARU_MUTANT(kMutantFreeNotFlushed))
+    flush(region, region.block(ref.page()));  // or it might be RETIRED again, and be uncounted twice
   tenant.freed();
   // Only the one who freed the child uncounts it, and only after it is free: until then it holds its ancestors.
   if (!parent.is_none() && !early) drop_child(region, parent);
@@ -373,7 +388,7 @@ FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes
   const ControlRegion& region = *lane.region;
   const uint64_t mine = PageWord::retired(ref.generation(), lane.id).bits;
   if (region.block(ref.page()).word.load_seq_cst() != mine) return FinishStatus::kNotMine;  // [pairs page.retiring]
-  if (is_pinned(region, lanes, ref.page())) return FinishStatus::kPinned;
+  if (is_pinned(region, with_other_hosts(region, lanes), ref.page())) return FinishStatus::kPinned;
   // Once more, now that no publisher of this page can be between its header CAS and its last look (it would have a pin).
   if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
   return free_retired(lane, ref, ret_pages);
@@ -381,7 +396,9 @@ FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes
 
 bool hand_over_retired(const ControlRegion& region, PageRef ref, LaneId from, LaneId to) {
   uint64_t expected = PageWord::retired(ref.generation(), from).bits;
-  return region.block(ref.page()).word.cas_acq_rel(expected, PageWord::retired(ref.generation(), to).bits);
+  if (!region.block(ref.page()).word.cas_acq_rel(expected, PageWord::retired(ref.generation(), to).bits)) return false;
+  flush(region, region.block(ref.page()));
+  return true;
 }
 
 }  // namespace maru::shm

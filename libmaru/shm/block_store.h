@@ -26,7 +26,7 @@ struct LaneContext {
   format::LaneHeader& header() const { return *region->lane(id.lane).header; }
 };
 
-// Lane 0 of the running marud, to which work is handed.
+// The lane of a host's running marud, to which work is handed.
 LaneId daemon_lane(const ControlRegion& region, uint32_t host = 0);
 
 // -- finding ----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,11 @@ constexpr uint64_t buckets_for(uint64_t pages) {
 // sixth is seven standard deviations above that in a pool of 4,096 pages.
 constexpr uint64_t overflow_buckets_for(uint64_t buckets) { return std::max<uint64_t>(8, buckets / 6); }
 
+// Each host needs a lane for its marud and one for a client.
+const char* check_sharing(const Parameters& p) {
+  return p.lanes / p.hosts >= 2 ? nullptr : "there are fewer than two lanes for each host";
+}
+
 }  // namespace
 
 const char* plan_layout(const Parameters& p, Layout* ret_layout) {
@@ -166,6 +171,7 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   header.version_minor = kVersionMinor;
   header.header_bytes = sizeof(Header);
   header.compat_flags = identity.checksums ? kCompatChecksums : 0;
+  header.incompat_flags = (identity.shared ? kIncompatShared : 0) | (identity.durable ? kIncompatDurable : 0);
   header.hash_algorithm = kHashFeistel3Siphash24;
   std::memcpy(header.uuid, identity.uuid, sizeof(header.uuid));
   header.created_unix_ms = identity.created_unix_ms;
@@ -187,12 +193,14 @@ const char* ControlRegion::check_header(const Header& header, uint64_t device_by
   if (header.version_major != kVersionMajor) return "the control region has another major version";
   if (header.header_bytes != sizeof(Header)) return "the header has another size";
   if (header.checksum != header_checksum(header)) return "the header's checksum does not match";
-  if (header.incompat_flags != kIncompatNone)
+  if ((header.incompat_flags & ~kIncompatKnown) != 0)
     return "the control region uses a feature that this version does not know";
   if (header.hash_algorithm != kHashFeistel3Siphash24) return "the control region uses an unknown hash";
   if (header.parameters.pool_bytes > device_bytes) return "the pool is larger than the device it lies on";
   Layout layout;
   if (const char* problem = plan_layout(header.parameters, &layout)) return problem;
+  if (header.incompat_flags & kIncompatShared)
+    if (const char* problem = check_sharing(header.parameters)) return problem;
   if (header.control_bytes != layout.control_bytes || header.buckets != layout.buckets ||
       header.overflow_buckets != layout.overflow_buckets ||
       std::memcmp(header.sections, layout.sections, sizeof(header.sections)) != 0)

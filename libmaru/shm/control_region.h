@@ -51,6 +51,8 @@ struct FormatIdentity {
   uint64_t secret[16];
   uint64_t created_unix_ms;
   bool checksums;
+  bool shared = false;   // several hosts
+  bool durable = false;  // what is published outlives the machine's power
 };
 
 // One lane's part of the region.
@@ -90,6 +92,14 @@ class ControlRegion {
   uint64_t buckets() const { return layout_.buckets; }
   uint64_t overflow_buckets() const { return layout_.overflow_buckets; }
   bool has_checksums() const { return (header_.compat_flags & format::kCompatChecksums) != 0; }
+  bool is_shared() const { return (header_.incompat_flags & format::kIncompatShared) != 0; }
+  // Whether what is published must be in memory before it is visible: flush.h.
+  bool is_durable() const { return header_.incompat_flags != 0; }
+  // Hosts, and the lanes that belong to each: docs/format.md, "Hosts".
+  uint32_t hosts() const { return is_shared() ? header_.parameters.hosts : 1; }
+  uint32_t lanes_per_host() const { return lanes() / hosts(); }
+  uint32_t daemon_lane_of(uint32_t host) const { return host * lanes_per_host(); }
+  uint32_t host_of_lane(uint32_t lane) const { return lane / lanes_per_host(); }  // hosts() or more: of nobody
   const uint64_t* secret() const { return header_.secret; }
   uint64_t page_offset(uint32_t page) const { return layout_.control_bytes + page * page_bytes(); }
 

@@ -1,6 +1,7 @@
 #include "libmaru/shm/evict.h"
 
 #include "libmaru/base/check.h"
+#include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
 
 namespace maru::shm {
@@ -42,16 +43,19 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
     prefetch_pins(region, lanes, pages[i]);
   }
 
+  // After the marks: another host may hand out a lane at any moment. [pairs lanes.in_use]
+  const LaneSet looked_at = MARU_MUTANT(kMutantOtherHostsBefore) ? lanes : with_other_hosts(region, lanes);
   size_t retired = 0;
   for (size_t i = 0; i < marks; ++i) {
     AtomicU64& word = region.block(marked[i].page).word;
     uint64_t mine = marked_word(evictor, marked[i].generation, *attempt).bits;
-    if (is_pinned(region, lanes, marked[i].page)) {
+    if (is_pinned(region, looked_at, marked[i].page)) {
       word.cas_seq_cst(mine, PageWord::ready(marked[i].generation, 0).bits);
       continue;
     }
     const Digest digest = block_digest(region, marked[i].page);  // of this life if the CAS succeeds
     if (!word.cas_seq_cst(mine, PageWord::retired(marked[i].generation, evictor.id).bits)) continue;
+    flush(region, region.block(marked[i].page));  // or it might be READY again, and in no bucket
     const PageRef ref = PageRef::of(marked[i].page, marked[i].generation);
     if (MARU_MUTANT(kMutantCountDroppedAtRetire))
       drop_child(region, PageRef::from_bits(region.block(ref.page()).parent.load_relaxed()));

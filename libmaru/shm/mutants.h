@@ -28,8 +28,15 @@ enum MutantId : unsigned {
   kMutantReturnBeforeFree = 20,        // a tenant's bytes are returned before its pages are FREE
   kMutantTenantPassIgnoresInFlight = 21,  // a pass over the pages is believed whatever is in flight
   kMutantCreditIgnoresInFlight = 22,      // credit is granted under a new limit though stores began before it
-  kMutantPoisonKeepsEntry = 23,           // the entry of a POISONED block stays in the registry
-  kMutantPoisonForgetsDescendants = 24,   // a recount does not count a POISONED child that still holds its ancestors
+  kMutantPoisonKeepsEntry = 30,           // the entry of a POISONED block stays in the registry
+  kMutantPoisonForgetsDescendants = 31,   // a recount does not count a POISONED child that still holds its ancestors
+  kMutantBlockLineNotFlushed = 23,        // a publisher shows a block whose line is in its cache alone
+  kMutantPayloadNotFlushed = 24,          // tests/sim/cast.cc: the payload is in the publisher's cache alone
+  kMutantOtherHostsBefore = 25,           // an evictor reads which lanes other hosts have given out before its marks
+  kMutantReclaimOnSuspicion = 26,         // tests/sim/scenario_hosts.cc: a late heartbeat is taken for a proof
+  kMutantTwoReclaimers = 27,              // a host is declared dead by a store, so two may reclaim it
+  kMutantFreeNotFlushed = 28,             // a parent's count is lowered before the child is FREE in memory
+  kMutantEntryNotFlushed = 29,            // a page is freed before its entry's removal is in memory
   kMutantCloseByStore = 19,               // a FREE page of a region that changes hands becomes OUT without comparing
 };
 

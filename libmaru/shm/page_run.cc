@@ -1,5 +1,6 @@
 #include "libmaru/shm/page_run.h"
 
+#include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
 
 namespace maru::shm {
@@ -39,6 +40,7 @@ PageRef take_run(const ControlRegion& region, LaneId lane, uint32_t page, uint32
 bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count) {
   const auto is_mine = [&](PageWord word) { return word.is(PageState::kReserved) && word.lane() == lane; };
   region.block(first).shape.store_release(count);  // before any TAIL exists: [pairs page.word]
+  flush(region, region.block(first));
   bool all = true;
   for (uint32_t i = 1; i < count && all; ++i) {
     AtomicU64& word = region.block(first + i).word;
@@ -63,6 +65,7 @@ uint32_t free_tails(const ControlRegion& region, uint32_t head) {
     if (found.is(PageState::kTail) && found.low() == i)
       freed += word.cas_acq_rel(found.bits, PageWord::free(found.generation() + 1).bits);
   }
+  if (freed != 0) flush(region, &region.block(head) + 1, (region.run_pages(head) - 1) * sizeof(format::BlockLine));
   return freed;
 }
 

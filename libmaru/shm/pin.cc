@@ -12,6 +12,12 @@ LaneSet LaneSet::in_use(const ControlRegion& region) {
   return set;
 }
 
+LaneSet with_other_hosts(const ControlRegion& region, const LaneSet& own) {
+  LaneSet set = own;
+  if (__builtin_expect(region.is_shared(), 0)) set.add_all(LaneSet::in_use(region));
+  return set;
+}
+
 bool is_pinned(const ControlRegion& region, const LaneSet& lanes, uint32_t page) {
   const uint32_t set = pin_set_start(region.layout(), page);
   bool found = false;

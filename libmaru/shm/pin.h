@@ -30,6 +30,9 @@ class LaneSet {
   void add(uint32_t lane) { words_[lane / 64] |= 1ull << lane % 64; }
   void remove(uint32_t lane) { words_[lane / 64] &= ~(1ull << lane % 64); }
   bool has(uint32_t lane) const { return (words_[lane / 64] >> lane % 64 & 1) != 0; }
+  void add_all(const LaneSet& other) {
+    for (size_t w = 0; w < std::size(words_); ++w) words_[w] |= other.words_[w];
+  }
   // The lanes in use, as the region shows them. A lane's bit is set before its client learns of it.
   static LaneSet in_use(const ControlRegion& region);
 
@@ -45,6 +48,10 @@ class LaneSet {
  private:
   uint64_t words_[limits::kLanesMax / 64] = {};
 };
+
+// The set, and in a pool of several hosts also the lanes of the other hosts as their bits say now. To be called after the page
+// word was marked, since another host hands out lanes whenever it likes.
+LaneSet with_other_hosts(const ControlRegion& region, const LaneSet& own);
 
 // Whether any lane of the set has a slot for this page, of whatever generation: a pin that is just being undone counts.
 bool is_pinned(const ControlRegion& region, const LaneSet& lanes, uint32_t page);

@@ -1,5 +1,6 @@
 #include "libmaru/shm/reclaim.h"
 
+#include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
 
 #include <algorithm>
@@ -72,6 +73,7 @@ void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, ui
     const uint64_t bytes = found.is(PageState::kSealed) ? tenant_bytes(region, page, &tenant) : 0;
     uint32_t freed = free_tails(region, page);
     if (!word.cas_acq_rel(found.bits, PageWord::free(generation + 1).bits)) continue;
+    flush(region, word);  // or it might name a lane again that is nobody's by then
     sink.pages_freed(freed + 1);
     if (bytes != 0 && daemon.returns != nullptr) daemon.returns->returned(page, tenant, bytes);
     if (!parent.is_none()) sink.parent_suspect(parent);
@@ -143,7 +145,7 @@ size_t recount_commit(const ControlRegion& region, std::span<Recount> recounts, 
       for (Recount& recount : recounts) recount.postponed |= recount.parent.bits == parent;
     }
   };
-  live.for_each(region.lanes(), postpone);
+  with_other_hosts(region, live).for_each(region.lanes(), postpone);
   size_t again = 0;
   for (Recount& recount : recounts) {
     if (recount.flagged == 0) {

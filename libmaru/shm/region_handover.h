@@ -16,12 +16,17 @@ namespace maru::shm {
 struct RegionWord {
   uint64_t bits = 0;
 
-  static RegionWord of(format::RegionState state, uint32_t generation, LaneId owner) {  // host 0
-    return {uint64_t(state) << 60 | uint64_t(generation & 0xF'FFFF) << 40 | owner.low()};
+  static RegionWord of(format::RegionState state, uint32_t generation, LaneId owner, uint32_t host = 0) {
+    return {uint64_t(state) << 60 | uint64_t(generation & 0xF'FFFF) << 40 | uint64_t(host & 0xFFF) << 28 | owner.low()};
   }
   format::RegionState state() const { return format::RegionState(bits >> 60); }
   uint32_t generation() const { return uint32_t(bits >> 40) & 0xF'FFFF; }
   LaneId owner() const { return LaneId::from_low(uint32_t(bits & 0xFFF'FFFF)); }
+  uint32_t host() const { return uint32_t(bits >> 28) & 0xFFF; }
+  // The host that looks after the region; hosts() of the pool for nobody.
+  uint32_t host_in(const ControlRegion& region) const {
+    return state() == format::RegionState::kUnused ? region.hosts() : host();
+  }
 };
 
 // Whether the region is rented to this lane now.

@@ -1,5 +1,6 @@
 #include "libmaru/shm/registry.h"
 
+#include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
 
 #include <algorithm>
@@ -96,7 +97,9 @@ struct BucketPair {
     return overflow ? &overflow->tags.tag[slot - kSlots] : nullptr;
   }
   bool change(HomeHeader from, HomeHeader to) const {
-    return home.tags.header.cas_seq_cst(from.bits, to.bits);  // [pairs bucket.header]
+    if (!home.tags.header.cas_seq_cst(from.bits, to.bits)) return false;  // [pairs bucket.header]
+    if (!MARU_MUTANT(kMutantEntryNotFlushed)) flush(region, home.tags);
+    return true;
   }
 
   // Bit i: slot i is valid under `h` and has the tag. The tags are only as good as a second, equal read of the header.
@@ -128,6 +131,7 @@ void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, Overflo
   uint64_t expected = link.bits, after = 0;
   if (!pair.home.locations.overflow.cas_seq_cst(expected, link.none().bits))
     after = owner_word(pair.home_index, kNobody);
+  flush(pair.region, pair.home.locations);  // before another home bucket may have it
   owner = mine;
   over->tags.header.cas_acq_rel(owner, after);  // [pairs overflow.owner]
 }
@@ -298,8 +302,10 @@ bool attach_overflow(const BucketPair& pair, LaneId lane, HomeHeader h) {
     AtomicU64& owner = region.overflow(index).tags.header;
     uint64_t expected = 0;
     if (owner.load_relaxed() != 0 || !owner.cas_acq_rel(expected, owner_word(pair.home_index, lane))) continue;  // hint
+    flush(region, region.overflow(index).tags);
     uint64_t none = link.bits;
     const bool linked = pair.home.locations.overflow.cas_seq_cst(none, link.to(index).bits);  // [pairs bucket.link]
+    flush(region, pair.home.locations);
     // Linked, it is nobody's, so that anybody may release it; or somebody else linked one first.
     uint64_t mine = owner_word(pair.home_index, lane);
     owner.cas_acq_rel(mine, linked ? owner_word(pair.home_index, kNobody) : 0);  // [pairs overflow.owner]
@@ -365,6 +371,10 @@ InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable&
     }
 
     pair.tag(slot, over)->store_release(digest.lo);  // (4) [pairs bucket.tag]
+    if (slot < kSlots)
+      flush(region, pair.home.locations);  // the tag's line is written back with the header
+    else
+      flush(region, *over);
     const HomeHeader from = MARU_MUTANT(kMutantPublishRereadHeader) ? pair.header() : h;
     if (pair.change(from, from.with(slot))) return {InsertStatus::kInserted, own};  // (5)
   }
@@ -414,6 +424,7 @@ void release_overflow_of(const ControlRegion& region, LaneId dead) {
                                                        i + 1;  // [pairs bucket.link]
     // A linked bucket stays with its home.
     owner.cas_acq_rel(found, linked ? owner_word(home, kNobody) : 0);
+    flush(region, owner);
   }
 }
 

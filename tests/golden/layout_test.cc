@@ -17,7 +17,8 @@ TEST(Layout, Constants) {
   EXPECT_EQ(kMagic, 0x314c54435552414du);
   EXPECT_EQ(kVersionMajor, 1u);
   EXPECT_EQ(kVersionMinor, 0u);
-  EXPECT_EQ(kIncompatNone, 0u);
+  EXPECT_EQ(kIncompatShared, 1u);
+  EXPECT_EQ(kIncompatDurable, 2u);
   EXPECT_EQ(kCompatChecksums, 1u);
   EXPECT_EQ(kHashFeistel3Siphash24, 1u);
   EXPECT_EQ(kRecountFlag, 134217728u);
@@ -123,13 +124,21 @@ TEST(Layout, Buckets) {
 }
 
 TEST(Layout, WhatMarudWrites) {
-  EXPECT_EQ(sizeof(HostRecord), 64u);
+  EXPECT_EQ(sizeof(HostRecord), 256u);
   EXPECT_PLACE(HostRecord, boot_id_lo, 0);
   EXPECT_PLACE(HostRecord, epoch, 16);
   EXPECT_PLACE(HostRecord, heartbeat_ms, 24);
   EXPECT_PLACE(HostRecord, process, 32);
   EXPECT_PLACE(HostRecord, clean, 40);
   EXPECT_PLACE(HostRecord, policy, 48);
+  EXPECT_PLACE(HostRecord, machine_id, 56);
+  EXPECT_PLACE(HostRecord, claim, 64);
+  EXPECT_PLACE(HostRecord, wanted, 72);
+  EXPECT_PLACE(HostRecord, name, 128);
+  EXPECT_EQ(uint32_t(HostState::kFree), 0u);
+  EXPECT_EQ(uint32_t(HostState::kLive), 1u);
+  EXPECT_EQ(uint32_t(HostState::kSuspect), 2u);
+  EXPECT_EQ(uint32_t(HostState::kDead), 3u);
   EXPECT_EQ(sizeof(RegionRecord), 32u);
   EXPECT_PLACE(RegionRecord, word, 0);
   EXPECT_EQ(sizeof(LaneBitmap), 512u);

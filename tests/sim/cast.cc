@@ -136,6 +136,7 @@ Stored store(Client& who, uint32_t key, PageRef parent, uint32_t pages) {
   if (own.is_none()) return {};
   note("stores key %u in page %u under page %d", key, own.page(), parent.is_none() ? -1 : int(parent.page()));
   write_payload(own.page(), key, own.generation());
+  if (!mutant(kMutantPayloadNotFlushed)) flush_payload(own.page());
   shm::NewBlock block;
   block.digest = key_digest(key);
   block.key = key_text(key);
@@ -330,7 +331,8 @@ void free_or_hand_over(Client& who, PageRef ref) {
   const FinishStatus status = shm::finish_retired(who.context, ref, LaneSet::in_use(world()), nullptr);
   if (PageWord{world().block(ref.page()).word.load_acquire()}.is(PageState::kPoisoned)) return;
   if (status == FinishStatus::kNotMine) fail("lane %u cannot free page %u that it retired", who.lane.lane, ref.page());
-  if (status == FinishStatus::kPinned && !shm::hand_over_retired(world(), ref, who.lane, shm::daemon_lane(world())) &&
+  const LaneId daemon = shm::daemon_lane(world(), world().host_of_lane(who.lane.lane));
+  if (status == FinishStatus::kPinned && !shm::hand_over_retired(world(), ref, who.lane, daemon) &&
       !PageWord{world().block(ref.page()).word.load_acquire()}.is(PageState::kPoisoned)) {
     fail("lane %u cannot hand page %u over", who.lane.lane, ref.page());
   }

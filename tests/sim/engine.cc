@@ -148,14 +148,10 @@ void settle_process(unsigned process) {
   }
 }
 
-// The running fibre's process is killed before its next access.
-void die() {
-  const unsigned victim = engine.fibres[engine.current].process;
+// Its fibres run no more, and their stores are settled.
+void kill_process(unsigned victim) {
   engine.processes[victim].died = true;
   ++engine.deaths;
-  if (engine.settings.trace) {
-    std::printf("%6" PRIu64 "  %-12s DIES\n", engine.steps, engine.fibres[engine.current].name);
-  }
   for (unsigned i = 0; i < engine.fibre_count; ++i) {
     Fibre& fibre = engine.fibres[i];
     if (fibre.process != victim || fibre.state == FibreState::kReturned) continue;
@@ -177,10 +173,32 @@ void die() {
     engine.waiting_mask &= ~(1u << i);
   }
   settle_process(victim);  // fibres that had returned before
-  if (engine.scenario->on_death != nullptr) {
-    Unseen unseen;
-    engine.scenario->on_death(victim);
+}
+
+// The running fibre's process is killed before its next access, and perhaps its host with all others on it.
+void die() {
+  const unsigned victim = engine.fibres[engine.current].process;
+  const bool takes_host = engine.processes[victim].takes_host;
+  if (engine.settings.trace) {
+    std::printf("%6" PRIu64 "  %-12s DIES%s\n", engine.steps, engine.fibres[engine.current].name,
+                takes_host ? " WITH ITS HOST" : "");
   }
+  uint32_t victims = 1u << victim;
+  const unsigned host = takes_host ? engine.host_of_process(victim) : 0;
+  for (unsigned process = 0; takes_host && process < kProcessesMax; ++process) {
+    if (engine.processes[process].exists && !engine.processes[process].died && engine.host_of_process(process) == host)
+      victims |= 1u << process;
+  }
+  for (uint32_t mask = victims; mask != 0; mask &= mask - 1) kill_process(uint32_t(__builtin_ctz(mask)));
+  if (takes_host) {
+    engine.dead_hosts |= 1u << host;
+    lose_lines(host);
+  }
+  Unseen unseen;
+  for (uint32_t mask = victims; mask != 0 && engine.scenario->on_death != nullptr; mask &= mask - 1)
+    engine.scenario->on_death(uint32_t(__builtin_ctz(mask)));
+  if (takes_host && engine.lines_lost != nullptr) engine.lines_lost(host);
+  --engine.unseen;  // its destructor never runs
   leave();  // and nobody ever comes back
   std::abort();
 }
@@ -282,6 +300,10 @@ Outcome run_schedule(const Scenario& scenario, const Settings& settings) {
   engine.watch_begin = engine.watch_end = nullptr;
   engine.watch = nullptr;
   engine.namer = nullptr;
+  engine.host_of_process = nullptr;
+  engine.lines_lost = nullptr;
+  engine.dead_hosts = 0;
+  forget_lines();
   const uint32_t model = engine.random.below(3);
   engine.memory_model = settings.memory_model >= 0 ? MemoryModel(settings.memory_model)
                         : model < 2                ? MemoryModel::kTso
@@ -331,6 +353,19 @@ void allow_deaths(unsigned process_mask, unsigned deaths_allowed) {
     process_mask &= ~(1u << victim);
     engine.processes[victim].steps_to_death = engine.random.magnitude(9);
   }
+}
+
+void allow_host_death(unsigned host_mask) {
+  if (engine.random.chance(4)) return;
+  uint32_t candidates = 0;
+  for (unsigned process = 0; process < kProcessesMax; ++process) {
+    if (engine.processes[process].exists && (host_mask >> engine.host_of_process(process) & 1) != 0)
+      candidates |= 1u << process;
+  }
+  if (candidates == 0) return;
+  Process& victim = engine.processes[nth_bit(candidates, engine.random.below(unsigned(__builtin_popcount(candidates))))];
+  victim.steps_to_death = engine.random.magnitude(10);
+  victim.takes_host = true;
 }
 
 void die_here() {

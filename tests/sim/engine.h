@@ -60,6 +60,16 @@ unsigned spawn(const char* name, unsigned process, void (*body)(void*), void* ar
 // Lets up to `deaths` of the processes in `process_mask` die, each at a step of its own. Whether and when is the seed's.
 void allow_deaths(unsigned process_mask, unsigned deaths);
 
+// Hosts. Each process belongs to one; the caches of a host are its own. From here on (to be called when setup has written what
+// it writes) each line of the tracked memory that is written is dirty in its writer's caches until it is flushed, until
+// another host reads or writes it, or until chance writes it back. A host that dies takes its dirty lines with it, as far as
+// chance wants: each goes back to what was last written back. `lost` is called after that.
+void play_hosts(unsigned (*host_of_process)(unsigned process), void (*lost)(unsigned host));
+void track_lines(void* begin, size_t bytes);  // before play_hosts; at most two ranges, of whole lines
+// Lets at most one of the hosts in the mask die, with all of its processes at once.
+void allow_host_death(unsigned host_mask);
+bool host_died(unsigned host);
+
 // The calling fibre's process is killed here and now.
 [[noreturn]] void die_here();
 

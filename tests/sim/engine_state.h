@@ -42,6 +42,7 @@ struct Fibre {
 
 struct Process {
   uint64_t steps_to_death;  // 0: does not die
+  bool takes_host;          // all processes of its host die with it
   unsigned fibres;          // that have not returned
   bool exists;
   bool died;
@@ -79,6 +80,10 @@ struct Engine {
   uint64_t steps;
   uint64_t run_length;  // steps since somebody else ran, for kPriorities
 
+  unsigned (*host_of_process)(unsigned process);  // null: one host, whose caches nobody loses
+  void (*lines_lost)(unsigned host);
+  unsigned dead_hosts;  // bit by host
+
   const char* watch_begin;
   const char* watch_end;
   Watch watch;
@@ -97,6 +102,14 @@ extern Engine engine;
 void make_visible(unsigned owner, unsigned index);
 void make_all_visible(unsigned owner);
 void trace_access(const char* what, const Fibre& fibre, const void* address, uint64_t value, const char* detail);
+
+// -- lines.cc ---------------------------------------------------------------------------------------------------------
+
+void forget_lines();
+// Before a word changes for everybody, by a process; kNobody: from outside, straight into memory.
+void line_written(const void* address, unsigned process);
+void line_read(const void* address);  // by the running fibre
+void lose_lines(unsigned host);
 
 // -- engine.cc --------------------------------------------------------------------------------------------------------
 

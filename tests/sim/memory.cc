@@ -41,9 +41,10 @@ uint64_t read_memory(const void* address, unsigned bytes) {
   return *static_cast<const uint32_t*>(address);
 }
 
-// The instant at which a store becomes visible to everybody.
-void write_memory(void* address, unsigned bytes, uint64_t value) {
+// The instant at which a store of a process becomes visible to everybody.
+void write_memory(void* address, unsigned bytes, uint64_t value, unsigned process) {
   const uint64_t before = read_memory(address, bytes);
+  if (engine.host_of_process != nullptr && process != kNobody) line_written(address, process);
   if (bytes == 8) {
     *static_cast<uint64_t*>(address) = value;
   } else {
@@ -96,7 +97,7 @@ void make_visible(unsigned owner, unsigned index) {
   if (store.sequence >= fibre.visible_sequence) fibre.visible_sequence = store.sequence + 1;
   if (!store.exclusive) make_exclusives_visible(store.address, owner);
   if (engine.settings.trace) trace_access("visible", fibre, store.address, store.value, "");
-  write_memory(store.address, store.bytes, store.value);
+  write_memory(store.address, store.bytes, store.value, fibre.process);
 }
 
 void make_all_visible(unsigned owner) {
@@ -154,16 +155,20 @@ uint64_t on_load(const void* address, unsigned bytes, Order order) {
     own = fibre.buffer[i - 1].address == address;
     if (own) value = fibre.buffer[i - 1].value;
   }
-  if (!own) value = read_memory(address, bytes);
+  if (!own) {
+    if (engine.host_of_process != nullptr) line_read(address);
+    value = read_memory(address, bytes);
+  }
   if (engine.settings.trace) trace_access("load", fibre, address, value, own ? "(own buffer)" : order_name(order));
   return value;
 }
 
 void on_store(void* address, unsigned bytes, uint64_t value, Order order) {
-  if (direct()) return write_memory(address, bytes, value);
+  if (direct()) return write_memory(address, bytes, value, kNobody);
   point();
   if (engine.settings.trace) trace_access("store", engine.fibres[engine.current], address, value, order_name(order));
-  if (engine.memory_model == MemoryModel::kSequential) return write_memory(address, bytes, value);
+  if (engine.memory_model == MemoryModel::kSequential)
+    return write_memory(address, bytes, value, engine.fibres[engine.current].process);
   buffer_store(address, bytes, value, order != Order::kRelaxed, false);
 }
 
@@ -178,12 +183,14 @@ uint64_t begin_update(const void* address, unsigned bytes) {
     make_word_visible(engine.current, address);
   }
   make_exclusives_visible(address, engine.current);
+  if (engine.host_of_process != nullptr) line_read(address);
   return read_memory(address, bytes);
 }
 
 void end_update(const char* what, void* address, unsigned bytes, uint64_t value, Order order) {
   if (engine.settings.trace) trace_access(what, engine.fibres[engine.current], address, value, order_name(order));
-  if (engine.memory_model != MemoryModel::kRelaxed) return write_memory(address, bytes, value);
+  if (engine.memory_model != MemoryModel::kRelaxed)
+    return write_memory(address, bytes, value, engine.fibres[engine.current].process);
   const bool release = order == Order::kRelease || order == Order::kAcqRel || order == Order::kSeqCst;
   if (release) make_all_visible(engine.current);
   buffer_store(address, bytes, value, release, true);
@@ -194,7 +201,7 @@ void end_update(const char* what, void* address, unsigned bytes, uint64_t value,
 uint64_t on_exchange(void* address, unsigned bytes, uint64_t value, Order order) {
   if (direct()) {
     const uint64_t before = read_memory(address, bytes);
-    write_memory(address, bytes, value);
+    write_memory(address, bytes, value, kNobody);
     return before;
   }
   const uint64_t before = begin_update(address, bytes);
@@ -205,7 +212,7 @@ uint64_t on_exchange(void* address, unsigned bytes, uint64_t value, Order order)
 uint64_t on_fetch_add(void* address, unsigned bytes, uint64_t value, Order order) {
   if (direct()) {
     const uint64_t before = read_memory(address, bytes);
-    write_memory(address, bytes, before + value);
+    write_memory(address, bytes, before + value, kNobody);
     return before;
   }
   const uint64_t before = begin_update(address, bytes);
@@ -216,7 +223,7 @@ uint64_t on_fetch_add(void* address, unsigned bytes, uint64_t value, Order order
 uint64_t on_cas(void* address, unsigned bytes, uint64_t expected, uint64_t desired, Order order) {
   if (direct()) {
     const uint64_t found = read_memory(address, bytes);
-    if (found == expected) write_memory(address, bytes, desired);
+    if (found == expected) write_memory(address, bytes, desired, kNobody);
     return found;
   }
   const uint64_t found = begin_update(address, bytes);

@@ -27,6 +27,13 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantCreditIgnoresInFlight, "credit under a new limit, stores of before ignored", {"tenant-limit-appears"}},
       {kMutantPoisonKeepsEntry, "the entry of a POISONED block stays", {"poison"}},
       {kMutantPoisonForgetsDescendants, "a POISONED block lets its ancestors go at once", {"poison-hold"}},
+      {kMutantPayloadNotFlushed, "publish before the payload is flushed", {"host-death"}},
+      {kMutantBlockLineNotFlushed, "publish without flushing the block line", {"host-death"}},
+      {kMutantEntryNotFlushed, "page freed before its entry's removal is flushed", {"host-death"}},
+      {kMutantFreeNotFlushed, "the parent's count lowered before the FREE is flushed", {"host-death"}},
+      {kMutantOtherHostsBefore, "lanes of other hosts read before the mark", {"host-store"}},
+      {kMutantReclaimOnSuspicion, "reclaim of a host on suspicion alone", {"host-store", "host-death"}},
+      {kMutantTwoReclaimers, "a host declared dead without comparing", {"host-death"}},
       {kMutantCloseByStore, "FREE to OUT without comparing", {"takeover", "takeover-restart"}},
   };
   return kRecords;

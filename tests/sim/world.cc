@@ -1,6 +1,9 @@
 #include "world.h"
 
+#include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/mutants.h"
+#include "libmaru/shm/region_handover.h"
 #include "maru/format/control_region.h"
 
 #include <cinttypes>
@@ -32,13 +35,14 @@ struct KeyRecord {
 };
 
 alignas(4096) std::byte memory[kMemoryBytes];
-alignas(4096) std::byte pristine[kMemoryBytes];
-bool pristine_ready;
+alignas(4096) std::byte pristine[2][kMemoryBytes];  // of one host, and shared
+ControlRegion pristine_regions[2];
+bool pristine_ready[2];
 ControlRegion region;
 KeyRecord keys[kWorldKeys];
 Hold holds[kHoldsMax];
 uint32_t hold_count;
-AtomicU64 payload[kWorldPages][kPayloadWords];
+alignas(64) AtomicU64 payload[kWorldPages][kPayloadStride];
 AtomicU32 pin_counts[kWorldLanes][kPinCounts];
 uint64_t next_audit;
 void (*page_word_watch)(uint32_t page, PageWord from, PageWord to);
@@ -272,14 +276,14 @@ void on_change(const void* address, uint64_t before, uint64_t after) {
   }
 }
 
-void format_pristine() {
+void format_pristine(bool shared) {
   Parameters parameters{};
   parameters.pool_bytes = 1u << 20;
   parameters.page_bytes = limits::kPageBytesMin;
   parameters.region_pages = kWorldRegionPages;
   parameters.pages = kWorldPages;
   parameters.lanes = kWorldLanes;
-  parameters.hosts = 1;
+  parameters.hosts = shared ? kWorldHosts : 1;
   parameters.tenants = 1;
   parameters.pins_max = kWorldPinsMax;
   parameters.touch_entries = 8;
@@ -288,6 +292,7 @@ void format_pristine() {
   parameters.section_align = 4096;
   shm::FormatIdentity identity{};
   identity.created_unix_ms = 1'000'000;
+  identity.shared = shared;
   Random random(1);
   for (uint64_t& word : identity.secret) word = random.next();
   const char* problem = ControlRegion::format(memory, parameters, identity, false, &region);
@@ -296,24 +301,28 @@ void format_pristine() {
     std::abort();
   }
   for (uint32_t page = 0; page < kWorldPages; ++page) region.block(page).word.raw = PageWord::free(1).bits;
-  region.host(0).epoch.raw = 1;
+  for (uint32_t host = 0; host < region.hosts(); ++host) {
+    region.host(host).epoch.raw = 1;
+    if (shared) region.host(host).claim.raw = shm::HostClaim::of(HostState::kLive, 1).bits;
+  }
   for (uint32_t lane = 0; lane < kWorldLanes; ++lane) {
     region.lane_bitmap().words[0].raw |= uint64_t(1) << lane;
     region.identity(lane).state.raw = uint64_t(1) << 48 | uint64_t(LaneState::kLive);
     region.identity(lane).process.raw = 1000 + lane;
   }
   for (uint32_t i = 0; i < region.regions(); ++i) {
-    region.region(i).word.raw = uint64_t(RegionState::kRented) << 60 | uint64_t(1 + i) << 16 | 1;
+    const uint32_t owner = shared ? region.daemon_lane_of(i % kWorldHosts) + 1 : 1 + i;
+    region.region(i).word.raw = shm::RegionWord::of(RegionState::kRented, 0, {owner, 1}, i % region.hosts()).bits;
   }
-  std::memcpy(pristine, memory, region.layout().control_bytes);
-  pristine_ready = true;
+  std::memcpy(pristine[shared], memory, region.layout().control_bytes);
+  pristine_regions[shared] = region;
+  pristine_ready[shared] = true;
 }
 
-}  // namespace
-
-void make_world() {
-  if (!pristine_ready) format_pristine();
-  std::memcpy(memory, pristine, region.layout().control_bytes);
+void make(bool shared) {
+  if (!pristine_ready[shared]) format_pristine(shared);
+  region = pristine_regions[shared];
+  std::memcpy(memory, pristine[shared], region.layout().control_bytes);
   for (KeyRecord& key : keys) key = {};
   std::memset(payload, 0, sizeof payload);
   hold_count = 0;
@@ -325,6 +334,40 @@ void make_world() {
   }
   watch(memory, memory + region.layout().control_bytes, on_change);
   name_words(name_world_word);
+}
+
+// Lines went back to what they were: nobody may have counted on what is lost.
+void after_loss(unsigned host) {
+  for (uint32_t i = 0; i < kWorldKeys; ++i) update_key(i);
+  for (uint32_t i = 0; i < hold_count; ++i) {
+    const PageWord word = word_of(holds[i].ref.page());
+    if (!holds_block(word) || word.generation() != holds[i].ref.generation())
+      fail("host %u took page %u with it, which process %u holds: it is %s", host, holds[i].ref.page(),
+           holds[i].process, describe(word));
+  }
+  for (uint32_t page = 0; page < kWorldPages; ++page) check_chain(page, word_of(page));
+  for (uint64_t bucket = 0; bucket < region.buckets(); ++bucket) {
+    for (uint32_t slot = 0; slot < 2 * limits::kBucketSlots; ++slot) {
+      const uint64_t header = region.bucket(bucket).tags.header.raw;
+      const PageRef ref = valid_location(bucket, slot);
+      if ((header >> slot & 1) == 0) continue;
+      if (!region.is_page(ref)) fail("host %u took the location of slot %u of bucket %" PRIu64, host, slot, bucket);
+      const PageWord word = word_of(ref.page());
+      if (!holds_block(word) || word.generation() != ref.generation())
+        fail("host %u leaves an entry of page %u, which is %s", host, ref.page(), describe(word));
+    }
+  }
+}
+
+}  // namespace
+
+void make_world() { make(false); }
+void make_shared_world() { make(true); }
+
+void play_shared_world() {
+  track_lines(memory, region.layout().control_bytes);
+  track_lines(payload, sizeof payload);
+  play_hosts([](unsigned process) { return process / region.lanes_per_host(); }, after_loss);
 }
 
 const ControlRegion& world() { return region; }
@@ -419,6 +462,8 @@ void write_payload(uint32_t page, uint32_t key, uint32_t version) {
     payload[page][i].store_relaxed(uint64_t(key) << 32 | uint64_t(version) << 8 | i);
   }
 }
+
+void flush_payload(uint32_t page) { shm::flush(region, payload[page]); }
 
 void check_payload(uint32_t page, uint32_t key, const char* who) {
   uint64_t version = 0;

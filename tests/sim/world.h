@@ -39,11 +39,17 @@ inline constexpr uint32_t kWorldPinsMax = 8;  // 16 slots in two sets, and 8 of 
 inline constexpr uint32_t kWorldKeys = 24;
 inline constexpr uint32_t kFirstLongKey = 20;  // from here on keys are too long for the inline cell
 inline constexpr uint32_t kPayloadWords = 3;
+inline constexpr uint32_t kPayloadStride = 8;  // a line for each page
 inline constexpr uint32_t kPinCounts = 64;  // private counts of a pin table, at most
 inline constexpr unsigned kMarud = 0;       // the process of marud; a client's process is its lane
 
 // Formats the region afresh; every page FREE, every lane in use. Called first by every setup.
 void make_world();
+// The same for a pool of kWorldHosts hosts, each with its share of the lanes and its region; region 3 is nobody's.
+inline constexpr uint32_t kWorldHosts = 3;
+void make_shared_world();
+// Caches are lost with their host from here on; the last call of a setup. Process and lane numbers are the same.
+void play_shared_world();
 const shm::ControlRegion& world();
 
 // Lanes as their owners know them; a lane that is used again gets another generation, and belongs to another process.
@@ -76,6 +82,7 @@ PageRef registry_location(uint64_t bucket, uint32_t slot);
 // Payload: words in memory of their own, written while the page is RESERVED and read under a pin.
 void write_payload(uint32_t page, uint32_t key, uint32_t version);
 void check_payload(uint32_t page, uint32_t key, const char* who);
+void flush_payload(uint32_t page);
 
 // A pin table of a process; its private counts come from the world and are fresh.
 shm::PinTable make_pin_table(uint32_t lane);  // the latest one of a lane counts

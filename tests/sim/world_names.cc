@@ -78,7 +78,7 @@ void name_world_word(const void* address, uint64_t value, char* name, char* mean
   const auto* first_payload = static_cast<const std::byte*>(places.payload);
   if (place >= first_payload && place < first_payload + places.payload_bytes) {
     const uint64_t index = uint64_t(place - first_payload) / 8;
-    std::snprintf(name, kNameBytes, "payload %" PRIu64 "[%" PRIu64 "]", index / kPayloadWords, index % kPayloadWords);
+    std::snprintf(name, kNameBytes, "payload %" PRIu64 "[%" PRIu64 "]", index / kPayloadStride, index % kPayloadStride);
     return;
   }
   const auto* memory = static_cast<const std::byte*>(places.memory);

@@ -26,6 +26,7 @@ struct PoolShape {
   uint32_t touch_entries = 16;
   uint32_t key_inline_bytes = 64;
   uint64_t key_extents = 4;
+  uint32_t hosts = 1;  // more than one: shared
 };
 
 inline Parameters parameters_of(const PoolShape& shape) {
@@ -35,7 +36,7 @@ inline Parameters parameters_of(const PoolShape& shape) {
   p.region_pages = shape.region_pages;
   p.pages = shape.pages;
   p.lanes = shape.lanes;
-  p.hosts = 1;
+  p.hosts = shape.hosts;
   p.tenants = 4;
   p.pins_max = shape.pins_max;
   p.touch_entries = shape.touch_entries;
@@ -46,8 +47,9 @@ inline Parameters parameters_of(const PoolShape& shape) {
 }
 
 // The same in every test and in the golden file.
-inline FormatIdentity fixed_identity() {
+inline FormatIdentity fixed_identity(bool is_shared = false) {
   FormatIdentity identity{};
+  identity.shared = is_shared;
   for (uint8_t i = 0; i < 16; ++i) {
     identity.uuid[i] = uint8_t(0x10 + i);
     identity.secret[i] = 0x0123456789abcdefull * (2u * i + 1);
@@ -82,7 +84,7 @@ class SmallPool {
     EXPECT_EQ(plan_layout(parameters, &layout), nullptr);
     bytes_ = layout.control_bytes;
     memory_.reset(static_cast<std::byte*>(::operator new(bytes_, std::align_val_t{4096})));
-    EXPECT_EQ(ControlRegion::format(memory(), parameters, fixed_identity(), false, &region), nullptr);
+    EXPECT_EQ(ControlRegion::format(memory(), parameters, fixed_identity(shape.hosts > 1), false, &region), nullptr);
     for (uint32_t i = 0; i < region.regions(); ++i) rent(i, 1);
     for (uint32_t lane = 1; lane < region.lanes(); ++lane) use_lane(lane);
     lanes = LaneSet::in_use(region);

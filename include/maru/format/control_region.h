@@ -46,7 +46,9 @@ inline constexpr uint32_t kVersionMajor = 1;            // another major version
 inline constexpr uint32_t kVersionMinor = 0;  // a newer minor version only adds what an older reader may ignore
 
 // Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
-inline constexpr uint64_t kIncompatNone = 0;
+inline constexpr uint64_t kIncompatShared = 1u << 0;   // several hosts, each with a marud of its own; publishers flush
+inline constexpr uint64_t kIncompatDurable = 1u << 1;  // one host, and publishers flush: the memory outlives its power
+inline constexpr uint64_t kIncompatKnown = kIncompatShared | kIncompatDurable;
 inline constexpr uint64_t kCompatChecksums = 1u << 0;  // blocks carry a payload checksum and readers verify it
 
 // The keyed hash, by name, so that another implementation knows what to build (docs/format.md, "Keys").
@@ -196,7 +198,11 @@ inline constexpr uint64_t kHeaderVersionOne = 1ull << 15;
 
 // -- sections that marud writes ---------------------------------------------------------------------------------------
 
+// In a pool that is not shared there is one host, 0, and its claim is 0. Else docs/format.md, "Hosts": who may change what.
+enum class HostState : uint8_t { kFree = 0, kLive = 1, kSuspect = 2, kDead = 3 };
+
 struct alignas(64) HostRecord {
+  // line 0: its marud's
   AtomicU64 boot_id_lo;  // of the host that runs this marud; 0, 0: unused record
   AtomicU64 boot_id_hi;
   AtomicU64 epoch;         // raised by every start of marud; clients compare it to notice a restart
@@ -204,9 +210,16 @@ struct alignas(64) HostRecord {
   AtomicU64 process;       // pid of marud in its own namespace
   AtomicU64 clean;         // 1: the last marud left this pool in order
   AtomicU64 policy;        // FNV-1a of the name of the eviction policy whose words are in the policy table; 0: none
-  AtomicU64 reserved;
+  AtomicU64 machine_id;    // keyed hash of the machine's id, which outlives a boot; 0: not shared, or unused
+  // line 1: any marud's, by CAS
+  AtomicU64 claim;   // HostState:8 (lowest) | reclaimer + 1:8 | reserved:16 | generation:32 (highest)
+  AtomicU64 wanted;  // a region is asked for: host that asks + 1:8 (lowest) | reserved:24 | its generation:32; 0: none
+  AtomicU64 reserved1[6];
+  // line 2: its marud's
+  AtomicU64 name[8];  // of the host, for people: text that ends with a zero byte
+  AtomicU64 reserved2[8];
 };
-static_assert(sizeof(HostRecord) == 64);
+static_assert(sizeof(HostRecord) == 256);
 
 // Region word: state:4 | generation:20 | host:12 | lane:12 | lane generation:16.
 enum class RegionState : uint8_t { kUnused = 0, kRented = 1, kOrphaned = 2, kDraining = 3 };

@@ -1,0 +1,47 @@
+// The claim on a host slot of a shared pool: one word, changed by CAS alone, which says whose the slot is and, if its host is
+// dead, who takes back what it held. docs/format.md, "Hosts", has the table of its changes and what a death after each leaves.
+//
+// Thread safety: any marud of any host. Progress: every step is one CAS. If the marud dies here: between a claim and its end
+// the word names it, and whoever has proof of its death goes on from there.
+#pragma once
+
+#include "libmaru/shm/control_region.h"
+
+#include <cstdint>
+
+namespace maru::shm {
+
+using format::HostState;
+
+struct HostClaim {
+  uint64_t bits = 0;
+
+  static constexpr HostClaim of(HostState state, uint32_t generation) {
+    return {uint64_t(generation) << 32 | uint64_t(state)};
+  }
+  static constexpr HostClaim dead(uint32_t generation, uint32_t reclaimer) {
+    return {of(HostState::kDead, generation).bits | uint64_t(reclaimer + 1) << 8};
+  }
+  // May be a value that is no state: the word comes from shared memory.
+  constexpr HostState state() const { return HostState(bits & 0xFF); }
+  constexpr uint32_t generation() const { return uint32_t(bits >> 32); }
+  constexpr uint32_t reclaimer() const { return uint32_t(bits >> 8 & 0xFF) - 1; }  // of DEAD; else a number beyond hosts
+  constexpr bool is(HostState wanted) const { return state() == wanted; }
+  constexpr bool is_in_use() const { return is(HostState::kLive) || is(HostState::kSuspect); }
+  friend constexpr bool operator==(HostClaim, HostClaim) = default;
+};
+
+HostClaim read_claim(const ControlRegion& region, uint32_t host);
+
+// Each returns whether the word was `from` and is now what was asked for, in memory, too.
+// From FREE, or from a LIVE or SUSPECT of this machine whose marud is gone: LIVE of the next generation.
+bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from);
+bool suspect_host(const ControlRegion& region, uint32_t host, HostClaim from);   // its heartbeat is late
+bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from);   // says the host itself
+// After proof of its death: only who gets true takes back what the host held. From LIVE or SUSPECT, or from DEAD when the
+// reclaimer that it names is itself being taken back by `reclaimer`.
+bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer);
+// All was taken back, or given back by the host itself: FREE of the next generation.
+bool free_host(const ControlRegion& region, uint32_t host, HostClaim from);
+
+}  // namespace maru::shm

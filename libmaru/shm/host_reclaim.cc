@@ -1,0 +1,120 @@
+#include "libmaru/shm/host_reclaim.h"
+
+#include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_claim.h"
+#include "libmaru/shm/region_handover.h"
+
+namespace maru::shm {
+namespace {
+
+using namespace maru::format;
+
+template <typename F>
+void for_each_lane(const ControlRegion& region, uint32_t host, F&& f) {
+  const uint32_t first = region.daemon_lane_of(host);
+  for (uint32_t lane = first; lane < first + region.lanes_per_host(); ++lane) f(lane);
+}
+
+}  // namespace
+
+uint32_t host_of_region(const ControlRegion& region, uint32_t index) {
+  const RegionWord word{region.region(index).word.load_acquire()};  // [pairs region.word]
+  return word.host_in(region);
+}
+
+bool inherit_region(const ControlRegion& region, uint32_t index, uint32_t dead_host, uint32_t heir) {
+  AtomicU64& shared = region.region(index).word;
+  const RegionWord found{shared.load_acquire()};  // [pairs region.word]
+  if (found.host_in(region) != dead_host) return false;
+  uint64_t expected = found.bits;
+  if (!shared.cas_seq_cst(expected, RegionWord::of(RegionState::kOrphaned, found.generation() + 1, {}, heir).bits))
+    return false;
+  flush(region, shared);
+  return true;
+}
+
+void end_host_pins(const ControlRegion& region, uint32_t host, ReclaimSink& sink) {
+  for_each_lane(region, host, [&](uint32_t lane) {
+    clear_pins(region, lane);
+    reclaim_intents(region, lane, sink);
+  });
+}
+
+void revive_retiring(const ControlRegion& region, uint32_t host, uint32_t page) {
+  AtomicU64& word = region.block(page).word;
+  PageWord found{word.load_acquire()};  // [pairs page.word]
+  if (!found.is(PageState::kRetiring) || found.lane().lane != region.daemon_lane_of(host)) return;
+  word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
+  flush(region, word);
+}
+
+uint32_t repair_entries(const ControlRegion& region, uint64_t from, uint64_t to) {
+  constexpr uint32_t kSlots = uint32_t(limits::kBucketSlots);
+  uint32_t repaired = 0;
+  for (uint64_t index = from; index < to; ++index) {
+    Bucket& home = region.bucket(index);
+    for (uint32_t slot = 0; slot < 2 * kSlots; ++slot) {
+      uint64_t header = home.tags.header.load_acquire();  // [pairs bucket.header]
+      if ((header >> slot & 1) == 0) continue;
+      const AtomicU64* location = nullptr;
+      if (slot < kSlots) {
+        location = &home.locations.location[slot];
+      } else if ((header & kOverflowFlag) != 0) {
+        const uint64_t link = uint32_t(home.locations.overflow.load_acquire());  // [pairs bucket.link]
+        if (link != 0 && link <= region.overflow_buckets())
+          location = &region.overflow(link - 1).locations.location[slot - kSlots];
+      }
+      const PageRef ref = PageRef::from_bits(location ? location->load_acquire() : 0);  // [pairs bucket.location]
+      if (region.is_page(ref)) {
+        const PageWord word{region.block(ref.page()).word.load_acquire()};  // [pairs page.word]
+        if (word.is_findable(ref.generation()) || word.is(PageState::kRetired, ref.generation())) continue;
+      }
+      // If the header has changed since, the entry was another one.
+      const uint64_t without = (header + kHeaderVersionOne) & ~(1ull << slot);
+      repaired += home.tags.header.cas_seq_cst(header, without);  // [pairs bucket.header]
+    }
+    flush(region, home.tags);
+  }
+  return repaired;
+}
+
+void release_host_overflow(const ControlRegion& region, uint32_t host) {
+  for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
+    const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
+    const LaneId lane = LaneId::from_low(uint32_t(owner) & 0xFFF'FFFF);
+    if (owner != 0 && lane != LaneId{} && lane.lane < region.lanes() && region.host_of_lane(lane.lane) == host)
+      release_overflow_of(region, lane);
+  }
+}
+
+void clear_host_lanes(const ControlRegion& region, uint32_t host) {
+  for_each_lane(region, host, [&](uint32_t lane) {
+    clear_pins(region, lane);
+    clear_lane(region, lane);
+    // Or a pin of the dead might come back, with nobody to end it, when this host is lost after it has freed the slot.
+    flush(region, region.lane(lane).header, region.layout().lane_bytes);
+    LaneIdentity& identity = region.identity(lane);
+    const uint64_t generation = identity.state.load_relaxed() >> 48;  // nobody else writes it: the host is dead
+    identity.process.store_relaxed(0);                                // published by the state
+    identity.start_time.store_relaxed(0);
+    identity.boot_id_lo.store_relaxed(0);
+    identity.boot_id_hi.store_relaxed(0);
+    identity.credentials.store_relaxed(0);
+    identity.attached_ms.store_relaxed(0);
+    identity.state.store_release(generation << 48 | uint64_t(LaneState::kFree));
+    flush(region, identity);
+    set_lane_bit(region, lane, false);
+  });
+}
+
+void set_lane_bit(const ControlRegion& region, uint32_t lane, bool is_in_use) {
+  AtomicU64& word = region.lane_bitmap().words[lane / 64];
+  const uint64_t bit = 1ull << lane % 64;
+  uint64_t found = word.load_acquire();  // the CAS decides
+  // Ends: a failure is another host's success on one of its own lanes. [pairs lanes.in_use]
+  while (((found & bit) != 0) != is_in_use && !word.cas_seq_cst(found, found ^ bit)) {
+  }
+  flush(region, word);
+}
+
+}  // namespace maru::shm

@@ -1,0 +1,153 @@
+// What the format says about hosts, on a byte array: whose lanes are whose, the claim on a slot, and the repairs of a reclaim.
+#include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_claim.h"
+#include "libmaru/shm/host_reclaim.h"
+#include "libmaru/shm/region_handover.h"
+#include "tests/unit/small_pool.h"
+
+#include <cstring>
+
+namespace maru::shm {
+namespace {
+
+class HostsTest : public testing::Test {
+ protected:
+  SmallPool pool_{{.lanes = 8, .hosts = 3}};
+  const ControlRegion& region_ = pool_.region;
+
+  HostClaim claim(uint32_t host) const { return read_claim(region_, host); }
+};
+
+TEST_F(HostsTest, LanesBelongToHostsByTheirNumber) {
+  EXPECT_TRUE(region_.is_shared());
+  EXPECT_EQ(region_.lanes_per_host(), 2u);
+  EXPECT_EQ(region_.daemon_lane_of(2), 4u);
+  EXPECT_EQ(region_.host_of_lane(5), 2u);
+  EXPECT_GE(region_.host_of_lane(7), region_.hosts()) << "what is left over is nobody's";
+  const SmallPool local;
+  EXPECT_FALSE(local.region.is_durable());
+  EXPECT_EQ(local.region.host_of_lane(7), 0u) << "a pool of one host gives it all lanes";
+}
+
+TEST_F(HostsTest, AnUnknownFlagAndTooFewLanesAreRefused) {
+  Layout layout;
+  Header header = region_.header();
+  EXPECT_EQ(ControlRegion::check_header(header, uint64_t{1} << 40, &layout), nullptr);
+  header.incompat_flags |= 4;
+  header.checksum = header_checksum(header);
+  EXPECT_STREQ(ControlRegion::check_header(header, uint64_t{1} << 40, &layout),
+               "the control region uses a feature that this version does not know");
+  header = region_.header();
+  header.parameters.hosts = 5;
+  header.checksum = header_checksum(header);
+  EXPECT_STREQ(ControlRegion::check_header(header, uint64_t{1} << 40, &layout),
+               "there are fewer than two lanes for each host");
+}
+
+TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
+  const HostClaim free = claim(1);
+  EXPECT_TRUE(free.is(HostState::kFree));
+  EXPECT_FALSE(suspect_host(region_, 1, free));
+  EXPECT_FALSE(declare_host_dead(region_, 1, free, 0)) << "nobody has it";
+  ASSERT_TRUE(claim_host(region_, 1, free));
+  EXPECT_FALSE(claim_host(region_, 1, free)) << "one wins";
+  const HostClaim live = claim(1);
+  EXPECT_EQ(live, HostClaim::of(HostState::kLive, free.generation() + 1));
+  EXPECT_FALSE(host_is_well(region_, 1, live));
+  ASSERT_TRUE(suspect_host(region_, 1, live));
+  ASSERT_TRUE(host_is_well(region_, 1, claim(1)));
+  EXPECT_EQ(claim(1), live) << "a host that was slow is the same as before";
+  ASSERT_TRUE(suspect_host(region_, 1, live));
+  const HostClaim suspect = claim(1);
+  ASSERT_TRUE(declare_host_dead(region_, 1, suspect, 2));
+  EXPECT_FALSE(declare_host_dead(region_, 1, suspect, 0)) << "one takes it back";
+  const HostClaim dead = claim(1);
+  EXPECT_EQ(dead, HostClaim::dead(live.generation(), 2));
+  EXPECT_EQ(dead.reclaimer(), 2u);
+  EXPECT_FALSE(claim_host(region_, 1, dead)) << "not before all is taken back";
+  EXPECT_FALSE(declare_host_dead(region_, 1, dead, 2));
+  ASSERT_TRUE(declare_host_dead(region_, 1, dead, 0)) << "who takes the reclaimer back takes this over";
+  EXPECT_FALSE(free_host(region_, 1, dead));
+  ASSERT_TRUE(free_host(region_, 1, claim(1)));
+  EXPECT_EQ(claim(1), HostClaim::of(HostState::kFree, live.generation() + 1));
+}
+
+TEST_F(HostsTest, ARegionIsInheritedFromTheHostInItsWord) {
+  AtomicU64& word = region_.region(1).word;
+  word.store_release(RegionWord::of(format::RegionState::kRented, 7, {3, 7}, 1).bits);
+  EXPECT_EQ(host_of_region(region_, 1), 1u);
+  EXPECT_FALSE(inherit_region(region_, 1, 2, 0));
+  ASSERT_TRUE(inherit_region(region_, 1, 1, 2));
+  const RegionWord now{word.load_acquire()};
+  EXPECT_EQ(now.state(), format::RegionState::kOrphaned);
+  EXPECT_EQ(now.host(), 2u);
+  EXPECT_EQ(now.generation(), 8u);
+  word.store_release(0);
+  EXPECT_EQ(host_of_region(region_, 1), region_.hosts()) << "nobody's";
+}
+
+TEST_F(HostsTest, PinsOfOtherHostsAreFoundWhenTheirLaneIsNew) {
+  LaneSet own;
+  own.add(0);
+  own.add(1);
+  pool_.stop_using_lane(5);
+  EXPECT_FALSE(with_other_hosts(region_, own).has(5));
+  set_lane_bit(region_, 5, true);
+  EXPECT_TRUE(with_other_hosts(region_, own).has(5));
+  EXPECT_TRUE(with_other_hosts(region_, own).has(0));
+  const SmallPool local;
+  EXPECT_FALSE(with_other_hosts(local.region, own).has(5)) << "one host knows its lanes itself";
+}
+
+TEST_F(HostsTest, EntriesOfPagesThatMovedOnLoseTheirBitAndOthersStay) {
+  const PageRef gone = publish(pool_.lane(1), pool_.take(1), pool_.block("gone")).block;
+  const PageRef there = publish(pool_.lane(1), pool_.take(1), pool_.block("there")).block;
+  ASSERT_TRUE(registry_exists(region_, pool_.digest("gone")));
+  pool_.set_word(gone.page(), PageWord::free(gone.generation() + 1));
+  EXPECT_TRUE(registry_exists(region_, pool_.digest("gone"))) << "exists believes the registry";
+  EXPECT_EQ(repair_entries(region_, 0, region_.buckets()), 1u);
+  EXPECT_FALSE(registry_exists(region_, pool_.digest("gone")));
+  EXPECT_EQ(find_unpinned(region_, pool_.digest("there")), there);
+  EXPECT_EQ(repair_entries(region_, 0, region_.buckets()), 0u);
+}
+
+TEST_F(HostsTest, WhatAHostHeldEndsWithItAndNothingElse) {
+  const PageRef block = publish(pool_.lane(1), pool_.take(1), pool_.block("a")).block;
+  ASSERT_EQ(pool_.client(3).pins.pin(block).status, PinStatus::kPinned);
+  ASSERT_EQ(pool_.client(5).pins.pin(block).status, PinStatus::kPinned);
+  const PageRef taken = pool_.take(3), others = pool_.take(5);
+  struct Sink final : ReclaimSink {
+    void parent_suspect(PageRef) override {}
+    void retired_taken(PageRef) override {}
+    void unregistered(PageRef) override { ++orphans; }
+    void pages_freed(uint32_t pages) override { freed += pages; }
+    uint32_t freed = 0, orphans = 0;
+  } sink;
+  end_host_pins(region_, 1, sink);
+  reclaim_pages(pool_.lane(0), HostLanes(region_, 1), 0, uint32_t(region_.pages()), sink);
+  clear_host_lanes(region_, 1);
+  EXPECT_EQ(sink.freed, 1u);
+  EXPECT_EQ(sink.orphans, 0u);
+  EXPECT_TRUE(pool_.word(taken.page()).is(PageState::kFree));
+  EXPECT_TRUE(pool_.word(others.page()).is(PageState::kReserved));
+  EXPECT_TRUE(is_pinned(region_, LaneSet::in_use(region_), block.page())) << "by the other host";
+  pool_.client(5).pins.unpin(0, block);
+  LaneSet dead;
+  dead.add(3);
+  EXPECT_FALSE(is_pinned(region_, dead, block.page()));
+  EXPECT_FALSE(LaneSet::in_use(region_).has(3));
+  EXPECT_TRUE(LaneSet::in_use(region_).has(5));
+}
+
+TEST(Flush, ThereIsAnInstruction) {
+  alignas(64) uint64_t words[16] = {};
+  flush_lines(words, sizeof words);
+  flush_lines(&words[7], 16);
+  flush_lines(words, 0);
+#if defined(__x86_64__)
+  EXPECT_STRNE(flush_instruction(), "none");
+#endif
+}
+
+}  // namespace
+}  // namespace maru::shm
