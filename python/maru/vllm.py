@@ -1,0 +1,385 @@
+"""The connector that gives vLLM the chunks of KV cache in a pool of marud. docs/python/vllm.md says how to configure it.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "MaruConnector", "kv_connector_module_path": "maru.vllm",
+                                            "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
+
+A chunk is one block of the pool: the KV cache of as many tokens (256) in all layers of one rank, under one key. The scheduler's half
+looks for chunks of all ranks and holds those that it wants loaded; the workers' half copies them, and reports what it could not
+load, so that vLLM computes it. Chunks of a prompt are stored as a chain: one is evicted only after all that follow it.
+
+What a step computes after a failed load was computed from nonsense, on every rank. So workers store nothing of steps that were
+scheduled before the scheduler learnt of the failure (`epoch`); and where there are several ranks, of which one cannot know what
+another failed to load, a request that shares blocks with a load is stored only when that load must have been reported.
+"""
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Optional
+
+import numpy
+from numpy.typing import NDArray
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+
+from . import chunk_keys
+from ._maru import Client
+from .chunk_keys import HASH_BYTES, Value
+from .errors import InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
+from .paged_layers import PagedLayers
+from .vllm_plan import RequestPlan, Transfer, features_of
+
+logger = logging.getLogger("vllm.maru")
+
+SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_chunk_tokens", "maru_priority", "maru_ttl_ms", "maru_model",
+            "maru_store_generated"}
+
+
+@dataclass
+class RankMetadata(KVConnectorHandshakeMetadata):
+    """From each worker to the scheduler, once: the digest of its place and of how its memory is laid out."""
+
+    digest: bytes
+
+
+@dataclass
+class StepMetadata(KVConnectorMetadata):
+    """From the scheduler to every worker, each step."""
+
+    epoch: int = 0
+    loads: list[Transfer] = field(default_factory=list)
+    stores: list[Transfer] = field(default_factory=list)
+
+
+class MaruConnector(KVConnectorBase_V1):
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        extra: dict[str, Any] = dict(transfer.kv_connector_extra_config or {})
+        unknown = {name for name in extra if name.startswith("maru_")} - SETTINGS
+        if unknown:
+            raise InvalidArgumentError(f"kv_connector_extra_config has {', '.join(sorted(unknown))}; this connector knows "
+                                       f"{', '.join(sorted(SETTINGS))}.")
+        groups = kv_cache_config.kv_cache_groups
+        if len(groups) != 1:
+            raise InvalidArgumentError(f"This model has {len(groups)} groups of KV cache (attention of several kinds); one can be "
+                                       "shared. Start vLLM with --disable-hybrid-kv-cache-manager.")
+        self._block_tokens: int = groups[0].kv_cache_spec.block_size
+        self._chunk_tokens = int(extra.get("maru_chunk_tokens", 256))
+        if self._chunk_tokens < 1 or self._chunk_tokens % self._block_tokens:
+            raise InvalidArgumentError(f"maru_chunk_tokens is {self._chunk_tokens}; it must be a multiple of vLLM's block size, "
+                                       f"{self._block_tokens}.")
+        parallel = vllm_config.parallel_config
+        for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+            if getattr(parallel, name, 1) != 1:
+                raise InvalidArgumentError(f"{name} is {getattr(parallel, name)}: blocks that are spread over ranks by token "
+                                           "cannot be shared; use 1.")
+        self._ranks: int = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+        self._depth = max(2, parallel.pipeline_parallel_size) + 1  # steps that may be under way, and one
+        self._stores: bool = bool(transfer.is_kv_producer)
+        self._loads: bool = bool(transfer.is_kv_consumer)
+        self._stores_generated = bool(extra.get("maru_store_generated", True))
+        self._options: dict[str, Any] = {"priority": int(extra.get("maru_priority", 0)),
+                                         "ttl_ms": int(extra.get("maru_ttl_ms", 0))}
+        self._client = Client(extra.get("maru_socket"), extra.get("maru_pool"))
+        self._tenant: Optional[int] = self._client.tenant(extra["maru_tenant"]) if extra.get("maru_tenant") else None
+        self._identity = self._identify(extra)
+        self.dropped = 0  # chunks that could not be stored
+        # The scheduler's.
+        self._rank_digests: list[bytes] = []
+        self._requests: dict[str, RequestPlan] = {}
+        self._step = 0
+        self._epoch = 0
+        self._loading: list[tuple[int, set[int]]] = []  # steps and the blocks that they load
+        # A worker's.
+        self._layers: Optional[PagedLayers] = None
+        self._rank_digest = b""
+        self._failed_blocks: set[int] = set()
+        self._failed_epoch = -1
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a chunk that is not stored is a later miss
+
+    def _identify(self, extra: dict[str, Any]) -> dict[str, Value]:
+        """What all ranks and requests of this engine share."""
+        config = self._vllm_config
+        model, cache = config.model_config, config.cache_config
+        return {
+            "version": 1, "model": str(extra.get("maru_model") or model.model), "revision": _text(getattr(model, "revision", None)),
+            "dtype": str(model.dtype), "quantization": _text(getattr(model, "quantization", None)),
+            "cache_dtype": str(cache.cache_dtype), "block_tokens": self._block_tokens, "chunk_tokens": self._chunk_tokens,
+        }
+
+    def _root(self, request: Any) -> bytes:
+        """What the chain of a request's chunks begins with."""
+        lora = getattr(request, "lora_request", None)
+        return chunk_keys.digest({
+            **self._identity, "lora": [lora.lora_name, _text(getattr(lora, "lora_path", None))] if lora else None,
+            "salt": _text(getattr(request, "cache_salt", None))})
+
+    def shutdown(self) -> None:
+        for plan in self._requests.values():
+            plan.let_go()
+        self._requests.clear()
+        self._client.close()
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        self._layers = PagedLayers(kv_caches, self._kv_cache_config.num_blocks)
+        config = self._vllm_config
+        parallel = config.parallel_config
+        rank = parallel.rank % self._ranks
+        pipeline_rank, tensor_rank = divmod(rank, parallel.tensor_parallel_size)
+        # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
+        is_shared = bool(getattr(config.model_config, "use_mla", False))
+        self._stores = self._stores and not (is_shared and tensor_rank != 0)
+        self._rank_digest = chunk_keys.digest({
+            "pipeline": [pipeline_rank, parallel.pipeline_parallel_size],
+            "tensor": None if is_shared else [tensor_rank, parallel.tensor_parallel_size], "layout": self._layers.layout})
+
+    def get_handshake_metadata(self) -> Optional[RankMetadata]:
+        return RankMetadata(self._rank_digest) if self._rank_digest else None
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        metadata = self._get_connector_metadata()
+        for transfer in metadata.loads:
+            failed = self._load(transfer)
+            if failed:
+                self._failed_blocks |= failed
+                self._failed_epoch = metadata.epoch
+
+    def _load(self, transfer: Transfer) -> set[int]:
+        """Returns the blocks that were not loaded."""
+        layers = self._registered()
+        per_chunk = self._chunk_tokens // self._block_tokens
+        keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
+        failed: set[int] = set()
+        for i, view in enumerate(self._views(keys)):
+            skip = transfer.skip if i == 0 else 0
+            begin = i * per_chunk - transfer.skip + skip
+            blocks = transfer.blocks[begin:begin + per_chunk - skip]
+            if view is None or len(view) != per_chunk * layers.block_bytes:
+                failed.update(blocks)
+                continue
+            with view:
+                layers.scatter(blocks, view.data, skip)
+        if failed:
+            logger.warning("maru: %d blocks of request %s could not be loaded; vLLM computes them", len(failed),
+                           transfer.request_id)
+        return failed
+
+    def _views(self, keys: NDArray[numpy.uint8]) -> Iterable[Any]:
+        try:
+            return self._client.retrieve_batch(keys, self._tenant)
+        except MaruError as error:
+            logger.warning("maru: %s", error)
+        return [self._view(key) for key in keys]  # one damaged block is no reason to lose all
+
+    def _view(self, key: NDArray[numpy.uint8]) -> Any:
+        try:
+            return self._client.retrieve(key, self._tenant)
+        except MaruError:
+            return None
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return  # everything was loaded before the first layer
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        return  # chunks hold all layers: see wait_for_save
+
+    def wait_for_save(self) -> None:
+        metadata = self._get_connector_metadata()
+        if not self._stores or metadata.epoch == self._failed_epoch:
+            return
+        for transfer in metadata.stores:
+            try:
+                stored = self._store(transfer)
+            except MaruError as error:
+                logger.warning("maru: chunks of request %s were not stored: %s", transfer.request_id, error)
+                stored = 0
+            self.dropped += transfer.chunks - stored
+
+    def _store(self, transfer: Transfer) -> int:
+        """Returns how many chunks are in the pool now; what there is no room for is not."""
+        layers = self._registered()
+        per_chunk = self._chunk_tokens // self._block_tokens
+        keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
+        parent: Any = chunk_keys.of_rank(transfer.parent, self._rank_digest)[0] if transfer.parent else None
+        with self._client.match_prefix(keys, self._tenant) as match:
+            present = match.blocks
+            buffers = self._buffers(per_chunk * layers.block_bytes, transfer.chunks - present)
+            if not buffers:
+                return present
+            try:
+                for i, buffer in enumerate(buffers, present):
+                    layers.gather(transfer.blocks[i * per_chunk:(i + 1) * per_chunk], buffer.data)
+                self._client.store_chain(keys[present:present + len(buffers)], buffers, parent=match.deepest or parent,
+                                         tenant=self._tenant, **self._options)
+            except (ParentGoneError, QuotaError) as error:
+                logger.debug("maru: %s", error)
+                return present + sum(not buffer.is_held for buffer in buffers)
+            finally:
+                for buffer in buffers:
+                    buffer.abort()  # what was stored has none left to give back
+        return present + len(buffers)
+
+    def _buffers(self, nbytes: int, n: int) -> list[Any]:
+        try:
+            return self._client.alloc_batch(nbytes, n)
+        except NoSpaceError:
+            buffers: list[Any] = []
+            try:
+                while len(buffers) < n:
+                    buffers.append(self._client.alloc(nbytes))
+            except NoSpaceError:
+                pass
+            return buffers
+
+    def _registered(self) -> PagedLayers:
+        if self._layers is None:
+            raise InvalidArgumentError("vLLM has not registered its KV caches with this connector.")
+        return self._layers
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    # -- the scheduler ------------------------------------------------------------------------------------------------
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        self.set_xfer_handshake_metadata_pp_aware({(0, rank): value for rank, value in metadata.items()})
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        if len(metadata) != self._ranks:
+            raise InvalidArgumentError(f"{len(metadata)} workers said how their memory is laid out; {self._ranks} were expected. "
+                                       "vLLM before 0.20 has no word for several pipeline stages; use a newer one.")
+        self._rank_digests = sorted({value.digest for value in metadata.values()})
+
+    def _plan(self, request: Any) -> Optional[RequestPlan]:
+        """None for a request whose KV cache does not follow from its tokens."""
+        if getattr(request, "prompt_embeds", None) is not None:
+            return None
+        plan = self._requests.get(request.request_id)
+        if plan is None:
+            plan = RequestPlan(request, self._root(request), features_of(request, self._chunk_tokens))
+            self._requests[request.request_id] = plan
+        return plan
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
+        if not self._loads or not self._rank_digests or num_computed_tokens % self._block_tokens:
+            return 0, False
+        plan = self._plan(request)
+        if plan is None:
+            return 0, False
+        # One token has to be computed in any case, so that there is something to go on from.
+        hashes = plan.hash_to(request.num_tokens - 1, self._chunk_tokens)
+        found = self._match(hashes, plan=None) * self._chunk_tokens
+        plan.offered_from = num_computed_tokens
+        return max(0, found - num_computed_tokens), False
+
+    def _match(self, hashes: bytes, plan: Optional[RequestPlan]) -> int:
+        """How many leading chunks all ranks can load. With a plan they are held for it."""
+        found = len(hashes) // HASH_BYTES
+        try:
+            for digest in self._rank_digests:
+                if found == 0:
+                    break
+                match = self._client.match_prefix(chunk_keys.of_rank(hashes[:found * HASH_BYTES], digest), self._tenant)
+                found = match.blocks
+                if plan is None:
+                    match.release()
+                else:
+                    plan.held.append(match)
+        except MaruError as error:
+            logger.warning("maru: nothing can be looked up: %s", error)
+            return 0
+        return found
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        plan = self._plan(request)
+        if plan is None or num_external_tokens == 0:
+            return
+        begin = plan.offered_from
+        end = begin + num_external_tokens
+        plan.load = (begin, end)
+        plan.let_go()
+        self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
+        plan.held_since = self._step
+        plan.stored = end // self._chunk_tokens
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        self._step += 1
+        metadata = StepMetadata(epoch=self._epoch)
+        # What was loaded in steps of which the outcome must be known by now.
+        self._loading = [(step, blocks) for step, blocks in self._loading if self._step - step < self._depth]
+        scheduled: list[tuple[str, int]] = []
+        for new in scheduler_output.scheduled_new_reqs:
+            plan = self._requests.get(new.req_id)
+            if plan is not None:
+                plan.blocks = list(new.block_ids[0])
+                scheduled.append((new.req_id, new.num_computed_tokens))
+        cached = scheduler_output.scheduled_cached_reqs
+        resumed = cached.resumed_req_ids
+        for i, request_id in enumerate(cached.req_ids):
+            plan = self._requests.get(request_id)
+            if plan is None:
+                continue
+            added = cached.new_block_ids[i]
+            if request_id in resumed:
+                plan.blocks = []
+            plan.blocks += added[0] if added else []
+            scheduled.append((request_id, cached.num_computed_tokens[i]))
+        for request_id, _ in scheduled:
+            self._add_load(self._requests[request_id], metadata)
+        if self._stores:
+            for request_id, computed in scheduled:
+                self._add_store(self._requests[request_id], computed + scheduler_output.num_scheduled_tokens[request_id],
+                                metadata)
+        for plan in self._requests.values():
+            if plan.held and self._step - plan.held_since > self._depth:
+                plan.let_go()
+        return metadata
+
+    def _add_load(self, plan: RequestPlan, metadata: StepMetadata) -> None:
+        if plan.load is None:
+            return
+        transfer = plan.transfer(*plan.load, self._block_tokens, self._chunk_tokens)
+        plan.load = None
+        metadata.loads.append(transfer)
+        self._loading.append((self._step, set(transfer.blocks)))
+
+    def _add_store(self, plan: RequestPlan, computed: int, metadata: StepMetadata) -> None:
+        request = plan.request
+        known = request.num_tokens if self._stores_generated else request.num_prompt_tokens
+        computed = min(computed, known)  # what is drafted may be rejected
+        first, last = plan.stored, computed // self._chunk_tokens
+        if last <= first:
+            return
+        if self._ranks > 1 and any(blocks.intersection(plan.blocks) for _, blocks in self._loading):
+            return
+        plan.hash_to(computed, self._chunk_tokens)
+        metadata.stores.append(plan.transfer(first * self._chunk_tokens, last * self._chunk_tokens, self._block_tokens,
+                                             self._chunk_tokens))
+        plan.stored = last
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        if getattr(connector_output, "invalid_block_ids", None):
+            self._epoch += 1
+            for plan in self._requests.values():
+                plan.stored = 0  # workers know what is there already
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:
+        plan = self._requests.pop(request.request_id, None)
+        if plan is not None:
+            plan.let_go()
+        return False, None
+
+
+def _text(value: Any) -> Optional[str]:
+    return None if value is None else str(value)

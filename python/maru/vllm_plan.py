@@ -1,0 +1,78 @@
+"""What the scheduler's half of the vLLM connector knows of requests: which chunks there are, which are stored, which are to be
+loaded. Plain values; nothing here needs vLLM or a pool."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy
+
+from . import chunk_keys
+from .chunk_keys import HASH_BYTES
+
+
+@dataclass
+class Transfer:
+    """Chunks of one request between the pool and blocks of the engine's KV cache."""
+
+    request_id: str
+    hashes: bytes  # of the chunks, without the rank
+    parent: Optional[bytes]  # the hash of the chunk before the first one
+    blocks: list[int]
+    skip: int = 0  # blocks of the first chunk that are not in `blocks`, because they are computed already
+
+    @property
+    def chunks(self) -> int:
+        return len(self.hashes) // HASH_BYTES
+
+
+@dataclass
+class RequestPlan:
+    """One request, from when the scheduler first asks about it until it is finished."""
+
+    request: Any
+    root: bytes
+    features: dict[int, bytes]
+    hashes: bytes = b""
+    offered_from: int = 0  # tokens that were computed when the scheduler last asked
+    load: Optional[tuple[int, int]] = None  # tokens from and to, once blocks are allocated
+    blocks: list[int] = field(default_factory=list)
+    stored: int = 0  # chunks that are in the pool, or on their way
+    held: list[Any] = field(default_factory=list)  # what keeps the chunks to load from being evicted
+    held_since: int = 0
+
+    def hash_to(self, n: int, chunk_tokens: int) -> bytes:
+        """The hashes of the whole chunks among the first n tokens."""
+        chunks = n // chunk_tokens
+        done = len(self.hashes) // HASH_BYTES
+        if chunks > done:
+            # Only what is new is copied out of the scheduler's list: chunks before stand as their hashes.
+            new = numpy.array(self.request.all_token_ids[done * chunk_tokens:chunks * chunk_tokens], dtype=numpy.int64)
+            features = {chunk - done: value for chunk, value in self.features.items() if chunk >= done}
+            parent = self.hashes[-HASH_BYTES:] if done else self.root
+            self.hashes += chunk_keys.extend(new, chunk_tokens, parent, features)
+        return self.hashes[:chunks * HASH_BYTES]
+
+    def transfer(self, begin: int, end: int, block_tokens: int, chunk_tokens: int) -> Transfer:
+        """The chunks that hold the tokens from begin to end, and the blocks of these tokens."""
+        first, last = begin // chunk_tokens, -(-end // chunk_tokens)
+        return Transfer(
+            request_id=self.request.request_id, hashes=self.hashes[first * HASH_BYTES:last * HASH_BYTES],
+            parent=self.hashes[(first - 1) * HASH_BYTES:first * HASH_BYTES] if first else None,
+            blocks=self.blocks[begin // block_tokens:end // block_tokens],
+            skip=(begin - first * chunk_tokens) // block_tokens)
+
+    def let_go(self) -> None:
+        for match in self.held:
+            match.release()
+        self.held.clear()
+
+
+def features_of(request: Any, chunk_tokens: int) -> dict[int, bytes]:
+    """What stands behind the placeholders in a prompt (images, audio), by the chunk in which each begins."""
+    features: dict[int, bytes] = {}
+    for feature in getattr(request, "mm_features", None) or ():
+        chunk = feature.mm_position.offset // chunk_tokens
+        text = f"{feature.modality}\0{feature.identifier}\0{feature.mm_position.offset}\0{feature.mm_position.length}\0"
+        features[chunk] = features.get(chunk, b"") + text.encode()
+    return features

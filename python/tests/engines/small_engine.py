@@ -1,0 +1,153 @@
+"""vLLM on one processor, without a model: its own Scheduler, KV cache manager and connector interface, and in place of the model
+runner one that computes something as dependent on everything before as attention is. What a token leaves in the KV cache follows
+from the token and, byte by byte, from what the token before left on all ranks; so nonsense in any block shows in everything after.
+"""
+import functools
+import hashlib
+import json
+import pathlib
+import tempfile
+
+import torch
+from vllm import SamplingParams
+from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from maru.vllm import MaruConnector
+
+BLOCK, CHUNK, LAYERS, HEADS, HEAD = 4, 8, 3, 2, 8
+SHAPES = {  # how attention back-ends lay out a layer
+    "flash": lambda blocks: (2, blocks, BLOCK, HEADS, HEAD),
+    "triton": lambda blocks: (blocks, 2, BLOCK, HEADS, HEAD),
+    "mla": lambda blocks: (blocks, BLOCK, HEAD),
+}
+
+
+@functools.cache
+def model_config():
+    folder = tempfile.mkdtemp(prefix="maru-model-")
+    pathlib.Path(folder, "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": LAYERS, "vocab_size": 1000,
+        "max_position_embeddings": 2048, "torch_dtype": "float32"}))
+    init_none_hash(sha256)
+    return ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float32", seed=0, max_model_len=2048)
+
+
+class Engine:
+    def __init__(self, socket, *, ranks=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both", prefix_caching=True,
+                 **extra):
+        transfer = KVTransferConfig(
+            kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
+            kv_load_failure_policy="recompute",
+            # The folder of the model differs from process to process.
+            kv_connector_extra_config={"maru_socket": str(socket), "maru_chunk_tokens": CHUNK, "maru_model": "small", **extra})
+        config = VllmConfig(
+            model_config=model_config(), device_config=DeviceConfig(device="cpu"), kv_transfer_config=transfer,
+            scheduler_config=SchedulerConfig(max_num_seqs=min(8, step_tokens), max_num_batched_tokens=step_tokens, max_model_len=2048,
+                                             is_encoder_decoder=False, async_scheduling=False),
+            cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=prefix_caching))
+        config.cache_config.num_gpu_blocks = blocks
+        config.parallel_config.tensor_parallel_size = ranks
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=HEADS, head_size=HEAD, dtype=torch.float32)
+        names = [f"model.layers.{i}.self_attn" for i in range(LAYERS)]
+        self.kv_config = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[],
+                                       kv_cache_groups=[KVCacheGroupSpec(layer_names=names, kv_cache_spec=spec)])
+        self.scheduler = Scheduler(vllm_config=config, kv_cache_config=self.kv_config, block_size=BLOCK, log_stats=False,
+                                   structured_output_manager=StructuredOutputManager(config))
+        self.connector = self.scheduler.connector
+        self.workers, self.caches = [], []
+        for rank in range(ranks):
+            config.parallel_config.rank = rank
+            worker = MaruConnector(config, KVConnectorRole.WORKER, self.kv_config)
+            cache = {name: torch.full(SHAPES[layout](blocks), -1.0) for name in names}
+            worker.register_kv_caches(cache)
+            self.workers.append(worker)
+            self.caches.append([self._by_token(tensor, layout) for tensor in cache.values()])
+        self.connector.set_xfer_handshake_metadata_pp_aware(
+            {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)})
+        self.computed = 0  # tokens
+        self.recomputed = 0  # steps in which a load failed
+
+    @staticmethod
+    def _by_token(tensor, layout):
+        """(blocks, tokens of a block, the rest), whatever lies where."""
+        return {"flash": lambda: tensor.permute(1, 2, 0, 3, 4), "triton": lambda: tensor.permute(0, 2, 1, 3, 4),
+                "mla": lambda: tensor}[layout]()
+
+    def add(self, name, prompt, max_tokens=1, **more):
+        parameters = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        parameters.update_from_generation_config({}, 1 << 30) if hasattr(parameters, "update_from_generation_config") else None
+        self.scheduler.add_request(Request(request_id=name, prompt_token_ids=list(prompt), sampling_params=parameters,
+                                           pooling_params=None, block_hasher=get_request_block_hasher(BLOCK, sha256), **more))
+
+    def step(self, before_loads=lambda: None):
+        """One turn of the engine. Returns the ids of the requests that were scheduled."""
+        output = self.scheduler.schedule()
+        before_loads()
+        for worker in self.workers:
+            worker.bind_connector_metadata(output.kv_connector_metadata)
+            worker.start_load_kv(None)
+        names = list(output.num_scheduled_tokens)
+        sampled = []
+        for name in names:
+            request = self.scheduler.requests[name]
+            scheduled = output.num_scheduled_tokens[name]
+            # The scheduler has counted what it scheduled already.
+            end = request.num_computed_tokens
+            sampled.append(self._compute(request, end - scheduled, end))
+            if end < request.num_tokens:
+                sampled[-1] = []
+        failed = set()
+        for worker in self.workers:
+            worker.wait_for_save()
+            failed |= worker.get_block_ids_with_load_errors()
+            worker.clear_connector_metadata()
+        self.recomputed += bool(failed)
+        runner_output = ModelRunnerOutput(
+            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=sampled,
+            kv_connector_output=KVConnectorOutput(invalid_block_ids=failed) if failed else None)
+        self.scheduler.update_from_output(output, runner_output)
+        return names
+
+    def run(self, name, prompt, max_tokens=1, **more):
+        """Until it is finished. Returns the tokens that were generated."""
+        self.add(name, prompt, max_tokens, **more)
+        request = self.scheduler.requests[name]
+        while not request.is_finished():
+            self.step()
+        return list(request.output_token_ids)
+
+    def _compute(self, request, begin, end):
+        (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request.request_id)
+        place = lambda position: (blocks[position // BLOCK], position % BLOCK)  # noqa: E731
+        for position in range(begin, end):
+            seen = b"" if position == 0 else b"".join(
+                layer[place(position - 1)].contiguous().numpy().tobytes() for cache in self.caches for layer in cache)
+            for rank, cache in enumerate(self.caches):
+                for number, layer in enumerate(cache):
+                    # Nothing else decides it: not the request, not the engine.
+                    seed = hashlib.sha256(f"{request.all_token_ids[position]} {rank} {number}".encode() + seen).digest()
+                    noise = torch.frombuffer(bytearray(seed * 8), dtype=torch.uint8)
+                    rest = layer[place(position)]
+                    rest.copy_(noise[:rest.numel()].reshape(rest.shape).float())
+            self.computed += 1
+        last = self.caches[0][-1][place(end - 1)].sum()
+        return [int(last) % 1000]
+
+    def close(self):
+        for connector in [self.connector, *self.workers]:
+            connector.shutdown()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

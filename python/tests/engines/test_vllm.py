@@ -1,0 +1,238 @@
+"""MaruConnector under vLLM's own scheduler: what it stores, finds, loads and reports, bit for bit."""
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
+from small_engine import BLOCK, CHUNK, Engine  # noqa: E402
+
+import maru  # noqa: E402
+
+PROMPT = list(range(100, 100 + 5 * CHUNK + 3))
+
+
+@pytest.fixture
+def answer(pool):
+    """What an engine that never met a pool with anything in it generates, for a prompt."""
+    answers = {}
+
+    def compute(prompt, ranks=1, max_tokens=4):
+        key = (tuple(prompt), ranks, max_tokens)
+        if key not in answers:
+            with Engine(pool.socket, ranks=ranks, role="kv_producer", maru_tenant=f"answer {len(answers)}") as engine:
+                answers[key] = engine.run("answer", prompt, max_tokens)
+        return answers[key]
+
+    return compute
+
+
+@pytest.mark.parametrize("layout", ["flash", "triton", "mla"])
+def test_another_engine_loads_what_one_stored(pool, answer, layout):
+    with Engine(pool.socket, layout=layout) as first, Engine(pool.socket, layout=layout) as second:
+        generated = first.run("a", PROMPT, 4)
+        assert first.computed == len(PROMPT) + 3
+        assert second.run("b", PROMPT, 4) == generated
+        assert second.computed == len(PROMPT) - 5 * CHUNK + 3
+        if layout == "flash":
+            assert generated == answer(PROMPT)
+
+
+def test_a_prompt_that_is_wholly_there_leaves_a_token_to_compute(pool):
+    with Engine(pool.socket) as first, Engine(pool.socket) as second:
+        prompt = PROMPT[:4 * CHUNK]
+        generated = first.run("a", prompt, 2)
+        assert second.run("b", prompt, 2) == generated
+        assert second.computed == CHUNK + 1
+
+
+def test_asking_twice_changes_nothing_and_holds_nothing(pool):
+    with Engine(pool.socket) as first, Engine(pool.socket) as second, maru.Client(str(pool.socket)) as client:
+        first.run("a", PROMPT)
+        before = client.statistics()
+        second.add("b", PROMPT)
+        request = second.scheduler.requests["b"]
+        answers = {second.connector.get_num_new_matched_tokens(request, 0) for _ in range(5)}
+        assert answers == {(5 * CHUNK, False)}
+        assert second.connector.get_num_new_matched_tokens(request, 2 * CHUNK) == (3 * CHUNK, False)
+        assert second.connector._client.statistics().pins == 0
+        assert client.statistics() == before
+        generated = second.step() and list(request.output_token_ids)
+        assert second.computed == len(PROMPT) - 5 * CHUNK and generated
+
+
+def test_what_follows_a_hit_is_stored(pool):
+    """And what was generated: the next turn of a conversation begins with both."""
+    longer = PROMPT + list(range(500, 500 + 4 * CHUNK))
+    with Engine(pool.socket) as first, Engine(pool.socket) as second, Engine(pool.socket) as third:
+        first.run("a", PROMPT)
+        generated = second.run("b", longer, 3 * CHUNK)
+        turn = longer + generated + [7] * CHUNK
+        expected = (len(longer) + len(generated) - 1) // CHUNK * CHUNK
+        third.add("c", turn)
+        assert third.connector.get_num_new_matched_tokens(third.scheduler.requests["c"], 0) == (expected, False)
+        third.step()
+        assert third.computed == len(turn) - expected
+
+
+def test_chunks_that_vllm_itself_had_are_stored_as_well(pool):
+    """vLLM's prefix cache has the first chunks from before the pool lost them."""
+    with Engine(pool.socket) as first, Engine(pool.socket) as second, maru.Client(str(pool.socket)) as client:
+        first.run("a", PROMPT)
+        cleared = [evicted for evicted in client.evicted()]
+        assert not cleared
+        for plan_key in _keys(first, PROMPT)[::-1]:
+            assert client.delete(plan_key)
+        longer = PROMPT + list(range(900, 900 + 2 * CHUNK))
+        generated = first.run("b", longer, 2)
+        assert first.computed < len(PROMPT) + len(longer), "vLLM's own cache was used"
+        assert second.run("c", longer, 2) == generated
+        assert second.computed == len(longer) - len(longer) // CHUNK * CHUNK + 1
+
+
+def _keys(engine, prompt):
+    """The keys of the whole chunks of a prompt, of the first rank."""
+    from types import SimpleNamespace
+
+    from maru import chunk_keys
+    root = engine.connector._root(SimpleNamespace())
+    hashes = chunk_keys.extend(prompt, CHUNK, root, {})
+    return list(chunk_keys.of_rank(hashes, engine.workers[0]._rank_digest))
+
+
+@pytest.mark.parametrize("step_tokens", [5, 12, 30])
+def test_prompts_that_are_computed_in_pieces(pool, answer, step_tokens):
+    """Pieces that end within chunks and within blocks."""
+    with Engine(pool.socket, step_tokens=step_tokens) as first, Engine(pool.socket, step_tokens=step_tokens) as second:
+        assert first.run("a", PROMPT, 4) == answer(PROMPT)
+        longer = PROMPT + list(range(50))
+        assert second.run("b", longer, 4) == answer(longer)
+        assert second.computed == len(longer) - 5 * CHUNK + 3
+
+
+def test_a_hit_of_vllm_that_ends_within_a_chunk(pool, answer):
+    with Engine(pool.socket) as first, Engine(pool.socket) as second:
+        first.run("a", PROMPT)
+        second.run("b", PROMPT[:CHUNK + BLOCK + 1])
+        assert second.run("c", PROMPT, 4) == answer(PROMPT)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("lost", [0, 2, 4])
+def test_what_cannot_be_loaded_is_computed_and_no_nonsense_is_stored(pool, answer, ranks, lost):
+    expected = answer(PROMPT, ranks)
+    with Engine(pool.socket, ranks=ranks) as first, Engine(pool.socket, ranks=ranks) as second, \
+            Engine(pool.socket, ranks=ranks) as third, maru.Client(str(pool.socket)) as client:
+        assert first.run("a", PROMPT, 4) == expected
+        keys = _keys(first, PROMPT)
+
+        def lose():
+            """Between the scheduler's promise and the load, where its hold on the chunks has failed."""
+            second.connector._requests["b"].let_go()
+            for key in keys[:lost - 1 if lost else None:-1]:
+                client.delete(key)
+
+        second.add("b", PROMPT, 4)
+        request = second.scheduler.requests["b"]
+        second.step(before_loads=lose)
+        assert second.recomputed == 1
+        while not request.is_finished():
+            second.step()
+        assert list(request.output_token_ids) == expected
+        assert third.run("c", PROMPT, 4) == expected
+        longer = PROMPT + [3] * 20
+        assert third.run("d", longer, 4) == answer(longer, ranks)
+
+
+def test_ranks_load_their_own_part(pool, answer):
+    with Engine(pool.socket, ranks=2) as first, Engine(pool.socket, ranks=2) as second, Engine(pool.socket) as single:
+        assert first.run("a", PROMPT, 4) == second.run("b", PROMPT, 4) == answer(PROMPT, 2)
+        assert second.computed == len(PROMPT) - 5 * CHUNK + 3
+        assert single.run("c", PROMPT, 4) == answer(PROMPT, 1), "another number of ranks is another KV cache"
+        assert single.computed == len(PROMPT) + 3
+
+
+def test_a_hit_needs_the_chunks_of_all_ranks(pool, answer):
+    with Engine(pool.socket, ranks=2) as first, Engine(pool.socket, ranks=2) as second, \
+            maru.Client(str(pool.socket)) as client:
+        first.run("a", PROMPT)
+        for key in _keys(first, PROMPT)[:2:-1]:
+            assert client.delete(key)
+        second.add("b", PROMPT)
+        assert second.connector.get_num_new_matched_tokens(second.scheduler.requests["b"], 0) == (3 * CHUNK, False)
+
+
+def test_one_block_of_the_pool_holds_a_chunk_of_all_layers(pool):
+    with Engine(pool.socket) as first, Engine(pool.socket) as second:
+        first.run("a", PROMPT)
+        assert first.workers[0]._client.statistics().stores == 5
+        second.run("b", PROMPT)
+        assert second.workers[0]._client.statistics().retrieve_hits == 5
+        assert second.workers[0]._client.statistics().stores == 0
+
+
+def test_nothing_is_kept_of_requests_that_are_finished(pool):
+    with Engine(pool.socket) as engine:
+        for number in range(20):
+            engine.run(str(number), [number * 31 + i for i in range(3 * CHUNK)])
+        assert engine.connector._requests == {}
+        assert engine.connector._client.statistics().pins == 0
+        assert engine.workers[0]._client.statistics().pins == 0
+
+
+def test_an_aborted_request_lets_go_of_what_it_held(pool):
+    from vllm.v1.request import RequestStatus
+    with Engine(pool.socket) as first, Engine(pool.socket, step_tokens=CHUNK) as second:
+        first.run("a", PROMPT)
+        second.add("b", PROMPT + list(range(200)))
+        second.step()
+        assert second.connector._client.statistics().pins == 1
+        second.scheduler.finish_requests("b", RequestStatus.FINISHED_ABORTED)
+        assert second.connector._client.statistics().pins == 0
+
+
+def test_requests_that_were_preempted_go_on(pool, answer):
+    """Too few blocks for both: one is thrown out, and comes back through the pool."""
+    with Engine(pool.socket, blocks=26, prefix_caching=False) as engine:
+        prompts = {"a": PROMPT, "b": [9] + PROMPT}
+        for name, prompt in prompts.items():
+            engine.add(name, prompt, 24)
+        requests = dict(engine.scheduler.requests)
+        while not all(request.is_finished() for request in requests.values()):
+            engine.step()
+        assert sum(request.num_preemptions for request in requests.values()) > 0
+        for name, prompt in prompts.items():
+            assert list(requests[name].output_token_ids) == answer(prompt, max_tokens=24)
+
+
+def test_a_pool_that_is_full_is_no_error(marud_program, answer):
+    from with_marud import Marud
+    with Marud(marud_program, size="8MiB") as small:
+        with Engine(small.socket) as engine, maru.Client(str(small.socket)) as client:
+            held = []
+            try:
+                while True:
+                    held.append(client.alloc(4096))
+            except maru.NoSpaceError:
+                pass
+            assert engine.run("a", PROMPT, 4) == answer(PROMPT)
+            assert engine.workers[0].dropped == 5
+
+
+def test_roles(pool, answer):
+    with Engine(pool.socket, role="kv_consumer") as reader, Engine(pool.socket, role="kv_producer") as writer, \
+            Engine(pool.socket, role="kv_consumer") as other:
+        reader.run("a", PROMPT)
+        assert reader.workers[0]._client.statistics().stores == 0
+        writer.run("b", PROMPT)
+        other.run("c", PROMPT)
+        assert other.computed == len(PROMPT) - 5 * CHUNK
+        writer.scheduler.reset_prefix_cache()
+        writer.run("d", PROMPT)
+        assert writer.computed == 2 * len(PROMPT)
+
+
+def test_without_marud_everything_is_computed(marud_program, answer):
+    from with_marud import Marud
+    with Marud(marud_program) as running:
+        with Engine(running.socket) as engine:
+            running.process.kill()
+            running.process.wait()
+            assert engine.run("a", PROMPT, 4) == answer(PROMPT)
