@@ -8,7 +8,7 @@
 
 namespace maru::daemon::provision {
 
-inline constexpr int kNoNode = -1;
+inline constexpr int kNoNode = -1;  // of the memory, as it is or would be in mode system-ram
 
 // A CXL memory device ("mem0"). Its memory is reachable only through a CXL region.
 struct CxlMemory {
@@ -67,6 +67,7 @@ struct Namespace {
 struct DaxRegion {
   std::string name;
   uint64_t bytes = 0, free_bytes = 0, align = 0;
+  int numa_node = kNoNode;
   bool is_dynamic = false;  // devices can be made, resized and given back
   bool is_cxl = false;
 };

@@ -16,29 +16,29 @@ namespace maru::daemon::provision {
 
 struct Step {
   enum class Kind : uint8_t {
-    kMakeCxlRegion,      // target: the window; memories
-    kRemoveCxlRegion,    // target: the region
-    kMakeLabels,         // target: an NVDIMM region
-    kMakeNamespace,      // target: an NVDIMM region, or "cxl:NAME": the region that the table NAME made; bytes, align
-    kRemoveNamespace,    // target: the namespace
-    kEnableNamespace,    // target: the namespace
-    kMakeDevice,         // target: a DAX region; bytes, align
-    kResizeDevice,       // target: the device; bytes, before
-    kRemoveDevice,       // target: the device, whose region is `region`; bytes, align: what it has
-    kTakeFromKernel,     // target: the device; system-ram -> devdax
-    kGiveToKernel,       // target: the device, or "" for the one that the same table made; devdax -> system-ram
-    kEnableDevice,       // target: the device; disabled -> devdax
+    kMakeCxlRegion,    // target: the window; memories
+    kRemoveCxlRegion,  // target: the region
+    kMakeLabels,       // target: an NVDIMM region
+    kMakeNamespace,    // target: an NVDIMM region, or "cxl:NAME": the region that the table NAME made; bytes, align
+    kRemoveNamespace,  // target: the namespace
+    kEnableNamespace,  // target: the namespace
+    kMakeDevice,       // target: a DAX region; bytes, align
+    kResizeDevice,     // target: the device; bytes, before
+    kRemoveDevice,     // target: the device, whose region is `region`; bytes, align: what it has
+    kTakeFromKernel,   // target: the device; system-ram -> devdax
+    kGiveToKernel,     // target: the device, or "" for the one that the same table made; devdax -> system-ram
+    kEnableDevice,     // target: the device; disabled -> devdax
   };
   Kind kind;
-  std::string wish;    // the table that wants it
+  std::string wish;  // the table that wants it
   std::string target;
   std::string why;
-  std::string region;                 // see kRemoveDevice
+  std::string region;  // see kRemoveDevice
   uint64_t bytes = 0, align = 0, before = 0;
   std::vector<std::string> memories;
-  bool is_persistent = true;          // kMakeCxlRegion
-  bool loses_content = false;         // cannot be undone completely
-  bool was_system_ram = false;        // kRemoveDevice, for putting it back
+  bool is_persistent = true;    // kMakeCxlRegion
+  bool loses_content = false;   // cannot be undone completely
+  bool was_system_ram = false;  // kRemoveDevice, for putting it back
 };
 
 // What apply made, for release and for the next plan.

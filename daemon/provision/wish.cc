@@ -15,7 +15,8 @@ namespace {
 constexpr uint64_t kSmallPage = 4096;  // the least alignment of a DAX device
 
 bool is_number(std::string_view text) {
-  return !text.empty() && text.size() < 5 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() && text.size() < 5 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 // "dax0", "region12": the letters, then a number.
@@ -78,7 +79,9 @@ Wish read_wish(ConfigTable table) {
     if (!table.has("kind")) table.missing("kind", "\"namespace\", \"device\" or \"cxl-region\"");
     return wish;
   }
-  wish.kind = *kind == "device" ? WishKind::kDevice : *kind == "cxl-region" ? WishKind::kCxlRegion : WishKind::kNamespace;
+  wish.kind = *kind == "device"       ? WishKind::kDevice
+              : *kind == "cxl-region" ? WishKind::kCxlRegion
+                                      : WishKind::kNamespace;
   read_size(table, wish);
   if (wish.kind != WishKind::kCxlRegion) read_region(table, wish);
   if (wish.kind == WishKind::kDevice) {
@@ -126,12 +129,13 @@ void check_wishes(const std::vector<Wish>& wishes, std::vector<ConfigProblem>& p
       return other.kind == WishKind::kCxlRegion && other.is_persistent && kCxlPrefix + other.name == wish.region;
     });
     if (!is_made)
-      refuse(wish, "region", "\"" + printable(wish.region) +
-                                 "\", expected a table of kind \"cxl-region\" and type \"persistent\" of that name");
+      refuse(wish, "region",
+             "\"" + printable(wish.region) +
+                 "\", expected a table of kind \"cxl-region\" and type \"persistent\" of that name");
   }
   if (wishes.size() > kWishesMax)
-    problems.push_back({wishes.back().line, "provision: found " + std::to_string(wishes.size()) + ", expected at most " +
-                                                std::to_string(kWishesMax)});
+    problems.push_back({wishes.back().line, "provision: found " + std::to_string(wishes.size()) +
+                                                ", expected at most " + std::to_string(kWishesMax)});
 }
 
 }  // namespace maru::daemon::provision

@@ -50,8 +50,8 @@ struct Wish {
   int line_of(const char* key) const;
 };
 
-inline constexpr size_t kWishesMax = 256;       // far more than a machine has devices
-inline constexpr size_t kNameBytesMax = 63;     // what a namespace's label holds
+inline constexpr size_t kWishesMax = 256;    // far more than a machine has devices
+inline constexpr size_t kNameBytesMax = 63;  // what a namespace's label holds
 inline constexpr const char* kNodePrefix = "node:";
 inline constexpr const char* kCxlPrefix = "cxl:";
 

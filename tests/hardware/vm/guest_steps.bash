@@ -25,8 +25,10 @@ step() {
   esac
   if [ $status -ne 0 ] && [ $status -ne 77 ]; then
     echo "-- $name --"
-    grep -a -v -e '^\[' -e ' marud\[' $said | head -n 20  # the seed, and what a process said before it ended
-    grep -a -A 8 'Failure$' $said | head -n 60  # marud's own log may be all that is left at the end
+    if [ "$(wc -l <$said)" -gt 100 ]; then
+      grep -a -v -e '^\[' -e ' marud\[' $said | head -n 20  # the seed, and what a process said before it ended
+      grep -a -A 8 'Failure$' $said | head -n 60  # marud's own log may be all that is left at the end
+    fi
     tail -n 100 $said
   fi
   return $status

@@ -1,0 +1,40 @@
+// Does the steps of a plan one after another. When one fails, what was done before it is undone in reverse order, and the
+// outcome says what was done, what was undone, and what could not be.
+#pragma once
+
+#include "daemon/provision/plan.h"
+#include "libmaru/base/result.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace maru::daemon::provision {
+
+// Changes a machine. A step that fails has left nothing behind, or says what it left.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  // Returns the name of what was made, or of what was changed.
+  virtual Result<std::string> run(const Step& step) = 0;
+  // `name` is what run returned.
+  virtual Result<void> undo(const Step& step, const std::string& name) = 0;
+};
+
+struct Done {
+  Step step;
+  std::string name;
+};
+
+struct Outcome {
+  bool is_complete = false;
+  std::vector<Done> done;           // and not undone
+  std::string failure;              // of the step that failed
+  std::vector<std::string> undone;  // texts of steps
+  std::vector<std::string> left;    // what could not be undone, and why
+};
+
+// `say` is called before each step and each undoing.
+Outcome apply(const std::vector<Step>& steps, Executor& executor, const std::function<void(const std::string&)>& say);
+
+}  // namespace maru::daemon::provision

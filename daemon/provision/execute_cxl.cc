@@ -1,0 +1,144 @@
+#include "daemon/provision/contexts.h"
+#include "daemon/provision/device_executor.h"
+
+#include <cerrno>
+#include <sys/random.h>
+
+namespace maru::daemon::provision {
+namespace {
+
+tl::unexpected<Error> failed(int wrong, const std::string& doing) {
+  return failure(wrong < 0 ? -wrong : wrong > 0 ? wrong : EIO, doing);
+}
+
+cxl_decoder* find_window(cxl_ctx* context, const std::string& name) {
+  cxl_bus* bus;
+  cxl_bus_foreach(context, bus) {
+    cxl_decoder* window;
+    cxl_decoder_foreach(cxl_bus_get_port(bus),
+                        window) if (name == text_of(cxl_decoder_get_devname(window))) return window;
+  }
+  return nullptr;
+}
+
+cxl_region* find_region(cxl_ctx* context, const std::string& name) {
+  cxl_bus* bus;
+  cxl_bus_foreach(context, bus) {
+    cxl_decoder* window;
+    cxl_decoder_foreach(cxl_bus_get_port(bus), window) {
+      cxl_region* region;
+      cxl_region_foreach(window, region) if (name == text_of(cxl_region_get_devname(region))) return region;
+    }
+  }
+  return nullptr;
+}
+
+cxl_memdev* find_memory(cxl_ctx* context, const std::string& name) {
+  cxl_memdev* memory;
+  cxl_memdev_foreach(context, memory) if (name == text_of(cxl_memdev_get_devname(memory))) return memory;
+  return nullptr;
+}
+
+// A decoder of the device that maps nothing yet. They are used in order.
+cxl_decoder* free_decoder(cxl_memdev* memory) {
+  cxl_endpoint* endpoint = cxl_memdev_get_endpoint(memory);
+  if (!endpoint) return nullptr;
+  cxl_decoder* decoder;
+  cxl_decoder_foreach(
+      cxl_endpoint_get_port(endpoint),
+      decoder) if (cxl_decoder_get_dpa_size(decoder) == 0 || cxl_decoder_get_dpa_size(decoder) == ~0ull) return decoder;
+  return nullptr;
+}
+
+cxl_region* new_region(cxl_decoder* window, bool is_persistent) {
+  if (is_persistent) return cxl_decoder_create_pmem_region(window);
+#ifdef MARU_LIBCXL_HAS_RAM_REGIONS
+  return cxl_decoder_create_ram_region(window);
+#else
+  return nullptr;
+#endif
+}
+
+// Takes apart what there is of a region, from its end to its beginning.
+int take_apart(cxl_region* region) {
+  if (cxl_region_is_enabled(region) == 1)
+    if (const int wrong = cxl_region_disable(region); wrong != 0) return wrong;
+  if (cxl_region_decode_is_committed(region) == 1)
+    if (const int wrong = cxl_region_decode_reset(region); wrong != 0) return wrong;
+  const unsigned ways = cxl_region_get_interleave_ways(region);
+  for (unsigned i = 0; ways != ~0u && i < ways; ++i) {
+    cxl_decoder* target = cxl_region_get_target_decoder(region, int(i));
+    if (!target) continue;
+    if (const int wrong = cxl_region_clear_target(region, int(i)); wrong != 0) return wrong;
+    if (const int wrong = cxl_decoder_set_dpa_size(target, 0); wrong != 0) return wrong;
+  }
+  return cxl_region_delete(region);
+}
+
+}  // namespace
+
+Result<std::string> make_cxl_region(const Step& step) {
+  const CxlContext context = open_cxl();
+  cxl_decoder* window = context ? find_window(context.get(), step.target) : nullptr;
+  if (!window) return failure(ENODEV, "find the CXL window " + step.target);
+#ifndef MARU_LIBCXL_HAS_RAM_REGIONS
+  if (!step.is_persistent)
+    return failure(EOPNOTSUPP,
+                   "make a volatile CXL region: found a libcxl that cannot, expected version 78 or newer when "
+                   "marud was built; the firmware, or cxl create-region -t ram, may make it");
+#endif
+  cxl_region* region = new_region(window, step.is_persistent);
+  if (!region) return failed(errno ? errno : EIO, "make a region in " + step.target);
+  const std::string name = text_of(cxl_region_get_devname(region));
+
+  std::string doing;
+  int wrong = 0;
+  const auto attempt = [&](const std::string& what, auto call) {
+    if (wrong != 0) return;
+    doing = what;
+    wrong = call();
+  };
+  const unsigned ways = unsigned(step.memories.size());
+  attempt("say how it interleaves", [&] { return cxl_region_set_interleave_ways(region, ways); });
+  attempt("say how it interleaves", [&] {
+    return cxl_region_set_interleave_granularity(region, cxl_decoder_get_interleave_granularity(window));
+  });
+  if (step.is_persistent)
+    attempt("give it a uuid", [&] {
+      unsigned char uuid[16];
+      if (::getrandom(uuid, sizeof(uuid), 0) != sizeof(uuid)) return -EIO;
+      uuid[6] = uint8_t((uuid[6] & 0x0f) | 0x40);
+      uuid[8] = uint8_t((uuid[8] & 0x3f) | 0x80);
+      return cxl_region_set_uuid(region, uuid);
+    });
+  attempt("give it a size", [&] { return cxl_region_set_size(region, step.bytes); });
+  std::vector<cxl_decoder*> taken;
+  for (unsigned i = 0; i < ways; ++i) {
+    const std::string& memory_name = step.memories[i];
+    attempt("use " + memory_name, [&] {
+      cxl_memdev* memory = find_memory(context.get(), memory_name);
+      cxl_decoder* decoder = memory ? free_decoder(memory) : nullptr;
+      if (!decoder) return -ENODEV;
+      int result = cxl_decoder_set_mode(decoder, step.is_persistent ? CXL_DECODER_MODE_PMEM : CXL_DECODER_MODE_RAM);
+      if (result == 0) result = cxl_decoder_set_dpa_size(decoder, step.bytes / ways);
+      if (result == 0) taken.push_back(decoder);
+      return result != 0 ? result : cxl_region_set_target(region, int(i), decoder);
+    });
+  }
+  attempt("put it into force", [&] { return cxl_region_decode_commit(region); });
+  attempt("enable it", [&] { return cxl_region_enable(region); });
+  if (wrong == 0) return name;
+  const int left = take_apart(region);
+  for (cxl_decoder* decoder : taken) cxl_decoder_set_dpa_size(decoder, 0);
+  return failed(wrong, doing + " (" + name + " in " + step.target + ")" + (left != 0 ? " (and it is left)" : ""));
+}
+
+Result<std::string> remove_cxl_region(const std::string& name) {
+  const CxlContext context = open_cxl();
+  cxl_region* region = context ? find_region(context.get(), name) : nullptr;
+  if (!region) return failure(ENODEV, "find the CXL region " + name);
+  if (const int wrong = take_apart(region); wrong != 0) return failed(wrong, "take apart the CXL region " + name);
+  return name;
+}
+
+}  // namespace maru::daemon::provision

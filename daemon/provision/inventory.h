@@ -1,0 +1,17 @@
+// Reads what this machine has, through libndctl, libdaxctl and libcxl, and who uses it.
+#pragma once
+
+#include "daemon/provision/machine.h"
+#include "libmaru/base/result.h"
+
+namespace maru::daemon::provision {
+
+// Errors: the libraries cannot start. What the kernel does not tell is left empty: users other than root see less.
+Result<Machine> read_machine();
+
+// What lies at the beginning of a device, and who has it open. probe.cc.
+void probe_devices(std::vector<DaxDevice>& devices);
+// Zeros in [from, to) of a device, under the lock that marud takes; several threads. probe.cc.
+Result<void> clear_device(const std::string& name, uint64_t from, uint64_t to, uint64_t align);
+
+}  // namespace maru::daemon::provision

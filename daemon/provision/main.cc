@@ -1,0 +1,189 @@
+// marud-provision: lists the memory that pools can lie on, and makes of it what the configuration says. Run by root, by hand or
+// before marud starts; marud itself never changes a device's mode.
+#include "daemon/config.h"
+#include "daemon/dax/fault_guard.h"
+#include "daemon/provision/device_executor.h"
+#include "daemon/provision/inventory.h"
+#include "daemon/provision/record.h"
+#include "daemon/provision/report.h"
+#include "daemon/version.h"
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <getopt.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+namespace maru::daemon::provision {
+namespace {
+
+constexpr int kExitDone = 0, kExitRefused = 1, kExitUsage = 2;
+
+struct Arguments {
+  std::string config = "/etc/marud/marud.toml";
+  std::string record = kRecordPath;
+  std::string command, name;
+  bool json = false, force = false;
+};
+
+constexpr option kOptions[] = {{"config", required_argument, nullptr, 'c'},
+                               {"force", no_argument, nullptr, 'f'},
+                               {"json", no_argument, nullptr, 'j'},
+                               {"record", required_argument, nullptr, 'r'},
+                               {"help", no_argument, nullptr, 'h'},
+                               {"version", no_argument, nullptr, 'v'},
+                               {nullptr, 0, nullptr, 0}};
+
+void print_help() {
+  std::puts(
+      "usage: marud-provision [--config FILE] [--json] [--force] COMMAND\n\n"
+      "Makes of this machine's CXL memory, NVDIMMs and DAX devices what the\n"
+      "[[provision]] tables of marud's configuration say.\n\n"
+      "Commands:\n"
+      "  list             what there is, and who uses it\n"
+      "  plan             what apply would do, and why; changes nothing\n"
+      "  apply            does it; a failure half-way is undone. A second time there\n"
+      "                   is nothing to do\n"
+      "  release NAME     gives back what was made for the table of that name\n\n"
+      "Options:\n"
+      "  --config FILE    (default: /etc/marud/marud.toml)\n"
+      "  --force          take memory that the kernel uses; lose content of pools\n"
+      "  --json           print JSON\n"
+      "  --record FILE    what was made (default: /run/marud-provision/made.json)\n"
+      "  --help\n"
+      "  --version\n\n"
+      "Exit status: 0 done, or nothing to do; 1 refused, or failed and undone;\n"
+      "2 the command line or the configuration is wrong.");
+}
+
+int complain(const std::string& text) {
+  std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
+  return kExitRefused;
+}
+
+int usage(const std::string& text) {
+  complain(text + "; see marud-provision --help");
+  return kExitUsage;
+}
+
+void print(const nlohmann::json& json) {
+  std::puts(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
+
+int list(const Arguments& arguments, const Machine& machine) {
+  if (arguments.json)
+    print(machine_json(machine));
+  else
+    std::fputs(machine_text(machine).c_str(), stdout);
+  return kExitDone;
+}
+
+// Shows the plan; then, unless that was all, follows it and keeps the record.
+int follow(const Arguments& arguments, const Plan& plan, std::vector<Made> made) {
+  const bool only_shows = arguments.command == "plan";
+  nlohmann::json json = plan_json(plan);
+  if (!arguments.json) std::fputs(plan_text(plan).c_str(), stdout);
+  if (!arguments.json && !plan.problems.empty()) {
+    std::fputs(problems_text(plan, arguments.config).c_str(), stderr);
+    if (!only_shows) std::fputs("marud-provision: nothing was changed\n", stderr);
+  }
+  std::fflush(stdout);
+  if (only_shows || !plan.problems.empty() || plan.steps.empty()) {
+    if (arguments.json) print(json);
+    return plan.problems.empty() ? kExitDone : kExitRefused;
+  }
+  DeviceExecutor executor;
+  const Outcome outcome = apply(plan.steps, executor, [&](const std::string& text) {
+    std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
+  });
+  // What is there now has addresses that the plan could not know.
+  int status = outcome.is_complete ? kExitDone : kExitRefused;
+  auto now = read_machine();
+  auto written = now ? write_record(arguments.record, after(std::move(made), outcome.done, *now))
+                     : Result<void>(tl::unexpected<Error>(now.error()));
+  if (!written) status = complain(written.error().text() + " (devices that were made are not known as ours)");
+  json["outcome"] = outcome_json(outcome);
+  if (arguments.json)
+    print(json);
+  else
+    std::fputs(outcome_text(outcome).c_str(), outcome.is_complete ? stdout : stderr);
+  return status;
+}
+
+int run(const Arguments& arguments) {
+  const bool changes = arguments.command == "apply" || arguments.command == "release";
+  Config config;
+  if (arguments.command == "plan" || arguments.command == "apply") {
+    std::vector<ConfigProblem> problems;
+    config = read_config(arguments.config, problems);
+    for (const ConfigProblem& problem : problems)
+      std::fprintf(stderr, "%s:%d: %s\n", arguments.config.c_str(), problem.line, problem.text.c_str());
+    if (!problems.empty()) return kExitUsage;
+    if (config.wishes.empty()) {
+      if (arguments.json)
+        print(plan_json({}));
+      else
+        std::puts("nothing to do: the configuration has no [[provision]] table");
+      return kExitDone;
+    }
+  }
+  if (changes && ::geteuid() != 0)
+    return complain("found user " + std::to_string(::geteuid()) + ", expected root, who alone may change devices");
+  FileDescriptor lock;
+  if (changes) {
+    auto locked = lock_record(arguments.record);
+    if (!locked) return complain(locked.error().text());
+    lock = std::move(*locked);
+  }
+  FaultGuard::install();
+  auto machine = read_machine();
+  if (!machine) return complain(machine.error().text());
+  if (arguments.command == "list") return list(arguments, *machine);
+  auto made = read_record(arguments.record);
+  if (!made) return complain(made.error().text());
+  const Plan plan = arguments.command == "release" ? plan_release(*machine, arguments.name, *made, arguments.force)
+                                                   : make_plan(*machine, config.wishes, *made, arguments.force);
+  return follow(arguments, plan, std::move(*made));
+}
+
+int start(int count, char** values) {
+  Arguments arguments;
+  opterr = 0;
+  while (true) {
+    const int flag = ::getopt_long(count, values, "", kOptions, nullptr);
+    if (flag < 0) break;
+    switch (flag) {
+      case 'c': arguments.config = optarg; break;
+      case 'r': arguments.record = optarg; break;
+      case 'f': arguments.force = true; break;
+      case 'j': arguments.json = true; break;
+      case 'h': return print_help(), kExitDone;
+      case 'v': return std::printf("marud-provision %s\n", kVersionText), kExitDone;
+      default: return usage(std::string("found ") + values[optind - 1] + ", expected an option, with its value");
+    }
+  }
+  std::vector<std::string> operands(values + optind, values + count);
+  if (operands.empty()) return usage("found no command, expected list, plan, apply or release");
+  arguments.command = operands.front();
+  const bool is_release = arguments.command == "release";
+  if (!is_release && arguments.command != "list" && arguments.command != "plan" && arguments.command != "apply")
+    return usage("found the command \"" + arguments.command + "\", expected list, plan, apply or release");
+  if (operands.size() != (is_release ? 2u : 1u))
+    return usage(is_release ? "release: found " + std::to_string(operands.size() - 1) + " names, expected one"
+                            : arguments.command + ": found \"" + operands[1] + "\", expected no more words");
+  if (is_release) arguments.name = operands[1];
+  return run(arguments);
+}
+
+}  // namespace
+}  // namespace maru::daemon::provision
+
+int main(int count, char** values) {
+  try {
+    return maru::daemon::provision::start(count, values);
+  } catch (const std::exception& exception) {
+    std::fprintf(stderr, "marud-provision: %s\n", exception.what());
+    return 1;
+  }
+}

@@ -1,0 +1,42 @@
+// Inside the planner: the machine as it will be after the steps so far, who has claimed what, and where problems go.
+#pragma once
+
+#include "daemon/provision/plan.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+namespace maru::daemon::provision {
+
+struct PlanState {
+  Machine machine;
+  const std::vector<Made>& made;
+  bool force;
+  Plan& plan;
+  std::set<std::string> claimed;  // devices and namespaces that a table has
+  // Where "cxl:NAME" is: the region's name, or "cxl:NAME" itself while it is to be made.
+  std::map<std::string, std::string> cxl_places;
+
+  void refuse(const Wish& wish, const char* key, const std::string& text) {
+    plan.problems.push_back({wish.line_of(key), "provision \"" + wish.name + "\": " + key + ": " + text});
+  }
+  Step& add(Step step) { return plan.steps.emplace_back(std::move(step)); }
+  void settle(const Wish& wish, const std::string& text) { plan.settled.push_back(wish.name + ": " + text); }
+  const Made* made_for(const std::string& wish) const {
+    for (const Made& one : made)
+      if (one.wish == wish) return &one;
+    return nullptr;
+  }
+};
+
+// Whether the place that a table names ("region0", "node:1", nothing) is this one.
+bool is_place(const Wish& wish, const std::string& name, int numa_node);
+// Why this device may not be touched, or nothing: it is open, it holds a pool (unless forced), the kernel uses it (unless forced).
+std::string reason_against(const DaxDevice& device, bool force);
+
+void plan_cxl_region(PlanState& state, const Wish& wish);
+void plan_namespace(PlanState& state, const Wish& wish);
+void plan_device(PlanState& state, const Wish& wish);
+
+}  // namespace maru::daemon::provision

@@ -1,0 +1,100 @@
+#include "daemon/provision/record.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <fcntl.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+namespace maru::daemon::provision {
+namespace {
+
+const char* name_of(WishKind kind) {
+  return kind == WishKind::kNamespace ? "namespace" : kind == WishKind::kDevice ? "device" : "cxl-region";
+}
+
+void make_folder(const std::string& path) { ::mkdir(path.substr(0, path.find_last_of('/')).c_str(), 0755); }
+
+void forget(std::vector<Made>& made, const std::string& name) {
+  std::erase_if(made, [&](const Made& one) { return one.name == name; });
+}
+
+}  // namespace
+
+Result<std::vector<Made>> read_record(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    if (errno == ENOENT) return std::vector<Made>{};
+    return failure(errno, "read " + path);
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  const auto json = nlohmann::json::parse(text.str(), nullptr, false);
+  std::vector<Made> out;
+  if (!json.is_object() || !json.contains("made") || !json["made"].is_array())
+    return failure(EINVAL, "read " + path +
+                               ": found no record of marud-provision, expected {\"made\": [...]}; remove the file, "
+                               "and tables without a label are matched by size");
+  for (const auto& one : json["made"]) {
+    if (!one.is_object()) continue;
+    Made made;
+    made.wish = one.value("table", "");
+    made.name = one.value("name", "");
+    made.start = one.value("start", uint64_t(0));
+    const std::string kind = one.value("kind", "");
+    made.kind = kind == "namespace"    ? WishKind::kNamespace
+                : kind == "cxl-region" ? WishKind::kCxlRegion
+                                       : WishKind::kDevice;
+    if (!made.wish.empty() && !made.name.empty()) out.push_back(made);
+  }
+  return out;
+}
+
+Result<void> write_record(const std::string& path, const std::vector<Made>& made) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Made& one : made)
+    all.push_back({{"table", one.wish}, {"kind", name_of(one.kind)}, {"name", one.name}, {"start", one.start}});
+  make_folder(path);
+  const std::string next = path + ".next";
+  std::ofstream file(next, std::ios::trunc);
+  file << nlohmann::json({{"made", all}}).dump(2) << "\n";
+  file.close();
+  if (!file || std::rename(next.c_str(), path.c_str()) != 0) return failure(errno ? errno : EIO, "write " + path);
+  return {};
+}
+
+Result<FileDescriptor> lock_record(const std::string& path) {
+  make_folder(path);
+  FileDescriptor fd(::open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd.is_open()) return failure(errno, "open " + path + ".lock");
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+    return failure(
+        EBUSY,
+        "change this machine: found another marud-provision at work, expected none; try again when it has ended");
+  return fd;
+}
+
+std::vector<Made> after(std::vector<Made> made, const std::vector<Done>& done, const Machine& machine) {
+  for (const Done& one : done) {
+    switch (one.step.kind) {
+      case Step::Kind::kMakeCxlRegion: made.push_back({one.step.wish, WishKind::kCxlRegion, one.name, 0}); break;
+      case Step::Kind::kMakeNamespace: made.push_back({one.step.wish, WishKind::kNamespace, one.name, 0}); break;
+      case Step::Kind::kMakeDevice: {
+        forget(made, one.name);
+        const DaxDevice* device = find_named(machine.dax_devices, one.name);
+        made.push_back({one.step.wish, WishKind::kDevice, one.name, device ? device->start : 0});
+        break;
+      }
+      case Step::Kind::kRemoveCxlRegion:
+      case Step::Kind::kRemoveNamespace:
+      case Step::Kind::kRemoveDevice: forget(made, one.name); break;
+      default: break;
+    }
+  }
+  return made;
+}
+
+}  // namespace maru::daemon::provision
