@@ -10,7 +10,7 @@ COMMON = r'''
 provision="$build/daemon/marud-provision"
 configuration=/run/tests/marud.toml
 # table TEXT: the configuration is this and a pool.
-table() { printf '[[pool]]\nname = "p"\nbackend = "memory"\nsize = "64MiB"\n%s\n' "$1" >$configuration; }
+table() { printf '[[pool]]\nname = "p"\nbackend = "memory"\nsize = "1GiB"\n%s\n' "$1" >$configuration; }
 provision() { "$provision" --config $configuration "$@"; }
 # refused TEXT ARGUMENT...: fails, and says TEXT.
 refused() {

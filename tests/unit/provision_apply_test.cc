@@ -1,0 +1,171 @@
+// Doing and undoing, with an executor that fails where a test wants it; the record of what was made; the tables' own errors.
+#include "daemon/provision/apply.h"
+#include "daemon/provision/record.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/unit/provision_machines.h"
+
+#include <cerrno>
+#include <fstream>
+
+namespace maru::daemon::provision {
+namespace {
+
+// Writes down what it is told, and fails at a step or at undoing one.
+class ScriptedExecutor : public Executor {
+ public:
+  std::string fails_at, cannot_undo;
+  std::vector<std::string> calls;
+
+  Result<std::string> run(const Step& step) override {
+    calls.push_back("run " + step.wish + " on " + step.target);
+    if (step.wish == fails_at) return failure(ENOSPC, "make " + step.wish);
+    return "made-" + step.wish;
+  }
+  Result<void> undo(const Step& step, const std::string& name) override {
+    calls.push_back("undo " + step.wish + " " + name);
+    if (step.wish == cannot_undo) return failure(EBUSY, "unmake " + name);
+    return {};
+  }
+};
+
+std::vector<Step> three_steps() {
+  std::vector<Step> steps(3);
+  const char* wishes[] = {"a", "b", "c"};
+  for (int i = 0; i < 3; ++i) {
+    steps[i].kind = Step::Kind::kMakeNamespace;
+    steps[i].wish = wishes[i];
+    steps[i].target = "region0";
+  }
+  return steps;
+}
+
+Outcome apply_to(ScriptedExecutor& executor, const std::vector<Step>& steps) {
+  return apply(steps, executor, [](const std::string&) {});
+}
+
+TEST(ProvisionApply, DoesStepsInOrder) {
+  ScriptedExecutor executor;
+  const Outcome outcome = apply_to(executor, three_steps());
+  EXPECT_TRUE(outcome.is_complete);
+  EXPECT_EQ(executor.calls, (Texts{"run a on region0", "run b on region0", "run c on region0"}));
+  ASSERT_EQ(outcome.done.size(), 3u);
+  EXPECT_EQ(outcome.done[2].name, "made-c");
+}
+
+TEST(ProvisionApply, AFailureAtAnyStepUndoesThoseBeforeInReverse) {
+  ScriptedExecutor first;
+  first.fails_at = "a";
+  const Outcome nothing = apply_to(first, three_steps());
+  EXPECT_FALSE(nothing.is_complete);
+  EXPECT_EQ(first.calls, Texts{"run a on region0"});
+  EXPECT_TRUE(nothing.undone.empty() && nothing.left.empty() && nothing.done.empty());
+
+  ScriptedExecutor last;
+  last.fails_at = "c";
+  const Outcome outcome = apply_to(last, three_steps());
+  EXPECT_EQ(last.calls,
+            (Texts{"run a on region0", "run b on region0", "run c on region0", "undo b made-b", "undo a made-a"}));
+  EXPECT_EQ(outcome.failure,
+            "make the namespace \"c\" on region0: devdax, 0 B, cleared: make c: No space left on device");
+  EXPECT_EQ(outcome.undone.size(), 2u);
+  EXPECT_TRUE(outcome.done.empty() && outcome.left.empty());
+}
+
+TEST(ProvisionApply, WhatCannotBeUndoneIsSaidAndStaysInTheRecord) {
+  ScriptedExecutor executor;
+  executor.fails_at = "c";
+  executor.cannot_undo = "b";
+  const Outcome outcome = apply_to(executor, three_steps());
+  EXPECT_EQ(executor.calls.back(), "undo b made-b");  // a may be what b lies on
+  EXPECT_EQ(outcome.undone.size(), 0u);
+  ASSERT_EQ(outcome.left.size(), 2u);
+  EXPECT_NE(outcome.left[0].find("unmake made-b"), std::string::npos);
+  ASSERT_EQ(outcome.done.size(), 2u);
+  EXPECT_EQ(after({}, outcome.done, {}).size(), 2u);
+}
+
+TEST(ProvisionApply, LaterStepsFindWhatEarlierOnesMade) {
+  std::vector<Step> steps(3);
+  steps[0].kind = Step::Kind::kMakeCxlRegion;
+  steps[0].wish = "all";
+  steps[0].target = "decoder0.0";
+  steps[1].kind = Step::Kind::kMakeNamespace;
+  steps[1].wish = "kv";
+  steps[1].target = "cxl:all";
+  steps[2].kind = Step::Kind::kGiveToKernel;
+  steps[2].wish = "kv";
+  ScriptedExecutor executor;
+  apply_to(executor, steps);
+  EXPECT_EQ(executor.calls, (Texts{"run all on decoder0.0", "run kv on made-all", "run kv on made-kv"}));
+}
+
+TEST(ProvisionRecord, IsReadAsItWasWritten) {
+  test::TemporaryDirectory folder;
+  const std::string path = folder.path() + "/made.json";
+  ASSERT_TRUE(read_record(path));
+  EXPECT_TRUE(read_record(path)->empty());
+  const std::vector<Made> made = {{"hot", WishKind::kDevice, "dax0.1", 4 * kGiB},
+                                  {"all", WishKind::kCxlRegion, "region3", 0}};
+  ASSERT_TRUE(write_record(path, made));
+  const auto read = read_record(path);
+  ASSERT_TRUE(read);
+  ASSERT_EQ(read->size(), 2u);
+  EXPECT_EQ((*read)[0].name, "dax0.1");
+  EXPECT_EQ((*read)[0].start, 4 * kGiB);
+  EXPECT_EQ((*read)[1].kind, WishKind::kCxlRegion);
+  std::ofstream(path) << "[1, 2";
+  ASSERT_FALSE(read_record(path));
+  EXPECT_NE(read_record(path).error().doing.find("found no record"), std::string::npos);
+}
+
+TEST(ProvisionRecord, OneAtATime) {
+  test::TemporaryDirectory folder;
+  const std::string path = folder.path() + "/made.json";
+  auto first = lock_record(path);
+  ASSERT_TRUE(first);
+  const auto second = lock_record(path);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, EBUSY);
+  first->reset();
+  EXPECT_TRUE(lock_record(path));
+}
+
+std::string problem_of(const std::string& tables) {
+  std::vector<ConfigProblem> problems;
+  parse_config("[[pool]]\nname = \"p\"\nbackend = \"memory\"\nsize = \"1GiB\"\n" + tables, problems);
+  return problems.empty() ? "" : std::to_string(problems[0].line) + ": " + problems[0].text;
+}
+
+TEST(ProvisionTables, ProblemsNameTheirKeyAndItsLine) {
+  const std::string table = "[[provision]]\nname = \"kv\"\n";
+  EXPECT_EQ(problem_of(table),
+            "5: provision.kind: found nothing, expected \"namespace\", \"device\" or \"cxl-region\"");
+  EXPECT_EQ(problem_of("[[provision]]\nkind = \"namespace\"\n"),
+            "5: provision.name: found nothing, expected a name of its own, such as \"kv\"");
+  const std::string ns = table + "kind = \"namespace\"\n", device = table + "kind = \"device\"\n";
+  EXPECT_EQ(problem_of(ns + "size = \"1000KiB\"\nalign = \"2MiB\"\n"),
+            "8: provision.size: found \"1000KiB\", expected a multiple of align, 2 MiB");
+  EXPECT_EQ(problem_of(ns + "align = \"3MiB\"\n"),
+            "8: provision.align: found \"3MiB\", expected \"4KiB\", \"2MiB\" or \"1GiB\"");
+  expect_begins(problem_of(ns + "region = \"dax0\"\n"), "8: provision.region: found \"dax0\", expected");
+  EXPECT_EQ(problem_of(device + "device = \"/dev/dax0.0\"\n"),
+            "8: provision.device: found \"/dev/dax0.0\", expected the name of a DAX device, such as \"dax0.0\"");
+  EXPECT_EQ(problem_of(device + "device = \"dax0.0\"\nregion = \"dax0\"\n"),
+            "9: provision.region: found \"dax0\", expected nothing: device says which one");
+  expect_begins(problem_of(ns + "mode = \"devdax\"\n"), "8: provision.mode: found an unknown key, expect");
+  expect_begins(problem_of(device + "size = \"all\"\nreplace = \"dax0.0\"\n"),
+                "9: provision.replace: found \"dax0.0\", expected an");
+}
+
+TEST(ProvisionTables, TwoThatWantTheSameAreRefused) {
+  const std::string table = "[[provision]]\nname = \"a\"\nkind = \"device\"\ndevice = \"dax0.0\"\n";
+  EXPECT_EQ(problem_of(table + "[[provision]]\nname = \"b\"\nkind = \"device\"\ndevice = \"dax0.0\"\n"),
+            "12: provision.device: found \"dax0.0\", which \"a\" has already, expected another one");
+  EXPECT_EQ(problem_of(table + "[[provision]]\nname = \"a\"\nkind = \"namespace\"\n"),
+            "10: provision.name: found \"a\" a second time, expected a name of its own");
+  expect_begins(problem_of("[[provision]]\nname = \"kv\"\nkind = \"namespace\"\nregion = \"cxl:none\"\n"),
+                "8: provision.region: found \"cxl:none\", expec");
+}
+
+}  // namespace
+}  // namespace maru::daemon::provision
