@@ -192,6 +192,14 @@ typedef struct maru_store_options {
   uint64_t reserved[4];
 } maru_store_options;
 
+/* A block, pinned: neither evicted nor overwritten until maru_release. */
+typedef struct maru_view {
+  const void *data;
+  uint64_t bytes;
+  maru_block block;
+  uint64_t pin; /* for maru_release */
+} maru_view;
+
 /* Makes the buffer visible under the key. Returns 0 when it was stored and 1 when a block was there already: that one
  * stays, this buffer's pages are given back at once. Either way the buffer is used up and ret_block (may be NULL) is the
  * block under the key. options may be NULL: a root.
@@ -204,6 +212,13 @@ typedef struct maru_store_options {
  * expired block with children is in the way, or marud is counting what the tenant uses: try later; -EINVAL. */
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);
+
+/* maru_store for a caller who goes on using the buffer's memory, because other parts of the program still read it. Returns 0
+ * when it was stored: ret_view is the block, pinned without a gap since it became visible; release it when nobody uses the
+ * memory any more. Returns 1 when a block was there already: the buffer stays the caller's, to be aborted when nobody uses the
+ * memory any more, and *ret_view is a view of nothing. Errors: of maru_store. */
+MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, const maru_buffer *buffer,
+                                  const maru_store_options *options, maru_view *ret_view);
 
 /* maru_alloc, memcpy, maru_store; nothing is allocated when the key is present. Errors: of both. */
 MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const void *data, uint64_t bytes,
@@ -229,14 +244,6 @@ MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 
 /* ret_present: n bytes, 1 or 0 each. Returns how many are present (INT32_MAX at most). Errors: -EINVAL. */
 MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
-
-/* A block, pinned: neither evicted nor overwritten until maru_release. */
-typedef struct maru_view {
-  const void *data;
-  uint64_t bytes;
-  maru_block block;
-  uint64_t pin; /* for maru_release */
-} maru_view;
 
 /* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the
  * payload does not match its checksum (the block is deleted, unless it has children); -EINVAL. */

@@ -345,6 +345,16 @@ class Client {
     stored.is_new = result == 0;
     return stored;
   }
+  // As store, for a caller who goes on using the buffer's memory: the view holds the block that was stored. When a block was
+  // there already the view is empty, and the buffer is still the caller's.
+  Outcome<View> store_pinned(const Key& key, Buffer& buffer, const maru_store_options& options = store_options()) {
+    maru_view view;
+    const int result = maru_store_pinned(client_, &key, &buffer.c(), &options, &view);
+    if (result < 0) return Failed{-result};
+    if (result == 1) return View();
+    buffer.forget();
+    return View(client_, view);
+  }
   Outcome<Stored> store_copy(const Key& key, std::span<const std::byte> bytes,
                              const maru_store_options& options = store_options()) {
     Stored stored;

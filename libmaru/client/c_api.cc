@@ -194,6 +194,18 @@ int maru_store(maru_client* client, const maru_key* key, const maru_buffer* buff
   });
 }
 
+int maru_store_pinned(maru_client* client, const maru_key* key, const maru_buffer* buffer,
+                      const maru_store_options* given, maru_view* ret_view) {
+  return with(client, [&](Client& c) {
+    if (key == nullptr || buffer == nullptr || ret_view == nullptr) return -EINVAL;
+    maru_store_options options;
+    if (const int status = read_options(given, &options); status != 0) return status;
+    maru_block parent = 0;
+    if (const int status = c.parent_of(options, &parent); status != 0) return status;
+    return c.store_pinned(*key, *buffer, options, parent, ret_view);
+  });
+}
+
 int maru_store_copy(maru_client* client, const maru_key* key, const void* data, uint64_t bytes,
                     const maru_store_options* given, maru_block* ret_block) {
   return with(client, [&](Client& c) {

@@ -16,9 +16,6 @@ using shm::Digest;
 using shm::FindStatus;
 using shm::PageRef;
 
-constexpr uint64_t kNoPin = 0;
-constexpr uint64_t pin_of(uint32_t slot) { return uint64_t(slot) + 1; }
-
 }  // namespace
 
 Result<ForkGuard> ForkGuard::create() {

@@ -23,6 +23,10 @@
 
 namespace maru::client {
 
+// maru_view.pin
+inline constexpr uint64_t kNoPin = 0;
+constexpr uint64_t pin_of(uint32_t slot) { return uint64_t(slot) + 1; }
+
 struct Options {
   std::string socket_path;
   std::string pool = "default";
@@ -73,6 +77,9 @@ class Client {
   int abort(const maru_buffer& buffer);
   int store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
             maru_block* ret_block);
+  // The same; a block that was stored stays pinned, and a buffer that was not stays reserved.
+  int store_pinned(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
+                   maru_view* ret_view);
   // What this thread stores next is for this tenant: marud is told with the next request for memory. store() sets it, too.
   static void set_tenant(uint64_t tenant);
   // Whether a block is under this key already; then as a store that loses to it.
@@ -100,6 +107,9 @@ class Client {
   bool other_digest(const maru_key& key, shm::Digest& ret_digest) const;
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
   int ask_for_credit(uint64_t tenant, uint64_t bytes);
+  enum class Duplicate : uint8_t { kGiveBack, kKeep };
+  int publish(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
+              Duplicate duplicate, maru_block* ret_block);
   int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented);
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);

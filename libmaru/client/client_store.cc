@@ -140,6 +140,30 @@ int Client::parent_of(const maru_store_options& options, maru_block* ret_parent)
 
 int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
                   maru_block* ret_block) {
+  return publish(key, buffer, options, parent, Duplicate::kGiveBack, ret_block);
+}
+
+// The pin is there before the block is visible, as the publisher's own is; so there is no moment to evict it in.
+int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options,
+                         maru_block parent, maru_view* ret_view) {
+  const PageRef own = PageRef::from_bits(buffer.block);
+  if (!region_.is_page(own)) return -EINVAL;
+  const shm::Pin pin = pins_.pin_own(own);
+  if (pin.status != shm::PinStatus::kPinned) {
+    count(format::kCounterPinFull);
+    return -ENOBUFS;
+  }
+  const int status = publish(key, buffer, options, parent, Duplicate::kKeep, nullptr);
+  *ret_view = {nullptr, 0, 0, kNoPin};
+  if (status == 0)
+    *ret_view = {buffer.data, buffer.bytes, own.bits, pin_of(pin.slot)};
+  else
+    pins_.unpin(pin.slot, own);
+  return status;
+}
+
+int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options,
+                    maru_block parent, Duplicate duplicate, maru_block* ret_block) {
   Digest d;
   if (!digest(key, d)) return -EINVAL;
   const PageRef own = PageRef::from_bits(buffer.block);
@@ -185,7 +209,7 @@ int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_sto
         return 0;
       case shm::PublishStatus::kDuplicate:
         count(format::kCounterDuplicates);
-        pages_->give_back(own);
+        if (duplicate == Duplicate::kGiveBack) pages_->give_back(own);
         touch(result.block.page(), now);
         if (ret_block) *ret_block = result.block.bits;
         return 1;

@@ -7,9 +7,11 @@
 
 Calls that find one block take well under a microsecond more than libmaru itself; batches take digests as NumPy arrays. What
 a view shows stays in the pool for as long as the View, a memoryview of it, or an array or tensor made from that exists.
-An absent block is None or False; everything else that goes wrong is a MaruError that says what to do.
+MaruConfig and MaruHandler are the interface of connectors for an older system of this name; maru_lmcache has what LMCache
+loads. An absent block is None or False; everything else that goes wrong is a MaruError that says what to do.
 """
 from ._maru import Buffer, Client, Match, Pin, View, version
+from .config import MaruConfig
 from .errors import (
     AccessDeniedError,
     ClosedError,
@@ -18,14 +20,17 @@ from .errors import (
     DamagedBlockError,
     DamagedPoolError,
     ForkedError,
+    HandleUsedError,
     HasChildrenError,
     InvalidArgumentError,
     LanesExhaustedError,
     MaruError,
     NoSpaceError,
+    NotConnectedError,
     NotFoundError,
     ParentGoneError,
     PinsExhaustedError,
+    PoolExhaustedError,
     PoolReplacedError,
     QuotaError,
     RegistryFullError,
@@ -36,15 +41,18 @@ from .errors import (
     VersionError,
     ViewsHeldError,
 )
+from .handler import MaruHandler
 from .records import ContentType, Digest, EvictedKey, Geometry, Statistics, Stored, StoredChain
+from .results import AllocHandle, MemoryInfo
 
 __version__ = version()
 
 __all__ = [
-    "AccessDeniedError", "Buffer", "Client", "ClosedError", "ContentType", "DaemonTimeoutError", "DaemonUnreachableError",
-    "DamagedBlockError", "DamagedPoolError", "Digest", "EvictedKey", "ForkedError", "Geometry", "HasChildrenError",
-    "InvalidArgumentError", "LanesExhaustedError", "MaruError", "Match", "NoSpaceError", "NotFoundError", "ParentGoneError",
-    "Pin", "PinsExhaustedError", "PoolReplacedError", "QuotaError", "RegistryFullError", "Statistics", "StillPinnedError",
-    "Stored", "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError", "View",
-    "ViewsHeldError", "version",
+    "AccessDeniedError", "AllocHandle", "Buffer", "Client", "ClosedError", "ContentType", "DaemonTimeoutError",
+    "DaemonUnreachableError", "DamagedBlockError", "DamagedPoolError", "Digest", "EvictedKey", "ForkedError", "Geometry",
+    "HandleUsedError", "HasChildrenError", "InvalidArgumentError", "LanesExhaustedError", "MaruConfig", "MaruError",
+    "MaruHandler", "Match", "MemoryInfo", "NoSpaceError", "NotConnectedError", "NotFoundError", "ParentGoneError", "Pin",
+    "PinsExhaustedError", "PoolExhaustedError", "PoolReplacedError", "QuotaError", "RegistryFullError", "Statistics",
+    "StillPinnedError", "Stored", "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError",
+    "View", "ViewsHeldError", "version",
 ]

@@ -141,7 +141,9 @@ class Client:
               content_type: int = 0, tenant: Tenant = None, keep_views: bool = False) -> Stored:
         """Uses the buffer up, also when a block was there already (is_new is False: that one stays). After an exception
         it is still the caller's. buffer.data is released; when arrays made from it still exist, ViewsHeldError is raised,
-        unless keep_views says that nobody will use them any more. ttl_ms 0 is for ever."""
+        unless keep_views says that nobody will write through them any more. Then the block stays pinned for as long as they
+        live; and when a block was there already they keep the pages of the buffer, and Stored.block is 0.
+        ttl_ms 0 is for ever."""
     def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                    content_type: int = 0, tenant: Tenant = None) -> Stored:
         """data: anything with a contiguous buffer: bytes, an array."""
@@ -149,7 +151,8 @@ class Client:
                     ttl_ms: int = 0, priority: int = 0, content_type: int = 0, tenant: Tenant = None,
                     keep_views: bool = False) -> StoredChain:
         """The first under parent, each further one under the one before. After an exception the buffers that are not
-        is_held are stored, the others are still the caller's."""
+        is_held are stored, the others are still the caller's. keep_views: nobody will use arrays made from buffers any
+        more."""
     def delete(self, key: Key, tenant: Tenant = None) -> bool:
         """False when it was absent. Raises HasChildrenError."""
     def delete_tree(self, key: Key, tenant: Tenant = None) -> int:

@@ -23,11 +23,19 @@ class InvalidArgumentError(MaruError, ValueError):
     """An argument has a value that is not possible."""
 
 
-class ClosedError(MaruError):
+class ClosedError(MaruError, RuntimeError):
     """The client was closed, or the view released, or the buffer used up."""
 
 
-class ForkedError(MaruError):
+class NotConnectedError(ClosedError):
+    """A MaruHandler is not connected: connect() was not called, or failed, or close() was."""
+
+
+class HandleUsedError(InvalidArgumentError):
+    """The handle was stored or freed before, or is another handler's."""
+
+
+class ForkedError(MaruError, RuntimeError):
     """This process is the child of a fork, and the object belongs to the parent."""
 
 
@@ -73,6 +81,10 @@ class DamagedBlockError(MaruError):
 
 class NoSpaceError(MaruError):
     """Nothing is free and nothing can be evicted."""
+
+
+class PoolExhaustedError(NoSpaceError, ValueError):
+    """A MaruHandler gets no page: its own budget is in use, or nothing in the pool can be evicted."""
 
 
 class TooLargeError(MaruError):

@@ -80,15 +80,21 @@ py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& opt
   const OneKey one(key, tenant);
   const CStoreOptions c_options(options, tenant);
   const maru_buffer& pages = buffer.begin_store(keep_views);
+  const bool is_shared = buffer.is_shared();
   maru_block block = 0;
+  maru_view view{};
   int status = 0;
   {
     Unlocked unlocked(attachment_);
-    status = maru_store(client, one.get(), &pages, c_options.get(), &block);
+    status = is_shared ? maru_store_pinned(client, one.get(), &pages, c_options.get(), &view)
+                       : maru_store(client, one.get(), &pages, c_options.get(), &block);
   }
-  buffer.end_store(status >= 0);
-  check(status, "maru_store");
-  return stored(block, status);
+  if (is_shared && status >= 0)
+    buffer.end_shared_store(view);
+  else
+    buffer.end_store(status >= 0);
+  check(status, is_shared ? "maru_store_pinned" : "maru_store");
+  return stored(is_shared ? view.block : block, status);
 }
 
 py::object Client::store_copy(py::handle key, py::handle data, const StoreOptions& options) {

@@ -28,7 +28,7 @@ py::object Buffer::data() {
   return data_;
 }
 
-void Buffer::take_views_back() {
+void Buffer::take_views_back(bool keep_views) {
   if (py::object data = std::exchange(data_, py::object())) {
     // Fails when arrays were made from it; the count below then says so.
     if (PyObject* done = PyObject_CallMethod(data.ptr(), "release", nullptr))
@@ -36,7 +36,7 @@ void Buffer::take_views_back() {
     else
       PyErr_Clear();
   }
-  if (hold_->exports() != 0)
+  if (hold_->exports() != 0 && !keep_views)
     raise_named("ViewsHeldError",
                 "An array or a memoryview made from this buffer still exists, and could write into a block that others "
                 "read: delete it first, or say keep_views=True when nobody will write through it any more.");
@@ -44,13 +44,21 @@ void Buffer::take_views_back() {
 
 const maru_buffer& Buffer::begin_store(bool keep_views) {
   BufferHold& hold = held();
-  if (!keep_views) take_views_back();
+  take_views_back(keep_views);
   hold.state = BufferHold::State::kBusy;
   return hold.buffer();
 }
 
 void Buffer::end_store(bool is_used_up) {
   hold_->state = is_used_up ? BufferHold::State::kUsedUp : BufferHold::State::kHeld;
+}
+
+void Buffer::end_shared_store(const maru_view& view) {
+  if (view.block != 0)
+    hold_->keep_pinned(view);
+  else
+    hold_->state = BufferHold::State::kLeftOver;
+  hold_.reset();  // what is held now is held by the views
 }
 
 void Buffer::abort() {

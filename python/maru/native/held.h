@@ -50,13 +50,17 @@ class Buffer {
   // The pages go back when the last view of them is gone.
   void abort();
 
-  // For a store: nobody else may write from now on. Without keep_views it raises ViewsHeldError while somebody could.
+  // For a store: nobody else may write from now on. Without keep_views it raises ViewsHeldError while somebody could; with it,
+  // is_shared() says whether somebody can.
   const maru_buffer& begin_store(bool keep_views);
+  bool is_shared() const { return hold_->exports() != 0; }
+  // How the store ended.
   void end_store(bool is_used_up);
+  void end_shared_store(const maru_view& view);
 
  private:
   BufferHold& held() const;
-  void take_views_back();
+  void take_views_back(bool keep_views);
 
   std::shared_ptr<BufferHold> hold_;
   maru_block block_;

@@ -27,8 +27,10 @@ MatchHold::~MatchHold() {
 }
 
 BufferHold::~BufferHold() {
-  if (state != State::kHeld) return;
-  if (maru_client* client = attachment()->attached()) maru_abort(client, &buffer_);
+  maru_client* client = attachment()->attached();
+  if (client == nullptr) return;
+  if (state == State::kHeld || state == State::kLeftOver) maru_abort(client, &buffer_);
+  if (state == State::kPinned) maru_release(client, &view_);
 }
 
 py::object Pages::view_of(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable) {

@@ -54,19 +54,25 @@ class MatchHold : public Hold {
   maru_match match_;
 };
 
-// Pages being filled. Used up by a store; while one is under way in another thread, busy.
+// Pages being filled. Used up by a store; while one is under way in another thread, busy. Arrays may outlive a store: then the
+// block is pinned as long as this, or, when the store was not needed, the pages are left over and are given back with this.
 class BufferHold : public Hold {
  public:
-  enum class State { kHeld, kBusy, kUsedUp };
+  enum class State { kHeld, kBusy, kUsedUp, kPinned, kLeftOver };
   BufferHold(std::shared_ptr<Attachment> attachment, const maru_buffer& buffer)
       : Hold(std::move(attachment)), buffer_(buffer) {}
   ~BufferHold() override;
 
   const maru_buffer& buffer() const { return buffer_; }
+  void keep_pinned(const maru_view& view) {
+    view_ = view;
+    state = State::kPinned;
+  }
   State state = State::kHeld;
 
  private:
   maru_buffer buffer_;
+  maru_view view_{};  // kPinned
 };
 
 class Pages {

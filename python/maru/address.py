@@ -1,0 +1,65 @@
+"""Which marud an address means. marud is reached through a Unix socket of this host only, so of a URL with a host nothing is
+used but its query; that is said once, as a warning."""
+from __future__ import annotations
+
+import logging
+import threading
+from typing import NamedTuple, Optional
+from urllib.parse import parse_qs, urlsplit
+
+from .errors import InvalidArgumentError
+
+logger = logging.getLogger("maru")
+
+_SCHEMES = ("tcp", "maru", "unix")
+_said: set[str] = set()
+_said_lock = threading.Lock()
+
+
+class Address(NamedTuple):
+    """The socket (None: where maru.Client looks by itself), the pool and the tenant (None: the default, none)."""
+
+    socket_path: Optional[str]
+    pool: Optional[str]
+    tenant: Optional[str]
+
+
+def say_once(level: int, subject: str, sentence: str) -> None:
+    """Logs a sentence the first time that this process comes to the subject."""
+    with _said_lock:
+        if subject in _said:
+            return
+        _said.add(subject)
+    logger.log(level, "%s", sentence)
+
+
+def _one(query: dict[str, list[str]], name: str, url: str) -> Optional[str]:
+    values = query.pop(name, [])
+    if len(values) > 1:
+        raise InvalidArgumentError(f"server_url {url!r} names {name} {len(values)} times: name it once.")
+    return values[0] if values else None
+
+
+def parse(url: str) -> Address:
+    """A path of a socket, or SCHEME://[HOST[:PORT]][/PATH/OF/SOCKET][?pool=NAME&tenant=NAME], SCHEME tcp, maru or unix."""
+    if not isinstance(url, str) or not url:
+        raise InvalidArgumentError(f"server_url is a path of a Unix socket or a URL, not {url!r}.")
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return Address(url, None, None)
+    if scheme not in _SCHEMES:
+        raise InvalidArgumentError(f"server_url {url!r} has the scheme {scheme!r}: use a path of a Unix socket, or one of "
+                                   f"{', '.join(name + '://' for name in _SCHEMES)}.")
+    parts = urlsplit(url)
+    query = parse_qs(parts.query, keep_blank_values=True)
+    pool, tenant = _one(query, "pool", url), _one(query, "tenant", url)
+    if query:
+        raise InvalidArgumentError(f"server_url {url!r} has the unknown parameters {', '.join(sorted(query))}: pool and "
+                                   "tenant are known.")
+    path = parts.path if parts.path not in ("", "/") else None
+    if parts.netloc:
+        say_once(logging.WARNING, "server_url",
+                 f"server_url {url!r}: the host and port {parts.netloc!r} are not used. marud is asked on "
+                 f"{path or 'its Unix socket on this host ($MARU_SOCKET, or where maru.Client looks)'}; write the path of the "
+                 "socket to say so.")
+    return Address(path, pool, tenant)

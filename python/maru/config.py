@@ -1,0 +1,96 @@
+"""MaruConfig: what a MaruHandler is made with. The fields and defaults are those that connectors written for the older system
+of this name use; what each does here, and which do nothing, docs/python/migration.md says."""
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Optional
+
+from .address import parse, say_once
+from .errors import InvalidArgumentError
+
+_TRUE, _FALSE = frozenset(("1", "true", "yes", "on")), frozenset(("0", "false", "no", "off"))
+
+# What is accepted and does nothing, with the value that needs no word about it.
+_EXPLAINED = {
+    "use_async_rpc": (True, "lookups and stores are no requests, so there is nothing to wait for"),
+    "max_inflight": (64, "lookups and stores are no requests, so none are in flight"),
+    "rm_address": ("127.0.0.1:9850", "marud is daemon and resource manager in one, and is found by server_url"),
+    "eager_map": (True, "memory is mapped at its first use, which is once for each part of the pool"),
+    "enable_stats": (False, "statistics are always kept and cost nothing; get_stats() has them"),
+}
+
+
+def _flag_of_environment(name: str, default: bool) -> bool:
+    given = os.environ.get(name)
+    if given is None:
+        return default
+    if given.strip().lower() in _TRUE:
+        return True
+    if given.strip().lower() in _FALSE:
+        return False
+    say_once(logging.WARNING, name, f"{name}={given!r} is neither true nor false (1, true, yes, on; 0, false, no, off): "
+                                    f"{default} is used.")
+    return default
+
+
+@dataclass
+class MaruConfig:
+    """
+    server_url        the path of marud's socket, or a URL: maru://, tcp://, unix:// (see maru.address)
+    instance_id       names this handler in statistics; made up when None
+    pool_size         bytes: what a handler may hold allocated and not yet stored, as long as it may not expand
+    chunk_size_bytes  the largest value
+    auto_connect      whether `with MaruHandler(...)` connects
+    timeout_ms        for requests to marud: connecting, and memory when there is none left
+    auto_expand       whether more than pool_size may be held; then expand_size (None: pool_size) more each time
+    The rest is accepted for the sake of programs that set it; the first handler that sets it logs why it does nothing.
+    """
+
+    server_url: str = "tcp://localhost:5555"
+    instance_id: Optional[str] = None
+    pool_size: int = 100 * 1024 * 1024
+    chunk_size_bytes: int = 1024 * 1024
+    auto_connect: bool = True
+    timeout_ms: int = 2000
+    use_async_rpc: bool = True
+    max_inflight: int = 64
+    eager_map: bool = True
+    auto_expand: bool = True
+    expand_size: Optional[int] = None
+    rm_address: str = "127.0.0.1:9850"
+    enable_stats: bool = False
+
+    def __post_init__(self) -> None:
+        if self.instance_id is None:
+            self.instance_id = str(uuid.uuid4())
+        self.eager_map = _flag_of_environment("MARU_EAGER_MAP", self.eager_map)
+        self.enable_stats = _flag_of_environment("MARU_STAT", self.enable_stats)
+        if self.server_url != type(self).server_url:  # nobody chose the default
+            parse(self.server_url)
+        for name in ("pool_size", "chunk_size_bytes", "timeout_ms"):
+            self._expect_bytes(name, getattr(self, name))
+        if self.pool_size < self.chunk_size_bytes:
+            raise InvalidArgumentError(f"pool_size is {self.pool_size} and chunk_size_bytes {self.chunk_size_bytes}: a pool "
+                                       "holds one chunk at the least.")
+        if self.expand_size is None:
+            return
+        self._expect_bytes("expand_size", self.expand_size)
+        if not self.auto_expand:
+            raise InvalidArgumentError("expand_size is given and auto_expand is False: set auto_expand=True or leave "
+                                       "expand_size out.")
+        if self.expand_size < self.chunk_size_bytes:
+            raise InvalidArgumentError(f"expand_size is {self.expand_size} and chunk_size_bytes {self.chunk_size_bytes}: an "
+                                       "expansion holds one chunk at the least.")
+
+    @staticmethod
+    def _expect_bytes(name: str, value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise InvalidArgumentError(f"{name} is {value!r}: it must be a whole number above 0.")
+
+    def explain_what_does_nothing(self) -> None:
+        for name, (usual, reason) in _EXPLAINED.items():
+            if getattr(self, name) != usual:
+                say_once(logging.INFO, name, f"{name}={getattr(self, name)!r} is accepted and does nothing: {reason}.")

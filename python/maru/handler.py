@@ -1,0 +1,421 @@
+"""MaruHandler: the interface of connectors that were written for the older system of this name, on marud.
+
+    with maru.MaruHandler(maru.MaruConfig(server_url="/run/marud/marud.sock")) as handler:
+        handle = handler.alloc(4)
+        handle.buf[:] = b"1234"
+        handler.store("key", handle)
+        bytes(handler.retrieve("key").view)
+
+Where that system answers a failure with "absent" this raises a MaruError. Everything else that differs, and why, is in
+docs/python/migration.md.
+
+Thread safety: everything may be called from any thread. Fork: the child gets ForkedError until it calls connect() itself.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union
+
+from ._maru import Client, Pin, View
+from .address import Address, parse
+from .config import MaruConfig
+from .errors import (ClosedError, ForkedError, HandleUsedError, InvalidArgumentError, MaruError, NoSpaceError,
+                     NotConnectedError, PoolExhaustedError)
+from .handler_stats import statistics_of
+from .places import RETRIEVED, Budget, Place, Retrieved
+from .records import Digest
+from .results import AllocHandle, MemoryInfo, PageAccount, PoolHandle
+
+logger = logging.getLogger("maru")
+
+RegionAdded = Callable[[int, int], None]
+
+
+class MaruHandler:
+    """One attachment to one pool, with a budget of pages in hand."""
+
+    def __init__(self, config: Optional[MaruConfig] = None) -> None:
+        self._config = MaruConfig() if config is None else config
+        if not isinstance(self._config, MaruConfig):
+            raise InvalidArgumentError(f"A MaruHandler takes a MaruConfig, not {type(config).__name__}.")
+        self._client: Optional[Client] = None
+        self._tenant: Optional[int] = None
+        self._is_forked = False
+        self._on_region_added: Optional[RegionAdded] = None
+        self._renew()
+        _handlers.add(self)
+
+    def _renew(self) -> None:
+        """What belongs to one attachment of one process."""
+        self._connecting = threading.RLock()
+        self._stores = threading.Condition()
+        self._stores_running = 0
+        self._pins: dict[str, list[Pin]] = {}
+        self._pins_lock = threading.Lock()
+        self._retrieved = Retrieved()
+        self._budget: Budget[AllocHandle] = Budget(self._config.chunk_size_bytes, self._config.pool_size)
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    def connect(self) -> bool:
+        """True when connected, also when it was already. False when that failed; the log says why, and what to do."""
+        try:
+            self._open()
+        except (MaruError, MemoryError) as error:
+            logger.error("Not connected to %s: %s", self._config.server_url, error)
+            return False
+        return True
+
+    def _open(self) -> None:
+        if self._is_forked:
+            self._client, self._is_forked = None, False
+            self._renew()
+        with self._connecting:
+            if self._client is not None:
+                return
+            self._config.explain_what_does_nothing()
+            usual = self._config.server_url == MaruConfig.server_url
+            address = Address(None, None, None) if usual else parse(self._config.server_url)
+            client = Client(address.socket_path, address.pool, timeout_ms=self._config.timeout_ms)
+            shape = client.geometry()
+            largest = shape.region_pages * shape.page_bytes
+            if self._config.chunk_size_bytes > largest:
+                client.close()
+                raise InvalidArgumentError(f"chunk_size_bytes is {self._config.chunk_size_bytes}, and the pool takes values of "
+                                           f"{largest} bytes at the most: set region_bytes of the pool to that or more.")
+            self._tenant = None if address.tenant is None else client.tenant(address.tenant)
+            self._page_bytes, self._pool_bytes = shape.page_bytes, shape.pages * shape.page_bytes
+            self._region_bytes = largest
+            self._renew_attachment()
+            self._client = client
+        self._announce(self._budget.regions())
+
+    def _renew_attachment(self) -> None:
+        self._pins = {}
+        self._retrieved = Retrieved()
+        self._budget = Budget(self._config.chunk_size_bytes, self._config.pool_size)
+
+    def close(self) -> None:
+        """Waits for stores that are under way, refuses everything else, and detaches. Blocks stay in the pool, and memory
+        that arrays or tensors still show stays readable. May be called again."""
+        if self._is_forked:
+            self._client = None
+            return
+        with self._connecting:
+            client, self._client = self._client, None
+            if client is None:
+                return
+            with self._stores:
+                while self._stores_running:
+                    self._stores.wait()
+            with self._pins_lock:
+                self._pins = {}
+            client.close()
+
+    def __enter__(self) -> MaruHandler:
+        """Connects, unless auto_connect is False. Raises what connect() logs."""
+        if self._config.auto_connect:
+            self._open()
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        self.close()
+
+    def _refuse(self) -> NoReturn:
+        raise NotConnectedError("Not connected: call connect() first, and look at its result. (A handler that was closed may "
+                                "be connected again.)")
+
+    def _ask(self) -> Client:
+        client = self._client
+        if client is None:
+            self._refuse()
+        return client
+
+    def healthcheck(self) -> bool:
+        """Whether this is connected and marud answers."""
+        client = self._client
+        if client is None:
+            return False
+        try:
+            client.delete_tree(Digest(os.urandom(32)))  # nothing has this key: a request to marud and its answer, no more
+        except MaruError as error:
+            logger.warning("Not healthy: %s", error)
+            return False
+        return True
+
+    # -- storing ------------------------------------------------------------------------------------------------------
+
+    def alloc(self, size: int) -> AllocHandle:
+        """Pages for one value of `size` bytes. Raises InvalidArgumentError for a size that cannot be, and PoolExhaustedError
+        (both are ValueErrors) when there are none; DaemonUnreachableError when marud was needed and is not there."""
+        client = self._ask()
+        chunk = self._config.chunk_size_bytes
+        if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+            raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {size!r}.")
+        if size > chunk:
+            raise InvalidArgumentError(f"{size} bytes are more than chunk_size_bytes, which is {chunk}: store less under one "
+                                       "key, or set it higher.")
+        place = self._budget.take()
+        while place is None:
+            if not self._config.auto_expand:
+                raise PoolExhaustedError("The pool of this handler is exhausted and auto_expand is disabled: pool_size bytes "
+                                         "are allocated and not stored. Store or free handles, or set auto_expand=True.")
+            self._announce([self._budget.expand(self._config.expand_size or self._config.pool_size)])
+            place = self._budget.take()
+        try:
+            buffer = client.alloc(size)
+        except NoSpaceError as error:
+            self._budget.leave(place)
+            raise PoolExhaustedError(f"The pool is exhausted and expansion failed: {error}", error.errno, error.call) from None
+        except BaseException:
+            self._budget.leave(place)
+            raise
+        handle = AllocHandle(buffer, self._budget, place, size)
+        self._budget.fill(place, handle)
+        return handle
+
+    def free(self, handle: AllocHandle) -> None:
+        """Gives pages back that were not stored. Of a handle that was stored, ends nothing but the handle: what is in the pool
+        is everybody's (delete() removes it). The second time it raises HandleUsedError, a ValueError."""
+        self._ask()
+        self._expect_handle(handle)
+        if handle._is_freed:
+            raise HandleUsedError("This handle was freed already.")
+        handle._is_freed = True
+        if not handle._is_spent:
+            handle._leave()
+            handle._buffer.abort()
+
+    def store(self, key: str, handle: AllocHandle) -> bool:
+        """Makes the value visible. True also when the key has a value already: that one stays, and these pages go back. False
+        when the pool does not take it; the log says why, and the pages go back. The handle is used up either way."""
+        client = self._ask()
+        self._expect_handle(handle)
+        if handle._is_spent:
+            raise HandleUsedError("This handle was stored or freed already: allocate another one.")
+        with self._stores:
+            if self._client is None:
+                self._refuse()
+            self._stores_running += 1
+        try:
+            return self._store(client, key, handle)
+        finally:
+            with self._stores:
+                self._stores_running -= 1
+                self._stores.notify_all()
+
+    def _store(self, client: Client, key: str, handle: AllocHandle) -> bool:
+        try:
+            # Arrays made from buf may live on; the block is pinned as long.
+            client.store(key, handle._buffer, tenant=self._tenant, keep_views=True)
+        except (InvalidArgumentError, ClosedError, ForkedError):
+            raise
+        except MaruError as error:
+            logger.warning("Not stored, %d bytes under %.100r: %s", handle.size, key, error)
+            handle._leave()
+            handle._buffer.abort()
+            return False
+        handle._leave()
+        return True
+
+    def batch_store(self, keys: Sequence[str], handles: Sequence[AllocHandle]) -> list[bool]:
+        """store() of each, in order; a wrong key or handle raises before anything is stored."""
+        self._ask()
+        if len(keys) != len(handles):
+            raise InvalidArgumentError(f"{len(keys)} keys, but {len(handles)} handles: keys and handles must have the same "
+                                       "length.")
+        self._ask().exists_batch(keys)  # every key is one
+        for handle in handles:
+            self._expect_handle(handle)
+            if handle._is_spent:
+                raise HandleUsedError("A handle was stored or freed already; nothing of this batch is stored.")
+        if len(set(map(id, handles))) != len(handles):
+            raise HandleUsedError("A handle is there twice; nothing of this batch is stored.")
+        return [self.store(key, handle) for key, handle in zip(keys, handles)]
+
+    def _expect_handle(self, handle: AllocHandle) -> None:
+        if not isinstance(handle, AllocHandle):
+            raise InvalidArgumentError(f"A handle from alloc() is wanted, not {type(handle).__name__}.")
+        if handle._budget is not self._budget:
+            raise HandleUsedError("This handle is of another MaruHandler, or of a connection that was closed.")
+
+    def delete(self, key: str) -> bool:
+        """Removes the value, whoever stored it. False when it is absent, or pinned through this handler."""
+        client = self._ask()
+        self._expect_text(key)
+        with self._pins_lock:
+            if key in self._pins:
+                return False
+        return client.delete(key, self._tenant)
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def exists(self, key: str) -> bool:
+        return self._ask().exists(key, self._tenant)
+
+    def batch_exists(self, keys: Sequence[str]) -> list[bool]:
+        """Of every key, also behind absent ones."""
+        return self._ask().exists_batch(keys, self._tenant)
+
+    def retrieve(self, key: str) -> Optional[MemoryInfo]:
+        """None when the value is absent."""
+        view = self._ask().retrieve(key, self._tenant)
+        return None if view is None else MemoryInfo(view.data, view, self._retrieved)
+
+    def batch_retrieve(self, keys: Sequence[str]) -> list[Optional[MemoryInfo]]:
+        retrieved = self._retrieved
+        return [None if view is None else MemoryInfo(view.data, view, retrieved)
+                for view in self._ask().retrieve_batch(keys, self._tenant)]
+
+    def pin(self, key: str) -> bool:
+        """Keeps a value in the pool until as many unpin(), or until close() or the death of this process. False when it is
+        absent."""
+        client = self._ask()
+        self._expect_text(key)
+        pin = client.pin(key, self._tenant)
+        if pin is None:
+            return False
+        with self._pins_lock:
+            self._pins.setdefault(key, []).append(pin)
+        return True
+
+    def unpin(self, key: str) -> bool:
+        """False when it was not pinned through this handler."""
+        self._ask()
+        self._expect_text(key)
+        with self._pins_lock:
+            pins = self._pins.get(key)
+            if not pins:
+                return False
+            pin = pins.pop()
+            if not pins:
+                del self._pins[key]
+        pin.release()
+        return True
+
+    def batch_pin(self, keys: Sequence[str]) -> list[bool]:
+        """Pins the leading keys that are present; False from the first that is absent."""
+        client = self._ask()
+        taken: list[Pin] = []
+        for key in keys:
+            self._expect_text(key)
+            pin = client.pin(key, self._tenant)  # when this raises, what is taken ends with the list
+            if pin is None:
+                break
+            taken.append(pin)
+        with self._pins_lock:
+            for key, pin in zip(keys, taken):
+                self._pins.setdefault(key, []).append(pin)
+        return [i < len(taken) for i in range(len(keys))]
+
+    def batch_unpin(self, keys: Sequence[str]) -> list[bool]:
+        return [self.unpin(key) for key in keys]
+
+    @staticmethod
+    def _expect_text(key: str) -> None:
+        if not isinstance(key, str):
+            raise InvalidArgumentError(f"A key is a str of 1 to 4096 bytes, not {type(key).__name__}.")
+
+    # -- places -------------------------------------------------------------------------------------------------------
+
+    def get_chunk_size(self) -> int:
+        return self._config.chunk_size_bytes
+
+    def get_buffer_view(self, region_id: int, offset: int, size: int) -> Optional[memoryview]:
+        """Bytes of something that is held: a handle to fill (writable), or a value that was retrieved (read-only), which stays
+        pinned for as long as the result lives. None when nothing is held there, or less than that."""
+        self._ask()
+        if offset < 0 or size < 0:
+            return None
+        page_index, begin = divmod(offset, self._config.chunk_size_bytes)
+        held: Union[View, AllocHandle, None]
+        if region_id == RETRIEVED:
+            held = self._retrieved.view(page_index)
+            data = None if held is None else held.data
+        else:
+            held = self._budget.held(Place(region_id, page_index))
+            data = None if held is None or held._is_spent else held.buf
+        if data is None or begin + size > data.nbytes:
+            return None
+        return data[begin:begin + size]
+
+    def get_region_page_count(self, region_id: int) -> Optional[int]:
+        """In chunks; of region 0, where retrieved values are, how many the pool has room for."""
+        self._ask()
+        if region_id == RETRIEVED:
+            return self._pool_bytes // self._config.chunk_size_bytes
+        return dict(self._budget.regions()).get(region_id)
+
+    def get_owned_region_ids(self) -> list[int]:
+        return [] if self._client is None else [region_id for region_id, _ in self._budget.regions()]
+
+    def set_on_region_added(self, callback: Optional[RegionAdded]) -> None:
+        """callback(region_id, page_count) for the regions of this handler's budget: at once for those that there are, later
+        when alloc() adds one. It may call the handler."""
+        if callback is not None and not callable(callback):
+            raise InvalidArgumentError(f"A callback or None is wanted, not {type(callback).__name__}.")
+        self._on_region_added = callback
+        if self._client is not None:
+            self._announce(self._budget.regions())
+
+    def _announce(self, regions: Sequence[tuple[int, int]]) -> None:
+        callback = self._on_region_added
+        if callback is not None:
+            for region_id, pages in regions:
+                callback(region_id, pages)
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    def get_stats(self) -> dict[str, Any]:
+        """What this handler has done and holds; `marudctl status --json` has the same of the whole pool."""
+        return statistics_of(self._ask().statistics(), self._config, self._budget, self._region_bytes)
+
+    @property
+    def instance_id(self) -> str:
+        return str(self._config.instance_id)
+
+    @property
+    def connected(self) -> bool:
+        return self._client is not None and not self._is_forked
+
+    @property
+    def pool_handle(self) -> Optional[PoolHandle]:
+        """None when not connected."""
+        return None if self._client is None else PoolHandle(1, 0, self._config.pool_size, 0)
+
+    @property
+    def allocator(self) -> Optional[PageAccount]:
+        """How full the first region of the budget is."""
+        return None if self._client is None else PageAccount(self._budget, self._config.chunk_size_bytes)
+
+    @property
+    def owned_region_manager(self) -> Optional[MaruHandler]:
+        """Deprecated: the handler itself, which has get_owned_region_ids() and get_region_page_count()."""
+        return None if self._client is None else self
+
+    @property
+    def mapper(self) -> Optional[MaruHandler]:
+        """Deprecated: the handler itself, which has get_buffer_view()."""
+        return None if self._client is None else self
+
+
+_handlers: weakref.WeakSet[MaruHandler] = weakref.WeakSet()
+
+
+def _every_handler() -> Iterator[MaruHandler]:
+    return iter(list(_handlers))
+
+
+def _note_fork() -> None:
+    # Locks may have been held by threads that the child does not have. The parent's client raises ForkedError.
+    for handler in _every_handler():
+        handler._is_forked = True
+        handler._renew()
+
+
+os.register_at_fork(after_in_child=_note_fork)

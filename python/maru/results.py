@@ -1,0 +1,142 @@
+"""What a MaruHandler gives: handles to fill, and blocks to read."""
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple, Optional
+
+from ._maru import Buffer, View
+from .places import RETRIEVED, Budget, Place, Retrieved
+
+_entering = threading.Lock()
+
+
+class PoolHandle(NamedTuple):
+    """What stands for the pool where programs print it. Nothing can be mapped with it."""
+
+    region_id: int
+    offset: int
+    length: int
+    auth_token: int
+
+
+class AllocHandle:
+    """Pages to fill: write into `buf`, then store or free the handle. Both use it up; dropping it frees it."""
+
+    __slots__ = ("_buffer", "_budget", "_place", "_size", "_is_spent", "_is_freed", "__weakref__")
+
+    def __init__(self, buffer: Buffer, budget: Budget[Any], place: Place, size: int) -> None:
+        self._buffer = buffer
+        self._budget = budget
+        self._place = place
+        self._size = size
+        self._is_spent = False   # stored or freed
+        self._is_freed = False
+
+    @property
+    def buf(self) -> memoryview:
+        """Writable, of exactly `size` bytes. Raises ClosedError once the handle was stored or freed."""
+        return self._buffer.data
+
+    @property
+    def region_id(self) -> int:
+        return self._place.region_id
+
+    @property
+    def page_index(self) -> int:
+        return self._place.page_index
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def is_spent(self) -> bool:
+        """Stored or freed."""
+        return self._is_spent
+
+    # By these names programs reach for them as well.
+    _region_id = region_id
+    _page_index = page_index
+
+    def _leave(self) -> None:
+        """The place is free again. Once."""
+        self._is_spent = True
+        self._budget.leave(self._place)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_spent", True):
+            self._leave()
+
+    def __repr__(self) -> str:
+        state = "spent" if self._is_spent else "to fill"
+        return f"AllocHandle(region_id={self.region_id}, page_index={self.page_index}, size={self._size}, {state})"
+
+
+class MemoryInfo:
+    """A block that was found: `view` shows it, read-only. The block stays pinned for as long as this, `view`, or an array or
+    tensor made from `view` lives."""
+
+    __slots__ = ("view", "_held", "_retrieved", "_place", "__weakref__")
+
+    def __init__(self, view: memoryview, held: Optional[View] = None, retrieved: Optional[Retrieved] = None) -> None:
+        self.view = view
+        self._held = held
+        self._retrieved = retrieved
+        self._place: Optional[Place] = None
+
+    def _at(self) -> Place:
+        if self._place is None:  # most callers never ask
+            with _entering:
+                if self._held is None or self._retrieved is None:
+                    return Place(RETRIEVED, 0)
+                if self._place is None:
+                    self._place, self._held = self._retrieved.enter(self._held)
+        return self._place
+
+    @property
+    def region_id(self) -> int:
+        return self._at().region_id
+
+    @property
+    def page_index(self) -> int:
+        return self._at().page_index
+
+    def __del__(self) -> None:
+        place, retrieved = getattr(self, "_place", None), getattr(self, "_retrieved", None)
+        if place is not None and retrieved is not None:
+            retrieved.leave(place)
+
+    def __len__(self) -> int:
+        return self.view.nbytes
+
+    def __repr__(self) -> str:
+        return f"MemoryInfo({self.view.nbytes} bytes)"
+
+
+class PageAccount:
+    """How many pages of the first region are allocated and not stored."""
+
+    def __init__(self, budget: Budget[Any], chunk_size: int) -> None:
+        self._budget = budget
+        self.chunk_size = chunk_size
+
+    @property
+    def page_count(self) -> int:
+        return self._budget.regions()[0][1]
+
+    @property
+    def num_allocated(self) -> int:
+        return self._budget.in_use(1)
+
+    @property
+    def num_free_pages(self) -> int:
+        return self.page_count - self.num_allocated
+
+    def get_stats(self) -> dict[str, Any]:
+        return region_statistics(self._budget, 1, self.page_count, self.chunk_size)
+
+
+def region_statistics(budget: Budget[Any], region_id: int, pages: int, chunk_size: int) -> dict[str, Any]:
+    used = budget.in_use(region_id)
+    return {"region_id": region_id, "pool_size": pages * chunk_size, "chunk_size": chunk_size, "page_count": pages,
+            "free_pages": pages - used, "allocated_pages": used, "utilization": used / pages}

@@ -1,0 +1,198 @@
+"""CxlMemoryAdapter: LMCache's memory allocator, over a MaruHandler.
+
+LMCache allocates a chunk, copies a GPU's keys and values into it, and asks its Maru back-end to store it; and it takes chunks
+that were found and copies them to a GPU. Both are MemoryObjs here whose tensor *is* the memory of the pool:
+
+  allocate()         a page that marud gave this process, writable. Stored: the block stays pinned until LMCache drops it
+  get_by_location()  a block that was retrieved, read-only, pinned until LMCache drops it
+
+"Drops it" is whichever comes first: its reference count (and pin count) reaching 0, or the object itself being gone. The Maru
+back-end of LMCache keeps one reference for ever to what it has stored, so there it is the second. A tensor that was taken from
+an object keeps the memory, too. Nothing else is held, so marud may evict whatever LMCache is not looking at.
+
+The address in an object's metadata names a place of the handler, (region_id << 32) | page_index.
+
+Thread safety: everything.
+"""
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+import weakref
+from typing import Optional, Union
+
+import torch
+from lmcache.v1.memory_management import (MemoryAllocatorInterface, MemoryFormat, MemoryObj, MemoryObjMetadata,
+                                          TensorMemoryObj)
+
+from maru import AllocHandle, MaruError, MaruHandler
+from maru.errors import HandleUsedError, InvalidArgumentError
+
+logger = logging.getLogger("maru")
+
+# Blocks are read-only, on purpose; torch says so once for each process.
+warnings.filterwarnings("ignore", message="The given buffer is not writable")
+
+Shapes = Union[torch.Size, list[torch.Size]]
+Dtypes = Union[torch.dtype, list[torch.dtype]]
+
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
+    """A TensorMemoryObj in the pool. `handle` is what it was allocated with, None for a block that was found."""
+
+    def __init__(self, memory: memoryview, metadata: MemoryObjMetadata, adapter: CxlMemoryAdapter,
+                 handle: Optional[AllocHandle]) -> None:
+        super().__init__(torch.frombuffer(memory, dtype=torch.uint8), metadata, adapter)
+        self.handle = handle
+
+    def __del__(self) -> None:
+        """Nothing to say about references that are left: the back-end leaves one with everything it stores."""
+
+
+class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
+    def __init__(self, handler: MaruHandler, shapes: list[torch.Size], dtypes: list[torch.dtype], fmt: MemoryFormat,
+                 chunk_size: int) -> None:
+        self._handler = handler
+        self._shapes = list(shapes)
+        self._dtypes = list(dtypes)
+        self._fmt = fmt
+        self._chunk_size = chunk_size
+        self._is_closed = False
+        # How many pages the handler may hold, for get_capacity_bytes.
+        self._pages: dict[int, int] = {}
+        self._objects: weakref.WeakSet[PoolMemoryObj] = weakref.WeakSet()
+        full = self._bytes_of(self._shapes, self._dtypes)
+        if full > chunk_size:
+            raise InvalidArgumentError(f"A full chunk has {full} bytes, and chunk_size is {chunk_size}: make the handler with "
+                                       f"chunk_size_bytes={full}.")
+        handler.set_on_region_added(self._note_region)
+
+    def _note_region(self, region_id: int, pages: int) -> None:
+        self._pages[region_id] = pages
+
+    # -- addresses ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def encode_address(region_id: int, page_index: int) -> int:
+        return (region_id << 32) | page_index
+
+    @staticmethod
+    def decode_address(address: int) -> tuple[int, int]:
+        return address >> 32, address & 0xFFFFFFFF
+
+    # -- allocating ---------------------------------------------------------------------------------------------------
+
+    def allocate(self, shapes: Shapes, dtypes: Dtypes, fmt: MemoryFormat = MemoryFormat.UNDEFINED,
+                 allocator_type: Optional[str] = None) -> Optional[MemoryObj]:
+        """None when nothing is to be allocated, or there is no memory; the log says why."""
+        objects = self.batched_allocate(shapes, dtypes, 1, fmt, allocator_type)
+        return None if not objects else objects[0]
+
+    def batched_allocate(self, shapes: Shapes, dtypes: Dtypes, batch_size: int,
+                         fmt: MemoryFormat = MemoryFormat.UNDEFINED,
+                         allocator_type: Optional[str] = None) -> Optional[list[MemoryObj]]:
+        """All or nothing."""
+        shapes, dtypes = self._adapt_shapes_and_dtypes(shapes, dtypes)
+        nbytes = self._bytes_of(shapes, dtypes)
+        if nbytes == 0 or self._is_closed:
+            return None
+        handles: list[AllocHandle] = []
+        try:
+            for _ in range(batch_size):
+                handles.append(self._handler.alloc(nbytes))
+        except (MaruError, MemoryError) as error:
+            logger.warning("Not allocated, %d chunks of %d bytes: %s", batch_size, nbytes, error)
+            for handle in handles:
+                self._handler.free(handle)
+            return None
+        fmt = self._fmt if fmt == MemoryFormat.UNDEFINED else fmt
+        return [self._object(handle.buf, shapes, dtypes, fmt, handle.region_id, handle.page_index, 1, handle)
+                for handle in handles]
+
+    def _object(self, memory: memoryview, shapes: list[torch.Size], dtypes: list[torch.dtype], fmt: MemoryFormat,
+                region_id: int, page_index: int, references: int, handle: Optional[AllocHandle]) -> PoolMemoryObj:
+        metadata = MemoryObjMetadata(shape=shapes[0], dtype=dtypes[0], address=self.encode_address(region_id, page_index),
+                                     phy_size=memory.nbytes, ref_count=references, fmt=fmt, shapes=list(shapes),
+                                     dtypes=list(dtypes))
+        made = PoolMemoryObj(memory, metadata, self, handle)
+        self._objects.add(made)
+        return made
+
+    @staticmethod
+    def _bytes_of(shapes: list[torch.Size], dtypes: list[torch.dtype]) -> int:
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True))
+
+    def free(self, memory_obj: MemoryObj, allocator_type: Optional[str] = None) -> None:
+        """Called by the object when nobody refers to it any more. May be called again."""
+        if not isinstance(memory_obj, PoolMemoryObj) or not memory_obj.is_valid():
+            return
+        memory_obj.invalidate()
+        memory_obj.raw_data = _NOTHING  # with it goes the pin, or the page, unless somebody still has a tensor
+        handle, memory_obj.handle = memory_obj.handle, None
+        if handle is not None and not handle.is_spent:
+            try:
+                self._handler.free(handle)
+            except MaruError as error:
+                logger.debug("The page went with its handler: %s", error)
+
+    def batched_free(self, memory_objs: list[MemoryObj], allocator_type: Optional[str] = None,
+                     update_stats: bool = True) -> None:
+        for memory_obj in memory_objs:
+            self.free(memory_obj, allocator_type)
+
+    # -- storing and finding ------------------------------------------------------------------------------------------
+
+    def create_store_handle(self, memory_obj: MemoryObj) -> AllocHandle:
+        """What MaruHandler.store() takes for an object of allocate()."""
+        handle = getattr(memory_obj, "handle", None)
+        if handle is None:
+            raise HandleUsedError("This object was not allocated here, or was freed already: only what allocate() returned "
+                                  "can be stored.")
+        return handle  # type: ignore[no-any-return]
+
+    def get_by_location(self, region_id: int, page_index: int, actual_size: int,
+                        single_token_size: int) -> Optional[MemoryObj]:
+        """The object for a MemoryInfo that is still held. A block with fewer tokens than a chunk has a smaller shape. None when
+        nothing is held there. Its reference count is 0: the caller takes the first one."""
+        memory = self._handler.get_buffer_view(region_id, page_index * self._chunk_size, actual_size)
+        if memory is None:
+            return None
+        shapes = self._shapes
+        if actual_size != self._bytes_of(self._shapes, self._dtypes):
+            tokens, rest = divmod(actual_size, single_token_size)
+            if rest != 0 or tokens == 0:
+                raise InvalidArgumentError(f"A block has {actual_size} bytes, which is no whole number of tokens of "
+                                           f"{single_token_size} bytes: another model or another layout wrote under this key.")
+            shapes = [self._with_tokens(shape, tokens) for shape in self._shapes]
+            if self._bytes_of(shapes, self._dtypes) != actual_size:
+                raise InvalidArgumentError(f"A block has {actual_size} bytes, and {tokens} tokens have "
+                                           f"{self._bytes_of(shapes, self._dtypes)}: another model or another layout wrote "
+                                           "under this key.")
+        return self._object(memory, shapes, self._dtypes, self._fmt, region_id, page_index, 0, None)
+
+    def _with_tokens(self, shape: torch.Size, tokens: int) -> torch.Size:
+        dimension = self._fmt.token_dim()
+        return torch.Size([*shape[:dimension], tokens, *shape[dimension + 1:]])
+
+    # -- the rest of the interface ------------------------------------------------------------------------------------
+
+    def ensure_region_pool(self, region_id: int) -> bool:
+        """Whether there is such a region; nothing has to be built for it."""
+        return self._handler.get_region_page_count(region_id) is not None
+
+    def get_capacity_bytes(self) -> int:
+        """What the handler may hold allocated and not stored."""
+        return sum(self._pages.values()) * self._chunk_size
+
+    def close(self) -> None:
+        """Frees what was allocated and not stored, and lets go of what was found. Tensors stay readable."""
+        self._is_closed = True
+        self._handler.set_on_region_added(None)
+        for memory_obj in list(self._objects):
+            self.free(memory_obj)
+
+    def memcheck(self) -> bool:
+        return self._handler.healthcheck()

@@ -1,0 +1,106 @@
+"""MaruConfig: the fields and defaults that programs for the older system rely on, what is refused, which socket is meant."""
+import dataclasses
+import logging
+
+import pytest
+
+import maru
+from maru import address
+
+MIB = 1 << 20
+
+# As the older system documents them.
+DEFAULTS = {
+    "server_url": "tcp://localhost:5555", "pool_size": 100 * MIB, "chunk_size_bytes": MIB, "auto_connect": True,
+    "timeout_ms": 2000, "use_async_rpc": True, "max_inflight": 64, "eager_map": True, "auto_expand": True,
+    "expand_size": None, "rm_address": "127.0.0.1:9850", "enable_stats": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    monkeypatch.setattr(address, "_said", set())
+    for name in ("MARU_EAGER_MAP", "MARU_STAT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_fields_and_their_defaults():
+    config = maru.MaruConfig()
+    assert {name: getattr(config, name) for name in DEFAULTS} == DEFAULTS
+    assert [field.name for field in dataclasses.fields(config)] == ["server_url", "instance_id", *list(DEFAULTS)[1:]]
+
+
+def test_values_given_are_kept():
+    given = {**DEFAULTS, "server_url": "/run/x.sock", "instance_id": "me", "pool_size": 8 * MIB, "chunk_size_bytes": 4096,
+             "expand_size": 2 * MIB, "timeout_ms": 7, "use_async_rpc": False, "max_inflight": 1, "rm_address": "a:1"}
+    assert dataclasses.asdict(maru.MaruConfig(**given)) == given
+
+
+def test_instances_are_named_apart():
+    assert maru.MaruConfig().instance_id != maru.MaruConfig().instance_id
+    assert maru.MaruConfig(instance_id=None).instance_id
+
+
+@pytest.mark.parametrize("wrong", [
+    {"chunk_size_bytes": 0}, {"chunk_size_bytes": -1}, {"chunk_size_bytes": "1M"}, {"pool_size": MIB - 1}, {"pool_size": 0},
+    {"pool_size": True}, {"timeout_ms": 0}, {"expand_size": MIB - 1}, {"expand_size": 2 * MIB, "auto_expand": False},
+    {"server_url": ""}, {"server_url": "http://host"}, {"server_url": 5}, {"server_url": "tcp://h?pol=x"},
+    {"server_url": "tcp://h?pool=x&pool=y"},
+])
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(maru.InvalidArgumentError) as raised:
+        maru.MaruConfig(**wrong)
+    assert isinstance(raised.value, ValueError)
+
+
+@pytest.mark.parametrize("text, expected", [("1", True), ("true", True), (" ON ", True), ("0", False), ("No", False)])
+def test_the_environment_overrides(monkeypatch, text, expected):
+    monkeypatch.setenv("MARU_EAGER_MAP", text)
+    monkeypatch.setenv("MARU_STAT", text)
+    config = maru.MaruConfig(eager_map=not expected, enable_stats=not expected)
+    assert (config.eager_map, config.enable_stats) == (expected, expected)
+
+
+def test_nonsense_in_the_environment_leaves_the_default_and_is_said(monkeypatch, caplog):
+    monkeypatch.setenv("MARU_EAGER_MAP", "perhaps")
+    assert maru.MaruConfig().eager_map is True and maru.MaruConfig(eager_map=False).eager_map is False
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "perhaps" in caplog.text and "1, true, yes, on" in caplog.text
+
+
+@pytest.mark.parametrize("url, expected", [
+    ("/run/marud/marud.sock", ("/run/marud/marud.sock", None, None)),
+    ("relative.sock", ("relative.sock", None, None)),
+    ("unix:///run/a.sock", ("/run/a.sock", None, None)),
+    ("maru:///run/a.sock?pool=big&tenant=alice", ("/run/a.sock", "big", "alice")),
+    ("tcp:///run/a.sock", ("/run/a.sock", None, None)),
+    ("tcp://localhost:5555", (None, None, None)),
+    ("maru://otherhost:1234?pool=big", (None, "big", None)),
+    ("tcp://host:1/run/a.sock", ("/run/a.sock", None, None)),
+])
+def test_which_socket_an_address_means(url, expected):
+    assert address.parse(url) == expected
+
+
+def test_a_host_is_warned_about_once(caplog):
+    for _ in range(3):
+        maru.MaruConfig(server_url="tcp://localhost:5556")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "localhost:5556" in caplog.text and "Unix socket" in caplog.text
+
+
+def test_the_default_address_and_paths_are_not_warned_about(caplog):
+    maru.MaruConfig()
+    maru.MaruConfig(server_url="/run/a.sock")
+    maru.MaruConfig(server_url="maru:///run/a.sock")
+    assert not caplog.records
+
+
+def test_what_does_nothing_is_explained_once(caplog, marud):
+    caplog.set_level(logging.INFO, "maru")
+    for _ in range(2):
+        with maru.MaruHandler(maru.MaruConfig(server_url=str(marud.socket), use_async_rpc=False, max_inflight=3,
+                                              rm_address="h:1", eager_map=False, enable_stats=True)):
+            pass
+    for name in ("use_async_rpc=False", "max_inflight=3", "rm_address='h:1'", "eager_map=False", "enable_stats=True"):
+        assert sum(name + " is accepted and does nothing: " in record.getMessage() for record in caplog.records) == 1

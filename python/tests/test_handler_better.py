@@ -1,0 +1,294 @@
+"""MaruHandler where the older system's behaviour was a defect: an error is no miss, what is read is not overwritten, nothing
+leaks, and a process that dies or forks takes nothing with it."""
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy
+import pytest
+
+import maru
+from test_handler import CHUNK, config, put, read
+
+
+@pytest.fixture
+def handler(marud):
+    with maru.MaruHandler(config(marud)) as connected:
+        yield connected
+
+
+@pytest.fixture
+def peer(marud):
+    with maru.MaruHandler(config(marud)) as connected:
+        yield connected
+
+
+@pytest.fixture
+def small(marud_program):
+    """A marud of its own, to be filled or killed."""
+    from with_marud import Marud
+    with Marud(marud_program, size="8MiB") as running:
+        yield running
+
+
+# -- errors are errors ------------------------------------------------------------------------------------------------------
+
+def test_the_context_raises_what_hinders_connecting(marud):
+    with pytest.raises(maru.NotFoundError):
+        with maru.MaruHandler(config(marud, server_url="/nonexistent/socket")):
+            pass
+
+
+def test_a_dead_daemon_is_no_miss(small, key):
+    with maru.MaruHandler(config(small, timeout_ms=200)) as handler:
+        assert handler.healthcheck() and put(handler, key, b"x")
+        kept = [handler.alloc(CHUNK)]
+        small.process.kill()
+        small.process.wait()
+        assert read(handler, key) == b"x" and handler.batch_exists([key, key + "2"]) == [True, False]
+        assert handler.pin(key) and handler.unpin(key) and handler.healthcheck() is False
+        with pytest.raises(maru.DaemonUnreachableError):
+            while True:
+                kept.append(handler.alloc(CHUNK))
+        before = handler.allocator.num_allocated
+        assert before == len(kept)  # the failed one has left no trace
+
+
+def test_pins_that_run_out_are_an_error_and_leave_nothing(marud_program, key):
+    from with_marud import Marud
+    with Marud(marud_program, size="160MiB") as running, maru.MaruHandler(config(running)) as handler:
+        keys = [f"{key} {i}" for i in range(30_000)]  # pins are given out beyond the limit while there is room
+        for name in keys:
+            put(handler, name, b"x")
+        with pytest.raises(maru.PinsExhaustedError):
+            handler.batch_pin(keys)
+        assert handler.get_stats()["native"]["pins"] == 0 and handler.delete(keys[0])
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "", "x" * 4097, ["k"]])
+def test_what_is_no_key_is_refused(handler, wrong):
+    handle = handler.alloc(1)
+    for call in (handler.exists, handler.retrieve, handler.pin, handler.delete,
+                 lambda k: [handler.unpin(k), handler.pin(k)], lambda k: handler.store(k, handle),
+                 lambda k: handler.batch_exists(["good", k]), lambda k: handler.batch_retrieve([k]),
+                 lambda k: handler.batch_pin([k]), lambda k: handler.batch_store([k], [handle])):
+        with pytest.raises(maru.InvalidArgumentError):
+            call(wrong)
+    assert not handle.is_spent and handler.store("good after all", handle)
+
+
+def test_a_config_is_wanted():
+    with pytest.raises(maru.InvalidArgumentError):
+        maru.MaruHandler("tcp://localhost:5555")
+
+
+def test_a_wrong_batch_stores_nothing(handler, key):
+    good, spent = handler.alloc(1), handler.alloc(1)
+    handler.free(spent)
+    for handles in ([good, spent], [good, good], [good, "handle"]):
+        with pytest.raises(maru.InvalidArgumentError):
+            handler.batch_store([key, key + "2"], handles)
+        assert not handler.exists(key) and not good.is_spent
+
+
+def test_what_the_pool_does_not_take_is_false_and_said(marud_program, key, caplog):
+    from with_marud import Marud
+    limit = 'tenants = "listed"'
+    with Marud(marud_program, size="8MiB", more=limit) as running:
+        with maru.MaruHandler(config(running, server_url=f"maru://{running.socket}?tenant=nobody")) as handler:
+            handle = handler.alloc(10)
+            assert handler.store(key, handle) is False and handle.is_spent
+            assert "TenantNotListed" in caplog.text or "listed tenants" in caplog.text
+            assert not handler.exists(key) and handler.allocator.num_allocated == 0
+
+
+# -- what is read stays -----------------------------------------------------------------------------------------------------
+
+def test_a_value_that_is_read_is_not_reused(small, key):
+    with maru.MaruHandler(config(small)) as handler, maru.MaruHandler(config(small)) as peer:
+        put(handler, key, b"\xaa" * CHUNK)
+        array = numpy.frombuffer(peer.retrieve(key).view, dtype=numpy.uint8)
+        assert handler.delete(key)
+        for i in range(400):  # more than the pool holds
+            put(handler, f"{key} {i}", b"\xcc" * CHUNK)
+        assert (array == 0xAA).all() and not array.flags.writeable
+
+
+def test_eviction_runs_under_a_handler(small, key):
+    with maru.MaruHandler(config(small)) as handler:
+        put(handler, key, b"pinned")
+        assert handler.pin(key)
+        for i in range(400):
+            assert put(handler, f"{key} {i}", i.to_bytes(2, "little") * (CHUNK // 2))
+        assert read(handler, key) == b"pinned"
+        present = handler.batch_exists([f"{key} {i}" for i in range(400)])
+        assert not all(present) and present[-1]
+
+
+def test_free_after_a_store_leaves_the_value(handler, key):
+    handle = handler.alloc(1)
+    handle.buf[:] = b"\x11"
+    assert handler.store(key, handle)
+    handler.free(handle)
+    for i in range(20):
+        put(handler, f"{key} {i}", b"\x33")
+    assert read(handler, key) == b"\x11"
+
+
+def test_a_duplicate_leaves_arrays_their_pages(handler, peer, key):
+    """Somebody else stored the key meanwhile: what this array shows must not become another block."""
+    handle = handler.alloc(CHUNK)
+    array = numpy.frombuffer(handle.buf, dtype=numpy.uint8)
+    array[:] = 5
+    put(peer, key, b"first")
+    assert handler.store(key, handle)
+    others = [handler.alloc(CHUNK) for _ in range(30)]
+    for other in others:
+        other.buf[:] = b"\xff" * CHUNK
+    assert (array == 5).all() and read(handler, key) == b"first"
+
+
+def test_a_stored_value_is_pinned_while_its_arrays_live(small, key):
+    with maru.MaruHandler(config(small)) as handler:
+        handle = handler.alloc(CHUNK)
+        array = numpy.frombuffer(handle.buf, dtype=numpy.uint8)
+        array[:] = 9
+        assert handler.store(key, handle)
+        for i in range(400):
+            put(handler, f"{key} {i}", b"\xff" * CHUNK)
+        assert handler.exists(key) and (array == 9).all()
+        del array, handle
+        for i in range(400, 800):
+            put(handler, f"{key} {i}", b"\xff" * CHUNK)
+        assert not handler.exists(key)
+
+
+def test_the_buffer_of_a_stored_handle_cannot_be_written(handler, key):
+    handle = handler.alloc(1)
+    writer = handle.buf
+    handler.store(key, handle)
+    with pytest.raises(ValueError):
+        writer[0] = 1
+    with pytest.raises(maru.ClosedError):
+        handle.buf
+
+
+def test_views_are_readable_after_close(marud, key):
+    handler = maru.MaruHandler(config(marud))
+    assert handler.connect()
+    put(handler, key, b"x" * 100)
+    info = handler.retrieve(key)
+    array = numpy.frombuffer(info.view, dtype=numpy.uint8)
+    assert info.page_index >= 0
+    handler.close()
+    assert (array == ord("x")).all() and bytes(info.view) == b"x" * 100
+
+
+# -- life -------------------------------------------------------------------------------------------------------------------
+
+def test_pins_end_with_the_info(handler, key):
+    put(handler, key, b"x")
+    info = handler.retrieve(key)
+    part = info.view[0:1]
+    assert info.page_index == handler.retrieve(key).page_index
+    del info
+    gc.collect()
+    assert handler.get_stats()["native"]["pins"] == 1
+    del part
+    assert handler.get_stats()["native"]["pins"] == 0
+
+
+def test_pins_of_the_dead_end(small, key):
+    with maru.MaruHandler(config(small)) as handler:
+        put(handler, key, b"x")
+        program = textwrap.dedent(f"""
+            import maru, os
+            handler = maru.MaruHandler(maru.MaruConfig(server_url={str(small.socket)!r}, chunk_size_bytes={CHUNK}))
+            assert handler.connect() and handler.pin({key!r}) and handler.alloc(5)
+            os.kill(os.getpid(), 9)
+        """)
+        assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == -9
+        for i in range(5000):  # until marud has noticed and evicts it
+            put(handler, f"{key} {i}", b"\xff" * CHUNK)
+            if not handler.exists(key):
+                break
+        assert not handler.exists(key)
+
+
+def test_close_waits_for_stores_and_everything_after_raises(marud, key):
+    for _ in range(10):
+        handler = maru.MaruHandler(config(marud))
+        assert handler.connect()
+        started, ended = threading.Barrier(4), []
+
+        def work(i):
+            started.wait()
+            try:
+                for n in range(10_000_000):
+                    put(handler, f"{key} {i} {n % 50}", b"x" * 100)
+                    handler.batch_exists([key])
+            except (maru.ClosedError, maru.HandleUsedError):
+                ended.append(True)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        started.wait()
+        handler.close()
+        for thread in threads:
+            thread.join(60)
+        assert len(ended) == 3 and not handler.connected
+
+
+def test_a_closed_handler_connects_again(marud, key):
+    handler = maru.MaruHandler(config(marud))
+    assert handler.connect()
+    old = handler.alloc(1)
+    handler.close()
+    assert handler.connect()
+    with pytest.raises(maru.HandleUsedError):
+        handler.store(key, old)
+    assert put(handler, key, b"x")
+    handler.close()
+
+
+def test_a_child_is_told_and_may_connect_itself(handler, key):
+    put(handler, key, b"x")
+    info, handle = handler.retrieve(key), handler.alloc(1)
+    child = os.fork()
+    if child == 0:
+        wrong = 1
+        try:
+            wrong = int(handler.connected) + int(handler.healthcheck())
+            for call in (lambda: handler.exists(key), lambda: handler.retrieve(key), lambda: handler.alloc(1),
+                         lambda: handler.pin(key), handler.get_stats, lambda: handler.delete(key)):
+                try:
+                    call()
+                    wrong += 1
+                except maru.ForkedError:
+                    pass
+            try:
+                handler.store(key + "2", handle)
+                wrong += 1
+            except maru.MaruError:
+                pass
+            wrong += not handler.connect()
+            wrong += read(handler, key) != b"x" or not put(handler, key + " child", b"y")
+            del info, handle
+            handler.close()
+            gc.collect()
+        finally:
+            os._exit(wrong)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert handler.connected and bytes(info.view) == b"x" and read(handler, key + " child") == b"y"
+    assert handler.store(key + "2", handle)
+
+
+def test_the_tenant_of_the_address_is_used(marud, handler, key):
+    with maru.MaruHandler(config(marud, server_url=f"maru://{marud.socket}?tenant=alice")) as alice:
+        put(alice, key, b"hers")
+        assert alice.exists(key) and not handler.exists(key)
+        assert alice.batch_pin([key]) == [True] and alice.batch_retrieve([key])[0] is not None
