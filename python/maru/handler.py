@@ -265,12 +265,12 @@ class MaruHandler:
     def retrieve(self, key: str) -> Optional[MemoryInfo]:
         """None when the value is absent."""
         view = self._ask().retrieve(key, self._tenant)
-        return None if view is None else MemoryInfo(view.data, view, self._retrieved)
+        return None if view is None else MemoryInfo(view.data, view, key, self._retrieved)
 
     def batch_retrieve(self, keys: Sequence[str]) -> list[Optional[MemoryInfo]]:
         retrieved = self._retrieved
-        return [None if view is None else MemoryInfo(view.data, view, retrieved)
-                for view in self._ask().retrieve_batch(keys, self._tenant)]
+        return [None if view is None else MemoryInfo(view.data, view, key, retrieved)
+                for key, view in zip(keys, self._ask().retrieve_batch(keys, self._tenant))]
 
     def pin(self, key: str) -> bool:
         """Keeps a value in the pool until as many unpin(), or until close() or the death of this process. False when it is
@@ -343,6 +343,9 @@ class MaruHandler:
         if data is None or begin + size > data.nbytes:
             return None
         return data[begin:begin + size]
+
+    def _key_at(self, region_id: int, page_index: int) -> Optional[str]:
+        return self._retrieved.key(page_index) if region_id == RETRIEVED else None
 
     def get_region_page_count(self, region_id: int) -> Optional[int]:
         """In chunks; of region 0, where retrieved values are, how many the pool has room for."""

@@ -48,10 +48,11 @@ class _Numbers:
 
 
 class _Block:
-    __slots__ = ("block", "view", "visitors")
+    __slots__ = ("block", "key", "view", "visitors")
 
-    def __init__(self, block: int) -> None:
+    def __init__(self, block: int, key: str) -> None:
         self.block = block
+        self.key = key
         self.view: Optional[weakref.ReferenceType[View]] = None
         self.visitors = 0
 
@@ -66,14 +67,14 @@ class Retrieved:
         self._of_block: dict[int, int] = {}
         self._left: deque[int] = deque()
 
-    def enter(self, view: View) -> tuple[Place, View]:
+    def enter(self, view: View, key: str) -> tuple[Place, View]:
         """The place of a block, and the view to hold meanwhile: the same one for everybody who enters."""
         with self._lock:
             self._see_out()
             index = self._of_block.get(view.block)
             if index is None:
                 index = self._of_block[view.block] = self._numbers.take()
-                self._at[index] = _Block(view.block)
+                self._at[index] = _Block(view.block, key)
             there = self._at[index]
             shared = None if there.view is None else there.view()
             if shared is None:
@@ -89,6 +90,12 @@ class Retrieved:
             self._see_out()
             there = self._at.get(page_index)
             return None if there is None or there.view is None else there.view()
+
+    def key(self, page_index: int) -> Optional[str]:
+        """Under which a block was retrieved."""
+        with self._lock:
+            there = self._at.get(page_index)
+            return None if there is None else there.key
 
     def _see_out(self) -> None:
         while self._left:

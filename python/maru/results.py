@@ -76,11 +76,13 @@ class MemoryInfo:
     """A block that was found: `view` shows it, read-only. The block stays pinned for as long as this, `view`, or an array or
     tensor made from `view` lives."""
 
-    __slots__ = ("view", "_held", "_retrieved", "_place", "__weakref__")
+    __slots__ = ("view", "_held", "_key", "_retrieved", "_place", "__weakref__")
 
-    def __init__(self, view: memoryview, held: Optional[View] = None, retrieved: Optional[Retrieved] = None) -> None:
+    def __init__(self, view: memoryview, held: Optional[View] = None, key: str = "",
+                 retrieved: Optional[Retrieved] = None) -> None:
         self.view = view
         self._held = held
+        self._key = key
         self._retrieved = retrieved
         self._place: Optional[Place] = None
 
@@ -90,7 +92,7 @@ class MemoryInfo:
                 if self._held is None or self._retrieved is None:
                     return Place(RETRIEVED, 0)
                 if self._place is None:
-                    self._place, self._held = self._retrieved.enter(self._held)
+                    self._place, self._held = self._retrieved.enter(self._held, self._key)
         return self._place
 
     @property

@@ -6,6 +6,9 @@ that were found and copies them to a GPU. Both are MemoryObjs here whose tensor 
   allocate()         a page that marud gave this process, writable. Stored: the block stays pinned until LMCache drops it
   get_by_location()  a block that was retrieved, read-only, pinned until LMCache drops it
 
+LMCache's lookups pin keys as well. Those of the asynchronous path no released version ends (0.5.6; its issue 3027), so the pin
+of a key ends here with the pin of the object that was loaded for it.
+
 "Drops it" is whichever comes first: its reference count (and pin count) reaching 0, or the object itself being gone. The Maru
 back-end of LMCache keeps one reference for ever to what it has stored, so there it is the second. A tensor that was taken from
 an object keeps the memory, too. Nothing else is held, so marud may evict whatever LMCache is not looking at.
@@ -25,6 +28,7 @@ from typing import Optional, Union
 import torch
 from lmcache.v1.memory_management import (MemoryAllocatorInterface, MemoryFormat, MemoryObj, MemoryObjMetadata,
                                           TensorMemoryObj)
+from lmcache.v1.storage_backend.abstract_backend import StorageBackendInterface
 
 from maru import AllocHandle, MaruError, MaruHandler
 from maru.errors import HandleUsedError, InvalidArgumentError
@@ -37,16 +41,25 @@ warnings.filterwarnings("ignore", message="The given buffer is not writable")
 Shapes = Union[torch.Size, list[torch.Size]]
 Dtypes = Union[torch.dtype, list[torch.dtype]]
 
+# Versions that ask a back-end whether it keeps pins end them, too.
+_LMCACHE_ENDS_LOOKUP_PINS = hasattr(StorageBackendInterface, "has_external_pin_state")
+
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
-    """A TensorMemoryObj in the pool. `handle` is what it was allocated with, None for a block that was found."""
+    """A TensorMemoryObj in the pool: a page with the handle that it was allocated with, or a block with the key under which it
+    was found."""
 
     def __init__(self, memory: memoryview, metadata: MemoryObjMetadata, adapter: CxlMemoryAdapter,
-                 handle: Optional[AllocHandle]) -> None:
+                 handle: Optional[AllocHandle], key: Optional[str]) -> None:
         super().__init__(torch.frombuffer(memory, dtype=torch.uint8), metadata, adapter)
         self.handle = handle
+        self.key = key
+
+    def unpin(self) -> bool:
+        self.parent_allocator.end_lookup_pin(self)
+        return bool(super().unpin())
 
     def __del__(self) -> None:
         """Nothing to say about references that are left: the back-end leaves one with everything it stores."""
@@ -109,15 +122,16 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
                 self._handler.free(handle)
             return None
         fmt = self._fmt if fmt == MemoryFormat.UNDEFINED else fmt
-        return [self._object(handle.buf, shapes, dtypes, fmt, handle.region_id, handle.page_index, 1, handle)
+        return [self._object(handle.buf, shapes, dtypes, fmt, handle.region_id, handle.page_index, 1, handle, None)
                 for handle in handles]
 
     def _object(self, memory: memoryview, shapes: list[torch.Size], dtypes: list[torch.dtype], fmt: MemoryFormat,
-                region_id: int, page_index: int, references: int, handle: Optional[AllocHandle]) -> PoolMemoryObj:
+                region_id: int, page_index: int, references: int, handle: Optional[AllocHandle],
+                key: Optional[str]) -> PoolMemoryObj:
         metadata = MemoryObjMetadata(shape=shapes[0], dtype=dtypes[0], address=self.encode_address(region_id, page_index),
                                      phy_size=memory.nbytes, ref_count=references, fmt=fmt, shapes=list(shapes),
                                      dtypes=list(dtypes))
-        made = PoolMemoryObj(memory, metadata, self, handle)
+        made = PoolMemoryObj(memory, metadata, self, handle, key)
         self._objects.add(made)
         return made
 
@@ -137,6 +151,15 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
                 self._handler.free(handle)
             except MaruError as error:
                 logger.debug("The page went with its handler: %s", error)
+
+    def end_lookup_pin(self, memory_obj: PoolMemoryObj) -> None:
+        """Called when a pin of an object ends, which only the asynchronous path takes."""
+        if _LMCACHE_ENDS_LOOKUP_PINS or memory_obj.key is None or memory_obj.metadata.pin_count == 0:
+            return
+        try:
+            self._handler.unpin(memory_obj.key)
+        except MaruError as error:
+            logger.debug("The pin went with its handler: %s", error)
 
     def batched_free(self, memory_objs: list[MemoryObj], allocator_type: Optional[str] = None,
                      update_stats: bool = True) -> None:
@@ -171,7 +194,8 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
                 raise InvalidArgumentError(f"A block has {actual_size} bytes, and {tokens} tokens have "
                                            f"{self._bytes_of(shapes, self._dtypes)}: another model or another layout wrote "
                                            "under this key.")
-        return self._object(memory, shapes, self._dtypes, self._fmt, region_id, page_index, 0, None)
+        return self._object(memory, shapes, self._dtypes, self._fmt, region_id, page_index, 0, None,
+                            self._handler._key_at(region_id, page_index))
 
     def _with_tokens(self, shape: torch.Size, tokens: int) -> torch.Size:
         dimension = self._fmt.token_dim()

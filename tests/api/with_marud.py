@@ -1,6 +1,7 @@
 """Runs a program against a marud of its own on a small memory pool: with_marud.py MARUD PROGRAM [ARGUMENT...]."""
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -40,13 +41,22 @@ class Marud:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([self.program, "--config", config], stdout=log, stderr=log)
         deadline = time.monotonic() + 30
-        while not self.socket.exists():
+        while not self.listens():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.end()
                 raise SystemExit("marud did not start:\n" + self.log_text)
             time.sleep(0.01)
         self.environment = {**os.environ, "MARU_SOCKET": str(self.socket)}
         return self
+
+    def listens(self):
+        """The socket is there a moment before marud listens on it."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            try:
+                probe.connect(str(self.socket))
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False
+        return True
 
     def __exit__(self, *_):
         self.end()

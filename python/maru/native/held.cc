@@ -29,6 +29,12 @@ py::object Buffer::data() {
 }
 
 void Buffer::take_views_back(bool keep_views) {
+  if (keep_views) {
+    // Only our own: tensors of torch.frombuffer refer to a memoryview without counting as an export of it, and its release()
+    // would leave them without a hold.
+    data_ = py::object();
+    return;
+  }
   if (py::object data = std::exchange(data_, py::object())) {
     // Fails when arrays were made from it; the count below then says so.
     if (PyObject* done = PyObject_CallMethod(data.ptr(), "release", nullptr))
@@ -36,7 +42,7 @@ void Buffer::take_views_back(bool keep_views) {
     else
       PyErr_Clear();
   }
-  if (hold_->exports() != 0 && !keep_views)
+  if (hold_->exports() != 0)
     raise_named("ViewsHeldError",
                 "An array or a memoryview made from this buffer still exists, and could write into a block that others "
                 "read: delete it first, or say keep_views=True when nobody will write through it any more.");

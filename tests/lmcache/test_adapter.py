@@ -1,0 +1,218 @@
+"""CxlMemoryAdapter against LMCache's classes."""
+import gc
+import warnings
+
+import pytest
+import torch
+from kv_store import DTYPE, HEAD, HEADS, LAYERS, SHAPE, TOKENS, chunk, key_of, same
+from lmcache.v1.memory_management import MemoryAllocatorInterface, MemoryFormat, MemoryObj, TensorMemoryObj
+
+import maru
+from maru_lmcache import CxlMemoryAdapter
+
+CHUNK = SHAPE.numel() * 2
+TOKEN = CHUNK // TOKENS
+
+
+@pytest.fixture
+def handler(marud):
+    with maru.MaruHandler(maru.MaruConfig(server_url=str(marud.socket), pool_size=4 * CHUNK, chunk_size_bytes=CHUNK)) as made:
+        yield made
+
+
+@pytest.fixture
+def adapter(handler):
+    made = CxlMemoryAdapter(handler, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)
+    yield made
+    made.close()
+
+
+def put(handler, adapter, key, number, tokens=TOKENS):
+    item = adapter.allocate(torch.Size([2, LAYERS, tokens, HEADS * HEAD]), DTYPE)
+    item.tensor.copy_(chunk(number, tokens))
+    assert handler.store(key, adapter.create_store_handle(item))
+    return item
+
+
+def get(handler, adapter, key):
+    info = handler.retrieve(key)
+    return adapter.get_by_location(info.region_id, info.page_index, len(info.view), TOKEN)
+
+
+def pins(handler):
+    return handler.get_stats()["native"]["pins"]
+
+
+def test_it_is_an_allocator_and_gives_tensor_objects(adapter):
+    assert isinstance(adapter, MemoryAllocatorInterface)
+    item = adapter.allocate(SHAPE, DTYPE, MemoryFormat.KV_2LTD)
+    assert isinstance(item, MemoryObj) and isinstance(item, TensorMemoryObj)
+    assert item.tensor.shape == SHAPE and item.tensor.dtype == DTYPE and item.get_memory_format() == MemoryFormat.KV_2LTD
+    assert (item.get_ref_count(), item.get_size(), item.get_physical_size(), item.get_num_tokens()) == (1, CHUNK, CHUNK, TOKENS)
+    assert len(item.byte_array) == CHUNK and item.parent() is adapter
+
+
+def test_addresses_go_both_ways(adapter):
+    for pair in ((0, 0), (1, 5), (7, (1 << 32) - 1), ((1 << 31), 3)):
+        assert CxlMemoryAdapter.decode_address(CxlMemoryAdapter.encode_address(*pair)) == pair
+    assert CxlMemoryAdapter.encode_address(3, 4) == 3 << 32 | 4
+    items = adapter.batched_allocate(SHAPE, DTYPE, 3)
+    assert [CxlMemoryAdapter.decode_address(item.metadata.address) for item in items] == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_nothing_is_copied(handler, adapter):
+    item = adapter.allocate(SHAPE, DTYPE)
+    handle = adapter.create_store_handle(item)
+    assert item.data_ptr == torch.frombuffer(handle.buf, dtype=torch.uint8).data_ptr()
+    put(handler, adapter, "k", 1)
+    info = handler.retrieve("k")
+    found = adapter.get_by_location(info.region_id, info.page_index, len(info.view), TOKEN)
+    assert found.data_ptr == torch.frombuffer(info.view, dtype=torch.uint8).data_ptr()
+    assert same(found.tensor, chunk(1))
+
+
+def test_reading_a_block_is_not_warned_about(handler, adapter):
+    put(handler, adapter, "k", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        assert get(handler, adapter, "k") is not None
+
+
+def test_a_partial_chunk_has_fewer_tokens(handler, adapter):
+    put(handler, adapter, "k", 3, tokens=10)
+    found = get(handler, adapter, "k")
+    assert found.tensor.shape == torch.Size([2, LAYERS, 10, HEADS * HEAD]) and same(found.tensor, chunk(3, 10))
+    assert found.get_num_tokens() == 10 and found.get_size() == 10 * TOKEN
+
+
+def test_a_block_of_another_model_is_an_error(handler, adapter):
+    handle = handler.alloc(TOKEN + 2)
+    handler.store("odd", handle)
+    with pytest.raises(maru.InvalidArgumentError, match="another model"):
+        get(handler, adapter, "odd")
+
+
+def test_several_shapes(handler):
+    shapes, dtypes = [SHAPE, torch.Size([1, LAYERS, TOKENS, 8])], [DTYPE, torch.float32]
+    size = CHUNK + LAYERS * TOKENS * 8 * 4
+    with maru.MaruHandler(maru.MaruConfig(server_url=handler._config.server_url, chunk_size_bytes=size,
+                                          pool_size=size)) as one:
+        adapter = CxlMemoryAdapter(one, shapes, dtypes, MemoryFormat.KV_2LTD, size)
+        item = adapter.allocate(shapes, dtypes)
+        item.get_tensor(0).copy_(chunk(1))
+        item.get_tensor(1).fill_(2.5)
+        assert one.store("k", adapter.create_store_handle(item))
+        info = one.retrieve("k")
+        found = adapter.get_by_location(info.region_id, info.page_index, size, size // TOKENS)
+        assert same(found.get_tensor(0), chunk(1)) and bool((found.get_tensor(1) == 2.5).all())
+        adapter.close()
+
+
+def test_a_chunk_larger_than_the_handlers_is_an_error(handler):
+    with pytest.raises(maru.InvalidArgumentError, match=f"chunk_size_bytes={2 * CHUNK}"):
+        CxlMemoryAdapter(handler, [SHAPE, SHAPE], [DTYPE, DTYPE], MemoryFormat.KV_2LTD, CHUNK)
+
+
+def test_nothing_asked_for_is_none(adapter):
+    assert adapter.allocate(torch.Size([0]), DTYPE) is None
+
+
+def test_a_batch_is_all_or_nothing(handler, adapter):
+    assert adapter.batched_allocate(SHAPE, DTYPE, 1000) is None
+    assert handler.allocator.num_allocated == 0
+    assert len(adapter.batched_allocate(SHAPE, DTYPE, 20)) == 20
+
+
+def test_regions_are_noted_as_they_come(handler, adapter):
+    assert adapter.get_capacity_bytes() == 4 * CHUNK and adapter.ensure_region_pool(1) and not adapter.ensure_region_pool(2)
+    held = adapter.batched_allocate(SHAPE, DTYPE, 5)
+    assert adapter.get_capacity_bytes() == 8 * CHUNK and adapter.ensure_region_pool(2)
+    assert CxlMemoryAdapter.decode_address(held[4].metadata.address) == (2, 0)
+
+
+def test_the_last_reference_gives_the_page_back(handler, adapter):
+    first, second, third = adapter.batched_allocate(SHAPE, DTYPE, 3)
+    first.ref_count_up()
+    first.ref_count_down()
+    assert handler.allocator.num_allocated == 3
+    first.ref_count_down()
+    assert handler.allocator.num_allocated == 2 and not first.is_valid() and first.tensor is None
+    adapter.batched_free([second, second])
+    assert handler.allocator.num_allocated == 1
+    with pytest.raises(maru.HandleUsedError):
+        adapter.create_store_handle(first)
+    del third
+    assert handler.allocator.num_allocated == 0
+
+
+def test_a_found_block_is_pinned_until_its_last_reference(handler, adapter):
+    put(handler, adapter, "k", 1)
+    found = get(handler, adapter, "k")
+    assert found.get_ref_count() == 0
+    found.ref_count_up()
+    assert pins(handler) == 1
+    tensor = found.tensor
+    found.ref_count_down()
+    assert pins(handler) == 1 and same(tensor, chunk(1))  # the tensor still looks
+    del tensor
+    assert pins(handler) == 0
+    dropped = get(handler, adapter, "k")
+    dropped.ref_count_up()
+    del dropped
+    assert pins(handler) == 0
+
+
+def test_a_stored_object_stays_until_it_is_dropped(handler, adapter):
+    item = put(handler, adapter, "k", 5)
+    assert pins(handler) == 1 and handler.delete("k")
+    for i in range(300):
+        put(handler, adapter, f"k {i}", 6)
+    assert same(item.tensor, chunk(5))
+    del item
+    gc.collect()
+    assert pins(handler) == 0
+
+
+def test_a_duplicate_leaves_the_object_its_memory(handler, adapter):
+    put(handler, adapter, "k", 1)
+    second = put(handler, adapter, "k", 2)
+    others = [put(handler, adapter, f"o {i}", 3) for i in range(10)]
+    assert same(second.tensor, chunk(2)) and same(get(handler, adapter, "k").tensor, chunk(1)) and others
+
+
+def test_what_is_not_held_is_not_found(handler, adapter):
+    put(handler, adapter, "k", 1)
+    info = handler.retrieve("k")
+    place = info.region_id, info.page_index
+    del info
+    assert adapter.get_by_location(*place, CHUNK, TOKEN) is None
+    assert adapter.get_by_location(99, 0, CHUNK, TOKEN) is None
+
+
+def test_close_lets_go_of_everything_but_tensors(handler, adapter):
+    put(handler, adapter, "k", 1)
+    found, kept = get(handler, adapter, "k"), adapter.allocate(SHAPE, DTYPE)
+    tensor = get(handler, adapter, "k").tensor
+    adapter.close()
+    adapter.close()
+    assert pins(handler) == 1 and handler.allocator.num_allocated == 0 and not found.is_valid() and not kept.is_valid()
+    assert same(tensor, chunk(1)) and adapter.allocate(SHAPE, DTYPE) is None
+
+
+def test_objects_may_outlive_the_handler(marud):
+    handler = maru.MaruHandler(maru.MaruConfig(server_url=str(marud.socket), pool_size=4 * CHUNK, chunk_size_bytes=CHUNK))
+    assert handler.connect()
+    adapter = CxlMemoryAdapter(handler, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)
+    item, stored = adapter.allocate(SHAPE, DTYPE), put(handler, adapter, "k", 1)
+    found = get(handler, adapter, "k")
+    found.ref_count_up()
+    handler.close()
+    assert same(found.tensor, chunk(1)) and same(stored.tensor, chunk(1))
+    found.ref_count_down()
+    item.ref_count_down()
+    adapter.close()
+
+
+def test_keys_of_lmcache_are_keys(handler):
+    assert handler.exists(key_of(12345).to_string()) is False

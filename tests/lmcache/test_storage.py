@@ -1,0 +1,148 @@
+"""LMCache's storage manager stores, finds and reads keys and values through marud: across processes, with eviction."""
+import asyncio
+import pathlib
+import subprocess
+import sys
+
+import torch
+from kv_store import BACKEND, SHAPE, Storage, chunk, key_of, same
+
+PROGRAM = pathlib.Path(__file__).with_name("kv_store.py")
+
+
+def run(marud, *arguments):
+    done = subprocess.run([sys.executable, PROGRAM, str(marud.socket), *map(str, arguments)], capture_output=True, text=True,
+                          timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[-1] if done.stdout else ""
+
+
+def test_the_back_end_is_lmcaches_own(storage):
+    assert type(storage.backend).__module__ == "lmcache.v1.storage_backend.maru_backend"
+    assert storage.manager.allocator_backend is storage.backend
+
+
+def test_stored_found_and_read_back(storage):
+    numbers = list(range(8))
+    assert storage.manager.batched_contains([key_of(n) for n in numbers])[0] == 0
+    storage.store(numbers)
+    assert storage.manager.batched_contains([key_of(n) for n in (*numbers, 99)])[0] == 8
+    items = storage.load(numbers)
+    assert all(same(item.tensor, chunk(number)) for item, number in zip(items, numbers))
+    assert storage.pins() == 8
+    for item in items:
+        item.ref_count_down()
+    assert storage.pins() == 0
+    assert storage.load([99]) == [None]
+    one = storage.manager.get(key_of(3), BACKEND)
+    assert same(one.tensor, chunk(3))
+
+
+def test_partial_chunks(storage):
+    storage.store([1], tokens=17)
+    item, = storage.load([1])
+    assert item.tensor.shape[2] == 17 and same(item.tensor, chunk(1, 17))
+
+
+def test_storing_again_keeps_the_first(storage):
+    storage.store([1])
+    objects = storage.allocate(1)
+    objects[0].tensor.copy_(chunk(2))
+    storage.manager.batched_put([key_of(1)], objects)
+    storage.settle()
+    assert same(objects[0].tensor, chunk(2))
+    item, = storage.load([1])
+    assert same(item.tensor, chunk(1))
+
+
+def test_lookup_pins_end(storage):
+    keys = [key_of(n) for n in range(4)]
+    storage.store(range(4))
+    hits, mapping = storage.manager.batched_contains(keys, None, True)
+    assert hits == 4 and list(mapping) == [BACKEND] and storage.pins() == 4
+    storage.manager.batched_unpin(keys, [BACKEND])
+    assert storage.pins() == 0
+    assert storage.manager.remove(key_of(0)) and not storage.manager.contains(key_of(0))
+
+
+def test_the_pins_of_the_asynchronous_path_end(storage):
+    keys = [key_of(n) for n in range(4)]
+    storage.store(range(4))
+
+    async def look_up():
+        assert await storage.backend.batched_async_contains("id", [*keys, key_of(9)], True) == 4
+        return await storage.backend.batched_get_non_blocking("id", keys)
+
+    items = asyncio.run_coroutine_threadsafe(look_up(), storage.manager.loop).result(60)
+    assert all(same(item.tensor, chunk(i)) and item.is_pinned for i, item in enumerate(items))
+    for item in items:
+        item.unpin()
+        item.ref_count_down()
+    assert storage.pins() == 0
+
+
+def test_eviction_runs_and_what_is_read_stays(storage):
+    storage.store([0])
+    held, = storage.load([0])
+    for number in range(1, 250):  # twice what the pool has room for
+        storage.store([number])
+        item, = storage.load([number])
+        assert same(item.tensor, chunk(number))
+        item.ref_count_down()
+        del item
+    assert same(held.tensor, chunk(0)) and storage.manager.contains(key_of(0)) == BACKEND
+    present = [storage.manager.contains(key_of(n)) is not None for n in range(1, 250)]
+    assert not all(present) and present[-1]
+    held.ref_count_down()
+    assert storage.pins() == 0
+
+
+def test_a_pool_full_of_what_is_read_gives_nothing_and_recovers(storage):
+    held = []
+    for number in range(400):
+        objects = storage.allocate(1)
+        if objects is None:
+            break
+        objects[0].tensor.copy_(chunk(number))
+        storage.manager.batched_put([key_of(number)], objects)
+        storage.settle()
+        held += storage.load([number])
+    assert objects is None and 50 < len(held) < 130
+    assert all(same(item.tensor, chunk(i)) for i, item in enumerate(held))
+    for item in held:
+        item.ref_count_down()
+    held.clear()
+    del item
+    storage.store([1000])
+    assert same(storage.load([1000])[0].tensor, chunk(1000))
+
+
+def test_another_process_reads_what_this_one_stored(marud, storage):
+    storage.store(range(20))
+    assert run(marud, "load", 0, 25) == "found 20 wrong 0"
+
+
+def test_this_process_reads_what_another_stored_while_both_evict(marud, storage):
+    writer = subprocess.Popen([sys.executable, PROGRAM, str(marud.socket), "store", "1000", "1200"])
+    wrong = found = number = 0
+    while writer.poll() is None or number < 200:
+        storage.store([number])
+        for other in (number, 1000 + number % 200):
+            item, = storage.load([other])
+            if item is not None:
+                found += 1
+                wrong += not same(item.tensor, chunk(other))
+                item.ref_count_down()
+        number += 1
+    assert writer.returncode == 0 and wrong == 0 and found >= 200
+    late = [item for item in storage.load(range(1190, 1200)) if item is not None]
+    assert all(torch.isfinite(item.tensor.float()).shape == SHAPE for item in late)
+
+
+def test_close_ends_the_attachment(marud):
+    with Storage(str(marud.socket)) as storage:
+        storage.store([1])
+        item, = storage.load([1])
+        tensor = item.tensor
+        assert storage.handler.connected
+    assert not storage.handler.connected and same(tensor, chunk(1))
