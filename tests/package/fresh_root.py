@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-RUNTIME = ("marud", "libmaru0", "libmaru-tokens0", "libmaru-dev")
+RUNTIME = ("marud", "libmaru0", "libmaru-tokens0", "libmaru-dev", "python3-maru")
 TOOLS = ["gcc", "g++", "pkg-config", "systemd", "util-linux"]
 # What installing, configuring and running anything leaves in a Debian system.
 NOT_OURS = re.compile(r"^(proc|sys|dev|run|tmp|packages|var/(lib/dpkg|log|cache|lib/apt|tmp)(/|$)|"
@@ -168,7 +168,7 @@ def unpack(root, tarball, packages):
         shutil.copy(package, stage)
         next_version(package, stage / "next")
     for source in (HERE / "in_root.sh", HERE / "in_service.sh", HERE / "keep_block.c", HERE.parent / "api/use_c.c",
-                   HERE.parent / "api/use_cpp.cc"):
+                   HERE.parent / "api/use_cpp.cc", HERE.parents[1] / "docs/examples/python/ten_lines.py"):
         shutil.copy(source, stage)
 
 

@@ -40,6 +40,8 @@ case $1 in
     done
     /tmp/use_c
     /tmp/use_cpp
+    [ "$(python3 ten_lines.py)" = "b'hello world' [True, False]" ] || fail "the example in Python says something else"
+    python3 -c 'import maru; assert maru.__file__.startswith("/usr/lib/python3/dist-packages/maru/"), maru.__file__'
     marudctl status >/dev/null
     marudctl check >/dev/null
     kill $marud
@@ -51,7 +53,7 @@ case $1 in
     # An administrator's change stays, and so does marud's state.
     echo '# changed here' >>/etc/marud/marud.toml
     dpkg -i next/*.deb >/dev/null
-    for package in marud libmaru0 libmaru-dev; do
+    for package in marud libmaru0 libmaru-dev python3-maru; do
       case $(dpkg-query -W -f '${Status} ${Version}' $package) in
         'install ok installed '*+next) ;;
         *) fail "$package was not upgraded" ;;
@@ -62,11 +64,12 @@ case $1 in
     ;;
 
   purge)
-    dpkg --remove libmaru-dev marud libmaru0 >/dev/null
+    dpkg --remove python3-maru libmaru-dev marud libmaru0 >/dev/null
     [ -e /etc/marud/marud.toml ] || fail "removing, which is not purging, took the configuration away"
     [ -e /var/lib/marud/lock ] || fail "removing, which is not purging, took marud's state away"
     dpkg --purge marud >/dev/null  # the libraries left nothing to purge
-    ! dpkg-query -W -f '${Status} ${Package}\n' | grep -E ' (marud|libmaru0|libmaru-dev)$' || fail "dpkg still knows a package"
+    ! dpkg-query -W -f '${Status} ${Package}\n' | grep -E ' (marud|libmaru0|libmaru-dev|python3-maru)$' ||
+      fail "dpkg still knows a package"
     ;;
 
   *) fail "usage: in_root.sh install|use|upgrade|purge" ;;

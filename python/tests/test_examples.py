@@ -1,0 +1,31 @@
+"""The examples of docs/examples/python run as they stand there."""
+import pathlib
+import subprocess
+import sys
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples" / "python"
+
+
+def test_ten_lines(marud):
+    done = subprocess.run([sys.executable, EXAMPLES / "ten_lines.py"], env=marud.environment, capture_output=True, text=True,
+                          timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "b'hello world' [True, False]\n", "")
+    assert len((EXAMPLES / "ten_lines.py").read_text().splitlines()) <= 10
+
+
+def test_the_tour_draws_the_pool(marud_program):
+    done = subprocess.run([sys.executable, EXAMPLES / "tour.py", "--marud", marud_program], capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr
+    pictures = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("|")]
+    assert pictures[0] == "|" + "#" * 8 + "." * 16 + "|"
+    assert pictures[1] == pictures[2] == "|" + "P" * 8 + "." * 16 + "|"
+    assert "." in pictures[3] and pictures[4].endswith("#|")
+    assert pictures[-1] == "|" + "." * 24 + "|"
+    assert "block 5 begins with b'\\x05\\x05\\x05\\x05'" in done.stdout
+
+
+def test_the_tour_says_when_there_is_no_marud():
+    done = subprocess.run([sys.executable, EXAMPLES / "tour.py", "--marud", "/bin/false"], capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == 1 and "is it the program marud?" in done.stderr
