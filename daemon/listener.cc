@@ -26,7 +26,7 @@ Result<void> make_directory(const std::string& path) {
   return {};
 }
 
-Result<Listener> Listener::open(const std::string& path, bool for_everybody) {
+Result<Listener> Listener::open(const std::string& path, bool for_everybody, FileDescriptor passed) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.front() != '/' || path.size() >= sizeof(address.sun_path))
@@ -43,6 +43,12 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody) {
   if (::flock(listener.lock_.get(), LOCK_EX | LOCK_NB) != 0)
     return failure(errno == EWOULDBLOCK ? EADDRINUSE : errno, "listen on " + path + " (another marud does)");
 
+  if (passed.is_open()) {
+    listener.socket_ = std::move(passed);
+    listener.is_passed_ = true;
+    listener.path_ = path;
+    return listener;
+  }
   struct stat status = {};
   if (::lstat(path.c_str(), &status) == 0) {
     if (!S_ISSOCK(status.st_mode))
@@ -62,13 +68,14 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody) {
 }
 
 Result<void> Listener::let_in(bool for_everybody) const {
+  if (is_passed_) return {};
   if (::chmod(path_.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path_);
   return {};
 }
 
 Listener::~Listener() {
   // A moved-from listener has no lock and owns nothing. The lock file stays: removing it would race with the next marud.
-  if (lock_.is_open() && !path_.empty()) ::unlink(path_.c_str());
+  if (lock_.is_open() && !path_.empty() && !is_passed_) ::unlink(path_.c_str());
 }
 
 }  // namespace maru::daemon

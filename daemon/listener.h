@@ -1,5 +1,6 @@
 // The socket that clients connect to. One marud per path: a lock file beside the socket says who has it, so that a socket
-// left by a marud that was killed can be replaced without guessing.
+// left by a marud that was killed can be replaced without guessing. A socket that the service manager passed stays the
+// service manager's: marud neither replaces nor removes it, nor changes its mode.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"
@@ -14,14 +15,16 @@ Result<void> make_directory(const std::string& path);
 
 class Listener {
  public:
-  // `for_everybody`: other users may connect; what they may do is decided by their credentials.
-  static Result<Listener> open(const std::string& path, bool for_everybody);
+  // `for_everybody`: other users may connect; what they may do is decided by their credentials. `passed`: the socket that
+  // the service manager listens on at `path`, when it is open (passed_socket.h).
+  static Result<Listener> open(const std::string& path, bool for_everybody, FileDescriptor passed = {});
   Listener(Listener&&) = default;
   Listener& operator=(Listener&&) = delete;
-  ~Listener();  // removes the socket
+  ~Listener();  // removes the socket, if it made it
 
   int fd() const { return socket_.get(); }
-  // As `for_everybody` of open(), after a reload.
+  bool is_passed() const { return is_passed_; }
+  // As `for_everybody` of open(), after a reload. Nothing for a socket that was passed.
   Result<void> let_in(bool for_everybody) const;
 
  private:
@@ -29,6 +32,7 @@ class Listener {
   std::string path_;
   FileDescriptor lock_;
   FileDescriptor socket_;
+  bool is_passed_ = false;
 };
 
 }  // namespace maru::daemon

@@ -7,6 +7,7 @@
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/options.h"
+#include "daemon/passed_socket.h"
 #include "daemon/server.h"
 #include "daemon/state_file.h"
 #include "daemon/version.h"
@@ -65,10 +66,12 @@ Result<void> serve(Config& config, const Options& options) {
   auto loop = EventLoop::create();
   if (!loop) return tl::unexpected(loop.error());
 
-  // From here on nobody else listens on this socket.
-  auto listener = Listener::open(config.socket_path, others_may_connect(config));
-  if (!listener) return tl::unexpected(listener.error());
   auto stored = take_stored_descriptors();
+  auto passed = take_listening_socket(stored, config.socket_path);
+  if (!passed) return tl::unexpected(passed.error());
+  // From here on nobody else listens on this socket.
+  auto listener = Listener::open(config.socket_path, others_may_connect(config), std::move(*passed));
+  if (!listener) return tl::unexpected(listener.error());
   const StateDirectory state(config.state_dir);
   // From here on nobody else recognises memory by these records. Pools in files have locks of their own.
   FileDescriptor state_lock;
@@ -94,7 +97,8 @@ Result<void> serve(Config& config, const Options& options) {
     return problems.empty() ? std::optional(std::move(fresh)) : std::nullopt;
   };
   Server server(config, pools, std::move(*loop), *listener, std::move(*signals), reread);
-  log_info("marud {} listens on {}", kVersionText, config.socket_path);
+  log_info("marud {} listens on {}{}", kVersionText, config.socket_path,
+           listener->is_passed() ? ", a socket that the service manager passed" : "");
   auto served = server.run();
 
   // From here on no request is answered; clients keep their memory.
