@@ -4,18 +4,24 @@
   options     what --help of a program prints              the bold --options of its page
   commands    what --help of marudctl lists                the entries of its page's section COMMANDS
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
-  functions   what maru.h and tokens.h export              the names *maru_...*() of libmaru(3), libmaru-tokens(3)
+  functions   what maru.h exports                          the names *maru_...*(3) of libmaru(3), and their pages
+                                                           (function_pages.py)
+              what tokens.h exports                        the names *maru_...*() of libmaru-tokens(3)
+  pages       what the pages refer to, *maru...*(N)        the pages that there are
 
-The example in libmaru(3) is compiled as well, as far as its types go.
-
-  check_manuals.py --sources DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
+  check_manuals.py --sources DIR --build DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
                     --simulator PROGRAM
+
+Pages that were not built (scdoc is missing) are not looked for in the build folder.
 """
 import argparse
 import pathlib
 import re
 import subprocess
 import sys
+
+import function_pages
+from function_pages import section
 
 mistakes = []
 
@@ -28,11 +34,6 @@ def compare(page, what, real, documented):
     for name in sorted(documented - real):
         mistakes.append(f'{page}: describes {what} {name}, which there is not')
     print(f'{page}: {len(real)} {what}')
-
-
-def section(text, title):
-    found = re.search(rf'^# {title}\n(.*?)(?=^# |\Z)', text, re.MULTILINE | re.DOTALL)
-    return found.group(1) if found else ''
 
 
 def without_examples(text):
@@ -74,28 +75,27 @@ def check_keys(page, text, daemon):
     compare(page, 'table', tables, set(re.findall(r'^# THE TABLES? \[+(?:\w+\.)?(\w+)\]+$', text, re.MULTILINE)))
 
 
-def check_functions(page, text, header):
+def check_functions(page, text, header, shown=r'\(3\)'):
     public = r'^MARU_(?:TOKENS_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
     compare(page, 'function', set(re.findall(public, header.read_text(), re.MULTILINE)),
-            set(re.findall(r'\*(maru_\w+)\*\(\)', without_examples(text))))
+            set(re.findall(r'\*(maru_\w+)\*' + shown, without_examples(text))))
 
 
-def check_example(page, text, compiler, include):
-    example = re.search(r'^```\n(.*?)^```$', section(text, 'EXAMPLE'), re.MULTILINE | re.DOTALL)
-    if not example:
-        mistakes.append(f'{page}: has no example')
-        return
-    code = re.sub(r'\\(.)', r'\1', example.group(1))  # scdoc takes away a level of backslashes
-    strict = ['-std=c99', '-Wall', '-Wextra', '-Wpedantic', '-Wshadow', '-Wconversion', '-Werror']
-    compiled = subprocess.run([compiler, *strict, '-fsyntax-only', '-I', include, '-x', 'c', '-'],
-                              input=code, capture_output=True, text=True, timeout=60)
-    if compiled.returncode != 0:
-        mistakes.append(f'{page}: its example does not compile:\n{compiled.stderr}')
+def check_references(pages, functions):
+    """Ours begin with "maru" or are libmaru; who refers to a page of another project has to know it."""
+    there = {re.sub(r'^(.*)\.(\d)$', r'\1(\2)', page) for page in pages} | {name + '(3)' for name in functions}
+    referred = {}
+    for page, text in pages.items():
+        for name, number in re.findall(r'\*((?:lib)?maru[\w.-]*)\*\((\d)\)', without_examples(text)):
+            referred.setdefault(f'{name}({number})', page)
+    for name in sorted(referred.keys() - there):
+        mistakes.append(f'{referred[name]}: refers to {name}, which there is not')
+    print(f'{len(referred)} pages are referred to')
 
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ('sources', 'compiler', 'marud', 'marudctl', 'replay', 'simulator'):
+    for name in ('sources', 'build', 'compiler', 'marud', 'marudctl', 'replay', 'simulator'):
         parser.add_argument('--' + name, required=True)
     arguments = parser.parse_args()
     sources = pathlib.Path(arguments.sources)
@@ -108,9 +108,18 @@ def main():
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
     check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h')
-    check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h')
-    check_example('libmaru-tokens.3', pages['libmaru-tokens.3'], arguments.compiler, sources / 'include')
-    check_example('libmaru.3', pages['libmaru.3'], arguments.compiler, sources / 'include')
+    check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h', r'\(\)')
+    function_pages.compile_example('libmaru-tokens', pages['libmaru-tokens.3'], arguments.compiler, sources / 'include',
+                                   mistakes)
+    header = (sources / 'include/maru/maru.h').read_text()
+    function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
+    found = function_pages.installed(arguments.build, mistakes)
+    if found:
+        own = {page.removesuffix('.3'): text for page, text in pages.items() if page.startswith('maru_') and page.endswith('.3')}
+        function_pages.check(own, header, found, arguments.compiler, sources / 'include', mistakes)
+    else:
+        print('no manual pages are built here (Debian package scdoc), so nobody looked which of them man finds')
+    check_references(pages, function_pages.functions(header))
     for mistake in mistakes:
         print(mistake, file=sys.stderr)
     return 1 if mistakes else 0
