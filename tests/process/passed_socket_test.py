@@ -5,6 +5,7 @@ served when it is; the socket outlives marud; a socket that clients would not fi
 """
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -53,8 +54,9 @@ class PassedSocket(unittest.TestCase):
         names = ":".join(["marud.socket"] + [f"other{i}.socket" for i in range(1, len(sockets))])
         environment = {**os.environ, "LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": names}
         with self.log.open("wb") as log:
-            process = subprocess.Popen(["sh", "-c", f'export LISTEN_PID=$$; exec "$0" "$@" {moved}', MARUD, "--config", self.config],
-                                       stdout=log, stderr=log, env=environment, pass_fds=[one.fileno() for one in sockets])
+            process = subprocess.Popen(["sh", "-c", f'export LISTEN_PID=$$; exec "$0" "$@" {moved}', MARUD, "--config",
+                                        self.config], stdout=log, stderr=log, env=environment,
+                                       pass_fds=[one.fileno() for one in sockets])
         self.addCleanup(self.end, process)
         return process
 
@@ -96,6 +98,8 @@ class PassedSocket(unittest.TestCase):
             before = self.path.stat()
             first = self.start(passed)
             self.answer(self.ask())
+            first.send_signal(signal.SIGHUP)  # a socket of marud's own would be opened to everybody now
+            self.assertTrue(self.becomes_true('grep -q "was read again" "$0"', self.log))
             self.assertEqual(self.end(first), 0)
             after = self.path.stat()
             self.assertEqual((before.st_ino, before.st_mode), (after.st_ino, after.st_mode))
@@ -129,16 +133,14 @@ class PassedSocket(unittest.TestCase):
     def test_what_is_not_a_listening_socket_is_left_alone(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as unbound:
             self.start(unbound)
-            self.assertTrue(self.wait_for_socket())
+            self.assertTrue(self.becomes_true('"$0" --socket "$1" status >"$2" 2>&1', MARUDCTL, self.path, os.devnull))
             self.answer(self.ask())
             self.assertNotIn("service manager passed", self.log.read_text())
 
-    def wait_for_socket(self):
-        """marud's own socket accepts: a connection is the condition, so it is tried until there is one."""
-        waits = subprocess.run(["sh", "-c", 'tries=0; until "$0" --socket "$1" status >/dev/null 2>&1; do '
-                                'tries=$((tries + 1)); [ $tries -lt 600 ] || exit 1; sleep 0.1; done', MARUDCTL, self.path],
-                               timeout=WAIT_S)
-        return waits.returncode == 0
+    def becomes_true(self, condition, *arguments):
+        """Tries a condition of the shell until it holds."""
+        waits = f"tries=0; until {condition}; do tries=$((tries + 1)); [ $tries -lt 600 ] || exit 1; sleep 0.1; done"
+        return subprocess.run(["sh", "-c", waits, *arguments], timeout=WAIT_S).returncode == 0
 
 
 if __name__ == "__main__":
