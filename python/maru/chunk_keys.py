@@ -1,9 +1,9 @@
 """Keys of chunks of KV cache, for connectors.
 
-A key must differ wherever the bytes would. So a chain of chunk hashes begins with a digest of everything that all ranks share
-(model, dtypes, LoRA, salt), each chunk's hash covers its tokens and the chunk before, and every rank has a digest of its own
-place and memory layout that is combined with all of them. The tokens are hashed once for all ranks: the combination is an exclusive
-or, and two chunks of two ranks meet only where the digests of two chunks differ by just what the ranks' digests do.
+A key must differ wherever the bytes would. So a chain of chunk hashes begins with a digest of everything that all ranks
+share (model, dtypes, LoRA, salt), each chunk's hash covers its tokens and the chunk before, and every rank has a digest of its
+own place and memory layout that is combined with all of them. The tokens are hashed once for all ranks: the combination is an
+exclusive or, and two chunks of two ranks meet only where the digests of two chunks differ by just what the ranks' digests do.
 """
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class PagedLayers:
         self._layers: list[torch.Tensor] = []
         for name, tensor in layers.items():
             if not isinstance(tensor, torch.Tensor):
-                raise InvalidArgumentError(f"The KV cache of layer {name} is a {type(tensor).__name__}, not a tensor: layers that "
-                                           "keep a state (Mamba) cannot be shared in chunks.")
+                raise InvalidArgumentError(f"The KV cache of layer {name} is a {type(tensor).__name__}, not a tensor: layers "
+                                           "that keep a state (Mamba) cannot be shared in chunks.")
             dimension = _block_dimension(name, tuple(tensor.shape), blocks)
             # A kernel may want smaller blocks than the engine counts in: then several are one.
             by_block = tensor.unflatten(dimension, (blocks, -1)).movedim(dimension, 0).movedim(dimension + 1, 1)
@@ -59,7 +59,7 @@ class PagedLayers:
 
     def scatter(self, blocks: Sequence[int], data: Any, skip: int = 0) -> None:
         """Copies len(blocks) of the blocks in a buffer that gather wrote, without the first skip, into these."""
-        flat = torch.from_numpy(_writable(data))
+        flat = torch.from_numpy(writable(data))
         total, offset = flat.numel() // self.block_bytes, 0
         for layer, size in zip(self._layers, self._sizes):
             part = flat[offset + skip * size:offset + (skip + len(blocks)) * size].view(len(blocks), *layer.shape[1:])
@@ -76,12 +76,12 @@ def _block_dimension(name: str, shape: tuple[int, ...], blocks: int) -> int:
     if candidates == [0, 1]:
         candidates = [1] if shape[0] == 2 and len(shape) > 3 else [0]
     if len(candidates) != 1:
-        raise InvalidArgumentError(f"The KV cache of layer {name} has the shape {shape}; one of the first two dimensions should "
-                                   f"be the {blocks} blocks.")
+        raise InvalidArgumentError(f"The KV cache of layer {name} has the shape {shape}; one of the first two dimensions "
+                                   f"should be the {blocks} blocks.")
     return candidates[0]
 
 
-def _writable(data: Any) -> Any:
+def writable(data: Any) -> Any:
     """An array over read-only memory that torch takes without a warning; nothing here writes to it."""
     view = numpy.frombuffer(data, dtype=numpy.uint8)
     memory = (ctypes.c_ubyte * view.nbytes).from_address(view.ctypes.data)

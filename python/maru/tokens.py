@@ -4,8 +4,8 @@
     >>> keys = tokens.lmcache(prompt)                              # an n x 32 array: what Client.match_prefix takes
     >>> keys = tokens.vllm(prompt, parent=tokens.root("sha256_cbor", seed="0"))
 
-A prompt is an array or a sequence of token numbers; one of dtype uint32 without gaps is read where it lies. Only whole blocks are
-hashed. The GIL is not held meanwhile. Everything that cannot be hashed raises InvalidArgumentError.
+A prompt is an array or a sequence of token numbers; one of dtype uint32 without gaps is read where it lies. Only whole blocks
+are hashed. The GIL is not held meanwhile. Everything that cannot be hashed raises InvalidArgumentError.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Tokens = Union[Sequence[int], NDArray[Any]]
 def lmcache(tokens: Tokens, chunk_tokens: int = 256, *, algorithm: str = "blake3",
             parent: Optional[bytes] = None) -> NDArray[numpy.uint8]:
     """LMCache's chunk hashes, one a row. parent: the hash of the chunk before; None is the beginning of a prompt for an LMCache
-    beside which there is no vLLM (where there is one, LMCache takes its root: see root)."""
+    beside which there is no vLLM (where there is one, LMCache takes vLLM's: see root)."""
     return _chain(algorithm, tokens, chunk_tokens, root(algorithm) if parent is None else parent, None, None)
 
 
@@ -52,8 +52,8 @@ def dynamo(tokens: Tokens, block_tokens: int, *, salt: int = 1337,
 
 
 def root(algorithm: str, seed: Optional[str] = None) -> bytes:
-    """What stands in for the hash before the first block. seed: what PYTHONHASHSEED says to vLLM, which takes random bytes where
-    that is not set; None: what LMCache takes without vLLM."""
+    """What stands in for the hash before the first block. seed: what PYTHONHASHSEED says to vLLM, which takes random bytes
+    where that is not set; None: what LMCache takes without vLLM."""
     number = _number(algorithm)
     if seed is not None and (algorithm == "blake3" or not _is_text(seed)):
         raise InvalidArgumentError(f"A seed is text of at most 255 bytes, for one of vLLM's algorithms; this is {seed!r} for "
@@ -70,8 +70,8 @@ def _chain(algorithm: str, tokens: Tokens, block_tokens: int, parent: bytes, lor
         raise InvalidArgumentError(f"parent is the bytes of a hash, 1 to 255, not {parent!r}.")
     for name, text in (("lora_name", lora_name), ("cache_salt", cache_salt)):
         if text is not None and (algorithm == "blake3" or not _is_text(text)):
-            raise InvalidArgumentError(f"{name} is text of at most 255 bytes, for one of vLLM's algorithms; this is {text!r} for "
-                                       f"{algorithm}.")
+            raise InvalidArgumentError(f"{name} is text of at most 255 bytes, for one of vLLM's algorithms; this is {text!r} "
+                                       f"for {algorithm}.")
     return _tokens.hash(number, prompt, block_tokens, parent, lora_name or None, cache_salt or None)
 
 
@@ -109,5 +109,6 @@ def _read(tokens: Tokens) -> NDArray[numpy.uint32]:
             raise InvalidArgumentError(f"Tokens are 0 to 2^32 - 1; these are {given.min()} to {given.max()}.")
         array = given.astype(numpy.uint32)
     if array.size > TOKENS_MAX:
-        raise InvalidArgumentError(f"{array.size} tokens; one call takes {TOKENS_MAX}. Hash the rest with the last hash as parent.")
+        raise InvalidArgumentError(f"{array.size} tokens; one call takes {TOKENS_MAX}. Hash the rest with the last hash as "
+                                   "parent.")
     return numpy.ascontiguousarray(array)

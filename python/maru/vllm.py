@@ -3,9 +3,10 @@
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "MaruConnector", "kv_connector_module_path": "maru.vllm",
                                             "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
 
-A chunk is one block of the pool: the KV cache of as many tokens (256) in all layers of one rank, under one key. The scheduler's half
-looks for chunks of all ranks and holds those that it wants loaded; the workers' half copies them, and reports what it could not
-load, so that vLLM computes it. Chunks of a prompt are stored as a chain: one is evicted only after all that follow it.
+A chunk is one block of the pool: the KV cache of as many tokens (256) in all layers of one rank, under one key. The
+scheduler's half looks for chunks of all ranks and holds those that it wants loaded; the workers' half copies them, and reports
+what it could not load, so that vLLM computes it. Chunks of a prompt are stored as a chain: one is evicted only after all that
+follow it.
 
 What a step computes after a failed load was computed from nonsense, on every rank. So workers store nothing of steps that were
 scheduled before the scheduler learnt of the failure (`epoch`); and where there are several ranks, of which one cannot know what
@@ -66,13 +67,13 @@ class MaruConnector(KVConnectorBase_V1):
                                        f"{', '.join(sorted(SETTINGS))}.")
         groups = kv_cache_config.kv_cache_groups
         if len(groups) != 1:
-            raise InvalidArgumentError(f"This model has {len(groups)} groups of KV cache (attention of several kinds); one can be "
-                                       "shared. Start vLLM with --disable-hybrid-kv-cache-manager.")
+            raise InvalidArgumentError(f"This model has {len(groups)} groups of KV cache (attention of several kinds); one can "
+                                       "be shared. Start vLLM with --disable-hybrid-kv-cache-manager.")
         self._block_tokens: int = groups[0].kv_cache_spec.block_size
         self._chunk_tokens = int(extra.get("maru_chunk_tokens", 256))
         if self._chunk_tokens < 1 or self._chunk_tokens % self._block_tokens:
-            raise InvalidArgumentError(f"maru_chunk_tokens is {self._chunk_tokens}; it must be a multiple of vLLM's block size, "
-                                       f"{self._block_tokens}.")
+            raise InvalidArgumentError(f"maru_chunk_tokens is {self._chunk_tokens}; it must be a multiple of vLLM's block "
+                                       f"size, {self._block_tokens}.")
         parallel = vllm_config.parallel_config
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
             if getattr(parallel, name, 1) != 1:
@@ -110,9 +111,10 @@ class MaruConnector(KVConnectorBase_V1):
         config = self._vllm_config
         model, cache = config.model_config, config.cache_config
         return {
-            "version": 1, "model": str(extra.get("maru_model") or model.model), "revision": _text(getattr(model, "revision", None)),
-            "dtype": str(model.dtype), "quantization": _text(getattr(model, "quantization", None)),
-            "cache_dtype": str(cache.cache_dtype), "block_tokens": self._block_tokens, "chunk_tokens": self._chunk_tokens,
+            "version": 1, "model": str(extra.get("maru_model") or model.model),
+            "revision": _text(getattr(model, "revision", None)), "dtype": str(model.dtype),
+            "quantization": _text(getattr(model, "quantization", None)), "cache_dtype": str(cache.cache_dtype),
+            "block_tokens": self._block_tokens, "chunk_tokens": self._chunk_tokens,
         }
 
     def _root(self, request: Any) -> bytes:
@@ -257,8 +259,8 @@ class MaruConnector(KVConnectorBase_V1):
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         if len(metadata) != self._ranks:
-            raise InvalidArgumentError(f"{len(metadata)} workers said how their memory is laid out; {self._ranks} were expected. "
-                                       "vLLM before 0.20 has no word for several pipeline stages; use a newer one.")
+            raise InvalidArgumentError(f"{len(metadata)} workers said how their memory is laid out; {self._ranks} were "
+                                       "expected. An older vLLM has no word for several pipeline stages; use a newer one.")
         self._rank_digests = sorted({value.digest for value in metadata.values()})
 
     def _plan(self, request: Any) -> Optional[RequestPlan]:

@@ -1,6 +1,7 @@
-"""vLLM on one processor, without a model: its own Scheduler, KV cache manager and connector interface, and in place of the model
-runner one that computes something as dependent on everything before as attention is. What a token leaves in the KV cache follows
-from the token and, byte by byte, from what the token before left on all ranks; so nonsense in any block shows in everything after.
+"""vLLM on one processor, without a model: its own Scheduler, KV cache manager and connector interface, and in place of the
+model runner one that computes something as dependent on everything before as attention is. What a token leaves in the KV cache
+follows from the token and, byte by byte, from what the token before left on all ranks; so nonsense in any block shows in
+everything after.
 """
 import functools
 import hashlib
@@ -51,8 +52,8 @@ class Engine:
             kv_connector_extra_config={"maru_socket": str(socket), "maru_chunk_tokens": CHUNK, "maru_model": "small", **extra})
         config = VllmConfig(
             model_config=model_config(), device_config=DeviceConfig(device="cpu"), kv_transfer_config=transfer,
-            scheduler_config=SchedulerConfig(max_num_seqs=min(8, step_tokens), max_num_batched_tokens=step_tokens, max_model_len=2048,
-                                             is_encoder_decoder=False, async_scheduling=False),
+            scheduler_config=SchedulerConfig(max_num_seqs=min(8, step_tokens), max_num_batched_tokens=step_tokens,
+                                             max_model_len=2048, is_encoder_decoder=False, async_scheduling=False),
             cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=prefix_caching))
         config.cache_config.num_gpu_blocks = blocks
         config.parallel_config.tensor_parallel_size = ranks
@@ -84,7 +85,6 @@ class Engine:
 
     def add(self, name, prompt, max_tokens=1, **more):
         parameters = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        parameters.update_from_generation_config({}, 1 << 30) if hasattr(parameters, "update_from_generation_config") else None
         self.scheduler.add_request(Request(request_id=name, prompt_token_ids=list(prompt), sampling_params=parameters,
                                            pooling_params=None, block_hasher=get_request_block_hasher(BLOCK, sha256), **more))
 

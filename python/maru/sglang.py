@@ -1,0 +1,231 @@
+"""The storage back-end that keeps pages of SGLang's hierarchical cache (HiCache) in a pool of marud. docs/python/sglang.md
+says how to configure it.
+
+    --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
+    --hicache-storage-backend-extra-config '{"backend_name": "maru", "module_path": "maru.sglang",
+                                             "class_name": "MaruHiCacheStorage", "interface_v1": 1}'
+
+A page of SGLang, in all layers of one rank, is one block of the pool. SGLang names a page by a hash of its tokens and of the
+pages before; a key here is a digest of that name and of everything else that the bytes depend on. Pages of a prefix are stored
+as a chain. What is absent, of another size or damaged is not loaded, and said to be so.
+"""
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+from typing import Any, Optional, Sequence
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+
+from . import chunk_keys
+from ._maru import Client
+from .errors import InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError
+from .paged_layers import writable
+
+logger = logging.getLogger("sglang.maru")
+
+SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model"}
+# Places in memory and sizes; a page is what lies there, one after the other.
+Parts = list[tuple[int, int]]
+
+
+class MaruHiCacheStorage(HiCacheStorage):
+    def __init__(self, storage_config: Any, kwargs: Optional[dict[str, Any]] = None) -> None:
+        extra: dict[str, Any] = dict(storage_config.extra_config or {})
+        unknown = {name for name in extra if name.startswith("maru_")} - SETTINGS
+        if unknown:
+            raise InvalidArgumentError(f"hicache-storage-backend-extra-config has {', '.join(sorted(unknown))}; this back-end "
+                                       f"knows {', '.join(sorted(SETTINGS))}.")
+        if getattr(storage_config, "should_split_heads", False):
+            raise InvalidArgumentError("Pages that are split by heads (tp_lcm_size) cannot be shared: leave that out.")
+        self._config = storage_config
+        self._is_zero_copy = bool(extra.get("interface_v1", 0))
+        self._model = str(extra.get("maru_model") or storage_config.model_name)
+        self._options: dict[str, Any] = {"priority": int(extra.get("maru_priority", 0)),
+                                         "ttl_ms": int(extra.get("maru_ttl_ms", 0))}
+        self._identity = b""  # until the memory is registered
+        self._client = Client(extra.get("maru_socket"), extra.get("maru_pool"))
+        self._options["tenant"] = self._client.tenant(extra["maru_tenant"]) if extra.get("maru_tenant") else None
+
+    def close(self) -> None:
+        self._client.close()
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        super().register_mem_pool_host(mem_pool_host)
+        config, pool = self._config, mem_pool_host
+
+        def shape(*names: str) -> list[chunk_keys.Value]:
+            return [int(getattr(pool, name)) if hasattr(pool, name) else None for name in names]
+
+        # Latent attention (MLA) has the same pages on all ranks of a tensor-parallel group, whatever their number.
+        is_shared = bool(config.is_mla_model)
+        self._identity = chunk_keys.digest({
+            "version": 1, "engine": "sglang", "model": self._model, "zero_copy": self._is_zero_copy,
+            "tensor": None if is_shared else [config.tp_rank, config.tp_size],
+            "pipeline": [getattr(config, "pp_rank", 0), getattr(config, "pp_size", 1)],
+            "context": [getattr(config, "attn_cp_rank", 0), getattr(config, "attn_cp_size", 1)],
+            "pool": type(pool).__name__, "dtype": str(pool.dtype), "layout": str(getattr(pool, "layout", None)),
+            "page_tokens": int(pool.page_size),
+            "shape": shape("start_layer", "end_layer", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank",
+                           "qk_rope_head_dim")})
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self, names: Sequence[str]) -> NDArray[numpy.uint8]:
+        if not self._identity:
+            raise InvalidArgumentError("SGLang has not registered its host memory with this back-end.")
+        joined = b"".join(hashlib.sha256(self._identity + name.encode()).digest() for name in names)
+        return numpy.frombuffer(joined, dtype=numpy.uint8).reshape(-1, chunk_keys.HASH_BYTES)
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        try:
+            with self._client.match_prefix(self._keys(keys), self._options["tenant"]) as match:
+                return match.blocks
+        except InvalidArgumentError:
+            raise
+        except MaruError as error:
+            logger.warning("maru: nothing can be looked up: %s", error)
+            return 0
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def _load(self, names: Sequence[str], pages: Sequence[Parts]) -> list[bool]:
+        keys = self._keys(names)
+        try:
+            views: list[Any] = list(self._client.retrieve_batch(keys, self._options["tenant"]))
+        except MaruError as error:
+            logger.warning("maru: %s", error)
+            views = [self._view(key) for key in keys]  # one damaged block is no reason to lose all
+        loaded = []
+        for name, view, parts in zip(names, views, pages):
+            if view is None:
+                loaded.append(False)
+                continue
+            with view:
+                size = sum(part for _, part in parts)
+                loaded.append(len(view) == size)
+                if len(view) != size:
+                    logger.warning("maru: page %s has %d bytes in the pool and %d here; it is not loaded", name, len(view),
+                                   size)
+                    continue
+                source = writable(view.data).ctypes.data
+                for address, part in parts:
+                    ctypes.memmove(address, source, part)
+                    source += part
+        return loaded
+
+    def _view(self, key: NDArray[numpy.uint8]) -> Any:
+        try:
+            return self._client.retrieve(key, self._options["tenant"])
+        except MaruError:
+            return None
+
+    def _store(self, names: Sequence[str], pages: Sequence[Parts], prefix: Optional[Sequence[str]]) -> list[bool]:
+        keys = self._keys(names)
+        parent = self._keys(prefix[-1:])[0] if prefix else None
+        done = 0
+        try:
+            with self._client.match_prefix(keys, self._options["tenant"]) as match:
+                done = match.blocks
+                # SGLang may know a prefix that the pool does not have any more, or never had: then this begins a chain.
+                above_first: list[Any] = [parent, None] if parent is not None else [None]
+                for above in [match.deepest] if match.blocks else above_first:
+                    try:
+                        done += self._store_chain(keys[done:], pages[done:], above)
+                        break
+                    except ParentGoneError:
+                        continue
+        except InvalidArgumentError:
+            raise
+        except MaruError as error:
+            logger.warning("maru: %d pages were not stored: %s", len(names) - done, error)
+        return [i < done for i in range(len(names))]
+
+    def _store_chain(self, keys: NDArray[numpy.uint8], pages: Sequence[Parts], parent: Any) -> int:
+        """As many as there is room for."""
+        buffers: list[Any] = []
+        try:
+            for parts in pages:
+                buffers.append(self._client.alloc(sum(size for _, size in parts)))
+        except NoSpaceError as error:
+            logger.debug("maru: %s", error)
+        if not buffers:
+            return 0
+        try:
+            for buffer, parts in zip(buffers, pages):
+                target = numpy.frombuffer(buffer.data, dtype=numpy.uint8)
+                offset = 0
+                for address, size in parts:
+                    ctypes.memmove(target.ctypes.data + offset, address, size)
+                    offset += size
+                del target
+            self._client.store_chain(keys[:len(buffers)], buffers, parent=parent, **self._options)
+        finally:
+            for buffer in buffers:
+                buffer.abort()  # what was stored has none left to give back
+        return len(buffers)
+
+    # -- pages of the registered memory -------------------------------------------------------------------------------
+
+    def _parts(self, names: Sequence[str], host_indices: Any) -> list[Parts]:
+        if not self._is_zero_copy:
+            raise InvalidArgumentError('Set "interface_v1": 1 in hicache-storage-backend-extra-config: pages are laid out in '
+                                       "another way without it.")
+        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
+        if not names or len(addresses) % len(names) or len(addresses) != len(sizes):
+            raise InvalidArgumentError(f"{len(addresses)} parts of memory for {len(names)} pages.")
+        each = len(addresses) // len(names)
+        parts = list(zip(map(int, addresses), map(int, sizes)))
+        return [parts[i:i + each] for i in range(0, len(parts), each)]
+
+    def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        return self._load(keys, self._parts(keys, host_indices)) if keys else []
+
+    def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        prefix = getattr(extra_info, "prefix_keys", None)
+        return self._store(keys, self._parts(keys, host_indices), prefix) if keys else []
+
+    # -- pages as tensors ---------------------------------------------------------------------------------------------
+
+    def get(self, key: str, target_location: Optional[Any] = None, target_sizes: Optional[Any] = None) -> Any:
+        found = self.batch_get([key], None if target_location is None else [target_location])
+        return found[0]
+
+    def batch_get(self, keys: list[str], target_locations: Optional[Any] = None, target_sizes: Optional[Any] = None) -> Any:
+        """Into the tensors given, which are returned; None for what is not there."""
+        self._refuse_zero_copy()
+        targets = target_locations or [self.mem_pool_host.get_dummy_flat_data_page() for _ in keys]
+        if len(targets) != len(keys):
+            raise InvalidArgumentError(f"{len(targets)} tensors for {len(keys)} pages.")
+        loaded = self._load(keys, [_tensor_parts(target) for target in targets]) if keys else []
+        return [target if is_loaded else None for target, is_loaded in zip(targets, loaded)]
+
+    def set(self, key: str, value: Optional[Any] = None, target_location: Optional[Any] = None,
+            target_sizes: Optional[Any] = None) -> bool:
+        return self.batch_set([key], None if value is None else [value])
+
+    def batch_set(self, keys: list[str], values: Optional[Any] = None, target_locations: Optional[Any] = None,
+                  target_sizes: Optional[Any] = None) -> bool:
+        self._refuse_zero_copy()
+        if values is None or len(values) != len(keys):
+            raise InvalidArgumentError(f"{0 if values is None else len(values)} tensors for {len(keys)} pages.")
+        kept = [value.contiguous() for value in values]
+        return not keys or all(self._store(keys, [_tensor_parts(value) for value in kept], None))
+
+    def _refuse_zero_copy(self) -> None:
+        if self._is_zero_copy:
+            raise InvalidArgumentError('With "interface_v1": 1 pages are read and written where they lie: use batch_get_v1 and '
+                                       "batch_set_v1.")
+
+
+def _tensor_parts(tensor: Any) -> Parts:
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise InvalidArgumentError("A page is a contiguous tensor in host memory.")
+    return [(tensor.data_ptr(), tensor.numel() * tensor.element_size())]

@@ -1,0 +1,156 @@
+"""MaruHiCacheStorage through SGLang's own factory and interface."""
+import hashlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from sglang_interface import PAGE, HiCacheStorageExtraInfo, HostPool, backend  # noqa: E402
+
+import maru  # noqa: E402
+
+
+@pytest.fixture
+def names(request):
+    return [hashlib.sha256(f"{request.node.nodeid} {i}".encode()).hexdigest() for i in range(8)]
+
+
+@pytest.mark.parametrize("layout", ["page_first", "layer_first"])
+def test_pages_where_they_lie(pool, names, layout):
+    """What SGLang calls with interface_v1."""
+    here, there = HostPool(layout=layout).fill(1), HostPool(layout=layout)
+    first, second = backend(pool.socket, here), backend(pool.socket, there)
+    assert second.batch_exists(names) == 0
+    assert first.batch_set_v1(names[:5], here.indices([3, 1, 4, 0, 5])) == [True] * 5
+    assert second.batch_exists(names, HiCacheStorageExtraInfo(prefix_keys=None)) == 5
+    assert second.exists(names[4]) and not second.exists(names[5])
+    assert second.batch_get_v1(names[:6], there.indices([7, 8, 9, 10, 11, 12])) == [True] * 5 + [False]
+    for source, target in zip([3, 1, 4, 0, 5], [7, 8, 9, 10, 11]):
+        assert torch.equal(here.page(source), there.page(target))
+    assert not there.page(12).any() and not there.page(6).any() and not there.page(13).any()
+
+
+@pytest.mark.parametrize("layout", ["page_first", "layer_first"])
+def test_pages_as_tensors(pool, names, layout):
+    """What SGLang calls without interface_v1."""
+    here, there = HostPool(layout=layout).fill(2), HostPool(layout=layout)
+    extra = {"interface_v1": 0}
+    first, second = backend(pool.socket, here, extra=extra), backend(pool.socket, there, extra=extra)
+    assert first.batch_set(names[:3], [here.get_data_page(page * PAGE) for page in range(3)])
+    assert first.set(names[3], here.get_data_page(3 * PAGE))
+    assert second.batch_exists(names) == 4
+    found = second.batch_get(names[:5], [there.get_dummy_flat_data_page() for _ in range(5)])
+    assert found[4] is None
+    for page, data in enumerate(found[:4]):
+        there.set_from_flat_data_page(page * PAGE, data)
+        assert torch.equal(here.page(page), there.page(page))
+    assert torch.equal(second.get(names[0]), found[0]) and second.get(names[5]) is None
+
+
+def test_the_two_interfaces_do_not_meet(pool, names):
+    here = HostPool(layout="layer_first").fill(3)
+    zero_copy, tensors = backend(pool.socket, here), backend(pool.socket, here, extra={"interface_v1": 0})
+    zero_copy.batch_set_v1(names[:1], here.indices([0]))
+    assert zero_copy.exists(names[0]) and not tensors.exists(names[0])
+    for call in (lambda: tensors.batch_get_v1(names[:1], here.indices([0])),
+                 lambda: tensors.batch_set_v1(names[:1], here.indices([0])), lambda: zero_copy.get(names[0]),
+                 lambda: zero_copy.set(names[0], here.get_data_page(0))):
+        with pytest.raises(maru.InvalidArgumentError, match="interface_v1"):
+            call()
+
+
+@pytest.mark.parametrize("change", [
+    {"tp_rank": 1, "tp_size": 2}, {"tp_size": 2}, {"pp_size": 2}, {"pp_rank": 1, "pp_size": 2}, {"attn_cp_size": 2},
+    {"model_name": "other"}, {"extra": {"maru_model": "other"}}, {"extra": {"maru_tenant": "other"}}, {"is_mla_model": True}])
+def test_another_place_or_model_is_another_page(pool, names, change):
+    here = HostPool().fill(4)
+    first, other = backend(pool.socket, here), backend(pool.socket, here, **change)
+    first.batch_set_v1(names, here.indices(range(8)))
+    assert other.batch_exists(names) == 0
+    assert first.batch_exists(names) == 8
+
+
+@pytest.mark.parametrize("other", [{"dtype": torch.float16}, {"heads": 4}, {"layout": "layer_first"}])
+def test_another_layout_is_another_page(pool, names, other):
+    here, there = HostPool().fill(5), HostPool(**other)
+    backend(pool.socket, here).batch_set_v1(names, here.indices(range(8)))
+    assert backend(pool.socket, there).batch_exists(names) == 0
+
+
+def test_latent_attention_is_shared_by_ranks(pool, names):
+    here = HostPool().fill(6)
+    first, other = (backend(pool.socket, here, is_mla_model=True, tp_rank=rank, tp_size=2) for rank in (0, 1))
+    first.batch_set_v1(names, here.indices(range(8)))
+    assert other.batch_exists(names) == 8
+
+
+def test_a_page_of_another_size_is_not_loaded_nor_cut(pool, names):
+    here, there = HostPool().fill(7), HostPool().fill(8)
+    first, second = backend(pool.socket, here), backend(pool.socket, there)
+    with maru.Client(str(pool.socket)) as client:
+        client.store_copy(first._keys(names[:1])[0], b"short")
+    before = there.kv_buffer.clone()
+    assert second.batch_get_v1(names[:1], there.indices([0])) == [False]
+    assert torch.equal(before, there.kv_buffer)
+
+
+def test_pages_of_a_prefix_are_a_chain(pool, names):
+    here = HostPool().fill(9)
+    first = backend(pool.socket, here)
+    first.batch_set_v1(names[:4], here.indices(range(4)))
+    first.batch_set_v1(names[4:], here.indices(range(4, 8)), HiCacheStorageExtraInfo(prefix_keys=names[:4]))
+    with maru.Client(str(pool.socket)) as client:
+        with pytest.raises(maru.HasChildrenError):
+            client.delete(first._keys(names[3:4])[0])
+        assert client.delete_tree(first._keys(names[:1])[0]) == 8
+
+
+def test_a_prefix_that_the_pool_has_lost_is_no_hindrance(pool, names):
+    here = HostPool().fill(10)
+    first = backend(pool.socket, here)
+    assert first.batch_set_v1(names[4:], here.indices(range(4)), HiCacheStorageExtraInfo(prefix_keys=names[:4])) == [True] * 4
+    assert first.batch_exists(names[4:]) == 4
+
+
+def test_storing_again_stores_nothing_and_is_said_to_be_there(pool, names):
+    here = HostPool().fill(11)
+    first = backend(pool.socket, here)
+    first.batch_set_v1(names[:4], here.indices(range(4)))
+    stores = first._client.statistics().stores
+    assert first.batch_set_v1(names[:6], here.indices(range(6))) == [True] * 6
+    assert first._client.statistics().stores == stores + 2
+
+
+def test_a_full_pool_stores_what_it_can(marud_program, names):
+    from with_marud import Marud
+    with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket)) as client:
+        here = HostPool().fill(12)
+        first = backend(small.socket, here)
+        held = []
+        with pytest.raises(maru.NoSpaceError):
+            while True:
+                held.append(client.alloc(4096))
+        assert first.batch_set_v1(names, here.indices(range(8))) == [False] * 8
+        assert first.batch_exists(names) == 0
+
+
+def test_what_cannot_work_is_refused(pool):
+    host_pool = HostPool()
+    with pytest.raises(maru.InvalidArgumentError, match="maru_pol"):
+        backend(pool.socket, host_pool, extra={"maru_pol": "x"})
+    with pytest.raises(maru.InvalidArgumentError, match="heads"):
+        backend(pool.socket, host_pool, should_split_heads=True)
+    with pytest.raises(maru.NotFoundError):
+        backend("/nonexistent/socket", host_pool)
+
+
+def test_no_marud_is_a_miss_and_no_crash(marud_program, names):
+    from with_marud import Marud
+    with Marud(marud_program) as running:
+        here = HostPool().fill(13)
+        first = backend(running.socket, here)
+        first.batch_set_v1(names[:2], here.indices([0, 1]))
+        running.process.kill()
+        running.process.wait()
+        assert first.batch_exists(names) == 2
+        assert first.batch_get_v1(names[:3], here.indices([4, 5, 6])) == [True, True, False]
+        first.close()
