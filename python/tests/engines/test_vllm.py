@@ -1,4 +1,7 @@
 """MaruConnector under vLLM's own scheduler: what it stores, finds, loads and reports, bit for bit."""
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
@@ -33,6 +36,18 @@ def test_another_engine_loads_what_one_stored(pool, answer, layout):
         assert second.computed == len(PROMPT) - 5 * CHUNK + 3
         if layout == "flash":
             assert generated == answer(PROMPT)
+
+
+def test_an_engine_in_another_process_loads_it(pool, answer):
+    code = ("import sys; sys.path[:0] = sys.argv[2:]; from small_engine import Engine; from test_vllm import PROMPT\n"
+            "with Engine(sys.argv[1]) as engine: print(*engine.run('a', PROMPT, 4))")
+    done = subprocess.run([sys.executable, "-c", code, str(pool.socket), *sys.path], capture_output=True, text=True,
+                          timeout=600)
+    assert done.returncode == 0, done.stderr
+    generated = [int(token) for token in done.stdout.splitlines()[-1].split()]
+    with Engine(pool.socket) as engine:
+        assert engine.run("b", PROMPT, 4) == generated == answer(PROMPT)
+        assert engine.computed == len(PROMPT) - 5 * CHUNK + 3
 
 
 def test_a_prompt_that_is_wholly_there_leaves_a_token_to_compute(pool):

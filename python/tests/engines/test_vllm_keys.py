@@ -18,12 +18,13 @@ BLOCKS, BLOCK, CHUNK = 16, 4, 8
 PROMPT = list(range(3 * CHUNK))
 
 
-def connector(pool, *, kv=(2, BLOCKS, BLOCK, 2, 8), dtype=torch.bfloat16, layers=2, groups=1, block=BLOCK, mla=False, parallel=None,
-              model=None, cache_dtype="auto", **extra):
+def connector(pool, *, kv=(2, BLOCKS, BLOCK, 2, 8), dtype=torch.bfloat16, layers=2, groups=1, block=BLOCK, mla=False,
+              parallel=None, model=None, cache_dtype="auto", **extra):
+    settings = {"maru_socket": str(pool.socket), "maru_chunk_tokens": CHUNK, **extra}
+    places = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "rank": 0, **(parallel or {})}
     config = SimpleNamespace(
-        kv_transfer_config=SimpleNamespace(kv_connector_extra_config={"maru_socket": str(pool.socket), "maru_chunk_tokens": CHUNK,
-                                                                      **extra}, is_kv_producer=True, is_kv_consumer=True),
-        parallel_config=SimpleNamespace(**{"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "rank": 0, **(parallel or {})}),
+        kv_transfer_config=SimpleNamespace(kv_connector_extra_config=settings, is_kv_producer=True, is_kv_consumer=True),
+        parallel_config=SimpleNamespace(**places),
         model_config=SimpleNamespace(**{"model": "m", "revision": None, "dtype": "bf16", "quantization": None, "use_mla": mla,
                                         **(model or {})}),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype))
@@ -88,7 +89,8 @@ def test_another_lora_of_the_same_name_is_another(pool):
 def test_the_same_configuration_has_the_same_keys_in_another_process(pool):
     code = ("import sys; sys.path[:0] = sys.argv[2:]; from types import SimpleNamespace; import test_vllm_keys as t; "
             "print(*sorted(key.hex() for key in t.keys(t.connector(SimpleNamespace(socket=sys.argv[1])))))")
-    done = subprocess.run([sys.executable, "-c", code, str(pool.socket), *sys.path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code, str(pool.socket), *sys.path], capture_output=True, text=True,
+                          timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].split() == sorted(key.hex() for key in keys(connector(pool)))
 
@@ -100,7 +102,8 @@ def test_latent_attention_has_one_kv_cache_for_all_ranks_and_one_writer(pool):
     assert keys(parts[0]) == keys(parts[1])
 
 
-@pytest.mark.parametrize("layout", [(2, BLOCKS, BLOCK, 2, 8), (BLOCKS, 2, BLOCK, 2, 8), (BLOCKS, BLOCK, 32), (2 * BLOCKS, 2, 2, 8)])
+@pytest.mark.parametrize("layout", [(2, BLOCKS, BLOCK, 2, 8), (BLOCKS, 2, BLOCK, 2, 8), (BLOCKS, BLOCK, 32),
+                                    (2 * BLOCKS, 2, 2, 8)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
 def test_blocks_are_copied_bit_for_bit(layout, dtype):
     from maru.paged_layers import PagedLayers

@@ -1,0 +1,139 @@
+"""maru.Client for programs that run on asyncio.
+
+    async with maru.aio.Client() as client:
+        buffers = await client.alloc_batch(65536, 8)      # may evict, so it may wait
+        ...
+        await client.store_chain(keys, buffers)
+        view = client.retrieve(keys[0])                   # never waits
+
+Only what may wait for marud is awaited: attaching, taking memory, storing (a tenant's quota), deleting trees. Those calls go
+through one thread of this client, one after the other, as marud would answer them anyway; no call has a thread of its own. What
+never waits is a plain call, as in maru.Client, whose documentation holds for everything here.
+
+A task that is cancelled while it waits does not stop marud: what it would have got is given back as soon as it comes.
+"""
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Callable, Optional, Sequence, TypeVar, Union
+
+import numpy
+from numpy.typing import NDArray
+
+from . import _maru
+from .errors import ClosedError
+from .records import Digest, Stored, StoredChain
+
+Key = Union[str, bytes, bytearray, memoryview, Digest, NDArray[numpy.uint8]]
+Keys = Union[Sequence[Key], NDArray[numpy.uint8]]
+Tenant = Union[None, str, int]
+Parent = Union[None, Key, int]
+
+_T = TypeVar("_T")
+
+
+class Client:
+    """One attachment. The arguments are those of maru.Client. Its methods are for the thread of one event loop."""
+
+    def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, **options: Any) -> None:
+        self._arguments = (socket_path, pool)
+        self._options = options
+        self._client: Optional[_maru.Client] = None
+        self._waiting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="maru-aio")
+
+    async def attach(self) -> None:
+        """`async with` does it."""
+        if self._client is None:
+            self._client = await self._wait(lambda: _maru.Client(*self._arguments, **self._options))
+
+    async def close(self) -> None:
+        """As maru.Client.close. May be called again; the end of `async with` does it."""
+        client, self._client = self._client, None
+        if client is not None:
+            # Not behind calls that wait: closing makes them end.
+            await asyncio.get_running_loop().run_in_executor(None, client.close)
+        self._waiting.shutdown(wait=False)
+
+    async def __aenter__(self) -> Client:
+        await self.attach()
+        return self
+
+    async def __aexit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                        traceback: Optional[TracebackType]) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> _maru.Client:
+        """For calls that are not here. Raises ClosedError before attach and after close."""
+        if self._client is None:
+            raise ClosedError("This client is not attached: use it in `async with`, or await attach().")
+        return self._client
+
+    async def _wait(self, call: Callable[[], _T]) -> _T:
+        try:
+            future: Future[_T] = self._waiting.submit(call)
+        except RuntimeError:
+            raise ClosedError("This client was closed.") from None
+        # Where nobody waits any more, what comes is dropped, and buffers and attachments that are dropped are given back.
+        return await asyncio.wrap_future(future)
+
+    # -- what may wait ------------------------------------------------------------------------------------------------
+
+    async def reattach(self) -> None:
+        await self._wait(self.sync.reattach)
+
+    async def alloc(self, nbytes: int) -> _maru.Buffer:
+        client = self.sync
+        return await self._wait(lambda: client.alloc(nbytes))
+
+    async def alloc_batch(self, nbytes: int, n: int) -> list[_maru.Buffer]:
+        client = self.sync
+        return await self._wait(lambda: client.alloc_batch(nbytes, n))
+
+    async def store(self, key: Key, buffer: _maru.Buffer, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
+                    content_type: int = 0, tenant: Tenant = None, keep_views: bool = False) -> Stored:
+        client = self.sync
+        return await self._wait(lambda: client.store(key, buffer, parent=parent, ttl_ms=ttl_ms, priority=priority,
+                                                     content_type=content_type, tenant=tenant, keep_views=keep_views))
+
+    async def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
+                         content_type: int = 0, tenant: Tenant = None) -> Stored:
+        client = self.sync
+        return await self._wait(lambda: client.store_copy(key, data, parent=parent, ttl_ms=ttl_ms, priority=priority,
+                                                          content_type=content_type, tenant=tenant))
+
+    async def store_chain(self, keys: Keys, buffers: Sequence[_maru.Buffer], *, parent: Parent = None, ttl_ms: int = 0,
+                          priority: int = 0, content_type: int = 0, tenant: Tenant = None,
+                          keep_views: bool = False) -> StoredChain:
+        client = self.sync
+        return await self._wait(lambda: client.store_chain(keys, buffers, parent=parent, ttl_ms=ttl_ms, priority=priority,
+                                                           content_type=content_type, tenant=tenant, keep_views=keep_views))
+
+    async def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
+        client = self.sync
+        return await self._wait(lambda: client.delete_tree(key, tenant))
+
+    # -- what never waits ---------------------------------------------------------------------------------------------
+
+    def exists(self, key: Key, tenant: Tenant = None) -> bool:
+        return self.sync.exists(key, tenant)
+
+    def exists_batch(self, keys: Keys, tenant: Tenant = None) -> Union[list[bool], NDArray[numpy.bool_]]:
+        return self.sync.exists_batch(keys, tenant)
+
+    def retrieve(self, key: Key, tenant: Tenant = None) -> Optional[_maru.View]:
+        return self.sync.retrieve(key, tenant)
+
+    def retrieve_batch(self, keys: Keys, tenant: Tenant = None) -> list[Optional[_maru.View]]:
+        return self.sync.retrieve_batch(keys, tenant)
+
+    def match_prefix(self, keys: Keys, tenant: Tenant = None) -> _maru.Match:
+        return self.sync.match_prefix(keys, tenant)
+
+    def delete(self, key: Key, tenant: Tenant = None) -> bool:
+        return self.sync.delete(key, tenant)
+
+    def tenant(self, name: str) -> int:
+        return self.sync.tenant(name)

@@ -1,0 +1,138 @@
+"""maru.aio: that the loop goes on while a call waits, and that nothing is lost when somebody stops waiting."""
+import asyncio
+import os
+import signal
+import socket
+import threading
+
+import pytest
+
+import maru
+import maru.aio
+from conftest import PAGE
+
+
+@pytest.fixture
+def own(marud_program):
+    from with_marud import Marud
+    with Marud(marud_program, size="16MiB") as running:
+        yield running
+
+
+async def turns_until(task):
+    """How often the loop comes round while the task is not done."""
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    return turns
+
+
+def test_blocks_go_in_and_out(marud, digests):
+    async def run():
+        async with maru.aio.Client(str(marud.socket)) as client:
+            buffers = await client.alloc_batch(PAGE, 4)
+            for i, buffer in enumerate(buffers):
+                buffer.data[:] = bytes([i]) * PAGE
+            stored = await client.store_chain(digests[:4], buffers)
+            assert stored.new_blocks == 4
+            assert (await client.store_copy(digests[4], b"five", parent=stored.blocks[-1])).is_new
+            assert client.exists(digests[0]) and client.exists_batch(digests[:6]).tolist() == [True] * 5 + [False]
+            with client.match_prefix(digests) as match:
+                assert match.blocks == 5
+            assert bytes(client.retrieve(digests[4]).data) == b"five"
+            assert client.retrieve_batch(digests[:1])[0].data[0] == 0
+            buffer = await client.alloc(PAGE)
+            assert (await client.store(digests[9], buffer)).is_new and client.delete(digests[9])
+            assert await client.delete_tree(digests[0]) == 5
+            await client.reattach()
+
+    asyncio.run(run())
+
+
+def test_the_loop_goes_on_while_marud_does_not_answer(own):
+    async def run():
+        async with maru.aio.Client(str(own.socket), timeout_ms=2000) as client:
+            os.kill(own.process.pid, signal.SIGSTOP)
+            try:
+                held = []
+
+                async def fill():
+                    while True:
+                        held.append(await client.alloc(1 << 20))
+
+                task = asyncio.ensure_future(fill())
+                turns = await turns_until(task)
+                with pytest.raises(maru.DaemonTimeoutError):
+                    task.result()
+                assert turns > 5
+            finally:
+                os.kill(own.process.pid, signal.SIGCONT)
+
+    asyncio.run(run())
+
+
+def test_the_loop_goes_on_while_attaching(tmp_path):
+    """Somebody who takes the connection and says nothing."""
+    path = str(tmp_path / "silent.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(path)
+        silent.listen(8)
+
+        async def run():
+            task = asyncio.ensure_future(maru.aio.Client(path, timeout_ms=1000).attach())
+            turns = await turns_until(task)
+            with pytest.raises(maru.DaemonTimeoutError):
+                task.result()
+            assert turns > 5
+
+        asyncio.run(run())
+
+
+def test_what_comes_after_somebody_stopped_waiting_is_given_back(own):
+    async def run():
+        async with maru.aio.Client(str(own.socket), timeout_ms=60000) as client:
+            os.kill(own.process.pid, signal.SIGSTOP)
+            task = asyncio.ensure_future(client.alloc_batch(1 << 20, 4))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            os.kill(own.process.pid, signal.SIGCONT)
+            # Behind it in the client's one thread: when this is done, that was.
+            (await client.alloc(PAGE)).abort()
+            with maru.Client(str(own.socket)) as other:
+                everything = other.geometry().pool_bytes - other.geometry().control_bytes
+                other.alloc_batch(1 << 20, everything // (1 << 20) - 2)
+
+    asyncio.run(run())
+
+
+def test_many_waiting_calls_share_one_thread(own):
+    async def run():
+        async with maru.aio.Client(str(own.socket)) as client:
+            before = threading.active_count()
+            buffers = await asyncio.gather(*[client.alloc(PAGE) for _ in range(200)])
+            assert threading.active_count() <= before + 1
+            assert len({buffer.block for buffer in buffers}) == 200
+
+    asyncio.run(run())
+
+
+def test_a_client_that_is_not_attached_says_so(marud):
+    async def run():
+        client = maru.aio.Client(str(marud.socket))
+        with pytest.raises(maru.ClosedError, match="attach"):
+            await client.alloc(PAGE)
+        with pytest.raises(maru.ClosedError):
+            client.exists("x")
+        await client.attach()
+        await client.attach()
+        await client.close()
+        await client.close()
+        with pytest.raises(maru.ClosedError):
+            await client.alloc(PAGE)
+        with pytest.raises(maru.ClosedError):
+            await client.attach()
+
+    asyncio.run(run())
