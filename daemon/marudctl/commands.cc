@@ -177,6 +177,9 @@ const Command kCommands[] = {
     {"support-dump", "[--output PATH]", "write what a bug report needs into one file, without keys of blocks", "output",
      0, 0, support_dump},
     {"completion", "bash", "a script that completes commands and options of marudctl", "", 1, 1, completion},
+    {"provision", "(list | plan | apply | release NAME) [--config FILE] [--force]",
+     "CXL memory, NVDIMMs and DAX devices: what there is, and making what [[provision]] says", "config force", 1, 2,
+     provision},
     {"version", "", "of marudctl", "", 0, 0, version},
     {nullptr, nullptr, nullptr, nullptr, 0, 0, nullptr},
 };

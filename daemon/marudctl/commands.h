@@ -34,6 +34,8 @@ struct Arguments {
   std::vector<std::string> policy_options;  // "NAME=VALUE"
   std::optional<std::string> soft, hard;    // a size, "none" or "default"
   std::optional<std::string> file;
+  std::optional<std::string> config;
+  bool force = false;
   bool quiesce = false;
   bool yes = false;
   bool once = false;
@@ -77,6 +79,8 @@ int quota_list(const Arguments& arguments);
 int quota_remove(const Arguments& arguments);
 int quota_default(const Arguments& arguments);
 int quota_mode(const Arguments& arguments);
+
+int provision(const Arguments& arguments);  // provision.cc; does not return when the other program runs
 
 // The auditor over the file of a pool, opened for reading only. Prints what it finds. check_file.cc.
 int check_file(const std::string& path, bool json);

@@ -26,6 +26,8 @@ enum Flag : int {
   kHard,
   kQuiesce,
   kFile,
+  kConfig,
+  kForce,
   kYes,
   kOnce,
   kIntervalMs,
@@ -52,6 +54,8 @@ constexpr option kOptions[] = {
     {"hard", required_argument, nullptr, kHard},
     {"quiesce", no_argument, nullptr, kQuiesce},
     {"file", required_argument, nullptr, kFile},
+    {"config", required_argument, nullptr, kConfig},
+    {"force", no_argument, nullptr, kForce},
     {"yes", no_argument, nullptr, kYes},
     {"once", no_argument, nullptr, kOnce},
     {"interval-ms", required_argument, nullptr, kIntervalMs},
@@ -164,6 +168,8 @@ int read_options(int count, char** values, Arguments& arguments, std::vector<std
       case kHard: arguments.hard = optarg; break;
       case kQuiesce: arguments.quiesce = true; break;
       case kFile: arguments.file = optarg; break;
+      case kConfig: arguments.config = optarg; break;
+      case kForce: arguments.force = true; break;
       case kYes: arguments.yes = true; break;
       case kOnce: arguments.once = true; break;
       case kIntervalMs:

@@ -10,6 +10,7 @@
   pages       what the pages refer to, *maru...*(N)        the pages that there are
 
   check_manuals.py --sources DIR --build DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
+  check_manuals.py --sources DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --provision PROGRAM --replay PROGRAM
                     --simulator PROGRAM
 
 Pages that were not built (scdoc is missing) are not looked for in the build folder.
@@ -66,7 +67,7 @@ def check_keys(page, text, daemon):
     readers = set(re.findall(r'(\w+)\(const char\* key\b', (daemon / 'config_table.h').read_text()))
     asked = re.compile(r'\.(' + '|'.join(sorted(readers)) + r')\("(\w+)"')
     found = set()
-    for path in sorted(daemon.glob('config*.cc')):
+    for path in sorted([*daemon.glob('config*.cc'), daemon / 'provision/wish.cc']):
         found |= set(asked.findall(path.read_text()))
     tables = {name for reader, name in found if reader in ('table', 'tables')}
     keys = {name for _, name in found} - tables
@@ -95,7 +96,7 @@ def check_references(pages, functions):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ('sources', 'build', 'compiler', 'marud', 'marudctl', 'replay', 'simulator'):
+    for name in ('sources', 'build', 'compiler', 'marud', 'marudctl', 'provision', 'replay', 'simulator'):
         parser.add_argument('--' + name, required=True)
     arguments = parser.parse_args()
     sources = pathlib.Path(arguments.sources)
@@ -104,6 +105,7 @@ def main():
     check_program('marud.8', pages['marud.8'], arguments.marud)
     check_program('marudctl.1', pages['marudctl.1'], arguments.marudctl)
     check_commands('marudctl.1', pages['marudctl.1'], arguments.marudctl)
+    check_program('marud-provision.8', pages['marud-provision.8'], arguments.provision)
     check_program('maru-replay.1', pages['maru-replay.1'], arguments.replay)
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')

@@ -82,7 +82,7 @@ size = "256MiB"
 name = "more"
 kind = "namespace"
 size = "512MiB"'
-  refused 'marud.toml:11: provision "more": size: found that region1 has 256 MiB free' apply
+  refused 'marud.toml:12: provision "more": size: found that region1 has 256 MiB free' apply
   says 'kv' list
 }
 # A step that the kernel refuses after others were done: what was done is undone. The plan cannot know that the disk which the
@@ -102,7 +102,7 @@ name = "fault"
 kind = "namespace"
 size = "32MiB"
 align = "1GiB"'
-  refused 'marud.toml:12: provision.size: found "32MiB", expected a multiple of align' apply
+  refused 'marud.toml:16: provision.size: found "32MiB", expected a multiple of align' apply
   table '[[provision]]
 name = "odd"
 kind = "namespace"
@@ -195,15 +195,16 @@ step "devices in a dynamic region" 60 dynamic
 
 CXL = COMMON + r'''
 cxl() {
+  # Each access to this memory is emulated: little of it is cleared.
   says 'mem0' list
   table '[[provision]]
 name = "kv"
 kind = "namespace"
 region = "cxl:expander"
+size = "32MiB"
 [[provision]]
 name = "expander"
 kind = "cxl-region"'
-  says 'make the CXL region "expander"' plan
   says 'kv: namespace' apply
   says 'dax' list
   says 'nothing to do' apply
@@ -239,9 +240,9 @@ def run(suite):
         file.seek(100 * machine.MIB)
         file.write(b"old" * 1000)
     suite.machine("nvdimm", modules=machine.NVDIMM + machine.SOFT_RESERVED + machine.KMEM, nvdimms=[nvdimm],
-                  kernel_parameters=[machine.soft_reserved(256 * machine.MIB, 512 * machine.MIB)]).run(NVDIMM)
+                  kernel_parameters=[machine.soft_reserved(256 * machine.MIB, 512 * machine.MIB)]).run(NVDIMM, suite.seconds)
     cxl = machine.CxlMemory(suite.file("cxl.img", 256 * machine.MIB), suite.file("label.img", machine.MIB))
-    suite.machine("cxl", modules=machine.CXL, cxl=[cxl], memory_mib=512).run(CXL)
+    suite.machine("cxl", modules=machine.CXL, cxl=[cxl], memory_mib=512).run(CXL, suite.seconds)
 
 
 if __name__ == "__main__":
