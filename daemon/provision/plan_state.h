@@ -32,7 +32,7 @@ struct PlanState {
 
 // Whether the place that a table names ("region0", "node:1", nothing) is this one.
 bool is_place(const Wish& wish, const std::string& name, int numa_node);
-// Why this device may not be touched, or nothing: it is open, it holds a pool (unless forced), the kernel uses it (unless forced).
+// Why this device may not be touched, or nothing: it is open; unless forced, that it holds a pool or that the kernel uses it.
 std::string reason_against(const DaxDevice& device, bool force);
 
 void plan_cxl_region(PlanState& state, const Wish& wish);

@@ -18,7 +18,8 @@ if mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 host
   # What is mounted on the host's /tmp is not seen here, so that it is empty on every host.
   mount -t tmpfs -o mode=1777 own-tmp /root/var/tmp
   mkdir -m 0755 /root/run/machine
-  cp -r /payload/. /root/run/machine/
+  # busybox and the modules, for steps that take a driver away and put it back.
+  cp -r /payload/. /bin/busybox /modules /root/run/machine/
   chroot /root /bin/bash /run/machine/steps
 else
   echo "the files of the host cannot be mounted"
