@@ -154,11 +154,12 @@ int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const m
     return -ENOBUFS;
   }
   const int status = publish(key, buffer, options, parent, Duplicate::kKeep, nullptr);
-  *ret_view = {nullptr, 0, 0, kNoPin};
-  if (status == 0)
+  if (status == 0) {
     *ret_view = {buffer.data, buffer.bytes, own.bits, pin_of(pin.slot)};
-  else
-    pins_.unpin(pin.slot, own);
+    return 0;
+  }
+  pins_.unpin(pin.slot, own);
+  if (status == 1) *ret_view = {nullptr, 0, 0, kNoPin};
   return status;
 }
 

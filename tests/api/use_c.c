@@ -61,6 +61,45 @@ static void use_one_block(maru_client *client) {
   EXPECT(result == -EINVAL);
 }
 
+/* Its memory is used further: pinned when it was stored, still the caller's when another block was there. */
+static void go_on_using_a_buffer(maru_client *client) {
+  const maru_key key = key_of("shared buffer");
+  maru_statistics now;
+  maru_buffer buffer, late;
+  maru_view stored, view;
+  int result = maru_alloc(client, BLOCK_BYTES, &buffer);
+  memset(&now, 0, sizeof now);
+  now.size = sizeof now;
+  EXPECT(result == 0);
+  result = maru_alloc(client, BLOCK_BYTES, &late);
+  EXPECT(result == 0);
+  if (result != 0) return;
+  memset(buffer.data, 'y', BLOCK_BYTES);
+  memset(late.data, 'z', BLOCK_BYTES);
+  result = maru_store_pinned(client, &key, &buffer, NULL, &stored);
+  EXPECT(result == 0 && stored.block == buffer.block && stored.data == buffer.data && stored.bytes == BLOCK_BYTES);
+  result = maru_get_statistics(client, &now);
+  EXPECT(result == 0 && now.pins == 1);
+  result = maru_store_pinned(client, &key, &buffer, NULL, &view);
+  EXPECT(result == -EINVAL); /* used up */
+  result = maru_store_pinned(client, &key, &late, NULL, &view);
+  EXPECT(result == 1 && view.block == 0 && view.data == NULL);
+  EXPECT(((const char *)late.data)[BLOCK_BYTES - 1] == 'z');
+  result = maru_abort(client, &late);
+  EXPECT(result == 0);
+  EXPECT(maru_store_pinned(client, &key, &late, NULL, NULL) == -EINVAL);
+  result = maru_retrieve(client, &key, &view);
+  EXPECT(result == 0 && ((const char *)view.data)[0] == 'y');
+  result = maru_release(client, &view);
+  EXPECT(result == 0);
+  result = maru_release(client, &stored);
+  EXPECT(result == 0);
+  result = maru_release(client, &stored);
+  EXPECT(result == -EINVAL);
+  result = maru_delete(client, &key);
+  EXPECT(result == 0);
+}
+
 static void use_a_chain(maru_client *client) {
   static const char *const names[BLOCKS] = {"c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"};
   maru_key keys[BLOCKS];
@@ -112,6 +151,7 @@ int main(void) {
   EXPECT(result == 0 && geometry.pages > 0);
   EXPECT(strcmp(maru_version(), "0.1.0") == 0);
   use_one_block(client);
+  go_on_using_a_buffer(client);
   use_a_chain(client);
   maru_detach(client);
   if (failures == 0) printf("used libmaru %s from C\n", maru_version());

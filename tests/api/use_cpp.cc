@@ -69,6 +69,15 @@ void buffers_are_aborted_or_stored(maru::Client& client) {
   const maru::Outcome<bool> exists = client.exists(key);
   EXPECT(exists && *exists);
   EXPECT(client.remove(key).ok());
+
+  // Its memory is used further: the view holds what was stored; nothing when another block was there.
+  maru::Outcome<maru::Buffer> first = client.alloc(kBlockBytes), second = client.alloc(kBlockBytes);
+  if (!first || !second) return;
+  const maru::Outcome<maru::View> held = client.store_pinned(key, *first);
+  EXPECT(held && held->is_held() && !first->is_held() && held->bytes().size() == kBlockBytes);
+  const maru::Outcome<maru::View> none = client.store_pinned(key, *second);
+  EXPECT(none && !none->is_held() && second->is_held());
+  EXPECT(client.remove(key).ok());
 }
 
 void a_match_holds_its_chain(maru::Client& client) {
