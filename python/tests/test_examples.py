@@ -1,5 +1,6 @@
 """The examples of docs/examples/python run as they stand there."""
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -29,3 +30,11 @@ def test_the_tour_says_when_there_is_no_marud():
     done = subprocess.run([sys.executable, EXAMPLES / "tour.py", "--marud", "/bin/false"], capture_output=True, text=True,
                           timeout=120)
     assert done.returncode == 1 and "is it the program marud?" in done.stderr
+
+
+def test_the_pool_that_the_page_about_lmcache_shows_can_be_configured(marud_program, tmp_path):
+    page = (EXAMPLES.parents[1] / "python" / "lmcache.md").read_text()
+    config = tmp_path / "marud.toml"
+    config.write_text(re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1].replace('users = ["llm"]', 'users = ["root"]'))
+    done = subprocess.run([marud_program, "--config", config, "--check-config"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

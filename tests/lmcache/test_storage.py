@@ -1,11 +1,13 @@
 """LMCache's storage manager stores, finds and reads keys and values through marud: across processes, with eviction."""
 import asyncio
 import pathlib
+import re
 import subprocess
 import sys
 
 import torch
 from kv_store import BACKEND, SHAPE, Storage, chunk, key_of, same
+from lmcache.v1.config import LMCacheEngineConfig
 
 PROGRAM = pathlib.Path(__file__).with_name("kv_store.py")
 
@@ -146,3 +148,13 @@ def test_close_ends_the_attachment(marud):
         tensor = item.tensor
         assert storage.handler.connected
     assert not storage.handler.connected and same(tensor, chunk(1))
+
+
+def test_the_configuration_of_the_page_is_lmcaches(tmp_path):
+    page = (PROGRAM.parents[2] / "docs" / "python" / "lmcache.md").read_text()
+    written = tmp_path / "lmcache.yaml"
+    written.write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
+    config = LMCacheEngineConfig.from_file(str(written))
+    assert (config.maru_path, config.maru_pool_size, config.local_cpu, config.max_local_cpu_size) == (
+        "maru:///run/marud/marud.sock", 4, False, 0)
+    assert config.extra_config == {"maru_timeout_ms": 5000}
