@@ -1,6 +1,7 @@
 #!/bin/sh
-# Under the root's own systemd: installs the packages, and marud is started, reloaded, killed, stalled, restarted, upgraded and
-# removed. A block that was stored at first has to be there until the service is stopped for good.
+# Under the root's own systemd: installs the packages, and marud is started, reloaded, killed, stalled, restarted, upgraded,
+# started by its first client, and removed. A block that was stored at first has to be there until the service is stopped for
+# good.
 set -eu
 cd /packages
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
@@ -85,6 +86,26 @@ systemctl is-active -q marud || fail "marud does not run after an upgrade"
 /tmp/keep_block find || fail "the upgrade lost the memory"
 grep -q '^groups' /etc/marud/marud.toml || fail "the upgrade took a changed configuration away"
 echo "upgraded, the block is there"
+
+# systemd listens, and the first client starts marud. What was stored goes with the stop, as ever.
+systemctl stop marud
+systemctl reset-failed marud  # so many starts in so short a time are this test's
+systemctl start marud.socket || fail "systemd cannot listen for marud"
+! systemctl is-active -q marud || fail "marud was started before there was a client"
+/tmp/keep_block store || fail "systemd's socket does not start marud for the first client"
+logged "a socket that the service manager passed"
+setpriv --reuid daemon --regid daemon --clear-groups /tmp/keep_block find || fail "others cannot come by systemd's socket"
+systemctl restart marud
+/tmp/keep_block find || fail "the memory was lost in a restart with systemd's socket"
+systemctl stop marud
+[ -S /run/marud/marud.sock ] || fail "stopping marud took systemd's socket away"
+/tmp/keep_block store || fail "the socket does not start marud a second time"
+systemctl stop marud.socket marud
+[ ! -e /run/marud/marud.sock ] || fail "systemd's socket is left"
+systemctl start marud || fail "marud does not start without systemd's socket any more"
+/tmp/keep_block store || fail "marud does not serve without systemd's socket any more"
+systemctl reset-failed marud
+echo "started by the first client, restarted, stopped, systemd's socket stayed"
 
 # A pool in a file under /dev/shm is not the service manager's to delete.
 cat >>/etc/marud/marud.toml <<'POOL'

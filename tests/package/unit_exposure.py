@@ -1,8 +1,11 @@
-"""Holds a unit to an exposure, as systemd-analyze computes it from what the unit takes away: unit_exposure.py UNIT."""
+"""Holds a unit to an exposure, as systemd-analyze computes it from what the unit takes away: unit_exposure.py UNIT
+[DROP_IN]."""
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 EXPOSURE_MAX = 1.2  # 10 is a unit that takes nothing away
 SYSTEMD_MIN = 250  # knows --offline
@@ -18,8 +21,13 @@ def main():
         print(f"found systemd {version}, and only {SYSTEMD_MIN} can look at a unit that is not installed")
         return 77
     # The status speaks of a threshold of its own, so it is not looked at.
-    said = subprocess.run([program, "security", "--no-pager", "--offline=true", sys.argv[1]], capture_output=True, text=True,
-                          timeout=60)
+    with tempfile.TemporaryDirectory(prefix="maru-unit-") as folder:
+        unit = shutil.copy(sys.argv[1], folder)
+        for drop_in in sys.argv[2:]:
+            os.makedirs(unit + ".d", exist_ok=True)
+            shutil.copy(drop_in, unit + ".d")
+        said = subprocess.run([program, "security", "--no-pager", "--offline=true", unit], capture_output=True, text=True,
+                              timeout=60)
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout)
     if not found:
         print(f"systemd-analyze says no exposure:\n{said.stdout}{said.stderr}")

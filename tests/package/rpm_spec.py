@@ -1,0 +1,120 @@
+"""Compares packaging/rpm/marud.spec with what was said first: the version with meson's, the files with what the Debian packages
+contain (contents.txt), what a build needs with debian/control. Without rpm. rpm_spec.py SOURCE_TREE"""
+import fnmatch
+import pathlib
+import re
+import sys
+
+SPEC = "packaging/rpm/marud.spec"
+# The same packages under the names of both worlds.
+PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-dev": "libmaru-devel"}
+BUILD_NEEDS = {
+    "libexpected-dev": "expected-devel", "libnuma-dev": "numactl-devel", "libspdlog-dev": "spdlog-devel",
+    "libtomlplusplus-dev": "tomlplusplus-devel", "liburing-dev": "liburing-devel", "meson": "meson",
+    "nlohmann-json3-dev": "json-devel", "pkg-config": "pkgconf-pkg-config", "scdoc": "scdoc",
+    "dh-sequence-installsysusers": "systemd-rpm-macros",
+}
+RPM_ALONE = {"gcc-c++"}  # Debian's builds have a compiler
+DEBIAN_ALONE = {"debhelper-compat"}
+MACROS = {
+    "_prefix": "/usr", "_bindir": "/usr/bin", "_libdir": "/usr/lib/TRIPLET", "_includedir": "/usr/include",
+    "_mandir": "/usr/share/man", "_sysconfdir": "/etc", "_unitdir": "/lib/systemd/system", "_sysusersdir": "/usr/lib/sysusers.d",
+}
+
+
+def expanded(text, macros):
+    out = re.sub(r"%\{(\w+)\}", lambda found: macros.get(found.group(1), found.group(0)), text)
+    if "%{" in out:
+        raise SystemExit(f"{SPEC}: {text}: a macro that this test does not know; give it to MACROS")
+    return out
+
+
+def file_lists(spec, macros):
+    """The patterns of each package's %files, and the folders whose examples are its %doc."""
+    patterns, documents = {}, {}
+    for title, body in re.findall(r"^%files(.*)\n((?:(?!%(?:files|changelog)).*\n)*)", spec, re.MULTILINE):
+        name = title.replace("-n", "").strip() or "marud"
+        patterns[name], documents[name] = [], set()
+        for line in filter(None, map(str.strip, body.splitlines())):
+            if line.startswith("%doc "):
+                documents[name] |= set(line.split()[1:])
+            elif not line.startswith(("%license", "%dir")):
+                pattern = expanded(re.sub(r"^%config\S* ", "", line), macros)
+                patterns[name].append(pattern + "*" if pattern.endswith("/") else pattern)
+    return patterns, documents
+
+
+def debian_files(root):
+    files, examples = {}, {}
+    for line in (root / "tests/package/contents.txt").read_text().splitlines():
+        package, mode, _, path = line.split(" -> ")[0].split(None, 3)
+        if path.startswith("/usr/share/doc/"):
+            found = re.search(r"/examples/([^/]+)/", path)
+            if found:
+                examples.setdefault(package, set()).add("docs/examples/" + found.group(1))
+        elif not mode.startswith("d"):
+            files.setdefault(package, set()).add(path)
+    return files, examples
+
+
+def compare_files(spec, root, version):
+    patterns, documents = file_lists(spec, {**MACROS, "version": version})
+    files, examples = debian_files(root)
+    wrong = []
+    if set(patterns) != set(PACKAGES.values()):
+        wrong.append(f"{SPEC} has the packages {sorted(patterns)}, expected {sorted(PACKAGES.values())}")
+        return wrong
+    for debian, rpm in PACKAGES.items():
+        for path in sorted(files[debian]):
+            takers = [pattern for pattern in patterns[rpm] if fnmatch.fnmatchcase(path, pattern)]
+            if len(takers) != 1:
+                wrong.append(f"%files of {rpm}: {len(takers)} lines for {path} of {debian}, expected one: {takers}")
+        for pattern in patterns[rpm]:
+            if not any(fnmatch.fnmatchcase(path, pattern) for path in files[debian]):
+                wrong.append(f"%files of {rpm}: {pattern} is nothing that {debian} has (tests/package/contents.txt)")
+        if documents[rpm] != examples.get(debian, set()):
+            wrong.append(f"%doc of {rpm}: found {sorted(documents[rpm])}, {debian} has {sorted(examples.get(debian, ()))}")
+    return wrong
+
+
+def compare_needs(spec, control):
+    """Names, and versions where one is named, both ways."""
+    needed = re.search(r"^Build-Depends: (.*?)^\w", control, re.MULTILINE | re.DOTALL).group(1)
+    debian = {}
+    for one in needed.split(","):
+        name, _, version = one.strip().partition(" ")
+        if name not in DEBIAN_ALONE:
+            debian[name] = version.strip("()").strip()
+    rpm = {name: version.strip() for name, version in re.findall(r"^BuildRequires: +(\S+)(.*)$", spec, re.MULTILINE)}
+    wrong = [f"BuildRequires: lacks {BUILD_NEEDS.get(name, 'what is called ' + name + ' in Debian; see BUILD_NEEDS')}"
+             for name in sorted(debian) if BUILD_NEEDS.get(name) not in rpm]
+    wrong += [f"BuildRequires: {name} is nothing that debian/control needs"
+              for name in sorted(rpm.keys() - RPM_ALONE - {BUILD_NEEDS.get(name) for name in debian})]
+    wrong += [f"BuildRequires: {BUILD_NEEDS[name]} {rpm[BUILD_NEEDS[name]]}, Debian: {name} {version}"
+              for name, version in sorted(debian.items())
+              if rpm.get(BUILD_NEEDS.get(name)) is not None and rpm[BUILD_NEEDS[name]] != version]
+    return wrong
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    spec = (root / SPEC).read_text()
+    wrong = []
+    version = re.search(r"^Version: +(\S+)", spec, re.MULTILINE).group(1)
+    meson = re.search(r"^  version: '([^']*)'", (root / "meson.build").read_text(), re.MULTILINE).group(1)
+    logged = re.search(r"^%changelog\n\*.* - (\S+)-\d", spec, re.MULTILINE).group(1)
+    if not version == meson == logged:
+        wrong.append(f"one version was expected, found {meson} in meson.build, {version} in {SPEC}, {logged} in its changelog")
+    wrong += compare_files(spec, root, version)
+    wrong += compare_needs(spec, (root / "debian/control").read_text().split("\n\n")[0] + "\nEnd:")
+    # Units, users and configuration that a Debian package takes out of the sources have to be installed by hand here, too.
+    for line in (root / "debian/marud.install").read_text().splitlines():
+        source = line.split()[0]
+        if not source.startswith("usr/") and not re.search(rf"^install .*\b{re.escape(source)}(\s|$)", spec, re.MULTILINE):
+            wrong.append(f"%install of {SPEC} does not install {source}, as debian/marud.install does")
+    print("\n".join(wrong) or f"{SPEC}: version {version}, files and needs as in Debian's packages")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
