@@ -17,8 +17,8 @@ bool notify(const std::string& state, int fd = -1);
 // Half of $WATCHDOG_USEC when it is meant for this process, in milliseconds; 0: no watchdog.
 uint64_t watchdog_interval_ms();
 
-// Descriptors that the service manager kept or listens on ($LISTEN_FDS, $LISTEN_FDNAMES), by name. Takes them over: a second call
-// returns nothing. Of several with one name the last is kept.
+// Descriptors that the service manager kept or listens on ($LISTEN_FDS, $LISTEN_FDNAMES), by name. Takes them over: a
+// second call returns nothing. Of several with one name the last is kept.
 std::map<std::string, FileDescriptor> take_stored_descriptors();
 
 }  // namespace maru::daemon

@@ -117,7 +117,7 @@ def main():
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
     if found:
-        own = {page.removesuffix('.3'): text for page, text in pages.items() if page.startswith('maru_') and page.endswith('.3')}
+        own = {page.removesuffix('.3'): text for page, text in pages.items() if re.match(r'maru_.*\.3$', page)}
         function_pages.check(own, header, found, arguments.compiler, sources / 'include', mistakes)
     else:
         print('no manual pages are built here (Debian package scdoc), so nobody looked which of them man finds')

@@ -33,12 +33,12 @@ def main():
         parser.add_argument("--" + name, required=True, type=pathlib.Path)
     arguments = parser.parse_args()
     library = arguments.library.resolve()
-    with tempfile.TemporaryDirectory(prefix="maru-examples-") as name:
-        folder = pathlib.Path(name)
+    with tempfile.TemporaryDirectory(prefix="maru-examples-") as temporary:
+        folder = pathlib.Path(temporary)
         programs, functions = [], {}
         # What stores comes first and what deletes last, so that the others find something.
         for path in sorted((arguments.sources / "man").glob("*.3.scd"),
-                           key=lambda page: (page.name.startswith("maru_delete"), not page.name.startswith("maru_store"), page)):
+                           key=lambda page: ("maru_delete" in page.name, "maru_store" not in page.name, page)):
             example = function_pages.code(path.read_text(), "EXAMPLE")
             if example is None:
                 print(f"{path.name}: has no example")
@@ -56,8 +56,8 @@ def main():
         caller = folder / "caller.c"
         caller.write_text(CALLER.format(
             declarations="\n".join(f"int {function}(maru_client *client);" for function in functions.values()),
-            calls="\n".join(f'  if ((result = {function}(client)) != 0) failed = 1, printf("%s: %d\\n", "{function}", result);'
-                            for function in functions.values())))
+            calls="\n".join(f'  if ((result = {name}(client)) != 0) failed = 1, printf("%s: %d\\n", "{name}", result);'
+                            for name in functions.values())))
         programs.append([caller, *functions])
         # A second time everything is there already, and the examples go other ways.
         with with_marud.Marud(arguments.marud) as marud:

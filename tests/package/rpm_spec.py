@@ -18,7 +18,8 @@ RPM_ALONE = {"gcc-c++"}  # Debian's builds have a compiler
 DEBIAN_ALONE = {"debhelper-compat"}
 MACROS = {
     "_prefix": "/usr", "_bindir": "/usr/bin", "_libdir": "/usr/lib/TRIPLET", "_includedir": "/usr/include",
-    "_mandir": "/usr/share/man", "_sysconfdir": "/etc", "_unitdir": "/lib/systemd/system", "_sysusersdir": "/usr/lib/sysusers.d",
+    "_mandir": "/usr/share/man", "_sysconfdir": "/etc", "_unitdir": "/lib/systemd/system",
+    "_sysusersdir": "/usr/lib/sysusers.d",
 }
 
 
