@@ -1,0 +1,51 @@
+"""Holds the units to each other and to the configurations that they come with: units_agree.py SOURCE_TREE
+
+The socket is where marud.toml says, and belongs to the user of the service, who has its folder; the example of several pools
+opens the folders of its files. Without systemd."""
+import pathlib
+import re
+import sys
+import tomllib
+
+
+def settings(path):
+    """The last value of each key, all sections together: no key is in two of them here."""
+    return dict(re.findall(r"^(\w+)=(.*)$", path.read_text(), re.MULTILINE))
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    service, listener = settings(root / "systemd/marud.service"), settings(root / "systemd/marud.socket")
+    drop_in = settings(root / "docs/examples/systemd/pools.conf")
+    wrong = []
+
+    def same(what, found, where, expected):
+        if found != expected:
+            wrong.append(f"{what} is {found!r}, and {where} has {expected!r}")
+
+    listens = listener.get("ListenSequentialPacket")
+    for name in ("systemd/marud.toml", "docs/examples/systemd/marud.toml"):
+        config = tomllib.loads((root / name).read_text())["daemon"]
+        same("ListenSequentialPacket= of marud.socket", listens, f"socket of {name}", config["socket"])
+        same("StateDirectory= of marud.service", "/var/lib/" + service["StateDirectory"], f"state_dir of {name}",
+             config["state_dir"])
+    same("the folder of marud.socket", str(pathlib.Path(listens).parent), "RuntimeDirectory= of marud.service",
+         "/run/" + service["RuntimeDirectory"])
+    # A folder that goes with the service would take the socket along that systemd still listens on.
+    same("RuntimeDirectoryPreserve= of marud.service", service["RuntimeDirectoryPreserve"], "marud.socket, which needs it,",
+         "yes")
+    for kind in ("User", "Group"):
+        same(f"Socket{kind}= of marud.socket", listener[f"Socket{kind}"], "marud.service", service[kind])
+
+    opened = drop_in["ReadWritePaths"].split()
+    pools = tomllib.loads((root / "docs/examples/systemd/marud.toml").read_text())["pool"]
+    for pool in pools:
+        folder = str(pathlib.Path(pool["path"]).parent) if "path" in pool else None
+        if folder and folder not in opened:
+            wrong.append(f"pool {pool['name']} of the example lies in {folder}, and ReadWritePaths= of pools.conf has {opened}")
+    print("\n".join(wrong) or f"marud.socket, marud.service, their configuration and the example of {len(pools)} pools agree")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
