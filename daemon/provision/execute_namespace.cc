@@ -48,6 +48,14 @@ Result<std::string> rewrite_labels(const std::string& name, int (*rewrite)(ndctl
   const NdctlContext context = open_ndctl();
   ndctl_region* region = context ? find_region(context.get(), name) : nullptr;
   if (!region) return absent(name);
+  // Whatever was forced, a file system that is mounted there stays.
+  ndctl_namespace* one;
+  ndctl_namespace_foreach(region, one) if (ndctl_namespace_is_active(one)) {
+    const int busy = ndctl_namespace_disable_safe(one);
+    if (busy >= 0) continue;
+    ndctl_namespace_enable(one);
+    return failed(busy, "disable " + text_of(ndctl_namespace_get_devname(one)) + " of " + name + " (is it mounted?)");
+  }
   if (const int wrong = ndctl_region_disable_invalidate(region); wrong != 0) return failed(wrong, "disable " + name);
   int wrong = 0;
   std::string at;

@@ -167,17 +167,17 @@ region, = [r for r in json.load(sys.stdin)["dax_regions"] if r["dynamic"]]
 assert region["free_bytes"] == region["size_bytes"], region'
 }
 
-step list 60 list
-step "plan changes nothing" 60 plan
-step "apply makes a namespace" 60 apply
-step "apply again changes nothing" 60 twice
-step "a region that is too small is refused" 60 too_large
-step "a failure half-way is undone" 60 half_way
-step "a device that is open is not taken" 60 held
-step "what the kernel uses is not taken silently" 60 kernel_keeps
-step "what the kernel uses is taken with --force" 60 kernel_gives
-step release 60 release
-step "devices in a dynamic region" 60 dynamic
+step list 100 list
+step "plan changes nothing" 100 plan
+step "apply makes a namespace" 100 apply
+step "apply again changes nothing" 100 twice
+step "a region that is too small is refused" 100 too_large
+step "a failure half-way is undone" 100 half_way
+step "a device that is open is not taken" 100 held
+step "what the kernel uses is not taken silently" 100 kernel_keeps
+step "what the kernel uses is taken with --force" 100 kernel_gives
+step release 100 release
+step "devices in a dynamic region" 150 dynamic
 '''
 
 CXL = COMMON + r'''
@@ -212,9 +212,9 @@ cxl_release() {
   says 'mem0' list
 }
 
-step "a CXL region with a namespace" 100 cxl
+step "a CXL region with a namespace" 140 cxl
 show
-step "CXL memory given back" 60 cxl_release
+step "CXL memory given back" 100 cxl_release
 skipped "a volatile CXL region" "QEMU here has persistent CXL memory only"
 '''
 
