@@ -223,6 +223,8 @@ class Machine:
 
     def start(self, steps, seconds=150, settings=None):
         """Boots. The machine is stopped after so many seconds, or when the suite has no time left."""
+        if time.monotonic() > self.suite.deadline:
+            raise Skip(f"no time was left for machine {self.name}")
         self.initial_files(steps, settings or {})
         self.lines, self.ran_out = [], False
         self.suite.running.append(self)
