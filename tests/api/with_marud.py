@@ -54,7 +54,7 @@ class Marud:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             try:
                 probe.connect(str(self.socket))
-            except (FileNotFoundError, ConnectionRefusedError):
+            except OSError:
                 return False
         return True
 
