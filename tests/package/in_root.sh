@@ -32,6 +32,8 @@ case $1 in
     # As the unit would start it: its user, its folders, its configuration.
     install -d -o marud -g marud -m 0755 /run/marud
     install -d -o marud -g marud -m 0700 /var/lib/marud
+    # Nobody is left who could hand the memory of the last time back. Waiting for that takes most of a client's patience.
+    rm -f /var/lib/marud/*.state
     setpriv --reuid marud --regid marud --clear-groups --no-new-privs --bounding-set=-all \
       marud --config /etc/marud/marud.toml 2>/tmp/log &
     marud=$!
