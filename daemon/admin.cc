@@ -54,10 +54,12 @@ json status_of(const AdminView& view, const json& request) {
     json pool = hosted->serving() ? hosted->serving()->status_json(view.now_unix_ms) : json::object();
     pool["name"] = hosted->name();
     pool["condition"] = condition_text(hosted->condition());
-    pool["backend"] = hosted->spec().backend == Backend::kFile ? "file" : "memory";
+    pool["backend"] = backend_text(hosted->spec().backend);
     if (hosted->condition() == HostedPool::Condition::kFenced) pool["reason"] = hosted->fenced_because();
     if (hosted->serving()) {
       pool["device"] = hosted->serving()->device().name();
+      if (const std::string& map_sync = hosted->serving()->device().map_sync(); !map_sync.empty())
+        pool["map_sync"] = map_sync;
       pool["epoch"] = hosted->serving()->epoch();
       pool["uuid"] = uuid_text(hosted->serving()->header().uuid);
     }

@@ -102,9 +102,10 @@ PoolSpec read_pool(ConfigTable table) {
   spec.line = table.line();
   spec.lines = table.lines();
   if (auto value = table.text("name")) spec.pool.name = *value;
-  const auto backend = table.one_of("backend", {"memory", "file"});
+  const auto backend = table.one_of("backend", {"memory", "file", "dax"});
   if (backend == "file") spec.backend = Backend::kFile;
-  if (!backend && !table.has("backend")) table.missing("backend", "\"memory\" or \"file\"");
+  if (backend == "dax") spec.backend = Backend::kDax;
+  if (!backend && !table.has("backend")) table.missing("backend", "\"memory\", \"file\" or \"dax\"");
   if (auto value = table.text("path")) spec.path = *value;
   if (auto value = table.size("size")) spec.bytes = *value;
   if (auto value = table.size("page_bytes")) spec.pool.page_bytes = *value;
@@ -127,13 +128,21 @@ PoolSpec read_pool(ConfigTable table) {
     spec.huge_pages = *value == "never"     ? HugePages::kNever
                       : *value == "require" ? HugePages::kRequire
                                             : HugePages::kTry;
-  if (auto value = table.integer("numa_node", 0, 1023)) spec.numa_node = int(*value);
+  read_numa(table, spec);
   spec.users = table.names_or_numbers("users", "users of this machine, or their numbers", user_of);
   spec.groups = table.names_or_numbers("groups", "groups of this machine, or their numbers", group_of);
+  spec.readers = table.names_or_numbers("readers", "users of this machine, or their numbers", user_of);
+  spec.reader_groups = table.names_or_numbers("reader_groups", "groups of this machine, or their numbers", group_of);
+  read_dax(table, spec);
+  if (spec.backend == Backend::kDax) {
+    table.refuse_unknown();
+    return spec;
+  }
   if (spec.backend == Backend::kFile) {
     if (table.has("huge_pages"))
       table.wrong("huge_pages", "nothing: it is for memory pools (a file's page size is its file system's)");
-    if (table.has("numa_node")) table.wrong("numa_node", "nothing: it is for memory pools");
+    for (const char* key : {"numa_node", "numa_nodes", "numa_policy", "first_touch"})
+      if (table.has(key)) table.wrong(key, "nothing: it is for memory pools");
     if (!table.has("path")) table.missing("path", "the path of the pool's file");
   } else {
     if (table.has("path")) table.wrong("path", "nothing: a memory pool has no file");
@@ -227,6 +236,15 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
 
 const char* const kPolicyDir = MARU_POLICY_DIR;
 
+const char* backend_text(Backend backend) {
+  switch (backend) {
+    case Backend::kMemory: return "memory";
+    case Backend::kFile: return "file";
+    case Backend::kDax: break;
+  }
+  return "dax";
+}
+
 PoolSpec default_pool_spec() {
   PoolSpec spec;
   spec.pool.high_watermark = kHighWatermark;
@@ -257,6 +275,11 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
     if (!names.insert(spec.pool.name).second)
       problems.push_back({line_of(spec, "name"), "pool.name: found \"" + printable(spec.pool.name) +
                                                      "\" a second time, expected a name of its own"});
+    const std::string& place = spec.backend == Backend::kDax ? spec.dax.device : spec.path;
+    if (!spec.dax.device.empty() && spec.dax.device != "cxl:free" && !spec.dax.device.starts_with("node:") &&
+        !paths.insert(place).second)
+      problems.push_back({line_of(spec, "device"), "pool.device: found \"" + printable(place) +
+                                                       "\" a second time, expected a device of its own"});
     if (!spec.path.empty() && !paths.insert(spec.path).second)
       problems.push_back({line_of(spec, "path"), "pool.path: found \"" + printable(spec.path) +
                                                      "\" a second time, expected a file of its own"});
@@ -269,7 +292,7 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
 
 bool others_may_connect(const Config& config) {
   return config.admin_group || std::any_of(config.pools.begin(), config.pools.end(), [](const PoolSpec& spec) {
-           return !spec.users.empty() || !spec.groups.empty();
+           return !spec.users.empty() || !spec.groups.empty() || !spec.readers.empty() || !spec.reader_groups.empty();
          });
 }
 

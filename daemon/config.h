@@ -6,7 +6,7 @@
 //   admin_group = "maru-admin"           adopt_grace_ms = 4000           policy_dir = "/usr/lib/marud/policies"
 //
 //   [[pool]]
-//   name = "default"      backend = "memory"      size = "64GiB"     huge_pages = "try"    numa_node = 1
+//   name = "default"      backend = "memory"      size = "64GiB"     huge_pages = "try"    numa_nodes = [1]
 //   page_bytes = "2MiB"   region_bytes = "256MiB" lanes = 256        pins = 16384          touch_entries = 4096
 //   key_inline_bytes = 128                        max_regions_per_instance = 0             checksums = false
 //   policy = "lru"        policy_options = { probation = 0.5 }          pin_overdue_ms = 30000
@@ -21,8 +21,12 @@
 //   name = "shared"       backend = "file"        path = "/mnt/pmem/pool"                  size = "1TiB"
 //
 //   [[provision]]                                 see daemon/provision/wish.h
+//   [[pool]]
+//   name = "far"          backend = "dax"         device = "/dev/dax0.0"                   align = "2MiB"
+//   format = "blank"      after_power_loss = "verify"
 #pragma once
 
+#include "daemon/dax/dax_sysfs.h"
 #include "daemon/dax/memory_device.h"
 #include "daemon/log.h"
 #include "daemon/pool.h"
@@ -36,7 +40,22 @@
 
 namespace maru::daemon {
 
-enum class Backend : uint8_t { kMemory, kFile };
+class ConfigTable;
+
+enum class Backend : uint8_t { kMemory, kFile, kDax };
+const char* backend_text(Backend backend);  // as it is configured
+
+// Of a pool on a DAX device: config_dax.cc.
+struct DaxSpec {
+  std::string device;          // what find_dax_devices() understands
+  std::string control_device;  // the same; empty: the control region lies on `device`, before the pages
+  uint64_t alignment = 0;      // that the device must have; 0: any
+  bool formats_blank = true;   // else only on command
+  // A pool on a device that was neither left in order nor used in this boot.
+  enum class AfterPowerLoss : uint8_t { kVerify, kFormat };
+  AfterPowerLoss after_power_loss = AfterPowerLoss::kVerify;
+  DaxRules rules;  // for tests; never configured
+};
 
 // Background eviction of pools that are configured and say nothing else; a high watermark of 1 turns it off.
 inline constexpr double kHighWatermark = 0.90;
@@ -49,9 +68,12 @@ struct PoolSpec {
   std::string path;    // file
   uint64_t bytes = 0;  // 0: the size that the file has
   HugePages huge_pages = HugePages::kTry;
-  std::optional<int> numa_node;  // memory
-  std::vector<uid_t> users;      // besides root and marud's own user, who always may
+  NumaPlacement numa;  // memory
+  DaxSpec dax;
+  std::vector<uid_t> users;  // besides root and marud's own user, who always may
   std::vector<gid_t> groups;
+  std::vector<uid_t> readers;  // who may attach to read only
+  std::vector<gid_t> reader_groups;
   int line = 0;                                   // in the file, 0 on the command line
   std::map<std::string, int, std::less<>> lines;  // of each key that is there
 };
@@ -97,6 +119,11 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
 // Makes each pool's policy, and forgets it again: an unknown one, an option that it does not have and a value that cannot be
 // are problems. Loads code from the policy folder. config_policy.cc.
 void check_policies(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
+
+// Reads and checks what only pools on DAX devices have.
+void read_dax(ConfigTable& table, PoolSpec& spec);
+// Where the memory of memory pools shall lie: config_dax.cc, too.
+void read_numa(ConfigTable& table, PoolSpec& spec);
 
 // The line of this key of a pool, or of the pool when the key is not there.
 int line_of(const PoolSpec& spec, const char* key);

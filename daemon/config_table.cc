@@ -57,6 +57,7 @@ std::map<std::string, int, std::less<>> ConfigTable::lines() const {
 bool ConfigTable::has(const char* key) const { return toml_of(node_).contains(key); }
 
 void ConfigTable::wrong(const char* key, const std::string& expected) {
+  asked_.insert(key);
   const toml::node* node = toml_of(node_).get(key);
   problems_->push_back({node ? line_of(*node) : line(),
                         name_of(key) + ": found " + (node ? found(*node) : "nothing") + ", expected " + expected});
@@ -123,6 +124,20 @@ std::optional<int64_t> ConfigTable::integer(const char* key, int64_t least, int6
   }
   wrong(key, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
   return std::nullopt;
+}
+
+std::vector<int64_t> ConfigTable::integers(const char* key, int64_t least, int64_t most) {
+  asked_.insert(key);
+  std::vector<int64_t> out;
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return out;
+  if (const toml::array* array = node->as_array())
+    for (const toml::node& element : *array)
+      if (const auto value = element.value_exact<int64_t>(); value && *value >= least && *value <= most)
+        out.push_back(*value);
+  if (!node->is_array() || out.size() != node->as_array()->size() || out.empty())
+    wrong(key, "an array of whole numbers from " + std::to_string(least) + " to " + std::to_string(most));
+  return out;
 }
 
 std::optional<uint64_t> ConfigTable::size(const char* key) {

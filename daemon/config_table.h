@@ -31,6 +31,7 @@ class ConfigTable {
   std::vector<std::string> texts(const char* key, const char* expected);  // an array of them
   std::optional<std::string> one_of(const char* key, std::initializer_list<const char*> choices);
   std::optional<int64_t> integer(const char* key, int64_t least, int64_t most);
+  std::vector<int64_t> integers(const char* key, int64_t least, int64_t most);
   std::optional<uint64_t> size(const char* key);
   std::optional<uint64_t> size_or_zero(const char* key);
   std::optional<bool> boolean(const char* key);

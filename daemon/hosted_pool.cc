@@ -2,6 +2,7 @@
 
 #include "daemon/dax/file_device.h"
 #include "daemon/dax/memory_device.h"
+#include "daemon/dax_format.h"
 #include "daemon/notify.h"
 #include "daemon/size_text.h"
 
@@ -13,7 +14,9 @@ namespace maru::daemon {
 Result<std::unique_ptr<HostedPool>> HostedPool::start(const PoolSpec& spec, const StateDirectory& state,
                                                       std::map<std::string, FileDescriptor>& stored, uint64_t now_ms) {
   auto hosted = std::unique_ptr<HostedPool>(new HostedPool(spec, state));
-  auto started = spec.backend == Backend::kFile ? hosted->start_file(now_ms) : hosted->start_memory(stored, now_ms);
+  auto started = spec.backend == Backend::kFile  ? hosted->start_file(now_ms)
+                 : spec.backend == Backend::kDax ? hosted->start_dax(now_ms)
+                                                 : hosted->start_memory(stored, now_ms);
   if (!started) return failure(started.error().code, "pool \"" + spec.pool.name + "\": " + started.error().doing);
   return hosted;
 }
@@ -21,6 +24,8 @@ Result<std::unique_ptr<HostedPool>> HostedPool::start(const PoolSpec& spec, cons
 void HostedPool::set_access(const PoolSpec& reread) {
   spec_.users = reread.users;
   spec_.groups = reread.groups;
+  spec_.readers = reread.readers;
+  spec_.reader_groups = reread.reader_groups;
 }
 
 Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
@@ -41,6 +46,8 @@ Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
   const format::Parameters& parameters = pool_->header().parameters;
   log_info("pool \"{}\" serves {} of {} in pages of {}, epoch {}, uuid {}", name(), size_text(parameters.pool_bytes),
            pool_->device().name(), size_text(parameters.page_bytes), pool_->epoch(), uuid_text(pool_->header().uuid));
+  if (const std::string& map_sync = pool_->device().map_sync(); !map_sync.empty())
+    log_info("pool \"{}\": MAP_SYNC is {}", name(), map_sync);
   tell_of_differences();
   fence_if_lost();
   return {};
@@ -48,7 +55,7 @@ Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
 
 Result<void> HostedPool::remember() {
   const Device& device = pool_->device();
-  PoolRecord record = {name(), {}, device.identity(), current_boot_id()};
+  PoolRecord record = {name(), {}, device.identity(), current_boot_id(), {}};
   std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
   is_stored_ = notify("FDSTORE=1\nFDNAME=" + stored_name(), device.fd());
   return state_.save(record);
@@ -90,6 +97,8 @@ Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& sto
   auto record = state_.load(name());
   if (!record) {
     log_warning("pool \"{}\" begins anew: {}", name(), record.error().text());
+  } else if (*record && !(*record)->dax_name.empty()) {
+    log_info("pool \"{}\" begins anew: until now it was on {}, which is left as it is", name(), (*record)->dax_name);
   } else if (*record && (*record)->boot_id != current_boot_id()) {
     log_info("pool \"{}\" begins anew: its memory was lost with the last boot", name());
   } else {
@@ -131,8 +140,10 @@ Result<void> HostedPool::begin_anew(uint64_t now_ms) {
   if (record_) log_warning("pool \"{}\" begins anew: nobody handed its memory back, its blocks are lost", name());
   record_.reset();
   state_.remove(name());
-  auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa_node);
+  auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa);
   if (!device) return tl::unexpected(device.error());
+  if (spec_.numa.first_touch)
+    if (auto touched = touch_all(name(), **device); !touched) return touched;
   auto served = serve(Pool::format(spec_.pool, std::move(*device), now_ms));
   if (!served) return served;
   return remember();

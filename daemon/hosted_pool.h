@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/config.h"
+#include "daemon/dax_format.h"
 #include "daemon/pool.h"
 #include "daemon/state_file.h"
 #include "libmaru/base/file_descriptor.h"
@@ -47,6 +48,8 @@ class HostedPool {
   Result<void> remember();
   void tell_of_differences() const;
   Result<void> start_file(uint64_t now_ms);
+  Result<void> start_dax(uint64_t now_ms);  // hosted_pool_device.cc
+  Result<void> adopt_dax(DaxDevices devices, bool verifies, uint64_t now_ms);
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
   std::string stored_name() const { return "pool-" + name(); }
 

@@ -1,6 +1,7 @@
 // marud, from top to bottom.
 #include "daemon/config.h"
 #include "daemon/dax/fault_guard.h"
+#include "daemon/dax_format.h"
 #include "daemon/event_loop.h"
 #include "daemon/hosted_pool.h"
 #include "daemon/listener.h"
@@ -52,9 +53,24 @@ void allow_many_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-bool has_memory_pool(const Config& config) {
+// Pools in files need no record of what they are.
+bool needs_records(const Config& config) {
   return std::any_of(config.pools.begin(), config.pools.end(),
-                     [](const PoolSpec& spec) { return spec.backend == Backend::kMemory; });
+                     [](const PoolSpec& spec) { return spec.backend != Backend::kFile; });
+}
+
+Result<void> format(const Config& config, const std::string& name, bool force) {
+  const auto found = std::find_if(config.pools.begin(), config.pools.end(),
+                                  [&](const PoolSpec& spec) { return spec.pool.name == name; });
+  if (found == config.pools.end() || found->backend != Backend::kDax)
+    return failure(EINVAL, "format \"" + name +
+                               "\": found no pool of this name with backend = \"dax\" (others are "
+                               "formatted when marud starts)");
+  FaultGuard::install();
+  const StateDirectory state(config.state_dir);
+  auto locked = state.lock();
+  if (!locked) return tl::unexpected(locked.error());
+  return format_on_command(*found, state, force, uint64_t(std::time(nullptr)) * 1000);
 }
 
 Result<void> serve(Config& config, const Options& options) {
@@ -75,7 +91,7 @@ Result<void> serve(Config& config, const Options& options) {
   const StateDirectory state(config.state_dir);
   // From here on nobody else recognises memory by these records. Pools in files have locks of their own.
   FileDescriptor state_lock;
-  if (has_memory_pool(config)) {
+  if (needs_records(config)) {
     auto locked = state.lock();
     if (!locked) return tl::unexpected(locked.error());
     state_lock = std::move(*locked);
@@ -106,7 +122,9 @@ Result<void> serve(Config& config, const Options& options) {
   return served;
 }
 
-int run(int count, char** arguments) {
+}  // namespace
+
+int run(int count, char** arguments, const DaxRules& rules) {
   std::vector<std::string> mistakes;
   const Options options = parse_options(count, arguments, mistakes);
   for (const std::string& mistake : mistakes) std::fprintf(stderr, "marud: %s\n", mistake.c_str());
@@ -122,13 +140,16 @@ int run(int count, char** arguments) {
 
   // From here on the configuration is known to be good.
   log_start(config.log_level);
-  auto served = serve(config, options);
+  for (PoolSpec& spec : config.pools) spec.dax.rules = rules;
+  auto served = options.action == Options::Action::kFormat ? format(config, options.format_pool, options.force)
+                                                           : serve(config, options);
   if (served) return 0;
   log_error("marud stops: {}", served.error().text());
   return 1;
 }
 
-}  // namespace
 }  // namespace maru::daemon
 
-int main(int count, char** arguments) { return maru::daemon::run(count, arguments); }
+#ifndef MARU_WITHOUT_MAIN  // a test has another one
+int main(int count, char** arguments) { return maru::daemon::run(count, arguments, {}); }
+#endif

@@ -33,13 +33,13 @@ bool notify(const std::string& state, int fd) {
   FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) return false;
   iovec part = {const_cast<char*>(state.data()), state.size()};
-  wire::OneDescriptor room;
+  wire::DescriptorRoom room;
   msghdr message = {};
   message.msg_name = &address;
   message.msg_namelen = address_bytes;
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (fd >= 0) wire::attach_descriptor(message, room, fd);
+  if (fd >= 0) wire::attach_descriptors(message, room, fd);
   return ::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 

@@ -31,6 +31,8 @@ enum Flag : int {
   kFlagPolicyOption,
   kFlagHighWatermark,
   kFlagLowWatermark,
+  kFlagFormat,
+  kFlagForce,
   kFlagHelp,
   kFlagVersion,
 };
@@ -56,6 +58,8 @@ constexpr option kFlags[] = {
     {"policy-option", required_argument, nullptr, kFlagPolicyOption},
     {"high-watermark", required_argument, nullptr, kFlagHighWatermark},
     {"low-watermark", required_argument, nullptr, kFlagLowWatermark},
+    {"format", required_argument, nullptr, kFlagFormat},
+    {"force", no_argument, nullptr, kFlagForce},
     {"help", no_argument, nullptr, kFlagHelp},
     {"version", no_argument, nullptr, kFlagVersion},
     {nullptr, 0, nullptr, 0},
@@ -110,6 +114,7 @@ const char* const kHelpText =
     R"(usage: marud --memory SIZE [options]
        marud --file PATH --size SIZE [options]
        marud --config FILE [--check-config] [options]
+       marud --config FILE --format POOL [--force]
 
 Serves pools of shared memory to processes that share KV blocks.
 
@@ -138,6 +143,9 @@ The pool, on the command line:
 Or in a file, which can describe several:
   --config FILE         TOML; see marud.toml(5)
   --check-config        say all that is wrong with the configuration, and exit
+  --format POOL         format the DAX device of this pool, and exit; the device
+                        must be blank
+  --force               with --format: whatever the device holds, which is lost
 
 Always:
   --socket PATH         where clients connect; by default marud/marud.sock in
@@ -206,6 +214,11 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
       case kFlagPolicyOption: read_policy_option(value, spec.pool.policy_options, problems); break;
       case kFlagHighWatermark: spec.pool.high_watermark = read_fraction("--high-watermark", value, problems); break;
       case kFlagLowWatermark: spec.pool.low_watermark = read_fraction("--low-watermark", value, problems); break;
+      case kFlagFormat:
+        options.action = Options::Action::kFormat;
+        options.format_pool = value;
+        break;
+      case kFlagForce: options.force = true; break;
       case kFlagHelp: options.action = Options::Action::kHelp; return options;
       case kFlagVersion: options.action = Options::Action::kVersion; return options;
       default:
@@ -221,6 +234,9 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
   else if (!options.config_path && !has_memory && !has_file)
     problems.push_back("found no pool, expected --memory SIZE, --file PATH or --config FILE; see --help");
   if (has_memory && has_file) problems.push_back("found --memory and --file, expected one of them");
+  if (!options.format_pool.empty() && !options.config_path)
+    problems.push_back("found --format without --config, expected a file that describes the pool");
+  if (options.force && options.format_pool.empty()) problems.push_back("found --force without --format POOL");
   if (has_size && !has_file) problems.push_back("found --size without --file");
   if (!options.config_path) options.pool = spec;
   return options;

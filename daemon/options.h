@@ -10,12 +10,14 @@
 namespace maru::daemon {
 
 struct Options {
-  enum class Action : uint8_t { kServe, kCheckConfig, kHelp, kVersion };
+  enum class Action : uint8_t { kServe, kCheckConfig, kFormat, kHelp, kVersion };
   Action action = Action::kServe;
   std::optional<std::string> config_path;
   std::optional<std::string> socket_path;
   std::optional<std::string> state_dir;
   std::optional<LogLevel> log_level;
+  std::string format_pool;  // kFormat
+  bool force = false;
   std::optional<PoolSpec> pool;  // described on the command line instead of in a file
 };
 
@@ -26,5 +28,8 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
 Config effective_config(const Options& options, std::vector<ConfigProblem>& problems);
 
 extern const char* const kHelpText;
+
+// marud: main.cc. `rules` are the defaults, except in a test that has no devices.
+int run(int count, char** arguments, const DaxRules& rules);
 
 }  // namespace maru::daemon

@@ -16,15 +16,23 @@ bool fill_random(void* bytes, size_t size) {
   return ::getrandom(bytes, size, 0) == ssize_t(size);  // up to 256 bytes never come in parts
 }
 
-// The boot id as two words; any fixed mapping will do.
-void read_boot_id(uint64_t (&ret_id)[2]) {
-  size_t nibbles = 0;
-  for (char c : current_boot_id()) {
-    const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    if (value < 0 || nibbles >= 32) continue;
-    ret_id[nibbles / 16] = ret_id[nibbles / 16] << 4 | uint64_t(value);
-    ++nibbles;
+// A split pool: its header speaks of both devices together, so that neither of them alone is ever taken for the whole.
+const char* choose_split(const Device& device, shm::FormatWishes wishes, format::Parameters* ret_parameters,
+                         shm::Layout* ret_layout) {
+  for (int tries = 0; tries < 64; ++tries) {  // each asks for less by what did not fit, which shrinks fast
+    if (const char* problem = shm::choose_parameters(wishes, ret_parameters)) return problem;
+    if (const char* problem = shm::plan_layout(*ret_parameters, ret_layout)) return problem;
+    const uint64_t pages_bytes = ret_parameters->pages * ret_parameters->page_bytes;
+    if (pages_bytes > device.pages_room()) {
+      wishes.pool_bytes -= pages_bytes - device.pages_room();
+      continue;
+    }
+    if (ret_layout->control_bytes > device.control_room())
+      return "the device of the control region is too small for the pages of the other one";
+    ret_parameters->pool_bytes = device.bytes();
+    return shm::plan_layout(*ret_parameters, ret_layout);
   }
+  return "no number of pages fits both devices";
 }
 
 }  // namespace
@@ -34,7 +42,7 @@ void read_boot_id(uint64_t (&ret_id)[2]) {
 // From here on the region is mapped and checked, and the epoch is known.
 Result<void> Pool::State::begin(uint64_t now) {
   now_ms = now;
-  read_boot_id(boot_id);
+  current_boot_words(boot_id);
   pin_counts.assign(shm::PinTable::counts_needed(region.layout()), AtomicU32{});
   pins = shm::PinTable(region, 0, pin_counts);
   self.region = &region;
@@ -55,8 +63,10 @@ Result<void> Pool::State::begin(uint64_t now) {
 void Pool::State::show_host(bool is_clean) {
   format::HostRecord& host = region.host(0);
   // For readers that only look; the epoch is what clients compare.
-  host.boot_id_lo.store_relaxed(boot_id[0]);
-  host.boot_id_hi.store_relaxed(boot_id[1]);
+  if (shows_boot) {
+    host.boot_id_lo.store_relaxed(boot_id[0]);
+    host.boot_id_hi.store_relaxed(boot_id[1]);
+  }
   host.process.store_relaxed(uint64_t(::getpid()));
   host.heartbeat_ms.store_relaxed(now_ms);
   host.clean.store_relaxed(is_clean ? 1 : 0);
@@ -78,7 +88,9 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   wishes.tenants = config.tenants_max;
   format::Parameters parameters;
   shm::Layout layout;
-  const char* problem = shm::choose_parameters(wishes, &parameters);
+  const bool is_split = state->device->is_split();
+  const char* problem = is_split ? choose_split(*state->device, wishes, &parameters, &layout)
+                                 : shm::choose_parameters(wishes, &parameters);
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   if (auto taken = state->device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
@@ -90,6 +102,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
     return failure(errno, "read random bytes for pool \"" + config.name + "\"");
   identity.created_unix_ms = now_ms;
   identity.checksums = config.checksums;
+  if (auto labelled = state->device->label_pages(identity.uuid); !labelled) return tl::unexpected(labelled.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->device->kind() == "memory";
   problem = shm::ControlRegion::format(state->device->control(), parameters, identity, is_zero, &state->region);
@@ -101,10 +114,12 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
 }
 
-Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms) {
+Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
+                                          bool is_doubtful) {
   auto state = std::make_unique<State>();
   state->config = config;
   state->device = std::move(device);
+  state->shows_boot = !is_doubtful;
   const auto refuse = [&](const char* problem) {
     return failure(EBADMSG, "adopt pool \"" + config.name + "\": " + problem);
   };
@@ -115,6 +130,8 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   std::copy_n(state->device->control().data(), sizeof(header), reinterpret_cast<std::byte*>(&header));
   shm::Layout layout;
   if (const char* problem = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(problem);
+  if (state->device->is_split() && header.parameters.pages * header.parameters.page_bytes > state->device->pages_room())
+    return refuse("the device of its pages is smaller than they are");
   if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
   if (const char* problem = shm::ControlRegion::attach(state->device->control(), bytes, &state->region))
     return refuse(problem);

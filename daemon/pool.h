@@ -100,9 +100,20 @@ class Pool {
   static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device,
                                               uint64_t now_ms);
   // Takes over a formatted device: checks the header, audits, raises the epoch, adopts the live lanes (each counts as alive
-  // until client_died says otherwise), rebuilds the queues of the eviction order.
-  static Result<std::unique_ptr<Pool>> adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms);
+  // until client_died says otherwise), rebuilds the queues of the eviction order. `is_doubtful`: verify() follows; until it has
+  // succeeded the pool keeps saying that it is of another boot, so that a marud that is cut off leaves it as doubtful.
+  static Result<std::unique_ptr<Pool>> adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
+                                             bool is_doubtful = false);
   ~Pool();
+
+  // After a loss of power, before the pool serves: processes of another boot are dead, and each block is dropped whose bytes do
+  // not match its checksum, or whose ancestors were dropped. Reads every byte. Errors: EBADMSG the bookkeeping itself is
+  // damaged, so nothing in the pool can be believed; ECANCELED; EIO.
+  struct Verified {
+    uint64_t blocks = 0, bytes = 0, dropped = 0;
+  };
+  using VerifyProgress = std::function<bool(uint64_t done_bytes, uint64_t of_bytes)>;
+  Result<Verified> verify(const VerifyProgress& progress, uint64_t now_ms);
 
   const PoolConfig& config() const;
   const format::Header& header() const;  // marud's private copy

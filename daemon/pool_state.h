@@ -188,7 +188,8 @@ struct Pool::State final : BlockFacts {
   shm::ControlRegion region;
   uint64_t epoch = 0;
   uint64_t boot_id[2] = {};
-  uint64_t now_ms = 0;  // of the call that is being served
+  bool shows_boot = true;  // false: what is here is of another boot and not verified yet
+  uint64_t now_ms = 0;     // of the call that is being served
 
   std::vector<AtomicU32> pin_counts;
   shm::PinTable pins;
@@ -231,7 +232,7 @@ struct Pool::State final : BlockFacts {
     uint64_t ref;
     uint64_t since_ms;
     bool is_counted = false;
-  };                                              // as overdue
+  };  // as overdue
   std::unordered_map<uint64_t, PinAge> pin_ages;  // by lane << 32 | slot
   uint64_t pin_look_next = 0;
   uint64_t pins_overdue_total = 0;
@@ -255,6 +256,11 @@ struct Pool::State final : BlockFacts {
   void adopt_overflow();
   void adopt_pages(std::span<const LaneId> dead);
   void adopt_audit();
+
+  // pool_verify.cc: after a loss of power
+  Result<Verified> verify(const VerifyProgress& progress);
+  Result<void> verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad, Verified& verified) const;
+  void drop_bad(std::span<uint8_t> bad, Verified& verified);
 
   // pool_regions.cc: who rents which region, and FREE pages
   void show_region(uint32_t index);

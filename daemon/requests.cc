@@ -87,9 +87,15 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
   if (found == pools_.end()) return refuse(header, ENOENT, "there is no pool \"" + name + "\"");
   HostedPool& hosted = **found;
   const auto pool = uint32_t(found - pools_.begin());
-  if (!may_use(session.peer(), hosted.spec().users, hosted.spec().groups)) {
-    log_warning("{} may not use pool \"{}\": refused", session.text(), name);
-    return refuse(header, EACCES, "the access list of pool \"" + name + "\" does not name this user");
+  const PoolSpec& access = hosted.spec();
+  if (!may_use(session.peer(), access.users, access.groups)) {
+    const bool may_read = may_use(session.peer(), access.readers, access.reader_groups);
+    if (!may_read || (request->flags & wire::kAttachReadOnly) == 0) {
+      log_warning("{} may not {} pool \"{}\": refused", session.text(), may_read ? "write to" : "use", name);
+      return refuse(header, EACCES,
+                    "the access list of pool \"" + name + "\" " +
+                        (may_read ? "lets this user only read" : "does not name this user"));
+    }
   }
   if (hosted.condition() == HostedPool::Condition::kWaiting) {
     if (hands_back) {
@@ -121,7 +127,12 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   if (std::memcmp(request.uuid, kNoUuid, 16) != 0 && std::memcmp(request.uuid, pool->header().uuid, 16) != 0)
     return refuse(kType, request_id, ESTALE, "pool \"" + hosted.name() + "\" is another one now: detach and attach");
 
-  FileDescriptor memory(::fcntl(pool->device().fd(), F_DUPFD_CLOEXEC, 3));
+  const Device& device = pool->device();
+  const bool reads_only = (request.flags & wire::kAttachReadOnly) != 0;
+  FileDescriptor memory(
+      ::fcntl(reads_only && device.is_split() ? device.read_only_fd() : device.fd(), F_DUPFD_CLOEXEC, 3));
+  FileDescriptor control(device.is_split() ? ::fcntl(device.control_fd(), F_DUPFD_CLOEXEC, 3) : -1);
+  if (device.is_split() && !control.is_open()) memory.reset();
   FileDescriptor pidfd(::fcntl(session.peer().pidfd.get(), F_DUPFD_CLOEXEC, 3));
   if (!memory.is_open() || !pidfd.is_open()) return refuse(kType, request_id, errno, "marud has no descriptor left");
 
@@ -151,19 +162,24 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   watch->since_ms = now.unix_ms;
   session.lane_watch = watch->id;
   session.lane_is_news = !grant->kept;
+  session.is_read_only = reads_only;
 
   const format::Header& head = pool->header();
   wire::AttachReply reply = {};
   std::memcpy(reply.uuid, head.uuid, sizeof(reply.uuid));
-  reply.pool_bytes = pool->device().bytes();
+  reply.pool_bytes = device.bytes();
   reply.control_bytes = head.control_bytes;
   reply.epoch = pool->epoch();
   reply.lane = grant->lane;
   reply.lane_generation = grant->generation;
   reply.lane_kept = grant->kept ? 1 : 0;
   reply.host = 0;
-  reply.map_alignment = uint32_t(pool->device().map_alignment());
-  outcome.reply = Packet{wire::encode(wire::Type::kAttach, request_id, 0, wire::bytes_of(reply)), std::move(memory)};
+  reply.map_alignment = uint32_t(device.map_alignment());
+  reply.descriptors = device.is_split() ? 2 : 1;
+  reply.pages_offset = device.is_split() ? device.pages_offset() : head.control_bytes;
+  reply.control_alignment = device.control_alignment();
+  outcome.reply = Packet{wire::encode(wire::Type::kAttach, request_id, 0, wire::bytes_of(reply)), std::move(memory),
+                         std::move(control)};
   log_info("{} {} lane {} of pool \"{}\"", session.text(), grant->kept ? "is back on" : "attached to", grant->lane,
            hosted.name());
   return outcome;
@@ -254,6 +270,7 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   Outcome outcome;
   LaneWatch* watch = lane_of(session, header, outcome);
   if (!watch) return outcome;
+  if (session.is_read_only) return refuse(header, EROFS, "this client attached to read only");
   const RentResult result = pools_[watch->pool]->serving()->rent(watch->lane, *request, now.unix_ms);
   const std::string& pool = pools_[watch->pool]->name();
   // A refusal is a text and has no room for what was evicted on the way to it; an answer without memory says both.

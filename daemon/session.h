@@ -23,7 +23,8 @@ namespace maru::daemon {
 
 struct Packet {
   std::vector<std::byte> bytes;
-  FileDescriptor fd;  // travels with it
+  FileDescriptor fd = {};      // travels with it
+  FileDescriptor second = {};  // behind it
 };
 
 class Session {
@@ -68,6 +69,7 @@ class Session {
   bool is_idle() const { return !receiving_ && !sending_; }
   int release_socket() { return socket_.release(); }
 
+  bool is_read_only = false;  // said so when it attached
   uint64_t lane_watch = 0;    // 0: none; kept by requests
   bool lane_is_news = false;  // the lane is new, and nothing came since the reply that says so
   // The client closed its end and cannot have read that reply: it never had the lane.
@@ -94,7 +96,7 @@ class Session {
   std::deque<Packet> unsent_;  // the first is the one being sent
   msghdr send_message_ = {};
   iovec send_part_ = {};
-  wire::OneDescriptor send_descriptor_;
+  wire::DescriptorRoom send_descriptors_;
 };
 
 }  // namespace maru::daemon

@@ -17,19 +17,6 @@ namespace {
 
 constexpr int kStateVersion = 1;
 
-std::optional<std::array<uint8_t, 16>> parse_uuid(const std::string& text) {
-  std::array<uint8_t, 16> uuid = {};
-  size_t nibbles = 0;
-  for (char c : text) {
-    if (c == '-') continue;
-    const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    if (value < 0 || nibbles >= 32) return std::nullopt;
-    uuid[nibbles / 2] = uint8_t(uuid[nibbles / 2] << 4 | value);
-    ++nibbles;
-  }
-  return nibbles == 32 ? std::optional(uuid) : std::nullopt;
-}
-
 std::optional<PoolRecord> parse(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return std::nullopt;
@@ -50,7 +37,16 @@ std::optional<PoolRecord> parse(const std::string& text) {
     return std::nullopt;
   const auto parsed_uuid = parse_uuid(*uuid);
   if (!parsed_uuid) return std::nullopt;
-  return PoolRecord{*pool, *parsed_uuid, {*device, *inode, uint32_t(*seals), *bytes}, *boot_id};
+  PoolRecord record = {*pool, *parsed_uuid, {*device, *inode, uint32_t(*seals), *bytes}, *boot_id};
+  const auto flag = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && *found == true;
+  };
+  record.dax_name = string("dax_name").value_or("");
+  record.dax_pages_name = string("dax_pages_name").value_or("");
+  record.is_volatile = flag("volatile");
+  record.is_being_cleared = flag("being_cleared");
+  return record;
 }
 
 // -- tenants ----------------------------------------------------------------------------------------------------------
@@ -141,6 +137,19 @@ std::optional<TenantSettings> parse_tenants(const std::string& text, const std::
 
 }  // namespace
 
+std::optional<std::array<uint8_t, 16>> parse_uuid(const std::string& text) {
+  std::array<uint8_t, 16> uuid = {};
+  size_t nibbles = 0;
+  for (char c : text) {
+    if (c == '-') continue;
+    const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (value < 0 || nibbles >= 32) return std::nullopt;
+    uuid[nibbles / 2] = uint8_t(uuid[nibbles / 2] << 4 | value);
+    ++nibbles;
+  }
+  return nibbles == 32 ? std::optional(uuid) : std::nullopt;
+}
+
 std::string uuid_text(const uint8_t (&uuid)[16]) {
   std::string out;
   char pair[3];
@@ -160,6 +169,16 @@ const std::string& current_boot_id() {
     return id;
   }();
   return known;
+}
+
+void current_boot_words(uint64_t (&ret_id)[2]) {
+  size_t nibbles = 0;
+  for (char c : current_boot_id()) {
+    const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (value < 0 || nibbles >= 32) continue;
+    ret_id[nibbles / 16] = ret_id[nibbles / 16] << 4 | uint64_t(value);
+    ++nibbles;
+  }
 }
 
 Result<FileDescriptor> StateDirectory::lock() const {
@@ -192,10 +211,15 @@ Result<std::optional<PoolRecord>> StateDirectory::load(const std::string& pool) 
 Result<void> StateDirectory::save(const PoolRecord& record) const {
   uint8_t uuid[16];
   std::memcpy(uuid, record.uuid.data(), sizeof(uuid));
-  const nlohmann::json json = {{"version", kStateVersion},     {"pool", record.pool},
-                               {"uuid", uuid_text(uuid)},      {"dev", record.device.device},
-                               {"inode", record.device.inode}, {"seals", record.device.seals},
-                               {"bytes", record.device.bytes}, {"boot_id", record.boot_id}};
+  nlohmann::json json = {{"version", kStateVersion},     {"pool", record.pool},          {"uuid", uuid_text(uuid)},
+                         {"dev", record.device.device},  {"inode", record.device.inode}, {"seals", record.device.seals},
+                         {"bytes", record.device.bytes}, {"boot_id", record.boot_id}};
+  if (!record.dax_name.empty()) {
+    json["dax_name"] = record.dax_name;
+    if (!record.dax_pages_name.empty()) json["dax_pages_name"] = record.dax_pages_name;
+    json["volatile"] = record.is_volatile;
+    json["being_cleared"] = record.is_being_cleared;
+  }
   const std::string text = json.dump(2) + "\n";
   return replace(file_of(record.pool), text);
 }

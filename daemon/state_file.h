@@ -20,12 +20,21 @@ struct PoolRecord {
   std::array<uint8_t, 16> uuid = {};
   DeviceIdentity device;
   std::string boot_id;  // memory of another boot is gone
+  // Of a pool on a DAX device:
+  std::string dax_name = {};        // "dax0.0", as the kernel called it; empty: it is a memory pool
+  std::string dax_pages_name = {};  // of a split pool: the device of its pages, dax_name has the control region
+  bool is_volatile = false;         // the device's content does not outlive power
+  bool is_being_cleared = false;    // what it held is given up, and it is not all zeros yet
 };
 
 std::string uuid_text(const uint8_t (&uuid)[16]);
+// 32 hexadecimal digits in small letters, with '-' between any of them.
+std::optional<std::array<uint8_t, 16>> parse_uuid(const std::string& text);
 // Read once, by the first call; empty if that failed. A marud that found none later, for want of a descriptor, would take
 // every process of the pool for one of another boot, and so for dead.
 const std::string& current_boot_id();
+// The same as two words, as pools have it; any fixed mapping will do.
+void current_boot_words(uint64_t (&ret_id)[2]);
 
 class StateDirectory {
  public:

@@ -10,11 +10,12 @@
 namespace maru::daemon {
 
 Result<void> Device::map_control(uint64_t bytes) {
-  if (bytes == 0 || bytes > identity_.bytes)
+  if (bytes == 0 || bytes > control_room())
     return failure(EINVAL, "map " + std::to_string(bytes) + " bytes of " + name_ + ", which has " +
-                               std::to_string(identity_.bytes));
-  const uint64_t rounded = (bytes + map_alignment_ - 1) / map_alignment_ * map_alignment_;
-  auto mapped = Mapping::map_shared_aligned(fd_.get(), rounded, PROT_READ | PROT_WRITE);
+                               std::to_string(control_room()));
+  const uint64_t alignment = control_alignment();
+  const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  auto mapped = Mapping::map_shared_aligned(control_fd(), rounded, PROT_READ | PROT_WRITE, alignment);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + name_);
   if (advise_huge_) ::madvise(mapped->data(), rounded, MADV_HUGEPAGE);  // a wish; the kernel's settings decide
   ::madvise(mapped->data(), rounded, MADV_DONTFORK);

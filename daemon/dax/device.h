@@ -36,12 +36,29 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  virtual std::string_view kind() const = 0;         // "memory", "file"
+  virtual std::string_view kind() const = 0;         // "memory", "file", "dax"
   const std::string& name() const { return name_; }  // for people: "memory (huge pages)", "/dev/shm/pool"
-  // The descriptor that clients get. It carries no lock of marud's: a client that outlives marud must not keep the next
-  // marud out.
+  // The descriptor that clients get, of everything or, when the pool is split, of the pages. It carries no lock of marud's:
+  // a client that outlives marud must not keep the next marud out.
   int fd() const { return fd_.get(); }
-  uint64_t bytes() const { return identity_.bytes; }
+  uint64_t bytes() const { return identity_.bytes; }  // of both devices, when the pool is split
+
+  // A split pool has its control region on a device of its own, so that clients which only read get descriptors with which
+  // they cannot write pages. They must write the control region: their pins are there.
+  bool is_split() const { return control_fd_.is_open(); }
+  int control_fd() const { return is_split() ? control_fd_.get() : fd_.get(); }
+  int read_only_fd() const { return read_only_fd_.get(); }  // of the pages; -1 unless the pool is split
+  uint64_t control_alignment() const { return control_alignment_ != 0 ? control_alignment_ : map_alignment_; }
+  // Of a split pool: where page 0 lies in fd(), how many bytes there are for pages, and how many for the control region.
+  uint64_t pages_offset() const { return pages_offset_; }
+  uint64_t pages_room() const { return pages_room_; }
+  uint64_t control_room() const { return is_split() ? control_room_ : bytes(); }
+  // The pool is about to be formatted with this uuid: what stands beside the pages says so.
+  virtual Result<void> label_pages(const uint8_t (&)[16]) { return {}; }
+
+  // Whether what clients write is durable once it left the processor's caches: "granted", or why not; empty where nobody asked.
+  const std::string& map_sync() const { return map_sync_; }
+
   uint64_t map_alignment() const { return map_alignment_; }  // mappings start and end on a multiple of this
   const DeviceIdentity& identity() const { return identity_; }
 
@@ -71,6 +88,10 @@ class Device {
   FileDescriptor fd_;
   DeviceIdentity identity_;
   uint64_t map_alignment_ = 4096;
+  FileDescriptor control_fd_, read_only_fd_;
+  uint64_t control_alignment_ = 0;  // 0: as map_alignment_
+  uint64_t pages_offset_ = 0, pages_room_ = 0, control_room_ = 0;
+  std::string map_sync_;
   bool advise_huge_ = false;  // ask for huge pages behind ordinary mappings
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <fcntl.h>
+#include <numa.h>
 #include <numaif.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -28,16 +29,45 @@ bool reserve_huge_pages(int fd, uint64_t bytes) {
   return true;
 }
 
+#ifndef MPOL_PREFERRED_MANY
+#define MPOL_PREFERRED_MANY 5  // Linux 5.15
+#endif
+
+std::string nodes_text(const std::vector<int>& nodes) {
+  std::string text;
+  for (int node : nodes) text += (text.empty() ? "" : ", ") + std::to_string(node);
+  return (nodes.size() == 1 ? "NUMA node " : "NUMA nodes ") + text;
+}
+
+int mode_of(const NumaPlacement& placement) {
+  switch (placement.policy) {
+    case NumaPlacement::Policy::kBind: return MPOL_BIND;
+    case NumaPlacement::Policy::kInterleave: return MPOL_INTERLEAVE;
+    case NumaPlacement::Policy::kPreferred: break;
+  }
+  return placement.nodes.size() == 1 ? MPOL_PREFERRED : MPOL_PREFERRED_MANY;
+}
+
 // The policy of shared memory belongs to the file, so that it holds in every process that maps it.
-Result<void> bind_to_node(int fd, uint64_t bytes, int node) {
+Result<void> place(int fd, uint64_t bytes, const NumaPlacement& placement) {
+  const std::string doing = "place the pool on " + nodes_text(placement.nodes);
+  if (::numa_available() < 0)
+    return failure(ENOSYS, doing + ": found a kernel without NUMA policies, expected one; leave numa_nodes out");
+  constexpr int kWordBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> mask;
+  for (int node : placement.nodes) {
+    if (node > ::numa_max_node() || !numa_bitmask_isbitset(numa_all_nodes_ptr, unsigned(node)))
+      return failure(ENODEV, doing + ": found no memory on node " + std::to_string(node) + ", expected one of the " +
+                                 std::to_string(::numa_num_configured_nodes()) + " nodes of this machine");
+    if (mask.size() <= size_t(node / kWordBits)) mask.resize(size_t(node / kWordBits) + 1);
+    mask[size_t(node / kWordBits)] |= 1ul << (node % kWordBits);
+  }
   void* address = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (address == MAP_FAILED) return failure(errno, "map the pool to place it on NUMA node " + std::to_string(node));
-  std::vector<unsigned long> mask(size_t(node) / (8 * sizeof(unsigned long)) + 1, 0);
-  mask[size_t(node) / (8 * sizeof(unsigned long))] |= 1ul << (size_t(node) % (8 * sizeof(unsigned long)));
-  const long bound = ::mbind(address, bytes, MPOL_BIND, mask.data(), mask.size() * 8 * sizeof(unsigned long) + 1, 0);
+  if (address == MAP_FAILED) return failure(errno, "map the pool to " + doing);
+  const long bound = ::mbind(address, bytes, mode_of(placement), mask.data(), mask.size() * kWordBits + 1, 0);
   const int code = errno;
   ::munmap(address, bytes);
-  if (bound != 0) return failure(code, "place the pool on NUMA node " + std::to_string(node));
+  if (bound != 0) return failure(code, doing);
   return {};
 }
 
@@ -52,7 +82,7 @@ Result<DeviceIdentity> identify(int fd, const std::string& name) {
 }  // namespace
 
 Result<std::unique_ptr<Device>> MemoryDevice::create(const std::string& pool, uint64_t bytes, HugePages huge_pages,
-                                                     std::optional<int> numa_node) {
+                                                     const NumaPlacement& placement) {
   auto device = std::unique_ptr<MemoryDevice>(new MemoryDevice);
   const std::string label = "marud:" + pool;
   if (huge_pages != HugePages::kNever) {
@@ -80,9 +110,9 @@ Result<std::unique_ptr<Device>> MemoryDevice::create(const std::string& pool, ui
     device->map_alignment_ = uint64_t(::sysconf(_SC_PAGESIZE));
     device->advise_huge_ = huge_pages == HugePages::kTry;
   }
-  if (numa_node) {
-    auto bound = bind_to_node(device->fd_.get(), bytes, *numa_node);
-    if (!bound) return tl::unexpected(bound.error());
+  if (!placement.nodes.empty()) {
+    auto placed = place(device->fd_.get(), bytes, placement);
+    if (!placed) return tl::unexpected(placed.error());
   }
   if (::fcntl(device->fd_.get(), F_ADD_SEALS, kSeals) != 0)
     return failure(errno, "seal the memory of pool \"" + pool + "\"");

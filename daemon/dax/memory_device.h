@@ -5,19 +5,31 @@
 #include "daemon/dax/device.h"
 
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 namespace maru::daemon {
 
 enum class HugePages : uint8_t { kNever, kTry, kRequire };
 
+// On which NUMA nodes memory shall lie. Without nodes: wherever it is first touched.
+struct NumaPlacement {
+  enum class Policy : uint8_t {
+    kBind,        // on these nodes and no others
+    kInterleave,  // page by page in turns
+    kPreferred,   // on these while they have room
+  };
+  std::vector<int> nodes;
+  Policy policy = Policy::kBind;
+  bool first_touch = false;  // all of it is touched before the pool serves, by several threads
+};
+
 class MemoryDevice final : public Device {
  public:
   // `bytes` is rounded up to a multiple of the OS page, or of the huge page when huge pages are granted.
-  // `numa_node`: where the memory shall lie; none: wherever it is first touched.
+  // Errors also for NUMA nodes that the machine does not have.
   static Result<std::unique_ptr<Device>> create(const std::string& pool, uint64_t bytes, HugePages huge_pages,
-                                                std::optional<int> numa_node);
+                                                const NumaPlacement& placement);
 
   // A memfd that somebody else held for us. Refuses whatever is not sealed memory of exactly this identity. Never blocks on
   // a hostile descriptor: the seals are asked for first, and only memory of the kernel's own has any.

@@ -30,11 +30,11 @@ int status(const Arguments& arguments) {
     print("\n" +
           fields_text(
               pool,
-              {"name",           "condition",     "reason",        "backend",          "device",         "uuid",
-               "epoch",          "pool_bytes",    "control_bytes", "page_bytes",       "pages",          "region_bytes",
-               "regions",        "lanes",         "blocks",        "bytes_in_blocks",  "in_use_bytes",   "policy",
-               "high_watermark", "low_watermark", "is_evicting",   "background_wakes", "evicted_blocks", "evicted_by",
-               "evicted_pages"}));
+              {"name",         "condition",      "reason",        "backend",       "device",           "map_sync",
+               "uuid",         "epoch",          "pool_bytes",    "control_bytes", "page_bytes",       "pages",
+               "region_bytes", "regions",        "lanes",         "blocks",        "bytes_in_blocks",  "in_use_bytes",
+               "policy",       "high_watermark", "low_watermark", "is_evicting",   "background_wakes", "evicted_blocks",
+               "evicted_by",   "evicted_pages"}));
   }
   return kExitDone;
 }

@@ -34,16 +34,17 @@ class Mapping {
   }
 
   // The same from the start of the descriptor, at an address that a huge page can begin at: without that the kernel cannot
-  // use huge pages, whatever the memory is made of.
-  static Result<Mapping> map_shared_aligned(int fd, size_t bytes, int protection) {
+  // use huge pages, whatever the memory is made of. `alignment`: what the device demands of `bytes`, and of the address.
+  static Result<Mapping> map_shared_aligned(int fd, size_t bytes, int protection, uint64_t alignment) {
     constexpr uint64_t kHugePage = 2ull << 20;
-    const size_t reserve_bytes = bytes + kHugePage;
+    const uint64_t step = alignment > kHugePage ? alignment : kHugePage;
+    const size_t reserve_bytes = bytes + step;
     void* reserved = ::mmap(nullptr, reserve_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED)
       return failure(errno, "reserve " + std::to_string(reserve_bytes) + " bytes of addresses");
     auto* start = static_cast<std::byte*>(reserved);
     const uint64_t place = reinterpret_cast<uint64_t>(reserved);
-    const size_t before = size_t((kHugePage - place % kHugePage) % kHugePage);
+    const size_t before = size_t((step - place % step) % step);
     void* address = ::mmap(start + before, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
     const int code = errno;
     if (address == MAP_FAILED) {

@@ -94,7 +94,8 @@ int maru_attach(const maru_attach_options* given, maru_client** ret_client) {
   try {
     maru_attach_options options;
     if (const int status = read_options(given, &options); status != 0) return status;
-    if ((options.flags & ~uint32_t{MARU_ATTACH_FIRST_FIT | MARU_ATTACH_NO_SESSION_THREAD}) != 0 ||
+    if ((options.flags & ~uint32_t{MARU_ATTACH_FIRST_FIT | MARU_ATTACH_NO_SESSION_THREAD | MARU_ATTACH_READ_ONLY}) !=
+            0 ||
         options.thread_cache_pages > 4096 || options.reserved0 != 0)
       return -EINVAL;
     Options wanted;
@@ -105,6 +106,7 @@ int maru_attach(const maru_attach_options* given, maru_client** ret_client) {
     if (options.thread_cache_pages) wanted.thread_cache_pages = options.thread_cache_pages;
     wanted.first_fit = (options.flags & MARU_ATTACH_FIRST_FIT) != 0;
     wanted.session_thread = (options.flags & MARU_ATTACH_NO_SESSION_THREAD) == 0;
+    wanted.read_only = (options.flags & MARU_ATTACH_READ_ONLY) != 0;
     auto client = Client::attach(wanted);
     if (!client) return -client.error().code;
     *ret_client = new maru_client{std::move(*client)};
@@ -212,6 +214,7 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     if (key == nullptr || data == nullptr || bytes == 0) return -EINVAL;
     maru_store_options options;
     if (const int status = read_options(given, &options); status != 0) return status;
+    if (c.is_read_only()) return -EROFS;
     Digest digest;
     if (!c.digest(*key, digest)) return -EINVAL;
     if (c.is_stored(digest, ret_block)) return 1;

@@ -5,6 +5,7 @@
 #include "libmaru/shm/find_batch.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -30,8 +31,8 @@ Result<ForkGuard> ForkGuard::create() {
 }
 
 Result<std::unique_ptr<Client>> Client::attach(const Options& options) {
-  auto client =
-      std::unique_ptr<Client>(new Client(Connection::Target{options.socket_path, options.pool, options.timeout_ms}));
+  auto client = std::unique_ptr<Client>(
+      new Client(Connection::Target{options.socket_path, options.pool, options.timeout_ms, options.read_only}));
   if (auto opened = client->open(options); !opened) return tl::unexpected(opened.error());
   return client;
 }
@@ -44,11 +45,22 @@ Result<void> Client::open(const Options& options) {
   auto reply = connection_.attach();
   if (!reply) return tl::unexpected(reply.error());
   const auto attached = wire::read_exactly<wire::AttachReply>(reply->payload);
-  if (!attached || !reply->fd.is_open()) return failure(EPROTO, "read the answer to attaching");
+  if (!attached || attached->descriptors != (reply->fd.is_open() ? 1u : 0u) + (reply->second.is_open() ? 1u : 0u) ||
+      !reply->fd.is_open())
+    return failure(EPROTO, "read the answer to attaching");
   attached_ = *attached;
   device_ = std::move(reply->fd);
+  control_device_ = std::move(reply->second);
+  read_only_ = options.read_only;
 
-  auto control = Mapping::map_shared_aligned(device_.get(), attached_.control_bytes, PROT_READ | PROT_WRITE);
+  const uint64_t alignment = std::max<uint64_t>(attached_.map_alignment, 4096);
+  const uint64_t control_alignment = std::max<uint64_t>(attached_.control_alignment, 4096);
+  if (!std::has_single_bit(alignment) || !std::has_single_bit(control_alignment))
+    return failure(EPROTO, "use the alignment that marud names");
+  const uint64_t control_bytes =
+      (attached_.control_bytes + control_alignment - 1) / control_alignment * control_alignment;
+  auto control = Mapping::map_shared_aligned(control_device_.is_open() ? control_device_.get() : device_.get(),
+                                             control_bytes, PROT_READ | PROT_WRITE, control_alignment);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
   ::madvise(control_.data(), control_.size(), MADV_DONTFORK);
@@ -65,7 +77,7 @@ Result<void> Client::open(const Options& options) {
   lane_.pins = &pins_;
   lane_view_ = region_.lane(attached_.lane);
 
-  auto payload = Payload::reserve(device_.get(), region_, std::max<uint64_t>(attached_.map_alignment, 4096));
+  auto payload = Payload::reserve(device_.get(), attached_.pages_offset, region_, alignment);
   if (!payload) return tl::unexpected(payload.error());
   payload_ = std::move(*payload);
   pages_ = std::make_unique<PageSource>(
@@ -369,6 +381,7 @@ int Client::release_match(maru_match& match) {
 // -- deleting ---------------------------------------------------------------------------------------------------------
 
 int Client::remove(const Digest& d) {
+  if (read_only_) return -EROFS;
   PageRef ref;
   switch (shm::retire(lane_, d, &ref)) {
     case shm::RetireStatus::kAbsent: return -ENOENT;
@@ -381,6 +394,7 @@ int Client::remove(const Digest& d) {
 }
 
 int Client::remove_tree(const Digest& d, uint64_t* ret_deleted) {
+  if (read_only_) return -EROFS;
   wire::DeleteTreeRequest request{d.lo, d.hi};
   auto reply = connection_.request(wire::Type::kDeleteTree, wire::bytes_of(request));
   if (!reply) return status_of(reply.error());

@@ -34,6 +34,7 @@ struct Options {
   uint32_t thread_cache_pages = 16;
   bool first_fit = false;
   bool session_thread = true;
+  bool read_only = false;
 };
 
 // A word that the kernel empties in a child of fork(): how a child knows that it is one, without a system call.
@@ -55,6 +56,7 @@ class Client {
   ~Client();
 
   bool is_child() const { return fork_guard_.is_child(); }
+  bool is_read_only() const { return read_only_; }
   const shm::ControlRegion& region() const { return region_; }
   const wire::AttachReply& attached() const { return attached_; }
   Connection& connection() { return connection_; }
@@ -121,6 +123,8 @@ class Client {
   Connection connection_;
   wire::AttachReply attached_{};
   FileDescriptor device_;
+  FileDescriptor control_device_;  // when the control region is not on the device of the pages
+  bool read_only_ = false;
   Mapping control_;
   shm::ControlRegion region_;
   ForkGuard fork_guard_;

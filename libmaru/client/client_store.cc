@@ -87,6 +87,7 @@ int Client::next_evicted(maru_key_copy* ret_key) {
 }
 
 int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
+  if (read_only_) return -EROFS;
   if (bytes == 0 || n == 0 || n > limits::kBatchKeysMax) return -EINVAL;
   const uint64_t run_pages = bytes / region_.page_bytes() + (bytes % region_.page_bytes() != 0);
   if (run_pages > region_.region_pages()) return -EFBIG;
@@ -165,6 +166,7 @@ int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const m
 
 int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options,
                     maru_block parent, Duplicate duplicate, maru_block* ret_block) {
+  if (read_only_) return -EROFS;
   Digest d;
   if (!digest(key, d)) return -EINVAL;
   const PageRef own = PageRef::from_bits(buffer.block);

@@ -33,7 +33,7 @@ Result<Reply> Connection::receive_reply(uint32_t request_id) {
     }
     if (header->status < 0)
       return failure(-header->status, std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
-    return Reply{{payload.begin(), payload.end()}, std::move(packet->fd)};
+    return Reply{{payload.begin(), payload.end()}, std::move(packet->fd), std::move(packet->second)};
   }
 }
 
@@ -68,6 +68,7 @@ Result<Reply> Connection::attach() {
   socket_ = std::move(*socket);
   wire::AttachRequest request{};
   std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
+  request.flags = target_.read_only ? wire::kAttachReadOnly : 0;
   return exchange(wire::Type::kAttach, wire::bytes_of(request), -1);
 }
 
@@ -100,7 +101,7 @@ Result<void> Connection::reattach_locked() {
   socket_ = std::move(*socket);
   wire::AttachRequest request{};
   std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
-  request.flags = wire::kAttachHandsBack;
+  request.flags = wire::kAttachHandsBack | (target_.read_only ? wire::kAttachReadOnly : 0);
   request.previous_lane = attached_.lane;
   request.previous_generation = attached_.lane_generation;
   std::memcpy(request.uuid, attached_.uuid, sizeof(request.uuid));

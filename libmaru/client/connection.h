@@ -22,7 +22,8 @@ namespace maru::client {
 
 struct Reply {
   std::vector<std::byte> payload;
-  FileDescriptor fd;
+  FileDescriptor fd = {};
+  FileDescriptor second = {};
 };
 
 class Connection {
@@ -31,6 +32,7 @@ class Connection {
     std::string socket_path;
     std::string pool;
     uint32_t timeout_ms = 5000;
+    bool read_only = false;
   };
   explicit Connection(Target target) : target_(std::move(target)) {}
   ~Connection() { stop_watching(); }

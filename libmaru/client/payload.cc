@@ -1,5 +1,6 @@
 #include "libmaru/client/payload.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace maru::client {
@@ -10,49 +11,69 @@ constexpr uint64_t kHugePage = 2ull << 20;
 #endif
 }  // namespace
 
-Result<std::unique_ptr<Payload>> Payload::reserve(int fd, const shm::ControlRegion& region, uint64_t alignment) {
-  if (region.region_pages() * region.page_bytes() % alignment != 0)
-    return failure(EINVAL, "map regions that are not a multiple of the device's alignment");
+Result<std::unique_ptr<Payload>> Payload::reserve(int fd, uint64_t pages_offset, const shm::ControlRegion& region,
+                                                  uint64_t alignment) {
   auto payload = std::unique_ptr<Payload>(new Payload);
   const uint64_t bytes = region.pages() * region.page_bytes();
-  const uint64_t reserve_bytes = bytes + kHugePage;
+  const uint64_t begin = pages_offset, end = begin + bytes;
+  payload->alignment_ = alignment;
+  payload->first_chunk_ = begin / alignment;
+  const uint64_t before = begin % alignment;  // of page 0 in its chunk
+  const uint64_t chunks = (end + alignment - 1) / alignment - payload->first_chunk_;
+  // The offset in the device and the address agree modulo a huge page, or the kernel cannot map one.
+  const uint64_t step = std::max(alignment, kHugePage);
+  const uint64_t reserve_bytes = chunks * alignment + step;
   void* address = ::mmap(nullptr, reserve_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return failure(errno, "reserve " + std::to_string(reserve_bytes) + " bytes of addresses");
   payload->reserved_ = Mapping(static_cast<std::byte*>(address), reserve_bytes);
-  // The file offset and the address agree modulo a huge page, or the kernel cannot map one.
-  const uint64_t wanted = region.page_offset(0) % kHugePage;
+  const uint64_t wanted = payload->first_chunk_ * alignment % step;
   const uint64_t start = reinterpret_cast<uint64_t>(address);
-  const uint64_t shift = (wanted + kHugePage - start % kHugePage) % kHugePage;
-  payload->base_ = payload->reserved_.data() + shift;
+  payload->chunk_base_ = payload->reserved_.data() + (wanted + step - start % step) % step;
+  payload->base_ = payload->chunk_base_ + before;
   ::madvise(address, reserve_bytes, MADV_DONTFORK);
   payload->region_ = &region;
   payload->page_bytes_ = region.page_bytes();
   payload->fd_ = fd;
   payload->states_ = std::make_unique<AtomicU32[]>(region.regions());
+  if (before != 0 || region.region_pages() * region.page_bytes() % alignment != 0)
+    payload->chunks_.assign(chunks, kUnmapped);
   // Memory that has its own page size needs none of this.
-  if (region.page_bytes() % kHugePage == 0 && region.page_offset(0) % kHugePage == 0 && alignment < kHugePage) {
+  if (region.page_bytes() % kHugePage == 0 && pages_offset % kHugePage == 0 && alignment < kHugePage) {
     payload->backed_ = std::make_unique<AtomicU64[]>((region.pages() + 63) / 64);
     payload->collapses_ = true;
   }
   return payload;
 }
 
+// All of them are in the same state. Under the lock.
+bool Payload::map_chunks(uint64_t first, uint64_t end, State before, State wanted) {
+  std::byte* address = chunk_base_ + first * alignment_;
+  const uint64_t bytes = (end - first) * alignment_;
+  const int protection = wanted == kWritable ? PROT_READ | PROT_WRITE : PROT_READ;
+  if (before != kUnmapped) return ::mprotect(address, bytes, protection) == 0;
+  const auto offset = off_t((first_chunk_ + first) * alignment_);
+  if (::mmap(address, bytes, protection, MAP_SHARED | MAP_FIXED, fd_, offset) == MAP_FAILED) return false;
+  ::madvise(address, bytes, MADV_DONTFORK);
+  ::madvise(address, bytes, MADV_HUGEPAGE);  // a wish; refused where the memory has its own page size
+  return true;
+}
+
 bool Payload::map_region(uint32_t index, bool writable) {
   const std::lock_guard lock(mapping_);
-  const uint32_t wanted = writable ? kWritable : kReadable;
-  if (states_[index].load_relaxed() >= wanted) return true;  // under the lock
+  const State wanted = writable ? kWritable : kReadable;
+  const auto before = State(states_[index].load_relaxed());  // under the lock
+  if (before >= wanted) return true;
   const uint64_t bytes = region_->region_pages() * page_bytes_;
-  const uint32_t first = index * region_->region_pages();
-  std::byte* address = base_ + first * page_bytes_;
-  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  if (states_[index].load_relaxed() == kUnmapped) {  // under the lock
-    if (::mmap(address, bytes, protection, MAP_SHARED | MAP_FIXED, fd_, off_t(region_->page_offset(first))) ==
-        MAP_FAILED)
-      return false;
-    ::madvise(address, bytes, MADV_DONTFORK);
-    ::madvise(address, bytes, MADV_HUGEPAGE);  // a wish; refused where the memory has its own page size
-  } else if (::mprotect(address, bytes, protection) != 0) {
-    return false;
+  const uint64_t begin = uint64_t(base_ - chunk_base_) + index * bytes;
+  const uint64_t first = begin / alignment_, end = (begin + bytes + alignment_ - 1) / alignment_;
+  if (chunks_.empty()) {
+    if (!map_chunks(first, end, before, wanted)) return false;
+  } else {
+    for (uint64_t chunk = first; chunk < end; ++chunk) {
+      if (chunks_[chunk] >= wanted) continue;
+      if (!map_chunks(chunk, chunk + 1, chunks_[chunk], wanted)) return false;
+      chunks_[chunk] = wanted;
+    }
   }
   states_[index].store_release(wanted);  // [pairs payload.state]
   return true;

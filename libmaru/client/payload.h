@@ -1,6 +1,10 @@
 // The pages of a pool, mapped region by region on first use: for reading, or for writing once this client has pages there.
 // One stretch of addresses is reserved for the whole pool, so a page's address never changes.
 //
+// A device may allow mappings only in multiples of an alignment, in its bytes as in addresses, while regions begin anywhere.
+// So what is mapped for a region is every *chunk* of that alignment that it touches; neighbours share one. A chunk that was
+// mapped stays so, and only ever gains the right to be written.
+//
 // Thread safety: any. map() enters the kernel the first time a region is used, and once more when it is first written.
 #pragma once
 
@@ -11,13 +15,16 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace maru::client {
 
 class Payload {
  public:
-  // `fd` stays the caller's and must outlive this. `alignment`: mappings start and end on a multiple of it.
-  static Result<std::unique_ptr<Payload>> reserve(int fd, const shm::ControlRegion& region, uint64_t alignment);
+  // `fd` stays the caller's and must outlive this; page 0 lies at `pages_offset` of it. `alignment`: a power of two; mappings
+  // start and end on a multiple of it.
+  static Result<std::unique_ptr<Payload>> reserve(int fd, uint64_t pages_offset, const shm::ControlRegion& region,
+                                                  uint64_t alignment);
 
   // In a child of fork(), where these addresses are somebody else's by now.
   void abandon() { reserved_.forget(); }
@@ -42,14 +49,19 @@ class Payload {
   enum State : uint32_t { kUnmapped, kReadable, kWritable };
   Payload() = default;
   bool map_region(uint32_t region, bool writable);
+  bool map_chunks(uint64_t first, uint64_t end, State before, State wanted);
   void collapse(uint32_t page);
 
   const shm::ControlRegion* region_ = nullptr;
   uint64_t page_bytes_ = 0;
+  uint64_t alignment_ = 0;
+  uint64_t first_chunk_ = 0;  // of the device, that holds the first byte of page 0
   int fd_ = -1;
   Mapping reserved_;
-  std::byte* base_ = nullptr;  // of page 0
+  std::byte* base_ = nullptr;        // of page 0
+  std::byte* chunk_base_ = nullptr;  // where first_chunk_ is mapped
   std::unique_ptr<AtomicU32[]> states_;
+  std::vector<State> chunks_;  // under mapping_; empty when every region is made of whole chunks
   std::atomic<bool> collapses_{false};
   std::unique_ptr<AtomicU64[]> backed_;  // a bit for each page that was collapsed
   std::mutex mapping_;

@@ -92,7 +92,7 @@ std::optional<std::string_view> check(const AttachRequest& request) {
   if (!std::all_of(end, request.pool + sizeof(request.pool), [](char c) { return c == 0; }))
     return "the pool's name is not padded with zeros";
   if (!is_pool_name({request.pool, size_t(end - request.pool)})) return "the pool's name is not a name";
-  if ((request.flags & ~kAttachHandsBack) != 0) return "unknown flags";
+  if ((request.flags & ~(kAttachHandsBack | kAttachReadOnly)) != 0) return "unknown flags";
   if (request.reserved0 != 0 ||
       std::any_of(std::begin(request.reserved), std::end(request.reserved), [](uint64_t r) { return r != 0; }))
     return "reserved fields are not zero";

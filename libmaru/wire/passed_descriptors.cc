@@ -4,14 +4,16 @@
 
 namespace maru::wire {
 
-void attach_descriptor(msghdr& message, OneDescriptor& room, int fd) {
+void attach_descriptors(msghdr& message, DescriptorRoom& room, int fd, int second) {
+  const int fds[2] = {fd, second};
+  const size_t bytes = (second < 0 ? 1 : 2) * sizeof(int);
   message.msg_control = room.bytes;
-  message.msg_controllen = sizeof(room.bytes);
+  message.msg_controllen = CMSG_SPACE(bytes);
   cmsghdr* rights = CMSG_FIRSTHDR(&message);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+  rights->cmsg_len = CMSG_LEN(bytes);
+  std::memcpy(CMSG_DATA(rights), fds, bytes);
 }
 
 std::vector<FileDescriptor> take_descriptors(msghdr& message) {

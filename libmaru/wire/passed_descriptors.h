@@ -9,13 +9,14 @@
 
 namespace maru::wire {
 
-// Room for one of them: what attach_descriptor needs.
-struct OneDescriptor {
-  alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int))] = {};
+// Room for two of them: what attach_descriptors needs.
+struct DescriptorRoom {
+  alignas(cmsghdr) char bytes[CMSG_SPACE(2 * sizeof(int))] = {};
 };
 
-// The message carries `fd` along when it is sent, and `room` must live until then. The descriptor stays the caller's.
-void attach_descriptor(msghdr& message, OneDescriptor& room, int fd);
+// The message carries `fd` along when it is sent, and `second` after it unless that is negative; `room` must live until then.
+// The descriptors stay the caller's.
+void attach_descriptors(msghdr& message, DescriptorRoom& room, int fd, int second = -1);
 
 // All that came along with a message that was received; the caller owns them. They are close-on-exec if the message was
 // received with MSG_CMSG_CLOEXEC.

@@ -71,11 +71,11 @@ Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms) 
 
 Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms) {
   iovec part = {const_cast<std::byte*>(packet.data()), packet.size()};
-  OneDescriptor room;
+  DescriptorRoom room;
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (fd >= 0) attach_descriptor(message, room, fd);
+  if (fd >= 0) attach_descriptors(message, room, fd);
   const int64_t deadline_ms = monotonic_ms() + timeout_ms;
   while (true) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
@@ -108,6 +108,7 @@ Result<Packet> receive_packet(int socket, uint32_t timeout_ms) {
     }
     auto descriptors = take_descriptors(message);
     if (!descriptors.empty()) packet.fd = std::move(descriptors.front());
+    if (descriptors.size() > 1) packet.second = std::move(descriptors[1]);
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return failure(EMSGSIZE, "receive marud's reply");
     if (got == 0) return failure(ECONNRESET, "receive marud's reply");
     packet.bytes.resize(size_t(got));

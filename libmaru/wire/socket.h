@@ -25,7 +25,8 @@ Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, 
 
 struct Packet {
   std::vector<std::byte> bytes;
-  FileDescriptor fd;  // the descriptor that came along; further ones are closed
+  FileDescriptor fd = {};  // the descriptors that came along; further ones are closed
+  FileDescriptor second = {};
 };
 // Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, and those of recvmsg.
 Result<Packet> receive_packet(int socket, uint32_t timeout_ms);

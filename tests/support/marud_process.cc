@@ -29,21 +29,25 @@ std::string marud_program() {
   return path;
 }
 
-MarudProcess::MarudProcess(std::vector<PoolWish> pools, uint32_t adopt_grace_ms)
+MarudProcess::MarudProcess(std::vector<PoolWish> pools, uint32_t adopt_grace_ms, const Prepare& prepare)
     : socket_path_(directory_.file("marud.sock")),
       config_path_(directory_.file("marud.toml")),
       log_path_(directory_.file("marud.log")) {
   std::ofstream config(config_path_);
   config << "[daemon]\nsocket = \"" << socket_path_ << "\"\nstate_dir = \"" << directory_.file("state")
          << "\"\nlog_level = \"debug\"\nadopt_grace_ms = " << adopt_grace_ms << "\n";
-  for (const PoolWish& pool : pools) {
+  if (prepare) prepare(directory_);
+  for (PoolWish& pool : pools) {
+    for (size_t at; (at = pool.more.find("DEV/")) != std::string::npos;)
+      pool.more.replace(at, 4, directory_.file("dax/dev/"));
     config << "\n[[pool]]\nname = \"" << pool.name << "\"\n";
     if (pool.in_file)
       config << "backend = \"file\"\npath = \"" << pool_file(pool.name) << "\"\n";
     else
-      config << "backend = \"memory\"\n";
-    config << "size = " << pool.bytes << "\npage_bytes = " << pool.page_bytes
-           << "\nregion_bytes = " << pool.region_bytes << "\nlanes = " << pool.lanes << "\npins = " << pool.pins
+      config << "backend = \"" << (pool.on_device ? "dax" : "memory") << "\"\n";
+    if (!pool.on_device) config << "size = " << pool.bytes << "\n";
+    config << "page_bytes = " << pool.page_bytes << "\nregion_bytes = " << pool.region_bytes
+           << "\nlanes = " << pool.lanes << "\npins = " << pool.pins
            << "\nmax_regions_per_instance = " << pool.max_regions_per_instance
            << "\nchecksums = " << (pool.checksums ? "true" : "false") << "\n";
     config << "high_watermark = " << pool.high_watermark << "\n" << pool.more;

@@ -6,6 +6,7 @@
 #include "tests/support/temporary_directory.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -23,6 +24,7 @@ struct PoolWish {
   uint32_t max_regions_per_instance = 0;
   bool checksums = false;
   bool in_file = false;       // else in memory
+  bool on_device = false;     // as `more` says, in which DEV/ is where the stand-ins of devices are
   std::string users;          // "1, 2": as in the configuration
   double high_watermark = 1;  // 1: eviction in the background is not in a test's way
   std::string more;           // further lines of its table
@@ -30,7 +32,10 @@ struct PoolWish {
 
 class MarudProcess {
  public:
-  explicit MarudProcess(std::vector<PoolWish> pools = {PoolWish{}}, uint32_t adopt_grace_ms = 2000);
+  // `prepare` makes what must be there before marud starts.
+  using Prepare = std::function<void(const TemporaryDirectory& directory)>;
+  explicit MarudProcess(std::vector<PoolWish> pools = {PoolWish{}}, uint32_t adopt_grace_ms = 2000,
+                        const Prepare& prepare = {});
   ~MarudProcess();
 
   const std::string& socket_path() const { return socket_path_; }

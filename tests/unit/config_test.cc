@@ -92,6 +92,48 @@ TEST(Config, PoolsEvictInTheBackgroundUnlessTheySayOtherwise) {
   EXPECT_EQ(config.pools.at(0).pool.policy_dir, "/elsewhere");
 }
 
+TEST(Config, PoolsOnDevicesHaveKeysOfTheirOwn) {
+  const std::string dax = "[[pool]]\nname = \"a\"\nbackend = \"dax\"\n";
+  const PoolSpec spec = config_of(dax +
+                                  "device = \"node:1\"\ncontrol_device = \"/dev/dax0.0\"\nalign = \"1GiB\"\n"
+                                  "format = \"never\"\nafter_power_loss = \"format\"\nreaders = [7]\n")
+                            .pools.at(0);
+  EXPECT_EQ(spec.backend, Backend::kDax);
+  EXPECT_EQ(spec.dax.device, "node:1");
+  EXPECT_EQ(spec.dax.control_device, "/dev/dax0.0");
+  EXPECT_EQ(spec.dax.alignment, 1u << 30);
+  EXPECT_FALSE(spec.dax.formats_blank);
+  EXPECT_EQ(spec.dax.after_power_loss, DaxSpec::AfterPowerLoss::kFormat);
+  EXPECT_EQ(spec.readers, std::vector<uid_t>{7});
+  EXPECT_EQ(problem_of(dax).substr(0, 49), "1: pool.device: found nothing, expected the devic");
+  EXPECT_EQ(problem_of(dax + "device = \"dax0.0\"\n").substr(0, 40), "4: pool.device: found \"dax0.0\", expected");
+  EXPECT_EQ(problem_of(dax + "device = \"/dev/dax0.0\"\nsize = \"1GiB\"\n"),
+            "5: pool.size: found \"1GiB\", expected nothing: a pool on a DAX device has the size of the device");
+  EXPECT_EQ(problem_of(dax + "device = \"/dev/dax0.0\"\nalign = 12288\n").substr(0, 35),
+            "5: pool.align: found 12288, expected");
+  EXPECT_EQ(problem_of(dax + "device = \"/dev/dax0.0\"\nreaders = [7]\n").substr(0, 55),
+            "5: pool.readers: found an array, expected control_devic");
+  EXPECT_EQ(problem_of(std::string(kPool) + "size = \"1GiB\"\ndevice = \"/dev/dax0.0\"\n"),
+            "5: pool.device: found \"/dev/dax0.0\", expected nothing: it is for pools with backend = \"dax\"");
+  const std::string twice = dax + "device = \"/dev/dax0.0\"\n[[pool]]\nname = \"b\"\nbackend = \"dax\"\n";
+  EXPECT_EQ(problem_of(twice + "device = \"/dev/dax0.0\"\n"),
+            "8: pool.device: found \"/dev/dax0.0\" a second time, expected a device of its own");
+}
+
+TEST(Config, MemoryIsPlacedOnNodes) {
+  const std::string pool = std::string(kPool) + "size = \"1GiB\"\n";
+  EXPECT_EQ(config_of(pool + "numa_node = 3\n").pools.at(0).numa.nodes, std::vector<int>{3});
+  const NumaPlacement numa =
+      config_of(pool + "numa_nodes = [0, 2]\nnuma_policy = \"interleave\"\nfirst_touch = true\n").pools.at(0).numa;
+  EXPECT_EQ(numa.nodes, (std::vector<int>{0, 2}));
+  EXPECT_EQ(numa.policy, NumaPlacement::Policy::kInterleave);
+  EXPECT_TRUE(numa.first_touch);
+  EXPECT_EQ(problem_of(pool + "numa_nodes = [0, -1]\n"),
+            "5: pool.numa_nodes: found an array, expected an array of whole numbers from 0 to 1023");
+  EXPECT_EQ(problem_of(pool + "numa_policy = \"bind\"\n"),
+            "5: pool.numa_policy: found \"bind\", expected numa_nodes beside it");
+}
+
 TEST(Config, OptionsOfAPolicyAreHandedOnAsText) {
   const std::string pool = std::string(kPool) + "size = \"1GiB\"\npolicy = \"mine\"\n";
   const PoolConfig config =

@@ -71,7 +71,7 @@ struct PoolUnderTest {
     config.pins_max = pins_max;
     config.touch_entries = 256;
     config.key_inline_bytes = 64;
-    auto device = MemoryDevice::create("test", bytes, HugePages::kNever, std::nullopt);
+    auto device = MemoryDevice::create("test", bytes, HugePages::kNever, {});
     if (!device) throw std::runtime_error(device.error().text());
     identity = (*device)->identity();
     fd.reset(::fcntl((*device)->fd(), F_DUPFD_CLOEXEC, 3));

@@ -17,7 +17,7 @@ inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
 inline constexpr uint16_t kVersion = 1;
 
 enum class Type : uint16_t {
-  kAttach = 1,       // AttachRequest [+ descriptor handed back] -> AttachReply + descriptor of the pool's device
+  kAttach = 1,       // AttachRequest [+ descriptor handed back] -> AttachReply + descriptors, see there
   kDetach = 2,       // nothing -> nothing; the lane is free when the reply comes
   kRent = 3,         // RentRequest -> RentReply, see there
   kDeleteTree = 4,   // DeleteTreeRequest -> DeleteTreeReply
@@ -41,6 +41,7 @@ static_assert(sizeof(MessageHeader) == 24);
 inline constexpr size_t kPayloadBytesMax = limits::kMessageBytesMax - sizeof(MessageHeader);
 
 inline constexpr uint32_t kAttachHandsBack = 1u << 0;  // one descriptor comes with the request: the pool's memory
+inline constexpr uint32_t kAttachReadOnly = 1u << 1;   // the client never stores; it gets no memory to store into
 
 struct AttachRequest {
   char pool[64];  // name, zero-padded
@@ -53,18 +54,22 @@ struct AttachRequest {
 };
 static_assert(sizeof(AttachRequest) == 128);
 
+// With one descriptor: of the device, which begins with the control region. With two: of the device that holds the pages, which
+// can only be read when the request said so, and of the one that begins with the control region.
 struct AttachReply {
   uint8_t uuid[16];
-  uint64_t pool_bytes;  // of the descriptor: control region and pages
+  uint64_t pool_bytes;  // control region and pages
   uint64_t control_bytes;
   uint64_t epoch;  // of marud in this pool
   uint32_t lane;
   uint32_t lane_generation;
-  uint32_t lane_kept;      // 1: the lane is the previous one, with everything that it holds
-  uint32_t host;           // index of the host record
-  uint32_t map_alignment;  // mappings of the device start and end on a multiple of this
-  uint32_t reserved0;
-  uint64_t reserved[4];
+  uint32_t lane_kept;          // 1: the lane is the previous one, with everything that it holds
+  uint32_t host;               // index of the host record
+  uint32_t map_alignment;      // mappings of the first descriptor start and end on a multiple of this
+  uint32_t descriptors;        // 1 or 2
+  uint64_t pages_offset;       // of page 0 in the first descriptor
+  uint64_t control_alignment;  // as map_alignment, of the device with the control region
+  uint64_t reserved[2];
 };
 static_assert(sizeof(AttachReply) == 96);
 

@@ -1,0 +1,173 @@
+#include "daemon/dax/dax_device.h"
+
+#include "daemon/size_text.h"
+#include "daemon/state_file.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+namespace maru::daemon {
+namespace {
+
+constexpr std::string_view kByUuid = "uuid:", kByNode = "node:", kFreeCxl = "cxl:free";
+
+std::string uuid_text_of(const Uuid& uuid) {
+  uint8_t bytes[16];
+  std::memcpy(bytes, uuid.data(), sizeof(bytes));
+  return uuid_text(bytes);
+}
+
+std::optional<int> node_of(const std::string& wish) {
+  int node = -1;
+  const char* begin = wish.data() + kByNode.size();
+  const char* end = wish.data() + wish.size();
+  const auto read = std::from_chars(begin, end, node);
+  return read.ec == std::errc() && read.ptr == end && node >= 0 && node < 1024 ? std::optional(node) : std::nullopt;
+}
+
+Result<void> check_usable(const DaxDescription& found, uint64_t alignment_wanted) {
+  const std::string use = "use " + found.path + " for a pool: found ";
+  if (found.mode == DaxMode::kSystemRam)
+    return failure(EBUSY, use +
+                              "it in the mode system-ram (the kernel uses it as memory), expected devdax; have its "
+                              "mode changed first, marud never takes memory from the kernel");
+  if (found.mode == DaxMode::kDisabled)
+    return failure(ENODEV, use + "that no driver has it, expected the mode devdax; have it enabled first");
+  const uint64_t os_page = uint64_t(::sysconf(_SC_PAGESIZE));
+  if (found.alignment < os_page || found.alignment > (1ull << 30))
+    return failure(EINVAL, use + "an alignment of " + size_text(found.alignment) + ", expected " + size_text(os_page) +
+                               " to 1 GiB");
+  if (alignment_wanted != 0 && alignment_wanted != found.alignment)
+    return failure(EINVAL, use + "an alignment of " + size_text(found.alignment) + ", configured is " +
+                               size_text(alignment_wanted) +
+                               "; change one of them (the device's is changed by making "
+                               "the device anew)");
+  if (found.bytes == 0) return failure(EINVAL, use + "that it has no memory, expected some; give it a size first");
+  if (found.bytes % found.alignment != 0)
+    return failure(EINVAL, use + std::to_string(found.bytes) + " bytes, expected a multiple of its alignment of " +
+                               size_text(found.alignment));
+  constexpr uint64_t kLeastBytes = 256u << 10;
+  if (found.bytes < kLeastBytes)
+    return failure(EINVAL, use + size_text(found.bytes) + ", expected at least " + size_text(kLeastBytes));
+  return {};
+}
+
+// The label of a device that nobody has opened yet. Nothing when it cannot be read: then it is no candidate.
+std::optional<DeviceLabel> peek(const DaxDescription& device) {
+  if (device.mode != DaxMode::kDevdax || device.bytes == 0) return std::nullopt;
+  FileDescriptor fd(::open(device.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open()) return std::nullopt;
+  auto label = read_label({fd.get(), device.bytes, device.alignment, device.path});
+  return label ? std::optional(std::move(*label)) : std::nullopt;
+}
+
+std::string seen_text(const std::vector<std::pair<DaxDescription, std::optional<DeviceLabel>>>& seen) {
+  std::string text;
+  for (const auto& [device, label] : seen) {
+    text += (text.empty() ? "" : "; ") + device.path + ", " + dax_mode_text(device.mode);
+    if (label) text += label->kind == DeviceLabel::Kind::kNothing ? ", blank at its beginning" : ", " + label->found;
+  }
+  return text.empty() ? "no DAX device at all" : text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DaxDevice>> DaxDevice::open(const DaxDescription& found, uint64_t alignment_wanted,
+                                                   const DaxRules& rules) {
+  if (auto usable = check_usable(found, alignment_wanted); !usable) return tl::unexpected(usable.error());
+  auto device = std::unique_ptr<DaxDevice>(new DaxDevice);
+  device->lock_.reset(::open(found.path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!device->lock_.is_open()) {
+    const int code = errno;
+    if (code == EACCES || code == EPERM)
+      return failure(code, "open " + found.path +
+                               ": found that marud's user may not, expected a device that it may read "
+                               "and write; give it the device's group (udev does so for packages)");
+    return failure(code, "open " + found.path);
+  }
+  struct flock whole = {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(device->lock_.get(), F_OFD_SETLK, &whole) != 0) {
+    if (errno == EAGAIN || errno == EACCES)
+      return failure(EBUSY, "lock " + found.path +
+                                ": found that another marud has it, expected it free; stop that one, or "
+                                "name another device");
+    return failure(errno, "lock " + found.path);
+  }
+  // The name may have become another device's since it was described; the lock stays with this one.
+  const std::string again_path = "/proc/self/fd/" + std::to_string(device->lock_.get());
+  auto again =
+      rules.must_be_character_device ? describe_dax_device(again_path, rules) : describe_dax_device(found.path, rules);
+  if (!again) return tl::unexpected(again.error());
+  if (again->name != found.name || again->bytes != found.bytes || again->alignment != found.alignment)
+    return failure(ESTALE, "use " + found.path + ": found that it changed while it was opened; try again");
+  device->fd_.reset(::open(again_path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!device->fd_.is_open()) return failure(errno, "open " + found.path + " again for clients");
+
+  struct stat status = {};
+  if (::fstat(device->fd_.get(), &status) != 0) return failure(errno, "inspect " + found.path);
+  device->name_ = found.path;
+  device->map_sync_ = "granted";  // there is no file system that could move its blocks
+  device->map_alignment_ = found.alignment;
+  device->identity_ = {status.st_rdev, 0, 0, found.bytes};
+  device->description_ = found;
+  auto label = read_label(device->content());
+  if (!label) return tl::unexpected(label.error());
+  device->label_ = std::move(*label);
+  return device;
+}
+
+std::optional<std::string> check_dax_wish(const std::string& wish) {
+  if (wish.starts_with("/") || wish == kFreeCxl) return std::nullopt;
+  if (wish.starts_with(kByUuid) && parse_uuid(wish.substr(kByUuid.size()))) return std::nullopt;
+  if (wish.starts_with(kByNode) && node_of(wish)) return std::nullopt;
+  return "a path such as \"/dev/dax0.0\", \"uuid:\" and the pool's uuid, \"node:\" and a NUMA node, or \"cxl:free\"";
+}
+
+Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
+                                                     DeviceLabel::Kind holds, const DaxRules& rules) {
+  if (wish.starts_with("/")) {
+    auto described = describe_dax_device(wish, rules);
+    if (!described) return tl::unexpected(described.error());
+    return std::vector<DaxDescription>{std::move(*described)};
+  }
+  const bool by_uuid = wish.starts_with(kByUuid), by_node = wish.starts_with(kByNode);
+  const auto uuid = by_uuid ? parse_uuid(wish.substr(kByUuid.size())) : known;
+  const auto node = by_node ? node_of(wish) : std::nullopt;
+  std::vector<std::pair<DaxDescription, std::optional<DeviceLabel>>> seen;
+  for (DaxDescription& device : list_dax_devices(rules)) {
+    if (by_node && device.node != node) continue;
+    if (wish == kFreeCxl && !device.is_cxl) continue;
+    auto label = peek(device);
+    seen.emplace_back(std::move(device), std::move(label));
+  }
+  std::vector<DaxDescription> ours, others, blank;
+  for (const auto& [device, label] : seen) {
+    if (!label) continue;
+    if (label->kind == holds) (uuid && label->uuid == *uuid ? ours : others).push_back(device);
+    if (label->kind == DeviceLabel::Kind::kNothing) blank.push_back(device);
+  }
+  if (ours.size() > 1)
+    return failure(ENOTUNIQ, "find the device of pool " + uuid_text_of(*uuid) + ": found it on " + ours[0].path +
+                                 " and on " + ours[1].path +
+                                 ", expected one of them; one may be a copy: name the right "
+                                 "one by its path");
+  if (!ours.empty()) return ours;
+  if (by_uuid)
+    return failure(ENOENT, "find the device that holds pool " + uuid_text_of(*uuid) + ": found " + seen_text(seen) +
+                               "; expected one that holds it");
+  // Without a record of its own a pool is taken for this one if nothing else can be meant.
+  if (!known && others.size() == 1) return others;
+  if (!known && others.size() > 1)
+    return failure(ENOTUNIQ, "choose a device for \"" + wish + "\": found " + seen_text(seen) +
+                                 "; expected one pool at most: say device = \"uuid:...\"");
+  if (!blank.empty()) return blank;
+  return failure(ENOENT, "find a device for \"" + wish + "\": found " + seen_text(seen) +
+                             "; expected one that holds this pool, or a blank one");
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,52 @@
+// A pool on a DAX device: memory behind a character device, to be mapped in multiples of its alignment and never read, written
+// or truncated. One device holds one pool.
+//
+// The device is locked through a descriptor that clients never get. What it holds is looked at before anything is written; who
+// opens it decides what becomes of it.
+#pragma once
+
+#include "daemon/dax/dax_sysfs.h"
+#include "daemon/dax/device.h"
+#include "daemon/dax/device_content.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+class DaxDevice final : public Device {
+ public:
+  // Opens and locks the device; changes nothing on it. `alignment_wanted`: what the configuration says, 0 any. Errors: EBUSY
+  // another marud has it, EACCES, EINVAL its mode, size or alignment is not what a pool needs.
+  static Result<std::unique_ptr<DaxDevice>> open(const DaxDescription& found, uint64_t alignment_wanted,
+                                                 const DaxRules& rules);
+
+  std::string_view kind() const override { return "dax"; }
+  const DaxDescription& description() const { return description_; }
+  const DeviceLabel& label() const { return label_; }  // as it was when it was opened
+  DeviceBytes content() const { return {fd(), bytes(), map_alignment(), name()}; }
+
+ private:
+  DaxDevice() = default;
+
+  FileDescriptor lock_;  // apart from fd(): a lock of an open file description lives as long as any copy of it
+  DaxDescription description_;
+  DeviceLabel label_;
+};
+
+// The devices that `wish` may mean, best first:
+//   a path           that device
+//   "uuid:UUID"      the device that holds this pool, whatever its name is
+//   "node:N"         of the devices on NUMA node N the one that holds the pool `known`; without `known` the only one that holds
+//                    a pool; else those that begin blank
+//   "cxl:free"       the same, of the devices of CXL memory
+// `holds`: what the device must hold, its control region (kPool) or its pages (kData). Looks at labels and changes nothing.
+Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
+                                                     DeviceLabel::Kind holds, const DaxRules& rules);
+
+// What is wrong with the form of such a wish, or nothing.
+std::optional<std::string> check_dax_wish(const std::string& wish);
+
+}  // namespace maru::daemon

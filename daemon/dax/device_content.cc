@@ -1,0 +1,208 @@
+#include "daemon/dax/device_content.h"
+
+#include "daemon/dax/fault_guard.h"
+#include "daemon/size_text.h"
+#include "daemon/state_file.h"
+#include "libmaru/base/mapping.h"
+#include "libmaru/shm/control_region.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace maru::daemon {
+namespace {
+
+constexpr uint64_t kPartBytes = 2ull << 20;
+constexpr uint64_t kWindowBytes = 256ull << 20;
+constexpr unsigned kThreadsMax = 8;         // a few saturate the memory of one node
+constexpr size_t kLabelBytes = 128u << 10;  // the farthest signature below begins at 64 KiB
+
+// What others begin with. Only for the message: whatever is not zero is refused, known or not.
+struct Signature {
+  size_t offset;
+  std::string_view bytes;
+  const char* what;
+};
+using namespace std::string_view_literals;
+constexpr Signature kSignatures[] = {
+    {0x438, "\x53\xEF"sv, "an ext2, ext3 or ext4 file system"},
+    {0, "XFSB"sv, "an XFS file system"},
+    {0x10040, "_BHRfS_M"sv, "a btrfs file system"},
+    {0x400, "\x10\x20\xF5\xF2"sv, "an F2FS file system"},
+    {0, "\xff\xb2\x82\x87"sv, "a famfs file system"},
+    {0, "LUKS\xba\xbe"sv, "an encrypted volume (LUKS)"},
+    {0x218, "LVM2 001"sv, "a physical volume of LVM"},
+    {0x1000, "\xfc\x4e\x2b\xa9"sv, "a member of a RAID (md)"},
+    {0, "\xfc\x4e\x2b\xa9"sv, "a member of a RAID (md)"},
+    {0xff6, "SWAPSPACE2"sv, "swap space"},
+    {0xff6, "SWAP-SPACE"sv, "swap space"},
+    {0x200, "EFI PART"sv, "a partition table (GPT)"},
+    {0x1000, "EFI PART"sv, "a partition table (GPT)"},
+    {0, "PMEMPOOL"sv, "a pool of the PMDK"},
+    {0, "PMEMOBJ"sv, "an object pool of the PMDK"},
+    {0, "PMEMBLK"sv, "a block pool of the PMDK"},
+    {0, "PMEMLOG"sv, "a log pool of the PMDK"},
+    {0x1fe, "\x55\xAA"sv, "a partition table or boot sector"},
+};
+
+uint64_t round_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+Uuid uuid_of(const uint8_t (&bytes)[16]) {
+  Uuid uuid;
+  std::memcpy(uuid.data(), bytes, uuid.size());
+  return uuid;
+}
+
+void read_pool_header(std::span<const std::byte> begin, uint64_t device_bytes, DeviceLabel& label) {
+  std::memcpy(&label.header, begin.data(), sizeof(label.header));
+  const format::Header& header = label.header;
+  shm::Layout layout;
+  // A split pool is larger than the device of its control region; the opener compares that with both.
+  const uint64_t bytes = std::max(device_bytes, header.parameters.pool_bytes);
+  if (header.checksum == shm::header_checksum(header) && header.version_major != format::kVersionMajor) {
+    label.kind = DeviceLabel::Kind::kDamaged;
+    label.found = "a pool of marud with version " + std::to_string(header.version_major) + "." +
+                  std::to_string(header.version_minor) + " of the format";
+  } else if (const char* problem = shm::ControlRegion::check_header(header, bytes, &layout)) {
+    label.kind = DeviceLabel::Kind::kDamaged;
+    label.found = std::string("what was a pool of marud: ") + problem;
+  } else {
+    label.kind = DeviceLabel::Kind::kPool;
+    label.uuid = uuid_of(header.uuid);
+    label.found = "a pool of marud, uuid " + uuid_text(header.uuid) + ", " + size_text(header.parameters.pool_bytes) +
+                  " in pages of " + size_text(header.parameters.page_bytes);
+  }
+}
+
+void read_data_label(std::span<const std::byte> begin, DeviceLabel& label) {
+  std::memcpy(&label.data, begin.data(), sizeof(label.data));
+  if (label.data.checksum == data_label_checksum(label.data)) {
+    label.kind = DeviceLabel::Kind::kData;
+    label.uuid = uuid_of(label.data.uuid);
+    label.found = "the pages of a pool of marud, uuid " + uuid_text(label.data.uuid);
+  } else {
+    label.kind = DeviceLabel::Kind::kDamaged;
+    label.found = "what were pages of a pool of marud, with a damaged label";
+  }
+}
+
+bool is_zero(std::span<const std::byte> bytes) {
+  // The first byte is zero and each byte equals the next one.
+  return bytes.empty() ||
+         (bytes[0] == std::byte{0} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
+}  // namespace
+
+uint64_t data_label_checksum(const DataLabel& label) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&label);
+  for (size_t i = 0; i < offsetof(DataLabel, checksum); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
+  return hash;
+}
+
+Result<DeviceLabel> read_label(const DeviceBytes& device) {
+  DeviceLabel label;
+  const uint64_t map_bytes = round_up(std::min<uint64_t>(kLabelBytes, device.bytes), device.alignment);
+  auto mapped = Mapping::map_shared(device.fd, 0, map_bytes, PROT_READ);
+  if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device.name);
+  FaultGuard guard;
+  if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + device.name);
+  std::vector<std::byte> begin(size_t(std::min<uint64_t>(kLabelBytes, device.bytes)));
+  std::memcpy(begin.data(), mapped->data(), begin.size());
+  if (guard.has_fired()) return failure(EIO, "read the beginning of " + device.name + " (a memory error)");
+  if (begin.size() < sizeof(format::Header)) return label;
+
+  uint64_t magic = 0;
+  std::memcpy(&magic, begin.data(), sizeof(magic));
+  if (magic == format::kMagic) {
+    read_pool_header(begin, device.bytes, label);
+    return label;
+  }
+  if (magic == kDataLabelMagic) {
+    read_data_label(begin, label);
+    return label;
+  }
+  if (is_zero(begin)) return label;
+  label.kind = DeviceLabel::Kind::kForeign;
+  label.found = "content that is not marud's";
+  for (const Signature& signature : kSignatures)
+    if (signature.offset + signature.bytes.size() <= begin.size() &&
+        std::memcmp(begin.data() + signature.offset, signature.bytes.data(), signature.bytes.size()) == 0) {
+      label.found = signature.what;
+      break;
+    }
+  return label;
+}
+
+void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_t)>& work) {
+  const unsigned threads_max = std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax);
+  std::atomic<uint64_t> next{0};  // that nobody has taken yet
+  const auto take = [&] {
+    for (uint64_t first; (first = next.fetch_add(step, std::memory_order_relaxed)) < count;)
+      for (uint64_t i = first; i < std::min(count, first + step); ++i) work(i);
+  };
+  std::vector<std::thread> threads;
+  try {
+    for (uint64_t i = 1; i < std::min<uint64_t>(threads_max, (count + step - 1) / step); ++i)
+      threads.emplace_back(take);
+  } catch (const std::system_error&) {
+    // Those that there are do it, and this one.
+  }
+  take();
+  for (std::thread& thread : threads) thread.join();
+}
+
+Result<void> look_at_all(const DeviceBytes& device, int protection, const Look& look, const Progress& progress) {
+  const uint64_t step = round_up(kWindowBytes, device.alignment);
+  for (uint64_t offset = 0; offset < device.bytes; offset += step) {
+    if (progress && !progress(offset, device.bytes)) return failure(ECANCELED, "look at " + device.name);
+    const uint64_t bytes = std::min(step, device.bytes - offset);
+    auto mapped = Mapping::map_shared(device.fd, offset, round_up(bytes, device.alignment), protection);
+    if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device.name);
+    FaultGuard guard;
+    if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + device.name);
+    in_parallel((bytes + kPartBytes - 1) / kPartBytes, 1, [&](uint64_t part) {
+      const uint64_t at = part * kPartBytes;
+      look(mapped->bytes().subspan(at, std::min(kPartBytes, bytes - at)), offset + at);
+    });
+    if (guard.has_fired())
+      return failure(EIO, "use " + device.name + ": its memory cannot be read between " + size_text(offset) + " and " +
+                              size_text(offset + bytes) + " (a memory error, or the device is gone)");
+  }
+  if (progress) progress(device.bytes, device.bytes);
+  return {};
+}
+
+Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Progress& progress) {
+  std::atomic<uint64_t> first{~uint64_t{0}};
+  const auto look = [&](std::span<std::byte> part, uint64_t offset) {
+    if (first.load(std::memory_order_relaxed) < offset || is_zero(part)) return;
+    const auto found = std::find_if(part.begin(), part.end(), [](std::byte b) { return b != std::byte{0}; });
+    const uint64_t at = offset + uint64_t(found - part.begin());
+    uint64_t least = first.load(std::memory_order_relaxed);
+    while (at < least && !first.compare_exchange_weak(least, at, std::memory_order_relaxed)) {
+    }
+  };
+  const auto go_on = [&](uint64_t done, uint64_t of) {
+    // One is enough: nobody has to wait for the rest.
+    return first.load(std::memory_order_relaxed) == ~uint64_t{0} && (!progress || progress(done, of));
+  };
+  auto looked = look_at_all(device, PROT_READ, look, go_on);
+  const uint64_t at = first.load(std::memory_order_relaxed);
+  if (at != ~uint64_t{0}) return std::optional<uint64_t>(at);
+  if (!looked) return tl::unexpected(looked.error());
+  return std::optional<uint64_t>();
+}
+
+Result<void> clear_content(const DeviceBytes& device, const Progress& progress) {
+  const auto clear = [](std::span<std::byte> part, uint64_t) { std::memset(part.data(), 0, part.size()); };
+  return look_at_all(device, PROT_READ | PROT_WRITE, clear, progress);
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,78 @@
+// What lies on a device, found out before anything is written to it; and clearing it, so that no client ever sees what others
+// left there.
+//
+// Devices cannot be read but only mapped. A mapping is looked at under a guard, a window at a time, by a few threads.
+#pragma once
+
+#include "libmaru/base/result.h"
+#include "maru/format/control_region.h"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <sys/mman.h>
+
+namespace maru::daemon {
+
+using Uuid = std::array<uint8_t, 16>;
+
+// The bytes of a device, to be looked at. `fd` stays the caller's.
+struct DeviceBytes {
+  int fd = -1;
+  uint64_t bytes = 0;
+  uint64_t alignment = 4096;  // of mappings
+  std::string name;           // for people
+};
+
+// What the data device of a split pool begins with; its pages lie behind it. Clients may write it, as all of that device:
+// it says which pool the device belongs to, and only the control region proves it.
+struct DataLabel {
+  uint64_t magic;
+  uint8_t uuid[16];       // of the pool
+  uint64_t data_bytes;    // of this device
+  uint64_t pages_offset;  // of page 0
+  uint64_t checksum;      // FNV-1a (64 bits) of all bytes before it
+};
+static_assert(sizeof(DataLabel) == 48);
+inline constexpr uint64_t kDataLabelMagic = 0x315441445552414d;  // "MARUDAT1" when read as bytes
+uint64_t data_label_checksum(const DataLabel& label);
+
+struct DeviceLabel {
+  enum class Kind : uint8_t {
+    kNothing,  // zeros, as far as a label reaches: it may be blank
+    kPool,     // a control region that this version can use
+    kData,     // the pages of a split pool
+    kDamaged,  // begins as a control region does, and is none that can be used
+    kForeign,  // something else
+  };
+  Kind kind = Kind::kNothing;
+  std::string found;  // for people: "a pool of marud, uuid ..., 64 GiB in pages of 2 MiB", "an ext4 file system"
+  Uuid uuid = {};     // kPool, kData
+  format::Header header = {};  // kPool
+  DataLabel data = {};         // kData
+};
+
+// Looks at the beginning alone. Only reads.
+Result<DeviceLabel> read_label(const DeviceBytes& device);
+
+// Told of progress from time to time; returns false to have the work ended early (ECANCELED).
+using Progress = std::function<bool(uint64_t done_bytes, uint64_t of_bytes)>;
+
+// Where the first byte that is not zero lies, looking at all of it; nothing when there is none. EIO: some of it cannot be read.
+Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Progress& progress);
+
+// Makes all of it zero, the beginning first: what is cleared half-way has no label any more.
+Result<void> clear_content(const DeviceBytes& device, const Progress& progress);
+
+// Calls `work` once for each number below `count`, `step` neighbouring ones at a time, on several threads, and waits.
+void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_t)>& work);
+
+// A function over [begin, end) of a mapped window, called by several threads for different parts.
+using Look = std::function<void(std::span<std::byte> part, uint64_t offset)>;
+// Maps the device window by window and has every byte looked at once. The parts begin at multiples of 2 MiB.
+Result<void> look_at_all(const DeviceBytes& device, int protection, const Look& look, const Progress& progress);
+
+}  // namespace maru::daemon

@@ -1,0 +1,151 @@
+#include "daemon/dax_format.h"
+
+#include "daemon/dax/split_device.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/size_text.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+
+namespace maru::daemon {
+namespace {
+
+uint64_t monotonic_ms() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
+}
+
+// They are blocked while marud works, and taken up by its event loop, which does not run yet.
+bool is_told_to_stop() {
+  sigset_t waiting;
+  return ::sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
+}
+
+}  // namespace
+
+Progress tell_progress(const std::string& pool, const char* done, const std::string& device) {
+  constexpr uint64_t kLinePauseMs = 10'000;
+  const uint64_t start_ms = monotonic_ms();
+  return [=, told_ms = start_ms](uint64_t done_bytes, uint64_t of_bytes) mutable {
+    const uint64_t now_ms = monotonic_ms();
+    notify("EXTEND_TIMEOUT_USEC=60000000");
+    if (done_bytes == of_bytes) {
+      const double seconds = double(std::max<uint64_t>(now_ms - start_ms, 1)) / 1000;
+      log_info("pool \"{}\": {} {} of {} in {:.1f} s, {} a second", pool, done, size_text(of_bytes), device, seconds,
+               size_text(uint64_t(double(of_bytes) / seconds)));
+    } else if (now_ms - told_ms >= kLinePauseMs) {
+      told_ms = now_ms;
+      log_info("pool \"{}\": {} {} of {} of {}", pool, done, size_text(done_bytes), size_text(of_bytes), device);
+    }
+    return !is_told_to_stop();
+  };
+}
+
+Result<void> touch_all(const std::string& pool, const Device& device) {
+  constexpr size_t kOsPage = 4096;
+  const auto touch = [](std::span<std::byte> part, uint64_t) {
+    for (size_t at = 0; at < part.size(); at += kOsPage)
+      *reinterpret_cast<volatile std::byte*>(part.data() + at) = std::byte{0};  // new memory is zero
+  };
+  const uint64_t start_ms = monotonic_ms();
+  const DeviceBytes bytes = {device.fd(), device.bytes(), device.map_alignment(), device.name()};
+  auto touched = look_at_all(bytes, PROT_READ | PROT_WRITE, touch, tell_progress(pool, "touched", device.name()));
+  if (!touched) return touched;
+  log_info("pool \"{}\" took its memory in {:.3f} seconds per GiB", pool,
+           double(monotonic_ms() - start_ms) / 1000 / (double(device.bytes()) / double(1u << 30)));
+  return {};
+}
+
+std::string DaxDevices::text() const {
+  return main->description().text() +
+         (pages ? " (control region) and " + pages->description().text() + " (pages)" : "");
+}
+
+PoolRecord DaxDevices::record(const std::string& pool, const Uuid& uuid) const {
+  PoolRecord record = {pool, uuid, main->identity(), current_boot_id(), main->description().name};
+  record.device.bytes = bytes();
+  if (pages) record.dax_pages_name = pages->description().name;
+  record.is_volatile = !main->description().is_persistent || (pages && !pages->description().is_persistent);
+  return record;
+}
+
+Result<std::unique_ptr<Device>> DaxDevices::join() && {
+  if (!pages) return std::unique_ptr<Device>(std::move(main));
+  auto joined = SplitDevice::join(std::move(main), std::move(pages));
+  if (!joined) return tl::unexpected(joined.error());
+  return std::unique_ptr<Device>(std::move(*joined));
+}
+
+Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std::string& pool) {
+  if (device.label().kind != DeviceLabel::Kind::kNothing) return std::optional(device.label().found);
+  auto content = find_content(device.content(), tell_progress(pool, "looked at", device.name()));
+  if (!content) return tl::unexpected(content.error());
+  if (!*content) return std::optional<std::string>();
+  return std::optional("zeros at its beginning and content at byte " + std::to_string(**content));
+}
+
+Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirectory& state, DaxDevices devices,
+                                         uint64_t now_ms) {
+  const std::string& pool = spec.pool.name;
+  const bool clears = devices.clears_main || devices.clears_pages;
+  log_info("pool \"{}\" is new: {} is {}formatted", pool, devices.text(), clears ? "cleared and " : "");
+  if (clears || devices.pages) {
+    PoolRecord record = devices.record(pool, devices.main->label().uuid);
+    record.is_being_cleared = true;
+    if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
+  }
+  for (const auto& [device, is_cleared] :
+       {std::pair(devices.main.get(), devices.clears_main), std::pair(devices.pages.get(), devices.clears_pages)})
+    if (is_cleared)
+      if (auto cleared = clear_content(device->content(), tell_progress(pool, "cleared", device->name())); !cleared)
+        return tl::unexpected(cleared.error());
+  auto device = std::move(devices).join();
+  if (!device) return tl::unexpected(device.error());
+  return Pool::format(spec.pool, std::move(*device), now_ms);
+}
+
+Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state, bool force, uint64_t now_ms) {
+  DaxDevices devices;
+  const bool is_split = !spec.dax.control_device.empty();
+  const auto take = [&](const std::string& wish, DeviceLabel::Kind holds, std::unique_ptr<DaxDevice>* ret_device,
+                        bool* ret_clears) -> Result<void> {
+    // Only a device that is named can be forced: of several the wrong one would be lost.
+    if (force && !wish.starts_with("/") && !wish.starts_with("uuid:"))
+      return failure(EINVAL, "force the device of pool \"" + spec.pool.name + "\": found device = \"" + wish +
+                                 "\", expected a path or \"uuid:...\", so that it is clear which device is meant");
+    auto candidates = find_dax_devices(wish, std::nullopt, holds, spec.dax.rules);
+    if (!candidates) return tl::unexpected(candidates.error());
+    auto device = DaxDevice::open(candidates->front(), spec.dax.alignment, spec.dax.rules);
+    if (!device) return tl::unexpected(device.error());
+    auto found = what_is_on(**device, spec.pool.name);
+    if (!found) return tl::unexpected(found.error());
+    if (*found && !force)
+      return failure(EEXIST, "format " + (*device)->name() + ": found " + **found +
+                                 ", expected it blank; --force clears it, and what it holds is lost");
+    *ret_clears = found->has_value();
+    *ret_device = std::move(*device);
+    return {};
+  };
+  if (auto taken = take(is_split ? spec.dax.control_device : spec.dax.device, DeviceLabel::Kind::kPool, &devices.main,
+                        &devices.clears_main);
+      !taken)
+    return taken;
+  if (is_split)
+    if (auto taken = take(spec.dax.device, DeviceLabel::Kind::kData, &devices.pages, &devices.clears_pages); !taken)
+      return taken;
+  PoolRecord record = devices.record(spec.pool.name, {});
+  const std::string text = devices.text();
+  auto pool = format_dax(spec, state, std::move(devices), now_ms);
+  if (!pool) return tl::unexpected(pool.error());
+  (*pool)->close();
+  log_info("pool \"{}\" is formatted on {}, uuid {}", spec.pool.name, text, uuid_text((*pool)->header().uuid));
+  std::memcpy(record.uuid.data(), (*pool)->header().uuid, record.uuid.size());
+  return state.save(record);
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,253 @@
+// A pool on a DAX device: which device it is, what may become of what lies there, and the work before it serves.
+//
+//   what lies there                          the pool
+//   zeros, all over                          is formatted, unless format = "never"
+//   this pool, of this boot or in order      is adopted, as a pool in a file
+//   this pool, cut off by a loss of power    is adopted after every block was verified, or formatted (after_power_loss)
+//   another pool, or anything else           is refused; only `marud --format` takes such a device
+//   the same, on volatile memory that held   is cleared and formatted: what lies there is what memory holds when power comes
+//     this pool in another boot              back, and the state file says so
+#include "daemon/dax/dax_device.h"
+#include "daemon/dax_format.h"
+#include "daemon/hosted_pool.h"
+#include "daemon/log.h"
+#include "daemon/size_text.h"
+#include "libmaru/shm/control_region.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace maru::daemon {
+namespace {
+
+enum class Fate : uint8_t { kFormat, kClearAndFormat, kAdopt, kVerify };
+
+struct Left {
+  bool is_clean = false;
+  bool is_this_boot = false;
+};
+
+Result<Left> read_host_record(DaxDevice& device, uint64_t pool_bytes) {
+  if (auto mapped = device.map_control(device.label().header.control_bytes); !mapped)
+    return tl::unexpected(mapped.error());
+  shm::ControlRegion region;
+  if (const char* problem = shm::ControlRegion::attach(device.control(), pool_bytes, &region))
+    return failure(EBADMSG, "use " + device.name() + ": found " + device.label().found + "; " + problem);
+  uint64_t boot[2] = {};
+  current_boot_words(boot);
+  const format::HostRecord& host = region.host(0);
+  const Left left = {host.clean.load_relaxed() == 1,  // nobody writes: the device is locked
+                     host.boot_id_lo.load_relaxed() == boot[0] && host.boot_id_hi.load_relaxed() == boot[1]};
+  if (device.is_lost()) return failure(EIO, "read the control region on " + device.name() + " (a memory error)");
+  return left;
+}
+
+// The state file knows the device by this name, and its memory lost its content since.
+bool lost_power(const PoolRecord& record, const DaxDescription& device, const std::string& name) {
+  return !device.is_persistent && record.is_volatile && record.boot_id != current_boot_id() && name == device.name;
+}
+
+std::string how_to_force(const PoolSpec& spec) {
+  return "; marud --config FILE --format " + spec.pool.name +
+         " --force clears and formats it, and what it holds is lost";
+}
+
+std::string text_of(const Uuid& uuid) {
+  uint8_t bytes[16];
+  std::memcpy(bytes, uuid.data(), sizeof(bytes));
+  return uuid_text(bytes);
+}
+
+using Record = std::optional<PoolRecord>;
+
+class Opening {
+ public:
+  Opening(const PoolSpec& spec, const Record& record) : spec_(spec), record_(record) {}
+
+  Result<DaxDevices> run(Fate* ret_fate) {
+    const bool is_split = !spec_.dax.control_device.empty();
+    const auto known = record_ ? std::optional(record_->uuid) : std::nullopt;
+    const std::string& wish = is_split ? spec_.dax.control_device : spec_.dax.device;
+    DaxDevices devices;
+    Fate fate = Fate::kAdopt;
+    devices.main = nullptr;
+    if (is_split) {
+      // First the pages, which nothing is decided by: how large the pool is follows from both.
+      auto pages = choose(spec_.dax.device, known, DeviceLabel::Kind::kData, record_ ? record_->dax_pages_name : "",
+                          [](DaxDevice&) { return Result<void>(); });
+      if (!pages) return tl::unexpected(pages.error());
+      devices.pages = std::move(*pages);
+    }
+    const uint64_t pages_bytes = devices.pages ? devices.pages->bytes() : 0;
+    auto main = choose(wish, known, DeviceLabel::Kind::kPool, record_ ? record_->dax_name : "",
+                       [&](DaxDevice& device) -> Result<void> {
+                         auto judged = judge(device, pages_bytes);
+                         if (!judged) return tl::unexpected(judged.error());
+                         fate = *judged;
+                         return {};
+                       });
+    if (!main) return tl::unexpected(main.error());
+    devices.main = std::move(*main);
+    devices.clears_main = fate == Fate::kClearAndFormat;
+    if (devices.pages)
+      if (auto judged = judge_pages(*devices.pages, *devices.main, fate, &devices.clears_pages); !judged)
+        return tl::unexpected(judged.error());
+    *ret_fate = fate;
+    return devices;
+  }
+
+ private:
+  // The first device that the wish may mean and `accept` takes.
+  template <typename Accept>
+  Result<std::unique_ptr<DaxDevice>> choose(const std::string& wish, const std::optional<Uuid>& known,
+                                            DeviceLabel::Kind holds, const std::string& name, Accept&& accept) {
+    auto candidates = find_dax_devices(wish, known, holds, spec_.dax.rules);
+    if (!candidates && record_ && candidates.error().code == ENOENT) {
+      // Volatile memory no longer says what it was; the state file does.
+      for (const DaxDescription& device : list_dax_devices(spec_.dax.rules))
+        if (lost_power(*record_, device, name)) candidates = std::vector<DaxDescription>{device};
+    }
+    if (!candidates) return tl::unexpected(candidates.error());
+    Error last = {ENOENT, "find a device"};
+    for (const DaxDescription& found : *candidates) {
+      auto device = DaxDevice::open(found, spec_.dax.alignment, spec_.dax.rules);
+      if (device) {
+        auto accepted = accept(**device);
+        if (accepted) return device;
+        last = accepted.error();
+      } else {
+        last = device.error();
+      }
+      if (last.code == ECANCELED) break;
+      if (candidates->size() > 1) log_info("pool \"{}\" does not take {}: {}", spec_.pool.name, found.path, last.doing);
+    }
+    return failure(last.code, last.doing);
+  }
+
+  Result<Fate> judge_pool(DaxDevice& device, uint64_t pages_bytes) {
+    const DeviceLabel& label = device.label();
+    const std::string& wish = pages_bytes != 0 ? spec_.dax.control_device : spec_.dax.device;
+    if (!wish.starts_with("uuid:") && record_ && record_->uuid != label.uuid)
+      return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", expected the pool that it was, " +
+                                 text_of(record_->uuid) + "; devices change their names: say device = \"uuid:...\"" +
+                                 how_to_force(spec_));
+    const uint64_t bytes = device.bytes() + pages_bytes;
+    if (label.header.parameters.pool_bytes > bytes)
+      return failure(EEXIST,
+                     "use " + device.name() + ": found " + label.found + ", more than there is (" + size_text(bytes) +
+                         "), expected a whole pool; one on two devices needs control_device" + how_to_force(spec_));
+    const auto left = read_host_record(device, bytes);
+    if (!left) return tl::unexpected(left.error());
+    if (left->is_this_boot) return Fate::kAdopt;
+    if (left->is_clean && device.description().is_persistent) return Fate::kAdopt;
+    const bool has_checksums = (label.header.compat_flags & format::kCompatChecksums) != 0;
+    const char* why = left->is_clean ? "volatile memory of another boot" : "cut off in another boot";
+    if (spec_.dax.after_power_loss == DaxSpec::AfterPowerLoss::kVerify && has_checksums) {
+      log_warning("pool \"{}\" on {} is {}: every block is verified before it serves", spec_.pool.name, device.name(),
+                  why);
+      return Fate::kVerify;
+    }
+    log_warning("pool \"{}\" on {} is {}, and {}: it is formatted anew, its blocks are lost", spec_.pool.name,
+                device.name(), why,
+                has_checksums ? "after_power_loss = \"format\"" : "its blocks have no checksums to be verified by");
+    return Fate::kClearAndFormat;
+  }
+
+  Result<Fate> judge(DaxDevice& device, uint64_t pages_bytes) {
+    const DaxDescription& description = device.description();
+    if (record_ && record_->is_being_cleared && record_->dax_name == description.name &&
+        record_->device.bytes == device.bytes() + pages_bytes) {
+      log_warning("pool \"{}\": clearing {} was cut off, it begins anew", spec_.pool.name, device.name());
+      return Fate::kClearAndFormat;
+    }
+    if (device.label().kind == DeviceLabel::Kind::kPool) return judge_pool(device, pages_bytes);
+    auto found = what_is_on(device, spec_.pool.name);
+    if (!found) return tl::unexpected(found.error());
+    if (!*found) {
+      if (spec_.dax.formats_blank) return Fate::kFormat;
+      return failure(ENOENT, "use " + device.name() +
+                                 ": found it blank, expected a pool, since format = \"never\"; "
+                                 "marud --config FILE --format " +
+                                 spec_.pool.name + " formats it");
+    }
+    if (record_ && lost_power(*record_, description, record_->dax_name)) {
+      log_warning(
+          "pool \"{}\": {} holds {}, which is what volatile memory holds after a loss of power: it is cleared "
+          "and formatted",
+          spec_.pool.name, device.name(), **found);
+      return Fate::kClearAndFormat;
+    }
+    return failure(EEXIST, "use " + device.name() + ": found " + **found + ", expected a blank device or this pool" +
+                               how_to_force(spec_));
+  }
+
+  // The pages of a split pool go with its control region.
+  Result<void> judge_pages(DaxDevice& pages, const DaxDevice& main, Fate fate, bool* ret_clears) {
+    const DeviceLabel& label = pages.label();
+    const bool is_data = label.kind == DeviceLabel::Kind::kData;
+    if (fate == Fate::kAdopt || fate == Fate::kVerify) {
+      if (is_data && label.uuid == main.label().uuid && label.data.data_bytes == pages.bytes()) return {};
+      return failure(EEXIST, "use " + pages.name() + ": found " + (label.found.empty() ? "no label" : label.found) +
+                                 ", expected the pages of pool " + text_of(main.label().uuid) +
+                                 ", whose control region is on " + main.name());
+    }
+    const bool is_ours = record_ && (is_data ? label.uuid == record_->uuid
+                                             : lost_power(*record_, pages.description(), record_->dax_pages_name));
+    const bool is_resumed = record_ && record_->is_being_cleared && record_->dax_pages_name == pages.description().name;
+    *ret_clears = true;
+    if (is_ours || is_resumed) return {};
+    auto found = what_is_on(pages, spec_.pool.name);
+    if (!found) return tl::unexpected(found.error());
+    *ret_clears = false;
+    if (!*found) return {};
+    return failure(EEXIST,
+                   "use " + pages.name() + ": found " + **found + ", expected a blank device" + how_to_force(spec_));
+  }
+
+  const PoolSpec& spec_;
+  const Record& record_;
+};
+
+}  // namespace
+
+Result<void> HostedPool::start_dax(uint64_t now_ms) {
+  auto loaded = state_.load(name());
+  if (!loaded) log_warning("pool \"{}\": what was known of its device is lost: {}", name(), loaded.error().text());
+  const Record known = loaded && *loaded && !(*loaded)->dax_name.empty() ? *loaded : std::nullopt;
+  Fate fate = Fate::kAdopt;
+  auto devices = Opening(spec_, known).run(&fate);
+  if (!devices) return tl::unexpected(devices.error());
+  log_info("pool \"{}\" lies on {}", name(), devices->text());
+  PoolRecord record = devices->record(name(), {});
+  const auto made = fate == Fate::kFormat || fate == Fate::kClearAndFormat
+                        ? serve(format_dax(spec_, state_, std::move(*devices), now_ms))
+                        : adopt_dax(std::move(*devices), fate == Fate::kVerify, now_ms);
+  if (!made) return made;
+  std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
+  // The pool itself says what it is; without the record a device is only found less well.
+  if (auto saved = state_.save(record); !saved) log_warning("pool \"{}\": {}", name(), saved.error().text());
+  return {};
+}
+
+Result<void> HostedPool::adopt_dax(DaxDevices devices, bool verifies, uint64_t now_ms) {
+  const std::string place = devices.text();
+  PoolRecord record = devices.record(name(), devices.main->label().uuid);
+  auto device = std::move(devices).join();
+  if (!device) return tl::unexpected(device.error());
+  auto pool = Pool::adopt(spec_.pool, std::move(*device), now_ms, verifies);
+  if (!pool || !verifies) return serve(std::move(pool));
+  const auto verified = (*pool)->verify(tell_progress(name(), "verified", place), now_ms);
+  if (!verified && verified.error().code != EBADMSG) return tl::unexpected(verified.error());
+  if (verified) {
+    log_info("pool \"{}\": of {} blocks with {} {} were dropped", name(), verified->blocks, size_text(verified->bytes),
+             verified->dropped);
+    return serve(std::move(pool));
+  }
+  log_warning("pool \"{}\" is formatted anew, its blocks are lost: {}", name(), verified.error().doing);
+  pool->reset();  // and with it the devices, which are opened again to be cleared
+  record.is_being_cleared = true;
+  if (auto saved = state_.save(record); !saved) return saved;
+  return start_dax(now_ms);  // which ends: a pool that was formatted is not verified
+}
+
+}  // namespace maru::daemon

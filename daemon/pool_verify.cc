@@ -1,0 +1,119 @@
+// After a loss of power: which blocks are still what was stored.
+//
+// What was written last may have been in the processor's caches, and a line more or less of it is in memory now. The bytes of a
+// block prove themselves by its checksum; the bookkeeping by the auditor, whose invariants hold at rest: the processes of
+// that boot are dead,
+// what they held was taken back, and nobody works yet. One finding is one too many, because nobody can say what else
+// is not as it looks.
+#include "daemon/dax/device_content.h"
+#include "daemon/pool_state.h"
+#include "libmaru/shm/hash.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+
+namespace maru::daemon {
+namespace {
+
+constexpr uint64_t round_down(uint64_t value, uint64_t multiple) { return value - value % multiple; }
+constexpr uint64_t round_up(uint64_t value, uint64_t multiple) { return round_down(value + multiple - 1, multiple); }
+
+}  // namespace
+
+// Region by region, since no run leaves its region; within one the threads take pages as they come. ret bad: one byte for each
+// page, so that threads do not share a word.
+Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad,
+                                          Verified& verified) const {
+  const uint64_t alignment = device->map_alignment();
+  const uint64_t pages_at = device->is_split() ? device->pages_offset() : region.page_offset(0);
+  const uint64_t region_bytes = region.region_pages() * region.page_bytes();
+  std::atomic<uint64_t> blocks{0}, bytes_read{0};
+  for (uint32_t index = 0; index < region.regions(); ++index) {
+    if (progress && !progress(index * region_bytes, pages() * region.page_bytes()))
+      return failure(ECANCELED, "verify pool \"" + config.name + "\"");
+    const uint32_t first = index * region.region_pages();
+    bool has_block = false;
+    for (uint32_t page = first; page < first + region.region_pages() && !has_block; ++page)
+      has_block = word(page).is(PageState::kReady);
+    if (!has_block) continue;
+    const uint64_t begin = pages_at + index * region_bytes;
+    const uint64_t map_begin = round_down(begin, alignment), map_end = round_up(begin + region_bytes, alignment);
+    auto mapped = Mapping::map_shared(device->fd(), map_begin, map_end - map_begin, PROT_READ);
+    if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device->name());
+    FaultGuard guard;
+    if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + device->name());
+    const std::byte* start = mapped->data() + (begin - map_begin);
+    in_parallel(region.region_pages(), 16, [&](uint64_t i) {
+      const auto page = uint32_t(first + i);
+      if (!word(page).is(PageState::kReady)) return;
+      const uint64_t length = region.block(page).length.load_relaxed();  // nobody writes
+      const uint64_t checksum = region.detail(page).checksum.load_relaxed();
+      const bool has_length = length != 0 && length <= region.run_pages(page) * region.page_bytes();
+      blocks.fetch_add(1, std::memory_order_relaxed);
+      bytes_read.fetch_add(has_length ? length : 0, std::memory_order_relaxed);
+      bad[page] = !has_length || checksum == 0 ||
+                  shm::payload_checksum({start + i * region.page_bytes(), size_t(length)}) != checksum;
+    });
+    if (guard.has_fired())
+      return failure(EIO, "verify pool \"" + config.name + "\": found memory that cannot be read in region " +
+                              std::to_string(index) + " of " + device->name());
+  }
+  verified.blocks = blocks;
+  verified.bytes = bytes_read;
+  if (progress) progress(pages() * region.page_bytes(), pages() * region.page_bytes());
+  return {};
+}
+
+// What is below a bad block is of no use without it, and could not stay: leaves first.
+void Pool::State::drop_bad(std::span<uint8_t> bad, Verified& verified) {
+  std::vector<std::pair<uint32_t, uint32_t>> blocks;  // depth, page
+  for (uint64_t i = 0; i < pages(); ++i)
+    if (word(uint32_t(i)).is(PageState::kReady))
+      blocks.emplace_back(uint32_t(region.block(uint32_t(i)).shape.load_relaxed() >> 32), uint32_t(i));
+  std::sort(blocks.begin(), blocks.end());
+  for (const auto& [depth, page] : blocks) {
+    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_relaxed());  // checked before use
+    if (parent.bits == 0) continue;
+    const bool is_there = region.is_page(parent) && word(parent.page()).is(PageState::kReady, parent.generation());
+    if (!is_there || bad[parent.page()]) bad[page] = 1;
+  }
+  for (size_t i = blocks.size(); i-- > 0;) {
+    const uint32_t page = blocks[i].second;
+    if (!bad[page]) continue;
+    const PageRef ref = PageRef::of(page, word(page).generation());
+    if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) continue;  // the audit says what that means
+    queue_remove(page);
+    queue_retired(ref);
+    // Before its parent's turn: the parent counts it until it is freed.
+    finish_retired(retired_blocks.size());
+    ++verified.dropped;
+  }
+}
+
+Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
+  for (uint32_t lane = 1; lane < region.lanes(); ++lane)
+    if (lanes.is_live(lane) && !lanes.records[lane].same_boot) begin_reclaim(lane);
+  // Each turn takes back a part of what is left, and every lane is taken back once.
+  for (uint64_t turns = 0; turns < 4 * (pages() / kReclaimPagesPerTurn + 1) * region.lanes() && turn(); ++turns) {
+  }
+  Verified verified;
+  std::vector<uint8_t> bad(pages(), 0);
+  if (auto looked = verify_payloads(progress, bad, verified); !looked) return tl::unexpected(looked.error());
+  drop_bad(bad, verified);
+  const nlohmann::json report = check(true);
+  if (report["found"] != 0)
+    return failure(EBADMSG, "believe the bookkeeping of pool \"" + config.name + "\": found " +
+                                std::to_string(report["found"].get<uint64_t>()) +
+                                " violations of its invariants, such as " + report["violations"].dump().substr(0, 200));
+  shows_boot = true;
+  show_host(false);
+  return verified;
+}
+
+Result<Pool::Verified> Pool::verify(const VerifyProgress& progress, uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->verify(progress);
+}
+
+}  // namespace maru::daemon

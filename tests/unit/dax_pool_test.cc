@@ -1,0 +1,284 @@
+// What becomes of a pool on a device: formatted, adopted, verified, cleared or refused. Files stand in for devices.
+#include "daemon/dax_format.h"
+#include "daemon/hosted_pool.h"
+#include "libmaru/shm/control_region.h"
+#include "tests/support/dax_stand_in.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <gtest/gtest.h>
+
+namespace maru::daemon {
+namespace {
+
+using test::DaxStandIn;
+
+constexpr uint64_t kBytes = 16u << 20;
+
+class DaxPool : public ::testing::Test {
+ protected:
+  test::TemporaryDirectory directory_;
+  DaxStandIn devices_{directory_.file("dax")};
+  StateDirectory state_{directory_.file("state")};
+  PoolSpec spec_ = default_pool_spec();
+
+  DaxPool() {
+    spec_.backend = Backend::kDax;
+    spec_.pool.name = "far";
+    spec_.pool.page_bytes = 4096;
+    spec_.pool.region_bytes = 1u << 20;
+    spec_.pool.lanes = 4;
+    spec_.pool.pins_max = 64;
+    spec_.pool.policy = "lru";
+    spec_.dax.rules = devices_.rules();
+    spec_.dax.device = devices_.path("dax0.0");
+  }
+  Result<std::unique_ptr<HostedPool>> start() {
+    std::map<std::string, FileDescriptor> stored;
+    return HostedPool::start(spec_, state_, stored, 1000);
+  }
+  Error refusal() {
+    auto started = start();
+    EXPECT_FALSE(started);
+    return started ? Error{0, ""} : started.error();
+  }
+  std::string uuid_of(HostedPool& pool) { return uuid_text(pool.serving()->header().uuid); }
+  // Formats and leaves a pool there; returns its uuid.
+  std::string leave_pool() {
+    auto pool = start();
+    EXPECT_TRUE(pool) << pool.error().text();
+    const std::string uuid = uuid_of(**pool);
+    (*pool)->stop(false);
+    return uuid;
+  }
+  format::Header header(const std::string& name) {
+    format::Header header;
+    const std::string bytes = devices_.get(name, 0, sizeof(header));
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    return header;
+  }
+  // As if the machine had been switched off while marud worked (or, `in_order`, after it had ended).
+  void pretend_other_boot(const std::string& name, bool in_order) {
+    const uint64_t at = header(name).sections[format::kSectionHosts].offset;
+    format::HostRecord host;
+    std::string bytes = devices_.get(name, at, sizeof(host));
+    std::memcpy(&host, bytes.data(), sizeof(host));
+    host.boot_id_lo.store_relaxed(1);
+    host.clean.store_relaxed(in_order ? 1 : 0);
+    std::memcpy(bytes.data(), &host, sizeof(host));
+    devices_.put(name, at, bytes);
+    if (auto record = state_.load("far"); record && *record) {
+      (*record)->boot_id = "another boot";
+      EXPECT_TRUE(state_.save(**record));
+    }
+  }
+};
+
+TEST_F(DaxPool, ABlankDeviceIsFormattedAndThenAdopted) {
+  devices_.add("dax0.0", kBytes);
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  const std::string uuid = uuid_of(**pool);
+  EXPECT_EQ((*pool)->serving()->epoch(), 1u);
+  EXPECT_EQ(refusal().code, EBUSY);
+  (*pool)->stop(false);
+  pool->reset();
+  auto again = start();
+  ASSERT_TRUE(again) << again.error().text();
+  EXPECT_EQ(uuid_of(**again), uuid);
+  EXPECT_EQ((*again)->serving()->epoch(), 2u);
+}
+
+TEST_F(DaxPool, FormatNeverFormatsNothing) {
+  devices_.add("dax0.0", kBytes);
+  spec_.dax.formats_blank = false;
+  EXPECT_EQ(refusal().code, ENOENT);
+  EXPECT_EQ(devices_.get("dax0.0", 0, 4096), std::string(4096, 0));
+  ASSERT_TRUE(format_on_command(spec_, state_, false, 1000));
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ((*pool)->serving()->epoch(), 2u);
+}
+
+TEST_F(DaxPool, WhatIsNotMarudsIsRefusedAndUntouched) {
+  devices_.add("dax0.0", kBytes);
+  devices_.put("dax0.0", 0, "XFSB");
+  EXPECT_EQ(refusal().code, EEXIST);
+  EXPECT_NE(refusal().doing.find("found an XFS file system, expected a blank device or this pool"), std::string::npos)
+      << refusal().doing;
+  EXPECT_EQ(devices_.get("dax0.0", 0, 4), "XFSB");
+  // One byte near the end is enough.
+  devices_.put("dax0.0", 0, std::string(4, 0));
+  devices_.put("dax0.0", kBytes - 1, "x");
+  EXPECT_EQ(refusal().code, EEXIST);
+  EXPECT_NE(refusal().doing.find("content at byte 16777215"), std::string::npos) << refusal().doing;
+  EXPECT_EQ(devices_.get("dax0.0", kBytes - 1, 1), "x");
+  EXPECT_EQ(devices_.get("dax0.0", 0, 4096), std::string(4096, 0));
+}
+
+TEST_F(DaxPool, AnotherPoolUnderTheNameOfThisOneIsRefused) {
+  devices_.add("dax0.0", kBytes);
+  devices_.add("dax1.0", kBytes);
+  const std::string uuid = leave_pool();
+  // Another pool, made by another marud.
+  StateDirectory elsewhere(directory_.file("elsewhere"));
+  std::swap(elsewhere, state_);
+  spec_.dax.device = devices_.path("dax1.0");
+  const std::string other = leave_pool();
+  std::swap(elsewhere, state_);
+  EXPECT_EQ(refusal().code, EEXIST);
+  EXPECT_NE(refusal().doing.find("found a pool of marud, uuid " + other), std::string::npos) << refusal().doing;
+  EXPECT_NE(refusal().doing.find("expected the pool that it was, " + uuid), std::string::npos) << refusal().doing;
+  spec_.dax.device = "uuid:" + uuid;
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ(uuid_of(**pool), uuid);
+}
+
+TEST_F(DaxPool, APoolIsFoundUnderAnotherName) {
+  devices_.add("dax0.0", kBytes);
+  const std::string uuid = leave_pool();
+  devices_.rename("dax0.0", "dax7.0");
+  EXPECT_EQ(refusal().code, ENOENT);
+  for (const std::string& wish : {"uuid:" + uuid, std::string("node:0")}) {
+    spec_.dax.device = wish;
+    auto pool = start();
+    ASSERT_TRUE(pool) << pool.error().text();
+    EXPECT_EQ(uuid_of(**pool), uuid);
+    (*pool)->stop(false);
+  }
+}
+
+TEST_F(DaxPool, ANodeTakesTheFirstDeviceThatIsBlankAllOver) {
+  devices_.add("dax0.0", kBytes);
+  devices_.add("dax1.0", kBytes);
+  devices_.put("dax0.0", kBytes / 2, "x");
+  spec_.dax.device = "node:0";
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ((*pool)->serving()->device().name(), devices_.path("dax1.0"));
+  EXPECT_EQ(devices_.get("dax0.0", kBytes / 2, 1), "x");
+}
+
+TEST_F(DaxPool, ACommandFormatsAndForceClearsFirst) {
+  devices_.add("dax0.0", kBytes);
+  devices_.put("dax0.0", 0, "XFSB");
+  devices_.put("dax0.0", kBytes - 7, "secret");
+  const auto refused = format_on_command(spec_, state_, false, 1000);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, EEXIST);
+  EXPECT_NE(refused.error().doing.find("found an XFS file system"), std::string::npos) << refused.error().doing;
+  EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), "secret");
+  const auto forced = format_on_command(spec_, state_, true, 1000);
+  ASSERT_TRUE(forced) << forced.error().text();
+  EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ((*pool)->serving()->epoch(), 2u);
+  pool->reset();
+  spec_.dax.device = "node:0";
+  const auto vague = format_on_command(spec_, state_, true, 1000);
+  ASSERT_FALSE(vague);
+  EXPECT_EQ(vague.error().code, EINVAL);
+}
+
+TEST_F(DaxPool, AnOrderlyEndOutlivesPowerOnPersistentMemory) {
+  devices_.add("dax0.0", kBytes);
+  const std::string uuid = leave_pool();
+  pretend_other_boot("dax0.0", true);
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ(uuid_of(**pool), uuid);
+}
+
+TEST_F(DaxPool, ALossOfPowerWithoutChecksumsFormatsAnewAndClears) {
+  devices_.add("dax0.0", kBytes);
+  const std::string uuid = leave_pool();
+  devices_.put("dax0.0", kBytes - 7, "secret");
+  pretend_other_boot("dax0.0", false);
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_NE(uuid_of(**pool), uuid);
+  EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
+}
+
+// Otherwise a marud that is killed while it verifies would leave a pool that the next one believes.
+TEST_F(DaxPool, APoolThatIsNotVerifiedYetStaysOneOfAnotherBoot) {
+  devices_.add("dax0.0", kBytes);
+  spec_.pool.checksums = true;
+  leave_pool();
+  pretend_other_boot("dax0.0", false);
+  const auto boot = [&] {
+    format::HostRecord host;
+    const std::string bytes =
+        devices_.get("dax0.0", header("dax0.0").sections[format::kSectionHosts].offset, sizeof(host));
+    std::memcpy(&host, bytes.data(), sizeof(host));
+    return host.boot_id_lo.load_relaxed();
+  };
+  const auto adopt = [&] {
+    auto found = describe_dax_device(devices_.path("dax0.0"), devices_.rules());
+    auto device = DaxDevice::open(*found, 0, devices_.rules());
+    EXPECT_TRUE(device);
+    return Pool::adopt(spec_.pool, std::move(*device), 1000, true);
+  };
+  {
+    auto pool = adopt();
+    ASSERT_TRUE(pool) << pool.error().text();
+    EXPECT_EQ((*pool)->verify([](uint64_t, uint64_t) { return false; }, 1000).error().code, ECANCELED);
+  }
+  EXPECT_EQ(boot(), 1u);
+  {
+    auto pool = adopt();
+    ASSERT_TRUE(pool) << pool.error().text();
+    EXPECT_TRUE((*pool)->verify({}, 1000));
+  }
+  EXPECT_NE(boot(), 1u);
+}
+
+TEST_F(DaxPool, GarbageOfVolatileMemoryThatHeldThisPoolIsCleared) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+  const std::string uuid = leave_pool();
+  pretend_other_boot("dax0.0", false);
+  devices_.put("dax0.0", 0, std::string(kBytes, '\xa5'));
+  spec_.dax.device = "uuid:" + uuid;  // which nothing on the device says any more
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_NE(uuid_of(**pool), uuid);
+  EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
+}
+
+TEST_F(DaxPool, GarbageThatNothingIsKnownOfStays) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+  leave_pool();
+  devices_.put("dax0.0", 0, std::string(4096, '\xa5'));
+  EXPECT_EQ(refusal().code, EEXIST);  // of this boot: somebody wrote over it
+  auto record = state_.load("far");
+  ASSERT_TRUE(record && *record);
+  (*record)->boot_id = "another boot";
+  ASSERT_TRUE(state_.save(**record));
+  devices_.remove("dax0.0", DaxStandIn::kVolatile);
+  devices_.add("dax0.0", kBytes, DaxStandIn::kPersistent);
+  devices_.put("dax0.0", 0, std::string(4096, '\xa5'));
+  EXPECT_EQ(refusal().code, EEXIST);  // persistent memory does not become garbage
+}
+
+TEST_F(DaxPool, ClearingThatWasCutOffGoesOn) {
+  devices_.add("dax0.0", kBytes);
+  leave_pool();
+  auto record = state_.load("far");
+  ASSERT_TRUE(record && *record);
+  (*record)->is_being_cleared = true;
+  ASSERT_TRUE(state_.save(**record));
+  devices_.put("dax0.0", 0, std::string(4096, 0));
+  devices_.put("dax0.0", kBytes - 7, "secret");
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
+  record = state_.load("far");
+  ASSERT_TRUE(record && *record);
+  EXPECT_FALSE((*record)->is_being_cleared);
+}
+
+}  // namespace
+}  // namespace maru::daemon

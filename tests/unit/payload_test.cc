@@ -1,0 +1,127 @@
+// How a client maps the pages of a pool: in the multiples that the device demands, wherever regions begin.
+#include "libmaru/client/payload.h"
+#include "libmaru/base/file_descriptor.h"
+
+#include <cstring>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <string>
+#include <vector>
+
+namespace maru::client {
+namespace {
+
+constexpr const char* kName = "payload-test";
+
+// The mappings of the pool in this process, as the kernel has them.
+struct Mapped {
+  uint64_t begin, end, offset;
+  bool is_writable;
+};
+std::vector<Mapped> mappings() {
+  std::vector<Mapped> all;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(kName) == std::string::npos) continue;
+    Mapped one = {};
+    char protection[8] = {};
+    if (std::sscanf(line.c_str(), "%lx-%lx %7s %lx", &one.begin, &one.end, protection, &one.offset) != 4) continue;
+    one.is_writable = protection[1] == 'w';
+    all.push_back(one);
+  }
+  return all;
+}
+
+struct Shape {
+  uint64_t alignment;
+  uint64_t page_bytes;
+  uint64_t region_bytes;
+  uint64_t pages_offset;  // 0: behind the control region
+};
+
+class PayloadShapes : public ::testing::TestWithParam<Shape> {
+ protected:
+  static constexpr uint64_t kPoolBytes = 64u << 20;
+
+  PayloadShapes() {
+    shm::FormatWishes wishes;
+    wishes.pool_bytes = kPoolBytes;
+    wishes.page_bytes = GetParam().page_bytes;
+    wishes.region_bytes = GetParam().region_bytes;
+    wishes.lanes = 4;
+    wishes.pins_max = 64;
+    format::Parameters parameters;
+    shm::Layout layout;
+    EXPECT_EQ(shm::choose_parameters(wishes, &parameters), nullptr);
+    EXPECT_EQ(shm::plan_layout(parameters, &layout), nullptr);
+    memory_.resize(layout.control_bytes / 8);
+    EXPECT_EQ(shm::ControlRegion::format(std::as_writable_bytes(std::span(memory_)), parameters, {}, true, &region_),
+              nullptr);
+    offset_ = GetParam().pages_offset ? GetParam().pages_offset : region_.page_offset(0);
+    fd_.reset(::memfd_create(kName, MFD_CLOEXEC));
+    EXPECT_EQ(::ftruncate(fd_.get(), off_t(1ull << 31)), 0);
+  }
+  // Whatever is mapped could be mapped of a device with this alignment.
+  void expect_aligned() const {
+    for (const Mapped& one : mappings()) {
+      EXPECT_EQ(one.begin % GetParam().alignment, 0u);
+      EXPECT_EQ(one.end % GetParam().alignment, 0u);
+      EXPECT_EQ(one.offset % GetParam().alignment, 0u);
+    }
+  }
+
+  std::vector<uint64_t> memory_;
+  shm::ControlRegion region_;
+  uint64_t offset_ = 0;
+  FileDescriptor fd_;
+};
+
+TEST_P(PayloadShapes, PagesLieWhereTheyAreAndMappingsAreWhole) {
+  auto payload = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
+  ASSERT_TRUE(payload) << payload.error().text();
+  const auto last = uint32_t(region_.pages() - 1);
+  std::vector<std::byte*> addresses(region_.pages());
+  // Backwards, and every other region at first, so that neighbours meet chunks that are mapped already.
+  for (const bool odd : {false, true})
+    for (uint32_t page = last; page < region_.pages(); page -= region_.region_pages()) {
+      if ((region_.region_of(page) % 2 == 1) != odd) continue;
+      std::byte* address = (*payload)->map(page, odd);
+      ASSERT_NE(address, nullptr) << page;
+      addresses[page] = address;
+    }
+  expect_aligned();
+  for (uint32_t page = 0; page < region_.pages(); page += 7) {
+    std::byte* address = (*payload)->map(page, true);
+    ASSERT_NE(address, nullptr);
+    if (addresses[page]) {
+      EXPECT_EQ(address, addresses[page]);
+    }
+    std::memcpy(address, &page, sizeof(page));
+    std::memset(address + region_.page_bytes() - 1, 0x5a, 1);
+  }
+  expect_aligned();
+  for (uint32_t page = 0; page < region_.pages(); page += 7) {
+    uint32_t said = 0;
+    ASSERT_EQ(::pread(fd_.get(), &said, sizeof(said), off_t(offset_ + page * region_.page_bytes())),
+              ssize_t(sizeof(said)));
+    EXPECT_EQ(said, page);
+  }
+  payload->reset();
+  EXPECT_TRUE(mappings().empty());
+}
+
+TEST_P(PayloadShapes, WhatIsReadCannotBeWritten) {
+  auto payload = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
+  ASSERT_TRUE(payload);
+  ASSERT_NE((*payload)->map(0, false), nullptr);
+  for (const Mapped& one : mappings()) EXPECT_FALSE(one.is_writable);
+}
+
+INSTANTIATE_TEST_SUITE_P(Alignments, PayloadShapes,
+                         ::testing::Values(Shape{4096, 4096, 1u << 20, 0}, Shape{2u << 20, 4096, 1u << 20, 0},
+                                           Shape{2u << 20, 65536, 4u << 20, 0}, Shape{2u << 20, 4096, 64u << 10, 0},
+                                           Shape{2u << 20, 2u << 20, 4u << 20, 2u << 20},
+                                           Shape{1u << 30, 65536, 4u << 20, 0}));
+
+}  // namespace
+}  // namespace maru::client
