@@ -2,6 +2,7 @@
 #include "libmaru/client/payload.h"
 #include "libmaru/base/file_descriptor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -108,6 +109,24 @@ TEST_P(PayloadShapes, PagesLieWhereTheyAreAndMappingsAreWhole) {
   }
   payload->reset();
   EXPECT_TRUE(mappings().empty());
+}
+
+// Neighbours share a chunk: the one that is only read must not take from the other what it may.
+TEST_P(PayloadShapes, WhatMayBeWrittenStaysSo) {
+  auto payload = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
+  ASSERT_TRUE(payload);
+  const uint32_t in_region = region_.region_pages();
+  std::byte* first = (*payload)->map(in_region, true);
+  ASSERT_NE(first, nullptr);
+  for (const uint32_t page : {0u, 2 * in_region}) ASSERT_NE((*payload)->map(page, false), nullptr);
+  const uint64_t bytes = in_region * region_.page_bytes();
+  const auto begin = reinterpret_cast<uint64_t>(first);
+  uint64_t writable = 0;
+  for (const Mapped& one : mappings()) {
+    const uint64_t from = std::max(one.begin, begin), to = std::min(one.end, begin + bytes);
+    if (one.is_writable && from < to) writable += to - from;
+  }
+  EXPECT_EQ(writable, bytes);
 }
 
 TEST_P(PayloadShapes, WhatIsReadCannotBeWritten) {
