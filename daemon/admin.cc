@@ -1,6 +1,7 @@
 #include "daemon/admin.h"
 
 #include "daemon/admin_commands.h"
+#include "daemon/device_commands.h"
 #include "daemon/log.h"
 #include "daemon/version.h"
 #include "maru/format/wire.h"
@@ -30,18 +31,26 @@ json parse(std::string_view text, bool& too_deep) {
   return json::parse(text, limit_depth, false);
 }
 
+}  // namespace
+
 const char* condition_text(HostedPool::Condition condition) {
   switch (condition) {
     case HostedPool::Condition::kWaiting: return "waiting";
     case HostedPool::Condition::kServing: return "serving";
+    case HostedPool::Condition::kDraining: return "draining";
+    case HostedPool::Condition::kLeaving: return "leaving";
     case HostedPool::Condition::kFenced: return "fenced";
+    case HostedPool::Condition::kGone: return "gone";
   }
   return "";
 }
 
+namespace {
+
 std::string no_pool_text(const AdminView& view, const std::string& name) {
   std::string names;
-  for (const auto& hosted : view.pools) names += (names.empty() ? "" : ", ") + hosted->name();
+  for (const auto& hosted : view.pools)
+    if (!hosted->is_gone()) names += (names.empty() ? "" : ", ") + hosted->name();
   return "there is no pool \"" + printable(name) + "\", expected one of " + names;
 }
 
@@ -50,7 +59,7 @@ json status_of(const AdminView& view, const json& request) {
   const std::string only = request.value("pool", "");
   json pools = json::array();
   for (const auto& hosted : view.pools) {
-    if (!only.empty() && hosted->name() != only) continue;
+    if ((!only.empty() && hosted->name() != only) || hosted->is_gone()) continue;
     json pool = hosted->serving() ? hosted->serving()->status_json(view.now_unix_ms) : json::object();
     pool["name"] = hosted->name();
     pool["condition"] = condition_text(hosted->condition());
@@ -107,11 +116,14 @@ json clients_of(const AdminView& view, const json& request) {
 
 // The pool that a command means: the one named, or the only one, or "default".
 const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply& refusal) {
-  std::string name = view.pools.size() == 1 ? view.pools.front()->name() : "default";
+  const auto is_there = [](const auto& hosted) { return !hosted->is_gone(); };
+  std::string name = "default";
+  if (std::count_if(view.pools.begin(), view.pools.end(), is_there) == 1)
+    name = (*std::find_if(view.pools.begin(), view.pools.end(), is_there))->name();
   if (const auto found = request.find("pool"); found != request.end() && found->is_string())
     name = found->get<std::string>();
   for (const auto& hosted : view.pools) {
-    if (hosted->name() != name) continue;
+    if (hosted->name() != name || hosted->is_gone()) continue;
     if (hosted->serving()) return hosted.get();
     refusal = {hosted->condition() == HostedPool::Condition::kFenced ? EIO : EAGAIN,
                "pool \"" + name + "\" does not serve: it is " + condition_text(hosted->condition())};
@@ -142,14 +154,18 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = status_of(view, request);
   } else if (command == "clients") {
     reply = clients_of(view, request);
+  } else if (command.starts_with("device.")) {
+    reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms});
   } else if (command == "client.fence") {
     reply = fence_client(view, request, who);
   } else {
     static constexpr const char* kPoolCommands[] = {
-        "regions", "blocks",     "block",     "pins",      "evict",      "delete_tree",  "clear",         "check",
-        "policy",  "policy.set", "quota.set", "quota.get", "quota.list", "quota.remove", "quota.default", "quota.mode"};
-    static constexpr const char* kChanging[] = {"evict",     "delete_tree",  "clear",         "policy.set",
-                                                "quota.set", "quota.remove", "quota.default", "quota.mode"};
+        "regions",   "blocks",    "block",         "pins",         "evict",         "delete_tree",
+        "clear",     "check",     "memory.poison", "memory.list",  "policy",        "policy.set",
+        "quota.set", "quota.get", "quota.list",    "quota.remove", "quota.default", "quota.mode"};
+    static constexpr const char* kChanging[] = {"evict",         "delete_tree",   "clear",
+                                                "memory.poison", "policy.set",    "quota.set",
+                                                "quota.remove",  "quota.default", "quota.mode"};
     if (std::find(std::begin(kPoolCommands), std::end(kPoolCommands), command) == std::end(kPoolCommands))
       return {EOPNOTSUPP, "there is no command \"" + printable(command) + "\""};
     AdminReply refusal;

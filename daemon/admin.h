@@ -13,6 +13,8 @@
 
 namespace maru::daemon {
 
+class DeviceCommands;
+
 struct AdminView {
   const std::vector<std::unique_ptr<HostedPool>>& pools;
   const LaneWatches& lanes;
@@ -20,6 +22,7 @@ struct AdminView {
   uint64_t start_monotonic_ms;
   uint64_t now_unix_ms;
   uint64_t now_monotonic_ms;
+  DeviceCommands* devices;
 };
 
 struct AdminReply {

@@ -9,6 +9,8 @@
 
 namespace maru::daemon {
 
+const char* condition_text(HostedPool::Condition condition);
+
 // "policy": what evicts, and what the configuration says. "policy.set" {name, options}: another policy until marud restarts.
 nlohmann::json show_policy(const HostedPool& hosted);
 nlohmann::json set_policy(const HostedPool& hosted, const nlohmann::json& request, uint64_t now_unix_ms);

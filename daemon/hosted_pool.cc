@@ -43,6 +43,11 @@ Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
                              return state.save_tenants(pool_name, settings);
                            });
   condition_ = Condition::kServing;
+  if (state_.is_draining(name())) {
+    condition_ = Condition::kDraining;
+    pool_->set_draining(true, 0);
+    log_info("pool \"{}\" was being drained, and goes on with that (marudctl device cancel {})", name(), name());
+  }
   const format::Parameters& parameters = pool_->header().parameters;
   log_info("pool \"{}\" serves {} of {} in pages of {}, epoch {}, uuid {}", name(), size_text(parameters.pool_bytes),
            pool_->device().name(), size_text(parameters.page_bytes), pool_->epoch(), uuid_text(pool_->header().uuid));
@@ -150,16 +155,20 @@ Result<void> HostedPool::begin_anew(uint64_t now_ms) {
 }
 
 bool HostedPool::fence_if_lost() {
-  if (condition_ != Condition::kServing || !pool_->device().is_lost()) return false;
+  if (!serving()) return false;
+  const std::string bad = pool_->bad_control_memory();
+  if (bad.empty() && !pool_->device().is_lost()) return false;
   condition_ = Condition::kFenced;
-  fenced_because_ = "its memory went away (" + pool_->device().name() + " was truncated, or the machine ran out of it)";
+  fenced_because_ =
+      bad.empty() ? "its memory went away (" + pool_->device().name() + " was truncated, or the machine ran out of it)"
+                  : bad;
   log_error("pool \"{}\" is fenced: {}; its clients are dropped and it takes no new ones", name(), fenced_because_);
   return true;
 }
 
 void HostedPool::stop(bool is_held) {
-  if (condition_ == Condition::kServing) pool_->close();
-  if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting) return;
+  if (serving()) pool_->close();
+  if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting || is_gone()) return;
   if (is_held || is_stored_) {
     log_info("pool \"{}\" stays with {}: the next marud gets it back", name(),
              is_stored_ ? "the service manager" : "its clients");

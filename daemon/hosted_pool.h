@@ -1,5 +1,6 @@
 // One configured pool and where it stands: it serves; or its memory is with clients of the marud before, and it waits for
-// one of them to hand it back; or it was fenced, because its memory went away under it.
+// one of them to hand it back; or it was fenced, because its memory went away under it; or it is on its way out: it is drained,
+// its clients were asked to leave, it is gone.
 #pragma once
 
 #include "daemon/config.h"
@@ -18,7 +19,7 @@ namespace maru::daemon {
 
 class HostedPool {
  public:
-  enum class Condition : uint8_t { kWaiting, kServing, kFenced };
+  enum class Condition : uint8_t { kWaiting, kServing, kDraining, kLeaving, kFenced, kGone };
 
   // Finds or makes the pool's memory. `stored`: what the service manager kept; the pool takes its own out of it.
   static Result<std::unique_ptr<HostedPool>> start(const PoolSpec& spec, const StateDirectory& state,
@@ -28,7 +29,12 @@ class HostedPool {
   void set_access(const PoolSpec& reread);  // users and groups, after a reload
   const std::string& name() const { return spec_.pool.name; }
   Condition condition() const { return condition_; }
-  Pool* serving() const { return condition_ == Condition::kServing ? pool_.get() : nullptr; }
+  // Also while it is drained and left: reads go on.
+  Pool* serving() const {
+    return condition_ == Condition::kServing || condition_ == Condition::kDraining || condition_ == Condition::kLeaving
+               ? pool_.get()
+               : nullptr;
+  }
   const std::string& fenced_because() const { return fenced_because_; }
 
   // While waiting. Memory that somebody handed back: served from now on if it is the pool's.
@@ -38,6 +44,25 @@ class HostedPool {
 
   // To be called after calls into the pool: fences it if its memory went away. Returns true when that happened just now.
   bool fence_if_lost();
+
+  // Going, hosted_pool_leave.cc. Each says why not, if not. Draining lasts until cancel(), also over a restart.
+  Result<void> drain(uint64_t now_ms);
+  Result<void> cancel(uint64_t now_ms);
+  // Clients were asked to leave until then (monotonic). Afterwards those that stay are named, or ended with `fences`.
+  struct Leave {
+    uint64_t deadline_ms = 0;
+    bool fences = false;
+    bool is_fenced = false;  // they were
+    bool was_draining = false;
+  };
+  Result<void> leave(uint64_t deadline_ms, bool fences);
+  Leave& leaving() { return leave_; }
+  // Somebody stayed: as before leave(), with what to say of it.
+  void stay(const std::string& why);
+  const std::string& stays_because() const { return stays_because_; }
+  // Nobody uses it any more: the device is closed.
+  void end();
+  bool is_gone() const { return condition_ == Condition::kGone; }
 
   // The end of marud. `is_held`: a client still holds the memory, so that the next marud may get it back.
   void stop(bool is_held);
@@ -59,6 +84,8 @@ class HostedPool {
   std::unique_ptr<Pool> pool_;
   std::optional<PoolRecord> record_;  // of the memory that is waited for
   std::string fenced_because_;
+  Leave leave_;
+  std::string stays_because_;
   bool is_stored_ = false;  // the service manager has the memory
 };
 

@@ -112,7 +112,7 @@ Result<void> serve(Config& config, const Options& options) {
       log_error("the configuration stays as it is: line {}: {}", problem.line, problem.text);
     return problems.empty() ? std::optional(std::move(fresh)) : std::nullopt;
   };
-  Server server(config, pools, std::move(*loop), *listener, std::move(*signals), reread);
+  Server server(config, pools, state, std::move(*loop), *listener, std::move(*signals), reread);
   log_info("marud {} listens on {}{}", kVersionText, config.socket_path,
            listener->is_passed() ? ", a socket that the service manager passed" : "");
   auto served = server.run();

@@ -280,6 +280,7 @@ bool Pool::State::turn() {
   }
   for (const LaneRecord& record : lanes.records) has_more |= record.phase == LaneRecord::Phase::kReclaiming;
   take_findings();
+  step_poison();
   has_more |= step_recounts(kReclaimPagesPerTurn);
   has_more |= tenants.step_count(kReclaimPagesPerTurn, now_ms);
   // The clock may also be set back.
@@ -294,6 +295,7 @@ bool Pool::State::turn() {
     last_pin_look_ms = now_ms;
     look_at_pins(kPinSlotsPerTurn);  // ages of pins are for people
   }
+  if (is_draining) return step_drain() || has_more;
   return evict_to_low_watermark() || has_more;
 }
 

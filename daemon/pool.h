@@ -153,12 +153,25 @@ class Pool {
   bool turn(uint64_t now_ms);
   // What has become overdue since this was last asked. Each pin is named once, however long it lasts.
   OverduePins take_overdue_pins();
+  // Draining, pool_drain.cc: no memory is rented any more and all that nobody pins goes, a bounded step a turn. Off: clients
+  // may rent again.
+  void set_draining(bool draining, uint64_t now_ms);
+  bool is_drained() const;
+  // Regions that draining took from their owners since this was last asked: for whoever talks to them.
+  std::vector<TakenRegion> take_drained_regions();
+  nlohmann::json drain_json() const;
   // Marks the shutdown as clean.
   void close();
 
+  // Bad memory of the control region, which cannot go on: what to say of it, or nothing.
+  std::string bad_control_memory() const;
+  // A client met bad memory in this page. Looked at, and taken out of use if that is so. What to log, or nothing.
+  std::string report_bad_page(uint64_t page, uint64_t now_ms);
+
   // Administration. `request` is the JSON object of the client; the reply is an object; errors are {"error": text}.
   // Commands: "regions", "blocks" {cursor, limit, prefix, tenant, type, min_priority, pinned}, "block" {key},
-  // "pins" {cursor, limit, overdue}, "evict" {pages},
+  // "pins" {cursor, limit, overdue}, "evict" {pages}, "memory.poison" {page or key},
+  // "memory.list" {cursor, limit},
   // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
   // 200) and carry "next" for the next call's cursor. "quota.set" and others: pool_quota.cc.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms);

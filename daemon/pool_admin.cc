@@ -21,11 +21,6 @@ constexpr uint64_t kEvictPagesMax = 1u << 16;  // for one request
 constexpr const char* kKindNames[] = {"bytes", "digest128", "digest256"};
 constexpr const char* kContentNames[] = {"kv_cache", "lora_weight", "temporary", "activation", "gradient"};
 
-const char* state_name(PageState state) {
-  constexpr const char* kNames[] = {"out",   "free",     "reserved", "sealed",  "tail",
-                                    "ready", "retiring", "retired",  "poisoned"};
-  return uint32_t(state) < format::kPageStateCount ? kNames[uint32_t(state)] : "unknown";
-}
 const char* state_name(RegionState state) {
   constexpr const char* kNames[] = {"unused", "rented", "orphaned", "draining"};
   return uint32_t(state) < std::size(kNames) ? kNames[uint32_t(state)] : "unknown";
@@ -45,12 +40,20 @@ static_assert(std::size(kCounterNames) == format::kLaneCounterCount);
 
 }  // namespace
 
+const char* Pool::State::page_state_name(PageState state) {
+  constexpr const char* kNames[] = {"out",   "free",     "reserved", "sealed",  "tail",
+                                    "ready", "retiring", "retired",  "poisoned"};
+  return uint32_t(state) < format::kPageStateCount ? kNames[uint32_t(state)] : "unknown";
+}
+
 json Pool::State::admin(const std::string& command, const json& request) {
   if (command == "regions") return list_regions(request);
   if (command.starts_with("quota.")) return tenants.admin(command, request);
   if (command == "blocks") return list_blocks(request);
   if (command == "block") return one_block(request);
   if (command == "pins") return list_pins(request);
+  if (command == "memory.poison") return poison_command(request);
+  if (command == "memory.list") return list_poisoned(request);
   if (command == "check") return check(flag_in(request, "quiesce"));
   if (command == "evict") {
     Shortage shortage;
@@ -125,7 +128,7 @@ json Pool::State::block_json(uint32_t page, PageWord found) {
   const PageRef ref = PageRef::of(page, found.generation());
   const uint64_t kind = detail.kind.load_acquire();
   const uint32_t content = uint32_t(kind >> 56);
-  json row = {{"state", state_name(found.state())},
+  json row = {{"state", page_state_name(found.state())},
               {"page", page},
               {"generation", found.generation()},
               {"pages", region.run_pages(page)},
@@ -269,7 +272,7 @@ json Pool::State::status() const {
     if (state == PageState::kReady || state == PageState::kRetiring)
       bytes += std::min(region.block(page).length.load_relaxed(), region.run_pages(page) * region.page_bytes());
   }
-  for (uint32_t i = 0; i < format::kPageStateCount; ++i) page_states[state_name(PageState(i))] = counts[i];
+  for (uint32_t i = 0; i < format::kPageStateCount; ++i) page_states[page_state_name(PageState(i))] = counts[i];
   uint64_t by_state[4] = {};
   for (const RegionEntry& entry : regions) ++by_state[uint32_t(entry.state)];
   for (uint32_t i = 0; i < 4; ++i) region_states[state_name(RegionState(i))] = by_state[i];

@@ -90,6 +90,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
       shm::reclaim_pages(self, lanes, page, page + 1, findings);
       now = word(page);
     }
+    if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) adopt_poison(page);
     if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) queue_retired(PageRef::of(page, now.generation()));
     // The pins that told of it are gone, so every block of those lanes is asked for.
     if (!dead.empty() && now.is(PageState::kReady)) {

@@ -23,6 +23,7 @@ RentResult refuse(int code, std::string explanation) {
 
 RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
   if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
+  if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
   if (request.runs == 0 || request.run_pages == 0 || request.flags != 0)
     return refuse(EINVAL, "a rent request names at least one run of at least one page, and no flags");
   if (request.run_pages > region.region_pages())

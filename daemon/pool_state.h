@@ -10,6 +10,7 @@
 #include "daemon/pool.h"
 #include "daemon/pool_tenants.h"
 #include "libmaru/shm/block_store.h"
+#include "libmaru/shm/poison.h"
 #include "libmaru/shm/reclaim.h"
 #include "libmaru/shm/touch.h"
 
@@ -24,6 +25,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace maru::daemon {
@@ -94,7 +96,8 @@ class LaneTable final : public shm::DeadLanes {
  public:
   LaneId daemon;
   std::vector<LaneRecord> records;
-  shm::LaneSet in_use;  // whose pins count: from before a lane is handed out until it was reclaimed
+  std::unordered_set<uint32_t> let_go;  // POISONED pages whose parents need not count them any more
+  shm::LaneSet in_use;                  // whose pins count: from before a lane is handed out until it was reclaimed
 
   bool is_live(uint32_t lane) const {
     return lane > 0 && lane < records.size() && records[lane].phase == LaneRecord::Phase::kLive;
@@ -104,6 +107,7 @@ class LaneTable final : public shm::DeadLanes {
     if (lane.lane == 0) return lane != daemon;
     return !is_live(lane.lane) || records[lane.lane].generation != lane.generation;
   }
+  bool is_let_go(uint32_t page) const override { return let_go.contains(page); }
 };
 
 struct RegionEntry {
@@ -225,6 +229,34 @@ struct Pool::State final : BlockFacts {
   std::vector<shm::Recount> recounts;  // the pass that is under way
   uint64_t recount_next = 0;           // page; pages(): none under way
   uint64_t recount_again_ms = 0;
+
+  bool is_draining = false;
+  uint32_t drain_region = 0;    // the next one
+  uint64_t drain_again_ms = 0;  // a whole round took nothing away: not before this
+  bool drain_took = false;      // something in this round
+  struct DrainCount {
+    uint64_t pages = 0;   // in use
+    uint64_t blocks = 0;  // among them
+    uint64_t pinned = 0;  // among those
+  };
+  DrainCount drain_counts, drain_left;  // of this round so far, and of the last whole one
+  bool drain_counted = false;           // there was a whole one
+  std::vector<TakenRegion> drained_news;
+
+  struct PoisonedPage {
+    PageRef ref;
+    std::vector<LaneId> fillers;  // that may still write to pages behind it
+  };
+  struct PoisonReport {
+    uint32_t page;
+    uint64_t at_ms;
+  };
+  std::vector<PoisonedPage> poison_held;     // whose blocks still hold something
+  std::vector<PageRef> poison_heads;         // of runs with a bad page that were being filled
+  std::vector<uint32_t> poison_waiting;      // bad, and being published when that was said
+  std::vector<PoisonReport> poison_reports;  // by clients, and marud read them
+  uint64_t poison_pause_ms = 0, poison_again_ms = 0;
+
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
 
@@ -347,8 +379,25 @@ struct Pool::State final : BlockFacts {
   DeleteTreeResult delete_tree(const wire::DeleteTreeRequest& request);
   void clear(uint64_t* ret_deleted, uint64_t* ret_retired, uint64_t* ret_left);
 
+  // pool_drain.cc
+  bool step_drain();
+  void drain_one_region(uint32_t index);
+
+  // pool_poison.cc: bad memory
+  std::string bad_control_memory() const;
+  shm::PoisonStatus poison(uint32_t page);
+  void look_at_poison_heads();
+  void take_below_poison(std::vector<bool>& ret_has_below);
+  void let_poison_go();
+  void step_poison();
+  void adopt_poison(uint32_t page);
+  std::string report_bad_page(uint64_t page);
+  nlohmann::json poison_command(const nlohmann::json& request);
+  nlohmann::json list_poisoned(const nlohmann::json& request);
+
   // pool_admin.cc
   nlohmann::json admin(const std::string& command, const nlohmann::json& request);
+  static const char* page_state_name(PageState state);
   nlohmann::json list_regions(const nlohmann::json& request);
   struct BlockFilter;
   bool passes(const BlockFilter& filter, uint32_t page, PageWord found);

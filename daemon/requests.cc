@@ -63,7 +63,9 @@ Outcome Requests::handle(Session& session, Session::Received& received, Moment n
     case wire::Type::kPing:
       if (!payload.empty()) return drop("a ping with a payload");
       return answer(*header, {});
-    case wire::Type::kRegionTaken: break;  // only marud sends it
+    case wire::Type::kBadMemory: return bad_memory(session, *header, payload, now);
+    case wire::Type::kRegionTaken:
+    case wire::Type::kPoolLeaves: break;  // only marud sends these
   }
   return drop("an unknown message type");  // decode_request() has refused it
 }
@@ -82,8 +84,8 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
     return refuse(header, EALREADY, "this connection waits for an attach already");
 
   const std::string name(request->pool);
-  const auto found =
-      std::find_if(pools_.begin(), pools_.end(), [&](const auto& hosted) { return hosted->name() == name; });
+  const auto found = std::find_if(pools_.begin(), pools_.end(),
+                                  [&](const auto& hosted) { return hosted->name() == name && !hosted->is_gone(); });
   if (found == pools_.end()) return refuse(header, ENOENT, "there is no pool \"" + name + "\"");
   HostedPool& hosted = **found;
   const auto pool = uint32_t(found - pools_.begin());
@@ -133,6 +135,9 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
       ::fcntl(reads_only && device.is_split() ? device.read_only_fd() : device.fd(), F_DUPFD_CLOEXEC, 3));
   FileDescriptor control(device.is_split() ? ::fcntl(device.control_fd(), F_DUPFD_CLOEXEC, 3) : -1);
   if (device.is_split() && !control.is_open()) memory.reset();
+  const bool is_leaving = hosted.condition() == HostedPool::Condition::kLeaving;
+  if (is_leaving && request.previous_lane == 0)
+    return refuse(kType, request_id, ESHUTDOWN, "pool \"" + hosted.name() + "\" is being removed: it takes no clients");
   FileDescriptor pidfd(::fcntl(session.peer().pidfd.get(), F_DUPFD_CLOEXEC, 3));
   if (!memory.is_open() || !pidfd.is_open()) return refuse(kType, request_id, errno, "marud has no descriptor left");
 
@@ -180,6 +185,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   reply.control_alignment = device.control_alignment();
   outcome.reply = Packet{wire::encode(wire::Type::kAttach, request_id, 0, wire::bytes_of(reply)), std::move(memory),
                          std::move(control)};
+  if (is_leaving) outcome.notices.push_back(devices_.leave_notice(session.id(), hosted, now));
   log_info("{} {} lane {} of pool \"{}\"", session.text(), grant->kept ? "is back on" : "attached to", grant->lane,
            hosted.name());
   return outcome;
@@ -212,7 +218,7 @@ std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
 
 Outcome Requests::attach_again(Session& session, const Settled& settled, Moment now) {
   for (size_t pool = 0; pool < pools_.size(); ++pool)
-    if (pools_[pool]->name() == settled.request.pool)
+    if (pools_[pool]->name() == settled.request.pool && !pools_[pool]->is_gone())
       return attach_to(session, uint32_t(pool), settled.request_id, settled.request, now);
   return drop("an attach to a pool that is gone");
 }
@@ -315,6 +321,29 @@ Outcome Requests::credit(Session& session, const wire::MessageHeader& header, st
   return refuse(header, code, why);
 }
 
+Outcome Requests::bad_memory(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                             Moment now) {
+  const auto report = wire::read_exactly<wire::BadMemoryReport>(payload);
+  if (!report || report->reserved0 != 0) return drop("a report of bad memory of the wrong form");
+  Outcome outcome;
+  LaneWatch* watch = lane_of(session, header, outcome);
+  if (!watch) return outcome;
+  const HostedPool& hosted = *pools_[watch->pool];
+  const std::string what = hosted.serving()->report_bad_page(report->page, now.unix_ms);
+  if (!what.empty()) log_warning("{}, pool \"{}\": {}", session.text(), hosted.name(), what);
+  return answer(header, {});
+}
+
+std::vector<Outcome::Notice> Requests::drained_notices() {
+  std::vector<Outcome::Notice> notices;
+  for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
+    if (pools_[pool]->condition() != HostedPool::Condition::kDraining) continue;
+    for (Outcome::Notice& notice : tell_old_owners(pool, pools_[pool]->serving()->take_drained_regions()))
+      notices.push_back(std::move(notice));
+  }
+  return notices;
+}
+
 Outcome Requests::delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                               Moment now) {
   const auto request = wire::read_exactly<wire::DeleteTreeRequest>(payload);
@@ -340,12 +369,14 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
     log_warning("{} may not administrate: refused", session.text());
     return refuse(header, EACCES, "only root, marud's own user and the admin group may administrate");
   }
-  const AdminView view = {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms};
+  const AdminView view = {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms, &devices_};
   const AdminReply reply =
       run_admin(view, {reinterpret_cast<const char*>(payload.data()), payload.size()}, session.text());
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);
-  return answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));
+  Outcome outcome = answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));
+  outcome.notices = devices_.take_notices();
+  return outcome;
 }
 
 }  // namespace maru::daemon

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/config.h"
+#include "daemon/device_commands.h"
 #include "daemon/hosted_pool.h"
 #include "daemon/lane_watch.h"
 #include "daemon/session.h"
@@ -16,23 +17,13 @@
 
 namespace maru::daemon {
 
-using HostedPools = std::vector<std::unique_ptr<HostedPool>>;
-
-struct Moment {
-  uint64_t unix_ms;       // for what others see
-  uint64_t monotonic_ms;  // for deadlines
-};
-
 // What follows for the connections.
 struct Outcome {
   std::optional<Packet> reply;
   std::string drop;  // not empty: end the session, for this reason
   bool drop_after_reply = false;
   uint64_t superseded_session = 0;  // its process attached again on another connection
-  struct Notice {
-    uint64_t session;
-    Packet packet;
-  };
+  using Notice = maru::daemon::Notice;
   std::vector<Notice> notices;  // for others, unasked
   uint64_t watch_lane = 0;      // a new lane watch: wait for its pidfd
   uint64_t unwatch_lane = 0;    // its watch is gone
@@ -40,8 +31,8 @@ struct Outcome {
 
 class Requests {
  public:
-  Requests(const Config& config, HostedPools& pools, LaneWatches& lanes)
-      : config_(config), pools_(pools), lanes_(lanes) {}
+  Requests(const Config& config, HostedPools& pools, LaneWatches& lanes, DeviceCommands& devices)
+      : config_(config), pools_(pools), lanes_(lanes), devices_(devices) {}
 
   Outcome handle(Session& session, Session::Received& received, Moment now);
 
@@ -58,6 +49,9 @@ class Requests {
   void forget(uint64_t session);
   // Milliseconds until settle_waiting() has something to do; nothing when nobody waits.
   std::optional<uint64_t> waiting_ms(Moment now) const;
+
+  // Regions that draining took, for their owners.
+  std::vector<Outcome::Notice> drained_notices();
 
   // For "status".
   void set_start(Moment start) { start_ = start; }
@@ -78,6 +72,8 @@ class Requests {
   Outcome detach(Session& session, const wire::MessageHeader& header);
   Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  Outcome bad_memory(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                     Moment now);
   Outcome delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                       Moment now);
   Outcome admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
@@ -88,6 +84,7 @@ class Requests {
   const Config& config_;
   HostedPools& pools_;
   LaneWatches& lanes_;
+  DeviceCommands& devices_;
   std::vector<Waiting> waiting_;
   std::vector<std::optional<uint64_t>> grace_ends_ms_;  // per pool, monotonic
   Moment start_ = {};

@@ -35,15 +35,20 @@ Moment moment() {
 
 }  // namespace
 
-Server::Server(Config& config, HostedPools& pools, std::unique_ptr<EventLoop> loop, Listener& listener,
-               FileDescriptor signals, Reread reread)
+Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, std::unique_ptr<EventLoop> loop,
+               Listener& listener, FileDescriptor signals, Reread reread)
     : config_(config),
       pools_(pools),
       loop_(std::move(loop)),
       listener_(listener),
       signals_(std::move(signals)),
       reread_(std::move(reread)),
-      requests_(config, pools, lanes_),
+      devices_(config, pools, lanes_, state, reread_,
+               [this](bool others) {
+                 if (auto opened = listener_.let_in(others); !opened)
+                   log_error("the socket stays as it is: {}", opened.error().text());
+               }),
+      requests_(config, pools, lanes_, devices_),
       adopted_(pools.size(), false) {}
 
 Result<void> Server::run() {
@@ -172,10 +177,9 @@ void Server::apply(Session& session, Outcome outcome) {
       end_session(*old, "it attached again on another connection", true);
       remove_if_idle(outcome.superseded_session);
     }
-  for (Outcome::Notice& notice : outcome.notices)
-    if (Session* other = find(notice.session)) other->send_unasked(*loop_, std::move(notice.packet));
   if (outcome.reply && !session.send(*loop_, std::move(*outcome.reply)))
     end_session(session, "it does not read its replies", false);
+  send(outcome.notices);  // after the reply, which may be what tells the session of its lane
   if (outcome.drop.empty()) return;
   if (outcome.drop_after_reply) {
     log_warning("{} is dropped: {}", session.text(), printable(outcome.drop));
@@ -183,6 +187,11 @@ void Server::apply(Session& session, Outcome outcome) {
   } else {
     end_session(session, outcome.drop, false);
   }
+}
+
+void Server::send(std::vector<Notice>& notices) {
+  for (Notice& notice : notices)
+    if (Session* other = find(notice.session)) other->send_unasked(*loop_, std::move(notice.packet));
 }
 
 void Server::end_session(Session& session, const std::string& why, bool is_expected) {
@@ -294,6 +303,7 @@ bool Server::watch_adopted(uint32_t index) {
 // -- turns ------------------------------------------------------------------------------------------------------------
 
 void Server::after_events() {
+  adopted_.resize(pools_.size(), false);  // pools that came at run time
   for (const Requests::Settled& settled : requests_.settle_waiting(now_)) {
     Session* session = find(settled.session);
     if (!session || session->is_closing()) continue;
@@ -335,6 +345,9 @@ bool Server::turn_pools() {
     }
     if (pools_[pool]->fence_if_lost()) drop_clients_of(pool);
   }
+  std::vector<Notice> notices = requests_.drained_notices();
+  send(notices);
+  devices_.step(now_);
   return more_to_do;
 }
 
@@ -363,9 +376,10 @@ void Server::reload() {
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);
     if (auto opened = listener_.let_in(others_may_connect(*reread)); !opened)
       log_error("the socket stays as it is: {}", opened.error().text());
+    devices_.rescan(*reread, now_);
     log_info(
-        "the configuration was read again: log level, admin group, grace and access lists are in force; other "
-        "changes wait for a restart");
+        "the configuration was read again: log level, admin group, grace and access lists are in force, and so are new "
+        "pools; other changes wait for a restart");
   }
   notify("READY=1");
 }

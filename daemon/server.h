@@ -21,8 +21,8 @@ class Server {
   // Reads the configuration again, for SIGHUP; nothing when it cannot be used (and that was logged).
   using Reread = std::function<std::optional<Config>()>;
 
-  Server(Config& config, HostedPools& pools, std::unique_ptr<EventLoop> loop, Listener& listener,
-         FileDescriptor signals, Reread reread);
+  Server(Config& config, HostedPools& pools, const StateDirectory& state, std::unique_ptr<EventLoop> loop,
+         Listener& listener, FileDescriptor signals, Reread reread);
 
   // Looks for the processes whose lanes were adopted, then serves until SIGTERM or SIGINT.
   Result<void> run();
@@ -36,6 +36,7 @@ class Server {
   void on_process_end(uint64_t watch, int result);
   void on_signal();
   void apply(Session& session, Outcome outcome);
+  void send(std::vector<Notice>& notices);
   void end_session(Session& session, const std::string& why, bool is_expected);
   void remove_if_idle(uint64_t session);
   bool watch_adopted(uint32_t pool);  // false: some could not be watched
@@ -55,6 +56,7 @@ class Server {
   FileDescriptor signals_;
   Reread reread_;
   LaneWatches lanes_;
+  DeviceCommands devices_;
   Requests requests_;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::vector<bool> adopted_;  // per pool: its adopted lanes have been looked for

@@ -265,6 +265,17 @@ Result<void> StateDirectory::save_tenants(const std::string& pool, const TenantS
   return replace(tenants_file_of(pool), tenants_text(at_run_time, pool));
 }
 
+bool StateDirectory::is_draining(const std::string& pool) const {
+  return ::access(draining_file_of(pool).c_str(), F_OK) == 0;
+}
+
+Result<void> StateDirectory::save_draining(const std::string& pool, bool draining) const {
+  const std::string path = draining_file_of(pool);
+  if (draining) return replace(path, nlohmann::json({{"version", kStateVersion}, {"pool", pool}}).dump(2) + "\n");
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return failure(errno, "remove " + path);
+  return {};
+}
+
 void StateDirectory::remove(const std::string& pool) const { ::unlink(file_of(pool).c_str()); }
 
 }  // namespace maru::daemon

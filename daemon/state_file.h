@@ -47,6 +47,10 @@ class StateDirectory {
   Result<void> save(const PoolRecord& record) const;
   void remove(const std::string& pool) const;
 
+  // That the pool was being drained, in a file of its own.
+  bool is_draining(const std::string& pool) const;
+  Result<void> save_draining(const std::string& pool, bool draining) const;
+
   // What was set at run time for the tenants of a pool, in a file of its own: it stays when the pool's memory does not. Empty
   // when there is none. Errors: EBADMSG the file is not one that marud wrote.
   Result<TenantSettings> load_tenants(const std::string& pool) const;
@@ -55,6 +59,7 @@ class StateDirectory {
  private:
   std::string file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".state"; }
   std::string tenants_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".tenants"; }
+  std::string draining_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".draining"; }
   Result<void> replace(const std::string& path, const std::string& text) const;
   std::string path_;
 };

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace maru::daemon {
 
@@ -80,6 +81,8 @@ class Device {
 
   // The memory behind the control mapping went away. The pool must be fenced.
   bool is_lost() const { return guard_.has_fired(); }
+  // What memory errors took away of the control mapping: reads there give zeros. The pool must be fenced.
+  std::vector<BadMemory> bad_control_memory() const { return guard_.bad_memory(); }
 
  protected:
   Device() = default;

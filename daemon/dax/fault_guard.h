@@ -1,17 +1,33 @@
-// Survives SIGBUS in a mapping: the handler replaces the whole mapping by zeroed private memory and raises a flag.
+// Survives SIGBUS in a mapping, and says what happened.
+//
+// A memory error (BUS_MCEERR_AR: an access met memory that the machine can no longer read) takes away the pages around it and
+// nothing else: the handler puts zeroed private memory in their place, so that the access goes on with zeros, and notes
+// them. An early notice (BUS_MCEERR_AO: nobody has touched it yet) is noted. Any other SIGBUS means that the mapping has lost
+// its memory, as when a file was truncated: the whole of it is replaced, and a flag raised.
 //
 // Thread safety: guards are made and ended by one thread. The handler runs on the faulting thread and only reads the
-// table of guarded ranges and writes the flag of one. A fault outside every guarded range is not ours: the default action
-// is restored and the process dies with it.
+// table of guarded ranges and writes what it notes of one. A fault outside every guarded range is not ours: the default action
+// is restored and the process dies with it. An early notice about memory outside of them changes nothing.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace maru::daemon {
 
+// What a memory error took away.
+struct BadMemory {
+  uint64_t offset;  // bytes from the start of the guarded range
+  uint64_t bytes;
+  friend bool operator==(const BadMemory&, const BadMemory&) = default;
+};
+
 class FaultGuard {
  public:
+  // Memory errors that are noted for one range; with one more the whole mapping counts as lost.
+  static constexpr int kBadMax = 16;
+
   FaultGuard() = default;
   FaultGuard(const FaultGuard&) = delete;
   FaultGuard& operator=(const FaultGuard&) = delete;
@@ -20,14 +36,19 @@ class FaultGuard {
   // Installs the handler, once per process.
   static bool install();
 
-  // Guards [address, address + bytes), a whole mapping. Returns false when every place of the table is taken.
-  bool begin(std::byte* address, size_t bytes);
+  // Guards [address, address + bytes), a whole mapping, of which parts that are a multiple of `alignment` may be replaced.
+  // Returns false when every place of the table is taken.
+  bool begin(std::byte* address, size_t bytes, size_t alignment = 4096);
   void end();
+  // The mapping has lost its memory.
   bool has_fired() const;
+  // Memory errors so far, in the order in which they came, each place once.
+  std::vector<BadMemory> bad_memory() const;
 
  private:
   int place_ = -1;
-  bool fired_ = false;  // kept after end()
+  bool fired_ = false;  // this and the next are kept after end()
+  std::vector<BadMemory> bad_;
 };
 
 }  // namespace maru::daemon

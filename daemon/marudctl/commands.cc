@@ -131,6 +131,28 @@ int check(const Arguments& arguments) {
   return is_clean ? kExitDone : kExitViolations;
 }
 
+int memory_poison(const Arguments& arguments) {
+  char* end = nullptr;
+  const std::string& text = arguments.operands.front();
+  const uint64_t page = std::strtoull(text.c_str(), &end, 10);
+  const bool is_page = text.front() >= '0' && text.front() <= '9' && *end == 0;
+  if (!arguments.yes)
+    return complain(kExitUsage,
+                    "a poisoned page is never used again, whatever becomes of the memory; confirm with --yes");
+  json request = {{"command", "memory.poison"}};
+  if (is_page)
+    request["page"] = page;
+  else
+    request["key"] = text;
+  if (arguments.tenant) request["tenant"] = *arguments.tenant;
+  return print_fields(arguments, std::move(request), {"page", "was", "result"});
+}
+
+int memory_list(const Arguments& arguments) {
+  return print_list(arguments, {{"command", "memory.list"}}, "memory", {"page", "state", "device_byte", "pinned"},
+                    arguments.limit, "no memory is known to be bad");
+}
+
 int version(const Arguments& arguments) {
   if (arguments.json)
     print_json({{"version", daemon::kVersionText}});
@@ -158,6 +180,16 @@ const Command kCommands[] = {
     {"clear", "--yes", "remove every block; of a pinned one the key now, the memory later", "yes", 0, 0, clear},
     {"client fence", "(LANE | --pid PID) [--yes]", "end a process that is attached, with SIGKILL, after asking",
      "pid yes", 0, 1, client_fence},
+    {"memory poison", "(PAGE | KEY [--tenant N]) --yes",
+     "never use the memory of this page again; what is stored there is a miss", "tenant yes", 1, 1, memory_poison},
+    {"memory list", "[--limit N]", "pages with bad memory, or said to have some", "limit", 0, 0, memory_list},
+    {"device list", "", "the pools' devices, and how far draining is", "", 0, 0, device_list},
+    {"device add", "FILE.toml | POOL", "start a pool that the file, or marud's configuration by now, describes", "", 1,
+     1, device_add},
+    {"device drain", "POOL", "give no memory any more, evict what nobody uses; reads go on", "", 1, 1, device_drain},
+    {"device cancel", "POOL", "end draining or removing: the pool serves as before", "", 1, 1, device_cancel},
+    {"device remove", "POOL [--deadline S] [--fence] [--yes]",
+     "ask clients to leave, and close the device when they have", "deadline fence yes", 1, 1, device_remove},
     {"policy show", "", "what the pool evicts first, and what its configuration says", "", 0, 0, policy_show},
     {"policy set", "NAME [--option NAME=VALUE]...", "another policy, until marud restarts; no block is lost", "option",
      1, 1, policy_set},

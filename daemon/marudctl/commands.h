@@ -41,6 +41,8 @@ struct Arguments {
   bool once = false;
   std::optional<uint64_t> interval_ms;
   std::optional<std::string> output;  // a path
+  bool fence = false;
+  std::optional<uint64_t> deadline_s;
   std::vector<std::string> operands;
 };
 
@@ -69,7 +71,12 @@ int completion(const Arguments& arguments);    // completion.cc
 int doctor(const Arguments& arguments);        // doctor.cc
 int support_dump(const Arguments& arguments);  // support_dump.cc
 int top(const Arguments& arguments);           // top.cc
-int policy_show(const Arguments& arguments);   // policy.cc
+int device_list(const Arguments& arguments);   // device.cc
+int device_add(const Arguments& arguments);
+int device_drain(const Arguments& arguments);
+int device_cancel(const Arguments& arguments);
+int device_remove(const Arguments& arguments);
+int policy_show(const Arguments& arguments);  // policy.cc
 int policy_set(const Arguments& arguments);
 // "s3fifo (probation=0.5)", of an object with "policy" and "policy_options", whose names are shown as they must be written.
 std::string policy_text(const nlohmann::json& policy);

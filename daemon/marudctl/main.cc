@@ -32,6 +32,8 @@ enum Flag : int {
   kOnce,
   kIntervalMs,
   kOutput,
+  kFence,
+  kDeadline,
 };
 
 constexpr option kOptions[] = {
@@ -60,6 +62,8 @@ constexpr option kOptions[] = {
     {"once", no_argument, nullptr, kOnce},
     {"interval-ms", required_argument, nullptr, kIntervalMs},
     {"output", required_argument, nullptr, kOutput},
+    {"fence", no_argument, nullptr, kFence},
+    {"deadline", required_argument, nullptr, kDeadline},
     {nullptr, 0, nullptr, 0},
 };
 
@@ -177,6 +181,11 @@ int read_options(int count, char** values, Arguments& arguments, std::vector<std
         arguments.interval_ms = number;
         break;
       case kOutput: arguments.output = optarg; break;
+      case kFence: arguments.fence = true; break;
+      case kDeadline:
+        if (!reads(86'400)) return wrong();
+        arguments.deadline_s = number;
+        break;
       default: return complain("%s is not an option, or lacks its value", values[optind - 1]);
     }
     if (flag >= kLimit) ret_special.emplace_back(kOptions[index].name);

@@ -305,6 +305,24 @@ MARU_PUBLIC int maru_delete_batch(maru_client *client, const maru_key *keys, siz
  * stayed; -ENOTCONN, -ETIMEDOUT, -ESTALE; -EINVAL. */
 MARU_PUBLIC int maru_delete_tree(maru_client *client, const maru_key *key, uint64_t *ret_deleted);
 
+/* -- memory errors -------------------------------------------------------------------------------------------------- */
+
+enum maru_memory_error_flags {
+  MARU_MEMORY_ERRORS_VIEWS = 1u << 0 /* views as well: what cannot be read is replaced by zeros */
+};
+
+/* Asks the library to handle SIGBUS in memory of its pools. Without this call a memory error ends the process, as the kernel
+ * has it, since the signal belongs to the program. With it the library's own reading and copying (maru_store_copy, and
+ * checksums in maru_store, maru_retrieve, maru_resolve) returns -EHWPOISON instead, and marud is told of the page. With
+ * MARU_MEMORY_ERRORS_VIEWS a program that reads a view gets zeros where memory went bad; maru_view_error() says so
+ * afterwards. The handler passes every SIGBUS that is not the library's on to the handler that was there before; a program
+ * that installs its own later calls ours, or goes without. May be called again, to add flags. Errors: -EINVAL. */
+MARU_PUBLIC int maru_handle_memory_errors(uint32_t flags);
+
+/* Whether memory of this view is known to have gone bad while this client had it: then what was read of it may be zeros. To be
+ * asked after reading and before releasing. Returns 0 if nothing is known. Errors: -EHWPOISON; -EINVAL. */
+MARU_PUBLIC int maru_view_error(maru_client *client, const maru_view *view);
+
 /* -- other ----------------------------------------------------------------------------------------------------------- */
 
 /* "0.1.0" */

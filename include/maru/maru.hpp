@@ -201,6 +201,8 @@ class View {
   maru_block block() const { return view_.block; }
   bool is_held() const { return client_ != nullptr; }
   const maru_view& c() const { return view_; }
+  // -EHWPOISON when memory of it went bad while it was held: zeros may have been read. See handle_memory_errors().
+  int error() const { return client_ ? maru_view_error(client_, &view_) : 0; }
 
   void release() {
     if (maru_client* client = std::exchange(client_, nullptr)) maru_release(client, &view_);

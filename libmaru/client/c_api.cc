@@ -1,7 +1,6 @@
 // The C interface of maru.h over Client: arguments are checked here, errors become -errno, and no exception leaves.
 
 #include "libmaru/client/client.h"
-#include "libmaru/client/payload_copy.h"
 #include "maru/maru.h"
 
 #include <cerrno>
@@ -22,7 +21,7 @@ namespace {
 
 // Runs an operation of a client: refuses a child of fork(), and turns running out of memory into an error.
 template <typename F>
-int with(maru_client* client, F&& operation) {
+int with_any(maru_client* client, F&& operation) {
   if (client == nullptr) return -EINVAL;
   if (client->client->is_child()) return -ECHILD;
   try {
@@ -30,6 +29,12 @@ int with(maru_client* client, F&& operation) {
   } catch (const std::bad_alloc&) {
     return -ENOMEM;
   }
+}
+
+// Also refuses what would be new work for a pool whose memory marud wants back.
+template <typename F>
+int with(maru_client* client, F&& operation) {
+  return with_any(client, [&](Client& c) { return c.is_leaving() ? -ESHUTDOWN : int(operation(c)); });
 }
 
 template <typename F>
@@ -158,7 +163,7 @@ int maru_get_geometry(const maru_client* client, maru_geometry* ret_geometry) {
 
 int maru_get_statistics(const maru_client* client, maru_statistics* ret_statistics) {
   if (ret_statistics == nullptr) return -EINVAL;
-  return with(const_cast<maru_client*>(client), [&](const Client& c) {
+  return with_any(const_cast<maru_client*>(client), [&](const Client& c) {
     maru_statistics s{};
     c.statistics(&s);
     return write_sized(s, ret_statistics);
@@ -176,7 +181,7 @@ int maru_alloc(maru_client* client, uint64_t bytes, maru_buffer* ret_buffer) {
 }
 
 int maru_abort_batch(maru_client* client, const maru_buffer* buffers, size_t n) {
-  return with(client, [&](Client& c) {
+  return with_any(client, [&](Client& c) {
     if (buffers == nullptr && n != 0) return -EINVAL;
     int status = 0;
     for (size_t i = 0; i < n; ++i)
@@ -221,7 +226,7 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     Client::set_tenant(key->tenant);
     maru_buffer buffer;
     if (const int status = c.alloc(bytes, 1, &buffer); status != 0) return status;
-    maru::client::copy_payload(buffer.data, data, bytes);
+    if (const int status = c.fill(buffer, data); status != 0) return status;
     const int status = store_one(c, key, &buffer, options, ret_block);
     if (status < 0) c.abort(buffer);
     return status;
@@ -252,7 +257,7 @@ int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffe
 }
 
 int maru_next_evicted(maru_client* client, maru_key_copy* ret_key) {
-  return with(client, [&](Client& c) { return ret_key ? c.next_evicted(ret_key) : -EINVAL; });
+  return with_any(client, [&](Client& c) { return ret_key ? c.next_evicted(ret_key) : -EINVAL; });
 }
 
 // -- finding ----------------------------------------------------------------------------------------------------------
@@ -291,13 +296,13 @@ int maru_pin_block(maru_client* client, maru_block block, maru_view* ret_view) {
 }
 
 int maru_release(maru_client* client, const maru_view* view) {
-  return with(client, [&](Client& c) { return view ? c.release(*view) : -EINVAL; });
+  return with_any(client, [&](Client& c) { return view ? c.release(*view) : -EINVAL; });
 }
 
 int maru_unpin(maru_client* client, const maru_view* view) { return maru_release(client, view); }
 
 int maru_release_batch(maru_client* client, const maru_view* views, size_t n) {
-  return with(client, [&](Client& c) {
+  return with_any(client, [&](Client& c) {
     if (views == nullptr && n != 0) return -EINVAL;
     int status = 0;
     for (size_t i = 0; i < n; ++i)
@@ -319,7 +324,17 @@ int maru_resolve(maru_client* client, const maru_match* match, const maru_key* k
 }
 
 int maru_release_match(maru_client* client, maru_match* match) {
-  return with(client, [&](Client& c) { return match ? c.release_match(*match) : -EINVAL; });
+  return with_any(client, [&](Client& c) { return match ? c.release_match(*match) : -EINVAL; });
+}
+
+// -- memory errors ----------------------------------------------------------------------------------------------------
+
+int maru_handle_memory_errors(uint32_t flags) {
+  return (flags & ~uint32_t{MARU_MEMORY_ERRORS_VIEWS}) != 0 ? -EINVAL : maru::client::handle_memory_errors(flags);
+}
+
+int maru_view_error(maru_client* client, const maru_view* view) {
+  return with_any(client, [&](Client& c) { return view ? c.view_error(*view) : -EINVAL; });
 }
 
 // -- deleting ---------------------------------------------------------------------------------------------------------

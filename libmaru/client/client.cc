@@ -80,6 +80,10 @@ Result<void> Client::open(const Options& options) {
   auto payload = Payload::reserve(device_.get(), attached_.pages_offset, region_, alignment);
   if (!payload) return tl::unexpected(payload.error());
   payload_ = std::move(*payload);
+  if (options.session_thread)
+    if (auto prepared = connection_.prepare_watching(); !prepared) return prepared;
+  bad_pages_ =
+      std::make_unique<BadPages>(payload_->base(), region_.pages(), region_.page_bytes(), connection_.wake_fd());
   pages_ = std::make_unique<PageSource>(
       region_, lane_.id, options.thread_cache_pages,
       options.first_fit ? RegionIndex::Fit::kFirst : RegionIndex::Fit::kBest,
@@ -92,7 +96,12 @@ Result<void> Client::open(const Options& options) {
   connection_.on_notice([this](wire::Type type, std::span<const std::byte> notice) {
     const auto taken = wire::read_exactly<wire::RegionTaken>(notice);
     if (type == wire::Type::kRegionTaken && taken) pages_->region_taken(taken->region);
+    // Without a session thread nobody could tell when the last view is released: such a client stays.
+    if (type != wire::Type::kPoolLeaves || connection_.wake_fd() < 0) return;
+    leaving_.store(true, std::memory_order_seq_cst);
+    connection_.wake();  // another thread's request may have read this
   });
+  connection_.on_upkeep([this] { return upkeep(); });
   if (options.session_thread) return connection_.start_watching();
   return {};
 }
@@ -205,15 +214,21 @@ int Client::view_of(PageRef ref, uint32_t slot, bool payload, maru_view* ret_vie
         return status;
       }
   }
+  // After the pin: whoever is about to unmap everything sees the pin, or is seen here.
+  if (is_leaving()) {
+    pins_.unpin(slot, ref);
+    return -ESHUTDOWN;
+  }
   *ret_view = view;
   return 0;
 }
 
 int Client::verify(const maru_view& view, PageRef ref) {
   const uint64_t expected = region_.detail(ref.page()).checksum.load_relaxed();  // under the pin
-  if (expected == 0 ||
-      shm::payload_checksum({static_cast<const std::byte*>(view.data), size_t(view.bytes)}) == expected)
-    return 0;
+  if (expected == 0) return 0;
+  uint64_t found = 0;
+  if (!checksum(view.data, view.bytes, &found)) return -EHWPOISON;
+  if (found == expected) return 0;
   count(format::kCounterChecksumErrors);
   if (shm::retire_ref(lane_, ref) == shm::RetireStatus::kRetired) finish(ref);
   return -EIO;
@@ -256,7 +271,7 @@ int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
     ret_views[i] = {nullptr, 0, 0, kNoPin};
     if (blocks[i].status != FindStatus::kFound) continue;
     const int status = view_of(blocks[i].ref, blocks[i].slot, true, &ret_views[i]);
-    if (status == -EIO) continue;  // counted, and deleted: absent
+    if (status == -EIO || status == -EHWPOISON) continue;  // deleted, or marud is told: absent
     if (status != 0) {
       for (size_t k = 0; k < i; ++k) {
         release(ret_views[k]);
@@ -299,6 +314,10 @@ int Client::match_prefix(std::span<const Digest> all, maru_match* ret_match) {
   if (result.pins_full) {
     count(format::kCounterPinFull);
     return -ENOBUFS;
+  }
+  if (is_leaving()) {  // after the pins, as in view_of()
+    shm::release_prefix(lane_, held.data(), result.held);
+    return -ESHUTDOWN;
   }
   maru_match match{result.blocks, result.deepest.bits, kNoPin, nullptr};
   if (result.held == 1) {

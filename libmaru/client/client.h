@@ -5,6 +5,7 @@
 #pragma once
 
 #include "libmaru/client/connection.h"
+#include "libmaru/client/memory_errors.h"
 #include "libmaru/client/page_source.h"
 #include "libmaru/client/payload.h"
 #include "libmaru/shm/block_store.h"
@@ -57,6 +58,8 @@ class Client {
 
   bool is_child() const { return fork_guard_.is_child(); }
   bool is_read_only() const { return read_only_; }
+  // marud wants the pool's memory back, or has it: nothing new is begun. leave.cc.
+  bool is_leaving() const { return leaving_.load(std::memory_order_seq_cst); }
   const shm::ControlRegion& region() const { return region_; }
   const wire::AttachReply& attached() const { return attached_; }
   Connection& connection() { return connection_; }
@@ -77,6 +80,9 @@ class Client {
 
   int alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers);
   int abort(const maru_buffer& buffer);
+  // Copies the payload into a buffer; -EHWPOISON, and the buffer is lost, when its memory is bad.
+  int fill(const maru_buffer& buffer, const void* data);
+  int view_error(const maru_view& view) const;
   int store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
             maru_block* ret_block);
   // The same; a block that was stored stays pinned, and a buffer that was not stays reserved.
@@ -117,6 +123,10 @@ class Client {
   void touch(uint32_t page, uint64_t unix_ms);
   void count(format::LaneCounter which, uint64_t by = 1);
   void finish(shm::PageRef ref);
+  // The checksum of payload; false when its memory is bad.
+  bool checksum(const void* data, uint64_t bytes, uint64_t* ret_checksum);
+  int upkeep();
+  void leave();
   int verify(const maru_view& view, shm::PageRef ref);
   int view_of(shm::PageRef ref, uint32_t slot, bool payload, maru_view* ret_view);
 
@@ -134,6 +144,9 @@ class Client {
   shm::LaneView lane_view_;
   std::unique_ptr<Payload> payload_;
   std::unique_ptr<PageSource> pages_;
+  std::unique_ptr<BadPages> bad_pages_;
+  std::atomic<bool> leaving_{false};
+  bool left_ = false;  // the session thread's
 
   AtomicU32 counting_thread_{0};  // the one that counts with plain stores
 

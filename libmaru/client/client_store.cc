@@ -11,6 +11,7 @@ namespace {
 
 using shm::Digest;
 using shm::PageRef;
+using shm::PageState;
 using shm::PageWord;
 
 constexpr size_t kEvictedKeptMax = 4096;
@@ -109,7 +110,11 @@ int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
 
 int Client::abort(const maru_buffer& buffer) {
   const PageRef ref = PageRef::from_bits(buffer.block);
-  return region_.is_page(ref) && pages_->give_back(ref) ? 0 : -EINVAL;
+  if (!region_.is_page(ref)) return -EINVAL;
+  // Nobody may get a page with bad memory next: it stays RESERVED until marud has looked.
+  for (uint32_t i = 0; i < region_.run_pages(ref.page()); ++i)
+    if (bad_pages_->has(ref.page() + i)) return -EHWPOISON;
+  return pages_->give_back(ref) ? 0 : -EINVAL;
 }
 
 // -- storing ----------------------------------------------------------------------------------------------------------
@@ -197,7 +202,7 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
   if (region_.has_checksums()) {
     const std::byte* data = payload_->map(own.page(), false);
     if (data == nullptr) return -ENOMEM;
-    block.checksum = shm::payload_checksum({data, size_t(buffer.bytes)});
+    if (!checksum(data, buffer.bytes, &block.checksum)) return -EHWPOISON;
   }
 
   int credit_tries = 0;
@@ -234,7 +239,10 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
       case shm::PublishStatus::kKeySpaceFull:
       case shm::PublishStatus::kRegistryFull: count(format::kCounterRegistryFull); return -EXFULL;
       case shm::PublishStatus::kPinsFull: count(format::kCounterPinFull); return -ENOBUFS;
-      case shm::PublishStatus::kNotReserved: return -EINVAL;
+      case shm::PublishStatus::kNotReserved:
+        return PageWord{region_.block(own.page()).word.load_acquire()}.is(PageState::kPoisoned, own.generation())
+                   ? -EHWPOISON  // marud took the page away: [pairs page.word]
+                   : -EINVAL;
     }
   }
 }

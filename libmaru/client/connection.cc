@@ -151,10 +151,26 @@ void Connection::say_goodbye() {
   socket_.reset();
 }
 
-Result<void> Connection::start_watching() {
+void Connection::wake() {
+  if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
+}
+
+void Connection::part() {
+  const std::lock_guard lock(mutex_);
+  if (!stale_ && !is_lost()) (void)exchange(wire::Type::kDetach, {}, -1);  // marud waits for this, or for our end
+  socket_.reset();
+  stale_ = true;
+  device_fd_ = -1;
+}
+
+Result<void> Connection::prepare_watching() {
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   changed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_.is_open() || !changed_.is_open()) return failure(errno, "make an event for the session thread");
+  return {};
+}
+
+Result<void> Connection::start_watching() {
   // Signals are the program's; this thread takes none.
   sigset_t all, before;
   sigfillset(&all);
@@ -184,6 +200,7 @@ void Connection::abandon() {
 void Connection::watch() {
   int retry_ms = 0;
   for (;;) {
+    const int upkeep_ms = upkeep_ ? upkeep_() : -1;
     pollfd polls[3] = {{stop_.get(), POLLIN, 0}, {changed_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
     bool lost;
     {
@@ -196,7 +213,7 @@ void Connection::watch() {
       else
         polls[2].fd = socket_.get();
     }
-    ::poll(polls, 3, lost ? std::max(retry_ms, kRetryMsMin) : -1);
+    ::poll(polls, 3, lost ? std::max(retry_ms, kRetryMsMin) : upkeep_ms);
     if (polls[0].revents) return;
     if (!lost && !polls[2].revents) continue;
     if (!lost && (polls[2].revents & (POLLHUP | POLLERR)) == 0) {

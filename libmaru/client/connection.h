@@ -64,8 +64,19 @@ class Connection {
   using Notice = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
   void on_notice(Notice notice) { notice_ = std::move(notice); }
 
+  // Called by the session thread whenever it wakes and holds nothing; may make requests. Returns after how many milliseconds it
+  // wants to be called again at the latest, or -1.
+  using Upkeep = std::function<int()>;
+  void on_upkeep(Upkeep upkeep) { upkeep_ = std::move(upkeep); }
+  // Wakes the session thread, if there is one, by writing to this.
+  int wake_fd() const { return changed_.get(); }
+  void wake();
+  // The attachment is over for good: marud is told if it is there, and nothing connects again.
+  void part();
+
   // A thread that waits for the end of the connection and makes it again; so marud gets a pool back that only its clients
   // still hold. It also reads what marud sends unasked, which without it waits for the next request.
+  Result<void> prepare_watching();  // makes wake_fd()
   Result<void> start_watching();
   void stop_watching();
   // In a child of fork(): closes its copy of the socket and forgets the thread, which only the parent has.
@@ -90,6 +101,7 @@ class Connection {
   int device_fd_ = -1;
   LateReply late_reply_;
   Notice notice_;
+  Upkeep upkeep_;
 
   std::thread watcher_;
   FileDescriptor stop_;     // eventfd

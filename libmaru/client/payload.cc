@@ -79,6 +79,18 @@ bool Payload::map_region(uint32_t index, bool writable) {
   return true;
 }
 
+bool Payload::let_go() {
+  const std::lock_guard lock(mapping_);
+  if (::mmap(reserved_.data(), reserved_.size(), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+    return false;
+  ::madvise(reserved_.data(), reserved_.size(), MADV_DONTFORK);
+  fd_ = -1;
+  for (uint32_t i = 0; i < region_->regions(); ++i) states_[i].store_release(kWritable);  // [pairs payload.state]
+  collapses_.store(false);
+  return true;
+}
+
 void Payload::collapse(uint32_t page) {
   AtomicU64& bits = backed_[page / 64];
   uint64_t before = bits.load_relaxed();  // the CAS decides

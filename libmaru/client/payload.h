@@ -29,6 +29,12 @@ class Payload {
   // In a child of fork(), where these addresses are somebody else's by now.
   void abandon() { reserved_.forget(); }
 
+  // The address of page 0.
+  std::byte* base() const { return base_; }
+  // Lets the memory of the pool go: from here on there is private, zeroed memory at every address, and the descriptor is not
+  // used any more.
+  bool let_go();
+
   // The address of a page whose region is mapped for reading (or writing), or nullptr if the kernel refused.
   std::byte* map(uint32_t page, bool writable) {
     const uint32_t state = states_[region_->region_of(page)].load_acquire();  // [pairs payload.state]

@@ -32,8 +32,7 @@ PoisonResult poison_page(LaneContext& marud, uint32_t page);
 // `lanes` pins it. (That nothing names it as its parent is the caller's pass over the pages.)
 bool is_poison_unpinned(LaneContext& marud, const LaneSet& lanes, uint32_t page);
 
-// A page with bad memory in the run of this block, behind its head; none if there is none. Whoever filled the run did not notice
-// in time.
+// Whether a page with bad memory is in the run of this block, behind its head. Whoever filled the run did not notice in time.
 bool has_poisoned_tail(const ControlRegion& region, uint32_t head);
 
 }  // namespace maru::shm

@@ -14,6 +14,7 @@ from ._maru import Buffer, Client, Match, Pin, View, version
 from .config import MaruConfig
 from .errors import (
     AccessDeniedError,
+    BadMemoryError,
     ClosedError,
     DaemonTimeoutError,
     DaemonUnreachableError,
@@ -31,6 +32,7 @@ from .errors import (
     ParentGoneError,
     PinsExhaustedError,
     PoolExhaustedError,
+    PoolLeavesError,
     PoolReplacedError,
     QuotaError,
     RegistryFullError,
@@ -48,11 +50,11 @@ from .results import AllocHandle, MemoryInfo
 __version__ = version()
 
 __all__ = [
-    "AccessDeniedError", "AllocHandle", "Buffer", "Client", "ClosedError", "ContentType", "DaemonTimeoutError",
-    "DaemonUnreachableError", "DamagedBlockError", "DamagedPoolError", "Digest", "EvictedKey", "ForkedError", "Geometry",
-    "HandleUsedError", "HasChildrenError", "InvalidArgumentError", "LanesExhaustedError", "MaruConfig", "MaruError",
-    "MaruHandler", "Match", "MemoryInfo", "NoSpaceError", "NotConnectedError", "NotFoundError", "ParentGoneError", "Pin",
-    "PinsExhaustedError", "PoolExhaustedError", "PoolReplacedError", "QuotaError", "RegistryFullError", "Statistics",
-    "StillPinnedError", "Stored", "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError",
-    "View", "ViewsHeldError", "version",
+    "AccessDeniedError", "AllocHandle", "BadMemoryError", "Buffer", "Client", "ClosedError", "ContentType",
+    "DaemonTimeoutError", "DaemonUnreachableError", "DamagedBlockError", "DamagedPoolError", "Digest", "EvictedKey",
+    "ForkedError", "Geometry", "HandleUsedError", "HasChildrenError", "InvalidArgumentError", "LanesExhaustedError",
+    "MaruConfig", "MaruError", "MaruHandler", "Match", "MemoryInfo", "NoSpaceError", "NotConnectedError",
+    "NotFoundError", "ParentGoneError", "Pin", "PinsExhaustedError", "PoolExhaustedError", "PoolLeavesError",
+    "PoolReplacedError", "QuotaError", "RegistryFullError", "Statistics", "StillPinnedError", "Stored", "StoredChain",
+    "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError", "View", "ViewsHeldError", "version",
 ]

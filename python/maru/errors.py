@@ -79,6 +79,14 @@ class DamagedBlockError(MaruError):
     """A payload does not match its checksum."""
 
 
+class PoolLeavesError(MaruError):
+    """The pool is being drained or removed."""
+
+
+class BadMemoryError(MaruError):
+    """Memory of the pool cannot be read any more."""
+
+
 class NoSpaceError(MaruError):
     """Nothing is free and nothing can be evicted."""
 
@@ -151,6 +159,12 @@ _BY_ERRNO: dict[int, tuple[type[MaruError], str]] = {
     _errno.EPROTO: (VersionError, "marud speaks another version: install the same version of marud and maru"),
     _errno.EBADMSG: (DamagedPoolError, "the control region is damaged or of another version: run marudctl check"),
     _errno.EIO: (DamagedBlockError, "the payload does not match its checksum: compute the block again"),
+    _errno.ESHUTDOWN: (
+        PoolLeavesError,
+        "the pool is being drained or removed: release what is held, and use another pool",
+    ),
+    # EHWPOISON, which the module errno does not name.
+    133: (BadMemoryError, "memory of the pool is bad, and marud is told: compute the block again"),
     _errno.ENOSPC: (
         NoSpaceError,
         "nothing is free and nothing can be evicted: release views and buffers, or enlarge the pool",

@@ -25,8 +25,10 @@ enum class Type : uint16_t {
   kPing = 6,         // nothing -> nothing
   kRegionTaken = 7,  // unasked: RegionTaken
   kCredit = 8,       // CreditRequest -> nothing; refused with EDQUOT or EPERM
+  kBadMemory = 9,    // BadMemoryReport -> nothing
+  kPoolLeaves = 10,  // unasked: PoolLeaves
 };
-inline constexpr uint16_t kTypeMax = 8;
+inline constexpr uint16_t kTypeMax = 10;
 
 struct MessageHeader {
   uint32_t magic;
@@ -126,6 +128,20 @@ struct CreditRequest {
   uint64_t reserved;
 };
 static_assert(sizeof(CreditRequest) == 32);
+
+// The client met memory in this page that the machine cannot read. marud looks for itself.
+struct BadMemoryReport {
+  uint32_t page;
+  uint32_t reserved0;  // zero
+};
+static_assert(sizeof(BadMemoryReport) == 8);
+
+// The pool's memory is to be given back. The client refuses new work, unmaps everything as soon as nobody uses a view, and
+// detaches.
+struct PoolLeaves {
+  uint64_t deadline_ms;  // from now; afterwards an administrator may end the process
+};
+static_assert(sizeof(PoolLeaves) == 8);
 
 struct DeleteTreeRequest {
   uint64_t digest_lo;

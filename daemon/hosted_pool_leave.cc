@@ -1,0 +1,68 @@
+// A hosted pool on its way out: drained, left by its clients, closed; or called back.
+#include "daemon/hosted_pool.h"
+#include "daemon/notify.h"
+
+#include <cerrno>
+
+namespace maru::daemon {
+
+Result<void> HostedPool::drain(uint64_t now_ms) {
+  if (condition_ == Condition::kDraining) return {};
+  if (condition_ != Condition::kServing)
+    return failure(EBUSY, "pool \"" + name() + "\" cannot be drained: found it " +
+                              (condition_ == Condition::kLeaving ? "being removed" : "not serving") +
+                              ", expected it to serve");
+  // First the file: a marud that dies now goes on draining, which an administrator can cancel.
+  if (auto saved = state_.save_draining(name(), true); !saved) return saved;
+  condition_ = Condition::kDraining;
+  stays_because_.clear();
+  pool_->set_draining(true, now_ms);
+  return {};
+}
+
+Result<void> HostedPool::cancel(uint64_t now_ms) {
+  if (condition_ == Condition::kServing) return {};
+  if (condition_ != Condition::kDraining && condition_ != Condition::kLeaving)
+    return failure(EBUSY, "pool \"" + name() + "\" neither drains nor leaves");
+  if (auto saved = state_.save_draining(name(), false); !saved) return saved;
+  // Clients that were asked to leave do so all the same, and may attach again.
+  condition_ = Condition::kServing;
+  stays_because_.clear();
+  pool_->set_draining(false, now_ms);
+  return {};
+}
+
+Result<void> HostedPool::leave(uint64_t deadline_ms, bool fences) {
+  if (condition_ == Condition::kWaiting)
+    return failure(EBUSY, "pool \"" + name() + "\" waits for its memory: remove it when it serves");
+  if (condition_ == Condition::kFenced) {  // its clients were dropped
+    end();
+    return {};
+  }
+  leave_ = {deadline_ms, fences, false,
+            condition_ == Condition::kDraining || (condition_ == Condition::kLeaving && leave_.was_draining)};
+  condition_ = Condition::kLeaving;
+  stays_because_.clear();
+  return {};
+}
+
+void HostedPool::stay(const std::string& why) {
+  condition_ = leave_.was_draining ? Condition::kDraining : Condition::kServing;
+  stays_because_ = why;
+  log_warning("pool \"{}\" is not removed: {} (marudctl device remove {} --fence ends them)", name(), why, name());
+}
+
+void HostedPool::end() {
+  if (serving()) pool_->close();
+  condition_ = Condition::kGone;
+  const std::string device = pool_ ? pool_->device().name() : "memory";
+  pool_.reset();
+  if (spec_.backend == Backend::kMemory) state_.remove(name());
+  if (is_stored_) notify("FDSTOREREMOVE=1\nFDNAME=" + stored_name());
+  is_stored_ = false;
+  if (auto saved = state_.save_draining(name(), false); !saved)
+    log_error("pool \"{}\": {}", name(), saved.error().text());
+  log_info("pool \"{}\" is removed: {} is closed and may be used by others", name(), device);
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,108 @@
+// marudctl device: pools that come and go while marud runs.
+#include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/output.h"
+
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kDeadlineDefaultS = 60;
+
+// The row of a pool; null when it is gone. Returns the exit status.
+int device_of(Conversation& conversation, const std::string& pool, json& ret_row) {
+  json reply;
+  if (const int code = conversation.ask({{"command", "device.list"}}, reply); code != kExitDone) return code;
+  ret_row = nullptr;
+  for (json& row : reply["devices"])
+    if (row.value("pool", "") == pool) ret_row = std::move(row);
+  return kExitDone;
+}
+
+void pause() {
+  const timespec time = {0, 50'000'000};
+  ::nanosleep(&time, nullptr);
+}
+
+}  // namespace
+
+int device_list(const Arguments& arguments) {
+  json reply;
+  if (const int code = Conversation(arguments).ask({{"command", "device.list"}}, reply); code != kExitDone) return code;
+  if (arguments.json) return print_json(reply), kExitDone;
+  print(table_text(reply["devices"],
+                   {"pool", "condition", "device", "size_bytes", "pages", "left_pages", "left_blocks", "pinned_blocks",
+                    "clients", "deadline_ms", "note"},
+                   "marud has no pool", line_width()));
+  return kExitDone;
+}
+
+int device_add(const Arguments& arguments) {
+  const std::string& what = arguments.operands.front();
+  json request = {{"command", "device.add"}};
+  if (what.ends_with(".toml") || what.find('/') != std::string::npos) {
+    constexpr size_t kTomlBytesMax = 48u << 10;  // what fits a message beside the rest
+    std::ifstream file(what, std::ios::binary);
+    std::ostringstream text;
+    if (file) text << file.rdbuf();
+    if (!file) return complain(kExitRefused, what + " cannot be read");
+    if (text.str().empty() || text.str().size() > kTomlBytesMax)
+      return complain(kExitRefused, what + ": found " + std::to_string(text.str().size()) + " bytes, expected 1 to " +
+                                        std::to_string(kTomlBytesMax) + " that describe a [[pool]]");
+    request["toml"] = text.str();
+  } else {
+    request["name"] = what;
+  }
+  json reply;
+  if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
+  if (arguments.json) return print_json(reply), kExitDone;
+  for (const json& name : reply.value("added", json::array()))
+    print("pool \"" + name.get<std::string>() + "\" serves\n");
+  return kExitDone;
+}
+
+int device_drain(const Arguments& arguments) {
+  return print_fields(arguments, {{"command", "device.drain"}, {"name", arguments.operands.front()}}, {"pool"});
+}
+
+int device_cancel(const Arguments& arguments) {
+  return print_fields(arguments, {{"command", "device.cancel"}, {"name", arguments.operands.front()}}, {"pool"});
+}
+
+// Waits until the pool is gone, or marud has given up at the deadline.
+int device_remove(const Arguments& arguments) {
+  const std::string& pool = arguments.operands.front();
+  const uint64_t deadline_s = arguments.deadline_s.value_or(kDeadlineDefaultS);
+  Conversation conversation(arguments);
+  json reply;
+  const json request = {{"command", "device.remove"},
+                        {"name", pool},
+                        {"deadline_ms", deadline_s * 1000},
+                        {"fence", arguments.fence},
+                        {"discard", arguments.yes}};
+  if (const int code = conversation.ask(request, reply); code != kExitDone) return code;
+  if (!arguments.json && reply.value("clients", uint64_t{0}) != 0)
+    print(std::to_string(reply["clients"].get<uint64_t>()) + " clients of pool \"" + pool +
+          "\" are asked to leave within " + std::to_string(deadline_s) + " s\n");
+  while (true) {  // ends: marud decides at its deadline
+    json row;
+    if (const int code = device_of(conversation, pool, row); code != kExitDone) return code;
+    if (row.is_null()) break;
+    if (row.value("condition", "") != "leaving") {
+      if (arguments.json) print_json(row);
+      return complain(kExitRefused, "pool \"" + pool + "\" is not removed: " +
+                                        row.value("note", "somebody cancelled it") + " (--fence ends them)");
+    }
+    pause();
+  }
+  if (arguments.json) return print_json({{"pool", pool}, {"removed", true}}), kExitDone;
+  print("pool \"" + pool + "\" is removed, its device is closed\n");
+  return kExitDone;
+}
+
+}  // namespace maru::marudctl

@@ -1,0 +1,95 @@
+// Draining a pool: nobody gets memory of it any more, and what nobody pins goes, region by region, a bounded step a turn. A
+// region is taken as docs/format.md has it ("A region is taken from its owner", steps 2 to 4 and 7), and given to nobody: its
+// word is DRAINING, its free pages OUT. Blocks go leaves first; those with children have their turn in a later round. What is
+// pinned stays where it is, readable, until it is released. A pool is drained when every page is OUT or POISONED.
+//
+// If marud dies here: the next marud finds DRAINING regions and settles them, and its host tells it to go on draining.
+#include "daemon/pool_state.h"
+#include "libmaru/shm/evict.h"
+#include "libmaru/shm/region_handover.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+namespace {
+
+constexpr uint64_t kDrainPagesPerTurn = 1u << 14;
+constexpr size_t kDrainEvictedPerTurn = 4 * shm::kEvictBatchMax;
+constexpr uint64_t kDrainPauseMs = 50;  // after a round that took nothing away
+
+}  // namespace
+
+void Pool::State::drain_one_region(uint32_t index) {
+  RegionEntry& entry = regions[index];
+  if (entry.state != RegionState::kDraining) {
+    const LaneId owner = entry.owner;
+    const bool was_rented = entry.state == RegionState::kRented;
+    set_region(index, RegionState::kDraining, {});
+    if (was_rented) drained_news.push_back({owner.lane, index, entry.generation});
+    drain_took = true;
+  }
+  const uint32_t first = index * region.region_pages();
+  std::vector<uint32_t> victims;
+  for (uint32_t i = 0; i < region.region_pages() && victims.size() < kDrainEvictedPerTurn; ++i) {
+    const PageWord found = word(first + i);
+    if (found.is(PageState::kReady) && found.low() == 0) victims.push_back(first + i);
+  }
+  drain_took |= evict_pages(victims, EvictReason::kAdmin) != 0;
+  drain_took |= shm::close_region_pages(region, index) != 0;
+  for (uint32_t i = 0; i < region.region_pages(); ++i) {
+    const PageWord found = word(first + i);
+    const bool is_unused = found.is(PageState::kOut) || found.is(PageState::kFree) || found.is(PageState::kPoisoned);
+    if (is_unused) continue;
+    ++drain_counts.pages;
+    const bool is_block = found.is(PageState::kReady) || found.is(PageState::kRetiring);
+    drain_counts.blocks += is_block;
+    drain_counts.pinned += is_block && shm::is_pinned(region, lanes.in_use, first + i);
+  }
+}
+
+// Returns true when there is more to do right away.
+bool Pool::State::step_drain() {
+  if (rests(now_ms, drain_again_ms, kDrainPauseMs)) return false;
+  for (uint64_t looked = 0; looked < kDrainPagesPerTurn; looked += region.region_pages()) {
+    drain_one_region(drain_region);
+    if (++drain_region < regions.size()) continue;
+    // A whole round.
+    drain_region = 0;
+    drain_left = std::exchange(drain_counts, {});
+    drain_counted = true;
+    if (!std::exchange(drain_took, false)) drain_again_ms = now_ms + kDrainPauseMs;
+    return drain_again_ms <= now_ms;
+  }
+  return true;
+}
+
+void Pool::set_draining(bool draining, uint64_t now_ms) {
+  if (now_ms != 0) state_->now_ms = now_ms;
+  State& s = *state_;
+  s.is_draining = draining;
+  s.drain_region = 0;
+  s.drain_again_ms = 0;
+  s.drain_took = s.drain_counted = false;
+  s.drain_counts = s.drain_left = {};
+  if (draining) return;
+  for (uint32_t i = 0; i < s.regions.size(); ++i)
+    if (s.regions[i].state == format::RegionState::kDraining) s.settle_region(i);
+}
+
+bool Pool::is_drained() const { return state_->is_draining && state_->drain_counted && state_->drain_left.pages == 0; }
+
+std::vector<TakenRegion> Pool::take_drained_regions() { return std::exchange(state_->drained_news, {}); }
+
+nlohmann::json Pool::drain_json() const {
+  const State& s = *state_;
+  nlohmann::json row = {{"pages", s.pages()}};
+  if (!s.is_draining) return row;
+  row["drained"] = is_drained();
+  if (!s.drain_counted) return row;
+  row["left_pages"] = s.drain_left.pages;
+  row["left_blocks"] = s.drain_left.blocks;
+  row["pinned_blocks"] = s.drain_left.pinned;
+  return row;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,277 @@
+// Bad memory in a pool. Somebody says that a page is bad: the administrator, a client that met it, or the kernel. A page of
+// payload becomes POISONED, by one CAS and for ever, and its block a miss; docs/format.md, "Poison", has the steps. What the
+// block still holds is let go when nobody pins it and nothing is below it: this is asked for in turns, with growing pauses,
+// since a pin may last. Of the control region nothing can be taken away: whoever hosts the pool fences it.
+//
+// If marud dies here: the page words say what is POISONED; the next marud takes all of it for not let go yet.
+#include "daemon/admin_request.h"
+#include "daemon/dax/probe.h"
+#include "daemon/log.h"
+#include "daemon/pool_state.h"
+#include "libmaru/shm/page_run.h"
+#include "libmaru/shm/poison.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kPoisonPauseMinMs = 20, kPoisonPauseMaxMs = 5000;
+constexpr uint64_t kReportPauseMs = 1000;  // a page that read well is not read again for a client before that
+constexpr size_t kReportsMax = 64;         // remembered
+constexpr uint64_t kPagesPerPoisonList = 1u << 20;
+constexpr uint32_t kNoPage = 0xFFFF'FFFF;
+
+const char* section_name(uint32_t section) {
+  constexpr const char* kNames[] = {"hosts",   "regions",   "lane identities", "policy",   "tenants",  "blocks",
+                                    "details", "key bytes", "key extents",     "registry", "overflow", "lanes"};
+  static_assert(std::size(kNames) == format::kSectionCount);
+  return section < std::size(kNames) ? kNames[section] : "header";
+}
+
+}  // namespace
+
+// What is wrong with the control region, or nothing.
+std::string Pool::State::bad_control_memory() const {
+  const std::vector<BadMemory> bad = device->bad_control_memory();
+  if (bad.empty()) return {};
+  uint32_t section = format::kSectionCount;  // the header
+  for (uint32_t i = 0; i < format::kSectionCount; ++i)
+    if (region.layout().sections[i].offset < bad.front().offset + bad.front().bytes) section = i;
+  if (bad.front().offset < sizeof(format::Header)) section = format::kSectionCount;
+  return fmt::format(
+      "the machine reports bad memory at byte {} of {} ({} of it), in the part \"{}\" of the control region, which "
+      "cannot "
+      "be repaired in place",
+      bad.front().offset, device->name(), bad.front().bytes, section_name(section));
+}
+
+// -- poisoning --------------------------------------------------------------------------------------------------------
+
+shm::PoisonStatus Pool::State::poison(uint32_t page) {
+  const shm::PoisonResult result = shm::poison_page(self, page);
+  if (result.status == shm::PoisonStatus::kBusy) {
+    if (std::find(poison_waiting.begin(), poison_waiting.end(), page) == poison_waiting.end())
+      poison_waiting.push_back(page);
+    return result.status;
+  }
+  std::erase(poison_waiting, page);
+  if (result.status != shm::PoisonStatus::kPoisoned) return result.status;
+  queue_remove(page);
+  PoisonedPage poisoned = {PageRef::of(page, result.before.generation()), {}};
+  // Whoever was filling it may have joined it to a run just now, and still writes behind it.
+  if (result.before.is(PageState::kReserved)) poisoned.fillers.push_back(result.before.lane());
+  poison_held.push_back(std::move(poisoned));
+  poison_pause_ms = 0;
+  poison_again_ms = 0;
+  if (!result.head.is_none()) poison_heads.push_back(result.head);
+  look_at_poison_heads();
+  return result.status;
+}
+
+// Runs with a bad page behind their head. What is a block goes; what is being filled is looked at again.
+void Pool::State::look_at_poison_heads() {
+  for (size_t i = poison_heads.size(); i-- > 0;) {
+    const PageRef head = poison_heads[i];
+    const PageWord found = word(head.page());
+    const bool is_same = found.generation() == head.generation();
+    const bool is_being_filled = is_same && (found.is(PageState::kReserved) || found.is(PageState::kSealed));
+    if (is_being_filled) continue;
+    poison_heads.erase(poison_heads.begin() + long(i));
+    if (found.is_findable(head.generation())) {
+      poison(head.page());
+      return;  // it has looked at the others
+    }
+  }
+}
+
+// -- letting go -------------------------------------------------------------------------------------------------------
+
+// The blocks below POISONED ones, leaves first, go: all that may go at once, of what is pinned the key now and the memory
+// later. `ret_has_below`: for each of poison_held, whether something that counts still names it.
+void Pool::State::take_below_poison(std::vector<bool>& ret_has_below) {
+  std::vector<uint32_t> first_child(pages(), kNoPage), next_child(pages(), kNoPage);
+  for (uint64_t i = 0; i < pages(); ++i) {
+    const auto page = uint32_t(i);
+    const PageWord found = word(page);
+    const bool counts = found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
+                        found.is(PageState::kRetired) ||
+                        (found.is(PageState::kPoisoned) && !lanes.let_go.contains(page));
+    if (!counts) continue;
+    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
+    if (!region.is_page(parent) || parent.page() == page) continue;
+    if (word(parent.page()).generation() != parent.generation()) continue;
+    next_child[page] = first_child[parent.page()];
+    first_child[parent.page()] = page;
+  }
+  std::vector<uint32_t> tree;
+  std::vector<size_t> levels = {0};
+  ret_has_below.assign(poison_held.size(), false);
+  const auto take_children = [&](uint32_t page) {
+    // Each page is the child of one parent at most, so this ends.
+    for (uint32_t child = std::exchange(first_child[page], kNoPage); child != kNoPage;) {
+      tree.push_back(child);
+      child = std::exchange(next_child[child], kNoPage);
+    }
+  };
+  for (size_t i = 0; i < poison_held.size(); ++i) {
+    const uint32_t page = poison_held[i].ref.page();
+    ret_has_below[i] = first_child[page] != kNoPage;
+    take_children(page);
+  }
+  while (levels.back() < tree.size()) {
+    const size_t start = levels.back(), end = tree.size();
+    levels.push_back(end);
+    for (size_t i = start; i < end; ++i) take_children(tree[i]);
+  }
+  std::vector<uint32_t> victims;
+  for (size_t level = levels.size(); level-- > 1;) {
+    victims.clear();
+    for (size_t i = levels[level - 1]; i < levels[level]; ++i)
+      if (word(tree[i]).is(PageState::kReady)) victims.push_back(tree[i]);
+    evict_pages(victims, EvictReason::kAdmin);
+    for (uint32_t page : victims) {
+      const PageWord found = word(page);
+      if (!found.is(PageState::kReady)) continue;
+      const PageRef ref = PageRef::of(page, found.generation());
+      if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) continue;
+      if (!held.has(page)) queue_remove(page);
+      queue_retired(ref);
+    }
+  }
+}
+
+void Pool::State::let_poison_go() {
+  std::vector<bool> has_below;
+  take_below_poison(has_below);
+  size_t kept = 0;
+  for (size_t i = 0; i < poison_held.size(); ++i) {
+    PoisonedPage& poisoned = poison_held[i];
+    const uint32_t page = poisoned.ref.page();
+    if (!word(page).is(PageState::kPoisoned)) continue;  // somebody scribbled
+    std::erase_if(poisoned.fillers, [&](LaneId lane) { return lanes.is_dead(lane); });
+    if (!shm::is_poison_unpinned(self, lanes.in_use, page) || has_below[i] || !poisoned.fillers.empty()) {
+      if (kept != i) poison_held[kept] = std::move(poisoned);
+      ++kept;
+      continue;
+    }
+    own_frees += shm::free_tails(region, page);
+    lanes.let_go.insert(page);
+    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked by the recount
+    if (region.is_page(parent)) findings.parent_suspect(parent);
+  }
+  poison_held.resize(kept);
+}
+
+void Pool::State::step_poison() {
+  if (!poison_waiting.empty()) {
+    const std::vector<uint32_t> again = poison_waiting;
+    for (uint32_t page : again) poison(page);
+  }
+  if (!poison_heads.empty()) look_at_poison_heads();
+  if (poison_held.empty() || rests(now_ms, poison_again_ms, kPoisonPauseMaxMs)) return;
+  let_poison_go();
+  poison_pause_ms = std::clamp(poison_pause_ms * 2, kPoisonPauseMinMs, kPoisonPauseMaxMs);
+  poison_again_ms = now_ms + poison_pause_ms;
+}
+
+// A page that the marud before left POISONED, or a block with one in its run.
+void Pool::State::adopt_poison(uint32_t page) {
+  const PageWord found = word(page);
+  if (found.is(PageState::kPoisoned)) {
+    PoisonedPage poisoned = {PageRef::of(page, found.generation()), {}};
+    // Nobody knows any more what it was: pages behind it wait for every client of that time.
+    if (page % region.region_pages() + 1 < region.region_pages() && word(page + 1).is(PageState::kTail))
+      for (uint32_t lane = 1; lane < region.lanes(); ++lane)
+        if (lanes.is_live(lane)) poisoned.fillers.push_back(lanes.id(lane));
+    poison_held.push_back(std::move(poisoned));
+  } else if (found.is_findable(found.generation()) && shm::has_poisoned_tail(region, page)) {
+    poison(page);
+  } else if (found.is(PageState::kReserved) && shm::has_poisoned_tail(region, page)) {
+    poison_heads.push_back(PageRef::of(page, found.generation()));
+  }
+}
+
+// -- who says so ------------------------------------------------------------------------------------------------------
+
+std::string Pool::State::report_bad_page(uint64_t page) {
+  if (page >= pages()) return {};
+  if (word(uint32_t(page)).is(PageState::kPoisoned)) return {};
+  const auto known = std::find_if(poison_reports.begin(), poison_reports.end(),
+                                  [&](const PoisonReport& report) { return report.page == page; });
+  if (known != poison_reports.end() && rests(now_ms, known->at_ms + kReportPauseMs, kReportPauseMs)) return {};
+  const auto bad = probe_memory(*device, region.page_offset(uint32_t(page)), region.page_bytes());
+  if (bad && !bad->empty()) {
+    std::erase_if(poison_reports, [&](const PoisonReport& report) { return report.page == page; });
+    const bool is_done = poison(uint32_t(page)) != shm::PoisonStatus::kBusy;
+    return fmt::format("page {} has bad memory at byte {} of {}: it {} out of use for ever, and its block is a miss",
+                       page, bad->front().offset, device->name(), is_done ? "is" : "goes as soon as it was published");
+  }
+  if (known != poison_reports.end()) {
+    known->at_ms = now_ms;
+  } else {
+    if (poison_reports.size() == kReportsMax) poison_reports.erase(poison_reports.begin());
+    poison_reports.push_back({uint32_t(page), now_ms});
+  }
+  return fmt::format(
+      "page {} is said to have bad memory, but marud {}: it stays in use (marudctl memory poison {} takes it "
+      "away)",
+      page, bad ? "reads all of it" : "cannot look: " + bad.error().text(), page);
+}
+
+json Pool::State::poison_command(const json& request) {
+  uint64_t page = number_in(request, "page", ~uint64_t{0});
+  if (request.contains("page") == request.contains("key"))
+    return refusal(EINVAL, "\"page\" or \"key\", one of them, says which page is bad");
+  if (request.contains("key")) {
+    shm::Digest digest;
+    json none;
+    const PageRef ref = named_block(request, &digest, &none);
+    if (ref.is_none()) return none;
+    page = ref.page();
+  }
+  if (page >= pages())
+    return refusal(ERANGE, "\"page\": found " + request["page"].dump() + ", expected 0 to " +
+                               std::to_string(pages() - 1) + " (marudctl blocks KEY names the page of a block)");
+  const PageWord before = word(uint32_t(page));
+  const shm::PoisonStatus status = poison(uint32_t(page));
+  step_poison();
+  return {{"page", page},
+          {"was", page_state_name(before.state())},
+          {"result", status == shm::PoisonStatus::kPoisoned  ? "poisoned"
+                     : status == shm::PoisonStatus::kAlready ? "was poisoned already"
+                                                             : "goes as soon as it was published"}};
+}
+
+json Pool::State::list_poisoned(const json& request) {
+  const uint64_t rows_max = rows_in(request);
+  json rows = json::array();
+  uint64_t page = number_in(request, "cursor", 0);
+  const auto add = [&](uint64_t at, const char* state) {
+    json row = {{"page", at}, {"state", state}, {"device_byte", region.page_offset(uint32_t(at))}};
+    if (std::string_view(state) == "poisoned") row["pinned"] = shm::is_pinned(region, lanes.in_use, uint32_t(at));
+    rows.push_back(std::move(row));
+  };
+  if (page == 0) {
+    for (uint32_t waiting : poison_waiting) add(waiting, "waiting");
+    for (const PoisonReport& report : poison_reports) add(report.page, "reported");
+  }
+  const uint64_t end = page < pages() ? std::min(pages(), page + kPagesPerPoisonList) : page;
+  for (; page < end && rows.size() < rows_max; ++page)
+    if (word(uint32_t(page)).is(PageState::kPoisoned)) add(page, "poisoned");
+  json reply = {{"memory", std::move(rows)}};
+  if (page < pages()) reply["next"] = page;
+  return reply;
+}
+
+std::string Pool::bad_control_memory() const { return state_->bad_control_memory(); }
+
+std::string Pool::report_bad_page(uint64_t page, uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->report_bad_page(page);
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,69 @@
+// What a client does when memory goes away: single pages that are bad, and the whole pool when marud wants it back.
+//
+// Leaving. marud's message sets a flag; from then on nothing new is begun, and views stay valid until they are released. When
+// none is left the session thread puts private, zeroed memory in the place of everything that was mapped, closes the
+// descriptor and says goodbye. A call that is under way in another thread meets either the pool or that memory, where every
+// page word is OUT and every bucket empty: it finds nothing. It cannot come back with a view: it looks at the flag after it
+// has pinned, and the session thread counts the pins after it has set the flag.
+#include "libmaru/client/call.h"
+#include "libmaru/client/client.h"
+#include "libmaru/client/payload_copy.h"
+
+#include <cerrno>
+
+namespace maru::client {
+namespace {
+constexpr int kLookAgainMs = 20;
+}
+
+bool Client::checksum(const void* data, uint64_t bytes, uint64_t* ret_checksum) {
+  uintptr_t bad = 0;
+  const std::span<const std::byte> payload{static_cast<const std::byte*>(data), size_t(bytes)};
+  if (guarded(data, bytes, [&] { *ret_checksum = shm::payload_checksum(payload); }, &bad)) return true;
+  bad_pages_->note(bad);
+  return false;
+}
+
+int Client::fill(const maru_buffer& buffer, const void* data) {
+  uintptr_t bad = 0;
+  if (guarded(buffer.data, buffer.bytes, [&] { copy_payload(buffer.data, data, buffer.bytes); }, &bad)) return 0;
+  // The pages stay RESERVED, so that nobody gets them before marud has looked.
+  bad_pages_->note(bad);
+  return -EHWPOISON;
+}
+
+int Client::view_error(const maru_view& view) const {
+  const shm::PageRef ref = shm::PageRef::from_bits(view.block);
+  if (!region_.is_page(ref) || view.bytes == 0) return -EINVAL;
+  const uint64_t pages = (view.bytes - 1) / region_.page_bytes() + 1;
+  for (uint64_t i = 0; i < pages && ref.page() + i < region_.pages(); ++i)
+    if (bad_pages_->has(uint32_t(ref.page() + i))) return -EHWPOISON;
+  return 0;
+}
+
+// By the session thread, holding nothing.
+int Client::upkeep() {
+  if (left_) return -1;
+  uint32_t page = 0;
+  while (bad_pages_->next_unsaid(&page)) {
+    const wire::BadMemoryReport report{page, 0};
+    // If marud is not there, whoever meets the page again says so again.
+    (void)connection_.request(wire::Type::kBadMemory, wire::bytes_of(report));
+  }
+  if (!is_leaving()) return -1;
+  if (pins_.slots_in_use() != 0) return kLookAgainMs;
+  leave();
+  return -1;
+}
+
+void Client::leave() {
+  if (!payload_->let_go() || ::mmap(control_.data(), control_.size(), PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+    return;  // out of address space: marud names this process at its deadline
+  ::madvise(control_.data(), control_.size(), MADV_DONTFORK);
+  left_ = true;
+  connection_.part();
+  device_.reset();
+}
+
+}  // namespace maru::client

@@ -1,0 +1,164 @@
+#include "libmaru/client/memory_errors.h"
+
+#include "maru/maru.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csetjmp>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace maru::client {
+namespace {
+
+struct Frame {
+  sigjmp_buf landing;
+  uintptr_t start, end;
+  uintptr_t bad;
+  Frame* outer;
+};
+// In the block of thread-local memory that every thread has anyway: a load, no call, also in the handler.
+thread_local Frame* volatile innermost __attribute__((tls_model("initial-exec"))) = nullptr;
+
+constexpr int kClientsMax = 64;  // whose views are looked after; further ones have no place
+std::atomic<BadPages*> clients[kClientsMax];
+// Handlers that are looking at `clients` now: whoever leaves the table waits for them.
+std::atomic<uint32_t> looking{0};
+std::atomic<uint32_t> enabled{0};  // the flags
+std::atomic<bool> installed{false};
+struct sigaction previous;  // written before `installed`
+
+void pass_on(int number, siginfo_t* info, void* context) {
+  if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(number, info, context);
+  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(number);
+  // The default action: the access is repeated and meets it; a notice, which nothing repeats, is sent again.
+  ::signal(number, SIG_DFL);
+  if (info->si_code == BUS_MCEERR_AO || info->si_code <= 0) ::raise(number);
+}
+
+void on_bus_error(int number, siginfo_t* info, void* context) {
+  const int code = errno;
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const bool is_access = info->si_code == BUS_MCEERR_AR || info->si_code == BUS_ADRERR;
+  Frame* frame = innermost;
+  if (is_access && frame && address >= frame->start && address < frame->end) {
+    frame->bad = address;
+    errno = code;
+    siglongjmp(frame->landing, 1);
+  }
+  bool is_done = false;
+  const bool is_memory_error = info->si_code == BUS_MCEERR_AR || info->si_code == BUS_MCEERR_AO;
+  if (is_memory_error && (enabled.load(std::memory_order_relaxed) & MARU_MEMORY_ERRORS_VIEWS) != 0) {
+    looking.fetch_add(1, std::memory_order_seq_cst);
+    for (const auto& place : clients) {
+      BadPages* client = place.load(std::memory_order_seq_cst);
+      if (client == nullptr || !client->covers(address)) continue;
+      is_done = info->si_code == BUS_MCEERR_AO || client->replace(address, unsigned(info->si_addr_lsb));
+      if (is_done) client->note(address);
+      break;
+    }
+    looking.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  errno = code;
+  if (!is_done) pass_on(number, info, context);
+}
+
+}  // namespace
+
+int handle_memory_errors(uint32_t flags) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (!installed.load(std::memory_order_relaxed)) {
+    struct sigaction action = {};
+    action.sa_sigaction = on_bus_error;
+    // Not blocked inside the handler, since it may be left by a jump; on the program's alternate stack if it has one.
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    if (::sigaction(SIGBUS, nullptr, &previous) != 0 || ::sigaction(SIGBUS, &action, nullptr) != 0) return -errno;
+    installed.store(true, std::memory_order_release);
+  }
+  enabled.fetch_or(flags, std::memory_order_relaxed);
+  return 0;
+}
+
+bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argument, uintptr_t* ret_bad) {
+  if (!installed.load(std::memory_order_relaxed)) {
+    run(argument);
+    return true;
+  }
+  Frame frame;
+  frame.start = reinterpret_cast<uintptr_t>(start);
+  frame.end = frame.start + bytes;
+  frame.bad = 0;
+  frame.outer = innermost;
+  if (sigsetjmp(frame.landing, 0) != 0) {
+    innermost = frame.outer;
+    *ret_bad = frame.bad;
+    return false;
+  }
+  innermost = &frame;
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the handler of this thread sees the frame whole
+  run(argument);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  innermost = frame.outer;
+  return true;
+}
+
+BadPages::BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, int wake)
+    : base_(reinterpret_cast<uintptr_t>(base)),
+      pages_(pages),
+      page_bytes_(page_bytes),
+      wake_(wake),
+      bits_(std::make_unique<AtomicU64[]>((pages + 63) / 64)) {
+  for (AtomicU64& word : unsaid_) word.store_relaxed(0);  // nobody else has it yet
+  for (int i = 0; i < kClientsMax && place_ < 0; ++i) {
+    BadPages* nobody = nullptr;
+    if (clients[i].compare_exchange_strong(nobody, this)) place_ = i;
+  }
+}
+
+BadPages::~BadPages() {
+  if (place_ < 0) return;
+  clients[place_].store(nullptr, std::memory_order_seq_cst);
+  while (looking.load(std::memory_order_seq_cst) != 0) {  // ends: a handler looks and leaves
+  }
+}
+
+void BadPages::note(uintptr_t address) {
+  if (!covers(address)) return;
+  const auto page = uint32_t((address - base_) / page_bytes_);
+  uint64_t before = bits_[page / 64].load_relaxed();  // the CAS decides
+  while ((before >> page % 64 & 1) == 0 && !bits_[page / 64].cas_relaxed(before, before | 1ull << page % 64)) {
+  }
+  for (AtomicU64& word : unsaid_) {
+    uint64_t none = 0;
+    if (word.load_relaxed() == uint64_t(page) + 1) return;  // as above
+    if (word.load_relaxed() == 0 && word.cas_relaxed(none, uint64_t(page) + 1)) break;
+  }
+  const uint64_t one = 1;
+  if (wake_ >= 0 && ::write(wake_, &one, sizeof(one)) < 0) return;  // full: it is awake
+}
+
+bool BadPages::next_unsaid(uint32_t* ret_page) {
+  for (AtomicU64& word : unsaid_) {
+    uint64_t found = word.load_relaxed();  // the CAS decides
+    if (found == 0 || !word.cas_relaxed(found, 0)) continue;
+    *ret_page = uint32_t(found - 1);
+    return true;
+  }
+  return false;
+}
+
+bool BadPages::replace(uintptr_t address, unsigned size_bits) {
+  const size_t size = size_t(1) << std::clamp(size_bits, 12u, 30u);
+  const uintptr_t start = std::max(base_, address / size * size);
+  const uintptr_t end = std::min(base_ + uintptr_t(pages_ * page_bytes_), address / size * size + size);
+  return ::mmap(reinterpret_cast<void*>(start), end - start, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
+}
+
+}  // namespace maru::client

@@ -1,0 +1,61 @@
+// Memory that goes bad under a process arrives as SIGBUS. The signal is the program's, so nothing of this happens unless it
+// asked with maru_handle_memory_errors(). Then one handler, which passes everything on that is not the library's:
+//
+//   * the library's own reading and copying of payload (run_guarded) ends early and says so;
+//   * a view that meets bad memory reads zeros from that page on, if the program asked for that as well, and the page is noted
+//     with the client, for maru_view_error() and for marud.
+//
+// Thread safety: any. The handler takes no lock and allocates nothing.
+#pragma once
+
+#include "maru/format/atomic_word.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace maru::client {
+
+// Installs the handler; more flags may follow. 0 or -errno.
+int handle_memory_errors(uint32_t flags);
+
+// Runs `run(argument)`, which reads or writes [start, start + bytes) and has nothing to clean up. False: it met memory there
+// that is bad (*ret_bad: where), and was left. Without the handler the signal goes to whoever owns it.
+bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argument, uintptr_t* ret_bad);
+
+template <typename F>
+bool guarded(const void* start, size_t bytes, F&& run, uintptr_t* ret_bad) {
+  return run_guarded(start, bytes, [](void* argument) { (*static_cast<F*>(argument))(); }, &run, ret_bad);
+}
+
+// What one client knows of bad pages: written by any thread and by the handler, read by the session thread, who tells marud.
+class BadPages {
+ public:
+  // `base`: the address of page 0. `wake`: an eventfd to write when something was noted, or -1.
+  BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, int wake);
+  ~BadPages();
+  BadPages(const BadPages&) = delete;
+  BadPages& operator=(const BadPages&) = delete;
+
+  void note(uintptr_t address);  // of payload; safe in a signal handler
+  bool has(uint32_t page) const { return (bits_[page / 64].load_relaxed() >> page % 64 & 1) != 0; }  // own process
+  // A page that marud was not told of yet.
+  bool next_unsaid(uint32_t* ret_page);
+
+  bool covers(uintptr_t address) const { return address >= base_ && (address - base_) / page_bytes_ < pages_; }
+  // Puts zeroed private memory where the machine has lost some. Safe in a signal handler.
+  bool replace(uintptr_t address, unsigned size_bits);
+
+ private:
+  static constexpr uint32_t kUnsaid = 64;
+
+  const uintptr_t base_;
+  const uint64_t pages_, page_bytes_;
+  const int wake_;
+  std::unique_ptr<AtomicU64[]> bits_;
+  AtomicU64 unsaid_[kUnsaid];  // page + 1; 0: free. What finds no place is met again by somebody
+  int place_ = -1;
+};
+
+}  // namespace maru::client
