@@ -1,6 +1,7 @@
 #include "daemon/config.h"
 
 #include "daemon/admin_request.h"
+#include "daemon/config_hosts.h"
 #include "daemon/config_table.h"
 #include "daemon/size_text.h"
 #include "libmaru/shm/control_region.h"
@@ -123,6 +124,7 @@ PoolSpec read_pool(ConfigTable table) {
     spec.pool.max_regions_per_instance = uint32_t(*value);
   if (auto value = table.boolean("checksums")) spec.pool.checksums = *value;
   read_eviction(table, spec.pool);
+  read_sharing(table, spec);
   read_tenants(table, spec.pool);
   if (auto value = table.one_of("huge_pages", {"try", "never", "require"}))
     spec.huge_pages = *value == "never"     ? HugePages::kNever
@@ -202,6 +204,7 @@ void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   if (spec.pool.lanes == 1 || spec.pool.lanes > limits::kLanesMax)
     refuse("lanes", std::to_string(spec.pool.lanes), "2 (one is marud's own) to " + std::to_string(limits::kLanesMax));
   check_watermarks(spec, problems);
+  check_sharing(spec, problems);
   check_power("pins", spec.pool.pins_max, 16, limits::kPinsMaxLimit);
   check_power("touch_entries", spec.pool.touch_entries, 16, limits::kTouchEntriesLimit);
   const uint32_t inline_bytes = spec.pool.key_inline_bytes;
@@ -221,6 +224,7 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
   wishes.touch_entries = spec.pool.touch_entries;
   wishes.key_inline_bytes = spec.pool.key_inline_bytes;
   wishes.tenants = spec.pool.tenants_max;
+  wishes.hosts = spec.pool.sharing.is_shared ? limits::kHostsMax : 1;  // at most
   shm::Parameters parameters;
   shm::Layout layout;
   const char* wrong = shm::choose_parameters(wishes, &parameters);

@@ -14,6 +14,9 @@
 //   users = ["alice", 1000]                       groups = ["engines"]
 //   tenants = "any"       tenants_max = 256       default_soft_limit = "1GiB"              default_hard_limit = "2GiB"
 //
+//   profile = "local"     coherent = false        hosts = 4          suspect_after_ms = 5000
+//   fencing_command = ["/usr/local/sbin/fence", "--now"]             fencing_timeout_ms = 30000
+//
 //   [[pool.tenant]]
 //   name = "alice"        soft = "4GiB"           hard = "8GiB"
 //

@@ -236,6 +236,23 @@ std::vector<uint32_t> ConfigTable::names_or_numbers(const char* key, const char*
   return out;
 }
 
+std::vector<std::string> ConfigTable::texts(const char* key) {
+  asked_.insert(key);
+  std::vector<std::string> out;
+  const toml::node* node = toml_of(node_).get(key);
+  if (!node) return out;
+  const toml::array* array = node->as_array();
+  bool is_good = array != nullptr && !array->empty();
+  if (is_good)
+    for (const toml::node& element : *array) {
+      out.push_back(element.value_or(std::string()));
+      is_good &= !out.back().empty();
+    }
+  if (is_good) return out;
+  wrong(key, "an array of texts that are not empty");
+  return {};
+}
+
 std::optional<ConfigTable> ConfigTable::table(const char* key) {
   asked_.insert(key);
   const toml::node* node = toml_of(node_).get(key);

@@ -35,6 +35,8 @@ class ConfigTable {
   std::optional<uint64_t> size(const char* key);
   std::optional<uint64_t> size_or_zero(const char* key);
   std::optional<bool> boolean(const char* key);
+  // An array of texts that are not empty.
+  std::vector<std::string> texts(const char* key);
   // From 0 to 1, 0 excluded.
   std::optional<double> fraction(const char* key);
   // A table of numbers, booleans and texts: each as text, in the order of the names.

@@ -89,7 +89,8 @@ void HostedPool::tell_of_differences() const {
 }
 
 Result<void> HostedPool::start_file(uint64_t now_ms) {
-  auto device = FileDevice::open(spec_.path, spec_.bytes);
+  const uint32_t machine = spec_.pool.sharing.is_shared ? machine_number(spec_.pool.sharing) : 0;
+  auto device = FileDevice::open(spec_.path, spec_.bytes, machine);
   if (!device) return tl::unexpected(device.error());
   if ((*device)->content() == FileDevice::Content::kBlank) {
     log_info("pool \"{}\" is new: {} is formatted", name(), spec_.path);
@@ -156,7 +157,8 @@ Result<void> HostedPool::begin_anew(uint64_t now_ms) {
 
 bool HostedPool::fence_if_lost() {
   if (!serving()) return false;
-  const std::string bad = pool_->bad_control_memory();
+  std::string bad = pool_->lost_because();
+  if (bad.empty()) bad = pool_->bad_control_memory();
   if (bad.empty() && !pool_->device().is_lost()) return false;
   condition_ = Condition::kFenced;
   fenced_because_ =

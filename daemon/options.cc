@@ -2,6 +2,8 @@
 
 #include "daemon/size_text.h"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -33,6 +35,8 @@ enum Flag : int {
   kFlagLowWatermark,
   kFlagFormat,
   kFlagForce,
+  kFlagBootId,
+  kFlagMachineId,
   kFlagHelp,
   kFlagVersion,
 };
@@ -60,6 +64,8 @@ constexpr option kFlags[] = {
     {"low-watermark", required_argument, nullptr, kFlagLowWatermark},
     {"format", required_argument, nullptr, kFlagFormat},
     {"force", no_argument, nullptr, kFlagForce},
+    {"boot-id", required_argument, nullptr, kFlagBootId},
+    {"machine-id", required_argument, nullptr, kFlagMachineId},
     {"help", no_argument, nullptr, kFlagHelp},
     {"version", no_argument, nullptr, kFlagVersion},
     {nullptr, 0, nullptr, 0},
@@ -155,6 +161,9 @@ Always:
                         (default: "state" beside the socket)
   --log-level LEVEL     debug, info (default), warning or error
   --foreground          accepted for clarity: marud never leaves the foreground
+  --boot-id UUID        what shared pools take this host's boot id for; for
+                        containers and tests, as the next one
+  --machine-id TEXT     and its machine id
   --help, --version
 
 SIZE is a number of bytes, or one with KiB, MiB, GiB or TiB.
@@ -219,6 +228,8 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
         options.format_pool = value;
         break;
       case kFlagForce: options.force = true; break;
+      case kFlagBootId: options.boot_id = value; break;
+      case kFlagMachineId: options.machine_id = value; break;
       case kFlagHelp: options.action = Options::Action::kHelp; return options;
       case kFlagVersion: options.action = Options::Action::kVersion; return options;
       default:
@@ -238,6 +249,13 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
     problems.push_back("found --format without --config, expected a file that describes the pool");
   if (options.force && options.format_pool.empty()) problems.push_back("found --force without --format POOL");
   if (has_size && !has_file) problems.push_back("found --size without --file");
+  const auto is_hex = [](const std::string& text) {
+    return std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isxdigit(c) != 0 || c == '-'; });
+  };
+  if (options.boot_id.size() > 36 || !is_hex(options.boot_id))
+    problems.push_back("--boot-id: found \"" + printable(options.boot_id) + "\", expected a UUID");
+  if (options.machine_id.size() > 64 || !is_hex(options.machine_id))
+    problems.push_back("--machine-id: found \"" + printable(options.machine_id) + "\", expected hexadecimal digits");
   if (!options.config_path) options.pool = spec;
   return options;
 }
@@ -252,6 +270,10 @@ Config effective_config(const Options& options, std::vector<ConfigProblem>& prob
     check_pools(config.pools, problems);
   }
   check_policies(config.pools, problems);
+  for (PoolSpec& spec : config.pools) {
+    spec.pool.sharing.boot_id = options.boot_id;
+    spec.pool.sharing.machine_id = options.machine_id;
+  }
   if (options.socket_path) config.socket_path = *options.socket_path;
   if (options.state_dir)
     config.state_dir = *options.state_dir;

@@ -18,6 +18,7 @@ struct Options {
   std::optional<LogLevel> log_level;
   std::string format_pool;  // kFormat
   bool force = false;
+  std::string boot_id, machine_id;  // of shared pools; empty: the machine's own
   std::optional<PoolSpec> pool;  // described on the command line instead of in a file
 };
 

@@ -2,6 +2,8 @@
 
 #include "daemon/pool_state.h"
 #include "daemon/state_file.h"
+#include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_reclaim.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -42,12 +44,17 @@ const char* choose_split(const Device& device, shm::FormatWishes wishes, format:
 // From here on the region is mapped and checked, and the epoch is known.
 Result<void> Pool::State::begin(uint64_t now) {
   now_ms = now;
-  current_boot_words(boot_id);
+  boot_words(config.sharing.boot_id.empty() ? current_boot_id() : config.sharing.boot_id, boot_id);
+  if (auto claimed = claim_slot(); !claimed) return claimed;
+  const uint32_t own_lane = region.daemon_lane_of(hosts.self);
+  lanes.first = own_lane;
+  lanes.end = own_lane + region.lanes_per_host();
+  lanes.hosts = region.hosts();
   pin_counts.assign(shm::PinTable::counts_needed(region.layout()), AtomicU32{});
-  pins = shm::PinTable(region, 0, pin_counts);
+  pins = shm::PinTable(region, own_lane, pin_counts);
   self.region = &region;
   self.pins = &pins;
-  tenants.begin(region, lanes.in_use, config.tenants);
+  tenants.begin(region, lanes.in_use, {lanes.first, lanes.end}, config.tenants);
   self.returns = &tenants;
   order = EvictionOrder(region.policy_table(), region.region_pages(), *this);
   lanes.records.assign(region.lanes(), {});
@@ -56,12 +63,20 @@ Result<void> Pool::State::begin(uint64_t now) {
   retired_known.resize(pages());
   recount_next = pages();
   show_host(false);
-  self.id = lanes.daemon = shm::daemon_lane(region);
+  self.id = lanes.daemon = shm::daemon_lane(region, hosts.self);
+  if (region.is_shared()) {  // to the other hosts marud's lane is one like any other
+    lanes.records[own_lane].generation = uint32_t(epoch) & 0xFFFF;
+    lanes.records[own_lane].who.pid = ::getpid();
+    lanes.records[own_lane].attached_ms = now;
+    lanes.in_use.add(own_lane);
+    show_lane(own_lane, format::LaneState::kLive);
+    shm::set_lane_bit(region, own_lane, true);
+  }
   return set_policy(std::string(config.policy), PolicyOptions(config.policy_options));
 }
 
 void Pool::State::show_host(bool is_clean) {
-  format::HostRecord& host = region.host(0);
+  format::HostRecord& host = region.host(hosts.self);
   // For readers that only look; the epoch is what clients compare.
   if (shows_boot) {
     host.boot_id_lo.store_relaxed(boot_id[0]);
@@ -71,6 +86,7 @@ void Pool::State::show_host(bool is_clean) {
   host.heartbeat_ms.store_relaxed(now_ms);
   host.clean.store_relaxed(is_clean ? 1 : 0);
   host.epoch.store_release(epoch);
+  shm::flush(region, host);
 }
 
 Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms) {
@@ -86,6 +102,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   wishes.touch_entries = config.touch_entries;
   wishes.key_inline_bytes = config.key_inline_bytes;
   wishes.tenants = config.tenants_max;
+  if (config.sharing.is_shared) wishes.hosts = config.sharing.hosts != 0 ? config.sharing.hosts : kHostsDefault;
   format::Parameters parameters;
   shm::Layout layout;
   const bool is_split = state->device->is_split();
@@ -101,15 +118,17 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   if (!fill_random(identity.uuid, sizeof(identity.uuid)) || !fill_random(identity.secret, sizeof(identity.secret)))
     return failure(errno, "read random bytes for pool \"" + config.name + "\"");
   identity.created_unix_ms = now_ms;
-  identity.checksums = config.checksums;
+  identity.checksums = config.checksums || config.sharing.is_shared;
+  identity.shared = config.sharing.is_shared;
   if (auto labelled = state->device->label_pages(identity.uuid); !labelled) return tl::unexpected(labelled.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->device->kind() == "memory";
   problem = shm::ControlRegion::format(state->device->control(), parameters, identity, is_zero, &state->region);
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   if (state->device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
-  state->epoch = 1;
+  shm::flush(state->region, state->device->control().data(), layout.control_bytes);
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
+  if (state->region.is_shared()) state->device->share();
   state->device->keep();
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
 }
@@ -135,14 +154,22 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
   if (const char* problem = shm::ControlRegion::attach(state->device->control(), bytes, &state->region))
     return refuse(problem);
-  state->epoch = state->region.host(0).epoch.load_relaxed() + 1;  // any value will do: the last marud is gone
+  if (state->region.is_shared() != config.sharing.is_shared)
+    return refuse(config.sharing.is_shared
+                      ? "found a pool of one host, expected one that was formatted with profile = \"shared\" (use "
+                        "profile = \"local\", or format it anew)"
+                      : "found a pool that several hosts share, expected profile = \"shared\" in the configuration: "
+                        "another host may be using it");
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
   std::vector<LaneId> dead;
   state->adopt_lanes(&dead);
   state->tenants.adopt();
   state->adopt_regions();
   state->adopt_pages(dead);
+  // A host that was lost took its caches with it: entries may be older than their pages.
+  if (state->region.is_shared()) shm::repair_entries(state->region, 0, state->region.buckets());
   state->adopt_audit();
+  if (state->region.is_shared()) state->device->share();
   if (state->device->is_lost()) return failure(EIO, "adopt pool \"" + config.name + "\": its memory went away");
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
 }
@@ -150,12 +177,18 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
 Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Pool::~Pool() = default;
 
-void Pool::close() { state_->show_host(true); }
+void Pool::close() {
+  if (!state_->hosts.lost_because.empty()) return;  // the slot is somebody else's
+  state_->show_host(true);
+  if (state_->region.is_shared()) state_->leave_slot();
+}
 
 const PoolConfig& Pool::config() const { return state_->config; }
 const format::Header& Pool::header() const { return state_->region.header(); }
 const Device& Pool::device() const { return *state_->device; }
 uint64_t Pool::epoch() const { return state_->epoch; }
+uint32_t Pool::host() const { return state_->hosts.self; }
+const std::string& Pool::lost_because() const { return state_->hosts.lost_because; }
 
 // -- lanes ------------------------------------------------------------------------------------------------------------
 
@@ -171,16 +204,15 @@ void Pool::State::show_lane(uint32_t lane, format::LaneState lane_state) {
   identity.state.store_release(uint64_t(record.generation) << 48 | uint64_t(lane_state));  // last: a whole identity
 }
 
-void Pool::State::show_lane_bit(uint32_t lane) {
-  uint64_t bits = 0;
-  const uint32_t first = lane / 64 * 64;
-  for (uint32_t i = 0; i < 64 && first + i < region.lanes(); ++i)
-    if (lanes.in_use.has(first + i)) bits |= 1ull << i;
-  // Whoever looks for pins reads this after its RETIRED; a lane is handed out after it. [pairs lanes.in_use]
-  region.lane_bitmap().words[lane / 64].exchange_seq_cst(bits);
+// Whoever looks for pins reads this after its RETIRED; a lane is handed out after it. The bits of other hosts stay.
+void Pool::State::show_lane_bits() {
+  for (uint32_t lane = lanes.first + !region.is_shared(); lane < lanes.end; ++lane)
+    shm::set_lane_bit(region, lane, lanes.in_use.has(lane));
 }
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation) {
+  if (region.is_shared() && is_own_slot_lost())
+    return failure(EIO, "attach to pool \"" + config.name + "\": " + hosts.lost_because);
   if (lanes.is_live(previous_lane)) {
     LaneRecord& record = lanes.records[previous_lane];
     if (record.generation == previous_generation && record.who.pid == who.pid && record.who.uid == who.uid &&
@@ -190,11 +222,12 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
     }
   }
   for (int tries = 0; tries < 2; ++tries) {
-    for (uint32_t i = 0; i + 1 < region.lanes(); ++i) {
-      const uint32_t lane = 1 + (next_lane - 1 + i) % (region.lanes() - 1);
+    const uint32_t count = region.lanes_per_host() - 1;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t number = 1 + (next_lane - 1 + i) % count, lane = lanes.first + number;
       LaneRecord& record = lanes.records[lane];
       if (record.phase != LaneRecord::Phase::kFree) continue;
-      next_lane = lane % (region.lanes() - 1) + 1;
+      next_lane = number % count + 1;
       const uint32_t generation = record.generation % 0xFFFF + 1;
       record = {};
       record.phase = LaneRecord::Phase::kLive;
@@ -203,12 +236,12 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
       record.attached_ms = now_ms;
       show_lane(lane, format::LaneState::kLive);
       lanes.in_use.add(lane);
-      show_lane_bit(lane);
+      shm::set_lane_bit(region, lane, true);
       return LaneGrant{lane, generation, false};
     }
     // All in use; perhaps one is only waiting to be taken back.
     bool has_finished_one = false;
-    for (uint32_t lane = 1; lane < region.lanes() && !has_finished_one; ++lane)
+    for (uint32_t lane = lanes.first + 1; lane < lanes.end && !has_finished_one; ++lane)
       if (lanes.records[lane].phase == LaneRecord::Phase::kReclaiming)
         has_finished_one = reclaim_lane(lane, kReclaimPagesAtOnce);
     if (!has_finished_one) break;
@@ -234,7 +267,7 @@ void Pool::client_died(uint32_t lane) {
 
 std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
   std::vector<AdoptedLane> adopted;
-  for (uint32_t lane = 1; lane < state_->region.lanes(); ++lane) {
+  for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
     const LaneRecord& record = state_->lanes.records[lane];
     if (record.phase == LaneRecord::Phase::kLive && record.is_adopted)
       adopted.push_back({lane, record.who, record.same_boot});
@@ -270,15 +303,20 @@ void Pool::set_tenant_limits(const TenantSettings& at_run_time,
 }
 
 bool Pool::State::turn() {
-  region.host(0).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
+  if (region.is_shared()) {
+    watch_hosts();
+    if (!hosts.lost_because.empty()) return false;
+  }
+  region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
   drain_touches(kTouchesPerDrain);
   bool has_more = false;
-  for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;
     has_more |= !reclaim_lane(lane, kReclaimPagesPerTurn);
     break;  // the others have their turns
   }
   for (const LaneRecord& record : lanes.records) has_more |= record.phase == LaneRecord::Phase::kReclaiming;
+  has_more |= step_host_reclaim(kReclaimPagesPerTurn);
   take_findings();
   step_poison();
   has_more |= step_recounts(kReclaimPagesPerTurn);

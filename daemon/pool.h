@@ -21,8 +21,22 @@ namespace maru::daemon {
 
 class Device;  // daemon/dax/device.h: the memory and its descriptor
 
+// Several hosts on one pool: docs/format.md, "Hosts".
+inline constexpr uint32_t kHostsDefault = 4;  // slots of a new pool
+struct SharingConfig {
+  bool is_shared = false;
+  bool is_coherent = false;  // declared by the administrator: atomic operations hold between the hosts
+  uint32_t hosts = 0;        // slots of a new pool; 0: the default
+  uint32_t suspect_after_ms = 5000;
+  std::vector<std::string> fencing_command;  // absolute path and arguments; empty: none
+  uint32_t fencing_timeout_ms = 30'000;
+  std::string boot_id;     // empty: the kernel's
+  std::string machine_id;  // empty: the content of /etc/machine-id
+};
+
 struct PoolConfig {
   std::string name = "default";
+  SharingConfig sharing;
   uint64_t page_bytes = 0;    // 0: the default for the size
   uint64_t region_bytes = 0;  // 0: the default for the size
   uint32_t lanes = 0;         // 0: the default, and so below
@@ -42,6 +56,9 @@ struct PoolConfig {
   double low_watermark = 0;
   uint32_t pin_overdue_ms = 30'000;  // pins older than this are counted and logged once
 };
+
+// A number of this machine above 0, for locks on what several hosts share.
+uint32_t machine_number(const SharingConfig& sharing);
 
 // Who a process is, as the kernel says: never as the process says.
 struct ClientIdentity {
@@ -119,6 +136,9 @@ class Pool {
   const format::Header& header() const;  // marud's private copy
   const Device& device() const;
   uint64_t epoch() const;
+  uint32_t host() const;  // the slot of this marud; 0 in a pool that is not shared
+  // Not empty: another host's marud took this host for dead and took back what it held. The pool must be fenced.
+  const std::string& lost_because() const;
 
   // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back.
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,

@@ -51,6 +51,8 @@ json Pool::State::admin(const std::string& command, const json& request) {
   if (command.starts_with("quota.")) return tenants.admin(command, request);
   if (command == "blocks") return list_blocks(request);
   if (command == "block") return one_block(request);
+  if (command == "host.list") return list_hosts();
+  if (command == "host.declare_dead") return declare_host_dead(request);
   if (command == "pins") return list_pins(request);
   if (command == "memory.poison") return poison_command(request);
   if (command == "memory.list") return list_poisoned(request);
@@ -63,8 +65,7 @@ json Pool::State::admin(const std::string& command, const json& request) {
     drain_touches(kTouchesPerDrain);
     look_at_held(held_blocks.size());
     sweep(pages());
-    std::vector<uint32_t> all(regions.size());
-    for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    const std::vector<uint32_t> all = own_regions();
     ask_for_tenant(0);
     tenants.table().all_may_yield(true);
     evict(all, shortage, 1);

@@ -13,7 +13,7 @@ namespace maru::daemon {
 void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
   uint64_t bits[limits::kLanesMax / 64];
   for (uint32_t w = 0; w < std::size(bits); ++w) bits[w] = region.lane_bitmap().words[w].load_seq_cst();
-  for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     const format::LaneIdentity& identity = region.identity(lane);
     const uint64_t state = identity.state.load_acquire();
     LaneRecord& record = lanes.records[lane];
@@ -43,9 +43,11 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
     shm::clear_lane(region, lane);
     show_lane(lane, format::LaneState::kFree);
   }
-  // Intents of lane 0: of the marud before.
-  shm::reclaim_intents(region, 0, findings);
-  for (uint32_t lane = 0; lane < region.lanes(); lane += 64) show_lane_bit(lane);
+  // Pins and intents of marud's own lane are of the marud before.
+  shm::clear_pins(region, lanes.first);
+  shm::reclaim_intents(region, lanes.first, findings);
+  if (region.is_shared()) lanes.in_use.add(lanes.first);
+  show_lane_bits();
 }
 
 void Pool::State::adopt_regions() {
@@ -53,6 +55,11 @@ void Pool::State::adopt_regions() {
     const shm::RegionWord shown{region.region(i).word.load_acquire()};  // [pairs region.word]
     RegionEntry& entry = regions[i];
     entry.generation = shown.generation();
+    if (region.is_shared() && shown.host_in(region) != hosts.self) {
+      entry.is_foreign = shown.state() != RegionState::kUnused;
+      entry.state = entry.is_foreign ? RegionState::kDraining : RegionState::kUnused;
+      continue;
+    }
     entry.state = RegionState::kDraining;  // until its pages have said what it is
     if (shown.state() == RegionState::kRented && lanes.is_live(shown.owner().lane) && !lanes.is_dead(shown.owner())) {
       entry.state = RegionState::kRented;
@@ -82,7 +89,8 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   for (uint64_t i = 0; i < pages(); ++i) {
     const auto page = uint32_t(i);
     PageWord now = word(page);
-    if (now.is(PageState::kRetiring)) {
+    const bool is_own_mark = !region.is_shared() || now.lane().lane == lanes.first;
+    if (now.is(PageState::kRetiring) && is_own_mark) {
       region.block(page).word.cas_seq_cst(now.bits, PageWord::ready(now.generation(), 0).bits);
       now = word(page);
     }
@@ -105,7 +113,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   for (uint64_t i = 0; i < pages(); ++i) {
     const auto page = uint32_t(i);
     const PageWord now = word(page);
-    if (now.is(PageState::kReady) && (now.recount() || now.children() > children[page]))
+    if (now.is(PageState::kReady) && owns_page(page) && (now.recount() || now.children() > children[page]))
       findings.parents.push_back(PageRef::of(page, now.generation()));
   }
   children = {};
@@ -118,7 +126,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
     if (regions[i].state == RegionState::kRented) {
       shm::open_region_pages(region, i);  // what the last marud was about to give
       show_region(i);
-    } else {
+    } else if (!regions[i].is_foreign && !(region.is_shared() && regions[i].state == RegionState::kUnused)) {
       settle_region(i);
     }
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});

@@ -46,7 +46,7 @@ json Pool::State::check(bool is_quiesced) {
   std::vector<std::byte> scratch(shm::audit_scratch_bytes(region));
   shm::AuditRequest audit_request;
   audit_request.mode = is_quiesced ? shm::AuditMode::kExact : shm::AuditMode::kLiveOwner;
-  lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) { audit_request.live.add(lane); });
+  audit_request.live = shm::with_other_hosts(region, lanes.in_use);
   Collected first;
   shm::AuditReport report = shm::audit(region, audit_request, scratch, first);
   if (is_quiesced && !first.findings.empty()) {

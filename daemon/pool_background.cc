@@ -8,7 +8,6 @@
 #include "libmaru/shm/evict.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace maru::daemon {
 namespace {
@@ -22,6 +21,7 @@ uint64_t share_of(uint64_t pages, double share) { return uint64_t(double(pages) 
 }  // namespace
 
 void Pool::State::set_counted(uint32_t region_index, uint32_t used) {
+  if (regions[region_index].is_foreign) used = 0;
   RegionEntry& entry = regions[region_index];
   pages_in_use = pages_in_use - entry.counted_pages + used;
   entry.counted_pages = used;
@@ -50,9 +50,11 @@ bool Pool::State::evict_to_low_watermark() {
     is_evicting = false;
     return false;
   }
-  const uint64_t low = share_of(pages(), config.low_watermark);
+  // Of several hosts each looks after its own regions, and those that are nobody's count as room.
+  const uint64_t whole = own_regions().size() * region.region_pages();
+  const uint64_t low = share_of(whole, config.low_watermark);
   // In a small pool both may be the same page; it must be worth waking up.
-  const uint64_t high = std::max(low + 1, share_of(pages(), config.high_watermark));
+  const uint64_t high = std::max(low + 1, share_of(whole, config.high_watermark));
   if (!is_evicting && pages_in_use >= high) {
     is_evicting = true;
     ++totals.background_wakes;
@@ -61,8 +63,7 @@ bool Pool::State::evict_to_low_watermark() {
   if (!is_evicting || rests(now_ms, evict_again_ms, kNothingGoesPauseMs)) return false;
 
   ask_for_tenant(0);
-  std::vector<uint32_t> all(regions.size());
-  std::iota(all.begin(), all.end(), 0u);
+  const std::vector<uint32_t> all = own_regions();
   Shortage room;
   room.reason = EvictReason::kBackground;
   room.runs = std::min(kEvictedPerTurn, pages_in_use - low);

@@ -67,7 +67,7 @@ void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shorta
   report_evicted(ref, shortage);
   if (shortage.reason != EvictReason::kExpired && shortage.reason != EvictReason::kAdmin) order.was_evicted(ref.page());
   const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // RETIRED: ours alone
-  if (region.is_page(parent) && order.knows(parent.page(), parent.generation()) &&
+  if (region.is_page(parent) && owns_page(parent.page()) && order.knows(parent.page(), parent.generation()) &&
       !order.child_left(parent.page(), ref.page()))
     rebuild_queues(region.region_of(parent.page()));
   const uint32_t run_pages = region.run_pages(ref.page());

@@ -23,20 +23,21 @@ Result<void> Pool::State::set_policy(const std::string& name, const PolicyOption
   auto made = make_policy(name, options, config.policy_dir);
   if (!made) return tl::unexpected(made.error());
   const uint64_t wrote =
-      region.host(0).policy.load_relaxed();  // a hint from the marud before: wrong, the order is a poor one
-  const bool keep_words = policy == nullptr && wrote == name_hash(name);
+      region.host(hosts.self).policy.load_relaxed();  // a hint from the marud before: wrong, the order is a poor one
+  // In a pool of several hosts the words of all of them lie in one table, and zeros would end the others' order, too.
+  const bool keep_words = policy == nullptr && (wrote == name_hash(name) || region.is_shared());
   const std::unique_ptr<Policy> old = std::exchange(policy, std::move(*made));
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
   order.set_policy(*policy, keep_words);
   queues_by_tenant = has_queues_by_tenant();
-  region.host(0).policy.store_relaxed(name_hash(name));  // for the next marud
+  region.host(hosts.self).policy.store_relaxed(name_hash(name));  // for the next marud
   config.policy = name;
   config.policy_options = options;
   if (!keep_words)
     for (uint64_t i = 0; i < pages(); ++i) {
       const auto page = uint32_t(i);
       const PageWord found = word(page);
-      if (found.is(PageState::kReady) && order.knows(page, found.generation()))
+      if (found.is(PageState::kReady) && owns_page(page) && order.knows(page, found.generation()))
         order.learn(page, found.generation(), order.last_use(page));
     }
   for (uint32_t i = 0; i < regions.size(); ++i) rebuild_queues(i);

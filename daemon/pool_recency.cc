@@ -35,16 +35,19 @@ void Pool::State::know(uint32_t page, uint32_t generation) {
 }
 
 void Pool::State::queue_insert(uint32_t page, uint32_t generation) {
+  if (!owns_page(page)) return;
   know(page, generation);
   if (!order.insert(page)) rebuild_queues(region.region_of(page));
 }
 
 void Pool::State::queue_remove(uint32_t page) {
+  if (!owns_page(page)) return;
   if (!order.remove(page)) rebuild_queues(region.region_of(page));
 }
 
 // From the page words, the ticks and the policy's words alone; nothing of the old links is believed.
 void Pool::State::rebuild_queues(uint32_t region_index) {
+  if (regions[region_index].is_foreign) return;
   ++totals.queues_rebuilt;
   std::vector<uint32_t> members;
   const uint32_t first = region_index * region.region_pages();
@@ -64,14 +67,27 @@ void Pool::State::drain_touches(size_t limit) {
   const uint64_t now = tick(now_ms);
   const size_t ring = region.parameters().touch_entries;
   touches.clear();
+  const shm::LaneSet others = shm::with_other_hosts(region, {});
   uint32_t lane = drain_next;
   for (uint32_t i = 0; i < region.lanes() && touches.size() < limit; ++i, ++lane) {
     if (lane >= region.lanes()) lane = 0;
-    if (!lanes.is_live(lane)) continue;
+    const bool is_of_other_host = !lanes.is_own(lane) && others.has(lane);
+    if (!lanes.is_live(lane) && !is_of_other_host) continue;
     const size_t start = touches.size(), n = std::min(ring, limit - start);
     touches.resize(start + n);
     touches.resize(start +
                    lanes.records[lane].touches.read(region.lane(lane), now, pages(), touches.data() + start, n));
+    if (!is_of_other_host) continue;
+    // What another host's marud touches, it wants to be counted again; of what its clients touch, our own counts.
+    for (size_t k = start; k < touches.size() && lane % region.lanes_per_host() == 0; ++k) {
+      const PageWord found = word(touches[k].page);
+      if (found.is(PageState::kReady) && found.children() != 0 && owns_page(touches[k].page))
+        findings.parents.push_back(PageRef::of(touches[k].page, found.generation()));
+    }
+    if (lane % region.lanes_per_host() == 0) touches.resize(start);
+    touches.erase(std::remove_if(touches.begin() + long(start), touches.end(),
+                                 [&](const shm::Touch& touch) { return !owns_page(touch.page); }),
+                  touches.end());
   }
   drain_next = lane;
   std::stable_sort(touches.begin(), touches.end(),
@@ -82,7 +98,7 @@ void Pool::State::drain_touches(size_t limit) {
     const PageWord found = word(touch.page);
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)  // a client left it to us, for its pins
       queue_retired(PageRef::of(touch.page, found.generation()));
-    if (!found.is(PageState::kReady)) continue;
+    if (!found.is(PageState::kReady) || !owns_page(touch.page)) continue;
     const uint32_t generation = found.generation();
     const bool is_known = order.knows(touch.page, generation);
     if (is_known && order.last_use(touch.page) >= touch.tick) {  // rings are read one after the other
@@ -130,7 +146,7 @@ void Pool::State::child_left(PageRef parent, uint64_t child_tick, EvictionOrder:
   if (!region.is_page(parent)) return;
   const uint32_t page = parent.page(), generation = parent.generation();
   const PageWord found = word(page);
-  if (!found.is(PageState::kReady, generation) || found.children() != 0) return;
+  if (!found.is(PageState::kReady, generation) || found.children() != 0 || !owns_page(page)) return;
   know(page, generation);
   if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) rebuild_queues(region.region_of(page));
   if (held.has(page)) return;
@@ -175,6 +191,8 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
     case PageState::kPoisoned: break;
     default: ++sweep_used;
   }
+  const bool may_be_at_work = region.is_shared() && found.lane().lane != lanes.first;  // another host's marud
+  if (found.is(PageState::kRetiring) && may_be_at_work) return;
   if (found.is(PageState::kRetiring)) {  // of a marud before: this one is not evicting now
     region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
     return;
@@ -191,6 +209,7 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
       shm::reclaim_pages(self, lanes, page, page + 1, findings);
     return;
   }
+  if (!owns_page(page)) return;
   const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();  // decided again by whoever acts on it
   if (expires_ms != 0 && now_ms >= expires_ms && found.low() == 0) expired.push_back(page);
   if (held.has(page)) return;
@@ -213,7 +232,7 @@ void Pool::State::sweep(uint64_t count) {
     entry.used_pages = sweep_used;
     sweep_free = sweep_used = 0;
     const bool settles = (entry.state == RegionState::kOrphaned && entry.used_pages == 0) ||
-                         (entry.state == RegionState::kUnused && entry.used_pages > 0);
+                         (entry.state == RegionState::kUnused && entry.used_pages > 0 && !region.is_shared());
     if (settles) settle_region(index);
   }
   add_missing(missing);

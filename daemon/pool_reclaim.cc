@@ -3,6 +3,7 @@
 //
 // If marud dies here: the lane's identity says DEAD or its bit is set, and the next marud starts over.
 #include "daemon/pool_state.h"
+#include "libmaru/shm/host_reclaim.h"
 
 #include <algorithm>
 
@@ -87,7 +88,7 @@ void Pool::State::finish_lane(uint32_t lane) {
   record.lost_before = 0;
   show_lane(lane, format::LaneState::kFree);
   lanes.in_use.remove(lane);
-  show_lane_bit(lane);
+  shm::set_lane_bit(region, lane, false);
 }
 
 // -- what was found ---------------------------------------------------------------------------------------------------
@@ -140,9 +141,15 @@ bool Pool::State::step_recounts(uint64_t count) {
     if (findings.parents.empty() || rests(now_ms, recount_again_ms, kRecountPauseMs)) return false;
     std::sort(findings.parents.begin(), findings.parents.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
     findings.parents.erase(std::unique(findings.parents.begin(), findings.parents.end()), findings.parents.end());
-    for (PageRef parent : findings.parents)
-      if (region.is_page(parent)) recounts.push_back({.parent = parent});
+    for (PageRef parent : findings.parents) {
+      if (!region.is_page(parent)) continue;
+      if (owns_page(parent.page()))
+        recounts.push_back({.parent = parent});
+      else  // counted by the host whose region it is in, which reads this as a question
+        shm::leave_touch(region.lane(lanes.first), parent.page(), tick(now_ms));
+    }
     findings.parents.clear();
+    if (recounts.empty()) return false;
     shm::recount_begin(region, recounts);
     recount_next = 0;
   }

@@ -2,6 +2,7 @@
 // who should allocate in a region; only the page words say what may be taken.
 #include "daemon/pool_state.h"
 
+#include "libmaru/shm/flush.h"
 #include "libmaru/shm/page_run.h"
 #include "libmaru/shm/region_handover.h"
 
@@ -11,8 +12,31 @@ namespace maru::daemon {
 
 void Pool::State::show_region(uint32_t index) {
   const RegionEntry& entry = regions[index];
-  const auto word = shm::RegionWord::of(entry.state, entry.generation, entry.owner);
+  const uint32_t host = entry.state == RegionState::kUnused ? 0 : hosts.self;
+  const auto word = shm::RegionWord::of(entry.state, entry.generation, entry.owner, host);
   region.region(index).word.store_release(word.bits);  // [pairs region.word]
+  shm::flush(region, region.region(index).word);
+}
+
+// In a pool of several hosts a region that nobody rents is anybody's, by CAS from the word that says so.
+bool Pool::State::claim_region(uint32_t index, LaneId owner) {
+  RegionEntry& entry = regions[index];
+  AtomicU64& shared = region.region(index).word;
+  const shm::RegionWord found{shared.load_acquire()};  // [pairs region.word]
+  uint64_t expected = found.bits;
+  if (found.state() == RegionState::kUnused &&
+      shared.cas_seq_cst(expected,
+                         shm::RegionWord::of(RegionState::kRented, found.generation() + 1, owner, hosts.self).bits)) {
+    shm::flush(region, shared);
+    entry = {};
+    entry.state = RegionState::kRented;
+    entry.owner = owner;
+    entry.generation = (found.generation() + 1) & 0xF'FFFF;
+    return true;
+  }
+  entry.is_foreign = true;
+  entry.state = RegionState::kDraining;
+  return false;
 }
 
 void Pool::State::set_region(uint32_t index, RegionState state, LaneId owner) {
@@ -34,7 +58,7 @@ std::vector<uint32_t> Pool::State::regions_of(LaneId owner) const {
 // Changes whenever somebody freed a page that a search may find.
 uint64_t Pool::State::frees() const {
   uint64_t sum = own_frees;
-  lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {
+  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
     sum += region.lane(lane).header->frees.load_relaxed();  // a hint
   });
   return sum == kNever ? 0 : sum;
@@ -42,7 +66,10 @@ uint64_t Pool::State::frees() const {
 
 // Gives a region to a lane. Returns how many runs of this length its FREE pages make.
 uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) {
-  set_region(index, RegionState::kRented, owner);
+  if (!region.is_shared() || regions[index].state != RegionState::kUnused)
+    set_region(index, RegionState::kRented, owner);
+  else if (!claim_region(index, owner))
+    return 0;
   shm::open_region_pages(region, index);
   const uint32_t first = index * region.region_pages();
   uint64_t runs = 0, free_in_a_row = 0;
@@ -63,6 +90,7 @@ void Pool::State::rent_regions(Shortage& shortage) {
   limit = limit > owned ? limit - owned : 0;
   const auto grant = [&](uint32_t index) {
     const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
+    if (regions[index].is_foreign) return;  // another host was faster
     shortage.runs -= std::min(shortage.runs, runs);
     shortage.result->regions.push_back(index);
     --shortage.items_left;
@@ -139,6 +167,7 @@ void Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, ui
 
 // After its owner left, or when nobody rents it: a region that holds anything waits for a new owner, an empty one is nobody's.
 void Pool::State::settle_region(uint32_t index) {
+  if (regions[index].is_foreign) return;
   const uint32_t first = index * region.region_pages();
   for (uint32_t i = 0; i < region.region_pages(); ++i) {
     const PageState state = word(first + i).state();

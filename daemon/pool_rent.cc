@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <numeric>
 
 namespace maru::daemon {
 namespace {
@@ -22,6 +21,7 @@ RentResult refuse(int code, std::string explanation) {
 }  // namespace
 
 RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
+  if (region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
   if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
   if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
   if (request.runs == 0 || request.run_pages == 0 || request.flags != 0)
@@ -29,6 +29,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
   if (request.run_pages > region.region_pages())
     return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
                              std::to_string(region.region_pages()));
+  if (region.is_shared()) look_at_regions();
   drain_touches(kTouchesPerDrain);
   look_at_held(kHeldPerRequest);
   ask_for_tenant(request.tenant);
@@ -52,8 +53,8 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
       result.regions.size() + result.runs.size() + std::min<uint64_t>(shortage.runs, shortage.items_left);
   shortage.key_bytes_left =
       wire::kPayloadBytesMax - sizeof(wire::RentReply) - 2 * sizeof(uint64_t) - items * sizeof(wire::RunRecord);
-  std::vector<uint32_t> all(regions.size());
-  std::iota(all.begin(), all.end(), 0u);
+  if (region.is_shared() && shortage.is_open()) ask_for_region();
+  const std::vector<uint32_t> all = own_regions();
   constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
   // A tenant over its limit makes room first, wherever its blocks are.
   if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);

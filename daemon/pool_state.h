@@ -8,10 +8,12 @@
 #include "daemon/dax/device.h"
 #include "daemon/policy/eviction_order.h"
 #include "daemon/pool.h"
+#include "daemon/pool_hosts.h"
 #include "daemon/pool_tenants.h"
 #include "libmaru/shm/block_store.h"
 #include "libmaru/shm/poison.h"
 #include "libmaru/shm/reclaim.h"
+#include "libmaru/shm/region_handover.h"
 #include "libmaru/shm/touch.h"
 
 #include <algorithm>
@@ -99,12 +101,23 @@ class LaneTable final : public shm::DeadLanes {
   std::unordered_set<uint32_t> let_go;  // POISONED pages whose parents need not count them any more
   shm::LaneSet in_use;                  // whose pins count: from before a lane is handed out until it was reclaimed
 
+  // Lanes [first, end) are this marud's to give out, `first` is its own. Beyond them, in a pool of several hosts, are the
+  // others', which are alive unless their host is being taken back.
+  uint32_t first = 0, end = 0;
+  uint32_t hosts = 1;
+  uint32_t dead_host = kNoHost;
+
+  bool is_own(uint32_t lane) const { return lane >= first && lane < end; }
   bool is_live(uint32_t lane) const {
-    return lane > 0 && lane < records.size() && records[lane].phase == LaneRecord::Phase::kLive;
+    return is_own(lane) && lane != first && records[lane].phase == LaneRecord::Phase::kLive;
   }
   LaneId id(uint32_t lane) const { return {lane, records[lane].generation}; }
   bool is_dead(LaneId lane) const override {
-    if (lane.lane == 0) return lane != daemon;
+    if (!is_own(lane.lane)) {
+      const uint32_t host = lane.lane / (end - first);
+      return host >= hosts || host == dead_host;
+    }
+    if (lane.lane == first) return lane != daemon;
     return !is_live(lane.lane) || records[lane.lane].generation != lane.generation;
   }
   bool is_let_go(uint32_t page) const override { return let_go.contains(page); }
@@ -112,6 +125,7 @@ class LaneTable final : public shm::DeadLanes {
 
 struct RegionEntry {
   RegionState state = RegionState::kUnused;
+  bool is_foreign = false;  // another host's; its state is not ours to know
   uint32_t generation = 0;  // 20 bits
   LaneId owner;
   uint32_t free_pages = 0;  // when it was last swept
@@ -271,6 +285,7 @@ struct Pool::State final : BlockFacts {
   OverduePins overdue_news;  // not logged yet
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0;
   PoolTotals totals;
+  PoolHosts hosts;
   shm::KeyBytes key;          // scratch
   nlohmann::json audit_json;  // the last audit, for the status
 
@@ -278,7 +293,7 @@ struct Pool::State final : BlockFacts {
   Result<void> begin(uint64_t now);
   void show_host(bool is_clean);
   void show_lane(uint32_t lane, format::LaneState state);
-  void show_lane_bit(uint32_t lane);
+  void show_lane_bits();
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation);
   bool turn();
 
@@ -293,10 +308,35 @@ struct Pool::State final : BlockFacts {
   Result<Verified> verify(const VerifyProgress& progress);
   Result<void> verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad, Verified& verified) const;
   void drop_bad(std::span<uint8_t> bad, Verified& verified);
+  // pool_hosts.cc: a pool that several hosts share
+  Result<void> claim_slot();
+  void leave_slot();
+  void watch_hosts();
+  void watch_host(uint32_t host);
+  bool is_own_slot_lost();
+  void start_fencing(uint32_t host);
+  void watch_fencing();
+  bool declare_dead(uint32_t host, const std::string& proof);
+  void look_at_regions();
+  bool owns_page(uint32_t page) const {
+    return !region.is_shared() || (!regions[region.region_of(page)].is_foreign &&
+                                   regions[region.region_of(page)].state != RegionState::kUnused);
+  }
+  std::vector<uint32_t> own_regions() const;
+  void ask_for_region();
+  void answer_wish();
+  nlohmann::json list_hosts() const;
+  nlohmann::json declare_host_dead(const nlohmann::json& request);
+
+  // pool_host_reclaim.cc: what a dead host held
+  void begin_host_reclaim(uint32_t host);
+  bool step_host_reclaim(uint64_t pages);
+  void finish_host_reclaim();
 
   // pool_regions.cc: who rents which region, and FREE pages
   void show_region(uint32_t index);
   void set_region(uint32_t index, RegionState state, LaneId owner);
+  bool claim_region(uint32_t index, LaneId owner);
   uint64_t frees() const;
   void show_frees() { self.header().frees.store_relaxed(own_frees); }  // a hint to the owners of regions
   uint64_t grant_region(uint32_t index, LaneId owner, uint64_t run_pages);

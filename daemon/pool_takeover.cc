@@ -32,7 +32,7 @@ std::vector<bool> Pool::State::pinned_regions() const {
       if (region.is_page(ref)) pinned[region.region_of(ref.page())] = true;
     }
   };
-  lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {
+  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
     const shm::LaneView view = region.lane(lane);
     look(view.pins);
     look(view.pin_overflow);

@@ -23,9 +23,10 @@ std::span<const std::byte> bytes_of(const std::string& name) { return std::as_by
 
 }  // namespace
 
-void PoolTenants::begin(const shm::ControlRegion& region, const shm::LaneSet& in_use,
+void PoolTenants::begin(const shm::ControlRegion& region, const shm::LaneSet& in_use, OwnLanes lanes,
                         const TenantSettings& configured) {
   region_ = &region;
+  lanes_ = lanes;
   in_use_ = &in_use;
   configured_ = configured;
   table_ = TenantTable(region.parameters().tenants);
@@ -68,7 +69,8 @@ void PoolTenants::missed() {
 
 void PoolTenants::add_to_balance(uint32_t index, uint64_t bytes) {
   keeps_[index].balance += bytes;
-  if (index != 0) region_->tenant(index - 1).balance.store_release(keeps_[index].balance);  // [pairs tenant.rules]
+  if (index != 0 && shows())
+    region_->tenant(index - 1).balance.store_release(keeps_[index].balance);  // [pairs tenant.rules]
 }
 
 void PoolTenants::suspect(uint32_t index) {
@@ -107,6 +109,12 @@ void PoolTenants::fold(uint32_t lane) {
 }
 
 void PoolTenants::adopt() {
+  const auto fold_unused = [&] {
+    for (uint32_t lane = lanes_.first + 1; lane < lanes_.end; ++lane)
+      if (!in_use_->has(lane)) fold(lane);
+    suspect_all();
+  };
+  if (!shows()) return fold_unused();
   has_missed_ = (region_->tenant_rules().flags.load_relaxed() & format::kRulesMissed) != 0;  // the marud before is gone
   for (uint32_t index = 1; index < table_.size(); ++index) {
     const format::TenantRecord& record = region_->tenant(index - 1);
@@ -127,15 +135,14 @@ void PoolTenants::adopt() {
     name.resize(size);
     if (shm::tenant_id(region_->secret(), bytes_of(name)) == id) table_.set_name(index, name);
   }
-  for (uint32_t lane = 1; lane < region_->lanes(); ++lane)
-    if (!in_use_->has(lane)) fold(lane);
-  suspect_all();
+  fold_unused();
 }
 
 // -- the rules --------------------------------------------------------------------------------------------------------
 
 // The record, in the order in which a client may believe it: what it says first, then whose it is.
 void PoolTenants::show(uint32_t index) {
+  if (!shows()) return;
   const TenantTable::Row& row = table_.row(index);
   format::TenantRecord& record = region_->tenant(index - 1);
   record.soft_bytes.store_relaxed(row.soft_bytes);  // for readers that only look, and so below
@@ -191,6 +198,7 @@ void PoolTenants::show_rules() {
 }
 
 void PoolTenants::show_flags() {
+  if (!shows()) return;
   AtomicU64& flags = region_->tenant_rules().flags;
   uint64_t shown = has_missed_ ? format::kRulesMissed : 0;
   if (has_rules_) {
@@ -264,7 +272,8 @@ void PoolTenants::read_accounts() {
     const uint64_t bytes = int64_t(sum) < 0 ? 0 : sum;  // below 0 only if somebody scribbles, or among the others
     if (bytes == table_.row(index).used_bytes) continue;
     table_.set_used(index, bytes);
-    if (index != 0) region_->tenant(index - 1).used_bytes.store_relaxed(bytes);  // for readers that only look
+    if (index != 0 && shows())
+      region_->tenant(index - 1).used_bytes.store_relaxed(bytes);  // for readers that only look
   }
 }
 

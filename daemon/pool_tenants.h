@@ -22,7 +22,12 @@ using SaveTenants = std::function<Result<void>(const TenantSettings& at_run_time
 class PoolTenants final : public shm::TenantReturns {
  public:
   // `in_use` lives as long: the lanes whose accounts count.
-  void begin(const shm::ControlRegion& region, const shm::LaneSet& in_use, const TenantSettings& configured);
+  // In a pool of several hosts each marud counts for itself, shows nothing and limits nobody; `lanes` are its own.
+  struct OwnLanes {
+    uint32_t first = 0, end = 0;
+  };
+  void begin(const shm::ControlRegion& region, const shm::LaneSet& in_use, OwnLanes lanes,
+             const TenantSettings& configured);
   // Takes over the records and balances of the marud before, and the accounts of lanes that are nobody's.
   void adopt();
   // Limits apply from here on; what was set at run time goes before what is configured.
@@ -51,6 +56,9 @@ class PoolTenants final : public shm::TenantReturns {
   nlohmann::json status() const;
 
  private:
+  bool shows() const { return !region_->is_shared(); }
+
+  OwnLanes lanes_;
   struct Keep {
     uint64_t balance = 0;        // wraps, as in the record
     bool is_suspect = false;     // usage may be too high

@@ -178,7 +178,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   reply.lane = grant->lane;
   reply.lane_generation = grant->generation;
   reply.lane_kept = grant->kept ? 1 : 0;
-  reply.host = 0;
+  reply.host = pool->host();
   reply.map_alignment = uint32_t(device.map_alignment());
   reply.descriptors = device.is_split() ? 2 : 1;
   reply.pages_offset = device.is_split() ? device.pages_offset() : head.control_bytes;

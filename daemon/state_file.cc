@@ -171,15 +171,17 @@ const std::string& current_boot_id() {
   return known;
 }
 
-void current_boot_words(uint64_t (&ret_id)[2]) {
+void boot_words(std::string_view text, uint64_t (&ret_id)[2]) {
   size_t nibbles = 0;
-  for (char c : current_boot_id()) {
+  for (char c : text) {
     const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
     if (value < 0 || nibbles >= 32) continue;
     ret_id[nibbles / 16] = ret_id[nibbles / 16] << 4 | uint64_t(value);
     ++nibbles;
   }
 }
+
+void current_boot_words(uint64_t (&ret_id)[2]) { boot_words(current_boot_id(), ret_id); }
 
 Result<FileDescriptor> StateDirectory::lock() const {
   auto directory = make_directory(path_);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace maru::daemon {
 
@@ -35,6 +36,7 @@ std::optional<std::array<uint8_t, 16>> parse_uuid(const std::string& text);
 const std::string& current_boot_id();
 // The same as two words, as pools have it; any fixed mapping will do.
 void current_boot_words(uint64_t (&ret_id)[2]);
+void boot_words(std::string_view text, uint64_t (&ret_id)[2]);
 
 class StateDirectory {
  public:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
@@ -43,6 +44,26 @@ Result<void> lock_whole_file(int fd, const std::string& path) {
   if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return {};
   if (errno == EAGAIN || errno == EACCES) return failure(EBUSY, "lock " + quoted(path) + " (another marud has it)");
   return failure(errno, "lock " + quoted(path));
+}
+
+// Of a file that several hosts share: the whole file if nobody is there, else the byte of this machine. Somebody who has the
+// whole file is about to format or to attach, which takes a moment.
+Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine) {
+  constexpr int kTries = 100;
+  for (int tries = 0;; ++tries) {
+    if (lock_whole_file(fd, path)) return true;
+    struct flock range = {};
+    range.l_type = F_WRLCK;
+    range.l_whence = SEEK_SET;
+    range.l_start = machine;
+    range.l_len = 1;
+    if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return false;
+    if ((errno != EAGAIN && errno != EACCES) || tries == kTries)
+      return failure(errno == EACCES ? EBUSY : errno,
+                     "lock " + quoted(path) + " (another marud of this machine has it)");
+    const timespec pause = {0, 50'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
 }
 
 // The first page through a mapping, because hugetlbfs has no write and a read may see holes only.
@@ -91,7 +112,20 @@ Result<void> FileDevice::allocate(uint64_t bytes) {
   return {};
 }
 
-Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, uint64_t bytes) {
+// The byte of this machine stays locked all the time.
+void FileDevice::share() {
+  if (machine_ == 0) return;
+  struct flock range = {};
+  range.l_type = F_UNLCK;
+  range.l_whence = SEEK_SET;
+  range.l_len = machine_;
+  ::fcntl(lock_.get(), F_OFD_SETLK, &range);
+  range.l_start = off_t(machine_) + 1;
+  range.l_len = 0;
+  ::fcntl(lock_.get(), F_OFD_SETLK, &range);
+}
+
+Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, uint64_t bytes, uint32_t machine) {
   auto device = std::unique_ptr<FileDevice>(new FileDevice);
   constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   bool is_new = false;
@@ -111,8 +145,15 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   if (status.st_uid != ::geteuid())
     return failure(EPERM, "use " + quoted(path) + " as a pool: it belongs to user " + std::to_string(status.st_uid) +
                               ", marud runs as " + std::to_string(::geteuid()));
-  auto locked = lock_whole_file(fd, path);
-  if (!locked) return tl::unexpected(locked.error());
+  bool is_alone = true;
+  if (machine == 0) {
+    if (auto locked = lock_whole_file(fd, path); !locked) return tl::unexpected(locked.error());
+  } else {
+    auto locked = lock_for_machine(fd, path, machine);
+    if (!locked) return tl::unexpected(locked.error());
+    is_alone = *locked;
+  }
+  device->machine_ = machine;
 
   struct statfs file_system = {};
   if (::fstatfs(fd, &file_system) != 0) return failure(errno, "inspect the file system of " + quoted(path));
@@ -141,6 +182,8 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
 
   auto content = look_at_content(fd, path, alignment);
   if (!content) return tl::unexpected(content.error());
+  if (*content == Content::kBlank && !is_alone)
+    return failure(EAGAIN, "use " + quoted(path) + " as a pool: another marud holds it and it is not formatted yet");
   if (*content == Content::kBlank)
     if (auto fits = check_room(fd, status, path); !fits) return tl::unexpected(fits.error());
   device->content_ = *content;

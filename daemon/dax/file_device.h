@@ -18,7 +18,9 @@ class FileDevice final : public Device {
 
   // Opens the file, or creates it with `bytes` bytes when it is absent. An existing file must have exactly `bytes` bytes;
   // 0 accepts the size that it has. A file that is to be formatted must fit into its file system: ENOSPC.
-  static Result<std::unique_ptr<FileDevice>> open(const std::string& path, uint64_t bytes);
+  // `machine`: for a pool that several hosts share, a number of this machine; the file is then locked for all others only
+  // until share(). 0: for one marud.
+  static Result<std::unique_ptr<FileDevice>> open(const std::string& path, uint64_t bytes, uint32_t machine = 0);
   // A file that was created and not kept is removed.
   ~FileDevice() override;
 
@@ -26,12 +28,14 @@ class FileDevice final : public Device {
   Content content() const { return content_; }
   Result<void> allocate(uint64_t bytes) override;
   void keep() override { created_path_.clear(); }
+  void share() override;
 
  private:
   FileDevice() = default;
 
   // Holds the lock. Apart from fd(), because a lock of an open file description lives as long as any copy of it.
   FileDescriptor lock_;
+  uint32_t machine_ = 0;
   Content content_ = Content::kBlank;
   std::string created_path_;  // created by open() and not kept yet
 };

@@ -43,6 +43,7 @@ struct Arguments {
   std::optional<std::string> output;  // a path
   bool fence = false;
   std::optional<uint64_t> deadline_s;
+  bool force = false;
   std::vector<std::string> operands;
 };
 
@@ -80,6 +81,8 @@ int policy_show(const Arguments& arguments);  // policy.cc
 int policy_set(const Arguments& arguments);
 // "s3fifo (probation=0.5)", of an object with "policy" and "policy_options", whose names are shown as they must be written.
 std::string policy_text(const nlohmann::json& policy);
+int host_list(const Arguments& arguments);  // hosts.cc
+int host_declare_dead(const Arguments& arguments);
 int quota_set(const Arguments& arguments);  // quota.cc
 int quota_get(const Arguments& arguments);
 int quota_list(const Arguments& arguments);

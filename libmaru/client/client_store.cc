@@ -1,6 +1,7 @@
 // The half of a client that writes: memory from marud, and blocks made of it.
 #include "libmaru/client/call.h"
 #include "libmaru/client/client.h"
+#include "libmaru/shm/flush.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -203,6 +204,11 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
     const std::byte* data = payload_->map(own.page(), false);
     if (data == nullptr) return -ENOMEM;
     if (!checksum(data, buffer.bytes, &block.checksum)) return -EHWPOISON;
+  }
+  if (region_.is_durable()) {  // whoever filled the buffer did it with ordinary stores, as far as anybody knows
+    const std::byte* data = payload_->map(own.page(), false);
+    if (data == nullptr) return -ENOMEM;
+    shm::flush_lines(data, size_t(buffer.bytes));
   }
 
   int credit_tries = 0;

@@ -23,7 +23,8 @@ enum class Instruction : uint8_t { kClwb, kClflushopt, kClflush };
 Instruction best_instruction() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return Instruction::kClflush;
-  if ((b >> 24 & 1) != 0) return Instruction::kClwb;  // keeps the line: the publisher's readers are often its neighbours
+  if ((b >> 24 & 1) != 0)
+    return Instruction::kClwb;  // keeps the line: the publisher's readers are often its neighbours
   return (b >> 23 & 1) != 0 ? Instruction::kClflushopt : Instruction::kClflush;
 }
 

@@ -20,7 +20,8 @@ HostClaim read_claim(const ControlRegion& region, uint32_t host) {
 }
 
 bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from) {
-  return !from.is(HostState::kDead) && change(region, host, from, HostClaim::of(HostState::kLive, from.generation() + 1));
+  return !from.is(HostState::kDead) &&
+         change(region, host, from, HostClaim::of(HostState::kLive, from.generation() + 1));
 }
 
 bool suspect_host(const ControlRegion& region, uint32_t host, HostClaim from) {

@@ -111,9 +111,12 @@ void set_lane_bit(const ControlRegion& region, uint32_t lane, bool is_in_use) {
   AtomicU64& word = region.lane_bitmap().words[lane / 64];
   const uint64_t bit = 1ull << lane % 64;
   uint64_t found = word.load_acquire();  // the CAS decides
-  // Ends: a failure is another host's success on one of its own lanes. [pairs lanes.in_use]
-  while (((found & bit) != 0) != is_in_use && !word.cas_seq_cst(found, found ^ bit)) {
-  }
+  // A failure is another host's success on one of its own lanes, or somebody scribbles. [pairs lanes.in_use]
+  for (uint32_t tries = 0; ((found & bit) != 0) != is_in_use && !word.cas_seq_cst(found, found ^ bit); ++tries)
+    if (tries == limits::kPageWordRetries) {
+      word.exchange_seq_cst(found ^ bit);
+      break;
+    }
   flush(region, word);
 }
 

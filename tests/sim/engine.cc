@@ -199,7 +199,7 @@ void die() {
     engine.scenario->on_death(uint32_t(__builtin_ctz(mask)));
   if (takes_host && engine.lines_lost != nullptr) engine.lines_lost(host);
   --engine.unseen;  // its destructor never runs
-  leave();  // and nobody ever comes back
+  leave();          // and nobody ever comes back
   std::abort();
 }
 
@@ -363,7 +363,8 @@ void allow_host_death(unsigned host_mask) {
       candidates |= 1u << process;
   }
   if (candidates == 0) return;
-  Process& victim = engine.processes[nth_bit(candidates, engine.random.below(unsigned(__builtin_popcount(candidates))))];
+  Process& victim =
+      engine.processes[nth_bit(candidates, engine.random.below(unsigned(__builtin_popcount(candidates))))];
   victim.steps_to_death = engine.random.magnitude(10);
   victim.takes_host = true;
 }

@@ -192,7 +192,8 @@ void take_back(uint32_t self, uint32_t dead) {
   settle();
   taken_back_by[dead] = kHosts;
   const HostClaim claim = shm::read_claim(region, dead);  // 6
-  if (claim != HostClaim::dead(claim.generation(), self)) fail("host %u lost the right to take back host %u", self, dead);
+  if (claim != HostClaim::dead(claim.generation(), self))
+    fail("host %u lost the right to take back host %u", self, dead);
   shm::free_host(region, dead, claim);
 }
 
@@ -318,7 +319,8 @@ void finish() {
   while (has_work(0)) watch_others(0);  // a host that died after everybody else had gone home
   for (uint32_t key = 0; key < kWorldKeys; ++key) {
     const PageRef block = visible_block(key);
-    if (finished[key] && !may_go[key] && block.is_none()) fail("key %u was stored, nobody took it away, it is gone", key);
+    if (finished[key] && !may_go[key] && block.is_none())
+      fail("key %u was stored, nobody took it away, it is gone", key);
     if (!block.is_none()) check_payload(block.page(), key, "who comes later");
   }
   for (uint32_t host = 0; host < kHosts; ++host)

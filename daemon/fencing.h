@@ -1,0 +1,39 @@
+// The fencing command: a program of the administrator's that makes sure that a host is dead (cuts its power, takes its access
+// to the memory away) and says so with exit status 0. Run beside marud, which goes on serving, and ended when it takes too long.
+//
+// Thread safety: one thread.
+#pragma once
+
+#include "libmaru/base/result.h"
+
+#include <cstdint>
+#include <string>
+#include <sys/types.h>
+#include <utility>
+#include <vector>
+
+namespace maru::daemon {
+
+class Fencing {
+ public:
+  enum class Outcome : uint8_t { kRunning, kProven, kFailed };
+
+  Fencing() = default;
+  ~Fencing();  // ends the command
+  Fencing(const Fencing&) = delete;
+  Fencing& operator=(const Fencing&) = delete;
+
+  // `command`: absolute path and arguments. The command gets `variables` beside marud's own environment, and no descriptor
+  // but the standard ones.
+  Result<void> start(const std::vector<std::string>& command,
+                     const std::vector<std::pair<std::string, std::string>>& variables, uint64_t ends_ms);
+  bool is_running() const { return pid_ > 0; }
+  // How it ended, when it has; `ret_why`: for people, of kFailed.
+  Outcome look(uint64_t now_ms, std::string* ret_why);
+
+ private:
+  pid_t pid_ = 0;
+  uint64_t ends_ms_ = 0;
+};
+
+}  // namespace maru::daemon

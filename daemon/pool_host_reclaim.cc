@@ -1,0 +1,101 @@
+// Reclaim of a whole host, after the proof of its death (pool_hosts.cc) and with the claim that names this marud: the numbers
+// are those of docs/format.md. In turns of bounded size; clients of this host store and read meanwhile.
+//
+// If marud dies here: the claim still says DEAD and names this host, so the next marud begins again.
+#include "daemon/log.h"
+#include "daemon/pool_state.h"
+#include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_reclaim.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+
+void Pool::State::begin_host_reclaim(uint32_t host) {
+  HostReclaim& reclaim = hosts.reclaim;
+  if (reclaim.host != kNoHost) {
+    if (reclaim.host != host) hosts.waiting.push_back(host);
+    return;
+  }
+  reclaim = {};
+  reclaim.host = host;
+  reclaim.children.assign(pages(), 0);
+  lanes.dead_host = host;
+  drain_touches(kTouchesPerDrain);
+  for (uint32_t i = 0; i < regions.size(); ++i) {  // 1
+    if (!shm::inherit_region(region, i, host, hosts.self)) continue;
+    RegionEntry& entry = regions[i];
+    entry = {};
+    entry.state = RegionState::kOrphaned;
+    entry.generation = shm::RegionWord{region.region(i).word.load_relaxed()}.generation();  // written just now
+    reclaim.inherited.push_back(i);
+  }
+  shm::end_host_pins(region, host, findings);  // 2
+}
+
+// Returns true when there is more to do right away.
+bool Pool::State::step_host_reclaim(uint64_t count) {
+  HostReclaim& reclaim = hosts.reclaim;
+  if (reclaim.host == kNoHost) return false;
+  const shm::HostLanes dead(region, reclaim.host);
+  const uint64_t to = std::min(pages(), reclaim.next_page + count);
+  const uint64_t freed_before = findings.freed;
+  for (; reclaim.next_page < to; ++reclaim.next_page) {  // 3
+    const auto page = uint32_t(reclaim.next_page);
+    shm::revive_retiring(region, reclaim.host, page);
+    shm::reclaim_pages(self, dead, page, page + 1, findings);
+    const PageWord now = word(page);
+    if (!now.is(PageState::kSealed) && !now.is(PageState::kReady) && !now.is(PageState::kRetired)) continue;
+    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked before use
+    if (region.is_page(parent) && word(parent.page()).generation() == parent.generation())
+      ++reclaim.children[parent.page()];
+  }
+  own_frees += findings.freed - freed_before;
+  if (reclaim.next_page < pages()) return true;
+  const uint64_t last = std::min<uint64_t>(region.buckets(), reclaim.next_bucket + count / 4);
+  reclaim.repaired_entries += shm::repair_entries(region, reclaim.next_bucket, last);  // 4
+  reclaim.next_bucket = last;
+  if (last < region.buckets()) return true;
+  finish_host_reclaim();
+  return false;
+}
+
+void Pool::State::finish_host_reclaim() {
+  HostReclaim& reclaim = hosts.reclaim;
+  const uint32_t host = reclaim.host;
+  // Counts may be too high in every region, those of third hosts, too; step_recounts passes these on.
+  for (uint64_t i = 0; i < pages(); ++i) {
+    const auto page = uint32_t(i);
+    const PageWord now = word(page);
+    if (now.is(PageState::kReady) && (now.recount() || now.children() > reclaim.children[page]))
+      findings.parents.push_back(PageRef::of(page, now.generation()));
+  }
+  take_findings();
+  for (uint32_t i : reclaim.inherited) {
+    settle_region(i);
+    rebuild_queues(i);
+  }
+  shm::release_host_overflow(region, host);  // 5
+  for (uint32_t lane = region.daemon_lane_of(host); lane < region.daemon_lane_of(host) + region.lanes_per_host();
+       ++lane) {
+    tenants.fold(lane);
+    lanes.records[lane].touches.restart();
+  }
+  shm::clear_host_lanes(region, host);
+  format::HostRecord& record = region.host(host);  // 6, but for the epoch, which goes on
+  for (AtomicU64* field : {&record.boot_id_lo, &record.boot_id_hi, &record.process, &record.machine_id, &record.wanted})
+    field->store_release(0);
+  for (AtomicU64& part : record.name) part.store_release(0);
+  shm::flush(region, record);
+  const shm::HostClaim claim = shm::read_claim(region, host);
+  const bool is_freed =
+      claim == shm::HostClaim::dead(claim.generation(), hosts.self) && shm::free_host(region, host, claim);
+  ++hosts.reclaimed;
+  log_warning("pool \"{}\": what host {} held is taken back: {} regions, {} entries repaired{}", config.name, host,
+              reclaim.inherited.size(), reclaim.repaired_entries,
+              is_freed ? "" : "; its claim was changed meanwhile, and its slot stays as it is");
+  reclaim = {};
+  lanes.dead_host = kNoHost;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,419 @@
+// A pool that several hosts share, each with a marud of its own: the claim on a slot, the watch over the other hosts, and
+// regions that pass from one to another. docs/format.md, "Hosts", has the words and the steps.
+//
+// A heartbeat that stands still makes a host suspect and nothing more, for a host that is slow or cut off goes on writing into
+// pages that it holds. Only proof takes anything from it: the fencing command, an administrator, or its own next boot.
+#include "daemon/pool_hosts.h"
+
+#include "daemon/admin_request.h"
+#include "daemon/log.h"
+#include "daemon/pool_state.h"
+#include "daemon/state_file.h"
+#include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_reclaim.h"
+#include "libmaru/shm/region_handover.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+using shm::HostClaim;
+using shm::HostState;
+
+std::string machine_id_text(const SharingConfig& sharing) {
+  if (!sharing.machine_id.empty()) return sharing.machine_id;
+  std::string line;
+  std::ifstream file("/etc/machine-id");
+  std::getline(file, line);
+  return line;
+}
+
+// FNV-1a, keyed with the pool's secret: the id of a machine is nobody's business who may read the pool.
+uint64_t machine_hash(const std::string& text, uint64_t secret) {
+  uint64_t hash = 0xcbf29ce484222325 ^ secret;
+  for (const char c : text) hash = (hash ^ uint8_t(c)) * 0x100000001b3;
+  return hash == 0 ? 1 : hash;
+}
+
+void write_name(format::HostRecord& record) {
+  char name[sizeof(record.name)] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  for (size_t i = 0; i < std::size(record.name); ++i) {
+    uint64_t word;
+    std::memcpy(&word, name + 8 * i, 8);
+    record.name[i].store_relaxed(word);  // for people
+  }
+}
+
+std::string name_in(const format::HostRecord& record) {
+  char name[sizeof(record.name) + 1] = {};
+  for (size_t i = 0; i < std::size(record.name); ++i) {
+    const uint64_t word = record.name[i].load_relaxed();  // for people
+    std::memcpy(name + 8 * i, &word, 8);
+  }
+  return printable(std::string(name));
+}
+
+std::string boot_id_text(uint64_t high, uint64_t low) {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%08x-%04x-%04x-%04x-%012llx", unsigned(high >> 32), unsigned(high >> 16 & 0xFFFF),
+                unsigned(high & 0xFFFF), unsigned(low >> 48), static_cast<unsigned long long>(low & 0xFFFF'FFFF'FFFF));
+  return text;
+}
+
+const char* state_name(HostState state) {
+  switch (state) {
+    case HostState::kFree: return "free";
+    case HostState::kLive: return "live";
+    case HostState::kSuspect: return "suspect";
+    case HostState::kDead: return "dead";
+  }
+  return "damaged";
+}
+
+void wait_ms(uint64_t ms) {
+  timespec left = {time_t(ms / 1000), long(ms % 1000) * 1'000'000};
+  while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+uint32_t machine_number(const SharingConfig& sharing) {
+  return uint32_t(machine_hash(machine_id_text(sharing), 0) >> 33) + 1;
+}
+
+// -- the own slot -----------------------------------------------------------------------------------------------------
+
+// Steps 2 and 3 of "Attach of a host". Blocks for kTwinWatchMs where the machine seems to have been booted again.
+Result<void> Pool::State::claim_slot() {
+  hosts.watches.assign(region.hosts(), {});
+  epoch = region.host(0).epoch.load_relaxed() + 1;  // any value will do: the last marud is gone
+  if (!region.is_shared()) return {};
+  const auto refuse = [&](int code, const std::string& why) {
+    return failure(code, "attach this host to shared pool \"" + config.name + "\": " + why);
+  };
+  hosts.machine_text = machine_id_text(config.sharing);
+  if (hosts.machine_text.empty())
+    return refuse(ENOENT, "found no machine id in /etc/machine-id, expected one (systemd-machine-id-setup writes it)");
+  hosts.boot_text = config.sharing.boot_id.empty() ? current_boot_id() : config.sharing.boot_id;
+  hosts.machine_id = machine_hash(hosts.machine_text, region.secret()[0]);
+  for (int tries = 0; tries < 64; ++tries) {  // a failed claim is another host's success, of which there are few
+    uint32_t slot = kNoHost, free_slot = kNoHost;
+    HostClaim claim;
+    for (uint32_t i = 0; i < region.hosts(); ++i) {
+      const HostClaim found = shm::read_claim(region, i);
+      const bool is_ours = region.host(i).machine_id.load_acquire() == hosts.machine_id;  // after the claim, which is
+      if (found.is_in_use() && is_ours) slot = i;                                         // compared again
+      if (found.is(HostState::kFree) && free_slot == kNoHost) free_slot = i;
+    }
+    if (slot == kNoHost) slot = free_slot;
+    if (slot == kNoHost)
+      return refuse(EUSERS, "all of its " + std::to_string(region.hosts()) +
+                                " host slots are taken; see `marudctl host list` on one of the hosts");
+    claim = shm::read_claim(region, slot);
+    const format::HostRecord& record = region.host(slot);
+    if (claim.is_in_use() &&
+        (record.boot_id_lo.load_relaxed() != boot_id[0] || record.boot_id_hi.load_relaxed() != boot_id[1])) {
+      const uint64_t heartbeat = record.heartbeat_ms.load_acquire();
+      wait_ms(kTwinWatchMs);
+      if (record.heartbeat_ms.load_acquire() != heartbeat)
+        return refuse(EADDRINUSE, "host " + std::to_string(slot) + " (" + name_in(record) +
+                                      ") has the same machine id and is alive: two machines have the same "
+                                      "/etc/machine-id (remove the copied one and run systemd-machine-id-setup)");
+      log_warning("pool \"{}\": this machine was booted again: what it held as host {} before is taken back",
+                  config.name, slot);
+    }
+    if (!shm::claim_host(region, slot, claim)) continue;
+    hosts.self = slot;
+    hosts.generation = claim.generation() + 1;
+    format::HostRecord& own = region.host(slot);
+    epoch = own.epoch.load_relaxed() + 1;  // as above
+    own.machine_id.store_release(hosts.machine_id);
+    write_name(own);
+    own.wanted.store_release(0);
+    return {};
+  }
+  return refuse(EAGAIN, "its host slots change faster than they can be read");
+}
+
+// The end of marud. With a client left the slot stays taken, for the next marud of this machine.
+void Pool::State::leave_slot() {
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
+    if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
+  finish_retired(retired_blocks.size());
+  if (!retired_blocks.empty() || hosts.reclaim.host != kNoHost) return;
+  for (uint32_t i : own_regions())
+    if (regions[i].state != RegionState::kUnused) settle_region(i);
+  show_lane(lanes.first, format::LaneState::kFree);
+  shm::set_lane_bit(region, lanes.first, false);
+  format::HostRecord& own = region.host(hosts.self);
+  own.machine_id.store_release(0);
+  shm::flush(region, own);
+  shm::free_host(region, hosts.self, shm::read_claim(region, hosts.self));
+}
+
+bool Pool::State::is_own_slot_lost() {
+  const HostClaim claim = shm::read_claim(region, hosts.self);
+  if (claim.generation() == hosts.generation && claim.is_in_use()) {
+    if (claim.is(HostState::kSuspect) && shm::host_is_well(region, hosts.self, claim))
+      log_warning("pool \"{}\": another host had taken this one (host {}) for lost, because marud was slow",
+                  config.name, hosts.self);
+    return false;
+  }
+  hosts.lost_because =
+      "this host (" + std::to_string(hosts.self) +
+      ") was declared dead by another one, which takes back what it held; end its clients, then restart "
+      "marud to attach it again";
+  return true;
+}
+
+// -- the other hosts --------------------------------------------------------------------------------------------------
+
+void Pool::State::watch_hosts() {
+  if (is_own_slot_lost()) return;
+  if (rests(now_ms, hosts.last_look_ms + kHostLookPauseMs, kHostLookPauseMs)) return;
+  hosts.last_look_ms = now_ms;
+  look_at_regions();
+  for (uint32_t host = 0; host < region.hosts(); ++host)
+    if (host != hosts.self) watch_host(host);
+  watch_fencing();
+  if (hosts.reclaim.host == kNoHost && !hosts.waiting.empty()) {
+    const uint32_t next = hosts.waiting.back();
+    hosts.waiting.pop_back();
+    begin_host_reclaim(next);
+  }
+  answer_wish();
+}
+
+void Pool::State::watch_host(uint32_t host) {
+  HostWatch& watch = hosts.watches[host];
+  const HostClaim claim = shm::read_claim(region, host);
+  const uint64_t heartbeat = region.host(host).heartbeat_ms.load_acquire();  // any change of it is a sign of life
+  if (claim != watch.claim) {
+    if (claim.is(HostState::kLive) && watch.claim.is(HostState::kSuspect))
+      log_info("pool \"{}\": host {} ({}) is back", config.name, host, name_in(region.host(host)));
+    else if (claim.is(HostState::kLive))
+      log_info("pool \"{}\": host {} ({}) is attached", config.name, host, name_in(region.host(host)));
+    watch.claim = claim;
+    watch.changed_ms = now_ms;
+    if (!claim.is(HostState::kSuspect)) watch.fence_again_ms = 0;
+  }
+  if (heartbeat != watch.heartbeat || watch.changed_ms > now_ms) {
+    watch.heartbeat = heartbeat;
+    watch.changed_ms = now_ms;
+  }
+  if (claim.is(HostState::kLive) && now_ms - watch.changed_ms > config.sharing.suspect_after_ms &&
+      shm::suspect_host(region, host, claim)) {
+    watch.claim = shm::read_claim(region, host);
+    log_warning(
+        "pool \"{}\": host {} ({}) is suspect: no heartbeat for {:.1f} s; its blocks stay readable, and nothing of it "
+        "is "
+        "reused without proof of its death (marudctl host declare-dead {})",
+        config.name, host, name_in(region.host(host)), double(now_ms - watch.changed_ms) / 1000, host);
+    watch.fence_again_ms = now_ms;
+  }
+  if (watch.claim.is(HostState::kSuspect) && watch.fence_again_ms != 0 && now_ms >= watch.fence_again_ms)
+    start_fencing(host);
+  if (!claim.is(HostState::kDead)) return;
+  const bool is_ours = claim.reclaimer() == hosts.self;
+  const bool is_known =
+      hosts.reclaim.host == host || std::find(hosts.waiting.begin(), hosts.waiting.end(), host) != hosts.waiting.end();
+  if (is_ours && !is_known) hosts.waiting.push_back(host);
+  // Who took it back is being taken back itself, by us.
+  const bool is_orphaned = hosts.reclaim.host != kNoHost && claim.reclaimer() == hosts.reclaim.host;
+  if (is_orphaned && shm::declare_host_dead(region, host, claim, hosts.self)) hosts.waiting.push_back(host);
+}
+
+void Pool::State::start_fencing(uint32_t host) {
+  const SharingConfig& sharing = config.sharing;
+  if (sharing.fencing_command.empty() || (hosts.fencing && hosts.fencing->is_running())) return;
+  hosts.watches[host].fence_again_ms = now_ms + sharing.fencing_timeout_ms + kFencePauseMs;
+  const format::HostRecord& record = region.host(host);
+  hosts.fencing = std::make_unique<Fencing>();
+  hosts.fenced_host = host;
+  const auto started = hosts.fencing->start(
+      sharing.fencing_command,
+      {{"MARU_POOL", config.name},
+       {"MARU_HOST_SLOT", std::to_string(host)},
+       {"MARU_HOST_NAME", name_in(record)},
+       {"MARU_HOST_BOOT_ID", boot_id_text(record.boot_id_lo.load_relaxed(), record.boot_id_hi.load_relaxed())},
+       {"MARU_HOST_GENERATION", std::to_string(hosts.watches[host].claim.generation())}},
+      now_ms + sharing.fencing_timeout_ms);
+  if (started)
+    log_warning("pool \"{}\": host {} is fenced with {}", config.name, host, sharing.fencing_command.front());
+  else
+    log_error("pool \"{}\": host {} stays suspect: {}", config.name, host, started.error().text());
+}
+
+void Pool::State::watch_fencing() {
+  if (!hosts.fencing || !hosts.fencing->is_running()) return;
+  std::string why;
+  switch (hosts.fencing->look(now_ms, &why)) {
+    case Fencing::Outcome::kRunning: return;
+    case Fencing::Outcome::kProven: declare_dead(hosts.fenced_host, "the fencing command succeeded"); break;
+    case Fencing::Outcome::kFailed:
+      log_error("pool \"{}\": host {} stays suspect: the fencing command failed: {}", config.name, hosts.fenced_host,
+                why);
+      break;
+  }
+  hosts.fencing.reset();
+}
+
+// After proof of its death. False if it is not in use, or another marud was faster.
+bool Pool::State::declare_dead(uint32_t host, const std::string& proof) {
+  const HostClaim claim = shm::read_claim(region, host);
+  if (!claim.is_in_use() || !shm::declare_host_dead(region, host, claim, hosts.self)) return false;
+  hosts.watches[host].claim = shm::read_claim(region, host);
+  log_warning("pool \"{}\": host {} ({}) is dead ({}): what it held is taken back", config.name, host,
+              name_in(region.host(host)), proof);
+  begin_host_reclaim(host);
+  return true;
+}
+
+// -- regions ----------------------------------------------------------------------------------------------------------
+
+std::vector<uint32_t> Pool::State::own_regions() const {
+  std::vector<uint32_t> own;
+  for (uint32_t i = 0; i < regions.size(); ++i)
+    if (!regions[i].is_foreign) own.push_back(i);
+  return own;
+}
+
+// What the other hosts have rented and given up since. Words of our own regions are ours; one that says otherwise was inherited
+// by whoever took this host for dead, or scribbled on, and is left to that one.
+void Pool::State::look_at_regions() {
+  for (uint32_t i = 0; i < regions.size(); ++i) {
+    RegionEntry& entry = regions[i];
+    const shm::RegionWord shown{region.region(i).word.load_acquire()};  // [pairs region.word]
+    const uint32_t host = shown.host_in(region);
+    if (!entry.is_foreign && (host == hosts.self || host == region.hosts())) continue;
+    if (!entry.is_foreign) {
+      order.rebuild(i, {});
+      set_counted(i, 0);
+      entry = {};
+      entry.is_foreign = true;
+      entry.state = RegionState::kDraining;
+    } else if (host == region.hosts()) {
+      entry = {};
+      entry.generation = shown.generation();
+    } else if (shown.state() == RegionState::kOrphaned && host < region.hosts() &&
+               shm::read_claim(region, host).is(HostState::kFree) && shm::inherit_region(region, i, host, hosts.self)) {
+      entry = {};
+      entry.state = RegionState::kOrphaned;
+      entry.generation = (shown.generation() + 1) & 0xF'FFFF;
+      rebuild_queues(i);
+    }
+  }
+}
+
+// A host that rents less than its share asks the one that rents the most. Best effort: the region comes, if it comes, as one
+// that is nobody's, to whom asks first.
+void Pool::State::ask_for_region() {
+  std::vector<uint32_t> rented(region.hosts(), 0);
+  for (uint32_t i = 0; i < regions.size(); ++i) {
+    const uint32_t host = shm::host_of_region(region, i);
+    if (host < region.hosts()) ++rented[host];
+  }
+  const auto users = std::max<ptrdiff_t>(
+      1, std::count_if(rented.begin(), rented.end(), [](uint32_t n) { return n > 0; }) + (rented[hosts.self] == 0));
+  const size_t share = std::max<size_t>(1, regions.size() / size_t(users));
+  const auto most = uint32_t(std::max_element(rented.begin(), rented.end()) - rented.begin());
+  if (rented[hosts.self] >= share || rented[most] <= share || most == hosts.self) return;
+  uint64_t none = 0;
+  region.host(most).wanted.cas_seq_cst(none, uint64_t(hosts.generation) << 32 | (hosts.self + 1));
+}
+
+void Pool::State::answer_wish() {
+  AtomicU64& wanted = region.host(hosts.self).wanted;
+  uint64_t wish = wanted.load_acquire();
+  if (wish == 0) return;
+  const std::vector<bool> pinned = pinned_regions();
+  uint32_t index = kNoHost;
+  Outlook best;
+  for (uint32_t i = 0; i < regions.size(); ++i) {
+    const bool may = !regions[i].is_foreign && !pinned[i] &&
+                     (regions[i].state == RegionState::kRented || regions[i].state == RegionState::kOrphaned);
+    if (!may) continue;
+    Outlook outlook = look_at_region(i);
+    if (outlook.longest_row < region.region_pages() || (index != kNoHost && outlook.blocks >= best.blocks)) continue;
+    best = std::move(outlook);
+    index = i;
+  }
+  if (index != kNoHost) {
+    set_region(index, RegionState::kDraining, {});  // whoever rents it finds the word
+    shm::close_region_pages(region, index);
+    for (const std::vector<uint32_t>& wave : best.waves) evict_pages(wave, EvictReason::kTakeover);
+    settle_region(index);
+    ++totals.regions_taken;
+    log_info("pool \"{}\": region {} is given up for host {}, which asked for one", config.name, index,
+             (wish & 0xFF) - 1);
+  }
+  wanted.cas_seq_cst(wish, 0);
+}
+
+// -- administration ---------------------------------------------------------------------------------------------------
+
+json Pool::State::list_hosts() const {
+  if (!region.is_shared()) return refusal(EOPNOTSUPP, "this pool belongs to one host (profile = \"local\")");
+  std::vector<uint32_t> rented(region.hosts() + 1, 0), used(region.hosts(), 0);
+  for (uint32_t i = 0; i < regions.size(); ++i) ++rented[std::min(shm::host_of_region(region, i), region.hosts())];
+  shm::LaneSet::in_use(region).for_each(region.lanes(), [&](uint32_t lane) {
+    const uint32_t host = region.host_of_lane(lane);
+    if (host < region.hosts() && lane != region.daemon_lane_of(host)) ++used[host];
+  });
+  json rows = json::array();
+  for (uint32_t host = 0; host < region.hosts(); ++host) {
+    const format::HostRecord& record = region.host(host);
+    const HostClaim claim = shm::read_claim(region, host);
+    json row = {{"host", host}, {"state", state_name(claim.state())}, {"generation", claim.generation()}};
+    if (!claim.is(HostState::kFree)) {
+      const uint64_t heartbeat = record.heartbeat_ms.load_relaxed();  // for people, and so below
+      row["name"] = name_in(record);
+      row["boot_id"] = boot_id_text(record.boot_id_lo.load_relaxed(), record.boot_id_hi.load_relaxed());
+      row["epoch"] = record.epoch.load_relaxed();
+      row["pid"] = record.process.load_relaxed();
+      row["heartbeat_age_ms"] = now_ms > heartbeat ? now_ms - heartbeat : 0;
+      row["clients"] = used[host];
+      row["regions"] = rented[host];
+    }
+    if (claim.is(HostState::kDead)) row["reclaimer"] = claim.reclaimer();
+    row["this"] = host == hosts.self;
+    rows.push_back(std::move(row));
+  }
+  return {{"hosts", std::move(rows)},
+          {"unused_regions", rented.back()},
+          {"reclaiming", hosts.reclaim.host == kNoHost ? json(nullptr) : json(hosts.reclaim.host)},
+          {"reclaimed_hosts", hosts.reclaimed}};
+}
+
+json Pool::State::declare_host_dead(const json& request) {
+  if (!region.is_shared()) return refusal(EOPNOTSUPP, "this pool belongs to one host (profile = \"local\")");
+  const uint64_t host = number_in(request, "host", kNoHost);
+  if (host >= region.hosts())
+    return refusal(EINVAL, "\"host\" is a number below " + std::to_string(region.hosts()) + ", as `host list` shows");
+  if (host == hosts.self) return refusal(EINVAL, "this is the host that is asked; stop its marud instead");
+  const HostClaim claim = shm::read_claim(region, uint32_t(host));
+  if (claim.is(HostState::kFree)) return refusal(ENOENT, "no host has slot " + std::to_string(host));
+  if (claim.is(HostState::kDead))
+    return refusal(EALREADY, "host " + std::to_string(host) + " is dead already; host " +
+                                 std::to_string(claim.reclaimer()) + " takes back what it held");
+  if (claim.is(HostState::kLive) && !flag_in(request, "force"))
+    return refusal(EBUSY,
+                   "host " + std::to_string(host) +
+                       " is not suspect: its heartbeat is on time. Declaring a host dead that is not corrupts what "
+                       "its clients do; make sure that it is off, and say --force");
+  if (!declare_dead(uint32_t(host), "an administrator said so"))
+    return refusal(EAGAIN, "its state changed at this moment; look at `host list` and try again");
+  return {{"host", host}, {"state", "dead"}, {"reclaimer", hosts.self}};
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,53 @@
+// What a marud knows about the hosts of a shared pool, for the pool*.cc files alone.
+#pragma once
+
+#include "daemon/fencing.h"
+#include "libmaru/shm/host_claim.h"
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+inline constexpr uint32_t kNoHost = std::numeric_limits<uint32_t>::max();
+inline constexpr uint64_t kHostLookPauseMs = 200;
+// A fencing command that failed is run again after this, while its host stays suspect.
+inline constexpr uint64_t kFencePauseMs = 60'000;
+// Another host with this machine id shows its heartbeat at least once in this time.
+inline constexpr uint64_t kTwinWatchMs = 2500;
+
+struct HostWatch {
+  shm::HostClaim claim;      // as last seen
+  uint64_t heartbeat = 0;    // and when it last changed, by this host's clock
+  uint64_t changed_ms = 0;
+  uint64_t fence_again_ms = 0;  // 0: this marud does not fence it
+};
+
+struct HostReclaim {
+  uint32_t host = kNoHost;
+  uint64_t next_page = 0;
+  uint64_t next_bucket = 0;
+  uint32_t repaired_entries = 0;
+  std::vector<uint32_t> children;  // by page, as the children say
+  std::vector<uint32_t> inherited;  // regions
+};
+
+struct PoolHosts {
+  uint32_t self = 0;
+  uint32_t generation = 0;  // of our own claim
+  uint64_t machine_id = 0;
+  std::string boot_text, machine_text;  // for people and the fencing command
+  std::string lost_because;
+  std::vector<HostWatch> watches;
+  HostReclaim reclaim;
+  std::vector<uint32_t> waiting;  // dead, ours to take back, not begun
+  uint64_t reclaimed = 0;         // hosts
+  uint64_t last_look_ms = 0;
+  std::unique_ptr<Fencing> fencing;
+  uint32_t fenced_host = kNoHost;
+};
+
+}  // namespace maru::daemon

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Two machines on one NVDIMM, each with a marud of its own: what is stored on one is found on the other; one machine dies
+with all its processes, an administrator says so, and the other takes back what it held.
+
+The emulation has atomic operations that hold between the machines, and no caches that a machine could take with it: that
+part is the simulator's.
+"""
+import machine
+
+MAKE = r'''
+made() { ndctl create-namespace -f -m devdax -a 2M -e namespace0.0; }
+step make-the-namespace 60 made
+'''
+
+COMMON = r'''
+socket=/run/tests/marud.sock
+client="$build/tests/process/hosts_process_test"
+ctl() { "$build/daemon/marudctl" --socket $socket "$@"; }
+# Both machines see the same /etc/machine-id, which two hosts never have.
+serve() {
+  cat >/run/tests/marud.toml <<TOML
+[daemon]
+socket = "$socket"
+[[pool]]
+name = "default"
+backend = "dax"
+device = "/dev/dax0.0"
+profile = "shared"
+coherent = true
+hosts = 2
+suspect_after_ms = 3000
+page_bytes = "64KiB"
+lanes = 16
+pins = 1024
+TOML
+  poll 30 test -e /dev/dax0.0
+  setsid "$build/daemon/marud" --config /run/tests/marud.toml --machine-id "$id" >/run/tests/marud.log 2>&1 &
+  poll 60 ctl status || { cat /run/tests/marud.log; return 1; }
+}
+state_of() {
+  ctl --json host list |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["hosts"][int(sys.argv[1])]["state"])' "$1"
+}
+is_in_state() { [ "$(state_of "$1")" = "$2" ]; }
+store() { "$client" --role store $socket "$1" "$2"; }
+finds() { [ "$("$client" --role find $socket "$1")" = "$2" ]; }
+export socket client id
+'''
+
+FIRST = COMMON + r'''
+step one-serves 90 serve
+step one-stores 60 store "of one" "stored on the first host"
+tell stored
+order look
+step one-finds-what-two-stored 60 finds "of two" "stored on the second host"
+setsid "$client" --role hold $socket "of two" 2>/dev/null &
+tell holds
+order never
+'''
+
+SECOND = COMMON + r'''
+order go
+step two-serves 90 serve
+step two-finds-what-one-stored 60 finds "of one" "stored on the first host"
+step two-stores 60 store "of two" "stored on the second host"
+tell stored
+order dead
+suspects() { poll 60 is_in_state 0 suspect; }
+refuses_to_reuse() { finds "of one" "stored on the first host"; }
+declares() { ctl host declare-dead 0 --yes; poll 60 is_in_state 0 free; }
+audits() { ctl check --quiesce; }
+step a-late-heartbeat-is-a-suspicion 90 suspects
+step a-suspect-host-keeps-its-blocks 60 refuses_to_reuse
+step declared-dead-it-is-taken-back 90 declares
+step its-blocks-stay 60 finds "of one" "stored on the first host"
+step the-audit-is-clean 60 audits
+'''
+
+
+def run(suite):
+    nvdimm = machine.Nvdimm(suite.file("nvdimm.img", 514 * machine.MIB))
+    # The namespace is made once; its label is in the file, and every machine finds it there.
+    suite.machine("maker", modules=machine.NVDIMM, nvdimms=[nvdimm]).run(MAKE, seconds=60)
+    one = suite.machine("one", modules=machine.NVDIMM, nvdimms=[nvdimm]).start(FIRST, settings={"id": "a1"})
+    two = suite.machine("two", modules=machine.NVDIMM, nvdimms=[nvdimm]).start(SECOND, settings={"id": "b2"})
+    one.wait_for("told stored")
+    two.order("go")
+    two.wait_for("told stored")
+    one.order("look")
+    one.wait_for("told holds")
+    one.kill()
+    two.order("dead")
+    two.wait()
+
+
+machine.main("hosts", run, __doc__)

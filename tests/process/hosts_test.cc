@@ -1,0 +1,336 @@
+// Two maruds on one file, each taken for a host of its own (--boot-id, --machine-id), and clients of both. What this cannot
+// show is a host that takes its caches with it; that is the simulator's. tests/hardware/vm/hosts.py has real kernels.
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
+#include "tests/process/board.h"
+#include "tests/process/keeper.h"
+#include "tests/process/puppet.h"
+#include "tests/process/roles.h"
+#include "tests/support/marud_process.h"
+#include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <sstream>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace maru::test {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kBoot[] = {"11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"};
+constexpr const char* kNextBoot = "33333333-3333-4333-8333-333333333333";
+
+// A marud that plays one of the hosts.
+class Host {
+ public:
+  Host(const TemporaryDirectory& directory, uint32_t number, const std::string& more = "")
+      : number_(number), name_(directory.file("host" + std::to_string(number))), boot_id_(kBoot[number]) {
+    std::ofstream(name_ + ".toml")
+        << "[daemon]\nsocket = \"" << socket_path() << "\"\nstate_dir = \"" << name_
+        << ".state\"\nlog_level = \"debug\"\n\n[[pool]]\nname = \"default\"\nbackend = \"file\"\n"
+        << "path = \"" << directory.file("pool") << "\"\nsize = 16777216\npage_bytes = 4096\n"
+        << "region_bytes = 1048576\nlanes = 16\npins = 1024\nhigh_watermark = 1\n"
+        << "profile = \"shared\"\ncoherent = true\nhosts = 2\n"
+        << more;
+    start();
+  }
+  ~Host() {
+    if (::testing::Test::HasFailure()) std::fprintf(stderr, "-- host %u --\n%s\n", number_, log().c_str());
+  }
+
+  std::string socket_path() const { return name_ + ".sock"; }
+  pid_t pid() const { return process_->pid(); }
+
+  void start() {
+    process_ = std::make_unique<ChildProcess>(
+        std::vector<std::string>{marud_program(), "--config", name_ + ".toml", "--boot-id", boot_id_, "--machine-id",
+                                 "abcdef0" + std::to_string(number_)},
+        name_ + ".log");
+    const bool is_ready = wait_until([&] {
+      if (!process_->is_running()) return true;
+      const json status = try_ask({{"command", "status"}});
+      return status.is_object() && status.value("pid", 0) == pid();
+    });
+    if (!is_ready || !process_->is_running()) throw std::runtime_error("marud did not start:\n" + log());
+  }
+  void boot_again() {
+    boot_id_ = kNextBoot;
+    start();
+  }
+  void kill() { process_->kill(); }
+  void signal(int number) { process_->signal(number); }
+  std::optional<ChildProcess::Ended> stop() {
+    process_->signal(SIGTERM);
+    return process_->wait();
+  }
+
+  json try_ask(const json& request) const {
+    auto socket = wire::connect_to(socket_path());
+    if (!socket) return nullptr;
+    const std::string text = request.dump();
+    const auto packet = wire::encode(wire::Type::kAdmin, 1, 0, std::as_bytes(std::span(text.data(), text.size())));
+    if (!wire::send_packet(socket->get(), packet, -1, far_too_long_ms())) return nullptr;
+    auto reply = wire::receive_packet(socket->get(), far_too_long_ms());
+    if (!reply) return nullptr;
+    const auto header = wire::decode_reply(reply->bytes);
+    if (!header) return nullptr;
+    const auto payload = wire::payload_of(reply->bytes);
+    const std::string body(reinterpret_cast<const char*>(payload.data()), payload.size());
+    if (header->status < 0) return {{"refused", -header->status}, {"text", body}};
+    return json::parse(body);
+  }
+  json ask(const json& request) const {
+    json reply = try_ask(request);
+    if (reply.is_null()) throw std::runtime_error("host " + std::to_string(number_) + " does not answer");
+    return reply;
+  }
+  json host(uint32_t number) const { return ask({{"command", "host.list"}}).at("hosts").at(number); }
+  std::string state_of(uint32_t number) const { return host(number).at("state"); }
+  bool sees(uint32_t number, const std::string& state) const {
+    return wait_until([&] { return state_of(number) == state; });
+  }
+  uint64_t violations() const { return ask({{"command", "check"}, {"quiesce", true}}).at("found"); }
+
+  std::string log() const {
+    std::stringstream text;
+    text << std::ifstream(name_ + ".log").rdbuf();
+    return text.str();
+  }
+  bool has_logged(const std::string& text) const {
+    return wait_until([&] { return log().find(text) != std::string::npos; });
+  }
+
+ private:
+  uint32_t number_;
+  std::string name_, boot_id_;
+  std::unique_ptr<ChildProcess> process_;
+};
+
+class Hosts : public ::testing::Test {
+ protected:
+  // Short, so that the tests are; the machine may still be slow, so no test demands that a host is *not* suspect.
+  const std::string watch_ = "suspect_after_ms = 1500\n";
+  TemporaryDirectory directory_;
+};
+
+TEST_F(Hosts, ABlockStoredOnOneHostIsFoundOnTheOther) {
+  Host a(directory_, 0), b(directory_, 1);
+  EXPECT_EQ(a.state_of(1), "live");
+  EXPECT_EQ(b.state_of(0), "live");
+  Puppet on_a(a.socket_path()), on_b(b.socket_path());
+  ASSERT_EQ(on_a.store("root", "of host a"), 0);
+  EXPECT_EQ(on_b.retrieve("root").at("text"), "of host a");
+  EXPECT_EQ(on_b.store("root", "again"), 1) << "one key, one block, whoever stores it";
+  ASSERT_EQ(on_b.store("child", "of host b", "root"), 0);
+  EXPECT_EQ(on_a.retrieve("child").at("text"), "of host b");
+  EXPECT_EQ(on_a.remove("root"), -ENOTEMPTY) << "a child on another host counts like any other";
+  EXPECT_EQ(on_a.remove("child"), 0);
+  EXPECT_EQ(on_b.exists("child"), 0);
+  EXPECT_EQ(on_b.release("root"), 0);
+  EXPECT_EQ(on_a.release("child"), 0);
+  // The child was pinned when it was deleted: marud of host a frees it, and lowers a count that lies in anybody's region.
+  EXPECT_TRUE(wait_until([&] { return on_b.remove("root") == 0; })) << "anybody may delete";
+  EXPECT_EQ(on_a.exists("root"), 0);
+  const uint32_t lane_a = uint32_t(on_a.result({{"do", "lane"}})), lane_b = uint32_t(on_b.result({{"do", "lane"}}));
+  EXPECT_LT(lane_a, 8u);
+  EXPECT_GT(lane_b, 8u) << "lanes belong to hosts by their number";
+  on_a.ask({{"do", "detach"}});
+  on_b.ask({{"do", "detach"}});
+  EXPECT_EQ(a.violations(), 0u);
+  EXPECT_EQ(b.violations(), 0u);
+  const auto ended = b.stop();
+  EXPECT_TRUE(ended && !ended->by_signal && ended->code == 0);
+  EXPECT_EQ(a.state_of(1), "free") << "nobody was left: a clean detach";
+}
+
+TEST_F(Hosts, ASuspectHostKeepsItsBlocksItsPinsAndItsSlot) {
+  Host a(directory_, 0, watch_), b(directory_, 1, watch_);
+  Puppet on_a(a.socket_path()), on_b(b.socket_path());
+  ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
+  ASSERT_EQ(on_b.store("pinned by a", "stored by b"), 0);
+  ASSERT_EQ(on_b.store("pinned by nobody", "stored by b"), 0);
+  ASSERT_EQ(on_a.retrieve("pinned by a").at("result"), 0);
+  a.signal(SIGSTOP);
+  ASSERT_TRUE(b.sees(0, "suspect"));
+  EXPECT_TRUE(b.has_logged("is suspect: no heartbeat"));
+  b.ask({{"command", "evict"}, {"pages", 4000}});
+  EXPECT_EQ(on_b.exists("pinned by nobody"), 0);
+  EXPECT_EQ(on_b.retrieve("pinned by a").at("result"), 0) << "a pin of a suspect host holds";
+  EXPECT_EQ(on_a.ask({{"do", "read held"}, {"key", "pinned by a"}}).at("text"), "stored by b");
+  EXPECT_EQ(on_b.retrieve("of a").at("text"), "stored by a");
+  a.signal(SIGCONT);
+  EXPECT_TRUE(b.sees(0, "live")) << "it was only slow";
+  EXPECT_EQ(b.host(0).at("generation"), 1);
+  EXPECT_EQ(on_a.store("again", "after all that"), 0);
+  EXPECT_EQ(on_b.retrieve("again").at("text"), "after all that");
+}
+
+TEST_F(Hosts, WhatADeadHostHeldIsTakenBackAndNothingElse) {
+  Host a(directory_, 0, watch_), b(directory_, 1, watch_);
+  Board board;
+  const std::string fd = std::to_string(board.fd());
+  ChildProcess keeper({own_program(), "--role", "keeper", b.socket_path(), "7", fd, "0", "200"}, "", {board.fd()});
+  Puppet on_b(b.socket_path());
+  {
+    Puppet on_a(a.socket_path());
+    ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
+    ASSERT_EQ(on_b.store("held by both", "stored by b"), 0);
+    ASSERT_EQ(on_a.retrieve("held by both").at("result"), 0);
+    ASSERT_EQ(on_b.retrieve("held by both").at("result"), 0);
+    ASSERT_EQ(on_a.ask({{"do", "alloc"}, {"bytes", 4096}, {"buffers", 5}}).at("result"), 0);
+    on_a.process().kill();
+  }
+  const json early = b.ask({{"command", "host.declare_dead"}, {"host", 0}});
+  if (early.contains("refused")) {  // unless the machine was so slow that it is suspect already
+    EXPECT_NE(early.at("text").get<std::string>().find("not suspect"), std::string::npos) << early;
+  }
+  a.kill();
+  ASSERT_TRUE(b.sees(0, "suspect") || early.contains("state"));
+  EXPECT_EQ(b.host(0).at("regions").is_number(), true);
+  if (early.contains("refused")) {
+    const json dead = b.ask({{"command", "host.declare_dead"}, {"host", 0}});
+    ASSERT_EQ(dead.value("state", ""), "dead") << dead;
+  }
+  ASSERT_TRUE(b.sees(0, "free"));
+  EXPECT_TRUE(b.has_logged("what host 0 held is taken back"));
+  EXPECT_EQ(on_b.retrieve("of a").at("text"), "stored by a") << "a block outlives its host";
+  EXPECT_EQ(on_b.ask({{"do", "read held"}, {"key", "held by both"}}).at("text"), "stored by b");
+  EXPECT_EQ(on_b.release("of a"), 0);
+  EXPECT_EQ(on_b.release("held by both"), 0);
+  EXPECT_TRUE(wait_until([&] { return !keeper.is_running() || board->worker[0].kept.load() >= 200; }));
+  EXPECT_TRUE(keeper.is_running()) << "a client of the survivor missed a block";
+  board->stop.store(1);
+  const auto ended = keeper.wait();
+  EXPECT_TRUE(ended && !ended->by_signal && ended->code == 0) << (ended ? ended->text() : "hangs");
+  on_b.ask({{"do", "detach"}});
+  EXPECT_TRUE(wait_until([&] { return b.violations() == 0; })) << b.ask({{"command", "check"}, {"quiesce", true}});
+  b.ask({{"command", "clear"}});
+  const json status = b.ask({{"command", "status"}}).at("pools").at(0);
+  EXPECT_EQ(status.at("blocks"), 0);
+  EXPECT_EQ(status.at("in_use_bytes"), 0) << "five pages were being filled by the dead";
+  // The slot, and its lanes, are anybody's again.
+  Host c(directory_, 0, watch_);
+  Puppet on_c(c.socket_path());
+  EXPECT_EQ(on_c.store("new", "from the slot of the dead"), 0);
+}
+
+TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
+  const std::string told = directory_.file("told"), ready = directory_.file("ready");
+  const std::string script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_POOL $MARU_HOST_SLOT $1\" >> " << told << "\ntest -e " << ready
+                        << "\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  Host a(directory_, 0, watch_);
+  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\", \"off\"]\nfencing_timeout_ms = 20000\n");
+  a.kill();
+  EXPECT_TRUE(b.has_logged("the fencing command failed: it ended with status 1"));
+  EXPECT_EQ(b.state_of(0), "suspect") << "a command that fails proves nothing";
+  std::string line;
+  std::ifstream file(told);
+  std::getline(file, line);
+  EXPECT_EQ(line, "default 0 off");
+  std::ofstream(ready) << "now";
+  a.start();  // a new suspicion needs a host that was alive in between
+  ASSERT_TRUE(b.sees(0, "live"));
+  a.kill();
+  EXPECT_TRUE(b.sees(0, "free"));
+  EXPECT_TRUE(b.has_logged("(the fencing command succeeded)"));
+}
+
+TEST_F(Hosts, ABootOfTheSameMachineIsAProof) {
+  Host a(directory_, 0), b(directory_, 1);
+  Puppet on_b(b.socket_path());
+  {
+    Puppet on_a(a.socket_path());
+    ASSERT_EQ(on_a.store("of a", "before the boot"), 0);
+    ASSERT_EQ(on_b.store("of b", "stored by b"), 0);
+    ASSERT_EQ(on_a.retrieve("of b").at("result"), 0);
+    on_a.process().kill();
+  }
+  const uint64_t generation = b.host(0).at("generation");
+  a.kill();
+  a.boot_again();
+  EXPECT_TRUE(a.has_logged("this machine was booted again"));
+  EXPECT_EQ(b.host(0).at("generation"), generation + 1) << "its own slot again";
+  EXPECT_EQ(on_b.retrieve("of a").at("text"), "before the boot");
+  EXPECT_EQ(on_b.remove("of b"), 0);
+  EXPECT_TRUE(wait_until([&] { return b.host(0).at("clients") == 0; })) << "lanes of the last boot";
+  Puppet again(a.socket_path());
+  EXPECT_EQ(again.retrieve("of a").at("text"), "before the boot");
+}
+
+TEST_F(Hosts, AHostThatWasDeclaredDeadFencesItself) {
+  Host a(directory_, 0), b(directory_, 1);
+  Puppet on_a(a.socket_path());
+  ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
+  const json dead = b.ask({{"command", "host.declare_dead"}, {"host", 0}, {"force", true}});
+  ASSERT_EQ(dead.value("state", ""), "dead") << dead;
+  EXPECT_TRUE(a.has_logged("was declared dead by another one"));
+  EXPECT_TRUE(wait_until([&] { return a.ask({{"command", "status"}}).at("pools").at(0).at("condition") == "fenced"; }));
+  EXPECT_THROW(Puppet(a.socket_path()), std::runtime_error) << "a fenced pool takes no clients";
+  on_a.process().kill();
+  EXPECT_TRUE(b.sees(0, "free"));
+  const auto ended = a.stop();
+  EXPECT_TRUE(ended && !ended->by_signal && ended->code == 0);
+  EXPECT_EQ(b.state_of(0), "free") << "its end leaves the slot alone";
+  a.start();
+  EXPECT_EQ(b.state_of(0), "live") << "and it may come back";
+}
+
+TEST_F(Hosts, APoolIsOpenedAsWhatItIs) {
+  {
+    Host a(directory_, 0);
+  }
+  const auto run = [&](const std::string& more) {
+    const std::string config = directory_.file("one.toml"), log = directory_.file("one.log");
+    std::ofstream(config) << "[daemon]\nsocket = \"" << directory_.file("one.sock")
+                          << "\"\n\n[[pool]]\nbackend = \"file\"\n"
+                          << "path = \"" << directory_.file("pool") << "\"\n"
+                          << more;
+    std::ofstream(log).close();
+    ChildProcess marud({marud_program(), "--config", config}, log);
+    const auto ended = marud.wait();
+    std::stringstream text;
+    text << std::ifstream(log).rdbuf();
+    return (ended ? ended->text() : "goes on") + "\n" + text.str();
+  };
+  EXPECT_NE(run("").find("expected profile = \"shared\" in the configuration"), std::string::npos) << run("");
+  const std::string incoherent = run("profile = \"shared\"\n");
+  EXPECT_NE(incoherent.find("expected coherent = true"), std::string::npos) << incoherent;
+  const std::string local = run("coherent = true\n");
+  EXPECT_NE(local.find("nothing without profile = \"shared\""), std::string::npos) << local;
+}
+
+}  // namespace
+
+// For machines of their own (tests/hardware/vm/hosts.py): --role store|find|hold SOCKET KEY [TEXT].
+static int run_client(const std::string& role, const char* socket, const char* key, const char* text) {
+  TestClient client(socket);
+  if (role == "store") return client.store(key, text) == 0 ? 0 : 1;
+  maru_view view;
+  if ((role != "find" && role != "hold") || client.retrieve(key, &view) != 0) return 1;
+  std::fwrite(view.data, 1, view.bytes, stdout);
+  if (role == "hold") ::pause();
+  return client.release(view) == 0 ? 0 : 1;
+}
+
+}  // namespace maru::test
+
+int main(int count, char** arguments) {
+  if (count >= 3 && std::strcmp(arguments[1], "--role") == 0) {
+    if (std::strcmp(arguments[2], "puppet") == 0) return maru::test::run_puppet(count - 3, arguments + 3);
+    if (std::strcmp(arguments[2], "keeper") == 0) return maru::test::run_keeper(count - 3, arguments + 3);
+    if (count >= 5)
+      return maru::test::run_client(arguments[2], arguments[3], arguments[4], count > 5 ? arguments[5] : "");
+    return 2;
+  }
+  ::testing::InitGoogleTest(&count, arguments);
+  return RUN_ALL_TESTS();
+}
