@@ -15,8 +15,6 @@ if mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 host
   mount -t tmpfs shm /root/dev/shm
   mount -t devpts pts /root/dev/pts
   mount -t tmpfs run /root/run
-  # What is mounted on the host's /tmp is not seen here, so that it is empty on every host.
-  mount -t tmpfs -o mode=1777 own-tmp /root/var/tmp
   mkdir -m 0755 /root/run/machine
   # busybox and the modules, for steps that take a driver away and put it back.
   cp -r /payload/. /bin/busybox /modules /root/run/machine/
