@@ -23,7 +23,8 @@ PROPERTIES = ("pool_handle", "allocator", "owned_region_manager", "mapper", "ins
 
 
 def config(marud, **more):
-    return maru.MaruConfig(**{"server_url": str(marud.socket), "pool_size": 64 * CHUNK, "chunk_size_bytes": CHUNK, **more})
+    return maru.MaruConfig(**{"server_url": str(marud.socket), "pool_size": 64 * CHUNK, "chunk_size_bytes": CHUNK,
+                              "timeout_ms": 60_000, **more})
 
 
 @pytest.fixture
@@ -350,6 +351,8 @@ def test_places_lead_to_what_is_held(handler, key):
     assert handler.get_buffer_view(again.region_id, at, 10) is not None
     del again
     assert handler.get_buffer_view(0, at, 10) is None
+    put(handler, key + " next", b"x")
+    assert handler.retrieve(key + " next").page_index * handler.get_chunk_size() == at  # the place is free again
 
 
 def test_statistics_reflect_operations(handler, key):

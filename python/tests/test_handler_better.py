@@ -244,6 +244,32 @@ def test_close_waits_for_stores_and_everything_after_raises(marud, key):
         assert len(ended) == 3 and not handler.connected
 
 
+def test_close_lets_a_store_that_is_under_way_finish(marud, key):
+    entered, go, order = threading.Event(), threading.Event(), []
+
+    class Slow(maru.MaruHandler):
+        def _store(self, *arguments):
+            entered.set()
+            assert go.wait(60)
+            order.append(super()._store(*arguments))
+            return order[-1]
+
+    handler = Slow(config(marud))
+    assert handler.connect()
+    storing = threading.Thread(target=put, args=(handler, key, b"x"))
+    storing.start()
+    assert entered.wait(60)
+    closing = threading.Thread(target=lambda: [handler.close(), order.append("closed")])
+    closing.start()
+    while handler.connected:
+        pass
+    closing.join(0.2)  # not awaited: a close() that does not wait has every chance to end
+    go.set()
+    storing.join(60)
+    closing.join(60)
+    assert order == [True, "closed"]
+
+
 def test_a_closed_handler_connects_again(marud, key):
     handler = maru.MaruHandler(config(marud))
     assert handler.connect()

@@ -14,9 +14,13 @@ CHUNK = SHAPE.numel() * 2
 TOKEN = CHUNK // TOKENS
 
 
+def config(marud):
+    return maru.MaruConfig(server_url=str(marud.socket), pool_size=4 * CHUNK, chunk_size_bytes=CHUNK, timeout_ms=60_000)
+
+
 @pytest.fixture
 def handler(marud):
-    with maru.MaruHandler(maru.MaruConfig(server_url=str(marud.socket), pool_size=4 * CHUNK, chunk_size_bytes=CHUNK)) as made:
+    with maru.MaruHandler(config(marud)) as made:
         yield made
 
 
@@ -201,7 +205,7 @@ def test_close_lets_go_of_everything_but_tensors(handler, adapter):
 
 
 def test_objects_may_outlive_the_handler(marud):
-    handler = maru.MaruHandler(maru.MaruConfig(server_url=str(marud.socket), pool_size=4 * CHUNK, chunk_size_bytes=CHUNK))
+    handler = maru.MaruHandler(config(marud))
     assert handler.connect()
     adapter = CxlMemoryAdapter(handler, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)
     item, stored = adapter.allocate(SHAPE, DTYPE), put(handler, adapter, "k", 1)

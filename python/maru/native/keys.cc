@@ -124,14 +124,20 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
         "A batch wants a sequence of keys, or an n x 16 or n x 32 array of uint8, not " + type_name(keys) + ".");
   }
   const Py_ssize_t n = PyTuple_GET_SIZE(items_.ptr());
-  keys_.resize(static_cast<size_t>(n));
+  make_room(static_cast<size_t>(n));
   for (Py_ssize_t i = 0; i < n; ++i) {
     maru_key& key = keys_[static_cast<size_t>(i)];
+    key = {};
     key.tenant = tenant;
     read_key(PyTuple_GET_ITEM(items_.ptr(), i), key, [&](py::handle object) -> const Py_buffer& {
       return buffers_.emplace_back(object, HeldBuffer::Wanted::kShape).get();
     });
   }
+}
+
+void KeyBatch::make_room(size_t size) {
+  keys_ = std::make_unique_for_overwrite<maru_key[]>(size);
+  size_ = size;
 }
 
 void KeyBatch::read_array(uint64_t tenant) {
@@ -143,11 +149,8 @@ void KeyBatch::read_array(uint64_t tenant) {
   is_array_ = true;
   const auto width = static_cast<uint32_t>(buffer.shape[1]);
   const auto* bytes = static_cast<const uint8_t*>(buffer.buf);
-  keys_.resize(static_cast<size_t>(buffer.shape[0]));
-  for (maru_key& key : keys_) {
-    key = {bytes, width, kind_of_digest(width), tenant};
-    bytes += width;
-  }
+  make_room(static_cast<size_t>(buffer.shape[0]));
+  for (size_t i = 0; i < size_; ++i) keys_[i] = {bytes + i * width, width, kind_of_digest(width), tenant};
 }
 
 }  // namespace maru_python

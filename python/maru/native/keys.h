@@ -4,9 +4,9 @@
 
 #include <list>
 #include <maru/maru.h>
+#include <memory>
 #include <optional>
 #include <pybind11/pybind11.h>
-#include <vector>
 
 namespace maru_python {
 
@@ -44,15 +44,18 @@ class OneKey {
 class KeyBatch {
  public:
   KeyBatch(pybind11::handle keys, uint64_t tenant);
-  const maru_key* data() const { return keys_.data(); }
-  size_t size() const { return keys_.size(); }
+  const maru_key* data() const { return keys_.get(); }
+  size_t size() const { return size_; }
   bool is_array() const { return is_array_; }
 
  private:
   void read_array(uint64_t tenant);
 
   bool is_array_ = false;
-  std::vector<maru_key> keys_;
+  void make_room(size_t size);
+
+  size_t size_ = 0;
+  std::unique_ptr<maru_key[]> keys_;  // not zeroed: every one is written
   pybind11::object items_;  // a tuple: a list could be changed by another thread meanwhile
   std::list<HeldBuffer> buffers_;
 };

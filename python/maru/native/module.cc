@@ -1,6 +1,7 @@
 // The extension maru._maru: what maru/_maru.pyi describes.
 #include "attachment.h"
 #include "client.h"
+#include "fast_calls.h"
 #include "held.h"
 #include "keys.h"
 
@@ -60,9 +61,6 @@ void define_client(py::module_& module) {
       .def("geometry", &Client::geometry)
       .def("statistics", &Client::statistics)
       .def("evicted", &Client::evicted)
-      .def("exists", &Client::exists, "key"_a, "tenant"_a = py::none())
-      .def("exists_batch", &Client::exists_batch, "keys"_a, "tenant"_a = py::none(), "out"_a = py::none())
-      .def("retrieve", &Client::retrieve, "key"_a, "tenant"_a = py::none())
       .def("retrieve_batch", &Client::retrieve_batch, "keys"_a, "tenant"_a = py::none())
       .def("pin", &Client::pin, "key"_a, "tenant"_a = py::none())
       .def("pin_block", &Client::pin_block, "block"_a)
@@ -74,6 +72,7 @@ void define_client(py::module_& module) {
       .def("delete", &Client::remove, "key"_a, "tenant"_a = py::none())
       .def("delete_tree", &Client::remove_tree, "key"_a, "tenant"_a = py::none());
   define_stores(client);
+  define_fast_calls(client);
 }
 
 }  // namespace maru_python
