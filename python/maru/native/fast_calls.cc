@@ -16,7 +16,8 @@ struct Signature {
   const char* names[3];
 };
 
-// Fills ret_values from what Python was called with; what was not given is None. False, with a TypeError, when that does not fit.
+// Fills ret_values from what Python was called with; what was not given is None. False, with a TypeError, when that does not
+// fit.
 bool read_arguments(const Signature& signature, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames,
                     PyObject** ret_values) {
   if (size_t(positional) > signature.names_count) {
@@ -103,7 +104,8 @@ PyMethodDef definition(const char* name, const char* text) {
 PyMethodDef methods[] = {
     definition<exists>("exists", "exists(key, tenant=None)\n--\n\nWhether a block is there."),
     definition<retrieve>("retrieve", "retrieve(key, tenant=None)\n--\n\nA View, or None."),
-    definition<exists_batch>("exists_batch", "exists_batch(keys, tenant=None, out=None)\n--\n\nWhether each block is there."),
+    definition<exists_batch>("exists_batch",
+                             "exists_batch(keys, tenant=None, out=None)\n--\n\nWhether each block is there."),
 };
 
 }  // namespace
