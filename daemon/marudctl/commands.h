@@ -43,7 +43,6 @@ struct Arguments {
   std::optional<std::string> output;  // a path
   bool fence = false;
   std::optional<uint64_t> deadline_s;
-  bool force = false;
   std::vector<std::string> operands;
 };
 

@@ -34,7 +34,6 @@ enum Flag : int {
   kOutput,
   kFence,
   kDeadline,
-  kForce,
 };
 
 constexpr option kOptions[] = {
@@ -65,7 +64,6 @@ constexpr option kOptions[] = {
     {"output", required_argument, nullptr, kOutput},
     {"fence", no_argument, nullptr, kFence},
     {"deadline", required_argument, nullptr, kDeadline},
-    {"force", no_argument, nullptr, kForce},
     {nullptr, 0, nullptr, 0},
 };
 
@@ -188,7 +186,6 @@ int read_options(int count, char** values, Arguments& arguments, std::vector<std
         if (!reads(86'400)) return wrong();
         arguments.deadline_s = number;
         break;
-      case kForce: arguments.force = true; break;
       default: return complain("%s is not an option, or lacks its value", values[optind - 1]);
     }
     if (flag >= kLimit) ret_special.emplace_back(kOptions[index].name);
