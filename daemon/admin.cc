@@ -58,9 +58,12 @@ std::string no_pool_text(const AdminView& view, const std::string& name) {
 json status_of(const AdminView& view, const json& request) {
   const std::string only = request.value("pool", "");
   json pools = json::array();
-  for (const auto& hosted : view.pools) {
+  for (size_t index = 0; index < view.pools.size(); ++index) {
+    const auto& hosted = view.pools[index];
     if ((!only.empty() && hosted->name() != only) || hosted->is_gone()) continue;
-    json pool = hosted->serving() ? hosted->serving()->status_json(view.now_unix_ms) : json::object();
+    json pool = !hosted->serving() ? json::object()
+                : view.censuses    ? hosted->serving()->status_json((*view.censuses)[index])
+                                   : hosted->serving()->status_json(view.now_unix_ms);
     pool["name"] = hosted->name();
     pool["condition"] = condition_text(hosted->condition());
     pool["backend"] = backend_text(hosted->spec().backend);

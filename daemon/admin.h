@@ -4,6 +4,7 @@
 
 #include "daemon/hosted_pool.h"
 #include "daemon/lane_watch.h"
+#include "daemon/metrics/snapshot.h"
 
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,8 @@ struct AdminView {
   uint64_t now_unix_ms;
   uint64_t now_monotonic_ms;
   DeviceCommands* devices;
+  const metrics::Histogram* turns = nullptr;                   // of the event loop
+  const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
 };
 
 struct AdminReply {

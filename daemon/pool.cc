@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <sys/random.h>
 #include <unistd.h>
@@ -279,8 +280,11 @@ std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
 
 RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms) {
   state_->now_ms = now_ms;
+  const auto begun = std::chrono::steady_clock::now();
   RentResult result = state_->rent(lane, request);
   state_->show_frees();
+  const auto lasted = std::chrono::steady_clock::now() - begun;
+  state_->totals.rent_latency.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
   return result;
 }
 
@@ -354,7 +358,12 @@ Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& opti
   return state_->set_policy(name, options);
 }
 
-nlohmann::json Pool::status_json(uint64_t) const { return state_->status(); }
+nlohmann::json Pool::status_json(uint64_t) const {
+  metrics::PageCensus census;
+  state_->take_census(census, kNever);
+  return state_->status(census);
+}
+nlohmann::json Pool::status_json(const metrics::PageCensus& census) const { return state_->status(census); }
 nlohmann::json Pool::lane_json(uint32_t lane, uint64_t) const { return state_->lane_status(lane); }
 
 }  // namespace maru::daemon

@@ -19,6 +19,11 @@
 
 namespace maru::daemon {
 
+namespace metrics {
+struct PageCensus;
+struct PoolSnapshot;
+}  // namespace metrics
+
 class Device;  // daemon/dax/device.h: the memory and its descriptor
 
 // Several hosts on one pool: docs/format.md, "Hosts".
@@ -197,6 +202,14 @@ class Pool {
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms);
   nlohmann::json status_json(uint64_t now_ms) const;
   nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;
+  // The same from a census that is complete.
+  nlohmann::json status_json(const metrics::PageCensus& census) const;
+  // Of the last audit, at start or since.
+  uint64_t audit_findings() const;
+  // Counts the next pages. Returns true when the census is complete.
+  bool take_census(metrics::PageCensus& census, uint64_t pages) const;
+  // All but what its owner knows better: name, condition and census.
+  void fill(metrics::PoolSnapshot& snapshot);
 
  private:
   struct State;

@@ -259,20 +259,10 @@ json Pool::State::one_block(const json& request) {
 
 // -- status -----------------------------------------------------------------------------------------------------------
 
-json Pool::State::status() const {
+json Pool::State::status(const metrics::PageCensus& census) const {
   const format::Parameters& parameters = region.parameters();
   json page_states = json::object(), region_states = json::object();
-  uint64_t counts[16] = {}, bytes = 0, longest_free = 0, free_in_a_row = 0;
-  for (uint64_t i = 0; i < pages(); ++i) {
-    const auto page = uint32_t(i);
-    const PageState state = word(page).state();
-    ++counts[uint32_t(state)];
-    const bool is_free = state == PageState::kFree;
-    free_in_a_row = is_free && i % region.region_pages() != 0 ? free_in_a_row + 1 : is_free;
-    longest_free = std::max(longest_free, free_in_a_row);
-    if (state == PageState::kReady || state == PageState::kRetiring)
-      bytes += std::min(region.block(page).length.load_relaxed(), region.run_pages(page) * region.page_bytes());
-  }
+  const auto& counts = census.states;
   for (uint32_t i = 0; i < format::kPageStateCount; ++i) page_states[page_state_name(PageState(i))] = counts[i];
   uint64_t by_state[4] = {};
   for (const RegionEntry& entry : regions) ++by_state[uint32_t(entry.state)];
@@ -303,7 +293,7 @@ json Pool::State::status() const {
                 {"region_states", std::move(region_states)},
                 {"lanes", {{"max", region.lanes() - 1}, {"live", live}, {"reclaiming", reclaiming}}},
                 {"blocks", blocks},
-                {"block_bytes", bytes},
+                {"block_bytes", census.block_bytes},
                 {"evicted_blocks", totals.evicted()},
                 {"evicted_by",
                  {{"request", totals.evicted_blocks[size_t(EvictReason::kRequest)]},
@@ -332,8 +322,12 @@ json Pool::State::status() const {
                 {"tenants", tenants.status()},
                 {"held_blocks", held_blocks.size()},
                 {"counters", std::move(counters)}};
+  uint64_t rents = 0;
+  for (size_t i = 0; i <= metrics::Histogram::kBoundsNs.size(); ++i) rents += totals.rent_latency.count(i);
+  reply["rents"] = rents;
+  reply["rents_us"] = totals.rent_latency.sum_ns() / 1000;  // what deciding on all of them took
   // Of the FREE pages, the share that is not in the longest run of them.
-  reply["fragmentation_percent"] = free_pages == 0 ? 0 : (free_pages - longest_free) * 100 / free_pages;
+  reply["fragmentation_percent"] = free_pages == 0 ? 0 : (free_pages - census.longest_free) * 100 / free_pages;
   if (!audit_json.empty()) reply["audit"] = audit_json;
   return reply;
 }

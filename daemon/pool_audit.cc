@@ -70,8 +70,14 @@ json Pool::State::check(bool is_quiesced) {
   json reply = {{"violations", std::move(violations)},
                 {"found", first.findings.empty() ? 0 : std::max<uint64_t>(report.findings, first.findings.size())},
                 {"mode", is_quiesced ? "quiesced" : "live"}};
+  ++totals.audits;
   audit_json = {{"at_ms", now_ms}, {"found", reply["found"]}, {"mode", reply["mode"]}};
   return reply;
+}
+
+uint64_t Pool::audit_findings() const {
+  const auto found = state_->audit_json.find("found");
+  return found == state_->audit_json.end() ? 0 : found->get<uint64_t>();
 }
 
 }  // namespace maru::daemon

@@ -26,6 +26,7 @@ Result<void> Pool::State::set_policy(const std::string& name, const PolicyOption
       region.host(hosts.self).policy.load_relaxed();  // a hint from the marud before: wrong, the order is a poor one
   // In a pool of several hosts the words of all of them lie in one table, and zeros would end the others' order, too.
   const bool keep_words = policy == nullptr && (wrote == name_hash(name) || region.is_shared());
+  settle_evictions();  // while config.policy names the old one
   const std::unique_ptr<Policy> old = std::exchange(policy, std::move(*made));
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
   order.set_policy(*policy, keep_words);

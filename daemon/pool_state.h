@@ -6,6 +6,7 @@
 #pragma once
 
 #include "daemon/dax/device.h"
+#include "daemon/metrics/snapshot.h"
 #include "daemon/policy/eviction_order.h"
 #include "daemon/pool.h"
 #include "daemon/pool_hosts.h"
@@ -21,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <queue>
@@ -193,6 +195,11 @@ struct PoolTotals {
   }
   uint64_t background_wakes = 0;  // the high watermark was reached
   uint64_t refused_rents = 0;
+  metrics::Histogram rent_latency;
+  // By policy, without those of the one in force since it came.
+  std::map<std::string, std::array<uint64_t, kEvictReasonCount>> evicted_before;
+  std::array<uint64_t, kEvictReasonCount> evicted_when_policy_came = {};
+  uint64_t audits = 0;
   uint64_t regions_taken = 0;  // from one client for another
   uint64_t queues_rebuilt = 0;
   uint64_t clients_reclaimed = 0;
@@ -446,8 +453,13 @@ struct Pool::State final : BlockFacts {
   nlohmann::json one_block(const nlohmann::json& request);
   nlohmann::json check(bool is_quiesced);
   nlohmann::json block_json(uint32_t page, PageWord found);
-  nlohmann::json status() const;
+  nlohmann::json status(const metrics::PageCensus& census) const;
   nlohmann::json lane_status(uint32_t lane) const;
+
+  // pool_metrics.cc
+  bool take_census(metrics::PageCensus& census, uint64_t count) const;
+  void settle_evictions();
+  void fill(metrics::PoolSnapshot& snapshot);
 
   // pool_pins.cc
   uint64_t pin_slots() const;  // of a lane

@@ -51,6 +51,9 @@ class PoolTenants final : public shm::TenantReturns {
   // Whether usages may be too high until pages were counted.
   bool is_counting() const { return counting_ || suspects_ != 0; }
 
+  // Stores of the tenant of this index that were refused, since this marud began.
+  uint64_t refusals(uint32_t index) const { return keeps_[index].refused; }
+
   // "quota.set" and the others, pool_quota.cc.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request);
   nlohmann::json status() const;
