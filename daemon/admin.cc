@@ -33,18 +33,9 @@ json parse(std::string_view text, bool& too_deep) {
 
 }  // namespace
 
-const char* condition_text(HostedPool::Condition condition) {
-  switch (condition) {
-    case HostedPool::Condition::kWaiting: return "waiting";
-    case HostedPool::Condition::kServing: return "serving";
     case HostedPool::Condition::kDraining: return "draining";
     case HostedPool::Condition::kLeaving: return "leaving";
-    case HostedPool::Condition::kFenced: return "fenced";
     case HostedPool::Condition::kGone: return "gone";
-  }
-  return "";
-}
-
 namespace {
 
 std::string no_pool_text(const AdminView& view, const std::string& name) {
@@ -202,6 +193,15 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
 }
 
 }  // namespace
+
+const char* condition_text(HostedPool::Condition condition) {
+  switch (condition) {
+    case HostedPool::Condition::kWaiting: return "waiting";
+    case HostedPool::Condition::kServing: return "serving";
+    case HostedPool::Condition::kFenced: return "fenced";
+  }
+  return "";
+}
 
 AdminReply run_admin(const AdminView& view, std::string_view request, const std::string& who) {
   // nlohmann::json throws where types do not fit; nothing of that may reach the deciding thread.

@@ -28,6 +28,8 @@ struct AdminView {
   const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
 };
 
+const char* condition_text(HostedPool::Condition condition);
+
 struct AdminReply {
   int code = 0;      // errno; EBADMSG: what came is no request at all
   std::string text;  // JSON, or what is wrong

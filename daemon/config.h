@@ -5,6 +5,10 @@
 //   socket = "/run/marud/marud.sock"     state_dir = "/run/marud/state"    log_level = "info"
 //   admin_group = "maru-admin"           adopt_grace_ms = 4000           policy_dir = "/usr/lib/marud/policies"
 //
+//   [http]
+//   socket = "/run/marud/http.sock"      listen = "127.0.0.1:9101"       token_file = "/etc/marud/http-token"
+//   connections = 64                     timeout_ms = 2000
+//
 //   [[pool]]
 //   name = "default"      backend = "memory"      size = "64GiB"     huge_pages = "try"    numa_nodes = [1]
 //   page_bytes = "2MiB"   region_bytes = "256MiB" lanes = 256        pins = 16384          touch_entries = 4096
@@ -84,6 +88,16 @@ struct PoolSpec {
 // What a pool is that says nothing.
 PoolSpec default_pool_spec();
 
+// config_http.cc.
+struct HttpConfig {
+  bool is_on = false;
+  std::string socket_path;     // empty: http_socket_path()
+  std::string listen;          // empty: on the socket alone
+  std::string token_file;      // for listen
+  uint32_t connections = 64;   // at a time
+  uint32_t timeout_ms = 2000;  // for the event loop to look at a request
+};
+
 struct Config {
   std::string socket_path;
   std::string state_dir;
@@ -92,6 +106,7 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   std::optional<gid_t> admin_group;  // besides root and marud's own user
   uint32_t adopt_grace_ms = 4000;    // less than the five seconds that a client waits for its attachment
+  HttpConfig http;
   std::vector<PoolSpec> pools;
   std::vector<provision::Wish> wishes;  // for marud-provision; marud only says what is wrong with them
 };
@@ -108,6 +123,9 @@ extern const char* const kPolicyDir;
 std::string default_runtime_dir();
 // "state" beside the socket.
 std::string default_state_dir(const std::string& socket_path);
+
+// As configured, or "http.sock" beside marud's socket.
+std::string http_socket_path(const Config& config);
 
 // Reads the text of a file. What is wrong is appended to `problems`; the result is usable only if there is nothing.
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems);

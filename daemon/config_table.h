@@ -64,6 +64,9 @@ class ConfigTable {
   std::set<std::string, std::less<>> asked_;
 };
 
+// config_http.cc
+void read_http(ConfigTable table, HttpConfig& http);
+
 // Parses and calls `read` with the root. Syntax errors become a problem, and `read` is not called.
 void parse_toml(std::string_view text, std::vector<ConfigProblem>& problems,
                 const std::function<void(ConfigTable)>& read);

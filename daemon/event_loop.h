@@ -23,6 +23,7 @@ enum class EventKind : uint8_t {
   kProcess,  // a pidfd became readable: the process ended
   kSignal,   // the signal descriptor is readable
   kClose,    // nobody waits for it
+  kHttp,     // the HTTP thread asks something
 };
 
 struct Event {
@@ -44,6 +45,7 @@ class EventLoop {
   void send(uint64_t id, int fd, msghdr* message);
   void watch_process(uint64_t id, int pidfd);
   void watch_signals(int fd);
+  void watch_http(int fd);
   // Ends an operation; its completion still comes.
   void cancel(EventKind kind, uint64_t id);
   // Closes a descriptor that a client gave us, or that may hold such ones, on a thread of the kernel: closing what

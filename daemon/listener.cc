@@ -26,7 +26,7 @@ Result<void> make_directory(const std::string& path) {
   return {};
 }
 
-Result<Listener> Listener::open(const std::string& path, bool for_everybody, FileDescriptor passed) {
+Result<Listener> Listener::open(const std::string& path, bool for_everybody, FileDescriptor passed, int type) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.front() != '/' || path.size() >= sizeof(address.sun_path))
@@ -55,7 +55,7 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
       return failure(EEXIST, "listen on " + path + " (it is something else than a socket)");
     if (::unlink(path.c_str()) != 0) return failure(errno, "remove the old socket " + path);
   }
-  listener.socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  listener.socket_.reset(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!listener.socket_.is_open()) return failure(errno, "create a socket");
   const mode_t before = ::umask(for_everybody ? 0111 : 0177);
   const int bound = ::bind(listener.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));

@@ -7,6 +7,7 @@
 #include "libmaru/base/result.h"
 
 #include <string>
+#include <sys/socket.h>
 
 namespace maru::daemon {
 
@@ -17,7 +18,8 @@ class Listener {
  public:
   // `for_everybody`: other users may connect; what they may do is decided by their credentials. `passed`: the socket that
   // the service manager listens on at `path`, when it is open (passed_socket.h).
-  static Result<Listener> open(const std::string& path, bool for_everybody, FileDescriptor passed = {});
+  static Result<Listener> open(const std::string& path, bool for_everybody, FileDescriptor passed = {},
+                               int type = SOCK_SEQPACKET);
   Listener(Listener&&) = default;
   Listener& operator=(Listener&&) = delete;
   ~Listener();  // removes the socket, if it made it

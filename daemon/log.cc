@@ -44,7 +44,7 @@ std::optional<LogLevel> log_level_from(std::string_view name) {
 }
 
 void log_start(LogLevel level) {
-  logger() = ::isatty(STDERR_FILENO) ? spdlog::stderr_color_st("marud") : spdlog::stderr_logger_st("marud");
+  logger() = ::isatty(STDERR_FILENO) ? spdlog::stderr_color_mt("marud") : spdlog::stderr_logger_mt("marud");
   logger()->set_pattern(writes_to_journal() ? "%l: %v" : "%Y-%m-%d %H:%M:%S.%e marud[%P] %^%l%$: %v");
   logger()->flush_on(spdlog::level::debug);
   log_set_level(level);

@@ -1,5 +1,5 @@
 // What marud says: one line per decision, with who and the consequence. Writes to standard error; under systemd's journal
-// without a time of its own.
+// without a time of its own. Any thread may write, once log_start() has returned.
 #pragma once
 
 #include <fmt/core.h>

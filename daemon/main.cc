@@ -4,6 +4,7 @@
 #include "daemon/dax_format.h"
 #include "daemon/event_loop.h"
 #include "daemon/hosted_pool.h"
+#include "daemon/http/service.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
@@ -73,6 +74,18 @@ Result<void> format(const Config& config, const std::string& name, bool force) {
   return format_on_command(*found, state, force, uint64_t(std::time(nullptr)) * 1000);
 }
 
+// Null: it is not configured.
+Result<std::unique_ptr<http::Service>> start_http(const Config& config, http::Exchange& exchange) {
+  if (!config.http.is_on) return nullptr;
+  HttpConfig settings = config.http;
+  settings.socket_path = http_socket_path(config);
+  auto service = http::Service::start(settings, config.admin_group, exchange);
+  if (!service) return service;
+  const std::string& tcp = (*service)->tcp_address();
+  log_info("HTTP is answered on {}{}", settings.socket_path, tcp.empty() ? "" : " and http://" + tcp);
+  return service;
+}
+
 Result<void> serve(Config& config, const Options& options) {
   allow_many_descriptors();
   FaultGuard::install();
@@ -112,10 +125,18 @@ Result<void> serve(Config& config, const Options& options) {
       log_error("the configuration stays as it is: line {}: {}", problem.line, problem.text);
     return problems.empty() ? std::optional(std::move(fresh)) : std::nullopt;
   };
-  Server server(config, pools, state, std::move(*loop), *listener, std::move(*signals), reread);
+  // From here on another thread asks what people ask by HTTP, and this one answers.
+  auto exchange = http::Exchange::create();
+  if (!exchange) return tl::unexpected(exchange.error());
+  http::Desk desk(**exchange, config);
+  auto service = start_http(config, **exchange);
+  if (!service) return tl::unexpected(service.error());
+  Server server(config, pools, state, std::move(*loop), *listener, std::move(*signals), reread,
+                *service ? &desk : nullptr);
   log_info("marud {} listens on {}{}", kVersionText, config.socket_path,
            listener->is_passed() ? ", a socket that the service manager passed" : "");
   auto served = server.run();
+  service->reset();
 
   // From here on no request is answered; clients keep their memory.
   server.stop();

@@ -1,6 +1,5 @@
 #include "daemon/requests.h"
 
-#include "daemon/admin.h"
 #include "daemon/log.h"
 #include "libmaru/wire/codec.h"
 
@@ -371,7 +370,7 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
   }
   const AdminView view = {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms, &devices_};
   const AdminReply reply =
-      run_admin(view, {reinterpret_cast<const char*>(payload.data()), payload.size()}, session.text());
+      run_admin(view(now), {reinterpret_cast<const char*>(payload.data()), payload.size()}, session.text());
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);
   Outcome outcome = answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));

@@ -2,6 +2,7 @@
 // business (server.h); so is everything inside a pool.
 #pragma once
 
+#include "daemon/admin.h"
 #include "daemon/config.h"
 #include "daemon/device_commands.h"
 #include "daemon/hosted_pool.h"
@@ -53,6 +54,9 @@ class Requests {
   // Regions that draining took, for their owners.
   std::vector<Outcome::Notice> drained_notices();
 
+  AdminView view(Moment now) const {
+    return {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms};
+  }
   // For "status".
   void set_start(Moment start) { start_ = start; }
   size_t connections = 0;

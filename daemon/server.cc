@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -36,7 +37,7 @@ Moment moment() {
 }  // namespace
 
 Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, std::unique_ptr<EventLoop> loop,
-               Listener& listener, FileDescriptor signals, Reread reread)
+               Listener& listener, FileDescriptor signals, Reread reread, http::Desk* desk)
     : config_(config),
       pools_(pools),
       loop_(std::move(loop)),
@@ -49,6 +50,7 @@ Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, 
                    log_error("the socket stays as it is: {}", opened.error().text());
                }),
       requests_(config, pools, lanes_, devices_),
+      desk_(desk),
       adopted_(pools.size(), false) {}
 
 Result<void> Server::run() {
@@ -57,6 +59,7 @@ Result<void> Server::run() {
   watchdog_ms_ = watchdog_interval_ms();
   after_events();
   loop_->watch_signals(signals_.get());
+  if (desk_) loop_->watch_http(desk_->questions_fd());
   notify("READY=1");
   bool more_to_do = false;
   while (!stopping_) {
@@ -67,9 +70,13 @@ Result<void> Server::run() {
     const auto events = loop_->wait(wait_ms(more_to_do));
     if (!events) return tl::unexpected(events.error());
     now_ = moment();
+    const auto begun = std::chrono::steady_clock::now();
     for (const Event& event : **events) on_event(event);
     after_events();
     more_to_do = turn_pools();
+    if (desk_) more_to_do |= turn_http();
+    const auto lasted = std::chrono::steady_clock::now() - begun;
+    turns_.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
   }
   return {};
 }
@@ -104,6 +111,9 @@ void Server::on_event(const Event& event) {
       return;
     case EventKind::kProcess: return on_process_end(event.id, event.result);
     case EventKind::kSignal: return on_signal();
+    case EventKind::kHttp:
+      desk_->wake();  // it looks at the questions in its turn
+      return loop_->watch_http(desk_->questions_fd());
     case EventKind::kNone:
     case EventKind::kClose: return;
   }
@@ -349,6 +359,12 @@ bool Server::turn_pools() {
   send(notices);
   devices_.step(now_);
   return more_to_do;
+}
+
+bool Server::turn_http() {
+  AdminView view = requests_.view(now_);
+  view.turns = &turns_;
+  return desk_->turn(view);
 }
 
 void Server::on_signal() {

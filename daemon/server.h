@@ -4,6 +4,7 @@
 
 #include "daemon/config.h"
 #include "daemon/event_loop.h"
+#include "daemon/http/desk.h"
 #include "daemon/lane_watch.h"
 #include "daemon/listener.h"
 #include "daemon/requests.h"
@@ -22,7 +23,7 @@ class Server {
   using Reread = std::function<std::optional<Config>()>;
 
   Server(Config& config, HostedPools& pools, const StateDirectory& state, std::unique_ptr<EventLoop> loop,
-         Listener& listener, FileDescriptor signals, Reread reread);
+         Listener& listener, FileDescriptor signals, Reread reread, http::Desk* desk = nullptr);
 
   // Looks for the processes whose lanes were adopted, then serves until SIGTERM or SIGINT.
   Result<void> run();
@@ -42,6 +43,7 @@ class Server {
   bool watch_adopted(uint32_t pool);  // false: some could not be watched
   void after_events();
   bool turn_pools();
+  bool turn_http();
   void log_overdue_pins(uint32_t pool);
   void drop_clients_of(uint32_t pool);
   void reload();
@@ -58,10 +60,12 @@ class Server {
   LaneWatches lanes_;
   DeviceCommands devices_;
   Requests requests_;
+  http::Desk* desk_;  // null: there is no HTTP
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::vector<bool> adopted_;  // per pool: its adopted lanes have been looked for
   uint64_t next_session_ = 1;
   Moment now_ = {};
+  metrics::Histogram turns_;
   uint64_t accept_due_ms_ = 0;  // after a failure: not before; 0: none failed since the last success
   uint64_t watch_due_ms_ = 0;   // adopted lanes that nobody watches yet are looked for again
   uint64_t watchdog_ms_ = 0;

@@ -1,0 +1,40 @@
+// The table [http].
+#include "daemon/config_table.h"
+#include "daemon/http/door.h"
+
+#include <sys/un.h>
+
+namespace maru::daemon {
+
+void read_http(ConfigTable table, HttpConfig& http) {
+  constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
+  http.is_on = true;
+  if (auto value = table.text("socket")) {
+    if (value->front() != '/' || value->size() > kSocketPathMax)
+      table.wrong("socket", "an absolute path of at most " + std::to_string(kSocketPathMax) + " bytes");
+    http.socket_path = *value;
+  }
+  if (auto value = table.text("listen")) {
+    if (!http::loopback_address(*value))
+      table.wrong("listen", "an address of this machine alone, such as \"127.0.0.1:9101\" or \"[::1]:9101\"");
+    http.listen = *value;
+  }
+  if (auto value = table.text("token_file")) {
+    if (value->front() != '/') table.wrong("token_file", "an absolute path");
+    http.token_file = *value;
+  }
+  if (!http.listen.empty() && http.token_file.empty() && !table.has("token_file"))
+    table.missing("token_file", "the path of a file with the token that clients of listen must send");
+  if (http.listen.empty() && !http.token_file.empty())
+    table.wrong("token_file", "nothing: it is for listen, which is not there (the socket needs no token)");
+  if (auto value = table.integer("connections", 4, 1024)) http.connections = uint32_t(*value);
+  if (auto value = table.integer("timeout_ms", 10, 60'000)) http.timeout_ms = uint32_t(*value);
+  table.refuse_unknown();
+}
+
+std::string http_socket_path(const Config& config) {
+  if (!config.http.socket_path.empty()) return config.http.socket_path;
+  return config.socket_path.substr(0, config.socket_path.find_last_of('/')) + "/http.sock";
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,92 @@
+#include "daemon/config_json.h"
+
+#include "daemon/admin_request.h"
+
+#include <nlohmann/json.hpp>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+const char* level_text(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return "debug";
+    case LogLevel::kInfo: return "info";
+    case LogLevel::kWarning: return "warning";
+    case LogLevel::kError: return "error";
+  }
+  return "";
+}
+
+const char* huge_pages_text(HugePages huge_pages) {
+  return huge_pages == HugePages::kNever ? "never" : huge_pages == HugePages::kRequire ? "require" : "try";
+}
+
+// What was not configured is what the pool was formatted with, where it serves.
+json pool_json(const HostedPool& hosted) {
+  const PoolSpec& spec = hosted.spec();
+  json options = json::object(), tenants = json::array();
+  for (const auto& [name, value] : spec.pool.policy_options) options[name] = value;
+  for (const auto& [name, limits] : spec.pool.tenants.tenants)
+    tenants.push_back({{"name", key_text(std::as_bytes(std::span(name)))},
+                       {"soft", limits.soft_bytes ? json(*limits.soft_bytes) : json(nullptr)},
+                       {"hard", limits.hard_bytes ? json(*limits.hard_bytes) : json(nullptr)}});
+  json pool = {{"name", spec.pool.name},
+               {"backend", spec.backend == Backend::kFile ? "file" : "memory"},
+               {"max_regions_per_instance", spec.pool.max_regions_per_instance},
+               {"users", spec.users},
+               {"groups", spec.groups},
+               {"policy", spec.pool.policy},
+               {"policy_options", std::move(options)},
+               {"high_watermark", spec.pool.high_watermark},
+               {"low_watermark", spec.pool.low_watermark},
+               {"pin_overdue_ms", spec.pool.pin_overdue_ms},
+               {"tenants", spec.pool.tenants.listed_only.value_or(false) ? "listed" : "any"},
+               {"default_soft_limit", spec.pool.tenants.defaults.soft_bytes.value_or(0)},
+               {"default_hard_limit", spec.pool.tenants.defaults.hard_bytes.value_or(0)},
+               {"tenant", std::move(tenants)}};
+  if (spec.backend == Backend::kFile)
+    pool["path"] = spec.path;
+  else
+    pool["huge_pages"] = huge_pages_text(spec.huge_pages);
+  if (spec.numa_node) pool["numa_node"] = *spec.numa_node;
+  if (spec.bytes != 0) pool["size"] = spec.bytes;
+  if (const Pool* serving = hosted.serving()) {
+    const format::Parameters& has = serving->header().parameters;
+    pool["size"] = has.pool_bytes;
+    pool["page_bytes"] = has.page_bytes;
+    pool["region_bytes"] = has.region_pages * has.page_bytes;
+    pool["lanes"] = has.lanes;
+    pool["pins"] = has.pins_max;
+    pool["touch_entries"] = has.touch_entries;
+    pool["key_inline_bytes"] = has.key_inline_bytes;
+    pool["tenants_max"] = has.tenants;
+    pool["checksums"] = (serving->header().compat_flags & format::kCompatChecksums) != 0;
+  }
+  return pool;
+}
+
+}  // namespace
+
+std::string config_text(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools) {
+  json daemon = {{"socket", config.socket_path},
+                 {"state_dir", config.state_dir},
+                 {"log_level", level_text(config.log_level)},
+                 {"admin_group", config.admin_group ? json(*config.admin_group) : json(nullptr)},
+                 {"policy_dir", config.policy_dir},
+                 {"adopt_grace_ms", config.adopt_grace_ms}};
+  json http = {{"socket", http_socket_path(config)},
+               {"connections", config.http.connections},
+               {"timeout_ms", config.http.timeout_ms}};
+  if (!config.http.listen.empty()) {
+    http["listen"] = config.http.listen;
+    http["token_file"] = config.http.token_file;
+  }
+  json rows = json::array();
+  for (const auto& hosted : pools) rows.push_back(pool_json(*hosted));
+  const json all = {{"daemon", std::move(daemon)}, {"http", std::move(http)}, {"pool", std::move(rows)}};
+  return all.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace maru::daemon

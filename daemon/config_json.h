@@ -1,0 +1,15 @@
+// The configuration in force, as JSON for people: what was configured, with the defaults of what was not. No secrets: of a
+// token there is the path.
+#pragma once
+
+#include "daemon/hosted_pool.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+std::string config_text(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools);
+
+}  // namespace maru::daemon

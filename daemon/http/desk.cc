@@ -1,0 +1,128 @@
+#include "daemon/http/desk.h"
+
+#include "daemon/config_json.h"
+#include "daemon/log.h"
+#include "daemon/peer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace maru::daemon::http {
+
+using nlohmann::json;
+
+std::string health_text(const AdminView& view) {
+  json reasons = json::array(), pools = json::array();
+  for (const auto& hosted : view.pools) {
+    json pool = {{"name", hosted->name()}, {"condition", condition_text(hosted->condition())}};
+    if (hosted->condition() == HostedPool::Condition::kFenced)
+      reasons.push_back("pool \"" + hosted->name() + "\" is fenced: " + hosted->fenced_because());
+    if (const Pool* serving = hosted->serving()) {
+      pool["audit_findings"] = serving->audit_findings();
+      if (serving->audit_findings() != 0)
+        reasons.push_back("the last audit of pool \"" + hosted->name() + "\" found " +
+                          std::to_string(serving->audit_findings()) + " violations: marudctl check lists them");
+    }
+    pools.push_back(std::move(pool));
+  }
+  const json health = {{"status", reasons.empty() ? "healthy" : "unhealthy"},
+                       {"reasons", std::move(reasons)},
+                       {"pools", std::move(pools)}};
+  return health.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+bool Desk::turn(const AdminView& view) {
+  bool has_more = true;
+  for (uint32_t i = 0; i < kQuestionsPerTurn && has_more; ++i) {
+    const auto slot = exchange_.next();
+    has_more = slot.has_value();
+    if (!slot) break;
+    const Question& question = exchange_.question(*slot);
+    if (!may_ask(question))
+      exchange_.answer(*slot, {EACCES, "only root, marud's own user and the admin group may administrate", nullptr});
+    else if (question.kind == Question::Kind::kMetrics || question.kind == Question::Kind::kStatus)
+      waiting_.push_back(*slot);
+    else
+      exchange_.answer(*slot, answer(view, question));
+  }
+  return step_survey(view) || has_more;
+}
+
+bool Desk::may_ask(const Question& question) const {
+  std::vector<gid_t> groups;
+  if (config_.admin_group) groups.push_back(*config_.admin_group);
+  if (!question.peer || may_use(*question.peer, {}, groups)) return true;
+  log_warning("{} may not administrate: refused", question.who);
+  return false;
+}
+
+Answer Desk::answer(const AdminView& view, const Question& question) {
+  switch (question.kind) {
+    case Question::Kind::kHealth: return {0, health_text(view), nullptr};
+    case Question::Kind::kConfiguration: return {0, config_text(config_, view.pools), nullptr};
+    case Question::Kind::kMetrics: return {0, "", snapshot(view)};
+    case Question::Kind::kStatus:
+    case Question::Kind::kAdmin: {
+      AdminReply reply = run_admin(view, question.command, question.who);
+      return {reply.code, std::move(reply.text), nullptr};
+    }
+  }
+  return {EOPNOTSUPP, "there is no such question", nullptr};
+}
+
+// -- what needs a census ----------------------------------------------------------------------------------------------
+
+// Returns true when there is more to do right away.
+bool Desk::step_survey(const AdminView& view) {
+  if (!survey_) {
+    if (waiting_.empty()) return false;
+    survey_ = Survey{std::exchange(waiting_, {}), {}, 0};
+  }
+  Survey& survey = *survey_;
+  if (survey.censuses.size() != view.pools.size()) {
+    survey.censuses.assign(view.pools.size(), {});
+    survey.pool = 0;
+  }
+  for (uint64_t left = kPagesPerTurn; left > 0 && survey.pool < view.pools.size();) {
+    metrics::PageCensus& census = survey.censuses[survey.pool];
+    const uint64_t before = census.next;
+    const Pool* pool = view.pools[survey.pool]->serving();
+    if (pool && !pool->take_census(census, left)) return true;
+    left -= std::min(left, census.next - before);
+    ++survey.pool;
+  }
+  if (survey.pool < view.pools.size()) return true;
+  finish_survey(view);
+  return !waiting_.empty();
+}
+
+void Desk::finish_survey(AdminView view) {
+  const Survey survey = std::move(*survey_);
+  survey_.reset();
+  view.censuses = &survey.censuses;
+  for (const uint32_t slot : survey.slots) exchange_.answer(slot, answer(view, exchange_.question(slot)));
+}
+
+std::shared_ptr<const metrics::Snapshot> Desk::snapshot(const AdminView& view) const {
+  auto snapshot = std::make_shared<metrics::Snapshot>();
+  snapshot->start_unix_ms = view.now_unix_ms - (view.now_monotonic_ms - view.start_monotonic_ms);
+  snapshot->connections = view.connections;
+  if (view.turns) snapshot->turns = *view.turns;
+  for (size_t i = 0; i < view.pools.size(); ++i) {
+    const HostedPool& hosted = *view.pools[i];
+    metrics::PoolSnapshot pool;
+    pool.name = hosted.name();
+    pool.condition = condition_text(hosted.condition());
+    pool.is_serving = hosted.serving() != nullptr;
+    if (pool.is_serving) {
+      pool.census = (*view.censuses)[i];
+      hosted.serving()->fill(pool);
+    }
+    snapshot->pools.push_back(std::move(pool));
+  }
+  return snapshot;
+}
+
+}  // namespace maru::daemon::http

@@ -1,0 +1,48 @@
+// The deciding thread's end of the exchange: looks at questions, a few a turn, checks who asks, and answers.
+#pragma once
+
+#include "daemon/admin.h"
+#include "daemon/config.h"
+#include "daemon/http/exchange.h"
+
+namespace maru::daemon::http {
+
+class Desk {
+ public:
+  // Questions that one turn answers: each costs what the same command of marudctl does.
+  static constexpr uint32_t kQuestionsPerTurn = 4;
+  // What takes a look at every page is answered together, after a census in such steps: less than a millisecond.
+  static constexpr uint64_t kPagesPerTurn = 1u << 15;
+
+  Desk(Exchange& exchange, const Config& config) : exchange_(exchange), config_(config) {}
+
+  int questions_fd() const { return exchange_.questions_fd(); }
+  void wake() { exchange_.clear_questions_fd(); }
+  // Returns true when there is more to do right away.
+  bool turn(const AdminView& view);
+
+ private:
+  // Questions that wait for one census, which began after the last of them came.
+  struct Survey {
+    std::vector<uint32_t> slots;
+    std::vector<metrics::PageCensus> censuses;  // by pool
+    size_t pool = 0;
+  };
+
+  bool may_ask(const Question& question) const;
+  Answer answer(const AdminView& view, const Question& question);
+  bool step_survey(const AdminView& view);
+  void finish_survey(AdminView view);
+  std::shared_ptr<const metrics::Snapshot> snapshot(const AdminView& view) const;
+
+  Exchange& exchange_;
+  const Config& config_;
+  std::vector<uint32_t> waiting_;  // for the next survey
+  std::optional<Survey> survey_;
+};
+
+// {"status": "healthy" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}: unhealthy when a pool is fenced, or the
+// last audit of one found something.
+std::string health_text(const AdminView& view);
+
+}  // namespace maru::daemon::http

@@ -1,0 +1,153 @@
+#include "daemon/http/door.h"
+
+#include "daemon/log.h"
+
+#include <arpa/inet.h>
+#include <cerrno>
+#include <charconv>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace maru::daemon::http {
+namespace {
+
+union SocketAddress {
+  sockaddr any;
+  sockaddr_in v4;
+  sockaddr_in6 v6;
+};
+
+socklen_t bytes_of(const SocketAddress& address) {
+  return address.any.sa_family == AF_INET6 ? sizeof(address.v6) : sizeof(address.v4);
+}
+
+std::string text_of(const SocketAddress& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.any.sa_family == AF_INET6) {
+    ::inet_ntop(AF_INET6, &address.v6.sin6_addr, text, sizeof(text));
+    return "[" + std::string(text) + "]:" + std::to_string(ntohs(address.v6.sin6_port));
+  }
+  ::inet_ntop(AF_INET, &address.v4.sin_addr, text, sizeof(text));
+  return std::string(text) + ":" + std::to_string(ntohs(address.v4.sin_port));
+}
+
+}  // namespace
+
+// -- the token --------------------------------------------------------------------------------------------------------
+
+Result<Token> Token::read(const std::string& path) {
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!fd.is_open()) return failure(errno, "read the token in " + path);
+  struct stat status = {};
+  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return failure(EINVAL, "read the token in " + path + " (it is no file)");
+  if ((status.st_mode & 0007) != 0)
+    return failure(EPERM, "use the token in " + path + " (anybody can read or change the file: chmod 640 it)");
+  char bytes[kBytesMax + 2];
+  const ssize_t got = ::read(fd.get(), bytes, sizeof(bytes));
+  if (got < 0) return failure(errno, "read the token in " + path);
+  Token token;
+  token.text_.assign(bytes, size_t(got));
+  if (token.text_.ends_with('\n')) token.text_.pop_back();
+  for (const char c : token.text_)
+    if (c <= ' ' || c >= 0x7f)
+      return failure(EINVAL, "use the token in " + path + " (found other characters than letters, digits and signs)");
+  if (token.text_.size() < kBytesMin || token.text_.size() > kBytesMax)
+    return failure(EINVAL, "use the token in " + path + " (found " + std::to_string(token.text_.size()) +
+                               " characters, expected " + std::to_string(kBytesMin) + " to " +
+                               std::to_string(kBytesMax) + " in one line, such as 'openssl rand -hex 32' prints)");
+  return token;
+}
+
+bool Token::equals(std::string_view given) const {
+  // As many steps whatever was given, and no branch that depends on it.
+  volatile uint8_t differs = 0;
+  for (size_t i = 0; i < kBytesMax; ++i) {
+    const uint8_t mine = i < text_.size() ? uint8_t(text_[i]) : 0;
+    const uint8_t other = i < given.size() ? uint8_t(given[i]) : 0;
+    differs = uint8_t(differs | (mine ^ other));
+  }
+  return differs == 0 && given.size() <= kBytesMax;
+}
+
+// -- sockets ----------------------------------------------------------------------------------------------------------
+
+std::optional<LoopbackAddress> loopback_address(std::string_view text) {
+  LoopbackAddress address;
+  for (const std::string_view host : {"127.0.0.1:", "[::1]:"})
+    if (text.starts_with(host)) {
+      text.remove_prefix(host.size());
+      address.is_v6 = host.front() == '[';
+      const auto read = std::from_chars(text.data(), text.data() + text.size(), address.port);
+      if (text.empty() || read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
+      return address;
+    }
+  return std::nullopt;
+}
+
+Result<void> Door::open_tcp(const HttpConfig& config) {
+  auto token = Token::read(config.token_file);
+  if (!token) return tl::unexpected(token.error());
+  token_ = std::move(*token);
+  const auto wanted = loopback_address(config.listen);
+  if (!wanted) return failure(EINVAL, "listen on " + config.listen);
+  SocketAddress address = {};
+  if (wanted->is_v6) {
+    address.v6.sin6_family = AF_INET6;
+    address.v6.sin6_addr = in6addr_loopback;
+    address.v6.sin6_port = htons(wanted->port);
+  } else {
+    address.v4.sin_family = AF_INET;
+    address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.v4.sin_port = htons(wanted->port);
+  }
+  tcp_.reset(::socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int yes = 1;
+  if (!tcp_.is_open() || ::setsockopt(tcp_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0)
+    return failure(errno, "create a socket for " + config.listen);
+  socklen_t bytes = bytes_of(address);
+  if (::bind(tcp_.get(), &address.any, bytes) != 0 || ::listen(tcp_.get(), SOMAXCONN) != 0 ||
+      ::getsockname(tcp_.get(), &address.any, &bytes) != 0)
+    return failure(errno, "listen on " + config.listen);
+  tcp_address_ = text_of(address);
+  return {};
+}
+
+Result<Door> Door::open(const HttpConfig& config, std::optional<gid_t> admin_group) {
+  auto listener = Listener::open(config.socket_path, false, {}, SOCK_STREAM);
+  if (!listener) return tl::unexpected(listener.error());
+  Door door(std::move(*listener));
+  if (::fcntl(door.unix_.fd(), F_SETFL, O_NONBLOCK) != 0) return failure(errno, "use " + config.socket_path);
+  if (admin_group && ::chown(config.socket_path.c_str(), uid_t(-1), *admin_group) != 0)
+    log_warning(
+        "{} cannot be given to group {}, whose members cannot use it then: make marud's own user a member of the "
+        "group, "
+        "and start marud again",
+        config.socket_path, *admin_group);
+  if (::chmod(config.socket_path.c_str(), 0660) != 0) return failure(errno, "change the mode of " + config.socket_path);
+  if (!config.listen.empty())
+    if (auto opened = door.open_tcp(config); !opened) return tl::unexpected(opened.error());
+  return door;
+}
+
+FileDescriptor Door::accept(int listener) {
+  return FileDescriptor(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+Result<Caller> Door::identify(int socket, bool is_unix) {
+  if (is_unix) {
+    auto peer = identify_peer(socket);
+    if (!peer) return tl::unexpected(peer.error());
+    std::string name = fmt::format("process {} ({}, user {}), by HTTP,", peer->who.pid, peer->command, peer->who.uid);
+    return Caller{std::make_shared<const Peer>(std::move(*peer)), std::move(name)};
+  }
+  SocketAddress address = {};
+  socklen_t bytes = sizeof(address);
+  if (::getpeername(socket, &address.any, &bytes) != 0) return failure(errno, "ask who is at the other end");
+  return Caller{nullptr, "a client at " + text_of(address) + ", by HTTP with the token,"};
+}
+
+}  // namespace maru::daemon::http

@@ -1,0 +1,67 @@
+// Who may come in by HTTP: the sockets, who is at their other ends, and the token of those that a network brings.
+#pragma once
+
+#include "daemon/config.h"
+#include "daemon/listener.h"
+#include "daemon/peer.h"
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/result.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+
+namespace maru::daemon::http {
+
+// A secret that is compared in a time that does not depend on what was given.
+class Token {
+ public:
+  static constexpr size_t kBytesMin = 16, kBytesMax = 256;
+  // The first line of a file that others than its owner and group cannot read.
+  static Result<Token> read(const std::string& path);
+  bool equals(std::string_view given) const;
+
+ private:
+  std::string text_;
+};
+
+// Who is at the other end of a connection.
+struct Caller {
+  std::shared_ptr<const Peer> peer;  // of the Unix socket
+  std::string name;                  // for the log
+};
+
+class Door {
+ public:
+  // What `config` asks for. Members of `admin_group` may connect to the Unix socket, besides its owner.
+  static Result<Door> open(const HttpConfig& config, std::optional<gid_t> admin_group);
+
+  int unix_fd() const { return unix_.fd(); }
+  int tcp_fd() const { return tcp_.get(); }  // negative: there is none
+  const std::string& tcp_address() const { return tcp_address_; }
+  const std::optional<Token>& token() const { return token_; }
+
+  // The next connection that waits; negative: none.
+  static FileDescriptor accept(int listener);
+  static Result<Caller> identify(int socket, bool is_unix);
+
+ private:
+  explicit Door(Listener listener) : unix_(std::move(listener)) {}
+  Result<void> open_tcp(const HttpConfig& config);
+
+  Listener unix_;
+  FileDescriptor tcp_;
+  std::string tcp_address_;  // with the port that it got
+  std::optional<Token> token_;
+};
+
+// "127.0.0.1:9101" or "[::1]:9101" as an address of this machine alone; nothing for what is none. Port 0: any.
+struct LoopbackAddress {
+  bool is_v6 = false;
+  uint16_t port = 0;
+};
+std::optional<LoopbackAddress> loopback_address(std::string_view text);
+
+}  // namespace maru::daemon::http

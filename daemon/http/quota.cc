@@ -1,0 +1,197 @@
+// Quotas with the verbs and fields that LMCache's servers have, so that scripts written for those work. A cache salt is the
+// name of a tenant of marud, limit_gb its soft limit in GiB (2^30), and hard_limit_gb, which those servers do not know, the
+// hard one.
+//
+//   a limit of 0      those servers evict all of such a tenant; marud's 0 means no limit, so it becomes one byte
+//   "_default"        blocks of no tenant; the tenant of that name is reached as %5Fdefault, and so is one named "config"
+#include "daemon/admin_request.h"
+#include "daemon/http/request.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace maru::daemon::http {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+constexpr double kGibMax = double(1ull << 32);  // 4 ZiB less than overflows, and more than any pool has
+constexpr uint64_t kNothingAtAll = 1;           // bytes: the limit of a tenant that may keep nothing
+constexpr const char* kNobody = "_default";
+
+// To nine decimals, which are finer than a byte: what was set as 0.3 is 0.3 again.
+double gib_of(uint64_t bytes) { return bytes <= kNothingAtAll ? 0.0 : std::round(double(bytes) / kGib * 1e9) / 1e9; }
+
+// Names are bytes: as text when they are UTF-8 without control characters, else as marudctl shows them.
+json salt_json(const std::string& name) {
+  const bool is_plain = std::none_of(name.begin(), name.end(), [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; });
+  try {
+    if (is_plain) {
+      (void)json(name).dump();  // throws at what is not UTF-8
+      return name;
+    }
+  } catch (const json::exception&) {
+  }
+  return key_text(std::as_bytes(std::span(name)));
+}
+
+std::string name_of(const json& row) {
+  if (!row["tenant"].is_string()) return "";
+  const auto bytes = key_bytes(row["tenant"].get<std::string>());
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+bool means_nobody(const Call& call) { return call.salt_is_plain && call.salt == kNobody; }
+
+json quota_command(const Call& call, const char* command) {
+  json out = command_for(call, command);
+  out["tenant"] = key_text(std::as_bytes(std::span(call.salt)));
+  return out;
+}
+
+// "limit_gb" and "hard_limit_gb" of a tenant. Without a soft limit the hard one is the one that its usage is held to; without
+// any there is null, because 0 would say that it may keep nothing.
+json limits_json(const json& row) {
+  const uint64_t soft = row["soft_bytes"], hard = row["hard_bytes"];
+  json out = {{"limit_gb", soft != 0 ? json(gib_of(soft)) : hard != 0 ? json(gib_of(hard)) : json(nullptr)}};
+  if (hard != 0) out["hard_limit_gb"] = gib_of(hard);
+  return out;
+}
+
+// No such tenant, which these routes have an answer for; no such pool is another matter.
+bool is_unknown_tenant(const Answer& answer) { return answer.code == ENOENT && answer.text.starts_with("this tenant"); }
+
+// A number of GiB as bytes. What is wrong is said in `ret_wrong`.
+uint64_t bytes_in(const json& body, const char* field, std::optional<Step>& ret_wrong) {
+  const auto found = body.find(field);
+  if (found != body.end() && found->is_number())
+    if (const double gib = found->get<double>(); std::isfinite(gib) && gib >= 0 && gib <= kGibMax)
+      return std::max(kNothingAtAll, uint64_t(std::llround(gib * kGib)));
+  ret_wrong = say_error(
+      400, std::string(field) + ": found " +
+               (found == body.end() ? "nothing" : found->dump(-1, ' ', true, json::error_handler_t::replace)) +
+               ", expected a number of GiB from 0 to 4294967296");
+  return 0;
+}
+
+// `limits`: what has soft_bytes and hard_bytes.
+Step say_tenant(const json& salt, const json& limits, uint64_t used_bytes, bool exists) {
+  json reply = limits_json(limits);
+  if (!exists && reply["limit_gb"].is_null()) reply["limit_gb"] = 0.0;  // as those servers say where nothing was set
+  reply["cache_salt"] = salt;
+  reply["current_usage_gb"] = gib_of(used_bytes);
+  reply["exists"] = exists;
+  return say(200, reply);
+}
+
+Step list_from(const Call& call, uint64_t cursor, json users) {
+  json command = command_for(call, "quota.list");
+  command["cursor"] = cursor;
+  return ask(command, [pool = call.pool, users = std::move(users)](const Answer& answer) mutable {
+    if (answer.code != 0) return say_refusal(answer);
+    const json page = json::parse(answer.text);
+    for (const json& row : page["tenants"]) {
+      if (!row["tenant"].is_string()) continue;  // nobody has told marud the name
+      json user = limits_json(row);
+      user["current_usage_gb"] = gib_of(row["used_bytes"]);
+      const json salt = salt_json(name_of(row));
+      users[salt.get<std::string>()] = std::move(user);
+    }
+    if (!page.contains("next")) return say(200, {{"users", std::move(users)}});
+    const std::string none;
+    const Call again{.pool = pool, .salt = {}, .body = none};
+    return list_from(again, page["next"], std::move(users));
+  });
+}
+
+Step config_reply(const Answer& answer, bool is_change) {
+  if (answer.code != 0) return say_refusal(answer);
+  json reply = limits_json(json::parse(answer.text));
+  reply["default_limit_gb"] = reply["limit_gb"];
+  reply.erase("limit_gb");
+  if (is_change) reply["status"] = "ok";
+  return say(200, reply);
+}
+
+}  // namespace
+
+Step quota_list(const Call& call) { return list_from(call, 0, json::object()); }
+
+Step quota_get(const Call& call) {
+  if (means_nobody(call)) {
+    json command = command_for(call, "quota.list");
+    command["limit"] = 1;
+    return ask(command, [](const Answer& answer) {
+      if (answer.code != 0) return say_refusal(answer);
+      const json page = json::parse(answer.text);
+      return say(200, {{"cache_salt", kNobody},
+                       {"limit_gb", nullptr},
+                       {"current_usage_gb", gib_of(page["others_used_bytes"])},
+                       {"exists", false}});
+    });
+  }
+  // Of a tenant that was never seen the default applies.
+  const auto of_stranger = [salt = salt_json(call.salt)](const Answer& answer) {
+    return answer.code != 0 ? say_refusal(answer) : say_tenant(salt, json::parse(answer.text), 0, false);
+  };
+  return ask(quota_command(call, "quota.get"), [salt = salt_json(call.salt), of_stranger,
+                                                command = command_for(call, "quota.default")](const Answer& answer) {
+    if (is_unknown_tenant(answer)) return ask(command, of_stranger);
+    if (answer.code != 0) return say_refusal(answer);
+    const json row = json::parse(answer.text);
+    return say_tenant(salt, row, row["used_bytes"], row["listed"]);
+  });
+}
+
+Step quota_put(const Call& call) {
+  if (means_nobody(call))
+    return say_error(400,
+                     "cache_salt: found \"_default\", which stands for blocks of no tenant, and those have no limit in "
+                     "marud; expected the name of a tenant (one that is named so is %5Fdefault)");
+  std::optional<Step> wrong;
+  const json body = object_in(call, {"limit_gb", "hard_limit_gb"}, wrong);
+  if (wrong) return *wrong;
+  json command = quota_command(call, "quota.set");
+  command["soft"] = bytes_in(body, "limit_gb", wrong);
+  if (!wrong && body.contains("hard_limit_gb")) command["hard"] = bytes_in(body, "hard_limit_gb", wrong);
+  if (wrong) return *wrong;
+  return ask(command, [salt = salt_json(call.salt)](const Answer& answer) {
+    if (answer.code != 0) return say_refusal(answer);
+    json reply = limits_json(json::parse(answer.text));
+    reply["cache_salt"] = salt;
+    reply["status"] = "ok";
+    return say(200, reply);
+  });
+}
+
+Step quota_delete(const Call& call) {
+  if (means_nobody(call)) return say(200, {{"cache_salt", kNobody}, {"status", "not_found"}});
+  return ask(quota_command(call, "quota.remove"), [salt = salt_json(call.salt)](const Answer& answer) {
+    if (answer.code != 0 && !is_unknown_tenant(answer)) return say_refusal(answer);
+    return say(200, {{"cache_salt", salt}, {"status", answer.code == 0 ? "removed" : "not_found"}});
+  });
+}
+
+Step quota_config_get(const Call& call) {
+  return ask(command_for(call, "quota.default"), [](const Answer& answer) { return config_reply(answer, false); });
+}
+
+Step quota_config_put(const Call& call) {
+  std::optional<Step> wrong;
+  const json body = object_in(call, {"default_limit_gb", "hard_limit_gb"}, wrong);
+  if (wrong) return *wrong;
+  json command = command_for(call, "quota.default");
+  // Unset is exempt.
+  if (body.contains("default_limit_gb") && body["default_limit_gb"].is_null())
+    command["soft"] = 0;
+  else
+    command["soft"] = bytes_in(body, "default_limit_gb", wrong);
+  if (!wrong && body.contains("hard_limit_gb")) command["hard"] = bytes_in(body, "hard_limit_gb", wrong);
+  if (wrong) return *wrong;
+  return ask(command, [](const Answer& answer) { return config_reply(answer, true); });
+}
+
+}  // namespace maru::daemon::http

@@ -1,0 +1,77 @@
+// What an HTTP request means: which questions the deciding thread is asked, and what their answers make of the reply. Pure:
+// nothing here knows of sockets, threads or pools.
+//
+// A request is a sequence of steps. Each step is either a question, with what to do with its answer, or the reply.
+#pragma once
+
+#include "daemon/http/exchange.h"
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace maru::daemon::http {
+
+inline constexpr size_t kTargetBytesMax = 2048;
+
+struct Request {
+  std::string method;
+  std::string target;  // path and query as they came, percent-encoding included
+  std::string body;
+};
+
+struct Reply {
+  int status = 200;
+  std::string body;
+  const char* content_type = "application/json";
+  std::string allow;         // of 405
+  uint32_t retry_after = 0;  // seconds; 0: not said
+};
+
+struct Step {
+  std::optional<Question> question;  // without who and peer, which the caller knows
+  std::function<Step(const Answer&)> then;
+  Reply reply;  // when there is no question
+};
+
+// The first step, for any bytes.
+Step begin(const Request& request);
+
+// -- for the routes ---------------------------------------------------------------------------------------------------
+
+// A request whose route is known.
+struct Call {
+  std::string pool;            // "pool" of the query; empty: not named
+  std::string salt;            // the part of the path that stands for one, decoded
+  bool salt_is_plain = false;  // it had no percent-encoding
+  const std::string& body;
+};
+
+Step say(int status, const nlohmann::json& body);
+Step say_error(int status, const std::string& text);
+// What the answer of a refused question becomes.
+Step say_refusal(const Answer& answer);
+Step ask(const nlohmann::json& command, std::function<Step(const Answer&)> then);
+// A command about the pool that the call names.
+nlohmann::json command_for(const Call& call, const char* command);
+
+// The body as an object that has only these fields. On a mistake the reply is in `ret_wrong`.
+nlohmann::json object_in(const Call& call, std::initializer_list<const char*> fields, std::optional<Step>& ret_wrong);
+
+// percent-encoded text; nothing when an escape is broken or stands for a zero byte.
+std::optional<std::string> decoded(std::string_view text);
+
+// quota.cc
+Step quota_list(const Call& call);
+Step quota_get(const Call& call);
+Step quota_put(const Call& call);
+Step quota_delete(const Call& call);
+Step quota_config_get(const Call& call);
+Step quota_config_put(const Call& call);
+
+}  // namespace maru::daemon::http

@@ -1,0 +1,179 @@
+// What the HTTP thread does with a request: refuses it by its headers, asks, waits without standing still, and replies.
+#include "daemon/http/service_thread.h"
+#include "daemon/log.h"
+
+#include <charconv>
+#include <cstring>
+#include <exception>
+
+namespace maru::daemon::http {
+namespace {
+
+constexpr uint64_t kBegunMs = 30'000;  // for an answer that the deciding thread has begun
+
+}  // namespace
+
+void* Service::Thread::on_target(void* self, const char* target, MHD_Connection* connection) {
+  auto call = std::make_unique<Call>();
+  call->thread = static_cast<Thread*>(self);
+  call->connection = connection;
+  call->request.target = target;
+  const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  if (info && info->socket_context) {
+    const Caller& caller = static_cast<Connection*>(info->socket_context)->caller;
+    call->who = caller.name;
+    call->peer = caller.peer;
+  }
+  return call.release();
+}
+
+void Service::Thread::on_completed(void* self, MHD_Connection* connection, void** context, MHD_RequestTerminationCode) {
+  Thread& thread = *static_cast<Thread*>(self);
+  const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  if (info && info->socket_context) static_cast<Connection*>(info->socket_context)->since_ms = now_ms();
+  const std::unique_ptr<Call> call(static_cast<Call*>(*context));
+  *context = nullptr;
+  if (!call) return;
+  std::erase(thread.waiting_, call.get());
+  if (call->slot && !thread.exchange_.withdraw(*call->slot)) thread.exchange_.abandon(*call->slot);
+}
+
+// What can be refused before the body has come.
+std::optional<Step> Service::Thread::look_at_headers(Call& call) {
+  const auto header = [&](const char* name) {
+    return MHD_lookup_connection_value(call.connection, MHD_HEADER_KIND, name);
+  };
+  if (!call.peer) {
+    constexpr std::string_view kScheme = "Bearer ";
+    const char* given = header(MHD_HTTP_HEADER_AUTHORIZATION);
+    const std::string_view text = given ? given : "";
+    const bool has_scheme = text.size() > kScheme.size() && ::strncasecmp(given, kScheme.data(), kScheme.size()) == 0;
+    if (!door_.token() || !has_scheme || !door_.token()->equals(text.substr(kScheme.size()))) {
+      complain(call.who + " does not have it: refused");
+      return say_error(401, std::string(has_scheme ? "found a wrong token" : "found no token") +
+                                ", expected the header \"Authorization: Bearer TOKEN\" with the token of marud's "
+                                "http.token_file");
+    }
+  }
+  if (header(MHD_HTTP_HEADER_TRANSFER_ENCODING))
+    return say_error(411, "found a body of unknown length, expected the header Content-Length");
+  if (const char* text = header(MHD_HTTP_HEADER_CONTENT_LENGTH)) {
+    uint64_t bytes = 0;
+    const auto read = std::from_chars(text, text + std::strlen(text), bytes);
+    if (read.ec != std::errc() || bytes > kBodyBytesMax)
+      return say_error(
+          413, "found a body of " + printable(text) + " bytes, expected at most " + std::to_string(kBodyBytesMax));
+  }
+  return std::nullopt;
+}
+
+MHD_Result Service::Thread::on_access(void* self, MHD_Connection* connection, const char*, const char* method,
+                                      const char*, const char* data, size_t* data_bytes, void** context) {
+  Thread& thread = *static_cast<Thread*>(self);
+  if (!*context) *context = on_target(self, "", connection);
+  Call& call = *static_cast<Call*>(*context);
+  if (call.reply) return thread.send(call);
+  if (!call.has_headers) {
+    call.has_headers = true;
+    call.request.method = method;
+    if (auto refusal = thread.look_at_headers(call)) {
+      call.reply = std::move(refusal->reply);
+      return thread.send(call);
+    }
+    return MHD_YES;
+  }
+  if (*data_bytes > 0) {
+    // No more than Content-Length says comes here; a library that says otherwise must not make this grow.
+    call.is_too_long |= call.request.body.size() + *data_bytes > kBodyBytesMax;
+    if (!call.is_too_long) call.request.body.append(data, *data_bytes);
+    *data_bytes = 0;
+    return MHD_YES;
+  }
+  if (thread.is_stopping_) return MHD_NO;
+  thread.advance(call, call.is_too_long ? say_error(413, "found a body that is too long") : begin(call.request));
+  if (call.reply) return thread.send(call);
+  call.is_waiting = true;
+  thread.waiting_.push_back(&call);
+  MHD_suspend_connection(connection);
+  return MHD_YES;
+}
+
+void Service::Thread::advance(Call& call, Step step) {
+  call.slot.reset();
+  call.is_begun = false;
+  if (step.question) {
+    step.question->who = call.who;
+    step.question->peer = call.peer;
+    call.slot = exchange_.ask(std::move(*step.question));
+    call.deadline_ms = now_ms() + config_.timeout_ms;
+    if (!call.slot) {
+      step = say_error(503, "as many requests as are let in wait for marud's event loop already");
+      step.reply.retry_after = 1;
+    }
+  }
+  call.step = std::move(step);
+  if (!call.slot) call.reply = std::move(call.step.reply);
+}
+
+void Service::Thread::resume(Call& call) {
+  call.is_waiting = false;
+  std::erase(waiting_, &call);
+  MHD_resume_connection(call.connection);
+}
+
+void Service::Thread::settle(Call& call) {
+  if (auto answer = exchange_.take(*call.slot)) {
+    Step next;
+    try {
+      next = call.step.then(*answer);
+    } catch (const std::exception& exception) {
+      next = say_error(500, std::string("marud does not understand its own answer: ") + exception.what());
+    }
+    advance(call, std::move(next));
+    if (call.reply) resume(call);
+    return;
+  }
+  if (!is_stopping_ && now_ms() < call.deadline_ms) return;
+  if (exchange_.withdraw(*call.slot)) {
+    call.slot.reset();
+    Step late = say_error(503, is_stopping_ ? "marud stops"
+                                            : "marud's event loop is late: it did not look at this within " +
+                                                  std::to_string(config_.timeout_ms) + " ms, and nothing was done");
+    late.reply.retry_after = 1;
+    call.reply = std::move(late.reply);
+  } else if (!is_stopping_ && !call.is_begun) {
+    call.is_begun = true;
+    call.deadline_ms = now_ms() + kBegunMs;
+    return;
+  } else {
+    exchange_.abandon(*call.slot);
+    call.slot.reset();
+    call.reply =
+        say_error(504, "marud has begun this and is not ready yet; it goes on, and the outcome is not known").reply;
+  }
+  resume(call);
+}
+
+void Service::Thread::settle_waiting() {
+  const std::vector<Call*> waiting = waiting_;
+  for (Call* call : waiting) settle(*call);
+}
+
+MHD_Result Service::Thread::send(Call& call) {
+  const Reply& reply = *call.reply;
+  MHD_Response* response =
+      MHD_create_response_from_buffer(reply.body.size(), const_cast<char*>(reply.body.data()), MHD_RESPMEM_MUST_COPY);
+  if (!response) return MHD_NO;
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.content_type);
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+  if (!reply.allow.empty()) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());
+  if (reply.status == 401)
+    MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer realm=\"marud\"");
+  if (reply.retry_after != 0)
+    MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, std::to_string(reply.retry_after).c_str());
+  const MHD_Result queued = MHD_queue_response(call.connection, unsigned(reply.status), response);
+  MHD_destroy_response(response);
+  return queued;
+}
+
+}  // namespace maru::daemon::http

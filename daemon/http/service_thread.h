@@ -1,0 +1,90 @@
+// The inside of the HTTP thread, for service.cc (its life and its connections) and service_calls.cc (its requests).
+#pragma once
+
+#include "daemon/http/request.h"
+#include "daemon/http/service.h"
+
+#include <map>
+#include <microhttpd.h>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace maru::daemon::http {
+
+// Milliseconds that go on whatever is done to the clock.
+uint64_t now_ms();
+
+class Service::Thread {
+ public:
+  Thread(const HttpConfig& config, Door door, Exchange& exchange)
+      : config_(config), door_(std::move(door)), exchange_(exchange) {}
+  ~Thread();
+  Result<void> start();
+  const Door& door() const { return door_; }
+
+ private:
+  static constexpr uint32_t kComplaintsMax = 16;  // lines in the log about who was refused, in one go
+
+  struct Connection {
+    Caller caller;
+    uid_t uid = 0;
+    uint64_t since_ms = 0;   // its last request was finished, or it came
+    bool has_begun = false;  // libmicrohttpd has it
+    bool was_ended = false;
+  };
+  // One request, from its first line on.
+  struct Call {
+    Thread* thread;
+    MHD_Connection* connection;
+    Request request;
+    std::string who;
+    std::shared_ptr<const Peer> peer;
+    bool has_headers = false;
+    bool is_too_long = false;
+    bool is_waiting = false;  // suspended
+    Step step;
+    std::optional<uint32_t> slot;
+    bool is_begun = false;  // by the deciding thread, as far as is known
+    uint64_t deadline_ms = 0;
+    std::optional<Reply> reply;
+  };
+
+  void run();
+  int poll_timeout();
+  void accept_all(int listener, bool is_unix);
+  void refuse(FileDescriptor socket, const std::string& who, const std::string& why);
+  void complain(const std::string& text);
+  void renew_complaints();
+  void end_old();
+
+  std::optional<Step> look_at_headers(Call& call);
+  void advance(Call& call, Step step);
+  void settle_waiting();
+  void settle(Call& call);
+  void resume(Call& call);
+  MHD_Result send(Call& call);
+
+  static void* on_target(void* self, const char* target, MHD_Connection* connection);
+  static MHD_Result on_access(void* self, MHD_Connection* connection, const char* url, const char* method,
+                              const char* version, const char* data, size_t* data_bytes, void** context);
+  static void on_completed(void* self, MHD_Connection* connection, void** context, MHD_RequestTerminationCode code);
+  static void on_connection(void* self, MHD_Connection* connection, void** context,
+                            MHD_ConnectionNotificationCode code);
+
+  const HttpConfig config_;
+  Door door_;
+  Exchange& exchange_;
+  FileDescriptor stop_;
+  MHD_Daemon* mhd_ = nullptr;
+  int mhd_fd_ = -1;
+  std::map<int, Connection> connections_;  // by descriptor; entries do not move
+  std::vector<Call*> waiting_;
+  uint64_t accept_due_ms_ = 0;
+  uint64_t complain_due_ms_ = 0, complaints_left_out_ = 0;
+  uint32_t complaints_left_ = kComplaintsMax;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace maru::daemon::http
