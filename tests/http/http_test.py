@@ -1,0 +1,384 @@
+"""marud by HTTP, as clients see it: a real marud, requests over its Unix socket and over TCP.
+
+  http_test.py --marud PROGRAM --client PROGRAM --openapi FILE
+"""
+import argparse
+import http.client
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from observed_marud import PATIENCE, TOKEN, BlockClient, Findings, ObservedMarud, UnixConnection, wait_for  # noqa: E402
+from openapi import Description  # noqa: E402
+
+findings = Findings()
+expect = findings.expect
+
+
+def refused(reply, status, text):
+    expect(reply.status == status and "error" in reply.json and text in reply.json["error"],
+           f"expected {status} with \"{text}\", found {reply}")
+
+
+def everything_is_described(marud, description):
+    """Every path and method of the server is in the description and the other way round, and replies fit their schemas."""
+    listed = marud.http("GET", "/")
+    served = {(path, method) for path, methods in listed.json["paths"].items() for method in methods}
+    expect(served == description.operations(),
+           f"served and not described, or the reverse: {sorted(served ^ description.operations())}")
+    for path, method in sorted(served):
+        body = description.example(path, method)
+        target = path.replace("{cache_salt}", "described")
+        reply = marud.http(method, target, body)
+        expect(reply.status == 200, f"{method} {target}: {reply}")
+        wrong = description.complaints(path, method, reply)
+        expect(not wrong, f"{method} {target}: {wrong}: {reply}")
+        others = {"GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"} - {m for p, m in served if p == path}
+        for other in others:
+            bad = marud.http(other, target)
+            expect(bad.status == 405, f"{other} {target}: {bad}")
+            allowed = set(bad.headers.get("Allow", "").split(", ")) - {"HEAD"}
+            expect(allowed == {m for p, m in served if p == path}, f"{other} {target}: Allow: {bad.headers.get('Allow')}")
+        if "GET" in {m for p, m in served if p == path}:
+            head = marud.http("HEAD", target)
+            expect(head.status == 200 and head.text == "", f"HEAD {target}: {head}")
+    for status in ("400", "404", "405"):
+        expect(status in description.responses("/status", "GET"), f"GET /status does not describe {status}")
+    wrong = description.complaints("/status", "GET", marud.http("GET", "/status?pool=nobody"))
+    expect(not wrong, f"a refusal: {wrong}")
+
+
+def unknown_things_are_refused(marud):
+    refused(marud.http("GET", "/nothing"), 404, "expected one of those that GET / lists")
+    refused(marud.http("GET", "/quota/a/b"), 404, "/quota/a/b")
+    refused(marud.http("GET", "/status?pool=nobody"), 404, "there is no pool \"nobody\"")
+    refused(marud.http("GET", "/quota/alice?pool=nobody"), 404, "there is no pool")
+    refused(marud.http("DELETE", "/quota/alice?pool=nobody"), 404, "there is no pool")
+    refused(marud.http("GET", "/status?colour=red"), 400, "found \"colour\", expected at most pool=NAME")
+    refused(marud.http("GET", "/healthcheck?pool=default"), 400, "expected none")
+    refused(marud.http("GET", "/status?pool=a&pool=b"), 400, "twice")
+    refused(marud.http("GET", "/quota/%zz"), 400, "percent-encoding")
+    refused(marud.http("GET", "/status", "{}"), 400, "expected none with GET")
+    refused(marud.http("PUT", "/policy"), 400, "found nothing")
+    refused(marud.http("PUT", "/policy", "{name}"), 400, "found what is not JSON, \"{name}\"")
+    refused(marud.http("PUT", "/policy", "[1]"), 400, "found array")
+    refused(marud.http("PUT", "/policy", '{"name": 3}'), 400, "found number")
+    refused(marud.http("PUT", "/policy", '{"name": "lru", "shape": 1}'), 400, "unknown field \"shape\"")
+    refused(marud.http("PUT", "/policy", '{"name": "nothing_like_it"}'), 404, "nothing_like_it")
+    refused(marud.http("PUT", "/policy", "[" * 2000), 400, "JSON")
+    refused(marud.http("POST", "/clear-cache", '{"force": true}'), 400, "never frees a block that somebody holds")
+    refused(marud.http("GET", "/" + "x" * 4000), 414, "at most 2048")
+    refused(marud.http("PUT", "/policy", "x" * 70000), 413, "at most 65536")
+    refused(marud.http("PUT", "/policy", "", {"Transfer-Encoding": "chunked"}), 411, "Content-Length")
+
+
+def policies_change(marud):
+    marud.http("PUT", "/policy", {"name": "lru"})
+    was = marud.http("GET", "/policy").json
+    expect(was["policy"] == "lru" and "clock" in was["built_in"], was)
+    put = marud.http("PUT", "/policy?pool=default", {"name": "s3fifo", "options": {"threshold": 2}})
+    expect(put.status == 200 and put.json["is"]["policy"] == "s3fifo", put)
+    expect(marud.http("GET", "/policy").json["policy_options"] == {"threshold": "2"}, marud.http("GET", "/policy"))
+    refused(marud.http("PUT", "/policy", {"name": "s3fifo", "options": {"threshold": "many"}}), 400, "threshold")
+    expect(marud.http("GET", "/policy").json["policy"] == "s3fifo", "a refused policy changed something")
+    marud.http("PUT", "/policy", {"name": "lru"})
+
+
+def quotas_are_those_of_lmcache(marud, client):
+    for root in ("/api/quota", "/quota"):
+        salt = root.strip("/").replace("/", "-")
+        expect(marud.http("GET", f"{root}/{salt}").json ==
+               {"cache_salt": salt, "limit_gb": 0.0, "current_usage_gb": 0.0, "exists": False}, "a tenant never seen")
+        put = marud.http("PUT", f"{root}/{salt}", {"limit_gb": 0.3})
+        expect(put.json == {"cache_salt": salt, "limit_gb": 0.3, "status": "ok"}, put)
+        got = marud.http("GET", f"{root}/{salt}")
+        expect(got.json == {"cache_salt": salt, "limit_gb": 0.3, "current_usage_gb": 0.0, "exists": True}, got)
+        client.ask(f"store {salt} 4096 {salt}")
+        got = marud.http("GET", f"{root}/{salt}").json
+        expect(got["current_usage_gb"] == round(4096 / 2**30, 9), got)
+        users = marud.http("GET", root).json["users"]
+        expect(users[salt] == {"limit_gb": 0.3, "current_usage_gb": round(4096 / 2**30, 9)}, users)
+        expect(marud.http("PUT", f"{root}/{salt}", {"limit_gb": 0}).json["limit_gb"] == 0, "a limit of nothing at all")
+        expect(marud.http("GET", f"{root}/{salt}").json["limit_gb"] == 0, "a limit of nothing at all")
+        hard = marud.http("PUT", f"{root}/{salt}", {"limit_gb": 1, "hard_limit_gb": 2}).json
+        expect(hard == {"cache_salt": salt, "limit_gb": 1.0, "hard_limit_gb": 2.0, "status": "ok"}, hard)
+        gone = marud.http("DELETE", f"{root}/{salt}")
+        expect(gone.json == {"cache_salt": salt, "status": "removed"}, gone)
+        gone = marud.http("DELETE", f"{root}/{salt}")
+        expect(gone.status == 200 and gone.json == {"cache_salt": salt, "status": "not_found"}, gone)
+
+        for body, found in (("", "nothing"), ("{", "not JSON"), ({}, "found nothing"), ({"limit_gb": "1"}, '"1"'),
+                            ({"limit_gb": -1}, "-1"), ('{"limit_gb": NaN}', "not JSON"), ('{"limit_gb": 1e999}', "not JSON"),
+                            ({"limit_gb": True}, "true"), ({"limit_gb": 1e300}, "1e+300"),
+                            ({"limit_gb": 2, "hard_limit_gb": 1}, "at most the hard one")):
+            refused(marud.http("PUT", f"{root}/{salt}", body), 400, found)
+
+        # Names that mean something else, in full.
+        nobody = marud.http("GET", f"{root}/_default").json
+        expect(nobody["cache_salt"] == "_default" and nobody["exists"] is False, nobody)
+        refused(marud.http("PUT", f"{root}/_default", {"limit_gb": 1}), 400, "%5Fdefault")
+        expect(marud.http("PUT", f"{root}/%5Fdefault", {"limit_gb": 1}).json["cache_salt"] == "_default", "a salt _default")
+        expect(marud.http("GET", f"{root}/%5Fdefault").json["exists"] is True, "a salt _default")
+        expect(marud.http("PUT", f"{root}/%63onfig", {"limit_gb": 4}).json["cache_salt"] == "config", "a salt config")
+        marud.http("DELETE", f"{root}/%5Fdefault")
+        marud.http("DELETE", f"{root}/%63onfig")
+        odd = marud.http("PUT", f"{root}/caf%C3%A9%2Fbar", {"limit_gb": 1}).json
+        expect(odd["cache_salt"] == "café/bar", odd)
+        expect("café/bar" in marud.http("GET", root).json["users"], "an odd name in the list")
+        expect(marud.http("PUT", f"{root}/%ff%01", {"limit_gb": 1}).json["cache_salt"] == "0xff01", "bytes as a name")
+        refused(marud.http("PUT", f"{root}/" + "n" * 65, {"limit_gb": 1}), 400, "1 to 64 bytes")
+
+    expect(marud.http("PUT", "/quota/config", {"default_limit_gb": 0.5}).json ==
+           {"default_limit_gb": 0.5, "status": "ok"}, "the default")
+    expect(marud.http("GET", "/quota/stranger").json["limit_gb"] == 0.5, "the default holds for others")
+    expect(marud.http("PUT", "/quota/config", {"default_limit_gb": None}).json["default_limit_gb"] is None, "no default")
+    for i in range(210):
+        marud.http("PUT", f"/quota/many{i}", {"limit_gb": i})
+    users = marud.http("GET", "/quota").json["users"]
+    expect(all(users[f"many{i}"]["limit_gb"] == i for i in range(210)), "a list of more than one page")
+
+
+def getting_changes_nothing(marud, client):
+    client.ask("store kept 4096")
+    before = marud.http("GET", "/status").json["pools"][0]
+    for target in marud.http("GET", "/").json["paths"]:
+        marud.http("GET", target.replace("{cache_salt}", "seen"))
+        marud.http("HEAD", target.replace("{cache_salt}", "seen"))
+    after = marud.http("GET", "/status").json["pools"][0]
+    for field in ("blocks", "block_bytes", "policy", "tenants", "evicted_blocks", "counters", "page_states"):
+        expect(before[field] == after[field], f"{field}: {before[field]} before, {after[field]} after")
+    expect(client.ask("exists kept") == 1, "a block went")
+
+
+def clearing(marud, client):
+    client.ask("fill c 20 4096")
+    client.ask("hold c0")
+    reply = marud.http("POST", "/clear-cache").json
+    expect(reply["status"] == "ok" and reply["pools"][0]["pool"] == "default", reply)
+    expect(reply["pools"][0]["deleted_when_unpinned"] >= 1, reply)
+    expect(client.ask("exists c0") == 0 and client.ask("exists c5") == 0, "blocks are left")
+    client.ask("drop")
+    expect("asked for \"clear\" on pool \"default\"" in marud.log.read_text(), "clearing was not logged")
+    expect("by HTTP" in marud.log.read_text(), "who cleared was not logged")
+
+
+def keep_alive(marud):
+    connection = UnixConnection(marud.http_socket)
+    for _ in range(5):
+        connection.request("GET", "/healthcheck")
+        response = connection.getresponse()
+        expect(response.status == 200 and json.loads(response.read())["status"] == "healthy", "a connection that is kept")
+    connection.close()
+
+
+def garbage_does_no_harm(marud):
+    for garbage in (b"\r\n\r\n", b"GET\r\n\r\n", b"\x00\xff" * 500, b"GET / HTTP/9.9\r\n\r\n",
+                    b"GET / HTTP/1.1\r\n" + b"A" * 40000,
+                    b"PUT /policy HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+                    b"POST /clear-cache HTTP/1.1\r\nContent-Length: 99\r\n\r\n{",
+                    b"PUT /policy HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\n"):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(PATIENCE)
+        peer.connect(str(marud.http_socket))
+        try:
+            peer.sendall(garbage)
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(65536):
+                pass
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        peer.close()
+        expect(marud.http("GET", "/healthcheck").status == 200, f"after {garbage[:30]}")
+
+
+def idle_and_slow_ones_stand_in_nobodys_way(marud):
+    """More connections than are let in, none of which says anything: the others are told why, and marud goes on."""
+    idle, told = [], None
+    for _ in range(1000):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(PATIENCE)
+        peer.connect(str(marud.http_socket))
+        idle.append(peer)
+    answered = 0
+    for peer in idle:
+        peer.setblocking(False)
+    def refusals():
+        nonlocal answered, told
+        for peer in idle:
+            try:
+                text = peer.recv(4096)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                continue
+            if text.startswith(b"HTTP/1.1 503"):
+                answered += 1
+                told = text
+        return answered >= 1000 - 64
+    wait_for(refusals, "936 refusals")
+    expect(b"HTTP connections already" in told, told)
+    expect(json.loads(told.split(b"\r\n\r\n")[1])["error"] != "", told)
+    # The event loop never noticed: an attachment is made, and marudctl's socket answers.
+    with BlockClient(arguments.client, marud) as client:
+        expect(client.ask("store meanwhile 4096") == 0, "storing while HTTP is full")
+    for peer in idle:
+        peer.close()
+    wait_for(lambda: answers(marud), "an answer after the idle ones went")
+    expect("HTTP connections already" in marud.log.read_text(), "refusals were not logged")
+
+    # A reader that does not read: its replies wait in its socket, and nobody else waits.
+    slow = socket.socket(socket.AF_UNIX)
+    slow.connect(str(marud.http_socket))
+    slow.setblocking(False)
+    try:
+        for _ in range(2000):
+            slow.send(b"GET /conf HTTP/1.1\r\nHost: x\r\n\r\n")
+    except BlockingIOError:
+        pass
+    for _ in range(20):
+        expect(marud.http("GET", "/healthcheck").status == 200, "beside a slow reader")
+    slow.close()
+
+
+def answers(marud):
+    try:
+        return marud.http("GET", "/healthcheck").status == 200
+    except (ConnectionError, http.client.HTTPException, socket.timeout):
+        return False
+
+
+def tcp_wants_the_token(marud):
+    expect(marud.http_tcp("GET", "/healthcheck").status == 200, "with the token")
+    for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x", "x" * 5000):
+        reply = marud.http_tcp("GET", "/healthcheck", token)
+        expect(reply.status in (401, 431 if token and len(token) > 4000 else 401), f"token {token}: {reply}")
+    refused(marud.http_tcp("GET", "/status", None), 401, "found no token")
+    refused(marud.http_tcp("PUT", "/policy", "wrong-wrong-wrong-wrong"), 401, "found a wrong token")
+    expect(marud.http_tcp("GET", "/status", None).headers["WWW-Authenticate"].startswith("Bearer"), "WWW-Authenticate")
+    wait_for(lambda: "does not have it: refused" in marud.log.read_text(), "refusals in the log")
+    expect(TOKEN not in marud.http("GET", "/conf").text, "the token in /conf")
+    expect(TOKEN not in marud.log.read_text(), "the token in the log")
+
+
+def only_those_who_may(marud):
+    mode = os.stat(marud.http_socket).st_mode & 0o777
+    expect(mode == 0o660, f"the socket's mode is {mode:o}")
+    if os.geteuid() != 0:
+        print("not root: another user's requests were not tried")
+        return
+    # As a user who can reach the socket and may not administrate.
+    os.chmod(marud.socket.parent, 0o711)
+    os.chmod(marud.http_socket, 0o666)
+    ask = ("import socket,os;os.setgroups([]);os.setgid(65534);os.setuid(65534);s=socket.socket(socket.AF_UNIX);"
+           "s.settimeout(60);s.connect(%r);s.sendall(b'GET /status HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n');"
+           "print(b''.join(iter(lambda:s.recv(65536),b'')).decode())" % str(marud.http_socket))
+    said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=PATIENCE).stdout
+    expect("403 Forbidden" in said and "admin group may administrate" in said, said)
+    expect("user 65534), by HTTP, may not administrate: refused" in marud.log.read_text(), "the refusal was not logged")
+    os.chmod(marud.http_socket, 0o660)
+
+
+def a_late_event_loop_is_said(program):
+    """The deciding thread is kept busy with audits and clearings over marudctl's socket; whatever comes late is a 503, which
+    says that nothing was done, and the rest is answered."""
+    with ObservedMarud(program, http_more="timeout_ms = 10\n", size="1GiB", page_bytes="4KiB") as marud:
+        flood = []
+        message = None
+        for _ in range(8):
+            flood.append(subprocess.Popen([arguments.marudctl, "--socket", marud.socket, "check", "--quiesce"],
+                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        def late():
+            nonlocal message
+            for i, one in enumerate(flood):
+                if one.poll() is not None:
+                    flood[i] = subprocess.Popen([arguments.marudctl, "--socket", marud.socket, "check", "--quiesce"],
+                                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            reply = marud.http("GET", "/healthcheck")
+            if reply.status == 503:
+                message = reply
+            return message
+        wait_for(late, "a 503 of the healthcheck while the event loop is busy")
+        refused(message, 503, "event loop is late")
+        expect(message.headers["Retry-After"] == "1", message.headers)
+        for one in flood:
+            one.wait(PATIENCE)
+        wait_for(lambda: marud.http("GET", "/healthcheck").status == 200, "health when the flood is over")
+
+
+def an_ending_marud_answers_or_closes(program):
+    with ObservedMarud(program) as marud:
+        kept = UnixConnection(marud.http_socket)
+        kept.request("GET", "/healthcheck")
+        kept.getresponse().read()
+        started = time.monotonic()
+        marud.process.terminate()
+        expect(marud.process.wait(PATIENCE) == 0, "marud did not end cleanly")
+        expect(time.monotonic() - started < PATIENCE, "marud waited for an idle connection")
+        expect(not marud.http_socket.exists(), "the socket stayed")
+        kept.close()
+
+
+def mistakes_in_the_configuration(program):
+    cases = {
+        'listen = "0.0.0.0:9101"\ntoken_file = "/t"\n': "an address of this machine alone",
+        'listen = "127.0.0.1:9101"\n': "http.token_file: found nothing",
+        'token_file = "/t"\n': "it is for listen",
+        'socket = "http.sock"\n': "an absolute path",
+        'timeout_ms = 0\n': "from 10 to 60000",
+        'connections = 1\n': "from 4 to 1024",
+        'colour = "red"\n': "found an unknown key",
+    }
+    import tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder) / "marud.toml"
+        for text, said in cases.items():
+            config.write_text('[[pool]]\nbackend = "memory"\nsize = "1GiB"\n[http]\n' + text)
+            run = subprocess.run([program, "--config", config, "--check-config"], capture_output=True, text=True,
+                                 timeout=PATIENCE)
+            expect(run.returncode == 1 and said in run.stderr, f"{text}: {run.stderr}")
+        token = pathlib.Path(folder) / "token"
+        pool = 'backend = "memory"\nsize = "32MiB"\npage_bytes = "4KiB"\nregion_bytes = "1MiB"\nlanes = 16\npins = 4096\n'
+        for content, mode, said in (("short\n", 0o600, "expected 16 to 256"), (TOKEN, 0o644, "anybody can read"),
+                                    ("two words of a token\n", 0o600, "other characters")):
+            token.write_text(content)
+            token.chmod(mode)
+            config.write_text(f'[daemon]\nsocket = "{folder}/marud.sock"\n[[pool]]\n{pool}'
+                              f'[http]\nlisten = "127.0.0.1:0"\ntoken_file = "{token}"\n')
+            run = subprocess.run([program, "--config", config], capture_output=True, text=True, timeout=PATIENCE)
+            expect(run.returncode == 1 and said in run.stderr, f"{content!r}: {run.returncode} {run.stderr}")
+
+
+def main():
+    description = Description(json.loads(pathlib.Path(arguments.openapi).read_text()))
+    with ObservedMarud(arguments.marud, tcp=True, size="64MiB", more="tenants_max = 512\n") as marud, \
+            BlockClient(arguments.client, marud) as client:
+        everything_is_described(marud, description)
+        unknown_things_are_refused(marud)
+        policies_change(marud)
+        quotas_are_those_of_lmcache(marud, client)
+        getting_changes_nothing(marud, client)
+        clearing(marud, client)
+        keep_alive(marud)
+        garbage_does_no_harm(marud)
+        tcp_wants_the_token(marud)
+        only_those_who_may(marud)
+        idle_and_slow_ones_stand_in_nobodys_way(marud)
+    expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
+    a_late_event_loop_is_said(arguments.marud)
+    an_ending_marud_answers_or_closes(arguments.marud)
+    mistakes_in_the_configuration(arguments.marud)
+    return findings.end()
+
+
+parser = argparse.ArgumentParser()
+for name in ("--marud", "--marudctl", "--client", "--openapi"):
+    parser.add_argument(name, required=True)
+arguments = parser.parse_args()
+
+if __name__ == "__main__":
+    sys.exit(main())

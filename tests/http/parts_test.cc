@@ -1,0 +1,152 @@
+// The parts of HTTP that need no socket: the exchange between its two threads, the token, addresses.
+#include "daemon/http/desk.h"
+#include "daemon/http/door.h"
+#include "daemon/http/exchange.h"
+#include "tests/support/random.h"
+#include "tests/support/temporary_directory.h"
+
+#include <fstream>
+#include <gtest/gtest.h>
+#include <map>
+#include <poll.h>
+#include <sys/stat.h>
+#include <thread>
+
+namespace maru::daemon::http {
+namespace {
+
+Question question_of(uint64_t number) {
+  Question question;
+  question.command = std::to_string(number);
+  return question;
+}
+
+TEST(ExchangeTest, AnswersInTheOrderOfTheQuestions) {
+  auto exchange = Exchange::create();
+  ASSERT_TRUE(exchange);
+  const auto first = (*exchange)->ask(question_of(1)), second = (*exchange)->ask(question_of(2));
+  ASSERT_TRUE(first && second);
+  EXPECT_FALSE((*exchange)->take(*first));
+  EXPECT_EQ((*exchange)->next(), first);
+  EXPECT_EQ((*exchange)->next(), second);
+  EXPECT_FALSE((*exchange)->next());
+  (*exchange)->answer(*second, {0, "two", nullptr});
+  EXPECT_FALSE((*exchange)->take(*first));
+  EXPECT_EQ((*exchange)->take(*second)->text, "two");
+  EXPECT_FALSE((*exchange)->take(*second)) << "an answer was taken twice";
+}
+
+TEST(ExchangeTest, RefusesWhenFullAndHasRoomAgainAfterEachWayOut) {
+  auto exchange = Exchange::create();
+  ASSERT_TRUE(exchange);
+  std::vector<uint32_t> slots;
+  for (uint64_t i = 0; i < Exchange::kSlots; ++i) slots.push_back((*exchange)->ask(question_of(i)).value());
+  EXPECT_FALSE((*exchange)->ask(question_of(99)));
+  EXPECT_TRUE((*exchange)->withdraw(slots[3]));
+  EXPECT_EQ((*exchange)->ask(question_of(100)), slots[3]);
+  const uint32_t begun = (*exchange)->next().value();
+  EXPECT_FALSE((*exchange)->withdraw(begun)) << "what was begun was taken back";
+  (*exchange)->abandon(begun);
+  EXPECT_FALSE((*exchange)->ask(question_of(101))) << "the slot of a question without an answer was given away";
+  (*exchange)->answer(begun, {0, "late", nullptr});
+  EXPECT_EQ((*exchange)->ask(question_of(102)), begun);
+  EXPECT_EQ((*exchange)->question(begun).command, "102");
+}
+
+// Two threads, as in marud. Every question comes to exactly one end, and every answer is that of its question.
+TEST(ExchangeTest, NoQuestionIsLostOrAnsweredForAnother) {
+  constexpr uint64_t kQuestions = 50'000;
+  auto made = Exchange::create();
+  ASSERT_TRUE(made);
+  Exchange& exchange = **made;
+  std::thread deciding([&] {
+    for (bool is_over = false; !is_over;) {
+      pollfd entry = {exchange.questions_fd(), POLLIN, 0};
+      ::poll(&entry, 1, 1000);
+      exchange.clear_questions_fd();
+      while (const auto slot = exchange.next()) {
+        const std::string command = exchange.question(*slot).command;
+        is_over |= command == "end";
+        exchange.answer(*slot, {0, "answer to " + command, nullptr});
+      }
+    }
+  });
+  const uint64_t seed = test::fresh_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  test::Random random(seed);
+  std::map<uint32_t, uint64_t> waiting;  // by slot
+  uint64_t asked = 0, answered = 0, withdrawn = 0, abandoned = 0;
+  const auto take_all = [&] {
+    for (auto entry = waiting.begin(); entry != waiting.end();) {
+      const auto answer = exchange.take(entry->first);
+      if (!answer) {
+        ++entry;
+        continue;
+      }
+      EXPECT_EQ(answer->text, "answer to " + std::to_string(entry->second));
+      ++answered;
+      entry = waiting.erase(entry);
+    }
+  };
+  while (asked < kQuestions) {
+    if (const auto slot = exchange.ask(question_of(asked))) {
+      ASSERT_FALSE(waiting.contains(*slot)) << "a slot that is in use was given away";
+      waiting[*slot] = asked++;
+    }
+    if (random.below(4) == 0 && !waiting.empty()) {
+      const uint32_t slot = waiting.begin()->first;
+      if (exchange.withdraw(slot)) {
+        ++withdrawn;
+        waiting.erase(slot);
+      } else if (random.below(2) == 0) {
+        exchange.abandon(slot);
+        ++abandoned;
+        waiting.erase(slot);
+      }
+    }
+    take_all();
+    exchange.clear_answers_fd();
+  }
+  while (!waiting.empty()) take_all();
+  std::optional<uint32_t> last;
+  while (!last)
+    last = exchange.ask([] {
+      Question question;
+      question.command = "end";
+      return question;
+    }());
+  deciding.join();
+  EXPECT_EQ(exchange.take(*last)->text, "answer to end");
+  EXPECT_EQ(answered + withdrawn + abandoned, kQuestions);
+  EXPECT_GT(answered, 0u);
+}
+
+TEST(DoorTest, ListensOnThisMachineAlone) {
+  EXPECT_EQ(loopback_address("127.0.0.1:9101")->port, 9101);
+  EXPECT_TRUE(loopback_address("[::1]:80")->is_v6);
+  for (const char* text : {"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:80 ",
+                           "0.0.0.0:80", "localhost:80", "[::]:80", "10.0.0.1:80", ":80", "[::1]80"})
+    EXPECT_FALSE(loopback_address(text)) << text;
+}
+
+TEST(TokenTest, IsEqualToItselfAlone) {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.file("token"), text = "0123456789abcdef0123";
+  std::ofstream(path) << text << "\n";
+  ::chmod(path.c_str(), 0600);
+  const auto token = Token::read(path);
+  ASSERT_TRUE(token) << token.error().text();
+  EXPECT_TRUE(token->equals(text));
+  EXPECT_FALSE(token->equals(""));
+  EXPECT_FALSE(token->equals(text + "x"));
+  EXPECT_FALSE(token->equals(text + std::string(1000, 'x')));
+  for (size_t i = 0; i < text.size(); ++i) {
+    EXPECT_FALSE(token->equals(text.substr(0, i)));
+    std::string other = text;
+    other[i] ^= 1;
+    EXPECT_FALSE(token->equals(other));
+  }
+}
+
+}  // namespace
+}  // namespace maru::daemon::http

@@ -1,0 +1,128 @@
+/* A client for tests in other languages: attaches to the marud of $MARU_SOCKET, then does one thing for each line of its input
+ * and answers with one line, the result.
+ *   store KEY BYTES [TENANT [PARENT [TTL_MS]]]   "-" is no tenant, and no parent
+ *   fill PREFIX COUNT BYTES [TENANT]     stores PREFIX0, PREFIX1, ...; answers how many were
+ *   retrieve KEY                         and lets go again
+ *   hold KEY, drop                       keeps one block pinned, and lets go of it
+ *   take BYTES                           takes memory to fill, and keeps it unfinished
+ *   exists KEY, delete KEY
+ *   match KEY KEY...                     answers how many leading ones there are
+ */
+#include <maru/maru.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORDS_MAX 64
+
+static char block[1 << 20];
+static maru_view held;
+static int is_holding;
+static maru_buffer unfinished;
+
+static maru_key key_of(maru_client *client, const char *text, const char *tenant) {
+  maru_key key;
+  memset(&key, 0, sizeof key);
+  key.data = text;
+  key.size = (uint32_t)strlen(text);
+  key.kind = MARU_KEY_BYTES;
+  if (tenant && strcmp(tenant, "-") != 0) maru_tenant(client, tenant, strlen(tenant), &key.tenant);
+  return key;
+}
+
+static int store(maru_client *client, const char *name, uint64_t bytes, const char *tenant, const char *parent,
+                 uint64_t ttl_ms) {
+  const maru_key key = key_of(client, name, tenant);
+  maru_key parent_key;
+  maru_store_options options;
+  memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  options.ttl_ms = ttl_ms;
+  if (parent && strcmp(parent, "-") != 0) {
+    parent_key = key_of(client, parent, tenant);
+    options.parent_key = &parent_key;
+  }
+  if (bytes > sizeof block) return -1;
+  return maru_store_copy(client, &key, block, bytes, &options, NULL);
+}
+
+static int fill(maru_client *client, const char *prefix, int count, uint64_t bytes, const char *tenant) {
+  char name[128];
+  int i, stored = 0;
+  for (i = 0; i < count; ++i) {
+    snprintf(name, sizeof name, "%s%d", prefix, i);
+    stored += store(client, name, bytes, tenant, NULL, 0) == 0;
+  }
+  return stored;
+}
+
+static int match(maru_client *client, char **words, int count) {
+  maru_key keys[WORDS_MAX];
+  maru_match found;
+  int i, result;
+  for (i = 0; i < count; ++i) keys[i] = key_of(client, words[i], NULL);
+  memset(&found, 0, sizeof found);
+  result = maru_match_prefix(client, keys, (size_t)count, &found);
+  if (result < 0) return result;
+  result = (int)found.blocks;
+  maru_release_match(client, &found);
+  return result;
+}
+
+static int act(maru_client *client, char **words, int count) {
+  const char *what = words[0];
+  maru_key key;
+  maru_view view;
+  int result;
+  if (strcmp(what, "store") == 0 && count >= 3)
+    return store(client, words[1], strtoull(words[2], NULL, 10), count > 3 ? words[3] : NULL,
+                 count > 4 ? words[4] : NULL, count > 5 ? strtoull(words[5], NULL, 10) : 0);
+  if (strcmp(what, "fill") == 0 && count >= 4)
+    return fill(client, words[1], atoi(words[2]), strtoull(words[3], NULL, 10), count > 4 ? words[4] : NULL);
+  if (strcmp(what, "match") == 0) return match(client, words + 1, count - 1);
+  if (strcmp(what, "drop") == 0 && is_holding) {
+    is_holding = 0;
+    return maru_release(client, &held);
+  }
+  if (count < 2) return -1;
+  key = key_of(client, words[1], NULL);
+  if (strcmp(what, "take") == 0) return maru_alloc(client, strtoull(words[1], NULL, 10), &unfinished);
+  if (strcmp(what, "exists") == 0) return maru_exists(client, &key);
+  if (strcmp(what, "delete") == 0) return maru_delete(client, &key);
+  if (strcmp(what, "hold") == 0) {
+    result = maru_retrieve(client, &key, &held);
+    is_holding = result == 0;
+    return result;
+  }
+  if (strcmp(what, "retrieve") == 0) {
+    result = maru_retrieve(client, &key, &view);
+    if (result == 0) maru_release(client, &view);
+    return result;
+  }
+  return -1;
+}
+
+int main(void) {
+  maru_client *client = NULL;
+  char line[4096];
+  char *words[WORDS_MAX];
+  const int attached = maru_attach(NULL, &client);
+  if (attached != 0) {
+    fprintf(stderr, "cannot attach: %d\n", attached);
+    return 1;
+  }
+  memset(block, 'x', sizeof block);
+  while (fgets(line, sizeof line, stdin)) {
+    int count = 0;
+    char *word = strtok(line, " \n");
+    while (word && count < WORDS_MAX) {
+      words[count++] = word;
+      word = strtok(NULL, " \n");
+    }
+    if (count == 0) continue;
+    printf("%d\n", act(client, words, count));
+    fflush(stdout);
+  }
+  maru_detach(client);
+  return 0;
+}

@@ -1,0 +1,156 @@
+"""What the tests of HTTP and metrics share: requests over a Unix socket, a marud that answers HTTP, and clients that do as
+they are told."""
+import http.client
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
+from with_marud import Marud  # noqa: E402
+
+PATIENCE = 60  # seconds; the machine may be slow
+TOKEN = "a-token-of-this-test-alone"
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path, timeout=PATIENCE):
+        super().__init__("marud", timeout=timeout)
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+class Reply:
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = response.headers
+        self.text = response.read().decode()
+
+    @property
+    def json(self):
+        return json.loads(self.text)
+
+    def __repr__(self):
+        return f"{self.status} {self.text[:400]}"
+
+
+class ObservedMarud(Marud):
+    """A marud with HTTP on a socket of its own, and on TCP with a token where `tcp` says so."""
+
+    def __init__(self, program, tcp=False, http_more="", more="", **shape):
+        self.tcp = tcp
+        self.tcp_lines = 'listen = "127.0.0.1:0"\ntoken_file = "{token}"\n' if tcp else ""
+        self.http_more = http_more
+        self.pool_more = more
+        super().__init__(program, **shape)
+
+    def __enter__(self):
+        # The token lies beside the socket, whose folder is made by Marud: so its place is given as a folder of ours.
+        import tempfile
+        self.token_folder = tempfile.TemporaryDirectory(prefix="maru-token-")
+        token = pathlib.Path(self.token_folder.name) / "token"
+        token.write_text(TOKEN + "\n")
+        token.chmod(0o600)
+        self.token_file = token
+        self.shape["more"] = self.pool_more + "\n[http]\n" + self.tcp_lines.format(token=token) + self.http_more
+        super().__enter__()
+        self.http_socket = self.socket.parent / "http.sock"
+        wait_for(self.http_socket.exists, "marud's HTTP socket")
+        if self.tcp:
+            found = wait_for(lambda: self.address_in_log(), "the address in marud's log")
+            self.host, self.port = found
+        return self
+
+    def address_in_log(self):
+        for line in self.log.read_text(errors="replace").splitlines():
+            if " and http://127.0.0.1:" in line:
+                return "127.0.0.1", int(line.rsplit(":", 1)[1])
+        return None
+
+    def end(self):
+        super().end()
+        self.token_folder.cleanup()
+
+    def http(self, method, target, body=None, headers=None):
+        connection = UnixConnection(self.http_socket)
+        try:
+            data = json.dumps(body) if isinstance(body, (dict, list)) else body
+            try:
+                connection.request(method, target, data, headers or {})
+            except BrokenPipeError:  # refused before all of it was sent; the reason is there all the same
+                response = http.client.HTTPResponse(connection.sock, method=method)
+                response.begin()
+                return Reply(response)
+            return Reply(connection.getresponse())
+        finally:
+            connection.close()
+
+    def http_tcp(self, method, target, token=TOKEN):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
+        try:
+            connection.request(method, target, headers={"Authorization": f"Bearer {token}"} if token else {})
+            return Reply(connection.getresponse())
+        finally:
+            connection.close()
+
+
+class BlockClient:
+    """A process that is attached: tests/support/block_client.c."""
+
+    def __init__(self, program, marud):
+        self.process = subprocess.Popen([program], env=marud.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, bufsize=1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.stdin.close()
+            self.process.wait(PATIENCE)
+
+    def ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"the client ended at \"{line}\"")
+        return int(answer)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise SystemExit(f"waited in vain for {what}")
+
+
+class Findings:
+    """What was not as expected. Tests go on, so that one run says everything."""
+
+    def __init__(self):
+        self.mistakes = []
+        self.checked = 0
+
+    def expect(self, condition, what):
+        self.checked += 1
+        if not condition:
+            self.mistakes.append(str(what))
+            print(f"NOT AS EXPECTED: {what}", file=sys.stderr)
+
+    def end(self):
+        print(f"{self.checked} expectations, {len(self.mistakes)} not as expected")
+        return 1 if self.mistakes else 0
