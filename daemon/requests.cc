@@ -368,7 +368,6 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
     log_warning("{} may not administrate: refused", session.text());
     return refuse(header, EACCES, "only root, marud's own user and the admin group may administrate");
   }
-  const AdminView view = {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms, &devices_};
   const AdminReply reply =
       run_admin(view(now), {reinterpret_cast<const char*>(payload.data()), payload.size()}, session.text());
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);

@@ -55,7 +55,7 @@ class Requests {
   std::vector<Outcome::Notice> drained_notices();
 
   AdminView view(Moment now) const {
-    return {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms};
+    return {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms, &devices_};
   }
   // For "status".
   void set_start(Moment start) { start_ = start; }

@@ -1,0 +1,366 @@
+"""Every metric against what it counts: a real marud, real clients, and after each thing that was done a look at /metrics.
+
+  metrics_test.py --marud PROGRAM --marudctl PROGRAM --client PROGRAM --documents docs/metrics.md
+"""
+import argparse
+import math
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from exposition import Exposition  # noqa: E402
+from observed_marud import BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
+
+findings = Findings()
+expect = findings.expect
+moved = set()  # families that a test has seen change as it should
+
+# What never changes while marud runs, and is compared with what is known of the pool instead.
+CONSTANT = {"maru_build_info", "maru_start_time_seconds", "maru_pool_bytes", "maru_page_bytes", "maru_watermark_ratio"}
+# What only a broken pool or a race moves: that they are there, and 0.
+AT_REST = {"maru_registry_full_total", "maru_revives_total", "maru_prefix_walks_total", "maru_lost_touches_total",
+           "maru_checksum_errors_total", "maru_pin_refusals_total", "maru_audit_findings", "maru_queues_rebuilt_total",
+           "maru_evicting", "maru_held_blocks"}
+
+
+class Look:
+    """Before and after something was done."""
+
+    def __init__(self, marud):
+        self.marud = marud
+        self.before = look(marud)
+
+    def by(self, difference, name, **labels):
+        """Waits for what marud learns a moment later."""
+        def has_moved():
+            self.after = look(self.marud)
+            return math.isclose(self.now(name, labels) - (self.before.value(name, **labels) or 0), difference)
+        try:
+            wait_for(has_moved, name)
+        except SystemExit:
+            pass
+        was, now = self.before.value(name, **labels), self.now(name, labels)
+        expect(now - (was or 0) == difference, f"{name} {labels}: {was} before, {now} after, expected {difference} more")
+        if difference != 0:
+            moved.add(name)
+
+    def now(self, name, labels):
+        return self.after.value(name, **labels) or 0
+
+    def to(self, value, name, **labels):
+        def is_there():
+            self.after = look(self.marud)
+            found = self.after.value(name, **labels)
+            return found is not None and math.isclose(found, value, abs_tol=1e-9)
+        try:
+            wait_for(is_there, name)
+        except SystemExit:
+            pass
+        was, now = self.before.value(name, **labels), self.after.value(name, **labels)
+        expect(now is not None and math.isclose(now, value, abs_tol=1e-9), f"{name} {labels}: {now}, expected {value}")
+        if was is None or math.isnan(was) or was != value:
+            moved.add(name)
+
+    def changes(self, name, **labels):
+        def is_another():
+            self.after = look(self.marud)
+            return self.after.value(name, **labels) != self.before.value(name, **labels)
+        try:
+            wait_for(is_another, name)
+            moved.add(name)
+        except SystemExit:
+            expect(False, f"{name} {labels} stays {self.after.value(name, **labels)}")
+
+    def more(self, name, **labels):
+        def has_grown():
+            self.after = look(self.marud)
+            return self.now(name, labels) > (self.before.value(name, **labels) or 0)
+        try:
+            wait_for(has_grown, name)
+            moved.add(name)
+        except SystemExit:
+            expect(False, f"{name} {labels} did not grow: {self.after.value(name, **labels)}")
+
+
+def look(marud):
+    reply = marud.http("GET", "/metrics")
+    expect(reply.status == 200 and reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8", reply)
+    return Exposition(reply.text)
+
+
+def counting_of_clients(marud, client):
+    step = Look(marud)
+    expect(math.isnan(step.before.value("maru_hit_ratio", operation="retrieve")), "a ratio of nothing")
+    for key in ("a", "b", "c"):
+        expect(client.ask(f"store {key} 3000") == 0, "storing")
+    step.by(3, "maru_stores_total")
+    step.by(3, "lmcache_mp_l1_write_total")
+    step.by(3, "kvbm_registrations_total")
+    step.by(9000, "maru_stored_bytes_total")
+    step.by(3, "maru_blocks")
+    step.by(3, "kvbm_inactive_pool_size")
+    step.by(9000, "maru_block_bytes")
+    step.by(3, "maru_pages", state="ready")
+    step.more("maru_rent_requests_total")
+    step.more("maru_allocation_latency_seconds_count")
+    step.more("maru_allocation_latency_seconds_sum")
+    step.more("ruvector_allocation_latency_seconds_count")
+    step.more("ruvector_allocation_latency_seconds_sum")
+    step.more("maru_allocation_latency_seconds_bucket", le="10")
+    step.more("ruvector_allocation_latency_seconds_bucket", le="10")
+    step.more("maru_event_loop_turn_seconds_count")
+    step.more("maru_event_loop_turn_seconds_sum")
+    step.more("maru_event_loop_turn_seconds_bucket", le="+Inf")
+
+    step = Look(marud)
+    expect(client.ask("store a 3000") == 1, "storing twice")
+    step.by(1, "maru_duplicate_stores_total")
+    step.by(1, "kvbm_duplicate_blocks_total")
+
+    step = Look(marud)
+    for key, there in (("a", 0), ("b", 0), ("nothing", -2)):
+        expect(client.ask(f"retrieve {key}") == there, f"retrieving {key}")
+    step.by(2, "maru_retrieves_total", result="hit")
+    step.by(1, "maru_retrieves_total", result="miss")
+    step.by(2, "lmcache_mp_l1_read_total")
+    step.by(1, "lmcache_mp_l1_read_failure_total")
+    step.by(3, "maru_lookups_total", operation="retrieve")
+    step.to(2 / 3, "maru_hit_ratio", operation="retrieve")
+
+    step = Look(marud)
+    client.ask("exists a"), client.ask("exists nothing"), client.ask("exists never")
+    step.by(1, "maru_exists_total", result="hit")
+    step.by(2, "maru_exists_total", result="miss")
+    step.to(1 / 3, "maru_hit_ratio", operation="exists")
+
+    step = Look(marud)
+    client.ask("store p0 4096"), client.ask("store p1 4096 - p0")
+    expect(client.ask("match p0 p1 p2 p3") == 2, "matching")
+    step.by(4, "maru_match_keys_total")
+    step.by(2, "maru_match_blocks_total")
+    step.by(4, "kvbm_match_hashes_requested_total")
+    step.by(2, "kvbm_match_blocks_returned_total")
+    step.by(4, "lmcache_mp_lookup_requested_total")
+    step.by(2, "lmcache_mp_lookup_hit_total")
+    step.by(2, "lmcache_mp_lookup_hit_l1_total")
+    step.to(0.5, "maru_hit_ratio", operation="match")
+    step.to(0.5, "kvbm_host_cache_hit_rate")
+
+    step = Look(marud)
+    expect(client.ask("delete c") == 0, "deleting")
+    step.by(1, "maru_deletes_total")
+    step.by(-1, "maru_blocks")
+
+
+def space(marud, client, status):
+    now = look(marud)
+    expect(now.value("maru_pool_bytes") == status["pool_bytes"], "maru_pool_bytes")
+    expect(now.value("maru_page_bytes") == 4096, "maru_page_bytes")
+    expect(now.value("maru_watermark_ratio", level="high") == 0.9 and
+           now.value("maru_watermark_ratio", level="low") == 0.8, "watermarks")
+    expect(now.value("maru_pages") == status["pages"], "the sum of maru_pages")
+    step = Look(marud)
+    used = step.before.value("maru_memory_pool_used_bytes")
+    expect(client.ask("fill s 100 8192") == 100, "filling")
+    step.more("maru_memory_pool_used_bytes")
+    step.more("maru_memory_pool_utilization")
+    step.more("ruvector_memory_pool_utilization")
+    step.more("lmcache_mp_l1_memory_usage_bytes")
+    step.more("lmcache_mp_l1_usage_ratio")
+    after = step.after
+    expect(after.value("maru_memory_pool_used_bytes") - used >= 100 * 8192, "used bytes")
+    expect(math.isclose(after.value("maru_memory_pool_utilization"),
+                        after.value("maru_memory_pool_used_bytes") / 4096 / status["pages"], abs_tol=0.01), "utilization")
+    # Every second one goes, so that what is FREE comes in pieces.
+    step = Look(marud)
+    for i in range(0, 100, 2):
+        client.ask(f"delete s{i}")
+    step.by(-50, "maru_blocks")
+    step.changes("maru_fragmentation_ratio")
+    step.changes("kvbm_reset_pool_size")
+    free = step.after.value("maru_pages", state="free")
+    expect(math.isclose(step.after.value("maru_fragmentation_ratio"),
+                        1 - step.after.value("maru_largest_free_run_pages") / free, abs_tol=1e-6), "fragmentation")
+    expect(0 < step.after.value("maru_largest_free_run_pages") <= free, "the longest run")
+
+
+def tenants(marud, client):
+    step = Look(marud)
+    odd = 'a"b\\c'
+    expect(client.ask("store t0 4096 alice") == 0 and client.ask(f"store t1 4096 {odd}") == 0, "storing for tenants")
+    marud.http("PUT", "/quota/alice", {"limit_gb": 4096 / 2**30, "hard_limit_gb": 8192 / 2**30})
+    marud.http("PUT", "/quota/a%22b%5Cc", {"limit_gb": 1})
+    step.by(4096, "maru_tenant_bytes", tenant="alice")
+    step.by(4096, "maru_tenant_limit_bytes", tenant="alice", kind="soft")
+    step.by(8192, "maru_tenant_limit_bytes", tenant="alice", kind="hard")
+    expect(step.after.value("maru_tenant_bytes", tenant=odd) == 4096, f"a name that must be escaped: "
+           f"{step.after.labels('maru_tenant_bytes', 'tenant')}")
+    step = Look(marud)
+    for i in range(4):
+        client.ask(f"store over{i} 4096 alice")
+    step.more("maru_tenant_refusals_total", tenant="alice")
+    expect(look(marud).value("maru_tenant_bytes", tenant="alice") <= 8192, "a hard limit")
+
+
+def pins(marud, client):
+    step = Look(marud)
+    expect(client.ask("hold a") == 0, "holding")
+    step.by(1, "maru_pins")
+    step.by(1, "kvbm_inflight_immutable")
+    step.by(1, "maru_pins_overdue")
+    step.by(1, "maru_pins_overdue_total")
+    client.ask("delete a")
+    step.by(1, "maru_retired_blocks")
+    client.ask("drop")
+    step.by(0, "maru_retired_blocks")
+    step.by(0, "maru_pins")
+
+
+def clients_that_die(marud, program):
+    """Totals are what they were before, and what the client held comes back."""
+    step = Look(marud)
+    with BlockClient(program, marud) as doomed:
+        step.by(1, "maru_lanes", state="live")
+        step.more("maru_connections")
+        step.by(1, "maru_regions", state="rented") if doomed.ask("store mortal 4096") == 0 else None
+        doomed.ask("exists mortal"), doomed.ask("hold mortal")
+        expect(doomed.ask("take 8192") == 0, "taking memory")
+        step.more("kvbm_inflight_mutable")
+        step.more("lmcache_mp_l1_staging_bytes")
+        step.by(1, "maru_stores_total")
+        alive = look(marud)
+        doomed.kill()
+    step.by(1, "maru_clients_reclaimed_total")
+    step.by(0, "maru_lanes", state="live")
+    step.by(0, "maru_lanes", state="reclaiming")
+    step.more("maru_reclaimed_pages_total")  # what it had taken to fill
+    after = look(marud)
+    for name in ("maru_stores_total", "maru_stored_bytes_total", "maru_exists_total", "maru_retrieves_total",
+                 "maru_rent_requests_total", "maru_lookups_total", "lmcache_mp_l1_write_total"):
+        expect(after.value(name) == alive.value(name), f"{name}: {alive.value(name)} before SIGKILL, "
+               f"{after.value(name)} after it")
+
+
+def audits(marud):
+    step = Look(marud)
+    run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "check"], capture_output=True, timeout=60)
+    expect(run.returncode == 0, run)
+    step.by(1, "maru_audits_total")
+    step.more("maru_audit_time_seconds")
+
+
+def eviction(marud, client):
+    step = Look(marud)
+    marud.http("PUT", "/policy", {"name": "clock"})
+    step.to(1, "maru_policy_info", policy="clock")
+    expect(step.after.value("maru_policy_info", policy="lru") is None, "two policies")
+    stored = client.ask("fill e 4000 16384")
+    expect(stored > 3000, f"stored {stored}")
+    step.changes("maru_largest_free_run_pages")
+    step.more("maru_background_evictions_total")
+    step.more("lmcache_mp_l1_eviction_loop_triggered_total")
+    step.more("maru_evicted_blocks_total", policy="clock")
+    step.more("maru_pages_evicted_total")
+    step.more("ruvector_pages_evicted_total")
+    step.more("lmcache_mp_l1_evicted_total")
+    step.more("kvbm_evictions_total")
+    was = step.after.value("maru_evicted_blocks_total", policy="lru") or 0
+    marud.http("PUT", "/policy", {"name": "fifo"})
+    client.ask("fill f 4000 16384")
+    step.more("maru_evicted_blocks_total", policy="fifo")
+    after = look(marud)
+    expect(after.value("maru_evicted_blocks_total", policy="lru") in (None, was), "the account of a policy that is gone")
+    status = marud.http("GET", "/status").json["pools"][0]
+    wait_for(lambda: look(marud).value("maru_evicted_blocks_total") ==
+             sum(marud.http("GET", "/status").json["pools"][0]["evicted_by"].values()), "the sum of reasons as in /status")
+    for reason in status["evicted_by"]:
+        expect(after.value("maru_evicted_blocks_total", reason=reason) is not None, f"reason {reason}")
+    step = Look(marud)
+    subprocess.run([arguments.marudctl, "--socket", marud.socket, "evict", "8"], check=True, timeout=60,
+                   stdout=subprocess.DEVNULL)
+    step.more("maru_evicted_blocks_total", reason="admin")
+
+
+def shortage(program):
+    """Two clients that want all of a small pool: regions are taken, and when everything is held, requests are refused."""
+    with ObservedMarud(program, size="8MiB", region_bytes="256KiB",
+                       more="high_watermark = 1\nlow_watermark = 0.5\n") as marud, \
+            BlockClient(arguments.client, marud) as first, BlockClient(arguments.client, marud) as second:
+        first.ask("fill x 3000 4096")
+        step = Look(marud)
+        second.ask("fill y 1500 4096")
+        step.more("maru_regions_taken_total")
+        step.more("maru_evicted_blocks_total", reason="takeover")
+        step.more("maru_evicted_blocks_total", reason="request")
+        # A policy that evicts nothing.
+        marud.http("PUT", "/policy", {"name": "none"})
+        step = Look(marud)
+        first.ask("fill z 3000 4096"), second.ask("fill w 3000 4096")
+        step.more("maru_rents_refused_total")
+        step.more("lmcache_mp_l1_allocation_failure_total")
+
+
+def two_pools_and_one_that_is_gone(program):
+    with ObservedMarud(program, more='[[pool]]\nname = "second"\nbackend = "file"\npath = "/dev/shm/maru-metrics-test"\n'
+                                     'size = "2MiB"\npage_bytes = "4KiB"\nregion_bytes = "64KiB"\nlanes = 4\npins = 64\n'
+                                     'touch_entries = 64\n') as marud:
+        path = pathlib.Path("/dev/shm/maru-metrics-test")
+        try:
+            before = look(marud)
+            expect(before.labels("maru_blocks", "pool") == {"default", "second"}, "two pools")
+            expect(before.value("maru_pool_serving", pool="second", condition="serving") == 1, "it serves")
+            with path.open("r+b") as file:
+                file.truncate(4096)
+            wait_for(lambda: look(marud).value("maru_pool_serving", pool="second", condition="fenced") == 0,
+                     "a pool that is fenced")
+            moved.add("maru_pool_serving")
+            health = marud.http("GET", "/healthcheck")
+            expect(health.status == 503 and health.json["status"] == "unhealthy" and
+                   "pool \"second\" is fenced" in health.json["reasons"][0], health)
+            expect(look(marud).labels("maru_blocks", "pool") == {"default"}, "a fenced pool has no numbers")
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def documents(marud):
+    text = pathlib.Path(arguments.documents).read_text()
+    written = {name: kind for name, kind in re.findall(r"^\| `([a-z0-9_]+)` \| (\w+) \|", text, re.MULTILINE)}
+    real = {name: kind for name, (kind, _) in look(marud).families.items()}
+    expect(written == real, f"docs/metrics.md and /metrics differ: {sorted(set(written.items()) ^ set(real.items()))}")
+    for name, (kind, said) in look(marud).families.items():
+        expect(kind != "counter" or name.endswith("_total"), f"{name} is a counter")
+        expect(said.endswith("."), f"{name}: {said}")
+    return real
+
+
+def main():
+    with ObservedMarud(arguments.marud, size="48MiB", more="pin_overdue_ms = 1500\ntenants_max = 64\n") as marud:
+        families = documents(marud)
+        with BlockClient(arguments.client, marud) as client:
+            counting_of_clients(marud, client)
+            space(marud, client, marud.http("GET", "/status").json["pools"][0])
+            tenants(marud, client)
+            pins(marud, client)
+            clients_that_die(marud, arguments.client)
+            audits(marud)
+            eviction(marud, client)
+        for name in AT_REST & set(families):
+            expect(look(marud).value(name) is not None, f"{name} has no value")
+    shortage(arguments.marud)
+    two_pools_and_one_that_is_gone(arguments.marud)
+    seen = {re.sub("_(bucket|sum|count)$", "", name) for name in moved}
+    still = set(families) - seen - CONSTANT - AT_REST
+    expect(not still, f"moved by nothing: {sorted(still)}")
+    print(f"{len(families)} families, {len(seen)} moved")
+    return findings.end()
+
+
+parser = argparse.ArgumentParser()
+for option in ("--marud", "--marudctl", "--client", "--documents"):
+    parser.add_argument(option, required=True)
+arguments = parser.parse_args()
+
+if __name__ == "__main__":
+    sys.exit(main())
