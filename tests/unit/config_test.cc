@@ -109,7 +109,7 @@ TEST(Config, PoolsOnDevicesHaveKeysOfTheirOwn) {
   EXPECT_EQ(problem_of(dax + "device = \"dax0.0\"\n").substr(0, 40), "4: pool.device: found \"dax0.0\", expected");
   EXPECT_EQ(problem_of(dax + "device = \"/dev/dax0.0\"\nsize = \"1GiB\"\n"),
             "5: pool.size: found \"1GiB\", expected nothing: a pool on a DAX device has the size of the device");
-  EXPECT_EQ(problem_of(dax + "device = \"/dev/dax0.0\"\nalign = 12288\n").substr(0, 35),
+  EXPECT_EQ(problem_of(dax + "device = \"/dev/dax0.0\"\nalign = 12288\n").substr(0, 36),
             "5: pool.align: found 12288, expected");
   EXPECT_EQ(problem_of(dax + "device = \"/dev/dax0.0\"\nreaders = [7]\n").substr(0, 55),
             "5: pool.readers: found an array, expected control_devic");
