@@ -31,13 +31,6 @@ json parse(std::string_view text, bool& too_deep) {
   return json::parse(text, limit_depth, false);
 }
 
-}  // namespace
-
-    case HostedPool::Condition::kDraining: return "draining";
-    case HostedPool::Condition::kLeaving: return "leaving";
-    case HostedPool::Condition::kGone: return "gone";
-namespace {
-
 std::string no_pool_text(const AdminView& view, const std::string& name) {
   std::string names;
   for (const auto& hosted : view.pools)
@@ -199,6 +192,9 @@ const char* condition_text(HostedPool::Condition condition) {
     case HostedPool::Condition::kWaiting: return "waiting";
     case HostedPool::Condition::kServing: return "serving";
     case HostedPool::Condition::kFenced: return "fenced";
+    case HostedPool::Condition::kDraining: return "draining";
+    case HostedPool::Condition::kLeaving: return "leaving";
+    case HostedPool::Condition::kGone: return "gone";
   }
   return "";
 }

@@ -33,7 +33,7 @@ json pool_json(const HostedPool& hosted) {
                        {"soft", limits.soft_bytes ? json(*limits.soft_bytes) : json(nullptr)},
                        {"hard", limits.hard_bytes ? json(*limits.hard_bytes) : json(nullptr)}});
   json pool = {{"name", spec.pool.name},
-               {"backend", spec.backend == Backend::kFile ? "file" : "memory"},
+               {"backend", backend_text(spec.backend)},
                {"max_regions_per_instance", spec.pool.max_regions_per_instance},
                {"users", spec.users},
                {"groups", spec.groups},
@@ -46,11 +46,15 @@ json pool_json(const HostedPool& hosted) {
                {"default_soft_limit", spec.pool.tenants.defaults.soft_bytes.value_or(0)},
                {"default_hard_limit", spec.pool.tenants.defaults.hard_bytes.value_or(0)},
                {"tenant", std::move(tenants)}};
-  if (spec.backend == Backend::kFile)
-    pool["path"] = spec.path;
-  else
+  if (spec.backend == Backend::kFile) pool["path"] = spec.path;
+  if (spec.backend == Backend::kMemory) {
     pool["huge_pages"] = huge_pages_text(spec.huge_pages);
-  if (spec.numa_node) pool["numa_node"] = *spec.numa_node;
+    if (!spec.numa.nodes.empty()) pool["numa_nodes"] = spec.numa.nodes;
+  }
+  if (spec.backend == Backend::kDax) {
+    pool["device"] = spec.dax.device;
+    if (!spec.dax.control_device.empty()) pool["control_device"] = spec.dax.control_device;
+  }
   if (spec.bytes != 0) pool["size"] = spec.bytes;
   if (const Pool* serving = hosted.serving()) {
     const format::Parameters& has = serving->header().parameters;

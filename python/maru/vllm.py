@@ -376,6 +376,12 @@ class MaruConnector(KVConnectorBase_V1):
             for plan in self._requests.values():
                 plan.stored = 0  # workers know what is there already
 
+    def reset_cache(self) -> bool:
+        """What others share is not this engine's to clear, so vLLM is told that it was not."""
+        logger.warning("maru: the pool is not cleared by one engine; `marudctl clear` does that. After weights were changed in "
+                       "place, start engines with another maru_model")
+        return False
+
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:
         plan = self._requests.pop(request.request_id, None)
         if plan is not None:

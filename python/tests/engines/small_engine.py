@@ -1,6 +1,6 @@
 """vLLM on one processor, without a model: its own Scheduler, KV cache manager and connector interface, and in place of the
 model runner one that computes something as dependent on everything before as attention is. What a token leaves in the KV cache
-follows from the token and, byte by byte, from what the token before left on all ranks; so nonsense in any block shows in
+follows from the token and, byte by byte, from what all tokens before left on all ranks; so nonsense in any block shows in
 everything after.
 """
 import functools
@@ -129,8 +129,8 @@ class Engine:
         (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request.request_id)
         place = lambda position: (blocks[position // BLOCK], position % BLOCK)  # noqa: E731
         for position in range(begin, end):
-            seen = b"" if position == 0 else b"".join(
-                layer[place(position - 1)].contiguous().numpy().tobytes() for cache in self.caches for layer in cache)
+            seen = b"".join(layer[blocks].flatten(0, 1)[:position].contiguous().numpy().tobytes()
+                            for cache in self.caches for layer in cache)
             for rank, cache in enumerate(self.caches):
                 for number, layer in enumerate(cache):
                     # Nothing else decides it: not the request, not the engine.
