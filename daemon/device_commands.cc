@@ -176,6 +176,7 @@ json DeviceCommands::remove(HostedPool& hosted, const json& request, const std::
   log_info("{} removes pool \"{}\": {} clients are asked to leave within {} s", who, hosted.name(), clients.size(),
            deadline_ms / 1000);
   const std::string name = hosted.name();
+  if (hosted.is_gone()) removed_.insert(name);  // it was fenced
   step(now);
   return {{"pool", name}, {"clients", clients.size()}, {"deadline_ms", deadline_ms}};
 }

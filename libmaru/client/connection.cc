@@ -200,13 +200,13 @@ void Connection::abandon() {
 void Connection::watch() {
   int retry_ms = 0;
   for (;;) {
+    eventfd_t value;
+    (void)::eventfd_read(changed_.get(), &value);  // what changed until now is seen below
     const int upkeep_ms = upkeep_ ? upkeep_() : -1;
     pollfd polls[3] = {{stop_.get(), POLLIN, 0}, {changed_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
     bool lost;
     {
       const std::lock_guard lock(mutex_);
-      eventfd_t value;
-      (void)::eventfd_read(changed_.get(), &value);  // what changed until now is seen here
       lost = !socket_.is_open();
       if (stale_)
         lost = false;

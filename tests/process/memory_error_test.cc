@@ -1,0 +1,209 @@
+// Memory that goes bad under a client: the library's own copies turn it into an error, views read zeros and say so, marud hears
+// of it, and a SIGBUS that is not the library's goes where it went before.
+//
+// The memory of a file that was truncated is really gone, and copies meet that. A memory error proper (MADV_HWPOISON) can be
+// made by kernels with CONFIG_MEMORY_FAILURE alone: the tests named Real do that or skip, and `scripts/vm-test kernel` runs
+// them where they do not. The others send the signal that the kernel would (tests/support/memory_error.h).
+#include "tests/support/memory_error.h"
+#include "tests/support/control_map.h"
+#include "tests/support/marud_process.h"
+#include "tests/support/sanitizers.h"
+#include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace maru::test {
+namespace {
+
+using nlohmann::json;
+
+volatile sig_atomic_t passed_on = 0;
+
+class MemoryError : public ::testing::Test {
+ protected:
+  // Before the library's handler, which is installed once and stays.
+  static void SetUpTestSuite() {
+    struct sigaction action = {};
+    // A real one that is passed on would come again and again.
+    action.sa_handler = [](int number) {
+      passed_on = passed_on + 1;
+      if (passed_on > 100) ::signal(number, SIG_DFL);
+    };
+    ASSERT_EQ(::sigaction(SIGBUS, &action, nullptr), 0);
+    ASSERT_EQ(maru_handle_memory_errors(MARU_MEMORY_ERRORS_VIEWS), 0);
+  }
+  void SetUp() override {
+    if (kHasThreadSanitizer)
+      GTEST_SKIP() << "the thread sanitizer runs handlers later, and loses track of one that is left by a jump";
+  }
+  static PoolWish checked_file() {
+    PoolWish pool;
+    pool.in_file = true;
+    pool.checksums = true;
+    return pool;
+  }
+  // The pages of the file are gone, the control region is not.
+  static void lose_pages(const MarudProcess& marud, const TestClient& client) {
+    ASSERT_EQ(::truncate(marud.pool_file("default").c_str(), off_t(client.geometry().control_bytes)), 0);
+  }
+};
+
+TEST_F(MemoryError, CopyAndChecksumsSayThatMemoryIsGone) {
+  PoolWish pool;
+  pool.in_file = true;
+  MarudProcess marud({pool});
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  lose_pages(marud, client);
+  EXPECT_EQ(client.store("new", std::string(3000, 'x')), -EHWPOISON);
+  EXPECT_EQ(client.store("new", std::string(9000, 'x')), -EHWPOISON) << "a run";
+  EXPECT_EQ(client.exists("new"), 0);
+  EXPECT_TRUE(marud.has_logged("is said to have bad memory, but marud cannot look")) << marud.log();
+}
+
+TEST_F(MemoryError, RetrievingWithChecksumsSaysSo) {
+  MarudProcess marud({checked_file()});
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  EXPECT_EQ(client.text("k"), "text");
+  lose_pages(marud, client);
+  maru_view view;
+  EXPECT_EQ(client.retrieve("k", &view), -EHWPOISON);
+  EXPECT_EQ(client.statistics().pins, 0u) << "nothing stays pinned";
+  const maru_key key = key_of("k");
+  EXPECT_EQ(maru_retrieve_batch(client, &key, 1, &view), 0) << "absent in a batch";
+}
+
+TEST_F(MemoryError, ViewReadsZerosAndSaysSo) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", std::string(5000, 'x')), 0);
+  ASSERT_EQ(client.store("other", "text"), 0);
+  maru_view view, other;
+  ASSERT_EQ(client.retrieve("k", &view), 0);
+  ASSERT_EQ(client.retrieve("other", &other), 0);
+  EXPECT_EQ(maru_view_error(client, &view), 0);
+  const auto* bytes = static_cast<const volatile char*>(view.data);
+  ASSERT_TRUE(raise_memory_error(static_cast<const char*>(view.data) + 4100, BUS_MCEERR_AR));
+  EXPECT_EQ(bytes[0], 'x');
+  EXPECT_EQ(bytes[4096], 0);
+  EXPECT_EQ(maru_view_error(client, &view), -EHWPOISON);
+  EXPECT_EQ(maru_view_error(client, &other), 0);
+  EXPECT_EQ(passed_on, 0);
+  // marud looks for itself: this memory is good, so it stays until an administrator says otherwise.
+  EXPECT_TRUE(marud.has_logged("but marud reads all of it")) << marud.log();
+  json list = marud.ask({{"command", "memory.list"}}).at("memory");
+  ASSERT_EQ(list.size(), 1u) << list.dump();
+  EXPECT_EQ(list[0].at("state"), "reported");
+  const uint64_t page = list[0].at("page");
+  EXPECT_EQ(marud.ask({{"command", "memory.poison"}, {"page", page}}).value("result", ""), "poisoned");
+  EXPECT_EQ(client.exists("k"), 0);
+  EXPECT_EQ(client.text("other"), "text");
+  client.release(view);
+  client.release(other);
+  EXPECT_EQ(client.store("k", "again"), 0);
+  EXPECT_TRUE(wait_until([&] { return marud.ask({{"command", "check"}, {"quiesce", true}}).at("found") == 0; }));
+  marud.kill();
+  marud.start();
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+  EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("condition") == "serving"; }));
+  EXPECT_EQ(marud.pool_status().at("page_states").at("poisoned"), 2) << "the bad page and the head of its run";
+  EXPECT_EQ(client.text("k"), "again");
+}
+
+TEST_F(MemoryError, StoreIntoAPageThatWasTakenAwaySaysSo) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  maru_buffer buffer;
+  ASSERT_EQ(maru_alloc(client, 100, &buffer), 0);
+  const uint64_t page = (buffer.block >> 32) - 1;
+  EXPECT_EQ(marud.ask({{"command", "memory.poison"}, {"page", page}}).value("was", ""), "reserved");
+  const maru_key key = key_of("k");
+  EXPECT_EQ(maru_store(client, &key, &buffer, nullptr, nullptr), -EHWPOISON);
+  EXPECT_EQ(client.exists("k"), 0);
+  EXPECT_EQ(client.store("k", "text"), 0);
+}
+
+TEST_F(MemoryError, WhatIsNotOursIsPassedOn) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  int elsewhere = 0;
+  passed_on = 0;
+  ASSERT_TRUE(raise_memory_error(&elsewhere, BUS_MCEERR_AR));
+  EXPECT_EQ(passed_on, 1);
+  EXPECT_EQ(maru_handle_memory_errors(1u << 7), -EINVAL);
+  EXPECT_EQ(maru_view_error(client, nullptr), -EINVAL);
+}
+
+// -- the real thing ---------------------------------------------------------------------------------------------------
+
+#ifndef MADV_HWPOISON
+#define MADV_HWPOISON 100
+#endif
+
+// Makes the memory around this address bad, for every process that has it. What hinders it; empty: done.
+std::string make_bad(const void* address) {
+  auto* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) / 4096 * 4096);
+  if (::madvise(page, 4096, MADV_HWPOISON) == 0) return {};
+  return std::string("this kernel makes no memory errors (") + std::strerror(errno) +
+         "; it takes CONFIG_MEMORY_FAILURE and CAP_SYS_ADMIN): scripts/vm-test kernel runs this";
+}
+
+TEST_F(MemoryError, RealErrorUnderAViewEndsInAMissAndMarudLives) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  ASSERT_EQ(client.store("other", "other text"), 0);
+  maru_view view;
+  ASSERT_EQ(client.retrieve("k", &view), 0);
+  ASSERT_EQ(*static_cast<const volatile char*>(view.data), 't');
+  if (const std::string hindered = make_bad(view.data); !hindered.empty()) GTEST_SKIP() << hindered;
+  EXPECT_EQ(*static_cast<const volatile char*>(view.data), 0) << "zeros, instead of the end of this process";
+  EXPECT_EQ(maru_view_error(client, &view), -EHWPOISON);
+  EXPECT_TRUE(marud.has_logged("has bad memory at byte")) << marud.log();
+  EXPECT_TRUE(wait_until([&] { return client.exists("k") == 0; }));
+  EXPECT_EQ(marud.pool_status().at("page_states").at("poisoned"), 1);
+  EXPECT_EQ(client.text("other"), "other text");
+  EXPECT_EQ(client.release(view), 0);
+  EXPECT_EQ(client.store("k", "again"), 0);
+  EXPECT_EQ(client.text("k"), "again");
+  marud.kill();
+  marud.start();
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+  EXPECT_EQ(marud.pool_status().at("page_states").at("poisoned"), 1);
+}
+
+TEST_F(MemoryError, RealErrorUnderACopyIsAnError) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  maru_buffer buffer;
+  ASSERT_EQ(maru_alloc(client, 100, &buffer), 0);
+  std::memset(buffer.data, 'x', buffer.bytes);
+  if (const std::string hindered = make_bad(buffer.data); !hindered.empty()) GTEST_SKIP() << hindered;
+  ASSERT_EQ(maru_abort(client, &buffer), 0);  // nobody knows yet: the next store gets this page
+  EXPECT_EQ(client.store("k", "text"), -EHWPOISON);
+  EXPECT_TRUE(marud.has_logged("has bad memory at byte")) << marud.log();
+  EXPECT_EQ(client.store("k", "text"), 0);
+  EXPECT_EQ(client.text("k"), "text");
+}
+
+TEST_F(MemoryError, RealErrorInTheControlRegionFencesThePool) {
+  PoolWish second;
+  second.name = "second";
+  MarudProcess marud({PoolWish{}, second});
+  const ControlMap map(marud.socket_path());
+  auto* line = &map.region().block(0);
+  if (const std::string hindered = make_bad(line); !hindered.empty()) GTEST_SKIP() << hindered;
+  EXPECT_TRUE(marud.has_logged("in the part \"blocks\" of the control region")) << marud.log();
+  EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("condition") == "fenced"; }));
+  EXPECT_EQ(marud.pool_status("second").at("condition"), "serving");
+}
+
+}  // namespace
+}  // namespace maru::test
