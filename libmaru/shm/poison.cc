@@ -49,7 +49,8 @@ bool is_poison_unpinned(LaneContext& marud, const LaneSet& lanes, uint32_t page)
 
 bool has_poisoned_tail(const ControlRegion& region, uint32_t head) {
   for (uint32_t i = 1; i < region.run_pages(head); ++i)
-    if (PageWord{region.block(head + i).word.load_acquire()}.is(PageState::kPoisoned)) return true;  // [pairs page.word]
+    if (PageWord{region.block(head + i).word.load_acquire()}.is(PageState::kPoisoned))
+      return true;  // [pairs page.word]
   return false;
 }
 

@@ -120,10 +120,10 @@ void recount_pages(const ControlRegion& region, std::span<Recount> recounts, con
   for (uint32_t page = from; page < to; ++page) {
     BlockLine& line = region.block(page);
     const PageWord found{line.word.load_acquire()};  // [pairs page.word]
-    const bool counts = found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
-                        found.is(PageState::kRetired) ||
-                        (found.is(PageState::kPoisoned) && !MARU_MUTANT(kMutantPoisonForgetsDescendants) &&
-                         !dead.is_let_go(page));
+    const bool counts =
+        found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
+        found.is(PageState::kRetired) ||
+        (found.is(PageState::kPoisoned) && !MARU_MUTANT(kMutantPoisonForgetsDescendants) && !dead.is_let_go(page));
     if (!counts || (MARU_MUTANT(kMutantRecountSkipsRetiring) && found.is(PageState::kRetiring))) continue;
     const uint64_t parent = line.parent.load_acquire();  // [pairs page.word]
     if (parent == 0) continue;
