@@ -110,7 +110,9 @@ class World {
   daemon::Config config_;
   HostedPools pools_;
   daemon::LaneWatches lanes_;
-  Requests requests_{config_, pools_, lanes_};
+  daemon::DeviceCommands devices_{config_,    pools_, lanes_, state_, [] { return std::optional<daemon::Config>(); },
+                                  [](bool) {}};
+  Requests requests_{config_, pools_, lanes_, devices_};
   std::vector<std::unique_ptr<Session>> sessions_;
 };
 
