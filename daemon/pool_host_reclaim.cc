@@ -28,6 +28,7 @@ void Pool::State::begin_host_reclaim(uint32_t host) {
     entry = {};
     entry.state = RegionState::kOrphaned;
     entry.generation = shm::RegionWord{region.region(i).word.load_relaxed()}.generation();  // written just now
+    order.rebuild(i, {});
     reclaim.inherited.push_back(i);
   }
   shm::end_host_pins(region, host, findings);  // 2

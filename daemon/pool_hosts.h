@@ -20,8 +20,8 @@ inline constexpr uint64_t kFencePauseMs = 60'000;
 inline constexpr uint64_t kTwinWatchMs = 2500;
 
 struct HostWatch {
-  shm::HostClaim claim;      // as last seen
-  uint64_t heartbeat = 0;    // and when it last changed, by this host's clock
+  shm::HostClaim claim;    // as last seen
+  uint64_t heartbeat = 0;  // and when it last changed, by this host's clock
   uint64_t changed_ms = 0;
   uint64_t fence_again_ms = 0;  // 0: this marud does not fence it
 };
@@ -31,7 +31,7 @@ struct HostReclaim {
   uint64_t next_page = 0;
   uint64_t next_bucket = 0;
   uint32_t repaired_entries = 0;
-  std::vector<uint32_t> children;  // by page, as the children say
+  std::vector<uint32_t> children;   // by page, as the children say
   std::vector<uint32_t> inherited;  // regions
 };
 

@@ -29,7 +29,7 @@ Result<void> Pool::State::set_policy(const std::string& name, const PolicyOption
   settle_evictions();  // while config.policy names the old one
   const std::unique_ptr<Policy> old = std::exchange(policy, std::move(*made));
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
-  order.set_policy(*policy, keep_words);
+  order.set_policy(*policy, keep_words, region.is_shared());
   queues_by_tenant = has_queues_by_tenant();
   region.host(hosts.self).policy.store_relaxed(name_hash(name));  // for the next marud
   config.policy = name;

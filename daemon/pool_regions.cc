@@ -32,6 +32,7 @@ bool Pool::State::claim_region(uint32_t index, LaneId owner) {
     entry.state = RegionState::kRented;
     entry.owner = owner;
     entry.generation = (found.generation() + 1) & 0xF'FFFF;
+    rebuild_queues(index);  // the entries are those of another host's marud
     return true;
   }
   entry.is_foreign = true;
@@ -182,6 +183,7 @@ void Pool::State::settle_region(uint32_t index) {
       is_empty &= region.block(first + i).word.cas_acq_rel(found.bits, PageWord::out(found.generation()).bits);
   }
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
+  if (region.is_shared() && is_empty) order.rebuild(index, {});  // before it is anybody's
   if (regions[index].state != state) set_region(index, state, {});
 }
 

@@ -12,8 +12,9 @@ using format::PolicyEntry;
 EvictionOrder::EvictionOrder(std::span<PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts)
     : entries_(entries), region_pages_(region_pages), facts_(&facts), regions_(entries.size() / region_pages) {}
 
-void EvictionOrder::set_policy(Policy& policy, bool keep_words) {
-  for (uint32_t i = 0; i < regions_.size(); ++i) clear(i);
+void EvictionOrder::set_policy(Policy& policy, bool keep_words, bool keep_unknown) {
+  for (uint32_t i = 0; i < regions_.size(); ++i)
+    if (!keep_unknown || !regions_[i].lists.empty()) clear(i);
   if (!keep_words)
     for (PolicyEntry& each : entries_) each.word.store_relaxed(0);
   policy_ = &policy;

@@ -46,7 +46,8 @@ class EvictionOrder final : private PolicyQueues {
   EvictionOrder(std::span<format::PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts);
 
   // Empties all queues; words count as unknown to this policy unless keep_words says that it wrote them. Not owned.
-  void set_policy(Policy& policy, bool keep_words);
+  // keep_unknown: regions that have no queue here are somebody else's, and their entries stay.
+  void set_policy(Policy& policy, bool keep_words, bool keep_unknown = false);
   Policy& policy() const { return *policy_; }
   void set_pool(const PolicyPool& pool) { pool_ = pool; }  // what the policy is told from now on
 

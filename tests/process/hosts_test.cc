@@ -274,7 +274,7 @@ TEST_F(Hosts, AHostThatWasDeclaredDeadFencesItself) {
   ASSERT_EQ(dead.value("state", ""), "dead") << dead;
   EXPECT_TRUE(a.has_logged("was declared dead by another one"));
   EXPECT_TRUE(wait_until([&] { return a.ask({{"command", "status"}}).at("pools").at(0).at("condition") == "fenced"; }));
-  EXPECT_THROW(Puppet(a.socket_path()), std::runtime_error) << "a fenced pool takes no clients";
+  EXPECT_THROW(TestClient(a.socket_path()), std::runtime_error) << "a fenced pool takes no clients";
   on_a.process().kill();
   EXPECT_TRUE(b.sees(0, "free"));
   const auto ended = a.stop();
