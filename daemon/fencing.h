@@ -1,5 +1,5 @@
 // The fencing command: a program of the administrator's that makes sure that a host is dead (cuts its power, takes its access
-// to the memory away) and says so with exit status 0. Run beside marud, which goes on serving, and ended when it takes too long.
+// to the memory away) and says so with exit status 0. Run beside marud, which goes on serving; ended when it takes too long.
 //
 // Thread safety: one thread.
 #pragma once

@@ -19,7 +19,7 @@ struct Options {
   std::string format_pool;  // kFormat
   bool force = false;
   std::string boot_id, machine_id;  // of shared pools; empty: the machine's own
-  std::optional<PoolSpec> pool;  // described on the command line instead of in a file
+  std::optional<PoolSpec> pool;     // described on the command line instead of in a file
 };
 
 // What is wrong is appended to `problems`.

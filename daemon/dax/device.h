@@ -68,7 +68,7 @@ class Device {
   virtual Result<void> allocate(uint64_t) { return {}; }
   // The pool was formatted: what was made for it stays when the device is closed.
   virtual void keep() {}
-  // The pool belongs to several hosts: a lock that keeps every other marud out becomes one that keeps out those of this machine.
+  // The pool belongs to several hosts: a lock that keeps every other marud out becomes one against those of this machine.
   virtual void share() {}
 
   // Maps the first `bytes` bytes for marud, in place of what was mapped before: adopting maps the header first and the whole

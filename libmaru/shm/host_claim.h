@@ -25,7 +25,9 @@ struct HostClaim {
   // May be a value that is no state: the word comes from shared memory.
   constexpr HostState state() const { return HostState(bits & 0xFF); }
   constexpr uint32_t generation() const { return uint32_t(bits >> 32); }
-  constexpr uint32_t reclaimer() const { return uint32_t(bits >> 8 & 0xFF) - 1; }  // of DEAD; else a number beyond hosts
+  constexpr uint32_t reclaimer() const {
+    return uint32_t(bits >> 8 & 0xFF) - 1;
+  }  // of DEAD; else a number beyond hosts
   constexpr bool is(HostState wanted) const { return state() == wanted; }
   constexpr bool is_in_use() const { return is(HostState::kLive) || is(HostState::kSuspect); }
   friend constexpr bool operator==(HostClaim, HostClaim) = default;
@@ -36,8 +38,8 @@ HostClaim read_claim(const ControlRegion& region, uint32_t host);
 // Each returns whether the word was `from` and is now what was asked for, in memory, too.
 // From FREE, or from a LIVE or SUSPECT of this machine whose marud is gone: LIVE of the next generation.
 bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from);
-bool suspect_host(const ControlRegion& region, uint32_t host, HostClaim from);   // its heartbeat is late
-bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from);   // says the host itself
+bool suspect_host(const ControlRegion& region, uint32_t host, HostClaim from);  // its heartbeat is late
+bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from);  // says the host itself
 // After proof of its death: only who gets true takes back what the host held. From LIVE or SUSPECT, or from DEAD when the
 // reclaimer that it names is itself being taken back by `reclaimer`.
 bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer);

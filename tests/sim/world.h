@@ -40,8 +40,8 @@ inline constexpr uint32_t kWorldKeys = 24;
 inline constexpr uint32_t kFirstLongKey = 20;  // from here on keys are too long for the inline cell
 inline constexpr uint32_t kPayloadWords = 3;
 inline constexpr uint32_t kPayloadStride = 8;  // a line for each page
-inline constexpr uint32_t kPinCounts = 64;  // private counts of a pin table, at most
-inline constexpr unsigned kMarud = 0;       // the process of marud; a client's process is its lane
+inline constexpr uint32_t kPinCounts = 64;     // private counts of a pin table, at most
+inline constexpr unsigned kMarud = 0;          // the process of marud; a client's process is its lane
 
 // Formats the region afresh; every page FREE, every lane in use. Called first by every setup.
 void make_world();
