@@ -20,7 +20,7 @@ class FaultGuardTest : public ::testing::Test {
  protected:
   FaultGuardTest() : fd_(::memfd_create("test", MFD_CLOEXEC)) {
     if (::ftruncate(fd_.get(), off_t(kBytes)) != 0) throw std::runtime_error("ftruncate");
-    auto mapped = Mapping::map_shared_aligned(fd_.get(), kBytes, PROT_READ | PROT_WRITE);
+    auto mapped = Mapping::map_shared_aligned(fd_.get(), kBytes, PROT_READ | PROT_WRITE, 4096);
     if (!mapped) throw std::runtime_error(mapped.error().text());
     mapping_ = std::move(*mapped);
     std::memset(mapping_.data(), 0xAB, kBytes);
