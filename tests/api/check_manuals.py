@@ -58,8 +58,9 @@ def check_program(page, text, program):
 
 def check_commands(page, text, program):
     commands = section(help_of(program).replace('Commands:\n', '# Commands\n').replace('Options:\n', '# Options\n'), 'Commands')
-    compare(page, 'command', set(re.findall(r'^  ([a-z][a-z-]*(?: [a-z]+)?)', commands, re.MULTILINE)),
-            set(re.findall(r'^\*([a-z][a-z-]*(?: [a-z]+)?)\*', section(text, 'COMMANDS'), re.MULTILINE)))
+    name = r'([a-z][a-z-]*(?: [a-z][a-z-]*)?)'
+    compare(page, 'command', set(re.findall('^  ' + name, commands, re.MULTILINE)),
+            set(re.findall(r'^\*' + name + r'\*', section(text, 'COMMANDS'), re.MULTILINE)))
 
 
 def check_keys(page, text, daemon):
