@@ -1,6 +1,6 @@
 """Runs the examples of section 3 of the manual as programs against a marud: manual_examples.py --sources DIR --build DIR
---compiler CC --library FILE --marud PROGRAM. A page's example is a program, or functions of which the last takes a client and
-returns 0."""
+--compiler CC --library FILE --tokens-library FILE --marud PROGRAM. A page's example is a program, or functions of which the last
+takes a client and returns 0."""
 import argparse
 import pathlib
 import re
@@ -29,10 +29,12 @@ int main(void) {{
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("sources", "build", "compiler", "library", "marud"):
+    for name in ("sources", "build", "compiler", "library", "tokens-library", "marud"):
         parser.add_argument("--" + name, required=True, type=pathlib.Path)
     arguments = parser.parse_args()
-    library = arguments.library.resolve()
+    linked = []
+    for library in (arguments.library.resolve(), arguments.tokens_library.resolve()):
+        linked += [library, f"-Wl,-rpath,{library.parent}"]
     with tempfile.TemporaryDirectory(prefix="maru-examples-") as temporary:
         folder = pathlib.Path(temporary)
         programs, functions = [], {}
@@ -64,8 +66,7 @@ def main():
             for number, sources in enumerate(programs):
                 program = folder / f"program{number}"
                 subprocess.run([arguments.compiler, *function_pages.STRICT, "-I", arguments.sources / "include", "-o", program,
-                                *sources, library, f"-Wl,-rpath,{library.parent}",
-                                *installed_tree.sanitizer_flags(arguments.build)], check=True, timeout=300)
+                                *sources, *linked, *installed_tree.sanitizer_flags(arguments.build)], check=True, timeout=300)
                 for _ in range(2):
                     ran = subprocess.run([program], env=marud.environment, timeout=120, stdout=subprocess.PIPE, text=True)
                     print(ran.stdout, end="")
