@@ -7,19 +7,22 @@ import sys
 
 SPEC = "packaging/rpm/marud.spec"
 # The same packages under the names of both worlds.
-PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-dev": "libmaru-devel"}
+PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-tokens0": "libmaru-tokens", "libmaru-dev": "libmaru-devel"}
+PACKAGES_DEBIAN_ALONE = {"python3-maru"}  # pip builds it elsewhere
 BUILD_NEEDS = {
-    "libexpected-dev": "expected-devel", "libnuma-dev": "numactl-devel", "libspdlog-dev": "spdlog-devel",
-    "libtomlplusplus-dev": "tomlplusplus-devel", "liburing-dev": "liburing-devel", "meson": "meson",
+    "dh-sequence-installsysusers": "systemd-rpm-macros", "libcxl-dev": "cxl-devel", "libdaxctl-dev": "daxctl-devel",
+    "libexpected-dev": "expected-devel", "libmicrohttpd-dev": "libmicrohttpd-devel", "libndctl-dev": "ndctl-devel",
+    "libnuma-dev": "numactl-devel", "libspdlog-dev": "spdlog-devel", "libtomlplusplus-dev": "tomlplusplus-devel",
+    "liburing-dev": "liburing-devel", "libxxhash-dev": "xxhash-devel", "meson": "meson",
     "nlohmann-json3-dev": "json-devel", "pkg-config": "pkgconf-pkg-config", "scdoc": "scdoc",
-    "dh-sequence-installsysusers": "systemd-rpm-macros",
 }
 RPM_ALONE = {"gcc-c++"}  # Debian's builds have a compiler
-DEBIAN_ALONE = {"debhelper-compat"}
+DEBIAN_ALONE = {"debhelper-compat", "dh-python", "pybind11-dev", "python3-dev"}
 MACROS = {
     "_prefix": "/usr", "_bindir": "/usr/bin", "_libdir": "/usr/lib/TRIPLET", "_includedir": "/usr/include",
     "_mandir": "/usr/share/man", "_sysconfdir": "/etc", "_unitdir": "/lib/systemd/system",
-    "_sysusersdir": "/usr/lib/sysusers.d",
+    "_sysusersdir": "/usr/lib/sysusers.d", "_udevrulesdir": "/lib/udev/rules.d", "_libexecdir": "/usr/libexec",
+    "_datadir": "/usr/share",
 }
 
 
@@ -31,7 +34,7 @@ def expanded(text, macros):
 
 
 def file_lists(spec, macros):
-    """The patterns of each package's %files, and the folders whose examples are its %doc."""
+    """The patterns of each package's %files, and what of the sources is its %doc."""
     patterns, documents = {}, {}
     for title, body in re.findall(r"^%files(.*)\n((?:(?!%(?:files|changelog)).*\n)*)", spec, re.MULTILINE):
         name = title.replace("-n", "").strip() or "marud"
@@ -49,12 +52,11 @@ def debian_files(root):
     files, examples = {}, {}
     for line in (root / "tests/package/contents.txt").read_text().splitlines():
         package, mode, _, path = line.split(" -> ")[0].split(None, 3)
-        if path.startswith("/usr/share/doc/"):
-            found = re.search(r"/examples/([^/]+)/", path)
-            if found:
-                examples.setdefault(package, set()).add("docs/examples/" + found.group(1))
-        elif not mode.startswith("d"):
+        if not mode.startswith("d") and not path.startswith("/usr/share/doc/"):
             files.setdefault(package, set()).add(path)
+    for package in files:
+        listed = root / f"debian/{package}.examples"
+        examples[package] = set(listed.read_text().split()) if listed.exists() else set()
     return files, examples
 
 
@@ -65,6 +67,9 @@ def compare_files(spec, root, version):
     if set(patterns) != set(PACKAGES.values()):
         wrong.append(f"{SPEC} has the packages {sorted(patterns)}, expected {sorted(PACKAGES.values())}")
         return wrong
+    if set(files) != set(PACKAGES) | PACKAGES_DEBIAN_ALONE:
+        wrong.append(f"Debian has the packages {sorted(files)}, expected {sorted(set(PACKAGES) | PACKAGES_DEBIAN_ALONE)}")
+        return wrong
     for debian, rpm in PACKAGES.items():
         for path in sorted(files[debian]):
             takers = [pattern for pattern in patterns[rpm] if fnmatch.fnmatchcase(path, pattern)]
@@ -73,8 +78,8 @@ def compare_files(spec, root, version):
         for pattern in patterns[rpm]:
             if not any(fnmatch.fnmatchcase(path, pattern) for path in files[debian]):
                 wrong.append(f"%files of {rpm}: {pattern} is nothing that {debian} has (tests/package/contents.txt)")
-        if documents[rpm] != examples.get(debian, set()):
-            wrong.append(f"%doc of {rpm}: found {sorted(documents[rpm])}, {debian} has {sorted(examples.get(debian, ()))}")
+        if documents[rpm] != examples[debian]:
+            wrong.append(f"%doc of {rpm}: found {sorted(documents[rpm])}, debian/{debian}.examples has {sorted(examples[debian])}")
     return wrong
 
 
@@ -111,7 +116,7 @@ def main():
     # Units, users and configuration that a Debian package takes out of the sources have to be installed by hand here, too.
     for line in (root / "debian/marud.install").read_text().splitlines():
         source = line.split()[0]
-        if not source.startswith("usr/") and not re.search(rf"^install .*\b{re.escape(source)}(\s|$)", spec, re.MULTILINE):
+        if not source.startswith("usr/") and not re.search(rf"^install .*\b{re.escape(source)}(/\*)?(\s|$)", spec, re.MULTILINE):
             wrong.append(f"%install of {SPEC} does not install {source}, as debian/marud.install does")
     print("\n".join(wrong) or f"{SPEC}: version {version}, files and needs as in Debian's packages")
     return bool(wrong)
