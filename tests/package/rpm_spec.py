@@ -79,7 +79,8 @@ def compare_files(spec, root, version):
             if not any(fnmatch.fnmatchcase(path, pattern) for path in files[debian]):
                 wrong.append(f"%files of {rpm}: {pattern} is nothing that {debian} has (tests/package/contents.txt)")
         if documents[rpm] != examples[debian]:
-            wrong.append(f"%doc of {rpm}: found {sorted(documents[rpm])}, debian/{debian}.examples has {sorted(examples[debian])}")
+            wrong.append(f"%doc of {rpm}: found {sorted(documents[rpm])}, "
+                         f"debian/{debian}.examples has {sorted(examples[debian])}")
     return wrong
 
 
@@ -116,7 +117,8 @@ def main():
     # Units, users and configuration that a Debian package takes out of the sources have to be installed by hand here, too.
     for line in (root / "debian/marud.install").read_text().splitlines():
         source = line.split()[0]
-        if not source.startswith("usr/") and not re.search(rf"^install .*\b{re.escape(source)}(/\*)?(\s|$)", spec, re.MULTILINE):
+        installed = rf"^install .*\b{re.escape(source)}(/\*)?(\s|$)"
+        if not source.startswith("usr/") and not re.search(installed, spec, re.MULTILINE):
             wrong.append(f"%install of {SPEC} does not install {source}, as debian/marud.install does")
     print("\n".join(wrong) or f"{SPEC}: version {version}, files and needs as in Debian's packages")
     return bool(wrong)
