@@ -147,13 +147,12 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = fence_client(view, request, who);
   } else {
     static constexpr const char* kPoolCommands[] = {
-        "regions",   "blocks",    "block",         "pins",         "evict",         "delete_tree",
-        "clear",     "check",     "memory.poison", "memory.list",  "policy",        "policy.set",
-        "quota.set", "quota.get", "quota.list",    "quota.remove", "quota.default", "quota.mode",
-        "host.list", "host.declare_dead"};
-    static constexpr const char* kChanging[] = {"evict",         "delete_tree",   "clear",     "memory.poison",
-                                                "policy.set",    "quota.set",     "quota.remove",
-                                                "quota.default", "quota.mode",    "host.declare_dead"};
+        "regions",    "blocks",        "block",         "pins",       "evict",      "delete_tree",      "clear",
+        "check",      "memory.poison", "memory.list",   "policy",     "policy.set", "quota.set",        "quota.get",
+        "quota.list", "quota.remove",  "quota.default", "quota.mode", "host.list",  "host.declare_dead"};
+    static constexpr const char* kChanging[] = {"evict",      "delete_tree",      "clear",        "memory.poison",
+                                                "policy.set", "quota.set",        "quota.remove", "quota.default",
+                                                "quota.mode", "host.declare_dead"};
     if (std::find(std::begin(kPoolCommands), std::end(kPoolCommands), command) == std::end(kPoolCommands))
       return {EOPNOTSUPP, "there is no command \"" + printable(command) + "\""};
     AdminReply refusal;

@@ -83,8 +83,8 @@ class Screen:
 
 
 def run(arguments, marud, *more, **options):
-    return subprocess.run([arguments.marudctl, *more], env=marud.environment, capture_output=True, text=True, timeout=PATIENCE_S,
-                          **options)
+    return subprocess.run([arguments.marudctl, *more], env=marud.environment, capture_output=True, text=True,
+                          timeout=PATIENCE_S, **options)
 
 
 def check_once(arguments, marud, replay):
@@ -188,7 +188,8 @@ def complete(arguments, marud, words):
 
 def check_completion(arguments, marud):
     help_text = run(arguments, marud, "--help").stdout
-    commands = set(re.findall(r"^  ([a-z-]+)", help_text[help_text.index("Commands:"):help_text.index("Options:")], re.MULTILINE))
+    listed = help_text[help_text.index("Commands:"):help_text.index("Options:")]
+    commands = set(re.findall(r"^  ([a-z-]+)", listed, re.MULTILINE))
     expect(complete(arguments, marud, ["marudctl", ""]) == commands, "the first words are not those of the help")
     expect(complete(arguments, marud, ["marudctl", "qu"]) == {"quota"}, "qu is quota")
     expect(complete(arguments, marud, ["marudctl", "--json", "quota", "s"]) == {"set"}, "quota s is set")

@@ -56,7 +56,7 @@ class KeyBatch {
 
   size_t size_ = 0;
   std::unique_ptr<maru_key[]> keys_;  // not zeroed: every one is written
-  pybind11::object items_;  // a tuple: a list could be changed by another thread meanwhile
+  pybind11::object items_;            // a tuple: a list could be changed by another thread meanwhile
   std::list<HeldBuffer> buffers_;
 };
 
