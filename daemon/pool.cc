@@ -73,6 +73,8 @@ Result<void> Pool::State::begin(uint64_t now) {
     show_lane(own_lane, format::LaneState::kLive);
     shm::set_lane_bit(region, own_lane, true);
   }
+  // Whose regions are whose is not known yet, and the queues of another host's are not to be touched.
+  for (RegionEntry& entry : regions) entry.is_foreign = region.is_shared();
   return set_policy(std::string(config.policy), PolicyOptions(config.policy_options));
 }
 
@@ -129,6 +131,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   if (state->device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
   shm::flush(state->region, state->device->control().data(), layout.control_bytes);
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
+  for (RegionEntry& entry : state->regions) entry.is_foreign = false;  // nobody else knows the pool yet
   if (state->region.is_shared()) state->device->share();
   state->device->keep();
   return std::unique_ptr<Pool>(new Pool(std::move(state)));

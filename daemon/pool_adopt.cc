@@ -55,6 +55,7 @@ void Pool::State::adopt_regions() {
     const shm::RegionWord shown{region.region(i).word.load_acquire()};  // [pairs region.word]
     RegionEntry& entry = regions[i];
     entry.generation = shown.generation();
+    entry.is_foreign = false;
     if (region.is_shared() && shown.host_in(region) != hosts.self) {
       entry.is_foreign = shown.state() != RegionState::kUnused;
       entry.state = entry.is_foreign ? RegionState::kDraining : RegionState::kUnused;

@@ -297,7 +297,7 @@ void Pool::State::look_at_regions() {
     const uint32_t host = shown.host_in(region);
     if (!entry.is_foreign && (host == hosts.self || host == region.hosts())) continue;
     if (!entry.is_foreign) {
-      order.rebuild(i, {});
+      order.forget(i);  // its new host is at work on the entries already
       set_counted(i, 0);
       entry = {};
       entry.is_foreign = true;

@@ -221,7 +221,7 @@ void EvictionOrder::was_evicted(uint32_t page) { policy_->evicted(block(page)); 
 
 // -- a region ---------------------------------------------------------------------------------------------------------
 
-void EvictionOrder::clear(uint32_t region_index) {
+void EvictionOrder::forget(uint32_t region_index) {
   Region& region = regions_[region_index];
   for (const auto& [key, number] : region.lists) {
     count_off(lists_[number].queue, lists_[number].count);
@@ -229,6 +229,10 @@ void EvictionOrder::clear(uint32_t region_index) {
     unused_lists_.push_back(number);
   }
   region = {};
+}
+
+void EvictionOrder::clear(uint32_t region_index) {
+  forget(region_index);
   const uint32_t first = region_index * region_pages_;
   for (uint32_t i = 0; i < region_pages_; ++i) entry(first + i).list.store_relaxed(0);
 }

@@ -79,6 +79,8 @@ class EvictionOrder final : private PolicyQueues {
   // -- a region -------------------------------------------------------------------------------------------------------
   // Empties the region's queues.
   void clear(uint32_t region_index);
+  // The same without a write to the entries, which are another host's by now.
+  void forget(uint32_t region_index);
   // Empties them, and puts these known blocks of the region in, sorted.
   void rebuild(uint32_t region_index, std::span<const uint32_t> pages);
   uint64_t count(uint32_t region_index) const { return regions_[region_index].count; }
