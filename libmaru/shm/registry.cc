@@ -158,8 +158,8 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
 
 size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
   // The lines of a group are asked for in one go, before the group ahead of it is compared: a run of nothing but prefetches
-  // keeps more misses in flight than prefetches strewn among comparisons, which is a quarter of the time. Two groups of this
-  // size fit into the first-level cache many times over.
+  // keeps more misses in flight than prefetches strewn among comparisons. Two groups of this size fit into the first-level
+  // cache many times over.
   constexpr size_t kGroup = 32;
   const Bucket* homes[2 * kGroup];
   const auto fetch = [&](size_t first) {
