@@ -19,9 +19,14 @@ constexpr uint64_t buckets_for(uint64_t pages) {
   return std::max<uint64_t>(1, (2 * pages + limits::kBucketSlots - 1) / limits::kBucketSlots);
 }
 // A full pool uses half of the slots: of freshly filled buckets 2.8 % overflow, but after its blocks were replaced a few
-// times 10 %, since an entry stays in the overflow bucket when its home has room again (tests/unit/registry_test.cc). A
-// sixth is seven standard deviations above that in a pool of 4,096 pages.
-constexpr uint64_t overflow_buckets_for(uint64_t buckets) { return std::max<uint64_t>(8, buckets / 6); }
+// times 10 %, since an entry stays in the overflow bucket when its home has room again (tests/unit/registry_test.cc). Seven
+// standard deviations above that, which from 4,096 pages on is less than a sixth.
+constexpr uint64_t overflow_buckets_for(uint64_t buckets) {
+  const uint64_t expected = buckets / 10;
+  uint64_t deviation = 0;
+  while (deviation < 64 && deviation * deviation < expected) ++deviation;
+  return std::max({uint64_t{8}, buckets / 6, expected + 7 * deviation});
+}
 
 // Each host needs a lane for its marud and one for a client.
 const char* check_sharing(const Parameters& p) {

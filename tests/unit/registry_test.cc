@@ -261,6 +261,30 @@ TEST_F(LargeRegistryTest, HoldsAsManyKeysAsThereArePages) {
   EXPECT_EQ(audit(), Names{});
 }
 
+// A full pool whose blocks are replaced again and again: a small one deviates more from what is expected of many buckets.
+class SmallRegistryTest : public RegistryTest, public ::testing::WithParamInterface<uint64_t> {
+ protected:
+  SmallRegistryTest() : RegistryTest({.pages = GetParam(), .region_pages = 16, .key_inline_bytes = 32}) {}
+};
+
+TEST_P(SmallRegistryTest, NoOverflowBucketIsMissedUnderChurn) {
+  std::mt19937_64 random(GetParam());
+  std::vector<std::pair<Digest, PageRef>> stored(GetParam());  // by page
+  for (uint64_t step = 0; step < 100'000; ++step) {
+    const auto page = uint32_t(step < GetParam() ? step : random() % GetParam());
+    if (!stored[page].second.is_none()) ASSERT_TRUE(remove(stored[page].first, stored[page].second));
+    const Digest digest = digest_of_128(pool_.region.secret(), step, 0, 0);
+    stored[page] = {digest, make_block(page, digest)};
+    if (insert(digest, stored[page].second).status == InsertStatus::kInserted) continue;
+    // The home and its overflow bucket may both be full, rarely.
+    const format::Bucket& home = pool_.region.bucket(home_bucket(pool_.region, digest));
+    ASSERT_NE(uint32_t(home.locations.overflow.load_relaxed()), 0u) << "step " << step << ", " << overflow_in_use();
+    pool_.set_word(page, PageWord::free(stored[page].second.generation() + 1));
+    stored[page].second = PageRef::none();
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Pages, SmallRegistryTest, ::testing::Values(16, 64, 128, 256, 512, 1024, 2048));
+
 // Any words in buckets, locations and links: operations end, and nothing outside is touched.
 TEST_F(RegistryTest, DamagedWordsDoNotCrash) {
   const uint64_t seed = std::random_device{}();
