@@ -31,10 +31,13 @@ TEST(Limits, EvictedKeysComeBackColdestFirst) {
   TestClient client(marud.socket_path());
   const uint64_t pages = client.geometry().pages;
   ASSERT_GT(pages, 100u);
-  std::set<std::string> evicted;
+  std::set<std::string> evicted, full;
   std::vector<std::string> order;
   for (uint64_t i = 0; i < 2 * pages; ++i) {
-    ASSERT_EQ(client.store("k" + std::to_string(i), "payload " + std::to_string(i)), 0) << i;
+    const std::string name = "k" + std::to_string(i);
+    const int result = client.store(name, "payload " + std::to_string(i));
+    if (result == -EXFULL) full.insert(name);  // rare: both of its buckets are full
+    ASSERT_TRUE(result == 0 || result == -EXFULL) << name << ": " << result;
     maru_key_copy key;
     while (maru_next_evicted(client, &key) == 0) {
       order.emplace_back(reinterpret_cast<const char*>(key.data), key.size);
@@ -48,14 +51,15 @@ TEST(Limits, EvictedKeysComeBackColdestFirst) {
   for (uint64_t i = 0; i < 2 * pages; ++i) {
     const std::string key = "k" + std::to_string(i);
     const auto text = client.text(key);
-    EXPECT_EQ(text.has_value(), !evicted.contains(key)) << key;
+    EXPECT_EQ(text.has_value(), !evicted.contains(key) && !full.contains(key)) << key;
     if (text) {
       EXPECT_EQ(*text, "payload " + std::to_string(i));
     }
     present += text.has_value();
   }
-  EXPECT_EQ(present + evicted.size(), 2 * pages);
-  EXPECT_EQ(client.text("k" + std::to_string(2 * pages - 1)).has_value(), true) << "the warmest is there";
+  EXPECT_EQ(present + evicted.size() + full.size(), 2 * pages);
+  EXPECT_LE(full.size(), 3u);
+  EXPECT_FALSE(evicted.contains("k" + std::to_string(2 * pages - 1))) << "the warmest is there";
   EXPECT_TRUE(evicted.contains("k0")) << "the coldest is not";
 }
 
@@ -94,8 +98,11 @@ TEST(Limits, ParentsAreNeverEvictedBeforeTheirChildren) {
   };
   const uint64_t chains = 2 * pages / kDepth;
   for (uint64_t chain = 0; chain < chains; ++chain)
-    for (uint64_t depth = 0; depth < kDepth; ++depth)
-      ASSERT_EQ(client.store(name(chain, depth), "text", depth ? name(chain, depth - 1) : ""), 0);
+    for (uint64_t depth = 0; depth < kDepth; ++depth) {
+      const int result = client.store(name(chain, depth), "text", depth ? name(chain, depth - 1) : "");
+      if (result == -EXFULL) break;  // rare: both of its buckets are full; the chain ends here
+      ASSERT_EQ(result, 0);
+    }
   for (uint64_t chain = 0; chain < chains; ++chain) {
     bool is_above_there = true;
     for (uint64_t depth = 0; depth < kDepth; ++depth) {
@@ -247,7 +254,11 @@ TEST(Limits, MemoryGrantedTooLateIsNotLost) {
   TestClient client(marud.socket_path(), "default", 200);
   ControlMap map(marud.socket_path());
   const uint64_t pages = client.geometry().pages;
-  for (uint64_t i = 0; i < pages; ++i) ASSERT_EQ(client.store("k" + std::to_string(i), "text"), 0) << i;
+  for (uint64_t i = 0; i < pages; ++i) {
+    int stored = -ETIMEDOUT;  // which a slow machine may take to answer
+    EXPECT_TRUE(wait_until([&] { return (stored = client.store("k" + std::to_string(i), "text")) != -ETIMEDOUT; }));
+    ASSERT_EQ(stored, 0) << i;
+  }
   // marud does what these ask for, but only after they were given up on.
   maru_buffer buffers[32];
   marud.suspend();

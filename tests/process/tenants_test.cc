@@ -250,7 +250,8 @@ TEST_F(Tenants, AFloodTakesNothingFromATenantWithinItsLimit) {
   for (uint64_t i = 0; i < 4 * pages; ++i) {
     const std::string text = "loud " + std::to_string(i);
     const maru_key key = key_of(text, b);
-    ASSERT_EQ(maru_store_copy(loud, &key, "x", 1, nullptr, nullptr), 0) << i;
+    const int result = maru_store_copy(loud, &key, "x", 1, nullptr, nullptr);
+    ASSERT_TRUE(result == 0 || result == -EXFULL) << i << ": " << result;  // rare: both of its buckets are full
   }
   for (uint64_t i = 0; i < pages / 4; ++i) {
     const std::string text = "quiet " + std::to_string(i);
