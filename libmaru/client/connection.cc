@@ -40,7 +40,8 @@ Result<Reply> Connection::receive_reply(uint32_t request_id) {
 // What lies in the socket while no request waits for an answer: what came unasked, and answers that come too late.
 void Connection::read_notices() {
   const std::lock_guard lock(mutex_);
-  for (int i = 0; i < kNoticesPerLook && socket_.is_open(); ++i) {
+  // While marud has not let us in again, what comes is its answer to that.
+  for (int i = 0; i < kNoticesPerLook && socket_.is_open() && attaching_again_ == 0; ++i) {
     pollfd poll{socket_.get(), POLLIN, 0};
     if (::poll(&poll, 1, 0) <= 0 || (poll.revents & POLLIN) == 0) return;
     const auto packet = wire::receive_packet(socket_.get(), 0);
@@ -52,13 +53,19 @@ void Connection::read_notices() {
   }
 }
 
-Result<Reply> Connection::exchange(wire::Type type, std::span<const std::byte> payload, int fd) {
+Result<uint32_t> Connection::send(wire::Type type, std::span<const std::byte> payload, int fd) {
   if (next_request_ == 0) ++next_request_;  // 0 is what comes unasked
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
   if (auto sent = wire::send_packet(socket_.get(), packet, fd, target_.timeout_ms); !sent)
     return tl::unexpected(sent.error());
-  return receive_reply(id);
+  return id;
+}
+
+Result<Reply> Connection::exchange(wire::Type type, std::span<const std::byte> payload) {
+  const auto id = send(type, payload, -1);
+  if (!id) return tl::unexpected(id.error());
+  return receive_reply(*id);
 }
 
 Result<Reply> Connection::attach() {
@@ -69,7 +76,7 @@ Result<Reply> Connection::attach() {
   wire::AttachRequest request{};
   std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
   request.flags = target_.read_only ? wire::kAttachReadOnly : 0;
-  return exchange(wire::Type::kAttach, wire::bytes_of(request), -1);
+  return exchange(wire::Type::kAttach, wire::bytes_of(request));
 }
 
 void Connection::remember(const wire::AttachReply& reply, int device_fd) {
@@ -88,12 +95,11 @@ bool Connection::is_lost() const {
 // The watcher must not go on waiting for a number that may soon be another descriptor's.
 void Connection::drop_socket() {
   socket_.reset();
+  attaching_again_ = 0;
   if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
 }
 
-Result<void> Connection::reattach_locked() {
-  if (stale_) return failure(ESTALE, "attach again: marud no longer has this lane");
-  if (!is_lost()) return {};
+Result<void> Connection::begin_attach_again() {
   drop_socket();  // so that a failure is seen as one, and not as a connection that has just ended
   auto socket = wire::connect_to(target_.socket_path, target_.timeout_ms);
   if (!socket && socket.error().code == ENOENT) return failure(ECONNREFUSED, socket.error().doing);
@@ -105,14 +111,38 @@ Result<void> Connection::reattach_locked() {
   request.previous_lane = attached_.lane;
   request.previous_generation = attached_.lane_generation;
   std::memcpy(request.uuid, attached_.uuid, sizeof(request.uuid));
-  auto reply = exchange(wire::Type::kAttach, wire::bytes_of(request), device_fd_);
+  const auto id = send(wire::Type::kAttach, wire::bytes_of(request), device_fd_);
+  if (!id) {
+    drop_socket();  // the next attempt starts afresh
+    return tl::unexpected(id.error());
+  }
+  attaching_again_ = *id;
+  return {};
+}
+
+// A marud that answers later than this waits is waited for again by the next attempt, and not asked anew: else a client that is
+// less patient than a busy marud is slow would never come back.
+Result<void> Connection::reattach_locked() {
+  if (stale_) return failure(ESTALE, "attach again: marud no longer has this lane");
+  if (is_lost()) {
+    if (auto begun = begin_attach_again(); !begun) return begun;
+  } else if (attaching_again_ == 0) {
+    return {};
+  }
+  const auto reply = receive_reply(attaching_again_);
   if (!reply) {
-    if (reply.error().code != ESTALE) drop_socket();  // the next attempt starts afresh
+    if (reply.error().code == ETIMEDOUT) return tl::unexpected(reply.error());
     stale_ = reply.error().code == ESTALE;
+    if (!stale_) drop_socket();
+    attaching_again_ = 0;
     return tl::unexpected(reply.error());
   }
+  attaching_again_ = 0;
   const auto again = wire::read_exactly<wire::AttachReply>(reply->payload);
-  if (!again) return failure(EPROTO, "read the answer to attaching again");
+  if (!again) {
+    drop_socket();
+    return failure(EPROTO, "read the answer to attaching again");
+  }
   if (std::memcmp(again->uuid, attached_.uuid, sizeof(again->uuid)) != 0 || !again->lane_kept ||
       again->lane != attached_.lane || again->lane_generation != attached_.lane_generation) {
     stale_ = true;  // another pool, or this lane was taken for dead: nothing here may be used for writing any more
@@ -135,7 +165,7 @@ Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> pa
       const int code = connected.error().code;
       return failure(code == ESTALE || code == ETIMEDOUT ? code : ENOTCONN, connected.error().doing);
     }
-    auto reply = exchange(type, payload, -1);
+    auto reply = exchange(type, payload);
     if (reply) return reply;
     const int code = reply.error().code;
     const bool lost = code == EPIPE || code == ECONNRESET || code == ENOTCONN;
@@ -147,7 +177,7 @@ Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> pa
 
 void Connection::say_goodbye() {
   const std::lock_guard lock(mutex_);
-  if (!stale_ && !is_lost()) (void)exchange(wire::Type::kDetach, {}, -1);  // marud finds out by itself otherwise
+  if (!stale_ && !is_lost()) (void)exchange(wire::Type::kDetach, {});  // marud finds out by itself otherwise
   socket_.reset();
 }
 
@@ -157,7 +187,7 @@ void Connection::wake() {
 
 void Connection::part() {
   const std::lock_guard lock(mutex_);
-  if (!stale_ && !is_lost()) (void)exchange(wire::Type::kDetach, {}, -1);  // marud waits for this, or for our end
+  if (!stale_ && !is_lost()) (void)exchange(wire::Type::kDetach, {});  // marud waits for this, or for our end
   socket_.reset();
   stale_ = true;
   device_fd_ = -1;
@@ -207,7 +237,7 @@ void Connection::watch() {
     bool lost;
     {
       const std::lock_guard lock(mutex_);
-      lost = !socket_.is_open();
+      lost = !socket_.is_open() || attaching_again_ != 0;
       if (stale_)
         lost = false;
       else

@@ -83,10 +83,13 @@ class Connection {
   void abandon();
 
  private:
-  Result<Reply> exchange(wire::Type type, std::span<const std::byte> payload, int fd);
+  // The request's id.
+  Result<uint32_t> send(wire::Type type, std::span<const std::byte> payload, int fd);
+  Result<Reply> exchange(wire::Type type, std::span<const std::byte> payload);
   Result<Reply> receive_reply(uint32_t request_id);
   void read_notices();
   Result<void> reattach_locked();
+  Result<void> begin_attach_again();
   bool is_lost() const;
   void drop_socket();
   void watch();
@@ -97,6 +100,7 @@ class Connection {
   uint32_t next_request_ = 1;
   bool known_ = false;
   bool stale_ = false;
+  uint32_t attaching_again_ = 0;  // the request that marud has not answered yet; 0: none
   wire::AttachReply attached_{};
   int device_fd_ = -1;
   LateReply late_reply_;

@@ -223,6 +223,21 @@ TEST(RestartAlone, FilePoolWithoutClientsStays) {
   EXPECT_EQ(client.text("parent"), "text");
 }
 
+TEST(RestartAlone, ImpatientClientAsksASlowMarudOnce) {
+  MarudProcess marud({large_pool(true)});
+  TestClient client(marud.socket_path(), "default", 20, MARU_ATTACH_NO_SESSION_THREAD);
+  marud.kill();
+  marud.start();
+  marud.suspend();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(maru_reattach(client), -ETIMEDOUT);
+  marud.resume();
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+  const std::string log = marud.log(), back = "is back on lane";
+  size_t times = 0;
+  for (size_t at = log.find(back); at != std::string::npos; at = log.find(back, at + 1)) ++times;
+  EXPECT_EQ(times, 1u) << log;
+}
+
 TEST(RestartAlone, EpochTellsAboutAQuickRestart) {
   MarudProcess marud;
   TestClient client(marud.socket_path(), "default", 5'000, MARU_ATTACH_NO_SESSION_THREAD);
