@@ -19,7 +19,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 RUNTIME = ("marud", "libmaru0", "libmaru-tokens0", "libmaru-dev", "python3-maru")
-TOOLS = ["gcc", "g++", "pkg-config", "systemd", "util-linux"]
+TOOLS = ["gcc", "g++", "pkg-config", "systemd", "udev", "util-linux"]
 # What installing, configuring and running anything leaves in a Debian system.
 NOT_OURS = re.compile(r"^(proc|sys|dev|run|tmp|packages|var/(lib/dpkg|log|cache|lib/apt|tmp)(/|$)|"
                       r"etc/(passwd|group|g?shadow|subuid|subgid)-?$|etc/\.pwd\.lock$|etc/ld\.so\.cache$|etc/machine-id$|"
@@ -52,6 +52,21 @@ def dependencies(packages):
         for one in filter(None, field(package, "Depends").split(",")):
             needed.add(one.split("|")[0].split()[0].split(":")[0])
     return sorted(needed - set(packages))
+
+
+def find_packages(folder):
+    """The packages of a folder by their names, without debug symbols; None when they are not what scripts/package builds."""
+    packages = {field(path, "Package"): path for path in sorted(folder.glob("*.deb"))
+                if not re.search(r"-dbgsym_", path.name)}
+    return packages if set(packages) == set(RUNTIME) else None
+
+
+def root_tarball(stem, packages):
+    """The root as a tarball with a name for what it contains, made when it is not there. None: it cannot be made here."""
+    include = sorted(set(TOOLS) | set(dependencies(packages)))
+    name = hashlib.sha256(" ".join(include).encode()).hexdigest()[:8]
+    tarball = stem.with_name(f"{stem.stem}-{name}.tar").resolve()
+    return tarball if tarball.exists() or make_root(tarball, include) else None
 
 
 def make_root(tarball, include):
@@ -155,8 +170,8 @@ def next_version(package, folder):
         subprocess.run(["dpkg-deb", "-R", package, name], check=True)
         control = pathlib.Path(name, "DEBIAN/control")
         version = field(package, "Version")
-        control.write_text(re.sub(rf"^(Version: |Depends:.*= ){re.escape(version)}", rf"\g<1>{version}+next",
-                                  control.read_text(), flags=re.MULTILINE))
+        control.write_text(re.sub(rf"(^Version: |\(= ){re.escape(version)}(?=\)|$)",
+                                  lambda found: found.group(0) + "+next", control.read_text(), flags=re.MULTILINE))
         subprocess.run(["dpkg-deb", "--root-owner-group", "-b", name, folder], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -196,10 +211,10 @@ def main():
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
 
-    packages = {field(path, "Package"): path for path in sorted(arguments.packages.glob("*.deb"))
-                if not re.search(r"-dbgsym_", path.name)}
-    if set(packages) != set(RUNTIME):
-        print(f"found {sorted(packages)} in {arguments.packages}, expected {sorted(RUNTIME)}; scripts/package builds them")
+    packages = find_packages(arguments.packages)
+    if packages is None:
+        there = sorted(path.name for path in arguments.packages.glob("*.deb"))
+        print(f"found {there} in {arguments.packages}, expected {sorted(RUNTIME)}; scripts/package builds them")
         return 2
     found, record = contents(packages), HERE / "contents.txt"
     if arguments.write:
@@ -212,10 +227,8 @@ def main():
     if os.geteuid() != 0:
         print("package test skipped: only root can install packages in a root of their own")
         return 77
-    include = sorted(set(TOOLS) | set(dependencies(packages)))
-    name = hashlib.sha256(" ".join(include).encode()).hexdigest()[:8]
-    tarball = arguments.root.with_name(f"{arguments.root.stem}-{name}.tar").resolve()
-    if not tarball.exists() and not make_root(tarball, include):
+    tarball = root_tarball(arguments.root, packages)
+    if tarball is None:
         print("package test skipped: mmdebstrap cannot make a root here")
         return 77
     with tempfile.TemporaryDirectory(prefix="maru-root-") as root:

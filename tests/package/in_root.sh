@@ -2,6 +2,7 @@
 # One step of fresh_root.py, inside the root: in_root.sh install | use | upgrade | purge. Ends at what goes wrong first.
 set -eu
 cd /packages
+packages='marud python3-maru libmaru-dev libmaru0 libmaru-tokens0'
 fail() {
   echo "$1" >&2
   exit 1
@@ -56,7 +57,7 @@ case $1 in
     # An administrator's change stays, and so does marud's state.
     echo '# changed here' >>/etc/marud/marud.toml
     dpkg -i next/*.deb >/dev/null
-    for package in marud libmaru0 libmaru-dev python3-maru; do
+    for package in $packages; do
       case $(dpkg-query -W -f '${Status} ${Version}' $package) in
         'install ok installed '*+next) ;;
         *) fail "$package was not upgraded" ;;
@@ -67,12 +68,17 @@ case $1 in
     ;;
 
   purge)
-    dpkg --remove python3-maru libmaru-dev marud libmaru0 >/dev/null
+    # shellcheck disable=SC2086
+    dpkg --remove $packages >/dev/null
     [ -e /etc/marud/marud.toml ] || fail "removing, which is not purging, took the configuration away"
     [ -e /var/lib/marud/lock ] || fail "removing, which is not purging, took marud's state away"
     dpkg --purge marud >/dev/null  # the libraries left nothing to purge
-    ! dpkg-query -W -f '${Status} ${Package}\n' | grep -E ' (marud|libmaru0|libmaru-dev|python3-maru)$' ||
-      fail "dpkg still knows a package"
+    for package in $packages; do
+      case $(dpkg-query -W -f '${Status}' $package 2>/dev/null || true) in
+        '' | *' not-installed') ;;
+        *) fail "dpkg still knows $package" ;;
+      esac
+    done
     ;;
 
   *) fail "usage: in_root.sh install|use|upgrade|purge" ;;

@@ -62,7 +62,8 @@ new_main_pid "$old"
 echo "killed, came back, the block is there"
 
 mkdir -p /run/systemd/system/marud.service.d
-printf '[Service]\nWatchdogSec=1\n' >/run/systemd/system/marud.service.d/watchdog.conf
+# Long enough for a slow machine to be in time.
+printf '[Service]\nWatchdogSec=5\n' >/run/systemd/system/marud.service.d/watchdog.conf
 systemctl daemon-reload
 old=$(main_pid)
 systemctl restart marud
@@ -79,13 +80,27 @@ rm -r /run/systemd/system/marud.service.d
 systemctl daemon-reload
 echo "stalled, the watchdog restarted it, the block is there"
 
+# A client is attached all the time, and holds the block.
+mkfifo /tmp/go_on
+: >/tmp/held
+/tmp/keep_block hold </tmp/go_on >/tmp/held &
+holder=$!
+exec 8>/tmp/go_on
+tries=0
+until grep -q held /tmp/held; do
+  tries=$((tries + 1))
+  [ $tries -lt 600 ] && kill -0 $holder || fail "a client cannot hold the block"
+  sleep 0.1
+done
 old=$(main_pid)
-dpkg -i next/*.deb >/dev/null
+dpkg -i next/*.deb >/dev/null 8>&-
 systemctl is-active -q marud || fail "marud does not run after an upgrade"
 [ "$(main_pid)" != "$old" ] || fail "the upgrade left the old marud running"
 /tmp/keep_block find || fail "the upgrade lost the memory"
+exec 8>&-
+wait $holder || fail "a client that was attached does not go on after the upgrade"
 grep -q '^groups' /etc/marud/marud.toml || fail "the upgrade took a changed configuration away"
-echo "upgraded, the block is there"
+echo "upgraded under a client, the block is there"
 
 # systemd listens, and the first client starts marud. What was stored goes with the stop, as ever: the first to attach waits as
 # long as adopt_grace_ms says, which may be longer than it has patience.
@@ -133,7 +148,7 @@ systemctl start marud
 /tmp/keep_block store || fail "marud does not begin anew after it was stopped"
 [ "$(systemctl show -p NFileDescriptorStore --value marud)" = 1 ] || fail "the memory is not with the service manager"
 
-dpkg --purge libmaru-dev marud libmaru0 >/dev/null
+dpkg --purge python3-maru libmaru-dev marud libmaru0 libmaru-tokens0 >/dev/null
 ! systemctl is-active -q marud || fail "purging left marud running"
 for left in /run/marud /var/lib/marud /etc/marud /etc/systemd/system/multi-user.target.wants/marud.service; do
   [ ! -e $left ] && [ ! -L $left ] || fail "purging left $left"

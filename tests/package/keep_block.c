@@ -1,26 +1,59 @@
-/* keep_block store | find: stores a block under one key and ends, or looks for it. Exit status 0 when it is there. */
+/* keep_block store | find | hold
+ * store and find: stores a block under one key and ends, or looks for it. hold: finds it, says "held", keeps it until its
+ * standard input ends, whatever becomes of marud meanwhile, looks at it again, and stores another one. Exit status 0 when the
+ * block was there all the time. */
+#include <errno.h>
 #include <maru/maru.h>
 #include <stdio.h>
 #include <string.h>
 
 static const char kept[] = "what was stored before marud ended";
 
+static maru_key key_of(const char *text) {
+  maru_key key;
+  memset(&key, 0, sizeof key);
+  key.data = text;
+  key.size = (uint32_t)strlen(text);
+  key.kind = MARU_KEY_BYTES;
+  return key;
+}
+
+static int is_kept(const maru_view *view) {
+  return view->bytes == sizeof kept && memcmp(view->data, kept, sizeof kept) == 0;
+}
+
+static int hold(maru_client *client, const maru_key *key, const maru_view *held) {
+  const maru_key another = key_of("another");
+  maru_view view;
+  int result;
+  puts("held");
+  fflush(stdout);
+  while (getchar() != EOF) continue;
+  if (!is_kept(held)) return -EILSEQ;
+  result = maru_reattach(client);
+  if (result == 0) result = maru_release(client, held);
+  if (result == 0) result = maru_store_copy(client, &another, kept, sizeof kept, NULL, NULL);
+  if (result == 0) result = maru_retrieve(client, &another, &view);
+  if (result == 0 && !is_kept(&view)) result = -EILSEQ;
+  if (result == 0) result = maru_retrieve(client, key, &view);
+  if (result == 0 && !is_kept(&view)) result = -EILSEQ;
+  return result;
+}
+
 int main(int count, char **arguments) {
   maru_client *client = NULL;
   maru_view view;
-  maru_key key;
+  const maru_key key = key_of("kept");
   int result;
-  memset(&key, 0, sizeof key);
-  key.data = "kept";
-  key.size = 4;
-  key.kind = MARU_KEY_BYTES;
   if (count != 2) return 2;
   result = maru_attach(NULL, &client);
   if (result == 0 && strcmp(arguments[1], "store") == 0)
     result = maru_store_copy(client, &key, kept, sizeof kept, NULL, NULL);
   if (result == 0) result = maru_retrieve(client, &key, &view);
-  if (result == 0 && (view.bytes != sizeof kept || memcmp(view.data, kept, sizeof kept) != 0)) result = 1;
-  if (result != 0) fprintf(stderr, "keep_block %s: %s\n", arguments[1], result < 0 ? strerror(-result) : "other bytes");
+  if (result == 0 && !is_kept(&view)) result = -EILSEQ;
+  if (result == 0 && strcmp(arguments[1], "hold") == 0) result = hold(client, &key, &view);
+  if (result != 0)
+    fprintf(stderr, "keep_block %s: %s\n", arguments[1], result < 0 ? strerror(-result) : "another was first");
   if (client) maru_detach(client);
   return result != 0;
 }
