@@ -172,7 +172,7 @@ def next_version(package, folder):
         version = field(package, "Version")
         control.write_text(re.sub(rf"(^Version: |\(= ){re.escape(version)}(?=\)|$)",
                                   lambda found: found.group(0) + "+next", control.read_text(), flags=re.MULTILINE))
-        subprocess.run(["dpkg-deb", "--root-owner-group", "-b", name, folder], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "-b", name, folder], check=True, stdout=subprocess.DEVNULL)
 
 
 def unpack(root, tarball, packages):
