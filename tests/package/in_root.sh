@@ -15,7 +15,8 @@ case $1 in
     [ "$(readlink /etc/systemd/system/multi-user.target.wants/marud.service)" = /lib/systemd/system/marud.service ] ||
       fail "marud.service is not enabled"
     # Pages of the manual are left out of some roots, so systemd is not asked for them.
-    said=$(systemd-analyze verify --man=no /lib/systemd/system/marud.service /lib/systemd/system/marud.socket 2>&1 |
+    said=$(systemd-analyze verify --man=no /lib/systemd/system/marud.service /lib/systemd/system/marud.socket \
+      /lib/systemd/system/marud-provision.service 2>&1 |
       grep marud || true)
     [ -z "$said" ] || fail "$said"
     [ "$(dpkg-query -W -f '${Conffiles}' marud | awk '{ print $1 }')" = /etc/marud/marud.toml ] ||

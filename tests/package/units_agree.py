@@ -37,6 +37,13 @@ def main():
     for kind in ("User", "Group"):
         same(f"Socket{kind}= of marud.socket", listener[f"Socket{kind}"], "marud.service", service[kind])
 
+    provision = settings(root / "systemd/marud-provision.service")
+    same("the configuration that marud-provision.service reads", provision["ExecStart"].split()[2], "marud.service",
+         service["ExecStart"].split()[2])
+    for key in ("Requires", "After"):
+        same(f"{key}= of marud.service", service.get(key), "marud, which has no privileges to make devices,",
+             "marud-provision.service")
+
     opened = drop_in["ReadWritePaths"].split()
     pools = tomllib.loads((root / "docs/examples/systemd/marud.toml").read_text())["pool"]
     for pool in pools:
