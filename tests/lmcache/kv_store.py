@@ -1,7 +1,12 @@
 """LMCache's own storage manager on a marud, without an engine: keys and values made from the number of a chunk.
 
-Run as a program it is one of several processes: kv_store.py SOCKET store|load FIRST LAST
+Run as a program it is one of several processes:
+    kv_store.py SOCKET load FIRST LAST      reads these chunks
+    kv_store.py SOCKET share OWN THEIRS     stores chunks from OWN on and reads what another stores from THEIRS on: see share()
 """
+import collections
+import json
+import pathlib
 import sys
 import threading
 import time
@@ -39,6 +44,7 @@ def key_of(number):
 
 class Storage:
     def __init__(self, socket, **more):
+        self.socket = socket
         settings = dict(chunk_size=TOKENS, local_cpu=False, max_local_cpu_size=0, maru_path=f"maru://{socket}",
                         maru_pool_size=0.002,  # 2 MiB in hand; the rest is expansion
                         extra_config={"maru_timeout_ms": 60_000}, **more)
@@ -85,12 +91,56 @@ class Storage:
         return self.handler.get_stats()["native"]["pins"]
 
 
+STORES, HITS = 200, 60  # of each of two processes that share; the pool has room for 128 chunks
+
+
+def share(storage, own, theirs):
+    """Stores and reads, says "enough" when there was enough of both, and goes on until the end of the standard input, so that
+    the other one always has company. What was read is held for some turns and compared both at once and when it is let go.
+    Hits count from when something was evicted. Prints what it has seen."""
+    over = threading.Event()
+    threading.Thread(target=lambda: [sys.stdin.read(), over.set()], daemon=True).start()
+    seen = dict(stores=0, hits=0, wrong=0, gone=0)
+    held = collections.deque()
+    progress = pathlib.Path(f"{storage.socket}.{own}"), pathlib.Path(f"{storage.socket}.{theirs}")
+    is_evicting = is_said = False
+    while not over.is_set():
+        number = own + seen["stores"]
+        storage.store([number])
+        seen["stores"] += 1
+        progress[0].write_text(f"{number:8}")
+        is_evicting = is_evicting or storage.manager.contains(key_of(own)) is None
+        newest = progress[1].read_text() if progress[1].exists() else ""
+        for behind in (0, 30) if len(newest) == 8 else ():  # one that is new, and one that may be evicted any time
+            other = max(theirs, int(newest) - behind)
+            item, = storage.load([other])
+            if item is not None:
+                seen["hits"] += is_evicting
+                seen["wrong"] += not same(item.tensor, chunk(other))
+                held.append((other, item))
+            del item
+        while len(held) > 6:
+            let_go(held, seen)
+        if not is_said and seen["stores"] >= STORES and seen["hits"] >= HITS:
+            is_said = True
+            print("enough", flush=True)
+    while held:
+        let_go(held, seen)
+    seen["gone"] = sum(storage.manager.contains(key_of(own + i)) is None for i in range(seen["stores"]))
+    print(json.dumps(seen), flush=True)
+
+
+def let_go(held, seen):
+    number, item = held.popleft()
+    seen["wrong"] += not same(item.tensor, chunk(number))
+    item.ref_count_down()
+
+
 def main():
     socket, what, first, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     with Storage(socket) as storage:
-        if what == "store":
-            for number in range(first, last):
-                storage.store([number])
+        if what == "share":
+            share(storage, first, last)
             return 0
         found = wrong = 0
         for number in range(first, last):

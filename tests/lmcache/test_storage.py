@@ -1,15 +1,17 @@
 """LMCache's storage manager stores, finds and reads keys and values through marud: across processes, with eviction."""
 import asyncio
+import json
 import pathlib
 import re
 import subprocess
 import sys
+import threading
 
-import torch
-from kv_store import BACKEND, SHAPE, Storage, chunk, key_of, same
+from kv_store import BACKEND, HITS, STORES, Storage, chunk, key_of, same
 from lmcache.v1.config import LMCacheEngineConfig
 
 PROGRAM = pathlib.Path(__file__).with_name("kv_store.py")
+ROOM = 128  # chunks of 128 KiB in the 16 MiB of conftest.py
 
 
 def run(marud, *arguments):
@@ -124,21 +126,28 @@ def test_another_process_reads_what_this_one_stored(marud, storage):
     assert run(marud, "load", 0, 25) == "found 20 wrong 0"
 
 
-def test_this_process_reads_what_another_stored_while_both_evict(marud, storage):
-    writer = subprocess.Popen([sys.executable, PROGRAM, str(marud.socket), "store", "1000", "1200"])
-    wrong = found = number = 0
-    while writer.poll() is None or number < 200:
-        storage.store([number])
-        for other in (number, 1000 + number % 200):
-            item, = storage.load([other])
-            if item is not None:
-                found += 1
-                wrong += not same(item.tensor, chunk(other))
-                item.ref_count_down()
-        number += 1
-    assert writer.returncode == 0 and wrong == 0 and found >= 200
-    late = [item for item in storage.load(range(1190, 1200)) if item is not None]
-    assert all(torch.isfinite(item.tensor.float()).shape == SHAPE for item in late)
+def test_two_processes_read_what_the_other_stores_while_both_evict(marud):
+    """Bit for bit, also what was read before the memory around it was given to other chunks."""
+    processes = [subprocess.Popen([sys.executable, PROGRAM, str(marud.socket), "share", str(own), str(theirs)],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                 for own, theirs in ((0, 30_000), (30_000, 0))]
+    watchdog = threading.Timer(900, lambda: [process.kill() for process in processes])
+    watchdog.start()
+    try:
+        for process in processes:
+            assert next((line for line in process.stdout if line == "enough\n"), None), "it ended, or took too long"
+        for process in processes:
+            process.stdin.close()
+        seen = [json.loads(process.stdout.readlines()[-1]) for process in processes]
+        assert [process.wait(300) for process in processes] == [0, 0]
+    finally:
+        watchdog.cancel()
+        for process in processes:
+            process.kill()
+            process.wait()
+    stored = sum(one["stores"] for one in seen)
+    assert all(one["wrong"] == 0 and one["stores"] >= STORES and one["hits"] >= HITS for one in seen), seen
+    assert all(one["gone"] >= STORES - ROOM for one in seen) and stored - sum(one["gone"] for one in seen) <= ROOM, seen
 
 
 def test_close_ends_the_attachment(marud):
