@@ -15,6 +15,9 @@ function of the steps and writes `ok NAME`, `FAILED NAME ...` or `skipped NAME: 
 this machine's files under their own names, read-only below a layer in its own memory; it has no network. $build and $source are
 set, and what `settings` names. /tmp is this machine's; $TMPDIR and /run are the guest's own.
 
+A machine with `root` has another folder's files instead, such as a Debian system of its own, and with `first_process` starts
+that program of it (systemd), which has to run /run/machine/steps. `late_modules` are for the steps to load.
+
 Two machines at once: start() them both, talk to them with wait_for("told X") (a guest's `tell X`) and order("Y") (a guest's
 `order Y` waits for it), kill() one to have its host die, wait() for the other. An NVDIMM's file may be in several machines.
 
@@ -163,8 +166,10 @@ def command_bytes(*arguments):
 class Machine:
     """One emulated machine: what it has is fixed when it is made; it may be started again and again."""
 
-    def __init__(self, suite, name, modules=(), nvdimms=(), cxl=(), memory_mib=1024, kernel_parameters=(), qemu=()):
-        self.suite, self.name, self.modules = suite, name, list(modules)
+    def __init__(self, suite, name, modules=(), nvdimms=(), cxl=(), memory_mib=1024, kernel_parameters=(), qemu=(),
+                 late_modules=(), root="", first_process=""):
+        self.suite, self.name, self.modules, self.late_modules = suite, name, list(modules), list(late_modules)
+        self.root, self.first_process = root, first_process
         self.folder = suite.folder / name
         self.folder.mkdir()
         self.lines, self.changed, self.process, self.ran_out = [], threading.Condition(), None, False
@@ -208,7 +213,12 @@ class Machine:
         for module in BASE + self.modules:
             kernel.add_module(module, first / "modules", order)
         (first / "modules/order").write_text("".join(f"{module}\n" for module in order), encoding="utf-8")
-        settings = {"source": SOURCE, "build": self.suite.build, "machine": self.name} | settings
+        loaded = len(order)
+        for module in self.late_modules:
+            kernel.add_module(module, first / "modules", order)
+        (first / "modules/late").write_text("".join(f"{module}\n" for module in order[loaded:]), encoding="utf-8")
+        settings = {"source": SOURCE, "build": self.suite.build, "machine": self.name, "root": self.root,
+                    "first_process": self.first_process} | settings
         (first / "payload/settings").write_text(
             "".join(f"export {key}={shlex.quote(str(value))}\n" for key, value in settings.items()), encoding="utf-8")
         (first / "payload/steps").write_text(
@@ -385,7 +395,7 @@ def build_folder(text):
     return folder
 
 
-def main(name, run, description, seconds=150, add_arguments=None):
+def main(name, run, description, seconds=150, add_arguments=None, needs_build=True):
     """A suite's main program. `run(suite)` starts machines; seconds bounds all of them together."""
     parser = argparse.ArgumentParser(prog=f"scripts/vm-test {name}", description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -395,7 +405,7 @@ def main(name, run, description, seconds=150, add_arguments=None):
     if add_arguments:
         add_arguments(parser)
     options = parser.parse_args()
-    build = build_folder(options.build)
+    build = build_folder(options.build) if needs_build else pathlib.Path(options.build)
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"marud-vm-{name}-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     suite = None
