@@ -1,10 +1,11 @@
 #include "client.h"
 
+#include "arrays.h"
 #include "errors.h"
 #include "keys.h"
+#include "pins.h"
 
 #include <cerrno>
-#include <pybind11/numpy.h>
 #include <vector>
 
 namespace py = pybind11;
@@ -21,6 +22,12 @@ int look_up(const std::shared_ptr<Attachment>& attachment, size_t n, F&& call) {
   if (n < kManyKeys) return call();
   Unlocked unlocked(attachment);
   return call();
+}
+
+py::object list_of(const std::vector<uint8_t>& truths) {
+  py::list result(truths.size());
+  for (size_t i = 0; i < truths.size(); ++i) PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), PyBool_FromLong(truths[i]));
+  return result;
 }
 
 py::object record(const char* name, const py::args& values) {
@@ -117,6 +124,11 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
           "maru_exists_batch");
   };
   if (!out.is_none()) {
+    if (const auto array = plain_array(out, true);
+        array && array->is_writable && array->dimensions == 1 && array->shape[0] == Py_ssize_t(n)) {
+      ask(array->data);
+      return out;
+    }
     const HeldBuffer given(out, HeldBuffer::Wanted::kWritable);
     if (given.get().len != Py_ssize_t(n) || given.get().itemsize != 1)
       raise_named("InvalidArgumentError", "`out` must have one byte (bool or uint8) for each of the " +
@@ -126,16 +138,14 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
     return out;
   }
   if (batch.is_array()) {
-    // With its strides: pybind11 before 2.12 would take them from where NumPy 2 has something else.
-    py::array_t<bool> present({Py_ssize_t(n)}, {Py_ssize_t(1)});
-    ask(present.mutable_data());
+    uint8_t* truths = nullptr;
+    py::object present = new_truths(Py_ssize_t(n), &truths);
+    ask(truths);
     return present;
   }
   std::vector<uint8_t> present(n);
   ask(present.data());
-  py::list result(n);
-  for (size_t i = 0; i < n; ++i) PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), PyBool_FromLong(present[i]));
-  return result;
+  return list_of(present);
 }
 
 py::object Client::retrieve(py::handle key, py::handle tenant) const {
@@ -144,7 +154,7 @@ py::object Client::retrieve(py::handle key, py::handle tenant) const {
   const int status = maru_retrieve(client, OneKey(key, tenant_of(client, tenant)).get(), &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_retrieve");
-  return py::cast(std::make_unique<View>(std::make_shared<PinHold>(attachment_, view), view));
+  return new_view(std::make_shared<PinHold>(attachment_, view), view);
 }
 
 py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
@@ -161,8 +171,7 @@ py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
   py::list result(n);
   for (size_t i = 0; i < n; ++i) {
     py::object item = py::none();
-    if (views[i].block != 0)
-      item = py::cast(std::make_unique<View>(std::make_shared<PinHold>(attachment_, views[i]), views[i]));
+    if (views[i].block != 0) item = new_view(std::make_shared<PinHold>(attachment_, views[i]), views[i]);
     PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), item.release().ptr());
   }
   return result;
@@ -174,7 +183,7 @@ py::object Client::pin(py::handle key, py::handle tenant) const {
   const int status = maru_pin(client, OneKey(key, tenant_of(client, tenant)).get(), &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_pin");
-  return py::cast(std::make_unique<Pin>(std::make_shared<PinHold>(attachment_, view), view));
+  return new_pin(std::make_shared<PinHold>(attachment_, view), view);
 }
 
 py::object Client::pin_block(maru_block block) const {
@@ -182,7 +191,7 @@ py::object Client::pin_block(maru_block block) const {
   const int status = maru_pin_block(attachment_->open(), block, &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_pin_block");
-  return py::cast(std::make_unique<Pin>(std::make_shared<PinHold>(attachment_, view), view));
+  return new_pin(std::make_shared<PinHold>(attachment_, view), view);
 }
 
 std::unique_ptr<Match> Client::match_prefix(py::handle keys, py::handle tenant) const {

@@ -2,19 +2,13 @@
 
 #include "errors.h"
 #include "keys.h"
+#include "pins.h"
 
 #include <vector>
 
 namespace py = pybind11;
 
 namespace maru_python {
-
-py::object Pin::data() {
-  if (hold_ == nullptr) raise_named("ClosedError", "This view was released: retrieve the block again.");
-  hold_->attachment()->open();
-  if (!data_) data_ = Pages::view_of(hold_, const_cast<void*>(view_.data), view_.bytes, false);
-  return data_;
-}
 
 BufferHold& Buffer::held() const {
   if (hold_) hold_->attachment()->open();
@@ -24,7 +18,7 @@ BufferHold& Buffer::held() const {
 
 py::object Buffer::data() {
   const BufferHold& hold = held();
-  if (!data_) data_ = Pages::view_of(hold_, hold.buffer().data, hold.buffer().bytes, true);
+  if (!data_) data_ = view_of_pages(hold_, hold.buffer().data, hold.buffer().bytes, true);
   return data_;
 }
 
@@ -88,31 +82,11 @@ py::list Match::resolve(py::handle keys, py::handle tenant) {
   }
   check(status, "maru_resolve");
   py::list result(n);
-  for (size_t i = 0; i < n; ++i)
-    PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), py::cast(View(hold, views[i])).release().ptr());
+  for (size_t i = 0; i < n; ++i) PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), new_view(hold, views[i]).release().ptr());
   return result;
 }
 
-namespace {
-
-template <typename Held>
-void leave(Held& held, const py::args&) {
-  held.release();
-}
-
-}  // namespace
-
 void define_held(py::module_& module) {
-  py::class_<Pin>(module, "Pin", "A block that is pinned; not mapped.")
-      .def_property_readonly("block", &Pin::block)
-      .def_property_readonly("nbytes", &Pin::bytes)
-      .def_property_readonly("is_held", &Pin::is_held)
-      .def("release", &Pin::release)
-      .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", &leave<Pin>);
-  py::class_<View, Pin>(module, "View", "A block that is pinned, to be read in place.")
-      .def_property_readonly("data", &View::data)
-      .def("__len__", &View::bytes);
   py::class_<Buffer>(module, "Buffer", "Pages to fill, for one block.")
       .def_property_readonly("block", &Buffer::block)
       .def_property_readonly("nbytes", &Buffer::bytes)
@@ -130,7 +104,7 @@ void define_held(py::module_& module) {
       .def("release", &Match::release)
       .def("__len__", &Match::blocks)
       .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", &leave<Match>);
+      .def("__exit__", [](Match& self, const py::args&) { self.release(); });
 }
 
 }  // namespace maru_python

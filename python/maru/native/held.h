@@ -1,5 +1,5 @@
-// What Python sees of what a client holds: Pin, View, Buffer, Match. Each gives back what it holds with release() or abort(),
-// at the end of a `with`, or when it is dropped; but never before the last memoryview of it is gone.
+// What Python sees of what a client holds: Buffer and Match here, Pin and View in pins.h. Each gives back what it holds with
+// release() or abort(), at the end of a `with`, or when it is dropped; but never before the last memoryview of it is gone.
 #pragma once
 
 #include "memory.h"
@@ -8,32 +8,6 @@
 #include <pybind11/pybind11.h>
 
 namespace maru_python {
-
-// A block that is held, by its own pin or by a match.
-class Pin {
- public:
-  Pin(std::shared_ptr<Hold> hold, const maru_view& view) : hold_(std::move(hold)), view_(view) {}
-
-  maru_block block() const { return view_.block; }
-  uint64_t bytes() const { return view_.bytes; }
-  bool is_held() const { return hold_ != nullptr; }
-  void release() {
-    data_ = pybind11::object();
-    hold_.reset();
-  }
-  // Read-only; the same memoryview each time.
-  pybind11::object data();
-
- private:
-  std::shared_ptr<Hold> hold_;
-  maru_view view_;
-  pybind11::object data_;
-};
-
-class View : public Pin {
- public:
-  using Pin::Pin;
-};
 
 class Buffer {
  public:

@@ -1,5 +1,6 @@
 #include "keys.h"
 
+#include "arrays.h"
 #include "errors.h"
 
 #include <cstring>
@@ -111,6 +112,12 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
                 "A batch wants several keys: a sequence of them, or an n x 16 or n x 32 array of "
                 "uint8. This is one " +
                     type_name(keys) + ".");
+  if (const auto array = plain_array(keys, false);
+      array && array->dimensions == 2 && (array->shape[1] == 16 || array->shape[1] == 32)) {
+    items_ = py::reinterpret_borrow<py::object>(keys);
+    name_rows(array->data, array->shape[0], array->shape[1], tenant);
+    return;
+  }
   if (PyObject_CheckBuffer(o)) {
     buffers_.emplace_back(keys, HeldBuffer::Wanted::kShape);
     read_array(tenant);
@@ -136,8 +143,20 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
 }
 
 void KeyBatch::make_room(size_t size) {
-  keys_ = std::make_unique_for_overwrite<maru_key[]>(size);
   size_ = size;
+  if (size <= kFew) return;
+  many_ = std::make_unique_for_overwrite<maru_key[]>(size);
+  keys_ = many_.get();
+}
+
+void KeyBatch::name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant) {
+  is_array_ = true;
+  make_room(static_cast<size_t>(n));
+  const maru_key first = {rows, static_cast<uint32_t>(width), kind_of_digest(width), tenant};
+  for (size_t i = 0; i < size_; ++i) {
+    keys_[i] = first;
+    keys_[i].data = rows + i * static_cast<size_t>(width);
+  }
 }
 
 void KeyBatch::read_array(uint64_t tenant) {
@@ -146,11 +165,7 @@ void KeyBatch::read_array(uint64_t tenant) {
     raise_named("InvalidArgumentError", "An array of keys is n x 16 or n x 32 uint8: digests. This one has " +
                                             std::to_string(buffer.ndim) + " dimensions, and items of format " +
                                             (buffer.format ? buffer.format : "B") + ".");
-  is_array_ = true;
-  const auto width = static_cast<uint32_t>(buffer.shape[1]);
-  const auto* bytes = static_cast<const uint8_t*>(buffer.buf);
-  make_room(static_cast<size_t>(buffer.shape[0]));
-  for (size_t i = 0; i < size_; ++i) keys_[i] = {bytes + i * width, width, kind_of_digest(width), tenant};
+  name_rows(static_cast<const uint8_t*>(buffer.buf), buffer.shape[0], buffer.shape[1], tenant);
 }
 
 }  // namespace maru_python

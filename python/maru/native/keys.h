@@ -44,19 +44,25 @@ class OneKey {
 class KeyBatch {
  public:
   KeyBatch(pybind11::handle keys, uint64_t tenant);
-  const maru_key* data() const { return keys_.get(); }
+  KeyBatch(const KeyBatch&) = delete;
+  KeyBatch& operator=(const KeyBatch&) = delete;
+  const maru_key* data() const { return keys_; }
   size_t size() const { return size_; }
   bool is_array() const { return is_array_; }
 
  private:
-  void read_array(uint64_t tenant);
+  static constexpr size_t kFew = 256;
 
-  bool is_array_ = false;
+  void read_array(uint64_t tenant);
+  void name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant);
   void make_room(size_t size);
 
+  bool is_array_ = false;
   size_t size_ = 0;
-  std::unique_ptr<maru_key[]> keys_;  // not zeroed: every one is written
-  pybind11::object items_;            // a tuple: a list could be changed by another thread meanwhile
+  maru_key few_[kFew];  // not zeroed, and neither are the many: every one is written
+  std::unique_ptr<maru_key[]> many_;
+  maru_key* keys_ = few_;
+  pybind11::object items_;  // the array, or a tuple: a list could be changed by another thread meanwhile
   std::list<HeldBuffer> buffers_;
 };
 

@@ -2,6 +2,8 @@
 
 #include "errors.h"
 
+#include <new>
+
 namespace py = pybind11;
 
 namespace maru_python {
@@ -33,40 +35,79 @@ BufferHold::~BufferHold() {
   if (state == State::kPinned) maru_release(client, &view_);
 }
 
-py::object Pages::view_of(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable) {
-  const py::object pages = py::cast(std::make_unique<Pages>(std::move(hold), data, bytes, is_writable));
-  PyObject* view = PyMemoryView_FromObject(pages.ptr());
+namespace {
+
+struct PagesObject {
+  PyObject_HEAD std::shared_ptr<Hold> hold;
+  void* data;
+  uint64_t bytes;
+  bool is_writable;
+};
+
+PyTypeObject* pages_type = nullptr;  // never given back: the module lives as long as the interpreter
+
+PagesObject& pages_of(PyObject* self) { return *reinterpret_cast<PagesObject*>(self); }
+
+void deallocate(PyObject* self) {
+  pages_of(self).hold.~shared_ptr();
+  PyTypeObject* const type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+int get_buffer(PyObject* self, Py_buffer* ret_buffer, int flags) {
+  const PagesObject& pages = pages_of(self);
+  ret_buffer->obj = nullptr;
+  try {
+    pages.hold->begin_export();
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+    return -1;
+  }
+  if (PyBuffer_FillInfo(ret_buffer, self, pages.data, static_cast<Py_ssize_t>(pages.bytes), !pages.is_writable,
+                        flags) == 0)
+    return 0;
+  pages.hold->end_export();
+  return -1;
+}
+
+void release_buffer(PyObject* self, Py_buffer*) { pages_of(self).hold->end_export(); }
+
+template <typename F>
+void* slot(F* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+PyType_Slot pages_slots[] = {
+    {Py_tp_doc, const_cast<char*>("What a memoryview of a block refers to.")},
+    {Py_tp_dealloc, slot(deallocate)},
+    {Py_bf_getbuffer, slot(get_buffer)},
+    {Py_bf_releasebuffer, slot(release_buffer)},
+    {0, nullptr},
+};
+PyType_Spec pages_spec = {"maru._maru.Pages", sizeof(PagesObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, pages_slots};
+
+}  // namespace
+
+py::object view_of_pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable) {
+  PyObject* const self = pages_type->tp_alloc(pages_type, 0);
+  if (self == nullptr) throw py::error_already_set();
+  const auto owned = py::reinterpret_steal<py::object>(self);
+  PagesObject& pages = pages_of(self);
+  new (&pages.hold) std::shared_ptr<Hold>(std::move(hold));
+  pages.data = data;
+  pages.bytes = bytes;
+  pages.is_writable = is_writable;
+  PyObject* const view = PyMemoryView_FromObject(self);
   if (view == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(view);
 }
 
-int Pages::get_buffer(PyObject* self, Py_buffer* ret_buffer, int flags) {
-  ret_buffer->obj = nullptr;
-  try {
-    auto& pages = *py::cast<Pages*>(py::handle(self));
-    pages.hold_->begin_export();
-    if (PyBuffer_FillInfo(ret_buffer, self, pages.data_, static_cast<Py_ssize_t>(pages.bytes_), !pages.is_writable_,
-                          flags) == 0)
-      return 0;
-    pages.hold_->end_export();
-  } catch (py::error_already_set& raised) {
-    raised.restore();
-  }
-  return -1;
-}
-
-void Pages::release_buffer(PyObject* self, Py_buffer*) {
-  auto& pages = *py::cast<Pages*>(py::handle(self));
-  pages.hold_->end_export();
-}
-
 void define_pages(py::module_& module) {
-  py::class_<Pages>(module, "Pages", py::custom_type_setup([](PyHeapTypeObject* type) {
-                      type->ht_type.tp_as_buffer = &type->as_buffer;
-                      type->as_buffer.bf_getbuffer = Pages::get_buffer;
-                      type->as_buffer.bf_releasebuffer = Pages::release_buffer;
-                    }),
-                    "What a memoryview of a block refers to.");
+  pages_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&pages_spec));
+  if (pages_type == nullptr) throw py::error_already_set();
+  module.attr("Pages") = py::handle(reinterpret_cast<PyObject*>(pages_type));
 }
 
 }  // namespace maru_python

@@ -75,22 +75,8 @@ class BufferHold : public Hold {
   maru_view view_{};  // kPinned
 };
 
-class Pages {
- public:
-  Pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable)
-      : hold_(std::move(hold)), data_(data), bytes_(bytes), is_writable_(is_writable) {}
-  // A memoryview of them.
-  static pybind11::object view_of(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable);
-
-  static int get_buffer(PyObject* self, Py_buffer* ret_buffer, int flags);
-  static void release_buffer(PyObject* self, Py_buffer* buffer);
-
- private:
-  std::shared_ptr<Hold> hold_;
-  void* data_;
-  uint64_t bytes_;
-  bool is_writable_;
-};
+// A memoryview of new Pages.
+pybind11::object view_of_pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable);
 
 void define_pages(pybind11::module_& module);
 

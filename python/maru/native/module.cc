@@ -4,6 +4,7 @@
 #include "fast_calls.h"
 #include "held.h"
 #include "keys.h"
+#include "pins.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -65,7 +66,7 @@ void define_client(py::module_& module) {
       .def("pin", &Client::pin, "key"_a, "tenant"_a = py::none())
       .def("pin_block", &Client::pin_block, "block"_a)
       .def(
-          "unpin", [](Client&, Pin& pin) { pin.release(); }, "pin"_a)
+          "unpin", [](Client&, py::handle pin) { release_pin(pin); }, "pin"_a)
       .def("match_prefix", &Client::match_prefix, "keys"_a, "tenant"_a = py::none())
       .def("alloc", &Client::alloc, "nbytes"_a)
       .def("alloc_batch", &Client::alloc_batch, "nbytes"_a, "n"_a)
@@ -82,6 +83,7 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::watch_forks();
   maru_python::set_digest_type(py::module_::import("maru.records").attr("Digest"));
   maru_python::define_pages(module);
+  maru_python::define_pins(module);
   maru_python::define_held(module);
   maru_python::define_client(module);
   module.def("version", &maru_version);

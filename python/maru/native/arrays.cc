@@ -1,0 +1,46 @@
+#include "arrays.h"
+
+#include <cstring>
+#include <pybind11/numpy.h>
+
+namespace py = pybind11;
+
+namespace maru_python {
+namespace {
+
+using NumPy = py::detail::npy_api;
+
+// Of the one NumPy that is loaded; never given back.
+PyTypeObject* array_type = nullptr;
+
+bool is_array(py::handle object) {
+  PyTypeObject* const type = Py_TYPE(object.ptr());
+  if (type == array_type) return true;
+  if (array_type != nullptr || std::strcmp(type->tp_name, "numpy.ndarray") != 0) return false;
+  array_type = NumPy::get().PyArray_Type_;
+  return type == array_type;
+}
+
+}  // namespace
+
+std::optional<PlainArray> plain_array(py::handle object, bool is_bool) {
+  if (!is_array(object)) return std::nullopt;
+  const auto* const array = py::detail::array_proxy(object.ptr());
+  const int number = py::detail::array_descriptor_proxy(array->descr)->type_num;
+  if (number != NumPy::NPY_UBYTE_ && !(is_bool && number == NumPy::NPY_BOOL_)) return std::nullopt;
+  if ((array->flags & NumPy::NPY_ARRAY_C_CONTIGUOUS_) == 0) return std::nullopt;
+  return PlainArray{reinterpret_cast<uint8_t*>(array->data), array->nd, array->dimensions,
+                    (array->flags & NumPy::NPY_ARRAY_WRITEABLE_) != 0};
+}
+
+py::object new_truths(Py_ssize_t n, uint8_t** ret_data) {
+  const NumPy& numpy = NumPy::get();
+  // Takes the reference to the description. The strides are NumPy's to find.
+  PyObject* const made = numpy.PyArray_NewFromDescr_(
+      numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(NumPy::NPY_BOOL_), 1, &n, nullptr, nullptr, 0, nullptr);
+  if (made == nullptr) throw py::error_already_set();
+  *ret_data = reinterpret_cast<uint8_t*>(py::detail::array_proxy(made)->data);
+  return py::reinterpret_steal<py::object>(made);
+}
+
+}  // namespace maru_python

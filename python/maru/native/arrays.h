@@ -1,0 +1,26 @@
+// A NumPy array as it lies in memory. Asking one for a buffer costs more than the lookup of its keys, because NumPy writes a
+// description of its items for each buffer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <pybind11/pybind11.h>
+#include <vector>
+
+namespace maru_python {
+
+struct PlainArray {
+  uint8_t* data;
+  int dimensions;
+  const Py_ssize_t* shape;
+  bool is_writable;
+};
+
+// Of an array of bool or uint8 without gaps; null for everything else, which may be one all the same: a subclass, a memoryview.
+// What it says is good while the array lives and nobody resizes it, which NumPy refuses while somebody refers to it.
+std::optional<PlainArray> plain_array(pybind11::handle object, bool is_bool);
+
+// A new array of n bool, not set.
+pybind11::object new_truths(Py_ssize_t n, uint8_t** ret_data);
+
+}  // namespace maru_python

@@ -1,0 +1,155 @@
+#include "pins.h"
+
+#include "errors.h"
+
+#include <cstddef>
+#include <new>
+#include <structmember.h>
+
+namespace py = pybind11;
+
+namespace maru_python {
+namespace {
+
+struct PinObject {
+  PyObject_HEAD std::shared_ptr<Hold> hold;  // null once released
+  maru_view view;
+  PyObject* data;  // the memoryview that was asked for, or null
+  PyObject* weak_references;
+};
+
+PyTypeObject* pin_type = nullptr;  // never given back: the module lives as long as the interpreter
+PyTypeObject* view_type = nullptr;
+
+PinObject& pin_of(PyObject* self) { return *reinterpret_cast<PinObject*>(self); }
+
+py::object new_object(PyTypeObject* type, std::shared_ptr<Hold> hold, const maru_view& view) {
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self == nullptr) throw py::error_already_set();
+  PinObject& pin = pin_of(self);
+  new (&pin.hold) std::shared_ptr<Hold>(std::move(hold));
+  pin.view = view;
+  return py::reinterpret_steal<py::object>(self);
+}
+
+void let_go(PinObject& pin) {
+  Py_CLEAR(pin.data);
+  pin.hold.reset();
+}
+
+void deallocate(PyObject* self) {
+  PinObject& pin = pin_of(self);
+  if (pin.weak_references != nullptr) PyObject_ClearWeakRefs(self);
+  let_go(pin);
+  pin.hold.~shared_ptr();
+  PyTypeObject* const type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* block(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(pin_of(self).view.block); }
+PyObject* nbytes(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(pin_of(self).view.bytes); }
+PyObject* is_held(PyObject* self, void*) { return PyBool_FromLong(pin_of(self).hold != nullptr); }
+Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(pin_of(self).view.bytes); }
+
+// Read-only; the same memoryview each time.
+PyObject* data(PyObject* self, void*) {
+  PinObject& pin = pin_of(self);
+  try {
+    if (pin.hold == nullptr) raise_named("ClosedError", "This view was released: retrieve the block again.");
+    pin.hold->attachment()->open();
+    if (pin.data == nullptr) {
+      py::object made = view_of_pages(pin.hold, const_cast<void*>(pin.view.data), pin.view.bytes, false);
+      if (pin.data == nullptr) pin.data = made.release().ptr();  // another thread's may have come meanwhile
+    }
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+    return nullptr;
+  }
+  Py_INCREF(pin.data);
+  return pin.data;
+}
+
+PyObject* release(PyObject* self, PyObject*) {
+  let_go(pin_of(self));
+  Py_RETURN_NONE;
+}
+
+PyObject* enter(PyObject* self, PyObject*) {
+  Py_INCREF(self);
+  return self;
+}
+
+PyMethodDef pin_methods[] = {
+    {"release", release, METH_NOARGS, "release()\n--\n\nLets go."},
+    {"__enter__", enter, METH_NOARGS, nullptr},
+    {"__exit__", release, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyGetSetDef pin_properties[] = {
+    {"block", block, nullptr, nullptr, nullptr},
+    {"nbytes", nbytes, nullptr, nullptr, nullptr},
+    {"is_held", is_held, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyGetSetDef view_properties[] = {
+    {"data", data, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyMemberDef pin_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(PinObject, weak_references), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+template <typename F>
+void* slot(F* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+PyType_Slot pin_slots[] = {
+    {Py_tp_doc, const_cast<char*>("A block that is pinned; not mapped.")},
+    {Py_tp_dealloc, slot(deallocate)},
+    {Py_tp_methods, pin_methods},
+    {Py_tp_getset, pin_properties},
+    {Py_tp_members, pin_members},
+    {0, nullptr},
+};
+PyType_Slot view_slots[] = {
+    {Py_tp_doc, const_cast<char*>("A block that is pinned, to be read in place.")},
+    {Py_tp_getset, view_properties},
+    {Py_sq_length, slot(length)},
+    {0, nullptr},
+};
+
+constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+PyType_Spec pin_spec = {"maru._maru.Pin", sizeof(PinObject), 0, kFlags | Py_TPFLAGS_BASETYPE, pin_slots};
+PyType_Spec view_spec = {"maru._maru.View", sizeof(PinObject), 0, kFlags, view_slots};
+
+}  // namespace
+
+py::object new_pin(std::shared_ptr<Hold> hold, const maru_view& view) {
+  return new_object(pin_type, std::move(hold), view);
+}
+
+py::object new_view(std::shared_ptr<Hold> hold, const maru_view& view) {
+  return new_object(view_type, std::move(hold), view);
+}
+
+void release_pin(py::handle pin) {
+  if (!PyObject_TypeCheck(pin.ptr(), pin_type))
+    throw py::type_error("A Pin or a View is wanted, not " + std::string(Py_TYPE(pin.ptr())->tp_name) + ".");
+  let_go(pin_of(pin.ptr()));
+}
+
+void define_pins(py::module_& module) {
+  pin_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&pin_spec));
+  if (pin_type == nullptr) throw py::error_already_set();
+  const auto bases = py::make_tuple(py::handle(reinterpret_cast<PyObject*>(pin_type)));
+  view_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpecWithBases(&view_spec, bases.ptr()));
+  if (view_type == nullptr) throw py::error_already_set();
+  pin_type->tp_flags &= ~Py_TPFLAGS_BASETYPE;  // nobody else's base
+  module.attr("Pin") = py::handle(reinterpret_cast<PyObject*>(pin_type));
+  module.attr("View") = py::handle(reinterpret_cast<PyObject*>(view_type));
+}
+
+}  // namespace maru_python
