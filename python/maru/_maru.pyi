@@ -155,6 +155,12 @@ class Client:
         more."""
     def delete(self, key: Key, tenant: Tenant = None) -> bool:
         """False when it was absent. Raises HasChildrenError."""
+    @overload
+    def delete_batch(self, keys: Digests, tenant: Tenant = None) -> NDArray[numpy.bool_]: ...
+    @overload
+    def delete_batch(self, keys: Sequence[Key], tenant: Tenant = None) -> list[bool]:
+        """One by one, in order; a chain goes when its deepest key is first. False where a block was absent. When some have
+        children, the others are deleted all the same, and then HasChildrenError is raised, whose `deleted` is the answer."""
     def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
         """How many blocks went; 0 when the root is absent. Raises StillPinnedError when something stayed."""
 

@@ -135,5 +135,8 @@ class Client:
     def delete(self, key: Key, tenant: Tenant = None) -> bool:
         return self.sync.delete(key, tenant)
 
+    def delete_batch(self, keys: Keys, tenant: Tenant = None) -> Union[list[bool], NDArray[numpy.bool_]]:
+        return self.sync.delete_batch(keys, tenant)
+
     def tenant(self, name: str) -> int:
         return self.sync.tenant(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os
-from typing import Optional
+from typing import Any, Optional
 
 
 class MaruError(Exception):
@@ -125,6 +125,8 @@ class TryAgainError(MaruError):
 
 class HasChildrenError(MaruError):
     """The block has children."""
+
+    deleted: Any = None  # of delete_batch: for each key whether it was deleted
 
 
 class StillPinnedError(MaruError):

@@ -28,14 +28,14 @@ def marud(marud_program):
 
 @pytest.fixture
 def client(marud):
-    with maru.Client(str(marud.socket)) as attached:
+    with maru.Client(str(marud.socket), timeout_ms=60_000) as attached:
         yield attached
 
 
 @pytest.fixture
 def other(marud):
     """A second client of the same pool."""
-    with maru.Client(str(marud.socket)) as attached:
+    with maru.Client(str(marud.socket), timeout_ms=60_000) as attached:
         yield attached
 
 

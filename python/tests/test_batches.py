@@ -43,6 +43,8 @@ def test_empty_batches(client):
     assert client.exists_batch([]) == []
     assert client.exists_batch(numpy.zeros((0, 16), numpy.uint8)).tolist() == []
     assert client.retrieve_batch([]) == []
+    assert client.delete_batch([]) == []
+    assert client.delete_batch(numpy.zeros((0, 16), numpy.uint8)).tolist() == []
     assert client.match_prefix([]).blocks == 0
     assert client.alloc_batch(PAGE, 0) == []
 
@@ -51,7 +53,7 @@ def test_empty_batches(client):
                                    numpy.zeros((4, 16), numpy.int8), numpy.zeros((4, 32), numpy.uint8)[:, ::2],
                                    numpy.zeros((2, 2, 16), numpy.uint8)])
 def test_what_is_no_batch_is_refused(client, wrong):
-    for call in (client.exists_batch, client.retrieve_batch, client.match_prefix):
+    for call in (client.exists_batch, client.retrieve_batch, client.match_prefix, client.delete_batch):
         with pytest.raises(maru.InvalidArgumentError):
             call(wrong)
 
@@ -111,9 +113,45 @@ def test_a_chain_that_cannot_begin_leaves_every_buffer(client, digests):
     assert client.store_chain(digests[:3], buffers).new_blocks == 3
 
 
+@pytest.mark.parametrize("n", [5, 64])  # without the GIL from 64 on
+def test_a_batch_is_deleted_and_says_what_was_there(client, other, digests, n):
+    there = [i for i in range(n) if i % 3 == 0]
+    for i in there:
+        client.store_copy(digests[i], b"x")
+    gone = other.delete_batch(digests[:n])
+    assert gone.dtype == numpy.bool_ and numpy.flatnonzero(gone).tolist() == there
+    assert not client.exists_batch(digests).any()
+    for i in there:
+        client.store_copy(digests[i], b"again")
+    assert client.delete_batch(list(digests[:n])) == gone.tolist()
+    assert client.delete_batch([maru.Digest(row) for row in digests[:n]]) == [False] * n
+
+
+def test_a_batch_deletes_for_its_tenant_alone(client, key):
+    for tenant in (None, "alice"):
+        client.store_copy(key, b"x", tenant=tenant)
+    assert client.delete_batch([key, key], "alice") == [True, False]
+    assert client.exists(key) and not client.exists(key, "alice")
+
+
+def test_a_chain_is_deleted_from_its_end(client, digests):
+    store_chain(client, digests, 4)
+    assert client.delete_batch(numpy.ascontiguousarray(digests[3::-1])).tolist() == [True] * 4
+    store_chain(client, digests, 4)
+    with pytest.raises(maru.HasChildrenError) as raised:
+        client.delete_batch([*digests[:2], digests[3], digests[9]])
+    assert raised.value.deleted == [False, False, True, False] and raised.value.call == "maru_delete_batch"
+    assert client.exists_batch(digests[:4]).tolist() == [True, True, True, False]
+    with pytest.raises(maru.HasChildrenError) as raised:
+        client.delete_batch(digests[:3])
+    assert raised.value.deleted.tolist() == [False, False, True]
+
+
 def test_evicted_keys_are_reported_once(marud_program):
     from with_marud import Marud
-    with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket)) as client:
+    # Without eviction in the background, which is not a request of this client.
+    with Marud(marud_program, size="8MiB", more="high_watermark = 1") as small, \
+            maru.Client(str(small.socket), timeout_ms=60_000) as client:
         before = client.geometry().pages + 100
         for i in range(before):
             client.store_copy(f"k{i}", b"x" * PAGE)

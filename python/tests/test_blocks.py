@@ -120,7 +120,7 @@ def test_statistics_and_geometry(client, key):
 def test_what_is_no_key_is_refused(client, wrong):
     for call in (client.exists, client.retrieve, client.pin, client.delete, client.delete_tree,
                  lambda k: client.store_copy(k, b"x"), lambda k: client.exists_batch(["good", k]),
-                 lambda k: client.match_prefix([k])):
+                 lambda k: client.match_prefix([k]), lambda k: client.delete_batch(["good", k])):
         with pytest.raises(maru.InvalidArgumentError):
             call(wrong)
 

@@ -43,7 +43,7 @@ def test_the_context_raises_what_hinders_connecting(marud):
 
 
 def test_a_dead_daemon_is_no_miss(small, key):
-    with maru.MaruHandler(config(small, timeout_ms=200)) as handler:
+    with maru.MaruHandler(config(small, timeout_ms=60_000)) as handler:
         assert handler.healthcheck() and put(handler, key, b"x")
         kept = [handler.alloc(CHUNK)]
         small.process.kill()

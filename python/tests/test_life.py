@@ -108,7 +108,7 @@ def test_an_array_that_could_write_stops_a_store(client, key):
 
 def test_dropped_buffers_return_their_pages(marud_program):
     from with_marud import Marud
-    with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket)) as client:
+    with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket), timeout_ms=60_000) as client:
         held = []
         with pytest.raises(maru.NoSpaceError):
             while True:
@@ -126,7 +126,7 @@ def test_dropped_buffers_return_their_pages(marud_program):
 
 
 def test_everything_raises_after_close(marud, key):
-    client = maru.Client(str(marud.socket))
+    client = maru.Client(str(marud.socket), timeout_ms=60_000)
     client.store_copy(key, b"x")
     view, pin, match, buffer = client.retrieve(key), client.pin(key), client.match_prefix([key]), client.alloc(PAGE)
     spare = client.retrieve(key)
@@ -141,8 +141,9 @@ def test_everything_raises_after_close(marud, key):
         lambda: client.retrieve_batch([key]), lambda: client.pin(key), lambda: client.pin_block(1),
         lambda: client.match_prefix([key]), lambda: client.alloc(PAGE), lambda: client.alloc_batch(PAGE, 2),
         lambda: client.store(key, buffer), lambda: client.store_copy(key, b"x"), lambda: client.store_chain([key], [buffer]),
-        lambda: client.delete(key), lambda: client.delete_tree(key), lambda: client.tenant("t"), client.geometry,
-        client.statistics, client.evicted, client.reattach, lambda: client.daemon_epoch, lambda: view.data,
+        lambda: client.delete(key), lambda: client.delete_batch([key]), lambda: client.delete_tree(key),
+        lambda: client.tenant("t"), client.geometry, client.statistics, client.evicted, client.reattach,
+        lambda: client.daemon_epoch, lambda: view.data,
         lambda: buffer.data, lambda: match.resolve([key]), lambda: memoryview(pages),
     ]
     for call in calls:
@@ -154,27 +155,27 @@ def test_everything_raises_after_close(marud, key):
 
 
 def test_arrays_are_readable_after_close(marud, key):
-    client = maru.Client(str(marud.socket))
+    client = maru.Client(str(marud.socket), timeout_ms=60_000)
     client.store_copy(key, b"x" * PAGE)
-    lanes = [maru.Client(str(marud.socket)).geometry().lane]  # dropped at once: its lane is free again
+    lanes = [maru.Client(str(marud.socket), timeout_ms=60_000).geometry().lane]  # dropped at once: its lane is free again
     array = numpy.frombuffer(client.retrieve(key).data, dtype=numpy.uint8)
     client.close()
     del client
     gc.collect()
     assert (array == ord("x")).all()
     del array
-    assert maru.Client(str(marud.socket)).geometry().lane is not None and lanes
+    assert maru.Client(str(marud.socket), timeout_ms=60_000).geometry().lane is not None and lanes
 
 
 def test_an_attachment_ends_with_its_last_reference(marud):
     for _ in range(40):  # more than there are lanes
-        maru.Client(str(marud.socket))
+        maru.Client(str(marud.socket), timeout_ms=60_000)
 
 
 def test_close_waits_for_nobody_and_calls_of_others_end_well(marud, key, digests):
     many = numpy.tile(digests, (64, 1))
     for _ in range(20):
-        client = maru.Client(str(marud.socket))
+        client = maru.Client(str(marud.socket), timeout_ms=60_000)
         started = threading.Barrier(4)
         ended = []
 
@@ -199,7 +200,7 @@ def test_close_waits_for_nobody_and_calls_of_others_end_well(marud, key, digests
 
 
 def test_a_child_is_told_that_it_is_one(marud, key):
-    client = maru.Client(str(marud.socket))
+    client = maru.Client(str(marud.socket), timeout_ms=60_000)
     client.store_copy(key, b"x")
     view, buffer, match = client.retrieve(key), client.alloc(PAGE), client.match_prefix([key])
     pages = client.retrieve(key).data.obj
@@ -216,7 +217,7 @@ def test_a_child_is_told_that_it_is_one(marud, key):
                     wrong += 1
                 except maru.ForkedError:
                     pass
-            with maru.Client(str(marud.socket)) as own:
+            with maru.Client(str(marud.socket), timeout_ms=60_000) as own:
                 wrong += bytes(own.retrieve(key).data) != b"x"
             del view, buffer, match
             client.close()
@@ -258,7 +259,7 @@ def test_no_marud_and_no_pool_are_named(marud, arguments):
 def test_without_marud_stores_end_and_lookups_go_on(marud_program, key):
     from with_marud import Marud
     with Marud(marud_program, size="8MiB") as running:
-        client = maru.Client(str(running.socket), timeout_ms=200)
+        client = maru.Client(str(running.socket), timeout_ms=60_000)
         client.store_copy(key, b"x")
         running.process.kill()
         running.process.wait()
@@ -266,5 +267,5 @@ def test_without_marud_stores_end_and_lookups_go_on(marud_program, key):
         with pytest.raises(maru.DaemonUnreachableError):
             client.delete_tree(key)
         with pytest.raises(maru.DaemonUnreachableError):
-            maru.Client(str(running.socket))
+            maru.Client(str(running.socket), timeout_ms=60_000)
         client.close()

@@ -5,6 +5,7 @@
 #include "keys.h"
 #include "pins.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <vector>
 
@@ -27,6 +28,13 @@ int look_up(const std::shared_ptr<Attachment>& attachment, size_t n, F&& call) {
 py::object list_of(const std::vector<uint8_t>& truths) {
   py::list result(truths.size());
   for (size_t i = 0; i < truths.size(); ++i) PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), PyBool_FromLong(truths[i]));
+  return result;
+}
+
+py::object array_of(const std::vector<uint8_t>& truths) {
+  uint8_t* data = nullptr;
+  py::object result = new_truths(Py_ssize_t(truths.size()), &data);
+  std::copy(truths.begin(), truths.end(), data);
   return result;
 }
 
@@ -212,6 +220,24 @@ bool Client::remove(py::handle key, py::handle tenant) {
   if (status == -ENOENT) return false;
   check(status, "maru_delete");
   return true;
+}
+
+py::object Client::remove_batch(py::handle keys, py::handle tenant) {
+  maru_client* client = attachment_->open();
+  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const size_t n = batch.size();
+  std::vector<int32_t> results(n);
+  check(look_up(attachment_, n, [&] { return maru_delete_batch(client, batch.data(), n, results.data()); }),
+        "maru_delete_batch");
+  std::vector<uint8_t> is_gone(n);
+  int failed = 0;
+  for (size_t i = 0; i < n; ++i) {
+    is_gone[i] = results[i] == 0;
+    if (failed == 0 && results[i] != -ENOENT) failed = results[i];
+  }
+  py::object answer = batch.is_array() ? array_of(is_gone) : list_of(is_gone);
+  if (failed != 0) raise_with(failed, "maru_delete_batch", "deleted", answer);
+  return answer;
 }
 
 uint64_t Client::remove_tree(py::handle key, py::handle tenant) {

@@ -52,6 +52,7 @@ class Client {
                                bool keep_views);
 
   bool remove(pybind11::handle key, pybind11::handle tenant);
+  pybind11::object remove_batch(pybind11::handle keys, pybind11::handle tenant);
   uint64_t remove_tree(pybind11::handle key, pybind11::handle tenant);
 
  private:

@@ -16,6 +16,12 @@ py::module_ errors() { return py::module_::import("maru.errors"); }
 
 void raise(int status, const char* call) { throw_exception(errors().attr("error_for")(-status, call)); }
 
+void raise_with(int status, const char* call, const char* name, const py::object& value) {
+  const py::object exception = errors().attr("error_for")(-status, call);
+  exception.attr(name) = value;
+  throw_exception(exception);
+}
+
 void raise_named(const char* exception, const std::string& sentence) {
   throw_exception(errors().attr(exception)(sentence));
 }

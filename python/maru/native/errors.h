@@ -9,6 +9,9 @@ namespace maru_python {
 // Raises the exception for a negative result. `call` is the name of the function of maru.h that returned it.
 [[noreturn]] void raise(int status, const char* call);
 
+// The same, with something that the caller may need as an attribute of the exception.
+[[noreturn]] void raise_with(int status, const char* call, const char* name, const pybind11::object& value);
+
 // For what is refused before the library is asked: ClosedError, ForkedError, ViewsHeldError, InvalidArgumentError.
 [[noreturn]] void raise_named(const char* exception, const std::string& sentence);
 

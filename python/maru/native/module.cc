@@ -71,6 +71,7 @@ void define_client(py::module_& module) {
       .def("alloc", &Client::alloc, "nbytes"_a)
       .def("alloc_batch", &Client::alloc_batch, "nbytes"_a, "n"_a)
       .def("delete", &Client::remove, "key"_a, "tenant"_a = py::none())
+      .def("delete_batch", &Client::remove_batch, "keys"_a, "tenant"_a = py::none())
       .def("delete_tree", &Client::remove_tree, "key"_a, "tenant"_a = py::none());
   define_stores(client);
   define_fast_calls(client);
