@@ -13,7 +13,7 @@ def test_the_example_of_the_readme_runs(marud):
     example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
     done = subprocess.run([sys.executable, "-c", example], env=marud.environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "[ True  True  True  True  True  True  True  True] 1024.0" in done.stdout
+    assert "[ True  True  True  True  True  True  True  True] 0.5" in done.stdout
 
 
 def test_the_versions_agree():
