@@ -137,6 +137,11 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
   // Never another pool than was meant.
   if (const auto pool = request.find("pool"); pool != request.end() && !pool->is_string())
     return {EINVAL, "\"pool\" is the name of a pool"};
+  if (command == "status" && !view.censuses && view.can_wait) {
+    AdminReply later;
+    later.needs_census = true;
+    return later;
+  }
   if (command == "status") {
     reply = status_of(view, request);
   } else if (command == "clients") {
@@ -170,18 +175,9 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     if (!only_asks && std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
       log_info("{} asked for \"{}\" on pool \"{}\": {}", who, command, hosted->name(), printable(to_text(reply)));
   }
-  if (reply.is_object()) {
-    if (const auto found = reply.find("error"); found != reply.end()) {
-      int code = EINVAL;
-      if (const auto number = reply.find("errno"); number != reply.end() && number->is_number_integer())
-        code = std::clamp(std::abs(number->get<int>()), 1, 4095);
-      if (code == EBADMSG) code = EINVAL;
-      return {code, found->is_string() ? found->get<std::string>() : to_text(*found)};
-    }
-  }
-  std::string text = to_text(reply);
-  if (text.size() > kReplyBytesMax) return {EMSGSIZE, "the reply is too long: ask for less, with \"limit\""};
-  return {0, std::move(text)};
+  AdminReply answer = admin_reply(reply);
+  if (command == "device.add") answer.ticket = view.devices->take_ticket();
+  return answer;
 }
 
 }  // namespace
@@ -196,6 +192,21 @@ const char* condition_text(HostedPool::Condition condition) {
     case HostedPool::Condition::kGone: return "gone";
   }
   return "";
+}
+
+AdminReply admin_reply(const json& reply) {
+  if (reply.is_object()) {
+    if (const auto found = reply.find("error"); found != reply.end()) {
+      int code = EINVAL;
+      if (const auto number = reply.find("errno"); number != reply.end() && number->is_number_integer())
+        code = std::clamp(std::abs(number->get<int>()), 1, 4095);
+      if (code == EBADMSG) code = EINVAL;
+      return {code, found->is_string() ? found->get<std::string>() : to_text(*found)};
+    }
+  }
+  std::string text = to_text(reply);
+  if (text.size() > kReplyBytesMax) return {EMSGSIZE, "the reply is too long: ask for less, with \"limit\""};
+  return {0, std::move(text)};
 }
 
 AdminReply run_admin(const AdminView& view, std::string_view request, const std::string& who) {

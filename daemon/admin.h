@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,7 @@ struct AdminView {
   DeviceCommands* devices;
   const metrics::Histogram* turns = nullptr;                   // of the event loop
   const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
+  bool can_wait = false;                                       // for them: AdminReply::needs_census
 };
 
 const char* condition_text(HostedPool::Condition condition);
@@ -33,7 +35,14 @@ const char* condition_text(HostedPool::Condition condition);
 struct AdminReply {
   int code = 0;      // errno; EBADMSG: what came is no request at all
   std::string text;  // JSON, or what is wrong
+  // There is no answer yet: it comes from DeviceCommands under this number; or it takes a look at every page, so the same
+  // request is to be asked again with censuses.
+  uint64_t ticket = 0;
+  bool needs_census = false;
 };
+
+// The JSON of a command as it is sent: a refusal has an errno.
+AdminReply admin_reply(const nlohmann::json& reply);
 
 // `who`: for the log, when the command changes something.
 AdminReply run_admin(const AdminView& view, std::string_view request, const std::string& who);

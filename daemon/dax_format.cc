@@ -6,6 +6,7 @@
 #include "daemon/size_text.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -20,13 +21,18 @@ uint64_t monotonic_ms() {
   return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
 }
 
-// They are blocked while marud works, and taken up by its event loop, which does not run yet.
+std::atomic<bool> is_ending{false};
+
+// The signals are blocked while marud works, and taken up by its event loop, which may not run yet.
 bool is_told_to_stop() {
+  if (is_ending.load()) return true;
   sigset_t waiting;
   return ::sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
 }
 
 }  // namespace
+
+void end_long_work() { is_ending.store(true); }
 
 Progress tell_progress(const std::string& pool, const char* done, const std::string& device) {
   constexpr uint64_t kLinePauseMs = 10'000;

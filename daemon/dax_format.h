@@ -16,6 +16,9 @@ namespace maru::daemon {
 // when marud is told to stop.
 Progress tell_progress(const std::string& pool, const char* done, const std::string& device);
 
+// What such work does from now on, in any thread: it ends with ECANCELED.
+void end_long_work();
+
 // Has the kernel take all memory of a new pool now, where its policy puts it, by several threads: what is first touched by a
 // client costs that client a page fault for every page. Logs the seconds per GiB.
 Result<void> touch_all(const std::string& pool, const Device& device);

@@ -2,6 +2,7 @@
 
 #include "daemon/admin_commands.h"
 #include "daemon/admin_request.h"
+#include "daemon/dax/medium.h"
 #include "daemon/log.h"
 #include "libmaru/wire/codec.h"
 
@@ -19,12 +20,31 @@ constexpr size_t kNamedMax = 16;  // clients, in one text
 
 bool is_memory(const PoolSpec& spec) { return spec.backend == Backend::kMemory; }
 
-std::string problems_text(const std::vector<ConfigProblem>& problems) {
-  std::string text;
-  for (const ConfigProblem& problem : problems)
-    text += (text.empty() ? "" : "; ") + (problem.line > 0 ? "line " + std::to_string(problem.line) + ": " : "") +
-            problem.text;
-  return text;
+// What a pool lies on, as it is configured: paths and "uuid:..." alone, since several pools may want to have any device.
+std::vector<std::string> places_of(const PoolSpec& spec) {
+  std::vector<std::string> places;
+  for (const std::string& place : {spec.path, spec.dax.device, spec.dax.control_device})
+    if (place.starts_with("/") || place.starts_with("uuid:")) places.push_back(place);
+  return places;
+}
+
+// Of a pool with blocks this looks at few pages.
+bool has_blocks(const Pool& pool) {
+  constexpr uint64_t kPagesAtOnce = 1024;
+  metrics::PageCensus census;
+  for (bool is_complete = false; !is_complete;) {
+    is_complete = pool.take_census(census, kPagesAtOnce);
+    if (census.states[size_t(format::PageState::kReady)] + census.states[size_t(format::PageState::kRetiring)] != 0)
+      return true;
+  }
+  return false;
+}
+
+std::string shared_place(const PoolSpec& one, const PoolSpec& other) {
+  const auto places = places_of(other);
+  for (const std::string& place : places_of(one))
+    if (std::find(places.begin(), places.end(), place) != places.end()) return place;
+  return {};
 }
 
 }  // namespace
@@ -61,90 +81,126 @@ std::vector<const LaneWatch*> DeviceCommands::clients_of(const HostedPool& hoste
 
 // What stands against one more pool.
 std::string DeviceCommands::why_not(const PoolSpec& spec) const {
-  size_t there = 0;
+  size_t there = openings_.specs().size();
+  const auto used_by = [&](const PoolSpec& other) {
+    const std::string place = shared_place(spec, other);
+    return place.empty() ? place : "pool \"" + other.pool.name + "\" uses " + place + " already";
+  };
   for (const auto& hosted : pools_) {
     if (hosted->is_gone()) continue;
     ++there;
-    if (!spec.path.empty() && hosted->spec().path == spec.path)
-      return "pool \"" + hosted->name() + "\" uses " + spec.path + " already";
+    if (std::string why = used_by(hosted->spec()); !why.empty()) return why;
   }
+  for (const PoolSpec* opening : openings_.specs())
+    if (std::string why = used_by(*opening); !why.empty()) return why;
   if (there < limits::kPoolsMax) return {};
   return "found " + std::to_string(there) + " pools, expected fewer than " + std::to_string(limits::kPoolsMax) +
          " before one is added";
 }
 
-// Blocks until the pool is formatted or adopted, as at marud's start.
-Result<void> DeviceCommands::start(const PoolSpec& spec, Moment now) {
-  const bool had_memory = std::any_of(config_.pools.begin(), config_.pools.end(), is_memory);
-  if (is_memory(spec) && !had_memory && !state_lock_.is_open()) {
-    auto locked = state_.lock();
-    if (!locked) return tl::unexpected(locked.error());
-    state_lock_ = std::move(*locked);
-  }
-  std::map<std::string, FileDescriptor> none;
-  auto hosted = HostedPool::start(spec, state_, none, now.unix_ms);
-  if (!hosted) return tl::unexpected(hosted.error());
-  pools_.push_back(std::move(*hosted));
-  removed_.erase(spec.pool.name);
-  Config all = config_;
-  all.pools.clear();
+void DeviceCommands::let_in() {
+  Config all;
+  all.admin_group = config_.admin_group;
   for (const auto& one : pools_)
     if (!one->is_gone()) all.pools.push_back(one->spec());
   let_in_(others_may_connect(all));
-  return {};
 }
 
-json DeviceCommands::add(const json& request, const std::string& who, Moment now) {
-  std::optional<Config> fresh;
-  std::vector<ConfigProblem> problems;
-  if (const std::string toml = text_in(request, "toml"); !toml.empty()) {
-    fresh = parse_config(toml, problems);
-    for (PoolSpec& spec : fresh->pools) spec.pool.policy_dir = config_.policy_dir;
-    if (problems.empty()) check_policies(fresh->pools, problems);
-    if (!problems.empty()) return refusal(EINVAL, "the file cannot be used: " + problems_text(problems));
+json DeviceCommands::add(const json& request, const std::string& who) {
+  PoolOpenings::Opening opening;
+  const std::string toml = text_in(request, "toml");
+  if (!toml.empty()) {
+    auto specs = read_added(toml, config_);
+    if (!specs) return refusal(specs.error().code, specs.error().doing);
+    opening.specs = std::move(*specs);
   } else {
-    fresh = reread_();
+    std::optional<Config> fresh = reread_();
     if (!fresh) return refusal(EINVAL, "the configuration cannot be used; marud's log says why (marud --check-config)");
     const std::string name = text_in(request, "name");
     std::erase_if(fresh->pools, [&](const PoolSpec& spec) { return spec.pool.name != name; });
     if (fresh->pools.empty())
       return refusal(ENOENT, "the configuration describes no pool \"" + printable(name) +
                                  "\": write it there, or name a file that does");
+    opening.specs = std::move(fresh->pools);
   }
-  // All or, where one cannot be, those before it: each is said.
-  json added = json::array();
-  for (const PoolSpec& spec : fresh->pools) {
+  for (PoolSpec& spec : opening.specs) {
+    complete_spec(config_, spec);
     const std::string& name = spec.pool.name;
     if (find(name)) return refusal(EEXIST, "there is a pool \"" + name + "\" already");
+    if (openings_.find(name)) return refusal(EALREADY, "pool \"" + name + "\" is being opened already");
     if (const std::string why = why_not(spec); !why.empty()) return refusal(EBUSY, why);
   }
-  for (const PoolSpec& spec : fresh->pools) {
-    if (auto started = start(spec, now); !started) return refusal(started.error().code, started.error().text());
-    log_info("{} added pool \"{}\"", who, spec.pool.name);
-    added.push_back(spec.pool.name);
-  }
-  return {{"added", std::move(added)}};
+  if (auto held = state_.hold(); !held) return refusal(held.error().code, held.error().text());
+  if (!toml.empty())
+    for (const PoolSpec& spec : opening.specs)
+      if (auto saved = state_.save_added(spec.pool.name, toml); !saved) {
+        for (const PoolSpec& one : opening.specs) (void)state_.forget_added(one.pool.name);
+        return refusal(saved.error().code,
+                       saved.error().text() + ": pool \"" + spec.pool.name + "\" would be forgotten when marud ends");
+      }
+  opening.ticket = ticket_ = ++last_ticket_;
+  opening.who = who;
+  openings_.begin(std::move(opening), state_);
+  return {{"opening", true}};
 }
 
-void DeviceCommands::rescan(const Config& fresh, Moment now) {
-  for (const PoolSpec& spec : fresh.pools) {
+// All pools of a request, or where one cannot be, those before it: each is said.
+void DeviceCommands::take_opened() {
+  auto ended = openings_.take_ended();
+  for (PoolOpenings::Opening& opening : ended) {
+    json added = json::array();
+    for (auto& hosted : opening.opened) {
+      log_info("{} added pool \"{}\"", opening.who, hosted->name());
+      added.push_back(hosted->name());
+      removed_.erase(hosted->name());
+      pools_.push_back(std::move(hosted));
+    }
+    json reply = {{"added", added}};
+    if (opening.error) {
+      const std::string text = opening.error->text();
+      for (size_t i = added.size(); i < opening.specs.size(); ++i) {
+        const std::string& name = opening.specs[i].pool.name;
+        log_error("{} cannot add pool \"{}\": {}", opening.who, name, text);
+        if (opening.error->code == ECANCELED) continue;  // marud was told to stop: the next one goes on
+        if (auto forgotten = state_.forget_added(name); !forgotten) log_warning("{}", forgotten.error().text());
+      }
+      reply = refusal(opening.error->code, added.empty() ? text : "added " + added.dump() + ", and then: " + text);
+    }
+    if (opening.ticket != 0) answers_.push_back({opening.ticket, admin_reply(reply)});
+  }
+  if (!ended.empty()) let_in();
+}
+
+void DeviceCommands::end_openings() {
+  // What was cut off is begun again by the next marud, if it was written down.
+  for (PoolOpenings::Opening& opening : openings_.end())
+    for (auto& hosted : opening.opened) pools_.push_back(std::move(hosted));
+}
+
+void DeviceCommands::rescan(const Config& fresh) {
+  for (const PoolSpec& wanted : fresh.pools) {
+    PoolSpec spec = wanted;
+    complete_spec(config_, spec);
     const std::string& name = spec.pool.name;
-    if (find(name)) continue;
+    if (find(name) || openings_.find(name)) continue;
     if (removed_.contains(name)) {
       log_info("pool \"{}\" was removed and stays so (marudctl device add {} starts it)", name, name);
       continue;
     }
     std::string why = why_not(spec);
     if (why.empty())
-      if (auto started = start(spec, now); !started) why = started.error().text();
-    if (why.empty())
-      log_info("pool \"{}\" is new in the configuration and was started", name);
-    else
+      if (auto held = state_.hold(); !held) why = held.error().text();
+    if (why.empty()) {
+      log_info("pool \"{}\" is new in the configuration and is started", name);
+      openings_.begin({0, "SIGHUP", {spec}, {}, {}}, state_);
+    } else {
       log_error("pool \"{}\" is new in the configuration and cannot be started: {}", name, why);
+    }
   }
   for (const auto& hosted : pools_) {
     const auto is_same = [&](const PoolSpec& spec) { return spec.pool.name == hosted->name(); };
-    if (!hosted->is_gone() && std::none_of(fresh.pools.begin(), fresh.pools.end(), is_same))
+    if (!hosted->is_gone() && !state_.is_added(hosted->name()) &&
+        std::none_of(fresh.pools.begin(), fresh.pools.end(), is_same))
       log_warning("pool \"{}\" is not in the configuration and goes on (marudctl device drain {}, then remove)",
                   hosted->name(), hosted->name());
   }
@@ -161,13 +217,11 @@ Notice DeviceCommands::leave_notice(uint64_t session, HostedPool& hosted, Moment
 json DeviceCommands::remove(HostedPool& hosted, const json& request, const std::string& who, Moment now) {
   const uint64_t deadline_ms = std::min(number_in(request, "deadline_ms", kDeadlineDefaultMs), kDeadlineMaxMs);
   Pool* pool = hosted.serving();
-  if (pool && is_memory(hosted.spec()) && !flag_in(request, "discard")) {
-    const uint64_t blocks = pool->status_json(now.unix_ms).value("blocks", uint64_t{0});
-    if (blocks != 0)
-      return refusal(ENOTEMPTY, "pool \"" + hosted.name() + "\" holds " + std::to_string(blocks) +
-                                    " blocks, which are lost with its memory: drain it first (marudctl device drain " +
-                                    hosted.name() + "), or confirm with --yes");
-  }
+  if (pool && is_memory(hosted.spec()) && !flag_in(request, "discard") && has_blocks(*pool))
+    return refusal(ENOTEMPTY, "pool \"" + hosted.name() +
+                                  "\" holds blocks, which are lost with its memory: drain it first (marudctl device "
+                                  "drain " +
+                                  hosted.name() + "), or confirm with --yes");
   if (auto left = hosted.leave(now.monotonic_ms + deadline_ms, flag_in(request, "fence")); !left)
     return refusal(left.error().code, left.error().doing);
   const auto clients = clients_of(hosted);
@@ -179,6 +233,14 @@ json DeviceCommands::remove(HostedPool& hosted, const json& request, const std::
   if (hosted.is_gone()) removed_.insert(name);  // it was fenced
   step(now);
   return {{"pool", name}, {"clients", clients.size()}, {"deadline_ms", deadline_ms}};
+}
+
+// What was added at run time and could not be started again.
+json DeviceCommands::forget(const std::string& name, const std::string& who) {
+  if (auto forgotten = state_.forget_added(name); !forgotten)
+    return refusal(forgotten.error().code, forgotten.error().text());
+  log_info("{} removes pool \"{}\", which did not serve: it is not started again", who, name);
+  return {{"pool", name}, {"clients", 0}, {"forgotten", true}};
 }
 
 void DeviceCommands::end_clients(HostedPool& hosted) {
@@ -195,6 +257,7 @@ void DeviceCommands::end_clients(HostedPool& hosted) {
 }
 
 void DeviceCommands::step(Moment now) {
+  take_opened();
   for (const auto& hosted : pools_) {
     if (hosted->condition() != HostedPool::Condition::kLeaving) continue;
     const auto clients = clients_of(*hosted);
@@ -226,9 +289,10 @@ json DeviceCommands::list(Moment now) const {
     if (hosted->is_gone()) continue;
     json row = {{"pool", hosted->name()},
                 {"condition", condition_text(hosted->condition())},
-                {"backend", is_memory(hosted->spec()) ? "memory" : "file"},
+                {"backend", backend_text(hosted->spec().backend)},
                 {"clients", clients_of(*hosted).size()}};
     if (Pool* pool = hosted->serving()) {
+      row["medium"] = medium_of(pool->device());
       row["device"] = pool->device().name();
       row["size_bytes"] = pool->device().bytes();
       row.update(pool->drain_json());
@@ -241,16 +305,25 @@ json DeviceCommands::list(Moment now) const {
     if (hosted->condition() == HostedPool::Condition::kFenced) row["note"] = hosted->fenced_because();
     rows.push_back(std::move(row));
   }
+  for (const PoolSpec* spec : openings_.specs())
+    rows.push_back({{"pool", spec->pool.name},
+                    {"condition", "opening"},
+                    {"backend", backend_text(spec->backend)},
+                    {"clients", 0},
+                    {"note", "it is looked at, formatted or verified; marud's log says how far that is"}});
   return {{"devices", std::move(rows)}};
 }
 
 json DeviceCommands::run(const std::string& command, const json& request, const std::string& who, Moment now) {
   if (command == "device.list") return list(now);
-  if (command == "device.add") return add(request, who, now);
+  if (command == "device.add") return add(request, who);
   const bool is_known = command == "device.drain" || command == "device.cancel" || command == "device.remove";
   if (!is_known) return refusal(EOPNOTSUPP, "there is no command \"" + printable(command) + "\"");
   const std::string name = text_in(request, "name");
   HostedPool* hosted = find(name);
+  if (!hosted && openings_.find(name))
+    return refusal(EBUSY, "pool \"" + name + "\" is being opened: wait until it serves (marudctl device list)");
+  if (!hosted && command == "device.remove" && state_.is_added(name)) return forget(name, who);
   if (!hosted) return refusal(ENOENT, "there is no pool \"" + printable(name) + "\" (marudctl device list names them)");
   if (command == "device.remove") return remove(*hosted, request, who, now);
   const auto done = command == "device.drain" ? hosted->drain(now.unix_ms) : hosted->cancel(now.unix_ms);

@@ -4,11 +4,17 @@
 // Removing. Every client that is attached gets a message and detaches when it has released its last view. When no lane is left
 // the device is closed. At the deadline those that stay are named, and the pool goes on as before; with `fence` they get
 // SIGKILL instead. If marud dies here: it was draining, and the next marud goes on with that; or it was not, and it serves.
+//
+// Adding. A thread opens the pools (pool_openings.h) and marud serves others meanwhile; the answer comes when they serve. What
+// came as the text of a file is written down first, so the next marud starts them, too, whatever becomes of this one.
 #pragma once
 
+#include "daemon/added_pools.h"
+#include "daemon/admin.h"
 #include "daemon/config.h"
 #include "daemon/hosted_pool.h"
 #include "daemon/lane_watch.h"
+#include "daemon/pool_openings.h"
 #include "daemon/session.h"
 
 #include <cstdint>
@@ -22,8 +28,6 @@
 
 namespace maru::daemon {
 
-using HostedPools = std::vector<std::unique_ptr<HostedPool>>;
-
 struct Moment {
   uint64_t unix_ms;       // for what others see
   uint64_t monotonic_ms;  // for deadlines
@@ -33,6 +37,12 @@ struct Moment {
 struct Notice {
   uint64_t session;
   Packet packet;
+};
+
+// The answer to a command, given later.
+struct LateAnswer {
+  uint64_t ticket;
+  AdminReply reply;
 };
 
 class DeviceCommands {
@@ -48,20 +58,29 @@ class DeviceCommands {
   nlohmann::json run(const std::string& command, const nlohmann::json& request, const std::string& who, Moment now);
   // What the last command wants to be sent.
   std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
+  // Not 0: the last command is answered later, under this number.
+  uint64_t take_ticket() { return std::exchange(ticket_, 0); }
+  std::vector<LateAnswer> take_answers() { return std::exchange(answers_, {}); }
+  bool is_opening() const { return !openings_.is_idle(); }
   Notice leave_notice(uint64_t session, HostedPool& hosted, Moment now) const;
 
   // After the configuration was read again: new pools start; those that are not in it any more go on.
-  void rescan(const Config& fresh, Moment now);
-  // Once a turn: whether those that were asked to leave have left.
+  void rescan(const Config& fresh);
+  // Once a turn: whether those that were asked to leave have left, and whether pools are open.
   void step(Moment now);
+  // At the end of marud: what is being opened is ended, or kept if it is open.
+  void end_openings();
+  // Who may connect to the socket, after pools came or access lists changed.
+  void let_in();
 
  private:
   HostedPool* find(const std::string& name) const;
   size_t index_of(const HostedPool& hosted) const;
   std::string why_not(const PoolSpec& spec) const;
-  Result<void> start(const PoolSpec& spec, Moment now);
+  void take_opened();
   nlohmann::json list(Moment now) const;
-  nlohmann::json add(const nlohmann::json& request, const std::string& who, Moment now);
+  nlohmann::json add(const nlohmann::json& request, const std::string& who);
+  nlohmann::json forget(const std::string& name, const std::string& who);
   nlohmann::json remove(HostedPool& hosted, const nlohmann::json& request, const std::string& who, Moment now);
   std::vector<const LaneWatch*> clients_of(const HostedPool& hosted) const;
   void end_clients(HostedPool& hosted);
@@ -72,7 +91,9 @@ class DeviceCommands {
   const StateDirectory state_;
   const Reread reread_;
   const LetIn let_in_;
-  FileDescriptor state_lock_;  // when no memory pool was configured at the start
+  PoolOpenings openings_;
+  uint64_t ticket_ = 0, last_ticket_ = 0;
+  std::vector<LateAnswer> answers_;
   std::set<std::string> removed_;
   std::vector<Notice> notices_;
 };

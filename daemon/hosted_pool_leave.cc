@@ -62,6 +62,8 @@ void HostedPool::end() {
   is_stored_ = false;
   if (auto saved = state_.save_draining(name(), false); !saved)
     log_error("pool \"{}\": {}", name(), saved.error().text());
+  if (auto forgotten = state_.forget_added(name()); !forgotten)
+    log_error("pool \"{}\" comes back when marud is started anew: {}", name(), forgotten.error().text());
   log_info("pool \"{}\" is removed: {} is closed and may be used by others", name(), device);
 }
 

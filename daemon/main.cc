@@ -1,4 +1,5 @@
 // marud, from top to bottom.
+#include "daemon/added_pools.h"
 #include "daemon/config.h"
 #include "daemon/dax/fault_guard.h"
 #include "daemon/dax_format.h"
@@ -69,8 +70,7 @@ Result<void> format(const Config& config, const std::string& name, bool force) {
                                "formatted when marud starts)");
   FaultGuard::install();
   const StateDirectory state(config.state_dir);
-  auto locked = state.lock();
-  if (!locked) return tl::unexpected(locked.error());
+  if (auto held = state.hold(); !held) return held;
   return format_on_command(*found, state, force, uint64_t(std::time(nullptr)) * 1000);
 }
 
@@ -103,12 +103,8 @@ Result<void> serve(Config& config, const Options& options) {
   if (!listener) return tl::unexpected(listener.error());
   const StateDirectory state(config.state_dir);
   // From here on nobody else recognises memory by these records. Pools in files have locks of their own.
-  FileDescriptor state_lock;
-  if (needs_records(config)) {
-    auto locked = state.lock();
-    if (!locked) return tl::unexpected(locked.error());
-    state_lock = std::move(*locked);
-  }
+  if (needs_records(config) || !state.added().empty())
+    if (auto held = state.hold(); !held) return held;
 
   // From here on every pool serves, or waits for its memory.
   HostedPools pools;
@@ -117,6 +113,7 @@ Result<void> serve(Config& config, const Options& options) {
     if (!hosted) return tl::unexpected(hosted.error());
     pools.push_back(std::move(*hosted));
   }
+  start_added_pools(config, state, stored, pools, uint64_t(std::time(nullptr)) * 1000);
 
   const auto reread = [&]() -> std::optional<Config> {
     std::vector<ConfigProblem> problems;

@@ -224,6 +224,7 @@ Outcome Requests::attach_again(Session& session, const Settled& settled, Moment 
 
 void Requests::forget(uint64_t session) {
   std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.session == session; });
+  std::erase_if(late_, [&](const Late& late) { return late.session == session; });
 }
 
 std::optional<uint64_t> Requests::waiting_ms(Moment now) const {
@@ -368,13 +369,58 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
     log_warning("{} may not administrate: refused", session.text());
     return refuse(header, EACCES, "only root, marud's own user and the admin group may administrate");
   }
-  const AdminReply reply =
-      run_admin(view(now), {reinterpret_cast<const char*>(payload.data()), payload.size()}, session.text());
+  if (std::any_of(late_.begin(), late_.end(), [&](const Late& late) { return late.session == session.id(); }))
+    return refuse(header, EBUSY, "this connection waits for an answer already");
+  AdminView all = view(now);
+  all.can_wait = true;
+  const std::string_view text = {reinterpret_cast<const char*>(payload.data()), payload.size()};
+  const AdminReply reply = run_admin(all, text, session.text());
+  if (reply.ticket != 0 || reply.needs_census) {
+    late_.push_back({session.id(), header, reply.ticket, std::string(text)});
+    return {};
+  }
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);
   Outcome outcome = answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));
   outcome.notices = devices_.take_notices();
   return outcome;
+}
+
+bool Requests::step_survey() {
+  if (!survey_) {
+    bool is_wanted = false;
+    for (Late& late : late_) is_wanted |= late.is_surveyed = late.ticket == 0;
+    if (!is_wanted) return false;
+    survey_.emplace();
+  }
+  const bool is_done = survey_->step(pools_);
+  return !is_done || std::any_of(late_.begin(), late_.end(),
+                                 [](const Late& late) { return late.ticket == 0 && !late.is_surveyed; });
+}
+
+std::vector<Outcome::Notice> Requests::late_answers(Moment now) {
+  std::vector<Outcome::Notice> notices;
+  const auto give = [&](const Late& late, const AdminReply& reply) {
+    Outcome outcome = reply.code != 0 ? refuse(late.header, reply.code, reply.text)
+                                      : answer(late.header, std::as_bytes(std::span(reply.text)));
+    notices.push_back({late.session, std::move(*outcome.reply)});
+  };
+  for (const LateAnswer& ready : devices_.take_answers())
+    std::erase_if(late_, [&](const Late& late) {
+      if (late.ticket != ready.ticket) return false;
+      give(late, ready.reply);
+      return true;
+    });
+  if (!survey_ || !survey_->step(pools_, 0)) return notices;
+  AdminView all = view(now);
+  all.censuses = &survey_->censuses();
+  std::erase_if(late_, [&](const Late& late) {
+    if (late.ticket != 0 || !late.is_surveyed) return false;
+    give(late, run_admin(all, late.text, "a connection"));
+    return true;
+  });
+  survey_.reset();
+  return notices;
 }
 
 }  // namespace maru::daemon

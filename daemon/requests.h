@@ -8,6 +8,7 @@
 #include "daemon/hosted_pool.h"
 #include "daemon/lane_watch.h"
 #include "daemon/session.h"
+#include "daemon/survey.h"
 #include "maru/format/wire.h"
 
 #include <cstdint>
@@ -54,6 +55,11 @@ class Requests {
   // Regions that draining took, for their owners.
   std::vector<Outcome::Notice> drained_notices();
 
+  // A step of what "status" takes; true when there is more to do right away.
+  bool step_survey();
+  // Answers to administrators that are ready by now.
+  std::vector<Outcome::Notice> late_answers(Moment now);
+
   AdminView view(Moment now) const {
     return {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms, &devices_};
   }
@@ -67,6 +73,15 @@ class Requests {
     uint32_t pool;
     uint32_t request_id;
     wire::AttachRequest request;
+  };
+
+  // An administration request that is answered later. One for each connection, so that nobody can pile them up.
+  struct Late {
+    uint64_t session;
+    wire::MessageHeader header;
+    uint64_t ticket = 0;  // 0: it waits for a survey
+    std::string text = {};
+    bool is_surveyed = false;  // by the one that is under way
   };
 
   Outcome attach(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
@@ -90,6 +105,8 @@ class Requests {
   LaneWatches& lanes_;
   DeviceCommands& devices_;
   std::vector<Waiting> waiting_;
+  std::vector<Late> late_;
+  std::optional<Survey> survey_;
   std::vector<std::optional<uint64_t>> grace_ends_ms_;  // per pool, monotonic
   Moment start_ = {};
 };

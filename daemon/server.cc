@@ -56,6 +56,7 @@ Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, 
 Result<void> Server::run() {
   now_ = moment();
   requests_.set_start(now_);
+  devices_.let_in();  // pools that were added at run time have lists of their own
   watchdog_ms_ = watchdog_interval_ms();
   after_events();
   loop_->watch_signals(signals_.get());
@@ -84,6 +85,7 @@ Result<void> Server::run() {
 uint64_t Server::wait_ms(bool more_to_do) const {
   if (more_to_do) return 0;
   uint64_t timeout_ms = lanes_.size() > 0 ? kTurnMs : kIdleMs;
+  if (devices_.is_opening()) timeout_ms = std::min(timeout_ms, kTurnMs);
   if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
   if (watchdog_ms_ > 0) timeout_ms = std::min(timeout_ms, watchdog_ms_);
   const auto until_ms = [&](uint64_t due_ms) { return due_ms > now_.monotonic_ms ? due_ms - now_.monotonic_ms : 0; };
@@ -358,6 +360,15 @@ bool Server::turn_pools() {
   std::vector<Notice> notices = requests_.drained_notices();
   send(notices);
   devices_.step(now_);
+  more_to_do |= requests_.step_survey();
+  for (Notice& late : requests_.late_answers(now_)) {
+    Session* session = find(late.session);
+    if (!session || session->is_closing()) continue;
+    Outcome outcome;
+    outcome.reply = std::move(late.packet);
+    apply(*session, std::move(outcome));
+    remove_if_idle(late.session);
+  }
   return more_to_do;
 }
 
@@ -390,9 +401,8 @@ void Server::reload() {
     for (const auto& hosted : pools_)
       for (const PoolSpec& spec : reread->pools)
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);
-    if (auto opened = listener_.let_in(others_may_connect(*reread)); !opened)
-      log_error("the socket stays as it is: {}", opened.error().text());
-    devices_.rescan(*reread, now_);
+    devices_.let_in();
+    devices_.rescan(*reread);
     log_info(
         "the configuration was read again: log level, admin group, grace and access lists are in force, and so are new "
         "pools; other changes wait for a restart");
@@ -402,6 +412,7 @@ void Server::reload() {
 
 void Server::stop() {
   notify("STOPPING=1");
+  devices_.end_openings();
   for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
     const bool is_held = std::any_of(lanes_.all().begin(), lanes_.all().end(),
                                      [&](const auto& entry) { return entry.second.pool == pool; });

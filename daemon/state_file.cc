@@ -183,13 +183,17 @@ void boot_words(std::string_view text, uint64_t (&ret_id)[2]) {
 
 void current_boot_words(uint64_t (&ret_id)[2]) { boot_words(current_boot_id(), ret_id); }
 
-Result<FileDescriptor> StateDirectory::lock() const {
+Result<void> StateDirectory::hold() const {
+  if (lock_->is_open()) return {};
   auto directory = make_directory(path_);
   if (!directory) return tl::unexpected(directory.error());
   const std::string path = path_ + "/lock";
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.is_open()) return failure(errno, "open " + path);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+    *lock_ = std::move(fd);
+    return {};
+  }
   if (errno == EWOULDBLOCK)
     return failure(EBUSY, "use the state directory " + path_ + " (another marud does; --state-dir names one)");
   return failure(errno, "lock " + path);

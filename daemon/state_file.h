@@ -1,6 +1,6 @@
 // What marud remembers of a pool across its own end: of a memory pool, how to know its memory again when a client or the
-// service manager hands it back; of any pool, the limits of tenants that were set at run time. One small file for each,
-// replaced as a whole.
+// service manager hands it back; of any pool, the limits of tenants that were set at run time, and how it is described if it
+// was added at run time. One small file for each, replaced as a whole.
 #pragma once
 
 #include "daemon/dax/device.h"
@@ -10,9 +10,11 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace maru::daemon {
 
@@ -42,8 +44,9 @@ class StateDirectory {
  public:
   explicit StateDirectory(std::string path) : path_(std::move(path)) {}
 
-  // To be held as long as the directory is used: another marud would take our records for those of a marud that ended.
-  Result<FileDescriptor> lock() const;
+  // Keeps other maruds out as long as this object or a copy of it lives: another one would take our records for those of a
+  // marud that ended. Once is enough, more does no harm.
+  Result<void> hold() const;
   // Nothing when there is no record. Errors: EBADMSG the file is not one that marud wrote.
   Result<std::optional<PoolRecord>> load(const std::string& pool) const;
   Result<void> save(const PoolRecord& record) const;
@@ -52,6 +55,13 @@ class StateDirectory {
   // That the pool was being drained, in a file of its own.
   bool is_draining(const std::string& pool) const;
   Result<void> save_draining(const std::string& pool, bool draining) const;
+
+  // Pools that were added at run time, each with the text that describes it, in a file of its own: state_added.cc.
+  std::vector<std::string> added() const;
+  bool is_added(const std::string& pool) const;
+  Result<std::string> load_added(const std::string& pool) const;
+  Result<void> save_added(const std::string& pool, const std::string& toml) const;
+  Result<void> forget_added(const std::string& pool) const;
 
   // What was set at run time for the tenants of a pool, in a file of its own: it stays when the pool's memory does not. Empty
   // when there is none. Errors: EBADMSG the file is not one that marud wrote.
@@ -62,8 +72,10 @@ class StateDirectory {
   std::string file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".state"; }
   std::string tenants_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".tenants"; }
   std::string draining_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".draining"; }
+  std::string added_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".added"; }
   Result<void> replace(const std::string& path, const std::string& text) const;
   std::string path_;
+  std::shared_ptr<FileDescriptor> lock_ = std::make_shared<FileDescriptor>();
 };
 
 }  // namespace maru::daemon

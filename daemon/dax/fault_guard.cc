@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <mutex>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
 namespace maru::daemon {
 namespace {
 
-// One place per pool and as many again, because a pool is mapped twice for a moment while it grows.
-constexpr int kPlaces = int(limits::kPoolsMax) * 2;
+// Two per pool, because a pool is mapped twice for a moment while it grows, and one for whatever is looked at besides.
+constexpr int kPlaces = int(limits::kPoolsMax) * 3;
 // The smallest and the largest page that a memory error can take away.
 constexpr unsigned kPageBitsMin = 12, kPageBitsMax = 30;
 
@@ -25,6 +26,7 @@ struct Place {
   std::atomic<uint64_t> bad[FaultGuard::kBadMax] = {};  // offset | bits of the size; 0: not noted yet
 };
 Place places[kPlaces];
+std::mutex choosing;  // of a free place; the handler takes no lock
 static_assert(std::atomic<uintptr_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free,
               "the table is read in a signal handler");
 
@@ -63,8 +65,10 @@ void on_bus_error(int, siginfo_t* info, void*) {
   const bool is_early = info->si_code == BUS_MCEERR_AO;
   for (Place& place : places) {
     const uintptr_t address = place.address.load(std::memory_order_acquire);
-    const size_t bytes = place.bytes.load(std::memory_order_relaxed);
+    const size_t bytes = place.bytes.load(std::memory_order_acquire);
     if (address == 0 || fault < address || fault - address >= bytes) continue;
+    if (place.address.load(std::memory_order_acquire) != address)
+      continue;  // another thread's new guard: not these bytes
     if (is_early || info->si_code == BUS_MCEERR_AR) {
       if (take_bad_memory(place, address, bytes, fault, unsigned(info->si_addr_lsb), !is_early)) return;
       break;
@@ -96,6 +100,7 @@ bool FaultGuard::install() {
 bool FaultGuard::begin(std::byte* address, size_t bytes, size_t alignment) {
   end();
   if (!install()) return false;
+  const std::lock_guard one_at_a_time(choosing);
   for (int i = 0; i < kPlaces; ++i) {
     Place& place = places[i];
     if (place.address.load(std::memory_order_relaxed) != 0) continue;
@@ -103,7 +108,7 @@ bool FaultGuard::begin(std::byte* address, size_t bytes, size_t alignment) {
     for (auto& bad : place.bad) bad.store(0, std::memory_order_relaxed);
     place.bad_count.store(0, std::memory_order_relaxed);
     place.alignment.store(alignment, std::memory_order_relaxed);
-    place.bytes.store(bytes, std::memory_order_relaxed);
+    place.bytes.store(bytes, std::memory_order_release);  // who sees it sees that the place was given up before
     place.address.store(reinterpret_cast<uintptr_t>(address), std::memory_order_release);
     place_ = i;
     return true;
@@ -113,6 +118,7 @@ bool FaultGuard::begin(std::byte* address, size_t bytes, size_t alignment) {
 
 void FaultGuard::end() {
   if (place_ < 0) return;
+  const std::lock_guard one_at_a_time(choosing);
   bad_ = bad_memory();
   fired_ = fired_ || places[place_].fired.load(std::memory_order_relaxed);
   places[place_].address.store(0, std::memory_order_release);

@@ -5,7 +5,7 @@
 // them. An early notice (BUS_MCEERR_AO: nobody has touched it yet) is noted. Any other SIGBUS means that the mapping has lost
 // its memory, as when a file was truncated: the whole of it is replaced, and a flag raised.
 //
-// Thread safety: guards are made and ended by one thread. The handler runs on the faulting thread and only reads the
+// Thread safety: a guard belongs to one thread at a time. The handler runs on the faulting thread and only reads the
 // table of guarded ranges and writes what it notes of one. A fault outside every guarded range is not ours: the default action
 // is restored and the process dies with it. An early notice about memory outside of them changes nothing.
 #pragma once

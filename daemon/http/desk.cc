@@ -78,31 +78,18 @@ Answer Desk::answer(const AdminView& view, const Question& question) {
 bool Desk::step_survey(const AdminView& view) {
   if (!survey_) {
     if (waiting_.empty()) return false;
-    survey_ = Survey{std::exchange(waiting_, {}), {}, 0};
+    survey_ = Asked{std::exchange(waiting_, {}), {}};
   }
-  Survey& survey = *survey_;
-  if (survey.censuses.size() != view.pools.size()) {
-    survey.censuses.assign(view.pools.size(), {});
-    survey.pool = 0;
-  }
-  for (uint64_t left = kPagesPerTurn; left > 0 && survey.pool < view.pools.size();) {
-    metrics::PageCensus& census = survey.censuses[survey.pool];
-    const uint64_t before = census.next;
-    const Pool* pool = view.pools[survey.pool]->serving();
-    if (pool && !pool->take_census(census, left)) return true;
-    left -= std::min(left, census.next - before);
-    ++survey.pool;
-  }
-  if (survey.pool < view.pools.size()) return true;
+  if (!survey_->survey.step(view.pools)) return true;
   finish_survey(view);
   return !waiting_.empty();
 }
 
 void Desk::finish_survey(AdminView view) {
-  const Survey survey = std::move(*survey_);
+  const Asked asked = std::move(*survey_);
   survey_.reset();
-  view.censuses = &survey.censuses;
-  for (const uint32_t slot : survey.slots) exchange_.answer(slot, answer(view, exchange_.question(slot)));
+  view.censuses = &asked.survey.censuses();
+  for (const uint32_t slot : asked.slots) exchange_.answer(slot, answer(view, exchange_.question(slot)));
 }
 
 std::shared_ptr<const metrics::Snapshot> Desk::snapshot(const AdminView& view) const {

@@ -4,6 +4,7 @@
 #include "daemon/admin.h"
 #include "daemon/config.h"
 #include "daemon/http/exchange.h"
+#include "daemon/survey.h"
 
 namespace maru::daemon::http {
 
@@ -11,8 +12,6 @@ class Desk {
  public:
   // Questions that one turn answers: each costs what the same command of marudctl does.
   static constexpr uint32_t kQuestionsPerTurn = 4;
-  // What takes a look at every page is answered together, after a census in such steps: less than a millisecond.
-  static constexpr uint64_t kPagesPerTurn = 1u << 15;
 
   Desk(Exchange& exchange, const Config& config) : exchange_(exchange), config_(config) {}
 
@@ -23,10 +22,9 @@ class Desk {
 
  private:
   // Questions that wait for one census, which began after the last of them came.
-  struct Survey {
+  struct Asked {
     std::vector<uint32_t> slots;
-    std::vector<metrics::PageCensus> censuses;  // by pool
-    size_t pool = 0;
+    Survey survey;
   };
 
   bool may_ask(const Question& question) const;
@@ -38,7 +36,7 @@ class Desk {
   Exchange& exchange_;
   const Config& config_;
   std::vector<uint32_t> waiting_;  // for the next survey
-  std::optional<Survey> survey_;
+  std::optional<Asked> survey_;
 };
 
 // {"status": "healthy" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}: unhealthy when a pool is fenced, or the

@@ -13,6 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kDeadlineDefaultS = 60;
+constexpr uint32_t kAddTimeoutMs = 24 * 3'600'000;
 
 // The row of a pool; null when it is gone. Returns the exit status.
 int device_of(Conversation& conversation, const std::string& pool, json& ret_row) {
@@ -36,8 +37,8 @@ int device_list(const Arguments& arguments) {
   if (const int code = Conversation(arguments).ask({{"command", "device.list"}}, reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
   print(table_text(reply["devices"],
-                   {"pool", "condition", "device", "size_bytes", "pages", "left_pages", "left_blocks", "pinned_blocks",
-                    "clients", "deadline_ms", "note"},
+                   {"pool", "condition", "medium", "device", "size_bytes", "pages", "left_pages", "left_blocks",
+                    "pinned_blocks", "clients", "deadline_ms", "note"},
                    "marud has no pool", line_width()));
   return kExitDone;
 }
@@ -59,7 +60,10 @@ int device_add(const Arguments& arguments) {
     request["name"] = what;
   }
   json reply;
-  if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
+  // The answer comes when the pool serves, and a large device takes minutes to be formatted.
+  Arguments patient = arguments;
+  if (arguments.timeout_ms == Arguments().timeout_ms) patient.timeout_ms = kAddTimeoutMs;  // none was said
+  if (const int code = Conversation(patient).ask(request, reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
   for (const json& name : reply.value("added", json::array()))
     print("pool \"" + name.get<std::string>() + "\" serves\n");
@@ -86,6 +90,11 @@ int device_remove(const Arguments& arguments) {
                         {"fence", arguments.fence},
                         {"discard", arguments.yes}};
   if (const int code = conversation.ask(request, reply); code != kExitDone) return code;
+  if (reply.value("forgotten", false)) {
+    if (arguments.json) return print_json(reply), kExitDone;
+    print("pool \"" + pool + "\" did not serve, and is not started again\n");
+    return kExitDone;
+  }
   if (!arguments.json && reply.value("clients", uint64_t{0}) != 0)
     print(std::to_string(reply["clients"].get<uint64_t>()) + " clients of pool \"" + pool +
           "\" are asked to leave within " + std::to_string(deadline_s) + " s\n");

@@ -5,6 +5,7 @@
 #include "libmaru/base/file_descriptor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -113,7 +114,7 @@ Result<FileDescriptor> open_root_owned(const std::string& folder_path, const std
 // The loader takes two libraries that it loaded by the same path for the same one, whatever is there now. Descriptors are
 // numbered again and again, so the path is made different by slashes, as good as always.
 std::string loader_path(int fd) {
-  static unsigned loads = 0;
+  static std::atomic<unsigned> loads{0};
   constexpr unsigned kSlashesMax = 1000;
   return "/proc/self/fd" + std::string(1 + loads++ % kSlashesMax, '/') + std::to_string(fd);
 }

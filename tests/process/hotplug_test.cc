@@ -157,7 +157,10 @@ TEST_P(Hotplug, PoolsOfTheConfigurationStartWithSighup) {
   std::ofstream(config, std::ios::app)
       << "\n[[pool]]\nname = \"third\"\nbackend = \"memory\"\nsize = \"64MiB\"\nlanes = 16\n";
   ASSERT_EQ(::kill(marud_.pid(), SIGHUP), 0);
-  EXPECT_TRUE(wait_until([&] { return !row("third").is_null(); })) << marud_.log();
+  EXPECT_TRUE(wait_until([&] {
+    const json third = row("third");
+    return third.is_object() && third.value("condition", "") == "serving";
+  })) << marud_.log();
   EXPECT_TRUE(is_gone()) << "what an administrator removed does not come back by itself";
   TestClient client(marud_.socket_path(), "third");
   EXPECT_EQ(client.store("k", "text"), 0);

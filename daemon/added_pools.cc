@@ -1,0 +1,69 @@
+#include "daemon/added_pools.h"
+
+#include "daemon/log.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace maru::daemon {
+namespace {
+
+Result<PoolSpec> load_spec(const std::string& name, const Config& config, const StateDirectory& state) {
+  auto toml = state.load_added(name);
+  if (!toml) return tl::unexpected(toml.error());
+  auto specs = read_added(*toml, config);
+  if (!specs) return tl::unexpected(specs.error());
+  for (PoolSpec& spec : *specs)
+    if (spec.pool.name == name) return std::move(spec);
+  return failure(EBADMSG, "find pool \"" + name + "\" in what was kept of it");
+}
+
+}  // namespace
+
+std::string problems_text(const std::vector<ConfigProblem>& problems) {
+  std::string text;
+  for (const ConfigProblem& problem : problems)
+    text += (text.empty() ? "" : "; ") + (problem.line > 0 ? "line " + std::to_string(problem.line) + ": " : "") +
+            problem.text;
+  return text;
+}
+
+void complete_spec(const Config& config, PoolSpec& spec) {
+  spec.pool.policy_dir = config.policy_dir;
+  // Of the command line; each pool of the configuration has them.
+  if (config.pools.empty()) return;
+  const PoolSpec& any = config.pools.front();
+  spec.pool.sharing.boot_id = any.pool.sharing.boot_id;
+  spec.pool.sharing.machine_id = any.pool.sharing.machine_id;
+  spec.dax.rules = any.dax.rules;
+}
+
+Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& config) {
+  std::vector<ConfigProblem> problems;
+  Config fresh = parse_config(toml, problems);
+  for (PoolSpec& spec : fresh.pools) complete_spec(config, spec);
+  if (problems.empty()) check_policies(fresh.pools, problems);
+  if (!problems.empty()) return failure(EINVAL, "the file cannot be used: " + problems_text(problems));
+  return std::move(fresh.pools);
+}
+
+void start_added_pools(const Config& config, const StateDirectory& state, std::map<std::string, FileDescriptor>& stored,
+                       HostedPools& pools, uint64_t now_ms) {
+  for (const std::string& name : state.added()) {
+    if (std::any_of(pools.begin(), pools.end(), [&](const auto& hosted) { return hosted->name() == name; })) {
+      log_info("pool \"{}\" is in the configuration by now: the file that it was added from is forgotten", name);
+      if (auto forgotten = state.forget_added(name); !forgotten) log_warning("{}", forgotten.error().text());
+      continue;
+    }
+    auto spec = load_spec(name, config, state);
+    auto hosted = spec ? HostedPool::start(*spec, state, stored, now_ms)
+                       : Result<std::unique_ptr<HostedPool>>(tl::unexpected(spec.error()));
+    if (hosted)
+      pools.push_back(std::move(*hosted));
+    else
+      log_error("pool \"{}\", which was added at run time, does not serve: {} (marudctl device remove {} forgets it)",
+                name, hosted.error().text(), name);
+  }
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,33 @@
+// Pools that were added at run time from a file of their own (marudctl device add FILE.toml). marud starts them again after
+// its own end: what the file said is kept in the state directory, once for each pool, until the pool is removed. A pool that
+// the configuration describes by now is the configuration's alone.
+#pragma once
+
+#include "daemon/config.h"
+#include "daemon/hosted_pool.h"
+#include "daemon/state_file.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+using HostedPools = std::vector<std::unique_ptr<HostedPool>>;
+
+// What is wrong, in one line.
+std::string problems_text(const std::vector<ConfigProblem>& problems);
+
+// What a pool takes over from marud as a whole, wherever it is described.
+void complete_spec(const Config& config, PoolSpec& spec);
+
+// The pools that the text of a file describes, ready to be started. EINVAL: what is wrong with it.
+Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& config);
+
+// At marud's start, after the pools of the configuration. One that cannot start is logged and keeps nobody from serving: it is
+// tried again at the next start, until it is removed.
+void start_added_pools(const Config& config, const StateDirectory& state, std::map<std::string, FileDescriptor>& stored,
+                       HostedPools& pools, uint64_t now_ms);
+
+}  // namespace maru::daemon

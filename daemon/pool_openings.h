@@ -1,0 +1,50 @@
+// Pools that are opened while marud serves others. To look through a device, clear it, format it or verify what is on it takes
+// minutes for a large one, so a thread does that: the same as marud does at its start, with a pool that nobody else knows yet.
+// The pool and its device are that thread's until it has ended, and the deciding thread's from then on.
+//
+// If marud dies here: the device is as after a marud that died at its start (docs/format.md, "Format"; hosted_pool_device.cc).
+#pragma once
+
+#include "daemon/added_pools.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+class PoolOpenings {
+ public:
+  // Pools of one request, one after the other up to the first that cannot be opened.
+  struct Opening {
+    uint64_t ticket = 0;  // who waits for it; 0: nobody
+    std::string who;      // for the log
+    std::vector<PoolSpec> specs;
+    HostedPools opened;          // in the order of specs
+    std::optional<Error> error;  // of the one behind them
+  };
+
+  PoolOpenings();
+  PoolOpenings(const PoolOpenings&) = delete;
+  PoolOpenings& operator=(const PoolOpenings&) = delete;
+  ~PoolOpenings();
+
+  void begin(Opening opening, const StateDirectory& state);
+  // Those that are done.
+  std::vector<Opening> take_ended();
+  // All of them; what can be ended early ends with ECANCELED. For the end of marud.
+  std::vector<Opening> end();
+
+  // The pool of this name that is being opened, or nothing.
+  const PoolSpec* find(const std::string& name) const;
+  std::vector<const PoolSpec*> specs() const;
+  bool is_idle() const { return works_.empty(); }
+
+ private:
+  struct Work;
+  std::vector<std::unique_ptr<Work>> works_;
+};
+
+}  // namespace maru::daemon
