@@ -120,15 +120,15 @@ const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply
   return nullptr;
 }
 
-// Pins are listed by the pool, which knows processes by their number alone.
-void name_holders(const AdminView& view, const Pool& pool, json& pins) {
-  for (json& pin : pins)
+// Pins, and owners of regions, are listed by the pool, which knows processes by their number alone.
+void name_holders(const AdminView& view, const Pool& pool, json& rows) {
+  for (json& row : rows)
     for (uint32_t index = 0; index < view.pools.size(); ++index) {
       if (view.pools[index]->serving() != &pool) continue;
-      const LaneWatch* watch = view.lanes.find_lane(index, pin["lane"].get<uint32_t>());
+      const LaneWatch* watch = view.lanes.find_lane(index, row["lane"].get<uint32_t>());
       if (!watch) continue;
-      pin["command"] = watch->command;
-      pin["uid"] = watch->who.uid;
+      row["command"] = watch->command;
+      row["uid"] = watch->who.uid;
     }
 }
 
@@ -152,9 +152,9 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = fence_client(view, request, who);
   } else {
     static constexpr const char* kPoolCommands[] = {
-        "regions",    "blocks",        "block",         "pins",       "evict",      "delete_tree",      "clear",
-        "check",      "memory.poison", "memory.list",   "policy",     "policy.set", "quota.set",        "quota.get",
-        "quota.list", "quota.remove",  "quota.default", "quota.mode", "host.list",  "host.declare_dead"};
+        "regions",   "map",        "blocks",        "block",         "pins",       "evict",      "delete_tree",
+        "clear",     "check",      "memory.poison", "memory.list",   "policy",     "policy.set", "quota.set",
+        "quota.get", "quota.list", "quota.remove",  "quota.default", "quota.mode", "host.list",  "host.declare_dead"};
     static constexpr const char* kChanging[] = {"evict",      "delete_tree",      "clear",        "memory.poison",
                                                 "policy.set", "quota.set",        "quota.remove", "quota.default",
                                                 "quota.mode", "host.declare_dead"};
@@ -169,7 +169,9 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
       reply = set_policy(*hosted, request, view.now_unix_ms);
     else
       reply = hosted->serving()->admin(command, request, view.now_unix_ms);
-    if (const auto pins = reply.find("pins"); pins != reply.end()) name_holders(view, *hosted->serving(), *pins);
+    for (const char* held : {"pins", "owners"})
+      if (const auto rows = reply.find(held); rows != reply.end()) name_holders(view, *hosted->serving(), *rows);
+    if (command == "map") reply["pool"] = hosted->name();
     const bool only_asks = (command == "quota.default" || command == "quota.mode") && !request.contains("soft") &&
                            !request.contains("hard") && !request.contains("listed");
     if (!only_asks && std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))

@@ -316,6 +316,7 @@ bool Pool::State::turn() {
   }
   region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
   drain_touches(kTouchesPerDrain);
+  cool_regions();
   bool has_more = false;
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;

@@ -48,6 +48,7 @@ const char* Pool::State::page_state_name(PageState state) {
 
 json Pool::State::admin(const std::string& command, const json& request) {
   if (command == "regions") return list_regions(request);
+  if (command == "map") return map();
   if (command.starts_with("quota.")) return tenants.admin(command, request);
   if (command == "blocks") return list_blocks(request);
   if (command == "block") return one_block(request);

@@ -99,6 +99,9 @@ void Pool::State::drain_touches(size_t limit) {
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)  // a client left it to us, for its pins
       queue_retired(PageRef::of(touch.page, found.generation()));
     if (!found.is(PageState::kReady) || !owns_page(touch.page)) continue;
+    RegionEntry& in = regions[region.region_of(touch.page)];
+    in.heat += 1;
+    in.used_tick = std::max(in.used_tick, touch.tick);
     const uint32_t generation = found.generation();
     const bool is_known = order.knows(touch.page, generation);
     if (is_known && order.last_use(touch.page) >= touch.tick) {  // rings are read one after the other

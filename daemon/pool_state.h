@@ -136,6 +136,8 @@ struct RegionEntry {
   uint64_t no_run_since = kNever;  // frees() when a search for FREE pages found nothing
   uint64_t no_run_pages = 0;       // the shortest run that was not found
   uint64_t swept_at_lost = 0;      // lost touches when its list was last compared with the page words
+  float heat = 0;                  // touches, cooling: pool_map.cc
+  uint64_t used_tick = 0;          // of the last touch that was read; 0: none
 };
 
 // What reclaim finds, kept until it is worked off.
@@ -290,7 +292,7 @@ struct Pool::State final : BlockFacts {
   uint64_t pin_look_next = 0;
   uint64_t pins_overdue_total = 0;
   OverduePins overdue_news;  // not logged yet
-  uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0;
+  uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
   PoolTotals totals;
   PoolHosts hosts;
   shm::KeyBytes key;          // scratch
@@ -455,6 +457,10 @@ struct Pool::State final : BlockFacts {
   nlohmann::json block_json(uint32_t page, PageWord found);
   nlohmann::json status(const metrics::PageCensus& census) const;
   nlohmann::json lane_status(uint32_t lane) const;
+
+  // pool_map.cc
+  void cool_regions();
+  nlohmann::json map() const;
 
   // pool_metrics.cc
   bool take_census(metrics::PageCensus& census, uint64_t count) const;

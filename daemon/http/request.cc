@@ -1,5 +1,6 @@
 #include "daemon/http/request.h"
 
+#include "daemon/http/page/page.h"
 #include "daemon/log.h"
 #include "daemon/metrics/text.h"
 #include "daemon/version.h"
@@ -70,6 +71,7 @@ Step metrics_text(const Call&) {
         {.status = 200, .body = metrics::text_of(*answer.metrics), .content_type = metrics::kContentType, .allow = {}}};
   });
 }
+Step map(const Call& call) { return ask(command_for(call, "map"), as_it_is); }
 Step configuration(const Call&) { return ask_kind(Question::Kind::kConfiguration, as_it_is); }
 Step policy(const Call& call) { return ask(command_for(call, "policy"), as_it_is); }
 
@@ -122,6 +124,18 @@ Step clear_cache(const Call& call) {
   });
 }
 
+// -- the page for browsers --------------------------------------------------------------------------------------------
+
+Step say_page(std::string_view text, const char* content_type) {
+  return {
+      {}, {}, {.status = 200, .body = std::string(text), .content_type = content_type, .allow = {}, .is_page = true}};
+}
+Step page_style(const Call&) { return say_page(kPageStyle, "text/css; charset=utf-8"); }
+Step page_drawing(const Call&) { return say_page(kPageDrawing, "text/javascript; charset=utf-8"); }
+Step page_script(const Call&) { return say_page(kPageScript, "text/javascript; charset=utf-8"); }
+
+bool wants_html(const Request& request) { return request.accept.find("text/html") != std::string::npos; }
+
 // -- the table --------------------------------------------------------------------------------------------------------
 
 enum class Body : uint8_t { kNone, kMaybe, kObject };
@@ -142,6 +156,12 @@ constexpr Route kRoutes[] = {
     {"GET", "/", Body::kNone, false, list_paths},
     {"GET", "/healthcheck", Body::kNone, false, healthcheck},
     {"GET", "/status", Body::kNone, true, status},
+    {"GET", "/map", Body::kNone, true, map},
+    {"GET", "/clients", Body::kNone, true, list_clients},
+    {"GET", "/tenants", Body::kNone, true, list_tenants},
+    {"GET", "/page.css", Body::kNone, false, page_style},
+    {"GET", "/page.js", Body::kNone, false, page_script},
+    {"GET", "/page_draw.js", Body::kNone, false, page_drawing},
     {"GET", "/conf", Body::kNone, false, configuration},
     {"GET", "/metrics", Body::kNone, false, metrics_text},
     {"POST", "/clear-cache", Body::kMaybe, true, clear_cache},
@@ -159,7 +179,9 @@ constexpr Route kRoutes[] = {
     {"DELETE", "/api/quota/{cache_salt}", Body::kNone, true, quota_delete},
 };
 
-Step list_paths(const Call&) {
+// A browser gets the page, everybody else the paths.
+Step list_paths(const Call& call) {
+  if (call.wants_html) return say_page(kPageText, "text/html; charset=utf-8");
   json paths = json::object();
   for (const Route& route : kRoutes) paths[route.path].push_back(route.method);
   return say(200, {{"name", "marud"}, {"version", kVersionText}, {"paths", std::move(paths)}});
@@ -270,6 +292,12 @@ std::optional<std::string> decoded(std::string_view text) {
   return out;
 }
 
+bool is_for_page(const Request& request) {
+  const std::string_view path = std::string_view(request.target).substr(0, request.target.find('?'));
+  if (request.method != "GET" && request.method != "HEAD") return false;
+  return path == "/page.css" || path == "/page.js" || path == "/page_draw.js" || (path == "/" && wants_html(request));
+}
+
 Step begin(const Request& request) {
   if (request.target.size() > kTargetBytesMax)
     return say_error(414, "found a path of " + std::to_string(request.target.size()) + " bytes, expected at most " +
@@ -312,6 +340,7 @@ Step begin(const Request& request) {
   if (!name) return say_error(400, "path: found the broken percent-encoding " + in_quotes(salt));
   call.salt = *name;
   call.salt_is_plain = salt.find('%') == std::string_view::npos;
+  call.wants_html = wants_html(request);
   if (found->body == Body::kNone && !request.body.empty())
     return say_error(
         400, "body: found " + std::to_string(request.body.size()) + " bytes, expected none with " + request.method);

@@ -23,7 +23,12 @@ struct Request {
   std::string method;
   std::string target;  // path and query as they came, percent-encoding included
   std::string body;
+  std::string accept;  // the header
 };
+
+// Whether this asks for a part of the page for browsers, which is the same for everybody and says nothing of this marud. A
+// browser has to have it before somebody can type a token into it.
+bool is_for_page(const Request& request);
 
 struct Reply {
   int status = 200;
@@ -31,6 +36,7 @@ struct Reply {
   const char* content_type = "application/json";
   std::string allow;         // of 405
   uint32_t retry_after = 0;  // seconds; 0: not said
+  bool is_page = false;      // a browser may run what is in it
 };
 
 struct Step {
@@ -49,6 +55,7 @@ struct Call {
   std::string pool;            // "pool" of the query; empty: not named
   std::string salt;            // the part of the path that stands for one, decoded
   bool salt_is_plain = false;  // it had no percent-encoding
+  bool wants_html = false;
   const std::string& body;
 };
 
@@ -65,6 +72,10 @@ nlohmann::json object_in(const Call& call, std::initializer_list<const char*> fi
 
 // percent-encoded text; nothing when an escape is broken or stands for a zero byte.
 std::optional<std::string> decoded(std::string_view text);
+
+// lists.cc
+Step list_clients(const Call& call);
+Step list_tenants(const Call& call);
 
 // quota.cc
 Step quota_list(const Call& call);

@@ -1,4 +1,5 @@
 // What the HTTP thread does with a request: refuses it by its headers, asks, waits without standing still, and replies.
+#include "daemon/http/foreign_site.h"
 #include "daemon/http/service_thread.h"
 #include "daemon/log.h"
 
@@ -10,6 +11,18 @@ namespace maru::daemon::http {
 namespace {
 
 constexpr uint64_t kBegunMs = 30'000;  // for an answer that the deciding thread has begun
+
+// What browsers are told of every reply. The page may load its own parts and ask this marud, and nothing else; no text that
+// came from a client can become a script in it. Data is nothing to show at all.
+constexpr std::pair<const char*, const char*> kSafety[] = {{"X-Content-Type-Options", "nosniff"},
+                                                           {"X-Frame-Options", "DENY"},
+                                                           {"Referrer-Policy", "no-referrer"},
+                                                           {"Cross-Origin-Resource-Policy", "same-origin"},
+                                                           {"Cross-Origin-Opener-Policy", "same-origin"}};
+constexpr const char* kPagePolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+constexpr const char* kDataPolicy = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 }  // namespace
 
@@ -43,7 +56,17 @@ std::optional<Step> Service::Thread::look_at_headers(Call& call) {
   const auto header = [&](const char* name) {
     return MHD_lookup_connection_value(call.connection, MHD_HEADER_KIND, name);
   };
-  if (!call.peer) {
+  if (const char* accept = header(MHD_HTTP_HEADER_ACCEPT)) call.request.accept = accept;
+  const bool is_page = is_for_page(call.request);
+  if (call.peer && !is_page) {
+    const auto text = [&](const char* name) { return std::string_view(header(name) ? header(name) : ""); };
+    const std::string foreign = foreign_site(text(MHD_HTTP_HEADER_HOST), text("Origin"), text("Sec-Fetch-Site"));
+    if (!foreign.empty()) {
+      complain(call.who + " is refused: " + foreign);
+      return say_error(403, foreign);
+    }
+  }
+  if (!call.peer && !is_page) {
     constexpr std::string_view kScheme = "Bearer ";
     const char* given = header(MHD_HTTP_HEADER_AUTHORIZATION);
     const std::string_view text = given ? given : "";
@@ -166,6 +189,9 @@ MHD_Result Service::Thread::send(Call& call) {
   if (!response) return MHD_NO;
   MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.content_type);
   MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+  for (const auto& [name, value] : kSafety) MHD_add_response_header(response, name, value);
+  MHD_add_response_header(response, "Content-Security-Policy", reply.is_page ? kPagePolicy : kDataPolicy);
+  if (reply.is_page) MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ACCEPT);
   if (!reply.allow.empty()) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());
   if (reply.status == 401)
     MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer realm=\"marud\"");

@@ -143,6 +143,55 @@ def quotas_are_those_of_lmcache(marud, client):
     expect(all(users[f"many{i}"]["limit_gb"] == i for i in range(210)), "a list of more than one page")
 
 
+def the_map_says_who_rents_what(marud, client):
+    """Against what marudctl says of the same regions."""
+    client.ask("fill mapped 300 4096")
+    listed = json.loads(subprocess.run([arguments.marudctl, "--json", "--socket", marud.socket, "regions"], capture_output=True,
+                                       text=True, timeout=PATIENCE, check=True).stdout)["regions"]
+    used = [row["used_pages"] for row in listed]
+    shown = wait_for(lambda: (found := marud.http("GET", "/map?pool=default").json)["cells"]["used_pages"] == used and found,
+                     "as many pages in use as marudctl counts")
+    expect(shown["regions"] == len(listed) and shown["pool"] == "default", shown)
+    for row, owner in zip(listed, shown["cells"]["owner"], strict=True):
+        expect((None if owner is None else shown["owners"][owner]["lane"]) == row.get("lane"), f"region {row}: owner {owner}")
+    expect(all(state == row["state"][0] for state, row in zip(shown["cells"]["states"], listed)), shown["cells"]["states"])
+    expect(shown["owners"][0]["command"] == "block_client", shown["owners"])
+    refused(marud.http("GET", "/map?pool=nobody"), 404, "there is no pool")
+
+    rows = marud.http("GET", "/clients").json["clients"]
+    expect([row["pid"] for row in rows] == [client.process.pid], rows)
+    expect(marud.http("GET", "/clients?pool=default").json["clients"][0]["command"] == "block_client", rows)
+    refused(marud.http("GET", "/clients?pool=nobody"), 404, "there is no pool")
+    tenants = marud.http("GET", "/tenants").json["tenants"]
+    expect(len(tenants) > 200, "a list of more than one page")
+    expect({row["tenant"] for row in tenants} >= {"many0", "many209"}, tenants[:3])
+    expect(all(int(row["id"]) > 0 for row in tenants), tenants[:3])
+
+
+def browsers_get_the_page_and_serve_no_other_site(marud):
+    """Who forwards the socket to a port for a browser has no token there: what other sites make a browser ask is refused."""
+    html = {"Accept": "text/html,application/xhtml+xml"}
+    page = marud.http("GET", "/", headers=html)
+    expect(page.status == 200 and page.text.startswith("<!doctype html>"), page)
+    expect(page.headers["Content-Type"] == "text/html; charset=utf-8" and page.headers["Vary"] == "Accept", page.headers)
+    expect("script-src 'self'" in page.headers["Content-Security-Policy"], page.headers)
+    expect(marud.http("GET", "/").headers["Content-Type"] == "application/json", "without a browser GET / is JSON")
+    for reply in (marud.http("GET", "/status"), marud.http("GET", "/nothing"), marud.http("GET", "/metrics")):
+        expect(reply.headers["X-Content-Type-Options"] == "nosniff" and "sandbox" in reply.headers["Content-Security-Policy"],
+               f"{reply.headers}")
+    own = "http://localhost:9101"
+    for headers in ({"Host": "localhost:9101", "Origin": own, "Sec-Fetch-Site": "same-origin"}, {"Host": "127.0.0.1:9101"},
+                    {"Host": "[::1]:9101"}, {"Host": "marud", "Sec-Fetch-Site": "none"}, {"Host": "a.localhost"}):
+        expect(marud.http("GET", "/status", headers=headers).status == 200, headers)
+    for headers, said in (({"Host": "rebound.example.com:9101"}, 'Host: "rebound.example.com:9101"'),
+                          ({"Host": "localhost:9101", "Origin": "http://example.com"}, 'Origin: "http://example.com"'),
+                          ({"Host": "localhost:9101", "Origin": "null"}, 'Origin: "null"'),
+                          ({"Host": "localhost:9101", "Sec-Fetch-Site": "cross-site"}, 'Sec-Fetch-Site: "cross-site"')):
+        refused(marud.http("GET", "/status", headers=headers), 403, said)
+        refused(marud.http("POST", "/clear-cache", headers=headers), 403, said)
+    expect(marud.http("GET", "/", headers={**html, "Sec-Fetch-Site": "cross-site"}).status == 200, "a link to the page")
+
+
 def getting_changes_nothing(marud, client):
     client.ask("store kept 4096")
     before = marud.http("GET", "/status").json["pools"][0]
@@ -361,6 +410,8 @@ def main():
         unknown_things_are_refused(marud)
         policies_change(marud)
         quotas_are_those_of_lmcache(marud, client)
+        the_map_says_who_rents_what(marud, client)
+        browsers_get_the_page_and_serve_no_other_site(marud)
         getting_changes_nothing(marud, client)
         clearing(marud, client)
         keep_alive(marud)

@@ -91,10 +91,11 @@ class ObservedMarud(Marud):
         finally:
             connection.close()
 
-    def http_tcp(self, method, target, token=TOKEN):
+    def http_tcp(self, method, target, token=TOKEN, headers=None):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
         try:
-            connection.request(method, target, headers={"Authorization": f"Bearer {token}"} if token else {})
+            authorization = {"Authorization": f"Bearer {token}"} if token else {}
+            connection.request(method, target, headers={**authorization, **(headers or {})})
             return Reply(connection.getresponse())
         finally:
             connection.close()
@@ -128,8 +129,8 @@ class BlockClient:
         self.process.wait(PATIENCE)
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + PATIENCE
+def wait_for(condition, what, patience=PATIENCE):
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         found = condition()
         if found:
