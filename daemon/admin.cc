@@ -3,6 +3,7 @@
 #include "daemon/admin_commands.h"
 #include "daemon/device_commands.h"
 #include "daemon/log.h"
+#include "daemon/peer.h"
 #include "daemon/version.h"
 #include "maru/format/wire.h"
 
@@ -38,13 +39,17 @@ std::string no_pool_text(const AdminView& view, const std::string& name) {
   return "there is no pool \"" + printable(name) + "\", expected one of " + names;
 }
 
+bool is_theirs(const AdminView& view, const HostedPool& hosted) {
+  return !view.only_for || may_administrate(hosted.spec(), *view.only_for);
+}
+
 // Every pool, or the one that the request names.
 json status_of(const AdminView& view, const json& request) {
   const std::string only = request.value("pool", "");
   json pools = json::array();
   for (size_t index = 0; index < view.pools.size(); ++index) {
     const auto& hosted = view.pools[index];
-    if ((!only.empty() && hosted->name() != only) || hosted->is_gone()) continue;
+    if ((!only.empty() && hosted->name() != only) || hosted->is_gone() || !is_theirs(view, *hosted)) continue;
     json pool = !hosted->serving() ? json::object()
                 : view.censuses    ? hosted->serving()->status_json((*view.censuses)[index])
                                    : hosted->serving()->status_json(view.now_unix_ms);
@@ -84,7 +89,7 @@ json clients_of(const AdminView& view, const json& request) {
   for (const auto& [id, watch] : view.lanes.all()) {
     if (id < cursor) continue;
     const HostedPool& hosted = *view.pools[watch.pool];
-    if (!only.empty() && hosted.name() != only) continue;
+    if ((!only.empty() && hosted.name() != only) || !is_theirs(view, hosted)) continue;
     json client = hosted.serving() ? hosted.serving()->lane_json(watch.lane, view.now_unix_ms) : json::object();
     client["pid"] = int64_t(watch.who.pid);
     client["uid"] = watch.who.uid;
@@ -146,6 +151,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = status_of(view, request);
   } else if (command == "clients") {
     reply = clients_of(view, request);
+  } else if (view.only_for && (command.starts_with("device.") || command == "client.fence")) {
+    return {EACCES, "\"" + printable(command) + "\" is for root, marud's own user and the admin group"};
   } else if (command.starts_with("device.")) {
     reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms});
   } else if (command == "client.fence") {
@@ -163,6 +170,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     AdminReply refusal;
     const HostedPool* hosted = pool_of(view, request, refusal);
     if (!hosted) return refusal;
+    if (!is_theirs(view, *hosted))
+      return {EACCES, "neither the admin group nor the admins of pool \"" + hosted->name() + "\" name this user"};
     if (command == "policy")
       reply = show_policy(*hosted);
     else if (command == "policy.set")
@@ -210,6 +219,11 @@ AdminReply admin_reply(const json& reply) {
   if (text.size() > kReplyBytesMax) return {EMSGSIZE, "the reply is too long: ask for less, with \"limit\""};
   return {0, std::move(text)};
 }
+bool may_administrate(const Config& config, const Peer& peer) {
+  return may_use(peer, {}, config.admin_group ? std::vector{*config.admin_group} : std::vector<gid_t>());
+}
+
+bool may_administrate(const PoolSpec& spec, const Peer& peer) { return may_use(peer, spec.admins, spec.admin_groups); }
 
 AdminReply run_admin(const AdminView& view, std::string_view request, const std::string& who) {
   // nlohmann::json throws where types do not fit; nothing of that may reach the deciding thread.

@@ -16,6 +16,7 @@
 namespace maru::daemon {
 
 class DeviceCommands;
+struct Peer;
 
 struct AdminView {
   const std::vector<std::unique_ptr<HostedPool>>& pools;
@@ -28,9 +29,15 @@ struct AdminView {
   const metrics::Histogram* turns = nullptr;                   // of the event loop
   const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
   bool can_wait = false;                                       // for them: AdminReply::needs_census
+  // Not null: who asks is no administrator of marud, and sees and changes only the pools that name them.
+  const Peer* only_for = nullptr;
 };
 
 const char* condition_text(HostedPool::Condition condition);
+
+// What an access list may do with marud as a whole: the admin group of the configuration, root, marud's own user.
+bool may_administrate(const Config& config, const Peer& peer);
+bool may_administrate(const PoolSpec& spec, const Peer& peer);
 
 struct AdminReply {
   int code = 0;      // errno; EBADMSG: what came is no request at all

@@ -13,8 +13,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <grp.h>
-#include <pwd.h>
 #include <set>
 #include <sstream>
 #include <sys/un.h>
@@ -22,16 +20,6 @@
 
 namespace maru::daemon {
 namespace {
-
-std::optional<gid_t> group_of(const std::string& name) {
-  const group* entry = ::getgrnam(name.c_str());
-  return entry ? std::optional<gid_t>(entry->gr_gid) : std::nullopt;
-}
-
-std::optional<uid_t> user_of(const std::string& name) {
-  const passwd* entry = ::getpwnam(name.c_str());
-  return entry ? std::optional<uid_t>(entry->pw_uid) : std::nullopt;
-}
 
 void read_daemon(ConfigTable table, Config& config) {
   constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
@@ -131,10 +119,7 @@ PoolSpec read_pool(ConfigTable table) {
                       : *value == "require" ? HugePages::kRequire
                                             : HugePages::kTry;
   read_numa(table, spec);
-  spec.users = table.names_or_numbers("users", "users of this machine, or their numbers", user_of);
-  spec.groups = table.names_or_numbers("groups", "groups of this machine, or their numbers", group_of);
-  spec.readers = table.names_or_numbers("readers", "users of this machine, or their numbers", user_of);
-  spec.reader_groups = table.names_or_numbers("reader_groups", "groups of this machine, or their numbers", group_of);
+  read_access(table, spec);
   read_dax(table, spec);
   if (spec.backend == Backend::kDax) {
     table.refuse_unknown();
@@ -292,12 +277,6 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
   if (pools.size() > limits::kPoolsMax)
     problems.push_back(
         {0, "pool: found " + std::to_string(pools.size()) + ", expected at most " + std::to_string(limits::kPoolsMax)});
-}
-
-bool others_may_connect(const Config& config) {
-  return config.admin_group || std::any_of(config.pools.begin(), config.pools.end(), [](const PoolSpec& spec) {
-           return !spec.users.empty() || !spec.groups.empty() || !spec.readers.empty() || !spec.reader_groups.empty();
-         });
 }
 
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems) {

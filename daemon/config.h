@@ -15,7 +15,7 @@
 //   key_inline_bytes = 128                        max_regions_per_instance = 0             checksums = false
 //   policy = "lru"        policy_options = { probation = 0.5 }          pin_overdue_ms = 30000
 //   high_watermark = 0.90 low_watermark = 0.80
-//   users = ["alice", 1000]                       groups = ["engines"]
+//   users = ["alice", 1000]                       groups = ["engines"]             admins = ["alice"]
 //   tenants = "any"       tenants_max = 256       default_soft_limit = "1GiB"              default_hard_limit = "2GiB"
 //
 //   profile = "local"     coherent = false        hosts = 4          suspect_after_ms = 5000
@@ -81,6 +81,8 @@ struct PoolSpec {
   std::vector<gid_t> groups;
   std::vector<uid_t> readers;  // who may attach to read only
   std::vector<gid_t> reader_groups;
+  std::vector<uid_t> admins;  // who may administrate this pool, besides those who administrate marud
+  std::vector<gid_t> admin_groups;
   int line = 0;                                   // in the file, 0 on the command line
   std::map<std::string, int, std::less<>> lines;  // of each key that is there
 };
@@ -140,6 +142,12 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
 // Makes each pool's policy, and forgets it again: an unknown one, an option that it does not have and a value that cannot be
 // are problems. Loads code from the policy folder. config_policy.cc.
 void check_policies(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
+
+// Who may use a pool, and administrate it: config_access.cc.
+void read_access(ConfigTable& table, PoolSpec& spec);
+// A group or a user of this machine by name.
+std::optional<gid_t> group_of(const std::string& name);
+std::optional<uid_t> user_of(const std::string& name);
 
 // Reads and checks what only pools on DAX devices have.
 void read_dax(ConfigTable& table, PoolSpec& spec);

@@ -26,6 +26,8 @@ void HostedPool::set_access(const PoolSpec& reread) {
   spec_.groups = reread.groups;
   spec_.readers = reread.readers;
   spec_.reader_groups = reread.reader_groups;
+  spec_.admins = reread.admins;
+  spec_.admin_groups = reread.admin_groups;
 }
 
 Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {

@@ -88,16 +88,8 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
   if (found == pools_.end()) return refuse(header, ENOENT, "there is no pool \"" + name + "\"");
   HostedPool& hosted = **found;
   const auto pool = uint32_t(found - pools_.begin());
-  const PoolSpec& access = hosted.spec();
-  if (!may_use(session.peer(), access.users, access.groups)) {
-    const bool may_read = may_use(session.peer(), access.readers, access.reader_groups);
-    if (!may_read || (request->flags & wire::kAttachReadOnly) == 0) {
-      log_warning("{} may not {} pool \"{}\": refused", session.text(), may_read ? "write to" : "use", name);
-      return refuse(header, EACCES,
-                    "the access list of pool \"" + name + "\" " +
-                        (may_read ? "lets this user only read" : "does not name this user"));
-    }
-  }
+  if (const std::string why = why_no_access(session, hosted, *request); !why.empty())
+    return refuse(header, EACCES, why);
   if (hosted.condition() == HostedPool::Condition::kWaiting) {
     if (hands_back) {
       auto accepted = hosted.accept_memory(std::move(descriptors.front()), now.unix_ms);
@@ -114,6 +106,18 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
     return {};
   }
   return attach_to(session, pool, header.request_id, *request, now);
+}
+
+// By the lists as they are now; said in the log, too.
+std::string Requests::why_no_access(const Session& session, const HostedPool& hosted,
+                                    const wire::AttachRequest& request) const {
+  const PoolSpec& access = hosted.spec();
+  if (may_use(session.peer(), access.users, access.groups)) return {};
+  const bool may_read = may_use(session.peer(), access.readers, access.reader_groups);
+  if (may_read && (request.flags & wire::kAttachReadOnly) != 0) return {};
+  log_warning("{} may not {} pool \"{}\": refused", session.text(), may_read ? "write to" : "use", hosted.name());
+  return "the access list of pool \"" + hosted.name() + "\" " +
+         (may_read ? "lets this user only read" : "does not name this user");
 }
 
 Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t request_id,
@@ -217,8 +221,12 @@ std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
 
 Outcome Requests::attach_again(Session& session, const Settled& settled, Moment now) {
   for (size_t pool = 0; pool < pools_.size(); ++pool)
-    if (pools_[pool]->name() == settled.request.pool && !pools_[pool]->is_gone())
+    if (pools_[pool]->name() == settled.request.pool && !pools_[pool]->is_gone()) {
+      // The lists may be others than when it began to wait.
+      if (const std::string why = why_no_access(session, *pools_[pool], settled.request); !why.empty())
+        return refuse(uint16_t(wire::Type::kAttach), settled.request_id, EACCES, why);
       return attach_to(session, uint32_t(pool), settled.request_id, settled.request, now);
+    }
   return drop("an attach to a pool that is gone");
 }
 
@@ -314,6 +322,7 @@ Outcome Requests::credit(Session& session, const wire::MessageHeader& header, st
   Outcome outcome;
   LaneWatch* watch = lane_of(session, header, outcome);
   if (!watch) return outcome;
+  if (session.is_read_only) return refuse(header, EROFS, "this client attached to read only");
   std::string why;
   const int code = pools_[watch->pool]->serving()->grant_credit(watch->lane, *request, now.unix_ms, &why);
   if (code == 0) return answer(header, {});
@@ -351,6 +360,7 @@ Outcome Requests::delete_tree(Session& session, const wire::MessageHeader& heade
   Outcome outcome;
   LaneWatch* watch = lane_of(session, header, outcome);
   if (!watch) return outcome;
+  if (session.is_read_only) return refuse(header, EROFS, "this client attached to read only");
   const DeleteTreeResult result = pools_[watch->pool]->serving()->delete_tree(*request, now.unix_ms);
   if (result.status < 0) return refuse(header, -result.status, "delete a tree");
   log_debug("{} deleted a tree of pool \"{}\": {} blocks are gone, {} stay", session.text(),
@@ -363,22 +373,26 @@ Outcome Requests::delete_tree(Session& session, const wire::MessageHeader& heade
 
 Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                         Moment now) {
-  std::vector<gid_t> groups;
-  if (config_.admin_group) groups.push_back(*config_.admin_group);
-  if (!may_use(session.peer(), {}, groups)) {
-    log_warning("{} may not administrate: refused", session.text());
-    return refuse(header, EACCES, "only root, marud's own user and the admin group may administrate");
+  AdminView view = this->view(now);
+  if (!may_administrate(config_, session.peer())) {
+    view.only_for = &session.peer();
+    if (std::none_of(pools_.begin(), pools_.end(), [&](const auto& hosted) {
+          return !hosted->is_gone() && may_administrate(hosted->spec(), session.peer());
+        })) {
+      log_warning("{} may not administrate: refused", session.text());
+      return refuse(header, EACCES, "only root, marud's own user, the admin group and admins of pools may administrate");
+    }
   }
   if (std::any_of(late_.begin(), late_.end(), [&](const Late& late) { return late.session == session.id(); }))
     return refuse(header, EBUSY, "this connection waits for an answer already");
-  AdminView all = view(now);
-  all.can_wait = true;
+  view.can_wait = true;
   const std::string_view text = {reinterpret_cast<const char*>(payload.data()), payload.size()};
-  const AdminReply reply = run_admin(all, text, session.text());
+  const AdminReply reply = run_admin(view, text, session.text());
   if (reply.ticket != 0 || reply.needs_census) {
-    late_.push_back({session.id(), header, reply.ticket, std::string(text)});
+    late_.push_back({session.id(), header, reply.ticket, std::string(text), view.only_for});
     return {};
   }
+  if (reply.code == EACCES) log_warning("{} may not administrate: {}", session.text(), reply.text);
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);
   Outcome outcome = answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));
@@ -416,6 +430,7 @@ std::vector<Outcome::Notice> Requests::late_answers(Moment now) {
   all.censuses = &survey_->censuses();
   std::erase_if(late_, [&](const Late& late) {
     if (late.ticket != 0 || !late.is_surveyed) return false;
+    all.only_for = late.only_for;
     give(late, run_admin(all, late.text, "a connection"));
     return true;
   });

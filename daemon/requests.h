@@ -81,13 +81,15 @@ class Requests {
     wire::MessageHeader header;
     uint64_t ticket = 0;  // 0: it waits for a survey
     std::string text = {};
-    bool is_surveyed = false;  // by the one that is under way
+    const Peer* only_for = nullptr;  // AdminView; lives as long as the session
+    bool is_surveyed = false;        // by the one that is under way
   };
 
   Outcome attach(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                  std::vector<FileDescriptor>& descriptors, Moment now);
   Outcome attach_to(Session& session, uint32_t pool, uint32_t request_id, const wire::AttachRequest& request,
                     Moment now);
+  std::string why_no_access(const Session& session, const HostedPool& hosted, const wire::AttachRequest& request) const;
   Outcome detach(Session& session, const wire::MessageHeader& header);
   Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);

@@ -51,9 +51,7 @@ bool Desk::turn(const AdminView& view) {
 }
 
 bool Desk::may_ask(const Question& question) const {
-  std::vector<gid_t> groups;
-  if (config_.admin_group) groups.push_back(*config_.admin_group);
-  if (!question.peer || may_use(*question.peer, {}, groups)) return true;
+  if (!question.peer || may_administrate(config_, *question.peer)) return true;
   log_warning("{} may not administrate: refused", question.who);
   return false;
 }
