@@ -16,6 +16,7 @@
 namespace maru::daemon {
 
 class DeviceCommands;
+class Users;
 struct Peer;
 
 struct AdminView {
@@ -26,6 +27,7 @@ struct AdminView {
   uint64_t now_unix_ms;
   uint64_t now_monotonic_ms;
   DeviceCommands* devices;
+  Users* users = nullptr;                                      // null: nobody counts refusals
   const metrics::Histogram* turns = nullptr;                   // of the event loop
   const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
   bool can_wait = false;                                       // for them: AdminReply::needs_census

@@ -284,6 +284,7 @@ Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems)
   parse_toml(text, problems, [&](ConfigTable root) {
     if (auto table = root.table("daemon")) read_daemon(std::move(*table), config);
     if (auto table = root.table("http")) read_http(std::move(*table), config.http);
+    read_user_limits(root, config);
     for (ConfigTable& table : root.tables("pool")) config.pools.push_back(read_pool(std::move(table)));
     for (ConfigTable& table : root.tables("provision")) config.wishes.push_back(provision::read_wish(std::move(table)));
     root.refuse_unknown();

@@ -9,6 +9,12 @@
 //   socket = "/run/marud/http.sock"      listen = "127.0.0.1:9101"       token_file = "/etc/marud/http-token"
 //   connections = 64                     timeout_ms = 2000
 //
+//   [limits]
+//   connections = 1024    regions = 0            bytes = 0              pins = 0
+//
+//   [[limit]]
+//   user = "alice"        bytes = "64GiB"
+//
 //   [[pool]]
 //   name = "default"      backend = "memory"      size = "64GiB"     huge_pages = "try"    numa_nodes = [1]
 //   page_bytes = "2MiB"   region_bytes = "256MiB" lanes = 256        pins = 16384          touch_entries = 4096
@@ -100,6 +106,20 @@ struct HttpConfig {
   uint32_t timeout_ms = 2000;  // for the event loop to look at a request
 };
 
+// What one user may have, over all pools; 0: as much as there is. users.h applies them, config_access.cc reads them.
+struct UserLimits {
+  uint64_t connections = limits::kConnectionsMax / 4;  // so that nobody takes them all from everybody else
+  uint64_t regions = 0;                                // rented
+  uint64_t bytes = 0;                                  // of these regions
+  uint64_t pins = 0;
+};
+// For one user, or each user who is in a group. What is absent is as for everybody.
+struct UserLimitRule {
+  std::optional<uid_t> user;
+  std::optional<gid_t> group;
+  std::optional<uint64_t> connections, regions, bytes, pins;
+};
+
 struct Config {
   std::string socket_path;
   std::string state_dir;
@@ -109,6 +129,8 @@ struct Config {
   std::optional<gid_t> admin_group;  // besides root and marud's own user
   uint32_t adopt_grace_ms = 4000;    // less than the five seconds that a client waits for its attachment
   HttpConfig http;
+  UserLimits user_limits;  // of everybody but root and marud's own user
+  std::vector<UserLimitRule> user_limit_rules;
   std::vector<PoolSpec> pools;
   std::vector<provision::Wish> wishes;  // for marud-provision; marud only says what is wrong with them
 };
@@ -145,6 +167,8 @@ void check_policies(const std::vector<PoolSpec>& pools, std::vector<ConfigProble
 
 // Who may use a pool, and administrate it: config_access.cc.
 void read_access(ConfigTable& table, PoolSpec& spec);
+// The tables [limits] and [[limit]].
+void read_user_limits(ConfigTable& root, Config& config);
 // A group or a user of this machine by name.
 std::optional<gid_t> group_of(const std::string& name);
 std::optional<uid_t> user_of(const std::string& name);

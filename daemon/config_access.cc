@@ -1,7 +1,8 @@
-// Who may use what: the lists of users and groups.
+// Who may use what: the lists of users and groups, and the limits of users.
 #include "daemon/config_table.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <grp.h>
 #include <pwd.h>
 
@@ -26,6 +27,44 @@ void read_access(ConfigTable& table, PoolSpec& spec) {
   spec.reader_groups = table.names_or_numbers("reader_groups", kGroups, group_of);
   spec.admins = table.names_or_numbers("admins", kUsers, user_of);
   spec.admin_groups = table.names_or_numbers("admin_groups", kGroups, group_of);
+}
+
+namespace {
+
+constexpr int64_t kCountMax = INT32_MAX;
+
+UserLimitRule read_limits(ConfigTable& table) {
+  UserLimitRule rule;
+  if (auto value = table.integer("connections", 0, limits::kConnectionsMax)) rule.connections = uint64_t(*value);
+  if (auto value = table.integer("regions", 0, kCountMax)) rule.regions = uint64_t(*value);
+  rule.bytes = table.size_or_zero("bytes");
+  if (auto value = table.integer("pins", 0, kCountMax)) rule.pins = uint64_t(*value);
+  return rule;
+}
+
+}  // namespace
+
+void read_user_limits(ConfigTable& root, Config& config) {
+  if (auto table = root.table("limits")) {
+    const UserLimitRule all = read_limits(*table);
+    const UserLimits none;
+    config.user_limits = {all.connections.value_or(none.connections), all.regions.value_or(none.regions),
+                          all.bytes.value_or(none.bytes), all.pins.value_or(none.pins)};
+    table->refuse_unknown();
+  }
+  for (ConfigTable& table : root.tables("limit")) {
+    UserLimitRule rule = read_limits(table);
+    rule.user = table.name_or_number("user", "a user of this machine, or its number", user_of);
+    rule.group = table.name_or_number("group", "a group of this machine, or its number", group_of);
+    if (table.has("user") && table.has("group")) table.wrong("group", "nothing: this table is for a user");
+    if (!table.has("user") && !table.has("group")) table.missing("user", "a user, or a group under \"group\"");
+    for (const UserLimitRule& other : config.user_limit_rules) {
+      if (rule.user && other.user == rule.user) table.wrong("user", "each user once");
+      if (rule.group && other.group == rule.group) table.wrong("group", "each group once");
+    }
+    table.refuse_unknown();
+    config.user_limit_rules.push_back(rule);
+  }
 }
 
 bool others_may_connect(const Config& config) {

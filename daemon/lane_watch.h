@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <sys/types.h>
+#include <vector>
 
 namespace maru::daemon {
 
@@ -18,8 +20,9 @@ struct LaneWatch {
   ClientIdentity who;
   std::string command;
   FileDescriptor pidfd;
-  uint64_t session = 0;   // 0: frozen
-  uint64_t since_ms = 0;  // Unix milliseconds: connected or frozen since
+  uint64_t session = 0;            // 0: frozen
+  uint64_t since_ms = 0;           // Unix milliseconds: connected or frozen since
+  std::vector<gid_t> groups = {};  // supplementary, of the process; none known after a restart, until it connects
 };
 
 class LaneWatches {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
@@ -70,6 +71,16 @@ Result<uint64_t> start_time_of(pid_t pid) {
   const uint64_t value = std::strtoull(at + 1, &end, 10);
   if (end == at + 1) return unreadable;
   return value;
+}
+
+Result<uid_t> user_of_process(pid_t pid) {
+  const Result<std::string> status = read_proc(pid, "status");
+  if (!status) return tl::unexpected(status.error());
+  unsigned real = 0, effective = 0;
+  const size_t at = status->find("\nUid:");
+  if (at == std::string::npos || std::sscanf(status->c_str() + at, "\nUid: %u %u", &real, &effective) != 2)
+    return failure(EIO, "understand /proc/" + std::to_string(pid) + "/status");
+  return uid_t(effective);
 }
 
 std::string command_of(pid_t pid) {

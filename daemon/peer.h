@@ -36,6 +36,8 @@ Result<void> end_process(int pidfd);
 // Field 22 of /proc/PID/stat, clock ticks since boot. Errors: as open_process().
 Result<uint64_t> start_time_of(pid_t pid);
 std::string command_of(pid_t pid);
+// The effective user that a process has now. Errors: as open_process().
+Result<uid_t> user_of_process(pid_t pid);
 
 bool may_use(const Peer& peer, const std::vector<uid_t>& users, const std::vector<gid_t>& groups);
 

@@ -214,16 +214,19 @@ void Pool::State::show_lane_bits() {
     shm::set_lane_bit(region, lane, lanes.in_use.has(lane));
 }
 
+bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
+  if (!lanes.is_live(lane)) return false;
+  const LaneRecord& record = lanes.records[lane];
+  return record.generation == generation && record.who.pid == who.pid && record.who.uid == who.uid &&
+         record.who.start_time == who.start_time && record.same_boot;
+}
+
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation) {
   if (region.is_shared() && is_own_slot_lost())
     return failure(EIO, "attach to pool \"" + config.name + "\": " + hosts.lost_because);
-  if (lanes.is_live(previous_lane)) {
-    LaneRecord& record = lanes.records[previous_lane];
-    if (record.generation == previous_generation && record.who.pid == who.pid && record.who.uid == who.uid &&
-        record.who.start_time == who.start_time && record.same_boot) {
-      record.is_adopted = false;
-      return LaneGrant{previous_lane, previous_generation, true};
-    }
+  if (keeps_lane(who, previous_lane, previous_generation)) {
+    lanes.records[previous_lane].is_adopted = false;
+    return LaneGrant{previous_lane, previous_generation, true};
   }
   for (int tries = 0; tries < 2; ++tries) {
     const uint32_t count = region.lanes_per_host() - 1;
@@ -259,6 +262,28 @@ Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane
   return state_->attach(who, previous_lane, previous_generation);
 }
 
+bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
+  return state_->keeps_lane(who, lane, generation);
+}
+
+void Pool::set_adopted_user(uint32_t lane, uid_t user) {
+  if (state_->lanes.is_live(lane)) state_->lanes.records[lane].who.uid = user;
+}
+
+void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
+  const State& state = *state_;
+  std::vector<uint64_t> rented(state.lanes.records.size(), 0);
+  for (const RegionEntry& entry : state.regions)
+    if (entry.state == RegionState::kRented && entry.owner.lane < rented.size()) ++rented[entry.owner.lane];
+  for (uint32_t lane = state.lanes.first + 1; lane < state.lanes.end; ++lane) {
+    if (!state.lanes.is_live(lane)) continue;
+    UserUse& use = uses[state.lanes.records[lane].who.uid];
+    use.regions += rented[lane];
+    use.bytes += rented[lane] * state.region.region_pages() * state.region.page_bytes();
+    use.pins += state.lanes.records[lane].pins_seen;
+  }
+}
+
 void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
   state_->begin_reclaim(lane);
@@ -281,10 +306,10 @@ std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
 
 // -- the rest of the interface ----------------------------------------------------------------------------------------
 
-RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms) {
+RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits) {
   state_->now_ms = now_ms;
   const auto begun = std::chrono::steady_clock::now();
-  RentResult result = state_->rent(lane, request);
+  RentResult result = state_->rent(lane, request, limits);
   state_->show_frees();
   const auto lasted = std::chrono::steady_clock::now() - begun;
   state_->totals.rent_latency.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -97,6 +98,19 @@ struct RentResult {
   std::vector<TakenRegion> taken;
 };
 
+// What the user of the asker has left of its own limits.
+struct RentLimits {
+  uint64_t regions_left = UINT64_MAX;
+  bool own_regions_only = false;  // no pages of regions that others rent, or nobody: they would count for nobody
+};
+
+// What the clients of one user have.
+struct UserUse {
+  uint64_t regions = 0;  // rented
+  uint64_t bytes = 0;    // of these regions
+  uint64_t pins = 0;     // when marud looked last
+};
+
 struct DeleteTreeResult {
   int32_t status = 0;
   uint64_t deleted = 0;
@@ -148,6 +162,8 @@ class Pool {
   // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back.
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            uint64_t now_ms);
+  // Whether attach() would give this process this lane back.
+  bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
   // The client said goodbye: its lane is reclaimed now and may be given out again.
   void detach(uint32_t lane);
   // Proof that the process is gone (pidfd, or pid and start time): reclaim; work that does not fit goes on in turn().
@@ -159,8 +175,13 @@ class Pool {
     bool same_boot;  // false: the process cannot be alive on this host
   };
   std::vector<AdoptedLane> adopted_lanes() const;
+  // Whose process an adopted lane is, by the kernel's word: what stands in the pool for it could have been written by anybody.
+  void set_adopted_user(uint32_t lane, uid_t user);
+  // Of the clients here, by user, added to what is there.
+  void add_uses(std::map<uid_t, UserUse>& uses) const;
 
-  RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms);
+  // Refused with EDQUOT when it is for the limits alone that there is nothing.
+  RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {});
   DeleteTreeResult delete_tree(const wire::DeleteTreeRequest& request, uint64_t now_ms);
   // 0, and the account has credit for the bytes; or an errno, and why.
   int grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why);

@@ -60,6 +60,8 @@ void Pool::State::look_at_pins(uint64_t slots) {
     ++pin_look_next;
     --slots;
     const PageRef ref = pin_in(lane, slot);
+    pin_look_count = (slot == 0 ? 0 : pin_look_count) + (ref.bits != 0);
+    if (slot + 1 == pin_slots()) lanes.records[lane].pins_seen = pin_look_count;
     const uint64_t id = uint64_t(lane) << 32 | slot;
     if (ref.bits == 0) {
       if (!pin_ages.empty()) pin_ages.erase(id);

@@ -88,7 +88,8 @@ uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pa
 void Pool::State::rent_regions(Shortage& shortage) {
   uint64_t limit = config.max_regions_per_instance == 0 ? kNever : config.max_regions_per_instance;
   const size_t owned = regions_of(shortage.asker).size();
-  limit = limit > owned ? limit - owned : 0;
+  limit = std::min(limit > owned ? limit - owned : 0, shortage.regions_left);
+  const bool is_limited = shortage.regions_left != kNever;
   const auto grant = [&](uint32_t index) {
     const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
     if (regions[index].is_foreign) return;  // another host was faster
@@ -96,6 +97,7 @@ void Pool::State::rent_regions(Shortage& shortage) {
     shortage.result->regions.push_back(index);
     --shortage.items_left;
     --limit;
+    if (is_limited) --shortage.regions_left;
   };
   for (uint32_t i = 0; i < regions.size() && limit > 0 && shortage.is_open(); ++i)
     if (regions[i].state == RegionState::kUnused) grant(i);
@@ -106,6 +108,7 @@ void Pool::State::rent_regions(Shortage& shortage) {
   if (!orphaned.empty())
     std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
   uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
+  if (limit == 0 && is_limited) return;
   if (limit == 0) return take_free(orphaned, shortage, &pages_left);
   const uint64_t frees_now = frees();
   for (uint32_t i : orphaned) {

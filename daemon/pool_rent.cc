@@ -20,7 +20,7 @@ RentResult refuse(int code, std::string explanation) {
 
 }  // namespace
 
-RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
+RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits) {
   if (region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
   if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
   if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
@@ -41,6 +41,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
   shortage.runs = request.runs;
   shortage.items_left = wire::kRentItemsMax;
   shortage.result = &result;
+  shortage.regions_left = limits.regions_left;
   rent_regions(shortage);
 
   const std::vector<uint32_t> own = regions_of(shortage.asker);
@@ -53,8 +54,8 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
       result.regions.size() + result.runs.size() + std::min<uint64_t>(shortage.runs, shortage.items_left);
   shortage.key_bytes_left =
       wire::kPayloadBytesMax - sizeof(wire::RentReply) - 2 * sizeof(uint64_t) - items * sizeof(wire::RunRecord);
-  if (region.is_shared() && shortage.is_open()) ask_for_region();
-  const std::vector<uint32_t> all = own_regions();
+  if (region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
+  const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
   constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
   // A tenant over its limit makes room first, wherever its blocks are.
   if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
@@ -85,7 +86,8 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request) {
   }
   if (has_nothing()) {
     ++totals.refused_rents;
-    RentResult refusal = refuse(ENOSPC,
+    const bool is_at_limit = limits.own_regions_only && shortage.regions_left == 0;
+    RentResult refusal = refuse(is_at_limit ? EDQUOT : ENOSPC,
                                 "nothing is free and nothing can be evicted: what is left is pinned, has "
                                 "children, or is being filled (a run of " +
                                     std::to_string(request.run_pages) + " pages was asked for)");

@@ -90,6 +90,7 @@ struct LaneRecord {
   bool is_adopted = false;  // from the marud before, and nobody watches the process yet
   bool same_boot = true;
   shm::TouchReader touches;
+  uint64_t pins_seen = 0;     // when its slots were last looked at
   uint64_t lost_before = 0;   // touches that were overwritten before this marud began to read
   uint64_t reclaimed_to = 0;  // kReclaiming: the pages before this one were looked at
 
@@ -179,6 +180,7 @@ struct Shortage {
   size_t items_left = 0;  // regions and runs that the reply still has room for
   size_t key_bytes_left = 0;
   RentResult* result = nullptr;
+  uint64_t regions_left = kNever;  // that the asker may still get
   uint64_t blocks_evicted = 0;
   uint64_t pages_evicted = 0;
   uint64_t looks_left = kNever;  // blocks that may be looked at, whether they go or not
@@ -290,6 +292,7 @@ struct Pool::State final : BlockFacts {
   };  // as overdue
   std::unordered_map<uint64_t, PinAge> pin_ages;  // by lane << 32 | slot
   uint64_t pin_look_next = 0;
+  uint64_t pin_look_count = 0;  // of the lane that is being looked at
   uint64_t pins_overdue_total = 0;
   OverduePins overdue_news;  // not logged yet
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
@@ -303,6 +306,7 @@ struct Pool::State final : BlockFacts {
   void show_host(bool is_clean);
   void show_lane(uint32_t lane, format::LaneState state);
   void show_lane_bits();
+  bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation);
   bool turn();
 
@@ -355,7 +359,7 @@ struct Pool::State final : BlockFacts {
   std::vector<uint32_t> regions_of(LaneId owner) const;
 
   // pool_rent.cc
-  RentResult rent(uint32_t lane, const wire::RentRequest& request);
+  RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits);
 
   // pool_takeover.cc: a region of one client for another
   struct Outlook {

@@ -98,6 +98,7 @@ void Pool::State::take_region(uint32_t index, const Outlook& outlook, Shortage& 
   shortage.runs -= std::min(shortage.runs, runs);
   shortage.result->regions.push_back(index);
   --shortage.items_left;
+  if (shortage.regions_left != kNever) --shortage.regions_left;
   if (from.lane != 0) shortage.result->taken.push_back({from.lane, index, generation});
   ++totals.regions_taken;
   const auto pid = [&](LaneId lane) { return lanes.is_live(lane.lane) ? lanes.records[lane.lane].who.pid : 0; };
@@ -110,7 +111,7 @@ void Pool::State::take_region(uint32_t index, const Outlook& outlook, Shortage& 
 
 // Returns whether a region was taken.
 bool Pool::State::take_over(Shortage& shortage, TakeFrom whom) {
-  if (!policy->evicts() || shortage.items_left == 0) return false;
+  if (!policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0) return false;
   std::vector<uint32_t> rented(region.lanes(), 0);  // by lane
   for (const RegionEntry& entry : regions)
     if (entry.state == RegionState::kRented) ++rented[entry.owner.lane];

@@ -35,6 +35,15 @@ Outcome drop(std::string why) {
 
 }  // namespace
 
+Outcome Requests::turn_away(const Session& session, const Session::Received& received) {
+  const auto header = wire::decode_request(received.bytes);
+  if (!header) return drop(header.error().doing);
+  Outcome outcome = refuse(*header, EDQUOT, session.turned_away_because);
+  outcome.drop = session.turned_away_because;
+  outcome.drop_after_reply = true;
+  return outcome;
+}
+
 Outcome Requests::handle(Session& session, Session::Received& received, Moment now) {
   const auto header = wire::decode_request(received.bytes);
   if (!header) {
@@ -110,11 +119,12 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
 
 // By the lists as they are now; said in the log, too.
 std::string Requests::why_no_access(const Session& session, const HostedPool& hosted,
-                                    const wire::AttachRequest& request) const {
+                                    const wire::AttachRequest& request) {
   const PoolSpec& access = hosted.spec();
   if (may_use(session.peer(), access.users, access.groups)) return {};
   const bool may_read = may_use(session.peer(), access.readers, access.reader_groups);
   if (may_read && (request.flags & wire::kAttachReadOnly) != 0) return {};
+  users_.count(may_read ? metrics::Refusal::kWrite : metrics::Refusal::kAttach);
   log_warning("{} may not {} pool \"{}\": refused", session.text(), may_read ? "write to" : "use", hosted.name());
   return "the access list of pool \"" + hosted.name() + "\" " +
          (may_read ? "lets this user only read" : "does not name this user");
@@ -145,6 +155,9 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   if (!memory.is_open() || !pidfd.is_open()) return refuse(kType, request_id, errno, "marud has no descriptor left");
 
   const ClientIdentity& who = session.peer().who;
+  if (!pool->keeps_lane(who, request.previous_lane, request.previous_generation))
+    if (const std::string why = users_.why_no_lane(session.peer(), session.text(), now.monotonic_ms); !why.empty())
+      return refuse(kType, request_id, EDQUOT, why);
   auto grant = pool->attach(who, request.previous_lane, request.previous_generation, now.unix_ms);
   if (!grant) {
     log_warning("{} got no lane of pool \"{}\": {}", session.text(), hosted.name(), grant.error().text());
@@ -168,6 +181,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   }
   watch->session = session.id();
   watch->since_ms = now.unix_ms;
+  watch->groups = session.peer().groups;
   session.lane_watch = watch->id;
   session.lane_is_news = !grant->kept;
   session.is_read_only = reads_only;
@@ -285,10 +299,21 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   LaneWatch* watch = lane_of(session, header, outcome);
   if (!watch) return outcome;
   if (session.is_read_only) return refuse(header, EROFS, "this client attached to read only");
-  const RentResult result = pools_[watch->pool]->serving()->rent(watch->lane, *request, now.unix_ms);
+  Pool& serving = *pools_[watch->pool]->serving();
+  const Users::Allowance allowed = users_.allowance(session.peer(), serving);
+  RentResult result;
+  if (allowed.why.empty() || allowed.evicts_own) {
+    result = serving.rent(watch->lane, *request, now.unix_ms, allowed.limits);
+  } else {
+    result.status = -EDQUOT;
+  }
+  if (result.status == -EDQUOT) {
+    result.explanation = allowed.why;
+    users_.refuse(allowed.refusal, session.peer().who.uid, session.text() + ": " + allowed.why, now.monotonic_ms);
+  }
   const std::string& pool = pools_[watch->pool]->name();
   // A refusal is a text and has no room for what was evicted on the way to it; an answer without memory says both.
-  const bool evicted_in_vain = result.status == -ENOSPC && result.evicted_total > 0;
+  const bool evicted_in_vain = (result.status == -ENOSPC || result.status == -EDQUOT) && result.evicted_total > 0;
   if (result.status < 0) log_debug("{} gets no memory of pool \"{}\": {}", session.text(), pool, result.explanation);
   if (result.status < 0 && !evicted_in_vain) return refuse(header, -result.status, result.explanation);
   log_debug("{} gets {} regions and {} runs of pool \"{}\"; {} blocks were evicted for it", session.text(),
@@ -379,8 +404,10 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
     if (std::none_of(pools_.begin(), pools_.end(), [&](const auto& hosted) {
           return !hosted->is_gone() && may_administrate(hosted->spec(), session.peer());
         })) {
+      users_.count(metrics::Refusal::kAdministrate);
       log_warning("{} may not administrate: refused", session.text());
-      return refuse(header, EACCES, "only root, marud's own user, the admin group and admins of pools may administrate");
+      return refuse(header, EACCES,
+                    "only root, marud's own user, the admin group and admins of pools may administrate");
     }
   }
   if (std::any_of(late_.begin(), late_.end(), [&](const Late& late) { return late.session == session.id(); }))
@@ -392,7 +419,10 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
     late_.push_back({session.id(), header, reply.ticket, std::string(text), view.only_for});
     return {};
   }
-  if (reply.code == EACCES) log_warning("{} may not administrate: {}", session.text(), reply.text);
+  if (reply.code == EACCES) {
+    users_.count(metrics::Refusal::kAdministrate);
+    log_warning("{} may not administrate: {}", session.text(), reply.text);
+  }
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);
   Outcome outcome = answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));

@@ -9,6 +9,7 @@
 #include "daemon/lane_watch.h"
 #include "daemon/session.h"
 #include "daemon/survey.h"
+#include "daemon/users.h"
 #include "maru/format/wire.h"
 
 #include <cstdint>
@@ -34,9 +35,11 @@ struct Outcome {
 class Requests {
  public:
   Requests(const Config& config, HostedPools& pools, LaneWatches& lanes, DeviceCommands& devices)
-      : config_(config), pools_(pools), lanes_(lanes), devices_(devices) {}
+      : config_(config), pools_(pools), lanes_(lanes), devices_(devices), users_(config, pools, lanes) {}
 
   Outcome handle(Session& session, Session::Received& received, Moment now);
+  // Instead of handle(), for a connection beyond a limit: whatever it asks, it is told why it goes.
+  static Outcome turn_away(const Session& session, const Session::Received& received);
 
   // An attach that came while a pool waited for its memory, and can be answered now.
   struct Settled {
@@ -60,9 +63,10 @@ class Requests {
   // Answers to administrators that are ready by now.
   std::vector<Outcome::Notice> late_answers(Moment now);
 
-  AdminView view(Moment now) const {
-    return {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms, &devices_};
+  AdminView view(Moment now) {
+    return {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms, &devices_, &users_};
   }
+  Users& users() { return users_; }
   // For "status".
   void set_start(Moment start) { start_ = start; }
   size_t connections = 0;
@@ -89,7 +93,7 @@ class Requests {
                  std::vector<FileDescriptor>& descriptors, Moment now);
   Outcome attach_to(Session& session, uint32_t pool, uint32_t request_id, const wire::AttachRequest& request,
                     Moment now);
-  std::string why_no_access(const Session& session, const HostedPool& hosted, const wire::AttachRequest& request) const;
+  std::string why_no_access(const Session& session, const HostedPool& hosted, const wire::AttachRequest& request);
   Outcome detach(Session& session, const wire::MessageHeader& header);
   Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
@@ -106,6 +110,7 @@ class Requests {
   HostedPools& pools_;
   LaneWatches& lanes_;
   DeviceCommands& devices_;
+  Users users_;
   std::vector<Waiting> waiting_;
   std::vector<Late> late_;
   std::optional<Survey> survey_;

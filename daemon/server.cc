@@ -23,8 +23,9 @@ constexpr uint64_t kIdleMs = 1000;  // the heartbeat
 constexpr uint64_t kAcceptPauseMs = 200;
 // Lanes that were adopted and whose processes could not be watched are tried again.
 constexpr uint64_t kWatchPauseMs = 1000;
-// Users other than marud's own and root cannot take every connection from everybody else.
-constexpr size_t kConnectionsPerUserMax = limits::kConnectionsMax / 4;
+// Connections beyond a limit that are kept until they have asked something and been told why they go.
+constexpr size_t kTurnedAwayMax = 16;
+constexpr uint64_t kUsersPauseMs = 1000;
 
 Moment moment() {
   timespec real = {}, monotonic = {};
@@ -123,11 +124,6 @@ void Server::on_event(const Event& event) {
 
 // -- connections ------------------------------------------------------------------------------------------------------
 
-size_t Server::connections_of(uid_t uid) const {
-  return size_t(std::count_if(sessions_.begin(), sessions_.end(),
-                              [&](const auto& entry) { return entry.second->peer().who.uid == uid; }));
-}
-
 void Server::on_accept(const Event& event) {
   if (!event.continues) accept_again_ = true;
   if (event.result < 0) {
@@ -141,23 +137,22 @@ void Server::on_accept(const Event& event) {
   }
   accept_due_ms_ = 0;
   FileDescriptor socket(event.result);
-  if (sessions_.size() >= limits::kConnectionsMax) {
-    log_warning("a connection is refused: there are {} already", sessions_.size());
-    return;
-  }
   auto peer = identify_peer(socket.get());
   if (!peer) {
     log_warning("a connection is refused: {}", peer.error().text());
     return;
   }
-  const uid_t uid = peer->who.uid;
-  if (uid != 0 && uid != ::geteuid() && connections_of(uid) >= kConnectionsPerUserMax) {
-    log_warning("a connection is refused: user {} has {} already", uid, kConnectionsPerUserMax);
-    return;
-  }
   const uint64_t id = next_session_++;
   auto session = std::make_unique<Session>(id, std::move(socket), std::move(*peer));
-  log_debug("{} connected", session->text());
+  session->turned_away_because = requests_.users().why_no_connection(
+      session->peer(), session->text(), sessions_.size() - turned_away_, now_.monotonic_ms);
+  if (session->turned_away_because.empty()) {
+    log_debug("{} connected", session->text());
+    requests_.users().connected(session->peer().who.uid);
+  } else if (turned_away_++ >= kTurnedAwayMax) {
+    --turned_away_;
+    return;  // closed without a word
+  }
   session->begin_receive(*loop_);
   sessions_.emplace(id, std::move(session));
   requests_.connections = sessions_.size();
@@ -168,6 +163,8 @@ void Server::on_receive(Session& session, int result) {
   if (!session.is_closing()) {
     if (!received.end.empty())
       end_session(session, received.end, received.is_hangup);
+    else if (!session.turned_away_because.empty())
+      apply(session, Requests::turn_away(session, received));
     else
       apply(session, requests_.handle(session, received, now_));
     for (uint32_t pool = 0; pool < pools_.size(); ++pool)
@@ -239,6 +236,10 @@ void Server::remove_if_idle(uint64_t id) {
   if (found == sessions_.end() || !found->second->is_closing() || !found->second->is_idle()) return;
   // What lies unread in the socket may hold descriptors of the client.
   loop_->close_aside(found->second->release_socket());
+  if (found->second->turned_away_because.empty())
+    requests_.users().left(found->second->peer().who.uid);
+  else
+    --turned_away_;
   sessions_.erase(found);
   requests_.connections = sessions_.size();
 }
@@ -305,8 +306,12 @@ bool Server::watch_adopted(uint32_t index) {
       continue;
     }
     log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());
-    LaneWatch& watch =
-        lanes_.add({0, index, lane.lane, lane.who, command_of(lane.who.pid), std::move(*pidfd), 0, now_.unix_ms});
+    ClientIdentity who = lane.who;
+    if (const auto user = user_of_process(who.pid)) {
+      who.uid = *user;
+      pool->set_adopted_user(lane.lane, *user);
+    }
+    LaneWatch& watch = lanes_.add({0, index, lane.lane, who, command_of(who.pid), std::move(*pidfd), 0, now_.unix_ms});
     loop_->watch_process(watch.id, watch.pidfd.get());
   }
   return is_complete;
@@ -357,6 +362,10 @@ bool Server::turn_pools() {
     }
     if (pools_[pool]->fence_if_lost()) drop_clients_of(pool);
   }
+  if (now_.monotonic_ms >= users_due_ms_) {
+    users_due_ms_ = now_.monotonic_ms + kUsersPauseMs;
+    requests_.users().watch();
+  }
   std::vector<Notice> notices = requests_.drained_notices();
   send(notices);
   devices_.step(now_);
@@ -397,6 +406,8 @@ void Server::reload() {
     config_.admin_group = reread->admin_group;
     config_.adopt_grace_ms = reread->adopt_grace_ms;
     config_.log_level = reread->log_level;
+    config_.user_limits = reread->user_limits;
+    config_.user_limit_rules = reread->user_limit_rules;
     log_set_level(config_.log_level);
     for (const auto& hosted : pools_)
       for (const PoolSpec& spec : reread->pools)
@@ -404,8 +415,8 @@ void Server::reload() {
     devices_.let_in();
     devices_.rescan(*reread);
     log_info(
-        "the configuration was read again: log level, admin group, grace and access lists are in force, and so are new "
-        "pools; other changes wait for a restart");
+        "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
+        "force, and so are new pools; other changes wait for a restart");
   }
   notify("READY=1");
 }

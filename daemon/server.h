@@ -49,7 +49,6 @@ class Server {
   void reload();
   uint64_t wait_ms(bool more_to_do) const;
   Session* find(uint64_t session);
-  size_t connections_of(uid_t uid) const;
 
   Config& config_;
   HostedPools& pools_;
@@ -67,7 +66,9 @@ class Server {
   Moment now_ = {};
   metrics::Histogram turns_;
   uint64_t accept_due_ms_ = 0;  // after a failure: not before; 0: none failed since the last success
-  uint64_t watch_due_ms_ = 0;   // adopted lanes that nobody watches yet are looked for again
+  uint64_t users_due_ms_ = 0;
+  size_t turned_away_ = 0;     // sessions that only wait to be told so
+  uint64_t watch_due_ms_ = 0;  // adopted lanes that nobody watches yet are looked for again
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
   bool accept_again_ = true;

@@ -69,9 +69,10 @@ class Session {
   bool is_idle() const { return !receiving_ && !sending_; }
   int release_socket() { return socket_.release(); }
 
-  bool is_read_only = false;  // said so when it attached
-  uint64_t lane_watch = 0;    // 0: none; kept by requests
-  bool lane_is_news = false;  // the lane is new, and nothing came since the reply that says so
+  std::string turned_away_because;  // not empty: it is beyond a limit, and told so whatever it asks
+  bool is_read_only = false;        // said so when it attached
+  uint64_t lane_watch = 0;          // 0: none; kept by requests
+  bool lane_is_news = false;        // the lane is new, and nothing came since the reply that says so
   // The client closed its end and cannot have read that reply: it never had the lane.
   bool lane_is_unknown() const { return lane_is_news && (left_unread_ || send_failed_); }
 

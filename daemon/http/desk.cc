@@ -3,6 +3,7 @@
 #include "daemon/config_json.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
+#include "daemon/users.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -40,7 +41,7 @@ bool Desk::turn(const AdminView& view) {
     has_more = slot.has_value();
     if (!slot) break;
     const Question& question = exchange_.question(*slot);
-    if (!may_ask(question))
+    if (!may_ask(view, question))
       exchange_.answer(*slot, {EACCES, "only root, marud's own user and the admin group may administrate", nullptr});
     else if (question.kind == Question::Kind::kMetrics || question.kind == Question::Kind::kStatus)
       waiting_.push_back(*slot);
@@ -50,8 +51,9 @@ bool Desk::turn(const AdminView& view) {
   return step_survey(view) || has_more;
 }
 
-bool Desk::may_ask(const Question& question) const {
+bool Desk::may_ask(const AdminView& view, const Question& question) const {
   if (!question.peer || may_administrate(config_, *question.peer)) return true;
+  if (view.users) view.users->count(metrics::Refusal::kAdministrate);
   log_warning("{} may not administrate: refused", question.who);
   return false;
 }
@@ -95,6 +97,7 @@ std::shared_ptr<const metrics::Snapshot> Desk::snapshot(const AdminView& view) c
   snapshot->start_unix_ms = view.now_unix_ms - (view.now_monotonic_ms - view.start_monotonic_ms);
   snapshot->connections = view.connections;
   if (view.turns) snapshot->turns = *view.turns;
+  if (view.users) view.users->fill(*snapshot);
   for (size_t i = 0; i < view.pools.size(); ++i) {
     const HostedPool& hosted = *view.pools[i];
     metrics::PoolSnapshot pool;

@@ -27,7 +27,7 @@ class Desk {
     Survey survey;
   };
 
-  bool may_ask(const Question& question) const;
+  bool may_ask(const AdminView& view, const Question& question) const;
   Answer answer(const AdminView& view, const Question& question);
   bool step_survey(const AdminView& view);
   void finish_survey(AdminView view);

@@ -13,6 +13,9 @@ namespace maru::daemon::metrics {
 // The same values under the names that other projects' dashboards ask for. aliases.cc
 void write_aliases(TextWriter& out, const Snapshot& snapshot);
 
+// What users have, and what they were refused. users.cc
+void write_users(TextWriter& out, const Snapshot& snapshot);
+
 template <typename F>
 void for_serving(const Snapshot& snapshot, F&& act) {
   for (const PoolSnapshot& pool : snapshot.pools)

@@ -59,10 +59,21 @@ struct PoolSnapshot {
   uint64_t tenants_left_out = 0, tenants_left_out_bytes = 0;
 };
 
+// What is refused because of who asks.
+enum class Refusal : uint8_t { kAttach, kWrite, kAdministrate, kConnections, kRegions, kBytes, kPins };
+inline constexpr size_t kRefusals = 7;
+
+struct UserNumbers {
+  uint64_t connections = 0, regions = 0, bytes = 0, pins = 0;
+};
+
 struct Snapshot {
   uint64_t start_unix_ms = 0;
   uint64_t connections = 0;
   Histogram turns;  // of the event loop: from what woke it to its next wait
+  std::array<uint64_t, kRefusals> refusals = {};
+  std::map<uint32_t, UserNumbers> users;  // by number
+  uint64_t users_over_pins = 0;
   std::vector<PoolSnapshot> pools;
 };
 

@@ -221,6 +221,7 @@ void write_tenants(TextWriter& out, const Snapshot& snapshot) {
 std::string text_of(const Snapshot& snapshot) {
   TextWriter out;
   write_marud(out, snapshot);
+  write_users(out, snapshot);
   write_space(out, snapshot);
   write_lookups(out, snapshot);
   write_eviction(out, snapshot);

@@ -94,9 +94,9 @@ typedef struct maru_attach_options {
  *   options      may be NULL for the defaults.
  *   ret_client   owned by the caller until maru_detach().
  * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
- * access list refuses this user; -EUSERS every lane of the pool is in use; -EPROTO marud speaks another version;
- * -EBADMSG the control region is damaged or of another version; -EMFILE, -EAGAIN the session thread could not be started;
- * -ETIMEDOUT; -EINVAL; -ENOMEM. */
+ * access list refuses this user; -EDQUOT the user is at a limit of its own; -EUSERS every lane of the pool is in use; -EPROTO
+ * marud speaks another version; -EBADMSG the control region is damaged or of another version; -EMFILE, -EAGAIN the session
+ * thread could not be started; -ETIMEDOUT; -EINVAL; -ENOMEM. */
 MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **ret_client);
 
 /* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees
@@ -165,8 +165,8 @@ typedef struct maru_buffer {
 /* Takes pages for `bytes` bytes (1 to the size of a region). Uses pages that the calling thread has cached, then pages of
  * the client's regions, and only then asks marud, which rents a region or evicts. ret_buffer must end in maru_store() or
  * maru_abort(). May block for timeout_ms when marud is asked. Errors: -ENOSPC nothing is free and nothing can be evicted;
- * -EFBIG larger than a region; -ENOTCONN, -ETIMEDOUT marud was needed and did not answer (what it grants later is for a
- * later call); -ESTALE as from maru_reattach; -EINVAL. */
+ * -EDQUOT nothing of what this user may have is; -EFBIG larger than a region; -ENOTCONN, -ETIMEDOUT marud was needed and did
+ * not answer (what it grants later is for a later call); -ESTALE as from maru_reattach; -EINVAL. */
 MARU_PUBLIC int maru_alloc(maru_client *client, uint64_t bytes, maru_buffer *ret_buffer);
 
 /* The same n times (at least once), all or nothing; what is missing is computed first and asked for in one request. */

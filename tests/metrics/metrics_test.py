@@ -3,7 +3,9 @@
   metrics_test.py --marud PROGRAM --marudctl PROGRAM --client PROGRAM --documents docs/metrics.md
 """
 import argparse
+import errno
 import math
+import os
 import pathlib
 import re
 import subprocess
@@ -324,6 +326,33 @@ def two_pools_and_one_that_is_gone(program):
             path.unlink(missing_ok=True)
 
 
+def users(program, client_program):
+    """What users have, and what they are refused. The limits name the user of the test, who is not limited otherwise."""
+    me = str(os.geteuid())
+    limits = f"\n[[limit]]\nuser = {me}\nregions = 2\npins = 1\nconnections = 3\n"
+    with ObservedMarud(program, size="4MiB", region_bytes="256KiB", more=limits) as marud:
+        step = Look(marud)
+        with BlockClient(client_program, marud) as one, BlockClient(client_program, marud) as two:
+            step.to(2, "maru_user_connections", user=me)
+            expect(one.ask("store a 4096") == 0 and two.ask("store b 4096") == 0, "storing")
+            step.to(2, "maru_user_regions", user=me)
+            step.to(2 * 2**18, "maru_user_bytes", user=me)
+            expect(one.ask("hold a") == 0, "holding")
+            expect(one.ask("take 262144") == -errno.EDQUOT, "memory beyond the limit")
+            step.by(1, "maru_refusals_total", what="regions")
+            expect(two.ask("hold b") == 0, "holding")
+            step.to(2, "maru_user_pins", user=me)
+            step.to(1, "maru_users_over_pins")
+            expect(one.ask("take 262144") == -errno.EDQUOT, "memory with too many pins")
+            step.by(1, "maru_refusals_total", what="pins")
+            expect(two.ask("drop") == 0, "letting go")
+            step.to(0, "maru_users_over_pins")
+            with BlockClient(client_program, marud):
+                step.to(3, "maru_user_connections", user=me)
+                with BlockClient(client_program, marud):
+                    step.by(1, "maru_refusals_total", what="connections")
+
+
 def documents(marud):
     text = pathlib.Path(arguments.documents).read_text()
     written = {name: kind for name, kind in re.findall(r"^\| `([a-z0-9_]+)` \| (\w+) \|", text, re.MULTILINE)}
@@ -348,6 +377,7 @@ def main():
             eviction(marud, client)
         for name in AT_REST & set(families):
             expect(look(marud).value(name) is not None, f"{name} has no value")
+    users(arguments.marud, arguments.client)
     shortage(arguments.marud)
     two_pools_and_one_that_is_gone(arguments.marud)
     seen = {re.sub("_(bucket|sum|count)$", "", name) for name in moved}

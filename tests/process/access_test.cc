@@ -95,11 +95,12 @@ TEST_F(Access, AnyGroupOfTheProcessCounts) {
 }
 
 TEST_F(Access, AdminsOfAPoolAdministrateThatPoolAlone) {
-  MarudProcess marud(
-      {pool("default", "users = [" + std::to_string(kStranger) + "]\n"),
-       pool("theirs", "admins = [" + std::to_string(kListed) + "]\nadmin_groups = [" + std::to_string(kGroup) + "]\n")});
+  MarudProcess marud({pool("default", "users = [" + std::to_string(kStranger) + "]\n"),
+                      pool("theirs", "admins = [" + std::to_string(kListed) + "]\nadmin_groups = [" +
+                                         std::to_string(kGroup) + "]\n")});
   marud.directory().open_to_everybody();
-  for (const auto& [user, groups] : {std::pair<uid_t, std::string>{kListed, "-"}, {kStranger, std::to_string(kGroup)}}) {
+  for (const auto& [user, groups] :
+       {std::pair<uid_t, std::string>{kListed, "-"}, {kStranger, std::to_string(kGroup)}}) {
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "clear"}, {"pool", "theirs"}}), 0) << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "clear"}, {"pool", "default"}}), EACCES) << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "clear"}}), EACCES) << "the default pool: " << answer_;

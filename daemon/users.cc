@@ -1,0 +1,164 @@
+#include "daemon/users.h"
+
+#include "daemon/log.h"
+#include "daemon/size_text.h"
+
+#include <algorithm>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+using metrics::Refusal;
+
+constexpr uint64_t kSaidAgainMs = 10'000;
+constexpr size_t kSaidMax = 4096;  // more users than connect: then some things are said again too early
+
+uint64_t left_of(uint64_t limit, uint64_t used) {
+  if (limit == 0) return UINT64_MAX;
+  return limit > used ? limit - used : 0;
+}
+
+std::string user_text(uid_t user) { return "user " + std::to_string(user); }
+
+}  // namespace
+
+UserLimits Users::limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const {
+  const auto& rules = config_.user_limit_rules;
+  auto found = std::find_if(rules.begin(), rules.end(), [&](const UserLimitRule& rule) { return rule.user == user; });
+  UserLimits limits = config_.user_limits;
+  if (user == 0 || user == ::geteuid())
+    limits = {0, 0, 0, 0};
+  else if (found == rules.end())
+    found = std::find_if(rules.begin(), rules.end(), [&](const UserLimitRule& rule) {
+      return rule.group &&
+             (rule.group == group || std::find(groups.begin(), groups.end(), *rule.group) != groups.end());
+    });
+  if (found == rules.end()) return limits;
+  return {found->connections.value_or(limits.connections), found->regions.value_or(limits.regions),
+          found->bytes.value_or(limits.bytes), found->pins.value_or(limits.pins)};
+}
+
+std::map<uid_t, UserUse> Users::uses() const {
+  std::map<uid_t, UserUse> uses;
+  for (const auto& hosted : pools_)
+    if (const Pool* pool = hosted->serving()) pool->add_uses(uses);
+  return uses;
+}
+
+// -- refusals ---------------------------------------------------------------------------------------------------------
+
+void Users::refuse(Refusal refusal, uid_t user, const std::string& text, uint64_t now_ms) {
+  count(refusal);
+  if (said_ms_.size() >= kSaidMax) said_ms_.clear();
+  const auto [said, is_first] = said_ms_.emplace(std::pair(user, refusal), now_ms);
+  if (!is_first && now_ms - said->second < kSaidAgainMs) return;
+  said->second = now_ms;
+  log_warning("{}", text);
+}
+
+std::string Users::why_no_connection(const Peer& peer, const std::string& who, size_t connections, uint64_t now_ms) {
+  const uint64_t most = limits_of(peer.who.uid, peer.who.gid, peer.groups).connections;
+  const auto found = connections_.find(peer.who.uid);
+  const uint64_t has = found == connections_.end() ? 0 : found->second;
+  std::string why;
+  if (connections >= limits::kConnectionsMax)
+    why = "there are " + std::to_string(connections) + " connections to marud already, as many as there can be";
+  else if (most != 0 && has >= most)
+    why =
+        user_text(peer.who.uid) + " has " + std::to_string(has) +
+        " connections to marud already, as many as it may have (connections under [limits] or [[limit]] in marud.toml)";
+  if (!why.empty())
+    refuse(Refusal::kConnections, peer.who.uid, "a connection of " + who + " is refused: " + why, now_ms);
+  return why;
+}
+
+void Users::left(uid_t user) {
+  const auto found = connections_.find(user);
+  if (found != connections_.end() && --found->second == 0) connections_.erase(found);
+}
+
+std::string Users::why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use) const {
+  if (limits.pins == 0 || use.pins <= limits.pins) return {};
+  return user_text(peer.who.uid) + " pins " + std::to_string(use.pins) + " blocks, and may pin " +
+         std::to_string(limits.pins) + " (pins under [limits] or [[limit]] in marud.toml): release some first";
+}
+
+std::string Users::why_no_lane(const Peer& peer, const std::string& who, uint64_t now_ms) {
+  const UserLimits limits = limits_of(peer.who.uid, peer.who.gid, peer.groups);
+  // A lane outlives its connection until its process ends: who connects, attaches and hangs up again has many.
+  const auto lanes = uint64_t(std::count_if(lanes_.all().begin(), lanes_.all().end(), [&](const auto& entry) {
+    return entry.second.who.uid == peer.who.uid;
+  }));
+  if (limits.connections != 0 && lanes >= limits.connections) {
+    const std::string why = user_text(peer.who.uid) + " has " + std::to_string(lanes) +
+                            " lanes already, as many as it may have connections (under [limits] or [[limit]] in "
+                            "marud.toml): those of lost connections are free when their processes end";
+    refuse(Refusal::kConnections, peer.who.uid, who + " may not attach: " + why, now_ms);
+    return why;
+  }
+  if (limits.pins == 0) return {};
+  std::string why = why_too_many_pins(peer, limits, uses()[peer.who.uid]);
+  if (!why.empty()) refuse(Refusal::kPins, peer.who.uid, who + " may not attach: " + why, now_ms);
+  return why;
+}
+
+Users::Allowance Users::allowance(const Peer& peer, const Pool& pool) const {
+  const UserLimits limits = limits_of(peer.who.uid, peer.who.gid, peer.groups);
+  Allowance allowed;
+  if (limits.regions == 0 && limits.bytes == 0 && limits.pins == 0) return allowed;
+  const UserUse use = uses()[peer.who.uid];
+  allowed.why = why_too_many_pins(peer, limits, use);
+  if (!allowed.why.empty()) {
+    allowed.refusal = Refusal::kPins;
+    allowed.evicts_own = false;
+    return allowed;
+  }
+  if (limits.regions == 0 && limits.bytes == 0) return allowed;
+  const format::Parameters& parameters = pool.header().parameters;
+  const uint64_t region_bytes = parameters.region_pages * parameters.page_bytes;
+  const uint64_t by_count = left_of(limits.regions, use.regions);
+  const uint64_t by_bytes = limits.bytes == 0 ? UINT64_MAX : left_of(limits.bytes, use.bytes) / region_bytes;
+  allowed.limits = {std::min(by_count, by_bytes), true};
+  if (allowed.limits.regions_left > 0) return allowed;
+  allowed.refusal = by_count == 0 ? Refusal::kRegions : Refusal::kBytes;
+  allowed.why = user_text(peer.who.uid) + " rents " + std::to_string(use.regions) + " regions of " +
+                size_text(use.bytes) + ", and may rent " +
+                (by_count == 0 ? std::to_string(limits.regions) : size_text(limits.bytes)) + " (" +
+                (by_count == 0 ? "regions" : "bytes") +
+                " under [limits] or [[limit]] in marud.toml); nothing in its own regions can be evicted";
+  return allowed;
+}
+
+// -- looking ----------------------------------------------------------------------------------------------------------
+
+void Users::watch() {
+  const auto is_limited = [](const UserLimitRule& rule) { return rule.pins.value_or(0) != 0; };
+  const auto& rules = config_.user_limit_rules;
+  if (over_pins_.empty() && config_.user_limits.pins == 0 && std::none_of(rules.begin(), rules.end(), is_limited))
+    return;
+  const std::map<uid_t, UserUse> all = uses();
+  std::set<uid_t> over;
+  for (const auto& [id, watch] : lanes_.all()) {
+    const uint64_t most = limits_of(watch.who.uid, watch.who.gid, watch.groups).pins;
+    const auto use = all.find(watch.who.uid);
+    if (most == 0 || use == all.end() || use->second.pins <= most) continue;
+    if (over.insert(watch.who.uid).second && !over_pins_.contains(watch.who.uid))
+      log_warning(
+          "user {} pins {} blocks and may pin {}: it gets neither memory nor another lane until it pins fewer "
+          "(marudctl pins says which)",
+          watch.who.uid, use->second.pins, most);
+  }
+  for (const uid_t user : over_pins_)
+    if (!over.contains(user)) log_info("user {} is within its limit of pins again", user);
+  over_pins_ = std::move(over);
+}
+
+void Users::fill(metrics::Snapshot& snapshot) const {
+  snapshot.refusals = refusals_;
+  snapshot.users_over_pins = over_pins_.size();
+  for (const auto& [user, use] : uses()) snapshot.users[user] = {0, use.regions, use.bytes, use.pins};
+  for (const auto& [user, count] : connections_) snapshot.users[user].connections = count;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,73 @@
+// What each user has of marud and what it may have: connections, and over all pools rented regions, their bytes, and pins.
+// The first three marud hands out and can refuse. A pin is a word that a client writes into its own lane, so nobody can stop
+// it there: marud counts, says so, and gives a user who has too many neither memory nor another lane until it has fewer.
+//
+// Used by the deciding thread alone.
+#pragma once
+
+#include "daemon/config.h"
+#include "daemon/hosted_pool.h"
+#include "daemon/lane_watch.h"
+#include "daemon/metrics/snapshot.h"
+#include "daemon/peer.h"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace maru::daemon {
+
+class Users {
+ public:
+  Users(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools, const LaneWatches& lanes)
+      : config_(config), pools_(pools), lanes_(lanes) {}
+
+  // Of root and marud's own user only what a [[limit]] says that names them.
+  UserLimits limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
+
+  // Connections. Each of the three why_... says why not, or nothing; `who` is for the log.
+  std::string why_no_connection(const Peer& peer, const std::string& who, size_t connections, uint64_t now_ms);
+  void connected(uid_t user) { ++connections_[user]; }
+  void left(uid_t user);
+
+  // A lane that the process does not have yet.
+  std::string why_no_lane(const Peer& peer, const std::string& who, uint64_t now_ms);
+
+  // What this client may rent in the pool. `why` is not empty when it may have no region more; what it has room for in its own
+  // regions it may have all the same if `evicts_own`.
+  struct Allowance {
+    RentLimits limits;
+    std::string why;
+    metrics::Refusal refusal = metrics::Refusal::kRegions;
+    bool evicts_own = true;
+  };
+  Allowance allowance(const Peer& peer, const Pool& pool) const;
+
+  // Looks for users with too many pins, and logs who has come to be one and who no longer is.
+  void watch();
+
+  void count(metrics::Refusal refusal) { ++refusals_[size_t(refusal)]; }
+  // Counts, and logs unless the same was logged for this user a moment ago: a client may ask as often as it likes.
+  void refuse(metrics::Refusal refusal, uid_t user, const std::string& text, uint64_t now_ms);
+
+  void fill(metrics::Snapshot& snapshot) const;
+
+ private:
+  std::map<uid_t, UserUse> uses() const;
+  std::string why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use) const;
+
+  const Config& config_;
+  const std::vector<std::unique_ptr<HostedPool>>& pools_;
+  const LaneWatches& lanes_;
+  std::map<uid_t, uint64_t> connections_;
+  std::set<uid_t> over_pins_;
+  std::map<std::pair<uid_t, metrics::Refusal>, uint64_t> said_ms_;
+  std::array<uint64_t, metrics::kRefusals> refusals_ = {};
+};
+
+}  // namespace maru::daemon
