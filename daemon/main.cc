@@ -8,6 +8,7 @@
 #include "daemon/http/service.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
+#include "daemon/memory_reserve.h"
 #include "daemon/notify.h"
 #include "daemon/options.h"
 #include "daemon/passed_socket.h"
@@ -38,6 +39,7 @@ void print_problems(const std::string& file, const std::vector<ConfigProblem>& p
 // Signals arrive as events of the loop; a client that closes its end must not end marud.
 Result<FileDescriptor> take_signals() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, as a full disk is
   sigset_t signals;
   sigemptyset(&signals);
   for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
@@ -88,6 +90,7 @@ Result<std::unique_ptr<http::Service>> start_http(const Config& config, http::Ex
 
 Result<void> serve(Config& config, const Options& options) {
   allow_many_descriptors();
+  MemoryReserve::set_aside();
   FaultGuard::install();
   if (current_boot_id().empty()) return failure(EIO, "read the boot id in /proc/sys/kernel/random");
   auto signals = take_signals();

@@ -1,6 +1,7 @@
 #include "daemon/server.h"
 
 #include "daemon/log.h"
+#include "daemon/memory_reserve.h"
 #include "daemon/notify.h"
 
 #include <algorithm>
@@ -137,6 +138,15 @@ void Server::on_accept(const Event& event) {
   }
   accept_due_ms_ = 0;
   FileDescriptor socket(event.result);
+  if (!MemoryReserve::is_whole()) {
+    if (!is_short_of_memory_)
+      log_error(
+          "marud is out of memory (a limit on its address space?): it takes no connections until it has some again");
+    is_short_of_memory_ = true;
+    return;
+  }
+  if (is_short_of_memory_) log_info("there is memory again: connections are taken");
+  is_short_of_memory_ = false;
   auto peer = identify_peer(socket.get());
   if (!peer) {
     log_warning("a connection is refused: {}", peer.error().text());

@@ -72,6 +72,7 @@ class Server {
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
   bool accept_again_ = true;
+  bool is_short_of_memory_ = false;
   bool stopping_ = false;
 };
 
