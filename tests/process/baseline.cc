@@ -30,7 +30,7 @@ uint64_t pages_of_blocks(const ControlMap& map) {
 
 }  // namespace
 
-void expect_baseline(const MarudProcess& marud, const ControlMap& map) {
+void expect_baseline(const MarudProcess& marud, const ControlMap& map, const std::string& pool) {
   EXPECT_TRUE(wait_until([&] { return is_at_rest(map); }))
       << "not reclaimed: " << map.count_pins() << " pins, " << map.count_pages().text();
   const auto counts = map.count_pages();
@@ -40,7 +40,7 @@ void expect_baseline(const MarudProcess& marud, const ControlMap& map) {
   EXPECT_EQ(counts[PageState::kOut] + counts[PageState::kFree] + pages_of_blocks(map), map.region().pages())
       << counts.text();
 
-  const nlohmann::json check = marud.ask({{"command", "check"}, {"quiesce", true}});
+  const nlohmann::json check = marud.ask({{"command", "check"}, {"quiesce", true}, {"pool", pool}});
   EXPECT_FALSE(check.contains("refused")) << check.dump();
   const nlohmann::json violations = check.value("violations", nlohmann::json());
   EXPECT_TRUE((violations.is_array() && violations.empty()) || violations == 0) << check.dump(1).substr(0, 4000);
@@ -57,8 +57,8 @@ void expect_baseline(const MarudProcess& marud, const ControlMap& map) {
       << " findings, the first: " << (findings.empty() ? "" : findings.front());
 }
 
-uint64_t expect_intact_blocks(const MarudProcess& marud, const ControlMap& map) {
-  TestClient reader(marud.socket_path());
+uint64_t expect_intact_blocks(const MarudProcess& marud, const ControlMap& map, const std::string& pool) {
+  TestClient reader(marud.socket_path(), pool);
   const shm::ControlRegion& region = map.region();
   uint64_t intact = 0;
   for (uint32_t page = 0; page < region.pages(); ++page) {

@@ -11,9 +11,9 @@ namespace maru::test {
 
 // Waits until marud has taken back what dead clients held, then looks at everything. Reports what is wrong as failures of
 // the running test. `map` is the only client left.
-void expect_baseline(const MarudProcess& marud, const ControlMap& map);
+void expect_baseline(const MarudProcess& marud, const ControlMap& map, const std::string& pool = "default");
 
 // Reads every block of the pool through a client of its own and checks its content against its key. Returns how many.
-uint64_t expect_intact_blocks(const MarudProcess& marud, const ControlMap& map);
+uint64_t expect_intact_blocks(const MarudProcess& marud, const ControlMap& map, const std::string& pool = "default");
 
 }  // namespace maru::test

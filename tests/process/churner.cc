@@ -1,4 +1,5 @@
-// --role churner SOCKET SEED BOARD_FD WORKER THREADS: the threads share one client.
+// --role churner SOCKET SEED BOARD_FD WORKER THREADS [POOL]: the threads share one client. With a pool marud may be away at any
+// time, and the pool be drained.
 #include "tests/process/churner.h"
 
 #include "tests/process/board.h"
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -18,9 +20,17 @@
 namespace maru::test {
 namespace {
 
+// What requests end with while there is no marud, or its pool is being drained.
+bool is_without_marud(int result) {
+  static constexpr int kCodes[] = {ENOTCONN,   ETIMEDOUT, ECONNREFUSED, ENOENT,  EAGAIN,
+                                   ECONNRESET, EPIPE,     ESHUTDOWN,    EALREADY};
+  return std::find(std::begin(kCodes), std::end(kCodes), -result) != std::end(kCodes);
+}
+
 class Churner {
  public:
-  Churner(TestClient& client, uint64_t seed) : client_(client), random_(seed), seed_(seed) {}
+  Churner(TestClient& client, uint64_t seed, bool marud_may_be_away)
+      : client_(client), random_(seed), seed_(seed), marud_may_be_away_(marud_may_be_away) {}
 
   void step() {
     switch (random_.below(16)) {
@@ -63,7 +73,7 @@ class Churner {
     std::_Exit(3);  // other threads are at work
   }
   void expect(const char* doing, const std::string& key, int result, std::initializer_list<int> allowed) {
-    if (result >= 0) return;
+    if (result >= 0 || (marud_may_be_away_ && is_without_marud(result))) return;
     if (std::find(allowed.begin(), allowed.end(), -result) == allowed.end()) fail(doing, key, result);
   }
 
@@ -197,14 +207,16 @@ class Churner {
   TestClient& client_;
   Random random_;
   uint64_t seed_;
+  bool marud_may_be_away_;
   std::deque<Held> held_;
 };
 
 }  // namespace
 
 int run_churner(int argument_count, char** arguments) {
-  if (argument_count != 5) return 2;
-  const std::string socket_path = arguments[0], pool = "default";
+  if (argument_count != 5 && argument_count != 6) return 2;
+  const bool marud_may_be_away = argument_count == 6;
+  const std::string socket_path = arguments[0], pool = marud_may_be_away ? arguments[5] : "default";
   const uint64_t seed = std::strtoull(arguments[1], nullptr, 10);
   Board board(std::atoi(arguments[2]));
   BoardWords::Worker& me = board->worker[size_t(std::atoi(arguments[3])) % kWorkersMax];
@@ -214,13 +226,18 @@ int run_churner(int argument_count, char** arguments) {
     int result = 0;
     client = TestClient::try_attach(socket_path, pool, &result);
     if (client) break;
+    if (marud_may_be_away && board->stop.load() != 0) return 0;
+    if (marud_may_be_away && (is_without_marud(result) || result == -EUSERS)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
     if (result != -EUSERS || tries > 10'000) {
       std::fprintf(stderr, "churner: attach: %d\n", result);
       return 3;
     }
   }
   const auto churn = [&](uint64_t own_seed) {
-    Churner churner(*client, own_seed);
+    Churner churner(*client, own_seed, marud_may_be_away);
     while (board->stop.load() == 0) {
       churner.step();
       me.operations.fetch_add(1);
