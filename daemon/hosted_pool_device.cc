@@ -7,6 +7,10 @@
 //   another pool, or anything else           is refused; only `marud --format` takes such a device
 //   the same, on volatile memory that held   is cleared and formatted: what lies there is what memory holds when power comes
 //     this pool in another boot              back, and the state file says so
+//   a formatting that was cut off            is formatted, if it was begun by this machine
+//
+// A pool that several hosts share is never verified, cleared or formatted because of what this host knows: others may be at
+// work in it. Its blocks are compared with their checksums at every hit.
 #include "daemon/dax/dax_device.h"
 #include "daemon/dax_format.h"
 #include "daemon/hosted_pool.h"
@@ -136,6 +140,7 @@ class Opening {
       return failure(EEXIST,
                      "use " + device.name() + ": found " + label.found + ", more than there is (" + size_text(bytes) +
                          "), expected a whole pool; one on two devices needs control_device" + how_to_force(spec_));
+    if (spec_.pool.sharing.is_shared) return Fate::kAdopt;
     const auto left = read_host_record(device, bytes);
     if (!left) return tl::unexpected(left.error());
     if (left->is_this_boot) return Fate::kAdopt;
@@ -155,12 +160,21 @@ class Opening {
 
   Result<Fate> judge(DaxDevice& device, uint64_t pages_bytes) {
     const DaxDescription& description = device.description();
+    const DeviceLabel& label = device.label();
+    const SharingConfig& sharing = spec_.pool.sharing;
+    // Cleared are also the beginnings of other pools; whoever formatted the device since has another uuid.
+    const bool is_another = label.kind == DeviceLabel::Kind::kPool && record_ && label.uuid != record_->uuid;
     if (record_ && record_->is_being_cleared && record_->dax_name == description.name &&
-        record_->device.bytes == device.bytes() + pages_bytes) {
+        record_->device.bytes == device.bytes() + pages_bytes && !sharing.is_shared && !is_another) {
       log_warning("pool \"{}\": clearing {} was cut off, it begins anew", spec_.pool.name, device.name());
       return Fate::kClearAndFormat;
     }
-    if (device.label().kind == DeviceLabel::Kind::kPool) return judge_pool(device, pages_bytes);
+    if (label.kind == DeviceLabel::Kind::kPool) return judge_pool(device, pages_bytes);
+    if (label.kind == DeviceLabel::Kind::kClaimed &&
+        label.claimed_by == (sharing.is_shared ? machine_number(sharing) : 0)) {
+      log_warning("pool \"{}\": formatting {} was cut off, it begins anew", spec_.pool.name, device.name());
+      return Fate::kFormat;  // it was blank before
+    }
     auto found = what_is_on(device, spec_.pool.name);
     if (!found) return tl::unexpected(found.error());
     if (!*found) {
@@ -170,7 +184,7 @@ class Opening {
                                  "marud --config FILE --format " +
                                  spec_.pool.name + " formats it");
     }
-    if (record_ && lost_power(*record_, description, record_->dax_name)) {
+    if (record_ && lost_power(*record_, description, record_->dax_name) && !sharing.is_shared) {
       log_warning(
           "pool \"{}\": {} holds {}, which is what volatile memory holds after a loss of power: it is cleared "
           "and formatted",
@@ -191,9 +205,11 @@ class Opening {
                                  ", expected the pages of pool " + text_of(main.label().uuid) +
                                  ", whose control region is on " + main.name());
     }
-    const bool is_ours = record_ && (is_data ? label.uuid == record_->uuid
-                                             : lost_power(*record_, pages.description(), record_->dax_pages_name));
-    const bool is_resumed = record_ && record_->is_being_cleared && record_->dax_pages_name == pages.description().name;
+    const bool may_clear = record_ && !spec_.pool.sharing.is_shared;
+    const bool is_ours = may_clear && (is_data ? label.uuid == record_->uuid
+                                               : lost_power(*record_, pages.description(), record_->dax_pages_name));
+    const bool is_resumed =
+        may_clear && record_->is_being_cleared && record_->dax_pages_name == pages.description().name;
     *ret_clears = true;
     if (is_ours || is_resumed) return {};
     auto found = what_is_on(pages, spec_.pool.name);

@@ -3,6 +3,7 @@
 #include "daemon/pool_state.h"
 #include "daemon/state_file.h"
 #include "libmaru/shm/flush.h"
+#include "libmaru/shm/format_claim.h"
 #include "libmaru/shm/host_reclaim.h"
 
 #include <algorithm>
@@ -123,6 +124,14 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   identity.created_unix_ms = now_ms;
   identity.checksums = config.checksums || config.sharing.is_shared;
   identity.shared = config.sharing.is_shared;
+  if (config.sharing.is_shared) {
+    shm::FormatClaim found;
+    if (!shm::claim_format(state->device->control(), machine_number(config.sharing), &found))
+      return failure(EBUSY, "format " + state->device->name() + ": found that " +
+                                (found.is_one() ? "another host formats it at this moment, or died over it"
+                                                : "another host has formatted it meanwhile") +
+                                ", expected it blank still; start marud again when that host serves it");
+  }
   if (auto labelled = state->device->label_pages(identity.uuid); !labelled) return tl::unexpected(labelled.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->device->kind() == "memory";

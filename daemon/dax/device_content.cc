@@ -5,6 +5,7 @@
 #include "daemon/state_file.h"
 #include "libmaru/base/mapping.h"
 #include "libmaru/shm/control_region.h"
+#include "libmaru/shm/format_claim.h"
 
 #include <algorithm>
 #include <atomic>
@@ -129,6 +130,12 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
     return label;
   }
   if (is_zero(begin)) return label;
+  if (const shm::FormatClaim claim = shm::claim_in(begin); claim.is_one()) {
+    label.kind = DeviceLabel::Kind::kClaimed;
+    label.claimed_by = claim.machine();
+    label.found = "that another host formats it at this moment, or died over it";
+    return label;
+  }
   label.kind = DeviceLabel::Kind::kForeign;
   label.found = "content that is not marud's";
   for (const Signature& signature : kSignatures)

@@ -45,6 +45,7 @@ struct DeviceLabel {
     kNothing,  // zeros, as far as a label reaches: it may be blank
     kPool,     // a control region that this version can use
     kData,     // the pages of a split pool
+    kClaimed,  // somebody formats it at this moment, or died over it (libmaru/shm/format_claim.h)
     kDamaged,  // begins as a control region does, and is none that can be used
     kForeign,  // something else
   };
@@ -53,6 +54,7 @@ struct DeviceLabel {
   Uuid uuid = {};     // kPool, kData
   format::Header header = {};  // kPool
   DataLabel data = {};         // kData
+  uint32_t claimed_by = 0;     // kClaimed: the number of a machine, or 0
 };
 
 // Looks at the beginning alone. Only reads.

@@ -1,6 +1,7 @@
 #include "daemon/dax/file_device.h"
 
 #include "daemon/size_text.h"
+#include "libmaru/shm/format_claim.h"
 #include "maru/format/control_region.h"
 
 #include <algorithm>
@@ -67,7 +68,7 @@ Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine)
 }
 
 // The first page through a mapping, because hugetlbfs has no write and a read may see holes only.
-Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uint64_t map_bytes) {
+Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uint64_t map_bytes, uint32_t machine) {
   auto mapped = Mapping::map_shared(fd, 0, map_bytes, PROT_READ);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + quoted(path));
   FaultGuard guard;
@@ -78,6 +79,12 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
   uint64_t magic = 0;
   std::memcpy(&magic, first, sizeof(magic));
   if (magic == format::kMagic) return FileDevice::Content::kPool;
+  if (const shm::FormatClaim claim = shm::claim_in(first); claim.is_one()) {
+    if (claim.machine() == machine) return FileDevice::Content::kBlank;  // ours, and the lock says that it was cut off
+    return failure(EBUSY, "use " + quoted(path) +
+                              " as a pool: found that another host formats it, or died over it, expected a pool or "
+                              "zeros; try again when that host serves it, or remove the file");
+  }
   for (std::byte value : first)
     if (value != std::byte{0})
       return failure(EEXIST, "use " + quoted(path) +
@@ -180,7 +187,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   device->fd_.reset(::open(again.c_str(), O_RDWR | O_CLOEXEC));
   if (!device->fd_.is_open()) return failure(errno, "open " + quoted(path) + " again for clients");
 
-  auto content = look_at_content(fd, path, alignment);
+  auto content = look_at_content(fd, path, alignment, machine);
   if (!content) return tl::unexpected(content.error());
   if (*content == Content::kBlank && !is_alone)
     return failure(EAGAIN, "use " + quoted(path) + " as a pool: another marud holds it and it is not formatted yet");

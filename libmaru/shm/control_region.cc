@@ -1,5 +1,8 @@
 #include "libmaru/shm/control_region.h"
 
+#include "libmaru/shm/flush.h"
+#include "libmaru/shm/format_claim.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -166,8 +169,15 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   Layout layout;
   if (const char* problem = plan_layout(parameters, &layout)) return problem;
   if (memory.size() < layout.control_bytes) return "the memory is smaller than the control region";
-  // A reader that attaches half-way must not find a valid header, so the old one goes first and the new one comes last.
-  std::memset(memory.data(), 0, sizeof(Header));
+  // A reader that attaches half-way must not find a valid header, so the old one's first word goes first, and the new one's
+  // comes last. Between them it says that somebody is at work.
+  auto& first = *reinterpret_cast<AtomicU64*>(memory.data());
+  FormatClaim claim = claim_in(memory);
+  if (!claim.is_one()) {
+    claim = FormatClaim::of(0);
+    first.store_release(claim.bits);
+  }
+  std::memset(memory.data() + sizeof(first), 0, sizeof(Header) - sizeof(first));
   if (!memory_is_zero) std::memset(memory.data() + sizeof(Header), 0, layout.control_bytes - sizeof(Header));
 
   Header header{};
@@ -187,8 +197,12 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   std::memcpy(header.sections, layout.sections, sizeof(header.sections));
   std::memcpy(header.secret, identity.secret, sizeof(header.secret));
   header.checksum = header_checksum(header);
-  __atomic_thread_fence(__ATOMIC_RELEASE);  // formatting happens before anybody else maps the memory
-  std::memcpy(memory.data(), &header, sizeof(header));
+  const auto* bytes = reinterpret_cast<const std::byte*>(&header);
+  std::memcpy(memory.data() + sizeof(first), bytes + sizeof(first), sizeof(header) - sizeof(first));
+  if (header.incompat_flags != 0)
+    flush_lines(memory.data(), layout.control_bytes);  // all of it before the word that counts
+  uint64_t expected = claim.bits;
+  if (!first.cas_seq_cst(expected, header.magic)) return "another host has begun to format the same memory meanwhile";
   ret_region->set(memory.data(), header, layout);
   return nullptr;
 }

@@ -1,4 +1,5 @@
 #include "libmaru/shm/control_region.h"
+#include "libmaru/shm/format_claim.h"
 #include "small_pool.h"
 
 #include <cstring>
@@ -230,6 +231,23 @@ TEST(ControlRegion, RefusesMemoryOrDevicesThatAreTooSmall) {
   EXPECT_NE(
       ControlRegion::format(pool.memory().first(4096), pool.region.parameters(), fixed_identity(), false, &attached),
       nullptr);
+}
+
+TEST(ControlRegion, OneOfTwoHostsFormats) {
+  SmallPool pool;
+  std::memset(pool.memory().data(), 0, pool.memory().size());
+  FormatClaim found;
+  EXPECT_TRUE(claim_format(pool.memory(), 7, &found));
+  EXPECT_TRUE(claim_format(pool.memory(), 7, &found)) << "it died, and begins again";
+  EXPECT_FALSE(claim_format(pool.memory(), 8, &found));
+  EXPECT_TRUE(found.is_one() && found.machine() == 7);
+  ControlRegion region;
+  EXPECT_NE(ControlRegion::attach(pool.memory(), uint64_t{1} << 40, &region), nullptr);
+  ASSERT_EQ(ControlRegion::format(pool.memory(), pool.region.parameters(), fixed_identity(), false, &region), nullptr);
+  ControlRegion attached;
+  EXPECT_EQ(ControlRegion::attach(pool.memory(), uint64_t{1} << 40, &attached), nullptr);
+  EXPECT_FALSE(claim_format(pool.memory(), 7, &found)) << "a pool is no blank memory";
+  EXPECT_FALSE(found.is_one());
 }
 
 TEST(ControlRegion, RunLengthsFromSharedMemoryStayInTheirRegion) {

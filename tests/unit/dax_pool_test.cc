@@ -2,6 +2,7 @@
 #include "daemon/dax_format.h"
 #include "daemon/hosted_pool.h"
 #include "libmaru/shm/control_region.h"
+#include "libmaru/shm/format_claim.h"
 #include "tests/support/dax_stand_in.h"
 
 #include <cerrno>
@@ -278,6 +279,84 @@ TEST_F(DaxPool, ClearingThatWasCutOffGoesOn) {
   record = state_.load("far");
   ASSERT_TRUE(record && *record);
   EXPECT_FALSE((*record)->is_being_cleared);
+}
+
+TEST_F(DaxPool, FormattingThatWasCutOffBeginsAnew) {
+  devices_.add("dax0.0", kBytes);
+  const uint64_t cut_off[4] = {shm::FormatClaim::of(0).bits, 0, 7, 9};  // and a part of a header
+  devices_.put("dax0.0", 0, std::string(reinterpret_cast<const char*>(cut_off), sizeof(cut_off)));
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ(header("dax0.0").magic, format::kMagic);
+  EXPECT_EQ(header("dax0.0").checksum, shm::header_checksum(header("dax0.0")));
+}
+
+class SharedDaxPool : public DaxPool {
+ protected:
+  SharedDaxPool() {
+    spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = true;
+    spec_.pool.sharing.hosts = 2;
+    be_host("aaaa", "11111111-1111-4111-8111-111111111111");
+  }
+  void be_host(const std::string& machine_id, const std::string& boot_id) {
+    spec_.pool.sharing.machine_id = machine_id;
+    spec_.pool.sharing.boot_id = boot_id;
+  }
+  void be_the_other_host() { be_host("bbbb", "22222222-2222-4222-8222-222222222222"); }
+  void put_claim(uint32_t machine) {
+    const uint64_t claim = shm::FormatClaim::of(machine).bits;
+    devices_.put("dax0.0", 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)));
+  }
+};
+
+// To this host every other one looks like a marud of another boot that was cut off.
+TEST_F(SharedDaxPool, TheNextHostJoinsAndNeitherVerifiesNorFormats) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+  auto first = start();
+  ASSERT_TRUE(first) << first.error().text();
+  const std::string uuid = uuid_of(**first);
+  first->reset();  // its lock goes, its slot stays: it may be alive
+  be_the_other_host();
+  const StateDirectory elsewhere(directory_.file("elsewhere"));
+  for (const auto after : {DaxSpec::AfterPowerLoss::kFormat, DaxSpec::AfterPowerLoss::kVerify}) {
+    spec_.dax.after_power_loss = after;
+    std::map<std::string, FileDescriptor> stored;
+    auto second = HostedPool::start(spec_, elsewhere, stored, 1000);
+    ASSERT_TRUE(second) << second.error().text();
+    EXPECT_EQ(uuid_of(**second), uuid);
+    EXPECT_EQ((*second)->serving()->host(), 1u);
+  }
+}
+
+TEST_F(SharedDaxPool, ARecordOfThisHostClearsNothingThatOthersUse) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+  const std::string uuid = leave_pool();
+  auto record = state_.load("far");
+  ASSERT_TRUE(record && *record);
+  (*record)->is_being_cleared = true;
+  (*record)->boot_id = "another boot";
+  ASSERT_TRUE(state_.save(**record));
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ(uuid_of(**pool), uuid);
+  pool->reset();
+  devices_.put("dax0.0", 0, std::string(4096, '\xa5'));
+  EXPECT_EQ(refusal().code, EEXIST);
+}
+
+TEST_F(SharedDaxPool, AFormattingHostIsLeftAlone) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+  SharingConfig other = spec_.pool.sharing;
+  other.machine_id = "bbbb";
+  put_claim(machine_number(other));
+  const Error error = refusal();
+  EXPECT_EQ(error.code, EEXIST);
+  EXPECT_NE(error.text().find("another host formats it"), std::string::npos) << error.text();
+  const std::string begin = devices_.get("dax0.0", 0, 8);
+  EXPECT_EQ(shm::claim_in(std::as_bytes(std::span(begin))).machine(), machine_number(other)) << "it stays";
+  put_claim(machine_number(spec_.pool.sharing));
+  auto pool = start();
+  EXPECT_TRUE(pool) << "it was this machine's: " << pool.error().text();
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+// Who formats this memory. Its first word is what a header begins with; while somebody formats it, that word says who. Two
+// hosts that found the same memory blank meet in it, and one of them formats; a formatting that was cut off is known by it. The
+// steps are in docs/format.md, "Format".
+//
+// Thread safety: any process of any host. Progress: one CAS.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace maru::shm {
+
+struct FormatClaim {
+  uint64_t bits = 0;
+
+  // `machine`: a number above 0, of whoever may be formatting at the same time on another host; 0 where a lock keeps all others
+  // out.
+  static constexpr FormatClaim of(uint32_t machine) { return {uint64_t(machine) << 32 | kMark}; }
+  constexpr bool is_one() const { return uint32_t(bits) == kMark; }
+  constexpr uint32_t machine() const { return uint32_t(bits >> 32); }
+
+  static constexpr uint32_t kMark = 0x464b524d;  // "MRKF" when read as bytes; a magic number of ours begins with "MARU"
+};
+
+// The first word of memory that begins with these bytes.
+FormatClaim claim_in(std::span<const std::byte> begin);
+
+// Claims memory that is blank, or that this machine has claimed before (and died over it). False: another host has, or it holds
+// something; the claim that was found is in ret_found.
+bool claim_format(std::span<std::byte> memory, uint32_t machine, FormatClaim* ret_found);
+
+}  // namespace maru::shm
