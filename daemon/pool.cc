@@ -1,5 +1,6 @@
 #include "daemon/pool.h"
 
+#include "daemon/dax/medium.h"
 #include "daemon/pool_state.h"
 #include "daemon/state_file.h"
 #include "libmaru/shm/flush.h"
@@ -124,6 +125,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   identity.created_unix_ms = now_ms;
   identity.checksums = config.checksums || config.sharing.is_shared;
   identity.shared = config.sharing.is_shared;
+  identity.durable = !identity.shared && is_persistent(*state->device);
   if (config.sharing.is_shared) {
     shm::FormatClaim found;
     if (!shm::claim_format(state->device->control(), machine_number(config.sharing), &found))

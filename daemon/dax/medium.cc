@@ -1,11 +1,19 @@
 #include "daemon/dax/medium.h"
 
+#include "daemon/dax/dax_device.h"
+#include "daemon/dax/split_device.h"
+
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
 namespace maru::daemon {
+namespace {
+
+constexpr std::string_view kMapSyncGranted = "granted";  // file_device.cc
+
+}  // namespace
 
 const char* medium_of(const Device& device) {
   if (device.kind() == "dax") return "devdax";
@@ -19,6 +27,13 @@ const char* medium_of(const Device& device) {
   const bool is_dax =
       ::statx(device.fd(), "", AT_EMPTY_PATH, 0, &attributes) == 0 && (attributes.stx_attributes & STATX_ATTR_DAX) != 0;
   return is_dax ? "fsdax" : "file";
+}
+
+bool is_persistent(const Device& device) {
+  if (const auto* dax = dynamic_cast<const DaxDevice*>(&device)) return dax->description().is_persistent;
+  if (const auto* split = dynamic_cast<const SplitDevice*>(&device))
+    return split->control_device().description().is_persistent && split->pages_device().description().is_persistent;
+  return device.kind() == "file" && device.map_sync() == kMapSyncGranted;
 }
 
 }  // namespace maru::daemon

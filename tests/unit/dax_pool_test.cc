@@ -281,6 +281,17 @@ TEST_F(DaxPool, ClearingThatWasCutOffGoesOn) {
   EXPECT_FALSE((*record)->is_being_cleared);
 }
 
+TEST_F(DaxPool, PublishersFlushOnPersistentMemoryAlone) {
+  devices_.add("dax0.0", kBytes);
+  leave_pool();
+  EXPECT_EQ(header("dax0.0").incompat_flags, format::kIncompatDurable);
+  devices_.add("dax1.0", kBytes, DaxStandIn::kVolatile);
+  spec_.pool.name = "near";
+  spec_.dax.device = devices_.path("dax1.0");
+  leave_pool();
+  EXPECT_EQ(header("dax1.0").incompat_flags, 0u);
+}
+
 TEST_F(DaxPool, FormattingThatWasCutOffBeginsAnew) {
   devices_.add("dax0.0", kBytes);
   const uint64_t cut_off[4] = {shm::FormatClaim::of(0).bits, 0, 7, 9};  // and a part of a header
