@@ -97,7 +97,9 @@ TEST(UserLimits, BytesCountOverAllPools) {
 // A full pool in which everything is another user's: a limited one gets so many regions and not a page more.
 TEST(UserLimits, ALimitedUserTakesNoMoreThanItsRegionsFromOthers) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become other users";
-  MarudProcess marud({pool("users = [" + std::to_string(kAnother) + "]\n" + limit_of(kAnother, "regions = 2"))});
+  PoolWish wish = pool("users = [" + std::to_string(kAnother) + "]\n" + limit_of(kAnother, "regions = 2"));
+  wish.pins = 1024;
+  MarudProcess marud({wish});
   marud.directory().open_to_everybody();
   TestClient mine(marud.socket_path());
   const uint64_t pages = mine.geometry().pages;
@@ -111,7 +113,7 @@ TEST(UserLimits, ALimitedUserTakesNoMoreThanItsRegionsFromOthers) {
   ChildProcess other({own_program(), "--role", "store-as", marud.socket_path(), std::to_string(kAnother), "600"});
   const auto ended = other.wait();
   ASSERT_TRUE(ended && !ended->by_signal);
-  EXPECT_EQ(ended->code, 0) << "its own blocks make room";
+  EXPECT_EQ(ended->code, EDQUOT) << "it holds all of its own blocks, and gets no others'";
   const uint64_t left = count();
   EXPECT_GE(left + 2 * kRegionBytes / kPageBytes, before);
   EXPECT_LT(left, before) << "it did get memory";
@@ -253,14 +255,19 @@ TEST(UserLimits, MistakesInTheConfigurationAreNamed) {
 
 }  // namespace
 
-// --role store-as SOCKET USER COUNT: stores blocks of a page as this user; ends with 0 when each was stored.
+// --role store-as SOCKET USER COUNT: stores blocks of a page as this user and keeps them pinned; ends with the errno of the
+// first that could not be stored.
 int run_store_as(int argument_count, char** arguments) {
   if (argument_count != 3) return 2;
   const auto user = uid_t(std::strtoul(arguments[1], nullptr, 10));
   if (::setgid(user) != 0 || ::setuid(user) != 0) return 126;
   TestClient client(arguments[0]);
-  for (int i = 0; i < std::atoi(arguments[2]); ++i)
-    if (client.store("theirs " + std::to_string(i), "text") != 0) return 1;
+  for (int i = 0; i < std::atoi(arguments[2]); ++i) {
+    const std::string key = "theirs " + std::to_string(i);
+    if (const int result = client.store(key, "text"); result != 0) return -result;
+    maru_view view;  // held until the end
+    if (client.retrieve(key, &view) != 0) return 1;
+  }
   return 0;
 }
 
