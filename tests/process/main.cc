@@ -21,6 +21,7 @@ constexpr Role kRoles[] = {
     {"connect-often", maru::test::run_connect_often},
     {"ask-as", maru::test::run_ask_as},
     {"store-as", maru::test::run_store_as},
+    {"vandal", maru::test::run_vandal},
     {"scribbler", maru::test::run_scribbler},
     {"tenant-worker", maru::test::run_tenant_worker},
 };
