@@ -87,9 +87,8 @@ std::string Users::why_too_many_pins(const Peer& peer, const UserLimits& limits,
 std::string Users::why_no_lane(const Peer& peer, const std::string& who, uint64_t now_ms) {
   const UserLimits limits = limits_of(peer.who.uid, peer.who.gid, peer.groups);
   // A lane outlives its connection until its process ends: who connects, attaches and hangs up again has many.
-  const auto lanes = uint64_t(std::count_if(lanes_.all().begin(), lanes_.all().end(), [&](const auto& entry) {
-    return entry.second.who.uid == peer.who.uid;
-  }));
+  const auto lanes = uint64_t(std::count_if(lanes_.all().begin(), lanes_.all().end(),
+                                            [&](const auto& entry) { return entry.second.who.uid == peer.who.uid; }));
   if (limits.connections != 0 && lanes >= limits.connections) {
     const std::string why = user_text(peer.who.uid) + " has " + std::to_string(lanes) +
                             " lanes already, as many as it may have connections (under [limits] or [[limit]] in "
