@@ -159,9 +159,10 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = fence_client(view, request, who);
   } else {
     static constexpr const char* kPoolCommands[] = {
-        "regions",   "map",        "blocks",        "block",         "pins",       "evict",      "delete_tree",
-        "clear",     "check",      "memory.poison", "memory.list",   "policy",     "policy.set", "quota.set",
-        "quota.get", "quota.list", "quota.remove",  "quota.default", "quota.mode", "host.list",  "host.declare_dead"};
+        "regions",          "map",       "watch",      "blocks",        "block",         "pins",       "evict",
+        "delete_tree",      "clear",     "check",      "memory.poison", "memory.list",   "policy",     "policy.set",
+        "quota.set",        "quota.get", "quota.list", "quota.remove",  "quota.default", "quota.mode", "host.list",
+        "host.declare_dead"};
     static constexpr const char* kChanging[] = {"evict",      "delete_tree",      "clear",        "memory.poison",
                                                 "policy.set", "quota.set",        "quota.remove", "quota.default",
                                                 "quota.mode", "host.declare_dead"};

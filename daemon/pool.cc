@@ -372,6 +372,7 @@ bool Pool::State::turn() {
     look_at_held(kHeldPerRequest);
     sweep(kSweepPagesPerTurn);
     count_used(kCountPagesPerTurn);
+    if (watch) step_watch();
   }
   if (now_ms < last_pin_look_ms || now_ms - last_pin_look_ms >= kPinLookPauseMs) {
     last_pin_look_ms = now_ms;

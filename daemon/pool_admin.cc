@@ -46,9 +46,16 @@ const char* Pool::State::page_state_name(PageState state) {
   return uint32_t(state) < format::kPageStateCount ? kNames[uint32_t(state)] : "unknown";
 }
 
+const char* Pool::State::reason_name(EvictReason reason) {
+  constexpr const char* kNames[] = {"request", "background", "takeover", "expired", "admin"};
+  static_assert(std::size(kNames) == kEvictReasonCount);
+  return kNames[size_t(reason)];
+}
+
 json Pool::State::admin(const std::string& command, const json& request) {
   if (command == "regions") return list_regions(request);
   if (command == "map") return map();
+  if (command == "watch") return watch_blocks(request);
   if (command.starts_with("quota.")) return tenants.admin(command, request);
   if (command == "blocks") return list_blocks(request);
   if (command == "block") return one_block(request);

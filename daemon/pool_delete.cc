@@ -86,6 +86,7 @@ void Pool::State::clear(uint64_t* ret_deleted, uint64_t* ret_retired, uint64_t* 
         continue;
       }
       ++*ret_retired;
+      if (watch) watch_removed(ref, reason_name(EvictReason::kAdmin));
       if (!held.has(page)) queue_remove(page);
       queue_retired(ref);
     }

@@ -60,6 +60,8 @@ shm::PoisonStatus Pool::State::poison(uint32_t page) {
   }
   std::erase(poison_waiting, page);
   if (result.status != shm::PoisonStatus::kPoisoned) return result.status;
+  if (watch && result.before.is(PageState::kReady))
+    watch_removed(PageRef::of(page, result.before.generation()), "bad memory");
   queue_remove(page);
   PoisonedPage poisoned = {PageRef::of(page, result.before.generation()), {}};
   // Whoever was filling it may have joined it to a run just now, and still writes behind it.

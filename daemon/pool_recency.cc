@@ -103,6 +103,7 @@ void Pool::State::drain_touches(size_t limit) {
     in.heat += 1;
     in.used_tick = std::max(in.used_tick, touch.tick);
     const uint32_t generation = found.generation();
+    if (watch) watch_ready(PageRef::of(touch.page, generation));
     const bool is_known = order.knows(touch.page, generation);
     if (is_known && order.last_use(touch.page) >= touch.tick) {  // rings are read one after the other
       if (!order.contains(touch.page) && !held.has(touch.page)) late.push_back(touch.page);

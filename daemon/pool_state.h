@@ -5,6 +5,7 @@
 // words counts its steps against a limit that is known before it starts.
 #pragma once
 
+#include "daemon/block_watch.h"
 #include "daemon/dax/device.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/policy/eviction_order.h"
@@ -28,6 +29,7 @@
 #include <queue>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -298,8 +300,9 @@ struct Pool::State final : BlockFacts {
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
   PoolTotals totals;
   PoolHosts hosts;
-  shm::KeyBytes key;          // scratch
-  nlohmann::json audit_json;  // the last audit, for the status
+  std::unique_ptr<BlockWatch> watch;  // null: nobody looks on
+  shm::KeyBytes key;                  // scratch
+  nlohmann::json audit_json;          // the last audit, for the status
 
   // pool.cc: lanes and life cycle
   Result<void> begin(uint64_t now);
@@ -451,6 +454,7 @@ struct Pool::State final : BlockFacts {
   // pool_admin.cc
   nlohmann::json admin(const std::string& command, const nlohmann::json& request);
   static const char* page_state_name(PageState state);
+  static const char* reason_name(EvictReason reason);
   nlohmann::json list_regions(const nlohmann::json& request);
   struct BlockFilter;
   bool passes(const BlockFilter& filter, uint32_t page, PageWord found);
@@ -465,6 +469,13 @@ struct Pool::State final : BlockFacts {
   // pool_map.cc
   void cool_regions();
   nlohmann::json map() const;
+
+  // pool_watch.cc: blocks that come and go, for who looks on
+  BlockWatch::Block watched_block(PageRef ref);
+  nlohmann::json watch_blocks(const nlohmann::json& request);
+  void step_watch();
+  void watch_ready(PageRef ref);                             // a block that is there; perhaps it is new
+  void watch_removed(PageRef ref, std::string_view reason);  // RETIRED, and not freed yet
 
   // pool_metrics.cc
   bool take_census(metrics::PageCensus& census, uint64_t count) const;

@@ -208,6 +208,7 @@ const Command kCommands[] = {
      "quiesce file", 0, 0, check},
     {"top", "[--interval-ms N] [--once]", "a live picture: pools, clients, hit ratios, rates; h shows the keys",
      "interval-ms once", 0, 0, top},
+    {"watch", "[--limit N]", "blocks as they are stored and removed, one a line, until Ctrl-C", "limit", 0, 0, watch},
     {"doctor", "", "what on this machine would make marud slow or fail, and what to do", "", 0, 0, doctor},
     {"support-dump", "[--output PATH]", "write what a bug report needs into one file, without keys of blocks", "output",
      0, 0, support_dump},

@@ -71,6 +71,7 @@ int completion(const Arguments& arguments);    // completion.cc
 int doctor(const Arguments& arguments);        // doctor.cc
 int support_dump(const Arguments& arguments);  // support_dump.cc
 int top(const Arguments& arguments);           // top.cc
+int watch(const Arguments& arguments);         // watch.cc
 int device_list(const Arguments& arguments);   // device.cc
 int device_add(const Arguments& arguments);
 int device_drain(const Arguments& arguments);

@@ -151,13 +151,14 @@ Input all_kinds() {
 Input administration() {
   Writer input;
   for (const char* text :
-       {R"({"command":"status"})", R"({"command":"clients"})", R"({"command":"regions"})",
-        R"({"command":"blocks","cursor":0,"limit":10,"prefix":"k"})", R"({"command":"block","key":"k"})",
-        R"({"command":"pins","cursor":0,"limit":5})", R"({"command":"evict","pages":3,"pool":"other"})",
-        R"({"command":"clear"})", R"({"command":"check","quiesce":true})",
-        R"({"command":"quota.set","tenant":"0x00ff","soft":1,"hard":null})", R"({"command":"quota.get","tenant":"a"})",
-        R"({"command":"quota.list","cursor":1,"limit":3})", R"({"command":"quota.remove","tenant":"0x00ff"})",
-        R"({"command":"quota.default","hard":5})", R"({"command":"quota.mode","listed":true})"})
+       {R"({"command":"status"})", R"({"command":"clients"})", R"({"command":"regions"})", R"({"command":"map"})",
+        R"({"command":"watch","watch":1,"cursor":7})", R"({"command":"blocks","cursor":0,"limit":10,"prefix":"k"})",
+        R"({"command":"block","key":"k"})", R"({"command":"pins","cursor":0,"limit":5})",
+        R"({"command":"evict","pages":3,"pool":"other"})", R"({"command":"clear"})",
+        R"({"command":"check","quiesce":true})", R"({"command":"quota.set","tenant":"0x00ff","soft":1,"hard":null})",
+        R"({"command":"quota.get","tenant":"a"})", R"({"command":"quota.list","cursor":1,"limit":3})",
+        R"({"command":"quota.remove","tenant":"0x00ff"})", R"({"command":"quota.default","hard":5})",
+        R"({"command":"quota.mode","listed":true})"})
     append(input, 0, 0, Type::kAdmin, std::as_bytes(std::span(text, std::strlen(text))));
   return input.take();
 }

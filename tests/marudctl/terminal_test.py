@@ -87,10 +87,19 @@ def run(arguments, marud, *more, **options):
                           timeout=PATIENCE_S, **options)
 
 
+def start_replay(arguments, marud):
+    return subprocess.Popen([arguments.replay, "--trace", arguments.trace, "--payload", "4096", "--clients", "2",
+                             "--no-progress"], env=marud.environment, stdout=subprocess.DEVNULL)
+
+
 def check_once(arguments, marud, replay):
-    said = run(arguments, marud, "top", "--json", "--interval-ms", "300")
-    expect(said.returncode == 0, f"top --json: {said.stderr}")
-    figures = json.loads(said.stdout)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:  # the replay is attached, and may take its time until it asks
+        said = run(arguments, marud, "top", "--json", "--interval-ms", "300")
+        expect(said.returncode == 0, f"top --json: {said.stderr}")
+        figures = json.loads(said.stdout)
+        if figures["pools"][0]["asked_per_s"] > 0 or time.monotonic() > deadline:
+            break
     expect(figures["interval_ms"] >= 300, f"the interval is {figures['interval_ms']} ms")
     pool = figures["pools"][0]
     expect(pool["name"] == "default" and pool["asked_per_s"] > 0, f"nobody asks while a replay runs: {pool}")
@@ -144,6 +153,39 @@ def check_lost_marud(arguments, marud):
     os.kill(screen.pid, signal.SIGTERM)
     expect(os.waitstatus_to_exitcode(screen.end()) == 0, "SIGTERM ends it like q")
     expect(screen.raw.endswith(b"\033[?25h\033[?1049l"), "the terminal is not put back after a signal")
+
+
+def check_watch(arguments, marud):
+    """What a replay stores, and what marud evicts for it, in a pool that is much smaller; then a signal ends it."""
+    expect(run(arguments, marud, "clear", "--yes").returncode == 0, "the pool is not empty")
+    watch = subprocess.Popen([arguments.marudctl, "--json", "watch"], env=marud.environment, stdout=subprocess.PIPE, text=True)
+    lines = subprocess.Popen([arguments.marudctl, "watch", "--limit", "3"], env=marud.environment, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+    expect(json.loads(watch.stdout.readline()) == {"event": "watching"}, "the first line does not say that it watches")
+    expect("watching" in lines.stderr.readline(), "without --json it does not say that it watches")
+    replay = start_replay(arguments, marud)
+    stored, reasons, removed = {}, set(), 0
+    deadline = time.monotonic() + PATIENCE_S
+    while (removed < 200 or len(stored) < 200) and time.monotonic() < deadline:
+        event = json.loads(watch.stdout.readline())
+        if event["event"] == "stored":
+            stored[event["key"]] = event
+        elif event["event"] == "removed":
+            removed += 1
+            reasons.add(event["reason"])
+    replay.terminate()
+    replay.wait(PATIENCE_S)
+    expect(len(stored) >= 200 and removed >= 200, f"{len(stored)} blocks were stored and {removed} removed while a replay ran")
+    expect(reasons and reasons <= {"background", "request", "takeover"}, f"reasons: {reasons}")
+    expect(all(event["length_bytes"] == 4096 for event in stored.values()), "blocks of the replay have 4096 bytes")
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=PATIENCE_S)
+    expect(watch.returncode == 0, f"after Ctrl-C the status is {watch.returncode}")
+    text, _ = lines.communicate(timeout=PATIENCE_S)
+    expect(lines.returncode == 0 and len(text.splitlines()) == 3, f"watch --limit 3: {text}")
+    expect(all(re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} (stored|removed) +4 KiB  \S+.*", line) for line in text.splitlines()), text)
+    lost = run(arguments, marud, "--socket", "/nonexistent/socket", "watch")
+    expect(lost.returncode == 3 and "is marud running" in lost.stderr, f"without marud: {lost.stderr}")
 
 
 def check_doctor(arguments, marud):
@@ -206,8 +248,7 @@ def main():
         parser.add_argument(name, required=True)
     arguments = parser.parse_args()
     with Marud(arguments.marud, size="48MiB", region_bytes="512KiB") as marud:
-        replay = subprocess.Popen([arguments.replay, "--trace", arguments.trace, "--payload", "4096", "--clients", "2",
-                                   "--no-progress"], env=marud.environment, stdout=subprocess.DEVNULL)
+        replay = start_replay(arguments, marud)
         try:
             deadline = time.monotonic() + PATIENCE_S
             while not json.loads(run(arguments, marud, "--json", "clients").stdout)["clients"] and time.monotonic() < deadline:
@@ -217,6 +258,7 @@ def main():
         finally:
             replay.terminate()
             replay.wait(PATIENCE_S)
+        check_watch(arguments, marud)
         check_lost_marud(arguments, marud)
         check_doctor(arguments, marud)
         check_support_dump(arguments, marud)

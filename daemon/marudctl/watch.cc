@@ -1,0 +1,104 @@
+// marudctl watch: what is stored and removed, as marud sees it. marud keeps the last events and this asks for them several
+// times a second; who reads too slowly is told how many are lost.
+#include "daemon/marudctl/conversation.h"
+#include "daemon/size_text.h"
+
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <limits>
+
+namespace maru::marudctl {
+namespace {
+
+using nlohmann::json;
+
+constexpr long kPauseNs = 200'000'000;
+constexpr uint64_t kEventsPerAnswer = 200;
+
+volatile std::sig_atomic_t is_stopped = 0;
+void on_stop(int) { is_stopped = 1; }
+
+uint64_t number(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
+}
+std::string text(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// "13:04:11.250"
+std::string time_text(uint64_t unix_ms) {
+  const auto seconds = time_t(unix_ms / 1000);
+  tm local = {};
+  ::localtime_r(&seconds, &local);
+  char out[32];
+  const size_t bytes = std::strftime(out, sizeof(out), "%H:%M:%S", &local);
+  std::snprintf(out + bytes, sizeof(out) - bytes, ".%03u", unsigned(unix_ms % 1000));
+  return out;
+}
+
+std::string line_of(const json& event) {
+  const std::string key = text(event, "key"), reason = text(event, "reason");
+  char start[64];
+  std::snprintf(start, sizeof(start), "%s %-8s %9s  ", time_text(number(event, "at_ms")).c_str(),
+                text(event, "event").c_str(),
+                event.contains("length_bytes") ? daemon::size_text(number(event, "length_bytes")).c_str() : "-");
+  std::string line = start;
+  line += key.empty() ? "(key not known, page " + std::to_string(number(event, "page")) + ")" : key;
+  if (number(event, "key_bytes") != 0) line += "... (" + std::to_string(number(event, "key_bytes")) + " bytes)";
+  if (number(event, "tenant") != 0) line += "  tenant " + std::to_string(number(event, "tenant"));
+  if (!reason.empty()) line += "  by " + reason;
+  return line + "\n";
+}
+
+// Something about the watch itself: a line of its own kind, or a word beside the output.
+void note(const Arguments& arguments, const json& event, const std::string& said) {
+  if (arguments.json)
+    print(event.dump() + "\n");
+  else
+    complain(kExitDone, said);
+}
+
+}  // namespace
+
+int watch(const Arguments& arguments) {
+  struct sigaction action = {};
+  action.sa_handler = on_stop;
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  Conversation conversation(arguments);
+  conversation.be_silent(true);  // a signal ends what it waits for, which is no mistake
+  json request = {{"command", "watch"}, {"limit", kEventsPerAnswer}};
+  uint64_t left = arguments.limit.value_or(std::numeric_limits<uint64_t>::max());
+  while (is_stopped == 0) {
+    json reply;
+    if (const int code = conversation.ask(request, reply); code != kExitDone)
+      return is_stopped != 0 ? kExitDone : complain(code, conversation.said());
+    const uint64_t lost = number(reply, "lost");
+    if (!request.contains("watch"))
+      note(arguments, {{"event", "watching"}}, "watching; Ctrl-C ends it");
+    else if (number(request, "watch") != number(reply, "watch"))
+      note(arguments, {{"event", "watching"}},
+           "marud began to watch anew: what happened since the last line is not known");
+    if (lost != 0)
+      note(arguments, {{"event", "lost"}, {"count", lost}},
+           std::to_string(lost) + " events were lost: they came faster than they were read");
+    uint64_t shown = 0;
+    for (const json& event : reply["events"]) {
+      if (left == 0 || is_stopped != 0 || !event.is_object()) break;
+      print(arguments.json ? event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n" : line_of(event));
+      ++shown;
+      --left;
+    }
+    if (std::fflush(stdout) != 0 || left == 0) return kExitDone;  // nobody reads any more, or all was shown
+    request["watch"] = number(reply, "watch");
+    request["cursor"] = number(reply, "next");
+    if (shown != 0 && shown == reply["events"].size() && shown >= kEventsPerAnswer / 2) continue;  // there may be more
+    const timespec pause = {0, kPauseNs};
+    ::nanosleep(&pause, nullptr);
+  }
+  return kExitDone;
+}
+
+}  // namespace maru::marudctl
