@@ -331,8 +331,13 @@ json Pool::State::status(const metrics::PageCensus& census) const {
                 {"held_blocks", held_blocks.size()},
                 {"counters", std::move(counters)}};
   uint64_t rents = 0;
-  for (size_t i = 0; i <= metrics::Histogram::kBoundsNs.size(); ++i) rents += totals.rent_latency.count(i);
+  json by_time = json::array();  // how many took no longer than 100 ns, 1 us and so on to 10 s, and how many longer
+  for (size_t i = 0; i <= metrics::Histogram::kBoundsNs.size(); ++i) {
+    rents += totals.rent_latency.count(i);
+    by_time.push_back(totals.rent_latency.count(i));
+  }
   reply["rents"] = rents;
+  reply["rents_by_time"] = std::move(by_time);
   reply["rents_us"] = totals.rent_latency.sum_ns() / 1000;  // what deciding on all of them took
   // Of the FREE pages, the share that is not in the longest run of them.
   reply["fragmentation_percent"] = free_pages == 0 ? 0 : (free_pages - census.longest_free) * 100 / free_pages;

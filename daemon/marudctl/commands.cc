@@ -26,7 +26,8 @@ int status(const Arguments& arguments) {
     // A heading of its own, since a page and a region are sizes of one, and options by their names.
     if (pool.contains("block_bytes")) pool["bytes_in_blocks"] = daemon::size_text(pool["block_bytes"].get<uint64_t>());
     if (pool.contains("policy")) pool["policy"] = policy_text(pool);
-    for (const char* shown_already : {"block_bytes", "policy_options", "expired_blocks"}) pool.erase(shown_already);
+    for (const char* shown_already : {"block_bytes", "policy_options", "expired_blocks", "rents_by_time"})
+      pool.erase(shown_already);
     print("\n" +
           fields_text(
               pool,

@@ -77,6 +77,26 @@ const json& same_row(const json& rows, const json& like, std::initializer_list<c
   return kNone;
 }
 
+// How long marud took to decide on what clients asked for between the two looks: mean, and what 99 of 100 took no longer than.
+// Null where nobody asked.
+void put_latency(const json& before, const json& after, uint64_t ns, json& row) {
+  const Growth growth(before, after, ns);
+  const uint64_t rents = ns == 0 ? 0 : growth.of("rents");
+  const json& now = rows_of(after, "rents_by_time");
+  const json& then = rows_of(before, "rents_by_time");
+  row["rent_mean_us"] = rents == 0 ? json(nullptr) : json(double(growth.of("rents_us")) / double(rents));
+  row["rent_99_us"] = nullptr;
+  uint64_t seen = 0;
+  double bound_us = 0.1;  // each bucket reaches to ten times the one before; the last has no end
+  for (size_t i = 0; rents != 0 && i < now.size() && seen * 100 < rents * 99; ++i, bound_us *= 10) {
+    const auto count = [&](const json& row_of) {
+      return i < row_of.size() && row_of[i].is_number_unsigned() ? row_of[i].get<uint64_t>() : 0;
+    };
+    seen += count(now) > count(then) ? count(now) - count(then) : 0;
+    row["rent_99_us"] = i + 1 < now.size() ? json(bound_us) : json(nullptr);
+  }
+}
+
 json pool_row(const json& before, const json& after, uint64_t ns) {
   json row = {{"name", text(after, "name")}, {"condition", text(after, "condition")}};
   if (after.contains("reason")) row["reason"] = after["reason"];
@@ -94,6 +114,7 @@ json pool_row(const json& before, const json& after, uint64_t ns) {
   row["evicted_blocks_per_s"] = Growth(before, after, ns).per_second("evicted_blocks");
   row["refused_rents_per_s"] = Growth(before, after, ns).per_second("refused_rents");
   Growth(part(before, "counters"), part(after, "counters"), ns).put_into(row);
+  put_latency(before, after, ns, row);
   return row;
 }
 

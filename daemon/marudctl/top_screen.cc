@@ -53,6 +53,14 @@ std::string percent_text(const json& row, const char* name) {
   const auto found = row.find(name);
   return found == row.end() || !found->is_number() ? "-" : format("%.1f%%", found->get<double>());
 }
+// "85 us", "1.2 ms", "3.0 s"
+std::string micros_text(const json& row, const char* name) {
+  const auto found = row.find(name);
+  if (found == row.end() || !found->is_number()) return "-";
+  const double micros = found->get<double>();
+  if (micros >= 1e6) return format("%.1f s", micros / 1e6);
+  return micros >= 1e3 ? format("%.1f ms", micros / 1e3) : format(micros < 9.95 ? "%.1f us" : "%.0f us", micros);
+}
 std::string duration(uint64_t milliseconds) {
   const uint64_t seconds = milliseconds / 1000;
   if (seconds < 120) return format("%llu s", static_cast<unsigned long long>(seconds));
@@ -117,6 +125,9 @@ void add_pools(const json& figures, const TopView& view, std::vector<std::string
                percent_text(pool, "retrieve_hit_percent").c_str(), rate_text(real(pool, "stores_per_s")).c_str(),
                daemon::size_text(whole(pool, "stored_bytes_per_s")).c_str(),
                rate_text(real(pool, "evicted_blocks_per_s")).c_str()));
+    lines.push_back(format("  memory asked for %s/s, decided in %s, 99%% within %s",
+                           rate_text(real(pool, "rents_per_s")).c_str(), micros_text(pool, "rent_mean_us").c_str(),
+                           micros_text(pool, "rent_99_us").c_str()));
     // What an administrator has to know at once.
     if (whole(pool, "pins_overdue") > 0 || real(pool, "refused_rents_per_s") > 0)
       lines.push_back(format("  ATTENTION: %llu pins overdue, %s requests for memory refused a second",

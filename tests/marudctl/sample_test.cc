@@ -44,6 +44,25 @@ TEST(Sample, RatesAndSharesAreThoseOfTheTimeBetween) {
   EXPECT_TRUE(pool["match_hit_percent"].is_null()) << "nothing was asked";
 }
 
+TEST(Sample, LatencyIsThatOfTheRequestsBetween) {
+  const auto status = [](uint64_t rents, uint64_t micros, json by_time) {
+    json out = status_with(5, 1, 0, 0, 0);
+    out["pools"][0].update({{"rents", rents}, {"rents_us", micros}, {"rents_by_time", std::move(by_time)}});
+    return out;
+  };
+  const json before = status(1000, 9'000'000, {0u, 0u, 0u, 0u, 0u, 0u, 0u, 1000u, 0u, 0u});
+  const auto latency = [&](const json& after) { return changes(sample(10, before), sample(12, after))["pools"][0]; };
+  const json none = latency(before);
+  EXPECT_TRUE(none["rent_mean_us"].is_null() && none["rent_99_us"].is_null()) << "nobody asked";
+  const json most = latency(status(1100, 9'000'500, {0u, 0u, 99u, 0u, 0u, 1u, 0u, 1000u, 0u, 0u}));
+  EXPECT_DOUBLE_EQ(most["rent_mean_us"].get<double>(), 5);
+  EXPECT_DOUBLE_EQ(most["rent_99_us"].get<double>(), 10);
+  const json slow = latency(status(1100, 9'000'500, {0u, 0u, 98u, 0u, 0u, 2u, 0u, 1000u, 0u, 0u}));
+  EXPECT_DOUBLE_EQ(slow["rent_99_us"].get<double>(), 10'000);
+  const json older = latency(status(1100, 9'000'500, nullptr));
+  EXPECT_TRUE(older["rent_99_us"].is_null()) << "a marud that does not say";
+}
+
 TEST(Sample, CountersThatBeganAnewAreNoRates) {
   const Sample before = sample(10, status_with(5, 1, 100, 100, 10), client_with(1, 1000));
   for (const Sample& after : {sample(11, status_with(6, 1, 5000, 0, 0)), sample(11, status_with(5, 2, 5000, 0, 0))})

@@ -43,6 +43,13 @@ TEST(TopScreen, ShowsPoolsAndWhatNeedsAttention) {
   EXPECT_LT(line_with(screen, "no process is attached"), screen.lines.size());
 }
 
+TEST(TopScreen, SaysHowLongRequestsForMemoryTook) {
+  json figures = figures_with(json::array());
+  EXPECT_LT(line_with(draw_top(figures, {}, ""), "memory asked for 0/s, decided in -, 99% within -"), 10u);
+  figures["pools"][0].update({{"rents_per_s", 12.0}, {"rent_mean_us", 85.4}, {"rent_99_us", 1000.0}});
+  EXPECT_LT(line_with(draw_top(figures, {}, ""), "memory asked for 12/s, decided in 85 us, 99% within 1.0 ms"), 10u);
+}
+
 TEST(TopScreen, SortsByWhatWasChosenAndBackwards) {
   const json figures = figures_with({client(11, 5, 1), client(22, 50, 0), client(33, 20, 9)});
   TopView view;
