@@ -56,6 +56,12 @@ json Pool::State::admin(const std::string& command, const json& request) {
   if (command == "regions") return list_regions(request);
   if (command == "map") return map();
   if (command == "watch") return watch_blocks(request);
+  const bool sets_limits =
+      command == "quota.set" || request.contains("soft") || request.contains("hard") || request.contains("listed");
+  if (command.starts_with("quota.") && sets_limits && region.is_shared())
+    return refusal(EOPNOTSUPP, "pool \"" + config.name +
+                                   "\" has profile = \"shared\", expected \"local\": limits of tenants are kept by one "
+                                   "host, and the others would store beyond them");
   if (command.starts_with("quota.")) return tenants.admin(command, request);
   if (command == "blocks") return list_blocks(request);
   if (command == "block") return one_block(request);

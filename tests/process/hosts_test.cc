@@ -309,6 +309,78 @@ TEST_F(Hosts, AHostThatWasDeclaredDeadFencesItself) {
   EXPECT_EQ(b.state_of(0), "live") << "and it may come back";
 }
 
+// As if the host had died before its caches held the bytes no more: the block line says what the payload does not.
+TEST_F(Hosts, ABlockWhosePayloadWasLostWithItsHostIsAMiss) {
+  Host a(directory_, 0, watch_), b(directory_, 1, watch_);
+  Puppet on_b(b.socket_path());
+  const std::string lost = "the bytes that host a took with it";
+  {
+    Puppet on_a(a.socket_path());
+    ASSERT_EQ(on_a.store("lost", lost), 0);
+    ASSERT_EQ(on_a.store("below", "child of what was lost", "lost"), 0);
+    ASSERT_EQ(on_a.store("kept", "the bytes that were flushed"), 0);
+    on_a.process().kill();
+  }
+  a.kill();
+  {
+    std::fstream pool(directory_.file("pool"), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(pool)), {});
+    const size_t at = bytes.find(lost);
+    ASSERT_NE(at, std::string::npos);
+    pool.clear();
+    pool.seekp(std::streamoff(at));
+    pool << std::string(lost.size(), '\0');
+  }
+  ASSERT_TRUE(b.sees(0, "suspect"));
+  EXPECT_EQ(on_b.retrieve("kept").at("text"), "the bytes that were flushed") << "the host is only suspect";
+  EXPECT_EQ(on_b.retrieve("lost").at("result"), -EIO) << "its child holds it, and it is never handed out";
+  EXPECT_EQ(on_b.retrieve("below").at("text"), "child of what was lost");
+  EXPECT_EQ(on_b.release("below"), 0);
+  EXPECT_EQ(on_b.remove("below"), 0);
+  ASSERT_EQ(b.ask({{"command", "host.declare_dead"}, {"host", 0}}).value("state", ""), "dead");
+  ASSERT_TRUE(b.sees(0, "free"));
+  EXPECT_TRUE(wait_until([&] { return on_b.retrieve("lost").at("result") == -ENOENT; })) << "then it goes";
+  EXPECT_EQ(on_b.retrieve("kept").at("text"), "the bytes that were flushed");
+  EXPECT_EQ(on_b.store("lost", "stored anew"), 0);
+  EXPECT_EQ(on_b.retrieve("lost").at("text"), "stored anew");
+}
+
+// As marud of a host with much memory free does for one that has none: pool_hosts.cc, ask_for_region().
+TEST_F(Hosts, AHostWithoutMemoryIsGivenARegionOfTheOther) {
+  Host a(directory_, 0, watch_), b(directory_, 1, watch_);
+  Puppet on_a(a.socket_path());
+  // Until host a rents all that there is.
+  const auto unused = [&] { return b.ask({{"command", "host.list"}}).at("unused_regions").get<int>(); };
+  for (int i = 0; i < 100 && unused() > 0; ++i)
+    ASSERT_GT(on_a.ask({{"do", "store many"}, {"key", "a" + std::to_string(i)}, {"count", 200}}).at("result"), 0);
+  ASSERT_EQ(unused(), 0);
+  Puppet on_b(b.socket_path());
+  // Whatever it has got without asking is not enough for its share.
+  int number = 0;
+  EXPECT_TRUE(wait_until([&] {
+    on_b.ask({{"do", "store many"}, {"key", "b" + std::to_string(number++)}, {"count", 200}});
+    return a.log().find("is given up for host 1, which asked for one") != std::string::npos;
+  }));
+  EXPECT_TRUE(wait_until([&] {
+    on_b.ask({{"do", "store many"}, {"key", "b" + std::to_string(number++)}, {"count", 200}});
+    return a.host(1).at("regions") >= 2;
+  })) << a.ask({{"command", "host.list"}});
+  EXPECT_EQ(on_b.store("of b", "in a region that was a's"), 0);
+  EXPECT_EQ(on_a.retrieve("of b").at("text"), "in a region that was a's");
+  EXPECT_EQ(on_a.release("of b"), 0);
+  on_a.ask({{"do", "detach"}});
+  on_b.ask({{"do", "detach"}});
+  EXPECT_TRUE(wait_until([&] { return a.violations() == 0; })) << a.ask({{"command", "check"}, {"quiesce", true}});
+}
+
+TEST_F(Hosts, LimitsOfTenantsAreRefusedAndNotIgnored) {
+  Host a(directory_, 0, watch_);
+  const json refused = a.ask({{"command", "quota.set"}, {"tenant", "t"}, {"hard", 4096}});
+  EXPECT_EQ(refused.value("refused", 0), EOPNOTSUPP) << refused;
+  EXPECT_EQ(a.ask({{"command", "quota.default"}, {"hard", 4096}}).value("refused", 0), EOPNOTSUPP);
+  EXPECT_FALSE(a.ask({{"command", "quota.default"}}).contains("refused")) << "to ask is allowed";
+}
+
 TEST_F(Hosts, APoolIsOpenedAsWhatItIs) {
   {
     Host a(directory_, 0);
