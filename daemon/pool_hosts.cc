@@ -11,6 +11,7 @@
 #include "daemon/state_file.h"
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/host_reclaim.h"
+#include "libmaru/shm/host_wish.h"
 #include "libmaru/shm/region_handover.h"
 
 #include <algorithm>
@@ -328,14 +329,12 @@ void Pool::State::ask_for_region() {
   const size_t share = std::max<size_t>(1, regions.size() / size_t(users));
   const auto most = uint32_t(std::max_element(rented.begin(), rented.end()) - rented.begin());
   if (rented[hosts.self] >= share || rented[most] <= share || most == hosts.self) return;
-  uint64_t none = 0;
-  region.host(most).wanted.cas_seq_cst(none, uint64_t(hosts.generation) << 32 | (hosts.self + 1));
+  shm::ask_for_region(region, most, hosts.self, hosts.generation);
 }
 
 void Pool::State::answer_wish() {
-  AtomicU64& wanted = region.host(hosts.self).wanted;
-  uint64_t wish = wanted.load_acquire();
-  if (wish == 0) return;
+  const shm::HostWish wish = shm::read_wish(region, hosts.self);
+  if (wish.is_none()) return;
   const std::vector<bool> pinned = pinned_regions();
   uint32_t index = kNoHost;
   Outlook best;
@@ -355,9 +354,9 @@ void Pool::State::answer_wish() {
     settle_region(index);
     ++totals.regions_taken;
     log_info("pool \"{}\": region {} is given up for host {}, which asked for one", config.name, index,
-             (wish & 0xFF) - 1);
+             wish.host());
   }
-  wanted.cas_seq_cst(wish, 0);
+  shm::end_wish(region, hosts.self, wish);
 }
 
 // -- administration ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include "daemon/pool_state.h"
 
 #include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_wish.h"
 #include "libmaru/shm/page_run.h"
 #include "libmaru/shm/region_handover.h"
 
@@ -21,17 +22,12 @@ void Pool::State::show_region(uint32_t index) {
 // In a pool of several hosts a region that nobody rents is anybody's, by CAS from the word that says so.
 bool Pool::State::claim_region(uint32_t index, LaneId owner) {
   RegionEntry& entry = regions[index];
-  AtomicU64& shared = region.region(index).word;
-  const shm::RegionWord found{shared.load_acquire()};  // [pairs region.word]
-  uint64_t expected = found.bits;
-  if (found.state() == RegionState::kUnused &&
-      shared.cas_seq_cst(expected,
-                         shm::RegionWord::of(RegionState::kRented, found.generation() + 1, owner, hosts.self).bits)) {
-    shm::flush(region, shared);
+  uint32_t generation = 0;
+  if (shm::rent_unused_region(region, index, owner, hosts.self, &generation)) {
     entry = {};
     entry.state = RegionState::kRented;
     entry.owner = owner;
-    entry.generation = (found.generation() + 1) & 0xF'FFFF;
+    entry.generation = generation;
     rebuild_queues(index);  // the entries are those of another host's marud
     return true;
   }
@@ -185,6 +181,8 @@ void Pool::State::settle_region(uint32_t index) {
     if (found.is(PageState::kFree))  // somebody may take it first, who was told of it while it was rented
       is_empty &= region.block(first + i).word.cas_acq_rel(found.bits, PageWord::out(found.generation()).bits);
   }
+  // Or a host that is lost would leave FREE pages in a region that says that it has none.
+  if (is_empty) shm::flush(region, &region.block(first), region.region_pages() * sizeof(format::BlockLine));
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
   if (region.is_shared() && is_empty) order.rebuild(index, {});  // before it is anybody's
   if (regions[index].state != state) set_region(index, state, {});

@@ -37,6 +37,7 @@ enum MutantId : unsigned {
   kMutantTwoReclaimers = 27,              // a host is declared dead by a store, so two may reclaim it
   kMutantFreeNotFlushed = 28,             // a parent's count is lowered before the child is FREE in memory
   kMutantEntryNotFlushed = 29,            // a page is freed before its entry's removal is in memory
+  kMutantRentByStore = 32,                // a region that nobody rents is rented by a store, so two hosts may have it
   kMutantCloseByStore = 19,               // a FREE page of a region that changes hands becomes OUT without comparing
 };
 

@@ -33,6 +33,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantFreeNotFlushed, "the parent's count lowered before the FREE is flushed", {"host-death"}},
       {kMutantOtherHostsBefore, "lanes of other hosts read before the mark", {"host-store"}},
       {kMutantReclaimOnSuspicion, "reclaim of a host on suspicion alone", {"host-store", "host-death"}},
+      {kMutantRentByStore, "a region that nobody rents taken without comparing", {"host-wanted"}},
       {kMutantTwoReclaimers, "a host declared dead without comparing", {"host-death"}},
       {kMutantCloseByStore, "FREE to OUT without comparing", {"takeover", "takeover-restart"}},
   };

@@ -7,6 +7,7 @@
 // nobody took away is there at the end, payload and all; one host is taken back by one marud at a time; and nothing is
 // taken back from a host that is only slow.
 #include "cast.h"
+#include "cast_wishes.h"
 #include "libmaru/shm/evict.h"
 #include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/host_reclaim.h"
@@ -173,8 +174,9 @@ void take_back(uint32_t self, uint32_t dead) {
   taken_back_by[dead] = self;
   const shm::ControlRegion& region = world();
   Findings findings;
-  for (uint32_t i = 0; i < region.regions(); ++i) shm::inherit_region(region, i, dead, self);  // 1
-  shm::end_host_pins(region, dead, findings);                                                  // 2
+  for (uint32_t i = 0; i < region.regions(); ++i)  // 1
+    if (shm::inherit_region(region, i, dead, self)) inherit_from_the_dead(i, self);
+  shm::end_host_pins(region, dead, findings);  // 2
   const shm::HostLanes lanes(region, dead);
   for (uint32_t page = 0; page < kWorldPages; ++page) shm::revive_retiring(region, dead, page);  // 3
   shm::reclaim_pages(marud_of(self).context, lanes, 0, kWorldPages, findings);
@@ -189,6 +191,7 @@ void take_back(uint32_t self, uint32_t dead) {
   shm::repair_entries(region, 0, region.buckets());  // 4
   shm::release_host_overflow(region, dead);          // 5
   shm::clear_host_lanes(region, dead);
+  region.host(dead).wanted.store_release(0);
   settle();
   taken_back_by[dead] = kHosts;
   const HostClaim claim = shm::read_claim(region, dead);  // 6
@@ -237,6 +240,7 @@ void marud_life(void* argument) {
   const uint32_t self = number_of(argument);
   for (uint32_t rounds = 1 + chance().below(4); rounds > 0; --rounds) {
     evict_some(self);
+    share_regions(self);
     serve_recounts(self);
     watch_others(self);
     free_own_retired(self);
@@ -271,7 +275,7 @@ void hand_out_late(void* argument) {
   spawn("late client", client_lane(host), client_life, argument);
 }
 
-void begin() {
+void begin(bool with_wishes = false) {
   make_shared_world();
   make_marud();
   for (uint32_t lane = 0; lane < kWorldLanes; ++lane) make_client(lane);
@@ -286,6 +290,8 @@ void begin() {
     define_key(key, key % 3);
     finished[key] = may_go[key] = false;
   }
+  forget_wishes();
+  if (with_wishes) begin_wishes(evict_as);
   if (chance().chance(2)) store_chain(client(client_lane(0)), 0, 3);
   const uint32_t late = chance().below(2 * kHosts);  // perhaps none
   for (uint32_t host = 0; host < kHosts; ++host) {
@@ -309,6 +315,13 @@ void death_setup() {
   if (chance().chance(2)) allow_host_death(0b100);
 }
 
+void wanted_setup() {
+  begin(true);
+  if (chance().chance(3)) return;
+  allow_host_death(0b001);  // who is asked
+  if (chance().chance(2)) allow_host_death(0b010);
+}
+
 void hosts_on_death(unsigned process) {
   forget_process(process);
   for (unsigned& by : taken_back_by)
@@ -316,19 +329,23 @@ void hosts_on_death(unsigned process) {
 }
 
 void finish() {
-  while (has_work(0)) watch_others(0);  // a host that died after everybody else had gone home
+  const uint32_t survivor = host_died(0) ? 2 : 0;     // one of them lives in every play
+  while (has_work(survivor)) watch_others(survivor);  // a host that died after everybody else had gone home
   for (uint32_t key = 0; key < kWorldKeys; ++key) {
     const PageRef block = visible_block(key);
     if (finished[key] && !may_go[key] && block.is_none())
       fail("key %u was stored, nobody took it away, it is gone", key);
     if (!block.is_none()) check_payload(block.page(), key, "who comes later");
   }
-  for (uint32_t host = 0; host < kHosts; ++host)
-    if (!host_died(host)) free_own_retired(host);
+  for (uint32_t host = 0; host < kHosts; ++host) {
+    if (host_died(host)) continue;
+    free_own_retired(host);
+    answer_last_wish(host);
+  }
   // What a dead publisher left while somebody was about to evict it goes the ordinary way of eviction.
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{world().block(page).word.raw};
-    if (word.is(PageState::kReady) && entries_of(page, word.generation()) == 0) evict_as(0, page);
+    if (word.is(PageState::kReady) && entries_of(page, word.generation()) == 0) evict_as(survivor, page);
   }
   // Counts whose recount was lost on the way.
   for (uint32_t host = 0; host < kHosts; ++host) {
@@ -356,6 +373,7 @@ constexpr Scenario kScenarios[] = {
     {"host-store", "three hosts store, read, delete and evict in one pool", store_setup, finish, hosts_on_death},
     {"host-death", "hosts die with their caches, and one of the others takes back what they held", death_setup, finish,
      hosts_on_death},
+    {"host-wanted", "hosts ask each other for regions, and die over it", wanted_setup, finish, hosts_on_death},
 };
 
 }  // namespace

@@ -1,0 +1,133 @@
+#include "cast_wishes.h"
+
+#include "cast.h"
+#include "libmaru/shm/evict.h"
+#include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_reclaim.h"
+#include "libmaru/shm/host_wish.h"
+#include "libmaru/shm/region_handover.h"
+
+#include <array>
+
+namespace maru::sim {
+namespace {
+
+using format::RegionState;
+using shm::RegionWord;
+
+constexpr uint32_t kRegions = kWorldPages / kWorldRegionPages;
+constexpr uint32_t kNone = ~0u;
+
+void (*evict_page_as)(uint32_t host, uint32_t page) = nullptr;
+// What no marud knows: who looks after each region. A host enters itself when its CAS has made it so, and leaves before it says
+// that the region is nobody's, so two of them here are two who believe it.
+std::array<uint32_t, kRegions> holder;
+
+uint32_t regions_of(uint32_t host) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < kRegions; ++i) count += shm::host_of_region(world(), i) == host;
+  return count;
+}
+
+void set_word(uint32_t index, RegionState state, LaneId owner, uint32_t host) {
+  AtomicU64& word = world().region(index).word;
+  const RegionWord found{word.load_acquire()};
+  word.store_release(RegionWord::of(state, found.generation() + 1, owner, host).bits);
+  shm::flush(world(), word);
+}
+
+// As settle_region(): empty, it is nobody's; else it stays an orphan of this host.
+void settle_region(uint32_t host, uint32_t index) {
+  bool is_empty = true;
+  for (uint32_t page = index * kWorldRegionPages; page < (index + 1) * kWorldRegionPages; ++page) {
+    PageWord found{world().block(page).word.load_acquire()};
+    if (found.is(PageState::kFree))
+      is_empty &= world().block(page).word.cas_acq_rel(found.bits, PageWord::out(found.generation()).bits);
+    else
+      is_empty &= found.is(PageState::kOut);
+  }
+  if (!is_empty) return set_word(index, RegionState::kOrphaned, {}, host);
+  shm::flush(world(), &world().block(index * kWorldRegionPages), kWorldRegionPages * sizeof(format::BlockLine));
+  note("host %u gives region %u up", host, index);
+  holder[index] = kNone;
+  set_word(index, RegionState::kUnused, {}, 0);
+}
+
+void rent_unused(uint32_t host) {
+  for (uint32_t index = 0; index < kRegions; ++index) {
+    const LaneId owner = lane_id(world().daemon_lane_of(host) + 1);
+    uint32_t generation = 0;
+    if (!shm::rent_unused_region(world(), index, owner, host, &generation)) continue;
+    if (holder[index] != kNone) fail("hosts %u and %u look after region %u at once", holder[index], host, index);
+    holder[index] = host;
+    note("host %u rents region %u", host, index);
+    shm::open_region_pages(world(), index);
+    return;
+  }
+}
+
+void ask(uint32_t host) {
+  uint32_t most = host;
+  for (uint32_t other = 0; other < kWorldHosts; ++other)
+    if (regions_of(other) > regions_of(most)) most = other;
+  if (most == host || regions_of(most) < 2) return;
+  if (shm::ask_for_region(world(), most, host, 1)) note("host %u asks host %u for a region", host, most);
+}
+
+void answer(uint32_t host) {
+  const shm::HostWish wish = shm::read_wish(world(), host);
+  if (wish.is_none()) return;
+  const uint32_t first = chance().below(kRegions);
+  for (uint32_t i = 0; i < kRegions; ++i) {
+    const uint32_t index = (first + i) % kRegions;
+    if (holder[index] != host) continue;
+    set_word(index, RegionState::kDraining, {}, host);
+    shm::close_region_pages(world(), index);
+    for (uint32_t page = index * kWorldRegionPages; page < (index + 1) * kWorldRegionPages; ++page) {
+      const PageWord word{world().block(page).word.load_acquire()};
+      if (word.is(PageState::kReady) && word.low() == 0) evict_page_as(host, page);
+    }
+    shm::close_region_pages(world(), index);
+    settle_region(host, index);
+    break;
+  }
+  shm::end_wish(world(), host, wish);
+}
+
+}  // namespace
+
+void begin_wishes(void (*evict)(uint32_t host, uint32_t page)) {
+  evict_page_as = evict;
+  for (uint32_t index = 0; index < kRegions; ++index) {
+    // All but one are the first host's, so that the others have to ask; one is nobody's.
+    const bool is_unused = index == kRegions - 1;
+    holder[index] = is_unused ? kNone : index == kRegions - 2 ? 1 : 0;
+    const LaneId owner = lane_id(world().daemon_lane_of(is_unused ? 0 : holder[index]) + 1);
+    const RegionWord word = is_unused ? RegionWord::of(RegionState::kUnused, 0, {}, 0)
+                                      : RegionWord::of(RegionState::kRented, 0, owner, holder[index]);
+    world().region(index).word.raw = word.bits;
+    for (uint32_t page = index * kWorldRegionPages; is_unused && page < kWorldPages; ++page)
+      world().block(page).word.raw = PageWord::out(PageWord{world().block(page).word.raw}.generation()).bits;
+  }
+}
+
+void forget_wishes() { evict_page_as = nullptr; }
+
+void share_regions(uint32_t host) {
+  if (evict_page_as == nullptr) return;
+  if (regions_of(host) < 2) rent_unused(host);
+  if (regions_of(host) < 1 || chance().chance(2)) ask(host);
+  answer(host);
+}
+
+void inherit_from_the_dead(uint32_t index, uint32_t heir) {
+  if (evict_page_as != nullptr) holder[index] = heir;
+}
+
+void answer_last_wish(uint32_t host) {
+  if (evict_page_as == nullptr) return;
+  answer(host);
+  if (!shm::read_wish(world(), host).is_none()) fail("at rest host %u has a wish that nobody answers", host);
+}
+
+}  // namespace maru::sim

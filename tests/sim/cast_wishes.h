@@ -1,0 +1,24 @@
+// Regions that pass between hosts: a marud with too little asks another one for a region, which gives one up in its turns, and
+// what nobody rents is whose who takes it first. As pool_hosts.cc and pool_regions.cc do, over libmaru/shm/host_wish.h.
+//
+// Beside what holds in every schedule: a region is looked after by one host at a time.
+#pragma once
+
+#include <cstdint>
+
+namespace maru::sim {
+
+// For a new schedule; nobody asks for anything in one that has not begun so. `evict`: of a childless page, by marud of this
+// host.
+void begin_wishes(void (*evict)(uint32_t host, uint32_t page));
+// No schedule of wishes any more.
+void forget_wishes();
+
+// A part of a turn of marud of this host: looks for a region that nobody rents, asks, answers.
+void share_regions(uint32_t host);
+// The region is looked after by `heir` from now on, since its host is dead and `heir` has proof of that.
+void inherit_from_the_dead(uint32_t region, uint32_t heir);
+// At rest: what was asked of a live host is answered.
+void answer_last_wish(uint32_t host);
+
+}  // namespace maru::sim
