@@ -450,6 +450,16 @@ class Client {
   maru_client* client_ = nullptr;
 };
 
+// -- memory errors ---------------------------------------------------------------------------------------------------
+
+// Of the whole process, as often as one likes: SIGBUS in memory of pools becomes EHWPOISON of the call that met it. With
+// `views` who reads a view gets zeros where memory went bad, and View::error() says so.
+inline Outcome<void> handle_memory_errors(bool views = false) {
+  if (const int result = maru_handle_memory_errors(views ? MARU_MEMORY_ERRORS_VIEWS : 0); result < 0)
+    return Failed{-result};
+  return {};
+}
+
 }  // namespace api_0
 }  // namespace maru
 

@@ -1,10 +1,13 @@
 // What maru.hpp promises: owners give back what they hold, moves hand it on, and an error leaves it where it was. Exit
 // status 0 when all of it held.
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <maru/maru.hpp>
+#include <sys/syscall.h>
 #include <type_traits>
+#include <unistd.h>
 
 namespace {
 
@@ -113,6 +116,31 @@ void a_match_holds_its_chain(maru::Client& client) {
   EXPECT(removed.ok() || removed.error() == EBUSY);
 }
 
+// The signal that the kernel sends when an access meets bad memory; the memory stays as it is.
+void pretend_memory_error(const void* address) {
+  siginfo_t info;
+  std::memset(&info, 0, sizeof(info));
+  info.si_signo = SIGBUS;
+  info.si_code = BUS_MCEERR_AR;
+  info.si_addr = const_cast<void*>(address);
+  info.si_addr_lsb = 12;
+  EXPECT(::syscall(SYS_rt_tgsigqueueinfo, ::getpid(), ::gettid(), SIGBUS, &info) == 0);
+}
+
+void a_view_of_bad_memory_says_so(maru::Client& client) {
+  EXPECT(maru::handle_memory_errors().ok());
+  EXPECT(maru::handle_memory_errors(true).ok());
+  const maru::Key key(std::string_view("bad"));
+  const char text[] = "payload";
+  EXPECT(client.store_copy(key, std::as_bytes(std::span(text))).ok());
+  const maru::Outcome<maru::View> view = client.retrieve(key);
+  EXPECT(view && view->error() == 0);
+  if (!view) return;
+  pretend_memory_error(view->bytes().data());
+  EXPECT(view->error() == -EHWPOISON);
+  EXPECT(*reinterpret_cast<const volatile char*>(view->bytes().data()) == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -128,6 +156,7 @@ int main() {
   views_release_what_they_pin(client);
   buffers_are_aborted_or_stored(client);
   a_match_holds_its_chain(client);
+  a_view_of_bad_memory_says_so(client);
   client.detach();
   EXPECT(!client.is_attached());
   if (failures == 0) std::printf("used libmaru %s from C++\n", maru_version());
