@@ -7,7 +7,8 @@ says how to configure it.
 
 A page of SGLang, in all layers of one rank, is one block of the pool. SGLang names a page by a hash of its tokens and of the
 pages before; a key here is a digest of that name and of everything else that the bytes depend on. Pages of a prefix are stored
-as a chain. What is absent, of another size or damaged is not loaded, and said to be so.
+as a chain, and all chains of one model and rank under one block, the root, so that all of them can be removed. What is absent,
+of another size or damaged is not loaded, and said to be so.
 """
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ from .paged_layers import writable
 
 logger = logging.getLogger("sglang.maru")
 
-SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model"}
+SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model",
+            "maru_timeout_ms"}
 # Places in memory and sizes; a page is what lies there, one after the other.
 Parts = list[tuple[int, int]]
+_ROOT = "root"  # no page has this name: SGLang's are hexadecimal
 
 
 class MaruHiCacheStorage(HiCacheStorage):
@@ -48,7 +51,8 @@ class MaruHiCacheStorage(HiCacheStorage):
         self._options: dict[str, Any] = {"priority": int(extra.get("maru_priority", 0)),
                                          "ttl_ms": int(extra.get("maru_ttl_ms", 0))}
         self._identity = b""  # until the memory is registered
-        self._client = Client(extra.get("maru_socket"), extra.get("maru_pool"))
+        self._client = Client(extra.get("maru_socket"), extra.get("maru_pool"),
+                              timeout_ms=int(extra.get("maru_timeout_ms", 0)))
         self._options["tenant"] = self._client.tenant(extra["maru_tenant"]) if extra.get("maru_tenant") else None
 
     def close(self) -> None:
@@ -64,7 +68,7 @@ class MaruHiCacheStorage(HiCacheStorage):
         # Latent attention (MLA) has the same pages on all ranks of a tensor-parallel group, whatever their number.
         is_shared = bool(config.is_mla_model)
         self._identity = chunk_keys.digest({
-            "version": 1, "engine": "sglang", "model": self._model, "zero_copy": self._is_zero_copy,
+            "version": 2, "engine": "sglang", "model": self._model, "zero_copy": self._is_zero_copy,
             "tensor": None if is_shared else [config.tp_rank, config.tp_size],
             "pipeline": [getattr(config, "pp_rank", 0), getattr(config, "pp_size", 1)],
             "context": [getattr(config, "attn_cp_rank", 0), getattr(config, "attn_cp_size", 1)],
@@ -86,8 +90,9 @@ class MaruHiCacheStorage(HiCacheStorage):
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         try:
-            with self._client.match_prefix(self._keys(keys), self._options["tenant"]) as match:
-                return match.blocks
+            # With the root, from which the pool counts how deep a page lies: then the end of a prefix is searched for.
+            with self._client.match_prefix(self._keys([_ROOT, *keys]), self._options["tenant"]) as match:
+                return max(0, match.blocks - 1)
         except InvalidArgumentError:
             raise
         except MaruError as error:
@@ -128,16 +133,20 @@ class MaruHiCacheStorage(HiCacheStorage):
             return None
 
     def _store(self, names: Sequence[str], pages: Sequence[Parts], prefix: Optional[Sequence[str]]) -> list[bool]:
-        keys = self._keys(names)
-        parent = self._keys(prefix[-1:])[0] if prefix else None
+        keys = self._keys([_ROOT, *names])
+        root, keys = keys[0], keys[1:]
         done = 0
         try:
             with self._client.match_prefix(keys, self._options["tenant"]) as match:
                 done = match.blocks
-                # SGLang may know a prefix that the pool does not have any more, or never had: then this begins a chain.
-                above_first: list[Any] = [parent, None] if parent is not None else [None]
-                for above in [match.deepest] if match.blocks else above_first:
+                parents: list[Any] = [match.deepest] if done else []
+                if prefix and not done:
+                    parents = [self._keys(prefix[-1:])[0]]
+                # SGLang may know a prefix that the pool does not have any more, or never had: then this begins a chain. The
+                # root itself goes when all pages are gone, perhaps between these two lines.
+                for _ in range(3):
                     try:
+                        above = parents.pop() if parents else self._store_root(root)
                         done += self._store_chain(keys[done:], pages[done:], above)
                         break
                     except ParentGoneError:
@@ -147,6 +156,15 @@ class MaruHiCacheStorage(HiCacheStorage):
         except MaruError as error:
             logger.warning("maru: %d pages were not stored: %s", len(names) - done, error)
         return [i < done for i in range(len(names))]
+
+    def _store_root(self, key: NDArray[numpy.uint8]) -> int:
+        return self._client.store_copy(key, b"root of SGLang's pages", tenant=self._options["tenant"]).block
+
+    def clear(self) -> None:
+        """Removes the pages of this model, rank and layout, whoever stored them. Raises when some are being read, which stay,
+        or when marud does not answer."""
+        gone = self._client.delete_tree(self._keys([_ROOT])[0], self._options["tenant"])
+        logger.info("maru: %d pages were removed", max(0, gone - 1))
 
     def _store_chain(self, keys: NDArray[numpy.uint8], pages: Sequence[Parts], parent: Any) -> int:
         """As many as there is room for."""

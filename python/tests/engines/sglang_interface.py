@@ -70,7 +70,7 @@ class HostPool:
 def backend(socket, host_pool, **changes):
     """As SGLang makes it from its arguments."""
     extra = {"backend_name": "maru", "module_path": "maru.sglang", "class_name": "MaruHiCacheStorage", "interface_v1": 1,
-             "maru_socket": str(socket), **changes.pop("extra", {})}
+             "maru_socket": str(socket), "maru_timeout_ms": 60_000, **changes.pop("extra", {})}
     config = HiCacheStorageConfig(**{
         "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0, "attn_cp_size": 1, "is_mla_model": False,
         "enable_storage_metrics": False, "is_page_first_layout": host_pool.layout == "page_first", "model_name": "small",

@@ -86,7 +86,7 @@ def test_latent_attention_is_shared_by_ranks(pool, names):
 def test_a_page_of_another_size_is_not_loaded_nor_cut(pool, names):
     here, there = HostPool().fill(7), HostPool().fill(8)
     first, second = backend(pool.socket, here), backend(pool.socket, there)
-    with maru.Client(str(pool.socket)) as client:
+    with maru.Client(str(pool.socket), timeout_ms=60_000) as client:
         client.store_copy(first._keys(names[:1])[0], b"short")
     before = there.kv_buffer.clone()
     assert second.batch_get_v1(names[:1], there.indices([0])) == [False]
@@ -98,10 +98,47 @@ def test_pages_of_a_prefix_are_a_chain(pool, names):
     first = backend(pool.socket, here)
     first.batch_set_v1(names[:4], here.indices(range(4)))
     first.batch_set_v1(names[4:], here.indices(range(4, 8)), HiCacheStorageExtraInfo(prefix_keys=names[:4]))
-    with maru.Client(str(pool.socket)) as client:
+    with maru.Client(str(pool.socket), timeout_ms=60_000) as client:
         with pytest.raises(maru.HasChildrenError):
             client.delete(first._keys(names[3:4])[0])
         assert client.delete_tree(first._keys(names[:1])[0]) == 8
+
+
+def test_clear_removes_the_pages_of_this_model_and_rank_and_no_others(pool, names):
+    here = HostPool().fill(9)
+    first, same, rank = backend(pool.socket, here), backend(pool.socket, here), backend(pool.socket, here, tp_rank=1, tp_size=2)
+    first.clear()  # of nothing
+    for stored in (first, rank):
+        stored.batch_set_v1(names[:4], here.indices(range(4)))
+    same.batch_set_v1(names[4:6], here.indices([4, 5]), HiCacheStorageExtraInfo(prefix_keys=names[:4]))
+    same.batch_set_v1(names[7:], here.indices([7]), HiCacheStorageExtraInfo(prefix_keys=["lost"]))
+    assert first.batch_exists(names) == 6 and first.exists(names[7])
+    first.clear()
+    assert not any(same.exists(name) for name in names) and rank.batch_exists(names) == 4
+    with maru.Client(str(pool.socket), timeout_ms=60_000) as client:
+        assert client.exists_batch(rank._keys(names)).tolist() == [True] * 4 + [False] * 4
+    assert first.batch_set_v1(names, here.indices(range(8))) == [True] * 8 and same.batch_exists(names) == 8
+
+
+def test_clear_says_what_it_could_not_remove(pool, names):
+    here = HostPool().fill(9)
+    first = backend(pool.socket, here)
+    first.batch_set_v1(names[:4], here.indices(range(4)))
+    with maru.Client(str(pool.socket), timeout_ms=60_000) as client, client.pin(first._keys(names[1:2])[0]):
+        with pytest.raises(maru.StillPinnedError):
+            first.clear()
+        assert first.batch_exists(names) == 2
+    first.clear()
+    assert first.batch_exists(names) == 0
+
+
+def test_the_end_of_a_long_prefix_is_held_by_one_pin(pool, names):
+    here = HostPool().fill(9)
+    first = backend(pool.socket, here)
+    first.batch_set_v1(names, here.indices(range(8)))
+    keys = first._keys(["root", *names])
+    with maru.Client(str(pool.socket), timeout_ms=60_000) as client, client.match_prefix(keys) as match:
+        assert match.blocks == 9 and client.statistics().pins == 1
 
 
 def test_a_prefix_that_the_pool_has_lost_is_no_hindrance(pool, names):
@@ -122,7 +159,7 @@ def test_storing_again_stores_nothing_and_is_said_to_be_there(pool, names):
 
 def test_a_full_pool_stores_what_it_can(marud_program, names):
     from with_marud import Marud
-    with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket)) as client:
+    with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket), timeout_ms=60_000) as client:
         here = HostPool().fill(12)
         first = backend(small.socket, here)
         held = []
