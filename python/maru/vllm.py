@@ -37,7 +37,7 @@ from .vllm_plan import RequestPlan, Transfer, features_of
 logger = logging.getLogger("vllm.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_chunk_tokens", "maru_priority", "maru_ttl_ms", "maru_model",
-            "maru_store_generated"}
+            "maru_store_generated", "maru_timeout_ms"}
 
 
 @dataclass
@@ -86,7 +86,8 @@ class MaruConnector(KVConnectorBase_V1):
         self._stores_generated = bool(extra.get("maru_store_generated", True))
         self._options: dict[str, Any] = {"priority": int(extra.get("maru_priority", 0)),
                                          "ttl_ms": int(extra.get("maru_ttl_ms", 0))}
-        self._client = Client(extra.get("maru_socket"), extra.get("maru_pool"))
+        self._client = Client(extra.get("maru_socket"), extra.get("maru_pool"),
+                              timeout_ms=int(extra.get("maru_timeout_ms", 0)))
         self._tenant: Optional[int] = self._client.tenant(extra["maru_tenant"]) if extra.get("maru_tenant") else None
         self._identity = self._identify(extra)
         self.dropped = 0  # chunks that could not be stored

@@ -49,7 +49,8 @@ class Engine:
             kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
             kv_load_failure_policy="recompute",
             # The folder of the model differs from process to process.
-            kv_connector_extra_config={"maru_socket": str(socket), "maru_chunk_tokens": CHUNK, "maru_model": "small", **extra})
+            kv_connector_extra_config={"maru_socket": str(socket), "maru_chunk_tokens": CHUNK, "maru_model": "small",
+                                       "maru_timeout_ms": 60_000, **extra})
         config = VllmConfig(
             model_config=model_config(), device_config=DeviceConfig(device="cpu"), kv_transfer_config=transfer,
             scheduler_config=SchedulerConfig(max_num_seqs=min(8, step_tokens), max_num_batched_tokens=step_tokens,

@@ -59,7 +59,8 @@ def test_a_prompt_that_is_wholly_there_leaves_a_token_to_compute(pool):
 
 
 def test_asking_twice_changes_nothing_and_holds_nothing(pool):
-    with Engine(pool.socket) as first, Engine(pool.socket) as second, maru.Client(str(pool.socket)) as client:
+    with Engine(pool.socket) as first, Engine(pool.socket) as second, \
+            maru.Client(str(pool.socket), timeout_ms=60_000) as client:
         first.run("a", PROMPT)
         before = client.statistics()
         second.add("b", PROMPT)
@@ -89,7 +90,8 @@ def test_what_follows_a_hit_is_stored(pool):
 
 def test_chunks_that_vllm_itself_had_are_stored_as_well(pool):
     """vLLM's prefix cache has the first chunks from before the pool lost them."""
-    with Engine(pool.socket) as first, Engine(pool.socket) as second, maru.Client(str(pool.socket)) as client:
+    with Engine(pool.socket) as first, Engine(pool.socket) as second, \
+            maru.Client(str(pool.socket), timeout_ms=60_000) as client:
         first.run("a", PROMPT)
         cleared = [evicted for evicted in client.evicted()]
         assert not cleared
@@ -102,14 +104,14 @@ def test_chunks_that_vllm_itself_had_are_stored_as_well(pool):
         assert second.computed == len(longer) - len(longer) // CHUNK * CHUNK + 1
 
 
-def _keys(engine, prompt):
-    """The keys of the whole chunks of a prompt, of the first rank."""
+def _keys(engine, prompt, rank=0):
+    """The keys of the whole chunks of a prompt."""
     from types import SimpleNamespace
 
     from maru import chunk_keys
     root = engine.connector._root(SimpleNamespace())
     hashes = chunk_keys.extend(prompt, CHUNK, root, {})
-    return list(chunk_keys.of_rank(hashes, engine.workers[0]._rank_digest))
+    return list(chunk_keys.of_rank(hashes, engine.workers[rank]._rank_digest))
 
 
 @pytest.mark.parametrize("step_tokens", [5, 12, 30])
@@ -134,7 +136,7 @@ def test_a_hit_of_vllm_that_ends_within_a_chunk(pool, answer):
 def test_what_cannot_be_loaded_is_computed_and_no_nonsense_is_stored(pool, answer, ranks, lost):
     expected = answer(PROMPT, ranks)
     with Engine(pool.socket, ranks=ranks) as first, Engine(pool.socket, ranks=ranks) as second, \
-            Engine(pool.socket, ranks=ranks) as third, maru.Client(str(pool.socket)) as client:
+            Engine(pool.socket, ranks=ranks) as third, maru.Client(str(pool.socket), timeout_ms=60_000) as client:
         assert first.run("a", PROMPT, 4) == expected
         keys = _keys(first, PROMPT)
 
@@ -156,6 +158,37 @@ def test_what_cannot_be_loaded_is_computed_and_no_nonsense_is_stored(pool, answe
         assert third.run("d", longer, 4) == answer(longer, ranks)
 
 
+@pytest.mark.parametrize("ranks, losing", [(1, 0), (2, 0), (2, 1)])
+def test_nothing_of_a_step_is_stored_after_a_load_of_it_failed(pool, answer, ranks, losing):
+    """Neither by the rank that could not load, nor by one that could and does not know of it. The rest of the prompt, two
+    chunks, is computed in that step, from nonsense."""
+    longer = PROMPT + [3] * 2 * CHUNK
+    with Engine(pool.socket, ranks=ranks) as first, Engine(pool.socket, ranks=ranks) as second, \
+            maru.Client(str(pool.socket), timeout_ms=60_000) as client:
+        first.run("a", PROMPT)
+        keys = [_keys(first, longer, rank) for rank in range(ranks)]
+
+        def lose():
+            second.connector._requests["b"].let_go()
+            for key in keys[losing][4:2:-1]:
+                assert client.delete(key)
+            for key, parent in zip(keys[losing][3:5], keys[losing][2:4]):  # what follows has somewhere to be stored
+                client.store_copy(key, b"not a chunk", parent=parent)
+
+        second.add("b", longer, 4)
+        request = second.scheduler.requests["b"]
+        second.step(before_loads=lose)
+        assert second.recomputed == 1 and second.computed >= 2 * CHUNK, "the step did compute more"
+        for rank, worker in enumerate(second.workers):
+            assert worker._client.statistics().stores == 0
+            assert client.exists_batch(keys[rank]) == [True] * 5 + [False] * 2
+        while not request.is_finished():
+            second.step()
+        assert list(request.output_token_ids) == answer(longer, ranks)
+    with Engine(pool.socket, ranks=ranks) as third:
+        assert third.run("c", longer, 4) == answer(longer, ranks)
+
+
 def test_ranks_load_their_own_part(pool, answer):
     with Engine(pool.socket, ranks=2) as first, Engine(pool.socket, ranks=2) as second, Engine(pool.socket) as single:
         assert first.run("a", PROMPT, 4) == second.run("b", PROMPT, 4) == answer(PROMPT, 2)
@@ -166,7 +199,7 @@ def test_ranks_load_their_own_part(pool, answer):
 
 def test_a_hit_needs_the_chunks_of_all_ranks(pool, answer):
     with Engine(pool.socket, ranks=2) as first, Engine(pool.socket, ranks=2) as second, \
-            maru.Client(str(pool.socket)) as client:
+            maru.Client(str(pool.socket), timeout_ms=60_000) as client:
         first.run("a", PROMPT)
         for key in _keys(first, PROMPT)[:2:-1]:
             assert client.delete(key)
@@ -220,7 +253,7 @@ def test_requests_that_were_preempted_go_on(pool, answer):
 def test_a_pool_that_is_full_is_no_error(marud_program, answer):
     from with_marud import Marud
     with Marud(marud_program, size="8MiB") as small:
-        with Engine(small.socket) as engine, maru.Client(str(small.socket)) as client:
+        with Engine(small.socket) as engine, maru.Client(str(small.socket), timeout_ms=60_000) as client:
             held = []
             try:
                 while True:

@@ -20,7 +20,7 @@ PROMPT = list(range(3 * CHUNK))
 
 def connector(pool, *, kv=(2, BLOCKS, BLOCK, 2, 8), dtype=torch.bfloat16, layers=2, groups=1, block=BLOCK, mla=False,
               parallel=None, model=None, cache_dtype="auto", **extra):
-    settings = {"maru_socket": str(pool.socket), "maru_chunk_tokens": CHUNK, **extra}
+    settings = {"maru_socket": str(pool.socket), "maru_chunk_tokens": CHUNK, "maru_timeout_ms": 60_000, **extra}
     places = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "rank": 0, **(parallel or {})}
     config = SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_connector_extra_config=settings, is_kv_producer=True, is_kv_consumer=True),
