@@ -1,7 +1,9 @@
 """How long pins, views, buffers and attachments live; and what is refused afterwards."""
+import copy
 import gc
 import os
 import threading
+import weakref
 
 import numpy
 import pytest
@@ -64,6 +66,48 @@ def test_pin_and_unpin(client, key):
         client.unpin(pin)
         assert not pin.is_held
         assert client.statistics().pins == 0
+
+
+def test_what_lookups_return_cannot_be_made_otherwise(client, key):
+    client.store_copy(key, b"x")
+    view = client.retrieve(key)
+    for kind in (maru.Pin, maru.View, type(view.data.obj)):
+        for make in (kind, lambda: object.__new__(kind), lambda: type("Mine", (kind,), {})):
+            with pytest.raises(TypeError):
+                make()
+    for call in (lambda: copy.copy(view), lambda: client.unpin(view.data), lambda: client.unpin(None)):
+        with pytest.raises(TypeError):
+            call()
+    assert isinstance(view, maru.Pin) and view.is_held
+    watched = weakref.ref(view)
+    del view, call
+    assert watched() is None and client.statistics().pins == 0
+
+
+def test_threads_may_share_a_view(client, key):
+    """Each sees the bytes, or that it was released."""
+    client.store_copy(key, b"x" * 100)
+    for _ in range(50):
+        view, wrong, start = client.retrieve(key), [], threading.Barrier(4)
+
+        def use(view=view, wrong=wrong, start=start):
+            start.wait()
+            try:
+                for turn in range(20):
+                    if bytes(view.data) != b"x" * 100:
+                        wrong.append(turn)
+                view.release()
+            except maru.ClosedError:
+                pass
+
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong and not view.is_held
+    del view, use
+    assert client.statistics().pins == 0
 
 
 def test_released_views_raise(client, key):
