@@ -91,7 +91,7 @@ class Storage:
         return self.handler.get_stats()["native"]["pins"]
 
 
-STORES, HITS = 200, 60  # of each of two processes that share; the pool has room for 128 chunks
+STORES, HITS = 160, 50  # of each of two processes that share; the pool has room for 128 chunks
 
 
 def share(storage, own, theirs):

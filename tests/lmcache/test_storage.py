@@ -131,7 +131,7 @@ def test_two_processes_read_what_the_other_stores_while_both_evict(marud):
     processes = [subprocess.Popen([sys.executable, PROGRAM, str(marud.socket), "share", str(own), str(theirs)],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                  for own, theirs in ((0, 30_000), (30_000, 0))]
-    watchdog = threading.Timer(900, lambda: [process.kill() for process in processes])
+    watchdog = threading.Timer(1800, lambda: [process.kill() for process in processes])
     watchdog.start()
     try:
         for process in processes:
