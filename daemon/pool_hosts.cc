@@ -353,8 +353,7 @@ void Pool::State::answer_wish() {
     for (const std::vector<uint32_t>& wave : best.waves) evict_pages(wave, EvictReason::kTakeover);
     settle_region(index);
     ++totals.regions_taken;
-    log_info("pool \"{}\": region {} is given up for host {}, which asked for one", config.name, index,
-             wish.host());
+    log_info("pool \"{}\": region {} is given up for host {}, which asked for one", config.name, index, wish.host());
   }
   shm::end_wish(region, hosts.self, wish);
 }
