@@ -175,9 +175,11 @@ Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> pa
   }
 }
 
+// A marud that was started anew and has not been attached to yet holds the lane for a process that lives: it is told, too. One
+// that is not there finds out by itself when the process ends.
 void Connection::say_goodbye() {
   const std::lock_guard lock(mutex_);
-  if (!stale_ && !is_lost()) (void)exchange(wire::Type::kDetach, {});  // marud finds out by itself otherwise
+  if (!stale_ && (!known_ || reattach_locked())) (void)exchange(wire::Type::kDetach, {});
   socket_.reset();
 }
 
@@ -187,7 +189,7 @@ void Connection::wake() {
 
 void Connection::part() {
   const std::lock_guard lock(mutex_);
-  if (!stale_ && !is_lost()) (void)exchange(wire::Type::kDetach, {});  // marud waits for this, or for our end
+  if (!stale_ && reattach_locked()) (void)exchange(wire::Type::kDetach, {});  // marud waits for this, or for our end
   socket_.reset();
   stale_ = true;
   device_fd_ = -1;

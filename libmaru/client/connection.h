@@ -51,7 +51,7 @@ class Connection {
   // Connects again if the connection is lost. ECONNREFUSED: no marud there. ESTALE: marud has another pool of this name, or
   // gave the lane up.
   Result<void> reattach();
-  // Tells marud that this is the end, if it is there; never connects for that.
+  // Tells marud that this is the end, if it is there.
   void say_goodbye();
 
   // Called with a successful reply that comes after its request was given up on: marud has done what it says. Runs inside a

@@ -238,6 +238,17 @@ TEST(RestartAlone, ImpatientClientAsksASlowMarudOnce) {
   EXPECT_EQ(times, 1u) << log;
 }
 
+// The process lives on, so that nothing else would tell marud that the lane is free.
+TEST(RestartAlone, ClientThatLeavesTellsAMarudItHasNotMet) {
+  MarudProcess marud({large_pool(true)});
+  TestClient client(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD);
+  marud.kill();
+  marud.start();
+  EXPECT_EQ(marud.pool_status().at("lanes").at("live"), 1);
+  client.detach();
+  EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("lanes").at("live") == 0; }));
+}
+
 TEST(RestartAlone, EpochTellsAboutAQuickRestart) {
   MarudProcess marud;
   TestClient client(marud.socket_path(), "default", 5'000, MARU_ATTACH_NO_SESSION_THREAD);
