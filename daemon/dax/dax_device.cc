@@ -55,19 +55,31 @@ Result<void> check_usable(const DaxDescription& found, uint64_t alignment_wanted
   return {};
 }
 
-// The label of a device that nobody has opened yet. Nothing when it cannot be read: then it is no candidate.
-std::optional<DeviceLabel> peek(const DaxDescription& device) {
-  if (device.mode != DaxMode::kDevdax || device.bytes == 0) return std::nullopt;
-  FileDescriptor fd(::open(device.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.is_open()) return std::nullopt;
-  auto label = read_label({fd.get(), device.bytes, device.alignment, device.path});
-  return label ? std::optional(std::move(*label)) : std::nullopt;
+struct SeenDevice {
+  DaxDescription device;
+  std::optional<DeviceLabel> label = {};  // nothing when it cannot be read: then it is no candidate
+  bool is_taken = false;                  // by a pool that is open, of this marud or of another
+};
+
+SeenDevice look_at(DaxDescription device) {
+  SeenDevice seen{std::move(device)};
+  if (seen.device.mode != DaxMode::kDevdax || seen.device.bytes == 0) return seen;
+  FileDescriptor fd(::open(seen.device.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open()) return seen;
+  struct flock whole = {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  seen.is_taken = ::fcntl(fd.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
+  auto label = read_label({fd.get(), seen.device.bytes, seen.device.alignment, seen.device.path});
+  if (label) seen.label = std::move(*label);
+  return seen;
 }
 
-std::string seen_text(const std::vector<std::pair<DaxDescription, std::optional<DeviceLabel>>>& seen) {
+std::string seen_text(const std::vector<SeenDevice>& all) {
   std::string text;
-  for (const auto& [device, label] : seen) {
+  for (const auto& [device, label, is_taken] : all) {
     text += (text.empty() ? "" : "; ") + device.path + ", " + dax_mode_text(device.mode);
+    if (is_taken) text += ", in use by a pool";
     if (label) text += label->kind == DeviceLabel::Kind::kNothing ? ", blank at its beginning" : ", " + label->found;
   }
   return text.empty() ? "no DAX device at all" : text;
@@ -138,17 +150,19 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
   const bool by_uuid = wish.starts_with(kByUuid), by_node = wish.starts_with(kByNode);
   const auto uuid = by_uuid ? parse_uuid(wish.substr(kByUuid.size())) : known;
   const auto node = by_node ? node_of(wish) : std::nullopt;
-  std::vector<std::pair<DaxDescription, std::optional<DeviceLabel>>> seen;
+  std::vector<SeenDevice> seen;
   for (DaxDescription& device : list_dax_devices(rules)) {
     if (by_node && device.node != node) continue;
     if (wish == kFreeCxl && !device.is_cxl) continue;
-    auto label = peek(device);
-    seen.emplace_back(std::move(device), std::move(label));
+    seen.push_back(look_at(std::move(device)));
   }
   std::vector<DaxDescription> ours, others, blank;
-  for (const auto& [device, label] : seen) {
+  for (const auto& [device, label, is_taken] : seen) {
     if (!label) continue;
-    if (label->kind == holds) (uuid && label->uuid == *uuid ? ours : others).push_back(device);
+    const bool is_ours = label->kind == holds && uuid && label->uuid == *uuid;
+    if (is_ours) ours.push_back(device);  // taken or not: whoever opens it is told by whom
+    if (is_ours || is_taken) continue;
+    if (label->kind == holds) others.push_back(device);
     if (label->kind == DeviceLabel::Kind::kNothing) blank.push_back(device);
   }
   if (ours.size() > 1)

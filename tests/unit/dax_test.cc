@@ -238,6 +238,12 @@ TEST_F(Dax, ANodeMeansItsDeviceThatHoldsThePoolElseABlankOne) {
   format_pool("dax2.0", 7);
   EXPECT_EQ(find("node:1"), "dax2.0 ");           // the only pool there
   EXPECT_EQ(find("node:1", uuid(8)), "dax1.0 ");  // another pool than this one
+  {
+    const auto other = open("dax2.0");  // a pool that names it by its path
+    EXPECT_EQ(find("node:1"), "dax1.0 ");
+    EXPECT_EQ(find("cxl:free"), "No such file or directory");
+    EXPECT_EQ(find("node:1", uuid(7)), "dax2.0 ") << "opening it says that it is busy";
+  }
   format_pool("dax1.0", 8);
   EXPECT_EQ(find("node:1", uuid(8)), "dax1.0 ");
   EXPECT_EQ(find("node:1"), "Name not unique on network");  // ENOTUNIQ: which one?
