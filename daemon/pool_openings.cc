@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <ctime>
+#include <exception>
 #include <map>
+#include <system_error>
 #include <thread>
 
 namespace maru::daemon {
@@ -14,7 +17,16 @@ struct PoolOpenings::Work {
   std::atomic<bool> is_done{false};
   std::thread thread;
 
+  // An exception would end marud, and with it what other pools hold in memory.
   void run(const StateDirectory& state) {
+    try {
+      open_all(state);
+    } catch (const std::exception& exception) {
+      opening.error = Error{ENOMEM, std::string("open a pool: ") + exception.what()};
+    }
+    is_done.store(true);
+  }
+  void open_all(const StateDirectory& state) {
     for (const PoolSpec& spec : opening.specs) {
       std::map<std::string, FileDescriptor> none;
       auto hosted = HostedPool::start(spec, state, none, uint64_t(std::time(nullptr)) * 1000);
@@ -24,7 +36,6 @@ struct PoolOpenings::Work {
       }
       opening.opened.push_back(std::move(*hosted));
     }
-    is_done.store(true);
   }
 };
 
@@ -34,7 +45,12 @@ PoolOpenings::~PoolOpenings() { end(); }
 void PoolOpenings::begin(Opening opening, const StateDirectory& state) {
   auto& work = works_.emplace_back(std::make_unique<Work>());
   work->opening = std::move(opening);
-  work->thread = std::thread([work = work.get(), state] { work->run(state); });
+  try {
+    work->thread = std::thread([work = work.get(), state] { work->run(state); });
+  } catch (const std::system_error& error) {
+    work->opening.error = Error{error.code().value(), "start a thread that opens the pool"};
+    work->is_done.store(true);
+  }
 }
 
 std::vector<PoolOpenings::Opening> PoolOpenings::take_ended() {
@@ -51,7 +67,8 @@ std::vector<PoolOpenings::Opening> PoolOpenings::take_ended() {
 std::vector<PoolOpenings::Opening> PoolOpenings::end() {
   if (works_.empty()) return {};
   end_long_work();
-  for (const auto& work : works_) work->thread.join();
+  for (const auto& work : works_)
+    if (work->thread.joinable()) work->thread.join();
   return take_ended();
 }
 
