@@ -196,33 +196,33 @@ void Pool::State::watch_hosts() {
 }
 
 void Pool::State::watch_host(uint32_t host) {
-  HostWatch& watch = hosts.watches[host];
+  HostWatch& seen = hosts.watches[host];
   const HostClaim claim = shm::read_claim(region, host);
   const uint64_t heartbeat = region.host(host).heartbeat_ms.load_acquire();  // any change of it is a sign of life
-  if (claim != watch.claim) {
-    if (claim.is(HostState::kLive) && watch.claim.is(HostState::kSuspect))
+  if (claim != seen.claim) {
+    if (claim.is(HostState::kLive) && seen.claim.is(HostState::kSuspect))
       log_info("pool \"{}\": host {} ({}) is back", config.name, host, name_in(region.host(host)));
     else if (claim.is(HostState::kLive))
       log_info("pool \"{}\": host {} ({}) is attached", config.name, host, name_in(region.host(host)));
-    watch.claim = claim;
-    watch.changed_ms = now_ms;
-    if (!claim.is(HostState::kSuspect)) watch.fence_again_ms = 0;
+    seen.claim = claim;
+    seen.changed_ms = now_ms;
+    if (!claim.is(HostState::kSuspect)) seen.fence_again_ms = 0;
   }
-  if (heartbeat != watch.heartbeat || watch.changed_ms > now_ms) {
-    watch.heartbeat = heartbeat;
-    watch.changed_ms = now_ms;
+  if (heartbeat != seen.heartbeat || seen.changed_ms > now_ms) {
+    seen.heartbeat = heartbeat;
+    seen.changed_ms = now_ms;
   }
-  if (claim.is(HostState::kLive) && now_ms - watch.changed_ms > config.sharing.suspect_after_ms &&
+  if (claim.is(HostState::kLive) && now_ms - seen.changed_ms > config.sharing.suspect_after_ms &&
       shm::suspect_host(region, host, claim)) {
-    watch.claim = shm::read_claim(region, host);
+    seen.claim = shm::read_claim(region, host);
     log_warning(
         "pool \"{}\": host {} ({}) is suspect: no heartbeat for {:.1f} s; its blocks stay readable, and nothing of it "
         "is "
         "reused without proof of its death (marudctl host declare-dead {})",
-        config.name, host, name_in(region.host(host)), double(now_ms - watch.changed_ms) / 1000, host);
-    watch.fence_again_ms = now_ms;
+        config.name, host, name_in(region.host(host)), double(now_ms - seen.changed_ms) / 1000, host);
+    seen.fence_again_ms = now_ms;
   }
-  if (watch.claim.is(HostState::kSuspect) && watch.fence_again_ms != 0 && now_ms >= watch.fence_again_ms)
+  if (seen.claim.is(HostState::kSuspect) && seen.fence_again_ms != 0 && now_ms >= seen.fence_again_ms)
     start_fencing(host);
   if (!claim.is(HostState::kDead)) return;
   const bool is_ours = claim.reclaimer() == hosts.self;

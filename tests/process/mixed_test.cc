@@ -98,8 +98,9 @@ class Mixed : public ::testing::Test {
     const uint64_t before = board_->worker[victim].operations.load();
     start(victim);
     // A keeper does not come to a marud that is away; afterwards it does not mind.
-    if (victim < kKeepers)
+    if (victim < kKeepers) {
       EXPECT_TRUE(wait_until([&] { return board_->worker[victim].operations.load() > before || is_broken(); }));
+    }
     ++counts_["clients killed"];
   }
   void kill_marud() {

@@ -272,7 +272,9 @@ TEST_P(SmallRegistryTest, NoOverflowBucketIsMissedUnderChurn) {
   std::vector<std::pair<Digest, PageRef>> stored(GetParam());  // by page
   for (uint64_t step = 0; step < 100'000; ++step) {
     const auto page = uint32_t(step < GetParam() ? step : random() % GetParam());
-    if (!stored[page].second.is_none()) ASSERT_TRUE(remove(stored[page].first, stored[page].second));
+    if (!stored[page].second.is_none()) {
+      ASSERT_TRUE(remove(stored[page].first, stored[page].second));
+    }
     const Digest digest = digest_of_128(pool_.region.secret(), step, 0, 0);
     stored[page] = {digest, make_block(page, digest)};
     if (insert(digest, stored[page].second).status == InsertStatus::kInserted) continue;
