@@ -116,6 +116,17 @@ TEST_F(Watch, ABlockThatNobodyHasSeenIsStoredBeforeItIsRemoved) {
   EXPECT_GT(removed.size(), 0u);
 }
 
+TEST_F(Watch, ABlockThatIsRemovedUnseenWasStoredAllTheSame) {
+  const auto client = home_.attach();
+  look();
+  turn();
+  client->store("quiet");
+  for (int i = 0; i < 300; ++i)
+    client->touch(PageRef::of(uint32_t(home_.region.pages()) - 1, 0));  // its own touch is lost among these
+  home_.pool->admin("clear", json::object(), home_.now_ms);
+  EXPECT_EQ(look(), Lines({"stored quiet", "removed quiet by admin"}));
+}
+
 TEST_F(Watch, TouchesThatWereLostAreMadeUpForByLooking) {
   const auto client = home_.attach();
   look();
