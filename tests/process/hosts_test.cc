@@ -6,10 +6,13 @@
 #include "tests/process/keeper.h"
 #include "tests/process/puppet.h"
 #include "tests/process/roles.h"
+#include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +20,7 @@
 #include <gtest/gtest.h>
 #include <sstream>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 
 namespace maru::test {
@@ -177,21 +181,18 @@ TEST_F(Hosts, WhatADeadHostHeldIsTakenBackAndNothingElse) {
   Board board;
   const std::string fd = std::to_string(board.fd());
   ChildProcess keeper({own_program(), "--role", "keeper", b.socket_path(), "7", fd, "0", "200"}, "", {board.fd()});
-  Puppet on_b(b.socket_path());
-  {
-    Puppet on_a(a.socket_path());
-    ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
-    ASSERT_EQ(on_b.store("held by both", "stored by b"), 0);
-    ASSERT_EQ(on_a.retrieve("held by both").at("result"), 0);
-    ASSERT_EQ(on_b.retrieve("held by both").at("result"), 0);
-    ASSERT_EQ(on_a.ask({{"do", "alloc"}, {"bytes", 4096}, {"buffers", 5}}).at("result"), 0);
-    on_a.process().kill();
-  }
+  Puppet on_a(a.socket_path()), on_b(b.socket_path());
+  ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
+  ASSERT_EQ(on_b.store("held by both", "stored by b"), 0);
+  ASSERT_EQ(on_a.retrieve("held by both").at("result"), 0);
+  ASSERT_EQ(on_b.retrieve("held by both").at("result"), 0);
+  ASSERT_EQ(on_a.ask({{"do", "alloc"}, {"bytes", 4096}, {"buffers", 5}}).at("result"), 0);
   const json early = b.ask({{"command", "host.declare_dead"}, {"host", 0}});
   if (early.contains("refused")) {  // unless the machine was so slow that it is suspect already
     EXPECT_NE(early.at("text").get<std::string>().find("not suspect"), std::string::npos) << early;
   }
   a.kill();
+  on_a.process().kill();  // after its marud, which would take all of this back itself
   ASSERT_TRUE(b.sees(0, "suspect") || early.contains("state"));
   EXPECT_EQ(b.host(0).at("regions").is_number(), true);
   if (early.contains("refused")) {
@@ -272,16 +273,13 @@ TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
 
 TEST_F(Hosts, ABootOfTheSameMachineIsAProof) {
   Host a(directory_, 0), b(directory_, 1);
-  Puppet on_b(b.socket_path());
-  {
-    Puppet on_a(a.socket_path());
-    ASSERT_EQ(on_a.store("of a", "before the boot"), 0);
-    ASSERT_EQ(on_b.store("of b", "stored by b"), 0);
-    ASSERT_EQ(on_a.retrieve("of b").at("result"), 0);
-    on_a.process().kill();
-  }
+  Puppet on_a(a.socket_path()), on_b(b.socket_path());
+  ASSERT_EQ(on_a.store("of a", "before the boot"), 0);
+  ASSERT_EQ(on_b.store("of b", "stored by b"), 0);
+  ASSERT_EQ(on_a.retrieve("of b").at("result"), 0);
   const uint64_t generation = b.host(0).at("generation");
   a.kill();
+  on_a.process().kill();
   a.boot_again();
   EXPECT_TRUE(a.has_logged("this machine was booted again"));
   EXPECT_EQ(b.host(0).at("generation"), generation + 1) << "its own slot again";
@@ -290,6 +288,34 @@ TEST_F(Hosts, ABootOfTheSameMachineIsAProof) {
   EXPECT_TRUE(wait_until([&] { return b.host(0).at("clients") == 0; })) << "lanes of the last boot";
   Puppet again(a.socket_path());
   EXPECT_EQ(again.retrieve("of a").at("text"), "before the boot");
+}
+
+// Two machines that were made from one image. Marud of one machine keeps a second one out by a lock; the other machine is played by
+// somebody who writes its heartbeat, and nothing else.
+TEST_F(Hosts, AMachineWithTheIdOfAnotherThatLivesIsRefused) {
+  Host a(directory_, 0);
+  const ControlMap map(a.socket_path());
+  const uint64_t claim = map.region().host(0).claim.load_acquire();
+  a.kill();
+  std::atomic<bool> lives = true;
+  std::thread other([&] {
+    AtomicU64& heartbeat = map.region().host(0).heartbeat_ms;
+    for (uint64_t beat = heartbeat.load_acquire(); lives.load();
+         std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+      heartbeat.store_release(++beat);
+  });
+  const std::string log = directory_.file("second.log");
+  ChildProcess second(
+      {marud_program(), "--config", directory_.file("host0.toml"), "--boot-id", kNextBoot, "--machine-id", "abcdef00"},
+      log);
+  const auto ended = second.wait();
+  lives = false;
+  other.join();
+  EXPECT_TRUE(ended && !ended->by_signal && ended->code != 0) << (ended ? ended->text() : "goes on");
+  std::stringstream said;
+  said << std::ifstream(log).rdbuf();
+  EXPECT_NE(said.str().find("has the same machine id and is alive"), std::string::npos) << said.str();
+  EXPECT_EQ(map.region().host(0).claim.load_acquire(), claim) << "the slot stays whose it is";
 }
 
 TEST_F(Hosts, AHostThatWasDeclaredDeadFencesItself) {

@@ -73,6 +73,14 @@ TEST(UserLimits, RegionsEndAtTheLimitForAllClientsOfAUserTogether) {
   EXPECT_EQ(result, -EDQUOT);
 }
 
+TEST(UserLimits, WhatHoldsForEverybodyDoesNotHoldForMarudsOwnUser) {
+  MarudProcess marud({pool("\n[limits]\nregions = 1\nconnections = 1\n")});
+  TestClient first(marud.socket_path()), second(marud.socket_path());
+  int result = 0;
+  EXPECT_GT(take_all(first, &result), 2 * kRegionBytes / kPageBytes);
+  EXPECT_EQ(result, -ENOSPC);
+}
+
 TEST(UserLimits, AtTheLimitAClientEvictsItsOwnBlocksAndGoesOn) {
   MarudProcess marud({pool(own_limit("regions = 2"))});
   TestClient client(marud.socket_path());
