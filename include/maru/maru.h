@@ -101,7 +101,8 @@ MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **re
 
 /* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees
  * the client. All views and buffers of this client are invalid afterwards; blocks it stored stay. No other thread may
- * use the client any more. Blocks until marud has answered, at most timeout_ms; the memory is returned in any case.
+ * use the client any more. A marud that was started anew meanwhile is told as well. Blocks until marud has answered, at most
+ * timeout_ms for each of the two; the memory is returned in any case.
  * NULL is allowed. In a child after fork it only frees the child's copy. */
 MARU_PUBLIC void maru_detach(maru_client *client);
 

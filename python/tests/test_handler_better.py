@@ -11,19 +11,7 @@ import numpy
 import pytest
 
 import maru
-from test_handler import CHUNK, config, put, read
-
-
-@pytest.fixture
-def handler(marud):
-    with maru.MaruHandler(config(marud)) as connected:
-        yield connected
-
-
-@pytest.fixture
-def peer(marud):
-    with maru.MaruHandler(config(marud)) as connected:
-        yield connected
+from test_handler import CHUNK, config, handler, peer, put, read
 
 
 @pytest.fixture
