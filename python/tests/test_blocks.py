@@ -163,7 +163,8 @@ def pool_memory(pid):
 
 def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):
     payload = os.urandom(2000)
-    with Marud(marud_program, more="checksums = true") as running, maru.Client(str(running.socket), timeout_ms=60_000) as client:
+    with Marud(marud_program, more="checksums = true") as running, \
+            maru.Client(str(running.socket), timeout_ms=60_000) as client:
         client.store_copy(b"k", payload)
         client.store_copy(b"other", b"whole")
         with open(pool_memory(running.process.pid), "r+b", buffering=0) as memory:

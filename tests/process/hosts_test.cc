@@ -290,8 +290,8 @@ TEST_F(Hosts, ABootOfTheSameMachineIsAProof) {
   EXPECT_EQ(again.retrieve("of a").at("text"), "before the boot");
 }
 
-// Two machines that were made from one image. Marud of one machine keeps a second one out by a lock; the other machine is played by
-// somebody who writes its heartbeat, and nothing else.
+// Two machines that were made from one image. A marud keeps a second one of its machine out by a lock; so the other machine is
+// played by somebody who writes its heartbeat, and nothing else.
 TEST_F(Hosts, AMachineWithTheIdOfAnotherThatLivesIsRefused) {
   Host a(directory_, 0);
   const ControlMap map(a.socket_path());
