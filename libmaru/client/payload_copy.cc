@@ -1,7 +1,12 @@
 #include "libmaru/client/payload_copy.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
+#include <span>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -19,8 +24,8 @@ constexpr size_t kLargeBytes = 256u << 10;
 void copy_plain(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
 #if defined(__x86_64__)
-// Whole lines at a time: 32-byte streaming stores are slower than memcpy on some machines, 64-byte ones faster on all.
-__attribute__((target("avx512f"))) void copy_streaming(void* to, const void* from, size_t bytes) {
+// Streaming stores, whole lines at a time. They are ordered with nothing else, hence the fences.
+__attribute__((target("avx512f"))) void copy_streaming_64(void* to, const void* from, size_t bytes) {
   constexpr size_t kStep = 256;
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
@@ -34,7 +39,26 @@ __attribute__((target("avx512f"))) void copy_streaming(void* to, const void* fro
     _mm512_stream_si512(reinterpret_cast<__m512i*>(target + at + 192), d);
   }
   std::memcpy(target + whole, source + whole, bytes - whole);
-  _mm_sfence();  // streaming stores are ordered with nothing else
+  _mm_sfence();
+}
+
+__attribute__((target("avx2"))) void copy_streaming_32(void* to, const void* from, size_t bytes) {
+  constexpr size_t kStep = 128;
+  const auto* source = static_cast<const char*>(from);
+  auto* target = static_cast<char*>(to);
+  const size_t whole = bytes / kStep * kStep;
+  for (size_t at = 0; at < whole; at += kStep) {
+    const auto* in = reinterpret_cast<const __m256i*>(source + at);
+    auto* out = reinterpret_cast<__m256i*>(target + at);
+    const __m256i a = _mm256_loadu_si256(in), b = _mm256_loadu_si256(in + 1);
+    const __m256i c = _mm256_loadu_si256(in + 2), d = _mm256_loadu_si256(in + 3);
+    _mm256_stream_si256(out, a);
+    _mm256_stream_si256(out + 1, b);
+    _mm256_stream_si256(out + 2, c);
+    _mm256_stream_si256(out + 3, d);
+  }
+  std::memcpy(target + whole, source + whole, bytes - whole);
+  _mm_sfence();
 }
 
 void copy_by_string_move(void* to, const void* from, size_t bytes) {
@@ -47,19 +71,71 @@ bool has_fast_string_move() {
 }
 #endif
 
-Copy best_copy() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return copy_streaming;
-  if (has_fast_string_move()) return copy_by_string_move;
-#endif
-  return copy_plain;
+uint64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
 }
+
+// Which way is the fastest depends on the processor and the memory behind the pool, and no list of models stays true: 32-byte
+// streaming stores are the best there is on one, twice as slow as memcpy on another. So a process's first large copies take
+// turns and are timed; from then on the best way is the only one. The least of several times counts, because the first
+// copy into a page takes faults that later ones do not, and others may have the core meanwhile.
+class FastestCopy {
+ public:
+  FastestCopy() {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) add(copy_streaming_64);
+    if (__builtin_cpu_supports("avx2")) add(copy_streaming_32);
+    if (has_fast_string_move()) add(copy_by_string_move);
+#endif
+    add(copy_plain);
+  }
+
+  void run(void* to, const void* from, size_t bytes) {
+    if (const Copy best = best_.load(std::memory_order_relaxed)) return best(to, from, bytes);
+    const uint32_t turn = turns_.fetch_add(1, std::memory_order_relaxed);
+    Way& way = ways_[turn % count_];
+    const uint64_t started_ns = now_ns();
+    way.copy(to, from, bytes);
+    way.report(((now_ns() - started_ns) << 20) / bytes);
+    if (turn + 1 >= count_ * kTurnsEach) best_.store(fastest(), std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr uint32_t kTurnsEach = 6;
+  struct Way {
+    Copy copy = nullptr;
+    std::atomic<uint64_t> least_ns_per_mib{UINT64_MAX};
+    void report(uint64_t ns_per_mib) {
+      uint64_t least = least_ns_per_mib.load(std::memory_order_relaxed);
+      while (ns_per_mib < least &&
+             !least_ns_per_mib.compare_exchange_weak(least, ns_per_mib, std::memory_order_relaxed)) {
+      }
+    }
+  };
+
+  void add(Copy way) { ways_[count_++].copy = way; }
+  // Of equals the first: streaming stores leave the caches to what the caller is working with.
+  Copy fastest() const {
+    const auto used = std::span(ways_).first(count_);
+    return std::ranges::min_element(used, {},
+                                    [](const Way& way) { return way.least_ns_per_mib.load(std::memory_order_relaxed); })
+        ->copy;
+  }
+
+  std::array<Way, 4> ways_;
+  uint32_t count_ = 0;
+  std::atomic<uint32_t> turns_{0};
+  std::atomic<Copy> best_{nullptr};
+};
 
 }  // namespace
 
 void copy_payload(void* to, const void* from, size_t bytes) {
-  static const Copy large = best_copy();
-  (bytes >= kLargeBytes && reinterpret_cast<uintptr_t>(to) % 64 == 0 ? large : copy_plain)(to, from, bytes);
+  static FastestCopy fastest;
+  if (bytes < kLargeBytes || reinterpret_cast<uintptr_t>(to) % 64 != 0) return copy_plain(to, from, bytes);
+  fastest.run(to, from, bytes);
 }
 
 }  // namespace maru::client
