@@ -12,6 +12,7 @@ using maru::client::Client;
 using maru::client::Options;
 using maru::shm::Digest;
 using maru::shm::PageRef;
+using maru::shm::PlainDigest;
 
 struct maru_client {
   std::unique_ptr<Client> client;
@@ -47,10 +48,10 @@ int with_digest(maru_client* client, const maru_key* key, F&& operation) {
 }
 
 template <typename F>
-int with_digests(maru_client* client, const maru_key* keys, size_t n, bool prefix, F&& operation) {
+int with_digests(maru_client* client, const maru_key* keys, size_t n, F&& operation) {
   return with(client, [&](Client& c) {
     if (n == 0) return int(operation(c, std::span<Digest>()));
-    const std::span<Digest> digests = c.digests(keys, n, prefix);
+    const std::span<Digest> digests = c.digests(keys, n);
     return digests.empty() ? -EINVAL : int(operation(c, digests));
   });
 }
@@ -267,7 +268,7 @@ int maru_exists(maru_client* client, const maru_key* key) {
 }
 
 int maru_exists_batch(maru_client* client, const maru_key* keys, size_t n, uint8_t* ret_present) {
-  return with_digests(client, keys, n, false, [&](Client& c, std::span<Digest> digests) {
+  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
     if (ret_present == nullptr && n != 0) return -EINVAL;
     return int(std::min<size_t>(c.exists_batch(digests, ret_present), INT_MAX));
   });
@@ -280,7 +281,7 @@ int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view)
 }
 
 int maru_retrieve_batch(maru_client* client, const maru_key* keys, size_t n, maru_view* ret_views) {
-  return with_digests(client, keys, n, false, [&](Client& c, std::span<Digest> digests) {
+  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
     return ret_views || n == 0 ? c.retrieve_batch(digests, ret_views) : -EINVAL;
   });
 }
@@ -312,13 +313,15 @@ int maru_release_batch(maru_client* client, const maru_view* views, size_t n) {
 }
 
 int maru_match_prefix(maru_client* client, const maru_key* keys, size_t n, maru_match* ret_match) {
-  return with_digests(client, keys, n, true, [&](Client& c, std::span<Digest> digests) {
-    return ret_match ? c.match_prefix(digests, ret_match) : -EINVAL;
+  return with(client, [&](Client& c) {
+    const std::span<PlainDigest> digests = c.plain_digests(keys, n);
+    if (ret_match == nullptr || (digests.empty() && n != 0)) return -EINVAL;
+    return c.match_prefix(digests, ret_match);
   });
 }
 
 int maru_resolve(maru_client* client, const maru_match* match, const maru_key* keys, size_t n, maru_view* ret_views) {
-  return with_digests(client, keys, n, false, [&](Client& c, std::span<Digest> digests) {
+  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
     return match && (ret_views || n == 0) ? c.resolve(*match, digests, ret_views) : -EINVAL;
   });
 }
@@ -344,7 +347,7 @@ int maru_delete(maru_client* client, const maru_key* key) {
 }
 
 int maru_delete_batch(maru_client* client, const maru_key* keys, size_t n, int32_t* ret_results) {
-  return with_digests(client, keys, n, false, [&](Client& c, std::span<Digest> digests) {
+  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
     int deleted = 0;
     for (size_t i = 0; i < digests.size(); ++i) {
       const int status = c.remove(digests[i]);

@@ -134,38 +134,43 @@ void Client::count(format::LaneCounter which, uint64_t by) {
 
 // -- keys -------------------------------------------------------------------------------------------------------------
 
-bool Client::other_digest(const maru_key& key, Digest& ret_digest) const {
+bool Client::other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const {
   const uint64_t* secret = region_.secret();
   if (key.data == nullptr) return false;
   if (key.kind == MARU_KEY_DIGEST256 && key.size == 32) {
     uint64_t words[4];
     std::memcpy(words, key.data, sizeof(words));
-    ret_digest = shm::digest_of_256(secret, words, key.tenant);
+    ret_plain = shm::plain_of_256(secret, words, key.tenant);
     return true;
   }
   if (key.kind == MARU_KEY_BYTES && key.size != 0 && key.size <= limits::kKeyBytesMax) {
-    ret_digest = shm::digest_of_bytes(secret, bytes_of(key), key.tenant);
+    ret_plain = shm::plain_of_bytes(secret, bytes_of(key), key.tenant);
     return true;
   }
   return false;
 }
 
-std::span<Digest> Client::digests(const maru_key* keys, size_t n, bool prefetch_prefix) const {
+std::span<Digest> Client::digests(const maru_key* keys, size_t n) const {
   if (n == 0 || n > limits::kBatchKeysMax || keys == nullptr) return {};
   const std::span<Digest> all = scratch<Digest>(n);
-  if (prefetch_prefix) {
-    // The search's first probes go out to memory while the other keys are hashed.
-    size_t points[shm::kPrefixWays + 1];
-    const size_t count = shm::prefix_first_probes(n, points);
-    for (size_t i = 0; i < count; ++i) {
-      Digest d;
-      if (!digest(keys[points[i]], d)) return {};
-      shm::registry_prefetch(region_, d);
-      if (i + 1 == count) shm::registry_prefetch_locations(region_, d);
-    }
-  }
   for (size_t i = 0; i < n; ++i)
     if (!digest(keys[i], all[i])) return {};
+  return all;
+}
+
+std::span<shm::PlainDigest> Client::plain_digests(const maru_key* keys, size_t n) const {
+  if (n == 0 || n > limits::kBatchKeysMax || keys == nullptr) return {};
+  const std::span<shm::PlainDigest> all = scratch<shm::PlainDigest>(n);
+  size_t points[shm::kPrefixWays + 1];
+  const size_t count = shm::prefix_first_probes(n, points);
+  for (size_t i = 0; i < count; ++i) {
+    Digest d;
+    if (!digest(keys[points[i]], d)) return {};
+    shm::registry_prefetch(region_, d);
+    if (i + 1 == count) shm::registry_prefetch_locations(region_, d);
+  }
+  for (size_t i = 0; i < n; ++i)
+    if (!plain_digest(keys[i], all[i])) return {};
   return all;
 }
 
@@ -307,7 +312,7 @@ int Client::release(const maru_view& view) {
   return pins_.unpin(uint32_t(view.pin - 1), PageRef::from_bits(view.block)) ? 0 : -EINVAL;
 }
 
-int Client::match_prefix(std::span<const Digest> all, maru_match* ret_match) {
+int Client::match_prefix(std::span<const shm::PlainDigest> all, maru_match* ret_match) {
   const uint64_t now = now_ms();
   const std::span<shm::HeldBlock> held = scratch<shm::HeldBlock>(all.size());
   const shm::PrefixResult result = shm::match_prefix(lane_, all, now, held.data());

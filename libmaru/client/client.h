@@ -67,16 +67,26 @@ class Client {
   // False: not a key (size or kind is wrong). Inline for the ready-made digests that engines use, and without a copy in
   // memory: what follows waits for these two words.
   bool digest(const maru_key& key, shm::Digest& ret_digest) const {
-    if (key.kind != MARU_KEY_DIGEST128 || key.size != 16 || key.data == nullptr) return other_digest(key, ret_digest);
-    uint64_t words[2];
-    std::memcpy(words, key.data, sizeof(words));
-    const shm::Digest d = shm::digest_of_128(region_.secret(), words[0], words[1], key.tenant);
+    shm::PlainDigest plain;
+    if (!plain_digest(key, plain)) return false;
+    const shm::Digest d = shm::permute(region_.secret(), plain);
     ret_digest.lo = d.lo;
     ret_digest.hi = d.hi;
     return true;
   }
+  bool plain_digest(const maru_key& key, shm::PlainDigest& ret_plain) const {
+    if (key.kind != MARU_KEY_DIGEST128 || key.size != 16 || key.data == nullptr) return other_plain(key, ret_plain);
+    uint64_t words[2];
+    std::memcpy(words, key.data, sizeof(words));
+    const shm::PlainDigest plain = shm::plain_of_128(region_.secret(), words[0], words[1], key.tenant);
+    ret_plain.lo = plain.lo;
+    ret_plain.hi = plain.hi;
+    return true;
+  }
   // The digests of a batch, in memory of the calling thread that the next call overwrites. Empty if one is not a key.
-  std::span<shm::Digest> digests(const maru_key* keys, size_t n, bool prefetch_prefix = false) const;
+  std::span<shm::Digest> digests(const maru_key* keys, size_t n) const;
+  // The same for a search for a prefix, whose first probes go out to memory meanwhile.
+  std::span<shm::PlainDigest> plain_digests(const maru_key* keys, size_t n) const;
 
   int alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers);
   int abort(const maru_buffer& buffer);
@@ -101,7 +111,7 @@ class Client {
   int retrieve_batch(std::span<const shm::Digest> digests, maru_view* ret_views);
   int pin_block(shm::PageRef ref, maru_view* ret_view);
   int release(const maru_view& view);
-  int match_prefix(std::span<const shm::Digest> digests, maru_match* ret_match);
+  int match_prefix(std::span<const shm::PlainDigest> keys, maru_match* ret_match);
   int resolve(const maru_match& match, std::span<const shm::Digest> digests, maru_view* ret_views);
   int release_match(maru_match& match);
   int remove(const shm::Digest& digest);
@@ -112,7 +122,7 @@ class Client {
  private:
   explicit Client(Connection::Target target) : connection_(std::move(target)) {}
   Result<void> open(const Options& options);
-  bool other_digest(const maru_key& key, shm::Digest& ret_digest) const;
+  bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
   int ask_for_credit(uint64_t tenant, uint64_t bytes);
   enum class Duplicate : uint8_t { kGiveBack, kKeep };

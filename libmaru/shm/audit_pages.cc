@@ -181,8 +181,9 @@ bool block_chain(const Audit& a, uint64_t index, Finding* f) {
   }
   const BlockLine& line = a.region.block(page);
   const uint64_t shape = seen(line.shape), sum = seen(line.chain);
+  const PlainDigest plain = unpermute(a.region.secret(), block_digest(a.region, page));
   const bool agrees = shape >> 32 == depth && depth <= limits::kChainDepthMax &&
-                      sum == chain + chain_term(a.region.secret(), block_digest(a.region, page), depth);
+                      sum == chain + chain_term(a.region.secret(), plain, depth);
   return !agrees && a.page_word(page).is_findable(word.generation()) && violated(f, 0, word.bits, shape, sum);
 }
 

@@ -274,7 +274,7 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   line.length.store_relaxed(block.length);
   line.parent.store_relaxed(block.parent.bits);
   line.shape.store_relaxed(shape_word(depth, region.run_pages(own.page())));
-  line.chain.store_relaxed(chain + chain_term(region.secret(), block.digest, depth));
+  line.chain.store_relaxed(chain + chain_term(region.secret(), unpermute(region.secret(), block.digest), depth));
   line.expires_ms.store_relaxed(expires_ms);
   flush(region, detail);
   // The words of the tails; the line of the head is written back when it says READY.

@@ -62,9 +62,9 @@ Digest siphash128(uint64_t key0, uint64_t key1, std::span<const std::byte> input
   return d;
 }
 
-Digest digest_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant) {
+PlainDigest plain_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant) {
   const Digest d = siphash128(secret[kSecretSip0], secret[kSecretSip1], key);
-  return permute(secret, {d.lo ^ secret[kSecretTweakBytes] ^ tenant, d.hi});
+  return {d.lo ^ secret[kSecretTweakBytes] ^ tenant, d.hi};
 }
 
 uint64_t tenant_id(const uint64_t* secret, std::span<const std::byte> name) {

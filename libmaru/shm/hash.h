@@ -47,22 +47,48 @@ inline uint64_t folded_product(uint64_t a, uint64_t b) {
   return uint64_t(product) ^ uint64_t(product >> 64);
 }
 
-inline Digest permute(const uint64_t* secret, Digest d) {
+// What enters the permutation: as good a name for a key as its digest, and three multiplications cheaper. Chain sums are made
+// of these, so that a match needs the digests of the few keys alone that it looks up.
+struct PlainDigest {
+  uint64_t lo = 0;
+  uint64_t hi = 0;
+  friend constexpr bool operator==(const PlainDigest&, const PlainDigest&) = default;
+};
+
+inline Digest permute(const uint64_t* secret, const PlainDigest& plain) {
+  Digest d{plain.lo, plain.hi};
   d.hi ^= folded_product(d.lo ^ secret[kSecretAdd0], secret[kSecretMultiply0] | 1);
   d.lo ^= folded_product(d.hi ^ secret[kSecretAdd1], secret[kSecretMultiply1] | 1);
   d.hi ^= folded_product(d.lo ^ secret[kSecretAdd2], secret[kSecretMultiply2] | 1);
   return d;
 }
+inline PlainDigest unpermute(const uint64_t* secret, const Digest& d) {
+  PlainDigest plain{d.lo, d.hi};
+  plain.hi ^= folded_product(plain.lo ^ secret[kSecretAdd2], secret[kSecretMultiply2] | 1);
+  plain.lo ^= folded_product(plain.hi ^ secret[kSecretAdd1], secret[kSecretMultiply1] | 1);
+  plain.hi ^= folded_product(plain.lo ^ secret[kSecretAdd0], secret[kSecretMultiply0] | 1);
+  return plain;
+}
 
 // bytes: 16, little-endian words.
+inline PlainDigest plain_of_128(const uint64_t* secret, uint64_t lo, uint64_t hi, uint64_t tenant) {
+  return {lo ^ secret[kSecretTweak128] ^ tenant, hi};
+}
+inline PlainDigest plain_of_256(const uint64_t* secret, const uint64_t (&words)[4], uint64_t tenant) {
+  const Digest d = permute(secret, PlainDigest{words[0] ^ secret[kSecretTweak256] ^ tenant, words[1]});
+  return {d.lo ^ words[2], d.hi ^ words[3]};
+}
+PlainDigest plain_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant);
+
 inline Digest digest_of_128(const uint64_t* secret, uint64_t lo, uint64_t hi, uint64_t tenant) {
-  return permute(secret, {lo ^ secret[kSecretTweak128] ^ tenant, hi});
+  return permute(secret, plain_of_128(secret, lo, hi, tenant));
 }
 inline Digest digest_of_256(const uint64_t* secret, const uint64_t (&words)[4], uint64_t tenant) {
-  Digest d = permute(secret, {words[0] ^ secret[kSecretTweak256] ^ tenant, words[1]});
-  return permute(secret, {d.lo ^ words[2], d.hi ^ words[3]});
+  return permute(secret, plain_of_256(secret, words, tenant));
 }
-Digest digest_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant);
+inline Digest digest_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant) {
+  return permute(secret, plain_of_bytes(secret, key, tenant));
+}
 
 // SipHash-2-4 with 128 bits of output.
 Digest siphash128(uint64_t key0, uint64_t key1, std::span<const std::byte> input);
@@ -71,7 +97,7 @@ Digest siphash128(uint64_t key0, uint64_t key1, std::span<const std::byte> input
 uint64_t tenant_id(const uint64_t* secret, std::span<const std::byte> name);
 
 // What a block adds to the chain sum of its descendants: depends on the place, so the sum knows the order.
-inline uint64_t chain_term(const uint64_t* secret, const Digest& d, uint32_t depth) {
+inline uint64_t chain_term(const uint64_t* secret, const PlainDigest& d, uint32_t depth) {
   return folded_product((d.lo ^ secret[kSecretChainLo]) + depth * (secret[kSecretChainDepth] | 1),
                         d.hi ^ secret[kSecretChainHi]);
 }

@@ -11,9 +11,9 @@ constexpr size_t kWalkGroup = 32;
 // Another attempt at a search is made only after a block was taken away in between.
 constexpr uint32_t kSearchRetries = 8;
 
-uint64_t chain_sum(const ControlRegion& region, std::span<const Digest> digests, size_t from, size_t to) {
+uint64_t chain_sum(const ControlRegion& region, std::span<const PlainDigest> keys, size_t from, size_t to) {
   uint64_t sum = 0;
-  for (size_t i = from; i < to; ++i) sum += chain_term(region.secret(), digests[i], uint32_t(i));
+  for (size_t i = from; i < to; ++i) sum += chain_term(region.secret(), keys[i], uint32_t(i));
   return sum;
 }
 
@@ -27,16 +27,20 @@ size_t probe_points(size_t below_plus_1, size_t above, size_t* points) {
   return count;
 }
 
-// How many leading digests seem present, if presence is monotone.
-size_t search_end(const ControlRegion& region, std::span<const Digest> digests, size_t n) {
+// How many leading keys seem present, if presence is monotone.
+size_t search_end(const ControlRegion& region, std::span<const PlainDigest> keys, size_t n) {
   size_t present = 0, absent = n;  // everything below `present` seems present, `absent` (if < n) seems absent
   size_t points[kPrefixWays + 1];
+  Digest probes[kPrefixWays + 1];
   while (present < absent) {
     const size_t count = probe_points(present, absent, points);
-    for (size_t i = 0; i < count; ++i) registry_prefetch(region, digests[points[i]]);
-    registry_prefetch_locations(region, digests[points[count - 1]]);  // where the whole range is present
     for (size_t i = 0; i < count; ++i) {
-      if (!registry_exists(region, digests[points[i]])) {
+      probes[i] = permute(region.secret(), keys[points[i]]);
+      registry_prefetch(region, probes[i]);
+    }
+    registry_prefetch_locations(region, probes[count - 1]);  // where the whole range is present
+    for (size_t i = 0; i < count; ++i) {
+      if (!registry_exists(region, probes[i])) {
         absent = points[i];
         break;
       }
@@ -46,18 +50,20 @@ size_t search_end(const ControlRegion& region, std::span<const Digest> digests, 
   return present;
 }
 
-// Walks from digests[from] on and pins each; what a block's own parent link shows to be held by it is let go again.
-void walk(LaneContext& lane, std::span<const Digest> digests, size_t from, uint64_t now_ms, HeldBlock* held,
+// Walks from the first key on and pins each; what a block's own parent link shows to be held by it is let go again.
+void walk(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms, HeldBlock* held,
           PrefixResult* result) {
   const ControlRegion& region = *lane.region;
-  for (size_t group = from; group < digests.size(); group += kWalkGroup) {
-    const size_t end = std::min(group + kWalkGroup, digests.size());
+  Digest digests[kWalkGroup];
+  for (size_t group = 0; group < keys.size(); group += kWalkGroup) {
+    const size_t end = std::min(group + kWalkGroup, keys.size());
     for (size_t i = group; i < end; ++i) {
-      registry_prefetch(region, digests[i]);
-      registry_prefetch_locations(region, digests[i]);
+      digests[i - group] = permute(region.secret(), keys[i]);
+      registry_prefetch(region, digests[i - group]);
+      registry_prefetch_locations(region, digests[i - group]);
     }
     for (size_t i = group; i < end; ++i) {
-      const Found found = find_and_pin(lane, digests[i], now_ms);
+      const Found found = find_and_pin(lane, digests[i - group], now_ms);
       if (found.status == FindStatus::kPinsFull) {
         release_prefix(lane, held, result->held);
         *result = {};
@@ -81,19 +87,19 @@ void walk(LaneContext& lane, std::span<const Digest> digests, size_t from, uint6
 
 size_t prefix_first_probes(size_t n, size_t* ret_points) { return n ? probe_points(0, n, ret_points) : 0; }
 
-PrefixResult match_prefix(LaneContext& lane, std::span<const Digest> digests, uint64_t now_ms, HeldBlock* ret_held) {
+PrefixResult match_prefix(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms, HeldBlock* ret_held) {
   const ControlRegion& region = *lane.region;
   PrefixResult result;
-  size_t limit = digests.size();
+  size_t limit = keys.size();
   for (uint32_t tries = 0; tries < kSearchRetries; ++tries) {
-    const size_t end = search_end(region, digests, limit);
+    const size_t end = search_end(region, keys, limit);
     if (end == 0) return result;
-    const Digest& deepest = digests[end - 1];
+    const Digest deepest = permute(region.secret(), keys[end - 1]);
     registry_prefetch_locations(region, deepest);
-    uint64_t sum = chain_sum(region, digests, 0, end / 2);
+    uint64_t sum = chain_sum(region, keys, 0, end / 2);
     const Candidates candidates = registry_find(region, deepest);
     for (uint32_t i = 0; i < candidates.count; ++i) __builtin_prefetch(&region.block(candidates.ref(i).page()));
-    sum += chain_sum(region, digests, end / 2, end);
+    sum += chain_sum(region, keys, end / 2, end);
 
     const Found found = find_and_pin(lane, deepest, now_ms);
     if (found.status == FindStatus::kPinsFull) {
@@ -117,7 +123,7 @@ PrefixResult match_prefix(LaneContext& lane, std::span<const Digest> digests, ui
     break;
   }
   result.walked = true;
-  walk(lane, digests, 0, now_ms, ret_held, &result);
+  walk(lane, keys, now_ms, ret_held, &result);
   return result;
 }
 

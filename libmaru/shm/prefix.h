@@ -35,11 +35,11 @@ struct PrefixResult {
   bool walked = false;     // the chain did not prove itself
 };
 
-// ret_held: as many entries as there are digests. Blocks that expired are absent (now_ms, 0 ignores expiry).
-PrefixResult match_prefix(LaneContext& lane, std::span<const Digest> digests, uint64_t now_ms, HeldBlock* ret_held);
+// ret_held: as many entries as there are keys. Blocks that expired are absent (now_ms, 0 ignores expiry).
+PrefixResult match_prefix(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms, HeldBlock* ret_held);
 void release_prefix(LaneContext& lane, const HeldBlock* held, size_t count);
 
-// Of n keys, the ones that the first round looks at: whoever computes digests can do these first and prefetch them.
+// Of n keys, the ones that the first round looks at: whoever has yet to read the others can fetch what these need first.
 inline constexpr size_t kPrefixWays = 16;
 size_t prefix_first_probes(size_t n, size_t* ret_points);
 

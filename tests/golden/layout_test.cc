@@ -20,7 +20,7 @@ TEST(Layout, Constants) {
   EXPECT_EQ(kIncompatShared, 1u);
   EXPECT_EQ(kIncompatDurable, 2u);
   EXPECT_EQ(kCompatChecksums, 1u);
-  EXPECT_EQ(kHashFeistel3Siphash24, 1u);
+  EXPECT_EQ(kHashFeistel3Siphash24, 2u);
   EXPECT_EQ(kRecountFlag, 134217728u);
   EXPECT_EQ(kValidMask, 16383u);
   EXPECT_EQ(kOverflowFlag, 16384u);

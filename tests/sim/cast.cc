@@ -265,10 +265,14 @@ bool exists(uint32_t key) {
 
 uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
   std::array<Digest, kWorldKeys> digests;
+  std::array<shm::PlainDigest, kWorldKeys> keys;
   std::array<shm::HeldBlock, kWorldKeys> held;
-  for (uint32_t i = 0; i < count; ++i) digests[i] = key_digest(first + i);
+  for (uint32_t i = 0; i < count; ++i) {
+    digests[i] = key_digest(first + i);
+    keys[i] = shm::unpermute(world().secret(), digests[i]);
+  }
   const uint64_t start = steps();
-  const shm::PrefixResult result = shm::match_prefix(who.context, {digests.data(), count}, now_ms(), held.data());
+  const shm::PrefixResult result = shm::match_prefix(who.context, {keys.data(), count}, now_ms(), held.data());
   note("match_prefix of %u keys says %zu, %zu held%s", count, result.blocks, result.held,
        result.walked ? ", walked" : "");
   if (result.pins_full) return 0;

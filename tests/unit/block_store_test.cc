@@ -50,7 +50,7 @@ TEST_F(BlockStoreTest, ARootIsFoundWithAllThatIsKnownOfIt) {
   EXPECT_EQ(line.length.load_relaxed(), 4000u);
   EXPECT_EQ(line.parent.load_relaxed(), 0u);
   EXPECT_EQ(line.shape.load_relaxed(), 1u);
-  EXPECT_EQ(line.chain.load_relaxed(), chain_term(pool_.region.secret(), block.digest, 0));
+  EXPECT_EQ(line.chain.load_relaxed(), chain_term(pool_.region.secret(), pool_.plain("a"), 0));
   const format::DetailLine& detail = pool_.region.detail(own.page());
   EXPECT_EQ(detail.kind.load_relaxed(), uint64_t{3} << 56 | 5);
   EXPECT_EQ(detail.checksum.load_relaxed(), 77u);

@@ -192,7 +192,7 @@ TEST(ControlRegion, EveryForgedFieldIsRefused) {
   refuse("major version", [](Header& h) { ++h.version_major; });
   refuse("header size", [](Header& h) { h.header_bytes = 8192; });
   refuse("incompatible flag", [](Header& h) { h.incompat_flags = 4; });
-  refuse("hash", [](Header& h) { h.hash_algorithm = 2; });
+  refuse("hash", [](Header& h) { ++h.hash_algorithm; });
   refuse("control bytes", [](Header& h) { h.control_bytes += 4096; });
   refuse("buckets", [](Header& h) { ++h.buckets; });
   refuse("overflow buckets", [](Header& h) { --h.overflow_buckets; });

@@ -118,6 +118,7 @@ struct PoolUnderTest {
   shm::Digest digest(std::string_view key) const {
     return shm::digest_of_bytes(region.secret(), std::as_bytes(std::span(key.data(), key.size())), 0);
   }
+  shm::PlainDigest plain(std::string_view key) const { return shm::unpermute(region.secret(), digest(key)); }
   bool exists(std::string_view key) const { return !shm::find_unpinned(region, digest(key)).is_none(); }
 
   // Turns until nothing is left to do, at most as many as that can take.

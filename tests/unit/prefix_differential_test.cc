@@ -41,12 +41,12 @@ class Churn {
   void compare() {
     for (int i = 0; i < 12; ++i) {
       const std::vector<std::string> keys = some_chain(1 + random_() % 40);
-      std::vector<shm::Digest> digests;
-      for (const std::string& key : keys) digests.push_back(home_.digest(key));
+      std::vector<shm::PlainDigest> digests;
+      for (const std::string& key : keys) digests.push_back(home_.plain(key));
       size_t walked = 0;
       bool has_expired = false;
       for (; walked < keys.size(); ++walked) {
-        const PageRef ref = shm::find_unpinned(home_.region, digests[walked]);
+        const PageRef ref = shm::find_unpinned(home_.region, home_.digest(keys[walked]));
         if (ref.is_none()) break;
         const uint64_t expires_ms = home_.region.block(ref.page()).expires_ms.load_relaxed();
         has_expired |= expires_ms != 0 && home_.now_ms >= expires_ms;
@@ -93,8 +93,8 @@ class Churn {
   // What an engine does for a request.
   void serve(InProcessClient& client) {
     const std::vector<std::string> keys = some_chain(1 + random_() % 40);
-    std::vector<shm::Digest> digests;
-    for (const std::string& key : keys) digests.push_back(home_.digest(key));
+    std::vector<shm::PlainDigest> digests;
+    for (const std::string& key : keys) digests.push_back(home_.plain(key));
     std::vector<shm::HeldBlock> held(keys.size());
     const shm::PrefixResult found = shm::match_prefix(client.lane, digests, home_.now_ms, held.data());
     if (!found.deepest.is_none()) client.touch(found.deepest);

@@ -26,8 +26,10 @@ class PrefixTest : public testing::Test {
     return result;
   }
   PrefixResult match(const std::vector<Digest>& asked, uint64_t now_ms = kNow) {
-    held_.assign(asked.size() + 1, {});
-    return match_prefix(pool_.lane(2), asked, now_ms, held_.data());
+    std::vector<PlainDigest> keys;
+    for (const Digest& digest : asked) keys.push_back(unpermute(pool_.region.secret(), digest));
+    held_.assign(keys.size() + 1, {});
+    return match_prefix(pool_.lane(2), keys, now_ms, held_.data());
   }
   void release(const PrefixResult& result) {
     release_prefix(pool_.lane(2), held_.data(), result.held);

@@ -127,6 +127,7 @@ class SmallPool {
   Digest digest(std::string_view key, uint64_t tenant = 0) const {
     return digest_of_bytes(region.secret(), bytes_of(key), tenant);
   }
+  PlainDigest plain(std::string_view key) const { return plain_of_bytes(region.secret(), bytes_of(key), 0); }
   // The first run of FREE pages, taken by a lane.
   PageRef take(uint32_t lane, uint32_t pages = 1) {
     for (uint32_t page = 0; page + pages <= region.pages(); ++page) {

@@ -186,18 +186,18 @@ TEST_F(ThreadsTest, ChildrenAndTheirParents) {
 }
 
 TEST_F(ThreadsTest, MatchPrefixWhileTheChainGrowsAndShrinks) {
-  std::vector<Digest> digests;
-  for (uint64_t i = 0; i < 24; ++i) digests.push_back(pool_.digest(key(i)));
+  std::vector<PlainDigest> keys;
+  for (uint64_t i = 0; i < 24; ++i) keys.push_back(pool_.plain(key(i)));
   run(3, [&](uint32_t index, std::mt19937_64& random) {
     std::vector<PageRef> chain;
-    std::vector<HeldBlock> held(digests.size() + 1);
+    std::vector<HeldBlock> held(keys.size() + 1);
     for (uint32_t i = 0; i < kRounds; ++i) {
       if (index != 0) {
-        const PrefixResult result = match_prefix(pool_.lane(index + 1), digests, 0, held.data());
+        const PrefixResult result = match_prefix(pool_.lane(index + 1), keys, 0, held.data());
         for (size_t k = 0; k < result.held; ++k)
           ASSERT_EQ(pool_.word(held[k].ref.page()).generation(), held[k].ref.generation());
         release_prefix(pool_.lane(index + 1), held.data(), result.held);
-      } else if (chain.size() < digests.size() && random() % 2) {
+      } else if (chain.size() < keys.size() && random() % 2) {
         chain.push_back(pool_.store(1, key(chain.size()), chain.empty() ? PageRef::none() : chain.back()));
       } else if (!chain.empty()) {
         ASSERT_EQ(retire_ref(pool_.lane(1), chain.back()), RetireStatus::kRetired);
