@@ -51,8 +51,8 @@ inline constexpr uint64_t kIncompatDurable = 1u << 1;  // one host, and publishe
 inline constexpr uint64_t kIncompatKnown = kIncompatShared | kIncompatDurable;
 inline constexpr uint64_t kCompatChecksums = 1u << 0;  // blocks carry a payload checksum and readers verify it
 
-// The keyed hash, by name, so that another implementation knows what to build (docs/format.md, "Keys"). 1 was the same with chain
-// terms of permuted digests; no release wrote it.
+// The keyed hash, by name, so that another implementation knows what to build (docs/format.md, "Keys"). 1 was the same with
+// chain terms of permuted digests; no release wrote it.
 inline constexpr uint32_t kHashFeistel3Siphash24 = 2;
 
 enum Section : uint32_t {
