@@ -1,5 +1,7 @@
 #include "daemon/dax/device.h"
 
+#include "libmaru/base/map_sync.h"
+
 #include <algorithm>
 #include <sys/sysinfo.h>
 
@@ -15,7 +17,7 @@ Result<void> Device::map_control(uint64_t bytes) {
                                std::to_string(control_room()));
   const uint64_t alignment = control_alignment();
   const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  auto mapped = Mapping::map_shared_aligned(control_fd(), rounded, PROT_READ | PROT_WRITE, alignment);
+  auto mapped = map_shared_synchronously(control_fd(), rounded, PROT_READ | PROT_WRITE, alignment);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + name_);
   if (advise_huge_) ::madvise(mapped->data(), rounded, MADV_HUGEPAGE);  // a wish; the kernel's settings decide
   ::madvise(mapped->data(), rounded, MADV_DONTFORK);

@@ -1,5 +1,6 @@
 #include "libmaru/client/client.h"
 
+#include "libmaru/base/map_sync.h"
 #include "libmaru/client/call.h"
 #include "libmaru/client/thread_number.h"
 #include "libmaru/shm/find_batch.h"
@@ -59,8 +60,8 @@ Result<void> Client::open(const Options& options) {
     return failure(EPROTO, "use the alignment that marud names");
   const uint64_t control_bytes =
       (attached_.control_bytes + control_alignment - 1) / control_alignment * control_alignment;
-  auto control = Mapping::map_shared_aligned(control_device_.is_open() ? control_device_.get() : device_.get(),
-                                             control_bytes, PROT_READ | PROT_WRITE, control_alignment);
+  const int control_fd = control_device_.is_open() ? control_device_.get() : device_.get();
+  auto control = map_shared_synchronously(control_fd, control_bytes, PROT_READ | PROT_WRITE, control_alignment);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
   ::madvise(control_.data(), control_.size(), MADV_DONTFORK);

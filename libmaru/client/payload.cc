@@ -1,5 +1,7 @@
 #include "libmaru/client/payload.h"
 
+#include "libmaru/base/map_sync.h"
+
 #include <algorithm>
 #include <cerrno>
 
@@ -34,6 +36,7 @@ Result<std::unique_ptr<Payload>> Payload::reserve(int fd, uint64_t pages_offset,
   payload->region_ = &region;
   payload->page_bytes_ = region.page_bytes();
   payload->fd_ = fd;
+  payload->map_flags_ = shared_map_flags(fd, alignment) | MAP_FIXED;
   payload->states_ = std::make_unique<AtomicU32[]>(region.regions());
   if (before != 0 || region.region_pages() * region.page_bytes() % alignment != 0)
     payload->chunks_.assign(chunks, kUnmapped);
@@ -52,7 +55,7 @@ bool Payload::map_chunks(uint64_t first, uint64_t end, State before, State wante
   const int protection = wanted == kWritable ? PROT_READ | PROT_WRITE : PROT_READ;
   if (before != kUnmapped) return ::mprotect(address, bytes, protection) == 0;
   const auto offset = off_t((first_chunk_ + first) * alignment_);
-  if (::mmap(address, bytes, protection, MAP_SHARED | MAP_FIXED, fd_, offset) == MAP_FAILED) return false;
+  if (::mmap(address, bytes, protection, map_flags_, fd_, offset) == MAP_FAILED) return false;
   ::madvise(address, bytes, MADV_DONTFORK);
   ::madvise(address, bytes, MADV_HUGEPAGE);  // a wish; refused where the memory has its own page size
   return true;

@@ -63,6 +63,7 @@ class Payload {
   uint64_t alignment_ = 0;
   uint64_t first_chunk_ = 0;  // of the device, that holds the first byte of page 0
   int fd_ = -1;
+  int map_flags_ = 0;
   Mapping reserved_;
   std::byte* base_ = nullptr;        // of page 0
   std::byte* chunk_base_ = nullptr;  // where first_chunk_ is mapped

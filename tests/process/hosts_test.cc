@@ -440,6 +440,7 @@ static int run_client(const std::string& role, const char* socket, const char* k
   maru_view view;
   if ((role != "find" && role != "hold") || client.retrieve(key, &view) != 0) return 1;
   std::fwrite(view.data, 1, view.bytes, stdout);
+  std::fflush(stdout);  // for whoever waits for it in a file
   if (role == "hold") ::pause();
   return client.release(view) == 0 ? 0 : 1;
 }

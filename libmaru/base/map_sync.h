@@ -1,0 +1,36 @@
+// Shared mappings of files on a file system with DAX. A store there is durable once it left the processor's caches only if the
+// file system has written down where the file's blocks lie before it lets anybody write to them; MAP_SYNC asks it to. DAX
+// devices grant it, too, since nothing lies between them and their memory. Everything else refuses, and is mapped as ever.
+#pragma once
+
+#include "libmaru/base/mapping.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <sys/mman.h>
+
+namespace maru {
+
+// The flags for shared mappings of this descriptor: MAP_SHARED, or with MAP_SYNC where it is granted. This is tried with a
+// mapping of the first `bytes` bytes, which the device has to allow.
+inline int shared_map_flags(int fd, size_t bytes) {
+  constexpr int kSynchronous = MAP_SHARED_VALIDATE | MAP_SYNC;
+  void* address = ::mmap(nullptr, bytes, PROT_READ, kSynchronous, fd, 0);
+  if (address == MAP_FAILED) return MAP_SHARED;
+  ::munmap(address, bytes);
+  return kSynchronous;
+}
+
+// Mapping::map_shared_aligned() with these flags: the place is found with a mapping that is replaced before anybody touched it.
+inline Result<Mapping> map_shared_synchronously(int fd, size_t bytes, int protection, uint64_t alignment) {
+  auto mapped = Mapping::map_shared_aligned(fd, bytes, protection, alignment);
+  const int flags = shared_map_flags(fd, alignment);
+  if (!mapped || flags == MAP_SHARED) return mapped;
+  if (::mmap(mapped->data(), bytes, protection, flags | MAP_FIXED, fd, 0) != MAP_FAILED) return mapped;
+  const int code = errno;
+  mapped->forget();  // the kernel may have unmapped what was there, and given the place to another thread
+  return failure(code, "map " + std::to_string(bytes) + " bytes with MAP_SYNC");
+}
+
+}  // namespace maru
