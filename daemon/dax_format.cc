@@ -1,5 +1,6 @@
 #include "daemon/dax_format.h"
 
+#include "daemon/control_group.h"
 #include "daemon/dax/split_device.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
@@ -58,6 +59,8 @@ Result<void> touch_all(const std::string& pool, const Device& device) {
     for (size_t at = 0; at < part.size(); at += kOsPage)
       *reinterpret_cast<volatile std::byte*>(part.data() + at) = std::byte{0};  // new memory is zero
   };
+  if (auto fits = check_memory_limit(device.fd(), device.bytes(), "all memory of the pool (first_touch)"); !fits)
+    return fits;
   const uint64_t start_ms = monotonic_ms();
   const DeviceBytes bytes = {device.fd(), device.bytes(), device.map_alignment(), device.name()};
   auto touched = look_at_all(bytes, PROT_READ | PROT_WRITE, touch, tell_progress(pool, "touched", device.name()));

@@ -1,5 +1,6 @@
 #include "daemon/pool.h"
 
+#include "daemon/control_group.h"
 #include "daemon/dax/medium.h"
 #include "daemon/pool_state.h"
 #include "daemon/state_file.h"
@@ -115,6 +116,10 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
                                  : shm::choose_parameters(wishes, &parameters);
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
+  if (auto fits = check_memory_limit(state->device->control_fd(), layout.control_bytes,
+                                     "the control region of pool \"" + config.name + "\"");
+      !fits)
+    return tl::unexpected(fits.error());
   if (auto taken = state->device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
   if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
   state->device->collapse_control();

@@ -1,5 +1,6 @@
 #include "daemon/dax/device.h"
 
+#include "daemon/control_group.h"
 #include "libmaru/base/map_sync.h"
 
 #include <algorithm>
@@ -39,6 +40,7 @@ uint64_t Device::collapse_control() {
   if (!advise_huge_ || bytes == 0 || ::sysinfo(&machine) != 0) return 0;
   // What is collapsed is there, used or not: a control region that is laid out for more than the machine has stays sparse.
   if (bytes > uint64_t(machine.freeram) * machine.mem_unit / 2) return 0;
+  if (const auto limit = memory_limit(); limit && bytes > limit->room() / 2) return 0;
   const uint64_t os_page = 4096;
   for (uint64_t at = 0; at < bytes; at += kHugePage)
     if (::madvise(control_.data() + at, os_page, MADV_POPULATE_WRITE) != 0) return 0;  // a hole cannot be collapsed

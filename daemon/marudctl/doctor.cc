@@ -1,6 +1,7 @@
 // marudctl doctor: what on this machine would make marud slow or fail. Changes nothing.
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/machine.h"
+#include "daemon/marudctl/memory_limits.h"
 #include "daemon/version.h"
 
 #include <algorithm>
@@ -49,14 +50,18 @@ json findings_of(const Arguments& arguments, bool* ret_is_wrong) {
   conversation.be_silent(true);
   json status;
   const int code = conversation.ask({{"command", "status"}}, status);
-  if (code == kExitDone)
+  if (code == kExitDone) {
     for (Finding& finding : judge_marud(status, daemon::kVersionText)) findings.push_back(std::move(finding));
-  else
+    json clients;
+    if (conversation.ask_for_list({{"command", "clients"}}, "clients", std::nullopt, clients) == kExitDone)
+      for (Finding& finding : judge_limits("", status, clients["clients"])) findings.push_back(std::move(finding));
+  } else {
     findings.push_back(
         {code == kExitRefused ? Grade::kWarning : Grade::kWrong, "marud", conversation.said(),
          code == kExitRefused ? "what marud would say of itself was not looked at" : "no client can attach",
          code == kExitRefused ? "run it as root or as a member of the admin group"
                               : "systemctl status marud, journalctl -u marud"});
+  }
   json rows = json::array();
   for (const Finding& finding : findings) {
     *ret_is_wrong |= finding.grade == Grade::kWrong;

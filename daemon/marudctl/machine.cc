@@ -1,5 +1,6 @@
 #include "daemon/marudctl/machine.h"
 
+#include "daemon/control_group.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -48,18 +49,11 @@ std::optional<uint64_t> line_of(const std::string& text, const std::string& name
   return value * (end[0] == ' ' && end[1] == 'k' ? 1024 : 1);
 }
 
-std::optional<uint64_t> cgroup_limit(const std::string& root) {
-  const std::string groups = read(root + "/proc/self/cgroup");
-  const size_t at = groups.find("0::");
+// The value of a line "name 123".
+std::optional<uint64_t> count_of(const std::string& text, const std::string& name) {
+  const size_t at = ("\n" + text).find("\n" + name + " ");
   if (at == std::string::npos) return std::nullopt;
-  std::string path = groups.substr(at + 3);
-  path.resize(std::min(path.find('\n'), path.size()));
-  // The tightest limit on the way up is the one that holds.
-  std::optional<uint64_t> limit;
-  for (; !path.empty(); path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/')))
-    if (const auto here = read_number<uint64_t>(root + "/sys/fs/cgroup" + path + "/memory.max"))
-      limit = limit ? std::min(*limit, *here) : *here;
-  return limit;
+  return std::strtoull(text.c_str() + at + name.size() + 1, nullptr, 10);
 }
 
 std::vector<Machine::DaxDevice> dax_devices(const std::string& root) {
@@ -139,6 +133,12 @@ void judge_memory(const Machine& m, Findings& to) {
         {Grade::kNote, "memory limit of this control group", daemon::size_text(*m.cgroup_bytes),
          "memory of a pool is charged to whoever touches it first: marud, when first_touch is on, or the engines",
          "a limit above the size of the pools where they are charged"});
+  if (m.killed && *m.killed > 0)
+    to.push_back(
+        {Grade::kWarning, "processes killed for want of memory", std::to_string(*m.killed) + " since the last boot",
+         "the kernel ends processes when the machine or a control group has no memory left; marud comes back with its "
+         "pools, an engine starts anew",
+         "journalctl -k --grep 'Killed process' names them, and the group when it was its limit"});
   if (m.shm_bytes && m.memory_bytes && *m.shm_bytes * 4 < *m.memory_bytes)
     to.push_back({Grade::kNote, "/dev/shm", daemon::size_text(*m.shm_bytes), "a file pool there cannot be larger",
                   "remount it with a larger size, or use a memory pool"});
@@ -247,7 +247,8 @@ Machine read_machine(const std::string& root) {
   const std::string limits = read(root + "/proc/self/limits");
   if (const size_t at = limits.find("Max open files"); at != std::string::npos)
     m.open_files_max = std::strtoull(limits.c_str() + at + std::string("Max open files").size(), nullptr, 10);
-  m.cgroup_bytes = cgroup_limit(root);
+  if (const auto limit = daemon::memory_limit(root)) m.cgroup_bytes = limit->bytes;
+  m.killed = count_of(read(root + "/proc/vmstat"), "oom_kill");
   m.dax_devices = dax_devices(root);
   struct statvfs shm = {};
   if (::statvfs((root + "/dev/shm").c_str(), &shm) == 0) m.shm_bytes = uint64_t(shm.f_blocks) * shm.f_frsize;

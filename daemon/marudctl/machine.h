@@ -33,6 +33,7 @@ struct Machine {
   std::string clock;                     // the clock source
   std::optional<uint64_t> shm_bytes;     // of /dev/shm
   std::optional<uint64_t> cgroup_bytes;  // memory.max of this process's group
+  std::optional<uint64_t> killed;        // by the kernel, for want of memory, since the last boot
   struct DaxDevice {
     std::string name, mode;  // "dax0.0"; "devdax", "system-ram", "none"
     uint64_t bytes = 0;

@@ -135,6 +135,48 @@ def memory():
         expect(run.returncode == 1 and "marud stops: " in said and "Cannot allocate memory" in said, run)
 
 
+def group_limit():
+    """A control group that may have less memory than marud takes at once: refused, where the kernel would kill it. The limit
+    is written where marud looks for it, and is none; tests/package/in_service.sh has real ones."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        print("skipped: mounts are not permitted here")
+        return
+    own = [line[3:] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::/")]
+    if not own:
+        print("skipped: no control groups of version 2")
+        return
+    script = ('mount -t tmpfs tmpfs /sys/fs/cgroup && mkdir -p "/sys/fs/cgroup$GROUP" && '
+              'echo "$LIMIT" >"/sys/fs/cgroup$GROUP/memory.max" && '
+              'echo "anon 1048576" >"/sys/fs/cgroup$GROUP/memory.stat" && exec "$@"')
+
+    def start(limit, size, more=""):
+        with tempfile.TemporaryDirectory(prefix="maru-test-") as folder:
+            config = pathlib.Path(folder) / "marud.toml"
+            config.write_text(f'[daemon]\nsocket = "{folder}/marud.sock"\nstate_dir = "{folder}/state"\n'
+                              f'[[pool]]\nname = "default"\nbackend = "memory"\nsize = "{size}"\n{more}')
+            marud = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh",
+                                      arguments.marud, "--config", config], stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, text=True,
+                                     env={**os.environ, "GROUP": own[0].rstrip("/"), "LIMIT": str(limit << 20)})
+            said = ""
+            for line in marud.stdout:
+                said += line
+                if " listens on " in line:
+                    marud.terminate()
+            return marud.wait(PATIENCE), said
+
+    status, said = start(65, "128MiB", "first_touch = true\n")
+    expect(status == 1 and "(first_touch): found room for 64 MiB in the control group" in said and
+           "expected 128 MiB" in said, said)
+    status, said = start(2, "8GiB")
+    expect(status == 1 and "take the control region of pool \"default\": found room for 1 MiB" in said, said)
+    status, said = start(200, "128MiB", "first_touch = true\n")
+    expect(status == 0 and " took its memory in " in said, said)
+    # What clients touch is theirs.
+    status, said = start(200, "8GiB")
+    expect(status == 0 and " serves 8 GiB" in said, said)
+
+
 def set_quota(marud, name, size):
     return marudctl(marud, "quota", "set", name, "--hard", size)
 
@@ -232,7 +274,7 @@ for option in ("--marud", "--marudctl", "--client"):
 arguments = parser.parse_args()
 
 if __name__ == "__main__":
-    for part in (descriptors, memory, full_disk, short_files, slow_readers):
+    for part in (descriptors, memory, group_limit, full_disk, short_files, slow_readers):
         print(part.__name__, flush=True)
         part()
     sys.exit(findings.end())

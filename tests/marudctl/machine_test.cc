@@ -1,5 +1,8 @@
 #include "daemon/marudctl/machine.h"
 
+#include "daemon/control_group.h"
+#include "daemon/marudctl/memory_limits.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -66,6 +69,7 @@ TEST(Machine, EachFaultIsNamed) {
   EXPECT_EQ(graded([](Machine& m) { m.clock = "hpet"; }, "clock"), Grade::kWarning);
   EXPECT_EQ(graded([](Machine& m) { m.open_files_max = 1024; }, "open files of a process"), Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.cgroup_bytes = 1 << 30; }, "memory limit of this control group"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.killed = 1; }, "processes killed for want of memory"), Grade::kWarning);
   EXPECT_EQ(graded([](Machine& m) { m.shm_bytes = 64 << 20; }, "/dev/shm"), Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.map_count_max = 1000; }, "mappings of a process"), Grade::kWarning);
   EXPECT_EQ(graded([](Machine& m) { m.dax_devices = {{"dax0.0", "system-ram", 1}}; }, "dax0.0"), Grade::kNote);
@@ -118,6 +122,7 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
         "Limit                     Soft Limit           Hard Limit\nMax open files            1024                 "
         "1048576              files\n");
   write("/proc/self/cgroup", "0::/a/b\n");
+  write("/proc/vmstat", "oom_killer 9\noom_kill 2\n");
   write("/sys/fs/cgroup/a/memory.max", "4096\n");
   write("/sys/fs/cgroup/a/b/memory.max", "max\n");
   write("/sys/bus/dax/devices/dax1.0/size", "268435456\n");
@@ -134,9 +139,63 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
   EXPECT_EQ(m.free_huge_pages, 3u);
   EXPECT_EQ(m.open_files_max, 1024u);
   EXPECT_EQ(m.cgroup_bytes, 4096u) << "the group above has the limit";
+  EXPECT_EQ(m.killed, 2u);
   ASSERT_EQ(m.dax_devices.size(), 1u);
   EXPECT_EQ(m.dax_devices[0].mode, "system-ram");
   EXPECT_EQ(m.dax_devices[0].bytes, 256u << 20);
+}
+
+// The limit that is reached first holds, whichever is lower.
+TEST_F(MachineFiles, OfSeveralMemoryLimitsTheOneWithTheLeastRoomCounts) {
+  write("/proc/7/cgroup", "1:name=systemd:/x\n0::/a/b\n");
+  write("/sys/fs/cgroup/memory.max", "9000\n");
+  write("/sys/fs/cgroup/a/memory.max", "8000\n");
+  write("/sys/fs/cgroup/a/memory.stat", "anon 1000\nfile 5000\nkernel 9\nshmem 6500\nanon_thp 77\n");
+  write("/sys/fs/cgroup/a/memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 1\n");
+  write("/sys/fs/cgroup/a/b/memory.max", "4000\n");
+  write("/sys/fs/cgroup/a/b/memory.stat", "anon 10\nfile 3000\nshmem 20\n");
+  const auto limit = daemon::memory_limit(root_, "7");
+  ASSERT_TRUE(limit);
+  EXPECT_EQ(limit->group, "/a");
+  EXPECT_EQ(limit->bytes, 8000u);
+  EXPECT_EQ(limit->room(), 500u) << "the file's pages can be written back";
+  EXPECT_EQ(limit->kills, 2u);
+  EXPECT_FALSE(daemon::memory_limit(root_, "8")) << "a process that is gone";
+  write("/proc/8/cgroup", "0::/\n");
+  ASSERT_TRUE(daemon::memory_limit(root_, "8")) << "in a container";
+  EXPECT_EQ(daemon::memory_limit(root_, "8")->group, "/");
+  EXPECT_EQ(daemon::memory_limit(root_, "8")->bytes, 9000u);
+  write("/sys/fs/cgroup/memory.max", "max\n");
+  EXPECT_FALSE(daemon::memory_limit(root_, "8"));
+}
+
+TEST_F(MachineFiles, ClientsWithLessMemoryThanTheirPoolAreNamed) {
+  const json status = {{"pid", 1u},
+                       {"pools",
+                        {{{"name", "small"}, {"device", "memory"}, {"pages", 1u}, {"page_bytes", 4096u}},
+                         {{"name", "large"}, {"device", "/dev/shm/pool"}, {"pages", 3u}, {"page_bytes", 4096u}},
+                         {{"name", "huge"}, {"device", "memory (huge pages)"}, {"pages", 9u}, {"page_bytes", 4096u}}}}};
+  const auto client = [](uint64_t pid, const char* pool) {
+    return json{{"pid", pid}, {"command", "engine"}, {"pool", pool}};
+  };
+  write("/proc/1/cgroup", "0::/marud\n");
+  write("/proc/2/cgroup", "0::/engines\n");
+  write("/proc/3/cgroup", "0::/engines\n");
+  write("/proc/4/cgroup", "0::/free\n");
+  write("/sys/fs/cgroup/marud/memory.max", "4096\n");
+  write("/sys/fs/cgroup/engines/memory.max", "8192\n");
+  EXPECT_TRUE(judge_limits(root_, status, {client(4, "large"), client(5, "large")}).size() == 1) << "marud's own alone";
+
+  std::vector<Finding> found = judge_limits(root_, status, {client(2, "small"), client(3, "huge")});
+  EXPECT_EQ(grade_of(found, "memory limit of engine (2) and 1 more"), Grade::kGood);
+  EXPECT_EQ(grade_of(found, "memory limit of marud"), Grade::kGood);
+
+  found = judge_limits(root_, status, {client(2, "small"), client(3, "large")});
+  EXPECT_EQ(grade_of(found, "memory limit of engine (2) and 1 more"), Grade::kWarning);
+
+  write("/sys/fs/cgroup/marud/memory.events", "oom_kill 1\n");
+  found = judge_limits(root_, status, json::array());
+  EXPECT_EQ(grade_of(found, "memory limit of marud"), Grade::kWrong);
 }
 
 TEST_F(MachineFiles, WhatIsNotThereIsNotJudged) {

@@ -1,0 +1,34 @@
+// How much memory the kernel lets a process have: the limits of its control group and of those above it (version 2). The
+// memory of a pool is charged to the group of whoever touches it first; at the limit the kernel kills somebody of the group.
+#pragma once
+
+#include "libmaru/base/result.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace maru::daemon {
+
+struct MemoryLimit {
+  std::string group;   // the one that has the limit: "/system.slice/marud.service"; "/" in a container
+  uint64_t bytes = 0;  // memory.max
+  uint64_t taken = 0;  // what cannot be taken back when memory is short: of programs, and shared memory
+  uint64_t kills = 0;  // processes of the group that were killed at a limit
+
+  uint64_t room() const { return bytes > taken ? bytes - taken : 0; }
+};
+
+// Of these groups the one with the least room; nothing where none has a limit, or the process is gone. Reads files below
+// `root` alone ("" for this machine).
+std::optional<MemoryLimit> memory_limit(const std::string& root = "", const std::string& process = "self");
+
+// Whether the memory of this descriptor counts: ordinary memory and tmpfs do, huge pages and devices do not, and a file on a
+// disk can be written there when memory is short.
+bool is_charged(int fd);
+
+// Whether this process may take so many bytes of the descriptor's memory now. If not, an error that says what was found and
+// what to do: taking them would end the process without a word.
+Result<void> check_memory_limit(int fd, uint64_t bytes, const std::string& what);
+
+}  // namespace maru::daemon
