@@ -138,14 +138,16 @@ def memory():
 def group_limit():
     """A control group that may have less memory than marud takes at once: refused, where the kernel would kill it. The limit
     is written where marud looks for it, and is none; tests/package/in_service.sh has real ones."""
-    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
-        print("skipped: mounts are not permitted here")
+    mount = "mount -t tmpfs tmpfs /sys/fs/cgroup"
+    if subprocess.run(["unshare", "--mount", "--propagation", "private", "sh", "-c", mount],
+                      capture_output=True).returncode != 0:
+        print("skipped: mounts below /sys are not permitted here")
         return
     own = [line[3:] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::/")]
     if not own:
         print("skipped: no control groups of version 2")
         return
-    script = ('mount -t tmpfs tmpfs /sys/fs/cgroup && mkdir -p "/sys/fs/cgroup$GROUP" && '
+    script = (mount + ' && mkdir -p "/sys/fs/cgroup$GROUP" && '
               'echo "$LIMIT" >"/sys/fs/cgroup$GROUP/memory.max" && '
               'echo "anon 1048576" >"/sys/fs/cgroup$GROUP/memory.stat" && exec "$@"')
 
