@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 
+PATIENCE = 120  # seconds, for a marud that begins or ends; the machine may be slow
 CONFIG = """
 [daemon]
 socket = "{directory}/marud.sock"
@@ -40,7 +41,7 @@ class Marud:
         self.log = folder / "marud.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([self.program, "--config", config], stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not self.listens():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.end()
@@ -65,7 +66,7 @@ class Marud:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self.status = self.process.wait()
@@ -75,7 +76,7 @@ class Marud:
 
 def main():
     with Marud(sys.argv[1]) as marud:
-        outcome = subprocess.run(sys.argv[2:], env=marud.environment, timeout=45).returncode
+        outcome = subprocess.run(sys.argv[2:], env=marud.environment, timeout=PATIENCE).returncode
     if outcome != 0 or marud.status != 0:
         print(marud.log_text, file=sys.stderr)
     if marud.status != 0:

@@ -104,9 +104,14 @@ static int act(maru_client *client, char **words, int count) {
 
 int main(void) {
   maru_client *client = NULL;
+  maru_attach_options options;
   char line[4096];
   char *words[WORDS_MAX];
-  const int attached = maru_attach(NULL, &client);
+  int attached;
+  memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  options.timeout_ms = 120000; /* the machine may be slow */
+  attached = maru_attach(&options, &client);
   if (attached != 0) {
     fprintf(stderr, "cannot attach: %d\n", attached);
     return 1;
