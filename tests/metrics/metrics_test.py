@@ -10,10 +10,11 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from exposition import Exposition  # noqa: E402
-from observed_marud import BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
+from observed_marud import PATIENCE, BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
 
 findings = Findings()
 expect = findings.expect
@@ -247,7 +248,8 @@ def clients_that_die(marud, program):
 
 def audits(marud):
     step = Look(marud)
-    run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "check"], capture_output=True, timeout=60)
+    run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "check"], capture_output=True,
+                         timeout=PATIENCE)
     expect(run.returncode == 0, run)
     step.by(1, "maru_audits_total")
     step.more("maru_audit_time_seconds")
@@ -280,7 +282,7 @@ def eviction(marud, client):
     for reason in status["evicted_by"]:
         expect(after.value("maru_evicted_blocks_total", reason=reason) is not None, f"reason {reason}")
     step = Look(marud)
-    subprocess.run([arguments.marudctl, "--socket", marud.socket, "evict", "8"], check=True, timeout=60,
+    subprocess.run([arguments.marudctl, "--socket", marud.socket, "evict", "8"], check=True, timeout=PATIENCE,
                    stdout=subprocess.DEVNULL)
     step.more("maru_evicted_blocks_total", reason="admin")
 
@@ -305,11 +307,11 @@ def shortage(program):
 
 
 def two_pools_and_one_that_is_gone(program):
-    with ObservedMarud(program, more='[[pool]]\nname = "second"\nbackend = "file"\npath = "/dev/shm/maru-metrics-test"\n'
-                                     'size = "2MiB"\npage_bytes = "4KiB"\nregion_bytes = "64KiB"\nlanes = 4\npins = 64\n'
-                                     'touch_entries = 64\n') as marud:
-        path = pathlib.Path("/dev/shm/maru-metrics-test")
-        try:
+    with tempfile.TemporaryDirectory(prefix="maru-metrics-") as folder:
+        path = pathlib.Path(folder) / "pool"
+        with ObservedMarud(program, more=f'[[pool]]\nname = "second"\nbackend = "file"\npath = "{path}"\n'
+                                         'size = "2MiB"\npage_bytes = "4KiB"\nregion_bytes = "64KiB"\nlanes = 4\npins = 64\n'
+                                         'touch_entries = 64\n') as marud:
             before = look(marud)
             expect(before.labels("maru_blocks", "pool") == {"default", "second"}, "two pools")
             expect(before.value("maru_pool_serving", pool="second", condition="serving") == 1, "it serves")
@@ -322,8 +324,6 @@ def two_pools_and_one_that_is_gone(program):
             expect(health.status == 503 and health.json["status"] == "unhealthy" and
                    "pool \"second\" is fenced" in health.json["reasons"][0], health)
             expect(look(marud).labels("maru_blocks", "pool") == {"default"}, "a fenced pool has no numbers")
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def users(program, client_program):

@@ -20,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support
 from observed_marud import PATIENCE, BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
 
 CONFIG = """
-global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 2s}}
 rule_files: ["{rules}"]
 scrape_configs:
   - job_name: marud
@@ -35,21 +35,37 @@ expect = findings.expect
 
 class Prometheus:
     def __init__(self, folder, config):
+        self.folder, self.config = folder, config
+        self.log = folder / "prometheus.log"
+
+    def __enter__(self):
+        for _ in range(5):
+            self.start()
+            wait_for(lambda: self.process.poll() is not None or self.get("/api/v1/status/buildinfo")["status"] == "success",
+                     "Prometheus")
+            if self.process.poll() is None:
+                return self
+            # Whoever looked for a port at the same moment may have taken this one.
+            if "address already in use" not in self.log.read_text():
+                break
+        raise SystemExit("Prometheus ended:\n" + self.log.read_text())
+
+    def start(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.log = folder / "prometheus.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+                ["prometheus", f"--config.file={self.config}", f"--storage.tsdb.path={self.folder}/data",
                  f"--web.listen-address={self.address}"], stdout=log, stderr=log)
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.process.terminate()
-        self.process.wait(PATIENCE)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def get(self, path, **query):
         url = f"http://{self.address}{path}" + ("?" + urllib.parse.urlencode(query) if query else "")
@@ -58,7 +74,7 @@ class Prometheus:
                 return json.loads(response.read())
         except urllib.error.HTTPError as error:
             return {"status": "not there"} if error.code == 503 else json.loads(error.read())  # it starts
-        except (urllib.error.URLError, ConnectionError):
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
             return {"status": "not there"}
 
     def query(self, text):
@@ -119,14 +135,12 @@ def main():
             wait_for(lambda: prometheus.query('maru_retrieves_total{job="marud",pool="default",result="hit"}') == 2, "two hits")
             wait_for(lambda: prometheus.query('lmcache_mp_l1_read_total{pool="default"}') == 2, "the same by another name")
             dashboard = json.loads((monitoring / "grafana-dashboard.json").read_text())
-            empty = []
             wait_for(lambda: prometheus.query('rate(maru_stores_total{pool="default"}[5m])') is not None, "a rate")
             wait_for(lambda: prometheus.query('increase(maru_tenant_refusals_total{tenant="alice"}[5m])') is not None,
                      "a rate of a tenant")
+            # A scrape that a slow machine has no time for leaves a gap in every answer until the next one.
             for title, question in questions_of(dashboard):
-                if prometheus.query(question) is None:
-                    empty.append(f"{title}: {question}")
-            expect(not empty, f"questions of the dashboard without an answer: {empty}")
+                wait_for(lambda question=question: prometheus.query(question) is not None, f"an answer to {title}: {question}")
 
             rules_known = prometheus.get("/api/v1/rules")["data"]["groups"][0]["rules"]
             expect(len(rules_known) == 10 and all(rule["health"] in ("ok", "unknown") for rule in rules_known),
