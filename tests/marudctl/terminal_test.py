@@ -84,8 +84,8 @@ class Screen:
 
 
 def run(arguments, marud, *more, **options):
-    return subprocess.run([arguments.marudctl, "--timeout-ms", "120000", *more], env=marud.environment, capture_output=True, text=True,
-                          timeout=PATIENCE_S, **options)
+    return subprocess.run([arguments.marudctl, "--timeout-ms", "120000", *more], env=marud.environment, capture_output=True,
+                          text=True, timeout=PATIENCE_S, **options)
 
 
 def start_replay(arguments, marud):
