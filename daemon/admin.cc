@@ -188,7 +188,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
       log_info("{} asked for \"{}\" on pool \"{}\": {}", who, command, hosted->name(), printable(to_text(reply)));
   }
   AdminReply answer = admin_reply(reply);
-  if (command == "device.add") answer.ticket = view.devices->take_ticket();
+  if (command == "device.add" || command == "device.remove") answer.ticket = view.devices->take_ticket();
   return answer;
 }
 

@@ -4,6 +4,7 @@
 #include "daemon/admin_request.h"
 #include "daemon/dax/medium.h"
 #include "daemon/log.h"
+#include "daemon/survey.h"
 #include "libmaru/wire/codec.h"
 
 #include <algorithm>
@@ -26,18 +27,6 @@ std::vector<std::string> places_of(const PoolSpec& spec) {
   for (const std::string& place : {spec.path, spec.dax.device, spec.dax.control_device})
     if (place.starts_with("/") || place.starts_with("uuid:")) places.push_back(place);
   return places;
-}
-
-// Of a pool with blocks this looks at few pages.
-bool has_blocks(const Pool& pool) {
-  constexpr uint64_t kPagesAtOnce = 1024;
-  metrics::PageCensus census;
-  for (bool is_complete = false; !is_complete;) {
-    is_complete = pool.take_census(census, kPagesAtOnce);
-    if (census.states[size_t(format::PageState::kReady)] + census.states[size_t(format::PageState::kRetiring)] != 0)
-      return true;
-  }
-  return false;
 }
 
 std::string shared_place(const PoolSpec& one, const PoolSpec& other) {
@@ -81,7 +70,7 @@ std::vector<const LaneWatch*> DeviceCommands::clients_of(const HostedPool& hoste
 
 // What stands against one more pool.
 std::string DeviceCommands::why_not(const PoolSpec& spec) const {
-  size_t there = openings_.specs().size();
+  size_t there = 0;
   const auto used_by = [&](const PoolSpec& other) {
     const std::string place = shared_place(spec, other);
     return place.empty() ? place : "pool \"" + other.pool.name + "\" uses " + place + " already";
@@ -91,8 +80,10 @@ std::string DeviceCommands::why_not(const PoolSpec& spec) const {
     ++there;
     if (std::string why = used_by(hosted->spec()); !why.empty()) return why;
   }
-  for (const PoolSpec* opening : openings_.specs())
+  for (const PoolSpec* opening : openings_.specs()) {
+    if (!find(opening->pool.name)) ++there;
     if (std::string why = used_by(*opening); !why.empty()) return why;
+  }
   if (there < limits::kPoolsMax) return {};
   return "found " + std::to_string(there) + " pools, expected fewer than " + std::to_string(limits::kPoolsMax) +
          " before one is added";
@@ -150,6 +141,10 @@ void DeviceCommands::take_opened() {
   for (PoolOpenings::Opening& opening : ended) {
     json added = json::array();
     for (auto& hosted : opening.opened) {
+      if (opening.begins_anew) {
+        take_place(std::move(hosted));
+        continue;
+      }
       log_info("{} added pool \"{}\"", opening.who, hosted->name());
       added.push_back(hosted->name());
       removed_.erase(hosted->name());
@@ -160,6 +155,10 @@ void DeviceCommands::take_opened() {
       const std::string text = opening.error->text();
       for (size_t i = added.size(); i < opening.specs.size(); ++i) {
         const std::string& name = opening.specs[i].pool.name;
+        if (opening.begins_anew) {
+          log_error("pool \"{}\" cannot begin anew, its clients go on waiting: {}", name, text);
+          continue;
+        }
         log_error("{} cannot add pool \"{}\": {}", opening.who, name, text);
         if (opening.error->code == ECANCELED) continue;  // marud was told to stop: the next one goes on
         if (auto forgotten = state_.forget_added(name); !forgotten) log_warning("{}", forgotten.error().text());
@@ -174,7 +173,19 @@ void DeviceCommands::take_opened() {
 void DeviceCommands::end_openings() {
   // What was cut off is begun again by the next marud, if it was written down.
   for (PoolOpenings::Opening& opening : openings_.end())
-    for (auto& hosted : opening.opened) pools_.push_back(std::move(hosted));
+    for (auto& hosted : opening.opened)
+      opening.begins_anew ? take_place(std::move(hosted)) : pools_.push_back(std::move(hosted));
+}
+
+void DeviceCommands::begin_anew(const HostedPool& waiting) {
+  openings_.begin({0, "marud", {waiting.spec()}, true, {}, {}}, state_);
+}
+
+// Nobody removes a pool that waits, or hands it memory while it begins anew; but its access lists may be others by now.
+void DeviceCommands::take_place(std::unique_ptr<HostedPool> hosted) {
+  std::unique_ptr<HostedPool>& place = pools_[index_of(*find(hosted->name()))];
+  hosted->set_access(place->spec());
+  place = std::move(hosted);
 }
 
 void DeviceCommands::rescan(const Config& fresh) {
@@ -192,7 +203,7 @@ void DeviceCommands::rescan(const Config& fresh) {
       if (auto held = state_.hold(); !held) why = held.error().text();
     if (why.empty()) {
       log_info("pool \"{}\" is new in the configuration and is started", name);
-      openings_.begin({0, "SIGHUP", {spec}, {}, {}}, state_);
+      openings_.begin({0, "SIGHUP", {spec}, false, {}, {}}, state_);
     } else {
       log_error("pool \"{}\" is new in the configuration and cannot be started: {}", name, why);
     }
@@ -215,23 +226,52 @@ Notice DeviceCommands::leave_notice(uint64_t session, HostedPool& hosted, Moment
 }
 
 json DeviceCommands::remove(HostedPool& hosted, const json& request, const std::string& who, Moment now) {
-  const uint64_t deadline_ms = std::min(number_in(request, "deadline_ms", kDeadlineDefaultMs), kDeadlineMaxMs);
-  Pool* pool = hosted.serving();
-  if (pool && is_memory(hosted.spec()) && !flag_in(request, "discard") && has_blocks(*pool))
-    return refusal(ENOTEMPTY, "pool \"" + hosted.name() +
-                                  "\" holds blocks, which are lost with its memory: drain it first (marudctl device "
-                                  "drain " +
-                                  hosted.name() + "), or confirm with --yes");
-  if (auto left = hosted.leave(now.monotonic_ms + deadline_ms, flag_in(request, "fence")); !left)
+  Removal removal = {0, &hosted, std::min(number_in(request, "deadline_ms", kDeadlineDefaultMs), kDeadlineMaxMs),
+                     flag_in(request, "fence"), who};
+  if (!hosted.serving() || !is_memory(hosted.spec()) || flag_in(request, "discard")) return ask_to_leave(removal, now);
+  removal.ticket = ticket_ = ++last_ticket_;
+  removals_.push_back(std::move(removal));
+  return {{"looking", true}};
+}
+
+// One after the other. A pool whose memory went away meanwhile has no blocks.
+bool DeviceCommands::step_removals(Moment now) {
+  if (removals_.empty()) return false;
+  Removal& removal = removals_.front();
+  HostedPool& hosted = *removal.hosted;
+  const Pool* pool = hosted.serving();
+  const auto& states = removal.census.states;
+  const bool is_complete = !pool || pool->take_census(removal.census, Survey::kPagesPerTurn);
+  const bool has_blocks = states[size_t(format::PageState::kReady)] + states[size_t(format::PageState::kRetiring)] != 0;
+  if (!has_blocks && !is_complete) return true;
+  json reply;
+  if (hosted.is_gone())
+    reply = refusal(ENOENT, "pool \"" + hosted.name() + "\" was removed meanwhile");
+  else if (has_blocks)
+    reply = refusal(ENOTEMPTY, "pool \"" + hosted.name() +
+                                   "\" holds blocks, which are lost with its memory: drain it first (marudctl device "
+                                   "drain " +
+                                   hosted.name() + "), or confirm with --yes");
+  else
+    reply = ask_to_leave(removal, now);
+  answers_.push_back({removal.ticket, admin_reply(reply)});
+  removals_.erase(removals_.begin());
+  return !removals_.empty();
+}
+
+json DeviceCommands::ask_to_leave(const Removal& removal, Moment now) {
+  HostedPool& hosted = *removal.hosted;
+  const uint64_t deadline_ms = removal.deadline_ms;
+  if (auto left = hosted.leave(now.monotonic_ms + deadline_ms, removal.fences); !left)
     return refusal(left.error().code, left.error().doing);
   const auto clients = clients_of(hosted);
   for (const LaneWatch* client : clients)
     if (client->session != 0) notices_.push_back(leave_notice(client->session, hosted, now));
-  log_info("{} removes pool \"{}\": {} clients are asked to leave within {} s", who, hosted.name(), clients.size(),
-           deadline_ms / 1000);
+  log_info("{} removes pool \"{}\": {} clients are asked to leave within {} s", removal.who, hosted.name(),
+           clients.size(), deadline_ms / 1000);
   const std::string name = hosted.name();
   if (hosted.is_gone()) removed_.insert(name);  // it was fenced
-  step(now);
+  step_leaving(now);
   return {{"pool", name}, {"clients", clients.size()}, {"deadline_ms", deadline_ms}};
 }
 
@@ -256,8 +296,14 @@ void DeviceCommands::end_clients(HostedPool& hosted) {
   }
 }
 
-void DeviceCommands::step(Moment now) {
+bool DeviceCommands::step(Moment now) {
   take_opened();
+  const bool more_to_do = step_removals(now);
+  step_leaving(now);
+  return more_to_do;
+}
+
+void DeviceCommands::step_leaving(Moment now) {
   for (const auto& hosted : pools_) {
     if (hosted->condition() != HostedPool::Condition::kLeaving) continue;
     const auto clients = clients_of(*hosted);
@@ -301,16 +347,18 @@ json DeviceCommands::list(Moment now) const {
       const uint64_t until_ms = hosted->leaving().deadline_ms;
       row["deadline_ms"] = until_ms > now.monotonic_ms ? until_ms - now.monotonic_ms : 0;
     }
+    if (begins_anew(*hosted)) row["note"] = "nobody handed its memory back: it begins anew";
     if (!hosted->stays_because().empty()) row["note"] = hosted->stays_because();
     if (hosted->condition() == HostedPool::Condition::kFenced) row["note"] = hosted->fenced_because();
     rows.push_back(std::move(row));
   }
   for (const PoolSpec* spec : openings_.specs())
-    rows.push_back({{"pool", spec->pool.name},
-                    {"condition", "opening"},
-                    {"backend", backend_text(spec->backend)},
-                    {"clients", 0},
-                    {"note", "it is looked at, formatted or verified; marud's log says how far that is"}});
+    if (!find(spec->pool.name))
+      rows.push_back({{"pool", spec->pool.name},
+                      {"condition", "opening"},
+                      {"backend", backend_text(spec->backend)},
+                      {"clients", 0},
+                      {"note", "it is looked at, formatted or verified; marud's log says how far that is"}});
   return {{"devices", std::move(rows)}};
 }
 

@@ -14,6 +14,7 @@
 #include "daemon/config.h"
 #include "daemon/hosted_pool.h"
 #include "daemon/lane_watch.h"
+#include "daemon/metrics/snapshot.h"
 #include "daemon/pool_openings.h"
 #include "daemon/session.h"
 
@@ -64,20 +65,40 @@ class DeviceCommands {
   bool is_opening() const { return !openings_.is_idle(); }
   Notice leave_notice(uint64_t session, HostedPool& hosted, Moment now) const;
 
+  // Nobody handed the memory of this waiting pool back in time: a thread makes other memory, and the pool that is opened on
+  // it takes the place of this one.
+  void begin_anew(const HostedPool& waiting);
+  bool begins_anew(const HostedPool& waiting) const { return openings_.find(waiting.name()) != nullptr; }
+
   // After the configuration was read again: new pools start; those that are not in it any more go on.
   void rescan(const Config& fresh);
-  // Once a turn: whether those that were asked to leave have left, and whether pools are open.
-  void step(Moment now);
+  // Once a turn: whether those that were asked to leave have left, whether pools are open, and a part of the look for blocks
+  // of those that shall be removed. Returns true when there is more to do right away.
+  bool step(Moment now);
   // At the end of marud: what is being opened is ended, or kept if it is open.
   void end_openings();
   // Who may connect to the socket, after pools came or access lists changed.
   void let_in();
 
  private:
+  // A pool in memory that shall be removed, if it holds no block: every page is looked at, some of them each turn.
+  struct Removal {
+    uint64_t ticket;
+    HostedPool* hosted;  // stays where it is: a pool that is gone keeps its place
+    uint64_t deadline_ms;
+    bool fences;
+    std::string who;
+    metrics::PageCensus census = {};
+  };
+
   HostedPool* find(const std::string& name) const;
   size_t index_of(const HostedPool& hosted) const;
   std::string why_not(const PoolSpec& spec) const;
   void take_opened();
+  void take_place(std::unique_ptr<HostedPool> hosted);
+  bool step_removals(Moment now);
+  void step_leaving(Moment now);
+  nlohmann::json ask_to_leave(const Removal& removal, Moment now);
   nlohmann::json list(Moment now) const;
   nlohmann::json add(const nlohmann::json& request, const std::string& who);
   nlohmann::json forget(const std::string& name, const std::string& who);
@@ -94,6 +115,7 @@ class DeviceCommands {
   PoolOpenings openings_;
   uint64_t ticket_ = 0, last_ticket_ = 0;
   std::vector<LateAnswer> answers_;
+  std::vector<Removal> removals_;
   std::set<std::string> removed_;
   std::vector<Notice> notices_;
 };

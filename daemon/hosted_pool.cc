@@ -21,6 +21,15 @@ Result<std::unique_ptr<HostedPool>> HostedPool::start(const PoolSpec& spec, cons
   return hosted;
 }
 
+Result<std::unique_ptr<HostedPool>> HostedPool::start_anew(const PoolSpec& spec, const StateDirectory& state,
+                                                           uint64_t now_ms) {
+  auto hosted = std::unique_ptr<HostedPool>(new HostedPool(spec, state));
+  log_warning("pool \"{}\" begins anew: nobody handed its memory back, its blocks are lost", spec.pool.name);
+  if (auto begun = hosted->begin_anew(now_ms); !begun)
+    return failure(begun.error().code, "pool \"" + spec.pool.name + "\": " + begun.error().doing);
+  return hosted;
+}
+
 void HostedPool::set_access(const PoolSpec& reread) {
   spec_.users = reread.users;
   spec_.groups = reread.groups;
@@ -144,10 +153,8 @@ Result<void> HostedPool::accept_memory(FileDescriptor fd, uint64_t now_ms) {
   return {};
 }
 
+// The state file goes on naming the memory before until remember(): a marud that is cut off here left that as it was.
 Result<void> HostedPool::begin_anew(uint64_t now_ms) {
-  if (record_) log_warning("pool \"{}\" begins anew: nobody handed its memory back, its blocks are lost", name());
-  record_.reset();
-  state_.remove(name());
   auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa);
   if (!device) return tl::unexpected(device.error());
   if (spec_.numa.first_touch)

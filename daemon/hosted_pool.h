@@ -24,6 +24,10 @@ class HostedPool {
   // Finds or makes the pool's memory. `stored`: what the service manager kept; the pool takes its own out of it.
   static Result<std::unique_ptr<HostedPool>> start(const PoolSpec& spec, const StateDirectory& state,
                                                    std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
+  // In place of a pool that waits and whose memory nobody handed back: the pool begins anew, and what was in it is lost. Takes
+  // long if all memory is touched first, so this is for a thread of its own (pool_openings.h).
+  static Result<std::unique_ptr<HostedPool>> start_anew(const PoolSpec& spec, const StateDirectory& state,
+                                                        uint64_t now_ms);
 
   const PoolSpec& spec() const { return spec_; }
   void set_access(const PoolSpec& reread);  // users and groups, after a reload
@@ -39,8 +43,6 @@ class HostedPool {
 
   // While waiting. Memory that somebody handed back: served from now on if it is the pool's.
   Result<void> accept_memory(FileDescriptor fd, uint64_t now_ms);
-  // While waiting. Nobody handed it back: the pool begins anew, and what was in it is lost.
-  Result<void> begin_anew(uint64_t now_ms);
 
   // To be called after calls into the pool: fences it if its memory went away. Returns true when that happened just now.
   bool fence_if_lost();
@@ -76,6 +78,7 @@ class HostedPool {
   Result<void> start_dax(uint64_t now_ms);  // hosted_pool_device.cc
   Result<void> adopt_dax(DaxDevices devices, bool verifies, uint64_t now_ms);
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
+  Result<void> begin_anew(uint64_t now_ms);
   std::string stored_name() const { return "pool-" + name(); }
 
   PoolSpec spec_;

@@ -29,7 +29,9 @@ struct PoolOpenings::Work {
   void open_all(const StateDirectory& state) {
     for (const PoolSpec& spec : opening.specs) {
       std::map<std::string, FileDescriptor> none;
-      auto hosted = HostedPool::start(spec, state, none, uint64_t(std::time(nullptr)) * 1000);
+      const uint64_t now_ms = uint64_t(std::time(nullptr)) * 1000;
+      auto hosted = opening.begins_anew ? HostedPool::start_anew(spec, state, now_ms)
+                                        : HostedPool::start(spec, state, none, now_ms);
       if (!hosted) {
         opening.error = hosted.error();
         break;

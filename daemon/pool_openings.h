@@ -22,6 +22,7 @@ class PoolOpenings {
     uint64_t ticket = 0;  // who waits for it; 0: nobody
     std::string who;      // for the log
     std::vector<PoolSpec> specs;
+    bool begins_anew = false;    // they take the places of pools that waited for their memory
     HostedPools opened;          // in the order of specs
     std::optional<Error> error;  // of the one behind them
   };

@@ -100,7 +100,9 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
   if (const std::string why = why_no_access(session, hosted, *request); !why.empty())
     return refuse(header, EACCES, why);
   if (hosted.condition() == HostedPool::Condition::kWaiting) {
-    if (hands_back) {
+    if (hands_back && devices_.begins_anew(hosted)) {
+      log_warning("{} handed back the memory of pool \"{}\" too late: it begins anew already", session.text(), name);
+    } else if (hands_back) {
       auto accepted = hosted.accept_memory(std::move(descriptors.front()), now.unix_ms);
       if (accepted) {
         log_info("{} handed back the memory of pool \"{}\"", session.text(), name);
@@ -215,12 +217,10 @@ std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
   for (size_t pool = 0; pool < pools_.size(); ++pool) {
     HostedPool& hosted = *pools_[pool];
     if (!grace_ends_ms_[pool] || hosted.condition() != HostedPool::Condition::kWaiting ||
-        now.monotonic_ms < *grace_ends_ms_[pool])
+        devices_.begins_anew(hosted) || now.monotonic_ms < *grace_ends_ms_[pool])
       continue;
-    auto begun = hosted.begin_anew(now.unix_ms);
-    if (begun) continue;
-    log_error("pool \"{}\" cannot begin anew, its clients go on waiting: {}", hosted.name(), begun.error().text());
-    grace_ends_ms_[pool] = now.monotonic_ms + 10'000;
+    devices_.begin_anew(hosted);
+    grace_ends_ms_[pool] = now.monotonic_ms + 10'000;  // it is tried again if it could not be done
   }
   std::vector<Waiting> still;
   for (Waiting& waiting : waiting_) {
@@ -252,6 +252,7 @@ void Requests::forget(uint64_t session) {
 std::optional<uint64_t> Requests::waiting_ms(Moment now) const {
   std::optional<uint64_t> least;
   for (const Waiting& waiting : waiting_) {
+    if (devices_.begins_anew(*pools_[waiting.pool])) continue;  // the server looks at those that are opened by itself
     const uint64_t ends_ms = grace_ends_ms_[waiting.pool].value_or(0);
     const uint64_t left_ms = pools_[waiting.pool]->condition() != HostedPool::Condition::kWaiting ? 0
                              : ends_ms > now.monotonic_ms ? ends_ms - now.monotonic_ms

@@ -378,7 +378,9 @@ bool Server::turn_pools() {
   }
   std::vector<Notice> notices = requests_.drained_notices();
   send(notices);
-  devices_.step(now_);
+  more_to_do |= devices_.step(now_);
+  notices = devices_.take_notices();
+  send(notices);
   more_to_do |= requests_.step_survey();
   for (Notice& late : requests_.late_answers(now_)) {
     Session* session = find(late.session);

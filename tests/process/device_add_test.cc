@@ -5,6 +5,7 @@
 #include "libmaru/wire/socket.h"
 #include "tests/support/dax_stand_in.h"
 #include "tests/support/marud_process.h"
+#include "tests/support/slow_file.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
@@ -176,43 +177,11 @@ TEST_F(DeviceAdd, TheConfigurationGoesBeforeWhatWasAdded) {
 
 // -- while a device is being opened -----------------------------------------------------------------------------------
 
-// A pipe in the place of what sysfs says of a device: whoever opens the device stands still until it is told.
-class SlowDevice {
- public:
-  explicit SlowDevice(const std::string& root, const std::string& device)
-      : file_(root + "/sys/" + DaxStandIn::kPersistent + "/" + device + "/size") {
-    std::ifstream(file_) >> value_;
-    std::filesystem::remove(file_);
-    if (::mkfifo(file_.c_str(), 0600) != 0) throw std::runtime_error("cannot make a pipe");
-  }
-  // Waits until somebody stands still there.
-  bool is_reached() {
-    return wait_until([&] {
-      if (!pipe_.is_open()) pipe_.reset(::open(file_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
-      return pipe_.is_open();
-    });
-  }
-  // Later readers find an ordinary file again.
-  void end() {
-    std::filesystem::remove(file_);
-    std::ofstream(file_) << value_ << "\n";
-  }
-  // And whoever stands still gets the same answer.
-  void go_on() {
-    end();
-    const std::string line = value_ + "\n";
-    EXPECT_EQ(::write(pipe_.get(), line.data(), line.size()), ssize_t(line.size()));
-    pipe_.reset();
-  }
-
- private:
-  std::string file_, value_;
-  FileDescriptor pipe_;
-};
-
 class SlowDeviceAdd : public DeviceAdd {
  protected:
-  SlowDeviceAdd() : slow_(marud_.directory().file("dax"), "dax1.0") {}
+  // Whoever opens the device stands still over what sysfs says of it.
+  SlowDeviceAdd()
+      : slow_(marud_.directory().file("dax") + "/sys/" + DaxStandIn::kPersistent + "/" + name_of(1) + "/size") {}
   // Asks for the pool "far" on the slow device, and leaves the answer for later.
   void ask_for_far() {
     auto socket = wire::connect_to(marud_.socket_path());
@@ -233,7 +202,7 @@ class SlowDeviceAdd : public DeviceAdd {
     return json::parse(body);
   }
 
-  SlowDevice slow_;
+  SlowFile slow_;
   FileDescriptor asker_;
 };
 
