@@ -95,6 +95,13 @@ Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std
   auto content = find_content(device.content(), tell_progress(pool, "looked at", device.name()));
   if (!content) return tl::unexpected(content.error());
   if (!*content) return std::optional<std::string>();
+  // It was blank at its beginning when it was opened. Another host may have begun to format it, and that is what was met.
+  const auto now = read_label(device.content());
+  if (!now) return tl::unexpected(now.error());
+  if (now->kind != DeviceLabel::Kind::kNothing)
+    return failure(EAGAIN, "format " + device.name() +
+                               ": found that another host formats it at this moment, or has formatted it meanwhile, "
+                               "expected it blank still; start marud again when that host serves it");
   return std::optional("zeros at its beginning and content at byte " + std::to_string(**content));
 }
 

@@ -370,5 +370,26 @@ TEST_F(SharedDaxPool, AFormattingHostIsLeftAlone) {
   EXPECT_TRUE(pool) << "it was this machine's: " << pool.error().text();
 }
 
+// A device is blank when it is opened, and another host begins while this one looks at its bytes.
+TEST_F(SharedDaxPool, AHostThatBeginsToFormatMeanwhileIsNamedAndNotItsBytes) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+  const auto described = describe_dax_device(devices_.path("dax0.0"), devices_.rules());
+  ASSERT_TRUE(described);
+  const auto device = DaxDevice::open(*described, 0, devices_.rules());
+  ASSERT_TRUE(device) << device.error().text();
+  SharingConfig other = spec_.pool.sharing;
+  other.machine_id = "bbbb";
+  put_claim(machine_number(other));
+  const auto found = what_is_on(**device, "far");
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, EAGAIN);
+  EXPECT_NE(found.error().doing.find("another host formats it"), std::string::npos) << found.error().doing;
+  devices_.put("dax0.0", 0, std::string(8, '\0'));
+  devices_.put("dax0.0", 1u << 20, "x");
+  const auto foreign = what_is_on(**device, "far");
+  ASSERT_TRUE(foreign) << foreign.error().doing;
+  EXPECT_EQ(foreign->value_or(""), "zeros at its beginning and content at byte 1048576");
+}
+
 }  // namespace
 }  // namespace maru::daemon
