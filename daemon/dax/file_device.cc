@@ -43,7 +43,10 @@ Result<void> lock_whole_file(int fd, const std::string& path) {
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
   if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return {};
-  if (errno == EAGAIN || errno == EACCES) return failure(EBUSY, "lock " + quoted(path) + " (another marud has it)");
+  if (errno == EAGAIN || errno == EACCES)
+    return failure(EBUSY, "lock " + quoted(path) +
+                              ": found that another marud has it, expected it free; stop that one, or name another "
+                              "file");
   return failure(errno, "lock " + quoted(path));
 }
 
@@ -61,7 +64,8 @@ Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine)
     if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return false;
     if ((errno != EAGAIN && errno != EACCES) || tries == kTries)
       return failure(errno == EACCES ? EBUSY : errno,
-                     "lock " + quoted(path) + " (another marud of this machine has it)");
+                     "lock " + quoted(path) +
+                         ": found that another marud of this machine has it, expected it free; stop that one");
     const timespec pause = {0, 50'000'000};
     ::nanosleep(&pause, nullptr);
   }
@@ -144,14 +148,18 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
     if (is_new) device->created_path_ = path;  // and removed again unless it becomes a pool
   }
   const int fd = device->lock_.get();
-  if (fd < 0) return failure(errno, "open " + quoted(path));
+  if (fd < 0) return failure(errno, "open " + quoted(path) + " to read and write it, or create it there");
 
   struct stat status = {};
   if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + quoted(path));
-  if (!S_ISREG(status.st_mode)) return failure(EINVAL, "use " + quoted(path) + " as a pool: it is not a file");
+  if (!S_ISREG(status.st_mode))
+    return failure(EINVAL, "use " + quoted(path) +
+                               " as a pool: found something that is not a file, expected one; name another path, or "
+                               "for a DAX device say backend = \"dax\"");
   if (status.st_uid != ::geteuid())
-    return failure(EPERM, "use " + quoted(path) + " as a pool: it belongs to user " + std::to_string(status.st_uid) +
-                              ", marud runs as " + std::to_string(::geteuid()));
+    return failure(EPERM, "use " + quoted(path) + " as a pool: found that it belongs to user " +
+                              std::to_string(status.st_uid) + ", expected user " + std::to_string(::geteuid()) +
+                              ", as whom marud runs; give it that owner, or name another file");
   bool is_alone = true;
   if (machine == 0) {
     if (auto locked = lock_whole_file(fd, path); !locked) return tl::unexpected(locked.error());
@@ -176,11 +184,14 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
       return failure(EINVAL, "use " + quoted(path) + " as a pool: it is empty; remove it and marud creates it");
     const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
     if (bytes != 0 && uint64_t(status.st_size) != rounded)
-      return failure(EINVAL, "use " + quoted(path) + " as a pool: it has " + std::to_string(status.st_size) +
-                                 " bytes, configured are " + std::to_string(bytes));
+      return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(status.st_size) +
+                                 " bytes, expected " + std::to_string(rounded) +
+                                 " as configured; correct the size, or leave it out, or remove the file and marud "
+                                 "creates it");
     if (uint64_t(status.st_size) % alignment != 0 || uint64_t(status.st_size) < sizeof(format::Header))
-      return failure(EINVAL, "use " + quoted(path) + " as a pool: its size of " + std::to_string(status.st_size) +
-                                 " bytes is not a multiple of " + std::to_string(alignment));
+      return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(status.st_size) +
+                                 " bytes, expected a multiple of " + std::to_string(alignment) +
+                                 "; remove the file and marud creates it");
   }
   // Another open file description for the clients, of the very same file.
   const std::string again = "/proc/self/fd/" + std::to_string(fd);
