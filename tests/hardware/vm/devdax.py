@@ -217,7 +217,7 @@ def run(suite):
                         kernel_parameters=["no_timer_check"])
     for steps in (FIRST, SECOND):
         one.start(steps, suite.seconds)
-        one.wait_for("told at work", suite.seconds)
+        one.wait_for("told at work")
         one.kill()
     one.run(THIRD, suite.seconds)
 

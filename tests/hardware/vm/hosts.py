@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Two machines on one NVDIMM, each with a marud of its own: what is stored on one is found on the other; one machine dies
-with all its processes, an administrator says so, and the other takes back what it held.
+"""Two machines on one NVDIMM, each with a marud of its own: both find it blank and one of them formats it; what is stored on
+one is found on the other; one machine dies with all its processes, an administrator says so, and the other takes back what it
+held.
 
 The emulation has atomic operations that hold between the machines, and no caches that a machine could take with it: that
 part is the simulator's.
@@ -34,9 +35,21 @@ lanes = 16
 pins = 1024
 TOML
   poll 30 test -e /dev/dax0.0
-  setsid "$build/daemon/marud" --config /run/tests/marud.toml --machine-id "$id" >/run/tests/marud.log 2>&1 &
-  poll 60 ctl status || { cat /run/tests/marud.log; return 1; }
+  # Of two hosts that find the device blank at the same moment one formats it, and the other is told and comes again.
+  for try in $(seq 60); do
+    setsid "$build/daemon/marud" --config /run/tests/marud.toml --machine-id "$id" >/run/tests/marud.log 2>&1 3>&- 4<&- &
+    marud=$!
+    until ctl status >/dev/null 2>&1; do
+      kill -0 $marud 2>/dev/null || break
+      sleep 0.2
+    done
+    kill -0 $marud 2>/dev/null && { cat /run/tests/marud.log; return 0; }
+    grep 'another host \(formats it\|has formatted it\)' /run/tests/marud.log || { cat /run/tests/marud.log; return 1; }
+    sleep 1
+  done
+  return 1
 }
+blank_for_both() { poll 30 test -e /dev/dax0.0; }
 state_of() {
   ctl --json host list |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["hosts"][int(sys.argv[1])]["state"])' "$1"
@@ -48,7 +61,11 @@ export socket client id
 '''
 
 FIRST = COMMON + r'''
+step one-has-the-device 60 blank_for_both
+tell ready
+order serve
 step one-serves 90 serve
+show
 step one-stores 60 store "of one" "stored on the first host"
 tell stored
 order look
@@ -59,8 +76,13 @@ order never
 '''
 
 SECOND = COMMON + r'''
-order go
+step two-has-the-device 60 blank_for_both
+tell ready
+order serve
 step two-serves 90 serve
+show
+tell serves
+order go
 step two-finds-what-one-stored 60 finds "of one" "stored on the first host"
 step two-stores 60 store "of two" "stored on the second host"
 tell stored
@@ -81,8 +103,13 @@ def run(suite):
     nvdimm = machine.Nvdimm(suite.file("nvdimm.img", 514 * machine.MIB))
     # The namespace is made once; its label is in the file, and every machine finds it there.
     suite.machine("maker", modules=machine.NVDIMM, nvdimms=[nvdimm]).run(MAKE, seconds=60)
-    one = suite.machine("one", modules=machine.NVDIMM, nvdimms=[nvdimm]).start(FIRST, settings={"id": "a1"})
-    two = suite.machine("two", modules=machine.NVDIMM, nvdimms=[nvdimm]).start(SECOND, settings={"id": "b2"})
+    one = suite.machine("one", modules=machine.NVDIMM, nvdimms=[nvdimm]).start(FIRST, suite.seconds, settings={"id": "a1"})
+    two = suite.machine("two", modules=machine.NVDIMM, nvdimms=[nvdimm]).start(SECOND, suite.seconds, settings={"id": "b2"})
+    for host in (one, two):
+        host.wait_for("told ready")
+    for host in (one, two):
+        host.order("serve")
+    two.wait_for("told serves")
     one.wait_for("told stored")
     two.order("go")
     two.wait_for("told stored")
