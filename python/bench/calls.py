@@ -1,6 +1,6 @@
 """What a call from Python costs beside the same call from C, on one pool and interleaved: exists, retrieve with release,
-exists_batch of 256 digests. Times are medians of rounds, in nanoseconds of processor time for each call,
-so that other work on the machine shows less; and MaruHandler's calls beside them.
+exists_batch of 256 digests; and MaruHandler's calls, which take texts, beside the C calls for the same texts. Times are
+medians of rounds, in nanoseconds of processor time for each call, so that other work on the machine shows less.
 
     scripts/test-python --bench [--rounds N]
 
@@ -26,6 +26,9 @@ sys.path.insert(0, str(ROOT / "tests" / "api"))
 from with_marud import Marud  # noqa: E402
 
 BLOCKS, CALLS, BATCH = 4096, 20_000, 256
+utf8 = ctypes.pythonapi.PyUnicode_AsUTF8AndSize  # where a str has its text
+utf8.argtypes, utf8.restype = (ctypes.py_object, ctypes.c_void_p), ctypes.c_void_p
+KEY_BYTES, KEY_DIGEST128 = 0, 1  # of maru.h
 
 
 def floor_library(directory, libmaru):
@@ -35,8 +38,12 @@ def floor_library(directory, libmaru):
     library = ctypes.CDLL(str(built))
     for name in ("floor_exists", "floor_retrieve", "floor_exists_batch"):
         getattr(library, name).restype = ctypes.c_double
-    library.floor_attach.restype = ctypes.c_void_p
+    library.floor_attach.restype = library.floor_keys.restype = ctypes.c_void_p
     return library
+
+
+def c_keys(library, addresses, size, kind):
+    return ctypes.c_void_p(library.floor_keys((ctypes.c_void_p * len(addresses))(*addresses), len(addresses), size, kind))
 
 
 def per_call(work, calls):
@@ -67,8 +74,15 @@ def main():
             client.store_copy(text, b"x" * 100)
         text_batches = [texts[i:i + BATCH] for i in range(0, BLOCKS, BATCH)]
         out = numpy.empty(BATCH, numpy.uint8)
-        data = digests.ctypes.data_as(ctypes.c_void_p)
+        # The same bytes at the same addresses: what of a key has to be fetched from memory, both sides fetch.
+        c_digests = c_keys(library, [row.ctypes.data for row in digests], 16, KEY_DIGEST128)
+        c_texts = c_keys(library, [utf8(text, None) for text in texts], len(texts[0]), KEY_BYTES)
         exists, retrieve, exists_batch = client.exists, client.retrieve, client.exists_batch
+
+        def floors(keys):
+            return (lambda: library.floor_exists(c, keys, BLOCKS, CALLS),
+                    lambda: library.floor_retrieve(c, keys, BLOCKS, CALLS),
+                    lambda: library.floor_exists_batch(c, keys, BLOCKS, BATCH, 1000))
 
         def loop(call, times=CALLS):
             def work():
@@ -88,24 +102,19 @@ def main():
                     call(batches[i % len(batches)])
             return work
 
+        floor_exists, floor_retrieve, floor_batch = floors(c_digests)
+        text_exists, text_retrieve, text_batch = floors(c_texts)
         rows = {
             "an empty Python call": (loop(lambda key: None), CALLS, None),
-            "exists": (loop(exists), CALLS, lambda: library.floor_exists(c, data, BLOCKS, CALLS)),
-            "retrieve, release": (loop(retrieve), CALLS, lambda: library.floor_retrieve(c, data, BLOCKS, CALLS)),
-            "retrieve, .data, release": (loop(lambda key: retrieve(key).data), CALLS,
-                                         lambda: library.floor_retrieve(c, data, BLOCKS, CALLS)),
-            "exists_batch of 256": (batch_loop(exists_batch), 1000,
-                                    lambda: library.floor_exists_batch(c, data, BLOCKS, BATCH, 1000)),
-            "exists_batch of 256, out=": (batch_loop(lambda keys: exists_batch(keys, None, out)), 1000,
-                                          lambda: library.floor_exists_batch(c, data, BLOCKS, BATCH, 1000)),
+            "exists": (loop(exists), CALLS, floor_exists),
+            "retrieve, release": (loop(retrieve), CALLS, floor_retrieve),
+            "retrieve, .data, release": (loop(lambda key: retrieve(key).data), CALLS, floor_retrieve),
+            "exists_batch of 256": (batch_loop(exists_batch), 1000, floor_batch),
+            "exists_batch of 256, out=": (batch_loop(lambda keys: exists_batch(keys, None, out)), 1000, floor_batch),
+            "MaruHandler.exists": (loop_text(handler.exists), CALLS, text_exists),
+            "MaruHandler.retrieve, drop": (loop_text(handler.retrieve), CALLS, text_retrieve),
+            "MaruHandler.batch_exists, 256": (batch_loop(handler.batch_exists, text_batches), 1000, text_batch),
         }
-        with_handler = {
-            "MaruHandler.exists": (loop_text(handler.exists), CALLS, rows["exists"][2]),
-            "MaruHandler.retrieve, drop": (loop_text(handler.retrieve), CALLS, rows["retrieve, release"][2]),
-            "MaruHandler.batch_exists, 256": (batch_loop(handler.batch_exists, text_batches), 1000,
-                                              rows["exists_batch of 256"][2]),
-        }
-        rows.update(with_handler)
         times = {name: ([], []) for name in rows}
         for _ in range(rounds):
             for name, (work, calls, floor) in rows.items():
@@ -116,6 +125,8 @@ def main():
             mine, its = statistics.median(python), statistics.median(floor)
             ratio = f"{mine / its:8.2f}" if its else " " * 8
             print(f"{name:30}{mine:11.0f}{its:9.0f}{ratio}{mine - its:10.0f}")
+        library.floor_drop_keys(c_digests)
+        library.floor_drop_keys(c_texts)
         handler.close()
         client.close()
         library.floor_detach(c)
