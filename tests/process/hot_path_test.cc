@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(While, HotPathTest, ::testing::Values(false, true),
 int run_hot_path(int argument_count, char** arguments) {
   if (argument_count != 3) return 2;
   const int ready = std::atoi(arguments[1]), go = std::atoi(arguments[2]);
-  TestClient client(arguments[0], "default", 1000);
+  TestClient client(arguments[0]);
   HotPath path(client);
   // The first touch of a part of the pool maps it, and the heap grows to what it needs: once.
   for (int i = 0; i < kRounds; ++i) path.round();

@@ -4,6 +4,7 @@
 #include "maru/maru.h"
 #include "tests/support/wait_until.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <optional>
@@ -24,6 +25,8 @@ inline maru_attach_options attach_options(const std::string& socket_path, const 
   options.size = sizeof(options);
   options.socket_path = socket_path.c_str();
   options.pool = pool.c_str();
+  options.timeout_ms =
+      far_too_long_ms();  // a marud on a busy machine may stand still for longer than the library's own bound
   return options;
 }
 
@@ -35,9 +38,14 @@ class TestClient {
     options.timeout_ms = timeout_ms;
     options.flags = flags;
     options.thread_cache_pages = thread_cache_pages;
-    // The bound is meant for what comes later: a slow machine may take longer than that to attach at all.
+    // The bound is meant for what comes later: a slow machine may take longer than that to attach at all, every time, and
+    // then gets more of it. And all lanes may be those of dead processes that marud has not taken back yet.
     int result = -ETIMEDOUT;
-    (void)wait_until([&] { return (result = maru_attach(&options, &client_)) != -ETIMEDOUT; });
+    (void)wait_until([&] {
+      if ((result = maru_attach(&options, &client_)) == -ETIMEDOUT)
+        options.timeout_ms = std::min(2 * options.timeout_ms, far_too_long_ms());
+      return result != -ETIMEDOUT && result != -EUSERS;
+    });
     if (result != 0) throw std::runtime_error("attach to " + pool + ": " + std::to_string(result));
   }
   // Nothing, and why in *ret_result, when attaching is refused.
