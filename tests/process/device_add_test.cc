@@ -35,7 +35,7 @@ class DeviceAdd : public ::testing::Test {
  protected:
   // A memory pool "default", and devices on NUMA nodes 0 to 2 that nobody uses yet.
   DeviceAdd()
-      : marud_({PoolWish{}}, 2000, [&](const TemporaryDirectory& directory) {
+      : marud_({PoolWish{}}, MarudProcess::kGraceMs, [&](const TemporaryDirectory& directory) {
           devices_ = std::make_unique<DaxStandIn>(directory.file("dax"));
           for (int number = 0; number < 3; ++number)
             devices_->add(name_of(number), kBytes, DaxStandIn::kPersistent, number);

@@ -30,7 +30,7 @@ PoolWish on_device(const std::string& more, bool checksums = false) {
 class Devices : public ::testing::Test {
  protected:
   void start(const std::string& more, bool checksums = false) {
-    marud_ = std::make_unique<MarudProcess>(std::vector<PoolWish>{on_device(more, checksums)}, 2000,
+    marud_ = std::make_unique<MarudProcess>(std::vector<PoolWish>{on_device(more, checksums)}, MarudProcess::kGraceMs,
                                             [&](const TemporaryDirectory& directory) {
                                               devices_ = std::make_unique<DaxStandIn>(directory.file("dax"));
                                               devices_->add("dax0.0", kBytes);

@@ -28,7 +28,7 @@ PoolWish second_pool(bool in_file) {
 
 class Hotplug : public ::testing::TestWithParam<bool> {
  protected:
-  Hotplug() : marud_({PoolWish{}, second_pool(GetParam())}, 60'000) {}
+  Hotplug() : marud_({PoolWish{}, second_pool(GetParam())}) {}
 
   json ask(const char* command, json more = json::object()) const {
     more["command"] = std::string("device.") + command;

@@ -195,7 +195,7 @@ class Mixed : public ::testing::Test {
     }
   }
 
-  MarudProcess marud_{pools(), 60'000};
+  MarudProcess marud_{pools()};
   uint64_t seed_;
   Random random_;
   Board board_;

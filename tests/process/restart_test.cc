@@ -31,7 +31,7 @@ PoolWish large_pool(bool in_file) {
 
 class Restart : public ::testing::TestWithParam<bool> {
  protected:
-  Restart() : marud_({large_pool(GetParam())}, 60'000), seed_(fresh_seed()), random_(seed_) {
+  Restart() : marud_({large_pool(GetParam())}), seed_(fresh_seed()), random_(seed_) {
     std::printf("seed %llu (MARU_SEED repeats it)\n", static_cast<unsigned long long>(seed_));
     for (uint32_t i = 0; i < kKeepers; ++i)
       keepers_[i] = std::make_unique<ChildProcess>(

@@ -34,7 +34,10 @@ class MarudProcess {
  public:
   // `prepare` makes what must be there before marud starts.
   using Prepare = std::function<void(const TemporaryDirectory& directory)>;
-  explicit MarudProcess(std::vector<PoolWish> pools = {PoolWish{}}, uint32_t adopt_grace_ms = 2000,
+  // The grace is long, for a slow machine's clients take their time until they hand a pool's memory back. Where nobody will,
+  // a test says how short it is to be.
+  static constexpr uint32_t kGraceMs = 120'000;
+  explicit MarudProcess(std::vector<PoolWish> pools = {PoolWish{}}, uint32_t adopt_grace_ms = kGraceMs,
                         const Prepare& prepare = {});
   ~MarudProcess();
 
