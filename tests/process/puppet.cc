@@ -51,8 +51,9 @@ json obey(TestClient& client, std::map<std::string, maru_view>& held, std::vecto
   if (what == "store many") {  // keys PREFIX + number, each with itself as text
     uint64_t stored = 0;
     for (uint64_t i = 0; i < request.at("count").get<uint64_t>(); ++i) {
-      const std::string name = key + std::to_string(i);
-      stored += client.store(name, name) == 0;
+      const std::string text = key + std::to_string(i);
+      std::string name = text;
+      stored += client.store_near(name, text) == 0;
     }
     return {{"result", stored}};
   }

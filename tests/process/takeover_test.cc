@@ -46,10 +46,14 @@ class Takeover : public ::testing::Test {
       if (owner_of(i) == lane) indices.insert(i);
     return indices;
   }
-  // One-page blocks, one for each page of the pool.
+  // One-page blocks, one for each page of the pool; their keys are in names_.
   std::vector<maru_block> fill(TestClient& client) {
     std::vector<maru_block> blocks(map_.region().pages());
-    for (uint64_t i = 0; i < blocks.size(); ++i) EXPECT_EQ(client.store(name(i), name(i), {}, 0, &blocks[i]), 0) << i;
+    names_.clear();
+    for (uint64_t i = 0; i < blocks.size(); ++i) {
+      names_.push_back(name(i));
+      EXPECT_EQ(client.store_near(names_[i], name(i), &blocks[i]), 0) << i;
+    }
     EXPECT_EQ(regions_of(client.geometry().lane).size(), map_.region().regions());
     return blocks;
   }
@@ -66,6 +70,7 @@ class Takeover : public ::testing::Test {
 
   MarudProcess marud_;
   ControlMap map_;
+  std::vector<std::string> names_;
 };
 
 TEST_F(Takeover, PoorClientGetsARegionAndTheRichOneIsTold) {
@@ -95,7 +100,7 @@ TEST_F(Takeover, PoorClientGetsARegionAndTheRichOneIsTold) {
   uint64_t evicted_before = 0;
   for (uint64_t i = 0; i < blocks.size(); ++i) {
     const bool is_taken = taken.contains(region_of(blocks[i]));
-    const auto text = rich.text(name(i));
+    const auto text = rich.text(names_[i]);
     if (is_taken) {
       EXPECT_FALSE(text.has_value()) << i;
     } else if (!text) {
@@ -123,7 +128,8 @@ TEST_F(Takeover, PoorClientGetsARegionAndTheRichOneIsTold) {
   EXPECT_EQ(maru_store(rich, &late, &buffer, nullptr, nullptr), 0) << "a buffer that was being filled";
   for (uint64_t i = 0; i < 200; ++i) {
     maru_block block = 0;
-    ASSERT_EQ(rich.store("after " + name(i), "text", {}, 0, &block), 0);
+    std::string key = "after " + name(i);
+    ASSERT_EQ(rich.store_near(key, "text", &block), 0);
     EXPECT_FALSE(taken.contains(region_of(block))) << "a page of the region that it lost";
   }
   EXPECT_EQ(poor.text("poor"), "text");
@@ -147,7 +153,7 @@ TEST_F(Takeover, AbortedBufferOfALostRegionIsItsNewOwners) {
 TEST_F(Takeover, ClientWithoutASessionThreadFindsTheRegionsWord) {
   TestClient rich(marud_.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD, 4);
   fill(rich);
-  ASSERT_EQ(rich.remove(name(0)), 0);  // so that it has pages to take without asking marud
+  ASSERT_EQ(rich.remove(names_[0]), 0);  // so that it has pages to take without asking marud
   TestClient poor(marud_.socket_path());
   ASSERT_EQ(poor.store("poor", "text"), 0);
   const std::set<uint32_t> taken = regions_of(poor.geometry().lane);
@@ -156,7 +162,8 @@ TEST_F(Takeover, ClientWithoutASessionThreadFindsTheRegionsWord) {
   uint64_t used = 0;
   for (uint64_t i = 0; i < 100; ++i) {
     maru_block block = 0;
-    ASSERT_EQ(rich.store("after " + name(i), "text", {}, 0, &block), 0);
+    std::string key = "after " + name(i);
+    ASSERT_EQ(rich.store_near(key, "text", &block), 0);
     used += taken.contains(region_of(block));
   }
   EXPECT_LE(used, 4u) << "more than it had reserved ahead";
@@ -172,7 +179,7 @@ TEST_F(Takeover, PinnedRegionIsNeverTaken) {
   for (uint64_t i = 0; i < blocks.size(); ++i) {
     if (region_of(blocks[i]) == kSpared || !pinned.insert(region_of(blocks[i])).second) continue;
     held.emplace_back();
-    ASSERT_EQ(rich.retrieve(name(i), &held.back()), 0);
+    ASSERT_EQ(rich.retrieve(names_[i], &held.back()), 0);
   }
   TestClient poor(marud_.socket_path()), third(marud_.socket_path());
   ASSERT_EQ(poor.store("poor", "text"), 0);

@@ -36,7 +36,8 @@ int run_tenant_worker(int count, char** arguments) {
         ++mine.refused;
       else if (result == 0)
         ++mine.stores;
-      else if (result != 1 && result != -ENOSPC && result != -EAGAIN && result != -ENOTCONN && result != -ETIMEDOUT) {
+      else if (result != 1 && result != -ENOSPC && result != -EAGAIN && result != -ENOTCONN && result != -ETIMEDOUT &&
+               result != -EXFULL) {
         std::fprintf(stderr, "a store says %d\n", result);
         return 3;
       }

@@ -111,7 +111,10 @@ TEST(UserLimits, ALimitedUserTakesNoMoreThanItsRegionsFromOthers) {
   marud.directory().open_to_everybody();
   TestClient mine(marud.socket_path());
   const uint64_t pages = mine.geometry().pages;
-  for (uint64_t i = 0; i < pages; ++i) ASSERT_EQ(mine.store("mine " + std::to_string(i), "text"), 0) << i;
+  for (uint64_t i = 0; i < pages; ++i) {
+    const int result = mine.store("mine " + std::to_string(i), "text");
+    ASSERT_TRUE(result == 0 || result == -EXFULL) << i << ": " << result;  // rare: both of its buckets are full
+  }
   const auto count = [&] {
     uint64_t there = 0;
     for (uint64_t i = 0; i < pages; ++i) there += mine.exists("mine " + std::to_string(i)) == 1;
@@ -136,7 +139,8 @@ TEST(UserLimits, TooManyPinsAreNoticedAndCostMemoryAndLanes) {
     ASSERT_EQ(client.store(key, "text " + std::to_string(i)), 0);
     ASSERT_EQ(client.retrieve(key, &held[i]), 0);
   }
-  ASSERT_TRUE(marud.has_logged("pins 40 blocks and may pin 20: it gets neither memory nor another lane"));
+  // How many there were when marud looked: 21 or more.
+  ASSERT_TRUE(marud.has_logged(" blocks and may pin 20: it gets neither memory nor another lane"));
   int result = 0;
   take_all(client, &result);
   EXPECT_EQ(result, -EDQUOT);
@@ -272,7 +276,9 @@ int run_store_as(int argument_count, char** arguments) {
   TestClient client(arguments[0]);
   for (int i = 0; i < std::atoi(arguments[2]); ++i) {
     const std::string key = "theirs " + std::to_string(i);
-    if (const int result = client.store(key, "text"); result != 0) return -result;
+    const int result = client.store(key, "text");
+    if (result == -EXFULL) continue;  // rare: both of its buckets are full
+    if (result != 0) return -result;
     maru_view view;  // held until the end
     if (client.retrieve(key, &view) != 0) return 1;
   }
