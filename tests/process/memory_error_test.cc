@@ -41,6 +41,7 @@ class MemoryError : public ::testing::Test {
   void SetUp() override {
     if (kHasThreadSanitizer)
       GTEST_SKIP() << "the thread sanitizer runs handlers later, and loses track of one that is left by a jump";
+    passed_on = 0;
   }
   static PoolWish checked_file() {
     PoolWish pool;
@@ -134,7 +135,6 @@ TEST_F(MemoryError, WhatIsNotOursIsPassedOn) {
   MarudProcess marud;
   TestClient client(marud.socket_path());
   int elsewhere = 0;
-  passed_on = 0;
   ASSERT_TRUE(raise_memory_error(&elsewhere, BUS_MCEERR_AR));
   EXPECT_EQ(passed_on, 1);
   EXPECT_EQ(maru_handle_memory_errors(1u << 7), -EINVAL);
