@@ -130,6 +130,8 @@ TEST_F(HostileClient, TheOthersKeepTheirDataAndMarudGoesOn) {
   EXPECT_TRUE(wait_until([&] { return !all_run() || hits() > hits_before + 100; })) << "the keepers stand still";
   EXPECT_TRUE(all_run()) << "one of the processes ended";
   EXPECT_TRUE(marud_.is_running());
+  EXPECT_TRUE(
+      marud_.has_logged(" is dropped: "));  // while they are at it: on a slow machine they may have done little yet
   const uint64_t steps = operations(0) + operations(1);
 
   while (processes_.size() > kKeepers) {
@@ -152,7 +154,6 @@ TEST_F(HostileClient, TheOthersKeepTheirDataAndMarudGoesOn) {
   const ControlMap map(marud_.socket_path());
   expect_baseline(marud_, map);
   EXPECT_GT(expect_intact_blocks(marud_, map), 0u);
-  EXPECT_TRUE(marud_.has_logged(" is dropped: "));
   std::printf("%llu steps of hostile clients\n", static_cast<unsigned long long>(steps));
   const auto print = [](const char* what, Latencies& alone, Latencies& beside) {
     std::printf("%-8s  alone p50 %.1f us, p99 %.1f us (%zu)   beside them p50 %.1f us, p99 %.1f us (%zu)\n", what,
