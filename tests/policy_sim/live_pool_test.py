@@ -17,7 +17,7 @@ failures = []
 
 
 def output_of(command, **more):
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150, **more)
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600, **more)
     if run.returncode != 0:
         raise SystemExit(f"{command[0]} ended with {run.returncode}: {run.stderr}")
     return json.loads(run.stdout)

@@ -49,14 +49,14 @@ def main():
                "--clients", "4"]
     with Marud(arguments.marud, size="48MiB", page_bytes="4KiB", region_bytes="512KiB", more="high_watermark = 1") as marud:
         run = subprocess.run([*command, "--json", "--verify"], env=marud.environment, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, timeout=120)
+                             stderr=subprocess.PIPE, text=True, timeout=600)
         expect(run.returncode == 0, f"maru-replay ended with {run.returncode}: {run.stderr}")
         if run.stdout:
             check_numbers(json.loads(run.stdout))
         expect(run.stderr.count("%") >= 2, "progress is said in lines when standard error is no terminal")
 
         quiet = subprocess.run([*command, "--requests", "50", "--no-progress"], env=marud.environment,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
         expect(quiet.returncode == 0 and quiet.stderr == "", f"--no-progress is quiet: {quiet.stderr}")
         expect("wrong bytes   0" in quiet.stdout, "the text report counts wrong bytes")
     expect(marud.status == 0, f"marud ended with {marud.status}")

@@ -215,6 +215,7 @@ int run_client(const Options& options) {
   if (!trace) return fail(board, trace.error().text());
 
   maru_attach_options how = attach_options();
+  how.timeout_ms = 60'000;  // a machine that is busy with the replay may take its time, and nothing has failed then
   how.socket_path = options.socket_path.empty() ? nullptr : options.socket_path.c_str();
   how.pool = options.pool.empty() ? nullptr : options.pool.c_str();
   Outcome<Client> client = Client::attach(how);
