@@ -16,7 +16,7 @@ step make-the-namespace 60 made
 COMMON = r'''
 socket=/run/tests/marud.sock
 client="$build/tests/process/hosts_process_test"
-ctl() { "$build/daemon/marudctl" --socket $socket "$@"; }
+ctl() { "$build/daemon/marudctl" --timeout-ms 600000 --socket $socket "$@"; }
 # Both machines see the same /etc/machine-id, which two hosts never have.
 serve() {
   cat >/run/tests/marud.toml <<TOML

@@ -344,7 +344,10 @@ class Suite:
         self.running.remove(machine)
         machine.process.wait()
         machine.reader.join(30)
-        machine.process.stdin.close()
+        try:
+            machine.process.stdin.close()
+        except BrokenPipeError:
+            pass  # what it was told last it did not hear
         lines = [line for line in machine.lines if line is not None]
         for line in lines:
             if line != "end" and not line.startswith("told "):
@@ -419,7 +422,8 @@ def main(name, run, description, seconds=150, add_arguments=None, needs_build=Tr
         suite.options = options
         run(suite)
         status, line = suite.verdict()
-    except Skip as skip:
+    # A program that takes longer than its bound, or a QEMU that ends while it is told something: no result, as with a Skip.
+    except (Skip, subprocess.TimeoutExpired, BrokenPipeError) as skip:
         if suite:
             suite.stop()
             suite.troubles.append(str(skip))
