@@ -29,8 +29,8 @@ class Admin : public ::testing::Test {
     const std::string path = marud.directory().file("marudctl.out");
     ::unlink(path.c_str());
     // Without a terminal, whoever runs the tests.
-    arguments.insert(arguments.begin(),
-                     {"/bin/sh", "-c", "exec \"$@\" < /dev/null", "sh", program, "--socket", marud.socket_path()});
+    arguments.insert(arguments.begin(), {"/bin/sh", "-c", "exec \"$@\" < /dev/null", "sh", program, "--timeout-ms",
+                                         "120000", "--socket", marud.socket_path()});
     const auto ended = ChildProcess(arguments, path).wait();
     std::ifstream file(path);
     std::stringstream text;
