@@ -10,6 +10,7 @@ from typing import Any, Optional, Sequence, TypeVar, Union, overload
 import numpy
 from numpy.typing import NDArray
 
+from .places import Retrieved
 from .records import Digest, EvictedKey, Geometry, Statistics, Stored, StoredChain
 
 # str, bytes, bytearray and memoryview: the bytes of the key, 1 to 4096 (str as UTF-8). Digest, or an array of 16 or 32 uint8:
@@ -48,6 +49,18 @@ class View(Pin):
     def data(self) -> memoryview:
         """Read-only. It, and every array or tensor made from it, keeps the block pinned and the memory mapped.
         Raises ClosedError after release()."""
+    def __len__(self) -> int: ...
+
+class MemoryInfo:
+    """A block that MaruHandler found: `view` shows it, read-only. The block stays pinned for as long as this, `view`, or an array
+    or tensor made from `view` lives."""
+
+    @property
+    def view(self) -> memoryview: ...
+    @property
+    def region_id(self) -> int: ...
+    @property
+    def page_index(self) -> int: ...
     def __len__(self) -> int: ...
 
 class Buffer:
@@ -128,6 +141,9 @@ class Client:
     def retrieve(self, key: Key, tenant: Tenant = None) -> Optional[View]:
         """None when the block is absent."""
     def retrieve_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[Optional[View]]: ...
+    # For MaruHandler.
+    def _find(self, key: Key, tenant: Tenant, places: Retrieved) -> Optional[MemoryInfo]: ...
+    def _find_batch(self, keys: Sequence[Key], tenant: Tenant, places: Retrieved) -> list[Optional[MemoryInfo]]: ...
     def pin(self, key: Key, tenant: Tenant = None) -> Optional[Pin]: ...
     def pin_block(self, block: int) -> Optional[Pin]: ...
     def unpin(self, pin: Pin) -> None:

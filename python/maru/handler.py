@@ -255,22 +255,30 @@ class MaruHandler:
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
+    # Without _ask() in these three: it would cost as much as what is asked.
+
     def exists(self, key: str) -> bool:
-        return self._ask().exists(key, self._tenant)
+        client = self._client
+        if client is None:
+            self._refuse()
+        return client.exists(key, self._tenant)
 
     def batch_exists(self, keys: Sequence[str]) -> list[bool]:
         """Of every key, also behind absent ones."""
-        return self._ask().exists_batch(keys, self._tenant)
+        client = self._client
+        if client is None:
+            self._refuse()
+        return client.exists_batch(keys, self._tenant)
 
     def retrieve(self, key: str) -> Optional[MemoryInfo]:
         """None when the value is absent."""
-        view = self._ask().retrieve(key, self._tenant)
-        return None if view is None else MemoryInfo(view.data, view, key, self._retrieved)
+        client = self._client
+        if client is None:
+            self._refuse()
+        return client._find(key, self._tenant, self._retrieved)
 
     def batch_retrieve(self, keys: Sequence[str]) -> list[Optional[MemoryInfo]]:
-        retrieved = self._retrieved
-        return [None if view is None else MemoryInfo(view.data, view, key, retrieved)
-                for key, view in zip(keys, self._ask().retrieve_batch(keys, self._tenant))]
+        return self._ask()._find_batch(keys, self._tenant, self._retrieved)
 
     def pin(self, key: str) -> bool:
         """Keeps a value in the pool until as many unpin(), or until close() or the death of this process. False when it is

@@ -57,8 +57,23 @@ class _Block:
         self.visitors = 0
 
 
+class Stay:
+    """Somebody is at a place of region 0, for as long as this lives."""
+
+    __slots__ = ("region_id", "page_index", "_view", "_left")
+
+    def __init__(self, page_index: int, view: View, left: deque[int]) -> None:
+        self.region_id = RETRIEVED
+        self.page_index = page_index
+        self._view = view
+        self._left = left
+
+    def __del__(self) -> None:
+        self._left.append(self.page_index)
+
+
 class Retrieved:
-    """Region 0. Holds nothing itself: whoever entered a place holds the View that enter() returned."""
+    """Region 0. Holds nothing itself: whoever entered a place holds the Stay that enter() returned."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,8 +82,8 @@ class Retrieved:
         self._of_block: dict[int, int] = {}
         self._left: deque[int] = deque()
 
-    def enter(self, view: View, key: str) -> tuple[Place, View]:
-        """The place of a block, and the view to hold meanwhile: the same one for everybody who enters."""
+    def enter(self, view: View, key: str) -> Stay:
+        """At the place of a block, with a view of it: the same one for everybody who enters."""
         with self._lock:
             self._see_out()
             index = self._of_block.get(view.block)
@@ -80,10 +95,7 @@ class Retrieved:
             if shared is None:
                 shared, there.view = view, weakref.ref(view)
             there.visitors += 1
-            return Place(RETRIEVED, index), shared
-
-    def leave(self, place: Place) -> None:
-        self._left.append(place.page_index)
+            return Stay(index, shared, self._left)
 
     def view(self, page_index: int) -> Optional[View]:
         with self._lock:

@@ -1,13 +1,12 @@
 """What a MaruHandler gives: handles to fill, and blocks to read."""
 from __future__ import annotations
 
-import threading
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
-from ._maru import Buffer, View
-from .places import RETRIEVED, Budget, Place, Retrieved
+from ._maru import Buffer, MemoryInfo
+from .places import Budget, Place
 
-_entering = threading.Lock()
+__all__ = ["AllocHandle", "MemoryInfo", "PageAccount", "PoolHandle", "region_statistics"]
 
 
 class PoolHandle(NamedTuple):
@@ -70,49 +69,6 @@ class AllocHandle:
     def __repr__(self) -> str:
         state = "spent" if self._is_spent else "to fill"
         return f"AllocHandle(region_id={self.region_id}, page_index={self.page_index}, size={self._size}, {state})"
-
-
-class MemoryInfo:
-    """A block that was found: `view` shows it, read-only. The block stays pinned for as long as this, `view`, or an array or
-    tensor made from `view` lives."""
-
-    __slots__ = ("view", "_held", "_key", "_retrieved", "_place", "__weakref__")
-
-    def __init__(self, view: memoryview, held: Optional[View] = None, key: str = "",
-                 retrieved: Optional[Retrieved] = None) -> None:
-        self.view = view
-        self._held = held
-        self._key = key
-        self._retrieved = retrieved
-        self._place: Optional[Place] = None
-
-    def _at(self) -> Place:
-        if self._place is None:  # most callers never ask
-            with _entering:
-                if self._held is None or self._retrieved is None:
-                    return Place(RETRIEVED, 0)
-                if self._place is None:
-                    self._place, self._held = self._retrieved.enter(self._held, self._key)
-        return self._place
-
-    @property
-    def region_id(self) -> int:
-        return self._at().region_id
-
-    @property
-    def page_index(self) -> int:
-        return self._at().page_index
-
-    def __del__(self) -> None:
-        place, retrieved = getattr(self, "_place", None), getattr(self, "_retrieved", None)
-        if place is not None and retrieved is not None:
-            retrieved.leave(place)
-
-    def __len__(self) -> int:
-        return self.view.nbytes
-
-    def __repr__(self) -> str:
-        return f"MemoryInfo({self.view.nbytes} bytes)"
 
 
 class PageAccount:

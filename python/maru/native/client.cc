@@ -2,6 +2,7 @@
 
 #include "arrays.h"
 #include "errors.h"
+#include "found.h"
 #include "keys.h"
 #include "pins.h"
 
@@ -25,9 +26,17 @@ int look_up(const std::shared_ptr<Attachment>& attachment, size_t n, F&& call) {
   return call();
 }
 
+// The references to True and to False are counted once for the whole list; one by one each would wait for the one before.
 py::object list_of(const std::vector<uint8_t>& truths) {
   py::list result(truths.size());
-  for (size_t i = 0; i < truths.size(); ++i) PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), PyBool_FromLong(truths[i]));
+  PyObject** const items = reinterpret_cast<PyListObject*>(result.ptr())->ob_item;
+  Py_ssize_t yes = 0;
+  for (size_t i = 0; i < truths.size(); ++i) {
+    items[i] = truths[i] != 0 ? Py_True : Py_False;
+    yes += truths[i] != 0;
+  }
+  Py_SET_REFCNT(Py_True, Py_REFCNT(Py_True) + yes);  // does nothing where they are immortal
+  Py_SET_REFCNT(Py_False, Py_REFCNT(Py_False) + Py_ssize_t(truths.size()) - yes);
   return result;
 }
 
@@ -156,16 +165,26 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
   return list_of(present);
 }
 
-py::object Client::retrieve(py::handle key, py::handle tenant) const {
+template <typename Make>
+py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) const {
   maru_client* client = attachment_->open();
   maru_view view;
   const int status = maru_retrieve(client, OneKey(key, tenant_of(client, tenant)).get(), &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_retrieve");
-  return new_view(std::make_shared<PinHold>(attachment_, view), view);
+  return make(std::make_shared<PinHold>(attachment_, view), view);
 }
 
-py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
+py::object Client::retrieve(py::handle key, py::handle tenant) const { return retrieve_as(key, tenant, new_view); }
+
+py::object Client::find(py::handle key, py::handle tenant, py::handle places) const {
+  return retrieve_as(key, tenant, [&](std::shared_ptr<Hold> hold, const maru_view& view) {
+    return new_memory_info(std::move(hold), view, key, places);
+  });
+}
+
+template <typename Make>
+py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make) const {
   maru_client* client = attachment_->open();
   const KeyBatch batch(keys, tenant_of(client, tenant));
   const size_t n = batch.size();
@@ -179,10 +198,22 @@ py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
   py::list result(n);
   for (size_t i = 0; i < n; ++i) {
     py::object item = py::none();
-    if (views[i].block != 0) item = new_view(std::make_shared<PinHold>(attachment_, views[i]), views[i]);
+    if (views[i].block != 0) item = make(std::make_shared<PinHold>(attachment_, views[i]), views[i], batch.item(i));
     PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), item.release().ptr());
   }
   return result;
+}
+
+py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
+  return retrieve_batch_as(keys, tenant, [](std::shared_ptr<Hold> hold, const maru_view& view, py::handle) {
+    return new_view(std::move(hold), view);
+  });
+}
+
+py::list Client::find_batch(py::handle keys, py::handle tenant, py::handle places) const {
+  return retrieve_batch_as(keys, tenant, [&](std::shared_ptr<Hold> hold, const maru_view& view, py::handle key) {
+    return new_memory_info(std::move(hold), view, key, places);
+  });
 }
 
 py::object Client::pin(py::handle key, py::handle tenant) const {

@@ -40,6 +40,9 @@ class Client {
   pybind11::object exists_batch(pybind11::handle keys, pybind11::handle tenant, pybind11::object out) const;
   pybind11::object retrieve(pybind11::handle key, pybind11::handle tenant) const;
   pybind11::list retrieve_batch(pybind11::handle keys, pybind11::handle tenant) const;
+  // As retrieve and retrieve_batch, for MaruHandler: MemoryInfos.
+  pybind11::object find(pybind11::handle key, pybind11::handle tenant, pybind11::handle places) const;
+  pybind11::list find_batch(pybind11::handle keys, pybind11::handle tenant, pybind11::handle places) const;
   pybind11::object pin(pybind11::handle key, pybind11::handle tenant) const;
   pybind11::object pin_block(maru_block block) const;
   std::unique_ptr<Match> match_prefix(pybind11::handle keys, pybind11::handle tenant) const;
@@ -56,6 +59,11 @@ class Client {
   uint64_t remove_tree(pybind11::handle key, pybind11::handle tenant);
 
  private:
+  template <typename Make>
+  pybind11::object retrieve_as(pybind11::handle key, pybind11::handle tenant, Make&& make) const;
+  template <typename Make>
+  pybind11::list retrieve_batch_as(pybind11::handle keys, pybind11::handle tenant, Make&& make) const;
+
   std::shared_ptr<Attachment> attachment_;
 };
 

@@ -84,6 +84,13 @@ PyObject* retrieve(PyObject* self, PyObject* const* args, Py_ssize_t positional,
   return guarded([&] { return client_of(self).retrieve(given[0], given[1]).release().ptr(); });
 }
 
+PyObject* find(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
+  static constexpr Signature kSignature{"_find", 3, 3, {"key", "tenant", "places"}};
+  PyObject* given[3];
+  if (!read_arguments(kSignature, args, positional, kwnames, given)) return nullptr;
+  return guarded([&] { return client_of(self).find(given[0], given[1], given[2]).release().ptr(); });
+}
+
 PyObject* exists_batch(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
   static constexpr Signature kSignature{"exists_batch", 1, 3, {"keys", "tenant", "out"}};
   PyObject* given[3];
@@ -104,6 +111,7 @@ PyMethodDef definition(const char* name, const char* text) {
 PyMethodDef methods[] = {
     definition<exists>("exists", "exists(key, tenant=None)\n--\n\nWhether a block is there."),
     definition<retrieve>("retrieve", "retrieve(key, tenant=None)\n--\n\nA View, or None."),
+    definition<find>("_find", "_find(key, tenant, places)\n--\n\nA MemoryInfo, or None."),
     definition<exists_batch>("exists_batch",
                              "exists_batch(keys, tenant=None, out=None)\n--\n\nWhether each block is there."),
 };

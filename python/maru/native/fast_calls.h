@@ -5,7 +5,7 @@
 
 namespace maru_python {
 
-// Adds exists, exists_batch and retrieve to the class Client.
+// Adds exists, exists_batch, retrieve and _find to the class Client.
 void define_fast_calls(pybind11::handle client_type);
 
 }  // namespace maru_python

@@ -28,10 +28,24 @@ void set_bytes(maru_key& key, const void* data, Py_ssize_t size) {
   key.kind = MARU_KEY_BYTES;
 }
 
+constexpr size_t kAhead = 8;  // objects: the time to fetch one from memory, in objects read
+
+// A str whose characters lie in it as bytes, which are its UTF-8 too. Runs nothing of Python's and raises nothing.
+bool read_ascii(PyObject* o, maru_key& key) {
+  if (!PyUnicode_Check(o) || !PyUnicode_IS_COMPACT_ASCII(o)) return false;
+  const Py_ssize_t size = PyUnicode_GET_LENGTH(o);
+  if (size < 1 || size > 4096) return false;
+  key.data = PyUnicode_1BYTE_DATA(o);
+  key.size = static_cast<uint32_t>(size);
+  key.kind = MARU_KEY_BYTES;
+  return true;
+}
+
 // hold(object) returns the buffer of an object, held for as long as the key.
 template <typename Hold>
 void read_key(py::handle object, maru_key& key, Hold&& hold) {
   PyObject* const o = object.ptr();
+  if (read_ascii(o, key)) return;
   if (PyBytes_Check(o)) {
     set_bytes(key, PyBytes_AS_STRING(o), PyBytes_GET_SIZE(o));
     if (Py_TYPE(o) == digest_type) key.kind = kind_of_digest(PyBytes_GET_SIZE(o));  // its __new__ checked the size
@@ -114,7 +128,7 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
                     type_name(keys) + ".");
   if (const auto array = plain_array(keys, false);
       array && array->dimensions == 2 && (array->shape[1] == 16 || array->shape[1] == 32)) {
-    items_ = py::reinterpret_borrow<py::object>(keys);
+    array_ = py::reinterpret_borrow<py::object>(keys);
     name_rows(array->data, array->shape[0], array->shape[1], tenant);
     return;
   }
@@ -123,20 +137,48 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
     read_array(tenant);
     return;
   }
-  items_ = py::reinterpret_steal<py::object>(PySequence_Tuple(o));
-  if (!items_) {
+  if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
+    read_items(PySequence_Fast_ITEMS(o), static_cast<size_t>(PySequence_Fast_GET_SIZE(o)), tenant);
+    return;
+  }
+  const auto items = py::reinterpret_steal<py::object>(PySequence_Tuple(o));
+  if (!items) {
     PyErr_Clear();
     raise_named(
         "InvalidArgumentError",
         "A batch wants a sequence of keys, or an n x 16 or n x 32 array of uint8, not " + type_name(keys) + ".");
   }
-  const Py_ssize_t n = PyTuple_GET_SIZE(items_.ptr());
-  make_room(static_cast<size_t>(n));
-  for (Py_ssize_t i = 0; i < n; ++i) {
-    maru_key& key = keys_[static_cast<size_t>(i)];
-    key = {};
-    key.tenant = tenant;
-    read_key(PyTuple_GET_ITEM(items_.ptr(), i), key, [&](py::handle object) -> const Py_buffer& {
+  read_items(PySequence_Fast_ITEMS(items.ptr()), static_cast<size_t>(PyTuple_GET_SIZE(items.ptr())), tenant);
+}
+
+// All references are taken before anything runs that could change the list.
+void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
+  make_room(n);
+  if (n > kFew) {
+    kept_.many = std::make_unique_for_overwrite<PyObject*[]>(n);
+    kept_.items = kept_.many.get();
+  }
+  bool are_all_read = true;
+  for (size_t i = 0; i < n; ++i) {
+    PyObject* const item = items[i];
+    // Objects lie anywhere; a str begins in one cache line and ends in the next.
+    if (i + kAhead < n) {
+      __builtin_prefetch(items[i + kAhead]);
+      __builtin_prefetch(reinterpret_cast<const char*>(items[i + kAhead]) + 64);
+    }
+    Py_INCREF(item);
+    kept_.items[i] = item;
+    keys_[i].tenant = tenant;
+    if (!read_ascii(item, keys_[i])) {
+      keys_[i].data = nullptr;
+      are_all_read = false;
+    }
+  }
+  kept_.n = n;
+  if (are_all_read) return;
+  for (size_t i = 0; i < n; ++i) {
+    if (keys_[i].data != nullptr) continue;
+    read_key(kept_.items[i], keys_[i], [&](py::handle object) -> const Py_buffer& {
       return buffers_.emplace_back(object, HeldBuffer::Wanted::kShape).get();
     });
   }

@@ -49,11 +49,28 @@ class KeyBatch {
   const maru_key* data() const { return keys_; }
   size_t size() const { return size_; }
   bool is_array() const { return is_array_; }
+  // The object that is key i; None when the keys are the rows of an array.
+  pybind11::handle item(size_t i) const { return i < kept_.n ? kept_.items[i] : Py_None; }
 
  private:
   static constexpr size_t kFew = 256;
 
+  // A reference to each item: a list could be changed by another thread meanwhile.
+  struct Kept {
+    Kept() {}  // few is not zeroed
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    ~Kept() {
+      for (size_t i = 0; i < n; ++i) Py_DECREF(items[i]);
+    }
+    PyObject* few[kFew];
+    std::unique_ptr<PyObject*[]> many;
+    PyObject** items = few;
+    size_t n = 0;
+  };
+
   void read_array(uint64_t tenant);
+  void read_items(PyObject* const* items, size_t n, uint64_t tenant);
   void name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant);
   void make_room(size_t size);
 
@@ -62,7 +79,8 @@ class KeyBatch {
   maru_key few_[kFew];  // not zeroed, and neither are the many: every one is written
   std::unique_ptr<maru_key[]> many_;
   maru_key* keys_ = few_;
-  pybind11::object items_;  // the array, or a tuple: a list could be changed by another thread meanwhile
+  pybind11::object array_;
+  Kept kept_;
   std::list<HeldBuffer> buffers_;
 };
 

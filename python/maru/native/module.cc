@@ -2,6 +2,7 @@
 #include "attachment.h"
 #include "client.h"
 #include "fast_calls.h"
+#include "found.h"
 #include "held.h"
 #include "keys.h"
 #include "pins.h"
@@ -63,6 +64,7 @@ void define_client(py::module_& module) {
       .def("statistics", &Client::statistics)
       .def("evicted", &Client::evicted)
       .def("retrieve_batch", &Client::retrieve_batch, "keys"_a, "tenant"_a = py::none())
+      .def("_find_batch", &Client::find_batch, "keys"_a, "tenant"_a, "places"_a)
       .def("pin", &Client::pin, "key"_a, "tenant"_a = py::none())
       .def("pin_block", &Client::pin_block, "block"_a)
       .def(
@@ -85,6 +87,7 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::set_digest_type(py::module_::import("maru.records").attr("Digest"));
   maru_python::define_pages(module);
   maru_python::define_pins(module);
+  maru_python::define_memory_info(module);
   maru_python::define_held(module);
   maru_python::define_client(module);
   module.def("version", &maru_version);

@@ -1,0 +1,116 @@
+#include "found.h"
+
+#include "pins.h"
+
+#include <cstddef>
+#include <new>
+#include <structmember.h>
+
+namespace py = pybind11;
+
+namespace maru_python {
+namespace {
+
+struct InfoObject {
+  PyObject_HEAD std::shared_ptr<Hold> hold;
+  maru_view view;
+  PyObject* data;    // the memoryview
+  PyObject* key;     // under which it was found
+  PyObject* places;  // a Retrieved of maru/places.py
+  PyObject* stay;    // its Stay there, or null while nobody has asked
+  PyObject* weak_references;
+};
+
+PyTypeObject* info_type = nullptr;  // never given back: the module lives as long as the interpreter
+
+InfoObject& info_of(PyObject* self) { return *reinterpret_cast<InfoObject*>(self); }
+
+void deallocate(PyObject* self) {
+  InfoObject& info = info_of(self);
+  if (info.weak_references != nullptr) PyObject_ClearWeakRefs(self);
+  Py_CLEAR(info.stay);
+  Py_CLEAR(info.data);
+  Py_CLEAR(info.key);
+  Py_CLEAR(info.places);
+  info.hold.~shared_ptr();
+  PyTypeObject* const type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// An attribute of the Stay, which is entered when this is first asked for.
+PyObject* of_stay(PyObject* self, void* name) {
+  InfoObject& info = info_of(self);
+  try {
+    if (info.stay == nullptr) {
+      py::object made = py::handle(info.places).attr("enter")(new_view(info.hold, info.view), py::handle(info.key));
+      if (info.stay == nullptr) info.stay = made.release().ptr();  // another thread's may have come meanwhile
+    }
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+    return nullptr;
+  }
+  return PyObject_GetAttrString(info.stay, static_cast<const char*>(name));
+}
+
+PyObject* represent(PyObject* self) {
+  return PyUnicode_FromFormat("MemoryInfo(%llu bytes)", static_cast<unsigned long long>(info_of(self).view.bytes));
+}
+
+Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(info_of(self).view.bytes); }
+
+char region_id[] = "region_id";
+char page_index[] = "page_index";
+
+PyGetSetDef properties[] = {
+    {region_id, of_stay, nullptr, nullptr, region_id},
+    {page_index, of_stay, nullptr, nullptr, page_index},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyMemberDef members[] = {
+    {"view", T_OBJECT_EX, offsetof(InfoObject, data), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(InfoObject, weak_references), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+template <typename F>
+void* slot(F* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char*>("A block that was found: `view` shows it, read-only. The block stays pinned for as "
+                                  "long as this, `view`, or an array or tensor made from `view` lives.")},
+    {Py_tp_dealloc, slot(deallocate)},
+    {Py_tp_repr, slot(represent)},
+    {Py_tp_getset, properties},
+    {Py_tp_members, members},
+    {Py_sq_length, slot(length)},
+    {0, nullptr},
+};
+PyType_Spec spec = {"maru.MemoryInfo", sizeof(InfoObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                    slots};
+
+}  // namespace
+
+py::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, py::handle key, py::handle places) {
+  // Made at once, not when asked for: it keeps the memory mapped beyond a close() of the handler.
+  py::object data = view_of_pages(hold, const_cast<void*>(view.data), view.bytes, false);
+  PyObject* const self = info_type->tp_alloc(info_type, 0);
+  if (self == nullptr) throw py::error_already_set();
+  InfoObject& info = info_of(self);
+  new (&info.hold) std::shared_ptr<Hold>(std::move(hold));
+  info.view = view;
+  info.data = data.release().ptr();
+  info.key = key.inc_ref().ptr();
+  info.places = places.inc_ref().ptr();
+  return py::reinterpret_steal<py::object>(self);
+}
+
+void define_memory_info(py::module_& module) {
+  info_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  if (info_type == nullptr) throw py::error_already_set();
+  module.attr("MemoryInfo") = py::handle(reinterpret_cast<PyObject*>(info_type));
+}
+
+}  // namespace maru_python

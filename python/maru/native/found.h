@@ -1,0 +1,18 @@
+// MemoryInfo: what MaruHandler.retrieve() returns. A type of CPython, as Pin and View are and for the same reason, with what
+// most callers never ask for, its place, made when somebody asks.
+#pragma once
+
+#include "memory.h"
+
+#include <memory>
+#include <pybind11/pybind11.h>
+
+namespace maru_python {
+
+// A block that was found under `key`. `places` is the handler's maru.places.Retrieved.
+pybind11::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, pybind11::handle key,
+                                 pybind11::handle places);
+
+void define_memory_info(pybind11::module_& module);
+
+}  // namespace maru_python
