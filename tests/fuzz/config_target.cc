@@ -25,6 +25,36 @@ std::vector<Input> first_inputs() {
            std::string_view("[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/mnt/pool\"\nsize = \"1TiB\"\n"
                             "[[pool]]\nname = \"b\"\nbackend = \"memory\"\nsize = 1048576\n"),
            std::string_view("[pool]\nname = 3\n"),
+           // Every key of every table at least once, so that each is also met with another's value.
+           std::string_view(
+               "[http]\nsocket = \"/run/marud/http.sock\"\nlisten = \"127.0.0.1:9101\"\ntoken_file = \"/etc/token\"\n"
+               "connections = 64\ntimeout_ms = 2000\n[limits]\nconnections = 9\nregions = 3\nbytes = \"1GiB\"\npins = "
+               "0\n"
+               "[[limit]]\nuser = \"root\"\nbytes = \"64GiB\"\n[[limit]]\ngroup = 7\nregions = 1\npins = 5\n"
+               "[[pool]]\nname = \"a\"\nbackend = \"memory\"\nsize = \"8MiB\"\n"),
+           std::string_view(
+               "[daemon]\npolicy_dir = \"/usr/lib/marud/policies\"\nlog_level = \"debug\"\n"
+               "[[pool]]\nname = \"far\"\nbackend = \"dax\"\ndevice = \"/dev/dax0.0\"\ncontrol_device = "
+               "\"/dev/dax1.0\"\n"
+               "align = \"2MiB\"\nformat = \"never\"\nafter_power_loss = \"verify\"\nchecksums = true\nreaders = "
+               "[\"root\", 5]\n"
+               "reader_groups = [0]\n"
+               "[[pool]]\nname = \"b\"\nbackend = \"dax\"\ndevice = \"uuid:01234567-89ab-cdef-0123-456789abcdef\"\n"
+               "after_power_loss = \"format\"\n[[pool]]\nname = \"c\"\nbackend = \"dax\"\ndevice = \"cxl:free\"\n"),
+           std::string_view("[[pool]]\nname = \"hosts\"\nbackend = \"file\"\npath = \"/mnt/pool\"\nsize = \"1GiB\"\n"
+                            "profile = \"shared\"\ncoherent = true\nhosts = 4\nsuspect_after_ms = 5000\n"
+                            "fencing_command = [\"/bin/false\", \"-x\"]\nfencing_timeout_ms = 30000\n"),
+           std::string_view(
+               "[[pool]]\nname = \"a\"\nbackend = \"memory\"\nsize = \"1GiB\"\nnuma_nodes = [0, 1]\nnuma_policy = "
+               "\"interleave\"\n"
+               "first_touch = true\nadmins = [\"root\"]\nadmin_groups = [0]\npolicy = \"s3fifo\"\n"
+               "policy_options = { probation = 0.5, x = true, y = \"z\" }\nhigh_watermark = 0.9\nlow_watermark = 0.8\n"
+               "pin_overdue_ms = 30000\ntenants_max = 16\ndefault_soft_limit = 0\ndefault_hard_limit = "
+               "\"1MiB\"\ntenants = \"listed\"\n"
+               "[[pool.tenant]]\nname = \"alice\"\nsoft = \"8GiB\"\nhard = \"16GiB\"\n[[pool.tenant]]\nname = "
+               "\"bob\"\nhard = 0\n"),
+           std::string_view("[[provision]]\nname = \"kv\"\nkind = \"namespace\"\nregion = \"any\"\nsize = \"all\"\n"
+                            "[[pool]]\nname = \"a\"\nbackend = \"memory\"\nsize = \"1.5GiB\"\n"),
            std::string_view("pool = [ { name = \"x\", size = \"99999999999999999999TiB\" } ]\n"),
        })
     inputs.emplace_back(text.begin(), text.end());

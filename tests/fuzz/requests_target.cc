@@ -163,6 +163,36 @@ Input administration() {
   return input.take();
 }
 
+// The rest, except what ends a process or makes pools.
+Input more_administration() {
+  Writer input;
+  wire::AttachRequest attach{};
+  std::strcpy(attach.pool, "default");
+  append(input, 0, 0, Type::kAttach, wire::bytes_of(attach));
+  for (const char* text : {R"({"command":"policy"})",
+                           R"({"command":"policy.set","name":"s3fifo","options":{"probation":0.25}})",
+                           R"({"command":"policy.set","name":"lru"})",
+                           R"({"command":"delete_tree","key":"0x6b","tenant":"a"})",
+                           R"({"command":"memory.list","cursor":0})",
+                           R"({"command":"memory.poison","key":"k"})",
+                           R"({"command":"memory.poison","page":1})",
+                           R"({"command":"host.list"})",
+                           R"({"command":"host.declare_dead","host":1,"force":true})",
+                           R"({"command":"device.list"})",
+                           R"({"command":"status","pool":"other"})",
+                           R"({"command":"clients","pool":"default","cursor":0})",
+                           R"({"command":"quota.set","id":1,"soft":4096,"hard":8192,"pool":"other"})",
+                           R"({"command":"quota.set","tenant":"listed","listed":true})",
+                           R"({"command":"quota.default","soft":9})",
+                           R"({"command":"quota.list","pool":"other"})",
+                           R"({"command":"quota.get","id":1,"pool":"other"})",
+                           R"({"command":"watch"})",
+                           R"({"command":"blocks","tenant":"a","type":"kv","min_priority":1,"pinned":true})",
+                           R"({"command":"check"})"})
+    append(input, 0, 0, Type::kAdmin, std::as_bytes(std::span(text, std::strlen(text))));
+  return input.take();
+}
+
 Input handing_back() {
   Writer input;
   wire::AttachRequest attach{};
@@ -193,7 +223,7 @@ void decode_as_client(const std::vector<uint8_t>& bytes) {
 
 }  // namespace
 
-std::vector<Input> first_inputs() { return {all_kinds(), administration(), handing_back()}; }
+std::vector<Input> first_inputs() { return {all_kinds(), administration(), more_administration(), handing_back()}; }
 
 }  // namespace maru::fuzz
 
