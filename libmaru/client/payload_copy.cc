@@ -79,8 +79,8 @@ uint64_t now_ns() {
 
 // Which way is the fastest depends on the processor and the memory behind the pool, and no list of models stays true: 32-byte
 // streaming stores are the best there is on one, twice as slow as memcpy on another. So a process's first large copies take
-// turns and are timed; from then on the best way is the only one. The least of several times counts, because the first
-// copy into a page takes faults that later ones do not, and others may have the core meanwhile.
+// turns and are timed; from then on the best way is the only one. The median of several times counts: others may have the
+// core meanwhile, and a page that happens to lie in the cache favours the ways that go through it.
 class FastestCopy {
  public:
   FastestCopy() {
@@ -98,31 +98,27 @@ class FastestCopy {
     Way& way = ways_[turn % count_];
     const uint64_t started_ns = now_ns();
     way.copy(to, from, bytes);
-    way.report(((now_ns() - started_ns) << 20) / bytes);
+    const uint64_t ns_per_mib = ((now_ns() - started_ns) << 20) / bytes;
+    if (turn < count_ * kTurnsEach) way.times[turn / count_].store(ns_per_mib, std::memory_order_relaxed);
     if (turn + 1 >= count_ * kTurnsEach) best_.store(fastest(), std::memory_order_relaxed);
   }
 
  private:
-  static constexpr uint32_t kTurnsEach = 6;
+  static constexpr uint32_t kTurnsEach = 7;
   struct Way {
     Copy copy = nullptr;
-    std::atomic<uint64_t> least_ns_per_mib{UINT64_MAX};
-    void report(uint64_t ns_per_mib) {
-      uint64_t least = least_ns_per_mib.load(std::memory_order_relaxed);
-      while (ns_per_mib < least &&
-             !least_ns_per_mib.compare_exchange_weak(least, ns_per_mib, std::memory_order_relaxed)) {
-      }
+    std::array<std::atomic<uint64_t>, kTurnsEach> times = {};  // ns a MiB; 0 while another thread's turn is not over
+    uint64_t median() const {
+      std::array<uint64_t, kTurnsEach> sorted;
+      for (uint32_t i = 0; i < kTurnsEach; ++i) sorted[i] = times[i].load(std::memory_order_relaxed);
+      std::ranges::nth_element(sorted, sorted.begin() + kTurnsEach / 2);
+      return sorted[kTurnsEach / 2];
     }
   };
 
   void add(Copy way) { ways_[count_++].copy = way; }
   // Of equals the first: streaming stores leave the caches to what the caller is working with.
-  Copy fastest() const {
-    const auto used = std::span(ways_).first(count_);
-    return std::ranges::min_element(used, {},
-                                    [](const Way& way) { return way.least_ns_per_mib.load(std::memory_order_relaxed); })
-        ->copy;
-  }
+  Copy fastest() const { return std::ranges::min_element(std::span(ways_).first(count_), {}, &Way::median)->copy; }
 
   std::array<Way, 4> ways_;
   uint32_t count_ = 0;
