@@ -1,6 +1,7 @@
 #include "daemon/marudctl/machine.h"
 
 #include "daemon/control_group.h"
+#include "daemon/marudctl/reply_fields.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -180,11 +181,6 @@ void judge_devices(const Machine& m, Findings& to) {
                                                 : "no driver has it; no pool can lie on it",
                     "daxctl reconfigure-device --mode=devdax " + device.name + ", if it shall hold a pool"});
   }
-}
-
-uint64_t number(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
 }
 
 void judge_pool(const json& pool, Findings& to) {

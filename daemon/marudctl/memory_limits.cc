@@ -1,6 +1,7 @@
 #include "daemon/marudctl/memory_limits.h"
 
 #include "daemon/control_group.h"
+#include "daemon/marudctl/reply_fields.h"
 #include "daemon/size_text.h"
 
 #include <map>
@@ -10,11 +11,6 @@ namespace maru::marudctl {
 namespace {
 
 using nlohmann::json;
-
-uint64_t number(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
-}
 
 // Pools whose pages are charged, and their size. Huge pages and devices are not; files on tmpfs are, those below /dev/shm.
 std::map<std::string, uint64_t> charged_pools(const json& status) {

@@ -1,5 +1,7 @@
 #include "daemon/marudctl/sample.h"
 
+#include "daemon/marudctl/reply_fields.h"
+
 #include <algorithm>
 #include <string>
 
@@ -8,19 +10,10 @@ namespace {
 
 using nlohmann::json;
 
-// A number of an object, 0 when it has none of this name: marud may be older or newer than this program.
-uint64_t number(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
-}
 const json& part(const json& object, const char* name) {
   static const json kNone = json::object();
   const auto found = object.find(name);
   return found != object.end() && found->is_object() ? *found : kNone;
-}
-std::string text(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 // Counters of one pool or one client at two moments.

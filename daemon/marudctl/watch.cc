@@ -1,6 +1,7 @@
 // marudctl watch: what is stored and removed, as marud sees it. marud keeps the last events and this asks for them several
 // times a second; who reads too slowly is told how many are lost.
 #include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/reply_fields.h"
 #include "daemon/size_text.h"
 
 #include <csignal>
@@ -18,15 +19,6 @@ constexpr uint64_t kEventsPerAnswer = 200;
 
 volatile std::sig_atomic_t is_stopped = 0;
 void on_stop(int) { is_stopped = 1; }
-
-uint64_t number(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
-}
-std::string text(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 // "13:04:11.250"
 std::string time_text(uint64_t unix_ms) {

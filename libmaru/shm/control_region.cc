@@ -214,7 +214,8 @@ const char* ControlRegion::check_header(const Header& header, uint64_t device_by
   if (header.checksum != header_checksum(header)) return "the header's checksum does not match";
   if ((header.incompat_flags & ~kIncompatKnown) != 0)
     return "the control region uses a feature that this version does not know";
-  if (header.hash_algorithm != kHashFeistel3Siphash24) return "the control region uses an unknown hash";
+  if (header.hash_algorithm != kHashFeistel3Siphash24)
+    return "the control region has the hash of another marud: one that knows it can serve it, or format it anew";
   if (header.parameters.pool_bytes > device_bytes) return "the pool is larger than the device it lies on";
   Layout layout;
   if (const char* problem = plan_layout(header.parameters, &layout)) return problem;

@@ -1,0 +1,21 @@
+// Fields of marud's replies, for who shows them: marud may be older or newer than marudctl, so each may be missing.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace maru::marudctl {
+
+// 0 when there is no number of this name.
+inline uint64_t number(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
+}
+
+// Empty when there is no text of this name.
+inline std::string text(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+}  // namespace maru::marudctl
