@@ -1,5 +1,6 @@
 // What takes long and is no reason for marud to let others wait: a pool that begins anew, and the look at every page of one
 // that shall be removed.
+#include "libmaru/shm/page_word.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/slow_file.h"
 #include "tests/support/test_client.h"
@@ -9,6 +10,7 @@
 #include <future>
 #include <gtest/gtest.h>
 #include <stdexcept>
+#include <vector>
 
 namespace maru::test {
 namespace {
@@ -98,6 +100,23 @@ TEST(RemovesInTurns, AnEmptyPoolIsLeftAndOneWithABlockStays) {
   EXPECT_EQ(asked.value("clients", 0), 1) << asked.dump();
   EXPECT_TRUE(wait_until([&] { return client.exists("k") == -ESHUTDOWN; })) << "it was asked to leave";
   EXPECT_TRUE(wait_until([&] { return marud.ask({{"command", "device.list"}}).at("devices").size() == 1; }));
+}
+
+TEST(RemovesInTurns, ABlockBehindWhatTheFirstTurnSeesIsFound) {
+  constexpr uint32_t kPagesOfATurn = 1u << 15;
+  MarudProcess marud({PoolWish{}, wide_pool()});
+  TestClient client(marud.socket_path(), "wide");
+  const maru_geometry geometry = client.geometry();
+  // Regions are given out in their order: the block lies behind those that are all taken.
+  std::vector<maru_buffer> taken(kPagesOfATurn + geometry.region_pages);
+  ASSERT_EQ(maru_alloc_batch(client, geometry.page_bytes, taken.size(), taken.data()), 0);
+  maru_block block = 0;
+  ASSERT_EQ(client.store("k", "text", {}, 0, &block), 0);
+  ASSERT_GE(shm::PageRef::from_bits(block).page(), kPagesOfATurn) << "the test would prove nothing";
+  const json request = {{"command", "device.remove"}, {"name", "wide"}, {"deadline_ms", far_too_long_ms()}};
+  EXPECT_EQ(marud.ask(request).value("refused", 0), ENOTEMPTY);
+  EXPECT_EQ(client.text("k"), "text");
+  EXPECT_EQ(maru_abort_batch(client, taken.data(), taken.size()), 0);
 }
 
 TEST(FirstTouch, TakesAllMemoryAndSaysHowFastThatWas) {
