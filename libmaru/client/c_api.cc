@@ -313,11 +313,7 @@ int maru_release_batch(maru_client* client, const maru_view* views, size_t n) {
 }
 
 int maru_match_prefix(maru_client* client, const maru_key* keys, size_t n, maru_match* ret_match) {
-  return with(client, [&](Client& c) {
-    const std::span<PlainDigest> digests = c.plain_digests(keys, n);
-    if (ret_match == nullptr || (digests.empty() && n != 0)) return -EINVAL;
-    return c.match_prefix(digests, ret_match);
-  });
+  return with(client, [&](Client& c) { return c.match_prefix(keys, n, ret_match); });
 }
 
 int maru_resolve(maru_client* client, const maru_match* match, const maru_key* keys, size_t n, maru_view* ret_views) {

@@ -159,22 +159,6 @@ std::span<Digest> Client::digests(const maru_key* keys, size_t n) const {
   return all;
 }
 
-std::span<shm::PlainDigest> Client::plain_digests(const maru_key* keys, size_t n) const {
-  if (n == 0 || n > limits::kBatchKeysMax || keys == nullptr) return {};
-  const std::span<shm::PlainDigest> all = scratch<shm::PlainDigest>(n);
-  size_t points[shm::kPrefixWays + 1];
-  const size_t count = shm::prefix_first_probes(n, points);
-  for (size_t i = 0; i < count; ++i) {
-    Digest d;
-    if (!digest(keys[points[i]], d)) return {};
-    shm::registry_prefetch(region_, d);
-    if (i + 1 == count) shm::registry_prefetch_locations(region_, d);
-  }
-  for (size_t i = 0; i < n; ++i)
-    if (!plain_digest(keys[i], all[i])) return {};
-  return all;
-}
-
 // -- finding ----------------------------------------------------------------------------------------------------------
 
 uint64_t Client::tick(uint64_t unix_ms) const {
@@ -313,10 +297,26 @@ int Client::release(const maru_view& view) {
   return pins_.unpin(uint32_t(view.pin - 1), PageRef::from_bits(view.block)) ? 0 : -EINVAL;
 }
 
-int Client::match_prefix(std::span<const shm::PlainDigest> all, maru_match* ret_match) {
+int Client::match_prefix(const maru_key* keys, size_t n, maru_match* ret_match) {
+  if (n > limits::kBatchKeysMax || ret_match == nullptr || (keys == nullptr && n != 0)) return -EINVAL;
+  shm::PrefixResult result;
+  const std::span<shm::HeldBlock> held = scratch<shm::HeldBlock>(n);
   const uint64_t now = now_ms();
-  const std::span<shm::HeldBlock> held = scratch<shm::HeldBlock>(all.size());
-  const shm::PrefixResult result = shm::match_prefix(lane_, all, now, held.data());
+  if (n != 0) {
+    shm::PlainDigest last;
+    if (!plain_digest(keys[n - 1], last)) return -EINVAL;
+    shm::prefetch_prefix(region_, last);
+    const std::span<shm::PlainDigest> plain = scratch<shm::PlainDigest>(n);
+    shm::ChainSum sum(region_.secret());
+    for (size_t i = 0; i < n; ++i) {
+      shm::PlainDigest d;
+      if (!plain_digest(keys[i], d)) return -EINVAL;
+      sum.add(d);
+      plain[i].lo = d.lo;
+      plain[i].hi = d.hi;
+    }
+    result = shm::match_prefix(lane_, {plain, sum.sum()}, now, held.data());
+  }
   if (result.pins_full) {
     count(format::kCounterPinFull);
     return -ENOBUFS;
@@ -344,7 +344,7 @@ int Client::match_prefix(std::span<const shm::PlainDigest> all, maru_match* ret_
   }
   // A touch of a block stands for its ancestors: they cannot go before it, and inherit its time when it goes.
   for (size_t i = 0; i < result.held; ++i) touch(held[i].ref.page(), now);
-  count(format::kCounterMatchKeys, all.size());
+  count(format::kCounterMatchKeys, n);
   count(format::kCounterMatchBlocks, result.blocks);
   if (result.walked) count(format::kCounterSearchFallbacks);
   *ret_match = match;

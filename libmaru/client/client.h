@@ -75,7 +75,12 @@ class Client {
     return true;
   }
   bool plain_digest(const maru_key& key, shm::PlainDigest& ret_plain) const {
-    if (key.kind != MARU_KEY_DIGEST128 || key.size != 16 || key.data == nullptr) return other_plain(key, ret_plain);
+    if (key.kind != MARU_KEY_DIGEST128 || key.size != 16 || key.data == nullptr) [[unlikely]] {
+      shm::PlainDigest other;  // only its address leaves: a loop keeps the caller's in registers
+      if (!other_plain(key, other)) return false;
+      ret_plain = other;
+      return true;
+    }
     uint64_t words[2];
     std::memcpy(words, key.data, sizeof(words));
     const shm::PlainDigest plain = shm::plain_of_128(region_.secret(), words[0], words[1], key.tenant);
@@ -85,8 +90,6 @@ class Client {
   }
   // The digests of a batch, in memory of the calling thread that the next call overwrites. Empty if one is not a key.
   std::span<shm::Digest> digests(const maru_key* keys, size_t n) const;
-  // The same for a search for a prefix, whose first probes go out to memory meanwhile.
-  std::span<shm::PlainDigest> plain_digests(const maru_key* keys, size_t n) const;
 
   int alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers);
   int abort(const maru_buffer& buffer);
@@ -111,7 +114,7 @@ class Client {
   int retrieve_batch(std::span<const shm::Digest> digests, maru_view* ret_views);
   int pin_block(shm::PageRef ref, maru_view* ret_view);
   int release(const maru_view& view);
-  int match_prefix(std::span<const shm::PlainDigest> keys, maru_match* ret_match);
+  int match_prefix(const maru_key* keys, size_t n, maru_match* ret_match);
   int resolve(const maru_match& match, std::span<const shm::Digest> digests, maru_view* ret_views);
   int release_match(maru_match& match);
   int remove(const shm::Digest& digest);

@@ -96,11 +96,30 @@ Digest siphash128(uint64_t key0, uint64_t key1, std::span<const std::byte> input
 // Never 0.
 uint64_t tenant_id(const uint64_t* secret, std::span<const std::byte> name);
 
-// What a block adds to the chain sum of its descendants: depends on the place, so the sum knows the order.
+// What a block adds to the chain sum of its descendants: depends on the place, so the sum knows the order. ChainSum does
+// the same for one key after another.
 inline uint64_t chain_term(const uint64_t* secret, const PlainDigest& d, uint32_t depth) {
   return folded_product((d.lo ^ secret[kSecretChainLo]) + depth * (secret[kSecretChainDepth] | 1),
                         d.hi ^ secret[kSecretChainHi]);
 }
+
+// The chain sum of keys that come one after another, from the first on. It keeps the secrets it needs: a loop that writes
+// memory would load them again for every key.
+class ChainSum {
+ public:
+  explicit ChainSum(const uint64_t* secret)
+      : lo_(secret[kSecretChainLo]), hi_(secret[kSecretChainHi]), step_(secret[kSecretChainDepth] | 1) {}
+  void add(const PlainDigest& d) {
+    sum_ += folded_product((d.lo ^ lo_) + depth_term_, d.hi ^ hi_);
+    depth_term_ += step_;
+  }
+  uint64_t sum() const { return sum_; }
+
+ private:
+  uint64_t lo_, hi_, step_;
+  uint64_t depth_term_ = 0;
+  uint64_t sum_ = 0;
+};
 
 inline uint64_t home_bucket(const ControlRegion& region, const Digest& d) {
   return uint64_t(static_cast<uint128>(d.hi) * region.buckets() >> 64);

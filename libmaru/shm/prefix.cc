@@ -7,38 +7,33 @@
 namespace maru::shm {
 namespace {
 
+constexpr size_t kPrefixWays = 16;
 constexpr size_t kWalkGroup = 32;
 // Another attempt at a search is made only after a block was taken away in between.
 constexpr uint32_t kSearchRetries = 8;
 
-uint64_t chain_sum(const ControlRegion& region, std::span<const PlainDigest> keys, size_t from, size_t to) {
-  uint64_t sum = 0;
-  for (size_t i = from; i < to; ++i) sum += chain_term(region.secret(), keys[i], uint32_t(i));
-  return sum;
+void add_all(ChainSum& sum, std::span<const PlainDigest> keys) {
+  for (const PlainDigest& key : keys) sum.add(key);
 }
 
-// The points that cut (below, above) into kPrefixWays parts; the last one is above - 1.
-size_t probe_points(size_t below_plus_1, size_t above, size_t* points) {
-  const size_t width = above - below_plus_1;
-  const size_t step = (width + kPrefixWays - 1) / kPrefixWays;
-  size_t count = 0;
-  for (size_t at = below_plus_1 + step - 1; at < above - 1; at += step) points[count++] = at;
-  points[count++] = above - 1;
-  return count;
-}
+// Keys from one probe to the next in a round that looks at `keys` of them.
+size_t probe_step(size_t keys) { return (keys + kPrefixWays - 1) / kPrefixWays; }
 
-// How many leading keys seem present, if presence is monotone.
-size_t search_end(const ControlRegion& region, std::span<const PlainDigest> keys, size_t n) {
-  size_t present = 0, absent = n;  // everything below `present` seems present, `absent` (if < n) seems absent
-  size_t points[kPrefixWays + 1];
-  Digest probes[kPrefixWays + 1];
+// How many leading keys seem present, if presence is monotone. There is at least one.
+size_t search_end(const ControlRegion& region, std::span<const PlainDigest> keys) {
+  // The last one first: where it is, nothing else has to be looked at.
+  if (registry_exists(region, permute(region.secret(), keys.back()))) return keys.size();
+  size_t present = 0, absent = keys.size() - 1;  // everything below `present` seems present, `absent` seems absent
+  size_t points[kPrefixWays];
+  Digest probes[kPrefixWays];
   while (present < absent) {
-    const size_t count = probe_points(present, absent, points);
-    for (size_t i = 0; i < count; ++i) {
-      probes[i] = permute(region.secret(), keys[points[i]]);
-      registry_prefetch(region, probes[i]);
+    const size_t step = probe_step(absent - present);
+    size_t count = 0;
+    for (size_t at = present + step - 1; at < absent; at += step) {
+      points[count] = at;
+      probes[count] = permute(region.secret(), keys[at]);
+      registry_prefetch(region, probes[count++]);
     }
-    registry_prefetch_locations(region, probes[count - 1]);  // where the whole range is present
     for (size_t i = 0; i < count; ++i) {
       if (!registry_exists(region, probes[i])) {
         absent = points[i];
@@ -48,6 +43,18 @@ size_t search_end(const ControlRegion& region, std::span<const PlainDigest> keys
     }
   }
   return present;
+}
+
+// The chain sum of the keys. It is made while memory answers what finding the deepest of them will ask.
+uint64_t sum_beside_misses(const ControlRegion& region, std::span<const PlainDigest> keys, const Digest& deepest) {
+  ChainSum sum(region.secret());
+  const size_t half = keys.size() / 2;
+  registry_prefetch_locations(region, deepest);
+  add_all(sum, keys.first(half));
+  const Candidates candidates = registry_find(region, deepest);
+  for (uint32_t i = 0; i < candidates.count; ++i) __builtin_prefetch(&region.block(candidates.ref(i).page()));
+  add_all(sum, keys.subspan(half));
+  return sum.sum();
 }
 
 // Walks from the first key on and pins each; what a block's own parent link shows to be held by it is let go again.
@@ -85,21 +92,28 @@ void walk(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms,
 
 }  // namespace
 
-size_t prefix_first_probes(size_t n, size_t* ret_points) { return n ? probe_points(0, n, ret_points) : 0; }
+PrefixKeys prefix_keys(const ControlRegion& region, std::span<const PlainDigest> plain) {
+  ChainSum sum(region.secret());
+  add_all(sum, plain);
+  return {plain, sum.sum()};
+}
 
-PrefixResult match_prefix(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms, HeldBlock* ret_held) {
+void prefetch_prefix(const ControlRegion& region, const PlainDigest& last) {
+  const Digest d = permute(region.secret(), last);
+  registry_prefetch(region, d);
+  registry_prefetch_locations(region, d);
+}
+
+PrefixResult match_prefix(LaneContext& lane, const PrefixKeys& prefix, uint64_t now_ms, HeldBlock* ret_held) {
   const ControlRegion& region = *lane.region;
+  const std::span<const PlainDigest> keys = prefix.plain;
   PrefixResult result;
   size_t limit = keys.size();
   for (uint32_t tries = 0; tries < kSearchRetries; ++tries) {
-    const size_t end = search_end(region, keys, limit);
+    const size_t end = limit != 0 ? search_end(region, keys.first(limit)) : 0;
     if (end == 0) return result;
     const Digest deepest = permute(region.secret(), keys[end - 1]);
-    registry_prefetch_locations(region, deepest);
-    uint64_t sum = chain_sum(region, keys, 0, end / 2);
-    const Candidates candidates = registry_find(region, deepest);
-    for (uint32_t i = 0; i < candidates.count; ++i) __builtin_prefetch(&region.block(candidates.ref(i).page()));
-    sum += chain_sum(region, keys, end / 2, end);
+    const uint64_t sum = end == keys.size() ? prefix.sum : sum_beside_misses(region, keys.first(end), deepest);
 
     const Found found = find_and_pin(lane, deepest, now_ms);
     if (found.status == FindStatus::kPinsFull) {

@@ -3,16 +3,19 @@
 // Engines ask this for every request: the prompt's blocks d0, d1, ... are cached up to some point, and only from there on
 // the model has to compute. When the blocks were stored as a chain, each under the one before, two facts help. First,
 // presence is monotone: a cached block has all its ancestors cached, because only childless blocks can be taken away. So
-// the end can be searched for instead of walked to: sixteen probes at a time, prefetched together, narrow 256 keys down
-// in two rounds of one cache miss each. Second, a pin on the deepest block holds the whole chain.
+// the end can be searched for instead of walked to: where the last key is present all are, and otherwise sixteen probes at a
+// time, prefetched together, narrow 256 keys down in two rounds of one cache miss each. Second, a pin on the deepest block
+// holds the whole chain.
 //
 // But presence under a key does not say that it is *this* chain: block 7 may have been stored as a root by somebody else.
 // So each block carries its depth and a sum over the digests from the root down to it, which depends on their order. Once
 // the deepest block is pinned, its depth and sum are compared with those of the caller's keys; if they differ, the keys are
 // walked one by one and each is pinned.
 //
-// Cost: two rounds of parallel misses, one for the location, one for the block line, and about a nanosecond a key for the
-// sum, which overlaps the misses.
+// Cost: a miss for the bucket of the last key, which overlaps the reading of the keys (a nanosecond or two each, their sum
+// included), and one for the block line. Where keys are missing, two rounds of parallel misses more and a second reading for
+// the sum. To send the first round out with the first miss was tried: what it gains could not be measured, and it takes time
+// where the whole chain is present.
 #pragma once
 
 #include "libmaru/shm/block_store.h"
@@ -21,6 +24,13 @@
 #include <span>
 
 namespace maru::shm {
+
+// The keys of a search, and the chain sum of all of them: whoever reads the keys makes it on the way.
+struct PrefixKeys {
+  std::span<const PlainDigest> plain;
+  uint64_t sum;
+};
+PrefixKeys prefix_keys(const ControlRegion& region, std::span<const PlainDigest> plain);
 
 struct HeldBlock {
   PageRef ref;
@@ -36,12 +46,10 @@ struct PrefixResult {
 };
 
 // ret_held: as many entries as there are keys. Blocks that expired are absent (now_ms, 0 ignores expiry).
-PrefixResult match_prefix(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms, HeldBlock* ret_held);
+PrefixResult match_prefix(LaneContext& lane, const PrefixKeys& prefix, uint64_t now_ms, HeldBlock* ret_held);
+// Fetches what a search looks at first, given the last of its keys: for whoever has yet to read the others.
+void prefetch_prefix(const ControlRegion& region, const PlainDigest& last);
 void release_prefix(LaneContext& lane, const HeldBlock* held, size_t count);
-
-// Of n keys, the ones that the first round looks at: whoever has yet to read the others can fetch what these need first.
-inline constexpr size_t kPrefixWays = 16;
-size_t prefix_first_probes(size_t n, size_t* ret_points);
 
 // Where blocks are that the caller holds (through a pin on a descendant). ret_refs[i] is none if the block is not there.
 // Returns how many are.

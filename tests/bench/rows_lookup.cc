@@ -7,6 +7,7 @@
 #include "tests/bench/suite.h"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <optional>
 #include <stdexcept>
@@ -51,6 +52,15 @@ class Questions {
     }
     name_all();
   }
+  // The same, of which the first few keys are stored: how many in ends()[batch].
+  void draw_chains_that_end() {
+    draw_chains();
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      ends_[batch] = random_.below(kBatch);
+      for (uint64_t i = ends_[batch]; i < kBatch; ++i) digests_[batch * kBatch + i].hi ^= 1;
+    }
+  }
+  const std::array<uint64_t, kGroupBatches>& ends() const { return ends_; }
   const maru_key* names(uint64_t batch) const { return &names_[batch * kBatch]; }
   const Key* digests(uint64_t batch) const { return &digests_[batch * kBatch]; }
 
@@ -69,6 +79,7 @@ class Questions {
   Random random_;
   std::vector<Key> digests_;
   std::vector<maru_key> names_;
+  std::array<uint64_t, kGroupBatches> ends_{};
 };
 
 // The wrong answers counted so far (none) go into the next key, so that no question can be asked before the last
@@ -167,6 +178,24 @@ double match_groups(maru_client* client, Questions& questions, uint64_t groups, 
     resolving.add(resolved_ns - matched_ns, kGroupBatches * kBatch);
   }
   return (resolve ? resolving : matching).median();
+}
+
+double partial_matches(maru_client* client, Questions& questions, uint64_t groups) {
+  Laps laps;
+  std::vector<maru_match> matches(kGroupBatches);
+  for (uint64_t group = 0; group < groups; ++group) {
+    questions.draw_chains_that_end();
+    const uint64_t started_ns = now_ns();
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      must(maru_match_prefix(client, questions.names(batch), kBatch, &matches[batch]), "match_prefix");
+    }
+    laps.add(now_ns() - started_ns, kGroupBatches);
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      if (matches[batch].blocks != questions.ends()[batch]) wrong("match_prefix");
+      must(maru_release_match(client, &matches[batch]), "release_match");
+    }
+  }
+  return laps.median();
 }
 
 double repin(maru_client* client, uint64_t count) {
@@ -319,11 +348,17 @@ class Lookup {
     if (wants("match_prefix256")) {
       std::vector<Contestant> contestants = {
           {"value", [&] { return match_groups(*client_, *questions_, groups_, false); }},
-          {"floor", [&] { return floor_->searches(groups_ * kGroupBatches); }}};
+          {"floor", [&] { return floor_->dependent_pairs(groups_ * kGroupBatches); }}};
       add_peers(contestants, [this](Peer& peer) {
         return peer_batches(peer, *questions_, through_socket(peer) ? suite_.operations(64) : 4 * kGroupBatches, true);
       });
       suite_.measure("match_prefix256" + suffix_, contestants, facts_);
+    }
+    if (wants("match_prefix256_partly")) {
+      suite_.measure("match_prefix256_partly" + suffix_,
+                     {{"value", [&] { return partial_matches(*client_, *questions_, groups_); }},
+                      {"floor", [&] { return floor_->searches(groups_ * kGroupBatches); }}},
+                     facts_);
     }
     resolve_row("resolve256", Questions::Pages::kSideBySide);
     resolve_row("resolve256_strewn", Questions::Pages::kStrewn);

@@ -198,7 +198,8 @@ class Region {
     std::vector<shm::PlainDigest> keys;
     for (const Digest& digest : digests) keys.push_back(shm::unpermute(region_.secret(), digest));
     std::vector<shm::HeldBlock> held(keys.size() + 1);
-    const auto result = shm::match_prefix(lanes_[lane], keys, argument & 1 ? kNowMs : 0, held.data());
+    const auto result =
+        shm::match_prefix(lanes_[lane], shm::prefix_keys(region_, keys), argument & 1 ? kNowMs : 0, held.data());
     must(result.blocks <= digests.size() && result.held <= digests.size(), "more blocks than keys");
     for (size_t i = 0; i < result.held; ++i) must(region_.is_page(held[i].ref), "matched what is no page");
     shm::release_prefix(lanes_[lane], held.data(), result.held);

@@ -272,7 +272,8 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
     keys[i] = shm::unpermute(world().secret(), digests[i]);
   }
   const uint64_t start = steps();
-  const shm::PrefixResult result = shm::match_prefix(who.context, {keys.data(), count}, now_ms(), held.data());
+  const shm::PrefixResult result =
+      shm::match_prefix(who.context, shm::prefix_keys(world(), {keys.data(), count}), now_ms(), held.data());
   note("match_prefix of %u keys says %zu, %zu held%s", count, result.blocks, result.held,
        result.walked ? ", walked" : "");
   if (result.pins_full) return 0;

@@ -104,6 +104,17 @@ TEST(Hash, EveryWordOfA256BitDigestMatters) {
 
 TEST(Hash, TenantsAreNeverZero) { EXPECT_NE(tenant_id(kSecret, {}), 0u); }
 
+TEST(Hash, AChainSumIsTheSumOfItsTerms) {
+  ChainSum sum(kSecret);
+  uint64_t expected = 0;
+  for (uint32_t depth = 0; depth < 300; ++depth) {
+    EXPECT_EQ(sum.sum(), expected) << depth;
+    const PlainDigest d{depth * 0x9e3779b97f4a7c15u, ~uint64_t{depth}};
+    sum.add(d);
+    expected += chain_term(kSecret, d, depth);
+  }
+}
+
 TEST(Hash, ChainSumKnowsTheOrder) {
   const PlainDigest a = plain_of_128(kSecret, 1, 0, 0), b = plain_of_128(kSecret, 2, 0, 0);
   EXPECT_NE(chain_term(kSecret, a, 0) + chain_term(kSecret, b, 1),

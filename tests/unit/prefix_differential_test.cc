@@ -54,7 +54,8 @@ class Churn {
       if (has_expired) continue;  // the walk above does not look at the time
       InProcessClient& client = *clients_[random_() % std::size(clients_)];
       std::vector<shm::HeldBlock> held(keys.size());
-      const shm::PrefixResult found = shm::match_prefix(client.lane, digests, home_.now_ms, held.data());
+      const shm::PrefixResult found =
+          shm::match_prefix(client.lane, shm::prefix_keys(home_.region, digests), home_.now_ms, held.data());
       ASSERT_FALSE(found.pins_full);
       EXPECT_EQ(found.blocks, walked) << "for a chain of " << keys.size() << " from " << keys.front();
       // No block behind a missing one.
@@ -96,7 +97,8 @@ class Churn {
     std::vector<shm::PlainDigest> digests;
     for (const std::string& key : keys) digests.push_back(home_.plain(key));
     std::vector<shm::HeldBlock> held(keys.size());
-    const shm::PrefixResult found = shm::match_prefix(client.lane, digests, home_.now_ms, held.data());
+    const shm::PrefixResult found =
+        shm::match_prefix(client.lane, shm::prefix_keys(home_.region, digests), home_.now_ms, held.data());
     if (!found.deepest.is_none()) client.touch(found.deepest);
     PageRef parent = found.deepest;
     for (size_t i = found.blocks; i < keys.size(); ++i) {

@@ -29,7 +29,7 @@ class PrefixTest : public testing::Test {
     std::vector<PlainDigest> keys;
     for (const Digest& digest : asked) keys.push_back(unpermute(pool_.region.secret(), digest));
     held_.assign(keys.size() + 1, {});
-    return match_prefix(pool_.lane(2), keys, now_ms, held_.data());
+    return match_prefix(pool_.lane(2), prefix_keys(pool_.region, keys), now_ms, held_.data());
   }
   void release(const PrefixResult& result) {
     release_prefix(pool_.lane(2), held_.data(), result.held);
@@ -297,18 +297,6 @@ TEST_F(ResolveChainTest, WhatAParentWordNamesIsNotBelieved) {
   pool_.set_word(refs_[10].page(), PageWord::retired(refs_[10].generation(), LaneId{1, 7}));
   EXPECT_EQ(resolve(digests(40), 40, 40), 39u);
   EXPECT_EQ(found_[10], PageRef::none());
-}
-
-TEST_F(PrefixTest, TheFirstProbesAreInsideAndEndWithTheLast) {
-  size_t points[kPrefixWays + 1];
-  EXPECT_EQ(prefix_first_probes(0, points), 0u);
-  for (size_t n = 1; n < 600; ++n) {
-    const size_t count = prefix_first_probes(n, points);
-    ASSERT_GE(count, 1u);
-    ASSERT_LE(count, kPrefixWays);
-    EXPECT_EQ(points[count - 1], n - 1);
-    for (size_t i = 1; i < count; ++i) EXPECT_LT(points[i - 1], points[i]) << n;
-  }
 }
 
 // Trees of blocks, some stored as roots: the answer is the number of leading keys that a plain look finds.

@@ -193,7 +193,8 @@ TEST_F(ThreadsTest, MatchPrefixWhileTheChainGrowsAndShrinks) {
     std::vector<HeldBlock> held(keys.size() + 1);
     for (uint32_t i = 0; i < kRounds; ++i) {
       if (index != 0) {
-        const PrefixResult result = match_prefix(pool_.lane(index + 1), keys, 0, held.data());
+        const PrefixResult result =
+            match_prefix(pool_.lane(index + 1), prefix_keys(pool_.region, keys), 0, held.data());
         for (size_t k = 0; k < result.held; ++k)
           ASSERT_EQ(pool_.word(held[k].ref.page()).generation(), held[k].ref.generation());
         release_prefix(pool_.lane(index + 1), held.data(), result.held);
