@@ -288,6 +288,7 @@ Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems)
     for (ConfigTable& table : root.tables("pool")) config.pools.push_back(read_pool(std::move(table)));
     for (ConfigTable& table : root.tables("provision")) config.wishes.push_back(provision::read_wish(std::move(table)));
     root.refuse_unknown();
+    config.written = root.written();
     check_pools(config.pools, problems);
     provision::check_wishes(config.wishes, problems);
   });

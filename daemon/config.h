@@ -39,6 +39,7 @@
 //   format = "blank"      after_power_loss = "verify"
 #pragma once
 
+#include "daemon/config_changes.h"
 #include "daemon/dax/dax_sysfs.h"
 #include "daemon/dax/memory_device.h"
 #include "daemon/log.h"
@@ -132,6 +133,7 @@ struct Config {
   UserLimits user_limits;  // of everybody but root and marud's own user
   std::vector<UserLimitRule> user_limit_rules;
   std::vector<PoolSpec> pools;
+  WrittenConfig written;  // empty when the command line described everything
   std::vector<provision::Wish> wishes;  // for marud-provision; marud only says what is wrong with them
 };
 

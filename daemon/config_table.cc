@@ -46,7 +46,62 @@ std::optional<std::string> scalar_text(const toml::node& node) {
   return std::string(text, end.ptr);
 }
 
+// A value on one line.
+std::string written_value(const toml::node& node) {
+  if (node.is_string()) return "\"" + *node.value<std::string>() + "\"";
+  std::ostringstream out;
+  if (const toml::array* array = node.as_array()) {
+    for (const toml::node& element : *array) out << (out.tellp() == 0 ? "[" : ", ") << written_value(element);
+    return array->empty() ? "[]" : out.str() + "]";
+  }
+  if (const toml::table* table = node.as_table()) {
+    out << "{";
+    for (const auto& [key, value] : *table) out << " " << key.str() << " = " << written_value(value);
+    return out.str() + " }";
+  }
+  node.visit([&](const auto& value) {
+    if constexpr (toml::is_value<decltype(value)>) out << value;
+  });
+  return out.str();
+}
+
+// How an element of an array of tables is called: by its name, or else by its place.
+std::string element_name(const toml::table& element, size_t place) {
+  const auto name = element["name"].value<std::string>();
+  return name ? *name : std::to_string(place + 1);
+}
+
+void write_keys(const toml::table& table, const std::string& prefix, std::map<std::string, std::string>& keys) {
+  for (const auto& [key, value] : table) {
+    const std::string path = prefix + std::string(key.str());
+    const toml::array* elements = value.as_array();
+    if (const toml::table* inner = value.as_table()) {
+      write_keys(*inner, path + ".", keys);
+    } else if (elements != nullptr && elements->is_array_of_tables()) {
+      for (size_t i = 0; i < elements->size(); ++i) {
+        const toml::table& element = *elements->get(i)->as_table();
+        write_keys(element, path + "." + element_name(element, i) + ".", keys);
+      }
+    } else {
+      keys.emplace(path, written_value(value));
+    }
+  }
+}
+
 }  // namespace
+
+WrittenConfig ConfigTable::written() const {
+  WrittenConfig tables;
+  for (const auto& [key, value] : toml_of(node_)) {
+    const std::string name(key.str());
+    if (const toml::table* table = value.as_table()) write_keys(*table, "", tables[name]);
+    const toml::array* elements = value.as_array();
+    for (size_t i = 0; elements != nullptr && i < elements->size(); ++i)
+      if (const toml::table* element = elements->get(i)->as_table())
+        write_keys(*element, "", tables[name + " " + element_name(*element, i)]);
+  }
+  return tables;
+}
 
 int ConfigTable::line() const { return line_of(toml_of(node_)); }
 std::map<std::string, int, std::less<>> ConfigTable::lines() const {

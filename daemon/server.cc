@@ -426,9 +426,13 @@ void Server::reload() {
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);
     devices_.let_in();
     devices_.rescan(*reread);
+    std::vector<std::string> serving;
+    for (const auto& hosted : pools_) serving.push_back(hosted->name());
+    for (const std::string& change : waiting_changes(config_.written, reread->written, serving))
+      log_warning("{}", change);
     log_info(
         "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
-        "force, and so are new pools; other changes wait for a restart");
+        "force, and so are new pools");
   }
   notify("READY=1");
 }

@@ -140,10 +140,13 @@ TEST_F(Access, ReloadBringsTheListsIntoForce) {
   const std::string before = "users = [" + std::to_string(kListed) + "]";
   ASSERT_NE(changed.find(before), std::string::npos);
   changed.replace(changed.find(before), before.size(),
-                  "users = [" + std::to_string(kStranger) + "]\nadmins = [" + std::to_string(kStranger) + "]");
+                  "users = [" + std::to_string(kStranger) + "]\nadmins = [" + std::to_string(kStranger) +
+                      "]\npin_overdue_ms = 7000");
   std::ofstream(path) << changed;
   ::kill(marud.pid(), SIGHUP);
   ASSERT_TRUE(marud.has_logged("the configuration was read again"));
+  EXPECT_TRUE(marud.has_logged("pool default: pin_overdue_ms was not set and is 7000 now: this waits for a restart"));
+  EXPECT_EQ(marud.log().find("users was"), std::string::npos) << "in force at once";
   EXPECT_EQ(attach_as(marud, kListed), EACCES);
   EXPECT_EQ(attach_as(marud, kStranger), 0);
   EXPECT_EQ(ask_as(marud, kStranger, "-", {{"command", "clear"}}), 0) << answer_;

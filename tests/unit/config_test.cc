@@ -1,5 +1,6 @@
 // The configuration: what is wrong is named with its key and its line, and the example that is shipped is right.
 #include "daemon/config.h"
+#include "daemon/config_changes.h"
 #include "daemon/options.h"
 #include "tests/support/temporary_directory.h"
 
@@ -274,6 +275,50 @@ TEST(Config, TheExampleIsRight) {
   EXPECT_FALSE(others_may_connect(config));
   check_policies(config.pools, problems);
   EXPECT_TRUE(problems.empty()) << problems[0].text;
+}
+
+WrittenConfig written(const std::string& text) {
+  std::vector<ConfigProblem> problems;
+  WrittenConfig result = parse_config(text, problems).written;
+  for (const ConfigProblem& problem : problems) ADD_FAILURE() << problem.line << ": " << problem.text << "\n" << text;
+  return result;
+}
+
+TEST(ConfigChanges, WhatWaitsForARestartIsNamedWithBothValues) {
+  const std::string daemon = "[daemon]\nlog_level = \"info\"\nsocket = \"/a/b\"\n";
+  const std::string pool = std::string(kPool) + "size = \"1GiB\"\nusers = [0]\npolicy = \"lru\"\n";
+  WrittenConfig running = written(daemon + pool);
+  EXPECT_EQ(waiting_changes(running, written(daemon + pool), {"a"}), std::vector<std::string>());
+  const std::string wait = " now: this waits for a restart of marud";
+  EXPECT_EQ(
+      waiting_changes(running,
+                      written("[daemon]\nlog_level = \"debug\"\nsocket = \"/c\"\n[limits]\npins = 3\n" +
+                              std::string(kPool) + "size = \"2GiB\"\nusers = [0, 1]\npolicy = \"slru\"\n" +
+                              "policy_options = { probation = 0.5 }\nhigh_watermark = 0.5\nlow_watermark = 0.25\n"),
+                      {"a"}),
+      (std::vector<std::string>{
+          "daemon: socket was \"/a/b\" and is \"/c\"" + wait, "pool a: policy was \"lru\" and is \"slru\"" + wait,
+          "pool a: size was \"1GiB\" and is \"2GiB\"" + wait, "pool a: high_watermark was not set and is 0.5" + wait,
+          "pool a: low_watermark was not set and is 0.25" + wait,
+          "pool a: policy_options.probation was not set and is 0.5" + wait}));
+  EXPECT_EQ(waiting_changes(running, written(daemon + kPool + "size = \"1GiB\"\n"), {"a"}),
+            std::vector<std::string>{"pool a: policy was \"lru\" and is not set" + wait});
+}
+
+TEST(ConfigChanges, PoolsThatComeAndGo) {
+  const auto pool = [](const std::string& name, const std::string& size) {
+    return "[[pool]]\nname = \"" + name + "\"\nbackend = \"memory\"\nsize = \"" + size + "\"\n";
+  };
+  WrittenConfig running = written(pool("a", "1GiB"));
+  EXPECT_TRUE(waiting_changes(running, written(pool("a", "1GiB") + pool("b", "1GiB")), {"a"}).empty());
+  const std::string wait = " now: this waits for a restart of marud";
+  EXPECT_EQ(waiting_changes(running, written(pool("a", "1GiB") + pool("b", "3GiB")), {"a", "b"}),
+            std::vector<std::string>{"pool b: size was \"1GiB\" and is \"3GiB\"" + wait});
+  const auto gone = waiting_changes(running, written(pool("a", "1GiB")), {"a", "b"});
+  ASSERT_EQ(gone.size(), 1u);
+  EXPECT_TRUE(gone[0].starts_with("pool b is not configured any more")) << gone[0];
+  EXPECT_TRUE(waiting_changes(running, written(pool("a", "1GiB")), {"a"}).empty()) << "it was removed";
+  EXPECT_TRUE(waiting_changes(running, written(pool("a", "1GiB") + pool("b", "3GiB")), {"a"}).empty());
 }
 
 }  // namespace
