@@ -31,6 +31,8 @@ constexpr uint32_t kNobodysKeys = 12;  // from here on keys that each is stored 
 
 bool finished[kWorldKeys];  // a store of this key has returned
 bool may_go[kWorldKeys];    // somebody deletes or evicts it
+uint32_t
+    evictors[kWorldPages];  // who are about to evict what is in a page, whatever that is by then; the dead count, too
 unsigned taken_back_by[kHosts];
 bool is_declared_by_suspicion[kHosts];
 uint16_t attempts[kHosts];
@@ -65,9 +67,11 @@ void client_life(void* argument) {
         const uint32_t mine = own_key + chance().below(2);
         if (finished[mine] || may_go[mine]) break;
         const PageRef parent = chance().chance(2) ? visible_block(chance().below(3)) : PageRef::none();
-        if (store(who, mine, parent).status == shm::PublishStatus::kStored) {
+        const Stored stored = store(who, mine, parent);
+        if (stored.status == shm::PublishStatus::kStored) {
           settle();  // whoever is told of it is told by a message
           finished[mine] = true;
+          if (evictors[stored.block.page()] > 0) may_go[mine] = true;
         }
         break;
       }
@@ -102,11 +106,14 @@ shm::LaneSet lanes_of(uint32_t host) {
 
 void evict_as(uint32_t host, uint32_t page) {
   note_going(page);
+  ++evictors[page];
   // What other hosts have handed out is known as of now; the product knows its own lanes and no others at this point.
   const shm::LaneSet known = shm::with_other_hosts(world(), lanes_of(host));
   PageRef retired;
-  if (shm::retire_unpinned(marud_of(host).context, known, &page, 1, &attempts[host], &retired) == 1)
-    shm::free_retired(marud_of(host).context, retired, nullptr);
+  const size_t count = shm::retire_unpinned(marud_of(host).context, known, &page, 1, &attempts[host], &retired);
+  if (count == 1) note_going(page);  // another block may have come into the page meanwhile
+  --evictors[page];
+  if (count == 1) shm::free_retired(marud_of(host).context, retired, nullptr);
 }
 
 void evict_some(uint32_t host) {
@@ -290,6 +297,7 @@ void begin(bool with_wishes = false) {
     define_key(key, key % 3);
     finished[key] = may_go[key] = false;
   }
+  for (uint32_t& count : evictors) count = 0;
   forget_wishes();
   if (with_wishes) begin_wishes(evict_as);
   if (chance().chance(2)) store_chain(client(client_lane(0)), 0, 3);
