@@ -33,6 +33,16 @@ std::string duration_text(uint64_t milliseconds) {
   return text;
 }
 
+std::string short_duration_text(uint64_t microseconds) {
+  if (microseconds >= 10'000'000) return duration_text(microseconds / 1000);
+  char text[32];
+  if (microseconds < 1000)
+    std::snprintf(text, sizeof(text), "%u us", unsigned(microseconds));
+  else
+    std::snprintf(text, sizeof(text), "%.1f ms", double(microseconds) / 1000);
+  return text;
+}
+
 std::string time_text(uint64_t unix_ms) {
   const time_t seconds = time_t(unix_ms / 1000);
   tm parts = {};
@@ -58,14 +68,17 @@ std::string value_text(const std::string& name, const json& value) {
     const uint64_t number = value.get<uint64_t>();
     if (ends_with(name, "_bytes") || name == "bytes") return daemon::size_text(number);
     if (ends_with(name, "_ms")) return number >= kFirstTimeMs ? time_text(number) : duration_text(number);
+    if (ends_with(name, "_us")) return short_duration_text(number);
+    if (ends_with(name, "_percent")) return std::to_string(number) + " %";
     return std::to_string(number);
   }
   return safe(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-// "attached_ms" is headed "attached": the value shows its unit.
+// "attached_ms" is headed "attached": the value shows its unit. What took "rents_us" is not "rents", which are counted.
 std::string heading(std::string name) {
-  for (const char* unit : {"_bytes", "_ms"})
+  if (ends_with(name, "_us")) name.replace(name.size() - 3, 3, "_time");
+  for (const char* unit : {"_bytes", "_ms", "_percent"})
     if (ends_with(name, unit)) name.resize(name.size() - std::string_view(unit).size());
   std::replace(name.begin(), name.end(), '_', ' ');
   return name;

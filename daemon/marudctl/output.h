@@ -10,8 +10,8 @@ namespace maru::marudctl {
 
 // Rows are objects. Columns are those of `wanted` that some row has, in that order; all of them, by name, when `wanted` is
 // empty; nested values have no column. Numbers are aligned to the right; fields ending in _bytes are shown as sizes, those
-// ending in _ms as durations, times from the year 2001 on as how long ago they were. Text is shortened in its middle until a
-// line has `line_width` characters; 0: as long as it is. An empty array prints `when_empty`.
+// ending in _ms and _us as durations, in _percent with their sign, times from the year 2001 on as how long ago they were. Text
+// is shortened in its middle until a line has `line_width` characters; 0: as long as it is. An empty array prints `when_empty`.
 std::string table_text(const nlohmann::json& rows, std::initializer_list<const char*> wanted, const char* when_empty,
                        size_t line_width = 0);
 

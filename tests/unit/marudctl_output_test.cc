@@ -47,6 +47,22 @@ TEST(MarudctlOutput, OnlyWantedColumnsAreShown) {
   EXPECT_EQ(table_text(json::array(), {"page"}, "none"), "none\n");
 }
 
+TEST(MarudctlOutput, NumbersComeWithTheirUnits) {
+  const std::string text = fields_text({{"rents", 3},
+                                        {"rents_us", 1234},
+                                        {"quick_us", 999},
+                                        {"slow_us", 61'000'000},
+                                        {"fragmentation_percent", 12},
+                                        {"waits_ms", 250},
+                                        {"room_bytes", 4096}},
+                                       {"rents", "rents_us", "quick_us", "slow_us"});
+  EXPECT_NE(text.find("rents          3\nrents time     1.2 ms\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("quick time     999 us\nslow time      61 s\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("fragmentation  12 %\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("room           4 KiB\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("waits          0.2 s\n"), std::string::npos) << text;
+}
+
 TEST(MarudctlOutput, CharactersAreNotCutInTheirMiddle) {
   std::string umlauts;
   for (int i = 0; i < 40; ++i) umlauts += "\xC3\xA4";
