@@ -41,12 +41,16 @@ static int hold(maru_client *client, const maru_key *key, const maru_view *held)
 }
 
 int main(int count, char **arguments) {
+  maru_attach_options options;
   maru_client *client = NULL;
   maru_view view;
   const maru_key key = key_of("kept");
   int result;
   if (count != 2) return 2;
-  result = maru_attach(NULL, &client);
+  memset(&options, 0, sizeof options);
+  options.size = sizeof options;
+  options.timeout_ms = 60000; /* a pool that begins anew takes a busy machine longer than the library waits by itself */
+  result = maru_attach(&options, &client);
   if (result == 0 && strcmp(arguments[1], "store") == 0)
     result = maru_store_copy(client, &key, kept, sizeof kept, NULL, NULL);
   if (result == 0) result = maru_retrieve(client, &key, &view);
