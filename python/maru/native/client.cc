@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 #include <vector>
 
 namespace py = pybind11;
@@ -27,13 +28,14 @@ int look_up(const std::shared_ptr<Attachment>& attachment, size_t n, F&& call) {
 }
 
 // The references to True and to False are counted once for the whole list; one by one each would wait for the one before.
-py::object list_of(const std::vector<uint8_t>& truths) {
+py::object list_of(std::span<const uint8_t> truths) {
   py::list result(truths.size());
   PyObject** const items = reinterpret_cast<PyListObject*>(result.ptr())->ob_item;
+  PyObject* const values[] = {Py_False, Py_True};
   Py_ssize_t yes = 0;
   for (size_t i = 0; i < truths.size(); ++i) {
-    items[i] = truths[i] != 0 ? Py_True : Py_False;
-    yes += truths[i] != 0;
+    items[i] = values[truths[i] & 1];
+    yes += truths[i] & 1;
   }
   Py_SET_REFCNT(Py_True, Py_REFCNT(Py_True) + yes);  // does nothing where they are immortal
   Py_SET_REFCNT(Py_False, Py_REFCNT(Py_False) + Py_ssize_t(truths.size()) - yes);
@@ -160,9 +162,11 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
     ask(truths);
     return present;
   }
-  std::vector<uint8_t> present(n);
-  ask(present.data());
-  return list_of(present);
+  uint8_t few[256];
+  std::vector<uint8_t> many(n > sizeof(few) ? n : 0);
+  uint8_t* const present = many.empty() ? few : many.data();
+  ask(present);
+  return list_of({present, n});
 }
 
 template <typename Make>
@@ -186,7 +190,7 @@ py::object Client::find(py::handle key, py::handle tenant, py::handle places) co
 template <typename Make>
 py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make) const {
   maru_client* client = attachment_->open();
-  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const KeyBatch batch(keys, tenant_of(client, tenant), KeyBatch::Items::kKept);
   const size_t n = batch.size();
   std::vector<maru_view> views(n);
   int status = 0;

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 namespace py = pybind11;
 
@@ -30,15 +31,37 @@ void set_bytes(maru_key& key, const void* data, Py_ssize_t size) {
 
 constexpr size_t kAhead = 8;  // objects: the time to fetch one from memory, in objects read
 
+// Objects lie anywhere; a str begins in one cache line and ends in the next.
+void fetch(const PyObject* o) {
+  __builtin_prefetch(o);
+  __builtin_prefetch(reinterpret_cast<const char*>(o) + 64);
+}
+
 // A str whose characters lie in it as bytes, which are its UTF-8 too. Runs nothing of Python's and raises nothing.
 bool read_ascii(PyObject* o, maru_key& key) {
-  if (!PyUnicode_Check(o) || !PyUnicode_IS_COMPACT_ASCII(o)) return false;
+  if (!PyUnicode_CheckExact(o) || !PyUnicode_IS_COMPACT_ASCII(o)) return false;
   const Py_ssize_t size = PyUnicode_GET_LENGTH(o);
   if (size < 1 || size > 4096) return false;
   key.data = PyUnicode_1BYTE_DATA(o);
   key.size = static_cast<uint32_t>(size);
   key.kind = MARU_KEY_BYTES;
   return true;
+}
+
+// 1 to 64 bytes in pieces that overlap, for which the compiler needs no call.
+void copy_short(char* to, const char* from, size_t size) {
+  const auto both_ends = [&](auto piece) {
+    std::memcpy(to, from, piece);
+    std::memcpy(to + size - piece, from + size - piece, piece);
+  };
+  if (size > 32)
+    both_ends(std::integral_constant<size_t, 32>());
+  else if (size > 16)
+    both_ends(std::integral_constant<size_t, 16>());
+  else if (size >= 8)
+    both_ends(std::integral_constant<size_t, 8>());
+  else
+    for (size_t i = 0; i < size; ++i) to[i] = from[i];
 }
 
 // hold(object) returns the buffer of an object, held for as long as the key.
@@ -119,7 +142,7 @@ OneKey::OneKey(py::handle key, uint64_t tenant) {
   });
 }
 
-KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
+KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Items wanted) {
   PyObject* const o = keys.ptr();
   if (PyUnicode_Check(o) || PyBytes_Check(o) || PyByteArray_Check(o))
     raise_named("InvalidArgumentError",
@@ -138,7 +161,9 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
     return;
   }
   if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
-    read_items(PySequence_Fast_ITEMS(o), static_cast<size_t>(PySequence_Fast_GET_SIZE(o)), tenant);
+    PyObject* const* const items = PySequence_Fast_ITEMS(o);
+    const auto n = static_cast<size_t>(PySequence_Fast_GET_SIZE(o));
+    if (wanted == Items::kKept || !copy_texts(items, n, tenant)) read_items(items, n, tenant);
     return;
   }
   const auto items = py::reinterpret_steal<py::object>(PySequence_Tuple(o));
@@ -151,6 +176,22 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant) {
   read_items(PySequence_Fast_ITEMS(items.ptr()), static_cast<size_t>(PyTuple_GET_SIZE(items.ptr())), tenant);
 }
 
+// The usual case, short texts and not too many of them. False when it is not that.
+bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant) {
+  if (n > kFew) return false;
+  char* to = texts_;
+  for (size_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) fetch(items[i + kAhead]);
+    maru_key key;
+    if (!read_ascii(items[i], key) || key.size > kShort) return false;
+    copy_short(to, static_cast<const char*>(key.data), key.size);
+    keys_[i] = {to, key.size, MARU_KEY_BYTES, tenant};
+    to += key.size;
+  }
+  size_ = n;
+  return true;
+}
+
 // All references are taken before anything runs that could change the list.
 void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
   make_room(n);
@@ -161,11 +202,7 @@ void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
   bool are_all_read = true;
   for (size_t i = 0; i < n; ++i) {
     PyObject* const item = items[i];
-    // Objects lie anywhere; a str begins in one cache line and ends in the next.
-    if (i + kAhead < n) {
-      __builtin_prefetch(items[i + kAhead]);
-      __builtin_prefetch(reinterpret_cast<const char*>(items[i + kAhead]) + 64);
-    }
+    if (i + kAhead < n) fetch(items[i + kAhead]);
     Py_INCREF(item);
     kept_.items[i] = item;
     keys_[i].tenant = tenant;

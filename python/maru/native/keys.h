@@ -1,5 +1,5 @@
-// Keys as Python has them, as the library reads them. Nothing is copied: these objects keep what they point to alive, and
-// unchanged where Python allows that, for the time of a call.
+// Keys as Python has them, as the library reads them. Nothing but short texts is copied: these objects keep what they point to
+// alive, and unchanged where Python allows that, for the time of a call.
 #pragma once
 
 #include <list>
@@ -43,17 +43,21 @@ class OneKey {
 // A sequence of such keys, or an n x 16 or n x 32 array of uint8.
 class KeyBatch {
  public:
-  KeyBatch(pybind11::handle keys, uint64_t tenant);
+  // Whether item() is asked for afterwards. Where it is not, few and short texts are copied, and no reference to them is
+  // taken: they lie all over memory, and counting references would fetch each of them twice, and write it back.
+  enum class Items { kKept, kNotKept };
+  KeyBatch(pybind11::handle keys, uint64_t tenant, Items wanted = Items::kNotKept);
   KeyBatch(const KeyBatch&) = delete;
   KeyBatch& operator=(const KeyBatch&) = delete;
   const maru_key* data() const { return keys_; }
   size_t size() const { return size_; }
   bool is_array() const { return is_array_; }
-  // The object that is key i; None when the keys are the rows of an array.
+  // The object that is key i, if they are kept; None when the keys are the rows of an array.
   pybind11::handle item(size_t i) const { return i < kept_.n ? kept_.items[i] : Py_None; }
 
  private:
   static constexpr size_t kFew = 256;
+  static constexpr size_t kShort = 64;  // bytes
 
   // A reference to each item: a list could be changed by another thread meanwhile.
   struct Kept {
@@ -70,6 +74,7 @@ class KeyBatch {
   };
 
   void read_array(uint64_t tenant);
+  bool copy_texts(PyObject* const* items, size_t n, uint64_t tenant);
   void read_items(PyObject* const* items, size_t n, uint64_t tenant);
   void name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant);
   void make_room(size_t size);
@@ -81,6 +86,7 @@ class KeyBatch {
   maru_key* keys_ = few_;
   pybind11::object array_;
   Kept kept_;
+  char texts_[kFew * kShort];  // not zeroed
   std::list<HeldBuffer> buffers_;
 };
 
