@@ -4,6 +4,7 @@
 #include "libmaru/wire/socket.h"
 #include "tests/process/roles.h"
 #include "tests/support/marud_process.h"
+#include "tests/support/slow_file.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
@@ -11,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <grp.h>
 #include <gtest/gtest.h>
 #include <sstream>
@@ -52,6 +54,18 @@ class Access : public ::testing::Test {
     pool.region_bytes = 256u << 10;
     pool.more = more;
     return pool;
+  }
+  // The list of users of pool "default", and marud told of it.
+  static void give_to(const MarudProcess& marud, uid_t before, const std::string& after) {
+    const std::string path = marud.directory().file("marud.toml"), was = "users = [" + std::to_string(before) + "]";
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    std::string changed = text.str();
+    ASSERT_NE(changed.find(was), std::string::npos);
+    changed.replace(changed.find(was), was.size(), after);
+    std::ofstream(path) << changed;
+    ::kill(marud.pid(), SIGHUP);
+    ASSERT_TRUE(marud.has_logged("the configuration was read again"));
   }
   std::string answer_;
 
@@ -133,24 +147,31 @@ TEST_F(Access, ReloadBringsTheListsIntoForce) {
   marud.directory().open_to_everybody();
   ASSERT_EQ(attach_as(marud, kListed), 0);
   ASSERT_EQ(attach_as(marud, kStranger), EACCES);
-  const std::string path = marud.directory().file("marud.toml");
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  std::string changed = text.str();
-  const std::string before = "users = [" + std::to_string(kListed) + "]";
-  ASSERT_NE(changed.find(before), std::string::npos);
-  changed.replace(changed.find(before), before.size(),
-                  "users = [" + std::to_string(kStranger) + "]\nadmins = [" + std::to_string(kStranger) +
-                      "]\npin_overdue_ms = 7000");
-  std::ofstream(path) << changed;
-  ::kill(marud.pid(), SIGHUP);
-  ASSERT_TRUE(marud.has_logged("the configuration was read again"));
+  give_to(marud, kListed,
+          "users = [" + std::to_string(kStranger) + "]\nadmins = [" + std::to_string(kStranger) +
+              "]\npin_overdue_ms = 7000");
   EXPECT_TRUE(marud.has_logged("pool default: pin_overdue_ms was not set and is 7000 now: this waits for a restart"));
   EXPECT_EQ(marud.log().find("users was"), std::string::npos) << "in force at once";
   EXPECT_EQ(attach_as(marud, kListed), EACCES);
   EXPECT_EQ(attach_as(marud, kStranger), 0);
   EXPECT_EQ(ask_as(marud, kStranger, "-", {{"command", "clear"}}), 0) << answer_;
   EXPECT_EQ(ask_as(marud, kListed, "-", {{"command", "clear"}}), EACCES) << answer_;
+}
+
+// The pool that takes its place was described before.
+TEST_F(Access, AReloadWhileAPoolBeginsAnewHoldsForTheNewOne) {
+  MarudProcess marud({pool("default", "users = [" + std::to_string(kListed) + "]\n")}, 0);
+  marud.directory().open_to_everybody();
+  marud.kill();
+  SlowFile slow(marud.directory().file("state/pool-default.tenants"));  // which the new pool reads, and finds a pipe
+  marud.start();
+  auto waiting = std::async(std::launch::async, [&] { return attach_as(marud, kListed); });  // makes it begin
+  ASSERT_TRUE(slow.is_reached());
+  give_to(marud, kListed, "users = [" + std::to_string(kStranger) + "]");
+  slow.go_on();
+  EXPECT_EQ(waiting.get(), EACCES);
+  EXPECT_EQ(attach_as(marud, kListed), EACCES);
+  EXPECT_EQ(attach_as(marud, kStranger), 0);
 }
 
 // Becomes this user with these supplementary groups.
