@@ -56,26 +56,45 @@ bool Pool::State::step_host_reclaim(uint64_t count) {
   const uint64_t last = std::min<uint64_t>(region.buckets(), reclaim.next_bucket + count / 4);
   reclaim.repaired_entries += shm::repair_entries(region, reclaim.next_bucket, last);  // 4
   reclaim.next_bucket = last;
-  if (last < region.buckets()) return true;
+  if (last < region.buckets() || compare_children(count) || settle_inherited(count)) return true;
   finish_host_reclaim();
   return false;
+}
+
+// Counts may be too high in every region, those of third hosts, too; step_recounts passes these on when all is taken back.
+// What clients store and delete meanwhile makes a difference of no meaning, or hides one until the next recount. Returns true
+// unless there was nothing left to do.
+bool Pool::State::compare_children(uint64_t count) {
+  HostReclaim& reclaim = hosts.reclaim;
+  if (reclaim.next_compared == pages()) return false;
+  const uint64_t to = std::min(pages(), reclaim.next_compared + count);
+  for (; reclaim.next_compared < to; ++reclaim.next_compared) {
+    const auto page = uint32_t(reclaim.next_compared);
+    const PageWord now = word(page);
+    if (now.is(PageState::kReady) && (now.recount() || now.children() > reclaim.children[page]))
+      reclaim.parents.push_back(PageRef::of(page, now.generation()));
+  }
+  return true;
+}
+
+// The inherited regions that are still nobody's, and the queues of those that are not another host's by now.
+bool Pool::State::settle_inherited(uint64_t count) {
+  HostReclaim& reclaim = hosts.reclaim;
+  if (reclaim.next_inherited == reclaim.inherited.size()) return false;
+  const size_t to = std::min<size_t>(reclaim.inherited.size(),
+                                     reclaim.next_inherited + std::max<uint64_t>(1, count / region.region_pages()));
+  for (; reclaim.next_inherited < to; ++reclaim.next_inherited) {
+    const uint32_t index = reclaim.inherited[reclaim.next_inherited];
+    if (regions[index].state == RegionState::kOrphaned) settle_region(index);
+    rebuild_queues(index);
+  }
+  return true;
 }
 
 void Pool::State::finish_host_reclaim() {
   HostReclaim& reclaim = hosts.reclaim;
   const uint32_t host = reclaim.host;
-  // Counts may be too high in every region, those of third hosts, too; step_recounts passes these on.
-  for (uint64_t i = 0; i < pages(); ++i) {
-    const auto page = uint32_t(i);
-    const PageWord now = word(page);
-    if (now.is(PageState::kReady) && (now.recount() || now.children() > reclaim.children[page]))
-      findings.parents.push_back(PageRef::of(page, now.generation()));
-  }
-  take_findings();
-  for (uint32_t i : reclaim.inherited) {
-    settle_region(i);
-    rebuild_queues(i);
-  }
+  findings.parents.insert(findings.parents.end(), reclaim.parents.begin(), reclaim.parents.end());
   shm::release_host_overflow(region, host);  // 5
   for (uint32_t lane = region.daemon_lane_of(host); lane < region.daemon_lane_of(host) + region.lanes_per_host();
        ++lane) {

@@ -3,6 +3,7 @@
 
 #include "daemon/fencing.h"
 #include "libmaru/shm/host_claim.h"
+#include "libmaru/shm/page_word.h"
 
 #include <cstdint>
 #include <limits>
@@ -30,9 +31,12 @@ struct HostReclaim {
   uint32_t host = kNoHost;
   uint64_t next_page = 0;
   uint64_t next_bucket = 0;
+  uint64_t next_compared = 0;  // page whose count of children is compared next
+  size_t next_inherited = 0;   // of `inherited`
   uint32_t repaired_entries = 0;
-  std::vector<uint32_t> children;   // by page, as the children say
-  std::vector<uint32_t> inherited;  // regions
+  std::vector<uint32_t> children;     // by page, as the children say
+  std::vector<uint32_t> inherited;    // regions
+  std::vector<shm::PageRef> parents;  // whose counts may be too high
 };
 
 struct PoolHosts {

@@ -347,6 +347,8 @@ struct Pool::State final : BlockFacts {
   // pool_host_reclaim.cc: what a dead host held
   void begin_host_reclaim(uint32_t host);
   bool step_host_reclaim(uint64_t pages);
+  bool compare_children(uint64_t pages);
+  bool settle_inherited(uint64_t pages);
   void finish_host_reclaim();
 
   // pool_regions.cc: who rents which region, and FREE pages
@@ -446,6 +448,10 @@ struct Pool::State final : BlockFacts {
   void take_below_poison(std::vector<bool>& ret_has_below);
   void let_poison_go();
   void step_poison();
+  uint64_t pages_at() const {
+    return device->is_split() ? device->pages_offset() : region.page_offset(0);
+  }  // in its fd()
+  uint64_t device_byte(uint64_t page) const { return pages_at() + page * region.page_bytes(); }
   void adopt_poison(uint32_t page);
   std::string report_bad_page(uint64_t page);
   nlohmann::json poison_command(const nlohmann::json& request);

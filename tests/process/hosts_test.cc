@@ -34,12 +34,12 @@ constexpr const char* kNextBoot = "33333333-3333-4333-8333-333333333333";
 // A marud that plays one of the hosts.
 class Host {
  public:
-  Host(const TemporaryDirectory& directory, uint32_t number, const std::string& more = "")
+  Host(const TemporaryDirectory& directory, uint32_t number, const std::string& more = "", uint64_t bytes = 16u << 20)
       : number_(number), name_(directory.file("host" + std::to_string(number))), boot_id_(kBoot[number]) {
     std::ofstream(name_ + ".toml")
         << "[daemon]\nsocket = \"" << socket_path() << "\"\nstate_dir = \"" << name_
         << ".state\"\nlog_level = \"debug\"\n\n[[pool]]\nname = \"default\"\nbackend = \"file\"\n"
-        << "path = \"" << directory.file("pool") << "\"\nsize = 16777216\npage_bytes = 4096\n"
+        << "path = \"" << directory.file("pool") << "\"\nsize = " << bytes << "\npage_bytes = 4096\n"
         << "region_bytes = 1048576\nlanes = 16\npins = 1024\nhigh_watermark = 1\n"
         << "profile = \"shared\"\ncoherent = true\nhosts = 2\n"
         << more;
@@ -333,6 +333,34 @@ TEST_F(Hosts, AHostThatWasDeclaredDeadFencesItself) {
   EXPECT_EQ(b.state_of(0), "free") << "its end leaves the slot alone";
   a.start();
   EXPECT_EQ(b.state_of(0), "live") << "and it may come back";
+}
+
+// More pages than one turn takes, and regions of the dead host behind what it sees.
+TEST_F(Hosts, WhatADeadHostHeldIsTakenBackInTurns) {
+  constexpr uint64_t kBytes = 512u << 20;
+  constexpr uint64_t kPagesOfATurn = 1u << 16, kMore = 64 * 256;  // in 64 regions
+  Host a(directory_, 0, watch_, kBytes), b(directory_, 1, watch_, kBytes);
+  const auto regions_of_status = [&](const char* state) {
+    return b.ask({{"command", "status"}}).at("pools").at(0).at("region_states").at(state).get<uint64_t>();
+  };
+  Puppet on_b(b.socket_path());
+  {
+    Puppet on_a(a.socket_path());
+    ASSERT_EQ(on_a.store("early", "stored first"), 0);
+    ASSERT_EQ(on_a.ask({{"do", "alloc"}, {"bytes", 4096}, {"buffers", kPagesOfATurn + kMore}}).at("result"), 0);
+    ASSERT_EQ(on_a.store("late", "stored last"), 0);
+    a.kill();
+    on_a.process().kill();
+  }
+  ASSERT_TRUE(b.sees(0, "suspect"));
+  const json dead = b.ask({{"command", "host.declare_dead"}, {"host", 0}});
+  ASSERT_EQ(dead.value("state", ""), "dead") << dead;
+  ASSERT_TRUE(b.sees(0, "free"));
+  EXPECT_TRUE(b.has_logged("what host 0 held is taken back"));
+  EXPECT_EQ(on_b.retrieve("early").at("text"), "stored first");
+  EXPECT_EQ(on_b.retrieve("late").at("text"), "stored last");
+  EXPECT_LE(regions_of_status("orphaned"), 2u) << "those with the blocks; the others had only what was being filled";
+  EXPECT_TRUE(wait_until([&] { return b.violations() == 0; })) << b.ask({{"command", "check"}, {"quiesce", true}});
 }
 
 // As if the host had died before its caches held the bytes no more: the block line says what the payload does not.
