@@ -10,10 +10,10 @@ namespace maru::daemon {
 void read_dax(ConfigTable& table, PoolSpec& spec) {
   const bool is_dax = spec.backend == Backend::kDax;
   for (const char* key : {"readers", "reader_groups"})
-    if (table.has(key) && !table.has("control_device"))
-      table.wrong(key,
-                  "control_device beside it: who can write the control region of a pool on one device can write its "
-                  "blocks");
+    if (table.has(key) && (is_dax ? !table.has("control_device") : spec.backend == Backend::kFile))
+      table.wrong(key, std::string(is_dax ? "control_device beside it"
+                                          : "a pool in memory, or on a DAX device with control_device") +
+                           ": who can write the control region of a pool in one piece can write its blocks");
   if (!is_dax) {
     for (const char* key : {"device", "control_device", "align", "format", "after_power_loss"})
       if (table.has(key)) table.wrong(key, "nothing: it is for pools with backend = \"dax\"");

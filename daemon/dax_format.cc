@@ -62,9 +62,12 @@ Result<void> touch_all(const std::string& pool, const Device& device) {
   if (auto fits = check_memory_limit(device.fd(), device.bytes(), "all memory of the pool (first_touch)"); !fits)
     return fits;
   const uint64_t start_ms = monotonic_ms();
-  const DeviceBytes bytes = {device.fd(), device.bytes(), device.map_alignment(), device.name()};
-  auto touched = look_at_all(bytes, PROT_READ | PROT_WRITE, touch, tell_progress(pool, "touched", device.name()));
-  if (!touched) return touched;
+  const DeviceBytes parts[] = {{device.control_fd(), device.control_room(), device.control_alignment(), device.name()},
+                               {device.fd(), device.pages_room(), device.map_alignment(), device.name()}};
+  for (const DeviceBytes& part : std::span(parts).first(device.is_split() ? 2 : 1)) {
+    auto touched = look_at_all(part, PROT_READ | PROT_WRITE, touch, tell_progress(pool, "touched", device.name()));
+    if (!touched) return touched;
+  }
   log_info("pool \"{}\" took its memory in {:.3f} seconds per GiB", pool,
            double(monotonic_ms() - start_ms) / 1000 / (double(device.bytes()) / double(1u << 30)));
   return {};

@@ -71,10 +71,16 @@ Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
 
 Result<void> HostedPool::remember() {
   const Device& device = pool_->device();
-  PoolRecord record = {name(), {}, device.identity(), current_boot_id(), {}};
+  PoolRecord record = {name(), {}, device.identity(), current_boot_id()};
+  record.pages = device.pages_identity();
   std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
-  is_stored_ = notify("FDSTORE=1\nFDNAME=" + stored_name(), device.fd());
+  is_stored_ = notify("FDSTORE=1\nFDNAME=" + stored_name(), device.control_fd()) &&
+               (!device.is_split() || notify("FDSTORE=1\nFDNAME=" + stored_pages_name(), device.fd()));
   return state_.save(record);
+}
+
+void HostedPool::forget_stored() const {
+  for (const std::string& stored : {stored_name(), stored_pages_name()}) notify("FDSTOREREMOVE=1\nFDNAME=" + stored);
 }
 
 // What the configuration wants for a new pool and this one, formatted earlier, does not have.
@@ -121,15 +127,18 @@ Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& sto
   } else {
     record_ = *record;
   }
-  if (auto found = stored.find(stored_name()); found != stored.end()) {
-    FileDescriptor fd = std::move(found->second);
-    stored.erase(found);
+  const auto take = [&](const std::string& what) {
+    auto found = stored.extract(what);
+    return found ? std::move(found.mapped()) : FileDescriptor();
+  };
+  HeldMemory held = {take(stored_name()), take(stored_pages_name())};
+  if (held.main.is_open() || held.pages.is_open()) {
     if (record_) {
-      auto accepted = accept_memory(std::move(fd), now_ms);
+      auto accepted = accept_memory(std::move(held), now_ms);
       if (accepted) return {};
       log_warning("pool \"{}\": what the service manager kept is refused: {}", name(), accepted.error().text());
     }
-    notify("FDSTOREREMOVE=1\nFDNAME=" + stored_name());
+    forget_stored();
   }
   if (record_) {
     log_info("pool \"{}\" waits for a client to hand its memory back (marud was restarted)", name());
@@ -138,8 +147,8 @@ Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& sto
   return begin_anew(now_ms);
 }
 
-Result<void> HostedPool::accept_memory(FileDescriptor fd, uint64_t now_ms) {
-  auto device = MemoryDevice::adopt(std::move(fd), record_->device);
+Result<void> HostedPool::accept_memory(HeldMemory held, uint64_t now_ms) {
+  auto device = MemoryDevice::adopt(std::move(held), record_->device, record_->pages);
   if (!device) return tl::unexpected(device.error());
   auto pool = Pool::adopt(spec_.pool, std::move(*device), now_ms);
   if (!pool) return tl::unexpected(pool.error());
@@ -155,7 +164,8 @@ Result<void> HostedPool::accept_memory(FileDescriptor fd, uint64_t now_ms) {
 
 // The state file goes on naming the memory before until remember(): a marud that is cut off here left that as it was.
 Result<void> HostedPool::begin_anew(uint64_t now_ms) {
-  auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa);
+  const auto division = [&](uint64_t bytes) { return Pool::control_bytes(spec_.pool, bytes); };
+  auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa, division);
   if (!device) return tl::unexpected(device.error());
   if (spec_.numa.first_touch)
     if (auto touched = touch_all(name(), **device); !touched) return touched;

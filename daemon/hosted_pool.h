@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/config.h"
+#include "daemon/dax/memory_device.h"
 #include "daemon/dax_format.h"
 #include "daemon/pool.h"
 #include "daemon/state_file.h"
@@ -42,7 +43,7 @@ class HostedPool {
   const std::string& fenced_because() const { return fenced_because_; }
 
   // While waiting. Memory that somebody handed back: served from now on if it is the pool's.
-  Result<void> accept_memory(FileDescriptor fd, uint64_t now_ms);
+  Result<void> accept_memory(HeldMemory held, uint64_t now_ms);
 
   // To be called after calls into the pool: fences it if its memory went away. Returns true when that happened just now.
   bool fence_if_lost();
@@ -79,7 +80,10 @@ class HostedPool {
   Result<void> adopt_dax(DaxDevices devices, bool verifies, uint64_t now_ms);
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
   Result<void> begin_anew(uint64_t now_ms);
+  // What the service manager keeps: the memory of the control region, or all of it, and that of the pages.
   std::string stored_name() const { return "pool-" + name(); }
+  std::string stored_pages_name() const { return "pages-" + name(); }
+  void forget_stored() const;
 
   PoolSpec spec_;
   StateDirectory state_;

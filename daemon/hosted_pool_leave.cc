@@ -58,7 +58,7 @@ void HostedPool::end() {
   const std::string device = pool_ ? pool_->device().name() : "memory";
   pool_.reset();
   if (spec_.backend == Backend::kMemory) state_.remove(name());
-  if (is_stored_) notify("FDSTOREREMOVE=1\nFDNAME=" + stored_name());
+  if (is_stored_) forget_stored();
   is_stored_ = false;
   if (auto saved = state_.save_draining(name(), false); !saved)
     log_error("pool \"{}\": {}", name(), saved.error().text());

@@ -22,6 +22,20 @@ bool fill_random(void* bytes, size_t size) {
   return ::getrandom(bytes, size, 0) == ssize_t(size);  // up to 256 bytes never come in parts
 }
 
+shm::FormatWishes wishes_of(const PoolConfig& config, uint64_t bytes) {
+  shm::FormatWishes wishes;
+  wishes.pool_bytes = bytes;
+  wishes.page_bytes = config.page_bytes;
+  wishes.region_bytes = config.region_bytes;
+  wishes.lanes = config.lanes;
+  wishes.pins_max = config.pins_max;
+  wishes.touch_entries = config.touch_entries;
+  wishes.key_inline_bytes = config.key_inline_bytes;
+  wishes.tenants = config.tenants_max;
+  if (config.sharing.is_shared) wishes.hosts = config.sharing.hosts != 0 ? config.sharing.hosts : kHostsDefault;
+  return wishes;
+}
+
 // A split pool: its header speaks of both devices together, so that neither of them alone is ever taken for the whole.
 const char* choose_split(const Device& device, shm::FormatWishes wishes, format::Parameters* ret_parameters,
                          shm::Layout* ret_layout) {
@@ -95,20 +109,20 @@ void Pool::State::show_host(bool is_clean) {
   shm::flush(region, host);
 }
 
+Result<uint64_t> Pool::control_bytes(const PoolConfig& config, uint64_t bytes) {
+  format::Parameters parameters;
+  shm::Layout layout;
+  const char* problem = shm::choose_parameters(wishes_of(config, bytes), &parameters);
+  if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
+  if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
+  return layout.control_bytes;
+}
+
 Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms) {
   auto state = std::make_unique<State>();
   state->config = config;
   state->device = std::move(device);
-  shm::FormatWishes wishes;
-  wishes.pool_bytes = state->device->bytes();
-  wishes.page_bytes = config.page_bytes;
-  wishes.region_bytes = config.region_bytes;
-  wishes.lanes = config.lanes;
-  wishes.pins_max = config.pins_max;
-  wishes.touch_entries = config.touch_entries;
-  wishes.key_inline_bytes = config.key_inline_bytes;
-  wishes.tenants = config.tenants_max;
-  if (config.sharing.is_shared) wishes.hosts = config.sharing.hosts != 0 ? config.sharing.hosts : kHostsDefault;
+  const shm::FormatWishes wishes = wishes_of(config, state->device->bytes());
   format::Parameters parameters;
   shm::Layout layout;
   const bool is_split = state->device->is_split();

@@ -205,7 +205,7 @@ std::string Pool::State::report_bad_page(uint64_t page) {
   const auto known = std::find_if(poison_reports.begin(), poison_reports.end(),
                                   [&](const PoisonReport& report) { return report.page == page; });
   if (known != poison_reports.end() && rests(now_ms, known->at_ms + kReportPauseMs, kReportPauseMs)) return {};
-  const auto bad = probe_memory(*device, region.page_offset(uint32_t(page)), region.page_bytes());
+  const auto bad = probe_memory(*device, device_byte(page), region.page_bytes());
   if (bad && !bad->empty()) {
     std::erase_if(poison_reports, [&](const PoisonReport& report) { return report.page == page; });
     const bool is_done = poison(uint32_t(page)) != shm::PoisonStatus::kBusy;
@@ -253,7 +253,7 @@ json Pool::State::list_poisoned(const json& request) {
   json rows = json::array();
   uint64_t page = number_in(request, "cursor", 0);
   const auto add = [&](uint64_t at, const char* state) {
-    json row = {{"page", at}, {"state", state}, {"device_byte", region.page_offset(uint32_t(at))}};
+    json row = {{"page", at}, {"state", state}, {"device_byte", device_byte(at)}};
     if (std::string_view(state) == "poisoned") row["pinned"] = shm::is_pinned(region, lanes.in_use, uint32_t(at));
     rows.push_back(std::move(row));
   };

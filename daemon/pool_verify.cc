@@ -26,7 +26,6 @@ constexpr uint64_t round_up(uint64_t value, uint64_t multiple) { return round_do
 Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad,
                                           Verified& verified) const {
   const uint64_t alignment = device->map_alignment();
-  const uint64_t pages_at = device->is_split() ? device->pages_offset() : region.page_offset(0);
   const uint64_t region_bytes = region.region_pages() * region.page_bytes();
   std::atomic<uint64_t> blocks{0}, bytes_read{0};
   for (uint32_t index = 0; index < region.regions(); ++index) {
@@ -37,7 +36,7 @@ Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::s
     for (uint32_t page = first; page < first + region.region_pages() && !has_block; ++page)
       has_block = word(page).is(PageState::kReady);
     if (!has_block) continue;
-    const uint64_t begin = pages_at + index * region_bytes;
+    const uint64_t begin = pages_at() + index * region_bytes;
     const uint64_t map_begin = round_down(begin, alignment), map_end = round_up(begin + region_bytes, alignment);
     auto mapped = Mapping::map_shared(device->fd(), map_begin, map_end - map_begin, PROT_READ);
     if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device->name());

@@ -86,7 +86,8 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
   if (!request) return drop("an attach request of the wrong size");
   if (const auto wrong = wire::check(*request)) return drop("an attach request: " + std::string(*wrong));
   const bool hands_back = (request->flags & wire::kAttachHandsBack) != 0;
-  if (descriptors.size() != (hands_back ? 1 : 0)) return drop("an attach request with the wrong number of descriptors");
+  if (descriptors.empty() == hands_back || descriptors.size() > 2)
+    return drop("an attach request with the wrong number of descriptors");
   if (session.lane_watch != 0) return refuse(header, EALREADY, "this connection is attached already");
   if (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.session == session.id(); }))
     return refuse(header, EALREADY, "this connection waits for an attach already");
@@ -103,7 +104,9 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
     if (hands_back && devices_.begins_anew(hosted)) {
       log_warning("{} handed back the memory of pool \"{}\" too late: it begins anew already", session.text(), name);
     } else if (hands_back) {
-      auto accepted = hosted.accept_memory(std::move(descriptors.front()), now.unix_ms);
+      HeldMemory held = {std::move(descriptors.back()), {}};  // in the order of AttachReply
+      if (descriptors.size() == 2) held.pages = std::move(descriptors.front());
+      auto accepted = hosted.accept_memory(std::move(held), now.unix_ms);
       if (accepted) {
         log_info("{} handed back the memory of pool \"{}\"", session.text(), name);
         return attach_to(session, pool, header.request_id, *request, now);
@@ -146,6 +149,12 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
 
   const Device& device = pool->device();
   const bool reads_only = (request.flags & wire::kAttachReadOnly) != 0;
+  if (!device.is_split() && !may_use(session.peer(), hosted.spec().users, hosted.spec().groups))
+    return refuse(
+        kType, request_id, EACCES,
+        "this user may only read pool \"" + hosted.name() +
+            "\", which an earlier marud made in one piece that readers could write: remove the pool and add it "
+            "anew (marudctl device remove)");
   FileDescriptor memory(
       ::fcntl(reads_only && device.is_split() ? device.read_only_fd() : device.fd(), F_DUPFD_CLOEXEC, 3));
   FileDescriptor control(device.is_split() ? ::fcntl(device.control_fd(), F_DUPFD_CLOEXEC, 3) : -1);

@@ -17,27 +17,41 @@ namespace {
 
 constexpr int kStateVersion = 1;
 
-std::optional<PoolRecord> parse(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
+nlohmann::json identity_json(const DeviceIdentity& identity) {
+  return {{"dev", identity.device}, {"inode", identity.inode}, {"seals", identity.seals}, {"bytes", identity.bytes}};
+}
+
+std::optional<DeviceIdentity> parse_identity(const nlohmann::json& json) {
   const auto number = [&](const char* key) -> std::optional<uint64_t> {
     const auto found = json.find(key);
     if (found == json.end() || !found->is_number_unsigned()) return std::nullopt;
     return found->get<uint64_t>();
   };
+  if (!json.is_object()) return std::nullopt;
+  const auto device = number("dev"), inode = number("inode"), seals = number("seals"), bytes = number("bytes");
+  if (!device || !inode || !seals || !bytes) return std::nullopt;
+  return DeviceIdentity{*device, *inode, uint32_t(*seals), *bytes};
+}
+
+std::optional<PoolRecord> parse(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
   const auto string = [&](const char* key) -> std::optional<std::string> {
     const auto found = json.find(key);
     if (found == json.end() || !found->is_string()) return std::nullopt;
     return found->get<std::string>();
   };
-  const auto version = number("version"), device = number("dev"), inode = number("inode"), seals = number("seals"),
-             bytes = number("bytes");
+  const auto version = json.find("version");
+  const auto device = parse_identity(json);
   const auto pool = string("pool"), uuid = string("uuid"), boot_id = string("boot_id");
-  if (version != kStateVersion || !device || !inode || !seals || !bytes || !pool || !uuid || !boot_id)
-    return std::nullopt;
+  if (version == json.end() || *version != kStateVersion || !device || !pool || !uuid || !boot_id) return std::nullopt;
   const auto parsed_uuid = parse_uuid(*uuid);
   if (!parsed_uuid) return std::nullopt;
-  PoolRecord record = {*pool, *parsed_uuid, {*device, *inode, uint32_t(*seals), *bytes}, *boot_id};
+  PoolRecord record = {*pool, *parsed_uuid, *device, *boot_id};
+  if (const auto pages = json.find("pages"); pages != json.end()) {
+    record.pages = parse_identity(*pages);
+    if (!record.pages || record.pages->bytes >= device->bytes) return std::nullopt;
+  }
   const auto flag = [&](const char* key) {
     const auto found = json.find(key);
     return found != json.end() && *found == true;
@@ -217,9 +231,10 @@ Result<std::optional<PoolRecord>> StateDirectory::load(const std::string& pool) 
 Result<void> StateDirectory::save(const PoolRecord& record) const {
   uint8_t uuid[16];
   std::memcpy(uuid, record.uuid.data(), sizeof(uuid));
-  nlohmann::json json = {{"version", kStateVersion},     {"pool", record.pool},          {"uuid", uuid_text(uuid)},
-                         {"dev", record.device.device},  {"inode", record.device.inode}, {"seals", record.device.seals},
-                         {"bytes", record.device.bytes}, {"boot_id", record.boot_id}};
+  nlohmann::json json = identity_json(record.device);
+  json.update({{"version", kStateVersion}, {"pool", record.pool}, {"uuid", uuid_text(uuid)}});
+  json["boot_id"] = record.boot_id;
+  if (record.pages) json["pages"] = identity_json(*record.pages);
   if (!record.dax_name.empty()) {
     json["dax_name"] = record.dax_name;
     if (!record.dax_pages_name.empty()) json["dax_pages_name"] = record.dax_pages_name;

@@ -28,6 +28,8 @@ struct PoolRecord {
   std::string dax_pages_name = {};  // of a split pool: the device of its pages, dax_name has the control region
   bool is_volatile = false;         // the device's content does not outlive power
   bool is_being_cleared = false;    // what it held is given up, and it is not all zeros yet
+  // Of a memory pool in two pieces its pages; `device` is its control region, with the bytes of both.
+  std::optional<DeviceIdentity> pages = {};
 };
 
 std::string uuid_text(const uint8_t (&uuid)[16]);

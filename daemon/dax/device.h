@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,8 +45,8 @@ class Device {
   int fd() const { return fd_.get(); }
   uint64_t bytes() const { return identity_.bytes; }  // of both devices, when the pool is split
 
-  // A split pool has its control region on a device of its own, so that clients which only read get descriptors with which
-  // they cannot write pages. They must write the control region: their pins are there.
+  // A split pool has its control region on a device, or in a memfd, of its own, so that clients which only read get
+  // descriptors with which they cannot write pages. They must write the control region: their pins are there.
   bool is_split() const { return control_fd_.is_open(); }
   int control_fd() const { return is_split() ? control_fd_.get() : fd_.get(); }
   int read_only_fd() const { return read_only_fd_.get(); }  // of the pages; -1 unless the pool is split
@@ -61,7 +62,13 @@ class Device {
   const std::string& map_sync() const { return map_sync_; }
 
   uint64_t map_alignment() const { return map_alignment_; }  // mappings start and end on a multiple of this
+  // Of a split pool the control region's, with the bytes of both.
   const DeviceIdentity& identity() const { return identity_; }
+  // Of a split pool in memory: how the memory of its pages is known again.
+  virtual const std::optional<DeviceIdentity>& pages_identity() const {
+    static const std::optional<DeviceIdentity> kNone;
+    return kNone;
+  }
 
   // For a pool that is being formatted: takes memory for its first `bytes` bytes now, so that the control region cannot find
   // the device full later. Errors: ENOSPC and those of fallocate, with what to do.

@@ -79,65 +79,126 @@ Result<DeviceIdentity> identify(int fd, const std::string& name) {
   return DeviceIdentity{status.st_dev, status.st_ino, uint32_t(seals), uint64_t(status.st_size)};
 }
 
+// Who maps it writable is decided by the descriptor that marud gave: nobody but its owner may open it anew for writing.
+Result<FileDescriptor> make_memory(const std::string& label, uint64_t bytes, bool huge) {
+  const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | kMemfdHuge2Mib : 0);
+  FileDescriptor fd(::memfd_create(label.c_str(), flags));
+  if (!fd.is_open() || ::fchmod(fd.get(), 0600) != 0 || ::ftruncate(fd.get(), off_t(bytes)) != 0 ||
+      (huge && !reserve_huge_pages(fd.get(), bytes)))
+    return failure(errno, "take " + std::to_string(bytes) + " bytes of memory");
+  return fd;
+}
+
+Result<FileDescriptor> open_again(int fd, int mode, const std::string& why) {
+  FileDescriptor again(::open(("/proc/self/fd/" + std::to_string(fd)).c_str(), mode | O_CLOEXEC));
+  if (!again.is_open()) return failure(errno, "open the memory of the pages again " + why);
+  return again;
+}
+
 }  // namespace
 
+Result<void> MemoryDevice::take(const std::string& label, uint64_t bytes, bool huge, const Division& division) {
+  const uint64_t multiple = huge ? kHugePageBytes : uint64_t(::sysconf(_SC_PAGESIZE));
+  bytes = round_up(bytes, multiple);
+  auto control_bytes = division(bytes);
+  if (!control_bytes) return tl::unexpected(control_bytes.error());
+  const uint64_t control_room = round_up(*control_bytes, multiple);
+  if (control_room >= bytes)
+    return failure(EINVAL, "divide " + std::to_string(bytes) + " bytes: found that the control region needs " +
+                               std::to_string(control_room) + " of them, expected room for pages beside it");
+  auto control = make_memory(label, control_room, huge);
+  if (!control) return tl::unexpected(control.error());
+  auto pages = make_memory(label + ":pages", bytes - control_room, huge);
+  if (!pages) return tl::unexpected(pages.error());
+  control_fd_ = std::move(*control);
+  fd_ = std::move(*pages);
+  control_room_ = control_room;
+  pages_room_ = bytes - control_room;
+  map_alignment_ = multiple;
+  name_ = huge ? "memory (huge pages)" : "memory";
+  return {};
+}
+
+// What is known of the memory once its descriptors are there.
+Result<void> MemoryDevice::identify_both() {
+  auto control = identify(control_fd(), name_);
+  if (!control) return tl::unexpected(control.error());
+  identity_ = *control;
+  if (!is_split()) return {};
+  auto pages = identify(fd(), name_);
+  if (!pages) return tl::unexpected(pages.error());
+  pages_identity_ = *pages;
+  identity_.bytes += pages->bytes;
+  auto read_only = open_again(fd(), O_RDONLY, "to read only");
+  if (!read_only) return tl::unexpected(read_only.error());
+  read_only_fd_ = std::move(*read_only);
+  return {};
+}
+
 Result<std::unique_ptr<Device>> MemoryDevice::create(const std::string& pool, uint64_t bytes, HugePages huge_pages,
-                                                     const NumaPlacement& placement) {
+                                                     const NumaPlacement& placement, const Division& division) {
   auto device = std::unique_ptr<MemoryDevice>(new MemoryDevice);
   const std::string label = "marud:" + pool;
   if (huge_pages != HugePages::kNever) {
-    const uint64_t rounded = round_up(bytes, kHugePageBytes);
-    FileDescriptor fd(::memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kMemfdHuge2Mib));
-    int code = errno;
-    if (fd.is_open() && ::ftruncate(fd.get(), off_t(rounded)) == 0 && reserve_huge_pages(fd.get(), rounded)) {
-      device->fd_ = std::move(fd);
-      device->name_ = "memory (huge pages)";
-      device->map_alignment_ = kHugePageBytes;
-      bytes = rounded;
-    } else if (huge_pages == HugePages::kRequire) {
-      if (fd.is_open()) code = errno;
-      return failure(code, "take " + std::to_string(rounded / kHugePageBytes) + " huge pages of 2 MiB for pool \"" +
-                               pool + "\" (see /proc/sys/vm/nr_hugepages)");
-    }
+    auto taken = device->take(label, bytes, true, division);
+    if (!taken && huge_pages == HugePages::kRequire)
+      return failure(taken.error().code, "take " + std::to_string(round_up(bytes, kHugePageBytes) / kHugePageBytes) +
+                                             " huge pages of 2 MiB for pool \"" + pool +
+                                             "\" (see /proc/sys/vm/nr_hugepages): " + taken.error().doing);
   }
-  if (!device->fd_.is_open()) {
-    bytes = round_up(bytes, uint64_t(::sysconf(_SC_PAGESIZE)));
-    device->fd_.reset(::memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!device->fd_.is_open()) return failure(errno, "create memory for pool \"" + pool + "\"");
-    if (::ftruncate(device->fd_.get(), off_t(bytes)) != 0)
-      return failure(errno, "size the memory of pool \"" + pool + "\" to " + std::to_string(bytes) + " bytes");
-    device->name_ = "memory";
-    device->map_alignment_ = uint64_t(::sysconf(_SC_PAGESIZE));
-    device->advise_huge_ = huge_pages == HugePages::kTry;
+  if (!device->fd_.is_open())
+    if (auto taken = device->take(label, bytes, false, division); !taken)
+      return failure(taken.error().code, "create memory for pool \"" + pool + "\": " + taken.error().doing);
+  device->advise_huge_ = device->map_alignment_ != kHugePageBytes && huge_pages == HugePages::kTry;
+  for (const auto& [fd, room] :
+       {std::pair(device->control_fd(), device->control_room_), std::pair(device->fd(), device->pages_room_)}) {
+    if (!placement.nodes.empty())
+      if (auto placed = place(fd, room, placement); !placed) return tl::unexpected(placed.error());
+    if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) return failure(errno, "seal the memory of pool \"" + pool + "\"");
   }
-  if (!placement.nodes.empty()) {
-    auto placed = place(device->fd_.get(), bytes, placement);
-    if (!placed) return tl::unexpected(placed.error());
-  }
-  if (::fcntl(device->fd_.get(), F_ADD_SEALS, kSeals) != 0)
-    return failure(errno, "seal the memory of pool \"" + pool + "\"");
-  auto identity = identify(device->fd_.get(), device->name_);
-  if (!identity) return tl::unexpected(identity.error());
-  device->identity_ = *identity;
+  if (auto identified = device->identify_both(); !identified) return tl::unexpected(identified.error());
   return std::unique_ptr<Device>(std::move(device));
 }
-
-Result<std::unique_ptr<Device>> MemoryDevice::adopt(FileDescriptor fd, const DeviceIdentity& expected) {
-  auto identity = identify(fd.get(), "the memory that was handed back");
-  if (!identity) return tl::unexpected(identity.error());
-  if ((identity->seals & kSeals) != kSeals) return failure(EPERM, "accept memory that is not sealed");
-  if (*identity != expected) return failure(ESTALE, "accept memory that is not the pool's");
-  const int mode = ::fcntl(fd.get(), F_GETFL);
+Result<std::unique_ptr<Device>> MemoryDevice::adopt(HeldMemory held, const DeviceIdentity& expected,
+                                                    const std::optional<DeviceIdentity>& expected_pages) {
+  if (held.pages.is_open() != expected_pages.has_value())
+    return failure(ESTALE,
+                   std::string("accept memory that is not the pool's: found ") +
+                       (held.pages.is_open() ? "two descriptors, expected one" : "one descriptor, expected two"));
+  // What a client handed back may be anything: nothing is done with it before it is known to be the pool's.
+  const auto check = [](int fd, const DeviceIdentity& wanted) -> Result<void> {
+    auto identity = identify(fd, "the memory that was handed back");
+    if (!identity) return tl::unexpected(identity.error());
+    if ((identity->seals & kSeals) != kSeals) return failure(EPERM, "accept memory that is not sealed");
+    if (*identity != wanted) return failure(ESTALE, "accept memory that is not the pool's");
+    return {};
+  };
+  DeviceIdentity wanted = expected;
+  if (expected_pages) wanted.bytes -= expected_pages->bytes;
+  if (auto is_ours = check(held.main.get(), wanted); !is_ours) return tl::unexpected(is_ours.error());
+  if (expected_pages)
+    if (auto is_ours = check(held.pages.get(), *expected_pages); !is_ours) return tl::unexpected(is_ours.error());
+  const int mode = ::fcntl(held.main.get(), F_GETFL);
   if (mode < 0 || (mode & O_ACCMODE) != O_RDWR) return failure(EBADF, "accept memory that cannot be written");
   struct statfs file_system = {};
-  if (::fstatfs(fd.get(), &file_system) != 0) return failure(errno, "inspect the memory that was handed back");
+  if (::fstatfs(held.main.get(), &file_system) != 0) return failure(errno, "inspect the memory that was handed back");
   auto device = std::unique_ptr<MemoryDevice>(new MemoryDevice);
   const bool huge = file_system.f_type == kHugetlbfsMagic;
   device->map_alignment_ = huge ? uint64_t(file_system.f_bsize) : uint64_t(::sysconf(_SC_PAGESIZE));
   device->advise_huge_ = !huge;
   device->name_ = huge ? "memory (huge pages)" : "memory";
-  device->fd_ = std::move(fd);
-  device->identity_ = *identity;
+  if (!expected_pages) {
+    device->fd_ = std::move(held.main);
+  } else {
+    // A client that only reads hands back what it has; the owner of the memory may open it anew.
+    auto writable = open_again(held.pages.get(), O_RDWR, "to write (is this marud another user than the one before?)");
+    if (!writable) return tl::unexpected(writable.error());
+    device->control_fd_ = std::move(held.main);
+    device->fd_ = std::move(*writable);
+    device->control_room_ = wanted.bytes;
+    device->pages_room_ = expected_pages->bytes;
+  }
+  if (auto identified = device->identify_both(); !identified) return tl::unexpected(identified.error());
   return std::unique_ptr<Device>(std::move(device));
 }
 

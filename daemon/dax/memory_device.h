@@ -1,10 +1,14 @@
-// A pool in ordinary memory: a memfd that nobody can shrink or grow. It lives as long as somebody holds a descriptor of it
-// or maps it, so it outlives marud when clients are attached or a service manager stores the descriptor.
+// A pool in ordinary memory: two memfds that nobody can shrink or grow, the control region in one and the pages in the other,
+// so that clients which only read get a descriptor with which they cannot write pages. They live as long as somebody holds a
+// descriptor of them or maps them, so they outlive marud when clients are attached or a service manager stores the
+// descriptors. A pool that an earlier marud made is in one memfd, and is adopted as it is.
 #pragma once
 
 #include "daemon/dax/device.h"
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,21 +28,35 @@ struct NumaPlacement {
   bool first_touch = false;  // all of it is touched before the pool serves, by several threads
 };
 
+// What somebody held of a pool while there was no marud.
+struct HeldMemory {
+  FileDescriptor main;   // the control region; of a pool in one memfd everything
+  FileDescriptor pages;  // not of a pool in one memfd
+};
+
 class MemoryDevice final : public Device {
  public:
   // `bytes` is rounded up to a multiple of the OS page, or of the huge page when huge pages are granted.
   // Errors also for NUMA nodes that the machine does not have.
+  using Division = std::function<Result<uint64_t>(uint64_t bytes)>;  // what the control region takes of so many bytes
   static Result<std::unique_ptr<Device>> create(const std::string& pool, uint64_t bytes, HugePages huge_pages,
-                                                const NumaPlacement& placement);
+                                                const NumaPlacement& placement, const Division& division);
 
-  // A memfd that somebody else held for us. Refuses whatever is not sealed memory of exactly this identity. Never blocks on
-  // a hostile descriptor: the seals are asked for first, and only memory of the kernel's own has any.
-  static Result<std::unique_ptr<Device>> adopt(FileDescriptor fd, const DeviceIdentity& expected);
+  // Memfds that somebody else held for us; the pages perhaps to read only. Refuses whatever is not sealed memory of exactly
+  // this identity. Never blocks on a hostile descriptor: the seals are asked for first, and only memory of the kernel's own
+  // has any. `expected`: with the bytes of both; `expected_pages`: none of a pool in one memfd.
+  static Result<std::unique_ptr<Device>> adopt(HeldMemory held, const DeviceIdentity& expected,
+                                               const std::optional<DeviceIdentity>& expected_pages);
 
   std::string_view kind() const override { return "memory"; }
+  const std::optional<DeviceIdentity>& pages_identity() const override { return pages_identity_; }
 
  private:
   MemoryDevice() = default;
+  Result<void> take(const std::string& label, uint64_t bytes, bool huge, const Division& division);
+  Result<void> identify_both();
+
+  std::optional<DeviceIdentity> pages_identity_;
 };
 
 }  // namespace maru::daemon

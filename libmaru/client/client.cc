@@ -89,7 +89,7 @@ Result<void> Client::open(const Options& options) {
       region_, lane_.id, options.thread_cache_pages,
       options.first_fit ? RegionIndex::Fit::kFirst : RegionIndex::Fit::kBest,
       [this](uint64_t runs, uint32_t run_pages, PageSource::Rented* rented) { return rent(runs, run_pages, rented); });
-  connection_.remember(attached_, device_.get());
+  connection_.remember(attached_, device_.get(), control_device_.get());
   connection_.on_late_reply([this](wire::Type type, std::span<const std::byte> late) {
     PageSource::Rented rented;
     if (type == wire::Type::kRent && read_rent_reply(late, &rented) == 0) pages_->accept_late(rented);

@@ -53,17 +53,17 @@ void Connection::read_notices() {
   }
 }
 
-Result<uint32_t> Connection::send(wire::Type type, std::span<const std::byte> payload, int fd) {
+Result<uint32_t> Connection::send(wire::Type type, std::span<const std::byte> payload, int fd, int second) {
   if (next_request_ == 0) ++next_request_;  // 0 is what comes unasked
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
-  if (auto sent = wire::send_packet(socket_.get(), packet, fd, target_.timeout_ms); !sent)
+  if (auto sent = wire::send_packet(socket_.get(), packet, fd, target_.timeout_ms, second); !sent)
     return tl::unexpected(sent.error());
   return id;
 }
 
 Result<Reply> Connection::exchange(wire::Type type, std::span<const std::byte> payload) {
-  const auto id = send(type, payload, -1);
+  const auto id = send(type, payload);
   if (!id) return tl::unexpected(id.error());
   return receive_reply(*id);
 }
@@ -79,10 +79,11 @@ Result<Reply> Connection::attach() {
   return exchange(wire::Type::kAttach, wire::bytes_of(request));
 }
 
-void Connection::remember(const wire::AttachReply& reply, int device_fd) {
+void Connection::remember(const wire::AttachReply& reply, int device_fd, int control_fd) {
   const std::lock_guard lock(mutex_);
   attached_ = reply;
   device_fd_ = device_fd;
+  control_fd_ = control_fd;
   known_ = true;
 }
 
@@ -111,7 +112,7 @@ Result<void> Connection::begin_attach_again() {
   request.previous_lane = attached_.lane;
   request.previous_generation = attached_.lane_generation;
   std::memcpy(request.uuid, attached_.uuid, sizeof(request.uuid));
-  const auto id = send(wire::Type::kAttach, wire::bytes_of(request), device_fd_);
+  const auto id = send(wire::Type::kAttach, wire::bytes_of(request), device_fd_, control_fd_);
   if (!id) {
     drop_socket();  // the next attempt starts afresh
     return tl::unexpected(id.error());
@@ -192,7 +193,7 @@ void Connection::part() {
   if (!stale_ && reattach_locked()) (void)exchange(wire::Type::kDetach, {});  // marud waits for this, or for our end
   socket_.reset();
   stale_ = true;
-  device_fd_ = -1;
+  device_fd_ = control_fd_ = -1;
 }
 
 Result<void> Connection::prepare_watching() {

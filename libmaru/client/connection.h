@@ -39,11 +39,11 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // The first attachment. The reply's descriptor is the pool's device.
+  // The first attachment. The reply's descriptors are the pool's device, or devices.
   Result<Reply> attach();
-  // What a later attachment proves itself with: the lane held before and the device to hand back. `device_fd` stays the
-  // caller's and outlives this.
-  void remember(const wire::AttachReply& reply, int device_fd);
+  // What a later attachment proves itself with: the lane held before and what to hand back, as it came with the
+  // reply; `control_fd`: -1 if only one came. Both stay the caller's and outlive this.
+  void remember(const wire::AttachReply& reply, int device_fd, int control_fd);
 
   // Sends a request and waits for its reply. A lost connection is made again once, with the same lane. Errors: ENOTCONN no
   // marud there; ETIMEDOUT; ESTALE as from reattach(); what marud refuses with.
@@ -84,7 +84,7 @@ class Connection {
 
  private:
   // The request's id.
-  Result<uint32_t> send(wire::Type type, std::span<const std::byte> payload, int fd);
+  Result<uint32_t> send(wire::Type type, std::span<const std::byte> payload, int fd = -1, int second = -1);
   Result<Reply> exchange(wire::Type type, std::span<const std::byte> payload);
   Result<Reply> receive_reply(uint32_t request_id);
   void read_notices();
@@ -102,7 +102,7 @@ class Connection {
   bool stale_ = false;
   uint32_t attaching_again_ = 0;  // the request that marud has not answered yet; 0: none
   wire::AttachReply attached_{};
-  int device_fd_ = -1;
+  int device_fd_ = -1, control_fd_ = -1;
   LateReply late_reply_;
   Notice notice_;
   Upkeep upkeep_;

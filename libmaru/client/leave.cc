@@ -64,6 +64,7 @@ void Client::leave() {
   left_ = true;
   connection_.part();
   device_.reset();
+  control_device_.reset();
 }
 
 }  // namespace maru::client

@@ -69,13 +69,13 @@ Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms) 
   return socket;
 }
 
-Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms) {
+Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms, int second) {
   iovec part = {const_cast<std::byte*>(packet.data()), packet.size()};
   DescriptorRoom room;
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (fd >= 0) attach_descriptors(message, room, fd);
+  if (fd >= 0) attach_descriptors(message, room, fd, second);
   const int64_t deadline_ms = monotonic_ms() + timeout_ms;
   while (true) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};

@@ -20,8 +20,9 @@ std::string default_socket_path();
 // those of connect.
 Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms = 0);
 
-// Sends one packet, with a descriptor when `fd` is not negative. Errors: ETIMEDOUT, EPIPE and those of sendmsg.
-Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms);
+// Sends one packet, with a descriptor when `fd` is not negative, and with `second` after it when that is not either. Errors:
+// ETIMEDOUT, EPIPE and those of sendmsg.
+Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms, int second = -1);
 
 struct Packet {
   std::vector<std::byte> bytes;

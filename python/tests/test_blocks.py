@@ -156,9 +156,9 @@ def test_sizes_that_cannot_be_stored_are_refused(client, key):
 
 
 def pool_memory(pid):
-    """The memory of the pool of this marud, as a file."""
+    """The memory of the pages of the pool of this marud, as a file."""
     folder = pathlib.Path(f"/proc/{pid}/fd")
-    return next(link for link in folder.iterdir() if "memfd:" in os.readlink(link))
+    return next(link for link in folder.iterdir() if ":pages" in os.readlink(link))
 
 
 def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):

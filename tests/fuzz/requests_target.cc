@@ -47,7 +47,9 @@ class World {
     config_.user_limits.pins = 8;
     for (const char* name : kPools) pools_.push_back(start(spec_of(name)));
     // The memory of the last one is with a client of the marud before.
-    lost_memory_.reset(::fcntl(pools_.back()->serving()->device().fd(), F_DUPFD_CLOEXEC, 3));
+    const daemon::Device& lost = pools_.back()->serving()->device();
+    for (const int fd : {lost.fd(), lost.control_fd()})  // in the order of AttachReply
+      lost_memory_.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
     pools_.back()->stop(true);
     pools_.back() = start(spec_of(kPools[2]));
     must(!pools_.back()->serving(), "a pool does not wait for its memory");
@@ -69,8 +71,8 @@ class World {
     for (size_t i = 0; descriptors != kMemoryOfLost && i < descriptors; ++i)
       received.descriptors.emplace_back(i == 0 ? ::memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING)
                                                : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (descriptors == kMemoryOfLost)
-      received.descriptors.emplace_back(::fcntl(lost_memory_.get(), F_DUPFD_CLOEXEC, 3));
+    for (size_t i = 0; descriptors == kMemoryOfLost && i < lost_memory_.size(); ++i)
+      received.descriptors.emplace_back(::fcntl(lost_memory_[i].get(), F_DUPFD_CLOEXEC, 3));
     settle(*sessions_[connection], requests_.handle(*sessions_[connection], received, now()));
     for (const auto& again : requests_.settle_waiting(now()))
       settle(*sessions_[again.session - 1], requests_.attach_again(*sessions_[again.session - 1], again, now()));
@@ -130,7 +132,7 @@ class World {
     const auto reply = ask(Type::kAttach, wire::bytes_of(attach));
     const auto attached = wire::read_exactly<wire::AttachReply>(wire::payload_of(*reply));
     must(attached.has_value(), "somebody who means well gets no lane");
-    residents_.push_back(std::make_unique<Resident>(pools_[which]->serving()->device().fd(), *attached, ask));
+    residents_.push_back(std::make_unique<Resident>(pools_[which]->serving()->device().control_fd(), *attached, ask));
     residents_.back()->settle_in(now().unix_ms);
   }
 
@@ -179,7 +181,7 @@ class World {
                                   [](bool) {}};
   Requests requests_{config_, pools_, lanes_, devices_};
   std::vector<std::unique_ptr<Session>> sessions_;
-  FileDescriptor lost_memory_;
+  std::vector<FileDescriptor> lost_memory_;
   std::vector<std::unique_ptr<Resident>> residents_;
 };
 

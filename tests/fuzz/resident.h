@@ -28,9 +28,9 @@ class Resident {
   // Sends a request to marud and returns its reply, or nothing when marud dropped the connection.
   using Ask = std::function<std::optional<std::vector<std::byte>>(wire::Type, std::span<const std::byte>)>;
 
-  // `fd`: the pool's memory.
+  // `fd`: the pool's control region; what the pages hold is nobody's business here.
   Resident(int fd, const wire::AttachReply& attached, Ask ask) : ask_(std::move(ask)) {
-    auto mapped = Mapping::map_shared(fd, 0, attached.pool_bytes, PROT_READ | PROT_WRITE);
+    auto mapped = Mapping::map_shared(fd, 0, attached.control_bytes, PROT_READ | PROT_WRITE);
     must(mapped.has_value(), "a pool cannot be mapped");
     mapping_ = std::move(*mapped);
     must(!shm::ControlRegion::attach(mapping_.bytes(), attached.pool_bytes, &region_), "a pool cannot be used");

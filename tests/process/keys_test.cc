@@ -242,7 +242,8 @@ TEST(Checksums, DamagedPayloadIsAnErrorAndGone) {
   ASSERT_EQ(writer.store("sound", text), 0);
   EXPECT_EQ(reader.text("k"), text);
 
-  const uint64_t at = map.region().page_offset(format::PageRef::from_bits(block).page());
+  const uint64_t at =
+      map.attached().pages_offset + format::PageRef::from_bits(block).page() * map.region().page_bytes();
   auto page = Mapping::map_shared(map.device_fd(), at, 3 * 4096, PROT_READ | PROT_WRITE);
   ASSERT_TRUE(page) << page.error().text();
   page->data()[9'000] ^= std::byte{1};

@@ -13,17 +13,12 @@ struct Role {
   int (*run)(int, char**);
 };
 constexpr Role kRoles[] = {
-    {"puppet", maru::test::run_puppet},
-    {"churner", maru::test::run_churner},
-    {"keeper", maru::test::run_keeper},
-    {"hot-path", maru::test::run_hot_path},
-    {"attach-as", maru::test::run_attach_as},
-    {"connect-often", maru::test::run_connect_often},
-    {"ask-as", maru::test::run_ask_as},
-    {"store-as", maru::test::run_store_as},
-    {"vandal", maru::test::run_vandal},
-    {"scribbler", maru::test::run_scribbler},
-    {"tenant-worker", maru::test::run_tenant_worker},
+    {"puppet", maru::test::run_puppet},       {"churner", maru::test::run_churner},
+    {"keeper", maru::test::run_keeper},       {"hot-path", maru::test::run_hot_path},
+    {"attach-as", maru::test::run_attach_as}, {"connect-often", maru::test::run_connect_often},
+    {"ask-as", maru::test::run_ask_as},       {"read-as", maru::test::run_read_as},
+    {"store-as", maru::test::run_store_as},   {"vandal", maru::test::run_vandal},
+    {"scribbler", maru::test::run_scribbler}, {"tenant-worker", maru::test::run_tenant_worker},
 };
 
 }  // namespace

@@ -42,7 +42,9 @@ ControlMap::ControlMap(const std::string& socket_path, const std::string& pool) 
   if (header.status != 0 || !attached || !reply.fd.is_open()) throw std::runtime_error("marud refused an attach");
   attached_ = *attached;
   device_ = std::move(reply.fd);
-  control_ = must(Mapping::map_shared(device_.get(), 0, attached_.control_bytes, PROT_READ | PROT_WRITE), "map");
+  control_device_ = std::move(reply.second);
+  const int control_fd = control_device_.is_open() ? control_device_.get() : device_.get();
+  control_ = must(Mapping::map_shared(control_fd, 0, attached_.control_bytes, PROT_READ | PROT_WRITE), "map");
   if (const char* problem = shm::ControlRegion::attach(control_.bytes(), attached_.pool_bytes, &region_))
     throw std::runtime_error(std::string("the control region: ") + problem);
 }

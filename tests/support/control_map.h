@@ -21,7 +21,7 @@ class ControlMap {
   const shm::ControlRegion& region() const { return region_; }
   const wire::AttachReply& attached() const { return attached_; }
   std::span<std::byte> bytes() const { return control_.bytes(); }
-  int device_fd() const { return device_.get(); }
+  int device_fd() const { return device_.get(); }  // with the pages, from attached().pages_offset on
   int socket() const { return socket_.get(); }
 
   // How many pages are in each state; the last counts words that are no state.
@@ -40,7 +40,8 @@ class ControlMap {
 
  private:
   FileDescriptor socket_;
-  FileDescriptor device_;
+  FileDescriptor device_;          // with the pages
+  FileDescriptor control_device_;  // when they are apart
   wire::AttachReply attached_{};
   Mapping control_;
   shm::ControlRegion region_;

@@ -114,6 +114,10 @@ TEST(Config, PoolsOnDevicesHaveKeysOfTheirOwn) {
             "5: pool.align: found 12288, expected");
   EXPECT_EQ(problem_of(dax + "device = \"/dev/dax0.0\"\nreaders = [7]\n").substr(0, 55),
             "5: pool.readers: found an array, expected control_devic");
+  EXPECT_EQ(config_of(std::string(kPool) + "size = \"1GiB\"\nreaders = [7]\n").pools.at(0).readers,
+            std::vector<uid_t>{7});
+  EXPECT_EQ(problem_of("[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/a\"\nreaders = [7]\n").substr(0, 62),
+            "5: pool.readers: found an array, expected a pool in memory, or");
   EXPECT_EQ(problem_of(std::string(kPool) + "size = \"1GiB\"\ndevice = \"/dev/dax0.0\"\n"),
             "5: pool.device: found \"/dev/dax0.0\", expected nothing: it is for pools with backend = \"dax\"");
   const std::string twice = dax + "device = \"/dev/dax0.0\"\n[[pool]]\nname = \"b\"\nbackend = \"dax\"\n";

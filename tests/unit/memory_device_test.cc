@@ -1,29 +1,35 @@
 // Where the memory of a pool lies.
 #include "daemon/dax/memory_device.h"
 #include "daemon/dax_format.h"
+#include "daemon/pool.h"
 
 #include <cerrno>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <numa.h>
 #include <numaif.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 namespace maru::daemon {
 namespace {
 
 constexpr uint64_t kBytes = 4u << 20;
+constexpr uint64_t kControlBytes = 1u << 20;
+
+Result<uint64_t> a_quarter(uint64_t) { return kControlBytes; }
 
 // The kernel's word for where shared memory shall lie: its policy belongs to the file.
 struct Placed {
   int mode = -1;
   unsigned long nodes = 0;
 };
-Placed placement_of(const Device& device) {
-  void* address = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, device.fd(), 0);
+Placed placement_of(int fd) {
+  void* address = ::mmap(nullptr, kControlBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   Placed placed;
   EXPECT_NE(address, MAP_FAILED);
   EXPECT_EQ(::get_mempolicy(&placed.mode, &placed.nodes, 8 * sizeof(placed.nodes), address, MPOL_F_ADDR), 0);
-  ::munmap(address, kBytes);
+  ::munmap(address, kControlBytes);
   return placed;
 }
 
@@ -33,36 +39,110 @@ TEST(MemoryDevice, LiesOnTheNodesThatAreNamed) {
   for (const auto& [policy, mode] :
        {std::pair(Policy::kBind, int(MPOL_BIND)), std::pair(Policy::kInterleave, int(MPOL_INTERLEAVE)),
         std::pair(Policy::kPreferred, int(MPOL_PREFERRED))}) {
-    auto device = MemoryDevice::create("test", kBytes, HugePages::kNever, {{0}, policy, false});
+    auto device = MemoryDevice::create("test", kBytes, HugePages::kNever, {{0}, policy, false}, a_quarter);
     ASSERT_TRUE(device) << device.error().text();
-    EXPECT_EQ(placement_of(**device).mode, mode);
-    EXPECT_EQ(placement_of(**device).nodes, 1u);
+    for (const int fd : {(*device)->control_fd(), (*device)->fd()}) {
+      EXPECT_EQ(placement_of(fd).mode, mode);
+      EXPECT_EQ(placement_of(fd).nodes, 1u);
+    }
   }
-  auto anywhere = MemoryDevice::create("test", kBytes, HugePages::kNever, {});
+  auto anywhere = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
   ASSERT_TRUE(anywhere);
-  EXPECT_EQ(placement_of(**anywhere).mode, int(MPOL_DEFAULT));
-  auto nowhere = MemoryDevice::create("test", kBytes, HugePages::kNever, {{1000}, Policy::kBind, false});
+  EXPECT_EQ(placement_of((*anywhere)->fd()).mode, int(MPOL_DEFAULT));
+  auto nowhere = MemoryDevice::create("test", kBytes, HugePages::kNever, {{1000}, Policy::kBind, false}, a_quarter);
   ASSERT_FALSE(nowhere);
   EXPECT_EQ(nowhere.error().code, ENODEV);
   EXPECT_NE(nowhere.error().doing.find("found no memory on node 1000"), std::string::npos) << nowhere.error().doing;
 }
 
 TEST(MemoryDevice, FirstTouchTakesEveryPage) {
-  auto device = MemoryDevice::create("test", kBytes, HugePages::kNever, {});
+  auto device = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
   ASSERT_TRUE(device);
-  void* address = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, (*device)->fd(), 0);
-  ASSERT_NE(address, MAP_FAILED);
-  const auto pages_there = [&] {
-    std::vector<unsigned char> there(kBytes / 4096);
-    EXPECT_EQ(::mincore(address, kBytes, there.data()), 0);
+  const auto pages_there = [](int fd, uint64_t bytes) {
+    void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    EXPECT_NE(address, MAP_FAILED);
+    std::vector<unsigned char> there(bytes / 4096);
+    EXPECT_EQ(::mincore(address, bytes, there.data()), 0);
+    ::munmap(address, bytes);
     size_t count = 0;
     for (unsigned char page : there) count += page & 1;
     return count;
   };
-  EXPECT_EQ(pages_there(), 0u);
+  const int control = (*device)->control_fd(), pages = (*device)->fd();
+  EXPECT_EQ(pages_there(control, kControlBytes) + pages_there(pages, kBytes - kControlBytes), 0u);
   ASSERT_TRUE(touch_all("test", **device));
-  EXPECT_EQ(pages_there(), kBytes / 4096);
-  ::munmap(address, kBytes);
+  EXPECT_EQ(pages_there(control, kControlBytes), kControlBytes / 4096);
+  EXPECT_EQ(pages_there(pages, kBytes - kControlBytes), (kBytes - kControlBytes) / 4096);
+}
+
+FileDescriptor another(int fd) { return FileDescriptor(::fcntl(fd, F_DUPFD_CLOEXEC, 3)); }
+
+// Which descriptors come back is up to clients.
+TEST(MemoryDevice, IsAdoptedInBothOfItsPiecesAlone) {
+  auto made = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
+  auto other = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
+  ASSERT_TRUE(made && other);
+  const Device& device = **made;
+  EXPECT_EQ(device.bytes(), kBytes);
+  EXPECT_EQ(device.control_room(), kControlBytes);
+  const auto adopt = [&](int main, int pages) {
+    HeldMemory held = {another(main), pages < 0 ? FileDescriptor() : another(pages)};
+    return MemoryDevice::adopt(std::move(held), device.identity(), device.pages_identity());
+  };
+  const auto code_of = [&](int main, int pages) {
+    const auto adopted = adopt(main, pages);
+    return adopted ? 0 : adopted.error().code;
+  };
+  EXPECT_EQ(code_of(device.control_fd(), -1), ESTALE);
+  EXPECT_EQ(code_of(device.fd(), device.control_fd()), ESTALE) << "the wrong way round";
+  EXPECT_EQ(code_of(device.control_fd(), (*other)->fd()), ESTALE);
+  EXPECT_EQ(code_of((*other)->control_fd(), device.fd()), ESTALE);
+  const FileDescriptor unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), off_t(kBytes - kControlBytes)), 0);
+  EXPECT_EQ(code_of(device.control_fd(), unsealed.get()), EPERM);
+  // A client that only reads has nothing better.
+  const auto adopted = adopt(device.control_fd(), device.read_only_fd());
+  ASSERT_TRUE(adopted) << adopted.error().text();
+  EXPECT_EQ(::fcntl((*adopted)->fd(), F_GETFL) & O_ACCMODE, O_RDWR);
+  EXPECT_EQ(::fcntl((*adopted)->read_only_fd(), F_GETFL) & O_ACCMODE, O_RDONLY);
+  EXPECT_EQ((*adopted)->identity(), device.identity());
+  EXPECT_EQ((*adopted)->pages_identity(), device.pages_identity());
+}
+
+// Nobody but its owner opens it anew.
+TEST(MemoryDevice, BelongsToItsOwnerAlone) {
+  auto device = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
+  ASSERT_TRUE(device);
+  for (const int fd : {(*device)->control_fd(), (*device)->fd()}) {
+    struct stat status = {};
+    ASSERT_EQ(::fstat(fd, &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+  }
+}
+
+// As an earlier marud made them.
+TEST(MemoryDevice, APoolInOnePieceIsAdoptedAsItIs) {
+  FileDescriptor fd(::memfd_create("marud:test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(fd.get(), off_t(kBytes)), 0);
+  ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  struct stat status = {};
+  ASSERT_EQ(::fstat(fd.get(), &status), 0);
+  const DeviceIdentity identity = {status.st_dev, status.st_ino, uint32_t(::fcntl(fd.get(), F_GET_SEALS)), kBytes};
+  const auto adopt = [&] { return MemoryDevice::adopt({another(fd.get()), {}}, identity, std::nullopt); };
+  PoolConfig config;
+  config.name = "test";
+  config.page_bytes = 4096;
+  config.region_bytes = 64u << 10;
+  config.lanes = 8;
+  auto blank = adopt();
+  ASSERT_TRUE(blank) << blank.error().text();
+  ASSERT_TRUE(Pool::format(config, std::move(*blank), 1000));
+  auto again = adopt();
+  ASSERT_TRUE(again) << again.error().text();
+  const auto pool = Pool::adopt(config, std::move(*again), 2000);
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_FALSE((*pool)->device().is_split());
+  EXPECT_EQ((*pool)->epoch(), 2u);
 }
 
 }  // namespace

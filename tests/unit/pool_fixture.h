@@ -57,7 +57,8 @@ struct PoolUnderTest {
   PoolConfig config;
   std::unique_ptr<Pool> pool;
   DeviceIdentity identity;
-  FileDescriptor fd;
+  std::optional<DeviceIdentity> pages_identity;
+  FileDescriptor fd, pages_fd;
   Mapping mapping;
   shm::ControlRegion region;  // the clients' view
   uint64_t now_ms = kStartMs;
@@ -71,18 +72,22 @@ struct PoolUnderTest {
     config.pins_max = pins_max;
     config.touch_entries = 256;
     config.key_inline_bytes = 64;
-    auto device = MemoryDevice::create("test", bytes, HugePages::kNever, {});
+    auto device = MemoryDevice::create("test", bytes, HugePages::kNever, {},
+                                       [&](uint64_t all) { return Pool::control_bytes(config, all); });
     if (!device) throw std::runtime_error(device.error().text());
     identity = (*device)->identity();
-    fd.reset(::fcntl((*device)->fd(), F_DUPFD_CLOEXEC, 3));
+    pages_identity = (*device)->pages_identity();
+    fd.reset(::fcntl((*device)->control_fd(), F_DUPFD_CLOEXEC, 3));
+    pages_fd.reset(::fcntl((*device)->fd(), F_DUPFD_CLOEXEC, 3));
+    const uint64_t control_room = (*device)->control_room();
     auto made = Pool::format(config, std::move(*device), now_ms);
     if (!made) throw std::runtime_error(made.error().text());
     pool = std::move(*made);
-    map(bytes);
+    map(bytes, control_room);
   }
 
-  void map(uint64_t bytes) {
-    auto mapped = Mapping::map_shared(fd.get(), 0, bytes, PROT_READ | PROT_WRITE);
+  void map(uint64_t bytes, uint64_t control_room) {
+    auto mapped = Mapping::map_shared(fd.get(), 0, control_room, PROT_READ | PROT_WRITE);
     if (!mapped) throw std::runtime_error(mapped.error().text());
     mapping = std::move(*mapped);
     if (const char* problem = shm::ControlRegion::attach(mapping.bytes(), bytes, &region))
@@ -92,7 +97,8 @@ struct PoolUnderTest {
   // marud dies here and another one finds the memory.
   bool restart() {
     pool.reset();
-    auto device = MemoryDevice::adopt(FileDescriptor(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3)), identity);
+    const auto again = [](const FileDescriptor& one) { return FileDescriptor(::fcntl(one.get(), F_DUPFD_CLOEXEC, 3)); };
+    auto device = MemoryDevice::adopt({again(fd), again(pages_fd)}, identity, pages_identity);
     if (!device) return false;
     auto adopted = Pool::adopt(config, std::move(*device), now_ms);
     if (!adopted) return false;

@@ -17,7 +17,7 @@ inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
 inline constexpr uint16_t kVersion = 1;
 
 enum class Type : uint16_t {
-  kAttach = 1,       // AttachRequest [+ descriptor handed back] -> AttachReply + descriptors, see there
+  kAttach = 1,       // AttachRequest [+ descriptors handed back] -> AttachReply + descriptors, see there
   kDetach = 2,       // nothing -> nothing; the lane is free when the reply comes
   kRent = 3,         // RentRequest -> RentReply, see there
   kDeleteTree = 4,   // DeleteTreeRequest -> DeleteTreeReply
@@ -42,7 +42,7 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == 24);
 inline constexpr size_t kPayloadBytesMax = limits::kMessageBytesMax - sizeof(MessageHeader);
 
-inline constexpr uint32_t kAttachHandsBack = 1u << 0;  // one descriptor comes with the request: the pool's memory
+inline constexpr uint32_t kAttachHandsBack = 1u << 0;  // descriptors come with the request, as they came with the reply
 inline constexpr uint32_t kAttachReadOnly = 1u << 1;   // the client never stores; it gets no memory to store into
 
 struct AttachRequest {

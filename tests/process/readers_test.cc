@@ -1,0 +1,158 @@
+// Who attaches to a pool in memory to read only gets a descriptor of its pages with which the kernel lets nobody write; and the
+// two pieces of such a pool come back together when marud does.
+#include "tests/process/roles.h"
+#include "tests/support/descriptor_store.h"
+#include "tests/support/marud_process.h"
+#include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace maru::test {
+namespace {
+
+constexpr uid_t kReader = 54'321;
+constexpr size_t kOsPage = 4096;
+
+// The descriptors of this process that are the pages of a pool in memory.
+std::vector<int> descriptors_of_pages(int mode) {
+  std::vector<int> found;
+  for (int fd = 3; fd < 200; ++fd) {  // beyond are those that a service manager of the test keeps
+    char target[100] = {};
+    if (::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), target, sizeof(target) - 1) <= 0) continue;
+    if (std::string(target).find("marud:default:pages") == std::string::npos) continue;
+    if ((::fcntl(fd, F_GETFL) & O_ACCMODE) == mode) found.push_back(fd);
+  }
+  return found;
+}
+
+// The errno of mapping the first page of it to write, or 0.
+int errno_of_mapping_writable(int fd) {
+  void* address = ::mmap(nullptr, kOsPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return errno;
+  ::munmap(address, kOsPage);
+  return 0;
+}
+
+// The errno of making a mapping writable that was made to read, or 0.
+int errno_of_making_writable(int fd) {
+  void* address = ::mmap(nullptr, kOsPage, PROT_READ, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return -1;
+  const int code = ::mprotect(address, kOsPage, PROT_READ | PROT_WRITE) == 0 ? 0 : errno;
+  ::munmap(address, kOsPage);
+  return code;
+}
+
+TEST(Readers, OfAPoolInMemoryCannotWriteItsPages) {
+  MarudProcess marud;
+  TestClient writer(marud.socket_path());
+  ASSERT_EQ(writer.store("a", "first"), 0);
+  TestClient reader(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_READ_ONLY);
+  EXPECT_EQ(reader.text("a"), "first");
+  EXPECT_EQ(reader.store("b", "second"), -EROFS);
+  EXPECT_EQ(reader.remove("a"), -EROFS);
+  maru_buffer buffer;
+  EXPECT_EQ(maru_alloc(reader, 100, &buffer), -EROFS);
+  // This process has both clients.
+  const auto readable = descriptors_of_pages(O_RDONLY), writable = descriptors_of_pages(O_RDWR);
+  ASSERT_EQ(readable.size(), 1u);
+  ASSERT_EQ(writable.size(), 1u);
+  EXPECT_EQ(errno_of_mapping_writable(readable[0]), EACCES);
+  EXPECT_EQ(errno_of_making_writable(readable[0]), EACCES);
+  EXPECT_EQ(errno_of_mapping_writable(writable[0]), 0);
+  EXPECT_EQ(writer.store("b", "second"), 0);
+  EXPECT_EQ(reader.text("b"), "second");
+}
+
+TEST(Readers, OfAnotherUserCannotOpenThePagesAnewToWrite) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  PoolWish pool;
+  pool.more = "readers = [" + std::to_string(kReader) + "]\n";
+  MarudProcess marud({pool});
+  marud.directory().open_to_everybody();
+  TestClient writer(marud.socket_path());
+  ASSERT_EQ(writer.store("a", "first"), 0);
+  ChildProcess reader({own_program(), "--role", "read-as", marud.socket_path(), std::to_string(kReader)});
+  const auto ended = reader.wait();
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->text(), "ended with status 0") << "the line of run_read_as() that failed";
+  EXPECT_EQ(writer.store("b", "second"), 0);
+}
+
+// Nobody but a client that cannot write the pages has them.
+TEST(ReadersRestart, AReaderHandsBackWhatMarudMayWriteAgain) {
+  MarudProcess marud;
+  TestClient reader(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_READ_ONLY);
+  {
+    TestClient writer(marud.socket_path());
+    ASSERT_EQ(writer.store("a", "first"), 0);
+  }
+  const auto uuid = marud.pool_status().at("uuid");
+  marud.kill();
+  EXPECT_EQ(reader.text("a"), "first");
+  marud.start();
+  EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("condition") == "serving"; }));
+  EXPECT_EQ(marud.pool_status().at("uuid"), uuid);
+  TestClient writer(marud.socket_path());
+  EXPECT_EQ(writer.text("a"), "first");
+  EXPECT_EQ(writer.store("b", "second"), 0);
+  EXPECT_EQ(reader.text("b"), "second");
+  EXPECT_TRUE(marud.ask({{"command", "check"}}).at("violations").empty());
+}
+
+// As systemd keeps them, over a crash with no client left, twice.
+TEST(ReadersRestart, TheDescriptorStoreKeepsBothPieces) {
+  DescriptorStore store;
+  MarudProcess marud({PoolWish{}}, 0);
+  {
+    TestClient writer(marud.socket_path());
+    ASSERT_EQ(writer.store("a", "first"), 0);
+  }
+  const auto uuid = marud.pool_status().at("uuid");
+  for (int i = 0; i < 2; ++i) {
+    store.read_messages();
+    EXPECT_EQ(store.names(), (std::vector<std::string>{"pages-default", "pool-default"}));
+    marud.kill();
+    marud.start();
+    EXPECT_EQ(marud.pool_status().at("condition"), "serving");
+    EXPECT_EQ(marud.pool_status().at("uuid"), uuid);
+    TestClient writer(marud.socket_path());
+    EXPECT_EQ(writer.text("a"), "first");
+    EXPECT_EQ(writer.store("b" + std::to_string(i), "second"), 0);
+    TestClient reader(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_READ_ONLY);
+    EXPECT_EQ(reader.text("b" + std::to_string(i)), "second");
+    EXPECT_EQ(descriptors_of_pages(O_RDONLY).size(), 1u);
+  }
+  // Half of a pool is none.
+  store.read_messages();
+  store.lose("pages-default");
+  marud.kill();
+  marud.start();
+  EXPECT_TRUE(marud.has_logged("found one descriptor, expected two")) << marud.log();
+  TestClient other(marud.socket_path());
+  EXPECT_NE(marud.pool_status().at("uuid"), uuid);
+}
+
+}  // namespace
+
+// --role read-as SOCKET USER: attaches to read only; ends with 0, or the line of what is not as it should be.
+int run_read_as(int argument_count, char** arguments) {
+  if (argument_count != 2) return 2;
+  const auto user = uid_t(std::strtoul(arguments[1], nullptr, 10));
+  if (::setgid(user) != 0 || ::setuid(user) != 0) return __LINE__;
+  TestClient reader(arguments[0], "default", far_too_long_ms(), MARU_ATTACH_READ_ONLY);
+  if (reader.text("a") != "first") return __LINE__;
+  const auto readable = descriptors_of_pages(O_RDONLY);
+  if (readable.size() != 1 || !descriptors_of_pages(O_RDWR).empty()) return __LINE__;
+  if (errno_of_mapping_writable(readable[0]) != EACCES) return __LINE__;
+  if (::open(("/proc/self/fd/" + std::to_string(readable[0])).c_str(), O_RDWR | O_CLOEXEC) >= 0) return __LINE__;
+  if (errno != EACCES) return __LINE__;
+  return 0;
+}
+
+}  // namespace maru::test
