@@ -90,6 +90,7 @@ PoolSpec read_pool(ConfigTable table) {
   PoolSpec spec = default_pool_spec();
   spec.line = table.line();
   spec.lines = table.lines();
+  spec.written = table.written();
   if (auto value = table.text("name")) spec.pool.name = *value;
   const auto backend = table.one_of("backend", {"memory", "file", "dax"});
   if (backend == "file") spec.backend = Backend::kFile;
@@ -282,13 +283,18 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems) {
   Config config;
   parse_toml(text, problems, [&](ConfigTable root) {
-    if (auto table = root.table("daemon")) read_daemon(std::move(*table), config);
-    if (auto table = root.table("http")) read_http(std::move(*table), config.http);
+    if (auto table = root.table("daemon")) {
+      config.written_daemon = table->written();
+      read_daemon(std::move(*table), config);
+    }
+    if (auto table = root.table("http")) {
+      config.written_http = table->written();
+      read_http(std::move(*table), config.http);
+    }
     read_user_limits(root, config);
     for (ConfigTable& table : root.tables("pool")) config.pools.push_back(read_pool(std::move(table)));
     for (ConfigTable& table : root.tables("provision")) config.wishes.push_back(provision::read_wish(std::move(table)));
     root.refuse_unknown();
-    config.written = root.written();
     check_pools(config.pools, problems);
     provision::check_wishes(config.wishes, problems);
   });

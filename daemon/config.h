@@ -92,6 +92,7 @@ struct PoolSpec {
   std::vector<gid_t> admin_groups;
   int line = 0;                                   // in the file, 0 on the command line
   std::map<std::string, int, std::less<>> lines;  // of each key that is there
+  WrittenTable written;                           // its table, empty on the command line
 };
 
 // What a pool is that says nothing.
@@ -133,8 +134,8 @@ struct Config {
   UserLimits user_limits;  // of everybody but root and marud's own user
   std::vector<UserLimitRule> user_limit_rules;
   std::vector<PoolSpec> pools;
-  WrittenConfig written;  // empty when the command line described everything
-  std::vector<provision::Wish> wishes;  // for marud-provision; marud only says what is wrong with them
+  WrittenTable written_daemon, written_http;  // empty when the command line described everything
+  std::vector<provision::Wish> wishes;        // for marud-provision; marud only says what is wrong with them
 };
 
 struct ConfigProblem {

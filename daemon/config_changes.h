@@ -8,12 +8,12 @@
 
 namespace maru::daemon {
 
-// The values of a file: of each table ("daemon", "pool main") the keys ("size", "tenant.alice.soft") and their values.
-using WrittenConfig = std::map<std::string, std::map<std::string, std::string>>;
+// What a table of a file says: its keys ("size", "tenant.alice.soft") and their values, as they are written there.
+using WrittenTable = std::map<std::string, std::string>;
 
-// One line for each difference that waits for a restart of marud. `running`: what the running marud began with; it forgets
-// pools that do not serve any more, and learns those that are new in `fresh` and start at once.
-std::vector<std::string> waiting_changes(WrittenConfig& running, const WrittenConfig& fresh,
-                                         const std::vector<std::string>& serving);
+// One line for each difference that waits for a restart of marud. `name`: "daemon", or "pool main". `running`: what the file
+// said when marud, or the pool, began.
+std::vector<std::string> waiting_changes(const std::string& name, const WrittenTable& running,
+                                         const WrittenTable& fresh);
 
 }  // namespace maru::daemon

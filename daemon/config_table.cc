@@ -90,17 +90,10 @@ void write_keys(const toml::table& table, const std::string& prefix, std::map<st
 
 }  // namespace
 
-WrittenConfig ConfigTable::written() const {
-  WrittenConfig tables;
-  for (const auto& [key, value] : toml_of(node_)) {
-    const std::string name(key.str());
-    if (const toml::table* table = value.as_table()) write_keys(*table, "", tables[name]);
-    const toml::array* elements = value.as_array();
-    for (size_t i = 0; elements != nullptr && i < elements->size(); ++i)
-      if (const toml::table* element = elements->get(i)->as_table())
-        write_keys(*element, "", tables[name + " " + element_name(*element, i)]);
-  }
-  return tables;
+WrittenTable ConfigTable::written() const {
+  WrittenTable keys;
+  write_keys(toml_of(node_), "", keys);
+  return keys;
 }
 
 int ConfigTable::line() const { return line_of(toml_of(node_)); }

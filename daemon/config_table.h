@@ -26,8 +26,7 @@ class ConfigTable {
   int line() const;
   std::map<std::string, int, std::less<>> lines() const;  // of each key
   bool has(const char* key) const;
-  // Of the root: everything that the file says.
-  WrittenConfig written() const;
+  WrittenTable written() const;
   std::optional<std::string> text(const char* key);
   bool is_text(const char* key, std::string_view value) const;
   std::vector<std::string> texts(const char* key, const char* expected);  // an array of them

@@ -426,10 +426,15 @@ void Server::reload() {
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);
     devices_.let_in();
     devices_.rescan(*reread);
-    std::vector<std::string> serving;
-    for (const auto& hosted : pools_) serving.push_back(hosted->name());
-    for (const std::string& change : waiting_changes(config_.written, reread->written, serving))
-      log_warning("{}", change);
+    const auto tell = [](const std::vector<std::string>& changes) {
+      for (const std::string& change : changes) log_warning("{}", change);
+    };
+    tell(waiting_changes("daemon", config_.written_daemon, reread->written_daemon));
+    tell(waiting_changes("http", config_.written_http, reread->written_http));
+    for (const auto& hosted : pools_)
+      for (const PoolSpec& spec : reread->pools)
+        if (spec.pool.name == hosted->name() && !hosted->is_gone())
+          tell(waiting_changes("pool " + hosted->name(), hosted->spec().written, spec.written));
     log_info(
         "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
         "force, and so are new pools");
