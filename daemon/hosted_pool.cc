@@ -76,6 +76,7 @@ Result<void> HostedPool::remember() {
   std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
   is_stored_ = notify("FDSTORE=1\nFDNAME=" + stored_name(), device.control_fd()) &&
                (!device.is_split() || notify("FDSTORE=1\nFDNAME=" + stored_pages_name(), device.fd()));
+  if (!is_stored_) forget_stored();  // half of a pool is none
   return state_.save(record);
 }
 

@@ -86,7 +86,8 @@ bool Pool::State::settle_inherited(uint64_t count) {
   for (; reclaim.next_inherited < to; ++reclaim.next_inherited) {
     const uint32_t index = reclaim.inherited[reclaim.next_inherited];
     if (regions[index].state == RegionState::kOrphaned) settle_region(index);
-    rebuild_queues(index);
+    if (regions[index].state != RegionState::kUnused)
+      rebuild_queues(index);  // an empty one may be another host's by now
   }
   return true;
 }

@@ -178,6 +178,11 @@ Result<std::unique_ptr<Device>> MemoryDevice::adopt(HeldMemory held, const Devic
   if (auto is_ours = check(held.main.get(), wanted); !is_ours) return tl::unexpected(is_ours.error());
   if (expected_pages)
     if (auto is_ours = check(held.pages.get(), *expected_pages); !is_ours) return tl::unexpected(is_ours.error());
+  // Inode numbers come round again: somebody else's memory may have got the number of ours.
+  if (struct stat status = {};
+      expected_pages && (::fstat(held.pages.get(), &status) != 0 || status.st_uid != ::geteuid()))
+    return failure(EPERM, "accept pages that another user made: found user " + std::to_string(status.st_uid) +
+                              ", expected marud's own, " + std::to_string(::geteuid()));
   const int mode = ::fcntl(held.main.get(), F_GETFL);
   if (mode < 0 || (mode & O_ACCMODE) != O_RDWR) return failure(EBADF, "accept memory that cannot be written");
   struct statfs file_system = {};
@@ -190,11 +195,16 @@ Result<std::unique_ptr<Device>> MemoryDevice::adopt(HeldMemory held, const Devic
   if (!expected_pages) {
     device->fd_ = std::move(held.main);
   } else {
-    // A client that only reads hands back what it has; the owner of the memory may open it anew.
-    auto writable = open_again(held.pages.get(), O_RDWR, "to write (is this marud another user than the one before?)");
-    if (!writable) return tl::unexpected(writable.error());
+    // A client that only reads hands back what it has; the owner of the memory may open it anew. Only then: the service
+    // manager would take another description of the same file for one more to keep.
+    const int pages_mode = ::fcntl(held.pages.get(), F_GETFL);
+    if (pages_mode < 0 || (pages_mode & O_ACCMODE) != O_RDWR) {
+      auto writable = open_again(held.pages.get(), O_RDWR, "to write");
+      if (!writable) return tl::unexpected(writable.error());
+      held.pages = std::move(*writable);
+    }
     device->control_fd_ = std::move(held.main);
-    device->fd_ = std::move(*writable);
+    device->fd_ = std::move(held.pages);
     device->control_room_ = wanted.bytes;
     device->pages_room_ = expected_pages->bytes;
   }

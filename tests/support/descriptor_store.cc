@@ -3,6 +3,7 @@
 #include "libmaru/wire/passed_descriptors.h"
 #include "tests/support/marud_process.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
@@ -10,7 +11,10 @@
 #include <fstream>
 #include <stdexcept>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 namespace maru::test {
 
@@ -44,6 +48,18 @@ void DescriptorStore::write_program() {
   std::filesystem::permissions(program_, std::filesystem::perms::owner_all);
 }
 
+// As systemd sees it: the same file opened twice is two descriptors. Where the kernel does not compare, it is one.
+bool DescriptorStore::is_kept(int fd) const {
+  constexpr int kKcmpFile = 0;  // KCMP_FILE
+  const auto same = [&](int other) {
+    const long difference = ::syscall(SYS_kcmp, ::getpid(), ::getpid(), kKcmpFile, fd, other);
+    if (difference >= 0) return difference == 0;
+    struct stat one = {}, two = {};
+    return ::fstat(fd, &one) == 0 && ::fstat(other, &two) == 0 && one.st_ino == two.st_ino && one.st_dev == two.st_dev;
+  };
+  return std::any_of(kept_.begin(), kept_.end(), [&](const auto& entry) { return same(entry.second.get()); });
+}
+
 void DescriptorStore::read_messages() {
   for (;;) {  // ends: nobody sends without end
     char text[4096];
@@ -63,8 +79,9 @@ void DescriptorStore::read_messages() {
     const std::string name = said.substr(at + 7, said.find('\n', at) - at - 7);
     if (said.find("FDSTOREREMOVE=1") != std::string::npos) {
       kept_.erase(name);
-    } else if (descriptors.size() == 1) {  // far from the numbers that it gets; the program inherits it
-      kept_[name].reset(::fcntl(descriptors.front().get(), F_DUPFD, 200));
+    } else if (descriptors.size() == 1 && !is_kept(descriptors.front().get())) {
+      // Far from the numbers that it gets; the program inherits it.
+      kept_.emplace(name, ::fcntl(descriptors.front().get(), F_DUPFD, 200));
     }
   }
   write_program();

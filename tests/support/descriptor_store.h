@@ -22,11 +22,12 @@ class DescriptorStore {
 
  private:
   void write_program();
+  bool is_kept(int fd) const;
 
   TemporaryDirectory directory_;
   std::string marud_, program_;
   FileDescriptor socket_;
-  std::map<std::string, FileDescriptor> kept_;
+  std::multimap<std::string, FileDescriptor> kept_;  // what was kept already is not kept twice
 };
 
 }  // namespace maru::test
