@@ -14,11 +14,13 @@ namespace {
 using namespace maru::bench;
 
 constexpr const char* kUsage =
-    "usage: maru-bench [--json] [--only NAME]... [--quick] [--list] [--rounds N] [--cold-keys N] [--marud PATH]\n"
+    "usage: maru-bench [--json] [--only NAME]... [--quick] [--list] [--no-peers] [--rounds N]\n"
+    "                  [--cold-keys N] [--marud PATH]\n"
     "  --json       one object a line\n"
     "  --only NAME  this row (may be repeated)\n"
     "  --quick      200 k keys where the row means 10 M, short samples\n"
-    "  --list       the rows, their questions and their yardsticks\n";
+    "  --list       the rows, their questions and their yardsticks\n"
+    "  --no-peers   without the other stores, whose loading takes most of the time; their limits are not held\n";
 
 Options parse(int argc, char** argv) {
   Options options;
@@ -35,6 +37,8 @@ Options parse(int argc, char** argv) {
       options.quick = true;
     } else if (argument == "--list") {
       options.list = true;
+    } else if (argument == "--no-peers") {
+      options.peers = false;
     } else if (argument == "--only") {
       options.only.insert(value());
     } else if (argument == "--rounds") {

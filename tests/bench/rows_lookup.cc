@@ -282,7 +282,7 @@ class Lookup {
 
   // Loaded by the first row that has peers.
   std::vector<std::unique_ptr<Peer>>& peers() {
-    if (!peers_.empty()) return peers_;
+    if (!peers_.empty() || !suite_.options().peers) return peers_;
     const auto add = [&](std::unique_ptr<Peer> peer, const char* lacking) {
       if (!peer) return suite_.lacks(std::string(lacking) + " (a peer)");
       suite_.progress("loading " + peer->name());

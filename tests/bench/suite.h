@@ -49,6 +49,7 @@ struct Options {
   bool json = false;
   bool quick = false;
   bool list = false;
+  bool peers = true;
   unsigned rounds = 0;         // 0: 7, or 5 when quick
   uint64_t cold_keys = 0;      // 0: 10 M, or 200 k when quick
   std::set<std::string> only;  // empty: all
