@@ -245,7 +245,8 @@ MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
  * Errors: -EINVAL. */
 MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 
-/* ret_present: n bytes, 1 or 0 each. Returns how many are present (INT32_MAX at most). Errors: -EINVAL. */
+/* ret_present: n bytes, 1 or 0 each. Returns how many are present (INT32_MAX at most). Errors: -EINVAL, also when one of them
+ * is not a key; some of ret_present is written then. */
 MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
 
 /* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the

@@ -268,10 +268,7 @@ int maru_exists(maru_client* client, const maru_key* key) {
 }
 
 int maru_exists_batch(maru_client* client, const maru_key* keys, size_t n, uint8_t* ret_present) {
-  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
-    if (ret_present == nullptr && n != 0) return -EINVAL;
-    return int(std::min<size_t>(c.exists_batch(digests, ret_present), INT_MAX));
-  });
+  return with(client, [&](Client& c) { return c.exists_batch(keys, n, ret_present); });
 }
 
 int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 
@@ -181,11 +182,22 @@ bool Client::exists(const Digest& d) {
   return found;
 }
 
-size_t Client::exists_batch(std::span<const Digest> all, uint8_t* ret_present) {
-  const size_t found = shm::registry_exists_batch(region_, all.data(), all.size(), ret_present);
+int Client::exists_batch(const maru_key* keys, size_t n, uint8_t* ret_present) {
+  if (n > limits::kBatchKeysMax) return -EINVAL;
+  if (n == 0) return 0;
+  if (keys == nullptr || ret_present == nullptr) return -EINVAL;
+  Digest* const digests = scratch<Digest>(n).data();
+  shm::ExistsBatch batch(region_, digests, n, ret_present);
+  const bool are_keys = batch.run([&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i)
+      if (!digest(keys[i], digests[i])) return false;
+    return true;
+  });
+  if (!are_keys) return -EINVAL;
+  const size_t found = batch.finish();
   count(format::kCounterExistsHits, found);
-  count(format::kCounterExistsMisses, all.size() - found);
-  return found;
+  count(format::kCounterExistsMisses, n - found);
+  return int(std::min<size_t>(found, INT_MAX));
 }
 
 int Client::view_of(PageRef ref, uint32_t slot, bool payload, maru_view* ret_view) {

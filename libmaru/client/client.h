@@ -109,7 +109,7 @@ class Client {
   int parent_of(const maru_store_options& options, maru_block* ret_parent);
 
   bool exists(const shm::Digest& digest);
-  size_t exists_batch(std::span<const shm::Digest> digests, uint8_t* ret_present);
+  int exists_batch(const maru_key* keys, size_t n, uint8_t* ret_present);
   int retrieve(const shm::Digest& digest, bool payload, maru_view* ret_view);
   int retrieve_batch(std::span<const shm::Digest> digests, maru_view* ret_views);
   int pin_block(shm::PageRef ref, maru_view* ret_view);

@@ -156,41 +156,45 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
   return found;
 }
 
-size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
-  // The lines of a group are asked for in one go, before the group ahead of it is compared: a run of nothing but prefetches
-  // keeps more misses in flight than prefetches strewn among comparisons. Two groups of this size fit into the first-level
-  // cache many times over.
-  constexpr size_t kGroup = 32;
-  const Bucket* homes[2 * kGroup];
-  const auto fetch = [&](size_t first) {
-    const size_t end = std::min(count, first + kGroup);
-    for (size_t i = first; i < end; ++i) homes[i % (2 * kGroup)] = &region.bucket(home_bucket(region, digests[i]));
-    for (size_t i = first; i < end; ++i) __builtin_prefetch(&homes[i % (2 * kGroup)]->tags);
-  };
-  LaterKeys later;
-  size_t present = 0;
-  const auto ask_again = [&](size_t i) {
-    ret_present[i] = registry_exists(region, digests[i]);
-    present += ret_present[i];
-  };
-  fetch(0);
-  for (size_t first = 0; first < count; first += kGroup) {
-    fetch(first + kGroup);
-    const size_t end = std::min(count, first + kGroup);
-    for (size_t i = first; i < end; ++i) {
-      const Bucket* home = homes[i % (2 * kGroup)];
-      const HomeHeader h{home->tags.header.load_acquire()};  // [pairs bucket.header]
-      const bool found = (match_tags(home->tags, digests[i].lo) & h.valid_home()) != 0;
-      ret_present[i] = found;
-      present += found;
-      if ((h.valid_overflow() != 0 && !found) || home->tags.header.load_acquire() != h.bits) {  // [pairs bucket.header]
-        present -= found;
-        if (later.add(i, *home)) later.finish(region, ask_again);
-      }
+void ExistsBatch::fetch(size_t first) {
+  const size_t end = std::min(count_, first + kGroup);
+  for (size_t i = first; i < end; ++i) homes_[i % kRing] = &region_.bucket(home_bucket(region_, digests_[i]));
+  for (size_t i = first; i < end; ++i) __builtin_prefetch(&homes_[i % kRing]->tags);
+}
+
+// A prefetch may be dropped when the processor has too many misses in flight, a load never is: reading the headers in a loop
+// of nothing else has as many of the lines that are late come together as the processor can hold, and comparing, which is
+// long, waits for none.
+void ExistsBatch::compare(size_t first) {
+  const size_t end = std::min(count_, first + kGroup);
+  HomeHeader headers[kGroup];
+  for (size_t i = first; i < end; ++i)
+    headers[i - first] = {homes_[i % kRing]->tags.header.load_acquire()};  // [pairs bucket.header]
+  for (size_t i = first; i < end; ++i) {
+    const Bucket& home = *homes_[i % kRing];
+    const HomeHeader h = headers[i - first];
+    const bool found = (match_tags(home.tags, digests_[i].lo) & h.valid_home()) != 0;
+    present_[i] = found;
+    found_ += found;
+    if ((h.valid_overflow() != 0 && !found) || home.tags.header.load_acquire() != h.bits) {  // [pairs bucket.header]
+      found_ -= found;
+      if (later_.add(i, home)) finish();
     }
   }
-  later.finish(region, ask_again);
-  return present;
+}
+
+size_t ExistsBatch::finish() {
+  later_.finish(region_, [this](size_t i) {
+    present_[i] = registry_exists(region_, digests_[i]);
+    found_ += present_[i];
+  });
+  return found_;
+}
+
+size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present) {
+  ExistsBatch batch(region, digests, count, ret_present);
+  batch.run([](size_t, size_t) { return true; });
+  return batch.finish();
 }
 
 PageRef registry_find_plain(const ControlRegion& region, const Bucket& home, const Digest& digest) {

@@ -19,6 +19,7 @@
 #include "libmaru/shm/hash.h"
 #include "libmaru/shm/pin.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace maru::shm {
@@ -94,6 +95,51 @@ class LaterKeys {
   };
   Key keys_[kLaterMax];
   size_t count_ = 0;
+};
+
+// Looks for many keys at once. A group of keys goes through three passes: their digests are made; their lines are asked for,
+// while two groups ahead of it are on their way, as far as misses can overlap; they are compared. Making the digests meanwhile
+// costs little: the processor would wait for lines.
+class ExistsBatch {
+ public:
+  static constexpr size_t kGroup = 16;
+  // digests: room for `count`, which run()'s hash fills. ret_present: `count` bytes, 1 or 0 for each key.
+  ExistsBatch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present)
+      : region_(region), digests_(digests), count_(count), present_(ret_present) {}
+
+  // hash(first, end) makes the digests of these keys; false, and all is given up, if one is not a key.
+  template <typename F>
+  bool run(F&& hash) {
+    const auto begin = [&](size_t first) {
+      if (first >= count_) return true;
+      if (!hash(first, std::min(count_, first + kGroup))) return false;
+      fetch(first);
+      return true;
+    };
+    for (size_t first = 0; first < kAhead; first += kGroup)
+      if (!begin(first)) return false;
+    for (size_t first = 0; first < count_; first += kGroup) {
+      if (!begin(first + kAhead)) return false;
+      compare(first);
+    }
+    return true;
+  }
+  // How many are present.
+  size_t finish();
+
+ private:
+  static constexpr size_t kAhead = 2 * kGroup;
+  static constexpr size_t kRing = 4 * kGroup;
+  void fetch(size_t first);
+  void compare(size_t first);
+
+  const ControlRegion& region_;
+  const Digest* digests_;
+  size_t count_;
+  uint8_t* present_;
+  size_t found_ = 0;
+  const format::Bucket* homes_[kRing];
+  LaterKeys later_;
 };
 
 // The digest in a page's block line.

@@ -95,6 +95,26 @@ TEST_F(Keys, BatchesAgreeWithSingleCalls) {
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(results[i], i % 3 == 0 ? 0 : -ENOENT);
 }
 
+// Batches are taken in groups: none is forgotten at an edge, and nothing is written behind the last key.
+TEST_F(Keys, BatchesOfAnySizeAndWithAWrongKeyAnywhere) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 70; ++i) names.push_back("key " + std::to_string(i));
+  std::vector<maru_key> keys;
+  for (const std::string& name : names) keys.push_back(key_of(name));
+  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(store(keys[i], names[i]), 0);
+  for (size_t n = 0; n <= keys.size(); ++n) {
+    std::vector<uint8_t> present(keys.size() + 1, 7);
+    EXPECT_EQ(maru_exists_batch(reader_, keys.data(), n, present.data()), int(n + 2) / 3);
+    for (size_t i = 0; i < present.size(); ++i) EXPECT_EQ(present[i], i < n ? i % 3 == 0 : 7) << i << " of " << n;
+  }
+  for (size_t wrong = 0; wrong < keys.size(); ++wrong) {
+    std::vector<maru_key> some = keys;
+    some[wrong].size = 0;
+    std::vector<uint8_t> present(keys.size());
+    EXPECT_EQ(maru_exists_batch(reader_, some.data(), some.size(), present.data()), -EINVAL) << wrong;
+  }
+}
+
 TEST_F(Keys, ParentsAreKeptAndLeavesGoFirst) {
   EXPECT_EQ(writer_.store("child", "text", "parent"), -ENOLINK) << "there is no such parent";
   ASSERT_EQ(writer_.store("parent", "p"), 0);
