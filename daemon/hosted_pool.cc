@@ -188,12 +188,21 @@ bool HostedPool::fence_if_lost() {
   return true;
 }
 
+// marud is not told whether it is restarted or stopped: systemd keeps what it was given over the one, and gives it up with
+// the other.
+std::string HostedPool::future_text(bool is_held) const {
+  if (!is_held)
+    return "is left with the service manager: a restart gets it back; a stop gives it up, since no client holds it";
+  return is_stored_
+             ? "stays with its clients and, over a restart, with the service manager: the next marud gets it back"
+             : "stays with its clients: the next marud gets it back";
+}
+
 void HostedPool::stop(bool is_held) {
   if (serving()) pool_->close();
   if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting || is_gone()) return;
   if (is_held || is_stored_) {
-    log_info("pool \"{}\" stays with {}: the next marud gets it back", name(),
-             is_stored_ ? "the service manager" : "its clients");
+    log_info("pool \"{}\" {}", name(), future_text(is_held));
     return;
   }
   state_.remove(name());

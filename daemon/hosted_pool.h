@@ -84,6 +84,8 @@ class HostedPool {
   std::string stored_name() const { return "pool-" + name(); }
   std::string stored_pages_name() const { return "pages-" + name(); }
   void forget_stored() const;
+  // Of memory that somebody keeps when marud ends: who, and how long.
+  std::string future_text(bool is_held) const;
 
   PoolSpec spec_;
   StateDirectory state_;

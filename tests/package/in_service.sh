@@ -102,10 +102,11 @@ wait $holder || fail "a client that was attached does not go on after the upgrad
 grep -q '^groups' /etc/marud/marud.toml || fail "the upgrade took a changed configuration away"
 echo "upgraded under a client, the block is there"
 
-# systemd listens, and the first client starts marud. What was stored goes with the stop, as ever: the first to attach waits as
-# long as adopt_grace_ms says, which may be longer than it has patience.
+# systemd listens, and the first client starts marud. What was stored goes with the stop, as ever, and the log says so: the
+# first to attach waits as long as adopt_grace_ms says, which may be longer than it has patience.
 systemctl stop marud
 systemctl reset-failed marud  # so many starts in so short a time are this test's
+logged "a restart gets it back; a stop gives it up, since no client holds it"
 systemctl start marud.socket || fail "systemd cannot listen for marud"
 ! systemctl is-active -q marud || fail "marud was started before there was a client"
 ! /tmp/keep_block find 2>/dev/null || fail "memory outlived a stop"

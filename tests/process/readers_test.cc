@@ -128,6 +128,20 @@ TEST(ReadersRestart, TheDescriptorStoreKeepsBothPieces) {
     EXPECT_EQ(reader.text("b" + std::to_string(i)), "second");
     EXPECT_EQ(descriptors_of_pages(O_RDONLY).size(), 1u);
   }
+  // Nobody tells marud whether it is restarted or stopped.
+  {
+    TestClient holder(marud.socket_path());
+    marud.stop();
+    EXPECT_TRUE(marud.has_logged("stays with its clients and, over a restart, with the service manager"))
+        << marud.log();
+    store.read_messages();
+    marud.start();
+  }
+  EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("lanes").at("live") == 0; }));
+  marud.stop();
+  EXPECT_TRUE(marud.has_logged("a restart gets it back; a stop gives it up")) << marud.log();
+  store.read_messages();
+  marud.start();
   // Half of a pool is none.
   store.read_messages();
   store.lose("pages-default");
