@@ -147,7 +147,7 @@ cp /tmp/good.toml /etc/marud/marud.toml
 systemctl start marud
 ! /tmp/keep_block find 2>/dev/null || fail "memory outlived everybody who held it"
 /tmp/keep_block store || fail "marud does not begin anew after it was stopped"
-[ "$(systemctl show -p NFileDescriptorStore --value marud)" = 1 ] || fail "the memory is not with the service manager"
+[ "$(systemctl show -p NFileDescriptorStore --value marud)" = 2 ] || fail "the memory is not with the service manager"
 
 dpkg --purge python3-maru libmaru-dev marud libmaru0 libmaru-tokens0 >/dev/null
 ! systemctl is-active -q marud || fail "purging left marud running"
