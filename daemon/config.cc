@@ -210,7 +210,8 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
   wishes.touch_entries = spec.pool.touch_entries;
   wishes.key_inline_bytes = spec.pool.key_inline_bytes;
   wishes.tenants = spec.pool.tenants_max;
-  wishes.hosts = spec.pool.sharing.is_shared ? limits::kHostsMax : 1;  // at most
+  const SharingConfig& sharing = spec.pool.sharing;
+  wishes.hosts = !sharing.is_shared ? 1 : sharing.hosts != 0 ? sharing.hosts : kHostsDefault;
   shm::Parameters parameters;
   shm::Layout layout;
   const char* wrong = shm::choose_parameters(wishes, &parameters);

@@ -43,9 +43,8 @@ void check_sharing(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   if (!tenants.tenants.empty() || tenants.defaults.soft_bytes || tenants.defaults.hard_bytes ||
       tenants.listed_only.value_or(false))
     refuse("profile", "\"shared\" with limits of tenants", "none: limits are kept by one host");
-  const uint32_t lanes = spec.pool.lanes != 0 ? spec.pool.lanes : limits::kLanesDefault;
-  const uint32_t hosts = sharing.hosts != 0 ? sharing.hosts : kHostsDefault;
-  if (lanes / hosts < 2)
+  const uint32_t lanes = spec.pool.lanes, hosts = sharing.hosts != 0 ? sharing.hosts : kHostsDefault;
+  if (lanes != 0 && lanes / hosts < 2)
     refuse("lanes", std::to_string(lanes), "at least " + std::to_string(2 * hosts) + ", two for each of the hosts");
 }
 

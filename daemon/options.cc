@@ -133,9 +133,10 @@ The pool, on the command line:
                         (default: 2MiB, or 64KiB for a pool under 4GiB)
   --region-bytes SIZE   what a client rents at a time, a power of two
                         (default: 256MiB, or a sixteenth of a smaller pool)
-  --lanes N             clients at a time, counting marud itself (default: 256)
+  --lanes N             clients at a time, counting marud itself
+                        (default: 256, fewer in a small pool)
   --pins N              blocks that a client can hold, a power of two
-                        (default: 16384)
+                        (default: 16384, fewer in a small pool)
   --max-regions N       regions that a client may rent (default: no limit)
   --checksums           blocks carry a checksum, and readers verify it
   --policy NAME         what is evicted first (default: lru); marud.toml(5) lists

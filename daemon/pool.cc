@@ -283,7 +283,9 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
         has_finished_one = reclaim_lane(lane, kReclaimPagesAtOnce);
     if (!has_finished_one) break;
   }
-  return failure(EUSERS, "attach to pool \"" + config.name + "\": every lane is in use");
+  return failure(EUSERS, "attach to pool \"" + config.name + "\": every lane is in use: found room for " +
+                             std::to_string(region.lanes_per_host() - 1) +
+                             " clients (lanes, fixed when the pool was formatted)");
 }
 
 Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,

@@ -5,6 +5,8 @@
 #include "daemon/size_text.h"
 #include "daemon/version.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +15,14 @@ namespace maru::marudctl {
 namespace {
 
 using nlohmann::json;
+
+// What of a pool is not for pages.
+std::string control_text(const json& pool) {
+  const auto bytes = pool.at("control_bytes").get<uint64_t>(), all = pool.at("pool_bytes").get<uint64_t>();
+  char share[32];
+  std::snprintf(share, sizeof(share), ", %.1f %% of the pool", all == 0 ? 0 : 100 * double(bytes) / double(all));
+  return daemon::size_text(bytes) + share;
+}
 
 int status(const Arguments& arguments) {
   json reply;
@@ -26,16 +36,19 @@ int status(const Arguments& arguments) {
     // A heading of its own, since a page and a region are sizes of one, and options by their names.
     if (pool.contains("block_bytes")) pool["bytes_in_blocks"] = daemon::size_text(pool["block_bytes"].get<uint64_t>());
     if (pool.contains("policy")) pool["policy"] = policy_text(pool);
-    for (const char* shown_already : {"block_bytes", "policy_options", "expired_blocks", "rents_by_time"})
+    if (pool.contains("control_bytes") && pool.contains("pool_bytes")) pool["control_region"] = control_text(pool);
+    for (const char* shown_already :
+         {"block_bytes", "control_bytes", "policy_options", "expired_blocks", "rents_by_time"})
       pool.erase(shown_already);
-    print("\n" +
-          fields_text(
-              pool,
-              {"name",         "condition",      "reason",        "backend",       "device",           "map_sync",
-               "uuid",         "epoch",          "pool_bytes",    "control_bytes", "page_bytes",       "pages",
-               "region_bytes", "regions",        "lanes",         "blocks",        "bytes_in_blocks",  "in_use_bytes",
-               "policy",       "high_watermark", "low_watermark", "is_evicting",   "background_wakes", "evicted_blocks",
-               "evicted_by",   "evicted_pages"}));
+    print(
+        "\n" +
+        fields_text(
+            pool,
+            {"name",         "condition",      "reason",        "backend",        "device",           "map_sync",
+             "uuid",         "epoch",          "pool_bytes",    "control_region", "page_bytes",       "pages",
+             "region_bytes", "regions",        "lanes",         "blocks",         "bytes_in_blocks",  "in_use_bytes",
+             "policy",       "high_watermark", "low_watermark", "is_evicting",    "background_wakes", "evicted_blocks",
+             "evicted_by",   "evicted_pages"}));
   }
   return kExitDone;
 }

@@ -36,6 +36,44 @@ const char* check_sharing(const Parameters& p) {
   return p.lanes / p.hosts >= 2 ? nullptr : "there are fewer than two lanes for each host";
 }
 
+// How a lane is divided.
+void plan_lane(const Parameters& p, Layout* layout) {
+  layout->pin_slots = 2 * p.pins_max;
+  layout->pin_overflow_slots = std::max<uint32_t>(limits::kPinSetSlots, layout->pin_slots / 8);
+  layout->account_slots = account_slots(p.tenants);
+  layout->accounts_offset = uint32_t(
+      align_up(sizeof(LaneHeader) + 8ull * (layout->pin_slots + layout->pin_overflow_slots + p.touch_entries), 64));
+  layout->lane_bytes = layout->accounts_offset + layout->account_slots * sizeof(LaneAccount);
+}
+
+// Lanes for a large pool would take most of a small one. What is not wished for is halved until they take a small share: the
+// pins, then lanes and pins in turns, and neither below what a few clients need.
+void choose_lanes(const FormatWishes& wishes, Parameters* p) {
+  p->lanes = wishes.lanes ? wishes.lanes : limits::kLanesDefault;
+  p->pins_max = wishes.pins_max ? wishes.pins_max : limits::kPinsMaxDefault;
+  p->touch_entries =
+      wishes.touch_entries
+          ? wishes.touch_entries
+          : uint32_t(std::clamp<uint64_t>(std::bit_floor(p->pool_bytes / limits::kTouchPoolBytes),
+                                          limits::kTouchEntriesMinDefault, limits::kTouchEntriesDefault));
+  const uint32_t lanes_min = std::max(limits::kLanesMinDefault, limits::kLanesMinOfHostDefault * p->hosts);
+  const auto pins_min = uint32_t(std::clamp<uint64_t>(std::bit_floor(p->pool_bytes / p->page_bytes),
+                                                      limits::kPinsMinDefault, limits::kPinsEnoughDefault));
+  Layout layout;
+  for (;;) {
+    plan_lane(*p, &layout);
+    if (p->lanes * layout.lane_bytes <= p->pool_bytes / limits::kLanesShareDefault) return;
+    const bool fewer_lanes = wishes.lanes == 0 && p->lanes > lanes_min;
+    const bool fewer_pins = wishes.pins_max == 0 && p->pins_max > pins_min;
+    if (fewer_pins && (p->pins_max > limits::kPinsPerLaneDefault * p->lanes || !fewer_lanes))
+      p->pins_max /= 2;
+    else if (fewer_lanes)
+      p->lanes = std::max(lanes_min, p->lanes / 2);
+    else
+      return;
+  }
+}
+
 }  // namespace
 
 const char* plan_layout(const Parameters& p, Layout* ret_layout) {
@@ -64,12 +102,7 @@ const char* plan_layout(const Parameters& p, Layout* ret_layout) {
   Layout layout{};
   layout.buckets = buckets_for(p.pages);
   layout.overflow_buckets = overflow_buckets_for(layout.buckets);
-  layout.pin_slots = 2 * p.pins_max;
-  layout.pin_overflow_slots = std::max<uint32_t>(limits::kPinSetSlots, layout.pin_slots / 8);
-  layout.account_slots = account_slots(p.tenants);
-  layout.accounts_offset = uint32_t(
-      align_up(sizeof(LaneHeader) + 8ull * (layout.pin_slots + layout.pin_overflow_slots + p.touch_entries), 64));
-  layout.lane_bytes = layout.accounts_offset + layout.account_slots * sizeof(LaneAccount);
+  plan_lane(p, &layout);
 
   const uint64_t bytes[kSectionCount] = {
       p.hosts * sizeof(HostRecord),
@@ -115,13 +148,11 @@ const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parame
   if (!std::has_single_bit(region_bytes) || region_bytes < p.page_bytes)
     return "region_bytes is not a power of two of at least one page";
   p.region_pages = region_bytes / p.page_bytes;
-  p.lanes = wishes.lanes ? wishes.lanes : limits::kLanesDefault;
   p.hosts = wishes.hosts ? wishes.hosts : 1;
   p.tenants = wishes.tenants ? wishes.tenants
                              : uint32_t(std::clamp<uint64_t>(p.pool_bytes / limits::kTenantPoolBytes,
                                                              limits::kTenantsMinDefault, limits::kTenantsDefault));
-  p.pins_max = wishes.pins_max ? wishes.pins_max : limits::kPinsMaxDefault;
-  p.touch_entries = wishes.touch_entries ? wishes.touch_entries : limits::kTouchEntriesDefault;
+  choose_lanes(wishes, &p);
   p.key_inline_bytes = wishes.key_inline_bytes ? wishes.key_inline_bytes : limits::kKeyInlineDefault;
   p.section_align = small ? 4096 : 2ull << 20;
 

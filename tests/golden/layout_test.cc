@@ -218,6 +218,21 @@ TEST(Layout, APoolOf64GiB) {
   EXPECT_EQ(layout.control_bytes, 249561088u);
 }
 
+// A small pool keeps most of itself for pages.
+TEST(Layout, APoolOf128MiB) {
+  FormatWishes wishes;
+  wishes.pool_bytes = 128ull << 20;
+  Parameters p;
+  Layout layout;
+  ASSERT_EQ(choose_parameters(wishes, &p), nullptr);
+  ASSERT_EQ(plan_layout(p, &layout), nullptr);
+  EXPECT_EQ(p.page_bytes, 65536u);
+  EXPECT_EQ(p.lanes, 64u);
+  EXPECT_EQ(p.pins_max, 2048u);
+  EXPECT_EQ(p.touch_entries, 4096u);
+  EXPECT_EQ(layout.lane_bytes, 72064u);
+}
+
 TEST(Layout, SecretWords) {
   EXPECT_EQ(kSecretAdd0, 0);
   EXPECT_EQ(kSecretMultiply0, 3);

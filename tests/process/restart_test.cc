@@ -2,15 +2,18 @@
 // neither deleted nor evicted is missed.
 //
 // MARU_RESTARTS says how often (a few in the test command, more in scripts/soak).
+#include "libmaru/wire/socket.h"
 #include "tests/process/baseline.h"
 #include "tests/process/board.h"
 #include "tests/process/keeper.h"
 #include "tests/process/puppet.h"
+#include "tests/support/child_process.h"
 #include "tests/support/random.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <gtest/gtest.h>
@@ -221,6 +224,35 @@ TEST(RestartAlone, FilePoolWithoutClientsStays) {
   marud.start();
   EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
   EXPECT_EQ(client.text("parent"), "text");
+}
+
+// What is chosen by the size of a pool is chosen when it is formatted, by the marud of that day.
+TEST(RestartAlone, APoolKeepsLanesThatItsConfigurationDoesNotSay) {
+  PoolWish pool;
+  pool.in_file = true;
+  pool.bytes = 128u << 20;
+  pool.page_bytes = 64u << 10;
+  pool.region_bytes = 8u << 20;
+  pool.lanes = pool.pins = 0;
+  MarudProcess chosen({pool});
+  EXPECT_EQ(chosen.pool_status().at("lanes").at("max"), 63) << "besides marud's own";
+  MarudProcess kept({pool}, 0, [&](const TemporaryDirectory& directory) {
+    const std::string socket = directory.file("first.sock");
+    ChildProcess first({marud_program(), "--file", directory.file("default.pool"), "--size", "128MiB", "--lanes", "256",
+                        "--pins", "16384", "--socket", socket},
+                       directory.file("first.log"));
+    const auto is_up = [&] { return wire::connect_to(socket).has_value(); };
+    ASSERT_TRUE(wait_until(is_up));
+    first.signal(SIGTERM);
+    ASSERT_TRUE(first.wait());
+  });
+  EXPECT_EQ(kept.pool_status().at("lanes").at("max"), 255);
+  TestClient client(kept.socket_path());
+  maru_geometry geometry = {};
+  geometry.size = sizeof(geometry);
+  ASSERT_EQ(maru_get_geometry(client, &geometry), 0);
+  EXPECT_EQ(geometry.pins_max, 16384u);
+  EXPECT_EQ(kept.log().find("keeps what it was formatted with"), std::string::npos) << kept.log();
 }
 
 TEST(RestartAlone, ImpatientClientAsksASlowMarudOnce) {

@@ -47,9 +47,10 @@ MarudProcess::MarudProcess(std::vector<PoolWish> pools, uint32_t adopt_grace_ms,
       config << "backend = \"" << (pool.on_device ? "dax" : "memory") << "\"\n";
     if (!pool.on_device) config << "size = " << pool.bytes << "\n";
     config << "page_bytes = " << pool.page_bytes << "\nregion_bytes = " << pool.region_bytes
-           << "\nlanes = " << pool.lanes << "\npins = " << pool.pins
            << "\nmax_regions_per_instance = " << pool.max_regions_per_instance
            << "\nchecksums = " << (pool.checksums ? "true" : "false") << "\n";
+    if (pool.lanes != 0) config << "lanes = " << pool.lanes << "\n";
+    if (pool.pins != 0) config << "pins = " << pool.pins << "\n";
     config << "high_watermark = " << pool.high_watermark << "\n" << pool.more;
     if (!pool.users.empty()) config << "users = [" << pool.users << "]\n";
   }

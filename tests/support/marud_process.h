@@ -19,7 +19,7 @@ struct PoolWish {
   uint64_t bytes = 16u << 20;
   uint64_t page_bytes = 4096;
   uint64_t region_bytes = 1u << 20;
-  uint32_t lanes = 16;
+  uint32_t lanes = 16;  // 0: not said, and so the next
   uint32_t pins = 1024;
   uint32_t max_regions_per_instance = 0;
   bool checksums = false;

@@ -62,6 +62,49 @@ TEST(ControlRegion, PlansFromKilobytesTo64TiB) {
   EXPECT_GT(p.pages * p.page_bytes, 63 * kTiB);
 }
 
+TEST(ControlRegion, TakesASmallShareOfASmallPool) {
+  for (uint64_t bytes = 256 * kKiB; bytes <= 64 * kGiB; bytes += bytes / 4 / 4096 * 4096) {
+    FormatWishes wishes;
+    wishes.pool_bytes = bytes;
+    Parameters p;
+    Layout layout;
+    ASSERT_EQ(choose_parameters(wishes, &p), nullptr) << bytes;
+    ASSERT_EQ(plan_layout(p, &layout), nullptr) << bytes;
+    EXPECT_GE(p.lanes, 16u) << bytes;
+    EXPECT_LE(p.lanes, 256u) << bytes;
+    EXPECT_GE(p.pins_max, std::min<uint64_t>(1024, p.pages / 2)) << bytes;
+    EXPECT_LE(p.pins_max, 16384u) << bytes;
+    if (bytes >= 4 * kMiB) EXPECT_LT(layout.control_bytes * 8, bytes);
+    if (bytes >= 2 * kGiB) EXPECT_EQ(p.lanes * p.pins_max, 256u * 16384) << bytes;
+  }
+}
+
+TEST(ControlRegion, WhatIsWishedForIsTakenAsItIs) {
+  FormatWishes wishes;
+  wishes.pool_bytes = 128 * kMiB;
+  Parameters defaults, p;
+  Layout layout;
+  ASSERT_EQ(choose_parameters(wishes, &defaults), nullptr);
+  wishes.lanes = 256;
+  ASSERT_EQ(choose_parameters(wishes, &p), nullptr);
+  EXPECT_EQ(p.lanes, 256u);
+  EXPECT_EQ(p.pins_max, 1024u) << "the fewest of a pool with so many pages";
+  wishes.pins_max = 16384;
+  ASSERT_EQ(choose_parameters(wishes, &p), nullptr);
+  ASSERT_EQ(plan_layout(p, &layout), nullptr);
+  EXPECT_EQ(p.lanes * p.pins_max, 256u * 16384);
+  EXPECT_GT(layout.control_bytes, 80 * kMiB);
+  wishes.lanes = 0;
+  ASSERT_EQ(choose_parameters(wishes, &p), nullptr);
+  EXPECT_EQ(p.pins_max, 16384u);
+  EXPECT_LT(p.lanes, defaults.lanes);
+  // Hosts have lanes each.
+  wishes.pins_max = 0;
+  wishes.hosts = 64;
+  ASSERT_EQ(choose_parameters(wishes, &p), nullptr);
+  EXPECT_GE(p.lanes / p.hosts, 2u);
+}
+
 TEST(ControlRegion, RefusesMorePagesThanReferencesCanName) {
   FormatWishes wishes;
   wishes.pool_bytes = 64 * kTiB;

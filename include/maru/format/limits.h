@@ -29,6 +29,10 @@ inline constexpr uint64_t kRegionsMinDefault = 16;
 // 12 bits of lane in a page word. Lane 0 is the daemon's own.
 inline constexpr uint32_t kLanesMax = 4096;
 inline constexpr uint32_t kLanesDefault = 256;
+// Of a small pool the lanes take at most this share by default; with what its pages need, the control region is an eighth.
+inline constexpr uint64_t kLanesShareDefault = 16;
+inline constexpr uint32_t kLanesMinDefault = 16;
+inline constexpr uint32_t kLanesMinOfHostDefault = 4;  // marud's own and a few clients'
 inline constexpr uint32_t kHostsMax = 64;
 inline constexpr uint32_t kTenantsMax = 1u << 16;
 inline constexpr uint32_t kTenantsDefault = 256;
@@ -46,8 +50,14 @@ inline constexpr uint32_t kAccountProbes = 16;
 inline constexpr uint64_t kBucketSlots = 7;
 inline constexpr uint64_t kPinSetSlots = 8;
 inline constexpr uint32_t kPinsMaxDefault = 16384;
+// Of small pools: as many as they have pages, but from 64 to 1,024, is the least that is left to each lane.
+inline constexpr uint32_t kPinsMinDefault = 64;
+inline constexpr uint32_t kPinsEnoughDefault = 1024;
+inline constexpr uint32_t kPinsPerLaneDefault = 16;  // of a lane, for each lane: above it pins give way, else lanes
 inline constexpr uint32_t kPinsMaxLimit = 1u << 20;
 inline constexpr uint32_t kTouchEntriesDefault = 4096;
+inline constexpr uint32_t kTouchEntriesMinDefault = 64;  // of small pools: one for each kTouchPoolBytes
+inline constexpr uint64_t kTouchPoolBytes = 4ull << 10;
 inline constexpr uint32_t kTouchEntriesLimit = 1u << 20;
 // Threads of one client that can free a child at the same instant; a ninth waits for a free intent word.
 inline constexpr uint32_t kParentIntents = 8;
