@@ -38,13 +38,10 @@ DeleteTreeResult Pool::State::delete_tree(const wire::DeleteTreeRequest& request
       const size_t start = levels[level], end = tree.size();
       if (start == end) break;
       for (size_t i = start; i < end; ++i)
-        // Each page is the child of one parent at most, so this ends; a scribbled cycle does not lead back to the root.
-        for (uint32_t child = first_child[tree[i].page()]; child != kNoPage && tree.size() < pages();) {
-          const uint32_t next = next_child[child];
-          next_child[child] = kNoPage;
+        // Each page is in the list of one parent at most, and of a scribbled cycle only the root is met from outside: left
+        // out here, it is met once, and so is every other page.
+        for (uint32_t child = first_child[tree[i].page()]; child != kNoPage; child = next_child[child])
           if (child != root.page()) tree.push_back(PageRef::of(child, word(child).generation()));
-          child = next;
-        }
       if (tree.size() > end) levels.push_back(end);
     }
   }

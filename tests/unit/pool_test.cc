@@ -398,6 +398,23 @@ TEST(PoolDelete, ATreeGoesLeavesFirst) {
   EXPECT_EQ(home.audit(), std::set<std::string>{});
 }
 
+// Parents are read from memory that anybody may write to.
+TEST(PoolDelete, ACycleThatSomebodyScribbledEnds) {
+  PoolUnderTest home;
+  auto client = home.attach();
+  const PageRef root = client->store("root");
+  const PageRef middle = client->store("middle", root);
+  const PageRef leaf = client->store("leaf", middle);
+  client->store("bystander");
+  home.region.block(root.page()).parent.store_release(leaf.bits);
+  const shm::Digest digest = home.digest("root");
+  const DeleteTreeResult result = home.pool->delete_tree({digest.lo, digest.hi}, home.now_ms);
+  EXPECT_EQ(result.status, 0);
+  EXPECT_EQ(result.deleted, 3u);
+  EXPECT_EQ(result.left, 0u) << "each is met once";
+  EXPECT_TRUE(home.exists("bystander"));
+}
+
 TEST(PoolAdmin, ListsBlocksByPrefixAndOneInFull) {
   PoolUnderTest home;
   auto client = home.attach();
@@ -455,6 +472,7 @@ TEST(PoolAdmin, EvictClearAndCheck) {
   EXPECT_EQ(reply["deleted_when_unpinned"], 1);
   EXPECT_EQ(home.count(PageState::kReady), 0u);
   EXPECT_FALSE(home.exists(name(9)));
+  EXPECT_EQ(home.pool->status_json(home.now_ms)["retired_waiting"], 1) << "it does not wait for a sweep to come by";
   client->pins.unpin(pin.slot, blocks[9]);
   home.settle();
   EXPECT_EQ(home.count(PageState::kRetired), 0u);
