@@ -68,10 +68,28 @@ int clients(const Arguments& arguments) {
   return kExitDone;
 }
 
+// States that look worse than they are, and what they mean.
+constexpr struct {
+  const char* state;
+  const char* meaning;
+} kRegionNotes[] = {
+    {"orphaned", "its client has ended: the blocks stay readable, and the region waits for a new owner"},
+    {"draining", "its blocks make room: the region goes to somebody else"},
+};
+
 int regions(const Arguments& arguments) {
-  return print_list(arguments, {{"command", "regions"}}, "regions",
-                    {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "queued_blocks"},
-                    std::nullopt, "the pool has no region");
+  json reply;
+  if (const int code = Conversation(arguments).ask_for_list({{"command", "regions"}}, "regions", std::nullopt, reply);
+      code != kExitDone)
+    return code;
+  if (arguments.json) return print_json(reply), kExitDone;
+  const json& rows = reply["regions"];
+  print(table_text(rows, {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "queued_blocks"},
+                   "the pool has no region", line_width()));
+  for (const auto& note : kRegionNotes)
+    if (std::any_of(rows.begin(), rows.end(), [&](const json& row) { return row.value("state", "") == note.state; }))
+      print(std::string(note.state) + ": " + note.meaning + "\n");
+  return kExitDone;
 }
 
 int pins(const Arguments& arguments) {

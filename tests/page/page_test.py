@@ -158,6 +158,23 @@ def clients_and_tenants_are_listed(page, marud, clients):
     expect(page.value("document.title") == "marud", f"a name ran: {page.value('document.title')}")
 
 
+def who_ends_leaves_its_blocks(page, marud, client):
+    """A region without an owner is nothing to be afraid of, and the page says so."""
+    with BlockClient(arguments.client, marud) as ends:
+        expect(ends.ask("fill z 20 4096") == 20, "20 blocks of one that ends")
+    page.wait_for("document.querySelectorAll('#map .orphaned').length > 0", "a region has no owner")
+    for name in ("#legend", "#cell"):
+        if name == "#cell":
+            click(page, "#map .orphaned")
+        expect("no owner" in text_of(page, name) and "blocks stay readable" in text_of(page, name),
+               f"{name}: {text_of(page, name)}")
+    alarm = page.value("(() => { const probe = document.createElement('i'); probe.style.color = 'var(--bad)';"
+                       "document.body.append(probe); const bad = getComputedStyle(probe).color; probe.remove();"
+                       "return getComputedStyle(document.querySelector('#map .orphaned')).background.includes(bad); })()")
+    expect(not alarm, "it has the colour of what is wrong")
+    expect(client.ask("retrieve z1") == 0, "z1 is not there")
+
+
 def evictions_are_counted(page, client):
     client.ask("fill b 16000 4096")  # more than the pool has
     page.wait_for("[...document.querySelectorAll('#evictions td.number')].some((cell) => parseFloat(cell.innerText) > 0)",
@@ -222,6 +239,7 @@ def main():
             heat_follows_use(page, marud, one)
             hit_ratios_move(page, one)
             clients_and_tenants_are_listed(page, marud, (one, other))
+            who_ends_leaves_its_blocks(page, marud, other)
             evictions_are_counted(page, one)
             it_fits_a_phone(page)
             pools_come_and_go(page, marud)

@@ -97,8 +97,11 @@ function chart(id, samples, names, top, show) {
 // -- the map ----------------------------------------------------------------------------------------------------------
 
 const HEAT_STEPS = [0, 0.1, 1, 10, 100, 1000];  // uses a second: above each the next colour begins
-const STATES = {u: ["unused", "nobody's"], r: ["owned", "rented"], o: ["orphaned", "of a client that is gone"],
-                d: ["draining", "being emptied"], h: ["elsewhere", "another host's"]};
+// The class of a cell and what it is called; of one that looks worse than it is, also what it means.
+const STATES = {u: ["unused", "empty, nobody's"], r: ["owned", "rented"],
+                o: ["orphaned", "no owner", "its client has ended; the blocks stay readable, and it waits for a new owner"],
+                d: ["draining", "changing owner", "its blocks make room, and it goes to somebody else"],
+                h: ["elsewhere", "another host's"]};
 
 const heatOf = (uses) => HEAT_STEPS.filter((step) => uses > step).length;
 // Neighbouring lanes get hues that are far apart; a lane keeps its hue.
@@ -112,7 +115,8 @@ function cellText(map, index) {
   const each = map.regions_per_cell, first = index * each, last = Math.min(first + each, map.regions) - 1;
   const cells = map.cells, owner = map.owners[cells.owner[index]];
   const which = first === last ? `Region ${first}` : `Regions ${first} to ${last}`;
-  const whose = owner ? ownerText(owner) : STATES[cells.states[index]][1];
+  const [, name, meaning] = STATES[cells.states[index]];
+  const whose = owner ? ownerText(owner) : meaning ? `${name} (${meaning})` : name;
   const pages = (last - first + 1) * map.region_pages;
   const idle = cells.idle_s[index];
   return `${which}: ${whose}; ${cells.used_pages[index]} of ${pages} pages in use; ` +
@@ -157,9 +161,11 @@ function drawLegend(map, colour) {
       entries.push(entry("owned", `${ownerText(owner)}: ${owner.regions}`, hueOf(owner.lane)));
     const others = map.owners.length - 24 + map.owners_left_out;
     if (others > 0) entries.push(element("li", "none", `and ${others} more`));
-    for (const [letter, [classes, text]] of Object.entries(STATES)) {
+    for (const [letter, [classes, name, meaning]] of Object.entries(STATES)) {
       const cells = [...map.cells.states].filter((state) => state === letter).length;
-      if (letter !== "r" && cells > 0) entries.push(entry(classes, map.regions_per_cell === 1 ? `${text}: ${cells}` : text));
+      if (letter === "r" || cells === 0) continue;
+      const counted = map.regions_per_cell === 1 ? `${name}: ${cells}` : name;
+      entries.push(entry(classes, meaning ? `${counted} (${meaning})` : counted));
     }
     entries.push(element("li", "none", "the paler, the emptier"));
   }
