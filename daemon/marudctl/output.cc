@@ -111,14 +111,6 @@ size_t offset_of(const std::string& text, size_t character) {
   return at;
 }
 
-// The ends of long keys tell them apart as often as their beginnings do, so the middle goes.
-std::string shortened(const std::string& text, size_t width) {
-  const size_t has = width_of(text);
-  if (has <= width) return text;
-  const size_t tail = (width - 2) / 2, head = width - 2 - tail;
-  return text.substr(0, offset_of(text, head)) + ".." + text.substr(offset_of(text, has - tail));
-}
-
 // Takes from the widest columns of text until the line fits.
 void fit(std::vector<size_t>& widths, const std::vector<bool>& is_number, size_t line_width) {
   constexpr size_t kTextWidthMin = 8;
@@ -145,6 +137,13 @@ std::string cell_text(const std::string& name, const json& value) {
 }
 
 }  // namespace
+
+std::string shortened(const std::string& text, size_t width) {
+  const size_t has = width_of(text);
+  if (has <= width) return text;
+  const size_t tail = (width - 2) / 2, head = width - 2 - tail;
+  return text.substr(0, offset_of(text, head)) + ".." + text.substr(offset_of(text, has - tail));
+}
 
 std::string table_text(const json& rows, std::initializer_list<const char*> wanted, const char* when_empty,
                        size_t line_width) {

@@ -1,9 +1,11 @@
 // marudctl watch: what is stored and removed, as marud sees it. marud keeps the last events and this asks for them several
 // times a second; who reads too slowly is told how many are lost.
 #include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/output.h"
 #include "daemon/marudctl/reply_fields.h"
 #include "daemon/size_text.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -31,18 +33,23 @@ std::string time_text(uint64_t unix_ms) {
   return out;
 }
 
-std::string line_of(const json& event) {
+constexpr size_t kKeyWidthMin = 16;
+
+// On a terminal of this width a key gives way to what stands around it; 0: it is shown whole.
+std::string line_of(const json& event, size_t width) {
   const std::string key = text(event, "key"), reason = text(event, "reason");
   char start[64];
   std::snprintf(start, sizeof(start), "%s %-8s %9s  ", time_text(number(event, "at_ms")).c_str(),
                 text(event, "event").c_str(),
                 event.contains("length_bytes") ? daemon::size_text(number(event, "length_bytes")).c_str() : "-");
-  std::string line = start;
-  line += key.empty() ? "(key not known, page " + std::to_string(number(event, "page")) + ")" : key;
-  if (number(event, "key_bytes") != 0) line += "... (" + std::to_string(number(event, "key_bytes")) + " bytes)";
-  if (number(event, "tenant") != 0) line += "  tenant " + std::to_string(number(event, "tenant"));
-  if (!reason.empty()) line += "  by " + reason;
-  return line + "\n";
+  const std::string line = start;
+  std::string end;
+  if (number(event, "key_bytes") != 0) end += "... (" + std::to_string(number(event, "key_bytes")) + " bytes)";
+  if (number(event, "tenant") != 0) end += "  tenant " + std::to_string(number(event, "tenant"));
+  if (!reason.empty()) end += "  by " + reason;
+  if (key.empty()) return line + "(key not known, page " + std::to_string(number(event, "page")) + ")" + end + "\n";
+  const size_t taken = line.size() + end.size(), room = width > taken ? width - taken : 0;
+  return line + (width == 0 ? key : shortened(key, std::max(kKeyWidthMin, room))) + end + "\n";
 }
 
 // Something about the watch itself: a line of its own kind, or a word beside the output.
@@ -76,10 +83,11 @@ int watch(const Arguments& arguments) {
     if (lost != 0)
       note(arguments, {{"event", "lost"}, {"count", lost}},
            std::to_string(lost) + " events were lost: they came faster than they were read");
+    const size_t width = line_width();  // it may change meanwhile
     uint64_t shown = 0;
     for (const json& event : reply["events"]) {
       if (left == 0 || is_stopped != 0 || !event.is_object()) break;
-      print(arguments.json ? event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n" : line_of(event));
+      print(arguments.json ? event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n" : line_of(event, width));
       ++shown;
       --left;
     }
