@@ -1,5 +1,6 @@
 #include "daemon/marudctl/top_screen.h"
 
+#include "daemon/marudctl/output.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -105,29 +106,53 @@ std::vector<std::string> help_lines() {
           "  h ?              this text                q      end"};
 }
 
+// Parts beside each other, as many as fit, and the others on lines of their own: none is cut off without a word.
+void add_parts(const TopView& view, const std::vector<std::string>& parts, std::vector<std::string>& lines) {
+  bool is_first = true;
+  for (const std::string& part : parts) {
+    if (part.empty()) continue;
+    if (is_first)
+      lines.push_back(part);
+    else if (lines.back().size() + 2 + part.size() <= view.width)
+      lines.back() += "  " + part;
+    else
+      lines.push_back("  " + part);
+    is_first = false;
+  }
+}
+
+// What pools and clients have in common, and what only one of them has.
+void add_rates(const json& row, const TopView& view, const std::string& start, const std::vector<std::string>& more,
+               std::vector<std::string>& lines) {
+  std::vector<std::string> parts = {
+      start + "asked " + rate_text(real(row, "asked_per_s")) + "/s",
+      "hits: prefix " + percent_text(row, "match_hit_percent") + " read " + percent_text(row, "retrieve_hit_percent"),
+      "stored " + rate_text(real(row, "stores_per_s")) + "/s " + daemon::size_text(whole(row, "stored_bytes_per_s")) +
+          "/s"};
+  parts.insert(parts.end(), more.begin(), more.end());
+  add_parts(view, parts, lines);
+}
+
 void add_pools(const json& figures, const TopView& view, std::vector<std::string>& lines) {
   for (const json& pool : rows_of(figures, "pools")) {
     const std::string name = text(pool, "name");
     if (text(pool, "condition") != "serving") {
-      lines.push_back(
-          format("%-12.12s  %s  %s", name.c_str(), text(pool, "condition").c_str(), text(pool, "reason").c_str()));
+      lines.push_back(format("%-12s  %s  %s", shortened(name, 12).c_str(), text(pool, "condition").c_str(),
+                             text(pool, "reason").c_str()));
       continue;
     }
     const double used = real(pool, "in_use_percent");
-    const std::string evicting = pool.value("is_evicting", json(false)) == true ? "  evicting" : "";
-    lines.push_back(
-        format("%-12.12s %s %5.1f%% of %s, %llu blocks, %s%s", name.c_str(),
-               bar(used, view.width < 80 ? 10 : 20).c_str(), used, daemon::size_text(whole(pool, "bytes")).c_str(),
-               static_cast<unsigned long long>(whole(pool, "blocks")), text(pool, "policy").c_str(), evicting.c_str()));
-    lines.push_back(
-        format("  asked %s/s  hits: prefix %s read %s  stored %s/s %s/s  evicted %s/s",
-               rate_text(real(pool, "asked_per_s")).c_str(), percent_text(pool, "match_hit_percent").c_str(),
-               percent_text(pool, "retrieve_hit_percent").c_str(), rate_text(real(pool, "stores_per_s")).c_str(),
-               daemon::size_text(whole(pool, "stored_bytes_per_s")).c_str(),
-               rate_text(real(pool, "evicted_blocks_per_s")).c_str()));
-    lines.push_back(format("  memory asked for %s/s, decided in %s, 99%% within %s",
-                           rate_text(real(pool, "rents_per_s")).c_str(), micros_text(pool, "rent_mean_us").c_str(),
-                           micros_text(pool, "rent_99_us").c_str()));
+    add_parts(
+        view,
+        {format("%-12s %s %5.1f%% of %s", shortened(name, 12).c_str(), bar(used, view.width < 80 ? 10 : 20).c_str(),
+                used, daemon::size_text(whole(pool, "bytes")).c_str()),
+         std::to_string(whole(pool, "blocks")) + " blocks", text(pool, "policy"),
+         pool.value("is_evicting", json(false)) == true ? "evicting" : ""},
+        lines);
+    const std::string memory =
+        format("memory asked for %s/s, decided in %s, 99%% within %s", rate_text(real(pool, "rents_per_s")).c_str(),
+               micros_text(pool, "rent_mean_us").c_str(), micros_text(pool, "rent_99_us").c_str());
+    add_rates(pool, view, "  ", {"evicted " + rate_text(real(pool, "evicted_blocks_per_s")) + "/s", memory}, lines);
     // What an administrator has to know at once.
     if (whole(pool, "pins_overdue") > 0 || real(pool, "refused_rents_per_s") > 0)
       lines.push_back(format("  ATTENTION: %llu pins overdue, %s requests for memory refused a second",
@@ -136,30 +161,33 @@ void add_pools(const json& figures, const TopView& view, std::vector<std::string
   }
 }
 
-void add_client(const json& client, std::vector<std::string>& lines) {
+void add_client(const json& client, const TopView& view, std::vector<std::string>& lines) {
   lines.push_back(format("client: process %llu, %s, user %llu, pool %s, lane %llu, %s",
                          static_cast<unsigned long long>(whole(client, "pid")), text(client, "command").c_str(),
                          static_cast<unsigned long long>(whole(client, "uid")), text(client, "pool").c_str(),
                          static_cast<unsigned long long>(whole(client, "lane")), text(client, "state").c_str()));
   const bool has_age = client.contains("oldest_pin_ms") && client["oldest_pin_ms"].is_number();
-  lines.push_back(format("pins %llu, %llu overdue, oldest %s; regions %llu, %s; touches lost %llu",
-                         static_cast<unsigned long long>(whole(client, "pins")),
-                         static_cast<unsigned long long>(whole(client, "pins_overdue")),
-                         has_age ? duration(whole(client, "oldest_pin_ms")).c_str() : "-",
-                         static_cast<unsigned long long>(whole(client, "regions")),
-                         daemon::size_text(whole(client, "region_bytes")).c_str(),
-                         static_cast<unsigned long long>(whole(client, "lost_touches"))));
-  lines.push_back(
-      format("asked %s/s  hits: prefix %s read %s  stored %s/s %s/s  twice %s/s  deleted %s/s",
-             rate_text(real(client, "asked_per_s")).c_str(), percent_text(client, "match_hit_percent").c_str(),
-             percent_text(client, "retrieve_hit_percent").c_str(), rate_text(real(client, "stores_per_s")).c_str(),
-             daemon::size_text(whole(client, "stored_bytes_per_s")).c_str(),
-             rate_text(real(client, "duplicates_per_s")).c_str(), rate_text(real(client, "deletes_per_s")).c_str()));
+  add_parts(view,
+            {format("pins %llu, %llu overdue, oldest %s", static_cast<unsigned long long>(whole(client, "pins")),
+                    static_cast<unsigned long long>(whole(client, "pins_overdue")),
+                    has_age ? duration(whole(client, "oldest_pin_ms")).c_str() : "-"),
+             format("regions %llu, %s", static_cast<unsigned long long>(whole(client, "regions")),
+                    daemon::size_text(whole(client, "region_bytes")).c_str()),
+             "touches lost " + std::to_string(whole(client, "lost_touches"))},
+            lines);
+  add_rates(client, view, "",
+            {"twice " + rate_text(real(client, "duplicates_per_s")) + "/s",
+             "deleted " + rate_text(real(client, "deletes_per_s")) + "/s"},
+            lines);
   lines.emplace_back();
   lines.emplace_back("counters since it attached");
   const json counters = client.value("counters", json::object());
+  std::vector<std::string> shown;
   for (const auto& [name, value] : counters.items())
-    lines.push_back(format("  %-18s %s", name.c_str(), value.dump().c_str()));
+    shown.push_back(format("  %-18s %-16s", name.c_str(), value.dump().c_str()));
+  // Side by side, so that all of them fit below two pools.
+  const size_t half = (shown.size() + 1) / 2;
+  for (size_t i = 0; i < half; ++i) lines.push_back(shown[i] + (half + i < shown.size() ? shown[half + i] : ""));
 }
 
 void add_clients(const std::vector<const json*>& rows, const TopView& view, TopScreen& screen) {
@@ -178,8 +206,8 @@ void add_clients(const std::vector<const json*>& rows, const TopView& view, TopS
     const std::string hits = percent_text(
         client, client.value("match_hit_percent", json()).is_number() ? "match_hit_percent" : "retrieve_hit_percent");
     lines.push_back(format(
-        "%7llu %-12.12s %-8.8s %-9.9s %7s %6s %7s %6llu %8s", static_cast<unsigned long long>(whole(client, "pid")),
-        text(client, "command").c_str(), text(client, "pool").c_str(), text(client, "state").c_str(),
+        "%7llu %-12.12s %-8s %-9.9s %7s %6s %7s %6llu %8s", static_cast<unsigned long long>(whole(client, "pid")),
+        text(client, "command").c_str(), shortened(text(client, "pool"), 8).c_str(), text(client, "state").c_str(),
         rate_text(real(client, "asked_per_s")).c_str(), hits.c_str(), rate_text(real(client, "stores_per_s")).c_str(),
         static_cast<unsigned long long>(whole(client, "pins")),
         daemon::size_text(whole(client, "region_bytes")).c_str()));
@@ -214,7 +242,7 @@ TopScreen draw_top(const json& figures, const TopView& view, const std::string& 
   if (view.has_help) {
     for (std::string& line : help_lines()) lines.push_back(std::move(line));
   } else if (view.is_looking && !rows.empty()) {
-    add_client(*rows[std::min(view.selected, rows.size() - 1)], lines);
+    add_client(*rows[std::min(view.selected, rows.size() - 1)], view, lines);
   } else {
     const std::string whose = view.pool.empty() ? "all pools" : "pool " + view.pool;
     lines.push_back(format("%zu clients of %s, by %s%s   (h: keys)", rows.size(), whose.c_str(), name_of(view.order),

@@ -81,6 +81,24 @@ TEST(TopScreen, FitsEightyColumnsAndTheHeight) {
   for (const std::string& line : draw_top(figures_with(clients), view, "").lines) EXPECT_LE(line.size(), 40u);
 }
 
+TEST(TopScreen, LargeFiguresTakeAnotherLineAndAreNotCutOff) {
+  json busy = client(1'000'000, 999e3, 1000);
+  json figures = figures_with({busy});
+  const json large = {{"in_use_percent", 100.0},    {"bytes", 1023ull << 30},        {"blocks", 523'776'000u},
+                      {"policy", "isolated_lru"},   {"is_evicting", true},           {"asked_per_s", 999e3},
+                      {"match_hit_percent", 100.0}, {"retrieve_hit_percent", 99.9},  {"stores_per_s", 999e3},
+                      {"stored_bytes_per_s", 1e12}, {"evicted_blocks_per_s", 998e3}, {"duplicates_per_s", 997e3},
+                      {"deletes_per_s", 996e3}};
+  figures["pools"][0].update(large);
+  figures["clients"][0].update(large);
+  TopView view;
+  for (const char* part : {"523776000 blocks", "isolated_lru", "evicting", "evicted 998k/s", "read 99.9%"})
+    EXPECT_LT(line_with(draw_top(figures, view, ""), part), 10u) << part;
+  view.is_looking = true;
+  for (const char* part : {"twice 997k/s", "deleted 996k/s"})
+    EXPECT_LT(line_with(draw_top(figures, view, ""), part), 24u) << part;
+}
+
 TEST(TopScreen, LooksIntoOneClientAndKeepsPoolsApart) {
   TopView view;
   view.pool = "other";
