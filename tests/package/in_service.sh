@@ -1,7 +1,7 @@
 #!/bin/sh
 # Under the root's own systemd: installs the packages, and marud is started, reloaded, killed, stalled, restarted, upgraded,
-# started by its first client, and removed. A block that was stored at first has to be there until the service is stopped for
-# good.
+# started by its first client, held to memory limits, and removed. A block that was stored at first has to be there until the
+# service is stopped for good.
 set -eu
 cd /packages
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
@@ -21,6 +21,7 @@ new_main_pid() {
     sleep 0.1
   done
 }
+# logged TEXT: waits until marud's journal has it.
 logged() {
   tries=0
   until journalctl --sync && journalctl --no-pager -u marud | grep -q "$1"; do
@@ -105,8 +106,8 @@ echo "upgraded under a client, the block is there"
 # systemd listens, and the first client starts marud. What was stored goes with the stop, as ever, and the log says so: the
 # first to attach waits as long as adopt_grace_ms says, which may be longer than it has patience.
 systemctl stop marud
-systemctl reset-failed marud  # so many starts in so short a time are this test's
 logged "a restart gets it back; a stop gives it up, since no client holds it"
+systemctl reset-failed marud  # so many starts in so short a time are this test's
 systemctl start marud.socket || fail "systemd cannot listen for marud"
 ! systemctl is-active -q marud || fail "marud was started before there was a client"
 ! /tmp/keep_block find 2>/dev/null || fail "memory outlived a stop"
@@ -127,6 +128,71 @@ systemctl start marud || fail "marud does not start without systemd's socket any
 /tmp/keep_block store || fail "marud does not serve without systemd's socket any more"
 systemctl reset-failed marud
 echo "started by the first client, restarted, stopped, systemd's socket stayed"
+
+# Memory limits that the kernel enforces. marud refuses to start where it would be killed; a client that is killed is nobody
+# else's misfortune.
+limited() {
+  mkdir -p /run/systemd/system/marud.service.d
+  printf '[Service]\nRestart=no\nMemoryMax=%s\n' "$1" >/run/systemd/system/marud.service.d/limit.conf
+  systemctl daemon-reload
+}
+doctor_says() {
+  marudctl doctor >/tmp/doctor || true  # its status is about the machine
+  grep -q "$1" /tmp/doctor || { cat /tmp/doctor >&2; fail "marudctl doctor does not say: $1"; }
+}
+if grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then
+  cat >>/etc/marud/marud.toml <<'POOL'
+[[pool]]
+name = "touched"
+backend = "memory"
+size = "256MiB"
+first_touch = true
+POOL
+  limited 128M
+  ! systemctl restart marud 2>/dev/null || fail "marud starts where the kernel would kill it"
+  [ "$(systemctl show -p Result --value marud)" = exit-code ] || fail "marud was killed at its memory limit"
+  logged 'pool "touched": take all memory of the pool (first_touch): found room for .* in the control group .*/marud.service'
+  logged 'which may have 128 MiB (memory.max), expected 256 MiB; raise its limit (MemoryMax= of a service)'
+  doctor_says '^wrong *marud: '
+  limited 512M
+  systemctl restart marud || fail "marud does not start with the limit that it asked for"
+  doctor_says 'memory limit of marud: 512 MiB for the control group .*/marud.service$'
+  cp /tmp/good.toml /etc/marud/marud.toml
+  rm -r /run/systemd/system/marud.service.d
+  systemctl daemon-reload
+  systemctl restart marud
+  /tmp/keep_block store || fail "marud does not serve after its limit is gone"
+
+  # What a client touches first is its own: here 48 MiB, where 32 are allowed.
+  mkfifo /tmp/limit_ends
+  exec 8<>/tmp/limit_ends
+  systemd-run --quiet --unit=limited-reader -p MemoryMax=32M -p StandardInput=file:/tmp/limit_ends /tmp/keep_block hold
+  tries=0
+  until marudctl clients | grep -q keep_block; do
+    tries=$((tries + 1))
+    [ $tries -lt 600 ] || fail "a client with a memory limit does not attach"
+    sleep 0.1
+  done
+  doctor_says '^warning *memory limit of keep_block ([0-9]*): 32 MiB for the control group .*/limited-reader.service, and pool'
+  ! systemd-run --quiet --wait --unit=limited-writer -p MemoryMax=32M -p MemorySwapMax=0 /tmp/keep_block fill ||
+    fail "48 MiB fit into 32: the limit is not enforced here"
+  [ "$(systemctl show -p Result --value limited-writer)" = oom-kill ] || fail "the writer was not killed at its limit"
+  exec 8>&-
+  tries=0
+  while systemctl is-active -q limited-reader; do
+    tries=$((tries + 1))
+    [ $tries -lt 600 ] || fail "a client with a memory limit does not end"
+    sleep 0.1
+  done
+  [ "$(systemctl show -p Result --value limited-reader)" = success ] || fail "another client was hurt"
+  /tmp/keep_block find || fail "what was stored is gone with the client that was killed"
+  marudctl check --quiesce >/dev/null || fail "the pool is not in order"
+  doctor_says '^warning *processes killed for want of memory: [1-9]'
+  systemctl reset-failed
+  echo "refused a memory limit that is too low, outlived a client that met its own"
+else
+  echo "no memory controller here: limits are not tried"
+fi
 
 # A pool in a file under /dev/shm is not the service manager's to delete.
 cat >>/etc/marud/marud.toml <<'POOL'

@@ -1,7 +1,7 @@
-/* keep_block store | find | hold
+/* keep_block store | find | hold | fill
  * store and find: stores a block under one key and ends, or looks for it. hold: finds it, says "held", keeps it until its
- * standard input ends, whatever becomes of marud meanwhile, looks at it again, and stores another one. Exit status 0 when the
- * block was there all the time. */
+ * standard input ends, whatever becomes of marud meanwhile, looks at it again, and stores another one. fill: finds it, and
+ * stores 48 MiB. Exit status 0 when the block was there all the time. */
 #include <errno.h>
 #include <maru/maru.h>
 #include <stdio.h>
@@ -40,6 +40,20 @@ static int hold(maru_client *client, const maru_key *key, const maru_view *held)
   return result;
 }
 
+static int fill(maru_client *client) {
+  static char bytes[64 << 10];
+  char name[32];
+  int i, result = 0;
+  memset(bytes, 1, sizeof bytes);
+  for (i = 0; i < 768 && result == 0; ++i) {
+    maru_key key;
+    snprintf(name, sizeof name, "fill %d", i);
+    key = key_of(name);
+    result = maru_store_copy(client, &key, bytes, sizeof bytes, NULL, NULL);
+  }
+  return result;
+}
+
 int main(int count, char **arguments) {
   maru_attach_options options;
   maru_client *client = NULL;
@@ -56,6 +70,7 @@ int main(int count, char **arguments) {
   if (result == 0) result = maru_retrieve(client, &key, &view);
   if (result == 0 && !is_kept(&view)) result = -EILSEQ;
   if (result == 0 && strcmp(arguments[1], "hold") == 0) result = hold(client, &key, &view);
+  if (result == 0 && strcmp(arguments[1], "fill") == 0) result = fill(client);
   if (result != 0)
     fprintf(stderr, "keep_block %s: %s\n", arguments[1], result < 0 ? strerror(-result) : "another was first");
   if (client) maru_detach(client);

@@ -2,9 +2,9 @@
 """Tries the packages under a real systemd and udev: a Debian system of its own in an emulated machine.
 
 First machine: the packages are installed while it runs, then tests/package/in_service.sh: start, reload, kill, watchdog,
-restart, upgrade under a client, marud.socket, purge. Second machine: they were installed before, and the pool lies on an NVDIMM
-whose driver comes late: the enabled service is started at boot, waits for the device, gets it from udev, and keeps what it
-holds; then a device that marud-provision makes when the service starts.
+restart, upgrade under a client, marud.socket, memory limits that the kernel enforces, purge. Second machine: they were
+installed before, and the pool lies on an NVDIMM whose driver comes late: the enabled service is started at boot, waits for
+the device, gets it from udev, and keeps what it holds; then a device that marud-provision makes when the service starts.
 
 The packages are those of a folder, built by scripts/package. The system is made once, beside them, by mmdebstrap; that alone
 needs a network and root.
@@ -63,7 +63,7 @@ killed() {
 INSTALLED_WHILE_IT_RUNS = COMMON + r"""
 boots() { poll 300 systemctl is-active -q multi-user.target; }
 why "systemd boots" 400 boots
-why "installed, started, reloaded, killed, stalled, upgraded, purged" 800 sh /packages/in_service.sh
+why "installed, started, reloaded, killed, stalled, upgraded, limited, purged" 800 sh /packages/in_service.sh
 show
 """
 
