@@ -56,7 +56,8 @@ bool Pool::State::step_host_reclaim(uint64_t count) {
   const uint64_t last = std::min<uint64_t>(region.buckets(), reclaim.next_bucket + count / 4);
   reclaim.repaired_entries += shm::repair_entries(region, reclaim.next_bucket, last);  // 4
   reclaim.next_bucket = last;
-  if (last < region.buckets() || compare_children(count) || settle_inherited(count)) return true;
+  if (last < region.buckets() || compare_children(count) || settle_inherited(count) || release_overflow(count))
+    return true;
   finish_host_reclaim();
   return false;
 }
@@ -92,11 +93,20 @@ bool Pool::State::settle_inherited(uint64_t count) {
   return true;
 }
 
+// 5, what the dead had claimed beside the registry.
+bool Pool::State::release_overflow(uint64_t count) {
+  HostReclaim& reclaim = hosts.reclaim;
+  if (reclaim.next_overflow == region.overflow_buckets()) return false;
+  const uint64_t to = std::min(region.overflow_buckets(), reclaim.next_overflow + count / 4);
+  shm::release_host_overflow(region, reclaim.host, reclaim.next_overflow, to);
+  reclaim.next_overflow = to;
+  return true;
+}
+
 void Pool::State::finish_host_reclaim() {
   HostReclaim& reclaim = hosts.reclaim;
   const uint32_t host = reclaim.host;
   findings.parents.insert(findings.parents.end(), reclaim.parents.begin(), reclaim.parents.end());
-  shm::release_host_overflow(region, host);  // 5
   for (uint32_t lane = region.daemon_lane_of(host); lane < region.daemon_lane_of(host) + region.lanes_per_host();
        ++lane) {
     tenants.fold(lane);

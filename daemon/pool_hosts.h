@@ -33,6 +33,7 @@ struct HostReclaim {
   uint64_t next_bucket = 0;
   uint64_t next_compared = 0;  // page whose count of children is compared next
   size_t next_inherited = 0;   // of `inherited`
+  uint64_t next_overflow = 0;  // overflow bucket
   uint32_t repaired_entries = 0;
   std::vector<uint32_t> children;     // by page, as the children say
   std::vector<uint32_t> inherited;    // regions

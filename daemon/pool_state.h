@@ -349,6 +349,7 @@ struct Pool::State final : BlockFacts {
   bool step_host_reclaim(uint64_t pages);
   bool compare_children(uint64_t pages);
   bool settle_inherited(uint64_t pages);
+  bool release_overflow(uint64_t count);
   void finish_host_reclaim();
 
   // pool_regions.cc: who rents which region, and FREE pages

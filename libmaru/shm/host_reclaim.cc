@@ -78,12 +78,12 @@ uint32_t repair_entries(const ControlRegion& region, uint64_t from, uint64_t to)
   return repaired;
 }
 
-void release_host_overflow(const ControlRegion& region, uint32_t host) {
-  for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
+void release_host_overflow(const ControlRegion& region, uint32_t host, uint64_t from, uint64_t to) {
+  for (uint64_t i = from; i < to; ++i) {
     const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
     const LaneId lane = LaneId::from_low(uint32_t(owner) & 0xFFF'FFFF);
     if (owner != 0 && lane != LaneId{} && lane.lane < region.lanes() && region.host_of_lane(lane.lane) == host)
-      release_overflow_of(region, lane);
+      release_overflow_bucket(region, i, owner);
   }
 }
 

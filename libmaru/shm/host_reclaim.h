@@ -39,9 +39,9 @@ void revive_retiring(const ControlRegion& region, uint32_t host, uint32_t page);
 // Step 4, buckets [from, to): entries whose page is not a block of that life any more lose their valid bit. Returns how many.
 uint32_t repair_entries(const ControlRegion& region, uint64_t from, uint64_t to);
 
-// Step 5: overflow buckets that name a lane of the host; then its lanes are as if nobody had ever used them. Their
+// Step 5: overflow buckets [from, to) that name a lane of the host; then its lanes are as if nobody had ever used them. Their
 // accounts must have been folded, their touches and counters read. Their bits go off last, by CAS.
-void release_host_overflow(const ControlRegion& region, uint32_t host);
+void release_host_overflow(const ControlRegion& region, uint32_t host, uint64_t from, uint64_t to);
 void clear_host_lanes(const ControlRegion& region, uint32_t host);
 // The bit of one lane; those of other lanes in the same word may be changed by other hosts meanwhile.
 void set_lane_bit(const ControlRegion& region, uint32_t lane, bool is_in_use);

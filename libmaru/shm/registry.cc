@@ -420,16 +420,19 @@ bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& dig
 
 void release_overflow_of(const ControlRegion& region, LaneId dead) {
   for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
-    AtomicU64& owner = region.overflow(i).tags.header;
-    uint64_t found = owner.load_acquire();  // [pairs overflow.owner]
-    if (found == 0 || (found & 0xFFF'FFFF) != dead.low()) continue;
-    const uint64_t home = (found >> 28) - 1;
-    const bool linked = home < region.buckets() && uint32_t(region.bucket(home).locations.overflow.load_acquire()) ==
-                                                       i + 1;  // [pairs bucket.link]
-    // A linked bucket stays with its home.
-    owner.cas_acq_rel(found, linked ? owner_word(home, kNobody) : 0);
-    flush(region, owner);
+    const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
+    if (owner != 0 && (owner & 0xFFF'FFFF) == dead.low()) release_overflow_bucket(region, i, owner);
   }
+}
+
+void release_overflow_bucket(const ControlRegion& region, uint64_t index, uint64_t owner) {
+  const uint64_t home = (owner >> 28) - 1;
+  const bool linked = home < region.buckets() && uint32_t(region.bucket(home).locations.overflow.load_acquire()) ==
+                                                     index + 1;  // [pairs bucket.link]
+  // A linked bucket stays with its home.
+  AtomicU64& word = region.overflow(index).tags.header;
+  word.cas_acq_rel(owner, linked ? owner_word(home, kNobody) : 0);
+  flush(region, word);
 }
 
 }  // namespace maru::shm

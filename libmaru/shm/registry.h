@@ -62,6 +62,8 @@ bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& dig
 
 // Releases the overflow buckets that a dead lane claimed and did not link, or unlinked and did not release.
 void release_overflow_of(const ControlRegion& region, LaneId dead);
+// One of them: `owner` is what its owner word was, and names the dead lane.
+void release_overflow_bucket(const ControlRegion& region, uint64_t index, uint64_t owner);
 
 // Keys of a batch that are not in their home buckets, one in a hundred of a full pool: each costs two further misses, one
 // after the other. They are put off and finished together, so that these misses overlap as well.

@@ -196,7 +196,9 @@ void take_back(uint32_t self, uint32_t dead) {
   }
   recount(self, findings);
   shm::repair_entries(region, 0, region.buckets());  // 4
-  shm::release_host_overflow(region, dead);          // 5
+  const uint64_t overflow = region.overflow_buckets();  // 5
+  shm::release_host_overflow(region, dead, 0, overflow / 2);
+  shm::release_host_overflow(region, dead, overflow / 2, overflow);
   shm::clear_host_lanes(region, dead);
   region.host(dead).wanted.store_release(0);
   settle();
