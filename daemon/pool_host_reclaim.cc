@@ -31,13 +31,26 @@ void Pool::State::begin_host_reclaim(uint32_t host) {
     order.rebuild(i, {});
     reclaim.inherited.push_back(i);
   }
-  shm::end_host_pins(region, host, findings);  // 2
+}
+
+// 2 and 5: whether a step took some of the dead host's lanes, from `next` on, which is counted from its first one. A turn takes
+// as many bytes of lanes as of the lines of `count` pages, and one lane at least.
+template <typename Take>
+bool Pool::State::take_dead_lanes(uint32_t& next, uint64_t count, Take&& take) {
+  const uint32_t of_host = region.lanes_per_host(), first = region.daemon_lane_of(hosts.reclaim.host);
+  if (next == of_host) return false;
+  const uint64_t lanes_at_once = count * sizeof(format::BlockLine) / region.layout().lane_bytes;
+  const auto to = uint32_t(std::min<uint64_t>(of_host, next + std::max<uint64_t>(1, lanes_at_once)));
+  for (; next < to; ++next) take(first + next);
+  return true;
 }
 
 // Returns true when there is more to do right away.
 bool Pool::State::step_host_reclaim(uint64_t count) {
   HostReclaim& reclaim = hosts.reclaim;
   if (reclaim.host == kNoHost) return false;
+  const auto end_pins = [&](uint32_t lane) { shm::end_lane_pins(region, lane, findings); };
+  if (take_dead_lanes(reclaim.next_unpinned, count, end_pins)) return true;  // 2
   const shm::HostLanes dead(region, reclaim.host);
   const uint64_t to = std::min(pages(), reclaim.next_page + count);
   const uint64_t freed_before = findings.freed;
@@ -56,7 +69,13 @@ bool Pool::State::step_host_reclaim(uint64_t count) {
   const uint64_t last = std::min<uint64_t>(region.buckets(), reclaim.next_bucket + count / 4);
   reclaim.repaired_entries += shm::repair_entries(region, reclaim.next_bucket, last);  // 4
   reclaim.next_bucket = last;
-  if (last < region.buckets() || compare_children(count) || settle_inherited(count) || release_overflow(count))
+  const auto clear = [&](uint32_t lane) {
+    tenants.fold(lane);
+    lanes.records[lane].touches.restart();
+    shm::clear_host_lane(region, lane);
+  };
+  if (last < region.buckets() || compare_children(count) || settle_inherited(count) || release_overflow(count) ||
+      take_dead_lanes(reclaim.next_cleared, count, clear))
     return true;
   finish_host_reclaim();
   return false;
@@ -107,12 +126,6 @@ void Pool::State::finish_host_reclaim() {
   HostReclaim& reclaim = hosts.reclaim;
   const uint32_t host = reclaim.host;
   findings.parents.insert(findings.parents.end(), reclaim.parents.begin(), reclaim.parents.end());
-  for (uint32_t lane = region.daemon_lane_of(host); lane < region.daemon_lane_of(host) + region.lanes_per_host();
-       ++lane) {
-    tenants.fold(lane);
-    lanes.records[lane].touches.restart();
-  }
-  shm::clear_host_lanes(region, host);
   format::HostRecord& record = region.host(host);  // 6, but for the epoch, which goes on
   for (AtomicU64* field : {&record.boot_id_lo, &record.boot_id_hi, &record.process, &record.machine_id, &record.wanted})
     field->store_release(0);

@@ -29,11 +29,13 @@ struct HostWatch {
 
 struct HostReclaim {
   uint32_t host = kNoHost;
+  uint32_t next_unpinned = 0;  // lane, counted from the host's first one
   uint64_t next_page = 0;
   uint64_t next_bucket = 0;
   uint64_t next_compared = 0;  // page whose count of children is compared next
   size_t next_inherited = 0;   // of `inherited`
   uint64_t next_overflow = 0;  // overflow bucket
+  uint32_t next_cleared = 0;   // lane
   uint32_t repaired_entries = 0;
   std::vector<uint32_t> children;     // by page, as the children say
   std::vector<uint32_t> inherited;    // regions

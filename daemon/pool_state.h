@@ -347,6 +347,8 @@ struct Pool::State final : BlockFacts {
   // pool_host_reclaim.cc: what a dead host held
   void begin_host_reclaim(uint32_t host);
   bool step_host_reclaim(uint64_t pages);
+  template <typename Take>
+  bool take_dead_lanes(uint32_t& next, uint64_t count, Take&& take);
   bool compare_children(uint64_t pages);
   bool settle_inherited(uint64_t pages);
   bool release_overflow(uint64_t count);

@@ -5,17 +5,8 @@
 #include "libmaru/shm/region_handover.h"
 
 namespace maru::shm {
-namespace {
 
 using namespace maru::format;
-
-template <typename F>
-void for_each_lane(const ControlRegion& region, uint32_t host, F&& f) {
-  const uint32_t first = region.daemon_lane_of(host);
-  for (uint32_t lane = first; lane < first + region.lanes_per_host(); ++lane) f(lane);
-}
-
-}  // namespace
 
 uint32_t host_of_region(const ControlRegion& region, uint32_t index) {
   const RegionWord word{region.region(index).word.load_acquire()};  // [pairs region.word]
@@ -33,11 +24,9 @@ bool inherit_region(const ControlRegion& region, uint32_t index, uint32_t dead_h
   return true;
 }
 
-void end_host_pins(const ControlRegion& region, uint32_t host, ReclaimSink& sink) {
-  for_each_lane(region, host, [&](uint32_t lane) {
-    clear_pins(region, lane);
-    reclaim_intents(region, lane, sink);
-  });
+void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink) {
+  clear_pins(region, lane);
+  reclaim_intents(region, lane, sink);
 }
 
 void revive_retiring(const ControlRegion& region, uint32_t host, uint32_t page) {
@@ -87,24 +76,22 @@ void release_host_overflow(const ControlRegion& region, uint32_t host, uint64_t 
   }
 }
 
-void clear_host_lanes(const ControlRegion& region, uint32_t host) {
-  for_each_lane(region, host, [&](uint32_t lane) {
-    clear_pins(region, lane);
-    clear_lane(region, lane);
-    // Or a pin of the dead might come back, with nobody to end it, when this host is lost after it has freed the slot.
-    flush(region, region.lane(lane).header, region.layout().lane_bytes);
-    LaneIdentity& identity = region.identity(lane);
-    const uint64_t generation = identity.state.load_relaxed() >> 48;  // nobody else writes it: the host is dead
-    identity.process.store_relaxed(0);                                // published by the state
-    identity.start_time.store_relaxed(0);
-    identity.boot_id_lo.store_relaxed(0);
-    identity.boot_id_hi.store_relaxed(0);
-    identity.credentials.store_relaxed(0);
-    identity.attached_ms.store_relaxed(0);
-    identity.state.store_release(generation << 48 | uint64_t(LaneState::kFree));
-    flush(region, identity);
-    set_lane_bit(region, lane, false);
-  });
+void clear_host_lane(const ControlRegion& region, uint32_t lane) {
+  clear_pins(region, lane);
+  clear_lane(region, lane);
+  // Or a pin of the dead might come back, with nobody to end it, when this host is lost after it has freed the slot.
+  flush(region, region.lane(lane).header, region.layout().lane_bytes);
+  LaneIdentity& identity = region.identity(lane);
+  const uint64_t generation = identity.state.load_relaxed() >> 48;  // nobody else writes it: the host is dead
+  identity.process.store_relaxed(0);                                // published by the state
+  identity.start_time.store_relaxed(0);
+  identity.boot_id_lo.store_relaxed(0);
+  identity.boot_id_hi.store_relaxed(0);
+  identity.credentials.store_relaxed(0);
+  identity.attached_ms.store_relaxed(0);
+  identity.state.store_release(generation << 48 | uint64_t(LaneState::kFree));
+  flush(region, identity);
+  set_lane_bit(region, lane, false);
 }
 
 void set_lane_bit(const ControlRegion& region, uint32_t lane, bool is_in_use) {

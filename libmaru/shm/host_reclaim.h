@@ -30,8 +30,8 @@ uint32_t host_of_region(const ControlRegion& region, uint32_t index);
 // region is an orphan of `heir` now because of this call.
 bool inherit_region(const ControlRegion& region, uint32_t index, uint32_t dead_host, uint32_t heir);
 
-// Step 2: the pins and intents of all lanes of the host; parents named by intents go to the sink.
-void end_host_pins(const ControlRegion& region, uint32_t host, ReclaimSink& sink);
+// Step 2, for each lane of the host: its pins and intents; parents named by intents go to the sink.
+void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink);
 
 // Step 3 for one page, beside reclaim_pages: RETIRING of the host's marud goes back to READY.
 void revive_retiring(const ControlRegion& region, uint32_t host, uint32_t page);
@@ -39,10 +39,10 @@ void revive_retiring(const ControlRegion& region, uint32_t host, uint32_t page);
 // Step 4, buckets [from, to): entries whose page is not a block of that life any more lose their valid bit. Returns how many.
 uint32_t repair_entries(const ControlRegion& region, uint64_t from, uint64_t to);
 
-// Step 5: overflow buckets [from, to) that name a lane of the host; then its lanes are as if nobody had ever used them. Their
-// accounts must have been folded, their touches and counters read. Their bits go off last, by CAS.
+// Step 5: overflow buckets [from, to) that name a lane of the host; then each of its lanes is as if nobody had ever used it.
+// Its accounts must have been folded, its touches and counters read. Its bit goes off last, by CAS.
 void release_host_overflow(const ControlRegion& region, uint32_t host, uint64_t from, uint64_t to);
-void clear_host_lanes(const ControlRegion& region, uint32_t host);
+void clear_host_lane(const ControlRegion& region, uint32_t lane);
 // The bit of one lane; those of other lanes in the same word may be changed by other hosts meanwhile.
 void set_lane_bit(const ControlRegion& region, uint32_t lane, bool is_in_use);
 

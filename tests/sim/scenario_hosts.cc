@@ -183,7 +183,8 @@ void take_back(uint32_t self, uint32_t dead) {
   Findings findings;
   for (uint32_t i = 0; i < region.regions(); ++i)  // 1
     if (shm::inherit_region(region, i, dead, self)) inherit_from_the_dead(i, self);
-  shm::end_host_pins(region, dead, findings);  // 2
+  const uint32_t first = marud_lane(dead), end = first + region.lanes_per_host();
+  for (uint32_t lane = first; lane < end; ++lane) shm::end_lane_pins(region, lane, findings);  // 2
   const shm::HostLanes lanes(region, dead);
   for (uint32_t page = 0; page < kWorldPages; ++page) shm::revive_retiring(region, dead, page);  // 3
   shm::reclaim_pages(marud_of(self).context, lanes, 0, kWorldPages, findings);
@@ -195,11 +196,11 @@ void take_back(uint32_t self, uint32_t dead) {
       findings.parent_suspect(PageRef::of(page, word.generation()));
   }
   recount(self, findings);
-  shm::repair_entries(region, 0, region.buckets());  // 4
+  shm::repair_entries(region, 0, region.buckets());     // 4
   const uint64_t overflow = region.overflow_buckets();  // 5
   shm::release_host_overflow(region, dead, 0, overflow / 2);
   shm::release_host_overflow(region, dead, overflow / 2, overflow);
-  shm::clear_host_lanes(region, dead);
+  for (uint32_t lane = first; lane < end; ++lane) shm::clear_host_lane(region, lane);
   region.host(dead).wanted.store_release(0);
   settle();
   taken_back_by[dead] = kHosts;

@@ -123,9 +123,9 @@ TEST_F(HostsTest, WhatAHostHeldEndsWithItAndNothingElse) {
     void pages_freed(uint32_t pages) override { freed += pages; }
     uint32_t freed = 0, orphans = 0;
   } sink;
-  end_host_pins(region_, 1, sink);
+  for (const uint32_t lane : {2u, 3u}) end_lane_pins(region_, lane, sink);
   reclaim_pages(pool_.lane(0), HostLanes(region_, 1), 0, uint32_t(region_.pages()), sink);
-  clear_host_lanes(region_, 1);
+  for (const uint32_t lane : {2u, 3u}) clear_host_lane(region_, lane);
   EXPECT_EQ(sink.freed, 1u);
   EXPECT_EQ(sink.orphans, 0u);
   EXPECT_TRUE(pool_.word(taken.page()).is(PageState::kFree));
@@ -137,6 +137,23 @@ TEST_F(HostsTest, WhatAHostHeldEndsWithItAndNothingElse) {
   EXPECT_FALSE(is_pinned(region_, dead, block.page()));
   EXPECT_FALSE(LaneSet::in_use(region_).has(3));
   EXPECT_TRUE(LaneSet::in_use(region_).has(5));
+}
+
+TEST_F(HostsTest, OverflowBucketsOfADeadHostAreReleasedPartByPart) {
+  const auto owner = [&](uint64_t i) -> AtomicU64& { return region_.overflow(i).tags.header; };
+  const auto claimed = [](LaneId lane) { return uint64_t{1} << 28 | lane.low(); };
+  const uint64_t all = region_.overflow_buckets();
+  ASSERT_GE(all, 4u);
+  const uint64_t of_live = claimed({5, 7});
+  for (const uint64_t i : {uint64_t{0}, all - 2, all - 1}) owner(i).store_relaxed(claimed({3, 7}));
+  owner(1).store_relaxed(of_live);
+  release_host_overflow(region_, 1, 0, all - 1);
+  EXPECT_EQ(owner(0).load_relaxed(), 0u);
+  EXPECT_EQ(owner(all - 2).load_relaxed(), 0u);
+  EXPECT_EQ(owner(all - 1).load_relaxed(), claimed({3, 7})) << "the next part's";
+  release_host_overflow(region_, 1, all - 1, all);
+  EXPECT_EQ(owner(all - 1).load_relaxed(), 0u);
+  EXPECT_EQ(owner(1).load_relaxed(), of_live);
 }
 
 TEST(Flush, ThereIsAnInstruction) {
