@@ -199,8 +199,7 @@ void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
     refuse("key_inline_bytes", std::to_string(inline_bytes), "a multiple of 8 from 32 to 4096");
 }
 
-// Values that are possible one by one and not together: what formatting would say, before anything is touched.
-void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
+shm::FormatWishes wishes_of(const PoolSpec& spec) {
   shm::FormatWishes wishes;
   wishes.pool_bytes = spec.bytes;
   wishes.page_bytes = spec.pool.page_bytes;
@@ -212,15 +211,64 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
   wishes.tenants = spec.pool.tenants_max;
   const SharingConfig& sharing = spec.pool.sharing;
   wishes.hosts = !sharing.is_shared ? 1 : sharing.hosts != 0 ? sharing.hosts : kHostsDefault;
+  return wishes;
+}
+
+constexpr uint64_t kOsPageBytes = 4096, kHugePageBytes = 2ull << 20;
+
+// In what units the two pieces of a pool are taken, as far as the configuration decides it.
+uint64_t unit_of(const PoolSpec& spec) {
+  return spec.backend == Backend::kMemory && spec.huge_pages == HugePages::kRequire ? kHugePageBytes : kOsPageBytes;
+}
+
+// What formatting would say of so many bytes, or nothing.
+const char* why_no_pool(const PoolSpec& spec, const shm::FormatWishes& wishes) {
+  if (spec.backend == Backend::kMemory) {
+    shm::Pieces pieces;
+    return shm::divide_pool(wishes, unit_of(spec), 0, &pieces);
+  }
   shm::Parameters parameters;
   shm::Layout layout;
-  const char* wrong = shm::choose_parameters(wishes, &parameters);
-  if (!wrong) wrong = shm::plan_layout(parameters, &layout);
-  if (wrong)
-    problems.push_back(
-        {line_of(spec, "size"), "pool \"" + printable(spec.pool.name) + "\": size: found " + size_text(spec.bytes) +
-                                    ", which cannot be: " + wrong +
-                                    " (fewer lanes, pins or touch_entries make the control region smaller)"});
+  if (const char* wrong = shm::choose_parameters(wishes, &parameters)) return wrong;
+  return shm::plan_layout(parameters, &layout);
+}
+
+// The least size, in units, that would do where this one does not; nothing when none would.
+std::optional<uint64_t> least_size(const PoolSpec& spec) {
+  const uint64_t unit = unit_of(spec);
+  shm::FormatWishes wishes = wishes_of(spec);
+  uint64_t too_few = (wishes.pool_bytes + unit - 1) / unit, enough = too_few;
+  do {
+    enough *= 2;
+    if (enough > limits::kPoolBytesMax / unit) return std::nullopt;
+    wishes.pool_bytes = enough * unit;
+  } while (why_no_pool(spec, wishes));
+  while (enough - too_few > 1) {
+    const uint64_t middle = too_few + (enough - too_few) / 2;
+    wishes.pool_bytes = middle * unit;
+    (why_no_pool(spec, wishes) ? too_few : enough) = middle;
+  }
+  return enough * unit;
+}
+
+// Never less than it is, as a rounded text might say.
+std::string exact_size_text(uint64_t bytes) {
+  constexpr uint64_t kMib = 1u << 20;
+  return bytes % kMib == 0 ? size_text(bytes) : std::to_string(bytes >> 10) + " KiB";
+}
+
+// Values that are possible one by one and not together: what formatting would say, before anything is touched.
+void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
+  const char* wrong = why_no_pool(spec, wishes_of(spec));
+  if (!wrong) return;
+  const auto least = least_size(spec);
+  const bool is_huge = unit_of(spec) == kHugePageBytes;
+  problems.push_back(
+      {line_of(spec, "size"),
+       "pool \"" + printable(spec.pool.name) + "\": size: found " + size_text(spec.bytes) + ", " +
+           (least ? "expected at least " + exact_size_text(*least) + (is_huge ? " in huge pages of 2 MiB" : "") + ": "
+                  : "which cannot be: ") +
+           wrong + " (fewer lanes, pins or touch_entries make the control region smaller)"});
 }
 
 }  // namespace

@@ -165,7 +165,7 @@ Result<void> HostedPool::accept_memory(HeldMemory held, uint64_t now_ms) {
 
 // The state file goes on naming the memory before until remember(): a marud that is cut off here left that as it was.
 Result<void> HostedPool::begin_anew(uint64_t now_ms) {
-  const auto division = [&](uint64_t bytes) { return Pool::control_bytes(spec_.pool, bytes); };
+  const auto division = [&](uint64_t bytes, uint64_t unit) { return Pool::control_room(spec_.pool, bytes, unit, 0); };
   auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa, division);
   if (!device) return tl::unexpected(device.error());
   if (spec_.numa.first_touch)

@@ -3,6 +3,7 @@
 #include "daemon/control_group.h"
 #include "daemon/dax/medium.h"
 #include "daemon/pool_state.h"
+#include "daemon/size_text.h"
 #include "daemon/state_file.h"
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/format_claim.h"
@@ -34,25 +35,6 @@ shm::FormatWishes wishes_of(const PoolConfig& config, uint64_t bytes) {
   wishes.tenants = config.tenants_max;
   if (config.sharing.is_shared) wishes.hosts = config.sharing.hosts != 0 ? config.sharing.hosts : kHostsDefault;
   return wishes;
-}
-
-// A split pool: its header speaks of both devices together, so that neither of them alone is ever taken for the whole.
-const char* choose_split(const Device& device, shm::FormatWishes wishes, format::Parameters* ret_parameters,
-                         shm::Layout* ret_layout) {
-  for (int tries = 0; tries < 64; ++tries) {  // each asks for less by what did not fit, which shrinks fast
-    if (const char* problem = shm::choose_parameters(wishes, ret_parameters)) return problem;
-    if (const char* problem = shm::plan_layout(*ret_parameters, ret_layout)) return problem;
-    const uint64_t pages_bytes = ret_parameters->pages * ret_parameters->page_bytes;
-    if (pages_bytes > device.pages_room()) {
-      wishes.pool_bytes -= pages_bytes - device.pages_room();
-      continue;
-    }
-    if (ret_layout->control_bytes > device.control_room())
-      return "the device of the control region is too small for the pages of the other one";
-    ret_parameters->pool_bytes = device.bytes();
-    return shm::plan_layout(*ret_parameters, ret_layout);
-  }
-  return "no number of pages fits both devices";
 }
 
 }  // namespace
@@ -109,13 +91,12 @@ void Pool::State::show_host(bool is_clean) {
   shm::flush(region, host);
 }
 
-Result<uint64_t> Pool::control_bytes(const PoolConfig& config, uint64_t bytes) {
-  format::Parameters parameters;
-  shm::Layout layout;
-  const char* problem = shm::choose_parameters(wishes_of(config, bytes), &parameters);
-  if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
-  if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
-  return layout.control_bytes;
+Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes) {
+  shm::Pieces pieces;
+  if (const char* problem = shm::divide_pool(wishes_of(config, bytes), unit, label_bytes, &pieces))
+    return failure(EINVAL, "divide the " + size_text(bytes) + " of pool \"" + config.name + "\" in units of " +
+                               size_text(unit) + ": " + problem);
+  return pieces.control_room;
 }
 
 Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms) {
@@ -125,9 +106,9 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   const shm::FormatWishes wishes = wishes_of(config, state->device->bytes());
   format::Parameters parameters;
   shm::Layout layout;
-  const bool is_split = state->device->is_split();
-  const char* problem = is_split ? choose_split(*state->device, wishes, &parameters, &layout)
-                                 : shm::choose_parameters(wishes, &parameters);
+  const shm::Pieces pieces = {state->device->control_room(), state->device->pages_room()};
+  const char* problem = state->device->is_split() ? shm::choose_parameters_in_two(wishes, pieces, &parameters, &layout)
+                                                  : shm::choose_parameters(wishes, &parameters);
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   if (auto fits = check_memory_limit(state->device->control_fd(), layout.control_bytes,

@@ -132,8 +132,8 @@ struct OverduePins {
 
 class Pool {
  public:
-  // How much of so many bytes the control region of a new pool takes.
-  static Result<uint64_t> control_bytes(const PoolConfig& config, uint64_t bytes);
+  // How much of so many bytes is for the control region of a new pool in two pieces: shm::divide_pool().
+  static Result<uint64_t> control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes);
   // Formats the device (everything in it is lost) and starts the pool's first epoch.
   static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device,
                                               uint64_t now_ms);

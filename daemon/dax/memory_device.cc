@@ -100,20 +100,16 @@ Result<FileDescriptor> open_again(int fd, int mode, const std::string& why) {
 Result<void> MemoryDevice::take(const std::string& label, uint64_t bytes, bool huge, const Division& division) {
   const uint64_t multiple = huge ? kHugePageBytes : uint64_t(::sysconf(_SC_PAGESIZE));
   bytes = round_up(bytes, multiple);
-  auto control_bytes = division(bytes);
-  if (!control_bytes) return tl::unexpected(control_bytes.error());
-  const uint64_t control_room = round_up(*control_bytes, multiple);
-  if (control_room >= bytes)
-    return failure(EINVAL, "divide " + std::to_string(bytes) + " bytes: found that the control region needs " +
-                               std::to_string(control_room) + " of them, expected room for pages beside it");
-  auto control = make_memory(label, control_room, huge);
+  auto control_room = division(bytes, multiple);
+  if (!control_room) return tl::unexpected(control_room.error());
+  auto control = make_memory(label, *control_room, huge);
   if (!control) return tl::unexpected(control.error());
-  auto pages = make_memory(label + ":pages", bytes - control_room, huge);
+  auto pages = make_memory(label + ":pages", bytes - *control_room, huge);
   if (!pages) return tl::unexpected(pages.error());
   control_fd_ = std::move(*control);
   fd_ = std::move(*pages);
-  control_room_ = control_room;
-  pages_room_ = bytes - control_room;
+  control_room_ = *control_room;
+  pages_room_ = bytes - *control_room;
   map_alignment_ = multiple;
   name_ = huge ? "memory (huge pages)" : "memory";
   return {};

@@ -38,7 +38,8 @@ class MemoryDevice final : public Device {
  public:
   // `bytes` is rounded up to a multiple of the OS page, or of the huge page when huge pages are granted.
   // Errors also for NUMA nodes that the machine does not have.
-  using Division = std::function<Result<uint64_t>(uint64_t bytes)>;  // what the control region takes of so many bytes
+  // How many of so many bytes are for the control region, in whole units: those of the OS, or huge ones.
+  using Division = std::function<Result<uint64_t>(uint64_t bytes, uint64_t unit)>;
   static Result<std::unique_ptr<Device>> create(const std::string& pool, uint64_t bytes, HugePages huge_pages,
                                                 const NumaPlacement& placement, const Division& division);
 

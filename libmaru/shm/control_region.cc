@@ -179,6 +179,41 @@ const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parame
   return fits ? nullptr : problem;
 }
 
+const char* choose_parameters_in_two(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
+                                     Layout* ret_layout) {
+  FormatWishes less = wishes;
+  for (int tries = 0; tries < 64;
+       ++tries) {  // what a smaller control region leaves is for pages again, and shrinks fast
+    if (const char* problem = choose_parameters(less, ret_parameters)) return problem;
+    if (const char* problem = plan_layout(*ret_parameters, ret_layout)) return problem;
+    const uint64_t pages_bytes = ret_parameters->pages * ret_parameters->page_bytes;
+    if (pages_bytes > pieces.pages_room) {
+      const uint64_t region_bytes = ret_parameters->region_pages * ret_parameters->page_bytes;
+      less.pool_bytes = ret_layout->control_bytes + pieces.pages_room / region_bytes * region_bytes;
+      continue;
+    }
+    if (ret_layout->control_bytes > pieces.control_room)
+      return "the device of the control region is too small for the pages of the other one";
+    ret_parameters->pool_bytes = wishes.pool_bytes;
+    return plan_layout(*ret_parameters, ret_layout);
+  }
+  return "no number of pages fits both devices";
+}
+
+const char* divide_pool(const FormatWishes& wishes, uint64_t unit, uint64_t label_bytes, Pieces* ret_pieces) {
+  FormatWishes whole = wishes;
+  whole.pool_bytes = align_up(wishes.pool_bytes, unit);
+  Parameters parameters;
+  Layout layout;
+  if (const char* problem = choose_parameters(whole, &parameters)) return problem;
+  if (const char* problem = plan_layout(parameters, &layout)) return problem;
+  const uint64_t control_room = align_up(layout.control_bytes, unit);
+  if (control_room + label_bytes >= whole.pool_bytes)
+    return "the pool is too small for its control region and a single region of pages";
+  *ret_pieces = {control_room, whole.pool_bytes - control_room - label_bytes};
+  return choose_parameters_in_two(whole, *ret_pieces, &parameters, &layout);
+}
+
 uint64_t header_checksum(const Header& header) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto* bytes = reinterpret_cast<const unsigned char*>(&header);

@@ -43,6 +43,18 @@ struct FormatWishes {
 
 // Fills in defaults and counts the pages that fit. Returns nullptr, or what is impossible.
 const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parameters);
+// A pool whose control region and pages lie apart: how many bytes there are for each.
+struct Pieces {
+  uint64_t control_room = 0;
+  uint64_t pages_room = 0;
+};
+// The same for a pool in two pieces, of which wishes.pool_bytes is the size of both, with all that is not for pages. The
+// parameters speak of both together, so that neither of them alone is ever taken for the whole.
+const char* choose_parameters_in_two(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
+                                     Layout* ret_layout);
+// Divides wishes.pool_bytes, rounded up, into pieces that are multiples of `unit`, a power of two; `label_bytes` of that of the
+// pages are not for pages. Returns nullptr, or why that many bytes are no pool.
+const char* divide_pool(const FormatWishes& wishes, uint64_t unit, uint64_t label_bytes, Pieces* ret_pieces);
 // Returns nullptr, or what is wrong with the parameters.
 const char* plan_layout(const Parameters& parameters, Layout* ret_layout);
 

@@ -139,6 +139,26 @@ TEST(Config, MemoryIsPlacedOnNodes) {
             "5: pool.numa_policy: found \"bind\", expected numa_nodes beside it");
 }
 
+// Control region and pages take whole huge pages, each for itself.
+TEST(Config, APoolTooSmallForItsPiecesIsToldTheLeastSize) {
+  const std::string small = std::string(kPool) + "page_bytes = 4096\nlanes = 8\npins = 64\n";
+  const std::string require = small + "huge_pages = \"require\"\n";
+  EXPECT_EQ(
+      problem_of(require + "size = \"2MiB\"\n"),
+      "8: pool \"a\": size: found 2 MiB, expected at least 4 MiB in huge pages of 2 MiB: the pool is too small for "
+      "its control region and a single region of pages (fewer lanes, pins or touch_entries make the control region "
+      "smaller)");
+  EXPECT_TRUE(problems_of(require + "size = \"4MiB\"\n").empty());
+  EXPECT_TRUE(problems_of(small + "size = \"2MiB\"\n").empty()) << "in pages of 4 KiB there is room for both";
+  // Regions as large as the rest of it.
+  const std::string regions = require + "region_bytes = \"4MiB\"\n";
+  EXPECT_NE(problem_of(regions + "size = \"4MiB\"\n").find("expected at least 6 MiB in huge pages"), std::string::npos)
+      << problem_of(regions + "size = \"4MiB\"\n");
+  EXPECT_TRUE(problems_of(regions + "size = \"6MiB\"\n").empty());
+  EXPECT_NE(problem_of(std::string(kPool) + "size = \"1MiB\"\n").find("found 1 MiB, expected at least "),
+            std::string::npos);
+}
+
 TEST(Config, OptionsOfAPolicyAreHandedOnAsText) {
   const std::string pool = std::string(kPool) + "size = \"1GiB\"\npolicy = \"mine\"\n";
   const PoolConfig config =

@@ -105,6 +105,42 @@ TEST(ControlRegion, WhatIsWishedForIsTakenAsItIs) {
   EXPECT_GE(p.lanes / p.hosts, 2u);
 }
 
+TEST(ControlRegion, APoolIsDividedInWholeUnitsThatHoldIt) {
+  for (const uint64_t unit : {4 * kKiB, 2 * kMiB, 1024 * kMiB})
+    for (const uint64_t label : {uint64_t{0}, 2 * kMiB})
+      for (uint64_t bytes = 3 * 1024 * kMiB + 4096; bytes <= 64 * kTiB - 1024 * kMiB; bytes *= 3) {
+        FormatWishes wishes;
+        wishes.pool_bytes = bytes;
+        wishes.page_bytes = 2 * kMiB;  // or they follow from how much is tried
+        wishes.region_bytes = 256 * kMiB;
+        Pieces pieces;
+        ASSERT_EQ(divide_pool(wishes, unit, label, &pieces), nullptr) << bytes << " in " << unit;
+        EXPECT_EQ(pieces.control_room % unit, 0u);
+        const uint64_t all = pieces.control_room + pieces.pages_room + label;
+        EXPECT_EQ(all, (bytes + unit - 1) / unit * unit);
+        wishes.pool_bytes = all;
+        Parameters p;
+        Layout layout;
+        ASSERT_EQ(choose_parameters_in_two(wishes, pieces, &p, &layout), nullptr);
+        EXPECT_EQ(p.pool_bytes, all);
+        EXPECT_LE(layout.control_bytes, pieces.control_room);
+        EXPECT_LE(p.pages * p.page_bytes, pieces.pages_room);
+        EXPECT_GT(p.pages * p.page_bytes + 2 * p.region_pages * p.page_bytes, pieces.pages_room) << "little is wasted";
+      }
+}
+
+TEST(ControlRegion, RefusesToDivideWhatIsTooSmall) {
+  FormatWishes wishes;
+  wishes.pool_bytes = 4 * kMiB;
+  wishes.lanes = 8;
+  wishes.pins_max = 64;
+  Pieces pieces;
+  EXPECT_EQ(divide_pool(wishes, 4 * kKiB, 0, &pieces), nullptr);
+  EXPECT_EQ(divide_pool(wishes, 2 * kMiB, 0, &pieces), nullptr);
+  EXPECT_NE(divide_pool(wishes, 4 * kMiB, 0, &pieces), nullptr) << "a unit for each piece";
+  EXPECT_NE(divide_pool(wishes, 2 * kMiB, 2 * kMiB, &pieces), nullptr) << "the label takes all that is for pages";
+}
+
 TEST(ControlRegion, RefusesMorePagesThanReferencesCanName) {
   FormatWishes wishes;
   wishes.pool_bytes = 64 * kTiB;

@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kBytes = 4u << 20;
 constexpr uint64_t kControlBytes = 1u << 20;
 
-Result<uint64_t> a_quarter(uint64_t) { return kControlBytes; }
+Result<uint64_t> a_quarter(uint64_t, uint64_t) { return kControlBytes; }
 
 // The kernel's word for where shared memory shall lie: its policy belongs to the file.
 struct Placed {

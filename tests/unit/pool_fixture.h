@@ -72,8 +72,9 @@ struct PoolUnderTest {
     config.pins_max = pins_max;
     config.touch_entries = 256;
     config.key_inline_bytes = 64;
-    auto device = MemoryDevice::create("test", bytes, HugePages::kNever, {},
-                                       [&](uint64_t all) { return Pool::control_bytes(config, all); });
+    auto device = MemoryDevice::create("test", bytes, HugePages::kNever, {}, [&](uint64_t all, uint64_t unit) {
+      return Pool::control_room(config, all, unit, 0);
+    });
     if (!device) throw std::runtime_error(device.error().text());
     identity = (*device)->identity();
     pages_identity = (*device)->pages_identity();
