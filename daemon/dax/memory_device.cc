@@ -89,6 +89,14 @@ Result<FileDescriptor> make_memory(const std::string& label, uint64_t bytes, boo
   return fd;
 }
 
+// Inode numbers come round again: somebody else's memory may have got the number of ours.
+Result<void> check_owner(const FileDescriptor& fd) {
+  struct stat status = {};
+  if (::fstat(fd.get(), &status) == 0 && status.st_uid == ::geteuid()) return {};
+  return failure(EPERM, "accept memory that another user made: found user " + std::to_string(status.st_uid) +
+                            ", expected marud's own, " + std::to_string(::geteuid()));
+}
+
 Result<FileDescriptor> open_again(int fd, int mode, const std::string& why) {
   FileDescriptor again(::open(("/proc/self/fd/" + std::to_string(fd)).c_str(), mode | O_CLOEXEC));
   if (!again.is_open()) return failure(errno, "open the memory of the pages again " + why);
@@ -174,11 +182,9 @@ Result<std::unique_ptr<Device>> MemoryDevice::adopt(HeldMemory held, const Devic
   if (auto is_ours = check(held.main.get(), wanted); !is_ours) return tl::unexpected(is_ours.error());
   if (expected_pages)
     if (auto is_ours = check(held.pages.get(), *expected_pages); !is_ours) return tl::unexpected(is_ours.error());
-  // Inode numbers come round again: somebody else's memory may have got the number of ours.
-  if (struct stat status = {};
-      expected_pages && (::fstat(held.pages.get(), &status) != 0 || status.st_uid != ::geteuid()))
-    return failure(EPERM, "accept pages that another user made: found user " + std::to_string(status.st_uid) +
-                              ", expected marud's own, " + std::to_string(::geteuid()));
+  if (expected_pages)
+    for (const FileDescriptor* piece : {&held.main, &held.pages})
+      if (auto made = check_owner(*piece); !made) return tl::unexpected(made.error());
   const int mode = ::fcntl(held.main.get(), F_GETFL);
   if (mode < 0 || (mode & O_ACCMODE) != O_RDWR) return failure(EBADF, "accept memory that cannot be written");
   struct statfs file_system = {};

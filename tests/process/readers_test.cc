@@ -1,5 +1,7 @@
 // Who attaches to a pool in memory to read only gets a descriptor of its pages with which the kernel lets nobody write; and the
 // two pieces of such a pool come back together when marud does.
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
 #include "tests/process/roles.h"
 #include "tests/support/descriptor_store.h"
 #include "tests/support/marud_process.h"
@@ -8,9 +10,12 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace maru::test {
@@ -103,6 +108,53 @@ TEST(ReadersRestart, AReaderHandsBackWhatMarudMayWriteAgain) {
   EXPECT_EQ(writer.store("b", "second"), 0);
   EXPECT_EQ(reader.text("b"), "second");
   EXPECT_TRUE(marud.ask({{"command", "check"}}).at("violations").empty());
+}
+
+// Memory as the pages of a pool are, of another user, as if that one had made it.
+FileDescriptor pages_of_another_user(const struct stat& like, int seals) {
+  FileDescriptor made(::memfd_create("marud:default:pages", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(made.get(), like.st_size), 0);
+  EXPECT_EQ(::fcntl(made.get(), F_ADD_SEALS, seals), 0);
+  EXPECT_EQ(::fchown(made.get(), kReader, gid_t(-1)), 0);
+  return made;
+}
+
+// The kernel gave the number of the pool's pages, which are gone, to memory of somebody else.
+TEST(ReadersRestart, PagesThatAnotherUserMadeAreRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give memory away";
+  MarudProcess marud({PoolWish{}}, 100);
+  const auto attach = [&](wire::AttachRequest request, int pages, int control) {
+    auto socket = wire::connect_to(marud.socket_path());
+    std::memcpy(request.pool, "default", 7);
+    const auto packet = wire::encode(wire::Type::kAttach, 1, 0, wire::bytes_of(request));
+    EXPECT_TRUE(socket && wire::send_packet(socket->get(), packet, pages, far_too_long_ms(), control));
+    auto reply = wire::receive_packet(socket->get(), far_too_long_ms());
+    EXPECT_TRUE(reply);
+    return reply ? std::move(*reply) : wire::Packet();
+  };
+  const wire::Packet held = attach({}, -1, -1);
+  ASSERT_TRUE(held.fd.is_open() && held.second.is_open());
+  const auto known = wire::read_exactly<wire::AttachReply>(wire::payload_of(held.bytes));
+  ASSERT_TRUE(known);
+  struct stat pages = {};
+  ASSERT_EQ(::fstat(held.fd.get(), &pages), 0);
+  const FileDescriptor foreign = pages_of_another_user(pages, ::fcntl(held.fd.get(), F_GET_SEALS));
+  ASSERT_EQ(::fstat(foreign.get(), &pages), 0);
+  ASSERT_EQ(pages.st_uid, kReader);
+  marud.kill();
+  const std::string state = marud.directory().file("state/pool-default.state");
+  nlohmann::json record = nlohmann::json::parse(std::ifstream(state));
+  record["pages"]["dev"] = pages.st_dev;
+  record["pages"]["inode"] = pages.st_ino;
+  std::ofstream(state) << record.dump();
+  marud.start();
+  wire::AttachRequest back = {};
+  back.flags = wire::kAttachHandsBack;
+  std::memcpy(back.uuid, known->uuid, sizeof(back.uuid));
+  const auto reply = attach(back, foreign.get(), held.second.get());
+  const auto header = wire::decode_reply(reply.bytes);
+  EXPECT_TRUE(header && header->status == -ESTALE) << "the pool began anew";
+  EXPECT_TRUE(marud.has_logged("accept memory that another user made: found user " + std::to_string(kReader)));
 }
 
 // As systemd keeps them, over a crash with no client left, twice.

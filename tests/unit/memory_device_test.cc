@@ -109,6 +109,23 @@ TEST(MemoryDevice, IsAdoptedInBothOfItsPiecesAlone) {
   EXPECT_EQ((*adopted)->pages_identity(), device.pages_identity());
 }
 
+// As when the kernel gave the number of memory that is gone to that of somebody else.
+TEST(MemoryDevice, OfAnotherUserIsNotAdopted) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  auto made = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
+  ASSERT_TRUE(made);
+  const Device& device = **made;
+  for (const int fd : {device.control_fd(), device.fd()}) {
+    ASSERT_EQ(::fchown(fd, 54'321, gid_t(-1)), 0);
+    const auto adopted = MemoryDevice::adopt({another(device.control_fd()), another(device.fd())}, device.identity(),
+                                             device.pages_identity());
+    ASSERT_FALSE(adopted);
+    EXPECT_EQ(adopted.error().code, EPERM);
+    EXPECT_NE(adopted.error().doing.find("found user 54321"), std::string::npos) << adopted.error().doing;
+    ASSERT_EQ(::fchown(fd, ::geteuid(), gid_t(-1)), 0);
+  }
+}
+
 // Nobody but its owner opens it anew.
 TEST(MemoryDevice, BelongsToItsOwnerAlone) {
   auto device = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
