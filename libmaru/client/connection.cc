@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fcntl.h>
 #include <new>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -15,6 +16,12 @@ constexpr int kRetryMsMin = 1;
 constexpr int kRetryMsMax = 500;
 // Read in one go by the session thread; marud keeps fewer for a client that does not read.
 constexpr int kNoticesPerLook = 64;
+
+// Memory is known by its seals; devices and files are found again by marud itself.
+bool is_memory(int fd) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  return seals > 0 && (seals & F_SEAL_SHRINK) != 0;
+}
 }  // namespace
 
 // Reads until the reply to this very request; what an earlier, timed-out one left behind goes to `late_reply_`, what marud sent
@@ -112,7 +119,10 @@ Result<void> Connection::begin_attach_again() {
   request.previous_lane = attached_.lane;
   request.previous_generation = attached_.lane_generation;
   std::memcpy(request.uuid, attached_.uuid, sizeof(request.uuid));
-  const auto id = send(wire::Type::kAttach, wire::bytes_of(request), device_fd_, control_fd_);
+  // A marud from before pools in memory were in two pieces drops whoever hands it two descriptors, and it may have a pool on
+  // two devices.
+  const int second = is_memory(control_fd_) ? control_fd_ : -1;
+  const auto id = send(wire::Type::kAttach, wire::bytes_of(request), device_fd_, second);
   if (!id) {
     drop_socket();  // the next attempt starts afresh
     return tl::unexpected(id.error());

@@ -1,9 +1,11 @@
 // Pools on devices, with real processes: what survives which end, who may write, and what a loss of power leaves. Files
 // stand in for devices; tests/hardware/vm/devdax.py does the same with real ones.
 #include "libmaru/shm/control_region.h"
+#include "libmaru/wire/socket.h"
 #include "tests/support/dax_stand_in.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
 
 #include <cerrno>
 #include <cstring>
@@ -11,7 +13,10 @@
 #include <fstream>
 #include <gtest/gtest.h>
 #include <string>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 namespace maru::test {
 namespace {
@@ -176,6 +181,31 @@ TEST_F(Devices, ASplitPoolIsAdoptedWithItsOwnPagesAlone) {
   devices_->put("dax1.0", 0, std::string(4096, 0));
   EXPECT_THROW(marud_->start(), std::runtime_error);
   EXPECT_TRUE(marud_->has_logged("expected the pages of pool"));
+}
+
+// A marud from before pools in memory were in two pieces may have a pool on two devices, and takes one descriptor and no more.
+TEST_F(Devices, ClientsOfASplitPoolHandBackOneDescriptor) {
+  start("device = \"DEV/dax1.0\"\ncontrol_device = \"DEV/dax0.0\"\n");
+  const auto writer = client();
+  EXPECT_EQ(writer->store("a", "first"), 0);
+  marud_->kill();
+  {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, marud_->socket_path().c_str(), sizeof(address.sun_path) - 1);
+    ::unlink(address.sun_path);
+    const FileDescriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(::listen(listener.get(), 1), 0);
+    const FileDescriptor session(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const auto request = wire::receive_packet(session.get(), far_too_long_ms());
+    ASSERT_TRUE(request) << request.error().text();
+    EXPECT_TRUE(request->fd.is_open());
+    EXPECT_FALSE(request->second.is_open());
+  }
+  marud_->start();
+  EXPECT_EQ(writer->store("b", "second"), 0);
+  EXPECT_EQ(client()->text("b"), "second");
 }
 
 TEST_F(Devices, ASecondMarudIsToldThatTheDeviceIsBusy) {

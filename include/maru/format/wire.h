@@ -42,8 +42,9 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == 24);
 inline constexpr size_t kPayloadBytesMax = limits::kMessageBytesMax - sizeof(MessageHeader);
 
-inline constexpr uint32_t kAttachHandsBack = 1u << 0;  // descriptors come with the request, as they came with the reply
-inline constexpr uint32_t kAttachReadOnly = 1u << 1;   // the client never stores; it gets no memory to store into
+// Descriptors come with the request, as they came with the reply; of a pool that is not in memory the first one alone.
+inline constexpr uint32_t kAttachHandsBack = 1u << 0;
+inline constexpr uint32_t kAttachReadOnly = 1u << 1;  // the client never stores; it gets no memory to store into
 
 struct AttachRequest {
   char pool[64];  // name, zero-padded
