@@ -6,6 +6,7 @@
 #include "daemon/size_text.h"
 #include "libmaru/shm/control_region.h"
 #include "libmaru/wire/codec.h"
+#include "maru/format/data_label.h"
 
 #include <algorithm>
 #include <bit>
@@ -97,6 +98,7 @@ PoolSpec read_pool(ConfigTable table) {
   if (backend == "dax") spec.backend = Backend::kDax;
   if (!backend && !table.has("backend")) table.missing("backend", "\"memory\", \"file\" or \"dax\"");
   if (auto value = table.text("path")) spec.path = *value;
+  if (auto value = table.text("control_path")) spec.control_path = *value;
   if (auto value = table.size("size")) spec.bytes = *value;
   if (auto value = table.size("page_bytes")) spec.pool.page_bytes = *value;
   if (auto value = table.size("region_bytes")) spec.pool.region_bytes = *value;
@@ -132,8 +134,11 @@ PoolSpec read_pool(ConfigTable table) {
     for (const char* key : {"numa_node", "numa_nodes", "numa_policy", "first_touch"})
       if (table.has(key)) table.wrong(key, "nothing: it is for memory pools");
     if (!table.has("path")) table.missing("path", "the path of the pool's file");
+    if (!spec.control_path.empty() && spec.control_path == spec.path)
+      table.wrong("control_path", "another file than path, or nothing to have both in that one");
   } else {
-    if (table.has("path")) table.wrong("path", "nothing: a memory pool has no file");
+    for (const char* key : {"path", "control_path"})
+      if (table.has(key)) table.wrong(key, "nothing: a memory pool has no file");
     if (!table.has("size")) table.missing("size", "the size of the pool, such as \"1GiB\"");
   }
   table.refuse_unknown();
@@ -180,6 +185,8 @@ void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
     refuse("size", size_text(spec.bytes), size_text(kPoolBytesMin) + " to " + size_text(limits::kPoolBytesMax));
   if (spec.backend == Backend::kFile && !spec.path.empty() && spec.path.front() != '/')
     refuse("path", "\"" + printable(spec.path) + "\"", "an absolute path");
+  if (!spec.control_path.empty() && spec.control_path.front() != '/')
+    refuse("control_path", "\"" + printable(spec.control_path) + "\"", "an absolute path");
   check_power("page_bytes", spec.pool.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax);
   check_power("region_bytes", spec.pool.region_bytes, limits::kPageBytesMin, limits::kPoolBytesMax);
   if (spec.pool.region_bytes != 0 && spec.pool.region_bytes < spec.pool.page_bytes)
@@ -223,9 +230,10 @@ uint64_t unit_of(const PoolSpec& spec) {
 
 // What formatting would say of so many bytes, or nothing.
 const char* why_no_pool(const PoolSpec& spec, const shm::FormatWishes& wishes) {
-  if (spec.backend == Backend::kMemory) {
+  if (spec.backend == Backend::kMemory || !spec.control_path.empty()) {
     shm::Pieces pieces;
-    return shm::divide_pool(wishes, unit_of(spec), 0, &pieces);
+    const uint64_t label_bytes = spec.backend == Backend::kMemory ? 0 : format::kDataLabelRoom;
+    return shm::divide_pool(wishes, unit_of(spec), label_bytes, &pieces);
   }
   shm::Parameters parameters;
   shm::Layout layout;
@@ -319,9 +327,10 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
         !paths.insert(place).second)
       problems.push_back({line_of(spec, "device"), "pool.device: found \"" + printable(place) +
                                                        "\" a second time, expected a device of its own"});
-    if (!spec.path.empty() && !paths.insert(spec.path).second)
-      problems.push_back({line_of(spec, "path"), "pool.path: found \"" + printable(spec.path) +
-                                                     "\" a second time, expected a file of its own"});
+    for (const auto& [key, path] : {std::pair("path", spec.path), std::pair("control_path", spec.control_path)})
+      if (!path.empty() && !paths.insert(path).second && spec.control_path != spec.path)
+        problems.push_back({line_of(spec, key), "pool." + std::string(key) + ": found \"" + printable(path) +
+                                                    "\" a second time, expected a file of its own"});
   }
   if (pools.empty()) problems.push_back({0, "pool: found none, expected at least one [[pool]]"});
   if (pools.size() > limits::kPoolsMax)

@@ -32,6 +32,7 @@
 //
 //   [[pool]]
 //   name = "shared"       backend = "file"        path = "/mnt/pmem/pool"                  size = "1TiB"
+//   control_path = "/dev/shm/control"
 //
 //   [[provision]]                                 see daemon/provision/wish.h
 //   [[pool]]
@@ -79,8 +80,9 @@ inline constexpr size_t kPolicyOptionsMax = 64;  // far more than any policy has
 struct PoolSpec {
   PoolConfig pool;
   Backend backend = Backend::kMemory;
-  std::string path;    // file
-  uint64_t bytes = 0;  // 0: the size that the file has
+  std::string path;          // file
+  std::string control_path;  // file that has the control region; empty: it lies in `path`, before the pages
+  uint64_t bytes = 0;        // 0: the size that the file has, or both have
   HugePages huge_pages = HugePages::kTry;
   NumaPlacement numa;  // memory
   DaxSpec dax;

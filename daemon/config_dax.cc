@@ -9,11 +9,12 @@ namespace maru::daemon {
 
 void read_dax(ConfigTable& table, PoolSpec& spec) {
   const bool is_dax = spec.backend == Backend::kDax;
+  const char* control_key = is_dax ? "control_device" : "control_path";
   for (const char* key : {"readers", "reader_groups"})
-    if (table.has(key) && (is_dax ? !table.has("control_device") : spec.backend == Backend::kFile))
-      table.wrong(key, std::string(is_dax ? "control_device beside it"
-                                          : "a pool in memory, or on a DAX device with control_device") +
-                           ": who can write the control region of a pool in one piece can write its blocks");
+    if (table.has(key) && spec.backend != Backend::kMemory && !table.has(control_key))
+      table.wrong(key, control_key +
+                           std::string(" beside it: who can write the control region of a pool in one piece can write "
+                                       "its blocks"));
   if (!is_dax) {
     for (const char* key : {"device", "control_device", "align", "format", "after_power_loss"})
       if (table.has(key)) table.wrong(key, "nothing: it is for pools with backend = \"dax\"");
@@ -41,6 +42,7 @@ void read_dax(ConfigTable& table, PoolSpec& spec) {
     spec.dax.after_power_loss =
         *value == "verify" ? DaxSpec::AfterPowerLoss::kVerify : DaxSpec::AfterPowerLoss::kFormat;
   if (table.has("path")) table.wrong("path", "nothing: a pool on a DAX device has device =");
+  if (table.has("control_path")) table.wrong("control_path", "nothing: a pool on a DAX device has control_device =");
   if (table.has("size")) table.wrong("size", "nothing: a pool on a DAX device has the size of the device");
   if (table.has("huge_pages")) table.wrong("huge_pages", "nothing: the device's alignment says how it is mapped");
   for (const char* key : {"numa_node", "numa_nodes", "numa_policy", "first_touch"})

@@ -51,6 +51,7 @@ json pool_json(const HostedPool& hosted) {
                {"default_hard_limit", spec.pool.tenants.defaults.hard_bytes.value_or(0)},
                {"tenant", std::move(tenants)}};
   if (spec.backend == Backend::kFile) pool["path"] = spec.path;
+  if (!spec.control_path.empty()) pool["control_path"] = spec.control_path;
   if (spec.backend == Backend::kMemory) {
     pool["huge_pages"] = huge_pages_text(spec.huge_pages);
     if (!spec.numa.nodes.empty()) pool["numa_nodes"] = spec.numa.nodes;

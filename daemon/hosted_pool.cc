@@ -1,6 +1,5 @@
 #include "daemon/hosted_pool.h"
 
-#include "daemon/dax/file_device.h"
 #include "daemon/dax/memory_device.h"
 #include "daemon/dax_format.h"
 #include "daemon/notify.h"
@@ -104,17 +103,6 @@ void HostedPool::tell_of_differences() const {
   if (spec_.pool.checksums != has_checksums)
     kept += (kept.empty() ? "" : ", ") + std::string(has_checksums ? "its checksums" : "no checksums");
   if (!kept.empty()) log_warning("pool \"{}\" keeps what it was formatted with: {}", name(), kept);
-}
-
-Result<void> HostedPool::start_file(uint64_t now_ms) {
-  const uint32_t machine = spec_.pool.sharing.is_shared ? machine_number(spec_.pool.sharing) : 0;
-  auto device = FileDevice::open(spec_.path, spec_.bytes, machine);
-  if (!device) return tl::unexpected(device.error());
-  if ((*device)->content() == FileDevice::Content::kBlank) {
-    log_info("pool \"{}\" is new: {} is formatted", name(), spec_.path);
-    return serve(Pool::format(spec_.pool, std::move(*device), now_ms));
-  }
-  return serve(Pool::adopt(spec_.pool, std::move(*device), now_ms));
 }
 
 Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms) {

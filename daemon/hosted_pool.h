@@ -75,7 +75,8 @@ class HostedPool {
   Result<void> serve(Result<std::unique_ptr<Pool>> pool);
   Result<void> remember();
   void tell_of_differences() const;
-  Result<void> start_file(uint64_t now_ms);
+  Result<void> start_file(uint64_t now_ms);  // hosted_pool_file.cc
+  Result<void> start_two_files(uint32_t machine, uint64_t now_ms);
   Result<void> start_dax(uint64_t now_ms);  // hosted_pool_device.cc
   Result<void> adopt_dax(DaxDevices devices, bool verifies, uint64_t now_ms);
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);

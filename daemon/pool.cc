@@ -126,14 +126,13 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   identity.checksums = config.checksums || config.sharing.is_shared;
   identity.shared = config.sharing.is_shared;
   identity.durable = !identity.shared && is_persistent(*state->device);
-  if (config.sharing.is_shared) {
-    shm::FormatClaim found;
-    if (!shm::claim_format(state->device->control(), machine_number(config.sharing), &found))
-      return failure(EBUSY, "format " + state->device->name() + ": found that " +
-                                (found.is_one() ? "another host formats it at this moment, or died over it"
-                                                : "another host has formatted it meanwhile") +
-                                ", expected it blank still; start marud again when that host serves it");
-  }
+  // Before the label of the pages: a formatting that is cut off between the two is known by it.
+  shm::FormatClaim found;
+  if (!shm::claim_format(state->device->control(), identity.shared ? machine_number(config.sharing) : 0, &found))
+    return failure(EBUSY, "format " + state->device->name() + ": found that " +
+                              (found.is_one() ? "another host formats it at this moment, or died over it"
+                                              : "another host has formatted it meanwhile") +
+                              ", expected it blank still; start marud again when that host serves it");
   if (auto labelled = state->device->label_pages(identity.uuid); !labelled) return tl::unexpected(labelled.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->device->kind() == "memory";

@@ -153,8 +153,8 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
     return refuse(
         kType, request_id, EACCES,
         "this user may only read pool \"" + hosted.name() +
-            "\", which an earlier marud made in one piece that readers could write: remove the pool and add it "
-            "anew (marudctl device remove)");
+            "\", which is in one piece that readers could write: remove the pool and add it anew (marudctl device "
+            "remove), a pool in a file with control_path");
   FileDescriptor memory(
       ::fcntl(reads_only && device.is_split() ? device.read_only_fd() : device.fd(), F_DUPFD_CLOEXEC, 3));
   FileDescriptor control(device.is_split() ? ::fcntl(device.control_fd(), F_DUPFD_CLOEXEC, 3) : -1);

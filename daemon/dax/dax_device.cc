@@ -123,7 +123,7 @@ Result<std::unique_ptr<DaxDevice>> DaxDevice::open(const DaxDescription& found, 
   struct stat status = {};
   if (::fstat(device->fd_.get(), &status) != 0) return failure(errno, "inspect " + found.path);
   device->name_ = found.path;
-  device->map_sync_ = "granted";  // there is no file system that could move its blocks
+  device->map_sync_ = kMapSyncGranted;  // there is no file system that could move its blocks
   device->map_alignment_ = found.alignment;
   device->identity_ = {status.st_rdev, 0, 0, found.bytes};
   device->description_ = found;

@@ -25,7 +25,7 @@ Result<void> Device::map_control(uint64_t bytes) {
   guard_.end();
   control_ = std::move(*mapped);
   control_bytes_ = bytes;
-  if (!guard_.begin(control_.data(), rounded, map_alignment_)) {
+  if (!guard_.begin(control_.data(), rounded, alignment)) {
     control_.reset();
     control_bytes_ = 0;
     return failure(ENFILE, "guard the control region of " + name_);

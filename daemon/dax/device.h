@@ -23,6 +23,8 @@
 
 namespace maru::daemon {
 
+inline constexpr std::string_view kMapSyncGranted = "granted";
+
 // What says that two descriptors are the same memory, for the state file.
 struct DeviceIdentity {
   uint64_t device = 0;  // st_dev
@@ -58,8 +60,10 @@ class Device {
   // The pool is about to be formatted with this uuid: what stands beside the pages says so.
   virtual Result<void> label_pages(const uint8_t (&)[16]) { return {}; }
 
-  // Whether what clients write is durable once it left the processor's caches: "granted", or why not; empty where nobody asked.
+  // Whether what clients write is durable once it left the processor's caches: kMapSyncGranted, or why not; empty where nobody
+  // asked.
   const std::string& map_sync() const { return map_sync_; }
+  bool advises_huge() const { return advise_huge_; }
 
   uint64_t map_alignment() const { return map_alignment_; }  // mappings start and end on a multiple of this
   // Of a split pool the control region's, with the bytes of both.

@@ -5,6 +5,7 @@
 #include "daemon/state_file.h"
 #include "libmaru/base/mapping.h"
 #include "libmaru/shm/control_region.h"
+#include "libmaru/shm/data_label.h"
 #include "libmaru/shm/format_claim.h"
 
 #include <algorithm>
@@ -82,7 +83,7 @@ void read_pool_header(std::span<const std::byte> begin, uint64_t device_bytes, D
 
 void read_data_label(std::span<const std::byte> begin, DeviceLabel& label) {
   std::memcpy(&label.data, begin.data(), sizeof(label.data));
-  if (label.data.checksum == data_label_checksum(label.data)) {
+  if (label.data.checksum == shm::data_label_checksum(label.data)) {
     label.kind = DeviceLabel::Kind::kData;
     label.uuid = uuid_of(label.data.uuid);
     label.found = "the pages of a pool of marud, uuid " + uuid_text(label.data.uuid);
@@ -99,13 +100,6 @@ bool is_zero(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
-
-uint64_t data_label_checksum(const DataLabel& label) {
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&label);
-  for (size_t i = 0; i < offsetof(DataLabel, checksum); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
-  return hash;
-}
 
 Result<DeviceLabel> read_label(const DeviceBytes& device) {
   DeviceLabel label;
@@ -125,7 +119,7 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
     read_pool_header(begin, device.bytes, label);
     return label;
   }
-  if (magic == kDataLabelMagic) {
+  if (magic == format::kDataLabelMagic) {
     read_data_label(begin, label);
     return label;
   }

@@ -6,6 +6,7 @@
 
 #include "libmaru/base/result.h"
 #include "maru/format/control_region.h"
+#include "maru/format/data_label.h"
 
 #include <array>
 #include <cstdint>
@@ -27,19 +28,6 @@ struct DeviceBytes {
   std::string name;           // for people
 };
 
-// What the data device of a split pool begins with; its pages lie behind it. Clients may write it, as all of that device:
-// it says which pool the device belongs to, and only the control region proves it.
-struct DataLabel {
-  uint64_t magic;
-  uint8_t uuid[16];       // of the pool
-  uint64_t data_bytes;    // of this device
-  uint64_t pages_offset;  // of page 0
-  uint64_t checksum;      // FNV-1a (64 bits) of all bytes before it
-};
-static_assert(sizeof(DataLabel) == 48);
-inline constexpr uint64_t kDataLabelMagic = 0x315441445552414d;  // "MARUDAT1" when read as bytes
-uint64_t data_label_checksum(const DataLabel& label);
-
 struct DeviceLabel {
   enum class Kind : uint8_t {
     kNothing,  // zeros, as far as a label reaches: it may be blank
@@ -52,9 +40,9 @@ struct DeviceLabel {
   Kind kind = Kind::kNothing;
   std::string found;  // for people: "a pool of marud, uuid ..., 64 GiB in pages of 2 MiB", "an ext4 file system"
   Uuid uuid = {};     // kPool, kData
-  format::Header header = {};  // kPool
-  DataLabel data = {};         // kData
-  uint32_t claimed_by = 0;     // kClaimed: the number of a machine, or 0
+  format::Header header = {};   // kPool
+  format::DataLabel data = {};  // kData
+  uint32_t claimed_by = 0;      // kClaimed: the number of a machine, or 0
 };
 
 // Looks at the beginning alone. Only reads.

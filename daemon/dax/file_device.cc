@@ -37,6 +37,40 @@ Result<void> check_room(int fd, const struct stat& status, const std::string& pa
                              "; make the pool smaller, or make room (a tmpfs grows with mount -o remount,size=)");
 }
 
+// Whose file it is, and who may write it.
+Result<void> check_usable(const struct stat& status, const std::string& path, FileDevice::Part part) {
+  if (!S_ISREG(status.st_mode))
+    return failure(EINVAL, "use " + quoted(path) +
+                               " as a pool: found something that is not a file, expected one; name another path, or "
+                               "for a DAX device say backend = \"dax\"");
+  if (status.st_uid != ::geteuid())
+    return failure(EPERM, "use " + quoted(path) + " as a pool: found that it belongs to user " +
+                              std::to_string(status.st_uid) + ", expected user " + std::to_string(::geteuid()) +
+                              ", as whom marud runs; give it that owner, or name another file");
+  if (part == FileDevice::Part::kPages && (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    return failure(EPERM,
+                   "use " + quoted(path) +
+                       " for the pages of a pool: found that others than its owner may write it, which would let "
+                       "readers do so, expected the mode 0600; chmod 600 it");
+  return {};
+}
+
+// Of a file that is there; `wanted` 0: any.
+Result<void> check_size(uint64_t bytes, uint64_t wanted, uint64_t alignment, const std::string& path) {
+  if (bytes == 0)
+    return failure(EINVAL, "use " + quoted(path) + " as a pool: it is empty; remove it and marud creates it");
+  if (wanted != 0 && bytes != wanted)
+    return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(bytes) + " bytes, expected " +
+                               std::to_string(wanted) +
+                               " as configured; correct the size, or leave it out, or remove the file and marud "
+                               "creates it");
+  if (bytes % alignment != 0 || bytes < sizeof(format::Header))
+    return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(bytes) +
+                               " bytes, expected a multiple of " + std::to_string(alignment) +
+                               "; remove the file and marud creates it");
+  return {};
+}
+
 // Takes the whole file for this open file description; another marud, or this one twice, is refused.
 Result<void> lock_whole_file(int fd, const std::string& path) {
   struct flock range = {};
@@ -83,6 +117,10 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
   uint64_t magic = 0;
   std::memcpy(&magic, first, sizeof(magic));
   if (magic == format::kMagic) return FileDevice::Content::kPool;
+  if (magic == format::kDataLabelMagic)
+    return failure(EEXIST, "use " + quoted(path) +
+                               " as a pool: found the pages of a pool in two files, expected its control region; name "
+                               "this file with path = and the other one with control_path =");
   if (const shm::FormatClaim claim = shm::claim_in(first); claim.is_one()) {
     if (claim.machine() == machine) return FileDevice::Content::kBlank;  // ours, and the lock says that it was cut off
     return failure(EBUSY, "use " + quoted(path) +
@@ -103,7 +141,7 @@ std::string try_map_sync(int fd, uint64_t bytes) {
   if (address == MAP_FAILED)
     return errno == EOPNOTSUPP ? "not supported by the file system" : std::string("refused: ") + std::strerror(errno);
   ::munmap(address, bytes);
-  return "granted";
+  return std::string(kMapSyncGranted);
 }
 
 }  // namespace
@@ -117,7 +155,7 @@ Result<void> FileDevice::allocate(uint64_t bytes) {
   while (::fallocate(lock_.get(), 0, 0, off_t(std::min(rounded, identity_.bytes))) != 0) {
     if (errno == EINTR) continue;
     if (errno == EOPNOTSUPP) return {};  // a file system that cannot: its room was checked, and no more can be done
-    return failure(errno, "allocate the " + size_text(rounded) + " of the control region in " + quoted(name_) +
+    return failure(errno, "allocate the first " + size_text(rounded) + " of " + quoted(name_) +
                               " (its file system has no room for it: make the pool smaller, or make room)");
   }
   return {};
@@ -136,7 +174,16 @@ void FileDevice::share() {
   ::fcntl(lock_.get(), F_OFD_SETLK, &range);
 }
 
-Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, uint64_t bytes, uint32_t machine) {
+Result<uint64_t> FileDevice::unit_of(const std::string& path) {
+  struct statfs file_system = {};
+  const std::string folder = path.substr(0, path.find_last_of('/') + 1);
+  if (::statfs(path.c_str(), &file_system) != 0 && ::statfs(folder.c_str(), &file_system) != 0)
+    return failure(errno, "inspect the file system of " + quoted(folder));
+  return file_system.f_type == HUGETLBFS_MAGIC ? uint64_t(file_system.f_bsize) : uint64_t(::sysconf(_SC_PAGESIZE));
+}
+
+Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, uint64_t bytes, uint32_t machine,
+                                                     Part part) {
   auto device = std::unique_ptr<FileDevice>(new FileDevice);
   constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   bool is_new = false;
@@ -152,14 +199,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
 
   struct stat status = {};
   if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + quoted(path));
-  if (!S_ISREG(status.st_mode))
-    return failure(EINVAL, "use " + quoted(path) +
-                               " as a pool: found something that is not a file, expected one; name another path, or "
-                               "for a DAX device say backend = \"dax\"");
-  if (status.st_uid != ::geteuid())
-    return failure(EPERM, "use " + quoted(path) + " as a pool: found that it belongs to user " +
-                              std::to_string(status.st_uid) + ", expected user " + std::to_string(::geteuid()) +
-                              ", as whom marud runs; give it that owner, or name another file");
+  if (auto usable = check_usable(status, path, part); !usable) return tl::unexpected(usable.error());
   bool is_alone = true;
   if (machine == 0) {
     if (auto locked = lock_whole_file(fd, path); !locked) return tl::unexpected(locked.error());
@@ -175,30 +215,24 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   const bool huge = file_system.f_type == HUGETLBFS_MAGIC;
   const uint64_t os_page = uint64_t(::sysconf(_SC_PAGESIZE));
   const uint64_t alignment = huge ? uint64_t(file_system.f_bsize) : os_page;
+  const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
   if (is_new) {
-    const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
     if (::ftruncate(fd, off_t(rounded)) != 0) return failure(errno, "give " + quoted(path) + " " + size_text(rounded));
     status.st_size = off_t(rounded);
-  } else {
-    if (status.st_size == 0)
-      return failure(EINVAL, "use " + quoted(path) + " as a pool: it is empty; remove it and marud creates it");
-    const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    if (bytes != 0 && uint64_t(status.st_size) != rounded)
-      return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(status.st_size) +
-                                 " bytes, expected " + std::to_string(rounded) +
-                                 " as configured; correct the size, or leave it out, or remove the file and marud "
-                                 "creates it");
-    if (uint64_t(status.st_size) % alignment != 0 || uint64_t(status.st_size) < sizeof(format::Header))
-      return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(status.st_size) +
-                                 " bytes, expected a multiple of " + std::to_string(alignment) +
-                                 "; remove the file and marud creates it");
+  } else if (auto fits = check_size(uint64_t(status.st_size), rounded, alignment, path); !fits) {
+    return tl::unexpected(fits.error());
   }
   // Another open file description for the clients, of the very same file.
   const std::string again = "/proc/self/fd/" + std::to_string(fd);
   device->fd_.reset(::open(again.c_str(), O_RDWR | O_CLOEXEC));
   if (!device->fd_.is_open()) return failure(errno, "open " + quoted(path) + " again for clients");
 
-  auto content = look_at_content(fd, path, alignment, machine);
+  auto label = read_label({fd, uint64_t(status.st_size), alignment, path});
+  if (!label) return tl::unexpected(label.error());
+  device->label_ = std::move(*label);
+  const bool is_blank = device->label_.kind == DeviceLabel::Kind::kNothing;
+  auto content = part == Part::kPages ? Result<Content>(is_blank ? Content::kBlank : Content::kPool)
+                                      : look_at_content(fd, path, alignment, machine);
   if (!content) return tl::unexpected(content.error());
   if (*content == Content::kBlank && !is_alone)
     return failure(EAGAIN, "use " + quoted(path) + " as a pool: another marud holds it and it is not formatted yet");

@@ -9,11 +9,6 @@
 #include <sys/vfs.h>
 
 namespace maru::daemon {
-namespace {
-
-constexpr std::string_view kMapSyncGranted = "granted";  // file_device.cc
-
-}  // namespace
 
 const char* medium_of(const Device& device) {
   if (device.kind() == "dax") return "devdax";
@@ -32,7 +27,7 @@ const char* medium_of(const Device& device) {
 bool is_persistent(const Device& device) {
   if (const auto* dax = dynamic_cast<const DaxDevice*>(&device)) return dax->description().is_persistent;
   if (const auto* split = dynamic_cast<const SplitDevice*>(&device))
-    return split->control_device().description().is_persistent && split->pages_device().description().is_persistent;
+    return is_persistent(split->control_device()) && is_persistent(split->pages_device());
   return device.kind() == "file" && device.map_sync() == kMapSyncGranted;
 }
 

@@ -1,5 +1,7 @@
 #include "daemon/dax/split_device.h"
 
+#include "libmaru/shm/data_label.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -8,14 +10,17 @@
 namespace maru::daemon {
 namespace {
 
-// One huge page: what follows begins as a huge page does.
-constexpr uint64_t kLabelRoom = 2ull << 20;
+using format::kDataLabelRoom;
+
+// What one of the two does not grant, the pool does not have.
+const std::string& map_sync_of(const Device& control, const Device& pages) {
+  return control.map_sync() == kMapSyncGranted ? pages.map_sync() : control.map_sync();
+}
 
 }  // namespace
 
-Result<std::unique_ptr<SplitDevice>> SplitDevice::join(std::unique_ptr<DaxDevice> control,
-                                                       std::unique_ptr<DaxDevice> pages) {
-  if (pages->bytes() <= kLabelRoom)
+Result<std::unique_ptr<SplitDevice>> SplitDevice::join(std::unique_ptr<Device> control, std::unique_ptr<Device> pages) {
+  if (pages->bytes() <= kDataLabelRoom)
     return failure(EINVAL, "put pages on " + pages->name() + ": found " + std::to_string(pages->bytes()) +
                                " bytes, expected more than 2 MiB");
   auto device = std::unique_ptr<SplitDevice>(new SplitDevice);
@@ -25,12 +30,13 @@ Result<std::unique_ptr<SplitDevice>> SplitDevice::join(std::unique_ptr<DaxDevice
   device->read_only_fd_.reset(::open(pages_path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!device->fd_.is_open() || !device->control_fd_.is_open() || !device->read_only_fd_.is_open())
     return failure(errno, "open " + pages->name() + " and " + control->name() + " for clients");
-  device->map_sync_ = pages->map_sync();
+  device->map_sync_ = map_sync_of(*control, *pages);
   device->name_ = pages->name() + ", control region on " + control->name();
   device->map_alignment_ = pages->map_alignment();
   device->control_alignment_ = control->map_alignment();
-  device->pages_offset_ = kLabelRoom;
-  device->pages_room_ = pages->bytes() - kLabelRoom;
+  device->advise_huge_ = control->advises_huge();
+  device->pages_offset_ = kDataLabelRoom;
+  device->pages_room_ = pages->bytes() - kDataLabelRoom;
   device->control_room_ = control->bytes();
   device->identity_ = control->identity();
   device->identity_.bytes = control->bytes() + pages->bytes();
@@ -40,16 +46,32 @@ Result<std::unique_ptr<SplitDevice>> SplitDevice::join(std::unique_ptr<DaxDevice
 }
 
 Result<void> SplitDevice::label_pages(const uint8_t (&uuid)[16]) {
-  DataLabel label = {kDataLabelMagic, {}, pages_device_->bytes(), pages_offset(), 0};
+  format::DataLabel label = {format::kDataLabelMagic, {}, pages_device_->bytes(), pages_offset(), 0};
   std::memcpy(label.uuid, uuid, sizeof(label.uuid));
-  label.checksum = data_label_checksum(label);
-  auto mapped = Mapping::map_shared(fd(), 0, std::max(kLabelRoom, map_alignment()), PROT_READ | PROT_WRITE);
+  label.checksum = shm::data_label_checksum(label);
+  auto mapped = Mapping::map_shared(fd(), 0, std::max(kDataLabelRoom, map_alignment()), PROT_READ | PROT_WRITE);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + pages_device_->name());
   FaultGuard guard;
   if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + pages_device_->name());
   std::memcpy(mapped->data(), &label, sizeof(label));
   if (guard.has_fired()) return failure(EIO, "write the label of " + pages_device_->name() + " (a memory error)");
   return {};
+}
+
+// The label is taken with it: a file system that is full is an error here, and would be SIGBUS later.
+Result<void> SplitDevice::allocate(uint64_t bytes) {
+  if (auto taken = control_device_->allocate(bytes); !taken) return taken;
+  return pages_device_->allocate(sizeof(format::DataLabel));
+}
+
+void SplitDevice::keep() {
+  control_device_->keep();
+  pages_device_->keep();
+}
+
+void SplitDevice::share() {
+  control_device_->share();
+  pages_device_->share();
 }
 
 }  // namespace maru::daemon

@@ -74,7 +74,8 @@ enum maru_attach_flags {
   MARU_ATTACH_NO_SESSION_THREAD = 1u << 1, /* do not start the thread that re-attaches after a restart of marud: call
                                               maru_reattach() instead */
   MARU_ATTACH_READ_ONLY = 1u << 2 /* find and read only: what stores or deletes returns -EROFS. In a pool in memory, or
-                                     with a control device, the kernel keeps this client from writing blocks */
+                                     with its control region on a device or in a file of its own, the kernel keeps this
+                                     client from writing blocks */
 };
 
 typedef struct maru_attach_options {

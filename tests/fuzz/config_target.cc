@@ -24,6 +24,8 @@ std::vector<Input> first_inputs() {
                "checksums = false\nusers = [0, 1000]\ngroups = [0]\n"),
            std::string_view("[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/mnt/pool\"\nsize = \"1TiB\"\n"
                             "[[pool]]\nname = \"b\"\nbackend = \"memory\"\nsize = 1048576\n"),
+           std::string_view("[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/mnt/pool\"\n"
+                            "control_path = \"/mnt/control\"\nsize = \"1GiB\"\nreaders = [5]\n"),
            std::string_view("[pool]\nname = 3\n"),
            // Every key of every table at least once, so that each is also met with another's value.
            std::string_view(

@@ -2,6 +2,7 @@
 // major version.
 #include "libmaru/shm/control_region.h"
 #include "libmaru/shm/hash.h"
+#include "maru/format/data_label.h"
 
 #include <cstddef>
 #include <gtest/gtest.h>
@@ -194,6 +195,17 @@ TEST(Layout, Lanes) {
   EXPECT_EQ(account_slots(3), 4u);
   EXPECT_EQ(account_slots(4), 8u);
   EXPECT_EQ(account_slots(65536), 4096u);
+}
+
+TEST(Layout, Label) {
+  EXPECT_EQ(kDataLabelMagic, 0x315441445552414du);
+  EXPECT_EQ(kDataLabelRoom, 2097152u);
+  EXPECT_EQ(sizeof(DataLabel), 48u);
+  EXPECT_PLACE(DataLabel, magic, 0);
+  EXPECT_PLACE(DataLabel, uuid, 8);
+  EXPECT_PLACE(DataLabel, data_bytes, 24);
+  EXPECT_PLACE(DataLabel, pages_offset, 32);
+  EXPECT_PLACE(DataLabel, checksum, 40);
 }
 
 // Sizes that follow from the parameters, for a pool of 64 GiB with the defaults.

@@ -1,5 +1,5 @@
-// Who attaches to a pool in memory to read only gets a descriptor of its pages with which the kernel lets nobody write; and the
-// two pieces of such a pool come back together when marud does.
+// Who attaches to a pool in two pieces to read only gets a descriptor of its pages with which the kernel lets nobody write; and
+// the two pieces of such a pool come back together when marud does.
 #include "libmaru/wire/codec.h"
 #include "libmaru/wire/socket.h"
 #include "tests/process/roles.h"
@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -24,13 +25,14 @@ namespace {
 constexpr uid_t kReader = 54'321;
 constexpr size_t kOsPage = 4096;
 
-// The descriptors of this process that are the pages of a pool in memory.
+// The descriptors of this process that are the pages of the pool "default".
 std::vector<int> descriptors_of_pages(int mode) {
   std::vector<int> found;
   for (int fd = 3; fd < 200; ++fd) {  // beyond are those that a service manager of the test keeps
     char target[100] = {};
     if (::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), target, sizeof(target) - 1) <= 0) continue;
-    if (std::string(target).find("marud:default:pages") == std::string::npos) continue;
+    const std::string name = target;
+    if (name.find("marud:default:pages") == std::string::npos && !name.ends_with("/default.pool")) continue;
     if ((::fcntl(fd, F_GETFL) & O_ACCMODE) == mode) found.push_back(fd);
   }
   return found;
@@ -53,8 +55,17 @@ int errno_of_making_writable(int fd) {
   return code;
 }
 
-TEST(Readers, OfAPoolInMemoryCannotWriteItsPages) {
-  MarudProcess marud;
+class Readers : public ::testing::TestWithParam<bool> {
+ protected:
+  static PoolWish pool() {
+    PoolWish pool;
+    pool.in_two_files = GetParam();
+    return pool;
+  }
+};
+
+TEST_P(Readers, CannotWriteThePages) {
+  MarudProcess marud({pool()});
   TestClient writer(marud.socket_path());
   ASSERT_EQ(writer.store("a", "first"), 0);
   TestClient reader(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_READ_ONLY);
@@ -74,11 +85,11 @@ TEST(Readers, OfAPoolInMemoryCannotWriteItsPages) {
   EXPECT_EQ(reader.text("b"), "second");
 }
 
-TEST(Readers, OfAnotherUserCannotOpenThePagesAnewToWrite) {
+TEST_P(Readers, OfAnotherUserCannotOpenThePagesAnewToWrite) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  PoolWish pool;
-  pool.more = "readers = [" + std::to_string(kReader) + "]\n";
-  MarudProcess marud({pool});
+  PoolWish with_readers = pool();
+  with_readers.more = "readers = [" + std::to_string(kReader) + "]\n";
+  MarudProcess marud({with_readers});
   marud.directory().open_to_everybody();
   TestClient writer(marud.socket_path());
   ASSERT_EQ(writer.store("a", "first"), 0);
@@ -88,6 +99,9 @@ TEST(Readers, OfAnotherUserCannotOpenThePagesAnewToWrite) {
   EXPECT_EQ(ended->text(), "ended with status 0") << "the line of run_read_as() that failed";
   EXPECT_EQ(writer.store("b", "second"), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, Readers, ::testing::Values(false, true),
+                         [](const auto& which) { return which.param ? "PoolInTwoFiles" : "PoolInMemory"; });
 
 // Nobody but a client that cannot write the pages has them.
 TEST(ReadersRestart, AReaderHandsBackWhatMarudMayWriteAgain) {
@@ -108,6 +122,41 @@ TEST(ReadersRestart, AReaderHandsBackWhatMarudMayWriteAgain) {
   EXPECT_EQ(writer.store("b", "second"), 0);
   EXPECT_EQ(reader.text("b"), "second");
   EXPECT_TRUE(marud.ask({{"command", "check"}}).at("violations").empty());
+}
+
+// Of the two files none is anybody's but marud's, which finds both by their names.
+TEST(ReadersRestart, TwoFilesAreFoundAgainWithClientsAndWithout) {
+  PoolWish pool;
+  pool.in_two_files = true;
+  MarudProcess marud({pool});
+  const auto uuid = marud.pool_status().at("uuid");
+  TestClient reader(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_READ_ONLY);
+  TestClient writer(marud.socket_path());
+  ASSERT_EQ(writer.store("a", "first"), 0);
+  marud.kill();
+  EXPECT_EQ(reader.text("a"), "first");
+  marud.start();
+  EXPECT_EQ(marud.pool_status().at("uuid"), uuid);
+  EXPECT_EQ(writer.store("b", "second"), 0);
+  EXPECT_EQ(reader.text("b"), "second");
+  writer.detach();
+  reader.detach();
+  marud.stop();
+  marud.start();
+  TestClient late(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_READ_ONLY);
+  EXPECT_EQ(late.text("b"), "second");
+  EXPECT_TRUE(marud.ask({{"command", "check"}, {"quiesce", true}}).at("violations").empty());
+  // Without one of them there is no pool, and none is made in its place.
+  for (const std::string& one : {marud.pool_file("default"), marud.control_file("default")}) {
+    marud.stop();
+    std::filesystem::rename(one, one + ".away");
+    EXPECT_THROW(marud.start(), std::runtime_error);
+    EXPECT_TRUE(marud.has_logged("found it without \"" + one + "\""));
+    EXPECT_FALSE(std::filesystem::exists(one));
+    std::filesystem::rename(one + ".away", one);
+    marud.start();
+  }
+  EXPECT_EQ(marud.pool_status().at("uuid"), uuid);
 }
 
 // Memory as the pages of a pool are, of another user, as if that one had made it.

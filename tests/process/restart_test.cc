@@ -25,14 +25,16 @@ constexpr uint32_t kKeepers = 3;
 constexpr uint64_t kKeysEach = 800;
 
 // Everything that the keepers store fits several times over.
-PoolWish large_pool(bool in_file) {
+enum class Where : uint8_t { kMemory, kFile, kTwoFiles };
+PoolWish large_pool(Where where) {
   PoolWish pool;
   pool.bytes = 32u << 20;
-  pool.in_file = in_file;
+  pool.in_file = where == Where::kFile;
+  pool.in_two_files = where == Where::kTwoFiles;
   return pool;
 }
 
-class Restart : public ::testing::TestWithParam<bool> {
+class Restart : public ::testing::TestWithParam<Where> {
  protected:
   Restart() : marud_({large_pool(GetParam())}), seed_(fresh_seed()), random_(seed_) {
     std::printf("seed %llu (MARU_SEED repeats it)\n", static_cast<unsigned long long>(seed_));
@@ -168,8 +170,12 @@ TEST_P(Restart, ClientsThatDieWhileMarudIsAwayAreReclaimed) {
   expect_everything_kept();
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, Restart, ::testing::Values(false, true),
-                         [](const auto& which) { return which.param ? "FilePool" : "MemoryPool"; });
+INSTANTIATE_TEST_SUITE_P(Of, Restart, ::testing::Values(Where::kMemory, Where::kFile, Where::kTwoFiles),
+                         [](const auto& which) {
+                           return which.param == Where::kMemory ? "MemoryPool"
+                                  : which.param == Where::kFile ? "FilePool"
+                                                                : "PoolInTwoFiles";
+                         });
 
 TEST(RestartAlone, MemoryPoolWithoutClientsIsGoneAndSaysSo) {
   MarudProcess marud({PoolWish{}}, 100);
@@ -256,7 +262,7 @@ TEST(RestartAlone, APoolKeepsLanesThatItsConfigurationDoesNotSay) {
 }
 
 TEST(RestartAlone, ImpatientClientAsksASlowMarudOnce) {
-  MarudProcess marud({large_pool(true)});
+  MarudProcess marud({large_pool(Where::kFile)});
   TestClient client(marud.socket_path(), "default", 20, MARU_ATTACH_NO_SESSION_THREAD);
   marud.kill();
   marud.start();
@@ -272,7 +278,7 @@ TEST(RestartAlone, ImpatientClientAsksASlowMarudOnce) {
 
 // The process lives on, so that nothing else would tell marud that the lane is free.
 TEST(RestartAlone, ClientThatLeavesTellsAMarudItHasNotMet) {
-  MarudProcess marud({large_pool(true)});
+  MarudProcess marud({large_pool(Where::kFile)});
   TestClient client(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD);
   marud.kill();
   marud.start();

@@ -41,10 +41,11 @@ MarudProcess::MarudProcess(std::vector<PoolWish> pools, uint32_t adopt_grace_ms,
     for (size_t at; (at = pool.more.find("DEV/")) != std::string::npos;)
       pool.more.replace(at, 4, directory_.file("dax/dev/"));
     config << "\n[[pool]]\nname = \"" << pool.name << "\"\n";
-    if (pool.in_file)
+    if (pool.in_file || pool.in_two_files)
       config << "backend = \"file\"\npath = \"" << pool_file(pool.name) << "\"\n";
     else
       config << "backend = \"" << (pool.on_device ? "dax" : "memory") << "\"\n";
+    if (pool.in_two_files) config << "control_path = \"" << control_file(pool.name) << "\"\n";
     if (!pool.on_device) config << "size = " << pool.bytes << "\n";
     config << "page_bytes = " << pool.page_bytes << "\nregion_bytes = " << pool.region_bytes
            << "\nmax_regions_per_instance = " << pool.max_regions_per_instance

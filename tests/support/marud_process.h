@@ -24,6 +24,7 @@ struct PoolWish {
   uint32_t max_regions_per_instance = 0;
   bool checksums = false;
   bool in_file = false;       // else in memory
+  bool in_two_files = false;  // the pages in pool_file(), the control region in control_file()
   bool on_device = false;     // as `more` says, in which DEV/ is where the stand-ins of devices are
   std::string users;          // "1, 2": as in the configuration
   double high_watermark = 1;  // 1: eviction in the background is not in a test's way
@@ -44,6 +45,7 @@ class MarudProcess {
   const std::string& socket_path() const { return socket_path_; }
   const TemporaryDirectory& directory() const { return directory_; }
   std::string pool_file(const std::string& pool) const { return directory_.file(pool + ".pool"); }
+  std::string control_file(const std::string& pool) const { return directory_.file(pool + ".control"); }
   pid_t pid() const { return process_->pid(); }
   bool is_running() { return process_ && process_->is_running(); }
 

@@ -116,13 +116,40 @@ TEST(Config, PoolsOnDevicesHaveKeysOfTheirOwn) {
             "5: pool.readers: found an array, expected control_devic");
   EXPECT_EQ(config_of(std::string(kPool) + "size = \"1GiB\"\nreaders = [7]\n").pools.at(0).readers,
             std::vector<uid_t>{7});
-  EXPECT_EQ(problem_of("[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/a\"\nreaders = [7]\n").substr(0, 62),
-            "5: pool.readers: found an array, expected a pool in memory, or");
   EXPECT_EQ(problem_of(std::string(kPool) + "size = \"1GiB\"\ndevice = \"/dev/dax0.0\"\n"),
             "5: pool.device: found \"/dev/dax0.0\", expected nothing: it is for pools with backend = \"dax\"");
   const std::string twice = dax + "device = \"/dev/dax0.0\"\n[[pool]]\nname = \"b\"\nbackend = \"dax\"\n";
   EXPECT_EQ(problem_of(twice + "device = \"/dev/dax0.0\"\n"),
             "8: pool.device: found \"/dev/dax0.0\" a second time, expected a device of its own");
+}
+
+TEST(Config, PoolsInFilesMayHaveTwo) {
+  const std::string file = "[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/a\"\n";
+  const PoolSpec spec = config_of(file + "control_path = \"/b\"\nreaders = [7]\n").pools.at(0);
+  EXPECT_EQ(spec.path, "/a");
+  EXPECT_EQ(spec.control_path, "/b");
+  EXPECT_EQ(spec.readers, std::vector<uid_t>{7});
+  EXPECT_EQ(
+      problem_of(file + "readers = [7]\n"),
+      "5: pool.readers: found an array, expected control_path beside it: who can write the control region of a pool "
+      "in one piece can write its blocks");
+  EXPECT_EQ(problem_of(file + "control_path = \"/a\"\n"),
+            "5: pool.control_path: found \"/a\", expected another file than path, or nothing to have both in that one");
+  EXPECT_EQ(problem_of(file + "control_path = \"b\"\n"),
+            "5: pool \"a\": control_path: found \"b\", expected an absolute path");
+  const std::string both = file + "control_path = \"/b\"\n";
+  EXPECT_EQ(problem_of(both + "[[pool]]\nname = \"b\"\nbackend = \"file\"\npath = \"/b\"\n"),
+            "9: pool.path: found \"/b\" a second time, expected a file of its own");
+  EXPECT_EQ(problem_of(both + "[[pool]]\nname = \"b\"\nbackend = \"file\"\npath = \"/c\"\ncontrol_path = \"/b\"\n"),
+            "10: pool.control_path: found \"/b\" a second time, expected a file of its own");
+  EXPECT_EQ(problem_of(std::string(kPool) + "size = \"1GiB\"\ncontrol_path = \"/b\"\n"),
+            "5: pool.control_path: found \"/b\", expected nothing: a memory pool has no file");
+  EXPECT_EQ(problem_of("[[pool]]\nname = \"a\"\nbackend = \"dax\"\ndevice = \"/dev/dax0.0\"\ncontrol_path = \"/b\"\n"),
+            "5: pool.control_path: found \"/b\", expected nothing: a pool on a DAX device has control_device =");
+  const std::string small = both + "page_bytes = 4096\nlanes = 8\npins = 64\n";
+  EXPECT_NE(problem_of(small + "size = \"2MiB\"\n").find("size: found 2 MiB, expected at least "), std::string::npos)
+      << "the label of the pages takes as much";
+  EXPECT_TRUE(problems_of(small + "size = \"4MiB\"\n").empty());
 }
 
 TEST(Config, MemoryIsPlacedOnNodes) {

@@ -1,0 +1,187 @@
+// A pool in a file, or in two: with control_path the control region lies in a file of its own, so that clients which only read
+// get the pages with a descriptor with which they cannot write them.
+//
+//   what the two files hold                       the pool
+//   nothing, neither of them is there             both are created, and formatted
+//   zeros                                         is formatted
+//   a control region, and the pages of this pool  is adopted
+//   a formatting that was cut off                 is formatted
+//   anything else, or one of them is missing      is refused, and nothing is changed
+#include "daemon/dax/file_device.h"
+#include "daemon/dax/split_device.h"
+#include "daemon/hosted_pool.h"
+#include "daemon/log.h"
+#include "daemon/size_text.h"
+#include "maru/format/data_label.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+namespace maru::daemon {
+namespace {
+
+using Kind = DeviceLabel::Kind;
+using Files = std::pair<std::unique_ptr<FileDevice>, std::unique_ptr<FileDevice>>;  // control region, pages
+
+std::string quoted(const std::string& path) { return "\"" + path + "\""; }
+
+// As when another marud creates both at this moment.
+bool is_locked(const std::string& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct flock whole = {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  return ::fcntl(fd.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
+}
+
+// Whether both are there, or neither.
+Result<bool> are_there(const PoolSpec& spec) {
+  struct stat control = {}, pages = {};
+  // What is there and cannot be looked at is told by whoever opens it.
+  const bool has_control = ::lstat(spec.control_path.c_str(), &control) == 0 || errno != ENOENT;
+  const bool has_pages = ::lstat(spec.path.c_str(), &pages) == 0 || errno != ENOENT;
+  const bool is_one = control.st_ino != 0 && control.st_ino == pages.st_ino && control.st_dev == pages.st_dev;
+  if (is_one)
+    return failure(EINVAL, "use " + quoted(spec.control_path) + " and " + quoted(spec.path) +
+                               " for a pool: found one file of two names, expected two files; name another "
+                               "control_path, or leave it out to have both in one file");
+  if (has_control == has_pages) return has_control;
+  const std::string& there = has_control ? spec.control_path : spec.path;
+  const std::string& missing = has_control ? spec.path : spec.control_path;
+  if (is_locked(there))
+    return failure(EBUSY, "use " + quoted(there) +
+                              ": found that another marud has it, expected it free; stop that one, or "
+                              "name other files");
+  return failure(ENOENT, "use " + quoted(there) + " for a pool in two files: found it without " + quoted(missing) +
+                             ", which has " + (has_control ? "its pages" : "its control region") +
+                             ", expected both or neither; bring that one back, or remove this one, whose blocks are "
+                             "lost without it, and marud creates both");
+}
+
+// The unit in which both are divided is the larger of theirs, so that their sizes together are the configured one, rounded up.
+Result<uint64_t> unit_of(const PoolSpec& spec) {
+  const auto control = FileDevice::unit_of(spec.control_path), pages = FileDevice::unit_of(spec.path);
+  if (!control) return control;
+  if (!pages) return pages;
+  return std::max(*control, *pages);
+}
+
+Result<void> check_size(const PoolSpec& spec, uint64_t expected, const Files& files) {
+  const auto& [control, pages] = files;
+  const uint64_t found = control->bytes() + pages->bytes();
+  if (spec.bytes == 0 || found == expected) return {};
+  return failure(EINVAL, "use " + quoted(spec.control_path) + " and " + quoted(spec.path) + " for a pool: found " +
+                             std::to_string(control->bytes()) + " and " + std::to_string(pages->bytes()) +
+                             " bytes, expected " + std::to_string(expected) +
+                             " together, as configured; correct the size, or leave it out, or remove both files and "
+                             "marud creates them");
+}
+
+std::string found_text(const DeviceLabel& label) { return label.found.empty() ? "zeros" : label.found; }
+
+Result<void> check_whole(const FileDevice& device) {
+  const DeviceLabel& label = device.label();
+  if (label.kind != Kind::kPool || label.header.parameters.pool_bytes <= device.bytes()) return {};
+  return failure(EEXIST, "use " + quoted(device.name()) + " as a pool: found " + label.found + ", in a file of " +
+                             size_text(device.bytes()) +
+                             ", expected all of it; if its pages lie in another file, name that with path = and this "
+                             "one with control_path =");
+}
+
+Result<void> check_pages_of(const FileDevice& control, const FileDevice& pages) {
+  const DeviceLabel& main = control.label();
+  const DeviceLabel& data = pages.label();
+  if (main.kind != Kind::kPool)
+    return failure(EBADMSG, "use " + quoted(control.name()) + " for a pool: found " + found_text(main) +
+                                ", expected its control region; remove both files and marud creates them, or let the "
+                                "marud that made it serve it");
+  if (main.header.parameters.pool_bytes <= control.bytes())
+    return failure(EEXIST, "use " + quoted(control.name()) + " for the control region of a pool in two files: found " +
+                               main.found +
+                               ", which is all in this file; name it with path = and leave control_path out, or name "
+                               "two other files");
+  if (data.kind == Kind::kData && data.uuid == main.uuid && data.data.data_bytes == pages.bytes()) return {};
+  const bool is_cut = data.kind == Kind::kData && data.uuid == main.uuid;
+  return failure(EEXIST, "use " + quoted(pages.name()) + " for the pages of a pool: found " + found_text(data) +
+                             (is_cut ? " in " + std::to_string(data.data.data_bytes) + " bytes, of which " +
+                                           std::to_string(pages.bytes()) + " are left"
+                                     : "") +
+                             ", expected those of " + main.found + ", whose control region is in " +
+                             quoted(control.name()) +
+                             "; name the file that has them, or remove both files and marud creates them");
+}
+
+// Whether the pool is to be formatted.
+Result<bool> judge(const Files& files) {
+  const auto& [control, pages] = files;
+  const DeviceLabel& data = pages->label();
+  if (control->content() == FileDevice::Content::kPool) {
+    if (auto belongs = check_pages_of(*control, *pages); !belongs) return tl::unexpected(belongs.error());
+    return false;
+  }
+  if (data.kind == Kind::kNothing) return true;
+  // The claim comes before the label, so these pages were blank when the formatting began.
+  const bool was_cut_off = control->label().kind == Kind::kClaimed && data.data.magic == format::kDataLabelMagic;
+  if (was_cut_off) return true;
+  return failure(EEXIST, "use " + quoted(pages->name()) + " for the pages of a pool: found " + found_text(data) +
+                             " beside " + quoted(control->name()) +
+                             ", which is blank, expected a blank file; name the control region that belongs to it, or "
+                             "other files");
+}
+
+// Both files, opened and locked. What was created goes again unless the pool is formatted.
+Result<Files> open_both(const PoolSpec& spec, uint32_t machine) {
+  const auto there = are_there(spec);
+  if (!there) return tl::unexpected(there.error());
+  const auto unit = unit_of(spec);
+  if (!unit) return tl::unexpected(unit.error());
+  const uint64_t bytes = (spec.bytes + *unit - 1) / *unit * *unit;
+  uint64_t control_bytes = 0;
+  if (!*there) {
+    if (bytes == 0)
+      return failure(EINVAL, "create " + quoted(spec.control_path) + " and " + quoted(spec.path) + " without a size");
+    auto room = Pool::control_room(spec.pool, bytes, *unit, format::kDataLabelRoom);
+    if (!room) return tl::unexpected(room.error());
+    control_bytes = *room;
+  }
+  Files files;
+  using Part = FileDevice::Part;
+  auto control = FileDevice::open(spec.control_path, control_bytes, machine, Part::kControl);
+  if (!control) return tl::unexpected(control.error());
+  auto pages = FileDevice::open(spec.path, *there ? 0 : bytes - control_bytes, machine, Part::kPages);
+  if (!pages) return tl::unexpected(pages.error());
+  files = {std::move(*control), std::move(*pages)};
+  if (auto fits = check_size(spec, bytes, files); !fits) return tl::unexpected(fits.error());
+  return files;
+}
+
+}  // namespace
+
+Result<void> HostedPool::start_file(uint64_t now_ms) {
+  const uint32_t machine = spec_.pool.sharing.is_shared ? machine_number(spec_.pool.sharing) : 0;
+  if (!spec_.control_path.empty()) return start_two_files(machine, now_ms);
+  auto device = FileDevice::open(spec_.path, spec_.bytes, machine);
+  if (!device) return tl::unexpected(device.error());
+  if (auto all = check_whole(**device); !all) return all;
+  if ((*device)->content() == FileDevice::Content::kBlank) {
+    log_info("pool \"{}\" is new: {} is formatted", name(), spec_.path);
+    return serve(Pool::format(spec_.pool, std::move(*device), now_ms));
+  }
+  return serve(Pool::adopt(spec_.pool, std::move(*device), now_ms));
+}
+
+Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms) {
+  auto files = open_both(spec_, machine);
+  if (!files) return tl::unexpected(files.error());
+  const auto is_new = judge(*files);
+  if (!is_new) return tl::unexpected(is_new.error());
+  auto device = SplitDevice::join(std::move(files->first), std::move(files->second));
+  if (!device) return tl::unexpected(device.error());
+  if (!*is_new) return serve(Pool::adopt(spec_.pool, std::move(*device), now_ms));
+  log_info("pool \"{}\" is new: {} and {} are formatted", name(), spec_.control_path, spec_.path);
+  return serve(Pool::format(spec_.pool, std::move(*device), now_ms));
+}
+
+}  // namespace maru::daemon

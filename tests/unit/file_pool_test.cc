@@ -1,0 +1,238 @@
+// What becomes of a pool in two files: created, formatted, adopted, or refused with what was found, expected, and to be done.
+#include "daemon/dax/file_device.h"
+#include "daemon/dax/split_device.h"
+#include "daemon/hosted_pool.h"
+#include "libmaru/shm/format_claim.h"
+#include "maru/format/data_label.h"
+#include "tests/support/temporary_directory.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+namespace maru::daemon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kBytes = 8u << 20;
+
+class FilePool : public ::testing::Test {
+ protected:
+  test::TemporaryDirectory directory_;
+  StateDirectory state_{directory_.file("state")};
+  PoolSpec spec_ = default_pool_spec();
+  std::string control_ = directory_.file("control"), pages_ = directory_.file("pages");
+
+  FilePool() {
+    spec_.backend = Backend::kFile;
+    spec_.pool.name = "far";
+    spec_.pool.page_bytes = 4096;
+    spec_.pool.region_bytes = 1u << 20;
+    spec_.pool.lanes = 4;
+    spec_.pool.pins_max = 64;
+    spec_.path = pages_;
+    spec_.control_path = control_;
+    spec_.bytes = kBytes;
+  }
+  Result<std::unique_ptr<HostedPool>> start() {
+    std::map<std::string, FileDescriptor> stored;
+    return HostedPool::start(spec_, state_, stored, 1000);
+  }
+  std::string refusal() {
+    auto started = start();
+    EXPECT_FALSE(started);
+    return started ? "" : started.error().doing;
+  }
+  void expect_refusal(const std::string& part) {
+    const std::string text = refusal();
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  static std::string uuid_of(HostedPool& pool) { return uuid_text(pool.serving()->header().uuid); }
+  // Formats, or adopts, and leaves the pool there; returns its uuid.
+  std::string leave_pool() {
+    auto pool = start();
+    EXPECT_TRUE(pool) << pool.error().text();
+    if (!pool) return "";
+    const std::string uuid = uuid_of(**pool);
+    (*pool)->stop(false);
+    return uuid;
+  }
+  static void put(const std::string& path, uint64_t at, const std::string& bytes) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(std::streamoff(at));
+    file << bytes;
+  }
+  static std::string get(const std::string& path, size_t bytes) {
+    std::ifstream file(path, std::ios::binary);
+    std::string text(bytes, 0);
+    file.read(text.data(), std::streamsize(bytes));
+    return text;
+  }
+  static void make_blank(const std::string& path, uint64_t bytes) {
+    std::ofstream(path, std::ios::binary);
+    ASSERT_EQ(::truncate(path.c_str(), off_t(bytes)), 0);
+  }
+};
+
+TEST_F(FilePool, InTwoFilesIsFormattedAndThenAdopted) {
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  const std::string uuid = uuid_of(**pool);
+  const Device& device = (*pool)->serving()->device();
+  ASSERT_TRUE(device.is_split());
+  EXPECT_EQ(device.kind(), "file");
+  EXPECT_EQ(fs::file_size(control_) + fs::file_size(pages_), kBytes);
+  EXPECT_EQ((*pool)->serving()->header().parameters.pool_bytes, kBytes);
+  for (const std::string& path : {control_, pages_}) {
+    struct stat status = {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u) << path;
+  }
+  EXPECT_EQ(::fcntl(device.read_only_fd(), F_GETFL) & O_ACCMODE, O_RDONLY);
+  expect_refusal("another marud has it");
+  (*pool)->stop(false);
+  pool->reset();
+  auto again = start();
+  ASSERT_TRUE(again) << again.error().text();
+  EXPECT_EQ(uuid_of(**again), uuid);
+  EXPECT_EQ((*again)->serving()->epoch(), 2u);
+}
+
+TEST_F(FilePool, SizesOfFilesThatAreThereMayBeAny) {
+  make_blank(control_, 1u << 20);
+  make_blank(pages_, kBytes);
+  spec_.bytes = 0;
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ((*pool)->serving()->header().parameters.pool_bytes, kBytes + (1u << 20));
+  pool->reset();
+  spec_.bytes = kBytes;
+  expect_refusal("found 1048576 and 8388608 bytes, expected 8388608 together, as configured");
+  spec_.bytes = kBytes + (1u << 20);
+  EXPECT_TRUE(start());
+}
+
+TEST_F(FilePool, OneOfTheTwoFilesAloneIsRefusedAndNothingMade) {
+  const std::string uuid = leave_pool(), elsewhere = directory_.file("elsewhere");
+  for (const auto& [gone, there, has] : {std::tuple(control_, pages_, "which has its control region"),
+                                         std::tuple(pages_, control_, "which has its pages")}) {
+    fs::rename(gone, elsewhere);
+    const std::string before = get(there, 4096);
+    expect_refusal("found it without \"" + gone + "\", " + has + ", expected both or neither");
+    EXPECT_FALSE(fs::exists(gone));
+    EXPECT_EQ(get(there, 4096), before);
+    fs::rename(elsewhere, gone);
+  }
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+TEST_F(FilePool, PagesOfAnotherPoolAreRefused) {
+  const std::string uuid = leave_pool();
+  const std::string other_pages = directory_.file("other-pages"), other_control = directory_.file("other-control");
+  spec_.path = other_pages;
+  spec_.control_path = other_control;
+  const std::string other = leave_pool();
+  spec_.control_path = control_;
+  expect_refusal("found the pages of a pool of marud, uuid " + other + ", expected those of a pool of marud, uuid " +
+                 uuid);
+  // A blank file is none of its pages either.
+  make_blank(directory_.file("blank"), fs::file_size(pages_));
+  spec_.path = directory_.file("blank");
+  expect_refusal("found zeros, expected those of");
+  // Nor are these pages to be written over because their control region is not named.
+  spec_.path = pages_;
+  spec_.control_path = directory_.file("blank");
+  spec_.bytes = 0;
+  expect_refusal("found the pages of a pool of marud, uuid " + uuid + " beside");
+  EXPECT_EQ(get(directory_.file("blank"), 4096), std::string(4096, 0));
+  spec_.control_path = control_;
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+TEST_F(FilePool, PagesThatWereCutAreRefused) {
+  leave_pool();
+  ASSERT_EQ(::truncate(pages_.c_str(), off_t(fs::file_size(pages_) - 4096)), 0);
+  expect_refusal("as configured");
+  spec_.bytes = 0;
+  expect_refusal("bytes, of which");
+}
+
+TEST_F(FilePool, TheWrongWayRoundOrOneForBothIsRefused) {
+  const std::string uuid = leave_pool();
+  spec_.path = control_;
+  spec_.control_path = pages_;
+  expect_refusal("found the pages of a pool in two files, expected its control region");
+  fs::create_hard_link(pages_, directory_.file("link"));
+  spec_.path = pages_;
+  spec_.control_path = directory_.file("link");
+  expect_refusal("found one file of two names");
+  spec_.path = control_;
+  spec_.control_path.clear();
+  spec_.bytes = 0;
+  expect_refusal("if its pages lie in another file, name that with path =");
+  spec_.path = pages_;
+  expect_refusal("found the pages of a pool in two files, expected its control region");
+  // A pool in one file, and a blank one beside it.
+  spec_.path = directory_.file("whole");
+  spec_.bytes = kBytes;
+  leave_pool();
+  make_blank(directory_.file("blank"), kBytes);
+  spec_.bytes = 0;
+  spec_.control_path = directory_.file("whole");
+  spec_.path = directory_.file("blank");
+  expect_refusal("which is all in this file");
+  spec_.path = pages_;
+  spec_.control_path = control_;
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+TEST_F(FilePool, PagesThatOthersMayWriteAreRefused) {
+  leave_pool();
+  ASSERT_EQ(::chmod(pages_.c_str(), 0620), 0);
+  expect_refusal(
+      "found that others than its owner may write it, which would let readers do so, expected the mode 0600");
+  ASSERT_EQ(::chmod(pages_.c_str(), 0640), 0);
+  EXPECT_TRUE(start());
+}
+
+TEST_F(FilePool, WhatCannotBeDividedLeavesNoFileBehind) {
+  spec_.bytes = 2u << 20;  // the label alone
+  expect_refusal("too small");
+  EXPECT_FALSE(fs::exists(control_));
+  EXPECT_FALSE(fs::exists(pages_));
+  // The second file cannot be made, so the first one goes again.
+  spec_.bytes = kBytes;
+  spec_.path = directory_.file("no/folder/pages");
+  EXPECT_FALSE(start());
+  EXPECT_FALSE(fs::exists(control_));
+}
+
+// marud died between the claim, the label and the header.
+TEST_F(FilePool, FormattingThatWasCutOffBeginsAnew) {
+  const std::string first = leave_pool();
+  const auto cut_off = [&] {
+    const uint64_t claim = shm::FormatClaim::of(0).bits;
+    put(control_, 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)) + std::string(4088, 0));
+  };
+  cut_off();
+  const std::string second = leave_pool();
+  EXPECT_NE(second, first);
+  cut_off();
+  put(pages_, offsetof(format::DataLabel, checksum), "torn");
+  const std::string third = leave_pool();
+  EXPECT_NE(third, second);
+  cut_off();
+  put(pages_, 0, std::string(sizeof(format::DataLabel), 0));
+  EXPECT_NE(leave_pool(), third);
+  cut_off();
+  put(pages_, 0, "somebody else's");
+  expect_refusal("found content that is not marud's beside");
+}
+
+}  // namespace
+}  // namespace maru::daemon
