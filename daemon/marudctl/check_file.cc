@@ -4,6 +4,7 @@
 #include "libmaru/base/mapping.h"
 #include "libmaru/shm/audit.h"
 #include "libmaru/shm/control_region.h"
+#include "libmaru/shm/data_label.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -39,6 +40,39 @@ bool is_served(int fd) {
   return ::fcntl(fd, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
+// A file of a pool, opened for reading only.
+struct PoolFile {
+  std::string path;
+  FileDescriptor fd;
+  uint64_t bytes = 0;
+};
+
+// Says what is wrong and returns nothing.
+std::optional<PoolFile> open_file(const std::string& path) {
+  PoolFile file{path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC))};
+  struct stat status = {};
+  if (!file.fd.is_open() || ::fstat(file.fd.get(), &status) != 0) {
+    refuse(path, std::strerror(errno));
+    return std::nullopt;
+  }
+  file.bytes = uint64_t(status.st_size);
+  return file;
+}
+
+// Why this file does not have the pages of the pool with that header; empty: it has them.
+std::string why_not_its_pages(const PoolFile& pages, const format::Header& header) {
+  format::DataLabel label = {};
+  if (::pread(pages.fd.get(), &label, sizeof(label), 0) != ssize_t(sizeof(label)) ||
+      label.magic != format::kDataLabelMagic)
+    return "found no pages of a pool, expected those of the pool in --file";
+  if (label.checksum != shm::data_label_checksum(label)) return "found the pages of a pool with a damaged label";
+  if (std::memcmp(label.uuid, header.uuid, sizeof(label.uuid)) != 0)
+    return "found the pages of another pool, expected those of the pool in --file";
+  return label.data_bytes == pages.bytes ? ""
+                                         : "found " + std::to_string(pages.bytes) + " bytes, expected " +
+                                               std::to_string(label.data_bytes) + ", as its label says";
+}
+
 }  // namespace
 
 void print_violations(const nlohmann::json& rows) {
@@ -51,21 +85,34 @@ void print_violations(const nlohmann::json& rows) {
   }
 }
 
-int check_file(const std::string& path, bool json) {
-  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status = {};
-  if (!fd.is_open() || ::fstat(fd.get(), &status) != 0) return refuse(path, std::strerror(errno));
-  if (is_served(fd.get()))
+int check_file(const std::string& path, const std::optional<std::string>& pages_path, bool json) {
+  const auto file = open_file(path);
+  if (!file) return kExitRefused;
+  if (is_served(file->fd.get()))
     std::fprintf(stderr, "marudctl: %s: a marud serves it; what clients have not finished counts as wrong here\n",
                  path.c_str());
-  const uint64_t bytes = uint64_t(status.st_size);
-  if (bytes < sizeof(format::Header)) return refuse(path, "too short for a pool");
+  if (file->bytes < sizeof(format::Header)) return refuse(path, "too short for a pool");
   format::Header header;
-  if (::pread(fd.get(), &header, sizeof(header), 0) != ssize_t(sizeof(header)))
+  if (::pread(file->fd.get(), &header, sizeof(header), 0) != ssize_t(sizeof(header)))
     return refuse(path, std::strerror(errno));
+  if (header.magic == format::kDataLabelMagic)
+    return refuse(path,
+                  "found the pages of a pool in two files, expected its control region: name that with --file and this "
+                  "one with --pages");
+  uint64_t bytes = file->bytes;
+  if (pages_path) {
+    const auto pages = open_file(*pages_path);
+    if (!pages) return kExitRefused;
+    if (const std::string why = why_not_its_pages(*pages, header); !why.empty()) return refuse(*pages_path, why);
+    bytes += pages->bytes;
+  } else if (header.magic == format::kMagic && header.parameters.pool_bytes > bytes) {
+    return refuse(path,
+                  "found a pool that is larger than this file: if its pages lie in another one, name that with "
+                  "--pages");
+  }
   shm::Layout layout;
   if (const char* wrong = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(path, wrong);
-  auto mapped = Mapping::map_shared(fd.get(), 0, layout.control_bytes, PROT_READ);
+  auto mapped = Mapping::map_shared(file->fd.get(), 0, layout.control_bytes, PROT_READ);
   if (!mapped) return refuse(path, mapped.error().text());
   shm::ControlRegion region;
   if (const char* wrong = shm::ControlRegion::attach(mapped->bytes(), bytes, &region)) return refuse(path, wrong);

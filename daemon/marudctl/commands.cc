@@ -146,7 +146,9 @@ int clear(const Arguments& arguments) {
 }
 
 int check(const Arguments& arguments) {
-  if (arguments.file) return check_file(*arguments.file, arguments.json);
+  if (arguments.pages && !arguments.file)
+    return complain(kExitUsage, "check: found --pages alone, expected --file with the control region beside it");
+  if (arguments.file) return check_file(*arguments.file, arguments.pages, arguments.json);
   json reply;
   const json request = {{"command", "check"}, {"quiesce", arguments.quiesce}};
   if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
@@ -236,8 +238,8 @@ const Command kCommands[] = {
     {"quota default", "[--soft SIZE] [--hard SIZE]", "limits of tenants that have none of their own", "soft hard", 0, 0,
      quota_default},
     {"quota mode", "[any|listed]", "whether tenants without limits of their own may store", "", 0, 1, quota_mode},
-    {"check", "[--quiesce] [--file PATH]", "audit the control region: live, at rest, or in a file without marud",
-     "quiesce file", 0, 0, check},
+    {"check", "[--quiesce] [--file PATH [--pages PATH]]",
+     "audit the control region: live, at rest, or in a file without marud", "quiesce file pages", 0, 0, check},
     {"top", "[--interval-ms N] [--once]", "a live picture: pools, clients, hit ratios, rates; h shows the keys",
      "interval-ms once", 0, 0, top},
     {"watch", "[--limit N]", "blocks as they are stored and removed, one a line, until Ctrl-C", "limit", 0, 0, watch},

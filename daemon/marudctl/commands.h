@@ -34,6 +34,7 @@ struct Arguments {
   std::vector<std::string> policy_options;  // "NAME=VALUE"
   std::optional<std::string> soft, hard;    // a size, "none" or "default"
   std::optional<std::string> file;
+  std::optional<std::string> pages;  // a path
   std::optional<std::string> config;
   bool force = false;
   bool quiesce = false;
@@ -92,8 +93,9 @@ int quota_mode(const Arguments& arguments);
 
 int provision(const Arguments& arguments);  // provision.cc; does not return when the other program runs
 
-// The auditor over the file of a pool, opened for reading only. Prints what it finds. check_file.cc.
-int check_file(const std::string& path, bool json);
+// The auditor over the file of a pool, opened for reading only; `pages_path` when its pages lie in another one. Prints what it
+// finds. check_file.cc.
+int check_file(const std::string& path, const std::optional<std::string>& pages_path, bool json);
 // The rows of a report, one line each.
 void print_violations(const nlohmann::json& rows);
 

@@ -67,7 +67,7 @@ std::string script() {
          "  local now=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} first= second= own= words= i\n"
          "  COMPREPLY=()\n"
          "  case $before in\n"
-         "    --socket | --file | --output) COMPREPLY=($(compgen -f -- \"$now\")); return ;;\n"
+         "    --socket | --file | --pages | --output) COMPREPLY=($(compgen -f -- \"$now\")); return ;;\n"
          "    --pool)\n"
          "      words=$(marudctl --json --timeout-ms 1000 status 2>/dev/null | sed -n 's/^      \"name\": "
          "\"\\(.*\\)\".*/\\1/p')\n"

@@ -26,6 +26,7 @@ enum Flag : int {
   kHard,
   kQuiesce,
   kFile,
+  kPages,
   kConfig,
   kForce,
   kYes,
@@ -56,6 +57,7 @@ constexpr option kOptions[] = {
     {"hard", required_argument, nullptr, kHard},
     {"quiesce", no_argument, nullptr, kQuiesce},
     {"file", required_argument, nullptr, kFile},
+    {"pages", required_argument, nullptr, kPages},
     {"config", required_argument, nullptr, kConfig},
     {"force", no_argument, nullptr, kForce},
     {"yes", no_argument, nullptr, kYes},
@@ -172,6 +174,7 @@ int read_options(int count, char** values, Arguments& arguments, std::vector<std
       case kHard: arguments.hard = optarg; break;
       case kQuiesce: arguments.quiesce = true; break;
       case kFile: arguments.file = optarg; break;
+      case kPages: arguments.pages = optarg; break;
       case kConfig: arguments.config = optarg; break;
       case kForce: arguments.force = true; break;
       case kYes: arguments.yes = true; break;

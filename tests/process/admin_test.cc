@@ -137,6 +137,30 @@ TEST_F(Admin, FilesAreChecked) {
   EXPECT_EQ(marudctl({"check", "--file", marud.pool_file("default")}, marud), 1) << output_;
 }
 
+TEST_F(Admin, TwoFilesAreCheckedTogether) {
+  PoolWish pool;
+  pool.in_two_files = true;
+  MarudProcess marud({pool});
+  {
+    TestClient client(marud.socket_path());
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(client.store("k" + std::to_string(i), "v", i % 10 ? "k0" : ""), 0);
+  }
+  const std::string control = marud.control_file("default"), pages = marud.pool_file("default");
+  EXPECT_EQ(marudctl({"check", "--file", control, "--pages", pages}, marud), 0) << output_;
+  EXPECT_NE(output_.find("a marud serves it"), std::string::npos) << output_;
+  marud.stop();
+  EXPECT_EQ(marudctl({"check", "--file", control, "--pages", pages}, marud), 0) << output_;
+  EXPECT_EQ(marudctl({"check", "--file", control}, marud), 1);
+  EXPECT_NE(output_.find("name that with --pages"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"check", "--file", pages}, marud), 1);
+  EXPECT_NE(output_.find("expected its control region"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"check", "--pages", pages}, marud), 2) << output_;
+  EXPECT_EQ(marudctl({"check", "--file", control, "--pages", control}, marud), 1) << output_;
+  ASSERT_EQ(::truncate(pages.c_str(), off_t(pool.bytes / 2)), 0);
+  EXPECT_EQ(marudctl({"check", "--file", control, "--pages", pages}, marud), 1);
+  EXPECT_NE(output_.find("as its label says"), std::string::npos) << output_;
+}
+
 TEST_F(Admin, OverduePinsAreLoggedOnceAndStay) {
   PoolWish wish;
   wish.more = "pin_overdue_ms = 50\n";
