@@ -160,23 +160,25 @@ class MaruHandler:
         if size > chunk:
             raise InvalidArgumentError(f"{size} bytes are more than chunk_size_bytes, which is {chunk}: store less under one "
                                        "key, or set it higher.")
-        place = self._budget.take()
+        # Of the client's attachment; or of a later one, and then the client is closed and gives nothing.
+        budget = self._budget
+        place = budget.take()
         while place is None:
             if not self._config.auto_expand:
                 raise PoolExhaustedError("The pool of this handler is exhausted and auto_expand is disabled: pool_size bytes "
                                          "are allocated and not stored. Store or free handles, or set auto_expand=True.")
-            self._announce([self._budget.expand(self._config.expand_size or self._config.pool_size)])
-            place = self._budget.take()
+            self._announce(budget.expand_if_full(self._config.expand_size or self._config.pool_size))
+            place = budget.take()
         try:
             buffer = client.alloc(size)
         except NoSpaceError as error:
-            self._budget.leave(place)
+            budget.leave(place)
             raise PoolExhaustedError(f"The pool is exhausted and expansion failed: {error}", error.errno, error.call) from None
         except BaseException:
-            self._budget.leave(place)
+            budget.leave(place)
             raise
-        handle = AllocHandle(buffer, self._budget, place, size)
-        self._budget.fill(place, handle)
+        handle = AllocHandle(buffer, budget, place, size)
+        budget.fill(place, handle)
         return handle
 
     def free(self, handle: AllocHandle) -> None:
@@ -184,11 +186,9 @@ class MaruHandler:
         is everybody's (delete() removes it). The second time it raises HandleUsedError, a ValueError."""
         self._ask()
         self._expect_handle(handle)
-        if handle._is_freed:
+        if not handle._end():
             raise HandleUsedError("This handle was freed already.")
-        handle._is_freed = True
-        if not handle._is_spent:
-            handle._leave()
+        if handle._leave():
             handle._buffer.abort()
 
     def store(self, key: str, handle: AllocHandle) -> bool:
@@ -196,7 +196,7 @@ class MaruHandler:
         when the pool does not take it; the log says why, and the pages go back. The handle is used up either way."""
         client = self._ask()
         self._expect_handle(handle)
-        if handle._is_spent:
+        if handle.is_spent:
             raise HandleUsedError("This handle was stored or freed already: allocate another one.")
         with self._stores:
             if self._client is None:
@@ -232,7 +232,7 @@ class MaruHandler:
         self._ask().exists_batch(keys)  # every key is one
         for handle in handles:
             self._expect_handle(handle)
-            if handle._is_spent:
+            if handle.is_spent:
                 raise HandleUsedError("A handle was stored or freed already; nothing of this batch is stored.")
         if len(set(map(id, handles))) != len(handles):
             raise HandleUsedError("A handle is there twice; nothing of this batch is stored.")
@@ -288,9 +288,15 @@ class MaruHandler:
         pin = client.pin(key, self._tenant)
         if pin is None:
             return False
-        with self._pins_lock:
-            self._pins.setdefault(key, []).append(pin)
+        self._keep_pins(client, [key], [pin])
         return True
+
+    def _keep_pins(self, client: Client, keys: Sequence[str], pins: Sequence[Pin]) -> None:
+        with self._pins_lock:
+            if self._client is not client:  # closed meanwhile, which ended its pins
+                self._refuse()
+            for key, pin in zip(keys, pins):
+                self._pins.setdefault(key, []).append(pin)
 
     def unpin(self, key: str) -> bool:
         """False when it was not pinned through this handler."""
@@ -316,9 +322,7 @@ class MaruHandler:
             if pin is None:
                 break
             taken.append(pin)
-        with self._pins_lock:
-            for key, pin in zip(keys, taken):
-                self._pins.setdefault(key, []).append(pin)
+        self._keep_pins(client, keys, taken)
         return [i < len(taken) for i in range(len(keys))]
 
     def batch_unpin(self, keys: Sequence[str]) -> list[bool]:
@@ -347,7 +351,7 @@ class MaruHandler:
             data = None if held is None else held.data
         else:
             held = self._budget.held(Place(region_id, page_index))
-            data = None if held is None or held._is_spent else held.buf
+            data = None if held is None or held.is_spent else held.buf
         if data is None or begin + size > data.nbytes:
             return None
         return data[begin:begin + size]

@@ -132,13 +132,17 @@ class Budget(Generic[_Held]):
         self._held: dict[int, Optional[weakref.ReferenceType[_Held]]] = {}  # numbered through all regions
         self._ends: list[int] = [0]  # of each region
         self._left: deque[int] = deque()
-        self.expand(region_bytes)
+        self.expand_if_full(region_bytes)
 
-    def expand(self, region_bytes: int) -> tuple[int, int]:
-        """A further region; its (region_id, pages)."""
+    def expand_if_full(self, region_bytes: int) -> list[tuple[int, int]]:
+        """A further region, by its (region_id, pages), where every place is taken; none where one has become free, or another
+        thread was first."""
         with self._lock:
+            self._see_out()
+            if len(self._held) < self._ends[-1]:
+                return []
             self._ends.append(self._ends[-1] + region_bytes // self._chunk_bytes)
-            return len(self._ends) - 1, self._ends[-1] - self._ends[-2]
+            return [(len(self._ends) - 1, self._ends[-1] - self._ends[-2])]
 
     def take(self) -> Optional[Place]:
         """A place for what will be allocated; None when every one is taken."""

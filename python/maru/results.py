@@ -21,15 +21,16 @@ class PoolHandle(NamedTuple):
 class AllocHandle:
     """Pages to fill: write into `buf`, then store or free the handle. Both use it up; dropping it frees it."""
 
-    __slots__ = ("_buffer", "_budget", "_place", "_size", "_is_spent", "_is_freed", "__weakref__")
+    __slots__ = ("_buffer", "_budget", "_place", "_size", "_unspent", "_unfreed", "__weakref__")
 
     def __init__(self, buffer: Buffer, budget: Budget[Any], place: Place, size: int) -> None:
         self._buffer = buffer
         self._budget = budget
         self._place = place
         self._size = size
-        self._is_spent = False   # stored or freed
-        self._is_freed = False
+        # One item each, until it was stored or freed, and until it was freed: of threads that come at once one takes it.
+        self._unspent = [place]
+        self._unfreed = [place]
 
     @property
     def buf(self) -> memoryview:
@@ -51,23 +52,34 @@ class AllocHandle:
     @property
     def is_spent(self) -> bool:
         """Stored or freed."""
-        return self._is_spent
+        return not self._unspent
 
     # By these names programs reach for them as well.
     _region_id = region_id
     _page_index = page_index
 
-    def _leave(self) -> None:
-        """The place is free again. Once."""
-        self._is_spent = True
-        self._budget.leave(self._place)
+    def _leave(self) -> bool:
+        """Spends it: the place is free again. False when somebody did that before."""
+        try:
+            self._budget.leave(self._unspent.pop())
+        except IndexError:
+            return False
+        return True
+
+    def _end(self) -> bool:
+        """For free(). False when it was freed before."""
+        try:
+            self._unfreed.pop()
+        except IndexError:
+            return False
+        return True
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_spent", True):
+        if getattr(self, "_unspent", None):
             self._leave()
 
     def __repr__(self) -> str:
-        state = "spent" if self._is_spent else "to fill"
+        state = "spent" if self.is_spent else "to fill"
         return f"AllocHandle(region_id={self.region_id}, page_index={self.page_index}, size={self._size}, {state})"
 
 

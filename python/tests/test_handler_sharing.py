@@ -1,4 +1,5 @@
 """MaruHandler: what threads and regions share, and what lookups leave behind: no reference, no pin, no place."""
+import functools
 import gc
 import random
 import sys
@@ -19,8 +20,22 @@ def run(threads):
     assert not any(thread.is_alive() for thread in threads)
 
 
+def in_turns_of_a_few_steps(test):
+    """Python lets another thread on after every few steps, not after milliseconds."""
+    @functools.wraps(test)
+    def run_test(*arguments, **keywords):
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            test(*arguments, **keywords)
+        finally:
+            sys.setswitchinterval(usual)
+    return run_test
+
+
 # -- threads ----------------------------------------------------------------------------------------------------------------
 
+@in_turns_of_a_few_steps
 def test_threads_that_allocate_free_drop_and_store_leave_every_page(marud, key):
     with maru.MaruHandler(config(marud, auto_expand=False)) as handler:
         failed = []
@@ -43,6 +58,119 @@ def test_threads_that_allocate_free_drop_and_store_leave_every_page(marud, key):
         assert not failed and handler.allocator.num_allocated == 0
         assert len([handler.alloc(1) for _ in range(64)]) == 64
         assert [read(handler, f"{key} {seed}")[0] for seed in range(6)] == list(range(6))
+
+
+@in_turns_of_a_few_steps
+def test_a_handle_is_used_once_whoever_comes(handler, key):
+    """Two that free it and two that store it, at once: its place is left once, and is given to one thereafter."""
+    for turn in range(300):
+        handle, start, freed, other = handler.alloc(1), threading.Barrier(4), [], []
+
+        def free():
+            start.wait()
+            try:
+                handler.free(handle)
+                freed.append(True)
+            except maru.HandleUsedError:
+                freed.append(False)
+
+        def store():
+            start.wait()
+            try:
+                handler.store(f"{key} {turn % 5}", handle)
+            except (maru.HandleUsedError, maru.ClosedError):
+                pass
+            except Exception as error:
+                other.append(error)
+
+        run([threading.Thread(target=call) for call in (free, store, free, store)])
+        assert sorted(freed) == [False, True] and handle.is_spent and not other
+        assert handler.allocator.num_allocated == 0
+        assert {handler.alloc(1).page_index, handler.alloc(1).page_index} == {0}
+        pair = handler.alloc(1), handler.alloc(1)
+        assert [one.page_index for one in pair] == [0, 1]
+        del pair
+
+
+def test_threads_that_expand_at_once_add_what_is_needed(marud):
+    with maru.MaruHandler(config(marud, pool_size=CHUNK, expand_size=2 * CHUNK)) as handler:
+        taken, told, both = [handler.alloc(1)], [], threading.Barrier(2)
+        handler.set_on_region_added(lambda region_id, pages: told.append((region_id, pages)))
+        take, seen = handler._budget.take, set()
+
+        def take_when_both_know_that_there_is_none():
+            place = take()
+            if place is None and threading.get_ident() not in seen:
+                seen.add(threading.get_ident())
+                both.wait(60)
+            return place
+
+        handler._budget.take = take_when_both_know_that_there_is_none
+        run([threading.Thread(target=lambda: taken.append(handler.alloc(1))) for _ in range(2)])
+        assert {(one.region_id, one.page_index) for one in taken} == {(1, 0), (2, 0), (2, 1)}
+        assert told == [(1, 1), (2, 2)] and handler.get_owned_region_ids() == [1, 2]
+
+
+def test_connecting_at_once_makes_one_attachment(marud, monkeypatch):
+    made = []
+
+    def attach(*arguments, **keywords):
+        made.append(maru.Client(*arguments, **keywords))
+        return made[-1]
+
+    monkeypatch.setattr("maru.handler.Client", attach)
+    handler, start, connected = maru.MaruHandler(config(marud)), threading.Barrier(6), []
+
+    def connect():
+        start.wait()
+        connected.append(handler.connect())
+
+    run([threading.Thread(target=connect) for _ in range(6)])
+    assert connected == [True] * 6 and len(made) == 1
+    handler.close()
+    assert made[0].is_closed
+
+
+class Meanwhile:
+    """The client of a handler that is closed, and connected again, in the middle of its next call of this name."""
+
+    def __init__(self, handler, name, is_before):
+        self.client, self.handler, self.name, self.is_before = handler._client, handler, name, is_before
+        handler._client = self
+
+    def __getattr__(self, name):
+        def call(*arguments, **keywords):
+            result = None if self.is_before else getattr(self.client, name)(*arguments, **keywords)
+            self.handler.close()
+            assert self.handler.connect()
+            return getattr(self.client, name)(*arguments, **keywords) if self.is_before else result
+
+        return call if name == self.name else getattr(self.client, name)
+
+
+def test_closed_and_connected_again_in_the_middle_of_alloc(marud, key):
+    with maru.MaruHandler(config(marud)) as handler:
+        kept = handler.alloc(1)
+        Meanwhile(handler, "alloc", is_before=True)
+        with pytest.raises(maru.ClosedError):
+            handler.alloc(1)
+        assert handler.allocator.num_allocated == 0 and handler.alloc(1).page_index == 0
+        Meanwhile(handler, "alloc", is_before=False)
+        late = handler.alloc(1)
+        with pytest.raises(maru.HandleUsedError):
+            handler.store(key, late)
+        del late, kept
+        assert handler.allocator.num_allocated == 0 and put(handler, key, b"x")
+
+
+@pytest.mark.parametrize("pin", [lambda handler, key: handler.pin(key), lambda handler, key: handler.batch_pin([key])])
+def test_a_pin_that_comes_after_close_is_nobodys(marud, key, pin):
+    with maru.MaruHandler(config(marud)) as handler:
+        put(handler, key, b"x")
+        Meanwhile(handler, "pin", is_before=False)
+        with pytest.raises(maru.NotConnectedError):
+            pin(handler, key)
+        assert handler.unpin(key) is False and handler.delete(key) is True
 
 
 def test_lookups_do_not_wait_for_a_store_that_is_under_way(marud, peer, key):
