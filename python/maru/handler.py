@@ -315,23 +315,34 @@ class MaruHandler:
     def batch_pin(self, keys: Sequence[str]) -> list[bool]:
         """Pins the leading keys that are present; False from the first that is absent."""
         client = self._ask()
+        texts = self._expect_texts(keys)
         taken: list[Pin] = []
-        for key in keys:
-            self._expect_text(key)
+        for key in texts:
             pin = client.pin(key, self._tenant)  # when this raises, what is taken ends with the list
             if pin is None:
                 break
             taken.append(pin)
-        self._keep_pins(client, keys, taken)
-        return [i < len(taken) for i in range(len(keys))]
+        self._keep_pins(client, texts, taken)
+        return [i < len(taken) for i in range(len(texts))]
 
     def batch_unpin(self, keys: Sequence[str]) -> list[bool]:
-        return [self.unpin(key) for key in keys]
+        """unpin() of each, in order; what is no key raises before any is unpinned."""
+        self._ask()
+        return [self.unpin(key) for key in self._expect_texts(keys)]
 
     @staticmethod
     def _expect_text(key: str) -> None:
         if not isinstance(key, str):
             raise InvalidArgumentError(f"A key is a str of 1 to 4096 bytes, not {type(key).__name__}.")
+
+    @classmethod
+    def _expect_texts(cls, keys: Sequence[str]) -> list[str]:
+        if isinstance(keys, (str, bytes)) or not hasattr(keys, "__getitem__"):
+            raise InvalidArgumentError(f"A batch wants a sequence of keys, not {type(keys).__name__}.")
+        texts = list(keys)
+        for key in texts:
+            cls._expect_text(key)
+        return texts
 
     # -- places -------------------------------------------------------------------------------------------------------
 

@@ -165,6 +165,34 @@ def test_expansion_adds_a_region_and_says_so(marud):
         handler.set_on_region_added(None)
 
 
+def test_an_expansion_is_as_large_as_the_pool_when_nothing_is_said(marud):
+    with maru.MaruHandler(config(marud, pool_size=3 * CHUNK)) as handler:
+        handles = [handler.alloc(1) for _ in range(4)]
+        assert handles[3].region_id == 2 and handler.get_region_page_count(2) == 3
+
+
+def test_a_callback_may_call_the_handler_and_one_that_raises_leaves_nothing(marud, key):
+    with maru.MaruHandler(config(marud, pool_size=CHUNK)) as handler:
+        told = []
+        handler.set_on_region_added(lambda region_id, pages: told.append((handler.get_owned_region_ids(), pages,
+                                                                          put(handler, f"{key} {region_id}", b"x"))))
+        assert told == [([1], 1, True)]
+        kept = [handler.alloc(1), handler.alloc(1)]
+        assert told[1:] == [([1, 2], 1, True)]
+
+        def fail(region_id, pages):
+            if region_id == 3:
+                raise KeyError(region_id)
+
+        handler.set_on_region_added(fail)
+        with pytest.raises(KeyError):
+            handler.alloc(1)
+        assert handler.get_stats()["store_regions"]["total_allocated"] == 2
+        kept.append(handler.alloc(1))  # in the region that was added all the same
+        assert kept[-1].region_id == 3
+        handler.set_on_region_added(None)
+
+
 def test_an_exhausted_pool_says_something_else(marud_program):
     from with_marud import Marud
     with Marud(marud_program, size="8MiB") as small, maru.MaruHandler(config(small)) as handler:
@@ -173,6 +201,7 @@ def test_an_exhausted_pool_says_something_else(marud_program):
             while True:
                 handles.append(handler.alloc(CHUNK))
         assert isinstance(raised.value, maru.NoSpaceError) and handles
+        assert handler.get_stats()["store_regions"]["total_allocated"] == len(handles)
         n = len(handles)
         handles.clear()
         assert len([handler.alloc(CHUNK) for _ in range(n)]) == n
@@ -314,6 +343,44 @@ def test_pins_count_and_refuse_a_delete(handler, key):
     assert handler.unpin(key) and handler.delete(key) is False
     assert handler.unpin(key) and handler.unpin(key) is False
     assert handler.delete(key) is True
+
+
+def test_a_pinned_value_can_be_deleted_by_others_and_stays_in_its_memory(handler, peer, key):
+    put(handler, key, b"pinned")
+    info = handler.retrieve(key)
+    assert handler.pin(key) and peer.pin(key) and peer.unpin(key) and peer.delete(key)
+    assert not handler.exists(key) and put(peer, key, b"another") and bytes(info.view) == b"pinned"
+    del info
+    assert handler.get_stats()["native"]["pins"] == 1
+    assert handler.unpin(key) and handler.get_stats()["native"]["pins"] == 0
+
+
+def test_a_value_with_children_is_not_deleted(handler, client, key):
+    put(handler, key, b"x")
+    client.store_copy(key + " child", b"x", parent=key)
+    with pytest.raises(maru.HasChildrenError):
+        handler.delete(key)
+    assert client.delete(key + " child") and handler.delete(key)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "text", b"text", iter(["k"])])
+def test_what_is_no_batch_is_refused(handler, wrong):
+    for call in (handler.batch_pin, handler.batch_unpin):
+        with pytest.raises(maru.InvalidArgumentError):
+            call(wrong)
+
+
+def test_a_wrong_batch_pins_and_unpins_nothing(handler, key):
+    put(handler, key, b"x")
+    with pytest.raises(maru.InvalidArgumentError):
+        handler.batch_pin([key, 5])
+    with pytest.raises(maru.InvalidArgumentError):
+        handler.batch_pin([key, "x" * 4097])
+    assert handler.get_stats()["native"]["pins"] == 0
+    assert handler.pin(key)
+    with pytest.raises(maru.InvalidArgumentError):
+        handler.batch_unpin([key, 5])
+    assert handler.delete(key) is False and handler.unpin(key)
 
 
 def test_pins_of_what_is_absent(handler, key):
