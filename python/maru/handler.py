@@ -23,8 +23,8 @@ from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union
 from ._maru import Client, Pin, View
 from .address import Address, parse
 from .config import MaruConfig
-from .errors import (ClosedError, ForkedError, HandleUsedError, InvalidArgumentError, MaruError, NoSpaceError,
-                     NotConnectedError, PoolExhaustedError)
+from .errors import (BadMemoryError, ClosedError, DamagedBlockError, ForkedError, HandleUsedError, InvalidArgumentError,
+                     MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError)
 from .handler_stats import statistics_of
 from .places import RETRIEVED, Budget, Place, Retrieved
 from .records import Digest
@@ -33,6 +33,9 @@ from .results import AllocHandle, MemoryInfo, PageAccount, PoolHandle
 logger = logging.getLogger("maru")
 
 RegionAdded = Callable[[int, int], None]
+
+# Of a value that is there: it cannot be read, or not be held.
+_UNREADABLE = (BadMemoryError, DamagedBlockError, PinsExhaustedError)
 
 
 class MaruHandler:
@@ -45,6 +48,8 @@ class MaruHandler:
         self._client: Optional[Client] = None
         self._tenant: Optional[int] = None
         self._is_forked = False
+        # For a caller that would not survive an exception, and computes again what it is not given: LMCache.
+        self._passes_over_unreadable = False
         self._on_region_added: Optional[RegionAdded] = None
         self._renew()
         _handlers.add(self)
@@ -275,17 +280,42 @@ class MaruHandler:
         client = self._client
         if client is None:
             self._refuse()
-        return client._find(key, self._tenant, self._retrieved)
+        try:
+            return client._find(key, self._tenant, self._retrieved)
+        except _UNREADABLE as error:
+            if not self._passes_over(error):
+                raise
+            return None
 
     def batch_retrieve(self, keys: Sequence[str]) -> list[Optional[MemoryInfo]]:
-        return self._ask()._find_batch(keys, self._tenant, self._retrieved)
+        """retrieve() of each, but for a damaged value, which is no reason to lose the others: it is None, and counted (see
+        `checksum_errors` in get_stats()["native"])."""
+        try:
+            return self._ask()._find_batch(keys, self._tenant, self._retrieved)
+        except _UNREADABLE:
+            if not self._passes_over_unreadable:
+                raise
+            return [self.retrieve(key) for key in keys]
+
+    def _passes_over(self, error: MaruError) -> bool:
+        if self._passes_over_unreadable:
+            logger.error("Taken for absent: %s", error)
+        return self._passes_over_unreadable
+
+    def _pin(self, client: Client, key: str) -> Optional[Pin]:
+        try:
+            return client.pin(key, self._tenant)
+        except _UNREADABLE as error:
+            if not self._passes_over(error):
+                raise
+            return None
 
     def pin(self, key: str) -> bool:
         """Keeps a value in the pool until as many unpin(), or until close() or the death of this process. False when it is
         absent."""
         client = self._ask()
         self._expect_text(key)
-        pin = client.pin(key, self._tenant)
+        pin = self._pin(client, key)
         if pin is None:
             return False
         self._keep_pins(client, [key], [pin])
@@ -318,7 +348,7 @@ class MaruHandler:
         texts = self._expect_texts(keys)
         taken: list[Pin] = []
         for key in texts:
-            pin = client.pin(key, self._tenant)  # when this raises, what is taken ends with the list
+            pin = self._pin(client, key)  # when this raises, what is taken ends with the list
             if pin is None:
                 break
             taken.append(pin)

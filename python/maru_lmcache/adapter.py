@@ -6,6 +6,9 @@ that were found and copies them to a GPU. Both are MemoryObjs here whose tensor 
   allocate()         a page that marud gave this process, writable. Stored: the block stays pinned until LMCache drops it
   get_by_location()  a block that was retrieved, read-only, pinned until LMCache drops it
 
+LMCache takes an object, or None and computes the chunk; an exception it would not survive. So what is there and cannot be read
+(damaged, of another layout, no pin left to hold it) is logged as an error, and None.
+
 LMCache's lookups pin keys as well. Those of the asynchronous path no released version ends (0.5.6; its issue 3027), so the pin
 of a key ends here with the pin of the object that was loaded for it.
 
@@ -73,6 +76,7 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         self._dtypes = list(dtypes)
         self._fmt = fmt
         self._chunk_size = chunk_size
+        self._tokens: int = shapes[0][fmt.token_dim()]  # of a full chunk
         self._is_closed = False
         # How many pages the handler may hold, for get_capacity_bytes.
         self._pages: dict[int, int] = {}
@@ -81,6 +85,7 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         if full > chunk_size:
             raise InvalidArgumentError(f"A full chunk has {full} bytes, and chunk_size is {chunk_size}: make the handler with "
                                        f"chunk_size_bytes={full}.")
+        handler._passes_over_unreadable = True
         handler.set_on_region_added(self._note_region)
 
     def _note_region(self, region_id: int, pages: int) -> None:
@@ -179,23 +184,29 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
     def get_by_location(self, region_id: int, page_index: int, actual_size: int,
                         single_token_size: int) -> Optional[MemoryObj]:
         """The object for a MemoryInfo that is still held. A block with fewer tokens than a chunk has a smaller shape. None when
-        nothing is held there. Its reference count is 0: the caller takes the first one."""
+        nothing is held there, or no chunk of this model in this layout; the log says which. Its reference count is 0: the
+        caller takes the first one."""
         memory = self._handler.get_buffer_view(region_id, page_index * self._chunk_size, actual_size)
         if memory is None:
             return None
-        shapes = self._shapes
-        if actual_size != self._bytes_of(self._shapes, self._dtypes):
-            tokens, rest = divmod(actual_size, single_token_size)
-            if rest != 0 or tokens == 0:
-                raise InvalidArgumentError(f"A block has {actual_size} bytes, which is no whole number of tokens of "
-                                           f"{single_token_size} bytes: another model or another layout wrote under this key.")
-            shapes = [self._with_tokens(shape, tokens) for shape in self._shapes]
-            if self._bytes_of(shapes, self._dtypes) != actual_size:
-                raise InvalidArgumentError(f"A block has {actual_size} bytes, and {tokens} tokens have "
-                                           f"{self._bytes_of(shapes, self._dtypes)}: another model or another layout wrote "
-                                           "under this key.")
+        shapes = self._shapes_of(actual_size, single_token_size)
+        if shapes is None:
+            logger.error("A block has %d bytes, which are no chunk of at most %d tokens of %d bytes: another model or another "
+                         "layout wrote under this key, which is taken for absent.", actual_size, self._tokens,
+                         single_token_size)
+            return None
         return self._object(memory, shapes, self._dtypes, self._fmt, region_id, page_index, 0, None,
                             self._handler._key_at(region_id, page_index))
+
+    def _shapes_of(self, nbytes: int, token_bytes: int) -> Optional[list[torch.Size]]:
+        """None when no whole number of tokens, up to a chunk of them, has these bytes."""
+        if nbytes == self._bytes_of(self._shapes, self._dtypes):
+            return self._shapes
+        tokens, rest = divmod(nbytes, token_bytes)
+        if rest != 0 or not 0 < tokens < self._tokens:
+            return None
+        shapes = [self._with_tokens(shape, tokens) for shape in self._shapes]
+        return shapes if self._bytes_of(shapes, self._dtypes) == nbytes else None
 
     def _with_tokens(self, shape: torch.Size, tokens: int) -> torch.Size:
         dimension = self._fmt.token_dim()

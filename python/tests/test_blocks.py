@@ -1,7 +1,6 @@
 """Storing, finding and reading one block, and its keys."""
 import errno
 import os
-import pathlib
 
 import numpy
 import pytest
@@ -155,22 +154,13 @@ def test_sizes_that_cannot_be_stored_are_refused(client, key):
             client.alloc(value)
 
 
-def pool_memory(pid):
-    """The memory of the pages of the pool of this marud, as a file."""
-    folder = pathlib.Path(f"/proc/{pid}/fd")
-    return next(link for link in folder.iterdir() if ":pages" in os.readlink(link))
-
-
 def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):
     payload = os.urandom(2000)
     with Marud(marud_program, more="checksums = true") as running, \
             maru.Client(str(running.socket), timeout_ms=60_000) as client:
         client.store_copy(b"k", payload)
         client.store_copy(b"other", b"whole")
-        with open(pool_memory(running.process.pid), "r+b", buffering=0) as memory:
-            at = memory.read().index(payload)
-            memory.seek(at + 1000)
-            memory.write(bytes([payload[1000] ^ 1]))
+        running.damage(payload)
         with pytest.raises(maru.DamagedBlockError):
             client.retrieve(b"k")
         assert client.retrieve(b"k") is None

@@ -91,6 +91,29 @@ def test_what_the_pool_does_not_take_is_false_and_said(marud_program, key, caplo
             assert handler.store(key, handle) is False and handle.is_spent
             assert "TenantNotListed" in caplog.text or "listed tenants" in caplog.text
             assert not handler.exists(key) and handler.allocator.num_allocated == 0
+            assert not handle._buffer.is_held  # its pages are the pool's again, although the handle is kept
+            handler.free(handle)  # as callers do in a `finally`: once, and it is nobody's page
+            assert handler.allocator.num_allocated == 0
+            with pytest.raises(maru.HandleUsedError):
+                handler.free(handle)
+
+
+def test_a_damaged_value_is_an_error_and_then_absent(marud_program, key):
+    from with_marud import Marud
+    payloads = [os.urandom(2000) for _ in range(3)]
+    with Marud(marud_program, more="checksums = true") as running, maru.MaruHandler(config(running)) as handler:
+        keys = [f"{key} {i}" for i in range(3)]
+        for name, payload in zip(keys, payloads):
+            put(handler, name, payload)
+        running.damage(payloads[0])
+        running.damage(payloads[1])
+        with pytest.raises(maru.DamagedBlockError):
+            handler.retrieve(keys[0])
+        assert handler.retrieve(keys[0]) is None
+        # Of a batch the others are wanted all the same: what is damaged is counted, and absent at once.
+        assert [info is not None for info in handler.batch_retrieve(keys)] == [False, False, True]
+        assert handler.get_stats()["native"]["checksum_errors"] == 2 and handler.get_stats()["native"]["pins"] == 0
+        assert put(handler, keys[0], payloads[0]) and read(handler, keys[0]) == payloads[0]
 
 
 # -- what is read stays -----------------------------------------------------------------------------------------------------
@@ -304,6 +327,14 @@ def test_a_child_is_told_and_may_connect_itself(handler, key):
 
 def test_the_tenant_of_the_address_is_used(marud, handler, key):
     with maru.MaruHandler(config(marud, server_url=f"maru://{marud.socket}?tenant=alice")) as alice:
-        put(alice, key, b"hers")
-        assert alice.exists(key) and not handler.exists(key)
-        assert alice.batch_pin([key]) == [True] and alice.batch_retrieve([key])[0] is not None
+        keys = [key, key + " everybody's"]
+        put(alice, keys[0], b"hers")
+        put(handler, keys[1], b"everybody's")
+        for one, own, other in ((alice, *keys), (handler, *keys[::-1])):
+            for name, is_there in ((own, True), (other, False)):
+                assert one.exists(name) is is_there and one.batch_exists([name]) == [is_there]
+                assert (one.retrieve(name) is not None) is (one.batch_retrieve([name])[0] is not None) is is_there
+                assert one.pin(name) is one.unpin(name) is is_there
+                assert one.batch_pin([name]) == one.batch_unpin([name]) == [is_there]
+        assert alice.delete(keys[1]) is handler.delete(keys[0]) is False
+        assert alice.delete(keys[0]) is handler.delete(keys[1]) is True

@@ -59,6 +59,15 @@ class Marud:
                 return False
         return True
 
+    def damage(self, payload):
+        """Changes a bit in the middle of the first block that has these bytes."""
+        folder = pathlib.Path(f"/proc/{self.process.pid}/fd")
+        pages = next(link for link in folder.iterdir() if ":pages" in os.readlink(link))
+        with open(pages, "r+b", buffering=0) as memory:
+            middle = len(payload) // 2
+            memory.seek(memory.read().index(payload) + middle)
+            memory.write(bytes([payload[middle] ^ 1]))
+
     def __exit__(self, *_):
         self.end()
 

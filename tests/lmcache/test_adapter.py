@@ -5,7 +5,8 @@ import warnings
 import pytest
 import torch
 from kv_store import DTYPE, HEAD, HEADS, LAYERS, SHAPE, TOKENS, chunk, key_of, same
-from lmcache.v1.memory_management import MemoryAllocatorInterface, MemoryFormat, MemoryObj, TensorMemoryObj
+from lmcache.v1.memory_management import (MemoryAllocatorInterface, MemoryFormat, MemoryObj, MemoryObjMetadata,
+                                          TensorMemoryObj)
 
 import maru
 from maru_lmcache import CxlMemoryAdapter
@@ -90,11 +91,76 @@ def test_a_partial_chunk_has_fewer_tokens(handler, adapter):
     assert found.get_num_tokens() == 10 and found.get_size() == 10 * TOKEN
 
 
-def test_a_block_of_another_model_is_an_error(handler, adapter):
+def test_a_block_of_another_model_is_passed_over_and_said(handler, adapter, caplog):
+    """Also of somebody with larger chunks, who would have other keys, if all were well."""
     handle = handler.alloc(TOKEN + 2)
     handler.store("odd", handle)
-    with pytest.raises(maru.InvalidArgumentError, match="another model"):
-        get(handler, adapter, "odd")
+    assert get(handler, adapter, "odd") is None and "another model" in caplog.text
+    with maru.MaruHandler(maru.MaruConfig(server_url=handler._config.server_url, chunk_size_bytes=2 * CHUNK,
+                                          pool_size=2 * CHUNK)) as larger:
+        for tokens in (TOKENS + 1, 2 * TOKENS):
+            assert larger.store(f"k {tokens}", larger.alloc(tokens * TOKEN))
+            caplog.clear()
+            assert get(handler, adapter, f"k {tokens}") is None and "another model" in caplog.text
+    assert pins(handler) == 0
+
+
+class WithoutPins:
+    """A client that has a pin for none but these keys."""
+
+    def __init__(self, client, keys):
+        self.client, self.keys = client, keys
+
+    def pin(self, key, tenant):
+        if key not in self.keys:
+            raise maru.PinsExhaustedError("no pin is left")
+        return self.client.pin(key, tenant)
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+
+def test_keys_for_which_no_pin_is_left_are_absent_to_lookups_and_said(handler, adapter, caplog):
+    names = [f"k {i}" for i in range(3)]
+    for name in names:
+        put(handler, adapter, name, 1)
+    handler._client = WithoutPins(handler._client, names[:1])
+    assert handler.batch_pin(names) == [True, False, False] and handler.pin(names[2]) is False
+    assert "no pin is left" in caplog.text
+    assert handler.batch_unpin(names) == [True, False, False] and pins(handler) == 0
+
+
+def test_what_is_not_of_here_is_left_alone(handler, adapter):
+    metadata = MemoryObjMetadata(torch.Size([8]), torch.uint8, 0, 8, 1)
+    stranger = TensorMemoryObj(torch.zeros(8, dtype=torch.uint8), metadata, None)
+    adapter.free(stranger)
+    assert stranger.is_valid() and stranger.raw_data.numel() == 8
+    with pytest.raises(maru.HandleUsedError):
+        adapter.create_store_handle(stranger)
+    put(handler, adapter, "k", 1)
+    with pytest.raises(maru.HandleUsedError):
+        adapter.create_store_handle(get(handler, adapter, "k"))
+
+
+def test_it_is_well_while_marud_answers(marud, adapter):
+    assert adapter.memcheck()
+    marud.process.kill()
+    marud.process.wait()
+    assert not adapter.memcheck()
+
+
+def test_the_format_of_latent_attention(handler):
+    full = torch.Size([1, LAYERS, TOKENS, HEADS * HEAD])
+    adapter = CxlMemoryAdapter(handler, [full], [DTYPE], MemoryFormat.KV_MLA_FMT, CHUNK)
+    for tokens in (TOKENS, 7):
+        item = adapter.allocate(torch.Size([1, LAYERS, tokens, HEADS * HEAD]), DTYPE)
+        item.tensor.copy_(chunk(tokens, tokens)[:1])
+        assert item.get_memory_format() == MemoryFormat.KV_MLA_FMT
+        assert handler.store(f"k {tokens}", adapter.create_store_handle(item))
+        info = handler.retrieve(f"k {tokens}")
+        found = adapter.get_by_location(info.region_id, info.page_index, len(info.view), TOKEN // 2)
+        assert same(found.tensor, chunk(tokens, tokens)[:1]) and found.get_num_tokens() == tokens
+    adapter.close()
 
 
 def test_several_shapes(handler):

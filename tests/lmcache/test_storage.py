@@ -1,14 +1,17 @@
 """LMCache's storage manager stores, finds and reads keys and values through marud: across processes, with eviction."""
 import asyncio
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
 import threading
 
+import torch
 from kv_store import BACKEND, HITS, STORES, Storage, chunk, key_of, same
 from lmcache.v1.config import LMCacheEngineConfig
+from with_marud import Marud
 
 PROGRAM = pathlib.Path(__file__).with_name("kv_store.py")
 ROOM = 128  # chunks of 128 KiB in the 16 MiB of conftest.py
@@ -57,6 +60,24 @@ def test_storing_again_keeps_the_first(storage):
     assert same(objects[0].tensor, chunk(2))
     item, = storage.load([1])
     assert same(item.tensor, chunk(1))
+
+
+def test_a_damaged_chunk_is_absent_and_computed_again(caplog):
+    with Marud(os.environ["MARU_TEST_MARUD"], size="16MiB", region_bytes="2MiB", more="checksums = true") as running, \
+            Storage(str(running.socket)) as storage:
+        storage.store(range(4))
+        for number in (1, 2):
+            running.damage(chunk(number).view(torch.uint8).numpy().tobytes())
+        assert storage.manager.get(key_of(1), BACKEND) is None and "checksum" in caplog.text
+        items = storage.load(range(4))
+        assert [item is not None for item in items] == [True, False, False, True]
+        assert same(items[0].tensor, chunk(0)) and same(items[3].tensor, chunk(3))
+        for item in items[::3]:
+            item.ref_count_down()
+        del item, items
+        assert storage.pins() == 0
+        storage.store([1])
+        assert same(storage.load([1])[0].tensor, chunk(1))
 
 
 def test_lookup_pins_end(storage):
