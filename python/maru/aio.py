@@ -15,6 +15,7 @@ A task that is cancelled while it waits does not stop marud: what it would have 
 from __future__ import annotations
 
 import asyncio
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Callable, Optional, Sequence, TypeVar, Union
@@ -23,7 +24,7 @@ import numpy
 from numpy.typing import NDArray
 
 from . import _maru
-from .errors import ClosedError
+from .errors import ClosedError, ForkedError
 from .records import Digest, Stored, StoredChain
 
 Key = Union[str, bytes, bytearray, memoryview, Digest, NDArray[numpy.uint8]]
@@ -41,15 +42,23 @@ class Client:
         self._arguments = (socket_path, pool)
         self._options = options
         self._client: Optional[_maru.Client] = None
+        self._is_closed = False
+        self._process = os.getpid()
         self._waiting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="maru-aio")
 
     async def attach(self) -> None:
         """`async with` does it."""
-        if self._client is None:
-            self._client = await self._wait(lambda: _maru.Client(*self._arguments, **self._options))
+        if self._client is not None:
+            return
+        client = await self._wait(lambda: _maru.Client(*self._arguments, **self._options))
+        if self._is_closed:  # meanwhile
+            await asyncio.get_running_loop().run_in_executor(None, client.close)
+            raise ClosedError("This client was closed.")
+        self._client = client
 
     async def close(self) -> None:
         """As maru.Client.close. May be called again; the end of `async with` does it."""
+        self._is_closed = True
         client, self._client = self._client, None
         if client is not None:
             # Not behind calls that wait: closing makes them end.
@@ -72,6 +81,8 @@ class Client:
         return self._client
 
     async def _wait(self, call: Callable[[], _T]) -> _T:
+        if os.getpid() != self._process:  # which has no such thread: the call would wait for ever
+            raise ForkedError("This client was made before fork(): make one of its own in the child.")
         try:
             future: Future[_T] = self._waiting.submit(call)
         except RuntimeError:

@@ -120,6 +120,54 @@ def test_many_waiting_calls_share_one_thread(own):
     asyncio.run(run())
 
 
+def test_a_client_that_is_closed_while_it_attaches_stays_closed(marud):
+    async def run():
+        client = maru.aio.Client(str(marud.socket), timeout_ms=60_000)
+        attaching = asyncio.ensure_future(client.attach())
+        await asyncio.sleep(0)  # it has been asked for
+        await client.close()
+        with pytest.raises(maru.ClosedError):
+            await attaching
+        with pytest.raises(maru.ClosedError):
+            client.sync
+
+    asyncio.run(run())
+
+
+def test_a_child_is_told_and_does_not_wait_for_ever(marud, key):
+    loop = asyncio.new_event_loop()
+    client = maru.aio.Client(str(marud.socket), timeout_ms=60_000)
+    loop.run_until_complete(client.attach())
+    loop.run_until_complete(client.store_copy(key, b"x"))  # its thread is there
+    child = os.fork()
+    if child == 0:
+        wrong = 1
+        try:
+            async def ask():
+                told = 0
+                for call in (lambda: client.alloc(PAGE), lambda: client.store_copy(key, b"x"), client.reattach):
+                    try:
+                        await asyncio.wait_for(call(), 60)
+                    except maru.ForkedError:
+                        told += 1
+                try:
+                    client.exists(key)
+                except maru.ForkedError:
+                    told += 1
+                async with maru.aio.Client(str(marud.socket), timeout_ms=60_000) as own:
+                    told += own.exists(key) and (await own.alloc(PAGE)).is_held
+                await client.close()
+                return 5 - told
+
+            wrong = asyncio.run(ask())
+        finally:
+            os._exit(wrong)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    loop.run_until_complete(client.alloc(PAGE)).abort()
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
 def test_a_client_that_is_not_attached_says_so(marud):
     async def run():
         client = maru.aio.Client(str(marud.socket))
