@@ -3,7 +3,6 @@ used but its query; that is said once, as a warning."""
 from __future__ import annotations
 
 import logging
-import threading
 from typing import NamedTuple, Optional
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,8 +11,7 @@ from .errors import InvalidArgumentError
 logger = logging.getLogger("maru")
 
 _SCHEMES = ("tcp", "maru", "unix")
-_said: set[str] = set()
-_said_lock = threading.Lock()
+_said: dict[str, object] = {}
 
 
 class Address(NamedTuple):
@@ -26,11 +24,10 @@ class Address(NamedTuple):
 
 def say_once(level: int, subject: str, sentence: str) -> None:
     """Logs a sentence the first time that this process comes to the subject."""
-    with _said_lock:
-        if subject in _said:
-            return
-        _said.add(subject)
-    logger.log(level, "%s", sentence)
+    mine = object()
+    # One step. A lock could be held by another thread at a fork, and then by nobody in the child.
+    if _said.setdefault(subject, mine) is mine:
+        logger.log(level, "%s", sentence)
 
 
 def _one(query: dict[str, list[str]], name: str, url: str) -> Optional[str]:

@@ -72,6 +72,8 @@ class MaruConfig:
             parse(self.server_url)
         for name in ("pool_size", "chunk_size_bytes", "timeout_ms"):
             self._expect_bytes(name, getattr(self, name))
+        if self.timeout_ms >= 1 << 32:
+            raise InvalidArgumentError(f"timeout_ms is {self.timeout_ms}: it must be less than 2^32, which is seven weeks.")
         if self.pool_size < self.chunk_size_bytes:
             raise InvalidArgumentError(f"pool_size is {self.pool_size} and chunk_size_bytes {self.chunk_size_bytes}: a pool "
                                        "holds one chunk at the least.")

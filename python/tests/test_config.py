@@ -19,7 +19,7 @@ DEFAULTS = {
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr(address, "_said", set())
+    monkeypatch.setattr(address, "_said", {})
     for name in ("MARU_EAGER_MAP", "MARU_STAT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -43,7 +43,8 @@ def test_instances_are_named_apart():
 
 @pytest.mark.parametrize("wrong", [
     {"chunk_size_bytes": 0}, {"chunk_size_bytes": -1}, {"chunk_size_bytes": "1M"}, {"pool_size": MIB - 1}, {"pool_size": 0},
-    {"pool_size": True}, {"timeout_ms": 0}, {"expand_size": MIB - 1}, {"expand_size": 2 * MIB, "auto_expand": False},
+    {"pool_size": True}, {"timeout_ms": 0}, {"timeout_ms": 1 << 32}, {"expand_size": MIB - 1},
+    {"expand_size": 2 * MIB, "auto_expand": False},
     {"server_url": ""}, {"server_url": "http://host"}, {"server_url": 5}, {"server_url": "tcp://h?pol=x"},
     {"server_url": "tcp://h?pool=x&pool=y"},
 ])
