@@ -32,6 +32,16 @@ def test_the_tour_says_when_there_is_no_marud():
     assert done.returncode == 1 and "is it the program marud?" in done.stderr
 
 
+def test_numpy_is_needed_by_those_alone_who_bring_arrays(marud):
+    code = ("import sys; sys.modules['numpy'] = None; import maru\n"
+            "with maru.Client(timeout_ms=60_000) as client, maru.MaruHandler() as handler:\n"
+            "    client.store_copy('without numpy', b'x')\n"
+            "    print(client.exists_batch(['without numpy', b'absent']), handler.batch_exists(['without numpy']),\n"
+            "          bytes(handler.retrieve('without numpy').view), client.delete_batch(['without numpy']))\n")
+    done = subprocess.run([sys.executable, "-c", code], env=marud.environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "[True, False] [True] b'x' [True]\n"), done.stderr
+
+
 def test_the_pool_that_the_page_about_lmcache_shows_can_be_configured(marud_program, tmp_path):
     page = (EXAMPLES.parents[1] / "python" / "lmcache.md").read_text()
     config = tmp_path / "marud.toml"

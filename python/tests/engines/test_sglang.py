@@ -66,6 +66,7 @@ def test_another_place_or_model_is_another_page(pool, names, change):
     first, other = backend(pool.socket, here), backend(pool.socket, here, **change)
     first.batch_set_v1(names, here.indices(range(8)))
     assert other.batch_exists(names) == 0
+    assert other.batch_get_v1(names, here.indices(range(8))) == [False] * 8
     assert first.batch_exists(names) == 8
 
 
@@ -168,6 +169,56 @@ def test_a_full_pool_stores_what_it_can(marud_program, names):
                 held.append(client.alloc(4096))
         assert first.batch_set_v1(names, here.indices(range(8))) == [False] * 8
         assert first.batch_exists(names) == 0
+
+
+def test_a_damaged_page_is_not_loaded_and_the_others_are(marud_program, names):
+    from with_marud import Marud
+    with Marud(marud_program, size="64MiB", more="checksums = true") as running, \
+            maru.Client(str(running.socket), timeout_ms=60_000) as client:
+        here, there = HostPool().fill(14), HostPool()
+        first, second = backend(running.socket, here), backend(running.socket, there)
+        first.batch_set_v1(names[:4], here.indices(range(4)))
+        running.damage(bytes(client.retrieve(first._keys(names[2:3])[0]).data))
+        assert second.batch_get_v1(names[:4], there.indices(range(4))) == [True, True, False, True]
+        assert [torch.equal(here.page(i), there.page(i)) for i in range(4)] == [True, True, False, True]
+        assert not there.page(2).any()
+
+
+def test_one_page_into_a_tensor_of_the_caller(pool, names):
+    here = HostPool().fill(15)
+    first = backend(pool.socket, here, extra={"interface_v1": 0})
+    target = here.get_dummy_flat_data_page()
+    assert first.set(names[0], here.get_data_page(0)) and first.get(names[0], target) is target
+    assert torch.equal(target, here.get_data_page(0))
+    for wrong in (None, "text", here.page(0)[:, :, :, :1]):
+        with pytest.raises(maru.InvalidArgumentError):
+            first.batch_get(names[:1], [wrong]) if wrong is not None else first.set(names[1], wrong)
+    for call in (lambda: first.batch_set(names[1:3], [here.get_data_page(0)]), lambda: first.batch_get(names[:2], [target])):
+        with pytest.raises(maru.InvalidArgumentError, match="1 tensors for 2 pages"):
+            call()
+    assert not first.exists(names[1])
+
+
+@pytest.mark.parametrize("zero_copy", [0, 1])
+def test_nothing_is_done_with_nothing(pool, zero_copy):
+    here = HostPool()
+    first = backend(pool.socket, here, extra={"interface_v1": zero_copy})
+    assert first.batch_exists([]) == 0
+    if zero_copy:
+        assert first.batch_get_v1([], here.indices([0])[:0]) == first.batch_set_v1([], here.indices([0])[:0]) == []
+    else:
+        assert first.batch_get([]) == [] and first.batch_set([], [])
+
+
+def test_after_close_nothing_is_there_and_nothing_is_stored(pool, names):
+    here = HostPool().fill(16)
+    first = backend(pool.socket, here)
+    first.batch_set_v1(names[:2], here.indices([0, 1]))
+    first.close()
+    first.close()
+    assert not first.exists(names[0]) and first.batch_exists(names) == 0
+    assert first.batch_get_v1(names[:2], here.indices([2, 3])) == first.batch_set_v1(names[2:4], here.indices([2, 3])) == [
+        False, False]
 
 
 def test_what_cannot_work_is_refused(pool):

@@ -207,6 +207,45 @@ def test_a_hit_needs_the_chunks_of_all_ranks(pool, answer):
         assert second.connector.get_num_new_matched_tokens(second.scheduler.requests["b"], 0) == (3 * CHUNK, False)
 
 
+def test_a_damaged_chunk_is_computed_and_those_before_are_loaded(marud_program):
+    from with_marud import Marud
+    with Marud(marud_program, size="64MiB", more="checksums = true") as running, Engine(running.socket) as first, \
+            Engine(running.socket) as second, maru.Client(str(running.socket), timeout_ms=60_000) as client:
+        generated = first.run("a", PROMPT, 4)
+        running.damage(bytes(client.retrieve(_keys(first, PROMPT)[3]).data))
+        assert second.run("b", PROMPT, 4) == generated
+        assert second.recomputed == 1
+        rest = len(PROMPT) - 5 * CHUNK
+        assert second.computed == rest + (2 * CHUNK + rest) + 3, "once from nonsense, once from the damaged chunk on, and on"
+        assert second.workers[0]._client.statistics().checksum_errors == 1
+
+
+@pytest.mark.parametrize("n", [1, CHUNK - 1, CHUNK])
+def test_a_prompt_without_a_whole_chunk_before_its_last_token_finds_nothing(pool, n):
+    with Engine(pool.socket) as first, Engine(pool.socket) as second:
+        generated = first.run("a", PROMPT[:n])
+        assert first.workers[0]._client.statistics().stores == n // CHUNK
+        assert second.run("b", PROMPT[:n]) == generated and second.computed == n
+
+
+def test_blocks_that_are_allocated_twice_are_loaded_once(pool):
+    """As vLLM may say it, the second time without tokens to load."""
+    with Engine(pool.socket) as first, Engine(pool.socket) as second:
+        generated = first.run("a", PROMPT, 2)
+        allocated = second.connector.update_state_after_alloc
+
+        def allocate(request, blocks, tokens):
+            for n in (tokens, tokens, 0):
+                allocated(request, blocks, n)
+            assert second.connector._client.statistics().pins == 1
+
+        second.connector.update_state_after_alloc = allocate
+        assert second.run("b", PROMPT, 2) == generated
+        assert second.computed == len(PROMPT) - 5 * CHUNK + 1
+        assert second.workers[0]._client.statistics().retrieve_hits == 5
+        assert second.connector._client.statistics().pins == 0
+
+
 def test_one_block_of_the_pool_holds_a_chunk_of_all_layers(pool):
     with Engine(pool.socket) as first, Engine(pool.socket) as second:
         first.run("a", PROMPT)
