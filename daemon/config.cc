@@ -261,8 +261,9 @@ std::optional<uint64_t> least_size(const PoolSpec& spec) {
 
 // Never less than it is, as a rounded text might say.
 std::string exact_size_text(uint64_t bytes) {
-  constexpr uint64_t kMib = 1u << 20;
-  return bytes % kMib == 0 ? size_text(bytes) : std::to_string(bytes >> 10) + " KiB";
+  const auto whole = [bytes](unsigned shift) { return (bytes & ((uint64_t{1} << shift) - 1)) == 0; };
+  if (whole(30)) return std::to_string(bytes >> 30) + " GiB";
+  return whole(20) ? std::to_string(bytes >> 20) + " MiB" : std::to_string(bytes >> 10) + " KiB";
 }
 
 // Values that are possible one by one and not together: what formatting would say, before anything is touched.

@@ -182,13 +182,23 @@ const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parame
 const char* choose_parameters_in_two(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
                                      Layout* ret_layout) {
   FormatWishes less = wishes;
-  for (int tries = 0; tries < 64;
-       ++tries) {  // what a smaller control region leaves is for pages again, and shrinks fast
+  // What a smaller control region leaves is for pages again, and shrinks fast.
+  for (int tries = 0; tries < 64; ++tries) {
     if (const char* problem = choose_parameters(less, ret_parameters)) return problem;
     if (const char* problem = plan_layout(*ret_parameters, ret_layout)) return problem;
     const uint64_t pages_bytes = ret_parameters->pages * ret_parameters->page_bytes;
     if (pages_bytes > pieces.pages_room) {
       const uint64_t region_bytes = ret_parameters->region_pages * ret_parameters->page_bytes;
+      // A pool of nearly the whole size: what was chosen for that is kept, or a size that is a little less could choose larger
+      // lanes, for which the control region's piece has no room, or smaller pages.
+      if (ret_layout->control_bytes <= pieces.control_room && pages_bytes / 2 <= pieces.pages_room) {
+        if (region_bytes <= pieces.pages_room) less.region_bytes = region_bytes;
+        less.page_bytes = ret_parameters->page_bytes;
+        less.lanes = ret_parameters->lanes;
+        less.pins_max = ret_parameters->pins_max;
+        less.touch_entries = ret_parameters->touch_entries;
+        less.tenants = ret_parameters->tenants;
+      }
       less.pool_bytes = ret_layout->control_bytes + pieces.pages_room / region_bytes * region_bytes;
       continue;
     }

@@ -129,6 +129,30 @@ TEST(ControlRegion, APoolIsDividedInWholeUnitsThatHoldIt) {
       }
 }
 
+// From the first size on that a pool in two pieces can have, it can have every larger one, and pages as large as they are
+// documented.
+TEST(ControlRegion, EverySizeCanBeDivided) {
+  for (const uint64_t unit : {4 * kKiB, 2 * kMiB}) {
+    bool was_divided = false;
+    for (uint64_t bytes = 2 * kMiB; bytes <= 8 * kGiB;
+         bytes += std::max<uint64_t>(64 * kKiB, bytes / 500 / 4096 * 4096)) {
+      FormatWishes wishes;
+      wishes.pool_bytes = bytes;
+      Pieces pieces;
+      const char* problem = divide_pool(wishes, unit, 2 * kMiB, &pieces);
+      ASSERT_FALSE(was_divided && problem) << bytes << " in " << unit << ": " << problem;
+      if (problem) continue;
+      was_divided = true;
+      wishes.pool_bytes = (bytes + unit - 1) / unit * unit;
+      Parameters p;
+      Layout layout;
+      ASSERT_EQ(choose_parameters_in_two(wishes, pieces, &p, &layout), nullptr) << bytes;
+      EXPECT_EQ(p.page_bytes, wishes.pool_bytes < 4 * kGiB ? 64 * kKiB : 2 * kMiB) << bytes;
+    }
+    EXPECT_TRUE(was_divided);
+  }
+}
+
 TEST(ControlRegion, RefusesToDivideWhatIsTooSmall) {
   FormatWishes wishes;
   wishes.pool_bytes = 4 * kMiB;
