@@ -16,8 +16,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <thread>
 
 namespace maru::daemon {
 namespace {
@@ -49,6 +51,7 @@ Result<bool> are_there(const PoolSpec& spec) {
                                "control_path, or leave it out to have both in one file");
   if (has_control == has_pages) return has_control;
   const std::string& there = has_control ? spec.control_path : spec.path;
+  const bool was_written = (has_control ? control : pages).st_blocks != 0;
   const std::string& missing = has_control ? spec.path : spec.control_path;
   if (is_locked(there))
     return failure(EBUSY, "use " + quoted(there) +
@@ -56,8 +59,10 @@ Result<bool> are_there(const PoolSpec& spec) {
                               "name other files");
   return failure(ENOENT, "use " + quoted(there) + " for a pool in two files: found it without " + quoted(missing) +
                              ", which has " + (has_control ? "its pages" : "its control region") +
-                             ", expected both or neither; bring that one back, or remove this one, whose blocks are "
-                             "lost without it, and marud creates both");
+                             ", expected both or neither; " +
+                             (was_written ? "bring that one back, or remove this one, whose blocks are lost without it,"
+                                          : "remove this one, to which nothing was ever written,") +
+                             " and marud creates both");
 }
 
 // The unit in which both are divided is the larger of theirs, so that their sizes together are the configured one, rounded up.
@@ -131,9 +136,19 @@ Result<bool> judge(const Files& files) {
                              "other files");
 }
 
+// The marud of another host may be creating them at this moment: it is waited for as long as for a lock.
+Result<bool> wait_for_both(const PoolSpec& spec) {
+  auto there = are_there(spec);
+  for (int tries = 0; tries < 50 && spec.pool.sharing.is_shared && !there && there.error().code != EINVAL; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    there = are_there(spec);
+  }
+  return there;
+}
+
 // Both files, opened and locked. What was created goes again unless the pool is formatted.
 Result<Files> open_both(const PoolSpec& spec, uint32_t machine) {
-  const auto there = are_there(spec);
+  const auto there = wait_for_both(spec);
   if (!there) return tl::unexpected(there.error());
   const auto unit = unit_of(spec);
   if (!unit) return tl::unexpected(unit.error());
@@ -177,6 +192,11 @@ Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms) {
   if (!files) return tl::unexpected(files.error());
   const auto is_new = judge(*files);
   if (!is_new) return tl::unexpected(is_new.error());
+  if (*is_new) {
+    // Each was found to fit alone. What the control region takes is gone before the pages are asked for.
+    if (auto taken = files->first->allocate(files->first->bytes()); !taken) return tl::unexpected(taken.error());
+    if (auto fits = files->second->expect_room(); !fits) return tl::unexpected(fits.error());
+  }
   auto device = SplitDevice::join(std::move(files->first), std::move(files->second));
   if (!device) return tl::unexpected(device.error());
   if (!*is_new) return serve(Pool::adopt(spec_.pool, std::move(*device), now_ms));

@@ -161,6 +161,12 @@ Result<void> FileDevice::allocate(uint64_t bytes) {
   return {};
 }
 
+Result<void> FileDevice::expect_room() const {
+  struct stat status = {};
+  if (::fstat(lock_.get(), &status) != 0) return failure(errno, "inspect " + quoted(name_));
+  return check_room(lock_.get(), status, name_);
+}
+
 // The byte of this machine stays locked all the time.
 void FileDevice::share() {
   if (machine_ == 0) return;

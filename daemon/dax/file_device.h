@@ -34,6 +34,8 @@ class FileDevice final : public Device {
   Content content() const { return content_; }
   const DeviceLabel& label() const { return label_; }  // as it was when it was opened
   Result<void> allocate(uint64_t bytes) override;
+  // Whether the file system has room now for what the file lacks; ENOSPC.
+  Result<void> expect_room() const;
   void keep() override { created_path_.clear(); }
   void share() override;
 

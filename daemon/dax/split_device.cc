@@ -1,6 +1,8 @@
 #include "daemon/dax/split_device.h"
 
+#include "libmaru/base/map_sync.h"
 #include "libmaru/shm/data_label.h"
+#include "libmaru/shm/flush.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -49,11 +51,13 @@ Result<void> SplitDevice::label_pages(const uint8_t (&uuid)[16]) {
   format::DataLabel label = {format::kDataLabelMagic, {}, pages_device_->bytes(), pages_offset(), 0};
   std::memcpy(label.uuid, uuid, sizeof(label.uuid));
   label.checksum = shm::data_label_checksum(label);
-  auto mapped = Mapping::map_shared(fd(), 0, std::max(kDataLabelRoom, map_alignment()), PROT_READ | PROT_WRITE);
+  auto mapped = map_shared_synchronously(fd(), std::max(kDataLabelRoom, map_alignment()), PROT_READ | PROT_WRITE,
+                                         std::max(kDataLabelRoom, map_alignment()));
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + pages_device_->name());
   FaultGuard guard;
   if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + pages_device_->name());
   std::memcpy(mapped->data(), &label, sizeof(label));
+  shm::flush_lines(mapped->data(), sizeof(label));  // before the header, without which it means nothing
   if (guard.has_fired()) return failure(EIO, "write the label of " + pages_device_->name() + " (a memory error)");
   return {};
 }

@@ -304,7 +304,7 @@ TEST_F(Admin, AFileThatDoesNotFitIsRefused) {
   const std::string path = directory.file("pool"), output = directory.file("marud.log");
   const auto run = [&](const std::vector<std::string>& options) {
     ::unlink(output.c_str());
-    std::vector<std::string> command = {marud_program(), "--file", path, "--socket", directory.file("marud.sock")};
+    std::vector<std::string> command = {marud_program(), "--socket", directory.file("marud.sock")};
     command.insert(command.end(), options.begin(), options.end());
     const auto ended = ChildProcess(command, output).wait();
     std::stringstream text;
@@ -316,9 +316,19 @@ TEST_F(Admin, AFileThatDoesNotFitIsRefused) {
   ASSERT_EQ(::statvfs(directory.path().c_str(), &room), 0);
   if (room.f_blocks == 0) GTEST_SKIP() << "this file system has no limit";
   const uint64_t gib = (uint64_t(room.f_bfree) * room.f_frsize >> 30) + 2;
-  EXPECT_EQ(run({"--size", std::to_string(gib) + "GiB", "--lanes", "2"}), 1);
+  EXPECT_EQ(run({"--file", path, "--size", std::to_string(gib) + "GiB", "--lanes", "2"}), 1);
   EXPECT_NE(output_.find("make room"), std::string::npos) << output_;
   EXPECT_NE(::access(path.c_str(), F_OK), 0) << "the file was left behind";
+  // Each of two would fit alone.
+  const std::string control = directory.file("control"), config = directory.file("marud.toml");
+  ASSERT_EQ(::statvfs(directory.path().c_str(), &room), 0);
+  const uint64_t mib = (uint64_t(room.f_bfree) * room.f_frsize >> 20) + 64;
+  std::ofstream(config) << "[[pool]]\nname = \"default\"\nbackend = \"file\"\npath = \"" << path
+                        << "\"\ncontrol_path = \"" << control << "\"\nsize = \"" << mib << "MiB\"\n";
+  EXPECT_EQ(run({"--config", config, "--state-dir", directory.file("state")}), 1);
+  EXPECT_NE(output_.find("make room"), std::string::npos) << output_;
+  EXPECT_NE(::access(path.c_str(), F_OK), 0) << "the file was left behind";
+  EXPECT_NE(::access(control.c_str(), F_OK), 0) << "the file was left behind";
 }
 
 // A client that gave up waiting knows nothing of the lane that it is given afterwards.
