@@ -7,7 +7,8 @@
 //   another pool, or anything else           is refused; only `marud --format` takes such a device
 //   the same, on volatile memory that held   is cleared and formatted: what lies there is what memory holds when power comes
 //     this pool in another boot              back, and the state file says so
-//   a formatting that was cut off            is formatted, if it was begun by this machine
+//   a formatting that was cut off            is formatted, if it was begun by this machine; of a shared pool on two devices
+//                                            only before the pages had their label
 //
 // A pool that several hosts share is never verified, cleared or formatted because of what this host knows: others may be at
 // work in it. Its blocks are compared with their checksums at every hit.
