@@ -45,7 +45,8 @@ echo "installed, started, in use"
 # A group that may attach comes into force; a size does not. Then a mistake changes nothing.
 sed -i 's/^#groups = .*/groups = ["daemon"]/; s/^size = "1GiB"/size = "2GiB"/' /etc/marud/marud.toml
 systemctl reload marud
-logged "was read again.*wait for a restart"
+logged "size was .1GiB. and is .2GiB. now: this waits for a restart"
+logged "the configuration was read again"
 setpriv --reuid daemon --regid daemon --clear-groups /tmp/keep_block find || fail "the group that was let in may not attach"
 cp /etc/marud/marud.toml /tmp/good.toml
 echo 'nonsense = 1' >>/etc/marud/marud.toml
