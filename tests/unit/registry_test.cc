@@ -247,6 +247,12 @@ TEST_F(LargeRegistryTest, AgreesWithAMapUnderChurn) {
   EXPECT_GT(model.size(), 2000u);
   for (uint32_t key = 0; key < 6000; ++key)
     ASSERT_EQ(registry_exists(pool_.region, digest_of(key)), model.contains(key)) << key;
+  EXPECT_GT(overflow_in_use(), 0u);
+  std::vector<Digest> all;
+  for (uint32_t key = 0; key < 6000; ++key) all.push_back(digest_of(key));
+  std::vector<uint8_t> present(all.size(), 7);
+  EXPECT_EQ(registry_exists_batch(pool_.region, all.data(), all.size(), present.data()), model.size());
+  for (uint32_t key = 0; key < 6000; ++key) ASSERT_EQ(present[key], model.contains(key)) << key;
   EXPECT_EQ(audit(), Names{});
   for (const auto& [key, ref] : model) EXPECT_TRUE(remove(digest_of(key), ref));
   EXPECT_EQ(overflow_in_use(), 0u);
