@@ -175,8 +175,14 @@ POOL
     sleep 0.1
   done
   doctor_says '^warning *memory limit of keep_block ([0-9]*): 32 MiB for the control group .*/limited-reader.service, and pool'
-  ! systemd-run --quiet --wait --unit=limited-writer -p MemoryMax=32M -p MemorySwapMax=0 /tmp/keep_block fill ||
-    fail "48 MiB fit into 32: the limit is not enforced here"
+  # Not --wait, which asks a message bus, and none may run here.
+  systemd-run --quiet --unit=limited-writer -p MemoryMax=32M -p MemorySwapMax=0 /tmp/keep_block fill
+  tries=0
+  while systemctl is-active -q limited-writer; do
+    tries=$((tries + 1))
+    [ $tries -lt 600 ] || fail "a writer with a memory limit does not end"
+    sleep 0.1
+  done
   [ "$(systemctl show -p Result --value limited-writer)" = oom-kill ] || fail "the writer was not killed at its limit"
   exec 8>&-
   tries=0
