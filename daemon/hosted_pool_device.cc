@@ -83,16 +83,20 @@ class Opening {
       if (!pages) return tl::unexpected(pages.error());
       devices.pages = std::move(*pages);
     }
-    const uint64_t pages_bytes = devices.pages ? devices.pages->bytes() : 0;
     auto main = choose(wish, known, DeviceLabel::Kind::kPool, record_ ? record_->dax_name : "",
                        [&](DaxDevice& device) -> Result<void> {
-                         auto judged = judge(device, pages_bytes);
+                         auto judged = judge(device, devices.pages.get());
                          if (!judged) return tl::unexpected(judged.error());
                          fate = *judged;
                          return {};
                        });
     if (!main) return tl::unexpected(main.error());
     devices.main = std::move(*main);
+    if (fate == Fate::kVerify && devices.pages && lost_power_under(*devices.pages)) {
+      log_warning("pool \"{}\": of its pages {} holds nothing: there is nothing to verify, it is formatted anew",
+                  spec_.pool.name, devices.pages->name());
+      fate = Fate::kClearAndFormat;
+    }
     devices.clears_main = fate == Fate::kClearAndFormat;
     if (devices.pages)
       if (auto judged = judge_pages(*devices.pages, *devices.main, fate, &devices.clears_pages); !judged)
@@ -129,14 +133,14 @@ class Opening {
     return failure(last.code, last.doing);
   }
 
-  Result<Fate> judge_pool(DaxDevice& device, uint64_t pages_bytes) {
+  Result<Fate> judge_pool(DaxDevice& device, const DaxDevice* pages) {
     const DeviceLabel& label = device.label();
-    const std::string& wish = pages_bytes != 0 ? spec_.dax.control_device : spec_.dax.device;
+    const std::string& wish = pages ? spec_.dax.control_device : spec_.dax.device;
     if (!wish.starts_with("uuid:") && record_ && record_->uuid != label.uuid)
       return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", expected the pool that it was, " +
                                  text_of(record_->uuid) + "; devices change their names: say device = \"uuid:...\"" +
                                  how_to_force(spec_));
-    const uint64_t bytes = device.bytes() + pages_bytes;
+    const uint64_t bytes = bytes_of(device, pages);
     if (label.header.parameters.pool_bytes > bytes)
       return failure(EEXIST,
                      "use " + device.name() + ": found " + label.found + ", more than there is (" + size_text(bytes) +
@@ -145,7 +149,8 @@ class Opening {
     const auto left = read_host_record(device, bytes);
     if (!left) return tl::unexpected(left.error());
     if (left->is_this_boot) return Fate::kAdopt;
-    if (left->is_clean && device.description().is_persistent) return Fate::kAdopt;
+    const bool is_persistent = device.description().is_persistent && (!pages || pages->description().is_persistent);
+    if (left->is_clean && is_persistent) return Fate::kAdopt;
     const bool has_checksums = (label.header.compat_flags & format::kCompatChecksums) != 0;
     const char* why = left->is_clean ? "volatile memory of another boot" : "cut off in another boot";
     if (spec_.dax.after_power_loss == DaxSpec::AfterPowerLoss::kVerify && has_checksums) {
@@ -159,18 +164,23 @@ class Opening {
     return Fate::kClearAndFormat;
   }
 
-  Result<Fate> judge(DaxDevice& device, uint64_t pages_bytes) {
+  static uint64_t bytes_of(const DaxDevice& device, const DaxDevice* pages) {
+    return device.bytes() + (pages ? pages->bytes() : 0);
+  }
+
+  // `pages` is null when both pieces of the pool lie on the device.
+  Result<Fate> judge(DaxDevice& device, const DaxDevice* pages) {
     const DaxDescription& description = device.description();
     const DeviceLabel& label = device.label();
     const SharingConfig& sharing = spec_.pool.sharing;
     // Cleared are also the beginnings of other pools; whoever formatted the device since has another uuid.
     const bool is_another = label.kind == DeviceLabel::Kind::kPool && record_ && label.uuid != record_->uuid;
     if (record_ && record_->is_being_cleared && record_->dax_name == description.name &&
-        record_->device.bytes == device.bytes() + pages_bytes && !sharing.is_shared && !is_another) {
+        record_->device.bytes == bytes_of(device, pages) && !sharing.is_shared && !is_another) {
       log_warning("pool \"{}\": clearing {} was cut off, it begins anew", spec_.pool.name, device.name());
       return Fate::kClearAndFormat;
     }
-    if (label.kind == DeviceLabel::Kind::kPool) return judge_pool(device, pages_bytes);
+    if (label.kind == DeviceLabel::Kind::kPool) return judge_pool(device, pages);
     if (label.kind == DeviceLabel::Kind::kClaimed &&
         label.claimed_by == (sharing.is_shared ? machine_number(sharing) : 0)) {
       log_warning("pool \"{}\": formatting {} was cut off, it begins anew", spec_.pool.name, device.name());
@@ -194,6 +204,12 @@ class Opening {
     }
     return failure(EEXIST, "use " + device.name() + ": found " + **found + ", expected a blank device or this pool" +
                                how_to_force(spec_));
+  }
+
+  // What lay there went with the power, the label too, and the control region on another device did not.
+  bool lost_power_under(const DaxDevice& pages) const {
+    return pages.label().kind != DeviceLabel::Kind::kData && record_ &&
+           lost_power(*record_, pages.description(), record_->dax_pages_name);
   }
 
   // The pages of a split pool go with its control region.

@@ -193,8 +193,10 @@ Pool::~Pool() = default;
 
 void Pool::close() {
   if (!state_->hosts.lost_because.empty()) return;  // the slot is somebody else's
-  state_->show_host(true);
-  if (state_->region.is_shared()) state_->leave_slot();
+  // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
+  const bool is_shared = state_->region.is_shared();
+  state_->show_host(is_shared || state_->lanes.in_use.is_empty());
+  if (is_shared) state_->leave_slot();
 }
 
 const PoolConfig& Pool::config() const { return state_->config; }

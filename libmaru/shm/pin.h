@@ -19,7 +19,9 @@
 
 #include "libmaru/shm/control_region.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 namespace maru::shm {
@@ -30,6 +32,9 @@ class LaneSet {
   void add(uint32_t lane) { words_[lane / 64] |= 1ull << lane % 64; }
   void remove(uint32_t lane) { words_[lane / 64] &= ~(1ull << lane % 64); }
   bool has(uint32_t lane) const { return (words_[lane / 64] >> lane % 64 & 1) != 0; }
+  bool is_empty() const {
+    return std::all_of(std::begin(words_), std::end(words_), [](uint64_t bits) { return bits == 0; });
+  }
   void add_all(const LaneSet& other) {
     for (size_t w = 0; w < std::size(words_); ++w) words_[w] |= other.words_[w];
   }

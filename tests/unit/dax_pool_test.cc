@@ -204,6 +204,63 @@ TEST_F(DaxPool, ALossOfPowerWithoutChecksumsFormatsAnewAndClears) {
   EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
 }
 
+// A client that marud left behind goes on storing, and may be cut off.
+TEST_F(DaxPool, AnEndThatLeavesAClientIsNoOrderlyOne) {
+  devices_.add("dax0.0", kBytes);
+  const auto is_clean = [&] {
+    format::HostRecord host;
+    const std::string bytes =
+        devices_.get("dax0.0", header("dax0.0").sections[format::kSectionHosts].offset, sizeof(host));
+    std::memcpy(&host, bytes.data(), sizeof(host));
+    return host.clean.load_relaxed();
+  };
+  for (const bool leaves_client : {false, true}) {
+    auto pool = start();
+    ASSERT_TRUE(pool) << pool.error().text();
+    EXPECT_EQ(is_clean(), 0u);
+    if (leaves_client) ASSERT_TRUE((*pool)->serving()->attach({::getpid(), 1}, 0, 0, 1000));
+    (*pool)->stop(false);
+    EXPECT_EQ(is_clean(), leaves_client ? 0u : 1u);
+  }
+}
+
+class SplitDaxPool : public DaxPool {
+ protected:
+  SplitDaxPool() {
+    devices_.add("dax0.0", kBytes);
+    devices_.add("dax1.0", kBytes, DaxStandIn::kVolatile);
+    spec_.dax.control_device = devices_.path("dax0.0");
+    spec_.dax.device = devices_.path("dax1.0");
+    spec_.pool.checksums = true;
+  }
+};
+
+// The control region outlives power and says that all was in order; the pages do not.
+TEST_F(SplitDaxPool, PagesInVolatileMemoryAreVerifiedAfterAnOrderlyEndToo) {
+  const std::string uuid = leave_pool();
+  pretend_other_boot("dax0.0", true);
+  spec_.dax.after_power_loss = DaxSpec::AfterPowerLoss::kFormat;
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_NE(uuid_of(**pool), uuid);
+}
+
+TEST_F(SplitDaxPool, PagesThatLostTheirLabelWithThePowerAreFormattedAnew) {
+  const std::string uuid = leave_pool();
+  pretend_other_boot("dax0.0", true);
+  devices_.put("dax1.0", 0, std::string(kBytes, '\xa5'));
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_NE(uuid_of(**pool), uuid);
+  EXPECT_EQ(devices_.get("dax1.0", kBytes - 7, 6), std::string(6, 0));
+}
+
+TEST_F(SplitDaxPool, PagesThatSomebodyWroteOverAreRefused) {
+  leave_pool();
+  devices_.put("dax1.0", 0, std::string(4096, '\xa5'));
+  EXPECT_EQ(refusal().code, EEXIST);  // of this boot
+}
+
 // Otherwise a marud that is killed while it verifies would leave a pool that the next one believes.
 TEST_F(DaxPool, APoolThatIsNotVerifiedYetStaysOneOfAnotherBoot) {
   devices_.add("dax0.0", kBytes);
