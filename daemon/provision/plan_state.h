@@ -30,6 +30,10 @@ struct PlanState {
   }
 };
 
+inline constexpr uint64_t kNamespaceBytesMin = 16u << 20;  // the kernel makes no smaller one
+
+inline uint64_t down_to(uint64_t bytes, uint64_t align) { return align ? bytes / align * align : bytes; }
+
 // Whether the place that a table names ("region0", "node:1", nothing) is this one.
 bool is_place(const Wish& wish, const std::string& name, int numa_node);
 // Why this device may not be touched, or nothing: it is open; unless forced, that it holds a pool or that the kernel uses it.
