@@ -54,5 +54,14 @@ void for_each_dax_device(daxctl_ctx* context, Visit visit) {
 inline std::string dax_region_name(daxctl_region* region) {
   return "dax" + std::to_string(daxctl_region_get_id(region));
 }
+// The volatile CXL region that a DAX region is ("region0"), or nothing: ".../ACPI0017:00/root0/decoder0.0/region0/dax_region0".
+// A persistent one has namespaces in between.
+inline std::string cxl_region_of(daxctl_region* region) {
+  const std::string path = text_of(daxctl_region_get_path(region));
+  const size_t end = path.rfind("/dax_region");
+  if (end == path.npos || path.find("/ACPI0017") == path.npos) return "";
+  const size_t begin = path.rfind('/', end - 1) + 1;
+  return path.substr(begin, end - begin);
+}
 
 }  // namespace maru::daemon::provision

@@ -17,11 +17,24 @@ Result<std::string> cleared(Result<std::string> made, Result<std::string> (*unma
   return made;
 }
 
+// A volatile region is done when the device that the kernel makes of it is devdax and cleared, or gone where others take its
+// place.
+Result<std::string> with_device(const Step& step, Result<std::string> region) {
+  if (!region || step.is_persistent) return region;
+  auto device = settle_cxl_device(*region);
+  if (device) device = step.is_divided ? remove_device(*device) : cleared(device, disable_device);
+  if (device) return region;
+  const auto removed = remove_cxl_region(*region);
+  return failure(
+      device.error().code,
+      device.error().doing + (removed ? "" : ", and then " + removed.error().text() + " (" + *region + " is left)"));
+}
+
 }  // namespace
 
 Result<std::string> DeviceExecutor::run(const Step& step) {
   switch (step.kind) {
-    case Step::Kind::kMakeCxlRegion: return make_cxl_region(step);
+    case Step::Kind::kMakeCxlRegion: return with_device(step, make_cxl_region(step));
     case Step::Kind::kRemoveCxlRegion: return remove_cxl_region(step.target);
     case Step::Kind::kMakeLabels: return make_labels(step.target);
     case Step::Kind::kMakeNamespace: return make_namespace(step.target, step.wish, step.bytes, step.align);

@@ -32,4 +32,9 @@ Result<void> clear_whole_device(const std::string& name);
 Result<std::string> make_cxl_region(const Step& step);
 Result<std::string> remove_cxl_region(const std::string& name);
 
+// The DAX devices of a volatile CXL region. execute_cxl_device.cc
+// Waits for the one that the kernel makes of all of a new region, for half a minute at most, and has it in mode devdax.
+Result<std::string> settle_cxl_device(const std::string& cxl_region);
+Result<std::string> disable_cxl_devices(const std::string& cxl_region);
+
 }  // namespace maru::daemon::provision

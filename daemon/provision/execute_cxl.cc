@@ -1,4 +1,5 @@
 #include "daemon/provision/contexts.h"
+#include "daemon/provision/cxl_sysfs.h"
 #include "daemon/provision/device_executor.h"
 
 #include <cerrno>
@@ -50,15 +51,6 @@ cxl_decoder* free_decoder(cxl_memdev* memory) {
   return nullptr;
 }
 
-cxl_region* new_region(cxl_decoder* window, bool is_persistent) {
-  if (is_persistent) return cxl_decoder_create_pmem_region(window);
-#ifdef MARU_LIBCXL_HAS_RAM_REGIONS
-  return cxl_decoder_create_ram_region(window);
-#else
-  return nullptr;
-#endif
-}
-
 // Takes apart what there is of a region, from its end to its beginning.
 int take_apart(cxl_region* region) {
   if (cxl_region_is_enabled(region) == 1)
@@ -78,17 +70,22 @@ int take_apart(cxl_region* region) {
 }  // namespace
 
 Result<std::string> make_cxl_region(const Step& step) {
+  std::string made;
+  if (!step.is_persistent) {
+    auto region = make_volatile_region(step.target);
+    if (!region) return region;
+    made = *region;
+  }
   const CxlContext context = open_cxl();
   cxl_decoder* window = context ? find_window(context.get(), step.target) : nullptr;
-  if (!window) return failure(ENODEV, "find the CXL window " + step.target);
-#ifndef MARU_LIBCXL_HAS_RAM_REGIONS
-  if (!step.is_persistent)
-    return failure(EOPNOTSUPP,
-                   "make a volatile CXL region: found a libcxl that cannot, expected version 78 or newer when "
-                   "marud was built; the firmware, or cxl create-region -t ram, may make it");
-#endif
-  cxl_region* region = new_region(window, step.is_persistent);
-  if (!region) return failed(errno ? errno : EIO, "make a region in " + step.target);
+  cxl_region* region = !window              ? nullptr
+                       : step.is_persistent ? cxl_decoder_create_pmem_region(window)
+                                            : find_region(context.get(), made);
+  if (!region) {
+    const int wrong = window ? errno : ENODEV;
+    if (!made.empty()) delete_region(step.target, made);
+    return failed(wrong, "make a region in " + step.target);
+  }
   const std::string name = text_of(cxl_region_get_devname(region));
 
   std::string doing;
@@ -137,6 +134,8 @@ Result<std::string> remove_cxl_region(const std::string& name) {
   const CxlContext context = open_cxl();
   cxl_region* region = context ? find_region(context.get(), name) : nullptr;
   if (!region) return failure(ENODEV, "find the CXL region " + name);
+  // Without it a driver of its DAX devices would lose their memory while it has them.
+  if (auto disabled = disable_cxl_devices(name); !disabled) return disabled;
   if (const int wrong = take_apart(region); wrong != 0) return failed(wrong, "take apart the CXL region " + name);
   return name;
 }

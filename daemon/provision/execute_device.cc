@@ -26,9 +26,11 @@ tl::unexpected<Error> failed(int negative, const std::string& doing) {
   return failure(negative < 0 ? -negative : EIO, doing);
 }
 
+// Of its own name ("dax0"), or of the volatile CXL region that it is.
 daxctl_region* find_region(daxctl_ctx* context, const std::string& name) {
   daxctl_region* region;
-  daxctl_region_foreach(context, region) if (dax_region_name(region) == name) return region;
+  daxctl_region_foreach(context,
+                        region) if (dax_region_name(region) == name || cxl_region_of(region) == name) return region;
   return nullptr;
 }
 
@@ -142,7 +144,9 @@ Result<std::string> give_to_kernel(const std::string& name) {
       if (const int wrong = daxctl_dev_disable(open.device); wrong != 0) return failed(wrong, "disable " + name);
     if (const int wrong = daxctl_dev_enable_ram(open.device); wrong != 0) {
       daxctl_dev_enable_devdax(open.device);
-      return failed(wrong, "give " + name + " to the kernel (module kmem)");
+      return failed(
+          wrong,
+          "give " + name + " to the kernel (module kmem; it takes whole blocks of memory only, of 128 MiB or more)");
     }
   }
   const OpenDevice again(name);  // its memory is known to a fresh context only

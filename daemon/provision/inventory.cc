@@ -1,11 +1,13 @@
 #include "daemon/provision/inventory.h"
 
 #include "daemon/provision/contexts.h"
+#include "daemon/provision/cxl_sysfs.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <linux/ndctl.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 namespace maru::daemon::provision {
@@ -175,6 +177,7 @@ void read_dax(daxctl_ctx* context, Machine& machine) {
     out.is_dynamic = is_dynamic(region);
     if (out.is_dynamic) out.free_bytes = known(daxctl_region_get_available_size(region));
     out.is_cxl = text_of(daxctl_region_get_path(region)).find("ACPI0017") != std::string::npos;  // the CXL root device
+    out.cxl_region = cxl_region_of(region);
     daxctl_dev* device;
     daxctl_dev_foreach(region, device) {
       if (out.numa_node < 0) out.numa_node = daxctl_dev_get_target_node(device);
@@ -205,6 +208,7 @@ void read_window(cxl_decoder* window, Machine& machine) {
   out.free_bytes = known(cxl_decoder_get_max_available_extent(window));
   out.takes_persistent = cxl_decoder_is_pmem_capable(window);
   out.takes_volatile = cxl_decoder_is_volatile_capable(window);
+  out.makes_volatile = can_make_volatile_region(out.name);
   cxl_memdev* memory;
   cxl_memdev_foreach(cxl_decoder_get_ctx(window), memory) if (cxl_decoder_get_target_by_memdev(window, memory))
       out.memories.push_back(text_of(cxl_memdev_get_devname(memory)));
@@ -225,6 +229,11 @@ void read_window(cxl_decoder* window, Machine& machine) {
     machine.cxl_regions.push_back(found);
   }
   machine.cxl_windows.push_back(out);
+}
+
+std::string kernel_release() {
+  utsname name = {};
+  return ::uname(&name) == 0 ? name.release : "of an unknown version";
 }
 
 void read_cxl(cxl_ctx* context, Machine& machine) {
@@ -252,6 +261,7 @@ void read_cxl(cxl_ctx* context, Machine& machine) {
 
 Result<Machine> read_machine() {
   Machine machine;
+  machine.kernel = kernel_release();
   const NdctlContext nvdimms = open_ndctl();
   const DaxctlContext dax = open_daxctl();
   const CxlContext cxl = open_cxl();

@@ -27,6 +27,7 @@ struct CxlWindow {
   uint64_t free_bytes = 0;  // in one piece
   bool takes_persistent = false, takes_volatile = false;
   std::vector<std::string> memories;  // that it leads to
+  bool makes_volatile = true;         // the kernel can, from Linux 6.3 on
 };
 
 struct CxlRegion {
@@ -70,6 +71,7 @@ struct DaxRegion {
   int numa_node = kNoNode;
   bool is_dynamic = false;  // devices can be made, resized and given back
   bool is_cxl = false;
+  std::string cxl_region;  // volatile CXL memory: the region that it is ("region0")
 };
 
 enum class DaxMode : uint8_t { kDisabled, kDevdax, kSystemRam };
@@ -88,6 +90,7 @@ struct DaxDevice {
 };
 
 struct Machine {
+  std::string kernel;  // its release
   std::vector<CxlMemory> cxl_memories;
   std::vector<CxlWindow> cxl_windows;
   std::vector<CxlRegion> cxl_regions;

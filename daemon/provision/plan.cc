@@ -37,8 +37,10 @@ std::string reason_against(const DaxDevice& device, bool force) {
 
 Plan make_plan(const Machine& machine, const std::vector<Wish>& wishes, const std::vector<Made>& made, bool force) {
   Plan plan;
-  PlanState state{machine, made, force, plan, {}, {}};
-  // CXL memory first: namespaces lie on its regions.
+  PlanState state{machine, made, force, plan, {}, {}, {}};
+  for (const Wish& wish : wishes)
+    if (wish.kind == WishKind::kDevice && wish.region.starts_with(kCxlPrefix)) state.divided.insert(wish.region);
+  // CXL memory first: namespaces and devices lie on its regions.
   for (const Wish& wish : wishes)
     if (wish.kind == WishKind::kCxlRegion) plan_cxl_region(state, wish);
   for (const Wish& wish : wishes)
@@ -48,6 +50,8 @@ Plan make_plan(const Machine& machine, const std::vector<Wish>& wishes, const st
     if (wish.kind == WishKind::kDevice && !wish.device.empty()) plan_device(state, wish);
   for (const Wish& wish : wishes)
     if (wish.kind == WishKind::kDevice && wish.device.empty()) plan_device(state, wish);
+  for (const Wish& wish : wishes)
+    if (wish.kind == WishKind::kCxlRegion) plan_whole_cxl_device(state, wish);
   return plan;
 }
 
@@ -57,6 +61,13 @@ Plan refused(const std::string& name, const std::string& text) {
   Plan plan;
   plan.problems.push_back({0, "release \"" + name + "\": " + text});
   return plan;
+}
+
+// The table that apply made this device for, or nothing.
+std::string table_of(const DaxDevice& device, const std::vector<Made>& made) {
+  for (const Made& one : made)
+    if (one.kind == WishKind::kDevice && one.name == device.name && one.start == device.start) return one.wish;
+  return "";
 }
 
 Step remove_device_step(const DaxDevice& device, const std::string& name, const std::string& why) {
@@ -117,6 +128,15 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
       if (other.region == region->name && other.bytes != 0)
         return refused(name, "found the namespace " + (other.label.empty() ? other.name : "\"" + other.label + "\"") +
                                  " on " + region->name + ", expected none; release it first");
+    for (const DaxDevice& device : machine.dax_devices) {
+      const DaxRegion* of = find_named(machine.dax_regions, device.region);
+      if (!of || of->cxl_region != region->name) continue;
+      if (const std::string table = table_of(device, made); !table.empty())
+        return refused(name, "found " + device.name + " of the table \"" + table + "\" in " + region->name +
+                                 ", expected none; release it first");
+      if (const std::string why = reason_against(device, force); !why.empty()) return refused(name, why);
+      give_back(device);
+    }
     step.kind = Step::Kind::kRemoveCxlRegion;
     step.target = region->name;
     step.bytes = region->bytes;
@@ -130,7 +150,8 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
 
 bool clears(const Step& step) {
   return step.kind == Step::Kind::kMakeNamespace || step.kind == Step::Kind::kMakeDevice ||
-         step.kind == Step::Kind::kTakeFromKernel;
+         step.kind == Step::Kind::kTakeFromKernel ||
+         (step.kind == Step::Kind::kMakeCxlRegion && !step.is_persistent && !step.is_divided);
 }
 
 std::string step_text(const Step& step) {
@@ -141,7 +162,8 @@ std::string step_text(const Step& step) {
       std::string from;
       for (const std::string& memory : step.memories) from += (from.empty() ? "" : ", ") + memory;
       return "make the CXL region " + quoted + " in " + step.target + ": " + shape +
-             (step.is_persistent ? ", persistent" : ", volatile") + ", from " + from;
+             (step.is_persistent ? ", persistent" : ", volatile") + ", from " + from +
+             (clears(step) ? "; one device: devdax, cleared" : "");
     }
     case Step::Kind::kRemoveCxlRegion: return "remove the CXL region " + step.target + " (" + shape + ")";
     case Step::Kind::kMakeLabels: return "write empty labels on the modules of " + step.target;

@@ -16,13 +16,13 @@ namespace maru::daemon::provision {
 
 struct Step {
   enum class Kind : uint8_t {
-    kMakeCxlRegion,    // target: the window; memories
+    kMakeCxlRegion,    // target: the window; memories, is_divided
     kRemoveCxlRegion,  // target: the region
     kMakeLabels,       // target: an NVDIMM region
     kMakeNamespace,    // target: an NVDIMM region, or "cxl:NAME": the region that the table NAME made; bytes, align
     kRemoveNamespace,  // target: the namespace
     kEnableNamespace,  // target: the namespace
-    kMakeDevice,       // target: a DAX region; bytes, align
+    kMakeDevice,       // target: a DAX region, or "cxl:NAME" as above; bytes, align
     kResizeDevice,     // target: the device; bytes, before
     kRemoveDevice,     // target: the device, whose region is `region`; bytes, align: what it has
     kTakeFromKernel,   // target: the device; system-ram -> devdax
@@ -37,6 +37,7 @@ struct Step {
   uint64_t bytes = 0, align = 0, before = 0;
   std::vector<std::string> memories;
   bool is_persistent = true;    // kMakeCxlRegion
+  bool is_divided = false;      // kMakeCxlRegion, volatile: other steps make its devices; otherwise it is one
   bool loses_content = false;   // cannot be undone completely
   bool was_system_ram = false;  // kRemoveDevice, for putting it back
 };

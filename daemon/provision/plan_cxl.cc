@@ -8,6 +8,45 @@ namespace maru::daemon::provision {
 namespace {
 
 constexpr uint64_t kCxlSizeAlign = 256u << 20;  // of windows and of what is made in them
+constexpr uint64_t kDaxAlign = 2u << 20;        // of devices in a volatile region
+
+void make_region(PlanState& state, const Wish& wish, CxlWindow& window, const std::vector<std::string>& memories,
+                 uint64_t bytes) {
+  const std::string name = kCxlPrefix + wish.name;
+  window.free_bytes -= bytes;
+  Step step;
+  step.kind = Step::Kind::kMakeCxlRegion;
+  step.wish = wish.name;
+  step.target = window.name;
+  step.why = "no region has this memory";
+  step.bytes = bytes;
+  step.memories = memories;
+  step.is_persistent = wish.is_persistent;
+  step.is_divided = state.divided.contains(name);
+  state.add(step);
+  CxlRegion region;
+  region.name = name;
+  region.is_persistent = wish.is_persistent;
+  region.memories = memories;
+  region.bytes = bytes;
+  state.cxl_places[name] = name;
+  state.machine.cxl_regions.push_back(region);
+  if (wish.is_persistent) {
+    NvdimmRegion later;
+    later.name = name;
+    later.bytes = later.free_bytes = later.free_extent_bytes = bytes;
+    later.is_enabled = later.has_labels = true;
+    later.align = kNamespaceBytesMin;
+    state.machine.nvdimm_regions.push_back(later);
+  } else if (step.is_divided) {
+    DaxRegion later;
+    later.name = later.cxl_region = name;
+    later.bytes = later.free_bytes = bytes;
+    later.align = kDaxAlign;
+    later.is_dynamic = later.is_cxl = true;
+    state.machine.dax_regions.push_back(later);
+  }
+}
 
 }  // namespace
 
@@ -91,37 +130,45 @@ void plan_cxl_region(PlanState& state, const Wish& wish) {
     });
     if (!leads || window.free_bytes < bytes || !(wish.is_persistent ? window.takes_persistent : window.takes_volatile))
       continue;
-    window.free_bytes -= bytes;
-    Step step;
-    step.kind = Step::Kind::kMakeCxlRegion;
-    step.wish = wish.name;
-    step.target = window.name;
-    step.why = "no region has this memory";
-    step.bytes = bytes;
-    step.memories = memories;
-    step.is_persistent = wish.is_persistent;
-    state.add(step);
-    CxlRegion region;
-    region.name = kCxlPrefix + wish.name;
-    region.is_persistent = wish.is_persistent;
-    region.memories = memories;
-    region.bytes = bytes;
-    settle_on(region);
-    state.machine.cxl_regions.push_back(region);
-    if (wish.is_persistent) {
-      NvdimmRegion later;
-      later.name = kCxlPrefix + wish.name;
-      later.bytes = later.free_bytes = later.free_extent_bytes = bytes;
-      later.is_enabled = later.has_labels = true;
-      later.align = kNamespaceBytesMin;
-      state.machine.nvdimm_regions.push_back(later);
-    }
-    return;
+    if (!wish.is_persistent && !window.makes_volatile)
+      return state.refuse(wish, "type",
+                          "found Linux " + state.machine.kernel + ", which makes no volatile region in " + window.name +
+                              " (no create_ram_region), expected 6.3 or newer; boot a newer one, or have the firmware "
+                              "make the region");
+    return make_region(state, wish, window, memories, bytes);
   }
   state.refuse(wish, "memory",
                "found no CXL window with " + size_text(bytes) +
                    " free that leads to it, expected one; the "
                    "firmware makes windows");
+}
+
+void plan_whole_cxl_device(PlanState& state, const Wish& wish) {
+  const auto place = state.cxl_places.find(kCxlPrefix + wish.name);
+  if (wish.is_persistent || place == state.cxl_places.end() || state.divided.contains(place->first)) return;
+  for (const DaxDevice& device : state.machine.dax_devices) {
+    const DaxRegion* region = find_named(state.machine.dax_regions, device.region);
+    if (!region || region->cxl_region != place->second || region->bytes != device.bytes) continue;
+    if (device.mode == DaxMode::kDevdax || !state.claimed.insert(device.name).second) return;
+    Step step;
+    step.wish = wish.name;
+    step.target = device.name;
+    if (device.mode == DaxMode::kDisabled) {
+      step.kind = Step::Kind::kEnableDevice;
+      step.why = "it is disabled";
+    } else {
+      if (const std::string why = reason_against(device, state.force); !why.empty())
+        return state.refuse(wish, "name",
+                            why + "; or a table of kind \"device\" and mode \"system-ram\" in \"" + place->first +
+                                "\" leaves it there");
+      step.kind = Step::Kind::kTakeFromKernel;
+      step.why = device.is_online ? "it is memory of the kernel, and --force was given"
+                                  : "it is in mode system-ram, with nothing online";
+      step.loses_content = true;
+    }
+    state.add(step);
+    return;
+  }
 }
 
 }  // namespace maru::daemon::provision

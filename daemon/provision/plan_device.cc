@@ -140,7 +140,20 @@ bool give_back(PlanState& state, const Wish& wish) {
 
 }  // namespace
 
-void plan_device(PlanState& state, const Wish& wish) {
+void plan_device(PlanState& state, const Wish& wanted) {
+  Wish wish = wanted;
+  if (wish.region.starts_with(kCxlPrefix)) {
+    const auto place = state.cxl_places.find(wish.region);
+    if (place == state.cxl_places.end()) return;  // what is wrong with that region was said
+    const auto& regions = state.machine.dax_regions;
+    const auto region = std::find_if(regions.begin(), regions.end(),
+                                     [&](const DaxRegion& one) { return one.cxl_region == place->second; });
+    if (region == regions.end())
+      return state.refuse(wish, "region",
+                          "found no DAX device in " + place->second +
+                              ", expected the one that the kernel's module dax_cxl makes; load that module");
+    wish.region = region->name;
+  }
   if (!wish.device.empty()) {
     DaxDevice* device = find_named(state.machine.dax_devices, wish.device);
     if (!device)

@@ -17,6 +17,7 @@ struct PlanState {
   std::set<std::string> claimed;  // devices and namespaces that a table has
   // Where "cxl:NAME" is: the region's name, or "cxl:NAME" itself while it is to be made.
   std::map<std::string, std::string> cxl_places;
+  std::set<std::string> divided;  // "cxl:NAME" in which tables want devices
 
   void refuse(const Wish& wish, const char* key, const std::string& text) {
     plan.problems.push_back({wish.line_of(key), "provision \"" + wish.name + "\": " + key + ": " + text});
@@ -40,6 +41,8 @@ bool is_place(const Wish& wish, const std::string& name, int numa_node);
 std::string reason_against(const DaxDevice& device, bool force);
 
 void plan_cxl_region(PlanState& state, const Wish& wish);
+// After all devices: what a volatile region is when no table wants devices in it.
+void plan_whole_cxl_device(PlanState& state, const Wish& wish);
 void plan_namespace(PlanState& state, const Wish& wish);
 void plan_device(PlanState& state, const Wish& wish);
 

@@ -107,6 +107,7 @@ Json dax_regions(const Machine& machine) {
     Json row = {{"region", one.name},       {"size_bytes", one.bytes},   {"free_bytes", one.free_bytes},
                 {"align_bytes", one.align}, {"dynamic", one.is_dynamic}, {"cxl", one.is_cxl}};
     add_node(row, one.numa_node);
+    add_text(row, "cxl_region", one.cxl_region);
     rows.push_back(row);
   }
   return rows;
@@ -163,7 +164,7 @@ std::string machine_text(const Machine& machine) {
   add("Namespaces", namespaces(machine),
       {"namespace", "name", "region", "size_bytes", "align_bytes", "mode", "state", "device"});
   add("DAX regions", dax_regions(machine),
-      {"region", "size_bytes", "free_bytes", "align_bytes", "numa_node", "dynamic", "cxl"});
+      {"region", "size_bytes", "free_bytes", "align_bytes", "numa_node", "dynamic", "cxl", "cxl_region"});
   add("DAX devices", dax_devices(machine),
       {"device", "region", "size_bytes", "align_bytes", "numa_node", "mode", "state", "pool", "used_by"});
   return out.empty() ? "no CXL memory, no NVDIMMs, no DAX devices\n" : out;

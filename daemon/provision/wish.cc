@@ -33,9 +33,10 @@ void read_region(ConfigTable& table, Wish& wish) {
   if (!region || *region == "any") return;
   const bool is_device = wish.kind == WishKind::kDevice;
   const bool fits = is_kernel_name(*region, is_device ? "dax" : "region") || is_kernel_name(*region, kNodePrefix) ||
-                    (!is_device && region->starts_with(kCxlPrefix));
+                    region->starts_with(kCxlPrefix);
   if (!fits)
-    table.wrong("region", is_device ? "\"dax0\" for the devices dax0.0, dax0.1 ..., \"node:1\" or \"any\""
+    table.wrong("region", is_device ? "\"dax0\" for the devices dax0.0, dax0.1 ..., \"node:1\", \"cxl:NAME\" of "
+                                      "another table, or \"any\""
                                     : "\"region0\", \"node:1\", \"cxl:NAME\" of another table, or \"any\"");
   wish.region = *region;
 }
@@ -125,13 +126,16 @@ void check_wishes(const std::vector<Wish>& wishes, std::vector<ConfigProblem>& p
     for (const std::string& device : wish.replace) claim(wish, "replace", devices, device);
     for (const std::string& memory : wish.memories) claim(wish, "memory", memories, memory);
     if (!wish.region.starts_with(kCxlPrefix)) continue;
+    // Namespaces lie on persistent memory, devices that can be divided are volatile.
+    const bool is_persistent = wish.kind == WishKind::kNamespace;
     const bool is_made = std::any_of(wishes.begin(), wishes.end(), [&](const Wish& other) {
-      return other.kind == WishKind::kCxlRegion && other.is_persistent && kCxlPrefix + other.name == wish.region;
+      return other.kind == WishKind::kCxlRegion && other.is_persistent == is_persistent &&
+             kCxlPrefix + other.name == wish.region;
     });
     if (!is_made)
       refuse(wish, "region",
-             "\"" + printable(wish.region) +
-                 "\", expected a table of kind \"cxl-region\" and type \"persistent\" of that name");
+             "\"" + printable(wish.region) + "\", expected a table of kind \"cxl-region\" and type \"" +
+                 (is_persistent ? "persistent" : "volatile") + "\" of that name");
   }
   if (wishes.size() > kWishesMax)
     problems.push_back({wishes.back().line, "provision: found " + std::to_string(wishes.size()) +

@@ -9,7 +9,8 @@
 //
 //   [[provision]]                 a DAX device in a region that has several ("dax0" has dax0.0, dax0.1 ...)
 //   name = "hot"                  kind = "device"
-//   region = "dax0"               or "node:1", "any"; or device = "dax0.0": that one, resized and switched
+//   region = "dax0"               or "node:1", "cxl:NAME" of a table, "any"
+//                                 or device = "dax0.0": that one, resized and switched
 //   size = "16GiB"                align = "2MiB"              mode = "devdax" (default) or "system-ram"
 //   replace = ["dax0.0"]          devices that may be given back for it
 //

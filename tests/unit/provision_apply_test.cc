@@ -167,5 +167,21 @@ TEST(ProvisionTables, TwoThatWantTheSameAreRefused) {
                 "8: provision.region: found \"cxl:none\", expec");
 }
 
+TEST(ProvisionTables, NamespacesLieOnPersistentMemoryAndDevicesOnVolatile) {
+  const auto tables = [](const std::string& kind, const std::string& type) {
+    return "[[provision]]\nname = \"kv\"\nkind = \"" + kind + "\"\nregion = \"cxl:all\"\n" +
+           "[[provision]]\nname = \"all\"\nkind = \"cxl-region\"\ntype = \"" + type + "\"\n";
+  };
+  EXPECT_EQ(problem_of(tables("namespace", "persistent")), "");
+  EXPECT_EQ(problem_of(tables("device", "volatile")), "");
+  EXPECT_EQ(
+      problem_of(tables("namespace", "volatile")),
+      "8: provision.region: found \"cxl:all\", expected a table of kind \"cxl-region\" and type \"persistent\" of "
+      "that name");
+  EXPECT_EQ(problem_of(tables("device", "persistent")),
+            "8: provision.region: found \"cxl:all\", expected a table of kind \"cxl-region\" and type \"volatile\" of "
+            "that name");
+}
+
 }  // namespace
 }  // namespace maru::daemon::provision

@@ -222,6 +222,97 @@ TEST(ProvisionCxl, WhatCannotBeIsRefused) {
       std::string::npos);
 }
 
+constexpr const char* kFast = "[[provision]]\nname = \"fast\"\nkind = \"cxl-region\"\ntype = \"volatile\"\n";
+constexpr const char* kHotInFast = "region = \"cxl:fast\"\nsize = \"16GiB\"\n";
+
+Machine volatile_machine() {
+  Machine machine;
+  machine.kernel = "6.12.1";
+  machine.cxl_memories = {cxl_memory("mem0", 0, 64 * kGiB)};
+  machine.cxl_windows = {{"decoder0.0", 1024 * kGiB, true, true, {"mem0"}}};
+  return machine;
+}
+
+// The same after apply: a region, and one device in it.
+Machine applied_volatile_machine(uint64_t device_bytes, DaxMode mode = DaxMode::kDevdax) {
+  Machine machine = volatile_machine();
+  machine.cxl_windows[0].free_bytes -= 64 * kGiB;
+  machine.cxl_regions = {{"region0", "decoder0.0", false, true, 64 * kGiB, {"mem0"}}};
+  machine.dax_regions = {dax_region("dax0", 64 * kGiB, 64 * kGiB - device_bytes, 1)};
+  machine.dax_regions[0].cxl_region = "region0";
+  machine.dax_devices = {dax_device("dax0.0", device_bytes, mode)};
+  return machine;
+}
+
+TEST(ProvisionVolatileCxl, ARegionIsOneDeviceOrTheDevicesOfTables) {
+  const Machine machine = volatile_machine();
+  EXPECT_EQ(
+      planned(machine, kFast),
+      Texts{"make the CXL region \"fast\" in decoder0.0: 64 GiB, volatile, from mem0; one device: devdax, cleared"});
+  EXPECT_EQ(planned(machine, std::string(kFast) + kHot + kHotInFast + "mode = \"system-ram\"\n"),
+            (Texts{"make the CXL region \"fast\" in decoder0.0: 64 GiB, volatile, from mem0",
+                   "make a device for \"hot\" in cxl:fast: 16 GiB, cleared",
+                   "give the device of \"hot\" to the kernel: devdax to system-ram"}));
+  expect_begins(planned(machine, std::string(kFast) + kHot + "region = \"cxl:fast\"\nsize = \"65GiB\"\n")[0],
+                "13: provision \"hot\": size: found that cxl:fast has 64 GiB free, expected 65 GiB");
+}
+
+TEST(ProvisionVolatileCxl, WhatIsThereNeedsNothing) {
+  EXPECT_EQ(planned(applied_volatile_machine(64 * kGiB), kFast),
+            Texts{"fast: no CXL memory is free; region0 has it (64 GiB)"});
+  const std::string tables = std::string(kFast) + "memory = [\"mem0\"]\n" + kHot + kHotInFast;
+  EXPECT_EQ(planned(applied_volatile_machine(16 * kGiB), tables),
+            (Texts{"fast: region0 is there (64 GiB)", "hot: dax0.0 is there (16 GiB, devdax)"}));
+  EXPECT_EQ(planned(applied_volatile_machine(32 * kGiB), tables),
+            (Texts{"make a device for \"hot\" in dax0: 16 GiB, cleared", "fast: region0 is there (64 GiB)"}));
+  Machine without_devices = applied_volatile_machine(16 * kGiB);
+  without_devices.dax_regions.clear();
+  expect_begins(planned(without_devices, tables)[0],
+                "13: provision \"hot\": region: found no DAX device in region0, exp");
+}
+
+TEST(ProvisionVolatileCxl, AWholeRegionIsNotTakenFromTheKernelSilently) {
+  Machine machine = applied_volatile_machine(64 * kGiB, DaxMode::kSystemRam);
+  EXPECT_NE(planned(machine, kFast)[0].find("in use as memory of the kernel"), std::string::npos);
+  const Plan forced = make_plan(machine, wishes_of(kFast), {}, true);
+  ASSERT_EQ(forced.steps.size(), 1u);
+  EXPECT_EQ(step_text(forced.steps[0]), "take dax0.0 from the kernel: system-ram to devdax, cleared");
+  EXPECT_TRUE(forced.steps[0].loses_content);
+  // A table that wants it there has the last word, wherever it stands.
+  const std::string hot = std::string(kHot) + "region = \"cxl:fast\"\nmode = \"system-ram\"\n";
+  EXPECT_TRUE(make_plan(machine, wishes_of(kFast + hot), {}, true).steps.empty());
+  const std::string named = std::string(kHot) + "device = \"dax0.0\"\nmode = \"system-ram\"\n";
+  EXPECT_TRUE(make_plan(machine, wishes_of(kFast + named), {}, true).steps.empty());
+  machine.dax_devices[0].mode = DaxMode::kDisabled;
+  EXPECT_EQ(planned(machine, kFast)[0], "enable dax0.0 as devdax");
+}
+
+TEST(ProvisionVolatileCxl, AKernelThatMakesNoneIsNamed) {
+  Machine machine = volatile_machine();
+  machine.kernel = "6.1.0-56-amd64";
+  machine.cxl_windows[0].makes_volatile = false;
+  expect_begins(planned(machine, kFast)[0],
+                "8: provision \"fast\": type: found Linux 6.1.0-56-amd64, which makes no volatile region in decoder0.0 "
+                "(no create_ram_region), expected 6.3 or newer");
+}
+
+TEST(ProvisionVolatileCxl, ARegionIsReleasedAfterItsTablesDevices) {
+  Machine machine = applied_volatile_machine(64 * kGiB, DaxMode::kSystemRam);
+  std::vector<Made> made = {{"fast", WishKind::kCxlRegion, "region0", 0}};
+  EXPECT_EQ(plan_release(machine, "fast", made, false).steps.size(), 0u);
+  EXPECT_EQ(
+      texts_of(plan_release(machine, "fast", made, true)),
+      (Texts{"take dax0.0 from the kernel: system-ram to devdax, cleared", "remove the CXL region region0 (64 GiB)"}));
+  machine.dax_devices[0].mode = DaxMode::kDevdax;
+  EXPECT_EQ(texts_of(plan_release(machine, "fast", made, false)), Texts{"remove the CXL region region0 (64 GiB)"});
+  machine.dax_devices[0].pool = "0192";
+  EXPECT_EQ(plan_release(machine, "fast", made, false).steps.size(), 0u);
+  made.push_back({"hot", WishKind::kDevice, "dax0.0", 4 * kGiB});
+  EXPECT_EQ(
+      texts_of(plan_release(machine, "fast", made, true)),
+      Texts{"0: release \"fast\": found dax0.0 of the table \"hot\" in region0, expected none; release it first"});
+}
+
 TEST(ProvisionRelease, GivesBackWhatWasMadeAndNothingElse) {
   Machine machine;
   machine.nvdimm_regions = {nvdimm_region("region0", 64 * kGiB)};
