@@ -21,13 +21,15 @@ that program of it (systemd), which has to run /run/machine/steps. `late_modules
 Two machines at once: start() them both, talk to them with wait_for("told X") (a guest's `tell X`) and order("Y") (a guest's
 `order Y` waits for it), kill() one to have its host die, wait() for the other. An NVDIMM's file may be in several machines.
 
-The guest's kernel is what linux-image-amd64 stands for, downloaded once into the user's cache folder. KVM is never used. Two
-processors always: with a single possible one, the emulation leaves atomic operations out.
+The guest's kernel is what linux-image-amd64 stands for, or another package that the suite names, downloaded once into the
+user's cache folder; so is the QEMU of Debian's backports, for a suite that needs what Debian's own has not. KVM is never used.
+Two processors always: with a single possible one, the emulation leaves atomic operations out.
 
 Ends with one line of its result. Status: 0 nothing failed, 1 a step failed, 2 the command line or the build is wrong, 77 the
 machine did not come up or ran out of time, or QEMU or the kernel cannot be had here.
 """
 import argparse
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -51,6 +53,7 @@ GIB = 1 << 30
 BASE = ["virtio_pci", "9pnet_virtio", "9p", "overlay"]
 NVDIMM = ["nfit", "nd_pmem", "dax_pmem", "device_dax"]
 KMEM = ["kmem"]  # DAX devices as memory of the kernel
+VOLATILE_CXL = ["cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "dax_cxl", "device_dax"]
 CXL = ["cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_pmem", "nd_pmem", "dax_pmem", "device_dax"]
 SOFT_RESERVED = ["dax_hmem", "device_dax"]  # see soft_reserved()
 
@@ -67,9 +70,10 @@ class Nvdimm:
 
 
 class CxlMemory:
-    """Two files as a CXL type-3 device with persistent memory, behind a root port of its own."""
+    """A file as the memory of a CXL type-3 device, behind a root port of its own: persistent with a file for its labels,
+    volatile without (newer_emulator has that). Each access is emulated, and takes a microsecond or so."""
 
-    def __init__(self, path, label_path):
+    def __init__(self, path, label_path=None):
         self.path, self.label_path = path, label_path
 
 
@@ -88,60 +92,103 @@ def last_words(process):
     return " ".join((process.stderr + process.stdout).split())[-200:] or f"status {process.returncode}"
 
 
-class Kernel:
-    """Debian's kernel and a busybox, unpacked as far as guests need them in the cache folder, which a newer version cleans."""
+class Cache:
+    """Debian packages, unpacked as far as guests need them, in a folder of the user's; a newer version cleans an older one."""
 
     def __init__(self):
         cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-        self.cache = pathlib.Path(cache) / "marud-vm"
-        try:
-            self.cache.mkdir(parents=True, exist_ok=True)
-            with open(self.cache / "lock", "w", encoding="utf-8") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                # The metapackage names the newest build of the release's kernel; names of older ones vanish from the archive.
-                found = re.search(r"Depends: (linux-image-[0-9]\S*)",
-                                  command("apt-cache", "depends", "linux-image-amd64").stdout)
-                if not found:
-                    raise Skip("the package lists here know no linux-image-amd64 (apt-get update fetches them)")
-                self.folder = self.fetch(found[1], "linux-image-")
-                self.busybox = self.fetch("busybox-static", "busybox-static_") / "bin/busybox"
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Skip(f"no kernel in {self.cache}: {error}") from error
-        self.image = next(self.folder.glob("boot/vmlinuz-*"))
-        self.release = self.image.name.removeprefix("vmlinuz-")
-        self.modules = {path.name.split(".")[0].replace("-", "_"): path for path in self.folder.glob("lib/modules/**/*.ko*")}
-        builtin = next(self.folder.glob("lib/modules/*/modules.builtin")).read_text(encoding="utf-8")
-        self.builtin = {pathlib.Path(line).stem.replace("-", "_") for line in builtin.splitlines()}
+        self.folder = pathlib.Path(cache) / "marud-vm"
 
-    def fetch(self, package, prefix):
-        printed = command("apt-get", "download", "--print-uris", package, cwd=self.cache)  # nothing is printed beside a copy
+    @contextlib.contextmanager
+    def locked(self, what):
+        """One suite at a time. What cannot be had here, `what` is, ends the suite without a result."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self.folder / "lock", "w", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Skip(f"no {what} in {self.folder}: {error}") from error
+
+    def fetch(self, package, prefix, wanted, options=()):
+        """The folder with those of the package's files that match `wanted`; `options` are apt's. Its older versions have
+        folders that begin with `prefix`."""
+        # Nothing is printed beside a copy.
+        printed = command("apt-get", *options, "download", "--print-uris", package, cwd=self.folder)
         name = re.search(r" (\S+\.deb) ", printed.stdout)
         if not name:
             raise Skip(f"the package lists here know no {package} (apt-get update fetches them): {last_words(printed)}")
-        folder = self.cache / name[1].removesuffix(".deb")
+        folder = self.folder / name[1].removesuffix(".deb")
         if folder.is_dir():
             return folder
-        with tempfile.TemporaryDirectory(dir=self.cache) as unfinished:
-            got = command("apt-get", "download", "-q", package, cwd=unfinished)
+        with tempfile.TemporaryDirectory(dir=self.folder) as unfinished:
+            got = command("apt-get", *options, "download", "-q", package, cwd=unfinished)
             archives = list(pathlib.Path(unfinished).glob("*.deb"))
             if got.returncode != 0 or not archives:
                 raise Skip(f"{package} cannot be downloaded: {last_words(got)}")
             unpacked = pathlib.Path(unfinished, "unpacked")
             unpacked.mkdir()
-            # Drivers for what an emulated machine does not have are most of the archive.
-            wanted = ["./bin", "./boot/vmlinuz*", "*/modules.builtin"] + [f"*/kernel/{part}" for part in (
-                "drivers/acpi", "drivers/block", "drivers/char", "drivers/cxl", "drivers/dax", "drivers/nvdimm",
-                "drivers/virtio", "fs", "lib", "mm", "net/9p", "crypto", "security")]
             contents = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archives[0]], stdout=subprocess.PIPE)
-            # tar says 2 about patterns that are in the other package only.
+            # tar says 2 about patterns that match nothing.
             subprocess.run(["tar", "-x", "-C", unpacked, "--wildcards", *wanted], stdin=contents.stdout,
                            stderr=subprocess.DEVNULL, timeout=300, check=False)
             if contents.wait(timeout=60) != 0 or not any(unpacked.iterdir()):
-                raise Skip(f"{package} cannot be unpacked into {self.cache}")
-            for older in self.cache.glob(prefix + "*"):
+                raise Skip(f"{package} cannot be unpacked into {self.folder}")
+            for older in self.folder.glob(prefix + "*"):
                 shutil.rmtree(older, ignore_errors=True)
             unpacked.rename(folder)
         return folder
+
+    def backports(self):
+        """Options by which apt-get knows the backports to this machine's Debian and nothing else. They lie where Debian itself
+        does, and are signed by the same keys; apt's own configuration stays as it is."""
+        listed = command("apt-get", "indextargets", "--format",
+                         "$(LABEL)|$(CODENAME)|$(REPO_URI)|$(SOURCESENTRY)", "Created-By: Packages").stdout
+        # Updates and backports have names with a hyphen.
+        debian = next((line.split("|") for line in listed.splitlines() if re.match(r"Debian\|[^|-]+\|", line)), None)
+        if not debian:
+            raise Skip("apt here has no source of Debian itself, whose backports are needed")
+        _, release, archive, entry = debian
+        signed = re.search(r"signed-by[:=]\s*(/[^\s\]]+)", pathlib.Path(entry.rpartition(":")[0]).read_text(encoding="utf-8"),
+                           re.IGNORECASE)
+        apt = self.folder / "apt"
+        (apt / "sources").mkdir(parents=True, exist_ok=True)
+        (apt / "lists/partial").mkdir(parents=True, exist_ok=True)
+        (apt / "sources/backports.sources").write_text(
+            f"Types: deb\nURIs: {archive}\nSuites: {release}-backports\nComponents: main\n" +
+            (f"Signed-By: {signed[1]}\n" if signed else ""), encoding="utf-8")
+        options = [option for value in ("Dir::Etc::sourcelist=/dev/null", f"Dir::Etc::sourceparts={apt / 'sources'}",
+                                        f"Dir::State::lists={apt / 'lists'}", f"Dir::Cache={apt}")
+                   for option in ("-o", value)]
+        updated = command("apt-get", *options, "-q", "update")
+        # Lists of an earlier time will do where there is no network now.
+        if not any((apt / "lists").glob("*_Packages*")):
+            raise Skip(f"the backports to Debian {release} cannot be had: {last_words(updated)}")
+        return options
+
+
+class Kernel:
+    """Debian's kernel and a busybox; `package` stands for the newest build of one line of them."""
+
+    # Drivers for what an emulated machine does not have are most of the archive.
+    WANTED = ["./boot/vmlinuz*", "*/modules.builtin"] + [f"*/kernel/{part}" for part in (
+        "drivers/acpi", "drivers/block", "drivers/char", "drivers/cxl", "drivers/dax", "drivers/nvdimm",
+        "drivers/virtio", "fs", "lib", "mm", "net/9p", "crypto", "security")]
+
+    def __init__(self, cache, package="linux-image-amd64"):
+        with cache.locked("kernel"):
+            # Names of older builds vanish from the archive.
+            found = re.search(r"Depends: (linux-image-[0-9]+\.[0-9]+\.\S*)", command("apt-cache", "depends", package).stdout)
+            if not found:
+                raise Skip(f"the package lists here know no {package} (apt-get update fetches them)")
+            line = re.match(r"linux-image-[0-9]+\.[0-9]+\.", found[1])[0]
+            self.folder = cache.fetch(found[1], line, self.WANTED)
+            self.busybox = cache.fetch("busybox-static", "busybox-static_", ["./bin"]) / "bin/busybox"
+        self.image = next(self.folder.glob("boot/vmlinuz-*"))
+        self.release = self.image.name.removeprefix("vmlinuz-")
+        self.modules = {path.name.split(".")[0].replace("-", "_"): path for path in self.folder.glob("lib/modules/**/*.ko*")}
+        builtin = next(self.folder.glob("lib/modules/*/modules.builtin")).read_text(encoding="utf-8")
+        self.builtin = {pathlib.Path(line).stem.replace("-", "_") for line in builtin.splitlines()}
 
     def add_module(self, name, target, order):
         """Copies a module and before it those that it depends on."""
@@ -163,18 +210,39 @@ def command_bytes(*arguments):
     return subprocess.run(arguments, stdout=subprocess.PIPE, check=True, timeout=60).stdout
 
 
+def installed_emulator(_cache):
+    """Debian's own QEMU."""
+    return ["qemu-system-x86_64"]
+
+
+def newer_emulator(cache):
+    """The QEMU of Debian's backports, run from where it was unpacked: the libraries that it needs are those of Debian's own."""
+    wanted = ["./usr/bin/qemu-system-x86_64", "./usr/share/qemu", "./usr/share/seabios"]
+    with cache.locked("newer QEMU"):
+        options = cache.backports()
+        program, data, firmware = (cache.fetch(package, package + "_", wanted, options)
+                                   for package in ("qemu-system-x86", "qemu-system-data", "seabios"))
+    emulator = [str(program / "usr/bin/qemu-system-x86_64"), "-L", str(data / "usr/share/qemu"),
+                "-L", str(firmware / "usr/share/seabios")]
+    said = command(*emulator, "--version")
+    if said.returncode != 0:
+        raise Skip(f"QEMU of the backports does not start here: {last_words(said)}")
+    return emulator
+
+
 class Machine:
     """One emulated machine: what it has is fixed when it is made; it may be started again and again."""
 
     def __init__(self, suite, name, modules=(), nvdimms=(), cxl=(), memory_mib=1024, kernel_parameters=(), qemu=(),
-                 late_modules=(), root="", first_process=""):
+                 late_modules=(), root="", first_process="", processor="max", kernel=None):
         self.suite, self.name, self.modules, self.late_modules = suite, name, list(modules), list(late_modules)
+        self.kernel = kernel or suite.kernel
         self.root, self.first_process = root, first_process
         self.folder = suite.folder / name
         self.folder.mkdir()
         self.lines, self.changed, self.process, self.ran_out = [], threading.Condition(), None, False
         self.kernel_parameters = list(kernel_parameters)
-        self.arguments = ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-nodefaults", "-display", "none",
+        self.arguments = ["-accel", "tcg,thread=multi", "-cpu", processor, "-smp", "2", "-nodefaults", "-display", "none",
                           "-no-reboot", "-virtfs",
                           "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
                           "-m", f"{memory_mib}M,slots={len(nvdimms) + 1},maxmem={memory_mib + 64 * 1024}M"]
@@ -192,9 +260,11 @@ class Machine:
                 self.arguments += ["-device", f"cxl-rp,port={port},bus=cxl.0,id=cxl-port{port},chassis=0,slot={port + 2}"]
             for number, one in enumerate(cxl):
                 self.arguments += self.file_memory(f"cxl-memory{number}", one.path)
-                self.arguments += self.file_memory(f"cxl-label{number}", one.label_path)
-                self.arguments += ["-device", f"cxl-type3,bus=cxl-port{number},memdev=cxl-memory{number},"
-                                              f"lsa=cxl-label{number},id=cxl-pmem{number}"]
+                kind = f"volatile-memdev=cxl-memory{number}"
+                if one.label_path:
+                    self.arguments += self.file_memory(f"cxl-label{number}", one.label_path)
+                    kind = f"memdev=cxl-memory{number},lsa=cxl-label{number}"
+                self.arguments += ["-device", f"cxl-type3,bus=cxl-port{number},{kind},id=cxl-device{number}"]
         self.arguments += ["-machine", ",".join(features), *qemu]
 
     @staticmethod
@@ -207,7 +277,7 @@ class Machine:
         shutil.rmtree(first, ignore_errors=True)
         for part in ("bin", "modules", "proc", "sys", "dev", "host", "own", "root", "payload"):
             (first / part).mkdir(parents=True)
-        kernel = self.suite.kernel
+        kernel = self.kernel
         shutil.copy(kernel.busybox, first / "bin/busybox")
         order = []
         for module in BASE + self.modules:
@@ -243,7 +313,7 @@ class Machine:
         # The second serial line is QEMU's standard input and output: orders and results.
         with open(self.folder / "qemu.log", "wb") as log:
             self.process = subprocess.Popen(
-                ["nice", "-n", "5", "qemu-system-x86_64", *self.arguments, "-kernel", str(self.suite.kernel.image),
+                ["nice", "-n", "5", *self.suite.emulator, *self.arguments, "-kernel", str(self.kernel.image),
                  "-initrd", str(self.folder / "first.cpio"), "-append", parameters,
                  "-serial", f"file:{self.folder / 'console'}",
                  "-chardev", "stdio,id=results,signal=off", "-serial", "chardev:results"],
@@ -302,11 +372,13 @@ class Machine:
 class Suite:
     """The machines of one program, its temporary folder, and what it ends with."""
 
-    def __init__(self, name, build, folder, seconds):
+    def __init__(self, name, build, folder, seconds, kernel, emulator):
         self.name, self.build, self.folder = name, build, folder
         self.allow(seconds)
         self.running, self.lines, self.troubles = [], [], []
-        self.kernel = Kernel()
+        self.cache = Cache()
+        self.kernel = Kernel(self.cache, kernel)
+        self.emulator = emulator(self.cache)
 
     def machine(self, name, **what):
         return Machine(self, name, **what)
@@ -355,7 +427,7 @@ class Suite:
         if "end" not in lines and not killed:
             status = machine.process.returncode
             what = "ran out of time" if machine.ran_out else f"did not reach its end (QEMU's status {status})"
-            self.troubles.append(f"machine {machine.name} of Linux {self.kernel.release} {what}")
+            self.troubles.append(f"machine {machine.name} of Linux {machine.kernel.release} {what}")
             self.show_console(machine)
         elif any(line.startswith("FAILED ") for line in lines):
             self.show_console(machine)
@@ -399,8 +471,10 @@ def build_folder(text):
     return folder
 
 
-def main(name, run, description, seconds=150, add_arguments=None, needs_build=True):
-    """A suite's main program. `run(suite)` starts machines; seconds bounds all of them together."""
+def main(name, run, description, seconds=150, add_arguments=None, needs_build=True, kernel="linux-image-amd64",
+         emulator=installed_emulator):
+    """A suite's main program. `run(suite)` starts machines; seconds bounds all of them together. `kernel` is the package that
+    stands for their kernel, `emulator` is installed_emulator or newer_emulator."""
     parser = argparse.ArgumentParser(prog=f"scripts/vm-test {name}", description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", nargs="?", default=SOURCE / "build/test", help="a folder that meson built with tests")
@@ -418,7 +492,7 @@ def main(name, run, description, seconds=150, add_arguments=None, needs_build=Tr
             raise Skip("the guest is an x86_64 and shares its programs with this machine")
         if command(SOURCE / "scripts/install-packages", "vm", seconds=600).returncode != 0:
             raise Skip("QEMU cannot be installed here (Debian package qemu-system-x86)")
-        suite = Suite(name, build, folder, options.seconds)
+        suite = Suite(name, build, folder, options.seconds, kernel, emulator)
         suite.options = options
         run(suite)
         status, line = suite.verdict()
