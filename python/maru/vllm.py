@@ -9,8 +9,10 @@ what it could not load, so that vLLM computes it. Chunks of a prompt are stored 
 follow it.
 
 What a step computes after a failed load was computed from nonsense, on every rank. So workers store nothing of steps that were
-scheduled before the scheduler learnt of the failure (`epoch`); and where there are several ranks, of which one cannot know what
-another failed to load, a request that shares blocks with a load is stored only when that load must have been reported.
+scheduled before the scheduler learnt of the failure: both count the steps in which loads failed, and the worker is ahead until
+its last report has arrived (`epoch`), however many steps were scheduled ahead. And where there are several ranks, of which one
+cannot know what another failed to load, a request that shares blocks with a load is stored only when that load must have been
+reported.
 """
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class RankMetadata(KVConnectorHandshakeMetadata):
 class StepMetadata(KVConnectorMetadata):
     """From the scheduler to every worker, each step."""
 
-    epoch: int = 0
+    epoch: int = 0  # reports of failed loads that had arrived when the step was scheduled
     loads: list[Transfer] = field(default_factory=list)
     stores: list[Transfer] = field(default_factory=list)
 
@@ -100,8 +102,8 @@ class MaruConnector(KVConnectorBase_V1):
         # A worker's.
         self._layers: Optional[PagedLayers] = None
         self._rank_digest = b""
-        self._failed_blocks: set[int] = set()
-        self._failed_epoch = -1
+        self._failed_blocks: set[int] = set()  # not reported yet
+        self._failures = 0  # reports of failed loads, with the one to come
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -150,12 +152,11 @@ class MaruConnector(KVConnectorBase_V1):
         return RankMetadata(self._rank_digest) if self._rank_digest else None
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        metadata = self._get_connector_metadata()
-        for transfer in metadata.loads:
+        for transfer in self._get_connector_metadata().loads:
             failed = self._load(transfer)
-            if failed:
-                self._failed_blocks |= failed
-                self._failed_epoch = metadata.epoch
+            if failed and not self._failed_blocks:
+                self._failures += 1
+            self._failed_blocks |= failed
 
     def _load(self, transfer: Transfer) -> set[int]:
         """Returns the blocks that were not loaded."""
@@ -198,8 +199,8 @@ class MaruConnector(KVConnectorBase_V1):
 
     def wait_for_save(self) -> None:
         metadata = self._get_connector_metadata()
-        if not self._stores or metadata.epoch == self._failed_epoch:
-            return
+        if not self._stores or metadata.epoch < self._failures:
+            return  # when the report arrives the scheduler asks for all of it again
         for transfer in metadata.stores:
             try:
                 stored = self._store(transfer)

@@ -91,19 +91,34 @@ class Engine:
 
     def step(self, before_loads=lambda: None):
         """One turn of the engine. Returns the ids of the requests that were scheduled."""
-        output = self.scheduler.schedule()
+        turn = self.schedule()
         before_loads()
+        self.finish(turn)
+        return [name for name, *_ in turn[1]]
+
+    def schedule(self):
+        """The first half of a turn. Several may be begun before the first is finished, as vLLM does when it schedules ahead."""
+        output = self.scheduler.schedule()
+        pieces = []
+        for name, scheduled in output.num_scheduled_tokens.items():
+            # The scheduler has counted what it scheduled already. It may take that back before this is computed.
+            request = self.scheduler.requests[name]
+            (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
+            pieces.append((name, request, blocks, request.num_computed_tokens - scheduled, request.num_computed_tokens))
+        return output, pieces
+
+    def finish(self, turn):
+        """The second half: loads, computes, stores, and tells the scheduler."""
+        self.update(turn, self.execute(turn))
+
+    def execute(self, turn):
+        output, pieces = turn
         for worker in self.workers:
             worker.bind_connector_metadata(output.kv_connector_metadata)
             worker.start_load_kv(None)
-        names = list(output.num_scheduled_tokens)
         sampled = []
-        for name in names:
-            request = self.scheduler.requests[name]
-            scheduled = output.num_scheduled_tokens[name]
-            # The scheduler has counted what it scheduled already.
-            end = request.num_computed_tokens
-            sampled.append(self._compute(request, end - scheduled, end))
+        for _, request, blocks, begin, end in pieces:
+            sampled.append(self._compute(request, blocks, begin, end))
             if end < request.num_tokens:
                 sampled[-1] = []
         failed = set()
@@ -112,11 +127,13 @@ class Engine:
             failed |= worker.get_block_ids_with_load_errors()
             worker.clear_connector_metadata()
         self.recomputed += bool(failed)
-        runner_output = ModelRunnerOutput(
+        names = [name for name, *_ in pieces]
+        return ModelRunnerOutput(
             req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=sampled,
             kv_connector_output=KVConnectorOutput(invalid_block_ids=failed) if failed else None)
-        self.scheduler.update_from_output(output, runner_output)
-        return names
+
+    def update(self, turn, runner_output):
+        self.scheduler.update_from_output(turn[0], runner_output)
 
     def run(self, name, prompt, max_tokens=1, **more):
         """Until it is finished. Returns the tokens that were generated."""
@@ -126,8 +143,7 @@ class Engine:
             self.step()
         return list(request.output_token_ids)
 
-    def _compute(self, request, begin, end):
-        (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request.request_id)
+    def _compute(self, request, blocks, begin, end):
         place = lambda position: (blocks[position // BLOCK], position % BLOCK)  # noqa: E731
         for position in range(begin, end):
             seen = b"".join(layer[blocks].flatten(0, 1)[:position].contiguous().numpy().tobytes()

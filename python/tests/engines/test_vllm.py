@@ -189,6 +189,44 @@ def test_nothing_of_a_step_is_stored_after_a_load_of_it_failed(pool, answer, ran
         assert third.run("c", longer, 4) == answer(longer, ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("failing", [(1,), (2,), (1, 2), (1, 3), (2, 3), (1, 2, 3)])
+def test_nothing_wrong_is_stored_when_steps_are_scheduled_ahead(pool, answer, ranks, failing):
+    """One step ahead, as with asynchronous scheduling: what a step learns of a failure, the one after it was scheduled without.
+    Each of three requests loads in a step of its own, and computes the rest of its prompt in pieces of one chunk."""
+    loaded = 3 * CHUNK
+    prompts = {name: [int(name)] + list(range(200, 200 + 9 * CHUNK)) for name in "123"}
+    with Engine(pool.socket, ranks=ranks) as first, Engine(pool.socket, ranks=ranks) as second, \
+            maru.Client(str(pool.socket), timeout_ms=60_000) as client:
+        for name, prompt in prompts.items():
+            first.run(f"before {name}", prompt[:loaded])
+        second.scheduler.scheduler_config.long_prefill_token_threshold = CHUNK
+        turn, requests = None, {}
+        while len(requests) < 3 or not all(request.is_finished() for request in requests.values()):
+            if len(requests) < 3:
+                name = str(len(requests) + 1)
+                second.add(name, prompts[name], 4)
+                requests[name] = second.scheduler.requests[name]
+            ahead = second.schedule()
+            for transfer in ahead[0].kv_connector_metadata.loads:
+                if int(transfer.request_id) in failing:
+                    second.connector._requests[transfer.request_id].let_go()
+                    for rank in range(ranks):
+                        for key in _keys(first, prompts[transfer.request_id][:loaded], rank)[:0:-1]:
+                            assert client.delete(key)
+            if turn is not None:
+                second.finish(turn)
+            turn = ahead if ahead[1] else None
+        assert second.recomputed == len(failing)
+        for name, prompt in prompts.items():
+            assert list(requests[name].output_token_ids) == answer(prompt, ranks)
+    with Engine(pool.socket, ranks=ranks) as third:
+        for name, prompt in prompts.items():
+            before = third.computed
+            assert third.run(f"after {name}", prompt, 4) == answer(prompt, ranks), "what is in the pool is right"
+            assert third.computed - before < len(prompt)
+
+
 def test_ranks_load_their_own_part(pool, answer):
     with Engine(pool.socket, ranks=2) as first, Engine(pool.socket, ranks=2) as second, Engine(pool.socket) as single:
         assert first.run("a", PROMPT, 4) == second.run("b", PROMPT, 4) == answer(PROMPT, 2)
