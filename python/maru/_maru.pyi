@@ -75,7 +75,8 @@ class Buffer:
         """False once it was stored or aborted."""
     @property
     def data(self) -> memoryview:
-        """Writable. Storing releases it. Raises ClosedError once the buffer was stored or aborted."""
+        """Writable; the same memoryview each time. Nothing may refer to it any more when the buffer is stored, unless that is
+        done with keep_views. Raises ClosedError once the buffer was stored or aborted."""
     def abort(self) -> None:
         """Gives the pages back, when the last memoryview of them is gone. May be called again."""
     def __len__(self) -> int: ...
@@ -157,10 +158,10 @@ class Client:
     def store(self, key: Key, buffer: Buffer, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
               content_type: int = 0, tenant: Tenant = None, keep_views: bool = False) -> Stored:
         """Uses the buffer up, also when a block was there already (is_new is False: that one stays). After an exception
-        it is still the caller's. buffer.data is released; when arrays made from it still exist, ViewsHeldError is raised.
-        keep_views says that nobody will write through views any more. They stay valid then: the block is pinned for as long
-        as they live; or, when a block was there already, they keep the pages of the buffer, and Stored.block is 0. Tensors of
-        torch.frombuffer need it: they are not noticed otherwise. ttl_ms 0 is for ever."""
+        it is still the caller's. While a variable, an array or a tensor still refers to buffer.data, ViewsHeldError is raised.
+        keep_views says that nobody will write through them any more. They stay valid then: the block is pinned for as long
+        as they live; or, when a block was there already, they keep the pages of the buffer, and Stored.block is 0. ttl_ms 0
+        is for ever."""
     def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                    content_type: int = 0, tenant: Tenant = None) -> Stored:
         """data: anything with a contiguous buffer: bytes, an array."""

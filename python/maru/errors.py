@@ -40,7 +40,7 @@ class ForkedError(MaruError, RuntimeError):
 
 
 class ViewsHeldError(MaruError, BufferError):
-    """Memoryviews or arrays that could write into a buffer still exist."""
+    """Something that could write into a buffer still refers to its data: a variable, an array, a tensor."""
 
 
 class NotFoundError(MaruError):

@@ -1,5 +1,6 @@
 """How long pins, views, buffers and attachments live; and what is refused afterwards."""
 import copy
+import ctypes
 import gc
 import os
 import threading
@@ -124,8 +125,9 @@ def test_released_views_raise(client, key):
 
 def test_a_stored_buffer_cannot_be_written(client, key):
     buffer = client.alloc(PAGE)
-    writer = buffer.data
-    writer[:] = b"a" * PAGE
+    buffer.data[:] = b"a" * PAGE
+    writer = buffer.data[:10]
+    writer.release()
     client.store(key, buffer)
     with pytest.raises(ValueError):
         writer[0] = 1
@@ -133,6 +135,72 @@ def test_a_stored_buffer_cannot_be_written(client, key):
         with pytest.raises(maru.ClosedError):
             use()
     buffer.abort()
+
+
+class Tensor:
+    """As torch.frombuffer makes one: it refers to the object that it was made from, knows where its bytes are, and is no export
+    of it."""
+
+    def __init__(self, source):
+        self.source = source
+        self.nbytes = source.nbytes
+        self.address = numpy.frombuffer(source, dtype=numpy.uint8).ctypes.data
+
+    def fill(self, byte):
+        ctypes.memset(self.address, byte, self.nbytes)
+
+    def __bytes__(self):
+        return ctypes.string_at(self.address, self.nbytes)
+
+
+@pytest.mark.parametrize("store", ["store", "store_chain"])
+def test_a_tensor_that_could_write_stops_a_store(client, other, key, store):
+    def put():
+        if store == "store":
+            return client.store(key, buffer)
+        return client.store_chain([key], [buffer])
+
+    buffer = client.alloc(PAGE)
+    tensor = Tensor(buffer.data)
+    for _ in range(2):
+        with pytest.raises(maru.ViewsHeldError, match="delete it first"):
+            put()
+    assert buffer.is_held and not client.exists(key)
+    tensor.fill(7)
+    tensor.source.release()  # with it, the tensor has no hold on the memory any more
+    with pytest.raises(maru.ViewsHeldError):
+        put()
+    del tensor
+    put()
+    assert bytes(other.retrieve(key).data) == b"\7" * PAGE
+
+
+def test_a_tensor_of_a_stored_buffer_keeps_block_and_memory(marud, other, key):
+    client = maru.Client(str(marud.socket), timeout_ms=60_000)
+    buffer = client.alloc(PAGE)
+    tensor = Tensor(buffer.data)
+    tensor.fill(7)
+    assert client.store(key, buffer, keep_views=True).is_new
+    del buffer
+    assert client.statistics().pins == 1
+    assert other.delete(key)
+    for i in range(300):
+        other.store_copy(f"{key} {i}", b"\xff" * 4 * PAGE)
+    assert bytes(tensor) == b"\7" * PAGE
+    client.close()
+    assert bytes(tensor) == b"\7" * PAGE
+
+
+def test_a_tensor_of_a_view_keeps_block_and_memory(marud, other, key):
+    client = maru.Client(str(marud.socket), timeout_ms=60_000)
+    client.store_copy(key, b"\7" * PAGE)
+    view = client.retrieve(key)
+    tensor = Tensor(view.data)
+    view.release()
+    del view
+    assert client.statistics().pins == 1
+    client.close()
+    assert bytes(tensor) == b"\7" * PAGE
 
 
 def test_an_array_that_could_write_stops_a_store(client, key):

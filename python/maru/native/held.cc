@@ -22,30 +22,29 @@ py::object Buffer::data() {
   return data_;
 }
 
-void Buffer::take_views_back(bool keep_views) {
-  if (keep_views) {
-    // Only our own: tensors of torch.frombuffer refer to a memoryview without counting as an export of it, and its release()
-    // would leave them without a hold.
-    data_ = py::object();
-    return;
-  }
-  if (py::object data = std::exchange(data_, py::object())) {
-    // Fails when arrays were made from it; the count below then says so.
-    if (PyObject* done = PyObject_CallMethod(data.ptr(), "release", nullptr))
-      Py_DECREF(done);
-    else
-      PyErr_Clear();
-  }
-  if (hold_->exports() != 0)
+// Some libraries (torch.frombuffer) refer to our memoryview and are no export of it: its release() would succeed and leave them
+// writing, into a published block and then into memory that is gone. So it may have no other reference.
+void Buffer::take_views_back() {
+  if (data_ && Py_REFCNT(data_.ptr()) == 1) data_ = py::object();
+  if (data_ || hold_->exports() != 0)
     raise_named("ViewsHeldError",
-                "An array or a memoryview made from this buffer still exists, and could write into a block that others "
-                "read: delete it first, or say keep_views=True when nobody will write through it any more.");
+                "A variable, an array or a tensor still refers to this buffer's data, and could write into a block that "
+                "others read: delete it first (del), or say keep_views=True when nobody will write through it any more.");
 }
 
 const maru_buffer& Buffer::begin_store(bool keep_views) {
   BufferHold& hold = held();
-  take_views_back(keep_views);
+  // Before the views go: that may call what somebody wants called then, which may abort a buffer that is not busy.
   hold.state = BufferHold::State::kBusy;
+  try {
+    if (keep_views)
+      data_ = py::object();  // only our own
+    else
+      take_views_back();
+  } catch (...) {
+    hold.state = BufferHold::State::kHeld;
+    throw;
+  }
   return hold.buffer();
 }
 

@@ -19,7 +19,7 @@ class Buffer {
   maru_block block() const { return block_; }
   uint64_t bytes() const { return bytes_; }
   bool is_held() const { return hold_ && hold_->state == BufferHold::State::kHeld; }
-  // Writable; the same memoryview each time, until it is stored.
+  // Writable; the same memoryview each time, until it is stored. A store counts who refers to it.
   pybind11::object data();
   // The pages go back when the last view of them is gone.
   void abort();
@@ -34,7 +34,7 @@ class Buffer {
 
  private:
   BufferHold& held() const;
-  void take_views_back(bool keep_views);
+  void take_views_back();
 
   std::shared_ptr<BufferHold> hold_;
   maru_block block_;
