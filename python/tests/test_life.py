@@ -311,6 +311,76 @@ def test_close_waits_for_nobody_and_calls_of_others_end_well(marud, key, digests
         assert len(ended) == 3
 
 
+def attached(marud, digests):
+    """A client with a chain of two blocks, a match of it and a buffer."""
+    client = maru.Client(str(marud.socket), timeout_ms=60_000)
+    client.store_chain(digests[:2], client.alloc_batch(PAGE, 2))
+    return client, client.match_prefix(digests[:2]), client.alloc(PAGE)
+
+
+@pytest.mark.parametrize("call, expected", [
+    (lambda client, match, buffer, closing: client.exists_batch(closing(0, 1)), [True, True]),
+    (lambda client, match, buffer, closing: [view.nbytes for view in client.retrieve_batch(closing(0, 1))], [PAGE, PAGE]),
+    (lambda client, match, buffer, closing: client.match_prefix(closing(0, 1)).blocks, 2),
+    (lambda client, match, buffer, closing: len(match.resolve(closing(0, 1))), 2),
+    (lambda client, match, buffer, closing: client.delete_batch(closing(1, 0)), [True, True]),
+    (lambda client, match, buffer, closing: client.store_chain(closing(2), [buffer]), maru.ClosedError),
+    (lambda client, match, buffer, closing: client.store_chain([b"k"], (buffer for _ in closing(2))), maru.ClosedError),
+], ids=["exists", "retrieve", "match", "resolve", "delete", "store", "buffers"])
+def test_arguments_that_close_the_client_let_the_call_end(marud, digests, call, expected):
+    """Python code runs while arguments are read; the client must be there until the call has ended."""
+    client, match, buffer = attached(marud, digests)
+
+    def closing(*numbers):
+        match.release()
+        client.close()
+        yield from (maru.Digest(digests[number]) for number in numbers)
+
+    if expected is maru.ClosedError:  # of the buffer
+        with pytest.raises(maru.ClosedError):
+            call(client, match, buffer, closing)
+    else:
+        assert call(client, match, buffer, closing) == expected
+    with pytest.raises(maru.ClosedError):
+        client.exists(digests[0])
+
+
+def test_results_that_close_the_client_let_the_call_end(marud_program, monkeypatch):
+    from with_marud import Marud
+    with Marud(marud_program, size="8MiB") as small:
+        client = maru.Client(str(small.socket), timeout_ms=60_000)
+        n = 0
+        while client.statistics().evicted < 3:
+            client.store_copy(f"{n}", b"x" * PAGE)
+            n += 1
+
+        def closing(*fields):
+            client.close()
+            return fields
+
+        monkeypatch.setattr("maru.records.EvictedKey", closing)
+        assert len(client.evicted()) >= 3
+        with pytest.raises(maru.ClosedError):
+            client.evicted()
+
+
+@pytest.mark.parametrize("keep_views", [False, True])
+def test_the_end_of_a_view_may_close_and_abort(marud, other, key, keep_views):
+    """What somebody wants called when the memoryview ends, which is in the middle of a store."""
+    client = maru.Client(str(marud.socket), timeout_ms=60_000)
+    buffer = client.alloc(PAGE)
+    buffer.data[:] = b"x" * PAGE
+
+    def end(_):
+        buffer.abort()
+        client.close()
+
+    watched = weakref.ref(buffer.data, end)
+    assert client.store(key, buffer, keep_views=keep_views).is_new
+    assert watched() is None and client.is_closed
+    assert bytes(other.retrieve(key).data) == b"x" * PAGE
+
+
 def test_a_child_is_told_that_it_is_one(marud, key):
     client = maru.Client(str(marud.socket), timeout_ms=60_000)
     client.store_copy(key, b"x")

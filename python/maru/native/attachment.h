@@ -26,7 +26,7 @@ class Attachment {
   Attachment(const Attachment&) = delete;
   Attachment& operator=(const Attachment&) = delete;
 
-  // For a call. Raises ClosedError or ForkedError.
+  // Raises ClosedError or ForkedError. The client is there until Python code runs, which may close it: see Use.
   maru_client* open() const {
     if (is_closed_ || forks_ != forks()) refuse();
     return client_;
@@ -49,22 +49,21 @@ class Attachment {
   size_t uses_ = 0;
 };
 
-// Calls that may block, or take long, run inside one of these: without the GIL, and with the memory kept.
-class Unlocked {
+// A call that uses the client while Python code may run, or while the GIL is given up: from the conversion of its arguments to
+// that of its results. Whatever closes the attachment meanwhile, the client and the memory stay until its end. Raises
+// ClosedError or ForkedError. The attachment must live as long: the caller's Client or Match sees to that.
+class Use {
  public:
-  explicit Unlocked(std::shared_ptr<Attachment> attachment) : use_(std::move(attachment)) {}
+  explicit Use(Attachment& attachment) : attachment_(attachment), client_(attachment.open()) { attachment.begin_use(); }
+  ~Use() { attachment_.end_use(); }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+  maru_client* client() const { return client_; }
 
  private:
-  struct Use {
-    explicit Use(std::shared_ptr<Attachment> used) : attachment(std::move(used)) { attachment->begin_use(); }
-    ~Use() { attachment->end_use(); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-    std::shared_ptr<Attachment> attachment;
-  };
-  // In this order: the GIL is back before the use ends.
-  Use use_;
-  pybind11::gil_scoped_release released_;
+  Attachment& attachment_;
+  maru_client* client_;
 };
 
 }  // namespace maru_python

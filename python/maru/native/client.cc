@@ -21,9 +21,9 @@ constexpr size_t kManyKeys = 64;
 
 // Runs a lookup of n keys.
 template <typename F>
-int look_up(const std::shared_ptr<Attachment>& attachment, size_t n, F&& call) {
+int look_up(size_t n, F&& call) {
   if (n < kManyKeys) return call();
-  Unlocked unlocked(attachment);
+  const py::gil_scoped_release released;
   return call();
 }
 
@@ -78,11 +78,11 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
 }
 
 void Client::reattach() {
-  maru_client* client = attachment_->open();
+  const Use use(*attachment_);
   int status = 0;
   {
-    Unlocked unlocked(attachment_);
-    status = maru_reattach(client);
+    const py::gil_scoped_release released;
+    status = maru_reattach(use.client());
   }
   check(status, "maru_reattach");
 }
@@ -115,9 +115,9 @@ py::object Client::statistics() const {
 
 py::list Client::evicted() {
   py::list keys;
-  maru_client* client = attachment_->open();
+  const Use use(*attachment_);
   for (maru_key_copy key;;) {
-    const int status = maru_next_evicted(client, &key);
+    const int status = maru_next_evicted(use.client(), &key);
     if (status == -ENOENT) return keys;
     check(status, "maru_next_evicted");
     py::object name = py::bytes(reinterpret_cast<const char*>(key.data), key.size);
@@ -129,17 +129,16 @@ py::list Client::evicted() {
 // -- finding ----------------------------------------------------------------------------------------------------------
 
 bool Client::exists(py::handle key, py::handle tenant) const {
-  maru_client* client = attachment_->open();
-  return check(maru_exists(client, OneKey(key, tenant_of(client, tenant)).get()), "maru_exists") != 0;
+  const Use use(*attachment_);
+  return check(maru_exists(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get()), "maru_exists") != 0;
 }
 
 py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object out) const {
-  maru_client* client = attachment_->open();
-  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const Use use(*attachment_);
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   const auto ask = [&](void* present) {
-    check(look_up(attachment_, n,
-                  [&] { return maru_exists_batch(client, batch.data(), n, static_cast<uint8_t*>(present)); }),
+    check(look_up(n, [&] { return maru_exists_batch(use.client(), batch.data(), n, static_cast<uint8_t*>(present)); }),
           "maru_exists_batch");
   };
   if (!out.is_none()) {
@@ -171,9 +170,9 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
 
 template <typename Make>
 py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) const {
-  maru_client* client = attachment_->open();
+  const Use use(*attachment_);
   maru_view view;
-  const int status = maru_retrieve(client, OneKey(key, tenant_of(client, tenant)).get(), &view);
+  const int status = maru_retrieve(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get(), &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_retrieve");
   return make(std::make_shared<PinHold>(attachment_, view), view);
@@ -189,14 +188,14 @@ py::object Client::find(py::handle key, py::handle tenant, py::handle places) co
 
 template <typename Make>
 py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make) const {
-  maru_client* client = attachment_->open();
-  const KeyBatch batch(keys, tenant_of(client, tenant), KeyBatch::Items::kKept);
+  const Use use(*attachment_);
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Items::kKept);
   const size_t n = batch.size();
   std::vector<maru_view> views(n);
   int status = 0;
   {
-    Unlocked unlocked(attachment_);
-    status = maru_retrieve_batch(client, batch.data(), n, views.data());
+    const py::gil_scoped_release released;
+    status = maru_retrieve_batch(use.client(), batch.data(), n, views.data());
   }
   check(status, "maru_retrieve_batch");
   py::list result(n);
@@ -221,9 +220,9 @@ py::list Client::find_batch(py::handle keys, py::handle tenant, py::handle place
 }
 
 py::object Client::pin(py::handle key, py::handle tenant) const {
-  maru_client* client = attachment_->open();
+  const Use use(*attachment_);
   maru_view view;
-  const int status = maru_pin(client, OneKey(key, tenant_of(client, tenant)).get(), &view);
+  const int status = maru_pin(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get(), &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_pin");
   return new_pin(std::make_shared<PinHold>(attachment_, view), view);
@@ -238,31 +237,30 @@ py::object Client::pin_block(maru_block block) const {
 }
 
 std::unique_ptr<Match> Client::match_prefix(py::handle keys, py::handle tenant) const {
-  maru_client* client = attachment_->open();
-  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const Use use(*attachment_);
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   maru_match match;
-  check(
-      look_up(attachment_, batch.size(), [&] { return maru_match_prefix(client, batch.data(), batch.size(), &match); }),
-      "maru_match_prefix");
+  check(look_up(batch.size(), [&] { return maru_match_prefix(use.client(), batch.data(), batch.size(), &match); }),
+        "maru_match_prefix");
   return std::make_unique<Match>(attachment_, match);
 }
 
 // -- deleting ---------------------------------------------------------------------------------------------------------
 
 bool Client::remove(py::handle key, py::handle tenant) {
-  maru_client* client = attachment_->open();
-  const int status = maru_delete(client, OneKey(key, tenant_of(client, tenant)).get());
+  const Use use(*attachment_);
+  const int status = maru_delete(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get());
   if (status == -ENOENT) return false;
   check(status, "maru_delete");
   return true;
 }
 
 py::object Client::remove_batch(py::handle keys, py::handle tenant) {
-  maru_client* client = attachment_->open();
-  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const Use use(*attachment_);
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   std::vector<int32_t> results(n);
-  check(look_up(attachment_, n, [&] { return maru_delete_batch(client, batch.data(), n, results.data()); }),
+  check(look_up(n, [&] { return maru_delete_batch(use.client(), batch.data(), n, results.data()); }),
         "maru_delete_batch");
   std::vector<uint8_t> is_gone(n);
   int failed = 0;
@@ -276,13 +274,13 @@ py::object Client::remove_batch(py::handle keys, py::handle tenant) {
 }
 
 uint64_t Client::remove_tree(py::handle key, py::handle tenant) {
-  maru_client* client = attachment_->open();
-  const OneKey root(key, tenant_of(client, tenant));
+  const Use use(*attachment_);
+  const OneKey root(key, tenant_of(use.client(), tenant));
   uint64_t deleted = 0;
   int status = 0;
   {
-    Unlocked unlocked(attachment_);
-    status = maru_delete_tree(client, root.get(), &deleted);
+    const py::gil_scoped_release released;
+    status = maru_delete_tree(use.client(), root.get(), &deleted);
   }
   if (status == -ENOENT) return 0;
   check(status, "maru_delete_tree");

@@ -46,27 +46,27 @@ py::object stored(maru_block block, int status) {
 }  // namespace
 
 std::unique_ptr<Buffer> Client::alloc(uint64_t bytes) {
-  maru_client* client = attachment_->open();
+  const Use use(*attachment_);
   maru_buffer buffer;
   int status = 0;
   {
-    Unlocked unlocked(attachment_);
-    status = maru_alloc(client, bytes, &buffer);
+    const py::gil_scoped_release released;
+    status = maru_alloc(use.client(), bytes, &buffer);
   }
   check(status, "maru_alloc");
   return std::make_unique<Buffer>(attachment_, buffer);
 }
 
 py::list Client::alloc_batch(uint64_t bytes, size_t n) {
-  maru_client* client = attachment_->open();
+  const Use use(*attachment_);
   if (n == 0) return py::list();
   constexpr size_t kBatchMax = 1u << 20;
   if (n > kBatchMax) raise_named("InvalidArgumentError", "A batch has at most 2^20 buffers.");
   std::vector<maru_buffer> buffers(n);
   int status = 0;
   {
-    Unlocked unlocked(attachment_);
-    status = maru_alloc_batch(client, bytes, n, buffers.data());
+    const py::gil_scoped_release released;
+    status = maru_alloc_batch(use.client(), bytes, n, buffers.data());
   }
   check(status, "maru_alloc_batch");
   py::list result;
@@ -75,8 +75,8 @@ py::list Client::alloc_batch(uint64_t bytes, size_t n) {
 }
 
 py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& options, bool keep_views) {
-  maru_client* client = attachment_->open();
-  const uint64_t tenant = tenant_of(client, options.tenant);
+  const Use use(*attachment_);
+  const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const OneKey one(key, tenant);
   const CStoreOptions c_options(options, tenant);
   const maru_buffer& pages = buffer.begin_store(keep_views);
@@ -85,9 +85,9 @@ py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& opt
   maru_view view{};
   int status = 0;
   {
-    Unlocked unlocked(attachment_);
-    status = is_shared ? maru_store_pinned(client, one.get(), &pages, c_options.get(), &view)
-                       : maru_store(client, one.get(), &pages, c_options.get(), &block);
+    const py::gil_scoped_release released;
+    status = is_shared ? maru_store_pinned(use.client(), one.get(), &pages, c_options.get(), &view)
+                       : maru_store(use.client(), one.get(), &pages, c_options.get(), &block);
   }
   if (is_shared && status >= 0)
     buffer.end_shared_store(view);
@@ -98,16 +98,16 @@ py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& opt
 }
 
 py::object Client::store_copy(py::handle key, py::handle data, const StoreOptions& options) {
-  maru_client* client = attachment_->open();
-  const uint64_t tenant = tenant_of(client, options.tenant);
+  const Use use(*attachment_);
+  const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const OneKey one(key, tenant);
   const CStoreOptions c_options(options, tenant);
   const HeldBuffer bytes(data, HeldBuffer::Wanted::kBytes);
   maru_block block = 0;
   int status = 0;
   {
-    Unlocked unlocked(attachment_);
-    status = maru_store_copy(client, one.get(), bytes.get().buf, static_cast<uint64_t>(bytes.get().len),
+    const py::gil_scoped_release released;
+    status = maru_store_copy(use.client(), one.get(), bytes.get().buf, static_cast<uint64_t>(bytes.get().len),
                              c_options.get(), &block);
   }
   check(status, "maru_store_copy");
@@ -115,8 +115,8 @@ py::object Client::store_copy(py::handle key, py::handle data, const StoreOption
 }
 
 py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreOptions& options, bool keep_views) {
-  maru_client* client = attachment_->open();
-  const uint64_t tenant = tenant_of(client, options.tenant);
+  const Use use(*attachment_);
+  const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const KeyBatch batch(keys, tenant);
   const CStoreOptions c_options(options, tenant);
   const py::tuple given = py::reinterpret_steal<py::tuple>(PySequence_Tuple(buffers.ptr()));
@@ -145,9 +145,9 @@ py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreO
   }
   int status = 0;
   {
-    Unlocked unlocked(attachment_);
-    status =
-        maru_store_chain(client, batch.data(), pages.data(), n, c_options.get(), blocks.data(), &new_blocks, &done);
+    const py::gil_scoped_release released;
+    status = maru_store_chain(use.client(), batch.data(), pages.data(), n, c_options.get(), blocks.data(), &new_blocks,
+                              &done);
   }
   if (status >= 0) done = n;
   end();

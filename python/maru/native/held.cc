@@ -27,9 +27,10 @@ py::object Buffer::data() {
 void Buffer::take_views_back() {
   if (data_ && Py_REFCNT(data_.ptr()) == 1) data_ = py::object();
   if (data_ || hold_->exports() != 0)
-    raise_named("ViewsHeldError",
-                "A variable, an array or a tensor still refers to this buffer's data, and could write into a block that "
-                "others read: delete it first (del), or say keep_views=True when nobody will write through it any more.");
+    raise_named(
+        "ViewsHeldError",
+        "A variable, an array or a tensor still refers to this buffer's data, and could write into a block that "
+        "others read: delete it first (del), or say keep_views=True when nobody will write through it any more.");
 }
 
 const maru_buffer& Buffer::begin_store(bool keep_views) {
@@ -68,16 +69,15 @@ void Buffer::abort() {
 
 py::list Match::resolve(py::handle keys, py::handle tenant) {
   if (hold_ == nullptr) raise_named("ClosedError", "This match was released: match again.");
-  const std::shared_ptr<Attachment>& attachment = hold_->attachment();
-  maru_client* client = attachment->open();
-  const KeyBatch batch(keys, tenant_of(client, tenant));
+  const std::shared_ptr<MatchHold> hold = hold_;  // also if it is released meanwhile
+  const Use use(*hold->attachment());
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = std::min(batch.size(), blocks_);
   std::vector<maru_view> views(n);
-  const std::shared_ptr<MatchHold> hold = hold_;
   int status = 0;
   {
-    Unlocked unlocked(attachment);
-    status = maru_resolve(client, &hold->match(), batch.data(), n, views.data());
+    const py::gil_scoped_release released;
+    status = maru_resolve(use.client(), &hold->match(), batch.data(), n, views.data());
   }
   check(status, "maru_resolve");
   py::list result(n);
