@@ -24,6 +24,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from . import chunk_keys
 from ._maru import Client
+from .engine_settings import Settings
 from .errors import InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError
 from .paged_layers import writable
 
@@ -39,21 +40,16 @@ _ROOT = "root"  # no page has this name: SGLang's are hexadecimal
 class MaruHiCacheStorage(HiCacheStorage):
     def __init__(self, storage_config: Any, kwargs: Optional[dict[str, Any]] = None) -> None:
         extra: dict[str, Any] = dict(storage_config.extra_config or {})
-        unknown = {name for name in extra if name.startswith("maru_")} - SETTINGS
-        if unknown:
-            raise InvalidArgumentError(f"hicache-storage-backend-extra-config has {', '.join(sorted(unknown))}; this back-end "
-                                       f"knows {', '.join(sorted(SETTINGS))}.")
+        settings = Settings("hicache-storage-backend-extra-config", extra, SETTINGS)
         if getattr(storage_config, "should_split_heads", False):
             raise InvalidArgumentError("Pages that are split by heads (tp_lcm_size) cannot be shared: leave that out.")
         self._config = storage_config
         self._is_zero_copy = bool(extra.get("interface_v1", 0))
-        self._model = str(extra.get("maru_model") or storage_config.model_name)
-        self._options: dict[str, Any] = {"priority": int(extra.get("maru_priority", 0)),
-                                         "ttl_ms": int(extra.get("maru_ttl_ms", 0))}
+        self._model = settings.model or str(storage_config.model_name)
+        self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         self._identity = b""  # until the memory is registered
-        self._client = Client(extra.get("maru_socket"), extra.get("maru_pool"),
-                              timeout_ms=int(extra.get("maru_timeout_ms", 0)))
-        self._options["tenant"] = self._client.tenant(extra["maru_tenant"]) if extra.get("maru_tenant") else None
+        self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms)
+        self._options["tenant"] = self._client.tenant(settings.tenant) if settings.tenant else None
 
     def close(self) -> None:
         self._client.close()

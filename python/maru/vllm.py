@@ -32,8 +32,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from . import chunk_keys
 from ._maru import Client
 from .chunk_keys import HASH_BYTES, Value
+from .engine_settings import Settings
 from .errors import InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
+from .tokens import BLOCK_TOKENS_MAX
 from .vllm_plan import RequestPlan, Transfer, features_of
 
 logger = logging.getLogger("vllm.maru")
@@ -62,18 +64,14 @@ class MaruConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
-        extra: dict[str, Any] = dict(transfer.kv_connector_extra_config or {})
-        unknown = {name for name in extra if name.startswith("maru_")} - SETTINGS
-        if unknown:
-            raise InvalidArgumentError(f"kv_connector_extra_config has {', '.join(sorted(unknown))}; this connector knows "
-                                       f"{', '.join(sorted(SETTINGS))}.")
+        settings = Settings("kv_connector_extra_config", transfer.kv_connector_extra_config or {}, SETTINGS)
         groups = kv_cache_config.kv_cache_groups
         if len(groups) != 1:
             raise InvalidArgumentError(f"This model has {len(groups)} groups of KV cache (attention of several kinds); one can "
                                        "be shared. Start vLLM with --disable-hybrid-kv-cache-manager.")
         self._block_tokens: int = groups[0].kv_cache_spec.block_size
-        self._chunk_tokens = int(extra.get("maru_chunk_tokens", 256))
-        if self._chunk_tokens < 1 or self._chunk_tokens % self._block_tokens:
+        self._chunk_tokens = settings.number("maru_chunk_tokens", 256, 1, BLOCK_TOKENS_MAX)
+        if self._chunk_tokens % self._block_tokens:
             raise InvalidArgumentError(f"maru_chunk_tokens is {self._chunk_tokens}; it must be a multiple of vLLM's block "
                                        f"size, {self._block_tokens}.")
         parallel = vllm_config.parallel_config
@@ -85,13 +83,11 @@ class MaruConnector(KVConnectorBase_V1):
         self._depth = max(2, parallel.pipeline_parallel_size) + 1  # steps that may be under way, and one
         self._stores: bool = bool(transfer.is_kv_producer)
         self._loads: bool = bool(transfer.is_kv_consumer)
-        self._stores_generated = bool(extra.get("maru_store_generated", True))
-        self._options: dict[str, Any] = {"priority": int(extra.get("maru_priority", 0)),
-                                         "ttl_ms": int(extra.get("maru_ttl_ms", 0))}
-        self._client = Client(extra.get("maru_socket"), extra.get("maru_pool"),
-                              timeout_ms=int(extra.get("maru_timeout_ms", 0)))
-        self._tenant: Optional[int] = self._client.tenant(extra["maru_tenant"]) if extra.get("maru_tenant") else None
-        self._identity = self._identify(extra)
+        self._stores_generated = settings.flag("maru_store_generated", True)
+        self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
+        self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms)
+        self._tenant: Optional[int] = self._client.tenant(settings.tenant) if settings.tenant else None
+        self._identity = self._identify(settings.model)
         self.dropped = 0  # chunks that could not be stored
         # The scheduler's.
         self._rank_digests: list[bytes] = []
@@ -109,12 +105,12 @@ class MaruConnector(KVConnectorBase_V1):
     def requires_kv_delivery(self) -> bool:
         return False  # a chunk that is not stored is a later miss
 
-    def _identify(self, extra: dict[str, Any]) -> dict[str, Value]:
+    def _identify(self, name: Optional[str]) -> dict[str, Value]:
         """What all ranks and requests of this engine share."""
         config = self._vllm_config
         model, cache = config.model_config, config.cache_config
         return {
-            "version": 1, "model": str(extra.get("maru_model") or model.model),
+            "version": 1, "model": name or str(model.model),
             "revision": _text(getattr(model, "revision", None)), "dtype": str(model.dtype),
             "quantization": _text(getattr(model, "quantization", None)), "cache_dtype": str(cache.cache_dtype),
             "block_tokens": self._block_tokens, "chunk_tokens": self._chunk_tokens,

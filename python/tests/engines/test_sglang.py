@@ -225,6 +225,9 @@ def test_what_cannot_work_is_refused(pool):
     host_pool = HostPool()
     with pytest.raises(maru.InvalidArgumentError, match="maru_pol"):
         backend(pool.socket, host_pool, extra={"maru_pol": "x"})
+    for name, value in (("maru_priority", -1), ("maru_ttl_ms", -1), ("maru_timeout_ms", 1 << 32), ("maru_tenant", 5)):
+        with pytest.raises(maru.InvalidArgumentError, match=f"{name} in hicache-storage-backend-extra-config"):
+            backend(pool.socket, host_pool, extra={name: value})
     with pytest.raises(maru.InvalidArgumentError, match="heads"):
         backend(pool.socket, host_pool, should_split_heads=True)
     with pytest.raises(maru.NotFoundError):

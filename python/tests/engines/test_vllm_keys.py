@@ -139,7 +139,9 @@ def test_heads_before_tokens_in_memory_are_the_same_block(pool):
 
 
 @pytest.mark.parametrize("change, word", [
-    ({"groups": 2}, "disable-hybrid"), ({"maru_chunk_tokens": 6}, "multiple"), ({"maru_chunk_tokens": 0}, "multiple"),
+    ({"groups": 2}, "disable-hybrid"), ({"maru_chunk_tokens": 6}, "multiple"), ({"maru_chunk_tokens": 0}, "from 1 to 4096"),
+    ({"maru_chunk_tokens": 4100}, "from 1 to 4096"), ({"maru_priority": -1}, "maru_priority"),
+    ({"maru_ttl_ms": -1}, "maru_ttl"), ({"maru_store_generated": "false"}, "true or false"),
     ({"maru_sockt": "x"}, "maru_sockt"), ({"parallel": {"decode_context_parallel_size": 2}}, "decode_context"),
     ({"kv": (3, 7, BLOCK, 2, 8)}, "shape")])
 def test_what_cannot_work_is_refused_at_the_start(pool, change, word):
