@@ -132,6 +132,8 @@ typedef struct maru_geometry {
   uint32_t pins_max; /* blocks this client can hold pinned at the least */
   uint32_t key_bytes_max;
   uint8_t uuid[16];
+  uint32_t checksums; /* 1: finding a block reads all of it, to verify it; 0: it does not */
+  uint32_t reserved0;
 } maru_geometry;
 
 /* Errors: -EINVAL size is unknown. */

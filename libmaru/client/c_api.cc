@@ -159,6 +159,7 @@ int maru_get_geometry(const maru_client* client, maru_geometry* ret_geometry) {
   g.pins_max = p.pins_max;
   g.key_bytes_max = maru::limits::kKeyBytesMax;
   std::memcpy(g.uuid, c.attached().uuid, sizeof(g.uuid));
+  g.checksums = c.region().has_checksums();
   return write_sized(g, ret_geometry);
 }
 

@@ -66,6 +66,7 @@ class Geometry(NamedTuple):
     pins_max: int
     key_bytes_max: int
     uuid: bytes
+    checksums: bool
 
 
 class Statistics(NamedTuple):

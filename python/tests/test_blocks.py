@@ -1,12 +1,15 @@
 """Storing, finding and reading one block, and its keys."""
 import errno
 import os
+import sys
+import threading
 
 import numpy
 import pytest
 
 import maru
 from conftest import PAGE, Marud
+from maru.places import Retrieved
 
 
 def test_what_is_stored_is_read_by_another_client(client, other, key):
@@ -111,7 +114,7 @@ def test_statistics_and_geometry(client, key):
     now = client.statistics()
     assert (now.stores, now.stored_bytes, now.retrieve_hits, now.retrieve_misses) == (1, 3, 1, 1)
     shape = client.geometry()
-    assert shape.page_bytes == PAGE and shape.pages > 0 and len(shape.uuid) == 16
+    assert shape.page_bytes == PAGE and shape.pages > 0 and len(shape.uuid) == 16 and shape.checksums is False
     assert client.daemon_epoch >= 1
     client.reattach()
 
@@ -165,3 +168,34 @@ def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):
             client.retrieve(b"k")
         assert client.retrieve(b"k") is None
         assert bytes(client.retrieve(b"other").data) == b"whole"
+
+
+@pytest.mark.parametrize("find", [lambda client: client.retrieve(b"k"),
+                                  lambda client: client._find(b"k", None, Retrieved())], ids=["retrieve", "_find"])
+def test_a_block_is_verified_without_the_gil(marud_program, find):
+    """Python never takes the GIL away here, so the other thread runs only while a call gives it up."""
+    with Marud(marud_program, more="checksums = true") as running, \
+            maru.Client(str(running.socket), timeout_ms=60_000) as client:
+        assert client.geometry().checksums is True
+        client.store_copy(b"k", bytes(1 << 20))
+        may_run, has_run = threading.Lock(), []
+        may_run.acquire()
+
+        def run():
+            with may_run:
+                has_run.append(True)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(3600)
+        try:
+            thread = threading.Thread(target=run)
+            thread.start()
+            may_run.release()
+            for _ in range(20_000):
+                find(client)
+                if has_run:
+                    break
+            assert has_run
+        finally:
+            sys.setswitchinterval(interval)
+            thread.join()

@@ -148,7 +148,7 @@ int main(void) {
   memset(&geometry, 0, sizeof geometry);
   geometry.size = sizeof geometry;
   result = maru_get_geometry(client, &geometry);
-  EXPECT(result == 0 && geometry.pages > 0);
+  EXPECT(result == 0 && geometry.pages > 0 && geometry.checksums == 0);
   EXPECT(strcmp(maru_version(), "0.1.0") == 0);
   use_one_block(client);
   go_on_using_a_buffer(client);

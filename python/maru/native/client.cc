@@ -75,6 +75,9 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
   }
   check(status, "maru_attach");
   attachment_ = std::make_shared<Attachment>(client);
+  maru_geometry shape{};
+  shape.size = sizeof(shape);
+  verifies_ = maru_get_geometry(client, &shape) == 0 && shape.checksums != 0;
 }
 
 void Client::reattach() {
@@ -97,9 +100,10 @@ py::object Client::geometry() const {
   maru_geometry g{};
   g.size = sizeof(g);
   check(maru_get_geometry(attachment_->open(), &g), "maru_get_geometry");
-  return record("Geometry", py::make_tuple(g.pool_bytes, g.control_bytes, g.page_bytes, g.pages, g.region_pages,
-                                           g.lanes, g.lane, g.pins_max, g.key_bytes_max,
-                                           py::bytes(reinterpret_cast<const char*>(g.uuid), sizeof(g.uuid))));
+  return record("Geometry",
+                py::make_tuple(g.pool_bytes, g.control_bytes, g.page_bytes, g.pages, g.region_pages, g.lanes, g.lane,
+                               g.pins_max, g.key_bytes_max,
+                               py::bytes(reinterpret_cast<const char*>(g.uuid), sizeof(g.uuid)), g.checksums != 0));
 }
 
 py::object Client::statistics() const {
@@ -171,8 +175,15 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
 template <typename Make>
 py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) const {
   const Use use(*attachment_);
+  const OneKey one(key, tenant_of(use.client(), tenant));
   maru_view view;
-  const int status = maru_retrieve(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get(), &view);
+  int status = 0;
+  if (verifies_) {
+    const py::gil_scoped_release released;
+    status = maru_retrieve(use.client(), one.get(), &view);
+  } else {
+    status = maru_retrieve(use.client(), one.get(), &view);
+  }
   if (status == -ENOENT) return py::none();
   check(status, "maru_retrieve");
   return make(std::make_shared<PinHold>(attachment_, view), view);

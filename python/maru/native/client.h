@@ -1,7 +1,8 @@
 // maru.Client: the calls of maru.h on one attachment.
 //
 // Lookups of one key (exists, retrieve, pin) keep the GIL: they take less time than giving it up does, and whoever gives it
-// up waits for as long as the next thread likes to keep it. Calls that may ask marud, copy, or take many keys release it.
+// up waits for as long as the next thread likes to keep it. In a pool with checksums retrieve reads the whole block, and
+// releases it. So do calls that may ask marud, copy, or take many keys.
 #pragma once
 
 #include "attachment.h"
@@ -65,6 +66,7 @@ class Client {
   pybind11::list retrieve_batch_as(pybind11::handle keys, pybind11::handle tenant, Make&& make) const;
 
   std::shared_ptr<Attachment> attachment_;
+  bool verifies_ = false;  // the pool has checksums
 };
 
 void define_client(pybind11::module_& module);
