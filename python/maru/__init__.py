@@ -10,7 +10,7 @@ a view shows stays in the pool for as long as the View, a memoryview of it, or a
 MaruConfig and MaruHandler are the interface of connectors for an older system of this name; maru_lmcache has what LMCache
 loads. An absent block is None or False; everything else that goes wrong is a MaruError that says what to do.
 """
-from ._maru import Buffer, Client, Match, Pin, View, version
+from ._maru import Buffer, Client, Match, Pin, View, handle_memory_errors, version
 from .config import MaruConfig
 from .errors import (
     AccessDeniedError,
@@ -35,6 +35,7 @@ from .errors import (
     PoolLeavesError,
     PoolReplacedError,
     QuotaError,
+    ReadOnlyError,
     RegistryFullError,
     StillPinnedError,
     TenantNotListedError,
@@ -55,6 +56,7 @@ __all__ = [
     "ForkedError", "Geometry", "HandleUsedError", "HasChildrenError", "InvalidArgumentError", "LanesExhaustedError",
     "MaruConfig", "MaruError", "MaruHandler", "Match", "MemoryInfo", "NoSpaceError", "NotConnectedError",
     "NotFoundError", "ParentGoneError", "Pin", "PinsExhaustedError", "PoolExhaustedError", "PoolLeavesError",
-    "PoolReplacedError", "QuotaError", "RegistryFullError", "Statistics", "StillPinnedError", "Stored", "StoredChain",
-    "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError", "View", "ViewsHeldError", "version",
+    "PoolReplacedError", "QuotaError", "ReadOnlyError", "RegistryFullError", "Statistics", "StillPinnedError", "Stored",
+    "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError", "View", "ViewsHeldError",
+    "handle_memory_errors", "version",
 ]

@@ -49,6 +49,9 @@ class View(Pin):
     def data(self) -> memoryview:
         """Read-only. It, and every array or tensor made from it, keeps the block pinned and the memory mapped.
         Raises ClosedError after release()."""
+    def check_memory(self) -> None:
+        """To be asked after reading, before release(), in a program that called handle_memory_errors(views=True): raises
+        BadMemoryError when memory of the block is known to have gone bad meanwhile, and what was read may be zeros."""
     def __len__(self) -> int: ...
 
 class MemoryInfo:
@@ -111,8 +114,10 @@ class Client:
     """
 
     def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, *, timeout_ms: int = 0,
-                 thread_cache_pages: int = 0, first_fit: bool = False, session_thread: bool = True) -> None:
-        """Blocks for at most timeout_ms (0: 5000). What None stands for: maru_attach_options in maru.h."""
+                 thread_cache_pages: int = 0, first_fit: bool = False, session_thread: bool = True,
+                 read_only: bool = False) -> None:
+        """Blocks for at most timeout_ms (0: 5000). What None stands for: maru_attach_options in maru.h. With read_only,
+        which a user among the pool's `readers` needs, what stores or deletes raises ReadOnlyError."""
     def close(self) -> None:
         """Ends the attachment: whatever is held through it is let go, and every further call raises ClosedError. The
         memory itself stays mapped, and the lane taken, until calls of other threads have returned and the last memoryview
@@ -181,6 +186,12 @@ class Client:
         children, the others are deleted all the same, and then HasChildrenError is raised, whose `deleted` is the answer."""
     def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
         """How many blocks went; 0 when the root is absent. Raises StillPinnedError when something stayed."""
+
+def handle_memory_errors(*, views: bool = False) -> None:
+    """For the whole process, for good: what libmaru itself reads and copies raises BadMemoryError where memory is bad, instead
+    of ending the process with SIGBUS. With views=True so does check_memory() after a view was read, which shows zeros there. May
+    be called again, to add views. Other SIGBUS go to the handler that was there before (faulthandler's, say); see
+    maru_handle_memory_errors in maru.h."""
 
 def version() -> str:
     """Of libmaru."""

@@ -45,6 +45,7 @@ class MaruConfig:
     chunk_size_bytes  the largest value
     auto_connect      whether `with MaruHandler(...)` connects
     timeout_ms        for requests to marud: connecting, and memory when there is none left
+    read_only         whether this handler only finds and reads, which a user among the pool's `readers` may
     auto_expand       whether more than pool_size may be held; then expand_size (None: pool_size) more each time
     The rest is accepted for the sake of programs that set it; the first handler that sets it logs why it does nothing.
     """
@@ -62,6 +63,7 @@ class MaruConfig:
     expand_size: Optional[int] = None
     rm_address: str = "127.0.0.1:9850"
     enable_stats: bool = False
+    read_only: bool = False
 
     def __post_init__(self) -> None:
         if self.instance_id is None:

@@ -71,6 +71,10 @@ class VersionError(MaruError):
     """marud speaks another version."""
 
 
+class ReadOnlyError(MaruError):
+    """The client attached to read only."""
+
+
 class DamagedPoolError(MaruError):
     """The control region is damaged or of another version."""
 
@@ -154,6 +158,7 @@ _BY_ERRNO: dict[int, tuple[type[MaruError], str]] = {
         "marud has another pool of this name now: close this client and make a new one",
     ),
     _errno.EACCES: (AccessDeniedError, "the pool's access list refuses this user: ask its administrator"),
+    _errno.EROFS: (ReadOnlyError, "this client attached to read only: make one without read_only to store or delete"),
     _errno.EUSERS: (
         LanesExhaustedError,
         "every lane of the pool is in use: close a client, or format the pool with more lanes",

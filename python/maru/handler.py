@@ -85,7 +85,8 @@ class MaruHandler:
             self._config.explain_what_does_nothing()
             usual = self._config.server_url == MaruConfig.server_url
             address = Address(None, None, None) if usual else parse(self._config.server_url)
-            client = Client(address.socket_path, address.pool, timeout_ms=self._config.timeout_ms)
+            client = Client(address.socket_path, address.pool, timeout_ms=self._config.timeout_ms,
+                            read_only=self._config.read_only)
             shape = client.geometry()
             largest = shape.region_pages * shape.page_bytes
             if self._config.chunk_size_bytes > largest:
@@ -157,7 +158,8 @@ class MaruHandler:
 
     def alloc(self, size: int) -> AllocHandle:
         """Pages for one value of `size` bytes. Raises InvalidArgumentError for a size that cannot be, and PoolExhaustedError
-        (both are ValueErrors) when there are none; DaemonUnreachableError when marud was needed and is not there."""
+        (both are ValueErrors) when there are none; DaemonUnreachableError when marud was needed and is not there;
+        ReadOnlyError where the configuration says read_only."""
         client = self._ask()
         chunk = self._config.chunk_size_bytes
         if not isinstance(size, int) or isinstance(size, bool) or size <= 0:

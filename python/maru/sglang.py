@@ -25,13 +25,13 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from . import chunk_keys
 from ._maru import Client
 from .engine_settings import Settings
-from .errors import InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError
+from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError
 from .paged_layers import writable
 
 logger = logging.getLogger("sglang.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model",
-            "maru_timeout_ms"}
+            "maru_timeout_ms", "maru_read_only"}
 # Places in memory and sizes; a page is what lies there, one after the other.
 Parts = list[tuple[int, int]]
 _ROOT = "root"  # no page has this name: SGLang's are hexadecimal
@@ -48,7 +48,8 @@ class MaruHiCacheStorage(HiCacheStorage):
         self._model = settings.model or str(storage_config.model_name)
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         self._identity = b""  # until the memory is registered
-        self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms)
+        self._is_read_only = settings.flag("maru_read_only", False)
+        self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms, read_only=self._is_read_only)
         self._options["tenant"] = self._client.tenant(settings.tenant) if settings.tenant else None
 
     def close(self) -> None:
@@ -120,7 +121,18 @@ class MaruHiCacheStorage(HiCacheStorage):
                 for address, part in parts:
                     ctypes.memmove(address, source, part)
                     source += part
+                loaded[-1] = not self._is_lost(name, view)
         return loaded
+
+    @staticmethod
+    def _is_lost(name: str, view: Any) -> bool:
+        """Whether its memory went bad while it was read, in an engine that handles memory errors."""
+        try:
+            view.check_memory()
+        except BadMemoryError as error:
+            logger.warning("maru: page %s is not loaded: %s", name, error)
+            return True
+        return False
 
     def _view(self, key: NDArray[numpy.uint8]) -> Any:
         try:
@@ -129,6 +141,8 @@ class MaruHiCacheStorage(HiCacheStorage):
             return None
 
     def _store(self, names: Sequence[str], pages: Sequence[Parts], prefix: Optional[Sequence[str]]) -> list[bool]:
+        if self._is_read_only:
+            return [False] * len(names)
         keys = self._keys([_ROOT, *names])
         root, keys = keys[0], keys[1:]
         done = 0

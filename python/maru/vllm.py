@@ -33,7 +33,7 @@ from . import chunk_keys
 from ._maru import Client
 from .chunk_keys import HASH_BYTES, Value
 from .engine_settings import Settings
-from .errors import InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
+from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_plan import RequestPlan, Transfer, features_of
@@ -85,7 +85,8 @@ class MaruConnector(KVConnectorBase_V1):
         self._loads: bool = bool(transfer.is_kv_consumer)
         self._stores_generated = settings.flag("maru_store_generated", True)
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
-        self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms)
+        # An engine that only loads may be run by a user who may only read.
+        self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms, read_only=not self._stores)
         self._tenant: Optional[int] = self._client.tenant(settings.tenant) if settings.tenant else None
         self._identity = self._identify(settings.model)
         self.dropped = 0  # chunks that could not be stored
@@ -169,6 +170,8 @@ class MaruConnector(KVConnectorBase_V1):
                 continue
             with view:
                 layers.scatter(blocks, view.data, skip)
+                if _is_lost(view):
+                    failed.update(blocks)
         if failed:
             logger.warning("maru: %d blocks of request %s could not be loaded; vLLM computes them", len(failed),
                            transfer.request_id)
@@ -385,6 +388,16 @@ class MaruConnector(KVConnectorBase_V1):
         if plan is not None:
             plan.let_go()
         return False, None
+
+
+def _is_lost(view: Any) -> bool:
+    """Whether its memory went bad while it was read, in an engine that handles memory errors."""
+    try:
+        view.check_memory()
+    except BadMemoryError as error:
+        logger.warning("maru: %s", error)
+        return True
+    return False
 
 
 def _text(value: Any) -> Optional[str]:

@@ -14,6 +14,7 @@ DEFAULTS = {
     "server_url": "tcp://localhost:5555", "pool_size": 100 * MIB, "chunk_size_bytes": MIB, "auto_connect": True,
     "timeout_ms": 2000, "use_async_rpc": True, "max_inflight": 64, "eager_map": True, "auto_expand": True,
     "expand_size": None, "rm_address": "127.0.0.1:9850", "enable_stats": False,
+    "read_only": False,  # ours; last, so that the others keep their positions
 }
 
 

@@ -58,7 +58,7 @@ py::object record(const char* name, const py::args& values) {
 // -- attaching --------------------------------------------------------------------------------------------------------
 
 Client::Client(const std::optional<std::string>& socket_path, const std::optional<std::string>& pool,
-               uint32_t timeout_ms, uint32_t thread_cache_pages, bool first_fit, bool session_thread) {
+               uint32_t timeout_ms, uint32_t thread_cache_pages, bool first_fit, bool session_thread, bool read_only) {
   maru_attach_options options{};
   options.size = sizeof(options);
   options.socket_path = socket_path ? socket_path->c_str() : nullptr;
@@ -66,7 +66,8 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
   options.timeout_ms = timeout_ms;
   options.thread_cache_pages = thread_cache_pages;
   options.flags = (first_fit ? uint32_t{MARU_ATTACH_FIRST_FIT} : 0u) |
-                  (session_thread ? 0u : uint32_t{MARU_ATTACH_NO_SESSION_THREAD});
+                  (session_thread ? 0u : uint32_t{MARU_ATTACH_NO_SESSION_THREAD}) |
+                  (read_only ? uint32_t{MARU_ATTACH_READ_ONLY} : 0u);
   maru_client* client = nullptr;
   int status = 0;
   {

@@ -26,7 +26,7 @@ class Client {
   };
 
   Client(const std::optional<std::string>& socket_path, const std::optional<std::string>& pool, uint32_t timeout_ms,
-         uint32_t thread_cache_pages, bool first_fit, bool session_thread);
+         uint32_t thread_cache_pages, bool first_fit, bool session_thread, bool read_only);
 
   void close() { attachment_->close(); }
   bool is_closed() const { return attachment_->is_closed(); }

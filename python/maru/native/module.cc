@@ -1,6 +1,7 @@
 // The extension maru._maru: what maru/_maru.pyi describes.
 #include "attachment.h"
 #include "client.h"
+#include "errors.h"
 #include "fast_calls.h"
 #include "found.h"
 #include "held.h"
@@ -50,9 +51,9 @@ void define_stores(Class& client) {
 void define_client(py::module_& module) {
   py::class_<Client> client(module, "Client", "One attachment to one pool.");
   client
-      .def(py::init<std::optional<std::string>, std::optional<std::string>, uint32_t, uint32_t, bool, bool>(),
+      .def(py::init<std::optional<std::string>, std::optional<std::string>, uint32_t, uint32_t, bool, bool, bool>(),
            "socket_path"_a = py::none(), "pool"_a = py::none(), py::kw_only(), "timeout_ms"_a = 0,
-           "thread_cache_pages"_a = 0, "first_fit"_a = false, "session_thread"_a = true)
+           "thread_cache_pages"_a = 0, "first_fit"_a = false, "session_thread"_a = true, "read_only"_a = false)
       .def("close", &Client::close)
       .def_property_readonly("is_closed", &Client::is_closed)
       .def("__enter__", [](py::object self) { return self; })
@@ -79,6 +80,10 @@ void define_client(py::module_& module) {
   define_fast_calls(client);
 }
 
+void handle_memory_errors(bool views) {
+  check(maru_handle_memory_errors(views ? uint32_t{MARU_MEMORY_ERRORS_VIEWS} : 0u), "maru_handle_memory_errors");
+}
+
 }  // namespace maru_python
 
 PYBIND11_MODULE(_maru, module) {
@@ -91,4 +96,5 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::define_held(module);
   maru_python::define_client(module);
   module.def("version", &maru_version);
+  module.def("handle_memory_errors", &maru_python::handle_memory_errors, py::kw_only(), "views"_a = false);
 }

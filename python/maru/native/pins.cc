@@ -75,6 +75,19 @@ PyObject* release(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// Raises when memory of the view went bad while it was held.
+PyObject* check_memory(PyObject* self, PyObject*) {
+  const PinObject& pin = pin_of(self);
+  try {
+    if (pin.hold == nullptr) raise_named("ClosedError", "This view was released: ask before that.");
+    check(maru_view_error(pin.hold->attachment()->open(), &pin.view), "maru_view_error");
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* enter(PyObject* self, PyObject*) {
   Py_INCREF(self);
   return self;
@@ -84,6 +97,11 @@ PyMethodDef pin_methods[] = {
     {"release", release, METH_NOARGS, "release()\n--\n\nLets go."},
     {"__enter__", enter, METH_NOARGS, nullptr},
     {"__exit__", release, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyMethodDef view_methods[] = {
+    {"check_memory", check_memory, METH_NOARGS,
+     "check_memory()\n--\n\nRaises BadMemoryError when what was read of it may be zeros."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef pin_properties[] = {
@@ -116,6 +134,7 @@ PyType_Slot pin_slots[] = {
 };
 PyType_Slot view_slots[] = {
     {Py_tp_doc, const_cast<char*>("A block that is pinned, to be read in place.")},
+    {Py_tp_methods, view_methods},
     {Py_tp_getset, view_properties},
     {Py_sq_length, slot(length)},
     {0, nullptr},
