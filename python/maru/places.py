@@ -168,6 +168,8 @@ class Budget(Generic[_Held]):
             self._see_out()
             if not 1 <= place.region_id < len(self._ends):
                 return None
+            if not 0 <= place.page_index < self._ends[place.region_id] - self._ends[place.region_id - 1]:
+                return None  # the numbers go on in the next region
             there = self._held.get(self._number(place))
             return None if there is None else there()
 

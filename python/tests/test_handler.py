@@ -160,6 +160,8 @@ def test_expansion_adds_a_region_and_says_so(marud):
         assert added == [(1, 2), (2, 3)] and handler.get_owned_region_ids() == [1, 2]
         assert [(handle.region_id, handle.page_index) for handle in handles] == [(1, 0), (1, 1), (2, 0), (2, 1)]
         assert handler.get_region_page_count(2) == 3 and handler.get_region_page_count(3) is None
+        assert handler.get_buffer_view(2, 0, 1) is not None
+        assert handler.get_buffer_view(1, 2 * CHUNK, 1) is None, "beyond region 1, where region 2 would go on"
         handler.free(handles[0])
         assert handler.alloc(1).region_id == 1
         handler.set_on_region_added(None)
