@@ -43,18 +43,20 @@ class Client:
         self._options = options
         self._client: Optional[_maru.Client] = None
         self._is_closed = False
+        self._attaching = asyncio.Lock()
         self._process = os.getpid()
         self._waiting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="maru-aio")
 
     async def attach(self) -> None:
-        """`async with` does it."""
-        if self._client is not None:
-            return
-        client = await self._wait(lambda: _maru.Client(*self._arguments, **self._options))
-        if self._is_closed:  # meanwhile
-            await asyncio.get_running_loop().run_in_executor(None, client.close)
-            raise ClosedError("This client was closed.")
-        self._client = client
+        """`async with` does it. May be called again, and by several tasks at once, which wait for one attachment."""
+        async with self._attaching:
+            if self._client is not None:
+                return
+            client = await self._wait(lambda: _maru.Client(*self._arguments, **self._options))
+            if self._is_closed:  # meanwhile
+                await asyncio.get_running_loop().run_in_executor(None, client.close)
+                raise ClosedError("This client was closed.")
+            self._client = client
 
     async def close(self) -> None:
         """As maru.Client.close. May be called again; the end of `async with` does it."""

@@ -76,10 +76,9 @@ class MaruHandler:
         return True
 
     def _open(self) -> None:
-        if self._is_forked:
-            self._client, self._is_forked = None, False
-            self._renew()
         with self._connecting:
+            if self._is_forked:  # everything else was renewed at the fork
+                self._client, self._is_forked = None, False
             if self._client is not None:
                 return
             self._config.explain_what_does_nothing()
@@ -108,12 +107,9 @@ class MaruHandler:
     def close(self) -> None:
         """Waits for stores that are under way, refuses everything else, and detaches. Blocks stay in the pool, and memory
         that arrays or tensors still show stays readable. May be called again."""
-        if self._is_forked:
-            self._client = None
-            return
         with self._connecting:
             client, self._client = self._client, None
-            if client is None:
+            if client is None or self._is_forked:
                 return
             with self._stores:
                 while self._stores_running:

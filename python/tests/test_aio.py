@@ -134,6 +134,19 @@ def test_a_client_that_is_closed_while_it_attaches_stays_closed(marud):
     asyncio.run(run())
 
 
+def test_tasks_that_attach_at_once_share_one_attachment(marud, monkeypatch):
+    made, attach = [], maru.Client
+    monkeypatch.setattr("maru.aio._maru.Client", lambda *arguments, **options: made.append(1) or attach(*arguments, **options))
+
+    async def run():
+        client = maru.aio.Client(str(marud.socket), timeout_ms=60_000)
+        await asyncio.gather(*(client.attach() for _ in range(4)))
+        assert len(made) == 1 and not client.sync.is_closed
+        await client.close()
+
+    asyncio.run(run())
+
+
 def test_a_child_is_told_and_does_not_wait_for_ever(marud, key):
     loop = asyncio.new_event_loop()
     client = maru.aio.Client(str(marud.socket), timeout_ms=60_000)

@@ -325,6 +325,42 @@ def test_a_child_is_told_and_may_connect_itself(handler, key):
     assert handler.store(key + "2", handle)
 
 
+def test_threads_of_a_child_that_connect_at_once_share_one_attachment(marud, monkeypatch):
+    made, attach, others = [], maru.Client, []
+    monkeypatch.setattr("maru.handler.Client", lambda *arguments, **more: made.append(1) or attach(*arguments, **more))
+
+    class Interrupted(maru.MaruHandler):
+        """In the child a second thread connects right after the first has seen that this is one."""
+
+        @property
+        def _is_forked(self):
+            is_forked = self._forked
+            if is_forked and not others:
+                others.append(threading.Thread(target=self.connect))
+                others[0].start()
+                others[0].join(0.5)  # or it waits for this thread
+            return is_forked
+
+        @_is_forked.setter
+        def _is_forked(self, value):
+            self._forked = value
+
+    handler = Interrupted(config(marud))
+    assert handler.connect() and len(made) == 1
+    child = os.fork()
+    if child == 0:
+        wrong = 1
+        try:
+            wrong = not handler.connect()
+            others[0].join()
+            wrong += 2 * (len(made) != 2) + 4 * (handler.exists("nothing") is not False)
+            handler.close()
+        finally:
+            os._exit(wrong)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    handler.close()
+
+
 def test_the_tenant_of_the_address_is_used(marud, handler, key):
     with maru.MaruHandler(config(marud, server_url=f"maru://{marud.socket}?tenant=alice")) as alice:
         keys = [key, key + " everybody's"]
