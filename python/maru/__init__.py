@@ -8,7 +8,8 @@
 Calls that find one block take well under a microsecond more than libmaru itself; batches take digests as NumPy arrays. What
 a view shows stays in the pool for as long as the View, a memoryview of it, or an array or tensor made from that exists.
 MaruConfig and MaruHandler are the interface of connectors for an older system of this name; maru_lmcache has what LMCache
-loads. An absent block is None or False; everything else that goes wrong is a MaruError that says what to do.
+loads. An absent block is None or False; everything else that goes wrong is a MaruError that says what to do, but for what is
+damaged within a batch, which is None and counted.
 """
 from ._maru import Buffer, Client, Match, Pin, View, handle_memory_errors, version
 from .config import MaruConfig

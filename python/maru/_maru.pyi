@@ -147,7 +147,8 @@ class Client:
     def retrieve(self, key: Key, tenant: Tenant = None) -> Optional[View]:
         """None when the block is absent."""
     def retrieve_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[Optional[View]]:
-        """None for what is absent, and for what does not match its checksum, which statistics().checksum_errors counts."""
+        """None for what is absent; and, so that the others are not lost, for what lies in bad memory or does not match its
+        checksum, which statistics().checksum_errors counts."""
     # For MaruHandler.
     def _find(self, key: Key, tenant: Tenant, places: Retrieved) -> Optional[MemoryInfo]: ...
     def _find_batch(self, keys: Sequence[Key], tenant: Tenant, places: Retrieved) -> list[Optional[MemoryInfo]]: ...

@@ -286,8 +286,8 @@ class MaruHandler:
             return None
 
     def batch_retrieve(self, keys: Sequence[str]) -> list[Optional[MemoryInfo]]:
-        """retrieve() of each, but for a damaged value, which is no reason to lose the others: it is None, and counted (see
-        `checksum_errors` in get_stats()["native"])."""
+        """retrieve() of each, but for a value that is damaged or lies in bad memory, which is no reason to lose the others: it
+        is None and gone from the pool, and what was damaged is counted (`checksum_errors` in get_stats()["native"])."""
         try:
             return self._ask()._find_batch(keys, self._tenant, self._retrieved)
         except _UNREADABLE:
