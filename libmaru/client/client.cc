@@ -210,6 +210,10 @@ int Client::view_of(PageRef ref, uint32_t slot, bool payload, maru_view* ret_vie
       pins_.unpin(slot, ref);
       return -ENOMEM;
     }
+    if (bad_pages_->meets(ref.page(), view.bytes)) {
+      pins_.unpin(slot, ref);
+      return -EHWPOISON;
+    }
     if (region_.has_checksums())
       if (const int status = verify(view, ref); status != 0) {
         pins_.unpin(slot, ref);
@@ -231,6 +235,8 @@ int Client::verify(const maru_view& view, PageRef ref) {
   uint64_t found = 0;
   if (!checksum(view.data, view.bytes, &found)) return -EHWPOISON;
   if (found == expected) return 0;
+  // Another thread met bad memory here meanwhile: what was read is this process's own, and says nothing of the block.
+  if (bad_pages_->meets(ref.page(), view.bytes)) return -EHWPOISON;
   count(format::kCounterChecksumErrors);
   if (shm::retire_ref(lane_, ref) == shm::RetireStatus::kRetired) finish(ref);
   return -EIO;
@@ -396,6 +402,7 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
     // The lengths of single pages need no second look at the block line.
     if (view.bytes > region_.page_bytes())
       view.bytes = std::min(view.bytes, region_.run_pages(page) * region_.page_bytes());
+    if (bad_pages_->meets(page, view.bytes)) return -EHWPOISON;
     if (region_.has_checksums())
       if (const int status = verify(view, refs[i]); status != 0) return status;
     ret_views[i] = view;

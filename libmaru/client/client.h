@@ -126,6 +126,7 @@ class Client {
   explicit Client(Connection::Target target) : connection_(std::move(target)) {}
   Result<void> open(const Options& options);
   bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
+  int take_good_pages(size_t n, uint32_t run_pages, shm::PageRef* ret_heads);
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
   int ask_for_credit(uint64_t tenant, uint64_t bytes);
   enum class Duplicate : uint8_t { kGiveBack, kKeep };

@@ -88,6 +88,21 @@ int Client::next_evicted(maru_key_copy* ret_key) {
   return 0;
 }
 
+// None of them in memory that this process has replaced: what it wrote there nobody else would see. Those stay RESERVED, so
+// that they are not offered again; they are few, and free when this process ends or marud has looked.
+int Client::take_good_pages(size_t n, uint32_t run_pages, PageRef* ret_heads) {
+  if (const int status = pages_->take(n, run_pages, ret_heads); status != 0) return status;
+  for (size_t i = 0; i < n; ++i)
+    while (bad_pages_->meets(ret_heads[i].page(), run_pages * region_.page_bytes())) {  // ends: each is met once
+      const int status = pages_->take(1, run_pages, &ret_heads[i]);
+      if (status == 0) continue;
+      for (size_t k = 0; k < n; ++k)
+        if (k != i) pages_->give_back(ret_heads[k]);
+      return status;
+    }
+  return 0;
+}
+
 int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
   if (read_only_) return -EROFS;
   if (bytes == 0 || n == 0 || n > limits::kBatchKeysMax) return -EINVAL;
@@ -96,7 +111,7 @@ int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
   const std::span<PageRef> heads = n == 1 ? std::span<PageRef>() : scratch<PageRef>(n);
   PageRef single;
   PageRef* refs = n == 1 ? &single : heads.data();
-  if (const int status = pages_->take(n, uint32_t(run_pages), refs); status != 0) return status;
+  if (const int status = take_good_pages(n, uint32_t(run_pages), refs); status != 0) return status;
   for (size_t i = 0; i < n; ++i) {
     std::byte* data = payload_->map(refs[i].page(), true);
     if (data == nullptr) {
@@ -113,8 +128,7 @@ int Client::abort(const maru_buffer& buffer) {
   const PageRef ref = PageRef::from_bits(buffer.block);
   if (!region_.is_page(ref)) return -EINVAL;
   // Nobody may get a page with bad memory next: it stays RESERVED until marud has looked.
-  for (uint32_t i = 0; i < region_.run_pages(ref.page()); ++i)
-    if (bad_pages_->has(ref.page() + i)) return -EHWPOISON;
+  if (bad_pages_->meets(ref.page(), region_.run_pages(ref.page()) * region_.page_bytes())) return -EHWPOISON;
   return pages_->give_back(ref) ? 0 : -EINVAL;
 }
 
@@ -210,6 +224,8 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
     if (data == nullptr) return -ENOMEM;
     shm::flush_lines(data, size_t(buffer.bytes));
   }
+  // After the last look at the payload: what was filled in after its memory went bad is in no other process.
+  if (bad_pages_->meets(own.page(), buffer.bytes)) return -EHWPOISON;
 
   int credit_tries = 0;
   for (int tries = 0;; ++tries) {

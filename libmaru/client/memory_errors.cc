@@ -67,6 +67,19 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   if (!is_done) pass_on(number, info, context);
 }
 
+// What was set before.
+uint64_t set_bits(AtomicU64& word, uint64_t bits) {
+  uint64_t before = word.load_relaxed();  // the CAS decides
+  while ((before & bits) != bits && !word.cas_relaxed(before, before | bits)) {
+  }
+  return before;
+}
+
+// `last` counts.
+constexpr uint64_t bits_between(uint32_t first, uint32_t last) {
+  return ~uint64_t{0} << first & ~uint64_t{0} >> (63 - last);
+}
+
 }  // namespace
 
 int handle_memory_errors(uint32_t flags) {
@@ -113,7 +126,8 @@ BadPages::BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, int wak
       pages_(pages),
       page_bytes_(page_bytes),
       wake_(wake),
-      bits_(std::make_unique<AtomicU64[]>((pages + 63) / 64)) {
+      bits_(std::make_unique<AtomicU64[]>((pages + 63) / 64)),
+      met_(std::make_unique<AtomicU64[]>((pages + 63) / 64)) {
   for (AtomicU64& word : unsaid_) word.store_relaxed(0);  // nobody else has it yet
   for (int i = 0; i < kClientsMax && place_ < 0; ++i) {
     BadPages* nobody = nullptr;
@@ -131,9 +145,30 @@ BadPages::~BadPages() {
 void BadPages::note(uintptr_t address) {
   if (!covers(address)) return;
   const auto page = uint32_t((address - base_) / page_bytes_);
-  uint64_t before = bits_[page / 64].load_relaxed();  // the CAS decides
-  while ((before >> page % 64 & 1) == 0 && !bits_[page / 64].cas_relaxed(before, before | 1ull << page % 64)) {
+  mark(page, page);
+  say(page);
+}
+
+void BadPages::mark(uint32_t first, uint32_t last) {
+  for (uint32_t word = first / 64; word <= last / 64; ++word)
+    set_bits(bits_[word], bits_between(word == first / 64 ? first % 64 : 0, word == last / 64 ? last % 64 : 63));
+  is_any_.store_relaxed(1);  // never taken back
+}
+
+bool BadPages::look_for(uint32_t first, uint64_t bytes) {
+  bool is_bad = false;
+  const uint64_t end = first + (bytes + page_bytes_ - 1) / page_bytes_;
+  for (uint64_t page = first; page < std::min(pages_, end); ++page) {
+    if (!has(uint32_t(page))) continue;
+    is_bad = true;
+    const uint64_t bit = 1ull << page % 64;
+    if ((set_bits(met_[page / 64], bit) & bit) == 0) say(uint32_t(page));
   }
+  return is_bad;
+}
+
+// To marud, by the session thread.
+void BadPages::say(uint32_t page) {
   for (AtomicU64& word : unsaid_) {
     uint64_t none = 0;
     if (word.load_relaxed() == uint64_t(page) + 1) return;  // as above
@@ -157,6 +192,9 @@ bool BadPages::replace(uintptr_t address, unsigned size_bits) {
   const size_t size = size_t(1) << std::clamp(size_bits, 12u, 30u);
   const uintptr_t start = std::max(base_, address / size * size);
   const uintptr_t end = std::min(base_ + uintptr_t(pages_ * page_bytes_), address / size * size + size);
+  // First: who has seen the private memory, or written into it, finds its page bad. (If it cannot be replaced they are bad
+  // all the same, and the signal goes to its owner.)
+  mark(uint32_t((start - base_) / page_bytes_), uint32_t((end - 1 - base_) / page_bytes_));
   return ::mmap(reinterpret_cast<void*>(start), end - start, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
 }

@@ -5,6 +5,10 @@
 //   * a view that meets bad memory reads zeros from that page on, if the program asked for that as well, and the page is noted
 //     with the client, for maru_view_error() and for marud.
 //
+// What the machine takes away may be larger than a page of the pool (2 MiB and more on devices and huge pages), and is replaced
+// whole. So every page that lies in it is bad for this process from then on: what is read there is not what was stored, and
+// what is written there nobody else sees. Such pages are refused, in both directions; other processes may still have them.
+//
 // Thread safety: any. The handler takes no lock and allocates nothing.
 #pragma once
 
@@ -40,20 +44,30 @@ class BadPages {
 
   void note(uintptr_t address);  // of payload; safe in a signal handler
   bool has(uint32_t page) const { return (bits_[page / 64].load_relaxed() >> page % 64 & 1) != 0; }  // own process
+  // Whether something of these bytes, from a page on, is bad. The first time that such a page is met here marud is to be
+  // told of it.
+  bool meets(uint32_t first, uint64_t bytes) {
+    return is_any_.load_relaxed() != 0 && look_for(first, bytes);  // set by this process, before the memory is replaced
+  }
   // A page that marud was not told of yet.
   bool next_unsaid(uint32_t* ret_page);
 
   bool covers(uintptr_t address) const { return address >= base_ && (address - base_) / page_bytes_ < pages_; }
-  // Puts zeroed private memory where the machine has lost some. Safe in a signal handler.
+  // Puts zeroed private memory where the machine has lost some; every page of that is bad before. Safe in a signal handler.
   bool replace(uintptr_t address, unsigned size_bits);
 
  private:
   static constexpr uint32_t kUnsaid = 64;
 
+  bool look_for(uint32_t first, uint64_t bytes);
+  void mark(uint32_t first, uint32_t last);
+  void say(uint32_t page);
+
   const uintptr_t base_;
   const uint64_t pages_, page_bytes_;
   const int wake_;
-  std::unique_ptr<AtomicU64[]> bits_;
+  std::unique_ptr<AtomicU64[]> bits_, met_;  // bad; bad, and met by a call
+  AtomicU32 is_any_{0};
   AtomicU64 unsaid_[kUnsaid];  // page + 1; 0: free. What finds no place is met again by somebody
   int place_ = -1;
 };

@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <utility>
 
 namespace maru::test {
 namespace {
@@ -27,8 +28,10 @@ volatile sig_atomic_t passed_on = 0;
 
 class MemoryError : public ::testing::Test {
  protected:
-  // Before the library's handler, which is installed once and stays.
+  // Before the library's handler, which is installed once and stays; for all suites of this fixture.
   static void SetUpTestSuite() {
+    static bool is_done = false;
+    if (std::exchange(is_done, true)) return;
     struct sigaction action = {};
     // A real one that is passed on would come again and again.
     action.sa_handler = [](int number) {
@@ -116,6 +119,89 @@ TEST_F(MemoryError, ViewReadsZerosAndSaysSo) {
   EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("condition") == "serving"; }));
   EXPECT_EQ(marud.pool_status().at("page_states").at("poisoned"), 2) << "the bad page and the head of its run";
   EXPECT_EQ(client.text("k"), "again");
+}
+
+// What the machine takes away is 2 MiB on devices and huge pages, and holds many pages of the pool.
+class LargeMemoryError : public MemoryError, public ::testing::WithParamInterface<bool> {
+ protected:
+  static constexpr unsigned kBits = 21;
+  static PoolWish pool() {
+    PoolWish wish;
+    wish.bytes = 64u << 20;
+    wish.page_bytes = 64u << 10;
+    wish.region_bytes = 8u << 20;
+    wish.checksums = GetParam();
+    return wish;
+  }
+  static bool are_neighbours(const void* a, const void* b) {
+    return reinterpret_cast<uintptr_t>(a) >> kBits == reinterpret_cast<uintptr_t>(b) >> kBits;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Checksums, LargeMemoryError, ::testing::Bool());
+
+TEST_P(LargeMemoryError, BlocksNextToItAreRefusedAndStay) {
+  MarudProcess marud({pool()});
+  TestClient client(marud.socket_path()), other(marud.socket_path());
+  std::vector<std::string> neighbours;
+  maru_view bad, view;
+  ASSERT_EQ(client.store("bad", "text"), 0);
+  ASSERT_EQ(client.retrieve("bad", &bad), 0);
+  for (int i = 0; i < 40; ++i) {
+    const std::string key = "block " + std::to_string(i);
+    ASSERT_EQ(client.store(key, key, i == 0 ? "" : "block " + std::to_string(i - 1)), 0);
+    ASSERT_EQ(client.retrieve(key, &view), 0);
+    if (are_neighbours(view.data, bad.data)) neighbours.push_back(key);
+    client.release(view);
+  }
+  ASSERT_GE(neighbours.size(), 2u);
+  ASSERT_LT(neighbours.size(), 40u);
+  const std::string first = neighbours[0], second = neighbours[1];
+  maru_view held;
+  ASSERT_EQ(client.retrieve(first, &held), 0);
+  ASSERT_TRUE(raise_memory_error(bad.data, BUS_MCEERR_AR, kBits));
+  EXPECT_EQ(maru_view_error(client, &held), -EHWPOISON) << "a view from before reads zeros as well";
+  client.release(held);
+  for (const std::string& key : neighbours) EXPECT_EQ(client.retrieve(key, &view), -EHWPOISON) << key;
+  const maru_key keys[] = {key_of(second), key_of("block 39")};
+  maru_view views[2];
+  EXPECT_EQ(maru_retrieve_batch(client, keys, 2, views), are_neighbours(bad.data, views[1].data) ? 0 : 1);
+  maru_release_batch(client, views, 2);
+  maru_match match;
+  const maru_key chain = key_of("block 0");
+  ASSERT_EQ(maru_match_prefix(client, &chain, 1, &match), 0);
+  EXPECT_EQ(maru_resolve(client, &match, &chain, 1, &view), first == "block 0" ? -EHWPOISON : 0);
+  maru_release_match(client, &match);
+  for (int i = 0; i < 40; ++i) {
+    const std::string key = "block " + std::to_string(i);
+    EXPECT_EQ(other.text(key), key) << "nothing is wrong with it for others, and nobody deleted it";
+  }
+  EXPECT_EQ(client.statistics().checksum_errors, 0u);
+  client.release(bad);
+}
+
+TEST_P(LargeMemoryError, WhatWasWrittenNextToItIsNotStored) {
+  MarudProcess marud({pool()});
+  TestClient client(marud.socket_path()), other(marud.socket_path());
+  maru_buffer buffers[2];
+  ASSERT_EQ(maru_alloc_batch(client, 100, 2, buffers), 0);
+  std::vector<maru_buffer> more;
+  while (!are_neighbours(buffers[0].data, buffers[1].data)) {  // the pages of one huge page follow one another
+    more.push_back(buffers[0]);
+    buffers[0] = buffers[1];
+    ASSERT_EQ(maru_alloc(client, 100, &buffers[1]), 0);
+  }
+  ASSERT_TRUE(raise_memory_error(buffers[0].data, BUS_MCEERR_AR, kBits));
+  std::memset(buffers[1].data, 'x', 100);
+  const maru_key key = key_of("k");
+  EXPECT_EQ(maru_store(client, &key, &buffers[1], nullptr, nullptr), -EHWPOISON);
+  EXPECT_EQ(maru_abort(client, &buffers[1]), -EHWPOISON);
+  EXPECT_EQ(other.exists("k"), 0);
+  for (int i = 0; i < 200; ++i) {  // also of what the client has in its caches
+    const std::string name = "new " + std::to_string(i), text(i % 2 ? 100 : 200'000, 'y');
+    ASSERT_EQ(client.store(name, text), 0) << i;
+    ASSERT_EQ(other.text(name), text) << i;
+  }
+  for (const maru_buffer& buffer : more) maru_abort(client, &buffer);
 }
 
 TEST_F(MemoryError, StoreIntoAPageThatWasTakenAwaySaysSo) {
