@@ -104,8 +104,13 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
     if (hands_back && devices_.begins_anew(hosted)) {
       log_warning("{} handed back the memory of pool \"{}\" too late: it begins anew already", session.text(), name);
     } else if (hands_back) {
-      HeldMemory held = {std::move(descriptors.back()), {}};  // in the order of AttachReply
-      if (descriptors.size() == 2) held.pages = std::move(descriptors.front());
+      // Copies, in the order of AttachReply: what is refused is closed on the spot, and that may last when it is the last
+      // descriptor of something that is no memory. Those that came are closed aside.
+      const auto copy = [](const FileDescriptor& one) {
+        return FileDescriptor(::fcntl(one.get(), F_DUPFD_CLOEXEC, 3));
+      };
+      HeldMemory held = {copy(descriptors.back()), {}};
+      if (descriptors.size() == 2) held.pages = copy(descriptors.front());
       auto accepted = hosted.accept_memory(std::move(held), now.unix_ms);
       if (accepted) {
         log_info("{} handed back the memory of pool \"{}\"", session.text(), name);

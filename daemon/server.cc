@@ -138,19 +138,20 @@ void Server::on_accept(const Event& event) {
   }
   accept_due_ms_ = 0;
   FileDescriptor socket(event.result);
+  const auto close_aside = [&] { loop_->close_aside(socket.release()); };  // as in remove_if_idle()
   if (!MemoryReserve::is_whole()) {
     if (!is_short_of_memory_)
       log_error(
           "marud is out of memory (a limit on its address space?): it takes no connections until it has some again");
     is_short_of_memory_ = true;
-    return;
+    return close_aside();
   }
   if (is_short_of_memory_) log_info("there is memory again: connections are taken");
   is_short_of_memory_ = false;
   auto peer = identify_peer(socket.get());
   if (!peer) {
     log_warning("a connection is refused: {}", peer.error().text());
-    return;
+    return close_aside();
   }
   const uint64_t id = next_session_++;
   auto session = std::make_unique<Session>(id, std::move(socket), std::move(*peer));
@@ -161,7 +162,7 @@ void Server::on_accept(const Event& event) {
     requests_.users().connected(session->peer().who.uid);
   } else if (turned_away_++ >= kTurnedAwayMax) {
     --turned_away_;
-    return;  // closed without a word
+    return loop_->close_aside(session->release_socket());  // without a word
   }
   session->begin_receive(*loop_);
   sessions_.emplace(id, std::move(session));
@@ -244,7 +245,8 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
 void Server::remove_if_idle(uint64_t id) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || !found->second->is_closing() || !found->second->is_idle()) return;
-  // What lies unread in the socket may hold descriptors of the client.
+  // What lies unread in the socket may hold descriptors of the client, and the last close of some of them lasts as long as the
+  // client wants it to.
   loop_->close_aside(found->second->release_socket());
   if (found->second->turned_away_because.empty())
     requests_.users().left(found->second->peer().who.uid);

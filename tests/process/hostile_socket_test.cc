@@ -14,9 +14,11 @@
 #include <cstring>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace maru::test {
@@ -264,6 +266,77 @@ TEST_F(HostileSocket, AThousandConnectionsLeaveRoomForWork) {
   expect_service();
   sockets.clear();
   EXPECT_TRUE(wait_until([&] { return marud_.ask({{"command", "status"}}).at("connections") <= 3; }));
+}
+
+// A connection over TCP whose last close waits for what its other end does not read.
+class LingeringSocket {
+ public:
+  LingeringSocket() {
+    FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof(address);
+    auto* name = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(listener.get(), name, bytes), 0);
+    EXPECT_EQ(::listen(listener.get(), 1), 0);
+    EXPECT_EQ(::getsockname(listener.get(), name, &bytes), 0);
+    near_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(near_.get(), name, bytes), 0);
+    far_.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const linger lasts{1, 100'000};  // seconds: longer than a test's patience
+    EXPECT_EQ(::setsockopt(near_.get(), SOL_SOCKET, SO_LINGER, &lasts, sizeof(lasts)), 0);
+    const std::vector<char> unread(1 << 16);
+    while (::send(near_.get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
+  int near() const { return near_.get(); }
+  // Of this process alone, not the last one if somebody else has it.
+  void let_go() { near_.reset(); }
+
+ private:
+  FileDescriptor far_;  // closed after the other: then the close that waits is over
+  FileDescriptor near_;
+};
+
+TEST_F(HostileSocket, ACloseThatLastsHoldsNobodyUp) {
+  LingeringSocket lingering;
+  marud_.suspend();
+  const std::string path = marud_.socket_path();
+  const auto ping = request(Type::kPing);
+  const pid_t child = ::fork();
+  if (child == 0) {  // gone before marud asks who it is
+    auto socket = wire::connect_to(path);
+    ::_exit(socket && send_raw(socket->get(), ping, {lingering.near()}) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  lingering.let_go();
+  marud_.resume();
+  EXPECT_TRUE(marud_.has_logged("a connection is refused: "));
+  expect_service();
+}
+
+TEST(HostileSocketAlone, WhatIsNoMemoryIsClosedAsideWhenItIsHandedBack) {
+  MarudProcess marud;
+  // Without a session thread, so that nobody hands the memory back by itself.
+  TestClient client(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD);
+  ASSERT_EQ(client.store("k", "text"), 0);
+  marud.kill();
+  marud.start();
+  LingeringSocket lingering;
+  auto socket = wire::connect_to(marud.socket_path());
+  ASSERT_TRUE(socket);
+  wire::AttachRequest attach{};
+  std::strcpy(attach.pool, "default");
+  attach.flags = wire::kAttachHandsBack;
+  const auto packet = wire::encode(Type::kAttach, 7, 0, wire::bytes_of(attach));
+  ASSERT_TRUE(wire::send_packet(socket->get(), packet, lingering.near(), int(far_too_long_ms())));
+  lingering.let_go();
+  EXPECT_TRUE(marud.has_logged("handed back what is not the memory of pool"));
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+  EXPECT_EQ(client.text("k"), "text");
 }
 
 TEST_F(HostileSocket, ProcessesThatAreKilledWhileConnectingLeaveNothing) {
