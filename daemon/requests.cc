@@ -165,13 +165,14 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   FileDescriptor control(device.is_split() ? ::fcntl(device.control_fd(), F_DUPFD_CLOEXEC, 3) : -1);
   if (device.is_split() && !control.is_open()) memory.reset();
   const bool is_leaving = hosted.condition() == HostedPool::Condition::kLeaving;
-  if (is_leaving && request.previous_lane == 0)
+  const ClientIdentity& who = session.peer().who;
+  const bool keeps_lane = pool->keeps_lane(who, request.previous_lane, request.previous_generation);
+  if (is_leaving && !keeps_lane)
     return refuse(kType, request_id, ESHUTDOWN, "pool \"" + hosted.name() + "\" is being removed: it takes no clients");
   FileDescriptor pidfd(::fcntl(session.peer().pidfd.get(), F_DUPFD_CLOEXEC, 3));
   if (!memory.is_open() || !pidfd.is_open()) return refuse(kType, request_id, errno, "marud has no descriptor left");
 
-  const ClientIdentity& who = session.peer().who;
-  if (!pool->keeps_lane(who, request.previous_lane, request.previous_generation))
+  if (!keeps_lane)
     if (const std::string why = users_.why_no_lane(session.peer(), session.text(), now.monotonic_ms); !why.empty())
       return refuse(kType, request_id, EDQUOT, why);
   auto grant = pool->attach(who, request.previous_lane, request.previous_generation, now.unix_ms);

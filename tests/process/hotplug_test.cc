@@ -1,5 +1,7 @@
 // Pools that come and go while marud and its clients run: drained without losing what somebody reads, removed when the clients
 // have left, and added again.
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
 #include "tests/process/puppet.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/test_client.h"
@@ -8,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <fcntl.h>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -132,6 +135,32 @@ TEST_P(Hotplug, ClientLeavesWhenItsLastViewIsReleased) {
   TestClient again(marud_.socket_path(), "second");
   EXPECT_EQ(again.text("theirs"), GetParam() ? std::optional<std::string>("other text") : std::nullopt);
   EXPECT_EQ(again.store("k2", "text"), 0);
+}
+
+TEST_P(Hotplug, APoolThatIsBeingRemovedGivesNoNewLane) {
+  TestClient client(marud_.socket_path(), "second");
+  ASSERT_EQ(client.store("k", "text"), 0);
+  maru_view view;
+  ASSERT_EQ(client.retrieve("k", &view), 0);
+  ask("remove", {{"deadline_ms", far_too_long_ms()}, {"discard", true}});
+  auto socket = wire::connect_to(marud_.socket_path());
+  ASSERT_TRUE(socket);
+  for (const uint32_t lane : {1u, 7u}) {  // another's, and nobody's
+    wire::AttachRequest attach{};
+    std::strcpy(attach.pool, "second");
+    attach.previous_lane = lane;
+    attach.previous_generation = 77;
+    ASSERT_TRUE(wire::send_packet(socket->get(), wire::encode(wire::Type::kAttach, lane, 0, wire::bytes_of(attach)), -1,
+                                  far_too_long_ms()));
+    const auto reply = wire::receive_packet(socket->get(), far_too_long_ms());
+    ASSERT_TRUE(reply);
+    const auto header = wire::decode_reply(reply->bytes);
+    ASSERT_TRUE(header);
+    EXPECT_EQ(header->status, -ESHUTDOWN) << "lane " << lane;
+  }
+  EXPECT_EQ(row().value("clients", 0), 1) << row().dump();
+  client.release(view);
+  EXPECT_TRUE(wait_until([&] { return is_gone(); })) << row().dump();
 }
 
 TEST_P(Hotplug, StoppedClientIsNamedAtTheDeadlineAndEndedOnlyIfToldSo) {
