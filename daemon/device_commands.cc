@@ -58,11 +58,19 @@ size_t DeviceCommands::index_of(const HostedPool& hosted) const {
                 pools_.begin());
 }
 
-std::vector<const LaneWatch*> DeviceCommands::clients_of(const HostedPool& hosted) const {
+std::string DeviceCommands::Client::text() const {
+  return std::to_string(who.pid) + " (" + (watch ? watch->command : command_of(who.pid)) + ")";
+}
+
+// The watches, and the lanes that have none.
+std::vector<DeviceCommands::Client> DeviceCommands::clients_of(const HostedPool& hosted) const {
   const size_t index = index_of(hosted);
-  std::vector<const LaneWatch*> clients;
+  std::vector<Client> clients;
   for (const auto& [id, watch] : lanes_.all())
-    if (watch.pool == index) clients.push_back(&watch);
+    if (watch.pool == index) clients.push_back({watch.who, &watch});
+  if (const Pool* pool = hosted.serving())
+    for (const Pool::AdoptedLane& lane : pool->live_lanes())
+      if (!lanes_.find_lane(uint32_t(index), lane.lane)) clients.push_back({lane.who, nullptr});
   return clients;
 }
 
@@ -265,8 +273,9 @@ json DeviceCommands::ask_to_leave(const Removal& removal, Moment now) {
   if (auto left = hosted.leave(now.monotonic_ms + deadline_ms, removal.fences); !left)
     return refusal(left.error().code, left.error().doing);
   const auto clients = clients_of(hosted);
-  for (const LaneWatch* client : clients)
-    if (client->session != 0) notices_.push_back(leave_notice(client->session, hosted, now));
+  for (const Client& client : clients)
+    if (client.watch && client.watch->session != 0)
+      notices_.push_back(leave_notice(client.watch->session, hosted, now));
   log_info("{} removes pool \"{}\": {} clients are asked to leave within {} s", removal.who, hosted.name(),
            clients.size(), deadline_ms / 1000);
   const std::string name = hosted.name();
@@ -285,14 +294,19 @@ json DeviceCommands::forget(const std::string& name, const std::string& who) {
 
 void DeviceCommands::end_clients(HostedPool& hosted) {
   hosted.leaving().is_fenced = true;
-  for (const LaneWatch* client : clients_of(hosted)) {
-    const auto ended = end_process(client->pidfd.get());
+  for (const Client& client : clients_of(hosted)) {
+    Result<void> ended;
+    if (client.watch) {
+      ended = end_process(client.watch->pidfd.get());
+    } else {
+      const auto pidfd = open_process(client.who.pid, client.who.start_time);
+      ended = pidfd ? end_process(pidfd->get()) : tl::unexpected(pidfd.error());
+    }
     if (ended || ended.error().code == ESRCH)
-      log_warning("process {} ({}) did not leave pool \"{}\" in time: it gets SIGKILL", client->who.pid,
-                  client->command, hosted.name());
+      log_warning("process {} did not leave pool \"{}\" in time: it gets SIGKILL", client.text(), hosted.name());
     else
-      log_error("process {} ({}) did not leave pool \"{}\" in time and cannot be ended: {}", client->who.pid,
-                client->command, hosted.name(), ended.error().text());
+      log_error("process {} did not leave pool \"{}\" in time and cannot be ended: {}", client.text(), hosted.name(),
+                ended.error().text());
   }
 }
 
@@ -321,7 +335,7 @@ void DeviceCommands::step_leaving(Moment now) {
     }
     std::string who;
     for (size_t i = 0; i < std::min(clients.size(), kNamedMax); ++i)
-      who += (who.empty() ? "" : ", ") + std::to_string(clients[i]->who.pid) + " (" + clients[i]->command + ")";
+      who += (who.empty() ? "" : ", ") + clients[i].text();
     if (clients.size() > kNamedMax) who += " and " + std::to_string(clients.size() - kNamedMax) + " more";
     hosted->stay("at the deadline these processes still used it: " + who);
   }

@@ -75,6 +75,8 @@ class DeviceCommands {
   // Once a turn: whether those that were asked to leave have left, whether pools are open, and a part of the look for blocks
   // of those that shall be removed. Returns true when there is more to do right away.
   bool step(Moment now);
+  // Whether a process has a lane of this pool, watched or not.
+  bool is_held(const HostedPool& hosted) const { return !clients_of(hosted).empty(); }
   // At the end of marud: what is being opened is ended, or kept if it is open.
   void end_openings();
   // Who may connect to the socket, after pools came or access lists changed.
@@ -103,7 +105,13 @@ class DeviceCommands {
   nlohmann::json add(const nlohmann::json& request, const std::string& who);
   nlohmann::json forget(const std::string& name, const std::string& who);
   nlohmann::json remove(HostedPool& hosted, const nlohmann::json& request, const std::string& who, Moment now);
-  std::vector<const LaneWatch*> clients_of(const HostedPool& hosted) const;
+  // Who has a lane of a pool.
+  struct Client {
+    ClientIdentity who;
+    const LaneWatch* watch;  // null: a process from before a restart that cannot be watched yet
+    std::string text() const;
+  };
+  std::vector<Client> clients_of(const HostedPool& hosted) const;
   void end_clients(HostedPool& hosted);
 
   const Config& config_;

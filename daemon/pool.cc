@@ -308,14 +308,19 @@ void Pool::client_died(uint32_t lane) {
   if (state_->lanes.is_live(lane)) state_->begin_reclaim(lane);
 }
 
-std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
-  std::vector<AdoptedLane> adopted;
+std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
+  std::vector<AdoptedLane> live;
   for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
     const LaneRecord& record = state_->lanes.records[lane];
-    if (record.phase == LaneRecord::Phase::kLive && record.is_adopted)
-      adopted.push_back({lane, record.who, record.same_boot});
+    if (state_->lanes.is_live(lane)) live.push_back({lane, record.who, record.same_boot});
   }
-  return adopted;
+  return live;
+}
+
+std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
+  std::vector<AdoptedLane> lanes = live_lanes();
+  std::erase_if(lanes, [&](const AdoptedLane& lane) { return !state_->lanes.records[lane.lane].is_adopted; });
+  return lanes;
 }
 
 // -- the rest of the interface ----------------------------------------------------------------------------------------

@@ -177,6 +177,8 @@ class Pool {
     bool same_boot;  // false: the process cannot be alive on this host
   };
   std::vector<AdoptedLane> adopted_lanes() const;
+  // Every lane that a process has, whether that is watched or not.
+  std::vector<AdoptedLane> live_lanes() const;
   // Whose process an adopted lane is, by the kernel's word: what stands in the pool for it could have been written by anybody.
   void set_adopted_user(uint32_t lane, uid_t user);
   // Of the clients here, by user, added to what is there.

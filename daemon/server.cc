@@ -447,11 +447,7 @@ void Server::reload() {
 void Server::stop() {
   notify("STOPPING=1");
   devices_.end_openings();
-  for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
-    const bool is_held = std::any_of(lanes_.all().begin(), lanes_.all().end(),
-                                     [&](const auto& entry) { return entry.second.pool == pool; });
-    pools_[pool]->stop(is_held);
-  }
+  for (const auto& hosted : pools_) hosted->stop(devices_.is_held(*hosted));
 }
 
 }  // namespace maru::daemon

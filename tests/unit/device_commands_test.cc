@@ -1,0 +1,92 @@
+// Removing a pool, without a server: what counts as a client.
+#include "daemon/device_commands.h"
+#include "tests/support/temporary_directory.h"
+
+#include <csignal>
+#include <gtest/gtest.h>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace maru::daemon {
+namespace {
+
+constexpr Moment kNow = {1'700'000'000'000, 5'000};
+constexpr uint64_t kDeadlineMs = 1000;
+constexpr Moment kLater = {kNow.unix_ms + 2 * kDeadlineMs, kNow.monotonic_ms + 2 * kDeadlineMs};
+
+// After a restart marud may know of a lane whose process it cannot watch: /proc hides it, or there is no descriptor left.
+class UnwatchedLane : public ::testing::Test {
+ protected:
+  UnwatchedLane() : state_(directory_.file("state")) {
+    ::mkdir(directory_.file("state").c_str(), 0700);
+    PoolSpec spec;
+    spec.pool.name = "default";
+    spec.pool.page_bytes = 4096;
+    spec.pool.region_bytes = 64 << 10;
+    spec.pool.lanes = 8;
+    spec.bytes = 1 << 20;
+    spec.huge_pages = HugePages::kNever;
+    std::map<std::string, FileDescriptor> stored;
+    auto hosted = HostedPool::start(spec, state_, stored, kNow.unix_ms);
+    if (!hosted) throw std::runtime_error(hosted.error().text());
+    pools_.push_back(std::move(*hosted));
+    process_ = ::fork();
+    if (process_ == 0)
+      for (;;) ::pause();
+    const ClientIdentity who = {process_, ::getuid(), ::getgid(), start_time_of(process_).value_or(0)};
+    lane_ = pool().attach(who, 0, 0, kNow.unix_ms).value().lane;
+  }
+  ~UnwatchedLane() override {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+
+  Pool& pool() { return *pools_[0]->serving(); }
+  nlohmann::json remove(bool fence) {
+    return devices_.run("device.remove",
+                        {{"name", "default"}, {"deadline_ms", kDeadlineMs}, {"discard", true}, {"fence", fence}},
+                        "a test", kNow);
+  }
+
+  test::TemporaryDirectory directory_;
+  StateDirectory state_;
+  Config config_;
+  HostedPools pools_;
+  LaneWatches lanes_;
+  DeviceCommands devices_{config_, pools_, lanes_, state_, [] { return std::nullopt; }, [](bool) {}};
+  pid_t process_ = 0;
+  uint32_t lane_ = 0;
+};
+
+TEST_F(UnwatchedLane, HoldsThePool) {
+  EXPECT_TRUE(devices_.is_held(*pools_[0])) << "or marud's end would give up memory that the next one is handed back";
+  EXPECT_EQ(remove(false).value("clients", 0), 1);
+  devices_.step(kNow);
+  EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kLeaving);
+  devices_.step(kLater);
+  EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kServing);
+  EXPECT_NE(pools_[0]->stays_because().find(std::to_string(process_)), std::string::npos) << pools_[0]->stays_because();
+}
+
+TEST_F(UnwatchedLane, LetsThePoolGoWhenItsProcessIsGone) {
+  remove(false);
+  pool().client_died(lane_);
+  EXPECT_FALSE(devices_.is_held(*pools_[0]));
+  devices_.step(kNow);
+  EXPECT_TRUE(pools_[0]->is_gone());
+}
+
+TEST_F(UnwatchedLane, IsEndedWhenItsProcessCanBeFound) {
+  remove(true);
+  devices_.step(kLater);
+  int status = 0;
+  ASSERT_EQ(::waitpid(process_, &status, 0), process_);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kLeaving) << "until its end was seen";
+}
+
+}  // namespace
+}  // namespace maru::daemon
