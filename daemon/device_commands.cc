@@ -68,7 +68,7 @@ std::vector<DeviceCommands::Client> DeviceCommands::clients_of(const HostedPool&
   std::vector<Client> clients;
   for (const auto& [id, watch] : lanes_.all())
     if (watch.pool == index) clients.push_back({watch.who, &watch});
-  if (const Pool* pool = hosted.serving())
+  if (const Pool* pool = hosted.known())
     for (const Pool::AdoptedLane& lane : pool->live_lanes())
       if (!lanes_.find_lane(uint32_t(index), lane.lane)) clients.push_back({lane.who, nullptr});
   return clients;
@@ -279,7 +279,6 @@ json DeviceCommands::ask_to_leave(const Removal& removal, Moment now) {
   log_info("{} removes pool \"{}\": {} clients are asked to leave within {} s", removal.who, hosted.name(),
            clients.size(), deadline_ms / 1000);
   const std::string name = hosted.name();
-  if (hosted.is_gone()) removed_.insert(name);  // it was fenced
   step_leaving(now);
   return {{"pool", name}, {"clients", clients.size()}, {"deadline_ms", deadline_ms}};
 }
@@ -363,7 +362,8 @@ json DeviceCommands::list(Moment now) const {
     }
     if (begins_anew(*hosted)) row["note"] = "nobody handed its memory back: it begins anew";
     if (!hosted->stays_because().empty()) row["note"] = hosted->stays_because();
-    if (hosted->condition() == HostedPool::Condition::kFenced) row["note"] = hosted->fenced_because();
+    if (const std::string& fenced = hosted->fenced_because(); !fenced.empty())
+      row["note"] = hosted->stays_because().empty() ? fenced : fenced + "; " + hosted->stays_because();
     rows.push_back(std::move(row));
   }
   for (const PoolSpec* spec : openings_.specs())

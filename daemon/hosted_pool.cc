@@ -168,12 +168,23 @@ bool HostedPool::fence_if_lost() {
   std::string bad = pool_->lost_because();
   if (bad.empty()) bad = pool_->bad_control_memory();
   if (bad.empty() && !pool_->device().is_lost()) return false;
-  condition_ = Condition::kFenced;
+  if (condition_ != Condition::kLeaving) condition_ = Condition::kFenced;
   fenced_because_ =
       bad.empty() ? "its memory went away (" + pool_->device().name() + " was truncated, or the machine ran out of it)"
                   : bad;
-  log_error("pool \"{}\" is fenced: {}; its clients are dropped and it takes no new ones", name(), fenced_because_);
+  log_error("pool \"{}\" is fenced: {}; its clients are asked to leave and it takes no new ones", name(),
+            fenced_because_);
   return true;
+}
+
+void HostedPool::lane_ended(uint32_t lane, bool said_goodbye) {
+  if (!pool_) return;
+  if (!serving())
+    pool_->give_up_lane(lane);
+  else if (said_goodbye)
+    pool_->detach(lane);
+  else
+    pool_->client_died(lane);
 }
 
 // marud is not told whether it is restarted or stopped: systemd keeps what it was given over the one, and gives it up with
@@ -189,7 +200,7 @@ std::string HostedPool::future_text(bool is_held) const {
 void HostedPool::stop(bool is_held) {
   if (serving()) pool_->close();
   if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting || is_gone()) return;
-  if (is_held || is_stored_) {
+  if ((is_held && fenced_because_.empty()) || is_stored_) {
     log_info("pool \"{}\" {}", name(), future_text(is_held));
     return;
   }

@@ -34,12 +34,16 @@ class HostedPool {
   void set_access(const PoolSpec& reread);  // users and groups, after a reload
   const std::string& name() const { return spec_.pool.name; }
   Condition condition() const { return condition_; }
-  // Also while it is drained and left: reads go on.
+  // Also while it is drained and left: reads go on. Never once it was fenced.
   Pool* serving() const {
-    return condition_ == Condition::kServing || condition_ == Condition::kDraining || condition_ == Condition::kLeaving
-               ? pool_.get()
-               : nullptr;
+    const bool is_here =
+        condition_ == Condition::kServing || condition_ == Condition::kDraining || condition_ == Condition::kLeaving;
+    return is_here && fenced_because_.empty() ? pool_.get() : nullptr;
   }
+  // Also when it is fenced: for what marud knows of it by itself, such as its lanes.
+  Pool* known() const { return pool_.get(); }
+  // A process said goodbye to its lane, or is gone.
+  void lane_ended(uint32_t lane, bool said_goodbye);
   const std::string& fenced_because() const { return fenced_because_; }
 
   // While waiting. Memory that somebody handed back: served from now on if it is the pool's.

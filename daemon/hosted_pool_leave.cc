@@ -25,9 +25,10 @@ Result<void> HostedPool::cancel(uint64_t now_ms) {
   if (condition_ != Condition::kDraining && condition_ != Condition::kLeaving)
     return failure(EBUSY, "pool \"" + name() + "\" neither drains nor leaves");
   if (auto saved = state_.save_draining(name(), false); !saved) return saved;
-  // Clients that were asked to leave do so all the same, and may attach again.
-  condition_ = Condition::kServing;
   stays_because_.clear();
+  condition_ = fenced_because_.empty() ? Condition::kServing : Condition::kFenced;
+  if (!serving()) return {};
+  // Clients that were asked to leave do so all the same, and may attach again.
   pool_->set_draining(false, now_ms);
   return {};
 }
@@ -35,10 +36,6 @@ Result<void> HostedPool::cancel(uint64_t now_ms) {
 Result<void> HostedPool::leave(uint64_t deadline_ms, bool fences) {
   if (condition_ == Condition::kWaiting)
     return failure(EBUSY, "pool \"" + name() + "\" waits for its memory: remove it when it serves");
-  if (condition_ == Condition::kFenced) {  // its clients were dropped
-    end();
-    return {};
-  }
   leave_ = {deadline_ms, fences, false,
             condition_ == Condition::kDraining || (condition_ == Condition::kLeaving && leave_.was_draining)};
   condition_ = Condition::kLeaving;
@@ -47,7 +44,9 @@ Result<void> HostedPool::leave(uint64_t deadline_ms, bool fences) {
 }
 
 void HostedPool::stay(const std::string& why) {
-  condition_ = leave_.was_draining ? Condition::kDraining : Condition::kServing;
+  condition_ = !fenced_because_.empty() ? Condition::kFenced
+               : leave_.was_draining    ? Condition::kDraining
+                                        : Condition::kServing;
   stays_because_ = why;
   log_warning("pool \"{}\" is not removed: {} (marudctl device remove {} --fence ends them)", name(), why, name());
 }

@@ -308,6 +308,10 @@ void Pool::client_died(uint32_t lane) {
   if (state_->lanes.is_live(lane)) state_->begin_reclaim(lane);
 }
 
+void Pool::give_up_lane(uint32_t lane) {
+  if (state_->lanes.is_live(lane)) state_->lanes.records[lane].phase = LaneRecord::Phase::kFree;
+}
+
 std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
   std::vector<AdoptedLane> live;
   for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {

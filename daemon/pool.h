@@ -170,6 +170,8 @@ class Pool {
   void detach(uint32_t lane);
   // Proof that the process is gone (pidfd, or pid and start time): reclaim; work that does not fit goes on in turn().
   void client_died(uint32_t lane);
+  // The same of a pool that was fenced, whose memory is not touched any more.
+  void give_up_lane(uint32_t lane);
   // Lanes that are in use and whose process is not watched yet (after adopt): who to look for.
   struct AdoptedLane {
     uint32_t lane;

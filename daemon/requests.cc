@@ -145,8 +145,12 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   HostedPool& hosted = *pools_[pool_index];
   constexpr auto kType = uint16_t(wire::Type::kAttach);
   Pool* pool = hosted.serving();
-  if (!pool)
-    return refuse(kType, request_id, EIO, "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());
+  if (!pool) {
+    Outcome outcome =
+        refuse(kType, request_id, EIO, "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());
+    outcome.superseded_session = bind_for_goodbye(session, pool_index, request);
+    return outcome;
+  }
 
   static constexpr uint8_t kNoUuid[16] = {};
   if (std::memcmp(request.uuid, kNoUuid, 16) != 0 && std::memcmp(request.uuid, pool->header().uuid, 16) != 0)
@@ -225,6 +229,18 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   return outcome;
 }
 
+// Who has a lane of a pool that was fenced cannot have it back, and may say goodbye to it on this connection. Returns the one
+// that had it until now.
+uint64_t Requests::bind_for_goodbye(Session& session, uint32_t pool_index, const wire::AttachRequest& request) {
+  const Pool* pool = pools_[pool_index]->known();
+  LaneWatch* watch = lanes_.find_lane(pool_index, request.previous_lane);
+  if (!pool || !watch || !pool->keeps_lane(session.peer().who, request.previous_lane, request.previous_generation))
+    return 0;
+  session.lane_watch = watch->id;
+  const uint64_t before = std::exchange(watch->session, session.id());
+  return before == session.id() ? 0 : before;
+}
+
 std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
   std::vector<Settled> settled;
   if (waiting_.empty()) return settled;
@@ -293,13 +309,12 @@ LaneWatch* Requests::lane_of(Session& session, const wire::MessageHeader& header
 }
 
 Outcome Requests::detach(Session& session, const wire::MessageHeader& header) {
-  Outcome outcome;
-  LaneWatch* watch = lane_of(session, header, outcome);
-  if (!watch) return outcome;
+  LaneWatch* watch = session.lane_watch == 0 ? nullptr : lanes_.find(session.lane_watch);
+  if (!watch) return refuse(header, ENOTCONN, "this connection is not attached");
   HostedPool& hosted = *pools_[watch->pool];
-  hosted.serving()->detach(watch->lane);
+  hosted.lane_ended(watch->lane, true);  // of a fenced pool, too
   log_info("{} detached from lane {} of pool \"{}\"", session.text(), watch->lane, hosted.name());
-  outcome = answer(header, {});
+  Outcome outcome = answer(header, {});
   outcome.unwatch_lane = watch->id;
   lanes_.remove(watch->id);
   session.lane_watch = 0;

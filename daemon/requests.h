@@ -94,6 +94,7 @@ class Requests {
   Outcome attach_to(Session& session, uint32_t pool, uint32_t request_id, const wire::AttachRequest& request,
                     Moment now);
   std::string why_no_access(const Session& session, const HostedPool& hosted, const wire::AttachRequest& request);
+  uint64_t bind_for_goodbye(Session& session, uint32_t pool, const wire::AttachRequest& request);
   Outcome detach(Session& session, const wire::MessageHeader& header);
   Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);

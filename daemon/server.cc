@@ -179,7 +179,7 @@ void Server::on_receive(Session& session, int result) {
     else
       apply(session, requests_.handle(session, received, now_));
     for (uint32_t pool = 0; pool < pools_.size(); ++pool)
-      if (pools_[pool]->fence_if_lost()) drop_clients_of(pool);
+      if (pools_[pool]->fence_if_lost()) ask_to_leave(pool);
   }
   for (FileDescriptor& descriptor : received.descriptors)
     if (descriptor.is_open()) loop_->close_aside(descriptor.release());
@@ -223,7 +223,7 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
     // The process lives on, and would keep a lane that it knows nothing of until it ends.
     consequence = fmt::format("; it never learned of lane {} of pool \"{}\", which is free again", watch->lane,
                               pools_[watch->pool]->name());
-    if (Pool* pool = pools_[watch->pool]->serving()) pool->detach(watch->lane);
+    pools_[watch->pool]->lane_ended(watch->lane, true);
     loop_->cancel(EventKind::kProcess, watch->id);
     lanes_.remove(watch->id);
   } else if (watch) {
@@ -256,21 +256,14 @@ void Server::remove_if_idle(uint64_t id) {
   requests_.connections = sessions_.size();
 }
 
-void Server::drop_clients_of(uint32_t pool) {
-  std::vector<uint64_t> watches;
+// The pool was fenced. Its clients have it mapped and would go on reading and storing there, so they are told; until they have
+// left or ended it is not closed. Those that are not connected hear of it when they attach again.
+void Server::ask_to_leave(uint32_t pool) {
+  std::vector<Notice> notices;
   for (const auto& [id, watch] : lanes_.all())
-    if (watch.pool == pool) watches.push_back(id);
-  for (uint64_t id : watches) {
-    LaneWatch* watch = lanes_.find(id);
-    const uint64_t session_id = watch->session;
-    loop_->cancel(EventKind::kProcess, id);
-    lanes_.remove(id);
-    if (Session* session = find(session_id)) {
-      session->lane_watch = 0;
-      end_session(*session, "its pool is fenced", false);
-      remove_if_idle(session_id);
-    }
-  }
+    if (watch.pool == pool && watch.session != 0)
+      notices.push_back(devices_.leave_notice(watch.session, *pools_[pool], now_));
+  send(notices);
 }
 
 // -- processes --------------------------------------------------------------------------------------------------------
@@ -288,7 +281,7 @@ void Server::on_process_end(uint64_t id, int result) {
   const uint64_t session_id = watch->session;
   const uint32_t lane = watch->lane;
   lanes_.remove(id);
-  if (Pool* pool = hosted.serving()) pool->client_died(lane);
+  hosted.lane_ended(lane, false);
   if (Session* session = find(session_id)) {
     session->lane_watch = 0;
     end_session(*session, "its process ended", true);
@@ -299,7 +292,7 @@ void Server::on_process_end(uint64_t id, int result) {
 // After a restart a lane counts as alive until its process is proven dead.
 bool Server::watch_adopted(uint32_t index) {
   bool is_complete = true;
-  Pool* pool = pools_[index]->serving();
+  Pool* pool = pools_[index]->known();
   for (const Pool::AdoptedLane& lane : pool->adopted_lanes()) {
     if (lanes_.find_lane(index, lane.lane)) continue;
     auto pidfd = lane.same_boot ? open_process(lane.who.pid, lane.who.start_time)
@@ -310,7 +303,7 @@ bool Server::watch_adopted(uint32_t index) {
     if (!pidfd && pidfd.error().code == ESRCH) {
       log_info("process {} ended while marud was away: lane {} of pool \"{}\" is reclaimed", lane.who.pid, lane.lane,
                pools_[index]->name());
-      pool->client_died(lane.lane);
+      pools_[index]->lane_ended(lane.lane, false);
       continue;
     }
     if (!pidfd) {
@@ -340,7 +333,7 @@ void Server::after_events() {
     remove_if_idle(settled.session);
   }
   for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
-    if (adopted_[pool] || !pools_[pool]->serving() || now_.monotonic_ms < watch_due_ms_) continue;
+    if (adopted_[pool] || !pools_[pool]->known() || now_.monotonic_ms < watch_due_ms_) continue;
     adopted_[pool] = watch_adopted(pool);
     if (!adopted_[pool]) watch_due_ms_ = now_.monotonic_ms + kWatchPauseMs;
   }
@@ -372,7 +365,7 @@ bool Server::turn_pools() {
       more_to_do |= serving->turn(now_.unix_ms);
       log_overdue_pins(pool);
     }
-    if (pools_[pool]->fence_if_lost()) drop_clients_of(pool);
+    if (pools_[pool]->fence_if_lost()) ask_to_leave(pool);
   }
   if (now_.monotonic_ms >= users_due_ms_) {
     users_due_ms_ = now_.monotonic_ms + kUsersPauseMs;

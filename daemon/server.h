@@ -45,7 +45,7 @@ class Server {
   bool turn_pools();
   bool turn_http();
   void log_overdue_pins(uint32_t pool);
-  void drop_clients_of(uint32_t pool);
+  void ask_to_leave(uint32_t pool);
   void reload();
   uint64_t wait_ms(bool more_to_do) const;
   Session* find(uint64_t session);

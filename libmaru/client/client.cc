@@ -98,11 +98,9 @@ Result<void> Client::open(const Options& options) {
   connection_.on_notice([this](wire::Type type, std::span<const std::byte> notice) {
     const auto taken = wire::read_exactly<wire::RegionTaken>(notice);
     if (type == wire::Type::kRegionTaken && taken) pages_->region_taken(taken->region);
-    // Without a session thread nobody could tell when the last view is released: such a client stays.
-    if (type != wire::Type::kPoolLeaves || connection_.wake_fd() < 0) return;
-    leaving_.store(true, std::memory_order_seq_cst);
-    connection_.wake();  // another thread's request may have read this
+    if (type == wire::Type::kPoolLeaves) begin_leaving();
   });
+  connection_.on_fenced([this] { begin_leaving(); });
   connection_.on_upkeep([this] { return upkeep(); });
   if (options.session_thread) return connection_.start_watching();
   return {};
@@ -312,7 +310,12 @@ int Client::pin_block(PageRef ref, maru_view* ret_view) {
 int Client::release(const maru_view& view) {
   if (view.pin == kNoPin) return view.block == 0 ? 0 : -EINVAL;
   if (view.pin - 1 > 0xFFFF'FFFEull) return -EINVAL;
-  return pins_.unpin(uint32_t(view.pin - 1), PageRef::from_bits(view.block)) ? 0 : -EINVAL;
+  return unpin(uint32_t(view.pin - 1), PageRef::from_bits(view.block)) ? 0 : -EINVAL;
+}
+
+// Another host's marud, which took this host for dead, has ended its pins; the library has still to know when the last is gone.
+bool Client::unpin(uint32_t slot, PageRef ref) {
+  return pins_.unpin(slot, ref) || (is_leaving() && pins_.forget(slot));
 }
 
 int Client::match_prefix(const maru_key* keys, size_t n, maru_match* ret_match) {
@@ -412,10 +415,10 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
 
 int Client::release_match(maru_match& match) {
   int status = 0;
-  if (match.pin != kNoPin && !pins_.unpin(uint32_t(match.pin - 1), PageRef::from_bits(match.deepest))) status = -EINVAL;
+  if (match.pin != kNoPin && !unpin(uint32_t(match.pin - 1), PageRef::from_bits(match.deepest))) status = -EINVAL;
   if (auto* pins = static_cast<uint64_t*>(match.pins)) {
     for (uint64_t i = 0; i < pins[0]; ++i)
-      if (!pins_.unpin(uint32_t(pins[2 + 2 * i]), PageRef::from_bits(pins[1 + 2 * i]))) status = -EINVAL;
+      if (!unpin(uint32_t(pins[2 + 2 * i]), PageRef::from_bits(pins[1 + 2 * i]))) status = -EINVAL;
     std::free(pins);
   }
   match = {};

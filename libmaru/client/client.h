@@ -126,6 +126,7 @@ class Client {
   explicit Client(Connection::Target target) : connection_(std::move(target)) {}
   Result<void> open(const Options& options);
   bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
+  bool unpin(uint32_t slot, shm::PageRef ref);
   int take_good_pages(size_t n, uint32_t run_pages, shm::PageRef* ret_heads);
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
   int ask_for_credit(uint64_t tenant, uint64_t bytes);
@@ -140,6 +141,7 @@ class Client {
   // The checksum of payload; false when its memory is bad.
   bool checksum(const void* data, uint64_t bytes, uint64_t* ret_checksum);
   int upkeep();
+  void begin_leaving();
   void leave();
   int verify(const maru_view& view, shm::PageRef ref);
   int view_of(shm::PageRef ref, uint32_t slot, bool payload, maru_view* ret_view);

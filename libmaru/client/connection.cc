@@ -143,6 +143,11 @@ Result<void> Connection::reattach_locked() {
   const auto reply = receive_reply(attaching_again_);
   if (!reply) {
     if (reply.error().code == ETIMEDOUT) return tl::unexpected(reply.error());
+    if (reply.error().code == EIO) {  // the pool is fenced: this connection is for saying goodbye
+      attaching_again_ = 0;
+      if (fenced_) fenced_();
+      return tl::unexpected(reply.error());
+    }
     stale_ = reply.error().code == ESTALE;
     if (!stale_) drop_socket();
     attaching_again_ = 0;

@@ -68,6 +68,8 @@ class Connection {
   // wants to be called again at the latest, or -1.
   using Upkeep = std::function<int()>;
   void on_upkeep(Upkeep upkeep) { upkeep_ = std::move(upkeep); }
+  // What to do when marud says, to an attach after a loss of the connection, that it has fenced the pool.
+  void on_fenced(std::function<void()> fenced) { fenced_ = std::move(fenced); }
   // Wakes the session thread, if there is one, by writing to this.
   int wake_fd() const { return changed_.get(); }
   void wake();
@@ -106,6 +108,7 @@ class Connection {
   LateReply late_reply_;
   Notice notice_;
   Upkeep upkeep_;
+  std::function<void()> fenced_;
 
   std::thread watcher_;
   FileDescriptor stop_;     // eventfd

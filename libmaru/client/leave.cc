@@ -1,10 +1,10 @@
 // What a client does when memory goes away: single pages that are bad, and the whole pool when marud wants it back.
 //
-// Leaving. marud's message sets a flag; from then on nothing new is begun, and views stay valid until they are released. When
-// none is left the session thread puts private, zeroed memory in the place of everything that was mapped, closes the
-// descriptor and says goodbye. A call that is under way in another thread meets either the pool or that memory, where every
-// page word is OUT and every bucket empty: it finds nothing. It cannot come back with a view: it looks at the flag after it
-// has pinned, and the session thread counts the pins after it has set the flag.
+// Leaving. marud's message (the pool is being removed, or was fenced) sets a flag; from then on nothing new is begun, and
+// views stay valid until they are released. When none is left the session thread puts private, zeroed memory in the place of
+// everything that was mapped, closes the descriptor and says goodbye. A call that is under way in another thread meets
+// either the pool or that memory, where every page word is OUT and every bucket empty: it finds nothing. It cannot come back
+// with a view: it looks at the flag after it has pinned, and the session thread counts the pins after it has set the flag.
 #include "libmaru/client/call.h"
 #include "libmaru/client/client.h"
 #include "libmaru/client/payload_copy.h"
@@ -54,6 +54,14 @@ int Client::upkeep() {
   if (pins_.slots_in_use() != 0) return kLookAgainMs;
   leave();
   return -1;
+}
+
+// marud wants the memory back, or has fenced it: what others see there may be something else by now.
+void Client::begin_leaving() {
+  // Without a session thread nobody could tell when the last view is released: such a client stays.
+  if (connection_.wake_fd() < 0) return;
+  leaving_.store(true, std::memory_order_seq_cst);
+  connection_.wake();  // another thread's request may have read this
 }
 
 void Client::leave() {

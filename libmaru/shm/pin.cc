@@ -194,6 +194,15 @@ bool PinTable::unpin(uint32_t slot, PageRef ref) {
   return true;
 }
 
+bool PinTable::forget(uint32_t slot) {
+  if (slot >= counts_.size()) return false;
+  uint32_t count = counts_[slot].load_relaxed();  // the CAS decides
+  do {
+    if (count == 0 || count == kBusy) return false;
+  } while (!counts_[slot].cas_relaxed(count, count - 1));
+  return true;
+}
+
 uint32_t PinTable::slots_in_use() const {
   uint32_t used = 0;
   for (const AtomicU32& count : counts_) used += count.load_relaxed() != 0;  // a statistic

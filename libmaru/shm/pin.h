@@ -90,6 +90,10 @@ class PinTable {
   // Returns false if the slot is not pinned or holds another page than `ref`: released twice, or never pinned.
   bool unpin(uint32_t slot, PageRef ref);
 
+  // Of a pool that somebody else has taken over, and the slot perhaps with it: the pin ends in this process alone. False if
+  // there was none.
+  bool forget(uint32_t slot);
+
   uint32_t slots_in_use() const;
   // Blocks put back to READY from RETIRING.
   uint64_t revives() const { return revives_.load_relaxed(); }

@@ -335,6 +335,55 @@ TEST_F(Hosts, AHostThatWasDeclaredDeadFencesItself) {
   EXPECT_EQ(b.state_of(0), "live") << "and it may come back";
 }
 
+// Who has a fenced pool mapped would read what others have made of it since.
+TEST_F(Hosts, ClientsLeaveAPoolThatWasFencedAndItIsRemovedAfterThem) {
+  Host a(directory_, 0), b(directory_, 1);
+  const auto clients = [&] {
+    const json rows = a.ask({{"command", "device.list"}}).at("devices");
+    return rows.empty() ? -1 : rows.at(0).at("clients").get<int>();
+  };
+  Puppet idle(a.socket_path());
+  TestClient reader(a.socket_path());
+  uint32_t lane = 0;
+  const json all = a.ask({{"command", "clients"}});
+  for (const json& row : all.at("clients"))
+    if (row.at("pid") == ::getpid()) lane = row.at("lane");
+  ASSERT_NE(lane, 0u);
+  const ControlMap map(b.socket_path());  // where its lane is told of
+  const auto generation = uint32_t(map.region().identity(lane).state.load_acquire() >> 48);
+  ASSERT_EQ(reader.store("of a", "stored by a"), 0);
+  maru_view view;
+  ASSERT_EQ(reader.retrieve("of a", &view), 0);
+  ASSERT_EQ(clients(), 2);
+  const json dead = b.ask({{"command", "host.declare_dead"}, {"host", 0}, {"force", true}});
+  ASSERT_EQ(dead.value("state", ""), "dead") << dead;
+  EXPECT_TRUE(wait_until([&] { return a.ask({{"command", "status"}}).at("pools").at(0).at("condition") == "fenced"; }));
+  EXPECT_TRUE(wait_until([&] { return reader.exists("of a") == -ESHUTDOWN && idle.exists("of a") == -ESHUTDOWN; }));
+  EXPECT_TRUE(wait_until([&] { return clients() == 1; })) << "who holds nothing has left";
+  ASSERT_EQ(a.ask({{"command", "device.remove"}, {"name", "default"}, {"deadline_ms", far_too_long_ms()}})
+                .value("clients", 0),
+            1);
+
+  // It loses its connection, to another one of its process, and says goodbye on a third.
+  auto socket = wire::connect_to(a.socket_path());
+  ASSERT_TRUE(socket);
+  wire::AttachRequest attach{};
+  std::strcpy(attach.pool, "default");
+  attach.previous_lane = lane;
+  attach.previous_generation = generation;
+  ASSERT_TRUE(wire::send_packet(socket->get(), wire::encode(wire::Type::kAttach, 1, 0, wire::bytes_of(attach)), -1,
+                                far_too_long_ms()));
+  const auto reply = wire::receive_packet(socket->get(), far_too_long_ms());
+  ASSERT_TRUE(reply);
+  const auto header = wire::decode_reply(reply->bytes);
+  ASSERT_TRUE(header);
+  EXPECT_EQ(header->status, -EIO);
+  EXPECT_TRUE(a.has_logged("it attached again on another connection"));
+  EXPECT_EQ(clients(), 1) << "removing waits for it";
+  EXPECT_EQ(reader.release(view), 0);
+  EXPECT_TRUE(wait_until([&] { return clients() == -1; })) << a.log();
+}
+
 // More pages than one turn takes, and regions of the dead host behind what it sees.
 TEST_F(Hosts, WhatADeadHostHeldIsTakenBackInTurns) {
   constexpr uint64_t kBytes = 512u << 20;
