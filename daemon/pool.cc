@@ -56,6 +56,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   self.pins = &pins;
   tenants.begin(region, lanes.in_use, {lanes.first, lanes.end}, config.tenants);
   self.returns = &tenants;
+  self.trust = this;
   order = EvictionOrder(region.policy_table(), region.region_pages(), *this);
   lanes.records.assign(region.lanes(), {});
   regions.assign(region.regions(), {});

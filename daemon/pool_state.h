@@ -213,7 +213,7 @@ struct PoolTotals {
   std::array<uint64_t, format::kLaneCounterCount> counters = {};  // of lanes that are gone
 };
 
-struct Pool::State final : BlockFacts {
+struct Pool::State final : BlockFacts, shm::RegionTrust {
   PoolConfig config;
   std::unique_ptr<Device> device;
   shm::ControlRegion region;
@@ -445,6 +445,7 @@ struct Pool::State final : BlockFacts {
   void drain_one_region(uint32_t index);
 
   // pool_poison.cc: bad memory
+  bool is_whole() const override { return !device->is_lost() && device->bad_control_memory().empty(); }
   std::string bad_control_memory() const;
   shm::PoisonStatus poison(uint32_t page);
   void look_at_poison_heads();

@@ -388,7 +388,8 @@ FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes
   const ControlRegion& region = *lane.region;
   const uint64_t mine = PageWord::retired(ref.generation(), lane.id).bits;
   if (region.block(ref.page()).word.load_seq_cst() != mine) return FinishStatus::kNotMine;  // [pairs page.retiring]
-  if (is_pinned(region, with_other_hosts(region, lanes), ref.page())) return FinishStatus::kPinned;
+  if (is_pinned(region, with_other_hosts(region, lanes), ref.page()) || !lane.may_believe())
+    return FinishStatus::kPinned;
   // Once more, now that no publisher of this page can be between its header CAS and its last look (it would have a pin).
   if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
   return free_retired(lane, ref, ret_pages);

@@ -15,15 +15,29 @@
 
 namespace maru::shm {
 
+// Whether what was read of a region is what is there. Where the machine takes memory away, and somebody puts zeros in its
+// place so that the process lives on, a slot with a pin in it reads as one without.
+class RegionTrust {
+ public:
+  // False from before the first read of such zeros by the thread that asks.
+  virtual bool is_whole() const = 0;
+
+ protected:
+  ~RegionTrust() = default;
+};
+
 // What an operation needs to know about who runs it. Owned by the client or by marud; lives as long as the lane.
 struct LaneContext {
   const ControlRegion* region = nullptr;
   LaneId id;
   PinTable* pins = nullptr;
-  AtomicU64 intents_in_use{0};       // private: which of the lane's parent intents a thread is using
-  TenantReturns* returns = nullptr;  // marud's; clients and tests use the lane's accounts
+  AtomicU64 intents_in_use{0};         // private: which of the lane's parent intents a thread is using
+  TenantReturns* returns = nullptr;    // marud's; clients and tests use the lane's accounts
+  const RegionTrust* trust = nullptr;  // marud's; who has none ends with the memory
 
   format::LaneHeader& header() const { return *region->lane(id.lane).header; }
+  // To be asked after a look for pins and before anything is done because there were none.
+  bool may_believe() const { return trust == nullptr || trust->is_whole(); }
 };
 
 // The lane of a host's running marud, to which work is handed.

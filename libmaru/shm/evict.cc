@@ -45,11 +45,15 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
 
   // After the marks: another host may hand out a lane at any moment. [pairs lanes.in_use]
   const LaneSet looked_at = MARU_MUTANT(kMutantOtherHostsBefore) ? lanes : with_other_hosts(region, lanes);
+  bool must_stay[kEvictBatchMax];
+  for (size_t i = 0; i < marks; ++i) must_stay[i] = is_pinned(region, looked_at, marked[i].page);
+  // All looks first: this may have been the first touch of an idle lane's slots.
+  const bool is_true = evictor.may_believe();
   size_t retired = 0;
   for (size_t i = 0; i < marks; ++i) {
     AtomicU64& word = region.block(marked[i].page).word;
     uint64_t mine = marked_word(evictor, marked[i].generation, *attempt).bits;
-    if (is_pinned(region, looked_at, marked[i].page)) {
+    if (must_stay[i] || !is_true) {
       word.cas_seq_cst(mine, PageWord::ready(marked[i].generation, 0).bits);
       continue;
     }

@@ -49,6 +49,21 @@ TEST_F(EvictTest, APinOfAnEarlierLifeCounts) {
   EXPECT_TRUE(evict({ref.page()}).empty());
 }
 
+TEST_F(EvictTest, NothingGoesWhenTheLookForPinsCannotBeBelieved) {
+  struct Lost final : RegionTrust {
+    bool is_whole() const override { return false; }
+  } lost;
+  const PageRef ref = pool_.store(1, "a"), retired = pool_.store(1, "b");
+  ASSERT_EQ(retire_ref(pool_.lane(0), retired), RetireStatus::kRetired);
+  pool_.lane(0).trust = &lost;
+  EXPECT_TRUE(evict({ref.page()}).empty());
+  EXPECT_EQ(pool_.word(ref.page()), PageWord::ready(ref.generation(), 0)) << "put back";
+  EXPECT_EQ(finish_retired(pool_.lane(0), retired, pool_.lanes, nullptr), FinishStatus::kPinned);
+  pool_.lane(0).trust = nullptr;
+  EXPECT_EQ(evict({ref.page()}), std::vector<PageRef>{ref});
+  EXPECT_EQ(finish_retired(pool_.lane(0), retired, pool_.lanes, nullptr), FinishStatus::kFreed);
+}
+
 TEST_F(EvictTest, EveryBatchHasAnAttemptOfItsOwn) {
   const PageRef ref = pool_.store(1, "a");
   EXPECT_EQ(attempt_, 0);
