@@ -259,12 +259,13 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
       shm::set_lane_bit(region, lane, true);
       return LaneGrant{lane, generation, false};
     }
-    // All in use; perhaps one is only waiting to be taken back.
-    bool has_finished_one = false;
-    for (uint32_t lane = lanes.first + 1; lane < lanes.end && !has_finished_one; ++lane)
-      if (lanes.records[lane].phase == LaneRecord::Phase::kReclaiming)
-        has_finished_one = reclaim_lane(lane, kReclaimPagesAtOnce);
-    if (!has_finished_one) break;
+    // All in use; perhaps one is only waiting to be taken back. The one that turns are at, and no more of it than one does.
+    uint32_t coming = lanes.first + 1;
+    while (coming < lanes.end && lanes.records[coming].phase != LaneRecord::Phase::kReclaiming) ++coming;
+    if (coming == lanes.end) break;
+    if (!reclaim_lane(coming, kReclaimPagesPerTurn))
+      return failure(EAGAIN,
+                     "attach to pool \"" + config.name + "\": every lane is in use, and one is being taken back");
   }
   return failure(EUSERS, "attach to pool \"" + config.name + "\": every lane is in use: found room for " +
                              std::to_string(region.lanes_per_host() - 1) +
@@ -275,6 +276,15 @@ Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane
                                uint64_t now_ms) {
   state_->now_ms = now_ms;
   return state_->attach(who, previous_lane, previous_generation);
+}
+
+bool Pool::is_lane_coming() const {
+  const LaneTable& lanes = state_->lanes;
+  const auto own = std::span(lanes.records).subspan(lanes.first + 1, lanes.end - lanes.first - 1);
+  const auto has = [&](LaneRecord::Phase phase) {
+    return std::any_of(own.begin(), own.end(), [&](const LaneRecord& record) { return record.phase == phase; });
+  };
+  return has(LaneRecord::Phase::kReclaiming) && !has(LaneRecord::Phase::kFree);
 }
 
 bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
@@ -340,10 +350,13 @@ RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t 
   return result;
 }
 
-DeleteTreeResult Pool::delete_tree(const wire::DeleteTreeRequest& request, uint64_t now_ms) {
+DeleteTreeResult Pool::delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,
+                                   uint64_t* ret_ticket) {
   state_->now_ms = now_ms;
-  return state_->delete_tree(request);
+  return state_->begin_delete_tree(state_->lanes.id(lane), request, ret_ticket);
 }
+
+std::vector<DeletedTree> Pool::take_deleted_trees() { return std::exchange(state_->deleted_trees, {}); }
 
 int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why) {
   state_->now_ms = now_ms;
@@ -375,7 +388,8 @@ bool Pool::State::turn() {
   for (const LaneRecord& record : lanes.records) has_more |= record.phase == LaneRecord::Phase::kReclaiming;
   has_more |= step_host_reclaim(kReclaimPagesPerTurn);
   take_findings();
-  step_poison();
+  has_more |= step_poison();
+  has_more |= step_deletions();
   has_more |= step_recounts(kReclaimPagesPerTurn);
   has_more |= tenants.step_count(kReclaimPagesPerTurn, now_ms);
   // The clock may also be set back.

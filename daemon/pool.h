@@ -117,6 +117,12 @@ struct DeleteTreeResult {
   uint64_t left = 0;
 };
 
+// One that took longer than its request.
+struct DeletedTree {
+  uint64_t ticket = 0;
+  DeleteTreeResult result;
+};
+
 // Pins that have become overdue (pool_pins.cc), for the log.
 struct OverduePin {
   uint32_t lane = 0;
@@ -161,9 +167,11 @@ class Pool {
   // Not empty: another host's marud took this host for dead and took back what it held. The pool must be fenced.
   const std::string& lost_because() const;
 
-  // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back.
+  // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back. Errors: EUSERS
+  // every lane is in use; EAGAIN so it is, and turns take one back: once is_lane_coming() says no.
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            uint64_t now_ms);
+  bool is_lane_coming() const;
   // Whether attach() would give this process this lane back.
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
   // The client said goodbye: its lane is reclaimed now and may be given out again.
@@ -188,7 +196,11 @@ class Pool {
 
   // Refused with EDQUOT when it is for the limits alone that there is nothing.
   RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {});
-  DeleteTreeResult delete_tree(const wire::DeleteTreeRequest& request, uint64_t now_ms);
+  // A tree that is small, in a small pool, is gone when this returns. Otherwise *ret_ticket is not 0 and turns go on with it:
+  // its result is among take_deleted_trees() under this number. One at a time for each lane (EAGAIN).
+  DeleteTreeResult delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,
+                               uint64_t* ret_ticket);
+  std::vector<DeletedTree> take_deleted_trees();
   // 0, and the account has credit for the bytes; or an errno, and why.
   int grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why);
 

@@ -1,61 +1,58 @@
-// Removing whole trees, and everything: leaves first, as the child counts demand.
+// Removing whole trees (pool_tree.cc), and everything: leaves first, as the child counts demand.
 #include "daemon/pool_state.h"
-#include "libmaru/shm/evict.h"
 
 #include <algorithm>
 #include <cerrno>
 
 namespace maru::daemon {
-namespace {
-
-constexpr uint32_t kNoPage = 0xFFFF'FFFF;
-
-}  // namespace
-
-// Who is below whom is written in the children alone, so one pass over the pages turns it round: for each parent page its
-// first child, for each child the next one. A stale link costs a look at a page that is no descendant's and is checked.
-DeleteTreeResult Pool::State::delete_tree(const wire::DeleteTreeRequest& request) {
-  DeleteTreeResult result;
+// Nothing when the key is absent. A block that nobody is below needs no look for a tree.
+bool Pool::State::begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const {
   const PageRef root = shm::find_unpinned(region, {request.digest_lo, request.digest_hi});
-  if (root.is_none()) {
-    result.status = -ENOENT;
-    return result;
-  }
-  std::vector<PageRef> tree = {root};
-  std::vector<size_t> levels = {0};  // where each level of the tree starts
+  if (root.is_none()) return false;
   if (word(root.page()).children() != 0) {
-    std::vector<uint32_t> first_child(pages(), kNoPage), next_child(pages(), kNoPage);
-    for (uint64_t i = 0; i < pages(); ++i) {
-      const auto page = uint32_t(i);
-      const PageWord found = word(page);
-      if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring)) continue;
-      const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
-      if (!region.is_page(parent) || word(parent.page()).generation() != parent.generation()) continue;
-      next_child[page] = first_child[parent.page()];
-      first_child[parent.page()] = page;
-    }
-    for (size_t level = 0; level < levels.size(); ++level) {
-      const size_t start = levels[level], end = tree.size();
-      if (start == end) break;
-      for (size_t i = start; i < end; ++i)
-        // Each page is in the list of one parent at most, and of a scribbled cycle only the root is met from outside: left
-        // out here, it is met once, and so is every other page.
-        for (uint32_t child = first_child[tree[i].page()]; child != kNoPage; child = next_child[child])
-          if (child != root.page()) tree.push_back(PageRef::of(child, word(child).generation()));
-      if (tree.size() > end) levels.push_back(end);
-    }
+    begin_tree(walk, {root});
+    return true;
   }
-  std::vector<uint32_t> victims;
-  for (size_t level = levels.size(); level-- > 0;) {
-    const size_t end = level + 1 < levels.size() ? levels[level + 1] : tree.size();
-    victims.clear();
-    for (size_t i = levels[level]; i < end; ++i)
-      if (word(tree[i].page()).is_findable(tree[i].generation())) victims.push_back(tree[i].page());
-    const size_t gone = evict_pages(victims, EvictReason::kAdmin);
-    result.deleted += gone;
-    result.left += victims.size() - gone;
+  walk.phase = TreeWalk::Phase::kTake;
+  walk.tree = {root};
+  walk.levels = {0};
+  return true;
+}
+
+// For an administrator, who waits.
+DeleteTreeResult Pool::State::delete_tree(const wire::DeleteTreeRequest& request) {
+  TreeWalk walk;
+  if (!begin_deletion(request, walk)) return {-ENOENT, 0, 0};
+  uint64_t budget = kNever;
+  (void)step_tree(walk, budget);
+  return {0, walk.deleted, walk.left};  // that something stayed is in `left`
+}
+
+DeleteTreeResult Pool::State::begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request,
+                                                uint64_t* ret_ticket) {
+  *ret_ticket = 0;
+  // Each costs memory, and has its turn when those before it are done.
+  if (std::any_of(deletions.begin(), deletions.end(), [&](const Deletion& other) { return other.asker == asker; }))
+    return {-EAGAIN, 0, 0};
+  TreeWalk walk;
+  if (!begin_deletion(request, walk)) return {-ENOENT, 0, 0};
+  uint64_t budget = kTreeStepsPerTurn;
+  if (deletions.empty() && step_tree(walk, budget)) return {0, walk.deleted, walk.left};
+  *ret_ticket = ++last_deletion;
+  deletions.push_back({asker, *ret_ticket, std::move(walk)});
+  return {};
+}
+
+// Also for a client that has gone meanwhile: it asked for it.
+bool Pool::State::step_deletions() {
+  uint64_t budget = kTreeStepsPerTurn;
+  while (!deletions.empty() && step_tree(deletions.front().walk, budget)) {
+    const Deletion& done = deletions.front();
+    deleted_trees.push_back({done.ticket, {0, done.walk.deleted, done.walk.left}});
+    deletions.pop_front();
+    if (budget == 0) break;
   }
-  return result;  // that something stayed is in `left`
+  return !deletions.empty();
 }
 
 // Everything that may go goes; of what is pinned the key goes now, and the memory when the last pin does.

@@ -23,7 +23,6 @@ constexpr uint64_t kPoisonPauseMinMs = 20, kPoisonPauseMaxMs = 5000;
 constexpr uint64_t kReportPauseMs = 1000;  // a page that read well is not read again for a client before that
 constexpr size_t kReportsMax = 64;         // remembered
 constexpr uint64_t kPagesPerPoisonList = 1u << 20;
-constexpr uint32_t kNoPage = 0xFFFF'FFFF;
 
 const char* section_name(uint32_t section) {
   constexpr const char* kNames[] = {"hosts",   "regions",   "lane identities", "policy",   "tenants",  "blocks",
@@ -92,70 +91,17 @@ void Pool::State::look_at_poison_heads() {
 
 // -- letting go -------------------------------------------------------------------------------------------------------
 
-// The blocks below POISONED ones, leaves first, go: all that may go at once, of what is pinned the key now and the memory
-// later. `ret_has_below`: for each of poison_held, whether something that counts still names it.
-void Pool::State::take_below_poison(std::vector<bool>& ret_has_below) {
-  std::vector<uint32_t> first_child(pages(), kNoPage), next_child(pages(), kNoPage);
-  for (uint64_t i = 0; i < pages(); ++i) {
-    const auto page = uint32_t(i);
-    const PageWord found = word(page);
-    const bool counts = found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
-                        found.is(PageState::kRetired) ||
-                        (found.is(PageState::kPoisoned) && !lanes.let_go.contains(page));
-    if (!counts) continue;
-    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
-    if (!region.is_page(parent) || parent.page() == page) continue;
-    if (word(parent.page()).generation() != parent.generation()) continue;
-    next_child[page] = first_child[parent.page()];
-    first_child[parent.page()] = page;
-  }
-  std::vector<uint32_t> tree;
-  std::vector<size_t> levels = {0};
-  ret_has_below.assign(poison_held.size(), false);
-  const auto take_children = [&](uint32_t page) {
-    // Each page is the child of one parent at most, so this ends.
-    for (uint32_t child = std::exchange(first_child[page], kNoPage); child != kNoPage;) {
-      tree.push_back(child);
-      child = std::exchange(next_child[child], kNoPage);
-    }
-  };
-  for (size_t i = 0; i < poison_held.size(); ++i) {
-    const uint32_t page = poison_held[i].ref.page();
-    ret_has_below[i] = first_child[page] != kNoPage;
-    take_children(page);
-  }
-  while (levels.back() < tree.size()) {
-    const size_t start = levels.back(), end = tree.size();
-    levels.push_back(end);
-    for (size_t i = start; i < end; ++i) take_children(tree[i]);
-  }
-  std::vector<uint32_t> victims;
-  for (size_t level = levels.size(); level-- > 1;) {
-    victims.clear();
-    for (size_t i = levels[level - 1]; i < levels[level]; ++i)
-      if (word(tree[i]).is(PageState::kReady)) victims.push_back(tree[i]);
-    evict_pages(victims, EvictReason::kAdmin);
-    for (uint32_t page : victims) {
-      const PageWord found = word(page);
-      if (!found.is(PageState::kReady)) continue;
-      const PageRef ref = PageRef::of(page, found.generation());
-      if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) continue;
-      if (!held.has(page)) queue_remove(page);
-      queue_retired(ref);
-    }
-  }
-}
-
-void Pool::State::let_poison_go() {
-  std::vector<bool> has_below;
-  take_below_poison(has_below);
+// `has_below`: for the first of poison_held, whether something that counts still names it as its parent. Nothing can come below
+// a POISONED page, so what was true when it was looked for, since it was POISONED, is true now.
+void Pool::State::let_poison_go(const std::vector<bool>& has_below) {
   size_t kept = 0;
   for (size_t i = 0; i < poison_held.size(); ++i) {
     PoisonedPage& poisoned = poison_held[i];
     const uint32_t page = poisoned.ref.page();
     if (!word(page).is(PageState::kPoisoned)) continue;  // somebody scribbled
     std::erase_if(poisoned.fillers, [&](LaneId lane) { return lanes.is_dead(lane); });
-    if (!shm::is_poison_unpinned(self, lanes.in_use, page) || has_below[i] || !poisoned.fillers.empty()) {
+    const bool may_have_below = i >= has_below.size() || has_below[i];  // poisoned since that was looked for
+    if (may_have_below || !poisoned.fillers.empty() || !shm::is_poison_unpinned(self, lanes.in_use, page)) {
       if (kept != i) poison_held[kept] = std::move(poisoned);
       ++kept;
       continue;
@@ -168,16 +114,30 @@ void Pool::State::let_poison_go() {
   poison_held.resize(kept);
 }
 
-void Pool::State::step_poison() {
+// The blocks below POISONED ones, leaves first, go: all that may go at once, of what is pinned the key now and the memory
+// later. Returns true when there is more to do right away.
+bool Pool::State::step_poison() {
   if (!poison_waiting.empty()) {
     const std::vector<uint32_t> again = poison_waiting;
     for (uint32_t page : again) poison(page);
   }
   if (!poison_heads.empty()) look_at_poison_heads();
-  if (poison_held.empty() || rests(now_ms, poison_again_ms, kPoisonPauseMaxMs)) return;
-  let_poison_go();
+  if (!poison_walk) {
+    if (poison_held.empty() || rests(now_ms, poison_again_ms, kPoisonPauseMaxMs)) return false;
+    std::vector<PageRef> roots;
+    for (const PoisonedPage& poisoned : poison_held) roots.push_back(poisoned.ref);
+    begin_tree(poison_walk.emplace(), std::move(roots));
+    poison_walk->retires = true;
+  }
+  uint64_t budget = kTreeStepsPerTurn;
+  if (!step_tree(*poison_walk, budget)) return true;
+  const bool has_new = poison_held.size() > poison_walk->has_below.size();
+  let_poison_go(poison_walk->has_below);
+  poison_walk.reset();
+  if (has_new) poison_pause_ms = 0;
   poison_pause_ms = std::clamp(poison_pause_ms * 2, kPoisonPauseMinMs, kPoisonPauseMaxMs);
   poison_again_ms = now_ms + poison_pause_ms;
+  return false;
 }
 
 // A page that the marud before left POISONED, or a block with one in its run.

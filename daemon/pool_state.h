@@ -21,9 +21,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <queue>
@@ -55,6 +57,9 @@ inline constexpr uint64_t kUpkeepPauseMs = 10;
 inline constexpr uint64_t kPinLookPauseMs = 200;
 // What a dead client held is taken back before anything else, a few milliseconds at a time.
 inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 16;
+// Of a walk over a tree: a page that is looked at is one, a block that is taken away so many.
+inline constexpr uint64_t kTreeStepsPerTurn = 1u << 16;
+inline constexpr uint64_t kStepsOfABlock = 64;
 // A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
 inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 20;
 inline constexpr size_t kRetiredPerTurn = 1024;
@@ -167,6 +172,23 @@ class PageBits {
 
  private:
   std::vector<uint64_t> words_;
+};
+
+// A look for everything below some blocks, and its removal, leaves first; in slices, since the pool may be large. What a slice
+// found is checked again by those after it.
+struct TreeWalk {
+  enum class Phase : uint8_t { kClear, kLinks, kTree, kTake, kDone };
+  Phase phase = Phase::kClear;
+  // For each page its first child, for each child the next one: who is below whom is written in the children alone.
+  std::unique_ptr<uint32_t[]> first_child, next_child;
+  uint64_t next = 0;               // kClear, kLinks: page; kTree: place in the tree
+  std::vector<PageRef> tree;       // level by level, the roots first
+  std::vector<size_t> levels;      // where each starts
+  size_t level_end = 0;            // kTree: of the level that is being looked at
+  uint32_t child = 0xFFFF'FFFF;    // kTree: goes on here
+  std::vector<bool> has_below;     // for each root: something that counts names it as its parent
+  bool retires = false;            // of what cannot go the key goes
+  uint64_t deleted = 0, left = 0;  // blocks
 };
 
 // Why a block is taken away.
@@ -283,6 +305,16 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::vector<uint32_t> poison_waiting;      // bad, and being published when that was said
   std::vector<PoisonReport> poison_reports;  // by clients, and marud read them
   uint64_t poison_pause_ms = 0, poison_again_ms = 0;
+  std::optional<TreeWalk> poison_walk;  // what is below poison_held, as that was when it began
+
+  struct Deletion {
+    LaneId asker;
+    uint64_t ticket;
+    TreeWalk walk;
+  };
+  std::deque<Deletion> deletions;  // the first one is under way
+  std::vector<DeletedTree> deleted_trees;
+  uint64_t last_deletion = 0;
 
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
@@ -436,8 +468,19 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void finish_retired(size_t limit);
   bool step_recounts(uint64_t pages);
 
+  // pool_tree.cc
+  void begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const;
+  bool step_tree(TreeWalk& walk, uint64_t& budget);
+  bool gather_links(TreeWalk& walk, uint64_t& budget);
+  bool climb(TreeWalk& walk, uint64_t& budget);
+  bool take_tree(TreeWalk& walk, uint64_t& budget);
+  bool counts_for_parent(uint32_t page, PageWord found) const;
+
   // pool_delete.cc
+  bool begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const;
   DeleteTreeResult delete_tree(const wire::DeleteTreeRequest& request);
+  DeleteTreeResult begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request, uint64_t* ret_ticket);
+  bool step_deletions();
   void clear(uint64_t* ret_deleted, uint64_t* ret_retired, uint64_t* ret_left);
 
   // pool_drain.cc
@@ -449,9 +492,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::string bad_control_memory() const;
   shm::PoisonStatus poison(uint32_t page);
   void look_at_poison_heads();
-  void take_below_poison(std::vector<bool>& ret_has_below);
-  void let_poison_go();
-  void step_poison();
+  void let_poison_go(const std::vector<bool>& has_below);
+  bool step_poison();
   uint64_t pages_at() const {
     return device->is_split() ? device->pages_offset() : region.page_offset(0);
   }  // in its fd()

@@ -27,6 +27,13 @@ Outcome refuse(const wire::MessageHeader& header, int code, std::string_view why
   return refuse(header.type, header.request_id, code, why);
 }
 
+Outcome deleted_answer(const wire::MessageHeader& header, const DeleteTreeResult& result) {
+  if (result.status < 0) return refuse(header, -result.status, "delete a tree");
+  log_debug("a tree is deleted: {} blocks are gone, {} stay", result.deleted, result.left);
+  const wire::DeleteTreeReply reply = {result.deleted, result.left};
+  return answer(header, wire::bytes_of(reply));
+}
+
 Outcome drop(std::string why) {
   Outcome outcome;
   outcome.drop = std::move(why);
@@ -180,6 +187,10 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
     if (const std::string why = users_.why_no_lane(session.peer(), session.text(), now.monotonic_ms); !why.empty())
       return refuse(kType, request_id, EDQUOT, why);
   auto grant = pool->attach(who, request.previous_lane, request.previous_generation, now.unix_ms);
+  if (!grant && grant.error().code == EAGAIN) {
+    waiting_.push_back({session.id(), pool_index, request_id, request, true});
+    return {};
+  }
   if (!grant) {
     log_warning("{} got no lane of pool \"{}\": {}", session.text(), hosted.name(), grant.error().text());
     return refuse(kType, request_id, grant.error().code, grant.error().doing);
@@ -255,7 +266,9 @@ std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
   }
   std::vector<Waiting> still;
   for (Waiting& waiting : waiting_) {
-    if (pools_[waiting.pool]->condition() == HostedPool::Condition::kWaiting)
+    const Pool* pool = pools_[waiting.pool]->serving();
+    if (waiting.for_lane ? pool && pool->is_lane_coming()
+                         : pools_[waiting.pool]->condition() == HostedPool::Condition::kWaiting)
       still.push_back(waiting);
     else
       settled.push_back({waiting.session, waiting.request, waiting.request_id});
@@ -278,12 +291,14 @@ Outcome Requests::attach_again(Session& session, const Settled& settled, Moment 
 void Requests::forget(uint64_t session) {
   std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.session == session; });
   std::erase_if(late_, [&](const Late& late) { return late.session == session; });
+  std::erase_if(deletions_, [&](const Deletion& waiting) { return waiting.session == session; });
 }
 
 std::optional<uint64_t> Requests::waiting_ms(Moment now) const {
   std::optional<uint64_t> least;
   for (const Waiting& waiting : waiting_) {
-    if (devices_.begins_anew(*pools_[waiting.pool])) continue;  // the server looks at those that are opened by itself
+    // The server looks at those that are opened by itself, and turns at lanes.
+    if (waiting.for_lane || devices_.begins_anew(*pools_[waiting.pool])) continue;
     const uint64_t ends_ms = grace_ends_ms_[waiting.pool].value_or(0);
     const uint64_t left_ms = pools_[waiting.pool]->condition() != HostedPool::Condition::kWaiting ? 0
                              : ends_ms > now.monotonic_ms ? ends_ms - now.monotonic_ms
@@ -417,12 +432,33 @@ Outcome Requests::delete_tree(Session& session, const wire::MessageHeader& heade
   LaneWatch* watch = lane_of(session, header, outcome);
   if (!watch) return outcome;
   if (session.is_read_only) return refuse(header, EROFS, "this client attached to read only");
-  const DeleteTreeResult result = pools_[watch->pool]->serving()->delete_tree(*request, now.unix_ms);
-  if (result.status < 0) return refuse(header, -result.status, "delete a tree");
-  log_debug("{} deleted a tree of pool \"{}\": {} blocks are gone, {} stay", session.text(),
-            pools_[watch->pool]->name(), result.deleted, result.left);
-  const wire::DeleteTreeReply reply = {result.deleted, result.left};
-  return answer(header, wire::bytes_of(reply));
+  uint64_t ticket = 0;
+  const DeleteTreeResult result =
+      pools_[watch->pool]->serving()->delete_tree(watch->lane, *request, now.unix_ms, &ticket);
+  if (ticket == 0) return deleted_answer(header, result);
+  deletions_.push_back({session.id(), header, watch->pool, ticket});
+  return {};
+}
+
+// Trees that turns of their pools have taken away, for those who still wait.
+std::vector<Outcome::Notice> Requests::deleted_answers() {
+  std::vector<Outcome::Notice> notices;
+  for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
+    Pool* serving = pools_[pool]->serving();
+    std::vector<DeletedTree> done;
+    if (serving) done = serving->take_deleted_trees();
+    std::erase_if(deletions_, [&](const Deletion& waiting) {
+      if (waiting.pool != pool) return false;
+      const auto found = std::find_if(done.begin(), done.end(),
+                                      [&](const DeletedTree& tree) { return tree.ticket == waiting.ticket; });
+      if (serving && found == done.end()) return false;
+      Outcome outcome = serving ? deleted_answer(waiting.header, found->result)
+                                : refuse(waiting.header, EIO, "the pool went away before the tree did");
+      notices.push_back({waiting.session, std::move(*outcome.reply)});
+      return true;
+    });
+  }
+  return notices;
 }
 
 // -- administration ---------------------------------------------------------------------------------------------------
@@ -474,7 +510,7 @@ bool Requests::step_survey() {
 }
 
 std::vector<Outcome::Notice> Requests::late_answers(Moment now) {
-  std::vector<Outcome::Notice> notices;
+  std::vector<Outcome::Notice> notices = deleted_answers();
   const auto give = [&](const Late& late, const AdminReply& reply) {
     Outcome outcome = reply.code != 0 ? refuse(late.header, reply.code, reply.text)
                                       : answer(late.header, std::as_bytes(std::span(reply.text)));

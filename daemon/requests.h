@@ -41,7 +41,7 @@ class Requests {
   // Instead of handle(), for a connection beyond a limit: whatever it asks, it is told why it goes.
   static Outcome turn_away(const Session& session, const Session::Received& received);
 
-  // An attach that came while a pool waited for its memory, and can be answered now.
+  // An attach that came while a pool waited for its memory or took its last lane back, and can be answered now.
   struct Settled {
     uint64_t session;
     wire::AttachRequest request;
@@ -60,7 +60,7 @@ class Requests {
 
   // A step of what "status" takes; true when there is more to do right away.
   bool step_survey();
-  // Answers to administrators that are ready by now.
+  // Answers that are ready by now: to administrators, and to clients whose trees are deleted.
   std::vector<Outcome::Notice> late_answers(Moment now);
 
   AdminView view(Moment now) {
@@ -77,6 +77,15 @@ class Requests {
     uint32_t pool;
     uint32_t request_id;
     wire::AttachRequest request;
+    bool for_lane = false;  // the pool serves, and takes a lane back
+  };
+
+  // A tree that is deleted in turns.
+  struct Deletion {
+    uint64_t session;
+    wire::MessageHeader header;
+    uint32_t pool;
+    uint64_t ticket;  // of the pool
   };
 
   // An administration request that is answered later. One for each connection, so that nobody can pile them up.
@@ -102,6 +111,7 @@ class Requests {
                      Moment now);
   Outcome delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                       Moment now);
+  std::vector<Outcome::Notice> deleted_answers();
   Outcome admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   std::vector<Outcome::Notice> tell_old_owners(uint32_t pool, std::span<const TakenRegion> taken);
   // The lane of a session, if its pool serves; otherwise the refusal is in `outcome`.
@@ -114,6 +124,7 @@ class Requests {
   Users users_;
   std::vector<Waiting> waiting_;
   std::vector<Late> late_;
+  std::vector<Deletion> deletions_;
   std::optional<Survey> survey_;
   std::vector<std::optional<uint64_t>> grace_ends_ms_;  // per pool, monotonic
   Moment start_ = {};

@@ -307,7 +307,7 @@ MARU_PUBLIC int maru_delete_batch(maru_client *client, const maru_key *keys, siz
 
 /* Asks marud to remove a block and everything below it, leaves first. Pinned blocks and what they hold stay. Blocks for at
  * most timeout_ms. ret_deleted (may be NULL): how many blocks went, also with -EBUSY. Errors: -ENOENT; -EBUSY something
- * stayed; -ENOTCONN, -ETIMEDOUT, -ESTALE; -EINVAL. */
+ * stayed; -EAGAIN the tree of a call that timed out is not done; -ENOTCONN, -ETIMEDOUT, -ESTALE; -EINVAL. */
 MARU_PUBLIC int maru_delete_tree(maru_client *client, const maru_key *key, uint64_t *ret_deleted);
 
 /* -- memory errors -------------------------------------------------------------------------------------------------- */

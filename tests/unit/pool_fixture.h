@@ -128,6 +128,19 @@ struct PoolUnderTest {
   shm::PlainDigest plain(std::string_view key) const { return shm::unpermute(region.secret(), digest(key)); }
   bool exists(std::string_view key) const { return !shm::find_unpinned(region, digest(key)).is_none(); }
 
+  // Whether it is done at once or in turns.
+  DeleteTreeResult delete_tree(const shm::Digest& wanted) {
+    uint64_t ticket = 0;
+    const DeleteTreeResult result = pool->delete_tree(0, {wanted.lo, wanted.hi}, now_ms, &ticket);
+    if (ticket == 0) return result;
+    for (int turns = 0; turns < 1000; ++turns) {
+      pool->turn(now_ms);
+      for (const DeletedTree& tree : pool->take_deleted_trees())
+        if (tree.ticket == ticket) return tree.result;
+    }
+    throw std::runtime_error("a tree is deleted for ever");
+  }
+
   // Turns until nothing is left to do, at most as many as that can take.
   void settle() {
     for (int i = 0; i < 64; ++i) {

@@ -191,7 +191,7 @@ TEST(PoolStorm, ScribblesNeitherCrashNorHangMarud) {
           home.pool->lane_json(lane, home.now_ms);
           home.pool->admin("regions", nlohmann::json::object(), home.now_ms);
           const shm::Digest digest = shm::block_digest(home.region, uint32_t(random.below(home.region.pages())));
-          home.pool->delete_tree({digest.lo, digest.hi}, home.now_ms);
+          home.delete_tree(digest);
           break;
         }
         case 12:

@@ -36,7 +36,7 @@ class Takeover : public ::testing::Test {
   }
   void remove(uint64_t i) {
     const shm::Digest digest = home_.digest(name(i));
-    EXPECT_EQ(home_.pool->delete_tree({digest.lo, digest.hi}, home_.now_ms).deleted, 1u);
+    EXPECT_EQ(home_.delete_tree(digest).deleted, 1u);
   }
   // For much more than there is, and uses none of it.
   void ask_often(InProcessClient& client, uint64_t runs) {

@@ -385,16 +385,16 @@ TEST(PoolDelete, ATreeGoesLeavesFirst) {
   client->store("bystander");
   const shm::Pin pin = client->pin(leaf);
   const shm::Digest digest = home.digest("root");
-  DeleteTreeResult result = home.pool->delete_tree({digest.lo, digest.hi}, home.now_ms);
+  DeleteTreeResult result = home.delete_tree(digest);
   EXPECT_EQ(result.status, 0);
   EXPECT_EQ(result.deleted, 1u);
   EXPECT_EQ(result.left, 3u);
   client->pins.unpin(pin.slot, leaf);
-  result = home.pool->delete_tree({digest.lo, digest.hi}, home.now_ms);
+  result = home.delete_tree(digest);
   EXPECT_EQ(result.status, 0);
   EXPECT_EQ(result.deleted, 3u);
   EXPECT_TRUE(home.exists("bystander"));
-  EXPECT_EQ(home.pool->delete_tree({digest.lo, digest.hi}, home.now_ms).status, -ENOENT);
+  EXPECT_EQ(home.delete_tree(digest).status, -ENOENT);
   EXPECT_EQ(home.audit(), std::set<std::string>{});
 }
 
@@ -408,7 +408,7 @@ TEST(PoolDelete, ACycleThatSomebodyScribbledEnds) {
   client->store("bystander");
   home.region.block(root.page()).parent.store_release(leaf.bits);
   const shm::Digest digest = home.digest("root");
-  const DeleteTreeResult result = home.pool->delete_tree({digest.lo, digest.hi}, home.now_ms);
+  const DeleteTreeResult result = home.delete_tree(digest);
   EXPECT_EQ(result.status, 0);
   EXPECT_EQ(result.deleted, 3u);
   EXPECT_EQ(result.left, 0u) << "each is met once";

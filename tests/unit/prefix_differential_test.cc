@@ -123,7 +123,7 @@ class Churn {
   void remove_tree() {
     const std::vector<std::string> keys = some_chain(1 + random_() % 12);
     const shm::Digest digest = home_.digest(keys.back());
-    home_.pool->delete_tree({digest.lo, digest.hi}, home_.now_ms);
+    home_.delete_tree(digest);
   }
 
   // With whatever it holds: a pin, a page that it was filling, a block that it had retired.

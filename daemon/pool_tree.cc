@@ -1,0 +1,142 @@
+// Everything below some blocks, found and taken away, leaves first, as the child counts demand.
+//
+// Who is below whom is written in the children alone. So one pass over the pages turns it round; then the tree is climbed from
+// its roots, level by level; then its levels are taken away, the deepest first. A pool may have millions of pages, and others
+// wait: each slice does as much as its budget says, and the next one goes on there.
+//
+// Between slices clients store, delete and reuse pages. A link that was written down is therefore a hint: whether that page
+// still names this parent is read again when the tree is climbed, and whether it still holds that block when it is taken. A
+// child that came below a block after its page was passed is not found; its parent, which counts it, then stays.
+//
+// If marud dies here: nothing of this is in shared memory.
+#include "daemon/pool_state.h"
+#include "libmaru/shm/evict.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+namespace {
+
+constexpr uint32_t kNoPage = 0xFFFF'FFFF;
+constexpr uint64_t kClearedPerStep = 16;  // entries, which are memory of our own
+
+// Takes up to `wanted` from the budget.
+uint64_t spend(uint64_t& budget, uint64_t wanted) {
+  const uint64_t spent = std::min(budget, wanted);
+  budget -= spent;
+  return spent;
+}
+
+}  // namespace
+
+void Pool::State::begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const {
+  walk.has_below.assign(roots.size(), false);
+  walk.levels = {0};
+  walk.level_end = roots.size();
+  walk.tree = std::move(roots);
+  walk.first_child = std::make_unique_for_overwrite<uint32_t[]>(pages());
+  walk.next_child = std::make_unique_for_overwrite<uint32_t[]>(pages());
+}
+
+// A child that its parent has counted, or is about to.
+bool Pool::State::counts_for_parent(uint32_t page, PageWord found) const {
+  return found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
+         found.is(PageState::kRetired) || (found.is(PageState::kPoisoned) && !lanes.let_go.contains(page));
+}
+
+bool Pool::State::gather_links(TreeWalk& walk, uint64_t& budget) {
+  const uint64_t end = walk.next + spend(budget, pages() - walk.next);
+  for (; walk.next < end; ++walk.next) {
+    const auto page = uint32_t(walk.next);
+    if (!counts_for_parent(page, word(page))) continue;
+    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
+    if (!region.is_page(parent) || parent.page() == page) continue;
+    if (word(parent.page()).generation() != parent.generation()) continue;
+    walk.next_child[page] = walk.first_child[parent.page()];
+    walk.first_child[parent.page()] = page;
+  }
+  return walk.next == pages();
+}
+
+// Each list is walked once, whatever somebody scribbled, so this ends.
+bool Pool::State::climb(TreeWalk& walk, uint64_t& budget) {
+  for (; walk.next < walk.tree.size(); ++walk.next) {
+    if (walk.next == walk.level_end) {
+      walk.levels.push_back(walk.next);
+      walk.level_end = walk.tree.size();
+    }
+    const PageRef parent = walk.tree[walk.next];
+    if (walk.child == kNoPage) walk.child = std::exchange(walk.first_child[parent.page()], kNoPage);
+    while (walk.child != kNoPage) {
+      if (spend(budget, 1) == 0) return false;
+      const uint32_t page = walk.child;
+      walk.child = std::exchange(walk.next_child[page], kNoPage);
+      const PageWord found = word(page);
+      if (!counts_for_parent(page, found) || region.block(page).parent.load_acquire() != parent.bits) continue;
+      if (walk.next < walk.has_below.size()) walk.has_below[walk.next] = true;
+      if (page == walk.tree.front().page()) continue;  // of a scribbled cycle, or a root anyway
+      walk.tree.push_back(PageRef::of(page, found.generation()));
+    }
+    if (spend(budget, 1) == 0) return ++walk.next == walk.tree.size();
+  }
+  return true;
+}
+
+bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
+  std::vector<uint32_t> victims;
+  while (!walk.tree.empty()) {
+    if (walk.tree.size() == walk.levels.back()) {
+      walk.levels.pop_back();
+      continue;
+    }
+    if (budget == 0) return false;
+    // From the end of the deepest level that is left, a batch: never of two levels, since a parent goes after its children.
+    const size_t count = std::min(walk.tree.size() - walk.levels.back(), shm::kEvictBatchMax);
+    spend(budget, count * kStepsOfABlock);
+    victims.clear();
+    for (size_t i = walk.tree.size() - count; i < walk.tree.size(); ++i)
+      if (word(walk.tree[i].page()).is_findable(walk.tree[i].generation())) victims.push_back(walk.tree[i].page());
+    walk.tree.resize(walk.tree.size() - count);
+    const size_t gone = evict_pages(victims, EvictReason::kAdmin);
+    walk.deleted += gone;
+    walk.left += victims.size() - gone;
+    for (uint32_t page : victims) {
+      const PageWord found = word(page);
+      if (!walk.retires || !found.is(PageState::kReady)) continue;
+      const PageRef ref = PageRef::of(page, found.generation());
+      if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) continue;
+      if (!held.has(page)) queue_remove(page);
+      queue_retired(ref);
+    }
+  }
+  return true;
+}
+
+// Returns true when everything was taken away that may go.
+bool Pool::State::step_tree(TreeWalk& walk, uint64_t& budget) {
+  using Phase = TreeWalk::Phase;
+  if (walk.phase == Phase::kClear) {
+    const uint64_t end = std::min(pages(), walk.next + std::min(budget, pages()) * kClearedPerStep);
+    spend(budget, (end - walk.next) / kClearedPerStep + 1);
+    std::fill(walk.first_child.get() + walk.next, walk.first_child.get() + end, kNoPage);
+    std::fill(walk.next_child.get() + walk.next, walk.next_child.get() + end, kNoPage);
+    walk.next = end;
+    if (end < pages()) return false;
+    walk.phase = Phase::kLinks;
+    walk.next = 0;
+  }
+  if (walk.phase == Phase::kLinks) {
+    if (!gather_links(walk, budget)) return false;
+    walk.phase = Phase::kTree;
+    walk.next = 0;
+  }
+  if (walk.phase == Phase::kTree) {
+    if (!climb(walk, budget)) return false;
+    walk.phase = Phase::kTake;
+  }
+  if (walk.phase == Phase::kTake && !take_tree(walk, budget)) return false;
+  walk.phase = Phase::kDone;
+  return true;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,146 @@
+// What takes a look at every page of a pool is done in slices when the pool is large, and others go on in between.
+#include "pool_fixture.h"
+
+#include <cerrno>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+class LargePool : public ::testing::Test {
+ protected:
+  // Twice as many pages as a slice looks at.
+  static constexpr uint64_t kPages = 1u << 17;
+
+  uint64_t begin(const InProcessClient& client, std::string_view key, int32_t expected_status = 0) {
+    const shm::Digest digest = pool_.digest(key);
+    uint64_t ticket = 0;
+    EXPECT_EQ(pool_.pool->delete_tree(client.grant.lane, {digest.lo, digest.hi}, pool_.now_ms, &ticket).status,
+              expected_status);
+    return ticket;
+  }
+  std::vector<DeletedTree> turn_until_deleted(size_t trees) {
+    std::vector<DeletedTree> all;
+    for (int turns = 0; all.size() < trees && turns < 100; ++turns) {
+      pool_.pool->turn(++pool_.now_ms);
+      for (const DeletedTree& tree : pool_.pool->take_deleted_trees()) all.push_back(tree);
+    }
+    return all;
+  }
+  void expect_clean() { EXPECT_EQ(pool_.audit(), std::set<std::string>()); }
+
+  PoolUnderTest pool_{kPages * 4096, 1024};
+  std::unique_ptr<InProcessClient> client_ = pool_.attach();
+};
+
+TEST_F(LargePool, TreeIsDeletedInTurns) {
+  const PageRef root = client_->store("root"), a = client_->store("a", root);
+  client_->store("b", a);
+  client_->store("other");
+  const uint64_t ticket = begin(*client_, "root");
+  ASSERT_NE(ticket, 0u);
+  EXPECT_TRUE(pool_.exists("root")) << "not yet";
+  EXPECT_TRUE(pool_.pool->take_deleted_trees().empty());
+  const auto done = turn_until_deleted(1);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].ticket, ticket);
+  EXPECT_EQ(done[0].result.deleted, 3u);
+  EXPECT_EQ(done[0].result.left, 0u);
+  for (const char* gone : {"root", "a", "b"}) EXPECT_FALSE(pool_.exists(gone)) << gone;
+  EXPECT_TRUE(pool_.exists("other"));
+  pool_.settle();
+  expect_clean();
+}
+
+TEST_F(LargePool, BlockWithoutChildrenGoesAtOnce) {
+  client_->store("root");
+  EXPECT_EQ(begin(*client_, "root"), 0u);
+  EXPECT_FALSE(pool_.exists("root"));
+  EXPECT_EQ(begin(*client_, "root", -ENOENT), 0u);
+}
+
+// Links that were written down are of pages that have been given to others since.
+TEST_F(LargePool, WhatIsStoredMeanwhileInAPageOfTheTreeStays) {
+  const PageRef root = client_->store("root"), leaf = client_->store("leaf", root);
+  client_->store("stays to be deleted", root);
+  const uint64_t ticket = begin(*client_, "root");
+  ASSERT_NE(ticket, 0u);
+  ASSERT_EQ(shm::retire_ref(client_->lane, leaf), shm::RetireStatus::kRetired);
+  ASSERT_EQ(shm::finish_retired(client_->lane, leaf, shm::LaneSet::in_use(pool_.region), nullptr),
+            shm::FinishStatus::kFreed);
+  ASSERT_EQ(client_->store("new").page(), leaf.page());
+  const auto done = turn_until_deleted(1);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].result.deleted, 2u);
+  EXPECT_TRUE(pool_.exists("new"));
+  EXPECT_FALSE(pool_.exists("root"));
+  pool_.settle();
+  expect_clean();
+}
+
+TEST_F(LargePool, ChildThatComesMeanwhileKeepsItsParent) {
+  const PageRef root = client_->store("root"), a = client_->store("a", root);
+  const uint64_t ticket = begin(*client_, "root");
+  ASSERT_NE(ticket, 0u);
+  client_->store("late", a);
+  const auto done = turn_until_deleted(1);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].result.deleted + done[0].result.left, 2u);
+  EXPECT_EQ(done[0].result.left, 2u);
+  for (const char* there : {"root", "a", "late"}) EXPECT_TRUE(pool_.exists(there)) << there;
+  pool_.settle();
+  expect_clean();
+}
+
+TEST_F(LargePool, EachClientMayWaitForOneTreeAndEachIsDone) {
+  const auto other = pool_.attach();
+  for (const char* root : {"one", "two"}) client_->store(std::string(root) + " below", client_->store(root));
+  const uint64_t one = begin(*client_, "one"), two = begin(*other, "two");
+  ASSERT_TRUE(one != 0 && two != 0 && one != two);
+  EXPECT_EQ(begin(*client_, "two", -EAGAIN), 0u);
+  pool_.pool->client_died(other->grant.lane);
+  const auto done = turn_until_deleted(2);
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(done[0].ticket, one);
+  EXPECT_EQ(done[1].ticket, two) << "whoever asked has gone, and others may have asked for the same";
+  for (const DeletedTree& tree : done) EXPECT_EQ(tree.result.deleted, 2u);
+  EXPECT_EQ(begin(*client_, "one", -ENOENT), 0u) << "it may ask again";
+}
+
+TEST_F(LargePool, WhatIsBelowABadPageGoesInTurns) {
+  const PageRef a = client_->store("a"), b = client_->store("b", a), c = client_->store("c", b);
+  client_->store("d", c);
+  (void)pool_.pool->admin("memory.poison", {{"page", b.page()}}, pool_.now_ms);
+  EXPECT_FALSE(pool_.exists("b"));
+  EXPECT_TRUE(pool_.exists("d")) << "not yet";
+  // Bad while the others are looked for.
+  const PageRef e = client_->store("e");
+  client_->store("f", e);
+  (void)pool_.pool->admin("memory.poison", {{"page", e.page()}}, pool_.now_ms);
+  for (int i = 0; i < 4; ++i) pool_.settle();
+  for (const char* gone : {"b", "c", "d", "e", "f"}) EXPECT_FALSE(pool_.exists(gone)) << gone;
+  EXPECT_EQ(pool_.word(a.page()).children(), 0u);
+  expect_clean();
+}
+
+// A client that comes when every lane is in use, and one of them is being taken back.
+TEST_F(LargePool, LaneThatIsTakenBackIsWaitedFor) {
+  std::vector<std::unique_ptr<InProcessClient>> all;
+  while (auto one = pool_.attach()) all.push_back(std::move(one));
+  EXPECT_FALSE(pool_.pool->is_lane_coming());
+  pool_.pool->client_died(all.front()->grant.lane);
+  EXPECT_TRUE(pool_.pool->is_lane_coming());
+  const ClientIdentity who = {1000, 0, 0, 7};
+  const auto refused = pool_.pool->attach(who, 0, 0, pool_.now_ms);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, EAGAIN) << "more pages than one request looks at";
+  for (int turns = 0; pool_.pool->is_lane_coming() && turns < 100; ++turns) pool_.pool->turn(++pool_.now_ms);
+  EXPECT_TRUE(pool_.pool->attach(who, 0, 0, pool_.now_ms));
+  const auto full = pool_.pool->attach(who, 0, 0, pool_.now_ms);
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, EUSERS);
+}
+
+}  // namespace
+}  // namespace maru::daemon
