@@ -354,7 +354,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_verify.cc: after a loss of power
   Result<Verified> verify(const VerifyProgress& progress);
-  Result<void> verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad, Verified& verified) const;
+  Result<void> verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad, Verified& verified,
+                               std::vector<uint32_t>& ret_unreadable) const;
   void drop_bad(std::span<uint8_t> bad, Verified& verified);
   // pool_hosts.cc: a pool that several hosts share
   Result<void> claim_slot();

@@ -22,26 +22,29 @@ constexpr uint64_t round_up(uint64_t value, uint64_t multiple) { return round_do
 }  // namespace
 
 // Region by region, since no run leaves its region; within one the threads take pages as they come. ret bad: one byte for each
-// page, so that threads do not share a word.
-Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad,
-                                          Verified& verified) const {
+// page, so that threads do not share a word. Memory that cannot be read any more takes the pages that lie in it along, with the
+// blocks there; what else lies in those regions is judged as before.
+Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad, Verified& verified,
+                                          std::vector<uint32_t>& ret_unreadable) const {
   const uint64_t alignment = device->map_alignment();
   const uint64_t region_bytes = region.region_pages() * region.page_bytes();
   std::atomic<uint64_t> blocks{0}, bytes_read{0};
   for (uint32_t index = 0; index < region.regions(); ++index) {
-    if (progress && !progress(index * region_bytes, pages() * region.page_bytes()))
-      return failure(ECANCELED, "verify pool \"" + config.name + "\"");
     const uint32_t first = index * region.region_pages();
     bool has_block = false;
     for (uint32_t page = first; page < first + region.region_pages() && !has_block; ++page)
       has_block = word(page).is(PageState::kReady);
+    const auto goes_on = [&] { return !progress || progress(index * region_bytes, pages() * region.page_bytes()); };
+    const auto cut_off = [&] { return failure(ECANCELED, "verify pool \"" + config.name + "\""); };
+    if (!has_block && !goes_on()) return cut_off();
     if (!has_block) continue;
     const uint64_t begin = pages_at() + index * region_bytes;
     const uint64_t map_begin = round_down(begin, alignment), map_end = round_up(begin + region_bytes, alignment);
     auto mapped = Mapping::map_shared(device->fd(), map_begin, map_end - map_begin, PROT_READ);
     if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device->name());
     FaultGuard guard;
-    if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + device->name());
+    if (!guard.begin(mapped->data(), mapped->size(), alignment)) return failure(ENFILE, "guard " + device->name());
+    if (!goes_on()) return cut_off();
     const std::byte* start = mapped->data() + (begin - map_begin);
     in_parallel(region.region_pages(), 16, [&](uint64_t i) {
       const auto page = uint32_t(first + i);
@@ -57,6 +60,18 @@ Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::s
     if (guard.has_fired())
       return failure(EIO, "verify pool \"" + config.name + "\": found memory that cannot be read in region " +
                               std::to_string(index) + " of " + device->name());
+    for (const BadMemory& lost : guard.bad_memory()) {
+      const uint64_t from = std::max(map_begin + lost.offset, begin);
+      const uint64_t to = std::min(map_begin + lost.offset + lost.bytes, begin + region_bytes);
+      for (uint64_t at = round_down(from - begin, region.page_bytes()); begin + at < to; at += region.page_bytes())
+        ret_unreadable.push_back(uint32_t(first + at / region.page_bytes()));
+    }
+  }
+  // A block goes with any page of its run.
+  for (uint32_t lost : ret_unreadable) {
+    const PageWord found = word(lost);
+    const uint32_t head = found.is(PageState::kTail) && found.low() <= lost ? lost - found.low() : lost;
+    bad[head] = 1;
   }
   verified.blocks = blocks;
   verified.bytes = bytes_read;
@@ -98,8 +113,14 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   }
   Verified verified;
   std::vector<uint8_t> bad(pages(), 0);
-  if (auto looked = verify_payloads(progress, bad, verified); !looked) return tl::unexpected(looked.error());
+  std::vector<uint32_t> unreadable;
+  if (auto looked = verify_payloads(progress, bad, verified, unreadable); !looked)
+    return tl::unexpected(looked.error());
   drop_bad(bad, verified);
+  // Not before their blocks are gone, so that nothing is left to let go.
+  for (uint32_t page : unreadable) poison(page);
+  while (step_poison()) {  // ends: one look at the pool, in slices
+  }
   const nlohmann::json report = check(true);
   if (report["found"] != 0)
     return failure(EBADMSG, "believe the bookkeeping of pool \"" + config.name + "\": found " +

@@ -1,6 +1,10 @@
 // Bad memory in a pool: what becomes of the page, of the block there, of what is above and below it, over restarts as well.
+#include "libmaru/shm/hash.h"
 #include "pool_fixture.h"
 #include "tests/support/memory_error.h"
+
+#include <cstdio>
+#include <fstream>
 
 namespace maru::daemon {
 namespace {
@@ -198,6 +202,54 @@ TEST_F(PoolPoison, OfTheControlRegionItSaysWhere) {
       << pool_.pool->bad_control_memory();
   EXPECT_FALSE(pool_.pool->device().is_lost());
   pool_.pool->turn(pool_.now_ms);  // it goes on with what it has
+}
+
+// What the machine took away of an idle lane reads as zeros, which are no pins.
+TEST_F(PoolPoison, PinsThatCannotBeReadCountAsPins) {
+  const PageRef block = client_->store("k");
+  const shm::Pin pin = client_->pin(block);
+  ASSERT_EQ(pin.status, shm::PinStatus::kPinned);
+  const auto* slot = reinterpret_cast<const std::byte*>(&pool_.region.lane(client_->grant.lane).pins[pin.slot]);
+  const auto marud = pool_.pool->device().control();
+  ASSERT_TRUE(test::raise_memory_error(marud.data() + (slot - pool_.mapping.data()), BUS_MCEERR_AR));
+  (void)pool_.pool->admin("evict", {{"pages", 16}}, pool_.now_ms);
+  EXPECT_TRUE(pool_.word(block.page()).is(PageState::kReady, block.generation()));
+  (void)pool_.pool->admin("clear", json::object(), pool_.now_ms);
+  EXPECT_FALSE(pool_.word(block.page()).is(PageState::kFree)) << "somebody reads it";
+  EXPECT_FALSE(pool_.pool->bad_control_memory().empty()) << "whoever hosts the pool fences it";
+}
+
+// After a loss of power every byte is read; one page of them cannot be.
+TEST_F(PoolPoison, PageThatVerifyingCannotReadIsNeverUsedAgain) {
+  const PageRef good = client_->store("good"), bad = client_->store("bad"), child = client_->store("child", bad);
+  const std::vector<std::byte> zeros(100);
+  for (const PageRef ref : {good, bad, child})
+    pool_.region.detail(ref.page()).checksum.store_relaxed(shm::payload_checksum(zeros));
+  const auto verified = pool_.pool->verify(
+      [&](uint64_t done, uint64_t) {
+        if (done / (pool_.region.region_pages() * 4096) != pool_.region.region_of(bad.page())) return true;
+        // Where the region is mapped to be read, and nothing else of this process is.
+        std::ifstream maps("/proc/self/maps");
+        for (std::string line; std::getline(maps, line);) {
+          unsigned long start = 0, end = 0, offset = 0;
+          char rights[5] = {};
+          if (std::sscanf(line.c_str(), "%lx-%lx %4s %lx", &start, &end, rights, &offset) != 4) continue;
+          if (std::string_view(rights) != "r--s" || line.find("memfd:") == line.npos) continue;
+          const uint64_t at = pool_.pool->device().pages_offset() + bad.page() * 4096;
+          EXPECT_TRUE(test::raise_memory_error(reinterpret_cast<void*>(start + (at - offset)), BUS_MCEERR_AR));
+          return true;
+        }
+        ADD_FAILURE() << "no mapping of the pages";
+        return true;
+      },
+      pool_.now_ms);
+  ASSERT_TRUE(verified) << verified.error().text();
+  EXPECT_EQ(verified->dropped, 2u) << "the block there, and what is below it";
+  EXPECT_TRUE(pool_.word(bad.page()).is(PageState::kPoisoned));
+  EXPECT_TRUE(pool_.word(child.page()).is(PageState::kFree));
+  EXPECT_TRUE(pool_.exists("good"));
+  EXPECT_FALSE(pool_.exists("bad"));
+  expect_clean();
 }
 
 }  // namespace
