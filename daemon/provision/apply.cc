@@ -20,34 +20,43 @@ Step resolve(Step step, const std::vector<Done>& done) {
   return step;
 }
 
+void undo(Outcome& outcome, Executor& executor, const Onlooker& onlooker) {
+  while (!outcome.done.empty()) {
+    const Done last = outcome.done.back();
+    outcome.done.pop_back();
+    onlooker.say("undoing: " + step_text(last.step));
+    if (auto undone = executor.undo(last.step, last.name); undone) {
+      outcome.undone.push_back(step_text(last.step) + (last.step.loses_content ? " (what it held is lost)" : ""));
+      onlooker.keep(outcome.done);
+    } else {
+      outcome.left.push_back(step_text(last.step) + ": " + undone.error().text());
+      // What is below it is still needed by what is left.
+      for (auto at = outcome.done.rbegin(); at != outcome.done.rend(); ++at)
+        outcome.left.push_back(step_text(at->step));
+      outcome.done.push_back(last);
+      return;
+    }
+  }
+}
+
 }  // namespace
 
-Outcome apply(const std::vector<Step>& steps, Executor& executor, const std::function<void(const std::string&)>& say) {
+Outcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker& onlooker) {
   Outcome outcome;
   for (size_t number = 0; number < steps.size(); ++number) {
     const Step step = resolve(steps[number], outcome.done);
-    say(std::to_string(number + 1) + "/" + std::to_string(steps.size()) + " " + step_text(step));
-    auto name = executor.run(step);
-    if (name) {
-      outcome.done.push_back({step, *name});
-      continue;
-    }
-    outcome.failure = step_text(step) + ": " + name.error().text();
-    while (!outcome.done.empty()) {
-      const Done last = outcome.done.back();
-      outcome.done.pop_back();
-      say("undoing: " + step_text(last.step));
-      if (auto undone = executor.undo(last.step, last.name); undone) {
-        outcome.undone.push_back(step_text(last.step) + (last.step.loses_content ? " (what it held is lost)" : ""));
-      } else {
-        outcome.left.push_back(step_text(last.step) + ": " + undone.error().text());
-        // What is below it is still needed by what is left.
-        for (auto at = outcome.done.rbegin(); at != outcome.done.rend(); ++at)
-          outcome.left.push_back(step_text(at->step));
-        outcome.done.push_back(last);
-        return outcome;
+    outcome.failure = onlooker.why_stop();
+    if (outcome.failure.empty()) {
+      onlooker.say(std::to_string(number + 1) + "/" + std::to_string(steps.size()) + " " + step_text(step));
+      auto name = executor.run(step);
+      if (name) {
+        outcome.done.push_back({step, *name});
+        onlooker.keep(outcome.done);
+        continue;
       }
+      outcome.failure = step_text(step) + ": " + name.error().text();
     }
+    undo(outcome, executor, onlooker);
     return outcome;
   }
   outcome.is_complete = true;

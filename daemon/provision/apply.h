@@ -1,5 +1,5 @@
-// Does the steps of a plan one after another. When one fails, what was done before it is undone in reverse order, and the
-// outcome says what was done, what was undone, and what could not be.
+// Does the steps of a plan one after another. When one fails, or somebody asks for an end between two, what was done before is
+// undone in reverse order, and the outcome says what was done, what was undone, and what could not be.
 #pragma once
 
 #include "daemon/provision/plan.h"
@@ -29,12 +29,21 @@ struct Done {
 struct Outcome {
   bool is_complete = false;
   std::vector<Done> done;           // and not undone
-  std::string failure;              // of the step that failed
+  std::string failure;              // of the step that failed, or why no further one was begun
   std::vector<std::string> undone;  // texts of steps
   std::vector<std::string> left;    // what could not be undone, and why
 };
 
-// `say` is called before each step and each undoing.
-Outcome apply(const std::vector<Step>& steps, Executor& executor, const std::function<void(const std::string&)>& say);
+// Who looks on.
+struct Onlooker {
+  // Before each step and each undoing.
+  std::function<void(const std::string&)> say;
+  // After each of them: what is done now and was not undone. To be written down: the process may be killed in the next one.
+  std::function<void(const std::vector<Done>&)> keep = [](const std::vector<Done>&) {};
+  // Before each step: why it shall not be begun, or nothing. Undoing is not stopped.
+  std::function<std::string()> why_stop = [] { return std::string(); };
+};
+
+Outcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker& onlooker);
 
 }  // namespace maru::daemon::provision

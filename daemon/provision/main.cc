@@ -6,6 +6,7 @@
 #include "daemon/provision/inventory.h"
 #include "daemon/provision/record.h"
 #include "daemon/provision/report.h"
+#include "daemon/provision/stop_signals.h"
 #include "daemon/version.h"
 
 #include <cstdio>
@@ -43,8 +44,8 @@ void print_help() {
       "Commands:\n"
       "  list             what there is, and who uses it\n"
       "  plan             what apply would do, and why; changes nothing\n"
-      "  apply            does it; a failure half-way is undone. A second time there\n"
-      "                   is nothing to do\n"
+      "  apply            does it; a failure half-way is undone, and so is what was\n"
+      "                   done when ^C comes. A second time there is nothing to do\n"
       "  release NAME     gives back what was made for the table of that name\n\n"
       "Options:\n"
       "  --config FILE    (default: /etc/marud/marud.toml)\n"
@@ -80,7 +81,7 @@ int list(const Arguments& arguments, const Machine& machine) {
 }
 
 // Shows the plan; then, unless that was all, follows it and keeps the record.
-int follow(const Arguments& arguments, const Plan& plan, std::vector<Made> made) {
+int follow(const Arguments& arguments, const Plan& plan, const std::vector<Made>& made) {
   const bool only_shows = arguments.command == "plan";
   nlohmann::json json = plan_json(plan);
   if (!arguments.json) std::fputs(plan_text(plan).c_str(), stdout);
@@ -94,14 +95,21 @@ int follow(const Arguments& arguments, const Plan& plan, std::vector<Made> made)
     return plan.problems.empty() ? kExitDone : kExitRefused;
   }
   DeviceExecutor executor;
-  const Outcome outcome = apply(plan.steps, executor, [&](const std::string& text) {
-    std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
-  });
   // What is there now has addresses that the plan could not know.
+  const auto write_down = [&](const std::vector<Done>& done) -> Result<void> {
+    auto now = read_machine();
+    if (!now) return tl::unexpected<Error>(now.error());
+    return write_record(arguments.record, after(made, done, *now));
+  };
+  Onlooker onlooker;
+  onlooker.say = [&](const std::string& text) { std::fprintf(stderr, "marud-provision: %s\n", text.c_str()); };
+  // Tried again at the end, and complained of then.
+  onlooker.keep = [&](const std::vector<Done>& done) { (void)write_down(done); };
+  const StopSignals signals;
+  onlooker.why_stop = [&] { return signals.text(); };
+  const Outcome outcome = apply(plan.steps, executor, onlooker);
   int status = outcome.is_complete ? kExitDone : kExitRefused;
-  auto now = read_machine();
-  auto written = now ? write_record(arguments.record, after(std::move(made), outcome.done, *now))
-                     : Result<void>(tl::unexpected<Error>(now.error()));
+  const auto written = write_down(outcome.done);
   if (!written) status = complain(written.error().text() + " (devices that were made are not known as ours)");
   json["outcome"] = outcome_json(outcome);
   if (arguments.json)
@@ -144,7 +152,7 @@ int run(const Arguments& arguments) {
   if (!made) return complain(made.error().text());
   const Plan plan = arguments.command == "release" ? plan_release(*machine, arguments.name, *made, arguments.force)
                                                    : make_plan(*machine, config.wishes, *made, arguments.force);
-  return follow(arguments, plan, std::move(*made));
+  return follow(arguments, plan, *made);
 }
 
 int start(int count, char** values) {

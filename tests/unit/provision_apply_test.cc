@@ -1,11 +1,15 @@
 // Doing and undoing, with an executor that fails where a test wants it; the record of what was made; the tables' own errors.
 #include "daemon/provision/apply.h"
 #include "daemon/provision/record.h"
+#include "daemon/provision/stop_signals.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/provision_machines.h"
 
 #include <cerrno>
+#include <csignal>
 #include <fstream>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace maru::daemon::provision {
 namespace {
@@ -40,7 +44,7 @@ std::vector<Step> three_steps() {
 }
 
 Outcome apply_to(ScriptedExecutor& executor, const std::vector<Step>& steps) {
-  return apply(steps, executor, [](const std::string&) {});
+  return apply(steps, executor, {.say = [](const std::string&) {}});
 }
 
 TEST(ProvisionApply, DoesStepsInOrder) {
@@ -82,6 +86,75 @@ TEST(ProvisionApply, WhatCannotBeUndoneIsSaidAndStaysInTheRecord) {
   EXPECT_NE(outcome.left[0].find("unmake made-b"), std::string::npos);
   ASSERT_EQ(outcome.done.size(), 2u);
   EXPECT_EQ(after({}, outcome.done, {}).size(), 2u);
+}
+
+// A real signal while the second step is under way.
+TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct Signalled : ScriptedExecutor {
+      int number = 0;
+      Result<std::string> run(const Step& step) override {
+        if (step.wish == "b") ::raise(number);
+        return ScriptedExecutor::run(step);
+      }
+      Result<void> undo(const Step& step, const std::string& name) override {
+        ::raise(number);  // once more, while it is undone
+        return ScriptedExecutor::undo(step, name);
+      }
+    } executor;
+    executor.number = number;
+    const StopSignals signals;
+    const Outcome outcome =
+        apply(three_steps(), executor, {.say = [](const std::string&) {}, .why_stop = [&] { return signals.text(); }});
+    EXPECT_FALSE(outcome.is_complete);
+    EXPECT_EQ(executor.calls, (Texts{"run a on region0", "run b on region0", "undo b made-b", "undo a made-a"}));
+    EXPECT_TRUE(outcome.failure.starts_with("stopped by SIG")) << outcome.failure;
+    EXPECT_TRUE(outcome.done.empty());
+  }
+}
+
+TEST(ProvisionApply, ASignalThatWasIgnoredStaysSo) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignals signals;
+    ::raise(SIGHUP);
+    EXPECT_EQ(signals.text(), "");
+  }
+  std::signal(SIGHUP, before);
+}
+
+// Killed in the third step: the record has what was made until then.
+TEST(ProvisionApply, WhatIsMadeIsWrittenDownStepByStep) {
+  test::TemporaryDirectory folder;
+  const std::string path = folder.path() + "/made.json";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    struct Killed : ScriptedExecutor {
+      Result<std::string> run(const Step& step) override {
+        if (step.wish == "c") ::raise(SIGKILL);
+        return ScriptedExecutor::run(step);
+      }
+    } executor;
+    const auto keep = [&](const std::vector<Done>& done) { (void)write_record(path, after({}, done, {})); };
+    apply(three_steps(), executor, {.say = [](const std::string&) {}, .keep = keep});
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  const auto made = read_record(path);
+  ASSERT_TRUE(made);
+  ASSERT_EQ(made->size(), 2u);
+  EXPECT_EQ((*made)[1].name, "made-b");
+
+  // And what is undone is taken out again.
+  ScriptedExecutor executor;
+  executor.fails_at = "c";
+  std::vector<size_t> kept;
+  apply(
+      three_steps(), executor,
+      {.say = [](const std::string&) {}, .keep = [&](const std::vector<Done>& done) { kept.push_back(done.size()); }});
+  EXPECT_EQ(kept, (std::vector<size_t>{1, 2, 1, 0}));
 }
 
 TEST(ProvisionApply, LaterStepsFindWhatEarlierOnesMade) {
