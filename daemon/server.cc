@@ -1,5 +1,6 @@
 #include "daemon/server.h"
 
+#include "daemon/http/door.h"
 #include "daemon/log.h"
 #include "daemon/memory_reserve.h"
 #include "daemon/notify.h"
@@ -416,6 +417,7 @@ void Server::reload() {
     config_.user_limits = reread->user_limits;
     config_.user_limit_rules = reread->user_limit_rules;
     log_set_level(config_.log_level);
+    if (desk_) http::give_to_group(http_socket_path(config_), config_.admin_group);
     for (const auto& hosted : pools_)
       for (const PoolSpec& spec : reread->pools)
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -116,17 +117,21 @@ Result<void> Door::open_tcp(const HttpConfig& config) {
   return {};
 }
 
+void give_to_group(const std::string& path, std::optional<gid_t> group) {
+  if (::chown(path.c_str(), uid_t(-1), group.value_or(::getegid())) == 0) return;
+  log_warning(
+      "{} cannot be given to group {}, whose members cannot use it then: {}; make marud's own user a member of the "
+      "group, "
+      "and start marud again",
+      path, group.value_or(::getegid()), std::strerror(errno));
+}
+
 Result<Door> Door::open(const HttpConfig& config, std::optional<gid_t> admin_group) {
   auto listener = Listener::open(config.socket_path, false, {}, SOCK_STREAM);
   if (!listener) return tl::unexpected(listener.error());
   Door door(std::move(*listener));
   if (::fcntl(door.unix_.fd(), F_SETFL, O_NONBLOCK) != 0) return failure(errno, "use " + config.socket_path);
-  if (admin_group && ::chown(config.socket_path.c_str(), uid_t(-1), *admin_group) != 0)
-    log_warning(
-        "{} cannot be given to group {}, whose members cannot use it then: make marud's own user a member of the "
-        "group, "
-        "and start marud again",
-        config.socket_path, *admin_group);
+  if (admin_group) give_to_group(config.socket_path, admin_group);
   if (::chmod(config.socket_path.c_str(), 0660) != 0) return failure(errno, "change the mode of " + config.socket_path);
   if (!config.listen.empty())
     if (auto opened = door.open_tcp(config); !opened) return tl::unexpected(opened.error());

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -335,6 +336,24 @@ def only_those_who_may(marud):
     os.chmod(marud.http_socket, 0o660)
 
 
+def the_admin_group_gets_the_socket(program):
+    """At the start and when the configuration is read again, as the key's manual says."""
+    if os.geteuid() != 0:
+        print("not root: the socket was not given to other groups")
+        return
+    with ObservedMarud(program) as marud:
+        config = marud.socket.parent / "marud.toml"
+        plain = config.read_text()
+        expect(os.stat(marud.http_socket).st_gid == os.getegid(), "the group of a socket without an admin group")
+        for group in (54321, 54322, None):
+            line = "" if group is None else f"admin_group = {group}\n"
+            config.write_text(plain.replace("[daemon]\n", "[daemon]\n" + line))
+            marud.process.send_signal(signal.SIGHUP)
+            wanted = os.getegid() if group is None else group
+            wait_for(lambda: os.stat(marud.http_socket).st_gid == wanted, f"the socket in group {wanted} after a reload")
+            expect(os.stat(marud.http_socket).st_mode & 0o777 == 0o660, "the socket's mode after a reload")
+
+
 def a_late_event_loop_is_said(program):
     """The deciding thread is kept busy with audits and clearings over marudctl's socket; whatever comes late is a 503, which
     says that nothing was done, and the rest is answered."""
@@ -423,6 +442,7 @@ def main():
         only_those_who_may(marud)
         idle_and_slow_ones_stand_in_nobodys_way(marud)
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
+    the_admin_group_gets_the_socket(arguments.marud)
     a_late_event_loop_is_said(arguments.marud)
     an_ending_marud_answers_or_closes(arguments.marud)
     mistakes_in_the_configuration(arguments.marud)

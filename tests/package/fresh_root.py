@@ -19,7 +19,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 RUNTIME = ("marud", "libmaru0", "libmaru-tokens0", "libmaru-dev", "python3-maru")
-TOOLS = ["gcc", "g++", "pkg-config", "systemd", "udev", "util-linux"]
+TOOLS = ["curl", "gcc", "g++", "pkg-config", "systemd", "udev", "util-linux"]
 # What installing, configuring and running anything leaves in a Debian system.
 NOT_OURS = re.compile(r"^(proc|sys|dev|run|tmp|packages|var/(lib/dpkg|log|cache|lib/apt|tmp)(/|$)|"
                       r"etc/(passwd|group|g?shadow|subuid|subgid)-?$|etc/\.pwd\.lock$|etc/ld\.so\.cache$|etc/machine-id$|"

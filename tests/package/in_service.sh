@@ -57,6 +57,52 @@ sed -i 's/^size = "2GiB"/size = "1GiB"/' /etc/marud/marud.toml
 /tmp/keep_block find || fail "reloading lost a block"
 echo "reloaded"
 
+# By HTTP: over the Unix socket members of the admin group may ask, which marud's user is a member of, and nobody else; over
+# TCP, with the drop-in, who holds the token. A group that the configuration names later gets the socket by a reload.
+over_unix() {
+  setpriv --reuid "$1" --regid "$1" --init-groups \
+    curl -s -o /dev/null -w '%{http_code}' --unix-socket /run/marud/http.sock http://marud/healthcheck || true
+}
+over_tcp() {
+  curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $1" http://127.0.0.1:9101/healthcheck || true
+}
+for group in maru-admin maru-operators; do groupadd $group; usermod -aG $group marud; done
+useradd -G maru-admin administrator
+useradd -G maru-operators overseer
+sed -i 's/^#admin_group = "maru-admin" /admin_group = "maru-admin" /' /etc/marud/marud.toml
+systemctl restart marud  # the groups of a process are those of its start
+[ "$(stat -c '%U:%G %a' /run/marud/http.sock)" = 'marud:maru-admin 660' ] || fail "the admin group has not got the HTTP socket"
+[ "$(over_unix administrator)" = 200 ] || fail "a member of the admin group gets no answer by HTTP"
+[ "$(over_unix overseer)" = 000 ] || fail "others reach the HTTP socket"
+sed -i 's/^admin_group = "maru-admin"/admin_group = "maru-operators"/' /etc/marud/marud.toml
+systemctl reload marud
+logged "the configuration was read again"
+tries=0
+until [ "$(over_unix overseer)" = 200 ]; do
+  tries=$((tries + 1))
+  [ $tries -lt 100 ] || fail "the new admin group gets no answer by HTTP"
+  sleep 0.1
+done
+[ "$(over_unix administrator)" = 000 ] || fail "the group that was the admin group still reaches the HTTP socket"
+install -o marud -g maru-operators -m 0440 /dev/null /etc/marud/http-token
+echo a-token-of-this-test-alone >/etc/marud/http-token
+sed -i 's/^#listen = /listen = /; s/^#token_file = /token_file = /' /etc/marud/marud.toml
+mkdir -p /etc/systemd/system/marud.service.d
+cp /usr/share/doc/marud/examples/http-tcp.conf /etc/systemd/system/marud.service.d/
+systemctl daemon-reload
+systemctl restart marud
+[ "$(over_tcp a-token-of-this-test-alone)" = 200 ] || fail "the token opens no door on TCP"
+[ "$(over_tcp another-token-than-that-one)" = 401 ] || fail "another token opens a door on TCP"
+[ "$(over_unix overseer)" = 200 ] || fail "with TCP the admin group gets no answer over the Unix socket"
+rm -r /etc/systemd/system/marud.service.d /etc/marud/http-token
+cp /tmp/good.toml /etc/marud/marud.toml
+sed -i 's/^size = "2GiB"/size = "1GiB"/' /etc/marud/marud.toml
+systemctl daemon-reload
+systemctl restart marud
+systemctl reset-failed marud  # so many starts in so short a time are this test's
+/tmp/keep_block find || fail "the memory was lost while HTTP was set up"
+echo "asked by HTTP: by the admin group, by a new one, with the token"
+
 old=$(main_pid)
 systemctl kill -s KILL marud
 new_main_pid "$old"

@@ -1,5 +1,6 @@
-"""Holds a unit to an exposure, as systemd-analyze computes it from what the unit takes away: unit_exposure.py UNIT
-[DROP_IN]."""
+"""Holds a unit to an exposure, as systemd-analyze computes it from what the unit takes away:
+unit_exposure.py [--at-most EXPOSURE] UNIT [DROP_IN]..."""
+import argparse
 import os
 import re
 import shutil
@@ -7,11 +8,15 @@ import subprocess
 import sys
 import tempfile
 
-EXPOSURE_MAX = 1.2  # 10 is a unit that takes nothing away
 SYSTEMD_MIN = 250  # knows --offline
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--at-most", type=float, default=1.2)  # 10 is a unit that takes nothing away
+    parser.add_argument("unit")
+    parser.add_argument("drop_ins", nargs="*")
+    arguments = parser.parse_args()
     program = shutil.which("systemd-analyze")
     if not program:
         print("systemd-analyze is not here (Debian package systemd)")
@@ -22,8 +27,8 @@ def main():
         return 77
     # The status speaks of a threshold of its own, so it is not looked at.
     with tempfile.TemporaryDirectory(prefix="maru-unit-") as folder:
-        unit = shutil.copy(sys.argv[1], folder)
-        for drop_in in sys.argv[2:]:
+        unit = shutil.copy(arguments.unit, folder)
+        for drop_in in arguments.drop_ins:
             os.makedirs(unit + ".d", exist_ok=True)
             shutil.copy(drop_in, unit + ".d")
         said = subprocess.run([program, "security", "--no-pager", "--offline=true", unit], capture_output=True, text=True,
@@ -34,8 +39,8 @@ def main():
         return 1
     exposure = float(found.group(1))
     print("\n".join(line for line in said.stdout.splitlines() if line.startswith("✗")))
-    print(f"exposure {exposure}, at most {EXPOSURE_MAX}")
-    return exposure > EXPOSURE_MAX
+    print(f"exposure {exposure}, at most {arguments.at_most}")
+    return exposure > arguments.at_most
 
 
 if __name__ == "__main__":
