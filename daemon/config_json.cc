@@ -103,7 +103,8 @@ std::string config_text(const Config& config, const std::vector<std::unique_ptr<
                      {"bytes", or_null(rule.bytes)},
                      {"pins", or_null(rule.pins)}});
   json rows = json::array();
-  for (const auto& hosted : pools) rows.push_back(pool_json(*hosted));
+  for (const auto& hosted : pools)
+    if (!hosted->is_gone()) rows.push_back(pool_json(*hosted));
   const json all = {{"daemon", std::move(daemon)},
                     {"http", std::move(http)},
                     {"limits",

@@ -17,6 +17,7 @@ using nlohmann::json;
 std::string health_text(const AdminView& view) {
   json reasons = json::array(), pools = json::array();
   for (const auto& hosted : view.pools) {
+    if (hosted->is_gone()) continue;
     json pool = {{"name", hosted->name()}, {"condition", condition_text(hosted->condition())}};
     if (hosted->condition() == HostedPool::Condition::kFenced)
       reasons.push_back("pool \"" + hosted->name() + "\" is fenced: " + hosted->fenced_because());
@@ -100,6 +101,7 @@ std::shared_ptr<const metrics::Snapshot> Desk::snapshot(const AdminView& view) c
   if (view.users) view.users->fill(*snapshot);
   for (size_t i = 0; i < view.pools.size(); ++i) {
     const HostedPool& hosted = *view.pools[i];
+    if (hosted.is_gone()) continue;  // its name may be another one's by now
     metrics::PoolSnapshot pool;
     pool.name = hosted.name();
     pool.condition = condition_text(hosted.condition());

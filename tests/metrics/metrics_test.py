@@ -326,6 +326,32 @@ def two_pools_and_one_that_is_gone(program):
             expect(look(marud).labels("maru_blocks", "pool") == {"default"}, "a fenced pool has no numbers")
 
 
+def a_pool_that_is_removed(program):
+    """It is nowhere any more, and may come back under its name: an exposition that said anything twice would not be read."""
+    with tempfile.TemporaryDirectory(prefix="maru-metrics-") as folder, ObservedMarud(program) as marud:
+        described = pathlib.Path(folder) / "second.toml"
+        described.write_text(f'[[pool]]\nname = "second"\nbackend = "file"\npath = "{folder}/pool"\nsize = "2MiB"\n'
+                             'page_bytes = "4KiB"\nregion_bytes = "64KiB"\nlanes = 4\npins = 64\ntouch_entries = 64\n')
+
+        def device(*words):
+            run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "device", *words], capture_output=True,
+                                 text=True, timeout=PATIENCE)
+            expect(run.returncode == 0, run)
+
+        def shown(what):
+            named = {"/metrics": lambda: look(marud).labels("maru_pool_serving", "pool"),
+                     "/healthcheck": lambda: {pool["name"] for pool in marud.http("GET", "/healthcheck").json["pools"]},
+                     "/conf": lambda: {pool["name"] for pool in marud.http("GET", "/conf").json["pool"]}}
+            return named[what]()
+
+        for there in (True, False, True, False):
+            device("add", described) if there else device("remove", "second", "--yes")
+            for what in ("/metrics", "/healthcheck", "/conf"):
+                wanted = {"default", "second"} if there else {"default"}
+                expect(shown(what) == wanted, f"{what} has {shown(what)}, expected {wanted}")
+            expect(look(marud).value("maru_pool_serving") == len(wanted), "a pool that is gone does not serve")
+
+
 def users(program, client_program):
     """What users have, and what they are refused. The limits name the user of the test, who is not limited otherwise."""
     me = str(os.geteuid())
@@ -380,6 +406,7 @@ def main():
     users(arguments.marud, arguments.client)
     shortage(arguments.marud)
     two_pools_and_one_that_is_gone(arguments.marud)
+    a_pool_that_is_removed(arguments.marud)
     seen = {re.sub("_(bucket|sum|count)$", "", name) for name in moved}
     still = set(families) - seen - CONSTANT - AT_REST
     expect(not still, f"moved by nothing: {sorted(still)}")
