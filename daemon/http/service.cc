@@ -2,8 +2,8 @@
 // is made here. A request that waits for an answer is suspended, so any number of them wait at once.
 //
 // What a client can hold: a connection for kLifeMs without finishing a request, kHeaderBytesMax of memory and a body. Users
-// other than root and marud's own get a quarter of the connections each. Whoever is refused is told why, before the
-// connection is closed.
+// other than root and marud's own get a quarter of the connections each, and so do all who come by TCP together: nobody knows
+// who they are before they show a token. Whoever is refused is told why, before the connection is closed.
 #include "daemon/http/service_thread.h"
 #include "daemon/log.h"
 
@@ -156,17 +156,19 @@ void Service::Thread::accept_all(int listener, bool is_unix) {
                  " HTTP connections already, which is all that are let in");
       continue;
     }
-    const uid_t uid = caller->peer ? caller->peer->who.uid : 0;
+    const auto uid_of = [](const Caller& of) { return of.peer ? std::optional(of.peer->who.uid) : std::nullopt; };
+    const std::optional<uid_t> uid = uid_of(*caller);
     const auto of_user = std::count_if(connections_.begin(), connections_.end(),
-                                       [&](const auto& entry) { return entry.second.uid == uid; });
-    if (uid != 0 && uid != ::geteuid() && uint64_t(of_user) >= config_.connections / 4) {
+                                       [&](const auto& entry) { return uid_of(entry.second.caller) == uid; });
+    const bool has_share = uid != uid_t(0) && uid != ::geteuid();
+    if (has_share && uint64_t(of_user) >= config_.connections / 4) {
       refuse(std::move(socket), caller->name,
-             "user " + std::to_string(uid) + " has " + std::to_string(of_user) + " HTTP connections already");
+             (uid ? "user " + std::to_string(*uid) + " has " : "TCP has ") + std::to_string(of_user) +
+                 " HTTP connections already");
       continue;
     }
     Connection entry;
     entry.caller = std::move(*caller);
-    entry.uid = uid;
     entry.since_ms = now_ms();
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;  // libmicrohttpd wants any; who it is, is known here

@@ -28,7 +28,6 @@ class Service::Thread {
 
   struct Connection {
     Caller caller;
-    uid_t uid = 0;
     uint64_t since_ms = 0;   // its last request was finished, or it came
     bool has_begun = false;  // libmicrohttpd has it
     bool was_ended = false;

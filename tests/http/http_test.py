@@ -298,6 +298,34 @@ def idle_and_slow_ones_stand_in_nobodys_way(marud):
     slow.close()
 
 
+def tcp_has_a_share(marud):
+    """Idle connections without a token fill what TCP has, and nobody else notices."""
+    share = 64 // 4
+    idle = [socket.create_connection((marud.host, marud.port), PATIENCE) for _ in range(64)]
+    told = {}
+    for peer in idle:
+        peer.setblocking(False)
+    def refusals():
+        for peer in idle:
+            try:
+                told.setdefault(peer, peer.recv(4096))
+            except BlockingIOError:
+                pass
+        return len(told) >= 64 - share
+    wait_for(refusals, "refusals on TCP")
+    expect(all(text.startswith(b"HTTP/1.1 503") and b"TCP has 16 HTTP connections already" in text for text in told.values()),
+           f"refusals on TCP: {set(told.values())}")
+    expect(answers(marud), "the Unix socket does not answer while TCP is full")
+    for peer in idle:
+        peer.close()
+    def answers_again():
+        try:
+            return marud.http_tcp("GET", "/healthcheck").status == 200
+        except (ConnectionError, http.client.HTTPException):
+            return False
+    wait_for(answers_again, "an answer on TCP after the idle ones went")
+
+
 def answers(marud):
     try:
         return marud.http("GET", "/healthcheck").status == 200
@@ -439,6 +467,7 @@ def main():
         keep_alive(marud)
         garbage_does_no_harm(marud)
         tcp_wants_the_token(marud)
+        tcp_has_a_share(marud)
         only_those_who_may(marud)
         idle_and_slow_ones_stand_in_nobodys_way(marud)
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
