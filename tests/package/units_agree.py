@@ -1,7 +1,7 @@
 """Holds the units to each other and to the configurations that they come with: units_agree.py SOURCE_TREE
 
 The socket is where marud.toml says, and belongs to the user of the service, who has its folder; the example of several pools
-opens the folders of its files. Without systemd."""
+opens the folders of its files; packages have udev look at devices that are there. Without systemd."""
 import pathlib
 import re
 import sys
@@ -43,6 +43,12 @@ def main():
     for key in ("Requires", "After"):
         same(f"{key}= of marud.service", service.get(key), "marud, which has no privileges to make devices,",
              "marud-provision.service")
+
+    # The rules name a user that the package makes, and are for devices that come; those that are there have to be named anew.
+    subsystem = re.search(r'^SUBSYSTEM=="(\w+)"', (root / "systemd/udev/60-marud.rules").read_text(), re.MULTILINE).group(1)
+    for name in ("debian/marud.postinst", "packaging/rpm/marud.spec"):
+        if f"udevadm trigger --subsystem-match={subsystem} --action=change" not in (root / name).read_text():
+            wrong.append(f"{name} does not have udev apply 60-marud.rules to devices that are there")
 
     opened = drop_in["ReadWritePaths"].split()
     pools = tomllib.loads((root / "docs/examples/systemd/marud.toml").read_text())["pool"]

@@ -88,6 +88,13 @@ udev() {
   udevadm info --query property --name /dev/dax0.0 | grep -q '^TAGS=.*:systemd:'
   systemctl is-active -q dev-dax0.0.device
 }
+# A device that was there before the package is marud's when it is installed.
+installed_later() {
+  chown root:root /dev/dax0.0
+  chmod 0600 /dev/dax0.0
+  dpkg -i /packages/marud_*.deb
+  poll 300 udev
+}
 privileges() {
   [ "$(stat -c %U "/proc/$(main_pid)")" = marud ]
   [ "$(sed -n 's/^CapBnd:\t//p' "/proc/$(main_pid)/status")" = 0000000000000000 ]
@@ -130,6 +137,7 @@ TOML
 why "an enabled service waits for its device" 400 waits
 why "the driver comes, and the service starts" 400 driver_comes
 why "udev gives the device to marud and to systemd" 400 udev
+why "installing gives devices that are there to marud" 400 installed_later
 why "marud runs without privileges" 400 privileges
 why "killed, restarted, stopped: the device keeps the block" 400 kept
 why "exposure" 400 exposure
