@@ -270,7 +270,8 @@ systemctl start marud
 
 dpkg --purge python3-maru libmaru-dev marud libmaru0 libmaru-tokens0 >/dev/null
 ! systemctl is-active -q marud || fail "purging left marud running"
-for left in /run/marud /var/lib/marud /etc/marud /etc/systemd/system/multi-user.target.wants/marud.service; do
+for left in /run/marud /run/marud-provision /var/lib/marud /etc/marud \
+  /etc/systemd/system/multi-user.target.wants/marud.service; do
   [ ! -e $left ] && [ ! -L $left ] || fail "purging left $left"
 done
 echo "stopped, purged"
