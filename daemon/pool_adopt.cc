@@ -11,6 +11,8 @@ namespace maru::daemon {
 
 // ret_dead: lanes that the last marud was taking back.
 void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
+  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
+    totals.counters[i] = region.lane(lanes.first).header->counters[i].load_relaxed();  // the last marud is gone
   uint64_t bits[limits::kLanesMax / 64];
   for (uint32_t w = 0; w < std::size(bits); ++w) bits[w] = region.lane_bitmap().words[w].load_seq_cst();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
@@ -38,6 +40,7 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
     // The last marud was taking it back, or about to hand it out: nobody knows of it.
     if (!has_bit && (state & 0xFF) == uint64_t(format::LaneState::kFree)) continue;
     ret_dead->push_back(lanes.id(lane));
+    take_counters(lane);
     shm::clear_pins(region, lane);
     shm::reclaim_intents(region, lane, findings);
     shm::clear_lane(region, lane);

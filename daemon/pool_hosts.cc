@@ -12,6 +12,7 @@
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/host_wish.h"
+#include "libmaru/shm/reclaim.h"
 #include "libmaru/shm/region_handover.h"
 
 #include <algorithm>
@@ -154,6 +155,7 @@ void Pool::State::leave_slot() {
   if (!retired_blocks.empty() || hosts.reclaim.host != kNoHost) return;
   for (uint32_t i : own_regions())
     if (regions[i].state != RegionState::kUnused) settle_region(i);
+  shm::clear_lane(region, lanes.first);  // its totals are of this host, and the slot may be another one's next
   show_lane(lanes.first, format::LaneState::kFree);
   shm::set_lane_bit(region, lanes.first, false);
   format::HostRecord& own = region.host(hosts.self);

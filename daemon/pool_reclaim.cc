@@ -9,11 +9,18 @@
 
 namespace maru::daemon {
 
-void Pool::State::add_counters(uint32_t lane) {
-  const format::LaneHeader& header = *region.lane(lane).header;
-  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
+// The totals lie in marud's own lane as well, for the marud after this one. Each counter is shown there before it ends in the
+// client's lane, so that a marud that dies between the two has it counted twice, and never lost: a total that fell would look
+// like one that began anew, and all of it like new.
+void Pool::State::take_counters(uint32_t lane) {
+  format::LaneHeader& header = *region.lane(lane).header;
+  format::LaneHeader& own = *region.lane(lanes.first).header;
+  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i) {
     totals.counters[i] += header.counter(i);  // the client's words: any value
-  totals.lost_touches += lanes.records[lane].lost();
+    own.counters[i].store_relaxed(totals.counters[i]);
+    header.own_counters[i].store_relaxed(0);  // its writer is gone
+    header.counters[i].store_relaxed(0);      // as above
+  }
 }
 
 bool Pool::State::is_registered(uint32_t page) const {
@@ -44,7 +51,8 @@ void Pool::State::begin_reclaim(uint32_t lane) {
   record.phase = LaneRecord::Phase::kReclaiming;
   record.reclaimed_to = 0;
   show_lane(lane, format::LaneState::kDead);
-  add_counters(lane);
+  take_counters(lane);
+  totals.lost_touches += record.lost();
   record.touches.restart();
   record.lost_before = 0;
   find_unregistered(lane);

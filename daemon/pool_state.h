@@ -232,7 +232,7 @@ struct PoolTotals {
   uint64_t queues_rebuilt = 0;
   uint64_t clients_reclaimed = 0;
   uint64_t lost_touches = 0;                                      // of lanes that are gone
-  std::array<uint64_t, format::kLaneCounterCount> counters = {};  // of lanes that are gone
+  std::array<uint64_t, format::kLaneCounterCount> counters = {};  // of lanes that are gone, since the format
 };
 
 struct Pool::State final : BlockFacts, shm::RegionTrust {
@@ -463,7 +463,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void begin_reclaim(uint32_t lane);
   bool reclaim_lane(uint32_t lane, uint64_t pages);
   void finish_lane(uint32_t lane);
-  void add_counters(uint32_t lane);
+  void take_counters(uint32_t lane);
   void take_findings();
   void queue_retired(PageRef ref);
   void finish_retired(size_t limit);

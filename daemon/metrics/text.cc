@@ -115,7 +115,7 @@ void write_lookups(TextWriter& out, const Snapshot& snapshot) {
       out.sample({{"pool", pool.name}, {"operation", lookup.operation}}, lookup.asked);
   });
   out.family("maru_hit_ratio", "gauge",
-             "Keys found of those asked for since marud began, by operation; NaN before the first.");
+             "Keys found of those asked for since the pool began, by operation; NaN before the first.");
   for_serving(snapshot, [&](const PoolSnapshot& pool) {
     for (const Lookup& lookup : lookups_of(pool))
       out.sample({{"pool", pool.name}, {"operation", lookup.operation}}, ratio(lookup.found, lookup.asked, NAN));

@@ -38,17 +38,22 @@ class Marud:
         self.socket = folder / "marud.sock"
         config = folder / "marud.toml"
         config.write_text(CONFIG.format(directory=folder, **self.shape))
+        self.config = config
         self.log = folder / "marud.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen([self.program, "--config", config], stdout=log, stderr=log)
+        self.begin()
+        self.environment = {**os.environ, "MARU_SOCKET": str(self.socket)}
+        return self
+
+    def begin(self):
+        """Starts marud, and waits until it listens."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([self.program, "--config", self.config], stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE
         while not self.listens():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.end()
                 raise SystemExit("marud did not start:\n" + self.log_text)
             time.sleep(0.01)
-        self.environment = {**os.environ, "MARU_SOCKET": str(self.socket)}
-        return self
 
     def listens(self):
         """The socket is there a moment before marud listens on it."""

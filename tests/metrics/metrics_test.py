@@ -246,6 +246,30 @@ def clients_that_die(marud, program):
                f"{after.value(name)} after it")
 
 
+def totals_go_on_over_a_restart(program, client_program):
+    """What clients counted, those that are gone and those that stay, is what the next marud begins with. With a total that fell
+    a rate would count everything of those that stay again."""
+    with ObservedMarud(program) as marud, BlockClient(client_program, marud) as staying:
+        for i in range(7):
+            expect(staying.ask(f"store s{i} 4096") == 0, "storing")
+        with BlockClient(client_program, marud) as doomed:
+            for i in range(5):
+                expect(doomed.ask(f"store d{i} 4096") == 0 and doomed.ask(f"exists d{i}") == 1, "storing")
+            doomed.kill()
+        wait_for(lambda: look(marud).value("maru_clients_reclaimed_total") == 1, "the dead client taken back")
+        before = look(marud)
+        expect(before.value("maru_stores_total") == 12, "what was stored")
+        marud.restart()
+        wait_for(lambda: look(marud).value("maru_pool_serving", pool="default") == 1, "the memory handed back")
+        after = look(marud)
+        for name in ("maru_stores_total", "maru_stored_bytes_total", "maru_exists_total", "maru_lookups_total",
+                     "maru_rent_requests_total"):
+            expect(after.value(name) == before.value(name), f"{name}: {before.value(name)} before, {after.value(name)} after")
+        expect(staying.ask("store s7 4096") == 0, "storing after the restart")
+        step = Look(marud)
+        step.to(13, "maru_stores_total")
+
+
 def audits(marud):
     step = Look(marud)
     run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "check"], capture_output=True,
@@ -403,6 +427,7 @@ def main():
             eviction(marud, client)
         for name in AT_REST & set(families):
             expect(look(marud).value(name) is not None, f"{name} has no value")
+    totals_go_on_over_a_restart(arguments.marud, arguments.client)
     users(arguments.marud, arguments.client)
     shortage(arguments.marud)
     two_pools_and_one_that_is_gone(arguments.marud)

@@ -68,6 +68,19 @@ class ObservedMarud(Marud):
             self.host, self.port = found
         return self
 
+    def restart(self):
+        """Ends marud without a word, and starts another one on the same configuration."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        self.begin()
+        wait_for(lambda: self.process.poll() is not None or self.answers(), "marud, and HTTP, after a restart")
+
+    def answers(self):
+        try:
+            return self.http("GET", "/healthcheck").status != 0
+        except (ConnectionError, FileNotFoundError, http.client.HTTPException):
+            return False
+
     def address_in_log(self):
         for line in self.log.read_text(errors="replace").splitlines():
             if " and http://127.0.0.1:" in line:

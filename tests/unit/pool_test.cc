@@ -490,5 +490,31 @@ TEST(PoolAdmin, TotalsDoNotFallWhenClientsLeave) {
   EXPECT_EQ(home.pool->status_json(home.now_ms)["counters"]["stores"], 5);
 }
 
+// Whatever the marud before had got to with a client that was gone.
+TEST(PoolAdmin, TotalsOutliveMarud) {
+  PoolUnderTest home;
+  const auto stores = [&] { return home.pool->status_json(home.now_ms)["counters"]["stores"].get<uint64_t>(); };
+  const auto count = [&](const std::unique_ptr<InProcessClient>& client, uint64_t by) {
+    client->lane.header().counters[format::kCounterStores].fetch_add_relaxed(by);
+  };
+  auto gone = home.attach(), dying = home.attach(), staying = home.attach();
+  count(gone, 5);
+  count(dying, 30);
+  count(staying, 700);
+  home.pool->detach(gone->grant.lane);
+  home.settle();
+  ASSERT_TRUE(home.restart());
+  EXPECT_EQ(stores(), 735u);
+  home.pool->client_died(dying->grant.lane);  // and nothing of it is taken back
+  ASSERT_TRUE(home.restart());
+  EXPECT_EQ(stores(), 735u);
+  home.settle();
+  EXPECT_EQ(stores(), 735u);
+  // marud died before it had read the lane.
+  home.region.identity(staying->grant.lane).state.store_release(uint64_t(format::LaneState::kDead));
+  ASSERT_TRUE(home.restart());
+  EXPECT_EQ(stores(), 735u);
+}
+
 }  // namespace
 }  // namespace maru::daemon

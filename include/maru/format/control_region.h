@@ -294,7 +294,7 @@ static_assert(sizeof(TenantRecord) == 128);
 
 // -- lanes ------------------------------------------------------------------------------------------------------------
 
-// Counters of a lane, each written by its client alone, a total since the lane was given out.
+// Counters of a lane, by its client alone, since it was given out; in marud's own lane the totals of lanes it took back.
 enum LaneCounter : uint32_t {
   kCounterExistsHits,  // keys asked with exists that are there, and that are not
   kCounterExistsMisses,
