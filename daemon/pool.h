@@ -243,7 +243,7 @@ class Pool {
   nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;
   // The same from a census that is complete.
   nlohmann::json status_json(const metrics::PageCensus& census) const;
-  // Of the last audit, at start or since.
+  // Of the last audit, at start or since: what holds always, whether clients are at work or not.
   uint64_t audit_findings() const;
   // Counts the next pages. Returns true when the census is complete.
   bool take_census(metrics::PageCensus& census, uint64_t pages) const;

@@ -40,7 +40,8 @@ class Desk {
 };
 
 // {"status": "healthy" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}: unhealthy when a pool is fenced, or the
-// last audit of one found something.
+// last audit of one found something. A pool that waits for its memory is in order: the first client to attach ends the wait,
+// and whoever keeps clients away from what is unhealthy would keep it waiting.
 std::string health_text(const AdminView& view);
 
 }  // namespace maru::daemon::http

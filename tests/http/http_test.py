@@ -409,6 +409,15 @@ def a_late_event_loop_is_said(program):
         wait_for(lambda: marud.http("GET", "/healthcheck").status == 200, "health when the flood is over")
 
 
+def a_pool_that_waits_is_in_order(program):
+    """Nobody attached before marud ended, so nobody hands the memory back, until somebody attaches."""
+    with ObservedMarud(program) as marud:
+        marud.restart()
+        health = marud.http("GET", "/healthcheck")
+        expect(health.status == 200 and health.json == {"status": "healthy", "reasons": [],
+                                                        "pools": [{"name": "default", "condition": "waiting"}]}, health)
+
+
 def an_ending_marud_answers_or_closes(program):
     with ObservedMarud(program) as marud:
         kept = UnixConnection(marud.http_socket)
@@ -473,6 +482,7 @@ def main():
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
     the_admin_group_gets_the_socket(arguments.marud)
     a_late_event_loop_is_said(arguments.marud)
+    a_pool_that_waits_is_in_order(arguments.marud)
     an_ending_marud_answers_or_closes(arguments.marud)
     mistakes_in_the_configuration(arguments.marud)
     return findings.end()

@@ -490,6 +490,20 @@ TEST(PoolAdmin, TotalsDoNotFallWhenClientsLeave) {
   EXPECT_EQ(home.pool->status_json(home.now_ms)["counters"]["stores"], 5);
 }
 
+TEST(PoolAdmin, AClientThatStandsStillIsNoDamage) {
+  PoolUnderTest home;
+  auto client = home.attach();
+  const std::vector<PageRef> blocks = fill(home, *client);
+  AtomicU64& intent = client->lane.header().parent_intent[0];
+  intent.store_release(blocks[0].bits);
+  EXPECT_NE(home.pool->admin("check", {{"quiesce", true}}, home.now_ms)["found"], 0) << "who asked is told";
+  EXPECT_EQ(home.pool->audit_findings(), 0u);
+  EXPECT_EQ(home.pool->status_json(home.now_ms)["audit"]["found"], 0);
+  home.region.block(0).word.store_release(~0ull);
+  EXPECT_NE(home.pool->admin("check", {{"quiesce", true}}, home.now_ms)["found"], 0);
+  EXPECT_NE(home.pool->audit_findings(), 0u);
+}
+
 // Whatever the marud before had got to with a client that was gone.
 TEST(PoolAdmin, TotalsOutliveMarud) {
   PoolUnderTest home;
