@@ -11,7 +11,7 @@ namespace maru::marudctl {
 
 enum ExitStatus : int {
   kExitDone = 0,
-  kExitRefused = 1,      // marud said no, or what was asked for is not there
+  kExitRefused = 1,      // marud said no, what was asked for is not there, or the output cannot be written
   kExitUsage = 2,        // the command line is wrong
   kExitUnreachable = 3,  // no marud, or it does not answer
   kExitViolations = 4,   // check found damage

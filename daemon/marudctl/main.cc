@@ -2,6 +2,7 @@
 #include "daemon/marudctl/commands.h"
 #include "libmaru/wire/socket.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -88,8 +89,8 @@ void print_help() {
       "  --timeout-ms N    wait for marud at most so long (default: 10000)\n"
       "  --help            this text\n"
       "  --version         the same as the command version\n\n"
-      "Exit status: 0 done; 1 marud refused, or what was asked for is not there;\n"
-      "2 the command line is wrong; 3 marud cannot be reached or does not answer;\n"
+      "Exit status: 0 done; 1 marud refused, or what was asked for is not there, or\n"
+      "the output could not be written; 2 the command line is wrong; 3 marud cannot be reached or does not answer;\n"
       "4 check found violations, or doctor something that is wrong.");
 }
 
@@ -239,6 +240,13 @@ int run(int count, char** values) {
   return command->run(arguments);
 }
 
+// A script that keeps the output must not take half of it, or nothing, for all.
+int after_output(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "marudctl: the output could not be written: %s\n", std::strerror(errno));
+  return code == kExitDone ? kExitRefused : code;
+}
+
 }  // namespace
 
 std::vector<OptionName> option_names() {
@@ -252,7 +260,7 @@ std::vector<OptionName> option_names() {
 
 int main(int count, char** values) {
   try {
-    return maru::marudctl::run(count, values);
+    return maru::marudctl::after_output(maru::marudctl::run(count, values));
   } catch (const std::exception& exception) {
     std::fprintf(stderr, "marudctl: %s\n", exception.what());
     return maru::marudctl::kExitUnreachable;

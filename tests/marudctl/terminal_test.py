@@ -212,6 +212,16 @@ def check_watch(arguments, marud):
     expect(lost.returncode == 3 and "is marud running" in lost.stderr, f"without marud: {lost.stderr}")
 
 
+def check_full_disk(arguments, marud):
+    """Output that cannot be written is an error, whatever the command was."""
+    for words in (["status", "--json"], ["status"], ["clients"], ["--help"], ["completion", "bash"], ["watch", "--json"]):
+        with open("/dev/full", "w") as full:
+            said = subprocess.run([arguments.marudctl, "--socket", marud.socket, *words], stdout=full, stderr=subprocess.PIPE,
+                                  text=True, timeout=PATIENCE_S)
+        expect(said.returncode == 1 and "could not be written: No space left" in said.stderr,
+               f"{words} on a full disk: {said.returncode} {said.stderr}")
+
+
 def check_doctor(arguments, marud):
     said = run(arguments, marud, "--json", "doctor")
     findings = {row["what"]: row for row in json.loads(said.stdout)["findings"]}
@@ -279,6 +289,7 @@ def main():
             check_once(arguments, marud)
             check_live(arguments, marud)
         check_watch(arguments, marud)
+        check_full_disk(arguments, marud)
         check_lost_marud(arguments, marud)
         check_doctor(arguments, marud)
         check_support_dump(arguments, marud)
