@@ -468,7 +468,7 @@ void Client::statistics(maru_statistics* ret_statistics) const {
   s.deletes = counter(format::kCounterDeletes);
   s.pin_full = counter(format::kCounterPinFull);
   s.registry_full = counter(format::kCounterRegistryFull);
-  s.revives = pins_.revives();
+  s.revives = counter(format::kCounterRevives);
   s.search_fallbacks = counter(format::kCounterSearchFallbacks);
   s.checksum_errors = counter(format::kCounterChecksumErrors);
   s.rents = counter(format::kCounterRents);

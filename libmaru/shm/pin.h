@@ -95,8 +95,6 @@ class PinTable {
   bool forget(uint32_t slot);
 
   uint32_t slots_in_use() const;
-  // Blocks put back to READY from RETIRING.
-  uint64_t revives() const { return revives_.load_relaxed(); }
 
  private:
   static constexpr uint32_t kBusy = 0xFFFF'FFFF;
@@ -112,7 +110,6 @@ class PinTable {
   const ControlRegion* region_ = nullptr;
   LaneView lane_;
   std::span<AtomicU32> counts_;
-  AtomicU64 revives_{0};
 };
 
 // The set of a page: a multiplicative hash, so that runs of pages spread over all sets.

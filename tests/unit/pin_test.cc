@@ -87,7 +87,7 @@ TEST_F(PinTest, ARetiringBlockIsRevived) {
   pool_.set_word(ref.page(), PageWord::retiring(1, 0, 9));
   EXPECT_EQ(pins_.pin(ref).status, PinStatus::kPinned);
   EXPECT_EQ(pool_.word(ref.page()), PageWord::ready(1, 0));
-  EXPECT_EQ(pins_.revives(), 1u);
+  EXPECT_EQ(pool_.region.lane(1).header->counter(format::kCounterRevives), 1u);
 }
 
 TEST_F(PinTest, AChildCountDoesNotMatter) {
