@@ -20,7 +20,7 @@ size = "{size}"
 page_bytes = "{page_bytes}"
 region_bytes = "{region_bytes}"
 lanes = 16
-pins = 4096
+pins = {pins}
 {more}
 """
 
@@ -28,9 +28,9 @@ pins = 4096
 class Marud:
     """A marud that ends, with its files, when the block that holds it does."""
 
-    def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB", more=""):
+    def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB", pins=4096, more=""):
         self.program = program
-        self.shape = dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes, more=more)
+        self.shape = dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes, pins=pins, more=more)
 
     def __enter__(self):
         self.directory = tempfile.TemporaryDirectory(prefix="maru-test-")
@@ -66,12 +66,24 @@ class Marud:
 
     def damage(self, payload):
         """Changes a bit in the middle of the first block that has these bytes."""
+        self.flip(payload, ":pages")
+
+    def flip(self, found, part):
+        """Changes a bit in the middle of these bytes where they are found first: in the memory "default:pages" or "default"."""
+        with self.memory(part) as bytes_of_it:
+            middle = len(found) // 2
+            bytes_of_it.seek(bytes_of_it.read().index(found) + middle)
+            bytes_of_it.write(bytes([found[middle] ^ 1]))
+
+    def peek(self, part, offset, count):
+        with self.memory(part) as bytes_of_it:
+            bytes_of_it.seek(offset)
+            return bytes_of_it.read(count)
+
+    def memory(self, part):
         folder = pathlib.Path(f"/proc/{self.process.pid}/fd")
-        pages = next(link for link in folder.iterdir() if ":pages" in os.readlink(link))
-        with open(pages, "r+b", buffering=0) as memory:
-            middle = len(payload) // 2
-            memory.seek(memory.read().index(payload) + middle)
-            memory.write(bytes([payload[middle] ^ 1]))
+        link = next(link for link in folder.iterdir() if os.readlink(link).removesuffix(" (deleted)").endswith(part))
+        return open(link, "r+b", buffering=0)
 
     def __exit__(self, *_):
         self.end()

@@ -13,84 +13,12 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from exposition import Exposition  # noqa: E402
-from observed_marud import PATIENCE, BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
-
-findings = Findings()
-expect = findings.expect
-moved = set()  # families that a test has seen change as it should
+import rare_events  # noqa: E402
+from measured import Look, expect, findings, look, moved  # noqa: E402
+from observed_marud import PATIENCE, BlockClient, ObservedMarud, wait_for  # noqa: E402
 
 # What never changes while marud runs, and is compared with what is known of the pool instead.
 CONSTANT = {"maru_build_info", "maru_start_time_seconds", "maru_pool_bytes", "maru_page_bytes", "maru_watermark_ratio"}
-# What only a broken pool or a race moves: that they are there, and 0.
-AT_REST = {"maru_registry_full_total", "maru_revives_total", "maru_prefix_walks_total", "maru_lost_touches_total",
-           "maru_checksum_errors_total", "maru_pin_refusals_total", "maru_audit_findings", "maru_queues_rebuilt_total",
-           "maru_evicting", "maru_held_blocks"}
-
-
-class Look:
-    """Before and after something was done."""
-
-    def __init__(self, marud):
-        self.marud = marud
-        self.before = look(marud)
-
-    def by(self, difference, name, **labels):
-        """Waits for what marud learns a moment later."""
-        def has_moved():
-            self.after = look(self.marud)
-            return math.isclose(self.now(name, labels) - (self.before.value(name, **labels) or 0), difference)
-        try:
-            wait_for(has_moved, name)
-        except SystemExit:
-            pass
-        was, now = self.before.value(name, **labels), self.now(name, labels)
-        expect(now - (was or 0) == difference, f"{name} {labels}: {was} before, {now} after, expected {difference} more")
-        if difference != 0:
-            moved.add(name)
-
-    def now(self, name, labels):
-        return self.after.value(name, **labels) or 0
-
-    def to(self, value, name, **labels):
-        def is_there():
-            self.after = look(self.marud)
-            found = self.after.value(name, **labels)
-            return found is not None and math.isclose(found, value, abs_tol=1e-9)
-        try:
-            wait_for(is_there, name)
-        except SystemExit:
-            pass
-        was, now = self.before.value(name, **labels), self.after.value(name, **labels)
-        expect(now is not None and math.isclose(now, value, abs_tol=1e-9), f"{name} {labels}: {now}, expected {value}")
-        if was is None or math.isnan(was) or was != value:
-            moved.add(name)
-
-    def changes(self, name, **labels):
-        def is_another():
-            self.after = look(self.marud)
-            return self.after.value(name, **labels) != self.before.value(name, **labels)
-        try:
-            wait_for(is_another, name)
-            moved.add(name)
-        except SystemExit:
-            expect(False, f"{name} {labels} stays {self.after.value(name, **labels)}")
-
-    def more(self, name, **labels):
-        def has_grown():
-            self.after = look(self.marud)
-            return self.now(name, labels) > (self.before.value(name, **labels) or 0)
-        try:
-            wait_for(has_grown, name)
-            moved.add(name)
-        except SystemExit:
-            expect(False, f"{name} {labels} did not grow: {self.after.value(name, **labels)}")
-
-
-def look(marud):
-    reply = marud.http("GET", "/metrics")
-    expect(reply.status == 200 and reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8", reply)
-    return Exposition(reply.text)
 
 
 def counting_of_clients(marud, client):
@@ -270,13 +198,29 @@ def totals_go_on_over_a_restart(program, client_program):
         step.to(13, "maru_stores_total")
 
 
-def audits(marud):
+def audits(marud, client):
+    def check(status):
+        run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "check"], capture_output=True, timeout=PATIENCE)
+        expect(run.returncode == status, run)
+
     step = Look(marud)
-    run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "check"], capture_output=True,
-                         timeout=PATIENCE)
-    expect(run.returncode == 0, run)
+    check(0)
     step.by(1, "maru_audits_total")
     step.more("maru_audit_time_seconds")
+    # A key that is not that of the digest any more, and then is again.
+    key = b"a key that an audit looks at"
+    expect(client.ask(f"store {key.decode().replace(' ', '-')} 4096") == 0, "storing")
+    key = key.replace(b" ", b"-")
+    marud.flip(key, "default")
+    check(4)
+    step.by(1, "maru_audit_findings")
+    health = marud.http("GET", "/healthcheck")
+    expect(health.status == 503 and "1 violations" in health.json["reasons"][0], health)
+    middle = len(key) // 2
+    marud.flip(key[:middle] + bytes([key[middle] ^ 1]) + key[middle + 1:], "default")
+    check(0)
+    step.by(0, "maru_audit_findings")
+    expect(marud.http("GET", "/healthcheck").status == 200, "health after the repair")
 
 
 def eviction(marud, client):
@@ -305,6 +249,7 @@ def eviction(marud, client):
              sum(marud.http("GET", "/status").json["pools"][0]["evicted_by"].values()), "the sum of reasons as in /status")
     for reason in status["evicted_by"]:
         expect(after.value("maru_evicted_blocks_total", reason=reason) is not None, f"reason {reason}")
+    expect(after.value("maru_evicted_blocks_total", reason="background") > 0, "what was evicted below the watermark")
     step = Look(marud)
     subprocess.run([arguments.marudctl, "--socket", marud.socket, "evict", "8"], check=True, timeout=PATIENCE,
                    stdout=subprocess.DEVNULL)
@@ -403,6 +348,41 @@ def users(program, client_program):
                     step.by(1, "maru_refusals_total", what="connections")
 
 
+    limits = f"\n[[limit]]\nuser = {me}\nbytes = 262144\n"
+    with ObservedMarud(program, size="4MiB", region_bytes="256KiB", more=limits) as marud, \
+            BlockClient(client_program, marud) as client:
+        expect(client.ask("store a 4096") == 0 and client.ask("hold a") == 0, "a block that cannot make room")
+        step = Look(marud)
+        expect(client.ask("take 262144") == -errno.EDQUOT, "memory beyond the limit in bytes")
+        step.by(1, "maru_refusals_total", what="bytes")
+
+
+def strangers(program, client_program):
+    """Who may not attach, who may only read and attaches to write, and who may not administrate."""
+    if os.geteuid() != 0:
+        print("not root: users that may not do something were not tried")
+        return
+    with ObservedMarud(program, more="readers = [54321]\n") as marud:
+        os.chmod(marud.socket.parent, 0o711)
+        def attach(user):
+            return subprocess.run([client_program], env={**marud.environment, "BLOCK_CLIENT_USER": str(user)},
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE).returncode
+        step = Look(marud)
+        expect(attach(54322) == 1, "a stranger attaches")
+        step.by(1, "maru_refusals_total", what="attach")
+        step = Look(marud)
+        expect(attach(54321) == 1, "a reader attaches to write")
+        step.by(1, "maru_refusals_total", what="write")
+        step = Look(marud)
+        os.chmod(marud.http_socket, 0o666)
+        ask = ("import os,socket;os.setgroups([]);os.setgid(54322);os.setuid(54322);s=socket.socket(socket.AF_UNIX);"
+               f"s.settimeout({PATIENCE});s.connect({str(marud.http_socket)!r});"
+               "s.sendall(b'GET /status HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n');print(s.recv(100))")
+        said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=PATIENCE)
+        expect("403 Forbidden" in said.stdout, said)
+        step.by(1, "maru_refusals_total", what="administrate")
+
+
 def documents(marud):
     text = pathlib.Path(arguments.documents).read_text()
     written = {name: kind for name, kind in re.findall(r"^\| `([a-z0-9_]+)` \| (\w+) \|", text, re.MULTILINE)}
@@ -423,17 +403,22 @@ def main():
             tenants(marud, client)
             pins(marud, client)
             clients_that_die(marud, arguments.client)
-            audits(marud)
+            rare_events.a_crowded_bucket(marud, client)
+            rare_events.chains_that_are_none(marud, client)
+            rare_events.what_expires(marud, client)
+            audits(marud, client)
             eviction(marud, client)
-        for name in AT_REST & set(families):
-            expect(look(marud).value(name) is not None, f"{name} has no value")
     totals_go_on_over_a_restart(arguments.marud, arguments.client)
     users(arguments.marud, arguments.client)
+    strangers(arguments.marud, arguments.client)
+    rare_events.damage(arguments.marud, arguments.client)
+    rare_events.pins_without_end(arguments.marud, arguments.client)
+    rare_events.readers_faster_than_marud(arguments.marud, arguments.client, arguments.marudctl)
     shortage(arguments.marud)
     two_pools_and_one_that_is_gone(arguments.marud)
     a_pool_that_is_removed(arguments.marud)
     seen = {re.sub("_(bucket|sum|count)$", "", name) for name in moved}
-    still = set(families) - seen - CONSTANT - AT_REST
+    still = set(families) - seen - CONSTANT
     expect(not still, f"moved by nothing: {sorted(still)}")
     print(f"{len(families)} families, {len(seen)} moved")
     return findings.end()

@@ -131,11 +131,18 @@ class BlockClient:
             self.process.wait(PATIENCE)
 
     def ask(self, line):
+        self.tell(line)
+        return self.answer()
+
+    def tell(self, line):
+        self.last = line
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def answer(self):
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit(f"the client ended at \"{line}\"")
+            raise SystemExit(f"the client ended at \"{self.last}\"")
         return int(answer)
 
     def kill(self):
