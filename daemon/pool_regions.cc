@@ -2,7 +2,6 @@
 // who should allocate in a region; only the page words say what may be taken.
 #include "daemon/pool_state.h"
 
-#include "libmaru/shm/flush.h"
 #include "libmaru/shm/host_wish.h"
 #include "libmaru/shm/page_run.h"
 #include "libmaru/shm/region_handover.h"
@@ -14,9 +13,7 @@ namespace maru::daemon {
 void Pool::State::show_region(uint32_t index) {
   const RegionEntry& entry = regions[index];
   const uint32_t host = entry.state == RegionState::kUnused ? 0 : hosts.self;
-  const auto word = shm::RegionWord::of(entry.state, entry.generation, entry.owner, host);
-  region.region(index).word.store_release(word.bits);  // [pairs region.word]
-  shm::flush(region, region.region(index).word);
+  shm::show_region(region, index, shm::RegionWord::of(entry.state, entry.generation, entry.owner, host));
 }
 
 // In a pool of several hosts a region that nobody rents is anybody's, by CAS from the word that says so.
@@ -168,21 +165,7 @@ void Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, ui
 // After its owner left, or when nobody rents it: a region that holds anything waits for a new owner, an empty one is nobody's.
 void Pool::State::settle_region(uint32_t index) {
   if (regions[index].is_foreign) return;
-  const uint32_t first = index * region.region_pages();
-  for (uint32_t i = 0; i < region.region_pages(); ++i) {
-    const PageState state = word(first + i).state();
-    if (state == PageState::kFree || state == PageState::kOut || state == PageState::kPoisoned) continue;
-    if (regions[index].state != RegionState::kOrphaned) set_region(index, RegionState::kOrphaned, {});
-    return;
-  }
-  bool is_empty = true;
-  for (uint32_t i = 0; i < region.region_pages(); ++i) {
-    PageWord found = word(first + i);
-    if (found.is(PageState::kFree))  // somebody may take it first, who was told of it while it was rented
-      is_empty &= region.block(first + i).word.cas_acq_rel(found.bits, PageWord::out(found.generation()).bits);
-  }
-  // Or a host that is lost would leave FREE pages in a region that says that it has none.
-  if (is_empty) shm::flush(region, &region.block(first), region.region_pages() * sizeof(format::BlockLine));
+  const bool is_empty = shm::vacate_region(region, index);
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
   if (region.is_shared() && is_empty) order.rebuild(index, {});  // before it is anybody's
   if (regions[index].state != state) set_region(index, state, {});

@@ -39,6 +39,7 @@ enum MutantId : unsigned {
   kMutantEntryNotFlushed = 29,            // a page is freed before its entry's removal is in memory
   kMutantRentByStore = 32,                // a region that nobody rents is rented by a store, so two hosts may have it
   kMutantCloseByStore = 19,               // a FREE page of a region that changes hands becomes OUT without comparing
+  kMutantVacateWithoutLook = 33,          // a page taken while a region was vacated is not looked for
 };
 
 }  // namespace maru

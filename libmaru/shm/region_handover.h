@@ -35,6 +35,14 @@ bool owns_region(const ControlRegion& region, uint32_t index, LaneId lane);
 // FREE -> OUT, each by CAS: a page that somebody takes first is that one's. Returns how many became OUT.
 uint32_t close_region_pages(const ControlRegion& region, uint32_t index);
 
+// After its owner left: if no page of the region is anybody's, FREE -> OUT. Returns whether every page is OUT or POISONED now,
+// and flushed: only then may the word say UNUSED. False: what is FREE stays so for the next owner, unless somebody took a
+// page in between; then what was before it in the region is OUT.
+bool vacate_region(const ControlRegion& region, uint32_t index);
+
+// marud's word of a region that is its own to say; flushed.
+void show_region(const ControlRegion& region, uint32_t index, RegionWord word);
+
 // OUT -> FREE, each by CAS. Returns how many became FREE.
 uint32_t open_region_pages(const ControlRegion& region, uint32_t index);
 

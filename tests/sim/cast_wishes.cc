@@ -2,7 +2,6 @@
 
 #include "cast.h"
 #include "libmaru/shm/evict.h"
-#include "libmaru/shm/flush.h"
 #include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/host_wish.h"
 #include "libmaru/shm/region_handover.h"
@@ -30,24 +29,13 @@ uint32_t regions_of(uint32_t host) {
 }
 
 void set_word(uint32_t index, RegionState state, LaneId owner, uint32_t host) {
-  AtomicU64& word = world().region(index).word;
-  const RegionWord found{word.load_acquire()};
-  word.store_release(RegionWord::of(state, found.generation() + 1, owner, host).bits);
-  shm::flush(world(), word);
+  const RegionWord found{world().region(index).word.load_acquire()};
+  shm::show_region(world(), index, RegionWord::of(state, found.generation() + 1, owner, host));
 }
 
 // As settle_region(): empty, it is nobody's; else it stays an orphan of this host.
 void settle_region(uint32_t host, uint32_t index) {
-  bool is_empty = true;
-  for (uint32_t page = index * kWorldRegionPages; page < (index + 1) * kWorldRegionPages; ++page) {
-    PageWord found{world().block(page).word.load_acquire()};
-    if (found.is(PageState::kFree))
-      is_empty &= world().block(page).word.cas_acq_rel(found.bits, PageWord::out(found.generation()).bits);
-    else
-      is_empty &= found.is(PageState::kOut);
-  }
-  if (!is_empty) return set_word(index, RegionState::kOrphaned, {}, host);
-  shm::flush(world(), &world().block(index * kWorldRegionPages), kWorldRegionPages * sizeof(format::BlockLine));
+  if (!shm::vacate_region(world(), index)) return set_word(index, RegionState::kOrphaned, {}, host);
   note("host %u gives region %u up", host, index);
   holder[index] = kNone;
   set_word(index, RegionState::kUnused, {}, 0);

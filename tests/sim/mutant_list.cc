@@ -36,6 +36,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantRentByStore, "a region that nobody rents taken without comparing", {"host-wanted"}},
       {kMutantTwoReclaimers, "a host declared dead without comparing", {"host-death"}},
       {kMutantCloseByStore, "FREE to OUT without comparing", {"takeover", "takeover-restart"}},
+      {kMutantVacateWithoutLook, "a region given up without a second look at its pages", {"host-wanted"}},
   };
   return kRecords;
 }

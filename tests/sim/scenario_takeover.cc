@@ -207,9 +207,8 @@ bool has_pinned_block(uint32_t index) {
 }
 
 void set_region(uint32_t index, RegionState state, LaneId owner) {
-  AtomicU64& word = world().region(index).word;
-  const RegionWord before{word.load_acquire()};
-  word.store_release(RegionWord::of(state, before.generation() + 1, owner).bits);
+  const RegionWord before{world().region(index).word.load_acquire()};
+  shm::show_region(world(), index, RegionWord::of(state, before.generation() + 1, owner));
 }
 
 void take_region(uint32_t index) {
@@ -252,10 +251,7 @@ void adopt_regions() {
       shm::open_region_pages(world(), index);
       continue;
     }
-    shm::close_region_pages(world(), index);
-    bool is_empty = true;
-    for (uint32_t page = first_page(index); page < first_page(index + 1); ++page)
-      is_empty &= PageWord{world().block(page).word.load_acquire()}.is(PageState::kOut);
+    const bool is_empty = shm::vacate_region(world(), index);
     set_region(index, is_empty ? RegionState::kUnused : RegionState::kOrphaned, {});
   }
 }
