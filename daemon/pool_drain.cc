@@ -3,6 +3,9 @@
 // word is DRAINING, its free pages OUT. Blocks go leaves first; those with children have their turn in a later round. What is
 // pinned stays where it is, readable, until it is released. A pool is drained when every page is OUT or POISONED.
 //
+// Of a pool that several hosts share, a host drains its own part: the regions that it looks after, each of which becomes
+// nobody's, for the others to rent, when it is empty. Theirs, and what nobody rents, are not its to empty.
+//
 // If marud dies here: the next marud finds DRAINING regions and settles them, and its host tells it to go on draining.
 #include "daemon/pool_state.h"
 #include "libmaru/shm/evict.h"
@@ -21,6 +24,7 @@ constexpr uint64_t kDrainPauseMs = 50;  // after a round that took nothing away
 
 void Pool::State::drain_one_region(uint32_t index) {
   RegionEntry& entry = regions[index];
+  if (entry.is_foreign || (region.is_shared() && entry.state == RegionState::kUnused)) return;
   if (entry.state != RegionState::kDraining) {
     const LaneId owner = entry.owner;
     const bool was_rented = entry.state == RegionState::kRented;
@@ -36,6 +40,7 @@ void Pool::State::drain_one_region(uint32_t index) {
   }
   drain_took |= evict_pages(victims, EvictReason::kAdmin) != 0;
   drain_took |= shm::close_region_pages(region, index) != 0;
+  const uint64_t used_before = drain_counts.pages;
   for (uint32_t i = 0; i < region.region_pages(); ++i) {
     const PageWord found = word(first + i);
     const bool is_unused = found.is(PageState::kOut) || found.is(PageState::kFree) || found.is(PageState::kPoisoned);
@@ -45,6 +50,7 @@ void Pool::State::drain_one_region(uint32_t index) {
     drain_counts.blocks += is_block;
     drain_counts.pinned += is_block && shm::is_pinned(region, lanes.in_use, first + i);
   }
+  if (region.is_shared() && drain_counts.pages == used_before) settle_region(index);
 }
 
 // Returns true when there is more to do right away.

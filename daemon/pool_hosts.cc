@@ -308,7 +308,7 @@ void Pool::State::look_at_regions() {
     } else if (host == region.hosts()) {
       entry = {};
       entry.generation = shown.generation();
-    } else if (shown.state() == RegionState::kOrphaned && host < region.hosts() &&
+    } else if (!is_draining && shown.state() == RegionState::kOrphaned && host < region.hosts() &&
                shm::read_claim(region, host).is(HostState::kFree) && shm::inherit_region(region, i, host, hosts.self)) {
       entry = {};
       entry.state = RegionState::kOrphaned;

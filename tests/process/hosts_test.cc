@@ -476,6 +476,39 @@ TEST_F(Hosts, AHostWithoutMemoryIsGivenARegionOfTheOther) {
   EXPECT_TRUE(wait_until([&] { return a.violations() == 0; })) << a.ask({{"command", "check"}, {"quiesce", true}});
 }
 
+TEST_F(Hosts, AHostThatDrainsASharedPoolEmptiesItsOwnPart) {
+  Host a(directory_, 0, watch_), b(directory_, 1, watch_);
+  Puppet on_a(a.socket_path()), on_b(b.socket_path());
+  ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
+  ASSERT_EQ(on_b.store("of b", "stored by b"), 0);
+  ASSERT_EQ(on_b.store("pinned", "stored by b"), 0);
+  ASSERT_EQ(on_a.retrieve("pinned").at("result"), 0);
+  const auto regions_of = [&](uint32_t host) { return b.host(host).at("regions").get<int>(); };
+  ASSERT_EQ(regions_of(0), 1);
+  ASSERT_EQ(regions_of(1), 1);
+  ASSERT_EQ(a.ask({{"command", "device.drain"}, {"name", "default"}}).value("condition", ""), "draining");
+  const auto drained = [&] { return a.ask({{"command", "device.list"}}).at("devices").at(0); };
+  EXPECT_TRUE(wait_until([&] { return drained().value("drained", false); })) << drained();
+  EXPECT_EQ(on_b.exists("of a"), 0) << "it went with its region";
+  EXPECT_EQ(on_b.retrieve("of b").at("text"), "stored by b");
+  EXPECT_EQ(regions_of(0), 0) << "given up, for others to rent";
+  EXPECT_EQ(regions_of(1), 1);
+  EXPECT_EQ(on_a.store("refused", "nothing is given any more"), -ESHUTDOWN);
+  // Host b goes on in all there is.
+  ASSERT_GT(on_b.ask({{"do", "store many"}, {"key", "many"}, {"count", 1000}}).at("result"), 0);
+  EXPECT_GT(regions_of(1), 1);
+  EXPECT_TRUE(wait_until([&] { return drained().value("drained", false); })) << "whatever b stores: " << drained();
+  ASSERT_EQ(a.ask({{"command", "device.cancel"}, {"name", "default"}}).value("condition", ""), "serving");
+  EXPECT_EQ(on_a.store("again", "after that"), 0);
+  EXPECT_EQ(on_b.retrieve("again").at("text"), "after that");
+  EXPECT_EQ(on_a.release("pinned"), 0);
+  on_a.ask({{"do", "detach"}});
+  on_b.ask({{"do", "detach"}});
+  for (const Host* host : {&a, &b})
+    EXPECT_TRUE(wait_until([&] { return host->violations() == 0; })) << host->ask(
+        {{"command", "check"}, {"quiesce", true}});
+}
+
 TEST_F(Hosts, LimitsOfTenantsAreRefusedAndNotIgnored) {
   Host a(directory_, 0, watch_);
   const json refused = a.ask({{"command", "quota.set"}, {"tenant", "t"}, {"hard", 4096}});
