@@ -1,0 +1,36 @@
+// Silence, suspicion and proof: what two maruds on one file conclude from each other's heartbeat, and which proof counts.
+#include "tests/process/puppet.h"
+#include "tests/process/shared_hosts.h"
+
+#include <fstream>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+namespace maru::test {
+namespace {
+
+TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
+  const std::string told = directory_.file("told"), ready = directory_.file("ready");
+  const std::string script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_POOL $MARU_HOST_SLOT $1\" >> " << told << "\ntest -e " << ready
+                        << "\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  Host a(directory_, 0, watch_);
+  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\", \"off\"]\nfencing_timeout_ms = 20000\n");
+  a.kill();
+  EXPECT_TRUE(b.has_logged("the fencing command failed: it ended with status 1"));
+  EXPECT_EQ(b.state_of(0), "suspect") << "a command that fails proves nothing";
+  std::string line;
+  std::ifstream file(told);
+  std::getline(file, line);
+  EXPECT_EQ(line, "default 0 off");
+  std::ofstream(ready) << "now";
+  a.start();  // a new suspicion needs a host that was alive in between
+  ASSERT_TRUE(b.sees(0, "live"));
+  a.kill();
+  EXPECT_TRUE(b.sees(0, "free"));
+  EXPECT_TRUE(b.has_logged("(the fencing command succeeded)"));
+}
+
+}  // namespace
+}  // namespace maru::test
