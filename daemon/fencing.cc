@@ -9,14 +9,30 @@
 
 namespace maru::daemon {
 
+namespace {
+
+// Ended by SIGKILL, and perhaps not gone yet. Of the one thread that fences.
+std::vector<pid_t> left_behind;
+
+void collect_the_left() {
+  std::erase_if(left_behind, [](pid_t pid) { return ::waitpid(pid, nullptr, WNOHANG) != 0; });
+}
+
+}  // namespace
+
 Fencing::~Fencing() {
-  if (!is_running()) return;
+  if (is_running()) leave_behind();
+}
+
+void Fencing::leave_behind() {
   ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
+  left_behind.push_back(std::exchange(pid_, 0));
+  collect_the_left();
 }
 
 Result<void> Fencing::start(const std::vector<std::string>& command,
                             const std::vector<std::pair<std::string, std::string>>& variables, uint64_t ends_ms) {
+  collect_the_left();
   std::vector<char*> arguments, environment;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -50,9 +66,7 @@ Fencing::Outcome Fencing::look(uint64_t now_ms, std::string* ret_why) {
   const pid_t found = ::waitpid(pid_, &status, WNOHANG);
   if (found == 0 && now_ms < ends_ms_) return Outcome::kRunning;
   if (found == 0) {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, &status, 0);
-    pid_ = 0;
+    leave_behind();
     *ret_why = "it did not end in time";
     return Outcome::kFailed;
   }

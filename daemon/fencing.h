@@ -1,5 +1,7 @@
 // The fencing command: a program of the administrator's that makes sure that a host is dead (cuts its power, takes its access
 // to the memory away) and says so with exit status 0. Run beside marud, which goes on serving; ended when it takes too long.
+// Nothing here waits for it: a command that the kernel cannot end at once (it waits for a device) is left behind, and
+// collected by whichever call comes after its end.
 //
 // Thread safety: one thread.
 #pragma once
@@ -28,10 +30,12 @@ class Fencing {
   Result<void> start(const std::vector<std::string>& command,
                      const std::vector<std::pair<std::string, std::string>>& variables, uint64_t ends_ms);
   bool is_running() const { return pid_ > 0; }
-  // How it ended, when it has; `ret_why`: for people, of kFailed.
+  // How it ended, when it has or when its time is over; `ret_why`: for people, of kFailed.
   Outcome look(uint64_t now_ms, std::string* ret_why);
 
  private:
+  void leave_behind();
+
   pid_t pid_ = 0;
   uint64_t ends_ms_ = 0;
 };
