@@ -337,6 +337,7 @@ void Pool::State::ask_for_region() {
 void Pool::State::answer_wish() {
   const shm::HostWish wish = shm::read_wish(region, hosts.self);
   if (wish.is_none()) return;
+  if (!shm::is_asker_live(region, wish)) return shm::end_wish(region, hosts.self, wish);
   const std::vector<bool> pinned = pinned_regions();
   uint32_t index = kNoHost;
   Outlook best;

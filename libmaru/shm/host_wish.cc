@@ -1,6 +1,7 @@
 #include "libmaru/shm/host_wish.h"
 
 #include "libmaru/shm/flush.h"
+#include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region_handover.h"
 
@@ -13,6 +14,11 @@ bool ask_for_region(const ControlRegion& region, uint32_t rich, uint32_t self, u
 
 HostWish read_wish(const ControlRegion& region, uint32_t host) {
   return {region.host(host).wanted.load_acquire()};  // only a wish: what is done about it says so in words of its own
+}
+
+bool is_asker_live(const ControlRegion& region, HostWish wish) {
+  return wish.host() < region.hosts() &&
+         read_claim(region, wish.host()) == HostClaim::of(HostState::kLive, wish.generation());
 }
 
 void end_wish(const ControlRegion& region, uint32_t host, HostWish wish) {

@@ -21,11 +21,14 @@ struct HostWish {
   constexpr bool is_none() const { return bits == 0; }
   // May be no host at all: the word comes from shared memory.
   constexpr uint32_t host() const { return uint32_t(bits & 0xFF) - 1; }
+  constexpr uint32_t generation() const { return uint32_t(bits >> 32); }
 };
 
 // Asks `rich`, in the name of `self` in its life `generation`. False: it has a wish to answer already.
 bool ask_for_region(const ControlRegion& region, uint32_t rich, uint32_t self, uint32_t generation);
 HostWish read_wish(const ControlRegion& region, uint32_t host);
+// Whether who asked is LIVE, in the life in which it asked. For nobody else a region is given up.
+bool is_asker_live(const ControlRegion& region, HostWish wish);
 // It was answered, one way or the other. A wish that came meanwhile stays.
 void end_wish(const ControlRegion& region, uint32_t host, HostWish wish);
 

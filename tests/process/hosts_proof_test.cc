@@ -1,6 +1,9 @@
 // Silence, suspicion and proof: what two maruds on one file conclude from each other's heartbeat, and which proof counts.
+#include "libmaru/shm/host_claim.h"
+#include "libmaru/shm/host_wish.h"
 #include "tests/process/puppet.h"
 #include "tests/process/shared_hosts.h"
+#include "tests/support/control_map.h"
 
 #include <fstream>
 #include <gtest/gtest.h>
@@ -30,6 +33,21 @@ TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
   a.kill();
   EXPECT_TRUE(b.sees(0, "free"));
   EXPECT_TRUE(b.has_logged("(the fencing command succeeded)"));
+}
+
+TEST_F(Hosts, AWishOfALifeThatIsOverIsNotAnswered) {
+  Host a(directory_, 0), b(directory_, 1);
+  Puppet on_a(a.socket_path());
+  ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
+  const ControlMap map(a.socket_path());
+  AtomicU64& wanted = map.region().host(0).wanted;
+  const auto generation = b.host(1).at("generation").get<uint32_t>();
+  wanted.store_release(shm::HostWish::of(1, generation - 1).bits);
+  EXPECT_TRUE(wait_until([&] { return wanted.load_acquire() == 0; }));
+  EXPECT_EQ(on_a.exists("of a"), 1) << "nothing was given up";
+  EXPECT_EQ(a.host(0).at("regions"), 1);
+  wanted.store_release(shm::HostWish::of(1, generation).bits);
+  EXPECT_TRUE(a.has_logged("is given up for host 1, which asked for one"));
 }
 
 }  // namespace
