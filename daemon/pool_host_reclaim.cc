@@ -132,8 +132,8 @@ void Pool::State::finish_host_reclaim() {
   for (AtomicU64& part : record.name) part.store_release(0);
   shm::flush(region, record);
   const shm::HostClaim claim = shm::read_claim(region, host);
-  const bool is_freed =
-      claim == shm::HostClaim::dead(claim.generation(), hosts.self) && shm::free_host(region, host, claim);
+  const bool is_freed = claim == shm::HostClaim::dead(claim.generation(), hosts.self, hosts.generation) &&
+                        shm::free_host(region, host, claim);
   ++hosts.reclaimed;
   log_warning("pool \"{}\": what host {} held is taken back: {} regions, {} entries repaired{}", config.name, host,
               reclaim.inherited.size(), reclaim.repaired_entries,

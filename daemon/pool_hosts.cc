@@ -152,7 +152,7 @@ void Pool::State::leave_slot() {
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
     if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
   finish_retired(retired_blocks.size());
-  if (!retired_blocks.empty() || hosts.reclaim.host != kNoHost) return;
+  if (!retired_blocks.empty() || hosts.reclaim.host != kNoHost || !hosts.waiting.empty()) return;
   for (uint32_t i : own_regions())
     if (regions[i].state != RegionState::kUnused) settle_region(i);
   shm::clear_lane(region, lanes.first);  // its totals are of this host, and the slot may be another one's next
@@ -226,14 +226,22 @@ void Pool::State::watch_host(uint32_t host) {
   }
   if (seen.claim.is(HostState::kSuspect) && seen.fence_again_ms != 0 && now_ms >= seen.fence_again_ms)
     start_fencing(host);
-  if (!claim.is(HostState::kDead)) return;
-  const bool is_ours = claim.reclaimer() == hosts.self;
+  if (claim.is(HostState::kDead)) take_over_reclaim(host);
+}
+
+// Only who is named in the claim, in this life of its own, takes anything back; so whoever else goes on with it enters itself.
+void Pool::State::take_over_reclaim(uint32_t host) {
+  const HostClaim claim = hosts.watches[host].claim;
   const bool is_known =
       hosts.reclaim.host == host || std::find(hosts.waiting.begin(), hosts.waiting.end(), host) != hosts.waiting.end();
-  if (is_ours && !is_known) hosts.waiting.push_back(host);
-  // Who took it back is being taken back itself, by us.
-  const bool is_orphaned = hosts.reclaim.host != kNoHost && claim.reclaimer() == hosts.reclaim.host;
-  if (is_orphaned && shm::declare_host_dead(region, host, claim, hosts.self)) hosts.waiting.push_back(host);
+  const bool is_ours = claim == HostClaim::dead(claim.generation(), hosts.self, hosts.generation);
+  const bool is_to_begin = is_ours ? !is_known
+                                   : shm::is_reclaimer_gone(region, claim) &&
+                                         shm::declare_host_dead(region, host, claim, hosts.self, hosts.generation);
+  if (!is_to_begin) return;
+  if (!is_ours) log_warning("pool \"{}\": this host goes on with taking back what host {} held", config.name, host);
+  hosts.watches[host].claim = shm::read_claim(region, host);
+  hosts.waiting.push_back(host);
 }
 
 void Pool::State::start_fencing(uint32_t host) {
@@ -274,7 +282,8 @@ void Pool::State::watch_fencing() {
 // After proof of its death. False if it is not in use, or another marud was faster.
 bool Pool::State::declare_dead(uint32_t host, const std::string& proof) {
   const HostClaim claim = shm::read_claim(region, host);
-  if (!claim.is_in_use() || !shm::declare_host_dead(region, host, claim, hosts.self)) return false;
+  if (!claim.is_in_use() || !shm::declare_host_dead(region, host, claim, hosts.self, hosts.generation))
+    return false;
   hosts.watches[host].claim = shm::read_claim(region, host);
   log_warning("pool \"{}\": host {} ({}) is dead ({}): what it held is taken back", config.name, host,
               name_in(region.host(host)), proof);

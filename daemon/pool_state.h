@@ -362,6 +362,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void leave_slot();
   void watch_hosts();
   void watch_host(uint32_t host);
+  void take_over_reclaim(uint32_t host);
   bool is_own_slot_lost();
   void start_fencing(uint32_t host);
   void watch_fencing();

@@ -32,14 +32,23 @@ bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from) {
   return from.is(HostState::kSuspect) && change(region, host, from, HostClaim::of(HostState::kLive, from.generation()));
 }
 
-bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer) {
-  const HostClaim to = HostClaim::dead(from.generation(), reclaimer);
+bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer,
+                       uint32_t reclaimer_generation) {
+  const HostClaim to = HostClaim::dead(from.generation(), reclaimer, reclaimer_generation);
   if (from.is(HostState::kFree) || from == to) return false;
   if (MARU_MUTANT(kMutantTwoReclaimers)) {
     region.host(host).claim.store_release(to.bits);
     return true;
   }
   return change(region, host, from, to);
+}
+
+bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead) {
+  if (dead.reclaimer() >= region.hosts()) return true;  // scribbled on
+  // A life that is over stays over, so whatever happens before the caller's CAS, the answer is still right.
+  const HostClaim reclaimer = read_claim(region, dead.reclaimer());
+  if (MARU_MUTANT(kMutantTakeOverBySlot)) return !reclaimer.is_in_use();
+  return !reclaimer.is_in_use() || (reclaimer.generation() & 0xFFFF) != dead.reclaimer_generation();
 }
 
 bool free_host(const ControlRegion& region, uint32_t host, HostClaim from) {

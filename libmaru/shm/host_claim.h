@@ -19,8 +19,10 @@ struct HostClaim {
   static constexpr HostClaim of(HostState state, uint32_t generation) {
     return {uint64_t(generation) << 32 | uint64_t(state)};
   }
-  static constexpr HostClaim dead(uint32_t generation, uint32_t reclaimer) {
-    return {of(HostState::kDead, generation).bits | uint64_t(reclaimer + 1) << 8};
+  // Of a host that its `reclaimer` takes back in its own life `reclaimer_generation`, of which the low half is in the word.
+  static constexpr HostClaim dead(uint32_t generation, uint32_t reclaimer, uint32_t reclaimer_generation) {
+    return {of(HostState::kDead, generation).bits | uint64_t(reclaimer_generation & 0xFFFF) << 16 |
+            uint64_t(reclaimer + 1) << 8};
   }
   // May be a value that is no state: the word comes from shared memory.
   constexpr HostState state() const { return HostState(bits & 0xFF); }
@@ -28,6 +30,7 @@ struct HostClaim {
   constexpr uint32_t reclaimer() const {
     return uint32_t(bits >> 8 & 0xFF) - 1;
   }  // of DEAD; else a number beyond hosts
+  constexpr uint32_t reclaimer_generation() const { return uint32_t(bits >> 16 & 0xFFFF); }
   constexpr bool is(HostState wanted) const { return state() == wanted; }
   constexpr bool is_in_use() const { return is(HostState::kLive) || is(HostState::kSuspect); }
   friend constexpr bool operator==(HostClaim, HostClaim) = default;
@@ -40,9 +43,13 @@ HostClaim read_claim(const ControlRegion& region, uint32_t host);
 bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from);
 bool suspect_host(const ControlRegion& region, uint32_t host, HostClaim from);  // its heartbeat is late
 bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from);  // says the host itself
-// After proof of its death: only who gets true takes back what the host held. From LIVE or SUSPECT, or from DEAD when the
-// reclaimer that it names is itself being taken back by `reclaimer`.
-bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer);
+// After proof of its death: only who gets true takes back what the host held, in its life `reclaimer_generation`. From LIVE or
+// SUSPECT, or from DEAD when is_reclaimer_gone().
+bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer,
+                       uint32_t reclaimer_generation);
+// Of a DEAD claim: the life of the reclaimer that it names is over: it is dead itself, it has left, or its marud is another one
+// by now. What it had begun is whose declare_host_dead() succeeds.
+bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead);
 // All was taken back, or given back by the host itself: FREE of the next generation.
 bool free_host(const ControlRegion& region, uint32_t host, HostClaim from);
 

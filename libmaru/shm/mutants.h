@@ -40,6 +40,7 @@ enum MutantId : unsigned {
   kMutantRentByStore = 32,                // a region that nobody rents is rented by a store, so two hosts may have it
   kMutantCloseByStore = 19,               // a FREE page of a region that changes hands becomes OUT without comparing
   kMutantVacateWithoutLook = 33,          // a page taken while a region was vacated is not looked for
+  kMutantTakeOverBySlot = 34,             // the life of the reclaimer in whose slot another host is by now is not over
 };
 
 }  // namespace maru

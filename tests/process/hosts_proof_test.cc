@@ -35,6 +35,26 @@ TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
   EXPECT_TRUE(b.has_logged("(the fencing command succeeded)"));
 }
 
+// Its reclaimer died itself, or left, and nobody saw the two at once.
+TEST_F(Hosts, AnybodyGoesOnWithADeadHostWhoseReclaimerIsGone) {
+  Host a(directory_, 0);
+  const ControlMap map(a.socket_path());
+  {
+    Host b(directory_, 1);
+    Puppet on_b(b.socket_path());
+    ASSERT_EQ(on_b.store("of b", "stored by b"), 0);
+    b.kill();
+    on_b.process().kill();
+  }
+  AtomicU64& claim = map.region().host(1).claim;
+  const uint32_t generation = shm::HostClaim{claim.load_acquire()}.generation();
+  claim.store_release(shm::HostClaim::dead(generation, 1, generation).bits);
+  EXPECT_TRUE(a.sees(1, "free"));
+  EXPECT_TRUE(a.has_logged("this host goes on with taking back what host 1 held"));
+  Puppet on_a(a.socket_path());
+  EXPECT_EQ(on_a.retrieve("of b").at("text"), "stored by b");
+}
+
 TEST_F(Hosts, AWishOfALifeThatIsOverIsNotAnswered) {
   Host a(directory_, 0), b(directory_, 1);
   Puppet on_a(a.socket_path());

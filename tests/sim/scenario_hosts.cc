@@ -205,7 +205,7 @@ void take_back(uint32_t self, uint32_t dead) {
   settle();
   taken_back_by[dead] = kHosts;
   const HostClaim claim = shm::read_claim(region, dead);  // 6
-  if (claim != HostClaim::dead(claim.generation(), self))
+  if (claim != HostClaim::dead(claim.generation(), self, 1))
     fail("host %u lost the right to take back host %u", self, dead);
   shm::free_host(region, dead, claim);
 }
@@ -227,8 +227,8 @@ void watch_others(uint32_t self) {
       claim = shm::read_claim(world(), host);
     }
     if (!has_proof(host) || claim.is(HostState::kFree)) continue;
-    if (claim.is(HostState::kDead) && !has_proof(claim.reclaimer())) continue;  // somebody is at it
-    if (shm::declare_host_dead(world(), host, claim, self)) take_back(self, host);
+    if (claim.is(HostState::kDead) && !shm::is_reclaimer_gone(world(), claim)) continue;  // somebody is at it
+    if (shm::declare_host_dead(world(), host, claim, self, 1)) take_back(self, host);
   }
 }
 
@@ -241,7 +241,7 @@ bool has_work(uint32_t self) {
   for (uint32_t host = 0; host < kHosts; ++host) {
     if (host == self || !host_died(host)) continue;
     const HostClaim claim = shm::read_claim(world(), host);
-    if (claim.is_in_use() || (claim.is(HostState::kDead) && host_died(claim.reclaimer()))) return true;
+    if (claim.is_in_use() || (claim.is(HostState::kDead) && shm::is_reclaimer_gone(world(), claim))) return true;
   }
   return false;
 }

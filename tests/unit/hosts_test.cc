@@ -48,7 +48,7 @@ TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
   const HostClaim free = claim(1);
   EXPECT_TRUE(free.is(HostState::kFree));
   EXPECT_FALSE(suspect_host(region_, 1, free));
-  EXPECT_FALSE(declare_host_dead(region_, 1, free, 0)) << "nobody has it";
+  EXPECT_FALSE(declare_host_dead(region_, 1, free, 0, 1)) << "nobody has it";
   ASSERT_TRUE(claim_host(region_, 1, free));
   EXPECT_FALSE(claim_host(region_, 1, free)) << "one wins";
   const HostClaim live = claim(1);
@@ -59,17 +59,38 @@ TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
   EXPECT_EQ(claim(1), live) << "a host that was slow is the same as before";
   ASSERT_TRUE(suspect_host(region_, 1, live));
   const HostClaim suspect = claim(1);
-  ASSERT_TRUE(declare_host_dead(region_, 1, suspect, 2));
-  EXPECT_FALSE(declare_host_dead(region_, 1, suspect, 0)) << "one takes it back";
+  ASSERT_TRUE(declare_host_dead(region_, 1, suspect, 2, 7));
+  EXPECT_FALSE(declare_host_dead(region_, 1, suspect, 0, 1)) << "one takes it back";
   const HostClaim dead = claim(1);
-  EXPECT_EQ(dead, HostClaim::dead(live.generation(), 2));
+  EXPECT_EQ(dead, HostClaim::dead(live.generation(), 2, 7));
   EXPECT_EQ(dead.reclaimer(), 2u);
   EXPECT_FALSE(claim_host(region_, 1, dead)) << "not before all is taken back";
-  EXPECT_FALSE(declare_host_dead(region_, 1, dead, 2));
-  ASSERT_TRUE(declare_host_dead(region_, 1, dead, 0)) << "who takes the reclaimer back takes this over";
+  EXPECT_FALSE(declare_host_dead(region_, 1, dead, 2, 7));
+  ASSERT_TRUE(declare_host_dead(region_, 1, dead, 0, 1)) << "who takes the reclaimer back takes this over";
   EXPECT_FALSE(free_host(region_, 1, dead));
   ASSERT_TRUE(free_host(region_, 1, claim(1)));
   EXPECT_EQ(claim(1), HostClaim::of(HostState::kFree, live.generation() + 1));
+}
+
+// Host 2 takes host 1 back, and something becomes of host 2.
+TEST_F(HostsTest, AReclaimerIsGoneWhenItsLifeIsOver) {
+  const auto take_slot = [&](uint32_t host) { ASSERT_TRUE(claim_host(region_, host, claim(host))); };
+  take_slot(1);
+  take_slot(2);
+  const uint32_t life = claim(2).generation();
+  ASSERT_TRUE(declare_host_dead(region_, 1, claim(1), 2, life));
+  const HostClaim dead = claim(1);
+  EXPECT_EQ(dead.reclaimer_generation(), life);
+  EXPECT_FALSE(is_reclaimer_gone(region_, dead));
+  ASSERT_TRUE(suspect_host(region_, 2, claim(2)));
+  EXPECT_FALSE(is_reclaimer_gone(region_, dead)) << "it is only slow";
+  ASSERT_TRUE(declare_host_dead(region_, 2, claim(2), 0, 1));
+  EXPECT_TRUE(is_reclaimer_gone(region_, dead));
+  ASSERT_TRUE(free_host(region_, 2, claim(2)));
+  EXPECT_TRUE(is_reclaimer_gone(region_, dead)) << "and was taken back itself";
+  take_slot(2);
+  EXPECT_TRUE(is_reclaimer_gone(region_, dead)) << "another host has its slot";
+  EXPECT_TRUE(is_reclaimer_gone(region_, HostClaim::dead(3, region_.hosts(), 1))) << "no host at all";
 }
 
 TEST_F(HostsTest, ARegionIsInheritedFromTheHostInItsWord) {

@@ -213,7 +213,7 @@ struct alignas(64) HostRecord {
   AtomicU64 policy;        // FNV-1a of the name of the eviction policy whose words are in the policy table; 0: none
   AtomicU64 machine_id;    // keyed hash of the machine's id, which outlives a boot; 0: not shared, or unused
   // line 1: any marud's, by CAS
-  AtomicU64 claim;   // HostState:8 (lowest) | reclaimer + 1:8 | reserved:16 | generation:32 (highest)
+  AtomicU64 claim;   // HostState:8 (lowest) | reclaimer + 1:8 | its generation:16 (low half) | generation:32 (highest)
   AtomicU64 wanted;  // a region is asked for: host that asks + 1:8 (lowest) | reserved:24 | its generation:32; 0: none
   AtomicU64 reserved1[6];
   // line 2: its marud's
