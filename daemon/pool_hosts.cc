@@ -251,13 +251,14 @@ void Pool::State::start_fencing(uint32_t host) {
   const format::HostRecord& record = region.host(host);
   hosts.fencing = std::make_unique<Fencing>();
   hosts.fenced_host = host;
+  hosts.fenced_generation = hosts.watches[host].claim.generation();
   const auto started = hosts.fencing->start(
       sharing.fencing_command,
       {{"MARU_POOL", config.name},
        {"MARU_HOST_SLOT", std::to_string(host)},
        {"MARU_HOST_NAME", name_in(record)},
        {"MARU_HOST_BOOT_ID", boot_id_text(record.boot_id_lo.load_relaxed(), record.boot_id_hi.load_relaxed())},
-       {"MARU_HOST_GENERATION", std::to_string(hosts.watches[host].claim.generation())}},
+       {"MARU_HOST_GENERATION", std::to_string(hosts.fenced_generation)}},
       now_ms + sharing.fencing_timeout_ms);
   if (started)
     log_warning("pool \"{}\": host {} is fenced with {}", config.name, host, sharing.fencing_command.front());
@@ -270,7 +271,11 @@ void Pool::State::watch_fencing() {
   std::string why;
   switch (hosts.fencing->look(now_ms, &why)) {
     case Fencing::Outcome::kRunning: return;
-    case Fencing::Outcome::kProven: declare_dead(hosts.fenced_host, "the fencing command succeeded"); break;
+    case Fencing::Outcome::kProven:
+      if (!declare_dead(hosts.fenced_host, hosts.fenced_generation, "the fencing command succeeded"))
+        log_warning("pool \"{}\": the fencing command succeeded, and host {} is not what it was: nothing is taken back",
+                    config.name, hosts.fenced_host);
+      break;
     case Fencing::Outcome::kFailed:
       log_error("pool \"{}\": host {} stays suspect: the fencing command failed: {}", config.name, hosts.fenced_host,
                 why);
@@ -279,11 +284,10 @@ void Pool::State::watch_fencing() {
   hosts.fencing.reset();
 }
 
-// After proof of its death. False if it is not in use, or another marud was faster.
-bool Pool::State::declare_dead(uint32_t host, const std::string& proof) {
-  const HostClaim claim = shm::read_claim(region, host);
-  if (!claim.is_in_use() || !shm::declare_host_dead(region, host, claim, hosts.self, hosts.generation))
-    return false;
+// After proof of the death of this generation of it. False if that is not in use any more, or another marud was faster: a proof
+// takes its time, in which the machine may have come back.
+bool Pool::State::declare_dead(uint32_t host, uint32_t generation, const std::string& proof) {
+  if (!shm::declare_proven_dead(region, host, generation, hosts.self, hosts.generation)) return false;
   hosts.watches[host].claim = shm::read_claim(region, host);
   log_warning("pool \"{}\": host {} ({}) is dead ({}): what it held is taken back", config.name, host,
               name_in(region.host(host)), proof);
@@ -421,7 +425,7 @@ json Pool::State::declare_host_dead(const json& request) {
                    "host " + std::to_string(host) +
                        " is not suspect: its heartbeat is on time. Declaring a host dead that is not corrupts what "
                        "its clients do; make sure that it is off, and say --force");
-  if (!declare_dead(uint32_t(host), "an administrator said so"))
+  if (!declare_dead(uint32_t(host), claim.generation(), "an administrator said so"))
     return refusal(EAGAIN, "its state changed at this moment; look at `host list` and try again");
   return {{"host", host}, {"state", "dead"}, {"reclaimer", hosts.self}};
 }

@@ -55,6 +55,7 @@ struct PoolHosts {
   uint64_t last_look_ms = 0;
   std::unique_ptr<Fencing> fencing;
   uint32_t fenced_host = kNoHost;
+  uint32_t fenced_generation = 0;
 };
 
 }  // namespace maru::daemon

@@ -366,7 +366,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool is_own_slot_lost();
   void start_fencing(uint32_t host);
   void watch_fencing();
-  bool declare_dead(uint32_t host, const std::string& proof);
+  bool declare_dead(uint32_t host, uint32_t generation, const std::string& proof);
   void look_at_regions();
   bool owns_page(uint32_t page) const {
     return !region.is_shared() || (!regions[region.region_of(page)].is_foreign &&

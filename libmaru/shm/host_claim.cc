@@ -43,6 +43,13 @@ bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim fro
   return change(region, host, from, to);
 }
 
+bool declare_proven_dead(const ControlRegion& region, uint32_t host, uint32_t generation, uint32_t reclaimer,
+                         uint32_t reclaimer_generation) {
+  const HostClaim found = read_claim(region, host);
+  if (!found.is_in_use() || (found.generation() != generation && !MARU_MUTANT(kMutantProofOfAnyLife))) return false;
+  return declare_host_dead(region, host, found, reclaimer, reclaimer_generation);
+}
+
 bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead) {
   if (dead.reclaimer() >= region.hosts()) return true;  // scribbled on
   // A life that is over stays over, so whatever happens before the caller's CAS, the answer is still right.

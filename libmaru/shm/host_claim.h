@@ -47,6 +47,10 @@ bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from);  
 // SUSPECT, or from DEAD when is_reclaimer_gone().
 bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer,
                        uint32_t reclaimer_generation);
+// The same after a proof of the death of this `generation`, which took its time: another life in the slot is another host.
+// False also if the host is not in use any more.
+bool declare_proven_dead(const ControlRegion& region, uint32_t host, uint32_t generation, uint32_t reclaimer,
+                         uint32_t reclaimer_generation);
 // Of a DEAD claim: the life of the reclaimer that it names is over: it is dead itself, it has left, or its marud is another one
 // by now. What it had begun is whose declare_host_dead() succeeds.
 bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead);

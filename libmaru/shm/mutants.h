@@ -41,6 +41,7 @@ enum MutantId : unsigned {
   kMutantCloseByStore = 19,               // a FREE page of a region that changes hands becomes OUT without comparing
   kMutantVacateWithoutLook = 33,          // a page taken while a region was vacated is not looked for
   kMutantTakeOverBySlot = 34,             // the life of the reclaimer in whose slot another host is by now is not over
+  kMutantProofOfAnyLife = 35,             // the proof of a host's death is used against whoever has its slot by then
 };
 
 }  // namespace maru

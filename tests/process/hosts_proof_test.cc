@@ -35,6 +35,26 @@ TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
   EXPECT_TRUE(b.has_logged("(the fencing command succeeded)"));
 }
 
+// A proof takes its time, in which the machine may come back.
+TEST_F(Hosts, AProofOfDeathIsForTheLifeThatWasFenced) {
+  const std::string ready = directory_.file("ready"), script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\nuntil test -e " << ready << "; do sleep 0.05; done\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  Host a(directory_, 0, watch_);
+  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 600000\n");
+  const uint64_t generation = b.host(0).at("generation");
+  a.kill();
+  ASSERT_TRUE(b.has_logged("host 0 is fenced with"));
+  a.start();
+  ASSERT_TRUE(b.sees(0, "live"));
+  std::ofstream(ready) << "now";
+  EXPECT_TRUE(b.has_logged("the fencing command succeeded, and host 0 is not what it was"));
+  EXPECT_EQ(b.state_of(0), "live");
+  EXPECT_EQ(b.host(0).at("generation"), generation + 1);
+  Puppet on_a(a.socket_path());
+  EXPECT_EQ(on_a.store("of a", "in its next life"), 0);
+}
+
 // Its reclaimer died itself, or left, and nobody saw the two at once.
 TEST_F(Hosts, AnybodyGoesOnWithADeadHostWhoseReclaimerIsGone) {
   Host a(directory_, 0);

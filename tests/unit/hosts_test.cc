@@ -72,6 +72,17 @@ TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
   EXPECT_EQ(claim(1), HostClaim::of(HostState::kFree, live.generation() + 1));
 }
 
+TEST_F(HostsTest, AProofIsForOneLife) {
+  ASSERT_TRUE(claim_host(region_, 1, claim(1)));
+  const uint32_t fenced = claim(1).generation();
+  ASSERT_TRUE(claim_host(region_, 1, claim(1)));  // its machine was booted again meanwhile
+  const HostClaim live = claim(1);
+  EXPECT_FALSE(declare_proven_dead(region_, 1, fenced, 0, 1));
+  EXPECT_EQ(claim(1), live);
+  EXPECT_TRUE(declare_proven_dead(region_, 1, live.generation(), 0, 1));
+  EXPECT_FALSE(declare_proven_dead(region_, 1, live.generation(), 2, 1)) << "somebody is at it";
+}
+
 // Host 2 takes host 1 back, and something becomes of host 2.
 TEST_F(HostsTest, AReclaimerIsGoneWhenItsLifeIsOver) {
   const auto take_slot = [&](uint32_t host) { ASSERT_TRUE(claim_host(region_, host, claim(host))); };
