@@ -194,6 +194,7 @@ Pool::~Pool() = default;
 
 void Pool::close() {
   if (!state_->hosts.lost_because.empty()) return;  // the slot is somebody else's
+  state_->hosts.heartbeat.reset();
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_shared = state_->region.is_shared();
   state_->show_host(is_shared || state_->lanes.in_use.is_empty());
@@ -376,7 +377,10 @@ bool Pool::State::turn() {
     watch_hosts();
     if (!hosts.lost_because.empty()) return false;
   }
-  region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
+  if (hosts.heartbeat)
+    hosts.heartbeat->loop_turns();
+  else
+    region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
   drain_touches(kTouchesPerDrain);
   cool_regions();
   bool has_more = false;

@@ -142,6 +142,8 @@ Result<void> Pool::State::claim_slot() {
     own.machine_id.store_release(hosts.machine_id);
     write_name(own);
     own.wanted.store_release(0);
+    own.clean.store_release(0);
+    hosts.heartbeat = std::make_unique<Heartbeat>(region, slot, hosts.generation);
     return {};
   }
   return refuse(EAGAIN, "its host slots change faster than they can be read");
@@ -183,8 +185,9 @@ bool Pool::State::is_own_slot_lost() {
 
 void Pool::State::watch_hosts() {
   if (is_own_slot_lost()) return;
-  if (rests(now_ms, hosts.last_look_ms + kHostLookPauseMs, kHostLookPauseMs)) return;
-  hosts.last_look_ms = now_ms;
+  hosts.now_ms = monotonic_ms();
+  if (hosts.now_ms - hosts.last_look_ms < kHostLookPauseMs) return;
+  hosts.last_look_ms = hosts.now_ms;
   look_at_regions();
   for (uint32_t host = 0; host < region.hosts(); ++host)
     if (host != hosts.self) watch_host(host);
@@ -201,32 +204,41 @@ void Pool::State::watch_host(uint32_t host) {
   HostWatch& seen = hosts.watches[host];
   const HostClaim claim = shm::read_claim(region, host);
   const uint64_t heartbeat = region.host(host).heartbeat_ms.load_acquire();  // any change of it is a sign of life
-  if (claim != seen.claim) {
-    if (claim.is(HostState::kLive) && seen.claim.is(HostState::kSuspect))
-      log_info("pool \"{}\": host {} ({}) is back", config.name, host, name_in(region.host(host)));
-    else if (claim.is(HostState::kLive))
-      log_info("pool \"{}\": host {} ({}) is attached", config.name, host, name_in(region.host(host)));
-    seen.claim = claim;
-    seen.changed_ms = now_ms;
-    if (!claim.is(HostState::kSuspect)) seen.fence_again_ms = 0;
-  }
-  if (heartbeat != seen.heartbeat || seen.changed_ms > now_ms) {
-    seen.heartbeat = heartbeat;
-    seen.changed_ms = now_ms;
-  }
-  if (claim.is(HostState::kLive) && now_ms - seen.changed_ms > config.sharing.suspect_after_ms &&
-      shm::suspect_host(region, host, claim)) {
-    seen.claim = shm::read_claim(region, host);
-    log_warning(
-        "pool \"{}\": host {} ({}) is suspect: no heartbeat for {:.1f} s; its blocks stay readable, and nothing of it "
-        "is "
-        "reused without proof of its death (marudctl host declare-dead {})",
-        config.name, host, name_in(region.host(host)), double(now_ms - seen.changed_ms) / 1000, host);
-    seen.fence_again_ms = now_ms;
-  }
-  if (seen.claim.is(HostState::kSuspect) && seen.fence_again_ms != 0 && now_ms >= seen.fence_again_ms)
-    start_fencing(host);
+  if (claim != seen.claim) log_host_change(host, seen.claim, claim);
+  seen.look(claim, heartbeat, hosts.now_ms);
+  if (claim.is(HostState::kLive)) suspect_if_silent(host);
+  if (seen.claim.is(HostState::kSuspect)) fence_if_suspect(host);
   if (claim.is(HostState::kDead)) take_over_reclaim(host);
+}
+
+void Pool::State::log_host_change(uint32_t host, HostClaim from, HostClaim to) const {
+  if (to.is(HostState::kLive))
+    log_info("pool \"{}\": host {} ({}) is {}", config.name, host, name_in(region.host(host)),
+             from.is(HostState::kSuspect) && from.generation() == to.generation() ? "back" : "attached");
+}
+
+void Pool::State::suspect_if_silent(uint32_t host) {
+  HostWatch& seen = hosts.watches[host];
+  if (!seen.is_silent(hosts.now_ms, config.sharing.suspect_after_ms) || !shm::suspect_host(region, host, seen.claim))
+    return;
+  seen.claim = shm::read_claim(region, host);
+  seen.fence_at_ms = hosts.now_ms;
+  const bool was_stopped = region.host(host).clean.load_relaxed() != 0;  // the host is silent: nobody writes it
+  log_warning(
+      "pool \"{}\": host {} ({}) is suspect: no heartbeat for {:.1f} s{}; its blocks stay readable, and nothing of it "
+      "is reused without proof of its death (marudctl host declare-dead {})",
+      config.name, host, name_in(region.host(host)), double(hosts.now_ms - seen.changed_ms) / 1000,
+      was_stopped ? ", since its marud was stopped in order and left clients; it is not fenced for that" : "", host);
+}
+
+// Who made it suspect runs the command at once. The others do when it should have ended by now and the host is suspect still:
+// perhaps nobody is left who runs it.
+void Pool::State::fence_if_suspect(uint32_t host) {
+  HostWatch& seen = hosts.watches[host];
+  if (seen.fence_at_ms == 0) seen.fence_at_ms = hosts.now_ms + config.sharing.fencing_timeout_ms;
+  if (hosts.now_ms < seen.fence_at_ms || !seen.is_silent(hosts.now_ms, config.sharing.suspect_after_ms)) return;
+  if (region.host(host).clean.load_relaxed() != 0) return;  // as above; its clients go on, perhaps
+  start_fencing(host);
 }
 
 // Only who is named in the claim, in this life of its own, takes anything back; so whoever else goes on with it enters itself.
@@ -247,7 +259,7 @@ void Pool::State::take_over_reclaim(uint32_t host) {
 void Pool::State::start_fencing(uint32_t host) {
   const SharingConfig& sharing = config.sharing;
   if (sharing.fencing_command.empty() || (hosts.fencing && hosts.fencing->is_running())) return;
-  hosts.watches[host].fence_again_ms = now_ms + sharing.fencing_timeout_ms + kFencePauseMs;
+  hosts.watches[host].fence_at_ms = hosts.now_ms + sharing.fencing_timeout_ms + kFencePauseMs;
   const format::HostRecord& record = region.host(host);
   hosts.fencing = std::make_unique<Fencing>();
   hosts.fenced_host = host;
@@ -259,7 +271,7 @@ void Pool::State::start_fencing(uint32_t host) {
        {"MARU_HOST_NAME", name_in(record)},
        {"MARU_HOST_BOOT_ID", boot_id_text(record.boot_id_lo.load_relaxed(), record.boot_id_hi.load_relaxed())},
        {"MARU_HOST_GENERATION", std::to_string(hosts.fenced_generation)}},
-      now_ms + sharing.fencing_timeout_ms);
+      hosts.now_ms + sharing.fencing_timeout_ms);
   if (started)
     log_warning("pool \"{}\": host {} is fenced with {}", config.name, host, sharing.fencing_command.front());
   else
@@ -269,7 +281,7 @@ void Pool::State::start_fencing(uint32_t host) {
 void Pool::State::watch_fencing() {
   if (!hosts.fencing || !hosts.fencing->is_running()) return;
   std::string why;
-  switch (hosts.fencing->look(now_ms, &why)) {
+  switch (hosts.fencing->look(hosts.now_ms, &why)) {
     case Fencing::Outcome::kRunning: return;
     case Fencing::Outcome::kProven:
       if (!declare_dead(hosts.fenced_host, hosts.fenced_generation, "the fencing command succeeded"))

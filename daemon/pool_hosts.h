@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon/fencing.h"
+#include "daemon/heartbeat.h"
 #include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/page_word.h"
 
@@ -15,16 +16,35 @@ namespace maru::daemon {
 
 inline constexpr uint32_t kNoHost = std::numeric_limits<uint32_t>::max();
 inline constexpr uint64_t kHostLookPauseMs = 200;
+// Looks that find a heartbeat unchanged before the host counts as silent: a marud that did not look does not know.
+inline constexpr uint32_t kSilentLooks = 3;
 // A fencing command that failed is run again after this, while its host stays suspect.
 inline constexpr uint64_t kFencePauseMs = 60'000;
 // Another host with this machine id shows its heartbeat at least once in this time.
 inline constexpr uint64_t kTwinWatchMs = 2500;
 
+// Times are monotonic_ms() of this host.
 struct HostWatch {
-  shm::HostClaim claim;    // as last seen
-  uint64_t heartbeat = 0;  // and when it last changed, by this host's clock
-  uint64_t changed_ms = 0;
-  uint64_t fence_again_ms = 0;  // 0: this marud does not fence it
+  shm::HostClaim claim;      // as last seen
+  uint64_t heartbeat = 0;    // and so
+  uint64_t changed_ms = 0;   // when one of the two was last found changed
+  uint32_t looks = 0;        // since then
+  uint64_t fence_at_ms = 0;  // of a suspect host: not before; 0: not decided yet
+
+  void look(shm::HostClaim found, uint64_t beat, uint64_t now_ms) {
+    if (found != claim || beat != heartbeat) {
+      changed_ms = now_ms;
+      looks = 0;
+    } else {
+      ++looks;
+    }
+    if (!found.is(shm::HostState::kSuspect)) fence_at_ms = 0;
+    claim = found;
+    heartbeat = beat;
+  }
+  bool is_silent(uint64_t now_ms, uint64_t for_ms) const {
+    return looks >= kSilentLooks && now_ms - changed_ms > for_ms;
+  }
 };
 
 struct HostReclaim {
@@ -52,7 +72,9 @@ struct PoolHosts {
   HostReclaim reclaim;
   std::vector<uint32_t> waiting;  // dead, ours to take back, not begun
   uint64_t reclaimed = 0;         // hosts
+  uint64_t now_ms = 0;            // monotonic, of the look that is under way
   uint64_t last_look_ms = 0;
+  std::unique_ptr<Heartbeat> heartbeat;
   std::unique_ptr<Fencing> fencing;
   uint32_t fenced_host = kNoHost;
   uint32_t fenced_generation = 0;

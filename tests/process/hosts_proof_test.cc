@@ -7,7 +7,9 @@
 
 #include <fstream>
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 namespace maru::test {
 namespace {
@@ -53,6 +55,64 @@ TEST_F(Hosts, AProofOfDeathIsForTheLifeThatWasFenced) {
   EXPECT_EQ(b.host(0).at("generation"), generation + 1);
   Puppet on_a(a.socket_path());
   EXPECT_EQ(on_a.store("of a", "in its next life"), 0);
+}
+
+// Who found the host suspect runs the command, and may be gone before it has succeeded.
+TEST_F(Hosts, AHostThatIsFoundSuspectIsFencedAsWell) {
+  const std::string ready = directory_.file("ready"), script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\ntest -e " << ready << "\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  Host a(directory_, 0, watch_);
+  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 1000\n");
+  a.kill();
+  ASSERT_TRUE(b.has_logged("the fencing command failed"));
+  b.kill();
+  std::ofstream(ready) << "now";
+  b.start();
+  EXPECT_TRUE(b.sees(0, "free"));
+}
+
+TEST_F(Hosts, AHostWhoseMarudWasStoppedInOrderIsNotFenced) {
+  const std::string script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\nexit 0\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  Host a(directory_, 0, watch_);
+  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 1000\n");
+  Puppet on_a(a.socket_path()), on_b(b.socket_path());
+  ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
+  const auto ended = a.stop();
+  ASSERT_TRUE(ended && !ended->by_signal && ended->code == 0);
+  ASSERT_TRUE(b.sees(0, "suspect"));
+  EXPECT_TRUE(b.has_logged("since its marud was stopped in order"));
+  EXPECT_EQ(on_a.retrieve("of a").at("text"), "stored by a") << "its clients go on";
+  a.start();
+  EXPECT_TRUE(b.sees(0, "live"));
+  EXPECT_EQ(b.log().find("is fenced with"), std::string::npos);
+  EXPECT_EQ(on_b.retrieve("of a").at("text"), "stored by a");
+  // A marud that ends otherwise is another matter.
+  a.kill();
+  EXPECT_TRUE(b.sees(0, "free"));
+}
+
+// marud's loop may be at something long: another pool that is being verified, millions of blocks that are deleted.
+TEST_F(Hosts, AHostWhoseLoopIsBusyIsNotSilent) {
+  Host a(directory_, 0), b(directory_, 1);
+  const ControlMap map(b.socket_path());
+  if (::ptrace(PTRACE_SEIZE, a.pid(), nullptr, nullptr) != 0)
+    GTEST_SKIP() << "this machine lets no process trace another one";
+  ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, a.pid(), nullptr, nullptr), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(a.pid(), &status, __WALL), a.pid());
+  ASSERT_TRUE(WIFSTOPPED(status)) << "from here on its main thread does nothing";
+  const AtomicU64& heartbeat = map.region().host(0).heartbeat_ms;
+  bool moves = true;
+  for (int i = 0; i < 5 && moves; ++i) {
+    const uint64_t before = heartbeat.load_acquire();
+    moves = wait_until([&] { return heartbeat.load_acquire() != before; });
+  }
+  EXPECT_TRUE(moves);
+  ASSERT_EQ(::ptrace(PTRACE_DETACH, a.pid(), nullptr, nullptr), 0);
+  EXPECT_EQ(a.state_of(1), "live");
 }
 
 // Its reclaimer died itself, or left, and nobody saw the two at once.

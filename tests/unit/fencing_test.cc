@@ -1,7 +1,11 @@
-// The fencing command.
+// The fencing command, and the heartbeat of the host that may be fenced.
 #include "daemon/fencing.h"
+#include "daemon/heartbeat.h"
+#include "daemon/pool_hosts.h"
+#include "libmaru/shm/host_claim.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/wait_until.h"
+#include "tests/unit/small_pool.h"
 
 #include <csignal>
 #include <fstream>
@@ -9,6 +13,7 @@
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 namespace maru::daemon {
@@ -71,6 +76,67 @@ TEST(Fencing, ACommandThatCannotBeEndedIsNotWaitedFor) {
     Fencing other;
     return other.start({"/bin/true"}, {}, 1000) && ::kill(pid, 0) != 0;
   }));
+}
+
+TEST(HostWatch, AHostIsSilentAfterTimeAndLooks) {
+  const auto live = shm::HostClaim::of(shm::HostState::kLive, 1);
+  HostWatch seen;
+  seen.look(live, 5, 1000);
+  EXPECT_FALSE(seen.is_silent(1'000'000, 5000)) << "this marud has not looked for long";
+  for (uint32_t i = 0; i < kSilentLooks; ++i) seen.look(live, 5, 1000 + 200 * (i + 1));
+  EXPECT_FALSE(seen.is_silent(6000, 5000));
+  EXPECT_TRUE(seen.is_silent(6001, 5000));
+  seen.look(live, 4, 7000);  // its clock was set back
+  EXPECT_FALSE(seen.is_silent(100'000, 5000));
+  for (uint32_t i = 0; i < kSilentLooks; ++i) seen.look(live, 4, 20'000);
+  EXPECT_TRUE(seen.is_silent(20'000, 5000));
+  seen.look(shm::HostClaim::of(shm::HostState::kSuspect, 1), 4, 20'000);
+  EXPECT_FALSE(seen.is_silent(20'000, 5000)) << "somebody else has judged: from the beginning";
+}
+
+class HeartbeatTest : public testing::Test {
+ protected:
+  HeartbeatTest() { EXPECT_TRUE(shm::claim_host(region_, 1, shm::read_claim(region_, 1))); }
+  uint64_t beats() const { return region_.host(1).heartbeat_ms.load_acquire(); }
+  bool moves() const {
+    const uint64_t before = beats();
+    return wait_until([&] { return beats() != before; });
+  }
+  // From some moment on.
+  bool falls_silent() const {
+    return wait_until([&] {
+      const uint64_t before = beats();
+      std::this_thread::sleep_for(std::chrono::milliseconds(4 * kHeartbeatPauseMs));
+      return beats() == before;
+    });
+  }
+
+  shm::SmallPool pool_{{.lanes = 8, .hosts = 3}};
+  const shm::ControlRegion& region_ = pool_.region;
+};
+
+TEST_F(HeartbeatTest, ItGoesOnWithoutTheLoopUntilThatHangs) {
+  const uint32_t generation = shm::read_claim(region_, 1).generation();
+  Heartbeat heartbeat(region_, 1, generation, 500);
+  EXPECT_TRUE(moves());
+  EXPECT_TRUE(moves()) << "marud is being started";
+  heartbeat.loop_turns();
+  EXPECT_TRUE(falls_silent()) << "a loop that hangs";
+  heartbeat.loop_turns();
+  EXPECT_TRUE(moves());
+}
+
+TEST_F(HeartbeatTest, ItEndsWithTheLifeOfTheHost) {
+  const shm::HostClaim claim = shm::read_claim(region_, 1);
+  Heartbeat heartbeat(region_, 1, claim.generation());
+  EXPECT_TRUE(moves());
+  ASSERT_TRUE(shm::suspect_host(region_, 1, claim));
+  EXPECT_TRUE(moves());
+  ASSERT_TRUE(shm::declare_host_dead(region_, 1, shm::read_claim(region_, 1), 0, 1));
+  EXPECT_TRUE(falls_silent());
+  ASSERT_TRUE(shm::free_host(region_, 1, shm::read_claim(region_, 1)));
+  ASSERT_TRUE(shm::claim_host(region_, 1, shm::read_claim(region_, 1)));
+  EXPECT_TRUE(falls_silent()) << "the slot is another host's";
 }
 
 }  // namespace

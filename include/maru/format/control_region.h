@@ -207,9 +207,9 @@ struct alignas(64) HostRecord {
   AtomicU64 boot_id_lo;  // of the host that runs this marud; 0, 0: unused record
   AtomicU64 boot_id_hi;
   AtomicU64 epoch;         // raised by every start of marud; clients compare it to notice a restart
-  AtomicU64 heartbeat_ms;  // Unix milliseconds, about once a second
+  AtomicU64 heartbeat_ms;  // Unix milliseconds, several times a second while a shared pool is served
   AtomicU64 process;       // pid of marud in its own namespace
-  AtomicU64 clean;         // 1: the last marud left this pool in order, and no client was left in it
+  AtomicU64 clean;         // 1: the last marud left this pool in order; no client was left in it, unless it is shared
   AtomicU64 policy;        // FNV-1a of the name of the eviction policy whose words are in the policy table; 0: none
   AtomicU64 machine_id;    // keyed hash of the machine's id, which outlives a boot; 0: not shared, or unused
   // line 1: any marud's, by CAS
