@@ -42,6 +42,8 @@ enum MutantId : unsigned {
   kMutantVacateWithoutLook = 33,          // a page taken while a region was vacated is not looked for
   kMutantTakeOverBySlot = 34,             // the life of the reclaimer in whose slot another host is by now is not over
   kMutantProofOfAnyLife = 35,             // the proof of a host's death is used against whoever has its slot by then
+  kMutantDrainForeign = 36,               // tests/sim/cast_wishes.cc: a host drains the regions of the others, too
+  kMutantAdoptKeepsRetiring = 37,         // tests/sim/scenario_hosts.cc: a new marud leaves the marks of the last one
 };
 
 }  // namespace maru

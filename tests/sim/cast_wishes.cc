@@ -4,6 +4,7 @@
 #include "libmaru/shm/evict.h"
 #include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/host_wish.h"
+#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region_handover.h"
 
 #include <array>
@@ -54,27 +55,34 @@ void rent_unused(uint32_t host) {
   }
 }
 
-void ask(uint32_t host) {
+void ask(uint32_t host, uint32_t generation) {
   uint32_t most = host;
   for (uint32_t other = 0; other < kWorldHosts; ++other)
     if (regions_of(other) > regions_of(most)) most = other;
   if (most == host || regions_of(most) < 2) return;
-  if (shm::ask_for_region(world(), most, host, 1)) note("host %u asks host %u for a region", host, most);
+  if (shm::ask_for_region(world(), most, host, generation)) note("host %u asks host %u for a region", host, most);
 }
+
+void evict_childless(uint32_t host, uint32_t index) {
+  for (uint32_t page = index * kWorldRegionPages; page < (index + 1) * kWorldRegionPages; ++page) {
+    const PageWord word{world().block(page).word.load_acquire()};
+    if (word.is(PageState::kReady) && word.low() == 0) evict_page_as(host, page);
+  }
+}
+
+RegionState state_of(uint32_t index) { return RegionWord{world().region(index).word.load_acquire()}.state(); }
 
 void answer(uint32_t host) {
   const shm::HostWish wish = shm::read_wish(world(), host);
   if (wish.is_none()) return;
+  if (!shm::is_asker_live(world(), wish)) return shm::end_wish(world(), host, wish);
   const uint32_t first = chance().below(kRegions);
   for (uint32_t i = 0; i < kRegions; ++i) {
     const uint32_t index = (first + i) % kRegions;
-    if (holder[index] != host) continue;
+    if (holder[index] != host || state_of(index) == RegionState::kDraining) continue;
     set_word(index, RegionState::kDraining, {}, host);
     shm::close_region_pages(world(), index);
-    for (uint32_t page = index * kWorldRegionPages; page < (index + 1) * kWorldRegionPages; ++page) {
-      const PageWord word{world().block(page).word.load_acquire()};
-      if (word.is(PageState::kReady) && word.low() == 0) evict_page_as(host, page);
-    }
+    evict_childless(host, index);
     shm::close_region_pages(world(), index);
     settle_region(host, index);
     break;
@@ -101,11 +109,44 @@ void begin_wishes(void (*evict)(uint32_t host, uint32_t page)) {
 
 void forget_wishes() { evict_page_as = nullptr; }
 
-void share_regions(uint32_t host) {
+void share_regions(uint32_t host, uint32_t generation) {
   if (evict_page_as == nullptr) return;
   if (regions_of(host) < 2) rent_unused(host);
-  if (regions_of(host) < 1 || chance().chance(2)) ask(host);
+  if (regions_of(host) < 1 || chance().chance(2)) ask(host, generation);
   answer(host);
+}
+
+void drain_part(uint32_t host) {
+  for (uint32_t index = 0; index < kRegions; ++index) {
+    if (holder[index] != host && !mutant(kMutantDrainForeign)) continue;
+    note("host %u drains region %u", host, index);
+    if (state_of(index) != RegionState::kDraining) set_word(index, RegionState::kDraining, {}, host);
+    evict_childless(host, index);
+    shm::close_region_pages(world(), index);
+    bool is_empty = true;
+    for (uint32_t page = index * kWorldRegionPages; page < (index + 1) * kWorldRegionPages; ++page)
+      is_empty &= PageWord{world().block(page).word.load_acquire()}.is(PageState::kOut);
+    if (is_empty) settle_region(host, index);
+  }
+  answer(host);  // wishes of before are ended, in vain or not
+}
+
+void cancel_drain(uint32_t host) {
+  if (evict_page_as == nullptr) return;
+  for (uint32_t index = 0; index < kRegions; ++index)
+    if (holder[index] == host && state_of(index) == RegionState::kDraining) settle_region(host, index);
+}
+
+void adopt_parts(uint32_t host) {
+  if (evict_page_as == nullptr) return;
+  for (uint32_t index = 0; index < kRegions; ++index) {
+    if (shm::host_of_region(world(), index) == host)
+      holder[index] = host;  // the last marud may have died between the word and the book
+    else if (holder[index] == host)
+      holder[index] = kNone;
+    if (holder[index] == host && state_of(index) == RegionState::kRented) shm::open_region_pages(world(), index);
+  }
+  cancel_drain(host);
 }
 
 void inherit_from_the_dead(uint32_t index, uint32_t heir) {

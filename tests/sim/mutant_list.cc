@@ -35,8 +35,12 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantReclaimOnSuspicion, "reclaim of a host on suspicion alone", {"host-store", "host-death"}},
       {kMutantRentByStore, "a region that nobody rents taken without comparing", {"host-wanted"}},
       {kMutantTwoReclaimers, "a host declared dead without comparing", {"host-death"}},
-      {kMutantCloseByStore, "FREE to OUT without comparing", {"takeover", "takeover-restart"}},
-      {kMutantVacateWithoutLook, "a region given up without a second look at its pages", {"host-wanted"}},
+      {kMutantCloseByStore, "FREE to OUT without comparing", {"takeover", "takeover-restart", "drain"}},
+      {kMutantVacateWithoutLook, "a region given up without a second look at its pages", {"host-drain", "drain"}},
+      {kMutantTakeOverBySlot, "a reclaimer's life not over while its slot is in use", {"host-rejoin"}},
+      {kMutantProofOfAnyLife, "a proof of death used against another life", {"host-rejoin"}},
+      {kMutantDrainForeign, "a host drains the regions of others", {"host-drain"}},
+      {kMutantAdoptKeepsRetiring, "a new marud leaves the marks of the last one", {"host-restart"}},
   };
   return kRecords;
 }

@@ -6,6 +6,9 @@
 // parent's count, no pin of a survivor without its page (world.cc, after_loss); a block whose store has returned and that
 // nobody took away is there at the end, payload and all; one host is taken back by one marud at a time; and nothing is
 // taken back from a host that is only slow.
+//
+// A marud may also be started anew on a host that lives (host-restart), another machine may attach in the slot of one that died
+// while the others hold on to what they know of the dead (host-rejoin), and a host may drain its part of the pool (host-drain).
 #include "cast.h"
 #include "cast_wishes.h"
 #include "libmaru/shm/evict.h"
@@ -27,7 +30,11 @@ using shm::HostClaim;
 using shm::HostState;
 
 constexpr uint32_t kHosts = kWorldHosts;
-constexpr uint32_t kNobodysKeys = 12;  // from here on keys that each is stored by one client alone
+// Processes beyond the lanes' own: the next marud of a host, and the machine that attaches late.
+constexpr unsigned kNextMarud = 6, kLateMarud = 8, kLateClient = 9;
+constexpr unsigned kLateMachine = kHosts;
+constexpr uint32_t kRestarted = 0, kRejoined = 1;  // host slots
+constexpr uint32_t kNobodysKeys = 12;              // from here on keys that each is stored by one client alone
 
 bool finished[kWorldKeys];  // a store of this key has returned
 bool may_go[kWorldKeys];    // somebody deletes or evicts it
@@ -36,11 +43,21 @@ uint32_t
 unsigned taken_back_by[kHosts];
 bool is_declared_by_suspicion[kHosts];
 uint16_t attempts[kHosts];
+uint32_t lives[kHosts];  // generation of the claim of the marud that is at work in a slot
+uint32_t late_life;      // the one in which the late machine has its slot; 0: not yet
+uint32_t drains;         // the host that drains its part, or kHosts
 shm::TouchReader readers[kHosts][kHosts];
 
 uint32_t marud_lane(uint32_t host) { return world().daemon_lane_of(host); }
 uint32_t client_lane(uint32_t host) { return marud_lane(host) + 1; }
 Client& marud_of(uint32_t host) { return client(marud_lane(host)); }
+// Whether the machine is lost that had the slot in this life.
+bool life_is_over(uint32_t host, uint32_t life) {
+  if (host != kRejoined || late_life == 0 || life < late_life) return host_died(host);
+  return host_died(kLateMachine);
+}
+// Whether nobody is in the slot any more.
+bool is_lost(uint32_t host) { return life_is_over(host, lives[host]); }
 uint32_t number_of(void* argument) { return uint32_t(reinterpret_cast<uintptr_t>(argument)); }
 void* argument_for(uint32_t number) { return reinterpret_cast<void*>(uintptr_t(number)); }
 
@@ -128,8 +145,11 @@ void free_own_retired(uint32_t host) {
   Client& daemon = marud_of(host);
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{world().block(page).word.load_acquire()};
-    if (word.is(PageState::kRetired) && word.lane() == daemon.lane)
-      shm::finish_retired(daemon.context, PageRef::of(page, word.generation()), lanes_of(host), nullptr);
+    // Handed over to an older marud of this host: as sweep_page() does.
+    const bool is_ours = word.is(PageState::kRetired) && word.lane().lane == daemon.lane.lane;
+    const PageRef ref = PageRef::of(page, word.generation());
+    if (is_ours && !(word.lane() == daemon.lane)) shm::hand_over_retired(world(), ref, word.lane(), daemon.lane);
+    if (is_ours) shm::finish_retired(daemon.context, ref, lanes_of(host), nullptr);
   }
 }
 
@@ -205,14 +225,25 @@ void take_back(uint32_t self, uint32_t dead) {
   settle();
   taken_back_by[dead] = kHosts;
   const HostClaim claim = shm::read_claim(region, dead);  // 6
-  if (claim != HostClaim::dead(claim.generation(), self, 1))
+  if (claim != HostClaim::dead(claim.generation(), self, lives[self]))
     fail("host %u lost the right to take back host %u", self, dead);
   shm::free_host(region, dead, claim);
 }
 
 // Whether there is proof of a host's death. The negative control takes a late heartbeat for one.
-bool has_proof(uint32_t host) {
-  return host_died(host) || (mutant(kMutantReclaimOnSuspicion) && is_declared_by_suspicion[host]);
+bool has_proof(uint32_t host, uint32_t life) {
+  return life_is_over(host, life) || (mutant(kMutantReclaimOnSuspicion) && is_declared_by_suspicion[host]);
+}
+
+// Returns true if this host is to take back what that one held.
+bool declare_if_dead(uint32_t self, uint32_t host, HostClaim claim) {
+  if (claim.is(HostState::kFree)) return false;
+  if (claim.is(HostState::kDead))
+    return shm::is_reclaimer_gone(world(), claim) && shm::declare_host_dead(world(), host, claim, self, lives[self]);
+  if (!has_proof(host, claim.generation())) return false;
+  for (uint32_t waits = late_life != 0 || chance().chance(3) ? chance().below(30) : 0; waits > 0; --waits)
+    yield();  // the proof takes its time
+  return shm::declare_proven_dead(world(), host, claim.generation(), self, lives[self]);
 }
 
 void watch_others(uint32_t self) {
@@ -222,26 +253,30 @@ void watch_others(uint32_t self) {
     if (host == self) continue;
     HostClaim claim = shm::read_claim(world(), host);
     // A clock that runs fast, or a host that is slow: nobody can tell it from death.
-    if (claim.is(HostState::kLive) && (host_died(host) || chance().chance(4))) {
+    if (claim.is(HostState::kLive) && (is_lost(host) || chance().chance(4))) {
       if (shm::suspect_host(world(), host, claim)) is_declared_by_suspicion[host] = true;
       claim = shm::read_claim(world(), host);
     }
-    if (!has_proof(host) || claim.is(HostState::kFree)) continue;
-    if (claim.is(HostState::kDead) && !shm::is_reclaimer_gone(world(), claim)) continue;  // somebody is at it
-    if (shm::declare_host_dead(world(), host, claim, self, 1)) take_back(self, host);
+    if (!declare_if_dead(self, host, claim)) continue;
+    if (!life_is_over(host, claim.generation()) && !mutant(kMutantReclaimOnSuspicion))
+      fail("host %u declares host %u dead, which lives", self, host);
+    take_back(self, host);
   }
 }
 
 bool is_settled(uint32_t host) {
+  if (host == kRejoined && late_life != 0) return process_ended(kLateClient);
   if (!host_died(host)) return process_ended(client_lane(host));
   return shm::read_claim(world(), host).is(HostState::kFree);
 }
 
 bool has_work(uint32_t self) {
   for (uint32_t host = 0; host < kHosts; ++host) {
-    if (host == self || !host_died(host)) continue;
+    if (host == self) continue;
     const HostClaim claim = shm::read_claim(world(), host);
-    if (claim.is_in_use() || (claim.is(HostState::kDead) && shm::is_reclaimer_gone(world(), claim))) return true;
+    if (claim.is(HostState::kDead) ? shm::is_reclaimer_gone(world(), claim)
+                                   : claim.is_in_use() && life_is_over(host, claim.generation()))
+      return true;
   }
   return false;
 }
@@ -250,10 +285,17 @@ void marud_life(void* argument) {
   const uint32_t self = number_of(argument);
   for (uint32_t rounds = 1 + chance().below(4); rounds > 0; --rounds) {
     evict_some(self);
-    share_regions(self);
+    if (self == drains)
+      drain_part(self);
+    else
+      share_regions(self, lives[self]);
     serve_recounts(self);
     watch_others(self);
     free_own_retired(self);
+    if (self == drains && chance().chance(3)) {
+      drains = kHosts;
+      cancel_drain(self);
+    }
   }
   const auto all_settled = [] {
     bool settled = true;
@@ -274,6 +316,88 @@ void marud_life(void* argument) {
   }
 }
 
+// -- those who come later ---------------------------------------------------------------------------------------------
+
+// A new life in a slot, by the numbers of "Attach of a host". False: the slot was not to be had.
+bool attach_host(uint32_t host) {
+  HostClaim claim = shm::read_claim(world(), host);
+  while (!shm::claim_host(world(), host,
+                          claim)) {  // who fails met a change of state by another host, of which there are few
+    claim = shm::read_claim(world(), host);
+    if (claim.is(HostState::kDead)) return false;
+  }
+  lives[host] = claim.generation() + 1;
+  world().host(host).epoch.fetch_add_seq_cst(1);
+  world().host(host).wanted.store_release(0);
+  attempts[host] = 0;
+  for (shm::TouchReader& reader : readers[host]) reader.restart();
+  return true;
+}
+
+void make_marud_of(uint32_t host) {
+  make_client(marud_lane(host));
+  marud_of(host).lane = marud_of(host).context.id = shm::daemon_lane(world(), host);
+}
+
+// "marud restarts", for the lanes and regions of one host.
+void adopt_host(uint32_t host) {
+  struct Dead final : shm::DeadLanes {
+    uint32_t host = 0;
+    bool is_dead(LaneId lane) const override { return lane.lane == marud_lane(host) && !(lane == marud_of(host).lane); }
+  } dead;
+  dead.host = host;
+  const shm::ControlRegion& region = world();
+  Findings findings;
+  shm::end_lane_pins(region, marud_lane(host), findings);
+  for (uint32_t page = 0; page < kWorldPages && !mutant(kMutantAdoptKeepsRetiring); ++page)
+    shm::revive_retiring(region, host, page);
+  shm::reclaim_pages(marud_of(host).context, dead, 0, kWorldPages, findings);
+  free_own_retired(host);
+  for (uint32_t page = 0; page < kWorldPages; ++page) {
+    const PageWord word{region.block(page).word.load_acquire()};
+    if (word.is(PageState::kReady) && word.children() != 0)
+      findings.parent_suspect(PageRef::of(page, word.generation()));
+  }
+  recount(host, findings);
+  for (uint32_t epoch = 1; epoch < marud_of(host).lane.generation; ++epoch)
+    shm::release_overflow_of(region, {marud_lane(host), epoch});
+  adopt_parts(host);
+  shm::repair_entries(region, 0, region.buckets());
+}
+
+// The next marud of a host whose last one died alone.
+void next_marud(void* argument) {
+  const uint32_t host = number_of(argument);
+  wait_for_process(marud_lane(host));
+  if (!process_died(marud_lane(host)) || !attach_host(host)) return;
+  note("the next marud of host %u adopts", host);
+  make_marud_of(host);
+  adopt_host(host);
+  marud_life(argument);
+}
+
+// Another machine, in the slot of one that died.
+void late_machine(void* argument) {
+  const uint32_t host = number_of(argument);
+  wait_until(
+      [](void*) {
+        if (process_ended(marud_lane(0)) && process_ended(marud_lane(2))) return true;
+        return shm::read_claim(world(), kRejoined).is(HostState::kFree);
+      },
+      nullptr);
+  if (!shm::read_claim(world(), host).is(HostState::kFree)) return;
+  late_life = shm::read_claim(world(), host).generation() + 1;  // nobody else takes the slot
+  if (!attach_host(host)) fail("a FREE slot is not to be had");
+  note("another machine is host %u", host);
+  reuse_lane(marud_lane(host), kLateMarud);
+  reuse_lane(client_lane(host), kLateClient);
+  make_marud_of(host);
+  make_client(client_lane(host));
+  settle();
+  spawn("late client", kLateClient, client_life, argument);
+  marud_life(argument);
+}
+
 // -- the play ---------------------------------------------------------------------------------------------------------
 
 // A lane that its marud hands out in the middle of the play.
@@ -285,7 +409,7 @@ void hand_out_late(void* argument) {
   spawn("late client", client_lane(host), client_life, argument);
 }
 
-void begin(bool with_wishes = false) {
+void begin(bool with_wishes = false, bool with_restart = false) {
   make_shared_world();
   make_marud();
   for (uint32_t lane = 0; lane < kWorldLanes; ++lane) make_client(lane);
@@ -294,6 +418,7 @@ void begin(bool with_wishes = false) {
     taken_back_by[host] = kHosts;
     is_declared_by_suspicion[host] = false;
     attempts[host] = 0;
+    lives[host] = 1;
     for (shm::TouchReader& reader : readers[host]) reader.restart();
   }
   for (uint32_t key = 0; key < kWorldKeys; ++key) {
@@ -301,10 +426,13 @@ void begin(bool with_wishes = false) {
     finished[key] = may_go[key] = false;
   }
   for (uint32_t& count : evictors) count = 0;
+  late_life = 0;
+  drains = kHosts;
   forget_wishes();
   if (with_wishes) begin_wishes(evict_as);
   if (chance().chance(2)) store_chain(client(client_lane(0)), 0, 3);
-  const uint32_t late = chance().below(2 * kHosts);  // perhaps none
+  uint32_t late = chance().below(2 * kHosts);                 // perhaps none
+  if (with_restart && late == kRestarted) late = 2 * kHosts;  // or nobody would, after the death of its marud
   for (uint32_t host = 0; host < kHosts; ++host) {
     spawn("marud", marud_lane(host), marud_life, argument_for(host));
     if (host == late) {
@@ -333,10 +461,36 @@ void wanted_setup() {
   if (chance().chance(2)) allow_host_death(0b010);
 }
 
+void restart_setup() {
+  belongs_to_machine(kNextMarud, kRestarted);
+  begin(chance().chance(2), true);
+  spawn("next marud", kNextMarud, next_marud, argument_for(kRestarted));
+  allow_deaths(1u << marud_lane(kRestarted), 1);
+  if (chance().chance(3)) allow_host_death(0b010);
+}
+
+void rejoin_setup() {
+  belongs_to_machine(kLateMarud, kLateMachine);
+  belongs_to_machine(kLateClient, kLateMachine);
+  begin(chance().chance(2));
+  spawn("late marud", kLateMarud, late_machine, argument_for(kRejoined));
+  allow_host_death(0b010);
+  if (chance().chance(2)) allow_host_death(0b100);  // perhaps while it takes back what the first one held
+}
+
+void drain_setup() {
+  belongs_to_machine(kNextMarud, kRestarted);
+  begin(true, true);
+  drains = chance().chance(3) ? 1 : kRestarted;
+  if (chance().chance(2)) return;
+  spawn("next marud", kNextMarud, next_marud, argument_for(kRestarted));
+  allow_deaths(1u << marud_lane(kRestarted), 1);
+}
+
 void hosts_on_death(unsigned process) {
   forget_process(process);
   for (unsigned& by : taken_back_by)
-    if (by == process / world().lanes_per_host()) by = kHosts;
+    if (by == machine_of(process)) by = kHosts;
 }
 
 void finish() {
@@ -349,7 +503,8 @@ void finish() {
     if (!block.is_none()) check_payload(block.page(), key, "who comes later");
   }
   for (uint32_t host = 0; host < kHosts; ++host) {
-    if (host_died(host)) continue;
+    if (is_lost(host)) continue;
+    cancel_drain(host);
     free_own_retired(host);
     answer_last_wish(host);
   }
@@ -360,7 +515,7 @@ void finish() {
   }
   // Counts whose recount was lost on the way.
   for (uint32_t host = 0; host < kHosts; ++host) {
-    if (host_died(host)) continue;
+    if (is_lost(host)) continue;
     serve_recounts(host);
     Findings findings;
     for (uint32_t page = 0; page < kWorldPages; ++page) {
@@ -372,9 +527,9 @@ void finish() {
   }
   for (uint32_t host = 0; host < kHosts; ++host) {
     const HostClaim claim = shm::read_claim(world(), host);
-    if (host_died(host) ? !claim.is(HostState::kFree) : !claim.is_in_use())
+    if (is_lost(host) ? !claim.is(HostState::kFree) : !claim.is_in_use())
       fail("at rest host %u is in state %u", host, unsigned(claim.state()));
-    for (uint32_t i = 0; host_died(host) && i < world().regions(); ++i)
+    for (uint32_t i = 0; is_lost(host) && i < world().regions(); ++i)
       if (shm::host_of_region(world(), i) == host) fail("at rest region %u is the dead host %u's", i, host);
   }
   check_rest();
@@ -385,6 +540,11 @@ constexpr Scenario kScenarios[] = {
     {"host-death", "hosts die with their caches, and one of the others takes back what they held", death_setup, finish,
      hosts_on_death},
     {"host-wanted", "hosts ask each other for regions, and die over it", wanted_setup, finish, hosts_on_death},
+    {"host-restart", "a marud dies on a host that lives, and the next one adopts", restart_setup, finish,
+     hosts_on_death},
+    {"host-rejoin", "another machine attaches in the slot of one that died", rejoin_setup, finish, hosts_on_death},
+    {"host-drain", "a host drains its part of the pool, and its marud dies over it", drain_setup, finish,
+     hosts_on_death},
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 // Beside what holds in every schedule: a block whose store has returned and that marud did not evict is there at the end; no
 // page is lost, which means that no page of a RENTED region is OUT and every page that holds no block is FREE or OUT; and
 // what an owner writes into a page that it has reserved nobody else touches.
+//
+// The same with a marud that drains the whole pool while they are at it, and is told to stop that (pool_drain.cc).
 #include "cast.h"
 #include "libmaru/shm/evict.h"
 #include "libmaru/shm/page_run.h"
@@ -256,6 +258,64 @@ void adopt_regions() {
   }
 }
 
+// -- draining ---------------------------------------------------------------------------------------------------------
+
+void drain_region(uint32_t index) {
+  const RegionWord found{world().region(index).word.load_acquire()};
+  if (found.state() != RegionState::kDraining) {
+    set_region(index, RegionState::kDraining, {});
+    settle();  // the message, which may be dropped
+    if (found.state() == RegionState::kRented && !chance().chance(3))
+      tenures[found.owner().lane].told_lost |= 1u << index;
+  }
+  for (uint32_t page = first_page(index); page < first_page(index + 1); ++page) {
+    const PageWord word{world().block(page).word.load_acquire()};
+    if (!word.is(PageState::kReady) || word.low() != 0) continue;
+    note_evicted(page);
+    evict_page(page);
+  }
+  shm::close_region_pages(world(), index);
+}
+
+void cancel_drain() {
+  for (uint32_t index = 0; index < world().regions(); ++index) {
+    if (RegionWord{world().region(index).word.load_acquire()}.state() != RegionState::kDraining) continue;
+    set_region(index, shm::vacate_region(world(), index) ? RegionState::kUnused : RegionState::kOrphaned, {});
+  }
+}
+
+// Somebody asks for memory when the pool serves again.
+void rent_to_heir() {
+  for (uint32_t index = 0; index < world().regions(); ++index) {
+    const RegionState state = RegionWord{world().region(index).word.load_acquire()}.state();
+    if ((state != RegionState::kUnused && state != RegionState::kOrphaned) || chance().chance(2)) continue;
+    set_region(index, RegionState::kRented, client(kHeir).lane);
+    shm::open_region_pages(world(), index);
+    settle();
+    tenures[kHeir].told |= 1u << index;
+  }
+}
+
+void drain_and_cancel() {
+  for (uint32_t rounds = 1 + chance().below(3); rounds > 0; --rounds) {
+    for (uint32_t index = 0; index < world().regions(); ++index) drain_region(index);
+    free_handed_over();
+  }
+  cancel_drain();
+  rent_to_heir();
+}
+
+void marud_drains(void*) {
+  for (uint32_t waits = chance().below(30); waits > 0; --waits) yield();
+  for (uint32_t rounds = 1 + chance().below(2); rounds > 0; --rounds) drain_and_cancel();
+  takes_no_more = true;
+  reclaim_the_dead(0b1110);
+}
+
+// -- after the death of marud -----------------------------------------------------------------------------------------
+
+bool goes_on_draining;  // the state file says so
+
 void next_marud(void*) {
   wait_for_process(kMarud);
   if (!process_died(kMarud)) return;
@@ -263,12 +323,14 @@ void next_marud(void*) {
   adopt();
   adopt_regions();
   free_handed_over();
+  if (goes_on_draining) drain_and_cancel();
   reclaim_the_dead(0b1110);
 }
 
 // -- the play ---------------------------------------------------------------------------------------------------------
 
-void begin() {
+void begin(void (*marud_life)(void*) = marud_takes) {
+  goes_on_draining = marud_life == marud_drains && chance().chance(2);
   make_world();
   make_marud();
   for (uint32_t lane = 1; lane <= 4; ++lane) make_client(lane);
@@ -286,7 +348,7 @@ void begin() {
   if (chance().chance(2)) spawn("owner's session", kOwner, owner_session, argument_of(kOwner));
   spawn("heir", kHeir, heir_life, argument_of(kHeir));
   spawn("reader", kReader, reader_life, argument_of(kReader));
-  spawn("marud", kMarud, marud_takes);
+  spawn("marud", kMarud, marud_life);
 }
 
 void takeover_setup() {
@@ -296,6 +358,13 @@ void takeover_setup() {
 
 void takeover_restart_setup() {
   begin();
+  spawn("next marud", kNextMarud, next_marud);
+  allow_deaths(0b0001, 1);
+  allow_deaths(0b1110, 1);
+}
+
+void drain_setup() {
+  begin(marud_drains);
   spawn("next marud", kNextMarud, next_marud);
   allow_deaths(0b0001, 1);
   allow_deaths(0b1110, 1);
@@ -321,6 +390,8 @@ constexpr Scenario kScenarios[] = {
      takeover_finish, forget_process},
     {"takeover-restart", "marud dies while it takes a region, and another one adopts", takeover_restart_setup,
      takeover_finish, forget_process},
+    {"drain", "marud drains the pool while clients store, read and cache pages, is told to stop, and dies over it",
+     drain_setup, takeover_finish, forget_process},
 };
 
 }  // namespace

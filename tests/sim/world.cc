@@ -48,6 +48,7 @@ uint64_t next_audit;
 void (*page_word_watch)(uint32_t page, PageWord from, PageWord to);
 uint32_t lane_generations[kWorldLanes];
 unsigned lane_processes[kWorldLanes];
+unsigned late_machines[kProcessesMax];  // of processes from kWorldLanes on
 
 PageWord word_of(uint32_t page) { return PageWord{region.block(page).word.raw}; }
 Digest digest_of(uint32_t page) { return {region.block(page).digest_lo.raw, region.block(page).digest_hi.raw}; }
@@ -367,7 +368,12 @@ void make_shared_world() { make(true); }
 void play_shared_world() {
   track_lines(memory, region.layout().control_bytes);
   track_lines(payload, sizeof payload);
-  play_hosts([](unsigned process) { return process / region.lanes_per_host(); }, after_loss);
+  play_hosts(machine_of, after_loss);
+}
+
+void belongs_to_machine(unsigned process, unsigned machine) { late_machines[process] = machine; }
+unsigned machine_of(unsigned process) {
+  return process < kWorldLanes ? process / region.lanes_per_host() : late_machines[process];
 }
 
 const ControlRegion& world() { return region; }

@@ -50,6 +50,9 @@ inline constexpr uint32_t kWorldHosts = 3;
 void make_shared_world();
 // Caches are lost with their host from here on; the last call of a setup. Process and lane numbers are the same.
 void play_shared_world();
+// Of processes beyond the lanes' own: on which machine they are, as play_hosts has it. Before play_shared_world().
+void belongs_to_machine(unsigned process, unsigned machine);
+unsigned machine_of(unsigned process);
 const shm::ControlRegion& world();
 
 // Lanes as their owners know them; a lane that is used again gets another generation, and belongs to another process.
