@@ -46,23 +46,23 @@ void plan_lane(const Parameters& p, Layout* layout) {
   layout->lane_bytes = layout->accounts_offset + layout->account_slots * sizeof(LaneAccount);
 }
 
-// Lanes for a large pool would take most of a small one. What is not wished for is halved until they take a small share: the
-// pins, then lanes and pins in turns, and neither below what a few clients need.
-void choose_lanes(const FormatWishes& wishes, Parameters* p) {
+// Lanes for a large pool would take most of a small one. What is not wished for is halved until they take a small share of
+// `size`: the pins, then lanes and pins in turns, and neither below what a few clients need.
+void choose_lanes(const FormatWishes& wishes, uint64_t size, Parameters* p) {
   p->lanes = wishes.lanes ? wishes.lanes : limits::kLanesDefault;
   p->pins_max = wishes.pins_max ? wishes.pins_max : limits::kPinsMaxDefault;
   p->touch_entries =
       wishes.touch_entries
           ? wishes.touch_entries
-          : uint32_t(std::clamp<uint64_t>(std::bit_floor(p->pool_bytes / limits::kTouchPoolBytes),
+          : uint32_t(std::clamp<uint64_t>(std::bit_floor(size / limits::kTouchPoolBytes),
                                           limits::kTouchEntriesMinDefault, limits::kTouchEntriesDefault));
   const uint32_t lanes_min = std::max(limits::kLanesMinDefault, limits::kLanesMinOfHostDefault * p->hosts);
-  const auto pins_min = uint32_t(std::clamp<uint64_t>(std::bit_floor(p->pool_bytes / p->page_bytes),
-                                                      limits::kPinsMinDefault, limits::kPinsEnoughDefault));
+  const auto pins_min = uint32_t(
+      std::clamp<uint64_t>(std::bit_floor(size / p->page_bytes), limits::kPinsMinDefault, limits::kPinsEnoughDefault));
   Layout layout;
   for (;;) {
     plan_lane(*p, &layout);
-    if (p->lanes * layout.lane_bytes <= p->pool_bytes / limits::kLanesShareDefault) return;
+    if (p->lanes * layout.lane_bytes <= size / limits::kLanesShareDefault) return;
     const bool fewer_lanes = wishes.lanes == 0 && p->lanes > lanes_min;
     const bool fewer_pins = wishes.pins_max == 0 && p->pins_max > pins_min;
     if (fewer_pins && (p->pins_max > limits::kPinsPerLaneDefault * p->lanes || !fewer_lanes))
@@ -71,6 +71,105 @@ void choose_lanes(const FormatWishes& wishes, Parameters* p) {
       p->lanes = std::max(lanes_min, p->lanes / 2);
     else
       return;
+  }
+}
+
+const char* check_size(const FormatWishes& wishes) {
+  if (wishes.pool_bytes == 0) return "the pool has no size";
+  return wishes.pool_bytes > limits::kPoolBytesMax ? "the pool is larger than 64 TiB" : nullptr;
+}
+
+constexpr const char* kTooSmall = "the pool is too small for its control region and a single region of pages";
+
+// All but the pages, with the defaults of a pool of `size` bytes, of which `cut_bytes` are cut into regions. A smaller one's
+// are nowhere larger, so that whoever tries them in turns never refuses a pool that is larger than one which was possible.
+const char* choose_shape(const FormatWishes& wishes, uint64_t size, uint64_t cut_bytes, Parameters* ret_parameters) {
+  const bool small = size < limits::kSmallPoolBytes;
+  Parameters p{};
+  p.pool_bytes = wishes.pool_bytes;
+  p.page_bytes = small ? limits::kPageBytesSmallPool : limits::kPageBytesDefault;
+  if (wishes.region_bytes >= limits::kPageBytesMin)
+    p.page_bytes = std::min(p.page_bytes, std::bit_floor(wishes.region_bytes));
+  if (wishes.page_bytes) p.page_bytes = wishes.page_bytes;
+  if (!in_power_of_two_range(p.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax))
+    return "page_bytes is not a power of two from 4 KiB to 4 MiB";
+  uint64_t region_bytes = wishes.region_bytes;
+  if (region_bytes == 0)
+    region_bytes = std::max<uint64_t>(
+        p.page_bytes, std::bit_floor(std::min(limits::kRegionBytesDefault, cut_bytes / limits::kRegionsMinDefault)));
+  if (!std::has_single_bit(region_bytes) || region_bytes < p.page_bytes)
+    return "region_bytes is not a power of two of at least one page";
+  p.region_pages = region_bytes / p.page_bytes;
+  p.hosts = wishes.hosts ? wishes.hosts : 1;
+  p.tenants = wishes.tenants ? wishes.tenants
+                             : uint32_t(std::clamp<uint64_t>(size / limits::kTenantPoolBytes,
+                                                             limits::kTenantsMinDefault, limits::kTenantsDefault));
+  choose_lanes(wishes, size, &p);
+  p.key_inline_bytes = wishes.key_inline_bytes ? wishes.key_inline_bytes : limits::kKeyInlineDefault;
+  p.section_align = small ? 4096 : 2ull << 20;
+  *ret_parameters = p;
+  return nullptr;
+}
+
+uint64_t pages_bytes_of(const Parameters& p) { return p.pages * p.page_bytes; }
+
+// As many regions of pages as `room_bytes` and the control region have room for; `fits` says of a layout whether the latter
+// has. The control region grows with them, so the largest count is found by bisection.
+template <typename Fits>
+const char* choose_pages(const FormatWishes& wishes, uint64_t room_bytes, const Fits& fits, Parameters* shape,
+                         Layout* ret_layout) {
+  Parameters p = *shape;
+  const uint64_t region_bytes = p.region_pages * p.page_bytes;
+  uint64_t enough = 0, too_many = std::min(room_bytes / region_bytes, limits::kPagesMax / p.region_pages) + 1;
+  const char* problem = kTooSmall;
+  while (too_many - enough > 1) {
+    const uint64_t middle = enough + (too_many - enough) / 2;
+    p.pages = middle * p.region_pages;
+    // One cell for each page while that is at most 1/64 of the pages' bytes: 4 KiB for 2 MiB costs 0.2 %.
+    p.key_extents = wishes.key_extents ? wishes.key_extents
+                                       : std::clamp<uint64_t>(pages_bytes_of(p) / 64 / limits::kKeyExtentBytes, 8,
+                                                              std::max<uint64_t>(8, p.pages));
+    Layout layout{};
+    const char* refusal = plan_layout(p, &layout);
+    if (refusal == nullptr) refusal = fits(p, layout);
+    if (refusal == nullptr) {
+      enough = middle;
+      *shape = p;
+      *ret_layout = layout;
+    } else {
+      problem = refusal;
+      too_many = middle;
+    }
+  }
+  return enough ? nullptr : problem;
+}
+
+// A pool of the same pages in one piece: its control region takes less than an eighth of it.
+constexpr uint64_t whole_for(uint64_t pages_bytes) { return pages_bytes / 7 * 8; }
+
+// As many pages as both pieces have room for. Where a small control region leaves pages unused, lanes that are nobody's wish
+// give way to them, if an eighth more is gained.
+const char* fill_pieces(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
+                        Layout* ret_layout) {
+  const auto fits = [&](const Parameters&, const Layout& layout) {
+    return layout.control_bytes <= pieces.control_room
+               ? nullptr
+               : "the piece of the control region is too small for a single region of the other one's pages";
+  };
+  uint64_t most = 0;
+  for (uint64_t size = wishes.pool_bytes;; size /= 2) {
+    Parameters p;
+    Layout layout{};
+    if (const char* problem = choose_shape(wishes, size, std::min(size, whole_for(pieces.pages_room)), &p))
+      return problem;
+    const char* problem = choose_pages(wishes, pieces.pages_room, fits, &p, &layout);
+    if (const uint64_t found = problem ? 0 : pages_bytes_of(p); found > most + most / 8) {
+      most = found;
+      *ret_parameters = p;
+      *ret_layout = layout;
+    }
+    const bool is_full = most != 0 && most >= pieces.pages_room - pieces.pages_room / 8;
+    if (is_full || size == 0) return most != 0 ? nullptr : problem;
   }
 }
 
@@ -125,103 +224,58 @@ const char* plan_layout(const Parameters& p, Layout* ret_layout) {
   }
   layout.control_bytes = align_up(offset, std::max(p.section_align, p.page_bytes));
   if (layout.control_bytes > p.pool_bytes || (p.pool_bytes - layout.control_bytes) / p.page_bytes < p.pages)
-    return "the pool is too small for its control region and a single region of pages";
+    return kTooSmall;
   *ret_layout = layout;
   return nullptr;
 }
 
 const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parameters) {
-  if (wishes.pool_bytes == 0) return "the pool has no size";
-  if (wishes.pool_bytes > limits::kPoolBytesMax) return "the pool is larger than 64 TiB";
-  const bool small = wishes.pool_bytes < limits::kSmallPoolBytes;
-  Parameters p{};
-  p.pool_bytes = wishes.pool_bytes;
-  p.page_bytes = wishes.page_bytes ? wishes.page_bytes
-                 : small           ? limits::kPageBytesSmallPool
-                                   : limits::kPageBytesDefault;
-  if (!in_power_of_two_range(p.page_bytes, limits::kPageBytesMin, limits::kPageBytesMax))
-    return "page_bytes is not a power of two from 4 KiB to 4 MiB";
-  uint64_t region_bytes = wishes.region_bytes;
-  if (region_bytes == 0)
-    region_bytes = std::max<uint64_t>(
-        p.page_bytes, std::bit_floor(std::min(limits::kRegionBytesDefault, p.pool_bytes / limits::kRegionsMinDefault)));
-  if (!std::has_single_bit(region_bytes) || region_bytes < p.page_bytes)
-    return "region_bytes is not a power of two of at least one page";
-  p.region_pages = region_bytes / p.page_bytes;
-  p.hosts = wishes.hosts ? wishes.hosts : 1;
-  p.tenants = wishes.tenants ? wishes.tenants
-                             : uint32_t(std::clamp<uint64_t>(p.pool_bytes / limits::kTenantPoolBytes,
-                                                             limits::kTenantsMinDefault, limits::kTenantsDefault));
-  choose_lanes(wishes, &p);
-  p.key_inline_bytes = wishes.key_inline_bytes ? wishes.key_inline_bytes : limits::kKeyInlineDefault;
-  p.section_align = small ? 4096 : 2ull << 20;
-
-  // The control region grows with the pages, so the largest count that fits is found by bisection over whole regions.
-  Layout layout;
-  uint64_t fits = 0, too_many = std::min(p.pool_bytes / region_bytes, limits::kPagesMax / p.region_pages) + 1;
-  const char* problem = "the pool is too small for its control region and a single region of pages";
-  while (too_many - fits > 1) {
-    const uint64_t middle = fits + (too_many - fits) / 2;
-    p.pages = middle * p.region_pages;
-    // One cell for each page while that is at most 1/64 of the pages' bytes: 4 KiB for 2 MiB costs 0.2 %.
-    p.key_extents = wishes.key_extents ? wishes.key_extents
-                                       : std::clamp<uint64_t>(p.pages * p.page_bytes / 64 / limits::kKeyExtentBytes, 8,
-                                                              std::max<uint64_t>(8, p.pages));
-    const char* refusal = plan_layout(p, &layout);
-    if (refusal == nullptr) {
-      fits = middle;
-      *ret_parameters = p;
-    } else {
-      problem = refusal;
-      too_many = middle;
-    }
+  if (const char* problem = check_size(wishes)) return problem;
+  const auto fits = [](const Parameters&, const Layout&) -> const char* { return nullptr; };
+  for (uint64_t size = wishes.pool_bytes;; size /= 2) {
+    Parameters p;
+    Layout layout{};
+    if (const char* problem = choose_shape(wishes, size, size, &p)) return problem;
+    const char* problem = choose_pages(wishes, wishes.pool_bytes, fits, &p, &layout);
+    if (problem == nullptr) *ret_parameters = p;
+    if (problem == nullptr || size == 0) return problem;
   }
-  return fits ? nullptr : problem;
 }
 
 const char* choose_parameters_in_two(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
                                      Layout* ret_layout) {
-  FormatWishes less = wishes;
-  // What a smaller control region leaves is for pages again, and shrinks fast.
-  for (int tries = 0; tries < 64; ++tries) {
-    if (const char* problem = choose_parameters(less, ret_parameters)) return problem;
-    if (const char* problem = plan_layout(*ret_parameters, ret_layout)) return problem;
-    const uint64_t pages_bytes = ret_parameters->pages * ret_parameters->page_bytes;
-    if (pages_bytes > pieces.pages_room) {
-      const uint64_t region_bytes = ret_parameters->region_pages * ret_parameters->page_bytes;
-      // A pool of nearly the whole size: what was chosen for that is kept, or a size that is a little less could choose larger
-      // lanes, for which the control region's piece has no room, or smaller pages.
-      if (ret_layout->control_bytes <= pieces.control_room && pages_bytes / 2 <= pieces.pages_room) {
-        if (region_bytes <= pieces.pages_room) less.region_bytes = region_bytes;
-        less.page_bytes = ret_parameters->page_bytes;
-        less.lanes = ret_parameters->lanes;
-        less.pins_max = ret_parameters->pins_max;
-        less.touch_entries = ret_parameters->touch_entries;
-        less.tenants = ret_parameters->tenants;
-      }
-      less.pool_bytes = ret_layout->control_bytes + pieces.pages_room / region_bytes * region_bytes;
-      continue;
-    }
-    if (ret_layout->control_bytes > pieces.control_room)
-      return "the device of the control region is too small for the pages of the other one";
-    ret_parameters->pool_bytes = wishes.pool_bytes;
-    return plan_layout(*ret_parameters, ret_layout);
-  }
-  return "no number of pages fits both devices";
+  if (const char* problem = check_size(wishes)) return problem;
+  Parameters whole;
+  if (const char* problem = choose_shape(wishes, wishes.pool_bytes, wishes.pool_bytes, &whole)) return problem;
+  FormatWishes kept = wishes;
+  kept.page_bytes = whole.page_bytes;  // smaller pages would need a larger control region
+  const char* problem = fill_pieces(kept, pieces, ret_parameters, ret_layout);
+  return problem == nullptr ? nullptr : fill_pieces(wishes, pieces, ret_parameters, ret_layout);
 }
 
 const char* divide_pool(const FormatWishes& wishes, uint64_t unit, uint64_t label_bytes, Pieces* ret_pieces) {
   FormatWishes whole = wishes;
   whole.pool_bytes = align_up(wishes.pool_bytes, unit);
-  Parameters parameters;
-  Layout layout;
-  if (const char* problem = choose_parameters(whole, &parameters)) return problem;
-  if (const char* problem = plan_layout(parameters, &layout)) return problem;
-  const uint64_t control_room = align_up(layout.control_bytes, unit);
-  if (control_room + label_bytes >= whole.pool_bytes)
-    return "the pool is too small for its control region and a single region of pages";
-  *ret_pieces = {control_room, whole.pool_bytes - control_room - label_bytes};
-  return choose_parameters_in_two(whole, *ret_pieces, &parameters, &layout);
+  if (const char* problem = check_size(whole)) return problem;
+  if (whole.pool_bytes <= label_bytes) return kTooSmall;
+  const uint64_t room = whole.pool_bytes - label_bytes;  // of both
+  const auto fits = [&](const Parameters& p, const Layout& layout) {
+    return align_up(layout.control_bytes, unit) + pages_bytes_of(p) <= room ? nullptr : kTooSmall;
+  };
+  for (uint64_t size = whole.pool_bytes;; size /= 2) {
+    Parameters p;
+    Layout layout{};
+    if (const char* problem = choose_shape(whole, size, std::min(size, whole_for(room)), &p)) return problem;
+    const char* problem = choose_pages(whole, room, fits, &p, &layout);
+    if (problem == nullptr) {
+      // Where a region more would find room beside this control region and none in it, the piece of the pages ends before.
+      const uint64_t used = label_bytes + pages_bytes_of(p), next = used + p.region_pages * p.page_bytes;
+      const uint64_t pages_piece = std::min(whole.pool_bytes - align_up(layout.control_bytes, unit),
+                                            std::max(align_up(used, unit), (next - 1) / unit * unit));
+      *ret_pieces = {whole.pool_bytes - pages_piece, pages_piece - label_bytes};
+    }
+    if (problem == nullptr || size == 0) return problem;
+  }
 }
 
 uint64_t header_checksum(const Header& header) {

@@ -41,7 +41,7 @@ struct FormatWishes {
   uint64_t key_extents = 0;
 };
 
-// Fills in defaults and counts the pages that fit. Returns nullptr, or what is impossible.
+// Fills in defaults and counts the pages that fit. Returns nullptr, or what is impossible with so many bytes or fewer.
 const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parameters);
 // A pool whose control region and pages lie apart: how many bytes there are for each.
 struct Pieces {
@@ -49,7 +49,7 @@ struct Pieces {
   uint64_t pages_room = 0;
 };
 // The same for a pool in two pieces, of which wishes.pool_bytes is the size of both, with all that is not for pages. The
-// parameters speak of both together, so that neither of them alone is ever taken for the whole.
+// parameters speak of both together, so that neither alone is ever taken for the whole. No other number of pages is better.
 const char* choose_parameters_in_two(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
                                      Layout* ret_layout);
 // Divides wishes.pool_bytes, rounded up, into pieces that are multiples of `unit`, a power of two; `label_bytes` of that of the

@@ -153,6 +153,108 @@ TEST(ControlRegion, EverySizeCanBeDivided) {
   }
 }
 
+// Two devices are as large as they are. Whatever is chosen for them, no other number of regions has more pages and fits.
+TEST(ControlRegion, OfUnequalPiecesAsManyPagesAreUsedAsTheControlRegionHasRoomFor) {
+  const uint64_t sizes[] = {2 * kMiB, 8 * kMiB, 30 * kMiB, 100 * kMiB, 510 * kMiB, 1 * kGiB,
+                            3 * kGiB, 4 * kGiB, 7 * kGiB,  64 * kGiB,  700 * kGiB, 2 * kTiB};
+  for (const uint64_t page_bytes : {uint64_t{0}, 4 * kKiB, 64 * kKiB, 2 * kMiB})
+    for (const uint64_t region_bytes : {uint64_t{0}, 2 * kMiB, 256 * kMiB})
+      for (const uint64_t control : sizes)
+        for (const uint64_t pages : sizes) {
+          FormatWishes wishes;
+          wishes.pool_bytes = control + pages + 2 * kMiB;
+          wishes.page_bytes = page_bytes;
+          wishes.region_bytes = region_bytes;
+          const std::string which = std::to_string(control / kMiB) + " and " + std::to_string(pages / kMiB) +
+                                    " MiB in pages of " + std::to_string(page_bytes) + ", regions of " +
+                                    std::to_string(region_bytes);
+          Parameters p;
+          Layout layout;
+          const char* problem = choose_parameters_in_two(wishes, {control, pages}, &p, &layout);
+          if (problem) {
+            const uint64_t region_pages = region_bytes == 0 ? 1 : region_bytes / (page_bytes ? page_bytes : 64 * kKiB);
+            EXPECT_TRUE(region_bytes > pages || region_pages * 256 + 2 * kMiB > control) << which << ": " << problem;
+            continue;
+          }
+          EXPECT_EQ(p.pool_bytes, wishes.pool_bytes);
+          EXPECT_LE(layout.control_bytes, control) << which;
+          EXPECT_LE(p.pages * p.page_bytes, pages) << which;
+          const uint64_t page_default = wishes.pool_bytes < 4 * kGiB ? 64 * kKiB : 2 * kMiB;
+          EXPECT_EQ(p.page_bytes, page_bytes ? page_bytes : page_default) << which;
+          Parameters more = p;
+          bool is_control_full = false;
+          for (int i = 0; i < 50; ++i) {
+            more.pages += p.region_pages;
+            more.key_extents =
+                std::clamp<uint64_t>(more.pages * p.page_bytes / 64 / 4096, 8, std::max<uint64_t>(8, more.pages));
+            if (more.pages * p.page_bytes > pages) break;
+            Layout larger;
+            const char* refusal = plan_layout(more, &larger);
+            is_control_full = refusal != nullptr || larger.control_bytes > control;
+            EXPECT_TRUE(is_control_full) << which << ": " << i + 1 << " regions more fit";
+          }
+          if (is_control_full || region_bytes != 0) continue;
+          EXPECT_GE(p.pages * p.page_bytes, pages - pages / 8) << which << ": what is cut into regions is the pages";
+        }
+}
+
+TEST(ControlRegion, LanesThatNobodyWishedForGiveWayToThePagesOfAnotherPiece) {
+  FormatWishes wishes;
+  wishes.pool_bytes = 3 * kGiB + 256 * kMiB;
+  wishes.page_bytes = 4 * kKiB;
+  const Pieces pieces = {256 * kMiB, 3 * kGiB};
+  Parameters p;
+  Layout layout;
+  ASSERT_EQ(choose_parameters_in_two(wishes, pieces, &p, &layout), nullptr);
+  EXPECT_GT(p.pages * p.page_bytes, pieces.pages_room / 4 * 3);
+  EXPECT_GE(p.lanes, 64u);
+  wishes.lanes = 256;
+  wishes.pins_max = 16384;
+  wishes.touch_entries = 4096;
+  ASSERT_EQ(choose_parameters_in_two(wishes, pieces, &p, &layout), nullptr);
+  EXPECT_EQ(p.lanes * p.pins_max, 256u * 16384) << "a wish is kept";
+  EXPECT_LT(p.pages * p.page_bytes, pieces.pages_room / 5 * 3);
+}
+
+// A size is refused only if every smaller one is, so that the least one can be told.
+TEST(ControlRegion, WhatFitsInASmallPoolFitsInALargerOne) {
+  for (const uint32_t hosts : {1u, 2u, 7u, 16u, 64u})
+    for (const uint64_t page_bytes : {uint64_t{0}, 4 * kKiB, 64 * kKiB, 2 * kMiB, 4 * kMiB})
+      for (const bool in_two : {false, true}) {
+        uint64_t least = 0, beyond = 0;
+        for (uint64_t bytes = 64 * kKiB; bytes < 40 * kMiB && beyond < 300; bytes += 4 * kKiB) {
+          FormatWishes wishes;
+          wishes.pool_bytes = bytes;
+          wishes.page_bytes = page_bytes;
+          wishes.hosts = hosts;
+          Parameters p;
+          Pieces pieces;
+          const char* problem =
+              in_two ? divide_pool(wishes, 4 * kKiB, 2 * kMiB, &pieces) : choose_parameters(wishes, &p);
+          if (!problem && in_two) {
+            Layout layout;
+            EXPECT_EQ(choose_parameters_in_two(wishes, pieces, &p, &layout), nullptr) << bytes;
+          }
+          if (!problem && least == 0) least = bytes;
+          if (least != 0) ++beyond;
+          EXPECT_FALSE(problem && least != 0) << hosts << " hosts, pages of " << page_bytes << ": " << least
+                                              << " bytes do and " << bytes << " do not: " << problem;
+          if (bytes > 8 * kMiB) bytes += 60 * kKiB;
+        }
+        EXPECT_NE(least, 0u) << hosts << " hosts, pages of " << page_bytes;
+      }
+  // Nor are there steps at the sizes where a default becomes larger.
+  for (const uint32_t hosts : {1u, 64u})
+    for (uint64_t bytes = 8 * kMiB; bytes <= 64 * kTiB; bytes *= 2)
+      for (const uint64_t near : {bytes - 4 * kKiB, bytes}) {
+        FormatWishes wishes;
+        wishes.pool_bytes = near;
+        wishes.hosts = hosts;
+        Parameters p;
+        EXPECT_EQ(choose_parameters(wishes, &p), nullptr) << near;
+      }
+}
+
 TEST(ControlRegion, RefusesToDivideWhatIsTooSmall) {
   FormatWishes wishes;
   wishes.pool_bytes = 4 * kMiB;
