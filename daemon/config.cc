@@ -241,20 +241,20 @@ const char* why_no_pool(const PoolSpec& spec, const shm::FormatWishes& wishes) {
   return shm::plan_layout(parameters, &layout);
 }
 
-// The least size, in units, that would do where this one does not; nothing when none would.
+// The least size, in units, that would do where this one does not; nothing when none would. A size that does makes every larger
+// one do (control_region.cc, choose_shape()), so halving the difference finds it.
 std::optional<uint64_t> least_size(const PoolSpec& spec) {
-  const uint64_t unit = unit_of(spec);
+  const uint64_t unit = unit_of(spec), most = limits::kPoolBytesMax / unit;
   shm::FormatWishes wishes = wishes_of(spec);
-  uint64_t too_few = (wishes.pool_bytes + unit - 1) / unit, enough = too_few;
-  do {
-    enough *= 2;
-    if (enough > limits::kPoolBytesMax / unit) return std::nullopt;
-    wishes.pool_bytes = enough * unit;
-  } while (why_no_pool(spec, wishes));
+  const auto is_enough = [&](uint64_t units) {
+    wishes.pool_bytes = units * unit;
+    return why_no_pool(spec, wishes) == nullptr;
+  };
+  uint64_t too_few = wishes.pool_bytes / unit, enough = most;
+  if (!is_enough(enough)) return std::nullopt;
   while (enough - too_few > 1) {
     const uint64_t middle = too_few + (enough - too_few) / 2;
-    wishes.pool_bytes = middle * unit;
-    (why_no_pool(spec, wishes) ? too_few : enough) = middle;
+    (is_enough(middle) ? enough : too_few) = middle;
   }
   return enough * unit;
 }

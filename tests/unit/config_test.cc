@@ -188,6 +188,32 @@ TEST(Config, APoolTooSmallForItsPiecesIsToldTheLeastSize) {
       << problem_of(odd + "\"1GiB\"\n");
 }
 
+// Against trying one size after the other.
+TEST(Config, TheLeastSizeIsTheLeastThatIsTaken) {
+  const std::string files = "[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/a\"\n";
+  const std::string in_two = files + "control_path = \"/b\"\n";
+  const std::string shared = "profile = \"shared\"\ncoherent = true\nhosts = ";
+  for (const std::string& more : {shared + "2\n", shared + "64\n", std::string("lanes = 512\npins = 128\n")})
+    for (const char* page : {"4KiB", "64KiB"})
+      for (const std::string& place : {files, in_two}) {
+        const std::string pool = place + more + "page_bytes = \"" + page + "\"\nsize = ";
+        const auto is_taken = [&](uint64_t kib) {
+          return problems_of(pool + std::to_string(kib << 10) + "\n").empty();
+        };
+        uint64_t least = 256;
+        while (!is_taken(least)) least += 4;
+        if (least == 256) continue;
+        // From whatever is too small the same.
+        for (const uint64_t kib : {uint64_t{256}, least / 2 / 4 * 4, least - 4}) {
+          if (kib < 256) continue;
+          const std::string said = problem_of(pool + std::to_string(kib << 10) + "\n");
+          const std::string size =
+              least % 1024 == 0 ? std::to_string(least >> 10) + " MiB" : std::to_string(least) + " KiB";
+          EXPECT_NE(said.find("expected at least " + size + ":"), std::string::npos) << pool << kib << " KiB\n" << said;
+        }
+      }
+}
+
 TEST(Config, OptionsOfAPolicyAreHandedOnAsText) {
   const std::string pool = std::string(kPool) + "size = \"1GiB\"\npolicy = \"mine\"\n";
   const PoolConfig config =
