@@ -128,12 +128,12 @@ Result<bool> judge(const Files& files) {
   }
   if (data.kind == Kind::kNothing) return true;
   // The claim comes before the label, so these pages were blank when the formatting began.
-  const bool was_cut_off = control->label().kind == Kind::kClaimed && data.data.magic == format::kDataLabelMagic;
-  if (was_cut_off) return true;
+  if (are_claimed(data, pages->bytes(), control->label())) return true;
+  const bool was_cut_off = control->label().kind == Kind::kClaimed;
   return failure(EEXIST, "use " + quoted(pages->name()) + " for the pages of a pool: found " + found_text(data) +
                              " beside " + quoted(control->name()) +
-                             ", which is blank, expected a blank file; name the control region that belongs to it, or "
-                             "other files");
+                             (was_cut_off ? ", where the formatting of another pool was cut off" : ", which is blank") +
+                             ", expected a blank file; name the control region that belongs to it, or other files");
 }
 
 // The marud of another host may be creating them at this moment: it is waited for as long as for a lock.

@@ -134,6 +134,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
                               (found.is_one() ? "another host formats it at this moment, or died over it"
                                               : "another host has formatted it meanwhile") +
                               ", expected it blank still; start marud again when that host serves it");
+  shm::settle_uuid(state->device->control(), identity.uuid);
   if (auto labelled = state->device->label_pages(identity.uuid); !labelled) return tl::unexpected(labelled.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->device->kind() == "memory";

@@ -81,9 +81,13 @@ void read_pool_header(std::span<const std::byte> begin, uint64_t device_bytes, D
   }
 }
 
-void read_data_label(std::span<const std::byte> begin, DeviceLabel& label) {
-  std::memcpy(&label.data, begin.data(), sizeof(label.data));
-  if (label.data.checksum == shm::data_label_checksum(label.data)) {
+void read_data_label(DeviceLabel& label) {
+  if (label.data.checksum == shm::data_label_checksum(label.data) &&
+      label.data.pages_offset != format::kDataLabelRoom) {
+    label.kind = DeviceLabel::Kind::kDamaged;
+    label.found = "the pages of a pool of marud, uuid " + uuid_text(label.data.uuid) + ", from byte " +
+                  std::to_string(label.data.pages_offset) + " on, where this version does not look for them";
+  } else if (label.data.checksum == shm::data_label_checksum(label.data)) {
     label.kind = DeviceLabel::Kind::kData;
     label.uuid = uuid_of(label.data.uuid);
     label.found = "the pages of a pool of marud, uuid " + uuid_text(label.data.uuid);
@@ -113,6 +117,7 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
   if (guard.has_fired()) return failure(EIO, "read the beginning of " + device.name + " (a memory error)");
   if (begin.size() < sizeof(format::Header)) return label;
 
+  std::memcpy(&label.data, begin.data(), sizeof(label.data));
   uint64_t magic = 0;
   std::memcpy(&magic, begin.data(), sizeof(magic));
   if (magic == format::kMagic) {
@@ -120,13 +125,14 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
     return label;
   }
   if (magic == format::kDataLabelMagic) {
-    read_data_label(begin, label);
+    read_data_label(label);
     return label;
   }
   if (is_zero(begin)) return label;
   if (const shm::FormatClaim claim = shm::claim_in(begin); claim.is_one()) {
     label.kind = DeviceLabel::Kind::kClaimed;
     label.claimed_by = claim.machine();
+    label.uuid = shm::claimed_uuid(begin);
     label.found = "that another host formats it at this moment, or died over it";
     return label;
   }
@@ -139,6 +145,14 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
       break;
     }
   return label;
+}
+
+bool are_claimed(const DeviceLabel& pages, uint64_t pages_bytes, const DeviceLabel& control) {
+  if (control.kind != DeviceLabel::Kind::kClaimed || control.uuid == Uuid{}) return false;
+  if (pages.kind == DeviceLabel::Kind::kData) return pages.uuid == control.uuid;
+  uint8_t uuid[16];
+  std::memcpy(uuid, control.uuid.data(), sizeof(uuid));
+  return shm::is_part_of(pages.data, shm::make_data_label(uuid, pages_bytes, format::kDataLabelRoom));
 }
 
 void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_t)>& work) {

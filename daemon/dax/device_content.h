@@ -39,14 +39,18 @@ struct DeviceLabel {
   };
   Kind kind = Kind::kNothing;
   std::string found;  // for people: "a pool of marud, uuid ..., 64 GiB in pages of 2 MiB", "an ext4 file system"
-  Uuid uuid = {};     // kPool, kData
+  Uuid uuid = {};     // kPool, kData; kClaimed: for which the pages are labelled, zeros before there is one
   format::Header header = {};   // kPool
-  format::DataLabel data = {};  // kData
+  format::DataLabel data = {};  // kData; else whatever lies in its place
   uint32_t claimed_by = 0;      // kClaimed: the number of a machine, or 0
 };
 
 // Looks at the beginning alone. Only reads.
 Result<DeviceLabel> read_label(const DeviceBytes& device);
+
+// Whether the label of these pages, or the part of it that there is, was written under the claim on `control`: a formatting
+// was cut off, and they hold nothing.
+bool are_claimed(const DeviceLabel& pages, uint64_t pages_bytes, const DeviceLabel& control);
 
 // Told of progress from time to time; returns false to have the work ended early (ECANCELED).
 using Progress = std::function<bool(uint64_t done_bytes, uint64_t of_bytes)>;

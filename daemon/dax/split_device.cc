@@ -3,6 +3,7 @@
 #include "libmaru/base/map_sync.h"
 #include "libmaru/shm/data_label.h"
 #include "libmaru/shm/flush.h"
+#include "maru/format/atomic_word.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -48,15 +49,16 @@ Result<std::unique_ptr<SplitDevice>> SplitDevice::join(std::unique_ptr<Device> c
 }
 
 Result<void> SplitDevice::label_pages(const uint8_t (&uuid)[16]) {
-  format::DataLabel label = {format::kDataLabelMagic, {}, pages_device_->bytes(), pages_offset(), 0};
-  std::memcpy(label.uuid, uuid, sizeof(label.uuid));
-  label.checksum = shm::data_label_checksum(label);
+  const format::DataLabel label = shm::make_data_label(uuid, pages_device_->bytes(), pages_offset());
   auto mapped = map_shared_synchronously(fd(), std::max(kDataLabelRoom, map_alignment()), PROT_READ | PROT_WRITE,
                                          std::max(kDataLabelRoom, map_alignment()));
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + pages_device_->name());
   FaultGuard guard;
   if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + pages_device_->name());
-  std::memcpy(mapped->data(), &label, sizeof(label));
+  // The magic number last: a part of a label has the uuid by which it is known, and is nobody's label yet.
+  constexpr size_t kRest = sizeof(label.magic);
+  std::memcpy(mapped->data() + kRest, reinterpret_cast<const std::byte*>(&label) + kRest, sizeof(label) - kRest);
+  reinterpret_cast<AtomicU64*>(mapped->data())->store_release(label.magic);
   shm::flush_lines(mapped->data(), sizeof(label));  // before the header, without which it means nothing
   if (guard.has_fired()) return failure(EIO, "write the label of " + pages_device_->name() + " (a memory error)");
   return {};

@@ -307,7 +307,10 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
     claim = FormatClaim::of(0);
     first.store_release(claim.bits);
   }
-  std::memset(memory.data() + sizeof(first), 0, sizeof(Header) - sizeof(first));
+  // The uuid beside the claim stays: pages may have been labelled with it.
+  constexpr size_t kUuidAt = offsetof(Header, uuid), kUuidEnd = kUuidAt + sizeof(Header::uuid);
+  std::memset(memory.data() + sizeof(first), 0, kUuidAt - sizeof(first));
+  std::memset(memory.data() + kUuidEnd, 0, sizeof(Header) - kUuidEnd);
   if (!memory_is_zero) std::memset(memory.data() + sizeof(Header), 0, layout.control_bytes - sizeof(Header));
 
   Header header{};

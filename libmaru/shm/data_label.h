@@ -4,6 +4,8 @@
 #include "maru/format/data_label.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 namespace maru::shm {
 
@@ -13,6 +15,25 @@ inline uint64_t data_label_checksum(const format::DataLabel& label) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(&label);
   for (size_t i = 0; i < offsetof(format::DataLabel, checksum); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
   return hash;
+}
+
+inline format::DataLabel make_data_label(const uint8_t (&uuid)[16], uint64_t data_bytes, uint64_t pages_offset) {
+  format::DataLabel label = {format::kDataLabelMagic, {}, data_bytes, pages_offset, 0};
+  std::memcpy(label.uuid, uuid, sizeof(label.uuid));
+  label.checksum = data_label_checksum(label);
+  return label;
+}
+
+// Whether what was found is a part of this label, as a death while it is written leaves it: of its words some are there, the
+// uuid among them, and the others are zero.
+inline bool is_part_of(const format::DataLabel& found, const format::DataLabel& whole) {
+  uint64_t has[sizeof(found) / 8], wanted[sizeof(whole) / 8];
+  std::memcpy(has, &found, sizeof(has));
+  std::memcpy(wanted, &whole, sizeof(wanted));
+  for (size_t i = 0; i < sizeof(found) / 8; ++i)
+    if (has[i] != 0 && has[i] != wanted[i]) return false;
+  constexpr size_t kUuid = offsetof(format::DataLabel, uuid) / 8;
+  return has[kUuid] != 0 || has[kUuid + 1] != 0;
 }
 
 }  // namespace maru::shm

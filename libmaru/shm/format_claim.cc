@@ -2,10 +2,17 @@
 
 #include "libmaru/shm/flush.h"
 #include "maru/format/atomic_word.h"
+#include "maru/format/control_region.h"
 
 #include <cstring>
 
 namespace maru::shm {
+namespace {
+
+constexpr size_t kUuidAt = offsetof(format::Header, uuid);
+static_assert(kUuidAt % 8 == 0 && kUuidAt + 16 <= 64, "words of the line that the claim is in");
+
+}  // namespace
 
 FormatClaim claim_in(std::span<const std::byte> begin) {
   FormatClaim found;
@@ -21,6 +28,25 @@ bool claim_format(std::span<std::byte> memory, uint32_t machine, FormatClaim* re
   *ret_found = {found};
   flush_lines(&word, sizeof(word));  // another host must not find the memory blank again
   return found == own.bits;
+}
+
+std::array<uint8_t, 16> claimed_uuid(std::span<const std::byte> begin) {
+  std::array<uint8_t, 16> uuid = {};
+  if (begin.size() >= kUuidAt + uuid.size()) std::memcpy(uuid.data(), begin.data() + kUuidAt, uuid.size());
+  return uuid;
+}
+
+void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]) {
+  auto* words = reinterpret_cast<AtomicU64*>(memory.data() + kUuidAt);
+  uint64_t found[2] = {words[0].load_relaxed(),
+                       words[1].load_relaxed()};  // nobody else writes: the claim is the caller's
+  if (found[0] == 0 || found[1] == 0) {           // none, or half of one, before there was a label
+    std::memcpy(found, uuid, sizeof(found));
+    words[0].store_relaxed(found[0]);
+    words[1].store_release(found[1]);
+    flush_lines(words, sizeof(found));  // before the label, which is known by it
+  }
+  std::memcpy(uuid, found, sizeof(found));
 }
 
 }  // namespace maru::shm

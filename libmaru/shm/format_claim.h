@@ -5,6 +5,7 @@
 // Thread safety: any process of any host. Progress: one CAS.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,5 +30,11 @@ FormatClaim claim_in(std::span<const std::byte> begin);
 // Claims memory that is blank, or that this machine has claimed before (and died over it). False: another host has, or it holds
 // something; the claim that was found is in ret_found.
 bool claim_format(std::span<std::byte> memory, uint32_t machine, FormatClaim* ret_found);
+
+// The uuid beside the claim that memory begins with, for which its pages are labelled; zeros before there is one.
+std::array<uint8_t, 16> claimed_uuid(std::span<const std::byte> begin);
+// Of memory that the caller has claimed: writes `uuid` beside the claim; if a formatting that was cut off has left one there,
+// that is kept and returned in `uuid`.
+void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]);
 
 }  // namespace maru::shm

@@ -2,6 +2,7 @@
 #include "daemon/dax/file_device.h"
 #include "daemon/dax/split_device.h"
 #include "daemon/hosted_pool.h"
+#include "libmaru/shm/data_label.h"
 #include "libmaru/shm/format_claim.h"
 #include "maru/format/data_label.h"
 #include "tests/support/temporary_directory.h"
@@ -72,6 +73,13 @@ class FilePool : public ::testing::Test {
     std::string text(bytes, 0);
     file.read(text.data(), std::streamsize(bytes));
     return text;
+  }
+  // As if marud had died before the header was written: the claim, and the uuid beside it.
+  static void cut_off(const std::string& path) {
+    constexpr size_t kUuid = offsetof(format::Header, uuid), kUuidEnd = kUuid + 16;
+    const uint64_t claim = shm::FormatClaim::of(0).bits;
+    put(path, 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)) + std::string(kUuid - 8, 0));
+    put(path, kUuidEnd, std::string(sizeof(format::Header) - kUuidEnd, 0));
   }
   static void make_blank(const std::string& path, uint64_t bytes) {
     std::ofstream(path, std::ios::binary);
@@ -214,24 +222,71 @@ TEST_F(FilePool, WhatCannotBeDividedLeavesNoFileBehind) {
 
 // marud died between the claim, the label and the header.
 TEST_F(FilePool, FormattingThatWasCutOffBeginsAnew) {
-  const std::string first = leave_pool();
-  const auto cut_off = [&] {
-    const uint64_t claim = shm::FormatClaim::of(0).bits;
-    put(control_, 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)) + std::string(4088, 0));
+  const std::string uuid = leave_pool();
+  const auto expect_resumed = [&](const std::string& after) {
+    auto pool = start();
+    ASSERT_TRUE(pool) << after << ": " << pool.error().text();
+    EXPECT_EQ((*pool)->serving()->epoch(), 1u) << after;
+    EXPECT_EQ(uuid_of(**pool), uuid) << after << ": what was labelled with it is known by it";
+    (*pool)->stop(false);
   };
-  cut_off();
+  const auto clear_label = [&](size_t from, size_t end) { put(pages_, from, std::string(end - from, 0)); };
+  using format::DataLabel;
+  cut_off(control_);
+  expect_resumed("all of the label");
+  cut_off(control_);
+  clear_label(offsetof(DataLabel, checksum), sizeof(DataLabel));
+  expect_resumed("the label without its checksum");
+  cut_off(control_);
+  clear_label(0, sizeof(DataLabel::magic));
+  expect_resumed("the label without its magic number");
+  cut_off(control_);
+  clear_label(0, sizeof(DataLabel::magic));
+  clear_label(offsetof(DataLabel, uuid) + 8, sizeof(DataLabel));
+  expect_resumed("half of the uuid");
+  cut_off(control_);
+  clear_label(0, sizeof(DataLabel));
+  expect_resumed("the uuid beside the claim");
+  cut_off(control_);
+  clear_label(0, sizeof(DataLabel));
+  put(control_, offsetof(format::Header, uuid), std::string(8, 0));
   const std::string second = leave_pool();
-  EXPECT_NE(second, first);
-  cut_off();
-  put(pages_, offsetof(format::DataLabel, checksum), "torn");
-  const std::string third = leave_pool();
-  EXPECT_NE(third, second);
-  cut_off();
-  put(pages_, 0, std::string(sizeof(format::DataLabel), 0));
-  EXPECT_NE(leave_pool(), third);
-  cut_off();
+  EXPECT_NE(second, uuid) << "a part of a uuid is none";
+  cut_off(control_);
   put(pages_, 0, "somebody else's");
   expect_refusal("found content that is not marud's beside");
+}
+
+// A claim says of which pages it is: all others hold something.
+TEST_F(FilePool, AClaimFormatsNoPagesButItsOwn) {
+  leave_pool();
+  cut_off(control_);
+  spec_.path = directory_.file("other-pages");
+  spec_.control_path = directory_.file("other-control");
+  const std::string other = leave_pool(), label = get(spec_.path, 4096);
+  spec_.control_path = control_;
+  expect_refusal("found the pages of a pool of marud, uuid " + other + " beside \"" + control_ +
+                 "\", where the formatting of another pool was cut off, expected a blank file");
+  EXPECT_EQ(get(spec_.path, 4096), label);
+  // A damaged label is not one that this claim began.
+  put(spec_.path, offsetof(format::DataLabel, checksum), std::string(8, 0));
+  expect_refusal("found what were pages of a pool of marud, with a damaged label beside");
+  put(spec_.path, 0, label);
+  // Nor does a claim without a uuid have any.
+  put(control_, offsetof(format::Header, uuid), std::string(16, 0));
+  expect_refusal("where the formatting of another pool was cut off");
+  spec_.control_path = directory_.file("other-control");
+  EXPECT_EQ(leave_pool(), other);
+}
+
+TEST_F(FilePool, PagesAtAnotherPlaceThanThisVersionPutsThemAreRefused) {
+  leave_pool();
+  format::DataLabel label;
+  const std::string bytes = get(pages_, sizeof(label));
+  std::memcpy(&label, bytes.data(), sizeof(label));
+  label = shm::make_data_label(label.uuid, label.data_bytes, 2 * label.pages_offset);
+  put(pages_, 0, std::string(reinterpret_cast<const char*>(&label), sizeof(label)));
+  expect_refusal("from byte 4194304 on, where this version does not look for them");
 }
 
 }  // namespace
