@@ -7,8 +7,7 @@
 //   another pool, or anything else           is refused; only `marud --format` takes such a device
 //   the same, on volatile memory that held   is cleared and formatted: what lies there is what memory holds when power comes
 //     this pool in another boot              back, and the state file says so
-//   a formatting that was cut off            is formatted, if it was begun by this machine; of a shared pool on two devices
-//                                            only before the pages had their label
+//   a formatting that was cut off            is formatted, if it was begun by this machine and no pages but its own are there
 //
 // A pool that several hosts share is never verified, cleared or formatted because of what this host knows: others may be at
 // work in it. Its blocks are compared with their checksums at every hit.
@@ -136,7 +135,9 @@ class Opening {
   Result<Fate> judge_pool(DaxDevice& device, const DaxDevice* pages) {
     const DeviceLabel& label = device.label();
     const std::string& wish = pages ? spec_.dax.control_device : spec_.dax.device;
-    if (!wish.starts_with("uuid:") && record_ && record_->uuid != label.uuid)
+    // A record that was made before a formatting does not say what became of it.
+    const bool is_known = record_ && !record_->is_being_cleared;
+    if (!wish.starts_with("uuid:") && is_known && record_->uuid != label.uuid)
       return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", expected the pool that it was, " +
                                  text_of(record_->uuid) + "; devices change their names: say device = \"uuid:...\"" +
                                  how_to_force(spec_));
@@ -173,6 +174,11 @@ class Opening {
     const DaxDescription& description = device.description();
     const DeviceLabel& label = device.label();
     const SharingConfig& sharing = spec_.pool.sharing;
+    if (label.kind == DeviceLabel::Kind::kClaimed &&
+        label.claimed_by == (sharing.is_shared ? machine_number(sharing) : 0)) {
+      log_warning("pool \"{}\": formatting {} was cut off, it begins anew", spec_.pool.name, device.name());
+      return Fate::kFormat;  // it was blank before, or had been cleared
+    }
     // Cleared are also the beginnings of other pools; whoever formatted the device since has another uuid.
     const bool is_another = label.kind == DeviceLabel::Kind::kPool && record_ && label.uuid != record_->uuid;
     if (record_ && record_->is_being_cleared && record_->dax_name == description.name &&
@@ -181,11 +187,6 @@ class Opening {
       return Fate::kClearAndFormat;
     }
     if (label.kind == DeviceLabel::Kind::kPool) return judge_pool(device, pages);
-    if (label.kind == DeviceLabel::Kind::kClaimed &&
-        label.claimed_by == (sharing.is_shared ? machine_number(sharing) : 0)) {
-      log_warning("pool \"{}\": formatting {} was cut off, it begins anew", spec_.pool.name, device.name());
-      return Fate::kFormat;  // it was blank before
-    }
     auto found = what_is_on(device, spec_.pool.name);
     if (!found) return tl::unexpected(found.error());
     if (!*found) {
@@ -222,19 +223,32 @@ class Opening {
                                  ", expected the pages of pool " + text_of(main.label().uuid) +
                                  ", whose control region is on " + main.name());
     }
-    const bool may_clear = record_ && !spec_.pool.sharing.is_shared;
-    const bool is_ours = may_clear && (is_data ? label.uuid == record_->uuid
-                                               : lost_power(*record_, pages.description(), record_->dax_pages_name));
-    const bool is_resumed =
-        may_clear && record_->is_being_cleared && record_->dax_pages_name == pages.description().name;
-    *ret_clears = true;
-    if (is_ours || is_resumed) return {};
+    *ret_clears = false;
+    if (are_claimed(label, pages.bytes(), main.label())) return {};
+    *ret_clears = may_clear(pages, main, fate);
+    if (*ret_clears) return {};
     auto found = what_is_on(pages, spec_.pool.name);
     if (!found) return tl::unexpected(found.error());
-    *ret_clears = false;
     if (!*found) return {};
-    return failure(EEXIST,
-                   "use " + pages.name() + ": found " + **found + ", expected a blank device" + how_to_force(spec_));
+    return failure(EEXIST, "use " + pages.name() + ": found " + **found +
+                               ", expected a blank device, or the pages of what was on " + main.name() +
+                               how_to_force(spec_));
+  }
+
+  // Whether these pages hold nothing that anybody could still read: their control region is given up for good reasons, and
+  // they are its, or what volatile memory holds.
+  bool may_clear(const DaxDevice& pages, const DaxDevice& main, Fate fate) const {
+    const DeviceLabel& label = pages.label();
+    if (spec_.pool.sharing.is_shared) return false;
+    const bool is_data = label.kind == DeviceLabel::Kind::kData;
+    if (main.label().kind == DeviceLabel::Kind::kPool && is_data && label.uuid == main.label().uuid) return true;
+    if (!record_ || label.kind == DeviceLabel::Kind::kPool) return false;
+    // A control device that is only blank may be another one under an old name, and the control region elsewhere.
+    const bool is_given_up =
+        fate == Fate::kClearAndFormat || lost_power(*record_, main.description(), record_->dax_name);
+    if (is_data) return is_given_up && label.uuid == record_->uuid;
+    return lost_power(*record_, pages.description(), record_->dax_pages_name) ||
+           (record_->is_being_cleared && record_->dax_pages_name == pages.description().name);
   }
 
   const PoolSpec& spec_;

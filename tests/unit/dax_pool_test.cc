@@ -49,6 +49,7 @@ class DaxPool : public ::testing::Test {
   std::string leave_pool() {
     auto pool = start();
     EXPECT_TRUE(pool) << pool.error().text();
+    if (!pool) return "";
     const std::string uuid = uuid_of(**pool);
     (*pool)->stop(false);
     return uuid;
@@ -357,6 +358,146 @@ TEST_F(DaxPool, FormattingThatWasCutOffBeginsAnew) {
   ASSERT_TRUE(pool) << pool.error().text();
   EXPECT_EQ(header("dax0.0").magic, format::kMagic);
   EXPECT_EQ(header("dax0.0").checksum, shm::header_checksum(header("dax0.0")));
+}
+
+// The control region on one device, the pages on another one.
+class DaxPairPool : public DaxPool {
+ protected:
+  static constexpr uint64_t kControlBytes = 4u << 20;
+  DaxPairPool() {
+    devices_.add("dax0.0", kControlBytes);
+    devices_.add("dax1.0", kBytes);
+    spec_.dax.control_device = devices_.path("dax0.0");
+    spec_.dax.device = devices_.path("dax1.0");
+  }
+  void be_shared() {
+    spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = true;
+    spec_.pool.sharing.hosts = 2;
+    spec_.pool.sharing.machine_id = "aaaa";
+    spec_.pool.sharing.boot_id = "11111111-1111-4111-8111-111111111111";
+  }
+  // As if marud had died before the header was written: the claim, and the uuid beside it.
+  void cut_off(uint32_t machine) {
+    constexpr size_t kUuid = offsetof(format::Header, uuid), kUuidEnd = kUuid + 16;
+    const uint64_t claim = shm::FormatClaim::of(machine).bits;
+    devices_.put("dax0.0", 0,
+                 std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)) + std::string(kUuid - 8, 0));
+    devices_.put("dax0.0", kUuidEnd, std::string(sizeof(format::Header) - kUuidEnd, 0));
+  }
+  std::string label() { return devices_.get("dax1.0", 0, 4096); }
+  // Another pool on dax2.0 and dax3.0, made by another marud; returns its uuid.
+  std::string leave_another() {
+    devices_.add("dax2.0", kControlBytes);
+    devices_.add("dax3.0", kBytes);
+    StateDirectory elsewhere(directory_.file("elsewhere"));
+    std::swap(elsewhere, state_);
+    spec_.dax.control_device = devices_.path("dax2.0");
+    spec_.dax.device = devices_.path("dax3.0");
+    const std::string other = leave_pool();
+    std::swap(elsewhere, state_);
+    spec_.dax.control_device = devices_.path("dax0.0");
+    spec_.dax.device = devices_.path("dax1.0");
+    return other;
+  }
+  void begin_to_clear() {
+    auto record = state_.load("far");
+    ASSERT_TRUE(record && *record);
+    (*record)->is_being_cleared = true;
+    ASSERT_TRUE(state_.save(**record));
+  }
+};
+
+TEST_F(DaxPairPool, FormattingThatWasCutOffBeginsAnew) {
+  for (const bool is_shared : {false, true}) {
+    if (is_shared) be_shared();
+    devices_.put("dax0.0", 0, std::string(kControlBytes, 0));
+    devices_.put("dax1.0", 0, std::string(4096, 0));
+    state_.remove("far");
+    const std::string uuid = leave_pool();
+    // With what the state file says, and without it.
+    for (const bool is_known : {true, false}) {
+      cut_off(is_shared ? machine_number(spec_.pool.sharing) : 0);
+      if (!is_known) state_.remove("far");
+      auto pool = start();
+      ASSERT_TRUE(pool) << pool.error().text();
+      EXPECT_EQ(uuid_of(**pool), uuid);
+      EXPECT_EQ((*pool)->serving()->epoch(), 1u);
+      (*pool)->stop(false);
+    }
+  }
+}
+
+TEST_F(DaxPairPool, AClaimFormatsNoPagesButItsOwn) {
+  leave_pool();
+  const std::string other = leave_another();
+  cut_off(0);
+  devices_.rename("dax1.0", "dax4.0");
+  devices_.rename("dax3.0", "dax1.0");
+  const std::string before = label();
+  for (const bool is_being_cleared : {false, true}) {
+    if (is_being_cleared) begin_to_clear();
+    const Error error = refusal();
+    EXPECT_EQ(error.code, EEXIST);
+    EXPECT_NE(error.doing.find("found the pages of a pool of marud, uuid " + other), std::string::npos) << error.doing;
+    EXPECT_EQ(label(), before);
+  }
+}
+
+// The kernel gave another device the name of the one with the control region.
+TEST_F(DaxPairPool, ABlankControlDeviceGivesNoPagesUp) {
+  const std::string uuid = leave_pool(), before = label();
+  devices_.rename("dax0.0", "dax7.0");
+  devices_.add("dax0.0", kControlBytes);
+  const Error error = refusal();
+  EXPECT_EQ(error.code, EEXIST);
+  EXPECT_NE(error.doing.find("found the pages of a pool of marud, uuid " + uuid), std::string::npos) << error.doing;
+  EXPECT_EQ(label(), before);
+  spec_.dax.control_device = devices_.path("dax7.0");
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+TEST_F(DaxPairPool, SwappedDevicesAreRefusedAndUntouched) {
+  const std::string uuid = leave_pool(), pages = label(), control = devices_.get("dax0.0", 0, 4096);
+  std::swap(spec_.dax.control_device, spec_.dax.device);
+  EXPECT_EQ(refusal().code, EEXIST);
+  EXPECT_EQ(label(), pages);
+  EXPECT_EQ(devices_.get("dax0.0", 0, 4096), control);
+  std::swap(spec_.dax.control_device, spec_.dax.device);
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+// marud died after the header and before its state file said so.
+TEST_F(DaxPairPool, APoolThatTheRecordOfItsFormattingDoesNotNameIsAdopted) {
+  const std::string uuid = leave_pool();
+  auto record = state_.load("far");
+  ASSERT_TRUE(record && *record);
+  (*record)->uuid = {};
+  (*record)->is_being_cleared = true;
+  ASSERT_TRUE(state_.save(**record));
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+TEST_F(DaxPairPool, ClearingThatWasCutOffGoesOn) {
+  leave_pool();
+  begin_to_clear();
+  devices_.put("dax0.0", 0, std::string(4096, 0));
+  devices_.put("dax1.0", kBytes - 7, "secret");
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_EQ((*pool)->serving()->epoch(), 1u);
+  EXPECT_EQ(devices_.get("dax1.0", kBytes - 7, 6), std::string(6, 0));
+}
+
+// Its control region says whose the pages are, also when the state file is lost.
+TEST_F(DaxPairPool, APoolThatIsFormattedAnewTakesItsPagesAlong) {
+  const std::string uuid = leave_pool();
+  pretend_other_boot("dax0.0", false);
+  state_.remove("far");
+  devices_.put("dax1.0", kBytes - 7, "secret");
+  auto pool = start();
+  ASSERT_TRUE(pool) << pool.error().text();
+  EXPECT_NE(uuid_of(**pool), uuid);
+  EXPECT_EQ(devices_.get("dax1.0", kBytes - 7, 6), std::string(6, 0));
 }
 
 class SharedDaxPool : public DaxPool {
