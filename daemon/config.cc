@@ -323,11 +323,16 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
     if (!names.insert(spec.pool.name).second)
       problems.push_back({line_of(spec, "name"), "pool.name: found \"" + printable(spec.pool.name) +
                                                      "\" a second time, expected a name of its own"});
-    const std::string& place = spec.backend == Backend::kDax ? spec.dax.device : spec.path;
-    if (!spec.dax.device.empty() && spec.dax.device != "cxl:free" && !spec.dax.device.starts_with("node:") &&
-        !paths.insert(place).second)
-      problems.push_back({line_of(spec, "device"), "pool.device: found \"" + printable(place) +
-                                                       "\" a second time, expected a device of its own"});
+    for (const auto& [key, device] :
+         {std::pair("device", spec.dax.device), std::pair("control_device", spec.dax.control_device)}) {
+      if (!device.starts_with("/") && !device.starts_with("uuid:")) continue;
+      // Both devices of a pool have its uuid. That one path is both is said where they are read.
+      const std::string place = device.starts_with("/") ? device : key + device;
+      const bool is_both = place == spec.dax.device && spec.dax.control_device == spec.dax.device;
+      if (!paths.insert(place).second && !is_both)
+        problems.push_back({line_of(spec, key), "pool." + std::string(key) + ": found \"" + printable(device) +
+                                                    "\" a second time, expected a device of its own"});
+    }
     for (const auto& [key, path] : {std::pair("path", spec.path), std::pair("control_path", spec.control_path)})
       if (!path.empty() && !paths.insert(path).second && spec.control_path != spec.path)
         problems.push_back({line_of(spec, key), "pool." + std::string(key) + ": found \"" + printable(path) +

@@ -121,6 +121,12 @@ TEST(Config, PoolsOnDevicesHaveKeysOfTheirOwn) {
   const std::string twice = dax + "device = \"/dev/dax0.0\"\n[[pool]]\nname = \"b\"\nbackend = \"dax\"\n";
   EXPECT_EQ(problem_of(twice + "device = \"/dev/dax0.0\"\n"),
             "8: pool.device: found \"/dev/dax0.0\" a second time, expected a device of its own");
+  EXPECT_EQ(problem_of(twice + "device = \"/dev/dax1.0\"\ncontrol_device = \"/dev/dax0.0\"\n"),
+            "9: pool.control_device: found \"/dev/dax0.0\" a second time, expected a device of its own");
+  const std::string uuid = "\"uuid:21cf8fa9-19c5-ed97-f54d-62a331c51486\"\n";
+  const std::string by_uuid = "device = " + uuid + "control_device = " + uuid;
+  EXPECT_TRUE(problems_of(dax + by_uuid).empty());
+  EXPECT_EQ(problems_of(dax + by_uuid + "[[pool]]\nname = \"b\"\nbackend = \"dax\"\n" + by_uuid).size(), 2u);
 }
 
 TEST(Config, PoolsInFilesMayHaveTwo) {
