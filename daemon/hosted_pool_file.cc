@@ -139,6 +139,8 @@ Result<bool> judge(const Files& files) {
 // The marud of another host may be creating them at this moment: it is waited for as long as for a lock.
 Result<bool> wait_for_both(const PoolSpec& spec) {
   auto there = are_there(spec);
+  if (!there && spec.pool.sharing.is_shared && there.error().code != EINVAL)
+    log_info("pool \"{}\" waits for both of its files: {}", spec.pool.name, there.error().doing);
   for (int tries = 0; tries < 50 && spec.pool.sharing.is_shared && !there && there.error().code != EINVAL; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     there = are_there(spec);

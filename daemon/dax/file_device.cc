@@ -84,19 +84,28 @@ Result<void> lock_whole_file(int fd, const std::string& path) {
   return failure(errno, "lock " + quoted(path));
 }
 
+bool is_empty(int fd) {
+  struct stat status = {};
+  return ::fstat(fd, &status) == 0 && status.st_size == 0;
+}
+
 // Of a file that several hosts share: the whole file if nobody is there, else the byte of this machine. Somebody who has the
-// whole file is about to format or to attach, which takes a moment.
-Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine) {
+// whole file is about to format or to attach, which takes a moment; so does whoever has created it and not locked it yet, when
+// `may_be_new`.
+Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine, bool may_be_new) {
   constexpr int kTries = 100;
   for (int tries = 0;; ++tries) {
-    if (lock_whole_file(fd, path)) return true;
+    const bool is_locked = lock_whole_file(fd, path).has_value();
+    if (is_locked && (!may_be_new || tries == kTries || !is_empty(fd))) return true;
     struct flock range = {};
-    range.l_type = F_WRLCK;
     range.l_whence = SEEK_SET;
+    range.l_type = F_UNLCK;
+    if (is_locked) ::fcntl(fd, F_OFD_SETLK, &range);
+    range.l_type = F_WRLCK;
     range.l_start = machine;
     range.l_len = 1;
-    if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return false;
-    if ((errno != EAGAIN && errno != EACCES) || tries == kTries)
+    if (!is_locked && ::fcntl(fd, F_OFD_SETLK, &range) == 0) return false;
+    if (!is_locked && ((errno != EAGAIN && errno != EACCES) || tries == kTries))
       return failure(errno == EACCES ? EBUSY : errno,
                      "lock " + quoted(path) +
                          ": found that another marud of this machine has it, expected it free; stop that one");
@@ -199,6 +208,8 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
     device->lock_.reset(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0600));
     is_new = device->lock_.is_open();
     if (is_new) device->created_path_ = path;  // and removed again unless it becomes a pool
+    // Another marud was faster.
+    if (!is_new && errno == EEXIST) device->lock_.reset(::open(path.c_str(), kFlags));
   }
   const int fd = device->lock_.get();
   if (fd < 0) return failure(errno, "open " + quoted(path) + " to read and write it, or create it there");
@@ -210,10 +221,16 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   if (machine == 0) {
     if (auto locked = lock_whole_file(fd, path); !locked) return tl::unexpected(locked.error());
   } else {
-    auto locked = lock_for_machine(fd, path, machine);
+    auto locked = lock_for_machine(fd, path, machine, !is_new);
     if (!locked) return tl::unexpected(locked.error());
     is_alone = *locked;
   }
+  // Whoever created it meanwhile gave it its size under the lock; or removed it again, since it became no pool.
+  if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + quoted(path));
+  if (status.st_nlink == 0)
+    return failure(ESTALE, "use " + quoted(path) +
+                               " as a pool: found that another marud created and removed it meanwhile, expected it to "
+                               "stay; start marud again");
   device->machine_ = machine;
 
   struct statfs file_system = {};

@@ -6,12 +6,14 @@
 #include "libmaru/shm/format_claim.h"
 #include "maru/format/data_label.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/wait_until.h"
 
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -287,6 +289,46 @@ TEST_F(FilePool, PagesAtAnotherPlaceThanThisVersionPutsThemAreRefused) {
   label = shm::make_data_label(label.uuid, label.data_bytes, 2 * label.pages_offset);
   put(pages_, 0, std::string(reinterpret_cast<const char*>(&label), sizeof(label)));
   expect_refusal("from byte 4194304 on, where this version does not look for them");
+}
+
+// The marud of another host has created the file, and locks it and gives it its size in this moment.
+TEST_F(FilePool, AFileThatAnotherHostIsAboutToMakeIsWaitedFor) {
+  spec_.control_path.clear();
+  spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = true;
+  spec_.pool.sharing.hosts = 2;
+  spec_.pool.lanes = 8;
+  spec_.pool.sharing.machine_id = "aaaa";
+  spec_.pool.sharing.boot_id = "11111111-1111-4111-8111-111111111111";
+  struct Moment {
+    bool is_locked, is_given_up;
+  };
+  for (const auto [is_locked, is_given_up] : {Moment{true, false}, Moment{false, false}, Moment{true, true}}) {
+    fs::remove(pages_);
+    const FileDescriptor fd(::open(pages_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    ASSERT_TRUE(fd.is_open());
+    struct flock whole = {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    ASSERT_TRUE(!is_locked || ::fcntl(fd.get(), F_OFD_SETLK, &whole) == 0);
+    auto started = std::async(std::launch::async, [&] { return start(); });
+    const auto has_opened = [&] {
+      int count = 0;
+      std::error_code gone;
+      for (const auto& entry : fs::directory_iterator("/proc/self/fd"))
+        if (fs::read_symlink(entry.path(), gone) == pages_) ++count;
+      return count > 1;
+    };
+    const auto has_ended = [&] { return started.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+    EXPECT_TRUE(test::wait_until([&] { return has_opened() || has_ended(); }));
+    ASSERT_EQ(::ftruncate(fd.get(), off_t(kBytes)), 0);
+    if (is_given_up) fs::remove(pages_);
+    whole.l_type = F_UNLCK;
+    ASSERT_EQ(::fcntl(fd.get(), F_OFD_SETLK, &whole), 0);
+    auto pool = started.get();
+    const std::string refused = pool ? "" : pool.error().doing;
+    EXPECT_EQ(refused.empty(), !is_given_up) << refused;
+    EXPECT_EQ(refused.find("created and removed it meanwhile") != std::string::npos, is_given_up) << refused;
+  }
 }
 
 }  // namespace
