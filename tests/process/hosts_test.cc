@@ -24,8 +24,22 @@
 namespace maru::test {
 namespace {
 
-TEST_F(Hosts, ABlockStoredOnOneHostIsFoundOnTheOther) {
-  Host a(directory_, 0), b(directory_, 1);
+// The pool is all in one file, or has its control region in a file of its own.
+class HostsOnFiles : public Hosts, public ::testing::WithParamInterface<const char*> {
+ protected:
+  const bool is_in_two_ = std::string(GetParam()) == "TwoFiles";
+  const std::string control_path_ = directory_.file("control");
+  const std::string files_ = is_in_two_ ? "control_path = \"" + control_path_ + "\"\n" : "";
+  const std::string watched_ = files_ + watch_;
+
+  Host begun(uint32_t number) { return Host(directory_, number, files_, 16u << 20, Host::Start::kBegin); }
+};
+INSTANTIATE_TEST_SUITE_P(On, HostsOnFiles, ::testing::Values("OneFile", "TwoFiles"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(HostsOnFiles, ABlockStoredOnOneHostIsFoundOnTheOther) {
+  Host a(directory_, 0, files_), b(directory_, 1, files_);
+  EXPECT_EQ(::access(control_path_.c_str(), F_OK) == 0, is_in_two_);
   EXPECT_EQ(a.state_of(1), "live");
   EXPECT_EQ(b.state_of(0), "live");
   Puppet on_a(a.socket_path()), on_b(b.socket_path());
@@ -54,6 +68,47 @@ TEST_F(Hosts, ABlockStoredOnOneHostIsFoundOnTheOther) {
   EXPECT_EQ(a.state_of(1), "free") << "nobody was left: a clean detach";
 }
 
+// Both find nothing; one makes the pool, and the other one finds it at some moment of that.
+TEST_P(HostsOnFiles, TwoHostsThatStartAtOnceMakeOnePool) {
+  for (int round = 0; round < 5; ++round) {
+    Host a = begun(0), b = begun(1);
+    a.await();
+    b.await();
+    const auto uuid_on = [](const Host& host) {
+      return host.ask({{"command", "status"}}).at("pools").at(0).at("uuid").get<std::string>();
+    };
+    EXPECT_EQ(uuid_on(a), uuid_on(b));
+    Puppet on_a(a.socket_path()), on_b(b.socket_path());
+    ASSERT_EQ(on_a.store("key", "of both"), 0);
+    EXPECT_EQ(on_b.retrieve("key").at("text"), "of both");
+    a.kill();
+    b.kill();
+    ASSERT_EQ(::unlink(directory_.file("pool").c_str()), 0);
+    ASSERT_TRUE(!is_in_two_ || ::unlink(control_path_.c_str()) == 0);
+  }
+}
+
+// As if the host that makes the pool had made one of the files yet.
+TEST_F(Hosts, TheSecondHostWaitsForBothFilesOfTheFirst) {
+  const std::string control_path = directory_.file("control"), files = "control_path = \"" + control_path + "\"\n";
+  Host a(directory_, 0, files);
+  ASSERT_EQ(Puppet(a.socket_path()).store("key", "of host a"), 0);
+  ASSERT_TRUE(a.stop());
+  const std::string elsewhere = directory_.file("elsewhere");
+  for (const std::string& late : {control_path, directory_.file("pool")}) {
+    ASSERT_EQ(::rename(late.c_str(), elsewhere.c_str()), 0);
+    ::unlink((directory_.file("host1") + ".log").c_str());  // of the one before
+    Host b(directory_, 1, files, 16u << 20, Host::Start::kBegin);
+    EXPECT_TRUE(wait_until(
+        [&] { return !b.is_running() || b.log().find("waits for both of its files") != std::string::npos; }));
+    EXPECT_NE(::access(late.c_str(), F_OK), 0) << "half of a pool is not made anew";
+    ASSERT_EQ(::rename(elsewhere.c_str(), late.c_str()), 0);
+    b.await();
+    EXPECT_EQ(Puppet(b.socket_path()).retrieve("key").at("text"), "of host a");
+    ASSERT_TRUE(b.stop());
+  }
+}
+
 TEST_F(Hosts, ASuspectHostKeepsItsBlocksItsPinsAndItsSlot) {
   Host a(directory_, 0, watch_), b(directory_, 1, watch_);
   Puppet on_a(a.socket_path()), on_b(b.socket_path());
@@ -76,8 +131,8 @@ TEST_F(Hosts, ASuspectHostKeepsItsBlocksItsPinsAndItsSlot) {
   EXPECT_EQ(on_b.retrieve("again").at("text"), "after all that");
 }
 
-TEST_F(Hosts, WhatADeadHostHeldIsTakenBackAndNothingElse) {
-  Host a(directory_, 0, watch_), b(directory_, 1, watch_);
+TEST_P(HostsOnFiles, WhatADeadHostHeldIsTakenBackAndNothingElse) {
+  Host a(directory_, 0, watched_), b(directory_, 1, watched_);
   Board board;
   const std::string fd = std::to_string(board.fd());
   ChildProcess keeper({own_program(), "--role", "keeper", b.socket_path(), "7", fd, "0", "200"}, "", {board.fd()});
@@ -122,7 +177,7 @@ TEST_F(Hosts, WhatADeadHostHeldIsTakenBackAndNothingElse) {
       << status;
   EXPECT_EQ(status.at("blocks"), 0);
   // The slot, and its lanes, are anybody's again.
-  Host c(directory_, 0, watch_);
+  Host c(directory_, 0, watched_);
   Puppet on_c(c.socket_path());
   EXPECT_EQ(on_c.store("new", "from the slot of the dead"), 0);
 }
@@ -290,8 +345,8 @@ TEST_F(Hosts, WhatADeadHostHeldIsTakenBackInTurns) {
 }
 
 // As if the host had died before its caches held the bytes no more: the block line says what the payload does not.
-TEST_F(Hosts, ABlockWhosePayloadWasLostWithItsHostIsAMiss) {
-  Host a(directory_, 0, watch_), b(directory_, 1, watch_);
+TEST_P(HostsOnFiles, ABlockWhosePayloadWasLostWithItsHostIsAMiss) {
+  Host a(directory_, 0, watched_), b(directory_, 1, watched_);
   Puppet on_b(b.socket_path());
   const std::string lost = "the bytes that host a took with it";
   {

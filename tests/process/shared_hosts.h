@@ -29,7 +29,9 @@ inline constexpr const char* kNextBoot = "33333333-3333-4333-8333-333333333333";
 // A marud that plays one of the hosts.
 class Host {
  public:
-  Host(const TemporaryDirectory& directory, uint32_t number, const std::string& more = "", uint64_t bytes = 16u << 20)
+  enum class Start : uint8_t { kWholly, kBegin };
+  Host(const TemporaryDirectory& directory, uint32_t number, const std::string& more = "", uint64_t bytes = 16u << 20,
+       Start how = Start::kWholly)
       : number_(number), name_(directory.file("host" + std::to_string(number))), boot_id_(kBoot[number]) {
     std::ofstream(name_ + ".toml")
         << "[daemon]\nsocket = \"" << socket_path() << "\"\nstate_dir = \"" << name_
@@ -38,7 +40,8 @@ class Host {
         << "region_bytes = 1048576\nlanes = 16\npins = 1024\nhigh_watermark = 1\n"
         << "profile = \"shared\"\ncoherent = true\nhosts = 2\n"
         << more;
-    start();
+    begin();
+    if (how == Start::kWholly) await();
   }
   ~Host() {
     if (::testing::Test::HasFailure()) std::fprintf(stderr, "-- host %u --\n%s\n", number_, log().c_str());
@@ -48,10 +51,18 @@ class Host {
   pid_t pid() const { return process_->pid(); }
 
   void start() {
+    begin();
+    await();
+  }
+  void begin() {
     process_ = std::make_unique<ChildProcess>(
         std::vector<std::string>{marud_program(), "--config", name_ + ".toml", "--boot-id", boot_id_, "--machine-id",
                                  "abcdef0" + std::to_string(number_)},
         name_ + ".log");
+  }
+  bool is_running() { return process_->is_running(); }
+  // Until it serves.
+  void await() {
     const bool is_ready = wait_until([&] {
       if (!process_->is_running()) return true;
       const json status = try_ask({{"command", "status"}});
