@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <sys/stat.h>
 
 namespace maru::client {
 namespace {
@@ -18,6 +19,12 @@ Result<std::unique_ptr<Payload>> Payload::reserve(int fd, uint64_t pages_offset,
   auto payload = std::unique_ptr<Payload>(new Payload);
   const uint64_t bytes = region.pages() * region.page_bytes();
   const uint64_t begin = pages_offset, end = begin + bytes;
+  // Who may only read the pages still writes the header; pages beyond the end of a file are SIGBUS for whoever stores there.
+  struct stat status = {};
+  if (::fstat(fd, &status) != 0) return failure(errno, "inspect the memory of the pages");
+  if (S_ISREG(status.st_mode) && end > uint64_t(status.st_size))
+    return failure(EBADMSG, "map the pages: found " + std::to_string(status.st_size) + " bytes, expected " +
+                                std::to_string(end) + ", as the control region says");
   payload->alignment_ = alignment;
   payload->first_chunk_ = begin / alignment;
   const uint64_t before = begin % alignment;  // of page 0 in its chunk

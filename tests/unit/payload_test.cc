@@ -77,6 +77,16 @@ class PayloadShapes : public ::testing::TestWithParam<Shape> {
   FileDescriptor fd_;
 };
 
+TEST_P(PayloadShapes, PagesBeyondTheEndOfTheirMemoryAreRefused) {
+  const uint64_t end = offset_ + region_.pages() * region_.page_bytes();
+  ASSERT_EQ(::ftruncate(fd_.get(), off_t(end)), 0);
+  EXPECT_TRUE(Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment));
+  ASSERT_EQ(::ftruncate(fd_.get(), off_t(end - 1)), 0);
+  const auto refused = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, EBADMSG);
+}
+
 TEST_P(PayloadShapes, PagesLieWhereTheyAreAndMappingsAreWhole) {
   auto payload = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
   ASSERT_TRUE(payload) << payload.error().text();
