@@ -20,7 +20,7 @@ inline constexpr uint32_t kOperations = 6;
 inline constexpr std::array<const char*, kOperations> kOperationNames = {"match", "read+verify", "alloc",
                                                                          "fill",  "store",       "release"};
 
-enum class ClientState : uint32_t { kStarting, kAttached, kDone, kFailed };
+enum class ClientState : uint32_t { kStarting, kAttached, kReplayed, kDone, kFailed };
 
 // A counter with one writer.
 class Counter {

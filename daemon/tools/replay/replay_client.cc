@@ -183,6 +183,23 @@ void wait_for_start() {
   }
 }
 
+// Until no other client stores any more: what is counted as still there must be there all at once. False: one of them hangs or
+// was killed.
+bool wait_for_others(const Board& board, uint32_t clients, int timeout_ms) {
+  const auto is_replaying = [&](uint32_t client) {
+    const auto state = board.clients[client].state.load(std::memory_order_acquire);
+    return state == ClientState::kStarting || state == ClientState::kAttached;
+  };
+  const uint64_t until_ns = now_ns() + uint64_t(timeout_ms) * 1'000'000;
+  for (uint32_t client = 0; client < clients; ++client)
+    while (is_replaying(client)) {
+      if (now_ns() > until_ns) return false;
+      const timespec pause = {0, 1'000'000};
+      ::nanosleep(&pause, nullptr);
+    }
+  return true;
+}
+
 void note_pool(const Client& client, ClientBoard& board) {
   const Outcome<maru_geometry> geometry = client.geometry();
   if (!geometry) return;
@@ -236,7 +253,10 @@ int run_client(const Options& options) {
   }
   board.ended_ns.set(now_ns());
   note_statistics(*client, board);
+  board.state.store(ClientState::kReplayed, std::memory_order_release);
   if (options.verify_afterwards) {
+    if (!wait_for_others(shared->board(), options.clients, int(how.timeout_ms)))
+      return fail(board, "the other clients have not ended their replay a minute after this one");
     for (size_t i = 0; i < trace->requests.size(); ++i) {
       const Outcome<void> checked = replayer.check(trace->requests[i], options.client_index, options.clients);
       if (!checked)
