@@ -90,13 +90,15 @@ bool is_empty(int fd) {
 }
 
 // Of a file that several hosts share: the whole file if nobody is there, else the byte of this machine. Somebody who has the
-// whole file is about to format or to attach, which takes a moment; so does whoever has created it and not locked it yet, when
-// `may_be_new`.
-Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine, bool may_be_new) {
+// whole file is about to format or to attach, which takes a moment; so does whoever has created it, which is the caller
+// (`is_new`) or somebody who has not locked it yet. While it is empty its creator alone keeps a lock, and of the whole.
+Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine, bool is_new) {
   constexpr int kTries = 100;
   for (int tries = 0;; ++tries) {
+    const bool is_last = tries == kTries;
     const bool is_locked = lock_whole_file(fd, path).has_value();
-    if (is_locked && (!may_be_new || tries == kTries || !is_empty(fd))) return true;
+    const bool is_unfinished = is_empty(fd);
+    if (is_locked && (is_new || is_last || !is_unfinished)) return true;
     struct flock range = {};
     range.l_whence = SEEK_SET;
     range.l_type = F_UNLCK;
@@ -104,8 +106,10 @@ Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine,
     range.l_type = F_WRLCK;
     range.l_start = machine;
     range.l_len = 1;
-    if (!is_locked && ::fcntl(fd, F_OFD_SETLK, &range) == 0) return false;
-    if (!is_locked && ((errno != EAGAIN && errno != EACCES) || tries == kTries))
+    const bool may_share = !is_locked && !is_new && !is_unfinished;
+    errno = EAGAIN;
+    if (may_share && ::fcntl(fd, F_OFD_SETLK, &range) == 0) return false;
+    if (!is_locked && ((errno != EAGAIN && errno != EACCES) || is_last))
       return failure(errno == EACCES ? EBUSY : errno,
                      "lock " + quoted(path) +
                          ": found that another marud of this machine has it, expected it free; stop that one");
@@ -221,7 +225,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   if (machine == 0) {
     if (auto locked = lock_whole_file(fd, path); !locked) return tl::unexpected(locked.error());
   } else {
-    auto locked = lock_for_machine(fd, path, machine, !is_new);
+    auto locked = lock_for_machine(fd, path, machine, is_new);
     if (!locked) return tl::unexpected(locked.error());
     is_alone = *locked;
   }
