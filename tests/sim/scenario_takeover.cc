@@ -213,19 +213,21 @@ void set_region(uint32_t index, RegionState state, LaneId owner) {
   shm::show_region(world(), index, RegionWord::of(state, before.generation() + 1, owner));
 }
 
+void evict_childless(uint32_t index) {
+  for (uint32_t page = first_page(index); page < first_page(index + 1); ++page) {
+    const PageWord word{world().block(page).word.load_acquire()};
+    if (!word.is(PageState::kReady) || word.low() != 0) continue;
+    note_evicted(page);
+    evict_page(page);
+  }
+}
+
 void take_region(uint32_t index) {
   if (has_pinned_block(index)) return;
   note("marud takes region %u", index);
   set_region(index, RegionState::kDraining, {});
   shm::close_region_pages(world(), index);
-  for (uint32_t wave = 0; wave < kWorldRegionPages; ++wave) {
-    for (uint32_t page = first_page(index); page < first_page(index + 1); ++page) {
-      const PageWord word{world().block(page).word.load_acquire()};
-      if (!word.is(PageState::kReady) || word.low() != 0) continue;
-      note_evicted(page);
-      evict_page(page);
-    }
-  }
+  for (uint32_t wave = 0; wave < kWorldRegionPages; ++wave) evict_childless(index);
   shm::close_region_pages(world(), index);
   set_region(index, RegionState::kRented, client(kHeir).lane);
   shm::open_region_pages(world(), index);
@@ -268,12 +270,7 @@ void drain_region(uint32_t index) {
     if (found.state() == RegionState::kRented && !chance().chance(3))
       tenures[found.owner().lane].told_lost |= 1u << index;
   }
-  for (uint32_t page = first_page(index); page < first_page(index + 1); ++page) {
-    const PageWord word{world().block(page).word.load_acquire()};
-    if (!word.is(PageState::kReady) || word.low() != 0) continue;
-    note_evicted(page);
-    evict_page(page);
-  }
+  evict_childless(index);
   shm::close_region_pages(world(), index);
 }
 
