@@ -26,6 +26,8 @@ struct EventLoop::Ring {
     if (is_open) io_uring_queue_exit(&uring);
   }
 
+  bool has_more() const { return (IO_URING_READ_ONCE(*uring.sq.kflags) & IORING_SQ_TASKRUN) != 0; }
+
   io_uring_sqe* next_entry() {
     io_uring_sqe* entry = io_uring_get_sqe(&uring);
     if (entry) return entry;
@@ -42,7 +44,8 @@ EventLoop::~EventLoop() = default;
 Result<std::unique_ptr<EventLoop>> EventLoop::create() {
   // Best first: with deferred task work completions are made while this thread waits, and interrupt nothing. Linux 6.1
   // has both; what is refused is left out.
-  constexpr unsigned kModes[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN, 0};
+  constexpr unsigned kModes[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+                                 IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0};
   auto ring = std::make_unique<Ring>();
   int code = 0;
   for (unsigned mode : kModes) {
@@ -75,7 +78,7 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create() {
 
 void EventLoop::accept(int listener) {
   io_uring_sqe* entry = ring_->next_entry();
-  io_uring_prep_multishot_accept(entry, listener, nullptr, nullptr, SOCK_CLOEXEC);
+  io_uring_prep_accept(entry, listener, nullptr, nullptr, SOCK_CLOEXEC);
   io_uring_sqe_set_data64(entry, token(EventKind::kAccept, 0));
 }
 
@@ -131,18 +134,26 @@ Result<const std::vector<Event>*> EventLoop::wait(uint64_t timeout_ms) {
   const int waited = io_uring_submit_and_wait_timeout(&ring_->uring, &first, 1, &timeout, nullptr);
   if (waited < 0 && waited != -ETIME && waited != -EINTR && waited != -EAGAIN && waited != -EBUSY)
     return failure(-waited, "wait for events");
+  take_completions();
+  // Newer kernels complete a few operations at a time and say that there are more. Who is served first is decided among all.
+  // (They say so when there is none, too, until the next one comes: Linux 6.18.)
+  while (events_.size() < kEventsMax && ring_->has_more() && io_uring_get_events(&ring_->uring) >= 0)
+    if (take_completions() == 0) break;
+  return &events_;
+}
+
+unsigned EventLoop::take_completions() {
   unsigned head = 0, seen = 0;
   io_uring_cqe* completion = nullptr;
   io_uring_for_each_cqe(&ring_->uring, head, completion) {
-    if (seen == kEventsMax) break;
+    if (events_.size() == kEventsMax) break;
     ++seen;
     const EventKind kind = EventKind(completion->user_data >> 56);
     if (kind == EventKind::kNone || kind == EventKind::kClose) continue;
-    events_.push_back(
-        {kind, completion->user_data & kIdMask, completion->res, (completion->flags & IORING_CQE_F_MORE) != 0});
+    events_.push_back({kind, completion->user_data & kIdMask, completion->res});
   }
   io_uring_cq_advance(&ring_->uring, seen);
-  return &events_;
+  return seen;
 }
 
 }  // namespace maru::daemon

@@ -28,9 +28,8 @@ enum class EventKind : uint8_t {
 
 struct Event {
   EventKind kind;
-  uint64_t id;     // as given, 56 bits
-  int result;      // or -errno
-  bool continues;  // the operation goes on and will complete again
+  uint64_t id;  // as given, 56 bits
+  int result;   // or -errno
 };
 
 class EventLoop {
@@ -40,6 +39,7 @@ class EventLoop {
   EventLoop& operator=(const EventLoop&) = delete;
   ~EventLoop();
 
+  // One connection; it may be asked for several times at once.
   void accept(int listener);
   void receive(uint64_t id, int fd, msghdr* message);
   void send(uint64_t id, int fd, msghdr* message);
@@ -61,6 +61,7 @@ class EventLoop {
  private:
   struct Ring;
   explicit EventLoop(std::unique_ptr<Ring> ring);
+  unsigned take_completions();  // how many there were
   std::unique_ptr<Ring> ring_;
   std::vector<Event> events_;
 };

@@ -8,9 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dirent.h>
 #include <fcntl.h>
+#include <memory>
 #include <poll.h>
+#include <sstream>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -31,12 +35,31 @@ Result<std::string> read_proc(pid_t pid, const char* file) {
   return failure(got == 0 ? EIO : errno == ENOENT ? ESRCH : errno, "read " + path);
 }
 
+// NSpid: its pid in each namespace, from that of /proc inwards.
+bool has_pid_elsewhere(pid_t pid, pid_t pid_elsewhere) {
+  const std::string status = read_proc(pid, "status").value_or("");
+  const size_t at = status.find("\nNSpid:");
+  if (at == std::string::npos) return true;  // nothing says that it is another one
+  std::istringstream line(status.substr(at + 7, status.find('\n', at + 1) - at - 7));
+  for (pid_t inner = 0; line >> inner;)
+    if (inner == pid_elsewhere) return true;
+  return false;
+}
+
 int open_pidfd(pid_t pid) { return int(::syscall(SYS_pidfd_open, pid, 0)); }
 
 // Proof: a pidfd becomes readable when its process ends.
 bool has_ended(int pidfd) {
   pollfd entry = {pidfd, POLLIN, 0};
   return ::poll(&entry, 1, 0) == 1;
+}
+
+Result<ucred> credentials_of(int socket) {
+  ucred credentials = {};
+  socklen_t bytes = sizeof(credentials);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0)
+    return failure(errno, "ask for the peer's credentials");
+  return credentials;
 }
 
 std::vector<gid_t> groups_of(int socket) {
@@ -108,11 +131,16 @@ Result<void> end_process(int pidfd) {
   return {};
 }
 
+Result<uid_t> user_of_peer(int socket) {
+  const auto credentials = credentials_of(socket);
+  if (!credentials) return tl::unexpected(credentials.error());
+  return credentials->uid;
+}
+
 Result<Peer> identify_peer(int socket) {
-  ucred credentials = {};
-  socklen_t bytes = sizeof(credentials);
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0)
-    return failure(errno, "ask for the peer's credentials");
+  const auto known = credentials_of(socket);
+  if (!known) return tl::unexpected(known.error());
+  const ucred& credentials = *known;
   if (credentials.pid <= 0) return failure(ESRCH, "identify a peer outside marud's pid namespace");
   const std::string doing = "identify process " + std::to_string(credentials.pid);
 
@@ -121,7 +149,7 @@ Result<Peer> identify_peer(int socket) {
   peer.who.uid = credentials.uid;
   peer.who.gid = credentials.gid;
   int pidfd = -1;
-  bytes = sizeof(pidfd);
+  socklen_t bytes = sizeof(pidfd);
   const bool kernel_knows = ::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &bytes) == 0;
   if (!kernel_knows && errno != ENOPROTOOPT) return failure(errno, doing);
   const auto before = start_time_of(credentials.pid);
@@ -138,6 +166,37 @@ Result<Peer> identify_peer(int socket) {
   peer.command = command_of(credentials.pid);
   peer.groups = groups_of(socket);
   return peer;
+}
+
+uint64_t own_pid_namespace() {
+  struct stat status = {};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? uint64_t(status.st_ino) : 0;
+}
+
+Result<FileDescriptor> find_process(pid_t pid_elsewhere, uint64_t start_time, pid_t* ret_pid) {
+  constexpr uint64_t kInitialNamespace = 0xEFFF'FFFC;  // PROC_PID_INIT_INO of linux/proc_ns.h: above all others
+  const std::string doing = "find process " + std::to_string(pid_elsewhere) +
+                            " of another pid namespace (found marud in one that does not show all processes, expected "
+                            "the machine's own or the one where it ran before)";
+  bool sees_all = own_pid_namespace() == kInitialNamespace && start_time_of(1);  // /proc may hide what is others'
+  std::unique_ptr<DIR, int (*)(DIR*)> processes(::opendir("/proc"), ::closedir);
+  if (!processes) return failure(errno, doing);
+  const auto next = [&] {
+    errno = 0;
+    return ::readdir(processes.get());
+  };
+  while (const dirent* entry = next()) {
+    const pid_t pid = std::atoi(entry->d_name);
+    if (pid <= 0) continue;
+    const auto started = start_time_of(pid);
+    if (!started && started.error().code != ESRCH) sees_all = false;
+    if (!started || *started != start_time || !has_pid_elsewhere(pid, pid_elsewhere)) continue;
+    auto pidfd = open_process(pid, start_time);
+    if (pidfd) *ret_pid = pid;
+    if (pidfd || pidfd.error().code != ESRCH) return pidfd;
+  }
+  if (errno != 0) sees_all = false;
+  return failure(sees_all ? ESRCH : EXDEV, doing);
 }
 
 bool may_use(const Peer& peer, const std::vector<uid_t>& users, const std::vector<gid_t>& groups) {

@@ -25,10 +25,19 @@ struct Peer {
 
 // Errors: ESRCH the process is gone or is not visible from marud's pid namespace.
 Result<Peer> identify_peer(int socket);
+// The user that connected, known at once. Errors: none but a descriptor that is no connection.
+Result<uid_t> user_of_peer(int socket);
 
 // A pidfd of the process with this pid and start time. Errors: ESRCH there is no such process any more; any other proves
 // nothing.
 Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time);
+
+// The same, where the pid is that of another pid namespace; *ret_pid is the one in marud's. Errors: ESRCH no process that marud
+// sees is that one, and it sees all; EXDEV marud does not see all, and so does not know.
+Result<FileDescriptor> find_process(pid_t pid_elsewhere, uint64_t start_time, pid_t* ret_pid);
+
+// Inode number of marud's pid namespace; 0: not known.
+uint64_t own_pid_namespace();
 
 // SIGKILL to the process behind a pidfd and to no other. Errors: ESRCH it has ended already; EPERM marud may not.
 Result<void> end_process(int pidfd);

@@ -28,6 +28,12 @@ constexpr uint64_t kWatchPauseMs = 1000;
 // Connections beyond a limit that are kept until they have asked something and been told why they go.
 constexpr size_t kTurnedAwayMax = 16;
 constexpr uint64_t kUsersPauseMs = 1000;
+// Requests and new connections are served for so long, then the pools have their turn and others may have come.
+constexpr std::chrono::microseconds kServeTime(300);
+// Connections accepted in one turn: one while there are few, twice as many as in the turn before while there are more.
+constexpr size_t kAcceptsMax = 64;
+// Connections of one user that are accepted and not looked at yet; what comes above that is closed without a word.
+constexpr size_t kArrivalsMax = 1024;
 
 Moment moment() {
   timespec real = {}, monotonic = {};
@@ -67,17 +73,16 @@ Result<void> Server::run() {
   notify("READY=1");
   bool more_to_do = false;
   while (!stopping_) {
-    if (accept_again_ && now_.monotonic_ms >= accept_due_ms_) {
-      loop_->accept(listener_.fd());
-      accept_again_ = false;
-    }
+    if (now_.monotonic_ms >= accept_due_ms_) ask_for_connections();
     const auto events = loop_->wait(wait_ms(more_to_do));
     if (!events) return tl::unexpected(events.error());
     now_ = moment();
     const auto begun = std::chrono::steady_clock::now();
     for (const Event& event : **events) on_event(event);
+    serve();
     after_events();
     more_to_do = turn_pools();
+    more_to_do |= !work_.empty();
     if (desk_) more_to_do |= turn_http();
     const auto lasted = std::chrono::steady_clock::now() - begun;
     turns_.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
@@ -92,7 +97,7 @@ uint64_t Server::wait_ms(bool more_to_do) const {
   if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
   if (watchdog_ms_ > 0) timeout_ms = std::min(timeout_ms, watchdog_ms_);
   const auto until_ms = [&](uint64_t due_ms) { return due_ms > now_.monotonic_ms ? due_ms - now_.monotonic_ms : 0; };
-  if (accept_again_) timeout_ms = std::min(timeout_ms, until_ms(accept_due_ms_));
+  if (accepts_ == 0) timeout_ms = std::min(timeout_ms, until_ms(accept_due_ms_));
   return timeout_ms;
 }
 
@@ -105,7 +110,8 @@ void Server::on_event(const Event& event) {
   switch (event.kind) {
     case EventKind::kAccept: return on_accept(event);
     case EventKind::kReceive:
-      if (Session* session = find(event.id)) on_receive(*session, event.result);
+      if (Session* session = find(event.id))
+        work_.push({session->peer().who.uid, Share::kRequests}, {event.id, event.result});
       return;
     case EventKind::kSend:
       if (Session* session = find(event.id)) {
@@ -126,8 +132,14 @@ void Server::on_event(const Event& event) {
 
 // -- connections ------------------------------------------------------------------------------------------------------
 
+void Server::ask_for_connections() {
+  for (const size_t wanted = std::clamp(2 * accepted_, size_t(1), kAcceptsMax); accepts_ < wanted; ++accepts_)
+    loop_->accept(listener_.fd());
+  accepted_ = 0;
+}
+
 void Server::on_accept(const Event& event) {
-  if (!event.continues) accept_again_ = true;
+  --accepts_;
   if (event.result < 0) {
     if (event.result == -ECANCELED) return;
     // Out of descriptors or memory: those who wait in the queue are accepted when others have gone. Trying at once would
@@ -138,6 +150,7 @@ void Server::on_accept(const Event& event) {
     return;
   }
   accept_due_ms_ = 0;
+  ++accepted_;
   FileDescriptor socket(event.result);
   const auto close_aside = [&] { loop_->close_aside(socket.release()); };  // as in remove_if_idle()
   if (!MemoryReserve::is_whole()) {
@@ -149,6 +162,29 @@ void Server::on_accept(const Event& event) {
   }
   if (is_short_of_memory_) log_info("there is memory again: connections are taken");
   is_short_of_memory_ = false;
+  const auto user = user_of_peer(socket.get());
+  if (!user || work_.size({*user, Share::kArrivals}) >= kArrivalsMax) return close_aside();
+  work_.push({*user, Share::kArrivals}, {.arrival = std::move(socket)});
+}
+
+// Whoever has been served least is next, so that nobody waits for all that another one asks.
+void Server::serve() {
+  using Clock = std::chrono::steady_clock;
+  const auto begun = Clock::now();
+  auto now = begun;
+  while (!work_.empty() && now - begun < kServeTime)
+    work_.serve_next([&](Work&& work) {
+      if (work.arrival.is_open())
+        on_arrival(std::move(work.arrival));
+      else if (Session* session = find(work.session))
+        on_receive(*session, work.result);
+      const auto before = std::exchange(now, Clock::now());
+      return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count());
+    });
+}
+
+void Server::on_arrival(FileDescriptor socket) {
+  const auto close_aside = [&] { loop_->close_aside(socket.release()); };
   auto peer = identify_peer(socket.get());
   if (!peer) {
     log_warning("a connection is refused: {}", peer.error().text());

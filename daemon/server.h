@@ -1,9 +1,11 @@
 // marud at work: connections come and go, requests are decided one after the other, processes die, pools get their turn.
-// One thread. A turn takes a bounded number of events, gives every pool one bounded turn, and waits again.
+// One thread. A turn takes a bounded number of events, serves requests and new connections for a bounded time, users in turns
+// (fair_queue.h), gives every pool one bounded turn, and waits again.
 #pragma once
 
 #include "daemon/config.h"
 #include "daemon/event_loop.h"
+#include "daemon/fair_queue.h"
 #include "daemon/http/desk.h"
 #include "daemon/lane_watch.h"
 #include "daemon/listener.h"
@@ -14,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 namespace maru::daemon {
 
@@ -33,6 +36,9 @@ class Server {
  private:
   void on_event(const Event& event);
   void on_accept(const Event& event);
+  void ask_for_connections();
+  void serve();
+  void on_arrival(FileDescriptor socket);
   void on_receive(Session& session, int result);
   void on_process_end(uint64_t watch, int result);
   void on_signal();
@@ -50,6 +56,15 @@ class Server {
   uint64_t wait_ms(bool more_to_do) const;
   Session* find(uint64_t session);
 
+  // What a user waits for. Its new connections have a share of their own, so that they do not hold up its old ones.
+  enum class Share : uint8_t { kRequests, kArrivals };
+  using ShareOf = std::pair<uid_t, Share>;
+  struct Work {
+    uint64_t session = 0;  // what a receive of it brought:
+    int result = 0;
+    FileDescriptor arrival = {};  // or, when it is open, a connection that was accepted
+  };
+
   Config& config_;
   HostedPools& pools_;
   std::unique_ptr<EventLoop> loop_;
@@ -61,7 +76,8 @@ class Server {
   Requests requests_;
   http::Desk* desk_;  // null: there is no HTTP
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
-  std::vector<bool> adopted_;  // per pool: its adopted lanes have been looked for
+  FairQueue<ShareOf, Work> work_;
+  std::vector<bool> adopted_;                             // per pool: its adopted lanes have been looked for
   uint64_t next_session_ = 1;
   Moment now_ = {};
   metrics::Histogram turns_;
@@ -71,7 +87,8 @@ class Server {
   uint64_t watch_due_ms_ = 0;  // adopted lanes that nobody watches yet are looked for again
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
-  bool accept_again_ = true;
+  size_t accepts_ = 0;   // asked for and not complete
+  size_t accepted_ = 0;  // in this turn
   bool is_short_of_memory_ = false;
   bool stopping_ = false;
 };

@@ -128,8 +128,8 @@ TEST_F(Takeover, PoorClientGetsARegionAndTheRichOneIsTold) {
   EXPECT_EQ(maru_store(rich, &late, &buffer, nullptr, nullptr), 0) << "a buffer that was being filled";
   for (uint64_t i = 0; i < 200; ++i) {
     maru_block block = 0;
-    std::string key = "after " + name(i);
-    ASSERT_EQ(rich.store_near(key, "text", &block), 0);
+    std::string fresh_key = "after " + name(i);
+    ASSERT_EQ(rich.store_near(fresh_key, "text", &block), 0);
     EXPECT_FALSE(taken.contains(region_of(block))) << "a page of the region that it lost";
   }
   EXPECT_EQ(poor.text("poor"), "text");

@@ -8,12 +8,14 @@
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sstream>
+#include <sys/socket.h>
 #include <unistd.h>
 
 namespace maru::test {
@@ -201,6 +203,40 @@ TEST(UserLimits, ConnectionsBeyondTheLimitAreToldAndTheOthersGoOn) {
   sockets.pop_back();
   EXPECT_TRUE(wait_until([&] { return TestClient::try_attach(marud.socket_path(), "default", &result) != nullptr; }));
   EXPECT_TRUE(marud.has_logged("a connection of process "));
+}
+
+// What came while marud stood still is all there at once, another user's first.
+TEST(UserLimits, NobodyWaitsForAllThatAnotherUserAsks) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become other users";
+  MarudProcess marud({pool("users = [" + std::to_string(kAnother) + "]\n")});
+  marud.directory().open_to_everybody();
+  constexpr size_t kTheirs = 100;
+  std::vector<FileDescriptor> connections;
+  const auto connect = [&] {
+    auto socket = wire::connect_to(marud.socket_path());
+    ASSERT_TRUE(socket) << socket.error().text();
+    connections.push_back(std::move(*socket));
+  };
+  ASSERT_EQ(::seteuid(kAnother), 0);
+  for (size_t i = 0; i < kTheirs; ++i) connect();
+  ASSERT_EQ(::seteuid(0), 0);
+  connect();
+  ASSERT_TRUE(wait_until([&] { return marud.ask({{"command", "status"}}).at("connections") == kTheirs + 2; }));
+
+  marud.suspend();
+  for (const FileDescriptor& socket : connections) ASSERT_EQ(::send(socket.get(), "?", 1, MSG_NOSIGNAL), 1);
+  marud.resume();
+  std::vector<std::string> dropped;  // in the order in which they were served
+  ASSERT_TRUE(wait_until([&] {
+    std::istringstream log(marud.log());
+    dropped.clear();
+    for (std::string line; std::getline(log, line);)
+      if (line.find(" is dropped: ") != std::string::npos) dropped.push_back(line);
+    return dropped.size() == kTheirs + 1;
+  })) << marud.log();
+  const auto mine = std::find_if(dropped.begin(), dropped.end(),
+                                 [](const std::string& line) { return line.find("user 0)") != std::string::npos; });
+  EXPECT_LT(size_t(mine - dropped.begin()), kTheirs / 2);  // a turn sees some of what has come, not always all
 }
 
 TEST(UserLimits, ReloadBringsThemIntoForce) {

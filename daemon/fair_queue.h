@@ -1,0 +1,81 @@
+// Work of many users for one thread: next is always the work of who has had the least of the thread's time, among those
+// that wait. So who brings one piece of work waits for the piece in progress and one of each other user at most, however
+// much the others bring; among those that always bring more, the time is shared equally. (Start-time fair queuing, as in
+// Goyal, Vin and Cheng, "Start-time Fair Queueing", 1996, with the time that the work took in place of a length known
+// before.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace maru::daemon {
+
+template <typename Key, typename Work>
+class FairQueue {
+ public:
+  void push(const Key& key, Work work) {
+    Line& line = lines_[key];
+    if (line.works.empty()) {
+      // Who was away has no time in hand from then, and who had more than the others just now still has.
+      if (line.used < floor_) line.used = floor_;
+      order_.emplace(line.used, key);
+    }
+    line.works.push_back(std::move(work));
+  }
+
+  bool empty() const { return order_.empty(); }
+  // Pieces of work that wait under this key.
+  size_t size(const Key& key) const {
+    const auto found = lines_.find(key);
+    return found == lines_.end() ? 0 : found->second.works.size();
+  }
+  size_t keys() const { return lines_.size(); }
+
+  // Takes the next piece of work out and does it: serve(Work&&) returns the time that this took, in any unit, the same every
+  // time. It may push. The queue is not empty.
+  template <typename Serve>
+  void serve_next(Serve&& serve) {
+    const auto [used, key] = *order_.begin();
+    order_.erase(order_.begin());
+    floor_ = used;
+    Line& line = lines_[key];  // stays where it is: only forget() removes lines
+    Work work = std::move(line.works.front());
+    line.works.pop_front();
+    if (!line.works.empty()) order_.emplace(used, key);
+    const uint64_t time = serve(std::move(work));
+    if (!line.works.empty()) order_.erase({line.used, key});
+    line.used += time;
+    if (!line.works.empty()) order_.emplace(line.used, key);
+    forget();
+  }
+
+ private:
+  struct Line {
+    uint64_t used = 0;  // never less than floor_ while something waits
+    std::deque<Work> works;
+  };
+
+  // Lines without work are kept while they have had more than the others that wait; when nobody waits nothing is owed.
+  void forget() {
+    if (order_.empty()) {
+      lines_.clear();
+      floor_ = 0;
+    } else if (lines_.size() >= sweep_at_) {
+      std::erase_if(lines_,
+                    [&](const auto& entry) { return entry.second.works.empty() && entry.second.used <= floor_; });
+      sweep_at_ = 2 * lines_.size() + kSweepMin;
+    }
+  }
+
+  std::map<Key, Line> lines_;
+  std::set<std::pair<uint64_t, Key>> order_;  // the lines with work, by what they used
+  uint64_t floor_ = 0;                        // what the line served last had used
+  static constexpr size_t kSweepMin = 32;
+  size_t sweep_at_ = kSweepMin;  // lines
+};
+
+}  // namespace maru::daemon
