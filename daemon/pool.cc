@@ -2,6 +2,7 @@
 
 #include "daemon/control_group.h"
 #include "daemon/dax/medium.h"
+#include "daemon/peer.h"
 #include "daemon/pool_state.h"
 #include "daemon/size_text.h"
 #include "daemon/state_file.h"
@@ -45,6 +46,7 @@ shm::FormatWishes wishes_of(const PoolConfig& config, uint64_t bytes) {
 Result<void> Pool::State::begin(uint64_t now) {
   now_ms = now;
   boot_words(config.sharing.boot_id.empty() ? current_boot_id() : config.sharing.boot_id, boot_id);
+  pid_namespace = own_pid_namespace();
   if (auto claimed = claim_slot(); !claimed) return claimed;
   const uint32_t own_lane = region.daemon_lane_of(hosts.self);
   lanes.first = own_lane;
@@ -220,6 +222,7 @@ void Pool::State::show_lane(uint32_t lane, format::LaneState lane_state) {
   identity.boot_id_hi.store_relaxed(boot_id[1]);
   identity.credentials.store_relaxed(uint64_t(record.who.uid) << 32 | record.who.gid);
   identity.attached_ms.store_relaxed(record.attached_ms);
+  identity.pid_namespace.store_release(record.pid_namespace);  // behind the pid that counts there
   identity.state.store_release(uint64_t(record.generation) << 48 | uint64_t(lane_state));  // last: a whole identity
 }
 
@@ -233,7 +236,8 @@ bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t 
   if (!lanes.is_live(lane)) return false;
   const LaneRecord& record = lanes.records[lane];
   return record.generation == generation && record.who.pid == who.pid && record.who.uid == who.uid &&
-         record.who.start_time == who.start_time && record.same_boot;
+         record.who.start_time == who.start_time && record.same_boot &&
+         (record.pid_namespace == 0 || record.pid_namespace == pid_namespace);
 }
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation) {
@@ -255,6 +259,7 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
       record.phase = LaneRecord::Phase::kLive;
       record.generation = generation;
       record.who = who;
+      record.pid_namespace = pid_namespace;
       record.attached_ms = now_ms;
       show_lane(lane, format::LaneState::kLive);
       lanes.in_use.add(lane);
@@ -293,8 +298,15 @@ bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generat
   return state_->keeps_lane(who, lane, generation);
 }
 
-void Pool::set_adopted_user(uint32_t lane, uid_t user) {
-  if (state_->lanes.is_live(lane)) state_->lanes.records[lane].who.uid = user;
+void Pool::set_adopted(uint32_t lane, const ClientIdentity& who) {
+  if (!state_->lanes.is_live(lane)) return;
+  LaneRecord& record = state_->lanes.records[lane];
+  record.who = who;
+  record.pid_namespace = state_->pid_namespace;
+  // A marud that dies between two of these words leaves a process that the next one has to search for.
+  constexpr uint64_t kNowhere = UINT64_MAX;
+  state_->region.identity(lane).pid_namespace.store_release(kNowhere);
+  state_->show_lane(lane, format::LaneState::kLive);
 }
 
 void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
@@ -329,7 +341,8 @@ std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
   std::vector<AdoptedLane> live;
   for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
     const LaneRecord& record = state_->lanes.records[lane];
-    if (state_->lanes.is_live(lane)) live.push_back({lane, record.who, record.same_boot});
+    const bool is_elsewhere = record.pid_namespace != 0 && record.pid_namespace != state_->pid_namespace;
+    if (state_->lanes.is_live(lane)) live.push_back({lane, record.who, record.same_boot, is_elsewhere});
   }
   return live;
 }

@@ -32,6 +32,7 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
       record.who.uid = uid_t(credentials >> 32);
       record.who.gid = gid_t(credentials);
       record.attached_ms = identity.attached_ms.load_relaxed();
+      record.pid_namespace = identity.pid_namespace.load_relaxed();
       record.same_boot =
           identity.boot_id_lo.load_relaxed() == boot_id[0] && identity.boot_id_hi.load_relaxed() == boot_id[1];
       lanes.in_use.add(lane);

@@ -92,6 +92,7 @@ void Pool::State::finish_lane(uint32_t lane) {
   record.phase = LaneRecord::Phase::kFree;
   record.is_adopted = false;
   record.who = {};
+  record.pid_namespace = 0;
   record.touches.restart();
   record.lost_before = 0;
   show_lane(lane, format::LaneState::kFree);

@@ -96,6 +96,7 @@ struct LaneRecord {
   uint64_t attached_ms = 0;
   bool is_adopted = false;  // from the marud before, and nobody watches the process yet
   bool same_boot = true;
+  uint64_t pid_namespace = 0;  // in which who.pid counts; 0: not known
   shm::TouchReader touches;
   uint64_t pins_seen = 0;     // when its slots were last looked at
   uint64_t lost_before = 0;   // touches that were overwritten before this marud began to read
@@ -241,6 +242,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   shm::ControlRegion region;
   uint64_t epoch = 0;
   uint64_t boot_id[2] = {};
+  uint64_t pid_namespace = 0;
   bool shows_boot = true;  // false: what is here is of another boot and not verified yet
   uint64_t now_ms = 0;     // of the call that is being served
 

@@ -332,9 +332,11 @@ bool Server::watch_adopted(uint32_t index) {
   Pool* pool = pools_[index]->known();
   for (const Pool::AdoptedLane& lane : pool->adopted_lanes()) {
     if (lanes_.find_lane(index, lane.lane)) continue;
-    auto pidfd = lane.same_boot ? open_process(lane.who.pid, lane.who.start_time)
-                                : Result<FileDescriptor>(failure(ESRCH, "watch a process of another boot"));
-    if (!pidfd && pidfd.error().code != ESRCH)
+    ClientIdentity who = lane.who;
+    auto pidfd = !lane.same_boot     ? Result<FileDescriptor>(failure(ESRCH, "watch a process of another boot"))
+                 : lane.is_elsewhere ? find_process(lane.who.pid, lane.who.start_time, &who.pid)
+                                     : open_process(lane.who.pid, lane.who.start_time);
+    if (!pidfd && pidfd.error().code != ESRCH && adopted_said_.insert({index, lane.lane}).second)
       log_warning("lane {} of pool \"{}\" counts as alive, and its process is looked for again later: {}", lane.lane,
                   pools_[index]->name(), pidfd.error().text());
     if (!pidfd && pidfd.error().code == ESRCH) {
@@ -347,12 +349,9 @@ bool Server::watch_adopted(uint32_t index) {
       is_complete = false;
       continue;
     }
-    log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());
-    ClientIdentity who = lane.who;
-    if (const auto user = user_of_process(who.pid)) {
-      who.uid = *user;
-      pool->set_adopted_user(lane.lane, *user);
-    }
+    log_info("process {} still holds lane {} of pool \"{}\"", who.pid, lane.lane, pools_[index]->name());
+    if (const auto user = user_of_process(who.pid)) who.uid = *user;
+    pool->set_adopted(lane.lane, who);
     LaneWatch& watch = lanes_.add({0, index, lane.lane, who, command_of(who.pid), std::move(*pidfd), 0, now_.unix_ms});
     loop_->watch_process(watch.id, watch.pidfd.get());
   }

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -78,6 +79,7 @@ class Server {
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   FairQueue<ShareOf, Work> work_;
   std::vector<bool> adopted_;                             // per pool: its adopted lanes have been looked for
+  std::set<std::pair<uint32_t, uint32_t>> adopted_said_;  // pool and lane: that it cannot be watched yet
   uint64_t next_session_ = 1;
   Moment now_ = {};
   metrics::Histogram turns_;

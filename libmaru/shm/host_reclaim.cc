@@ -87,6 +87,7 @@ void clear_host_lane(const ControlRegion& region, uint32_t lane) {
   identity.start_time.store_relaxed(0);
   identity.boot_id_lo.store_relaxed(0);
   identity.boot_id_hi.store_relaxed(0);
+  identity.pid_namespace.store_relaxed(0);
   identity.credentials.store_relaxed(0);
   identity.attached_ms.store_relaxed(0);
   identity.state.store_release(generation << 48 | uint64_t(LaneState::kFree));

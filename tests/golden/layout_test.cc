@@ -150,6 +150,7 @@ TEST(Layout, WhatMarudWrites) {
   EXPECT_PLACE(LaneIdentity, boot_id_lo, 24);
   EXPECT_PLACE(LaneIdentity, credentials, 40);
   EXPECT_PLACE(LaneIdentity, attached_ms, 48);
+  EXPECT_PLACE(LaneIdentity, pid_namespace, 56);
   EXPECT_EQ(sizeof(PolicyEntry), 32u);
   EXPECT_PLACE(PolicyEntry, newer, 0);
   EXPECT_PLACE(PolicyEntry, older, 4);

@@ -233,6 +233,45 @@ TEST(RestartAlone, FilePoolWithoutClientsStays) {
 }
 
 // What is chosen by the size of a pool is chosen when it is formatted, by the marud of that day.
+// What stands in the pool is of another pid namespace, where the client's pid was another one, and may be anybody's here.
+TEST(RestartAlone, AProcessIsFoundInAnotherPidNamespace) {
+  PoolWish pool;
+  pool.in_file = true;
+  MarudProcess marud({pool});
+  const ControlMap map(marud.socket_path());
+  auto puppet = std::make_unique<Puppet>(marud.socket_path());
+  ASSERT_EQ(puppet->store("k", "text"), 0);
+  ASSERT_EQ(puppet->retrieve("k").at("result"), 0);
+  const pid_t pid = puppet->process().pid();
+  uint32_t lane = 1;
+  while (lane < map.region().lanes() && map.region().identity(lane).process.load_relaxed() != uint64_t(pid)) ++lane;
+  ASSERT_LT(lane, map.region().lanes());
+  format::LaneIdentity& identity = map.region().identity(lane);
+  const uint64_t own = identity.pid_namespace.load_relaxed();
+  EXPECT_NE(own, 0u);
+
+  marud.kill();
+  identity.pid_namespace.store_relaxed(own + 1);
+  marud.start();
+  EXPECT_TRUE(marud.has_logged("process " + std::to_string(pid) + " still holds lane " + std::to_string(lane)));
+  EXPECT_EQ(identity.pid_namespace.load_relaxed(), own);
+  EXPECT_TRUE(wait_until([&] { return puppet->store("more", "text") == 0; }));
+  EXPECT_EQ(map.count_pins(lane), 1u);
+  EXPECT_EQ(puppet->release("k"), 0);
+
+  // It ends while marud is away, and its pid becomes that of a process that did not.
+  marud.kill();
+  puppet.reset();
+  identity.pid_namespace.store_relaxed(own + 1);
+  identity.process.store_relaxed(uint64_t(::getpid()));
+  marud.start();
+  const bool sees_all = own == 0xEFFF'FFFC;  // the namespace of the machine
+  EXPECT_TRUE(marud.has_logged(sees_all ? "ended while marud was away: lane " + std::to_string(lane)
+                                        : "lane " + std::to_string(lane) + " of pool \"default\" counts as alive"));
+  EXPECT_EQ(map.region().identity(lane).state.load_acquire() & 0xFF,
+            uint64_t(sees_all ? format::LaneState::kFree : format::LaneState::kLive));
+}
+
 TEST(RestartAlone, APoolKeepsLanesThatItsConfigurationDoesNotSay) {
   PoolWish pool;
   pool.in_file = true;

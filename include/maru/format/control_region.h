@@ -241,13 +241,13 @@ enum class LaneState : uint8_t { kFree = 0, kLive = 1, kDead = 2 };
 
 struct alignas(64) LaneIdentity {
   AtomicU64 state;       // LaneState:8 (lowest) | reserved:40 | lane generation:16 (highest)
-  AtomicU64 process;     // pid in marud's namespace
+  AtomicU64 process;     // pid in pid_namespace
   AtomicU64 start_time;  // of that process, clock ticks since boot (/proc/PID/stat, field 22)
   AtomicU64 boot_id_lo;  // of the host where the process runs
   AtomicU64 boot_id_hi;
-  AtomicU64 credentials;  // uid:32 | gid:32
-  AtomicU64 attached_ms;  // Unix milliseconds
-  AtomicU64 reserved;
+  AtomicU64 credentials;    // uid:32 | gid:32
+  AtomicU64 attached_ms;    // Unix milliseconds
+  AtomicU64 pid_namespace;  // of marud, in which `process` counts: inode number of /proc/self/ns/pid; 0: not known
 };
 static_assert(sizeof(LaneIdentity) == 64);
 
