@@ -59,7 +59,11 @@ size_t DeviceCommands::index_of(const HostedPool& hosted) const {
 }
 
 std::string DeviceCommands::Client::text() const {
-  return std::to_string(who.pid) + " (" + (watch ? watch->command : command_of(who.pid)) + ")";
+  return std::to_string(who.pid) + " (" +
+         (watch          ? watch->command
+          : is_elsewhere ? "of another pid namespace"
+                         : command_of(who.pid)) +
+         ")";
 }
 
 // The watches, and the lanes that have none.
@@ -70,7 +74,7 @@ std::vector<DeviceCommands::Client> DeviceCommands::clients_of(const HostedPool&
     if (watch.pool == index) clients.push_back({watch.who, &watch});
   if (const Pool* pool = hosted.known())
     for (const Pool::AdoptedLane& lane : pool->live_lanes())
-      if (!lanes_.find_lane(uint32_t(index), lane.lane)) clients.push_back({lane.who, nullptr});
+      if (!lanes_.find_lane(uint32_t(index), lane.lane)) clients.push_back({lane.who, nullptr, lane.is_elsewhere});
   return clients;
 }
 
@@ -297,6 +301,8 @@ void DeviceCommands::end_clients(HostedPool& hosted) {
     Result<void> ended;
     if (client.watch) {
       ended = end_process(client.watch->pidfd.get());
+    } else if (client.is_elsewhere) {
+      ended = failure(EXDEV, "signal a process whose pid is of another pid namespace than marud's");
     } else {
       const auto pidfd = open_process(client.who.pid, client.who.start_time);
       ended = pidfd ? end_process(pidfd->get()) : tl::unexpected(pidfd.error());

@@ -108,7 +108,8 @@ class DeviceCommands {
   // Who has a lane of a pool.
   struct Client {
     ClientIdentity who;
-    const LaneWatch* watch;  // null: a process from before a restart that cannot be watched yet
+    const LaneWatch* watch;     // null: a process from before a restart that cannot be watched yet
+    bool is_elsewhere = false;  // its pid is of another pid namespace
     std::string text() const;
   };
   std::vector<Client> clients_of(const HostedPool& hosted) const;

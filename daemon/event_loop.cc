@@ -82,6 +82,12 @@ void EventLoop::accept(int listener) {
   io_uring_sqe_set_data64(entry, token(EventKind::kAccept, 0));
 }
 
+void EventLoop::cancel_accepts() {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_cancel64(entry, token(EventKind::kAccept, 0), IORING_ASYNC_CANCEL_ALL);
+  io_uring_sqe_set_data64(entry, token(EventKind::kNone, 0));
+}
+
 void EventLoop::receive(uint64_t id, int fd, msghdr* message) {
   io_uring_sqe* entry = ring_->next_entry();
   io_uring_prep_recvmsg(entry, fd, message, MSG_CMSG_CLOEXEC);

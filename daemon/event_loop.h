@@ -41,6 +41,7 @@ class EventLoop {
 
   // One connection; it may be asked for several times at once.
   void accept(int listener);
+  void cancel_accepts();  // each completes, with a connection or -ECANCELED
   void receive(uint64_t id, int fd, msghdr* message);
   void send(uint64_t id, int fd, msghdr* message);
   void watch_process(uint64_t id, int pidfd);

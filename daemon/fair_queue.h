@@ -1,8 +1,8 @@
-// Work of many users for one thread: next is always the work of who has had the least of the thread's time, among those
-// that wait. So who brings one piece of work waits for the piece in progress and one of each other user at most, however
-// much the others bring; among those that always bring more, the time is shared equally. (Start-time fair queuing, as in
-// Goyal, Vin and Cheng, "Start-time Fair Queueing", 1996, with the time that the work took in place of a length known
-// before.)
+// Work of many users for one thread: next is the work of who has had the least of the thread's time, among those that wait. So
+// who comes with one piece of work after a pause waits for the piece in progress and for one of each other user, however much
+// the others bring; among those that always bring more, the time is shared equally. What somebody had is forgotten when nobody
+// waits. (Start-time fair queuing, as in Goyal, Vin and Cheng, "Start-time Fair Queueing", 1996, with the time that the work
+// took in place of a length known before.)
 #pragma once
 
 #include <cstddef>

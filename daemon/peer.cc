@@ -10,9 +10,9 @@
 #include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
+#include <fstream>
 #include <memory>
 #include <poll.h>
-#include <sstream>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -35,15 +35,19 @@ Result<std::string> read_proc(pid_t pid, const char* file) {
   return failure(got == 0 ? EIO : errno == ENOENT ? ESRCH : errno, "read " + path);
 }
 
-// NSpid: its pid in each namespace, from that of /proc inwards.
-bool has_pid_elsewhere(pid_t pid, pid_t pid_elsewhere) {
-  const std::string status = read_proc(pid, "status").value_or("");
-  const size_t at = status.find("\nNSpid:");
-  if (at == std::string::npos) return true;  // nothing says that it is another one
-  std::istringstream line(status.substr(at + 7, status.find('\n', at + 1) - at - 7));
-  for (pid_t inner = 0; line >> inner;)
-    if (inner == pid_elsewhere) return true;
-  return false;
+// By how much the kernel moves what it says of the time since boot in marud's time namespace: time_namespaces(7).
+int64_t boot_time_offset() {
+  static const int64_t known = [] {
+    std::ifstream file("/proc/self/timens_offsets");
+    std::string clock;
+    for (int64_t seconds = 0, nanoseconds = 0; file >> clock >> seconds >> nanoseconds;)
+      if (clock == "boottime") {
+        const int64_t ticks = ::sysconf(_SC_CLK_TCK);
+        return seconds * ticks + nanoseconds * ticks / 1'000'000'000;
+      }
+    return int64_t(0);  // a kernel without them
+  }();
+  return known;
 }
 
 int open_pidfd(pid_t pid) { return int(::syscall(SYS_pidfd_open, pid, 0)); }
@@ -93,7 +97,7 @@ Result<uint64_t> start_time_of(pid_t pid) {
   char* end = nullptr;
   const uint64_t value = std::strtoull(at + 1, &end, 10);
   if (end == at + 1) return unreadable;
-  return value;
+  return value - uint64_t(boot_time_offset());
 }
 
 Result<uid_t> user_of_process(pid_t pid) {
@@ -117,7 +121,7 @@ Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time) {
   FileDescriptor pidfd(open_pidfd(pid));
   if (!pidfd.is_open()) return failure(errno, "watch process " + std::to_string(pid));
   const auto found = start_time_of(pid);
-  if ((found && *found != start_time) || has_ended(pidfd.get()))
+  if ((found && !is_same_start(*found, start_time)) || has_ended(pidfd.get()))
     return failure(ESRCH, "watch process " + std::to_string(pid));
   // A process that lives and is not in /proc is hidden there.
   if (!found) return failure(found.error().code == ESRCH ? EACCES : found.error().code, found.error().doing);
@@ -173,14 +177,17 @@ uint64_t own_pid_namespace() {
   return ::stat("/proc/self/ns/pid", &status) == 0 ? uint64_t(status.st_ino) : 0;
 }
 
-Result<FileDescriptor> find_process(pid_t pid_elsewhere, uint64_t start_time, pid_t* ret_pid) {
+Result<std::vector<uint64_t>> all_start_times() {
   constexpr uint64_t kInitialNamespace = 0xEFFF'FFFC;  // PROC_PID_INIT_INO of linux/proc_ns.h: above all others
-  const std::string doing = "find process " + std::to_string(pid_elsewhere) +
-                            " of another pid namespace (found marud in one that does not show all processes, expected "
-                            "the machine's own or the one where it ran before)";
-  bool sees_all = own_pid_namespace() == kInitialNamespace && start_time_of(1);  // /proc may hide what is others'
+  const auto not_all =
+      failure(EXDEV,
+              "look at all processes (found marud in a pid namespace, or beside a /proc, that does not "
+              "show them, expected the machine's own)");
+  // /proc may hide what is others'.
+  if (own_pid_namespace() != kInitialNamespace || !start_time_of(1)) return not_all;
   std::unique_ptr<DIR, int (*)(DIR*)> processes(::opendir("/proc"), ::closedir);
-  if (!processes) return failure(errno, doing);
+  if (!processes) return failure(errno, "list /proc");
+  std::vector<uint64_t> times;
   const auto next = [&] {
     errno = 0;
     return ::readdir(processes.get());
@@ -189,14 +196,13 @@ Result<FileDescriptor> find_process(pid_t pid_elsewhere, uint64_t start_time, pi
     const pid_t pid = std::atoi(entry->d_name);
     if (pid <= 0) continue;
     const auto started = start_time_of(pid);
-    if (!started && started.error().code != ESRCH) sees_all = false;
-    if (!started || *started != start_time || !has_pid_elsewhere(pid, pid_elsewhere)) continue;
-    auto pidfd = open_process(pid, start_time);
-    if (pidfd) *ret_pid = pid;
-    if (pidfd || pidfd.error().code != ESRCH) return pidfd;
+    if (started)
+      times.push_back(*started);
+    else if (started.error().code != ESRCH)
+      return not_all;
   }
-  if (errno != 0) sees_all = false;
-  return failure(sees_all ? ESRCH : EXDEV, doing);
+  if (errno != 0) return failure(errno, "list /proc");
+  return times;
 }
 
 bool may_use(const Peer& peer, const std::vector<uid_t>& users, const std::vector<gid_t>& groups) {

@@ -32,9 +32,10 @@ Result<uid_t> user_of_peer(int socket);
 // nothing.
 Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time);
 
-// The same, where the pid is that of another pid namespace; *ret_pid is the one in marud's. Errors: ESRCH no process that marud
-// sees is that one, and it sees all; EXDEV marud does not see all, and so does not know.
-Result<FileDescriptor> find_process(pid_t pid_elsewhere, uint64_t start_time, pid_t* ret_pid);
+// When each process of the machine started, in no order. Errors: EXDEV marud does not see all processes.
+Result<std::vector<uint64_t>> all_start_times();
+// Whether two start times may be of one process: they come from the kernel in ticks, and from other time namespaces rounded.
+constexpr bool is_same_start(uint64_t a, uint64_t b) { return (a > b ? a - b : b - a) <= 1; }
 
 // Inode number of marud's pid namespace; 0: not known.
 uint64_t own_pid_namespace();
@@ -42,7 +43,7 @@ uint64_t own_pid_namespace();
 // SIGKILL to the process behind a pidfd and to no other. Errors: ESRCH it has ended already; EPERM marud may not.
 Result<void> end_process(int pidfd);
 
-// Field 22 of /proc/PID/stat, clock ticks since boot. Errors: as open_process().
+// Field 22 of /proc/PID/stat, clock ticks since boot, as outside of all time namespaces. Errors: as open_process().
 Result<uint64_t> start_time_of(pid_t pid);
 std::string command_of(pid_t pid);
 // The effective user that a process has now. Errors: as open_process().

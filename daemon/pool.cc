@@ -216,13 +216,16 @@ const std::string& Pool::lost_because() const { return state_->hosts.lost_becaus
 void Pool::State::show_lane(uint32_t lane, format::LaneState lane_state) {
   const LaneRecord& record = lanes.records[lane];
   format::LaneIdentity& identity = region.identity(lane);
-  identity.process.store_relaxed(uint64_t(record.who.pid));
+  // Until the last of them is there, a live lane is one of no namespace at all: a marud that finds it so believes no pid.
+  constexpr uint64_t kNowhere = UINT64_MAX;
+  identity.pid_namespace.store_relaxed(kNowhere);
+  identity.process.store_release(uint64_t(record.who.pid));
   identity.start_time.store_relaxed(record.who.start_time);
   identity.boot_id_lo.store_relaxed(boot_id[0]);
   identity.boot_id_hi.store_relaxed(boot_id[1]);
   identity.credentials.store_relaxed(uint64_t(record.who.uid) << 32 | record.who.gid);
   identity.attached_ms.store_relaxed(record.attached_ms);
-  identity.pid_namespace.store_release(record.pid_namespace);  // behind the pid that counts there
+  identity.pid_namespace.store_release(record.pid_namespace);
   identity.state.store_release(uint64_t(record.generation) << 48 | uint64_t(lane_state));  // last: a whole identity
 }
 
@@ -235,16 +238,23 @@ void Pool::State::show_lane_bits() {
 bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
   if (!lanes.is_live(lane)) return false;
   const LaneRecord& record = lanes.records[lane];
-  return record.generation == generation && record.who.pid == who.pid && record.who.uid == who.uid &&
-         record.who.start_time == who.start_time && record.same_boot &&
-         (record.pid_namespace == 0 || record.pid_namespace == pid_namespace);
+  const bool is_same_process = record.pid_namespace == pid_namespace
+                                   ? record.who.pid == who.pid && record.who.start_time == who.start_time
+                                   : is_same_start(record.who.start_time, who.start_time);
+  return record.generation == generation && is_same_process && record.who.uid == who.uid && record.same_boot;
 }
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation) {
   if (region.is_shared() && is_own_slot_lost())
     return failure(EIO, "attach to pool \"" + config.name + "\": " + hosts.lost_because);
   if (keeps_lane(who, previous_lane, previous_generation)) {
-    lanes.records[previous_lane].is_adopted = false;
+    LaneRecord& record = lanes.records[previous_lane];
+    record.is_adopted = false;
+    if (record.pid_namespace != pid_namespace) {
+      record.who = who;
+      record.pid_namespace = pid_namespace;
+      show_lane(previous_lane, format::LaneState::kLive);
+    }
     return LaneGrant{previous_lane, previous_generation, true};
   }
   for (int tries = 0; tries < 2; ++tries) {
@@ -298,15 +308,8 @@ bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generat
   return state_->keeps_lane(who, lane, generation);
 }
 
-void Pool::set_adopted(uint32_t lane, const ClientIdentity& who) {
-  if (!state_->lanes.is_live(lane)) return;
-  LaneRecord& record = state_->lanes.records[lane];
-  record.who = who;
-  record.pid_namespace = state_->pid_namespace;
-  // A marud that dies between two of these words leaves a process that the next one has to search for.
-  constexpr uint64_t kNowhere = UINT64_MAX;
-  state_->region.identity(lane).pid_namespace.store_release(kNowhere);
-  state_->show_lane(lane, format::LaneState::kLive);
+void Pool::set_adopted_user(uint32_t lane, uid_t user) {
+  if (state_->lanes.is_live(lane)) state_->lanes.records[lane].who.uid = user;
 }
 
 void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
@@ -341,7 +344,7 @@ std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
   std::vector<AdoptedLane> live;
   for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
     const LaneRecord& record = state_->lanes.records[lane];
-    const bool is_elsewhere = record.pid_namespace != 0 && record.pid_namespace != state_->pid_namespace;
+    const bool is_elsewhere = record.pid_namespace != state_->pid_namespace;
     if (state_->lanes.is_live(lane)) live.push_back({lane, record.who, record.same_boot, is_elsewhere});
   }
   return live;

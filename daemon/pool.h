@@ -185,14 +185,13 @@ class Pool {
     uint32_t lane;
     ClientIdentity who;
     bool same_boot;     // false: the process cannot be alive on this host
-    bool is_elsewhere;  // who.pid is of another pid namespace
+    bool is_elsewhere;  // who.pid is of another pid namespace, or of one that is not known
   };
   std::vector<AdoptedLane> adopted_lanes() const;
   // Every lane that a process has, whether that is watched or not.
   std::vector<AdoptedLane> live_lanes() const;
-  // Whose process an adopted lane is, by the kernel's word and as marud sees it: what stands in the pool for it could have been
-  // written by anybody, and its pid is another in another pid namespace.
-  void set_adopted(uint32_t lane, const ClientIdentity& who);
+  // Whose process an adopted lane is, by the kernel's word: what stands in the pool for it could have been written by anybody.
+  void set_adopted_user(uint32_t lane, uid_t user);
   // Of the clients here, by user, added to what is there.
   void add_uses(std::map<uid_t, UserUse>& uses) const;
 

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <optional>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,6 +26,8 @@ constexpr uint64_t kIdleMs = 1000;  // the heartbeat
 constexpr uint64_t kAcceptPauseMs = 200;
 // Lanes that were adopted and whose processes could not be watched are tried again.
 constexpr uint64_t kWatchPauseMs = 1000;
+// The same where that takes a look at all processes of the machine.
+constexpr uint64_t kElsewherePauseMs = 5000;
 // Connections beyond a limit that are kept until they have asked something and been told why they go.
 constexpr size_t kTurnedAwayMax = 16;
 constexpr uint64_t kUsersPauseMs = 1000;
@@ -32,8 +35,9 @@ constexpr uint64_t kUsersPauseMs = 1000;
 constexpr std::chrono::microseconds kServeTime(300);
 // Connections accepted in one turn: one while there are few, twice as many as in the turn before while there are more.
 constexpr size_t kAcceptsMax = 64;
-// Connections of one user that are accepted and not looked at yet; what comes above that is closed without a word.
-constexpr size_t kArrivalsMax = 1024;
+// Connections of one user that are accepted and not looked at yet, as many as there can be connections; what comes above that
+// is closed without a word. While more than twice as many wait of all users, those to come wait in the kernel's queue.
+constexpr size_t kArrivalsMax = limits::kConnectionsMax;
 
 Moment moment() {
   timespec real = {}, monotonic = {};
@@ -41,6 +45,15 @@ Moment moment() {
   ::clock_gettime(CLOCK_MONOTONIC, &monotonic);
   return {uint64_t(real.tv_sec) * 1000 + uint64_t(real.tv_nsec) / 1'000'000,
           uint64_t(monotonic.tv_sec) * 1000 + uint64_t(monotonic.tv_nsec) / 1'000'000};
+}
+
+// Why a process whose pid is of another pid namespace cannot be watched: ESRCH there is none that started when it did.
+Error why_elsewhere(const ClientIdentity& who, const Result<std::vector<uint64_t>>& times) {
+  if (!times) return times.error();
+  const bool is_there = std::any_of(times->begin(), times->end(),
+                                    [&](uint64_t start_time) { return is_same_start(start_time, who.start_time); });
+  return {is_there ? EXDEV : ESRCH,
+          "watch process " + std::to_string(who.pid) + " of another pid namespace than marud's"};
 }
 
 }  // namespace
@@ -60,7 +73,7 @@ Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, 
                }),
       requests_(config, pools, lanes_, devices_),
       desk_(desk),
-      adopted_(pools.size(), false) {}
+      adopted_due_ms_(pools.size(), 0) {}
 
 Result<void> Server::run() {
   now_ = moment();
@@ -73,7 +86,7 @@ Result<void> Server::run() {
   notify("READY=1");
   bool more_to_do = false;
   while (!stopping_) {
-    if (now_.monotonic_ms >= accept_due_ms_) ask_for_connections();
+    if (now_.monotonic_ms >= accept_due_ms_ && arrivals_ < 2 * kArrivalsMax) ask_for_connections();
     const auto events = loop_->wait(wait_ms(more_to_do));
     if (!events) return tl::unexpected(events.error());
     now_ = moment();
@@ -110,8 +123,12 @@ void Server::on_event(const Event& event) {
   switch (event.kind) {
     case EventKind::kAccept: return on_accept(event);
     case EventKind::kReceive:
-      if (Session* session = find(event.id))
+      if (Session* session = find(event.id)) {
+        if (event.result > 0) session->lane_is_news = false;
+        // An end is nothing to serve, and makes room for a connection that may be waiting already.
+        if (event.result <= 0) return on_receive(*session, event.result);
         work_.push({session->peer().who.uid, Share::kRequests}, {event.id, event.result});
+      }
       return;
     case EventKind::kSend:
       if (Session* session = find(event.id)) {
@@ -120,7 +137,10 @@ void Server::on_event(const Event& event) {
         remove_if_idle(event.id);
       }
       return;
-    case EventKind::kProcess: return on_process_end(event.id, event.result);
+    case EventKind::kProcess:
+      if (const LaneWatch* watch = lanes_.find(event.id))
+        work_.push({watch->who.uid, Share::kRequests}, {.result = event.result, .ended_lane = event.id});
+      return;
     case EventKind::kSignal: return on_signal();
     case EventKind::kHttp:
       desk_->wake();  // it looks at the questions in its turn
@@ -143,7 +163,8 @@ void Server::on_accept(const Event& event) {
   if (event.result < 0) {
     if (event.result == -ECANCELED) return;
     // Out of descriptors or memory: those who wait in the queue are accepted when others have gone. Trying at once would
-    // fail at once.
+    // fail at once. One accept is woken for each connection, so those that are left would be one behind from now on.
+    if (accepts_ > 0) loop_->cancel_accepts();
     if (accept_due_ms_ == 0)
       log_warning("connections are not accepted until others have gone: {}", std::strerror(-event.result));
     accept_due_ms_ = now_.monotonic_ms + kAcceptPauseMs;
@@ -153,18 +174,21 @@ void Server::on_accept(const Event& event) {
   ++accepted_;
   FileDescriptor socket(event.result);
   const auto close_aside = [&] { loop_->close_aside(socket.release()); };  // as in remove_if_idle()
-  if (!MemoryReserve::is_whole()) {
-    if (!is_short_of_memory_)
-      log_error(
-          "marud is out of memory (a limit on its address space?): it takes no connections until it has some again");
-    is_short_of_memory_ = true;
-    return close_aside();
-  }
-  if (is_short_of_memory_) log_info("there is memory again: connections are taken");
-  is_short_of_memory_ = false;
   const auto user = user_of_peer(socket.get());
-  if (!user || work_.size({*user, Share::kArrivals}) >= kArrivalsMax) return close_aside();
+  if (!has_memory() || !user || work_.size({*user, Share::kArrivals}) >= kArrivalsMax) return close_aside();
+  ++arrivals_;
   work_.push({*user, Share::kArrivals}, {.arrival = std::move(socket)});
+}
+
+// For another connection.
+bool Server::has_memory() {
+  const bool is_short = !MemoryReserve::is_whole();
+  if (is_short && !is_short_of_memory_)
+    log_error(
+        "marud is out of memory (a limit on its address space?): it takes no connections until it has some again");
+  if (!is_short && is_short_of_memory_) log_info("there is memory again: connections are taken");
+  is_short_of_memory_ = is_short;
+  return !is_short;
 }
 
 // Whoever has been served least is next, so that nobody waits for all that another one asks.
@@ -176,6 +200,8 @@ void Server::serve() {
     work_.serve_next([&](Work&& work) {
       if (work.arrival.is_open())
         on_arrival(std::move(work.arrival));
+      else if (work.ended_lane != 0)
+        on_process_end(work.ended_lane, work.result);
       else if (Session* session = find(work.session))
         on_receive(*session, work.result);
       const auto before = std::exchange(now, Clock::now());
@@ -184,7 +210,9 @@ void Server::serve() {
 }
 
 void Server::on_arrival(FileDescriptor socket) {
+  --arrivals_;
   const auto close_aside = [&] { loop_->close_aside(socket.release()); };
+  if (!has_memory()) return close_aside();
   auto peer = identify_peer(socket.get());
   if (!peer) {
     log_warning("a connection is refused: {}", peer.error().text());
@@ -326,17 +354,19 @@ void Server::on_process_end(uint64_t id, int result) {
   }
 }
 
-// After a restart a lane counts as alive until its process is proven dead.
-bool Server::watch_adopted(uint32_t index) {
-  bool is_complete = true;
+// After a restart a lane counts as alive until its process is proven dead. Returns when to look again for those that are not
+// watched yet.
+std::optional<uint64_t> Server::watch_adopted(uint32_t index) {
+  std::optional<uint64_t> again_ms;
+  std::optional<Result<std::vector<uint64_t>>> times;
   Pool* pool = pools_[index]->known();
   for (const Pool::AdoptedLane& lane : pool->adopted_lanes()) {
     if (lanes_.find_lane(index, lane.lane)) continue;
-    ClientIdentity who = lane.who;
+    if (lane.is_elsewhere && lane.same_boot && !times) times = all_start_times();
     auto pidfd = !lane.same_boot     ? Result<FileDescriptor>(failure(ESRCH, "watch a process of another boot"))
-                 : lane.is_elsewhere ? find_process(lane.who.pid, lane.who.start_time, &who.pid)
+                 : lane.is_elsewhere ? Result<FileDescriptor>(tl::unexpected(why_elsewhere(lane.who, *times)))
                                      : open_process(lane.who.pid, lane.who.start_time);
-    if (!pidfd && pidfd.error().code != ESRCH && adopted_said_.insert({index, lane.lane}).second)
+    if (!pidfd && pidfd.error().code != ESRCH && adopted_said_.insert({index, lane.lane, lane.who.start_time}).second)
       log_warning("lane {} of pool \"{}\" counts as alive, and its process is looked for again later: {}", lane.lane,
                   pools_[index]->name(), pidfd.error().text());
     if (!pidfd && pidfd.error().code == ESRCH) {
@@ -346,22 +376,25 @@ bool Server::watch_adopted(uint32_t index) {
       continue;
     }
     if (!pidfd) {
-      is_complete = false;
+      again_ms = std::min(again_ms.value_or(kElsewherePauseMs), lane.is_elsewhere ? kElsewherePauseMs : kWatchPauseMs);
       continue;
     }
-    log_info("process {} still holds lane {} of pool \"{}\"", who.pid, lane.lane, pools_[index]->name());
-    if (const auto user = user_of_process(who.pid)) who.uid = *user;
-    pool->set_adopted(lane.lane, who);
+    log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());
+    ClientIdentity who = lane.who;
+    if (const auto user = user_of_process(who.pid)) {
+      who.uid = *user;
+      pool->set_adopted_user(lane.lane, *user);
+    }
     LaneWatch& watch = lanes_.add({0, index, lane.lane, who, command_of(who.pid), std::move(*pidfd), 0, now_.unix_ms});
     loop_->watch_process(watch.id, watch.pidfd.get());
   }
-  return is_complete;
+  return again_ms;
 }
 
 // -- turns ------------------------------------------------------------------------------------------------------------
 
 void Server::after_events() {
-  adopted_.resize(pools_.size(), false);  // pools that came at run time
+  adopted_due_ms_.resize(pools_.size(), 0);  // pools that came at run time
   for (const Requests::Settled& settled : requests_.settle_waiting(now_)) {
     Session* session = find(settled.session);
     if (!session || session->is_closing()) continue;
@@ -369,9 +402,10 @@ void Server::after_events() {
     remove_if_idle(settled.session);
   }
   for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
-    if (adopted_[pool] || !pools_[pool]->known() || now_.monotonic_ms < watch_due_ms_) continue;
-    adopted_[pool] = watch_adopted(pool);
-    if (!adopted_[pool]) watch_due_ms_ = now_.monotonic_ms + kWatchPauseMs;
+    if (!adopted_due_ms_[pool] || !pools_[pool]->known() || now_.monotonic_ms < *adopted_due_ms_[pool]) continue;
+    const auto again_ms = watch_adopted(pool);
+    adopted_due_ms_[pool].reset();
+    if (again_ms) adopted_due_ms_[pool] = now_.monotonic_ms + *again_ms;
   }
   if (watchdog_ms_ > 0 && now_.monotonic_ms >= watchdog_due_ms_) {
     notify("WATCHDOG=1");
@@ -386,9 +420,10 @@ void Server::log_overdue_pins(uint32_t index) {
     const LaneWatch* watch = lanes_.find_lane(index, pin.lane);
     log_warning(
         "process {} ({}) has pinned block {} of pool \"{}\" for {:.1f} s; it stays until it is released, or the "
-        "process ends (marudctl client fence --pid {})",
-        pin.pid, watch ? watch->command : "?", pin.key.empty() ? fmt::format("in page {}", pin.page) : pin.key,
-        pools_[index]->name(), double(pin.age_ms) / 1000, pin.pid);
+        "process ends{}",
+        pin.pid, watch ? watch->command : "not seen since marud was started",
+        pin.key.empty() ? fmt::format("in page {}", pin.page) : pin.key, pools_[index]->name(),
+        double(pin.age_ms) / 1000, watch ? fmt::format(" (marudctl client fence --pid {})", pin.pid) : "");
   }
   if (overdue.unnamed > 0)
     log_warning("and {} further pins of pool \"{}\" are overdue", overdue.unnamed, pools_[index]->name());

@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -40,6 +42,7 @@ class Server {
   void ask_for_connections();
   void serve();
   void on_arrival(FileDescriptor socket);
+  bool has_memory();
   void on_receive(Session& session, int result);
   void on_process_end(uint64_t watch, int result);
   void on_signal();
@@ -47,7 +50,7 @@ class Server {
   void send(std::vector<Notice>& notices);
   void end_session(Session& session, const std::string& why, bool is_expected);
   void remove_if_idle(uint64_t session);
-  bool watch_adopted(uint32_t pool);  // false: some could not be watched
+  std::optional<uint64_t> watch_adopted(uint32_t pool);
   void after_events();
   bool turn_pools();
   bool turn_http();
@@ -64,6 +67,7 @@ class Server {
     uint64_t session = 0;  // what a receive of it brought:
     int result = 0;
     FileDescriptor arrival = {};  // or, when it is open, a connection that was accepted
+    uint64_t ended_lane = 0;      // or, when it is not 0, the watch of a process that ended
   };
 
   Config& config_;
@@ -78,19 +82,20 @@ class Server {
   http::Desk* desk_;  // null: there is no HTTP
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   FairQueue<ShareOf, Work> work_;
-  std::vector<bool> adopted_;                             // per pool: its adopted lanes have been looked for
-  std::set<std::pair<uint32_t, uint32_t>> adopted_said_;  // pool and lane: that it cannot be watched yet
+  std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
+  std::set<std::tuple<uint32_t, uint32_t, uint64_t>>
+      adopted_said_;  // pool, lane, start time: that it is not watched yet
   uint64_t next_session_ = 1;
   Moment now_ = {};
   metrics::Histogram turns_;
   uint64_t accept_due_ms_ = 0;  // after a failure: not before; 0: none failed since the last success
   uint64_t users_due_ms_ = 0;
-  size_t turned_away_ = 0;     // sessions that only wait to be told so
-  uint64_t watch_due_ms_ = 0;  // adopted lanes that nobody watches yet are looked for again
+  size_t turned_away_ = 0;  // sessions that only wait to be told so
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
   size_t accepts_ = 0;   // asked for and not complete
   size_t accepted_ = 0;  // in this turn
+  size_t arrivals_ = 0;  // in work_
   bool is_short_of_memory_ = false;
   bool stopping_ = false;
 };

@@ -45,7 +45,6 @@ Session::Received Session::finish_receive(int result) {
     received.end = received.is_hangup ? "the connection ended" : "an empty packet";
   } else {
     received.bytes = {receive_bytes_.get(), size_t(result)};
-    lane_is_news = false;
   }
   return received;
 }

@@ -232,9 +232,8 @@ TEST(RestartAlone, FilePoolWithoutClientsStays) {
   EXPECT_EQ(client.text("parent"), "text");
 }
 
-// What is chosen by the size of a pool is chosen when it is formatted, by the marud of that day.
 // What stands in the pool is of another pid namespace, where the client's pid was another one, and may be anybody's here.
-TEST(RestartAlone, AProcessIsFoundInAnotherPidNamespace) {
+TEST(RestartAlone, AProcessOfAnotherPidNamespaceIsNotTakenForDead) {
   PoolWish pool;
   pool.in_file = true;
   MarudProcess marud({pool});
@@ -249,29 +248,38 @@ TEST(RestartAlone, AProcessIsFoundInAnotherPidNamespace) {
   format::LaneIdentity& identity = map.region().identity(lane);
   const uint64_t own = identity.pid_namespace.load_relaxed();
   EXPECT_NE(own, 0u);
+  const auto take_away = [&] {
+    identity.pid_namespace.store_relaxed(own + 1);
+    identity.process.store_relaxed(1);
+  };
+  const std::string said = "lane " + std::to_string(lane) + " of pool \"default\" counts as alive";
 
+  // It stands still, so that it cannot attach again.
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
   marud.kill();
-  identity.pid_namespace.store_relaxed(own + 1);
+  take_away();
   marud.start();
-  EXPECT_TRUE(marud.has_logged("process " + std::to_string(pid) + " still holds lane " + std::to_string(lane)));
-  EXPECT_EQ(identity.pid_namespace.load_relaxed(), own);
-  EXPECT_TRUE(wait_until([&] { return puppet->store("more", "text") == 0; }));
+  EXPECT_TRUE(marud.has_logged(said));
+  EXPECT_EQ(map.count_pins(lane), 1u);
+  // Then it is known by when it started, and keeps its lane.
+  ASSERT_EQ(::kill(pid, SIGCONT), 0);
+  EXPECT_TRUE(wait_until([&] { return identity.pid_namespace.load_relaxed() == own; }));
+  EXPECT_EQ(identity.process.load_relaxed(), uint64_t(pid));
   EXPECT_EQ(map.count_pins(lane), 1u);
   EXPECT_EQ(puppet->release("k"), 0);
 
-  // It ends while marud is away, and its pid becomes that of a process that did not.
+  // It ends while marud is away. That it did is known where marud sees all processes, when none is left that started when it did.
   marud.kill();
   puppet.reset();
-  identity.pid_namespace.store_relaxed(own + 1);
-  identity.process.store_relaxed(uint64_t(::getpid()));
+  take_away();
   marud.start();
-  const bool sees_all = own == 0xEFFF'FFFC;  // the namespace of the machine
-  EXPECT_TRUE(marud.has_logged(sees_all ? "ended while marud was away: lane " + std::to_string(lane)
-                                        : "lane " + std::to_string(lane) + " of pool \"default\" counts as alive"));
-  EXPECT_EQ(map.region().identity(lane).state.load_acquire() & 0xFF,
-            uint64_t(sees_all ? format::LaneState::kFree : format::LaneState::kLive));
+  const bool sees_all = own == 0xEFFF'FFFC;
+  EXPECT_TRUE(marud.has_logged(sees_all ? "ended while marud was away: lane " + std::to_string(lane) : said));
+  const auto state = sees_all ? format::LaneState::kFree : format::LaneState::kLive;
+  EXPECT_TRUE(wait_until([&] { return (identity.state.load_acquire() & 0xFF) == uint64_t(state); }));
 }
 
+// What is chosen by the size of a pool is chosen when it is formatted, by the marud of that day.
 TEST(RestartAlone, APoolKeepsLanesThatItsConfigurationDoesNotSay) {
   PoolWish pool;
   pool.in_file = true;

@@ -39,12 +39,13 @@ class TestClient {
     options.flags = flags;
     options.thread_cache_pages = thread_cache_pages;
     // The bound is meant for what comes later: a slow machine may take longer than that to attach at all, every time, and
-    // then gets more of it. And all lanes may be those of dead processes that marud has not taken back yet.
+    // then gets more of it. All lanes may be those of dead processes that marud has not taken back yet, and marud may be away
+    // for a moment.
     int result = -ETIMEDOUT;
     (void)wait_until([&] {
       if ((result = maru_attach(&options, &client_)) == -ETIMEDOUT)
         options.timeout_ms = std::min(2 * options.timeout_ms, far_too_long_ms());
-      return result != -ETIMEDOUT && result != -EUSERS;
+      return result != -ETIMEDOUT && result != -EUSERS && result != -ECONNREFUSED;
     });
     if (result != 0) throw std::runtime_error("attach to " + pool + ": " + std::to_string(result));
   }
