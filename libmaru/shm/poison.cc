@@ -40,7 +40,7 @@ bool is_poison_unpinned(LaneContext& marud, const LaneSet& lanes, uint32_t page)
   const ControlRegion& region = *marud.region;
   const PageWord found{region.block(page).word.load_seq_cst()};  // [pairs page.retiring]
   if (!found.is(PageState::kPoisoned)) return false;
-  const bool pinned = is_pinned(region, lanes, page) || !marud.may_believe();
+  const bool pinned = is_pinned(region, with_other_hosts(region, lanes), page) || !marud.may_believe();
   // Once more after the look: a publisher between its header CAS and its last look had a pin until now.
   if (!MARU_MUTANT(kMutantPoisonKeepsEntry))
     registry_remove(region, marud.id, block_digest(region, page), PageRef::of(page, found.generation()));

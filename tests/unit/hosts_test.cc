@@ -2,6 +2,7 @@
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/host_reclaim.h"
+#include "libmaru/shm/poison.h"
 #include "libmaru/shm/region_handover.h"
 #include "tests/unit/small_pool.h"
 
@@ -129,6 +130,21 @@ TEST_F(HostsTest, PinsOfOtherHostsAreFoundWhenTheirLaneIsNew) {
   EXPECT_TRUE(with_other_hosts(region_, own).has(0));
   const SmallPool local;
   EXPECT_FALSE(with_other_hosts(local.region, own).has(5)) << "one host knows its lanes itself";
+}
+
+TEST_F(HostsTest, APoisonedBlockThatAnotherHostPinsIsNotLetGo) {
+  const PageRef held = publish(pool_.lane(1), pool_.take(1), pool_.block("held")).block;
+  std::vector<AtomicU32> counts(PinTable::counts_needed(region_.layout()));
+  PinTable theirs(region_, 5, counts);
+  set_lane_bit(region_, 5, true);
+  LaneSet own;
+  own.add(0);
+  own.add(1);
+  const Pin pin = theirs.pin(held);
+  ASSERT_EQ(poison_page(pool_.lane(0), held.page()).status, PoisonStatus::kPoisoned);
+  EXPECT_FALSE(is_poison_unpinned(pool_.lane(0), own, held.page()));
+  EXPECT_TRUE(theirs.unpin(pin.slot, held));
+  EXPECT_TRUE(is_poison_unpinned(pool_.lane(0), own, held.page()));
 }
 
 TEST_F(HostsTest, EntriesOfPagesThatMovedOnLoseTheirBitAndOthersStay) {
