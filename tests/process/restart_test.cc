@@ -268,7 +268,7 @@ TEST(RestartAlone, AProcessOfAnotherPidNamespaceIsNotTakenForDead) {
   EXPECT_EQ(map.count_pins(lane), 1u);
   EXPECT_EQ(puppet->release("k"), 0);
 
-  // It ends while marud is away. That it did is known where marud sees all processes, when none is left that started when it did.
+  // It ends while marud is away, which is known where marud sees all processes and none is left that started when it did.
   marud.kill();
   puppet.reset();
   take_away();

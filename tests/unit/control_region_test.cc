@@ -74,8 +74,12 @@ TEST(ControlRegion, TakesASmallShareOfASmallPool) {
     EXPECT_LE(p.lanes, 256u) << bytes;
     EXPECT_GE(p.pins_max, std::min<uint64_t>(1024, p.pages / 2)) << bytes;
     EXPECT_LE(p.pins_max, 16384u) << bytes;
-    if (bytes >= 4 * kMiB) EXPECT_LT(layout.control_bytes * 8, bytes);
-    if (bytes >= 2 * kGiB) EXPECT_EQ(p.lanes * p.pins_max, 256u * 16384) << bytes;
+    if (bytes >= 4 * kMiB) {
+      EXPECT_LT(layout.control_bytes * 8, bytes);
+    }
+    if (bytes >= 2 * kGiB) {
+      EXPECT_EQ(p.lanes * p.pins_max, 256u * 16384) << bytes;
+    }
   }
 }
 
