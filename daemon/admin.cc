@@ -178,7 +178,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     else if (command == "policy.set")
       reply = set_policy(*hosted, request, view.now_unix_ms);
     else
-      reply = hosted->serving()->admin(command, request, view.now_unix_ms);
+      reply = hosted->serving()->admin(command, request, view.now_unix_ms, view.removal);
+    if (view.removal && *view.removal != 0) return reply.is_null() ? AdminReply{} : admin_reply(reply);
     for (const char* held : {"pins", "owners"})
       if (const auto rows = reply.find(held); rows != reply.end()) name_holders(view, *hosted->serving(), *rows);
     if (command == "map") reply["pool"] = hosted->name();

@@ -437,9 +437,10 @@ bool Pool::turn(uint64_t now_ms) {
   return has_more;
 }
 
-nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms) {
+nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,
+                           uint64_t* ret_ticket) {
   state_->now_ms = now_ms;
-  return state_->admin(command, request);
+  return state_->admin(command, request, ret_ticket);
 }
 
 Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms) {

@@ -52,7 +52,7 @@ const char* Pool::State::reason_name(EvictReason reason) {
   return kNames[size_t(reason)];
 }
 
-json Pool::State::admin(const std::string& command, const json& request) {
+json Pool::State::admin(const std::string& command, const json& request, uint64_t* ret_ticket) {
   if (command == "regions") return list_regions(request);
   if (command == "map") return map();
   if (command == "watch") return watch_blocks(request);
@@ -86,19 +86,7 @@ json Pool::State::admin(const std::string& command, const json& request) {
     tenants.table().all_may_yield(false);
     return {{"evicted_blocks", shortage.blocks_evicted}, {"evicted_pages", shortage.pages_evicted}};
   }
-  if (command == "delete_tree") {
-    shm::Digest digest;
-    json none;
-    if (named_block(request, &digest, &none).is_none()) return none;
-    const DeleteTreeResult result = delete_tree({digest.lo, digest.hi});
-    if (result.status < 0) return refusal(-result.status, "no block is stored under this key");
-    return {{"deleted_blocks", result.deleted}, {"left_blocks", result.left}};
-  }
-  if (command == "clear") {
-    uint64_t deleted = 0, retired = 0, left = 0;
-    clear(&deleted, &retired, &left);
-    return {{"deleted_blocks", deleted}, {"deleted_when_unpinned", retired}, {"left_blocks", left}};
-  }
+  if (command == "delete_tree" || command == "clear") return remove(command, request, ret_ticket);
   return refusal(EOPNOTSUPP, "there is no such command for a pool");
 }
 

@@ -1,10 +1,28 @@
 // Removing whole trees (pool_tree.cc), and everything: leaves first, as the child counts demand.
+#include "daemon/admin_request.h"
 #include "daemon/pool_state.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <nlohmann/json.hpp>
 
 namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kDeletionsMax = 4096;  // of administrators; each client has one
+constexpr size_t kRemovalsMax = 64;     // of those who went away meanwhile
+
+json removed_json(const TreeWalk& walk) {
+  if (!walk.is_whole) return {{"deleted_blocks", walk.deleted}, {"left_blocks", walk.left}};
+  return {{"deleted_blocks", walk.deleted},
+          {"deleted_when_unpinned", walk.retired},
+          {"left_blocks", walk.left - walk.retired}};
+}
+
+}  // namespace
+
 // Nothing when the key is absent. A block that nobody is below needs no look for a tree.
 bool Pool::State::begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const {
   const PageRef root = shm::find_unpinned(region, {request.digest_lo, request.digest_hi});
@@ -19,13 +37,37 @@ bool Pool::State::begin_deletion(const wire::DeleteTreeRequest& request, TreeWal
   return true;
 }
 
-// For an administrator, who waits.
-DeleteTreeResult Pool::State::delete_tree(const wire::DeleteTreeRequest& request) {
+// For an administrator: "delete_tree" or "clear", which takes everything that may go; of what is pinned the key goes now, and the
+// memory when the last pin does. Without a place for a ticket it is done when this returns.
+json Pool::State::remove(const std::string& command, const json& request, uint64_t* ret_ticket) {
+  if (ret_ticket && *ret_ticket != 0) return finished_removal(ret_ticket);
   TreeWalk walk;
-  if (!begin_deletion(request, walk)) return {-ENOENT, 0, 0};
-  uint64_t budget = kNever;
-  (void)step_tree(walk, budget);
-  return {0, walk.deleted, walk.left};  // that something stayed is in `left`
+  shm::Digest digest;
+  json none;
+  if (command == "clear")
+    begin_whole(walk);
+  else if (named_block(request, &digest, &none).is_none())
+    return none;
+  else if (!begin_deletion({digest.lo, digest.hi}, walk))
+    return refusal(ENOENT, "no block is stored under this key");
+  uint64_t budget = ret_ticket ? kTreeStepsPerTurn : kNever;
+  if ((!ret_ticket || deletions.empty()) && step_tree(walk, budget)) return removed_json(walk);
+  if (deletions.size() >= kDeletionsMax) return refusal(EAGAIN, "too many trees are being deleted already: try again");
+  *ret_ticket = ++last_deletion;
+  deletions.push_back({lanes.daemon, *ret_ticket, std::move(walk)});
+  return {};
+}
+
+// Nothing while it is under way.
+json Pool::State::finished_removal(uint64_t* ret_ticket) {
+  const auto has_ticket = [&](const Deletion& waiting) { return waiting.ticket == *ret_ticket; };
+  if (std::any_of(deletions.begin(), deletions.end(), has_ticket)) return {};
+  const auto done = removals.find(*ret_ticket);
+  if (done == removals.end()) return refusal(ECANCELED, "the pool went away before the blocks did");
+  json reply = std::move(done->second);
+  removals.erase(done);
+  *ret_ticket = 0;
+  return reply;
 }
 
 DeleteTreeResult Pool::State::begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request,
@@ -48,45 +90,15 @@ bool Pool::State::step_deletions() {
   uint64_t budget = kTreeStepsPerTurn;
   while (!deletions.empty() && step_tree(deletions.front().walk, budget)) {
     const Deletion& done = deletions.front();
-    deleted_trees.push_back({done.ticket, {0, done.walk.deleted, done.walk.left}});
+    if (done.asker == lanes.daemon)
+      removals[done.ticket] = removed_json(done.walk);
+    else
+      deleted_trees.push_back({done.ticket, {0, done.walk.deleted, done.walk.left}});
+    if (removals.size() > kRemovalsMax) removals.erase(removals.begin());
     deletions.pop_front();
     if (budget == 0) break;
   }
   return !deletions.empty();
-}
-
-// Everything that may go goes; of what is pinned the key goes now, and the memory when the last pin does.
-void Pool::State::clear(uint64_t* ret_deleted, uint64_t* ret_retired, uint64_t* ret_left) {
-  *ret_deleted = *ret_retired = *ret_left = 0;
-  std::vector<std::pair<uint32_t, uint32_t>> blocks;  // depth, page
-  for (uint64_t i = 0; i < pages(); ++i) {
-    const auto page = uint32_t(i);
-    if (word(page).is(PageState::kReady))
-      blocks.push_back({uint32_t(region.block(page).shape.load_acquire() >> 32), page});  // a hint: it orders
-  }
-  std::sort(blocks.begin(), blocks.end(), std::greater<>());
-  std::vector<uint32_t> victims;
-  for (size_t start = 0; start < blocks.size();) {
-    size_t end = start;
-    victims.clear();
-    while (end < blocks.size() && blocks[end].first == blocks[start].first) victims.push_back(blocks[end++].second);
-    *ret_deleted += evict_pages(victims, EvictReason::kAdmin);
-    for (uint32_t page : victims) {
-      const PageWord found = word(page);
-      if (!found.is(PageState::kReady)) continue;
-      const PageRef ref = PageRef::of(page, found.generation());
-      if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) {
-        ++*ret_left;
-        continue;
-      }
-      ++*ret_retired;
-      if (watch) watch_removed(ref, reason_name(EvictReason::kAdmin));
-      if (!held.has(page)) queue_remove(page);
-      queue_retired(ref);
-    }
-    start = end;
-  }
-  finish_retired(retired_blocks.size());
 }
 
 }  // namespace maru::daemon

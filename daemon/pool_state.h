@@ -61,7 +61,7 @@ inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 16;
 inline constexpr uint64_t kTreeStepsPerTurn = 1u << 16;
 inline constexpr uint64_t kStepsOfABlock = 64;
 // A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
-inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 20;
+inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
 inline constexpr size_t kRetiredPerTurn = 1024;
 inline constexpr size_t kHeldPerRequest = 256;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
@@ -188,8 +188,10 @@ struct TreeWalk {
   size_t level_end = 0;            // kTree: of the level that is being looked at
   uint32_t child = 0xFFFF'FFFF;    // kTree: goes on here
   std::vector<bool> has_below;     // for each root: something that counts names it as its parent
+  bool is_whole = false;           // the roots are all blocks that have no parent
   bool retires = false;            // of what cannot go the key goes
   uint64_t deleted = 0, left = 0;  // blocks
+  uint64_t retired = 0;            // of those left: without a key, and gone when nobody holds them
 };
 
 // Why a block is taken away.
@@ -316,6 +318,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   };
   std::deque<Deletion> deletions;  // the first one is under way
   std::vector<DeletedTree> deleted_trees;
+  std::map<uint64_t, nlohmann::json> removals;  // what administrators asked for and did not fetch yet, by ticket
   uint64_t last_deletion = 0;
 
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
@@ -477,6 +480,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_tree.cc
   void begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const;
+  void begin_whole(TreeWalk& walk) const;
+  bool is_higher(PageRef parent, uint32_t page) const;
   bool step_tree(TreeWalk& walk, uint64_t& budget);
   bool gather_links(TreeWalk& walk, uint64_t& budget);
   bool climb(TreeWalk& walk, uint64_t& budget);
@@ -485,10 +490,10 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_delete.cc
   bool begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const;
-  DeleteTreeResult delete_tree(const wire::DeleteTreeRequest& request);
+  nlohmann::json remove(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
+  nlohmann::json finished_removal(uint64_t* ret_ticket);
   DeleteTreeResult begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request, uint64_t* ret_ticket);
   bool step_deletions();
-  void clear(uint64_t* ret_deleted, uint64_t* ret_retired, uint64_t* ret_left);
 
   // pool_drain.cc
   bool step_drain();
@@ -511,7 +516,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   nlohmann::json list_poisoned(const nlohmann::json& request);
 
   // pool_admin.cc
-  nlohmann::json admin(const std::string& command, const nlohmann::json& request);
+  nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
   static const char* page_state_name(PageState state);
   static const char* reason_name(EvictReason reason);
   nlohmann::json list_regions(const nlohmann::json& request);

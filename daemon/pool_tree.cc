@@ -1,4 +1,4 @@
-// Everything below some blocks, found and taken away, leaves first, as the child counts demand.
+// Everything below some blocks, or everything there is, found and taken away, leaves first, as the child counts demand.
 //
 // Who is below whom is written in the children alone. So one pass over the pages turns it round; then the tree is climbed from
 // its roots, level by level; then its levels are taken away, the deepest first. A pool may have millions of pages, and others
@@ -38,6 +38,19 @@ void Pool::State::begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const {
   walk.next_child = std::make_unique_for_overwrite<uint32_t[]>(pages());
 }
 
+// Every block, those without a parent being the roots. They are found with the links.
+void Pool::State::begin_whole(TreeWalk& walk) const {
+  begin_tree(walk, {});
+  walk.is_whole = true;
+  walk.retires = true;
+}
+
+// What somebody scribbled may go round in a circle, which has a root, too, when a parent must be higher up than its child.
+bool Pool::State::is_higher(PageRef parent, uint32_t page) const {
+  const auto depth = [&](uint32_t of) { return uint32_t(region.block(of).shape.load_acquire() >> 32); };
+  return depth(parent.page()) < depth(page);
+}
+
 // A child that its parent has counted, or is about to.
 bool Pool::State::counts_for_parent(uint32_t page, PageWord found) const {
   return found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
@@ -48,10 +61,14 @@ bool Pool::State::gather_links(TreeWalk& walk, uint64_t& budget) {
   const uint64_t end = walk.next + spend(budget, pages() - walk.next);
   for (; walk.next < end; ++walk.next) {
     const auto page = uint32_t(walk.next);
-    if (!counts_for_parent(page, word(page))) continue;
+    const PageWord found = word(page);
+    if (!counts_for_parent(page, found)) continue;
     const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
-    if (!region.is_page(parent) || parent.page() == page) continue;
-    if (word(parent.page()).generation() != parent.generation()) continue;
+    const bool is_child = region.is_page(parent) && parent.page() != page &&
+                          word(parent.page()).generation() == parent.generation() &&
+                          (!walk.is_whole || is_higher(parent, page));
+    if (!is_child && walk.is_whole) walk.tree.push_back(PageRef::of(page, found.generation()));
+    if (!is_child) continue;
     walk.next_child[page] = walk.first_child[parent.page()];
     walk.first_child[parent.page()] = page;
   }
@@ -105,6 +122,8 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
       if (!walk.retires || !found.is(PageState::kReady)) continue;
       const PageRef ref = PageRef::of(page, found.generation());
       if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) continue;
+      ++walk.retired;
+      if (watch) watch_removed(ref, reason_name(EvictReason::kAdmin));
       if (!held.has(page)) queue_remove(page);
       queue_retired(ref);
     }
@@ -129,6 +148,7 @@ bool Pool::State::step_tree(TreeWalk& walk, uint64_t& budget) {
     if (!gather_links(walk, budget)) return false;
     walk.phase = Phase::kTree;
     walk.next = 0;
+    walk.level_end = walk.tree.size();
   }
   if (walk.phase == Phase::kTree) {
     if (!climb(walk, budget)) return false;

@@ -480,10 +480,12 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
   if (std::any_of(late_.begin(), late_.end(), [&](const Late& late) { return late.session == session.id(); }))
     return refuse(header, EBUSY, "this connection waits for an answer already");
   view.can_wait = true;
+  uint64_t removal = 0;
+  view.removal = &removal;
   const std::string_view text = {reinterpret_cast<const char*>(payload.data()), payload.size()};
   const AdminReply reply = run_admin(view, text, session.text());
-  if (reply.ticket != 0 || reply.needs_census) {
-    late_.push_back({session.id(), header, reply.ticket, std::string(text), view.only_for});
+  if (reply.ticket != 0 || reply.needs_census || removal != 0) {
+    late_.push_back({session.id(), header, reply.ticket, std::string(text), view.only_for, session.text(), removal});
     return {};
   }
   if (reply.code == EACCES) {
@@ -500,13 +502,13 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
 bool Requests::step_survey() {
   if (!survey_) {
     bool is_wanted = false;
-    for (Late& late : late_) is_wanted |= late.is_surveyed = late.ticket == 0;
+    for (Late& late : late_) is_wanted |= late.is_surveyed = late.waits_for_survey();
     if (!is_wanted) return false;
     survey_.emplace();
   }
   const bool is_done = survey_->step(pools_);
   return !is_done || std::any_of(late_.begin(), late_.end(),
-                                 [](const Late& late) { return late.ticket == 0 && !late.is_surveyed; });
+                                 [](const Late& late) { return late.waits_for_survey() && !late.is_surveyed; });
 }
 
 std::vector<Outcome::Notice> Requests::late_answers(Moment now) {
@@ -522,11 +524,22 @@ std::vector<Outcome::Notice> Requests::late_answers(Moment now) {
       give(late, ready.reply);
       return true;
     });
+  for (size_t i = 0; i < late_.size();) {
+    Late& late = late_[i++];
+    if (late.removal == 0) continue;
+    AdminView again = view(now);
+    again.only_for = late.only_for;
+    again.removal = &late.removal;
+    const AdminReply reply = run_admin(again, late.text, late.who);
+    if (late.removal != 0 && reply.code == 0) continue;
+    give(late, reply);
+    late_.erase(late_.begin() + std::ptrdiff_t(--i));
+  }
   if (!survey_ || !survey_->step(pools_, 0)) return notices;
   AdminView all = view(now);
   all.censuses = &survey_->censuses();
   std::erase_if(late_, [&](const Late& late) {
-    if (late.ticket != 0 || !late.is_surveyed) return false;
+    if (!late.waits_for_survey() || !late.is_surveyed) return false;
     all.only_for = late.only_for;
     give(late, run_admin(all, late.text, "a connection"));
     return true;

@@ -92,10 +92,14 @@ class Requests {
   struct Late {
     uint64_t session;
     wire::MessageHeader header;
-    uint64_t ticket = 0;  // 0: it waits for a survey
+    uint64_t ticket = 0;  // not 0: it waits for DeviceCommands
     std::string text = {};
     const Peer* only_for = nullptr;  // AdminView; lives as long as the session
+    std::string who = {};            // for the log
+    uint64_t removal = 0;            // AdminView; not 0: it waits until blocks are removed
     bool is_surveyed = false;        // by the one that is under way
+
+    bool waits_for_survey() const { return ticket == 0 && removal == 0; }
   };
 
   Outcome attach(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,

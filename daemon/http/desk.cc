@@ -36,6 +36,11 @@ std::string health_text(const AdminView& view) {
 }
 
 bool Desk::turn(const AdminView& view) {
+  for (size_t i = 0; i < removals_.size();)
+    if (answer_now(view, removals_[i].slot, removals_[i].ticket))
+      removals_.erase(removals_.begin() + std::ptrdiff_t(i));
+    else
+      ++i;
   bool has_more = true;
   for (uint32_t i = 0; i < kQuestionsPerTurn && has_more; ++i) {
     const auto slot = exchange_.next();
@@ -46,10 +51,18 @@ bool Desk::turn(const AdminView& view) {
       exchange_.answer(*slot, {EACCES, "only root, marud's own user and the admin group may administrate", nullptr});
     else if (question.kind == Question::Kind::kMetrics || question.kind == Question::Kind::kStatus)
       waiting_.push_back(*slot);
-    else
-      exchange_.answer(*slot, answer(view, question));
+    else if (uint64_t ticket = 0; !answer_now(view, *slot, ticket))
+      removals_.push_back({*slot, ticket});
   }
   return step_survey(view) || has_more;
+}
+
+bool Desk::answer_now(AdminView view, uint32_t slot, uint64_t& removal) {
+  view.removal = &removal;
+  Answer now = answer(view, exchange_.question(slot));
+  if (removal != 0 && now.code == 0) return false;
+  exchange_.answer(slot, std::move(now));
+  return true;
 }
 
 bool Desk::may_ask(const AdminView& view, const Question& question) const {

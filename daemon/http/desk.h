@@ -29,12 +29,21 @@ class Desk {
 
   bool may_ask(const AdminView& view, const Question& question) const;
   Answer answer(const AdminView& view, const Question& question);
+  // False: the answer comes in a later turn.
+  bool answer_now(AdminView view, uint32_t slot, uint64_t& removal);
   bool step_survey(const AdminView& view);
   void finish_survey(AdminView view);
   std::shared_ptr<const metrics::Snapshot> snapshot(const AdminView& view) const;
 
   Exchange& exchange_;
   const Config& config_;
+  // A question that waits until blocks are removed, and the ticket of that.
+  struct Removal {
+    uint32_t slot;
+    uint64_t ticket;
+  };
+
+  std::vector<Removal> removals_;
   std::vector<uint32_t> waiting_;  // for the next survey
   std::optional<Asked> survey_;
 };

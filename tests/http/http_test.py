@@ -409,6 +409,24 @@ def a_late_event_loop_is_said(program):
         wait_for(lambda: marud.http("GET", "/healthcheck").status == 200, "health when the flood is over")
 
 
+def a_large_pool_is_cleared_in_turns(program):
+    """More pages than one turn looks at, by HTTP and by marudctl, also when who asked does not wait for it."""
+    clear = ["clear", "--yes"]
+    with ObservedMarud(program, size="1GiB", page_bytes="4KiB") as marud, BlockClient(arguments.client, marud) as client:
+        client.ask("fill a 20 4096")
+        pool = marud.http("POST", "/clear-cache").json["pools"][0]
+        expect(pool["deleted_blocks"] == 20 and pool["left_blocks"] == 0, pool)
+        client.ask("fill b 30 4096")
+        run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "--json", *clear], capture_output=True, text=True, timeout=PATIENCE)
+        expect(run.returncode == 0 and json.loads(run.stdout)["deleted_blocks"] == 30, f"{run.stdout}{run.stderr}")
+        expect(marud.log.read_text().count("asked for \"clear\"") == 2, marud.log.read_text())
+        client.ask("fill c 30 4096")
+        away = UnixConnection(marud.http_socket)
+        away.request("POST", "/clear-cache")
+        away.close()
+        wait_for(lambda: client.ask("exists c29") == 0, "what somebody asked for who went away")
+
+
 def a_pool_that_waits_is_in_order(program):
     """Nobody attached before marud ended, so nobody hands the memory back, until somebody attaches."""
     with ObservedMarud(program) as marud:
@@ -482,6 +500,7 @@ def main():
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
     the_admin_group_gets_the_socket(arguments.marud)
     a_late_event_loop_is_said(arguments.marud)
+    a_large_pool_is_cleared_in_turns(arguments.marud)
     a_pool_that_waits_is_in_order(arguments.marud)
     an_ending_marud_answers_or_closes(arguments.marud)
     mistakes_in_the_configuration(arguments.marud)

@@ -28,6 +28,15 @@ class LargePool : public ::testing::Test {
     }
     return all;
   }
+  json clear(uint64_t* ret_ticket) { return pool_.pool->admin("clear", json::object(), pool_.now_ms, ret_ticket); }
+  json turn_until_cleared(uint64_t* ret_ticket) {
+    json reply;
+    for (int turns = 0; reply.is_null() && turns < 100; ++turns) {
+      pool_.pool->turn(++pool_.now_ms);
+      reply = clear(ret_ticket);
+    }
+    return reply;
+  }
   void expect_clean() { EXPECT_EQ(pool_.audit(), std::set<std::string>()); }
 
   PoolUnderTest pool_{kPages * 4096, 1024};
@@ -58,6 +67,52 @@ TEST_F(LargePool, BlockWithoutChildrenGoesAtOnce) {
   EXPECT_EQ(begin(*client_, "root"), 0u);
   EXPECT_FALSE(pool_.exists("root"));
   EXPECT_EQ(begin(*client_, "root", -ENOENT), 0u);
+}
+
+TEST_F(LargePool, EverythingIsClearedInTurns) {
+  const PageRef root = client_->store("root"), a = client_->store("a", root), held = client_->store("held", a);
+  client_->store("b", a);
+  client_->store("other");
+  const shm::Pin pin = client_->pin(held);
+  uint64_t ticket = 0;
+  EXPECT_TRUE(clear(&ticket).is_null());
+  ASSERT_NE(ticket, 0u);
+  EXPECT_TRUE(pool_.exists("root")) << "not yet";
+  const json reply = turn_until_cleared(&ticket);
+  EXPECT_EQ(reply, json({{"deleted_blocks", 2}, {"deleted_when_unpinned", 1}, {"left_blocks", 2}}))
+      << "what is above a block that is held stays with it";
+  for (const char* gone : {"held", "b", "other"}) EXPECT_FALSE(pool_.exists(gone)) << gone;
+  client_->pins.unpin(pin.slot, held);
+  pool_.settle();
+  ticket = 0;
+  EXPECT_TRUE(clear(&ticket).is_null());
+  EXPECT_EQ(turn_until_cleared(&ticket)["deleted_blocks"], 2);
+  pool_.settle();
+  EXPECT_EQ(pool_.count(PageState::kReady) + pool_.count(PageState::kRetired), 0u);
+  expect_clean();
+}
+
+TEST_F(LargePool, WhoClearsAfterAnotherHasAnAnswerOfItsOwn) {
+  client_->store("first");
+  uint64_t one = 0, two = 0, unknown = 4711;
+  EXPECT_TRUE(clear(&one).is_null());
+  EXPECT_TRUE(clear(&two).is_null());
+  ASSERT_NE(one, two);
+  client_->store("second");
+  EXPECT_EQ(turn_until_cleared(&two)["deleted_blocks"].get<int>() + clear(&one)["deleted_blocks"].get<int>(), 2);
+  EXPECT_EQ(one, 0u);
+  EXPECT_EQ(clear(&unknown)["errno"], ECANCELED);
+}
+
+// Each names the other as its parent.
+TEST_F(LargePool, AScribbledCircleIsCleared) {
+  const PageRef a = client_->store("a"), b = client_->store("b", a), c = client_->store("c");
+  pool_.region.block(a.page()).parent.store_release(b.bits);
+  pool_.region.block(c.page()).parent.store_release(c.bits);
+  uint64_t ticket = 0;
+  EXPECT_TRUE(clear(&ticket).is_null());
+  EXPECT_EQ(turn_until_cleared(&ticket)["deleted_blocks"], 3);
+  for (const char* gone : {"a", "b", "c"}) EXPECT_FALSE(pool_.exists(gone)) << gone;
 }
 
 // Links that were written down are of pages that have been given to others since.
