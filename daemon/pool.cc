@@ -2,6 +2,7 @@
 
 #include "daemon/control_group.h"
 #include "daemon/dax/medium.h"
+#include "daemon/log.h"
 #include "daemon/peer.h"
 #include "daemon/pool_state.h"
 #include "daemon/size_text.h"
@@ -196,10 +197,14 @@ Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Pool::~Pool() = default;
 
 void Pool::close() {
-  if (!state_->hosts.lost_because.empty()) return;  // the slot is somebody else's
-  state_->hosts.heartbeat.reset();
-  // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_shared = state_->region.is_shared();
+  state_->hosts.heartbeat.reset();
+  // Asked now: the last turn was a while ago, and in a slot that is being taken back nothing is written.
+  if (is_shared && state_->is_own_slot_lost()) {
+    log_warning("pool \"{}\" is not left in order: {}", config().name, lost_because());
+    return;
+  }
+  // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   state_->show_host(is_shared || state_->lanes.in_use.is_empty());
   if (is_shared) state_->leave_slot();
 }

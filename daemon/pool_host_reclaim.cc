@@ -17,8 +17,11 @@ void Pool::State::begin_host_reclaim(uint32_t host) {
     if (reclaim.host != host) hosts.waiting.push_back(host);
     return;
   }
+  const shm::HostClaim claim = shm::read_claim(region, host);
+  if (claim != shm::HostClaim::dead(claim.generation(), hosts.self, hosts.generation)) return;  // it waited too long
   reclaim = {};
   reclaim.host = host;
+  reclaim.claim = claim;
   reclaim.children.assign(pages(), 0);
   lanes.dead_host = host;
   drain_touches(kTouchesPerDrain);
@@ -49,6 +52,7 @@ bool Pool::State::take_dead_lanes(uint32_t& next, uint64_t count, Take&& take) {
 bool Pool::State::step_host_reclaim(uint64_t count) {
   HostReclaim& reclaim = hosts.reclaim;
   if (reclaim.host == kNoHost) return false;
+  if (shm::read_claim(region, reclaim.host) != reclaim.claim) return drop_host_reclaim();
   const auto end_pins = [&](uint32_t lane) { shm::end_lane_pins(region, lane, findings); };
   if (take_dead_lanes(reclaim.next_unpinned, count, end_pins)) return true;  // 2
   const shm::HostLanes dead(region, reclaim.host);
@@ -122,6 +126,20 @@ bool Pool::State::release_overflow(uint64_t count) {
   return true;
 }
 
+// Somebody else took it over, who begins again, or has ended it; what follows may be another host's. False: nothing is left to
+// do. Regions that were inherited until now are this host's, and the sweep settles them.
+bool Pool::State::drop_host_reclaim() {
+  HostReclaim& reclaim = hosts.reclaim;
+  log_warning(
+      "pool \"{}\": the claim of host {} was changed while this host took back what it held, which leaves the "
+      "rest to who did that",
+      config.name, reclaim.host);
+  findings.parents.insert(findings.parents.end(), reclaim.parents.begin(), reclaim.parents.end());
+  reclaim = {};
+  lanes.dead_host = kNoHost;
+  return false;
+}
+
 void Pool::State::finish_host_reclaim() {
   HostReclaim& reclaim = hosts.reclaim;
   const uint32_t host = reclaim.host;
@@ -131,9 +149,7 @@ void Pool::State::finish_host_reclaim() {
     field->store_release(0);
   for (AtomicU64& part : record.name) part.store_release(0);
   shm::flush(region, record);
-  const shm::HostClaim claim = shm::read_claim(region, host);
-  const bool is_freed = claim == shm::HostClaim::dead(claim.generation(), hosts.self, hosts.generation) &&
-                        shm::free_host(region, host, claim);
+  const bool is_freed = shm::free_host(region, host, reclaim.claim);
   ++hosts.reclaimed;
   log_warning("pool \"{}\": what host {} held is taken back: {} regions, {} entries repaired{}", config.name, host,
               reclaim.inherited.size(), reclaim.repaired_entries,

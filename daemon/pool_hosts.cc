@@ -149,7 +149,7 @@ Result<void> Pool::State::claim_slot() {
   return refuse(EAGAIN, "its host slots change faster than they can be read");
 }
 
-// The end of marud. With a client left the slot stays taken, for the next marud of this machine.
+// The end of marud, which holds the slot. With a client left it stays taken, for the next marud of this machine.
 void Pool::State::leave_slot() {
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
     if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
@@ -163,12 +163,12 @@ void Pool::State::leave_slot() {
   format::HostRecord& own = region.host(hosts.self);
   own.machine_id.store_release(0);
   shm::flush(region, own);
-  shm::free_host(region, hosts.self, shm::read_claim(region, hosts.self));
+  shm::leave_host(region, hosts.self, hosts.generation);
 }
 
 bool Pool::State::is_own_slot_lost() {
   const HostClaim claim = shm::read_claim(region, hosts.self);
-  if (claim.generation() == hosts.generation && claim.is_in_use()) {
+  if (claim.is_in_use() && claim.generation() == hosts.generation) {
     if (claim.is(HostState::kSuspect) && shm::host_is_well(region, hosts.self, claim))
       log_warning("pool \"{}\": another host had taken this one (host {}) for lost, because marud was slow",
                   config.name, hosts.self);

@@ -49,6 +49,7 @@ struct HostWatch {
 
 struct HostReclaim {
   uint32_t host = kNoHost;
+  shm::HostClaim claim;        // DEAD, as it must stay: whoever changes it takes the rest back, or has done so
   uint32_t next_unpinned = 0;  // lane, counted from the host's first one
   uint64_t next_page = 0;
   uint64_t next_bucket = 0;

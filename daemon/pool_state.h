@@ -394,6 +394,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool compare_children(uint64_t pages);
   bool settle_inherited(uint64_t pages);
   bool release_overflow(uint64_t count);
+  bool drop_host_reclaim();
   void finish_host_reclaim();
 
   // pool_regions.cc: who rents which region, and FREE pages

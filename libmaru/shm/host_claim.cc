@@ -59,7 +59,16 @@ bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead) {
 }
 
 bool free_host(const ControlRegion& region, uint32_t host, HostClaim from) {
-  return change(region, host, from, HostClaim::of(HostState::kFree, from.generation() + 1));
+  return from.is(HostState::kDead) &&
+         change(region, host, from, HostClaim::of(HostState::kFree, from.generation() + 1));
+}
+
+bool leave_host(const ControlRegion& region, uint32_t host, uint32_t generation) {
+  const HostClaim free = HostClaim::of(HostState::kFree, generation + 1);
+  // Another host may make it SUSPECT between the two, and nobody but this one LIVE again.
+  for (const HostState from : {HostState::kLive, HostState::kSuspect})
+    if (change(region, host, HostClaim::of(from, generation), free)) return true;
+  return false;
 }
 
 }  // namespace maru::shm

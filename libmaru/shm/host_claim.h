@@ -54,7 +54,9 @@ bool declare_proven_dead(const ControlRegion& region, uint32_t host, uint32_t ge
 // Of a DEAD claim: the life of the reclaimer that it names is over: it is dead itself, it has left, or its marud is another one
 // by now. What it had begun is whose declare_host_dead() succeeds.
 bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead);
-// All was taken back, or given back by the host itself: FREE of the next generation.
+// From DEAD, when all was taken back: FREE of the next generation.
 bool free_host(const ControlRegion& region, uint32_t host, HostClaim from);
+// The same by the host itself, which has given all back. False: it was declared dead meanwhile, and somebody is at it.
+bool leave_host(const ControlRegion& region, uint32_t host, uint32_t generation);
 
 }  // namespace maru::shm

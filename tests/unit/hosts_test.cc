@@ -73,6 +73,23 @@ TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
   EXPECT_EQ(claim(1), HostClaim::of(HostState::kFree, live.generation() + 1));
 }
 
+// Whoever leaves ends its own life, and nothing that somebody else has begun.
+TEST_F(HostsTest, AHostLeavesOnlyWhatItStillHas) {
+  ASSERT_TRUE(claim_host(region_, 1, claim(1)));
+  const uint32_t life = claim(1).generation();
+  EXPECT_FALSE(leave_host(region_, 1, life - 1)) << "another life";
+  EXPECT_FALSE(free_host(region_, 1, claim(1))) << "it is not dead";
+  ASSERT_TRUE(suspect_host(region_, 1, claim(1)));
+  ASSERT_TRUE(leave_host(region_, 1, life)) << "it was only slow";
+  EXPECT_EQ(claim(1), HostClaim::of(HostState::kFree, life + 1));
+  EXPECT_FALSE(leave_host(region_, 1, life)) << "twice";
+  ASSERT_TRUE(claim_host(region_, 1, claim(1)));
+  ASSERT_TRUE(declare_host_dead(region_, 1, claim(1), 0, 1));
+  const HostClaim dead = claim(1);
+  EXPECT_FALSE(leave_host(region_, 1, dead.generation()));
+  EXPECT_EQ(claim(1), dead);
+}
+
 TEST_F(HostsTest, AProofIsForOneLife) {
   ASSERT_TRUE(claim_host(region_, 1, claim(1)));
   const uint32_t fenced = claim(1).generation();

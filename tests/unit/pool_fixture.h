@@ -64,8 +64,10 @@ struct PoolUnderTest {
   uint64_t now_ms = kStartMs;
   uint64_t next_start_time = 100;
 
-  explicit PoolUnderTest(uint64_t bytes = 1u << 20, uint32_t region_pages = 16, uint32_t pins_max = 64) {
+  explicit PoolUnderTest(uint64_t bytes = 1u << 20, uint32_t region_pages = 16, uint32_t pins_max = 64,
+                         const SharingConfig& sharing = {}) {
     config.name = "test";
+    config.sharing = sharing;
     config.page_bytes = 4096;
     config.region_bytes = uint64_t(region_pages) * 4096;
     config.lanes = 8;
@@ -85,6 +87,16 @@ struct PoolUnderTest {
     if (!made) throw std::runtime_error(made.error().text());
     pool = std::move(*made);
     map(bytes, control_room);
+  }
+
+  // Another host on the same memory.
+  PoolUnderTest(const PoolUnderTest& first, const SharingConfig& sharing)
+      : config(first.config), identity(first.identity), pages_identity(first.pages_identity) {
+    config.sharing = sharing;
+    fd.reset(::fcntl(first.fd.get(), F_DUPFD_CLOEXEC, 3));
+    pages_fd.reset(::fcntl(first.pages_fd.get(), F_DUPFD_CLOEXEC, 3));
+    if (!restart()) throw std::runtime_error("the other host cannot attach");
+    map(pool->device().bytes(), pool->device().control_room());
   }
 
   void map(uint64_t bytes, uint64_t control_room) {

@@ -1,0 +1,70 @@
+// Two hosts on one pool, each with a marud of its own, step by step: what one finds that the other has done meanwhile.
+#include "libmaru/shm/host_claim.h"
+#include "tests/unit/pool_fixture.h"
+
+#include <gtest/gtest.h>
+
+namespace maru::daemon {
+namespace {
+
+using nlohmann::json;
+using shm::HostClaim;
+using shm::HostState;
+
+SharingConfig sharing_of(uint32_t host) {
+  SharingConfig sharing;
+  sharing.is_shared = sharing.is_coherent = true;
+  sharing.hosts = 2;
+  sharing.machine_id = host == 0 ? "aaaa" : "bbbb";
+  sharing.boot_id = host == 0 ? "11111111-1111-4111-8111-111111111111" : "22222222-2222-4222-8222-222222222222";
+  return sharing;
+}
+
+class PoolHosts : public ::testing::Test {
+ protected:
+  PoolUnderTest first_{1u << 20, 16, 64, sharing_of(0)};
+  PoolUnderTest second_{first_, sharing_of(1)};
+
+  HostClaim claim(uint32_t host) { return shm::read_claim(first_.region, host); }
+  // An administrator of the second host says so, who is wrong.
+  void declare_first_dead() {
+    const json reply = second_.pool->admin("host.declare_dead", {{"host", 0}, {"force", true}}, second_.now_ms);
+    ASSERT_EQ(reply.value("state", ""), "dead") << reply.dump();
+  }
+};
+
+TEST_F(PoolHosts, AMarudThatEndsLeavesASlotAloneThatIsBeingTakenBack) {
+  auto client = first_.attach();
+  ASSERT_FALSE(client->store("a").is_none());
+  first_.pool->detach(client->grant.lane);
+  declare_first_dead();
+  const HostClaim dead = claim(0);
+  ASSERT_TRUE(dead.is(HostState::kDead));
+  const uint64_t machine_id = first_.region.host(0).machine_id.load_acquire();
+  first_.pool->close();  // no turn since
+  EXPECT_EQ(claim(0), dead);
+  EXPECT_EQ(first_.region.host(0).machine_id.load_acquire(), machine_id);
+  EXPECT_EQ(first_.region.host(0).clean.load_relaxed(), 0u);
+  second_.settle();
+  EXPECT_EQ(claim(0), HostClaim::of(HostState::kFree, dead.generation() + 1));
+  EXPECT_TRUE(second_.exists("a"));
+}
+
+TEST_F(PoolHosts, AReclaimStopsWhenItsClaimIsSomebodyElses) {
+  auto client = first_.attach();
+  const PageRef pinned = client->store("a");
+  ASSERT_EQ(client->pin(pinned).status, shm::PinStatus::kPinned);
+  declare_first_dead();
+  // Whoever took the slot to the end, and who attached in it.
+  ASSERT_TRUE(shm::free_host(first_.region, 0, claim(0)));
+  ASSERT_TRUE(shm::claim_host(first_.region, 0, claim(0)));
+  const HostClaim live = claim(0);
+  second_.settle();
+  EXPECT_EQ(claim(0), live);
+  EXPECT_NE(first_.region.host(0).machine_id.load_acquire(), 0u);
+  EXPECT_TRUE(shm::is_pinned(first_.region, shm::LaneSet::in_use(first_.region), pinned.page()));
+  EXPECT_TRUE(second_.pool->admin("host.list", {}, second_.now_ms).at("reclaiming").is_null());
+}
+
+}  // namespace
+}  // namespace maru::daemon
