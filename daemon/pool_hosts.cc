@@ -109,19 +109,10 @@ Result<void> Pool::State::claim_slot() {
   hosts.boot_text = config.sharing.boot_id.empty() ? current_boot_id() : config.sharing.boot_id;
   hosts.machine_id = machine_hash(hosts.machine_text, region.secret()[0]);
   for (int tries = 0; tries < 64; ++tries) {  // a failed claim is another host's success, of which there are few
-    uint32_t slot = kNoHost, free_slot = kNoHost;
-    HostClaim claim;
-    for (uint32_t i = 0; i < region.hosts(); ++i) {
-      const HostClaim found = shm::read_claim(region, i);
-      const bool is_ours = region.host(i).machine_id.load_acquire() == hosts.machine_id;  // after the claim, which is
-      if (found.is_in_use() && is_ours) slot = i;                                         // compared again
-      if (found.is(HostState::kFree) && free_slot == kNoHost) free_slot = i;
-    }
-    if (slot == kNoHost) slot = free_slot;
-    if (slot == kNoHost)
+    const auto [slot, claim] = shm::choose_slot(region, hosts.machine_id);
+    if (slot == region.hosts())
       return refuse(EUSERS, "all of its " + std::to_string(region.hosts()) +
                                 " host slots are taken; see `marudctl host list` on one of the hosts");
-    claim = shm::read_claim(region, slot);
     const format::HostRecord& record = region.host(slot);
     if (claim.is_in_use() &&
         (record.boot_id_lo.load_relaxed() != boot_id[0] || record.boot_id_hi.load_relaxed() != boot_id[1])) {
@@ -138,8 +129,9 @@ Result<void> Pool::State::claim_slot() {
     hosts.self = slot;
     hosts.generation = claim.generation() + 1;
     format::HostRecord& own = region.host(slot);
+    own.machine_id.store_release(hosts.machine_id);  // first: without it this machine would not know its slot again
+    shm::flush(region, own);
     epoch = own.epoch.load_relaxed() + 1;  // as above
-    own.machine_id.store_release(hosts.machine_id);
     write_name(own);
     own.wanted.store_release(0);
     own.clean.store_release(0);

@@ -19,6 +19,17 @@ HostClaim read_claim(const ControlRegion& region, uint32_t host) {
   return {region.host(host).claim.load_acquire()};  // [pairs host.claim]
 }
 
+HostSlot choose_slot(const ControlRegion& region, uint64_t machine_id) {
+  HostSlot free{region.hosts(), {}};
+  for (uint32_t i = 0; i < region.hosts(); ++i) {
+    const HostClaim claim = read_claim(region, i);
+    // Behind the claim. Only this machine writes its id into a slot, and no two maruds of it are at this.
+    if (claim.is_in_use() && region.host(i).machine_id.load_acquire() == machine_id) return {i, claim};
+    if (claim.is(HostState::kFree) && free.host == region.hosts()) free = {i, claim};
+  }
+  return free;
+}
+
 bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from) {
   return !from.is(HostState::kDead) &&
          change(region, host, from, HostClaim::of(HostState::kLive, from.generation() + 1));

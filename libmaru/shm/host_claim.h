@@ -38,6 +38,14 @@ struct HostClaim {
 
 HostClaim read_claim(const ControlRegion& region, uint32_t host);
 
+// The slot that a machine is to claim, and the claim by which that was decided: only from that very word it may go on, since
+// another host may be faster. Its own one that is in use; else the first FREE one; else host is hosts().
+struct HostSlot {
+  uint32_t host;
+  HostClaim claim;
+};
+HostSlot choose_slot(const ControlRegion& region, uint64_t machine_id);
+
 // Each returns whether the word was `from` and is now what was asked for, in memory, too.
 // From FREE, or from a LIVE or SUSPECT of this machine whose marud is gone: LIVE of the next generation.
 bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from);

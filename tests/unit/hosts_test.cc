@@ -73,6 +73,23 @@ TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
   EXPECT_EQ(claim(1), HostClaim::of(HostState::kFree, live.generation() + 1));
 }
 
+// Two machines that start at once choose the same slot: one has it, and the other one starts over.
+TEST_F(HostsTest, ASlotIsClaimedFromTheClaimByWhichItWasChosen) {
+  constexpr uint64_t kFirst = 11, kSecond = 22;
+  const HostSlot first = choose_slot(region_, kFirst), second = choose_slot(region_, kSecond);
+  ASSERT_EQ(first.host, second.host);
+  ASSERT_TRUE(claim_host(region_, first.host, first.claim));
+  const HostClaim live = claim(first.host);
+  EXPECT_FALSE(claim_host(region_, second.host, second.claim));
+  EXPECT_EQ(choose_slot(region_, kSecond).host, first.host + 1) << "LIVE, and its id is not there yet";
+  region_.host(first.host).machine_id.store_release(kFirst);
+  EXPECT_EQ(choose_slot(region_, kFirst).host, first.host) << "its own, and no second one";
+  EXPECT_EQ(choose_slot(region_, kFirst).claim, live);
+  EXPECT_EQ(choose_slot(region_, kSecond).host, first.host + 1);
+  for (uint32_t host = 1; host < region_.hosts(); ++host) ASSERT_TRUE(claim_host(region_, host, claim(host)));
+  EXPECT_EQ(choose_slot(region_, kSecond).host, region_.hosts()) << "all are taken";
+}
+
 // Whoever leaves ends its own life, and nothing that somebody else has begun.
 TEST_F(HostsTest, AHostLeavesOnlyWhatItStillHas) {
   ASSERT_TRUE(claim_host(region_, 1, claim(1)));
