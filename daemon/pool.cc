@@ -403,9 +403,9 @@ bool Pool::State::turn() {
     hosts.heartbeat->loop_turns();
   else
     region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
+  bool has_more = step_mending();
   drain_touches(kTouchesPerDrain);
   cool_regions();
-  bool has_more = false;
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;
     has_more |= !reclaim_lane(lane, kReclaimPagesPerTurn);

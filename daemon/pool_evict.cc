@@ -70,7 +70,7 @@ void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shorta
   const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // RETIRED: ours alone
   if (region.is_page(parent) && owns_page(parent.page()) && order.knows(parent.page(), parent.generation()) &&
       !order.child_left(parent.page(), ref.page()))
-    rebuild_queues(region.region_of(parent.page()));
+    mend_queues(region.region_of(parent.page()));
   const uint32_t run_pages = region.run_pages(ref.page());
   uint32_t freed = 0;
   if (shm::free_retired(self, ref, &freed) != shm::FinishStatus::kFreed) return;
@@ -159,7 +159,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
           steps_left = 0;
           break;
         }
-        rebuild_queues(region.region_of(page));
+        mend_queues(region.region_of(page));
         coldest.push_region(region.region_of(page));
         continue;
       }
@@ -203,7 +203,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
     }
   }
   for (const uint32_t index : in)
-    if (order.is_damaged(index)) rebuild_queues(index);  // for the next request
+    if (order.is_damaged(index)) mend_queues(index);  // for the next request
   return !size_differs;
 }
 

@@ -37,17 +37,19 @@ void Pool::State::know(uint32_t page, uint32_t generation) {
 void Pool::State::queue_insert(uint32_t page, uint32_t generation) {
   if (!owns_page(page)) return;
   know(page, generation);
-  if (!order.insert(page)) rebuild_queues(region.region_of(page));
+  if (regions[region.region_of(page)].is_unordered) return;  // it finds its place with all others
+  if (!order.insert(page)) mend_queues(region.region_of(page));
 }
 
 void Pool::State::queue_remove(uint32_t page) {
   if (!owns_page(page)) return;
-  if (!order.remove(page)) rebuild_queues(region.region_of(page));
+  if (!order.remove(page)) mend_queues(region.region_of(page));
 }
 
 // From the page words, the ticks and the policy's words alone; nothing of the old links is believed.
 void Pool::State::rebuild_queues(uint32_t region_index) {
   if (regions[region_index].is_foreign) return;
+  regions[region_index].is_unordered = false;
   ++totals.queues_rebuilt;
   std::vector<uint32_t> members;
   const uint32_t first = region_index * region.region_pages();
@@ -61,6 +63,38 @@ void Pool::State::rebuild_queues(uint32_t region_index) {
     members.push_back(page);
   }
   order.rebuild(region_index, members);
+}
+
+// Whether this turn has room for a region more.
+bool Pool::State::may_rebuild() {
+  if (mend_pages_left < region.region_pages()) return false;
+  mend_pages_left -= region.region_pages();
+  return true;
+}
+
+// Somebody scribbled over the links of this region. Whoever does that may do it again before each touch, so only so much is
+// built anew in a turn. Until its turn comes the region has no queues and nothing in it is chosen; the ticks go on.
+void Pool::State::mend_queues(uint32_t region_index) {
+  RegionEntry& entry = regions[region_index];
+  if (entry.is_foreign || entry.is_unordered) return;
+  if (may_rebuild()) return rebuild_queues(region_index);
+  entry.is_unordered = true;
+  order.forget(region_index);
+  unordered_regions.push_back(region_index);
+}
+
+// Returns true when regions still wait.
+bool Pool::State::step_mending() {
+  mend_pages_left = std::max<uint64_t>(kMendedPagesPerTurn, region.region_pages());
+  while (!unordered_regions.empty()) {
+    const uint32_t index = unordered_regions.back();
+    if (regions[index].is_unordered) {
+      if (!may_rebuild()) break;
+      rebuild_queues(index);
+    }
+    unordered_regions.pop_back();
+  }
+  return !unordered_regions.empty();
 }
 
 void Pool::State::drain_touches(size_t limit) {
@@ -113,7 +147,7 @@ void Pool::State::drain_touches(size_t limit) {
       if (order.contains(touch.page)) queue_remove(touch.page);
       order.learn(touch.page, generation, touch.tick);
     } else if (!order.use(touch.page, touch.tick)) {
-      rebuild_queues(region.region_of(touch.page));
+      mend_queues(region.region_of(touch.page));
     }
     if (order.contains(touch.page) || held.has(touch.page)) continue;
     if (order.is_at_an_end(touch.page))
@@ -121,11 +155,12 @@ void Pool::State::drain_touches(size_t limit) {
     else
       late.push_back(touch.page);
   }
-  add_missing(late);
+  add_missing(late, true);
 }
 
-// Blocks that belong into a queue and are in none.
-void Pool::State::add_missing(std::vector<uint32_t>& missing) {
+// Blocks that belong into a queue and are in none. Bounded: in regions that miss many and that this turn has no room for, they
+// are left to the sweep.
+void Pool::State::add_missing(std::vector<uint32_t>& missing, bool is_bounded) {
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   for (size_t start = 0; start < missing.size();) {
@@ -133,7 +168,7 @@ void Pool::State::add_missing(std::vector<uint32_t>& missing) {
     size_t end = start;
     while (end < missing.size() && region.region_of(missing[end]) == index) ++end;
     if (end - start > kSingleInsertsMax) {
-      rebuild_queues(index);
+      if (!is_bounded || may_rebuild()) rebuild_queues(index);
     } else {
       for (size_t i = start; i < end; ++i) {
         const PageWord found = word(missing[i]);
@@ -152,7 +187,7 @@ void Pool::State::child_left(PageRef parent, uint64_t child_tick, EvictionOrder:
   const PageWord found = word(page);
   if (!found.is(PageState::kReady, generation) || found.children() != 0 || !owns_page(page)) return;
   know(page, generation);
-  if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) rebuild_queues(region.region_of(page));
+  if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) mend_queues(region.region_of(page));
   if (held.has(page)) return;
   queue_insert(page, generation);
   if (coldest) coldest->push(page);

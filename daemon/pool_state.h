@@ -60,6 +60,9 @@ inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 16;
 // Of a walk over a tree: a page that is looked at is one, a block that is taken away so many.
 inline constexpr uint64_t kTreeStepsPerTurn = 1u << 16;
 inline constexpr uint64_t kStepsOfABlock = 64;
+// Queues whose links somebody scribbled over are built anew in this many pages a turn, a few milliseconds; the rest waits,
+// without an order, for the next turns.
+inline constexpr uint64_t kMendedPagesPerTurn = 1u << 15;
 // A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
 inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
 inline constexpr size_t kRetiredPerTurn = 1024;
@@ -136,8 +139,9 @@ class LaneTable final : public shm::DeadLanes {
 
 struct RegionEntry {
   RegionState state = RegionState::kUnused;
-  bool is_foreign = false;  // another host's; its state is not ours to know
-  uint32_t generation = 0;  // 20 bits
+  bool is_foreign = false;    // another host's; its state is not ours to know
+  bool is_unordered = false;  // its queues are empty until they are built anew
+  uint32_t generation = 0;    // 20 bits
   LaneId owner;
   uint32_t free_pages = 0;  // when it was last swept
   uint32_t used_pages = 0;
@@ -266,7 +270,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   size_t held_next = 0;
   std::vector<shm::Touch> touches;
   uint32_t drain_next = 0;
-  uint64_t sweep_next = 0;  // page
+  std::vector<uint32_t> unordered_regions;         // as their entries say; perhaps mended meanwhile
+  uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
+  uint64_t sweep_next = 0;                         // page
   uint32_t sweep_free = 0, sweep_used = 0;
   uint64_t count_next = 0;      // page: counting what is in use
   uint32_t counted_used = 0;    // of the region that is being counted
@@ -459,13 +465,16 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void queue_insert(uint32_t page, uint32_t generation);
   void queue_remove(uint32_t page);
   void rebuild_queues(uint32_t region_index);
+  bool may_rebuild();
+  void mend_queues(uint32_t region_index);
+  bool step_mending();
   void child_left(PageRef parent, uint64_t child_tick, EvictionOrder::Coldest* coldest);
   void hold(PageRef ref);
   void look_at_held(size_t limit);
   void sweep(uint64_t pages);
   void sweep_region(uint32_t region_index);
   void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);
-  void add_missing(std::vector<uint32_t>& missing);
+  void add_missing(std::vector<uint32_t>& missing, bool is_bounded = false);
 
   // pool_reclaim.cc
   bool is_registered(uint32_t page) const;

@@ -318,5 +318,41 @@ TEST_F(Watermarks, OffMeansOff) {
   EXPECT_EQ(stored_now(home), home.region.pages());
 }
 
+// -- scribbles --------------------------------------------------------------------------------------------------------
+
+// A client may write anything into the links of the queues, in all regions at once, and touch a block in each.
+TEST(PoolPolicy, ATurnMendsSoManyScribbledQueuesAndTheNextOnesTheOthers) {
+  constexpr uint32_t kRegionPages = 512, kRegions = 90, kMendedAtOnce = (1u << 15) / kRegionPages;
+  PoolUnderTest home(uint64_t{kRegions + 18} * kRegionPages * 4096, kRegionPages);
+  auto client = home.attach();
+  ASSERT_TRUE(client->rent(uint64_t{kRegions} * kRegionPages));
+  ASSERT_EQ(client->regions.size(), kRegions);
+  std::vector<uint32_t> colder;  // a page in each region
+  for (const uint32_t index : std::set(client->regions)) {
+    client->regions = {index};
+    for (uint32_t i = 0; i < 2; ++i) {
+      ++home.now_ms;
+      const PageRef ref = client->store(name(2 * index + i));
+      ASSERT_FALSE(ref.is_none());
+      if (i == 0) colder.push_back(ref.page());
+    }
+  }
+  home.settle();
+  for (format::PolicyEntry& entry : home.region.policy_table()) {
+    entry.newer.store_relaxed(0x7fff'ffff);
+    entry.older.store_relaxed(0x7fff'ffff);
+  }
+  const auto rebuilt = [&] { return home.pool->status_json(home.now_ms).at("queues_rebuilt").get<uint64_t>(); };
+  const uint64_t before = rebuilt();
+  ++home.now_ms;
+  for (const uint32_t page : colder) client->touch(PageRef::of(page, 0));
+  home.pool->turn(home.now_ms);
+  EXPECT_EQ(rebuilt() - before, kMendedAtOnce);
+  home.settle();
+  EXPECT_EQ(rebuilt() - before, colder.size());
+  EXPECT_EQ(home.pool->admin("evict", {{"pages", 2 * colder.size()}}, home.now_ms).at("evicted_blocks"),
+            2 * colder.size());
+}
+
 }  // namespace
 }  // namespace maru::daemon
