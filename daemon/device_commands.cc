@@ -328,6 +328,7 @@ void DeviceCommands::step_leaving(Moment now) {
     const auto clients = clients_of(*hosted);
     HostedPool::Leave& leave = hosted->leaving();
     if (clients.empty()) {
+      if (hosted->serving() && hosted->serving()->is_reclaiming()) continue;  // its turns go on with it
       removed_.insert(hosted->name());
       hosted->end();
       continue;

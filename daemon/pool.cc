@@ -204,6 +204,7 @@ void Pool::close() {
     log_warning("pool \"{}\" is not left in order: {}", config().name, lost_because());
     return;
   }
+  state_->finish_lanes(kReclaimPagesAtClose);
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   state_->show_host(is_shared || state_->lanes.in_use.is_empty());
   if (is_shared) state_->leave_slot();
@@ -300,13 +301,18 @@ Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane
   return state_->attach(who, previous_lane, previous_generation);
 }
 
-bool Pool::is_lane_coming() const {
-  const LaneTable& lanes = state_->lanes;
+bool Pool::State::has_lane_in(LaneRecord::Phase phase) const {
   const auto own = std::span(lanes.records).subspan(lanes.first + 1, lanes.end - lanes.first - 1);
-  const auto has = [&](LaneRecord::Phase phase) {
-    return std::any_of(own.begin(), own.end(), [&](const LaneRecord& record) { return record.phase == phase; });
-  };
-  return has(LaneRecord::Phase::kReclaiming) && !has(LaneRecord::Phase::kFree);
+  return std::any_of(own.begin(), own.end(), [&](const LaneRecord& record) { return record.phase == phase; });
+}
+
+bool Pool::is_lane_coming() const {
+  return state_->has_lane_in(LaneRecord::Phase::kReclaiming) && !state_->has_lane_in(LaneRecord::Phase::kFree);
+}
+
+bool Pool::is_reclaiming() const {
+  const PoolHosts& hosts = state_->hosts;
+  return state_->has_lane_in(LaneRecord::Phase::kReclaiming) || hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
 }
 
 bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {

@@ -172,6 +172,8 @@ class Pool {
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            uint64_t now_ms);
   bool is_lane_coming() const;
+  // Whether turns still take back what a client or a host held that is gone.
+  bool is_reclaiming() const;
   // Whether attach() would give this process this lane back.
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
   // The client said goodbye: its lane is reclaimed now and may be given out again.
@@ -225,7 +227,7 @@ class Pool {
   // Regions that draining took from their owners since this was last asked: for whoever talks to them.
   std::vector<TakenRegion> take_drained_regions();
   nlohmann::json drain_json() const;
-  // Marks the shutdown as clean.
+  // Ends what turns had begun to take back, as far as that is not too much, and marks the shutdown as clean.
   void close();
 
   // Bad memory of the control region, which cannot go on: what to say of it, or nothing.

@@ -100,6 +100,17 @@ void Pool::State::finish_lane(uint32_t lane) {
   shm::set_lane_bit(region, lane, false);
 }
 
+// All that are being taken back, while there are pages left.
+void Pool::State::finish_lanes(uint64_t count) {
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end && count > 0; ++lane) {
+    const LaneRecord& record = lanes.records[lane];
+    if (record.phase != LaneRecord::Phase::kReclaiming) continue;
+    const uint64_t step = std::min(count, pages() - record.reclaimed_to);
+    count -= step;
+    reclaim_lane(lane, step);
+  }
+}
+
 // -- what was found ---------------------------------------------------------------------------------------------------
 
 void Pool::State::queue_retired(PageRef ref) {

@@ -65,6 +65,8 @@ inline constexpr uint64_t kStepsOfABlock = 64;
 inline constexpr uint64_t kMendedPagesPerTurn = 1u << 15;
 // A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
 inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
+// At the end of marud, for all lanes together: about a second.
+inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
 inline constexpr size_t kRetiredPerTurn = 1024;
 inline constexpr size_t kHeldPerRequest = 256;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
@@ -353,6 +355,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void show_lane(uint32_t lane, format::LaneState state);
   void show_lane_bits();
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
+  bool has_lane_in(LaneRecord::Phase phase) const;
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation);
   bool turn();
 
@@ -482,6 +485,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void begin_reclaim(uint32_t lane);
   bool reclaim_lane(uint32_t lane, uint64_t pages);
   void finish_lane(uint32_t lane);
+  void finish_lanes(uint64_t pages);
   void take_counters(uint32_t lane);
   void take_findings();
   void queue_retired(PageRef ref);

@@ -76,6 +76,9 @@ TEST_F(UnwatchedLane, LetsThePoolGoWhenItsProcessIsGone) {
   pool().client_died(lane_);
   EXPECT_FALSE(devices_.is_held(*pools_[0]));
   devices_.step(kNow);
+  ASSERT_FALSE(pools_[0]->is_gone()) << "before it was taken back";
+  pool().turn(kNow.unix_ms);
+  devices_.step(kNow);
   EXPECT_TRUE(pools_[0]->is_gone());
 }
 

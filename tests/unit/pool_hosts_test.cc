@@ -66,5 +66,16 @@ TEST_F(PoolHosts, AReclaimStopsWhenItsClaimIsSomebodyElses) {
   EXPECT_TRUE(second_.pool->admin("host.list", {}, second_.now_ms).at("reclaiming").is_null());
 }
 
+TEST_F(PoolHosts, AMarudThatEndsTakesBackFirstWhatItHadBegunTo) {
+  auto client = first_.attach();
+  ASSERT_FALSE(client->store("a").is_none());
+  first_.pool->client_died(client->grant.lane);
+  EXPECT_TRUE(first_.pool->is_reclaiming());
+  const HostClaim live = claim(0);
+  first_.pool->close();
+  EXPECT_EQ(claim(0), HostClaim::of(HostState::kFree, live.generation() + 1));
+  EXPECT_TRUE(second_.exists("a"));
+}
+
 }  // namespace
 }  // namespace maru::daemon
