@@ -118,7 +118,8 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   for (uint64_t i = 0; i < pages(); ++i) {
     const auto page = uint32_t(i);
     const PageWord now = word(page);
-    if (now.is(PageState::kReady) && owns_page(page) && (now.recount() || now.children() > children[page]))
+    // Of other hosts' what a death of the last marud may have left too high; their own recounts are their own.
+    if (now.is(PageState::kReady) && ((owns_page(page) && now.recount()) || now.children() > children[page]))
       findings.parents.push_back(PageRef::of(page, now.generation()));
   }
   children = {};

@@ -106,10 +106,10 @@ void Pool::State::let_poison_go(const std::vector<bool>& has_below) {
       ++kept;
       continue;
     }
-    own_frees += shm::free_tails(region, page);
+    PageRef parent;
+    own_frees += shm::let_poison_go(region, page, &parent);
     lanes.let_go.insert(page);
-    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked by the recount
-    if (region.is_page(parent)) findings.parent_suspect(parent);
+    if (!parent.is_none()) findings.parent_suspect(parent);
   }
   poison_held.resize(kept);
 }
@@ -155,6 +155,12 @@ void Pool::State::adopt_poison(uint32_t page) {
   } else if (found.is(PageState::kReserved) && shm::has_poisoned_tail(region, page)) {
     poison_heads.push_back(PageRef::of(page, found.generation()));
   }
+}
+
+// Of a region that another host had before: perhaps nobody is left who lets it go.
+void Pool::State::know_poison(uint32_t page) {
+  const auto is_it = [&](const PoisonedPage& known) { return known.ref.page() == page; };
+  if (!lanes.let_go.contains(page) && std::none_of(poison_held.begin(), poison_held.end(), is_it)) adopt_poison(page);
 }
 
 // -- who says so ------------------------------------------------------------------------------------------------------

@@ -227,7 +227,9 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
   switch (found.state()) {
     case PageState::kOut:
     case PageState::kFree: ++sweep_free; break;
-    case PageState::kPoisoned: break;
+    case PageState::kPoisoned:
+      if (region.is_shared() && owns_page(page)) know_poison(page);
+      break;
     default: ++sweep_used;
   }
   const bool may_be_at_work = region.is_shared() && found.lane().lane != lanes.first;  // another host's marud

@@ -525,6 +525,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   }  // in its fd()
   uint64_t device_byte(uint64_t page) const { return pages_at() + page * region.page_bytes(); }
   void adopt_poison(uint32_t page);
+  void know_poison(uint32_t page);
   std::string report_bad_page(uint64_t page);
   nlohmann::json poison_command(const nlohmann::json& request);
   nlohmann::json list_poisoned(const nlohmann::json& request);

@@ -1,6 +1,8 @@
 #include "libmaru/shm/poison.h"
 
+#include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
+#include "libmaru/shm/page_run.h"
 
 namespace maru::shm {
 
@@ -45,6 +47,16 @@ bool is_poison_unpinned(LaneContext& marud, const LaneSet& lanes, uint32_t page)
   if (!MARU_MUTANT(kMutantPoisonKeepsEntry))
     registry_remove(region, marud.id, block_digest(region, page), PageRef::of(page, found.generation()));
   return !pinned;
+}
+
+uint32_t let_poison_go(const ControlRegion& region, uint32_t page, PageRef* ret_parent) {
+  format::BlockLine& line = region.block(page);
+  const PageRef parent = PageRef::from_bits(line.parent.load_acquire());  // [pairs page.word]
+  *ret_parent = region.is_page(parent) ? parent : PageRef::none();
+  const uint32_t freed = free_tails(region, page);
+  line.parent.store_release(0);
+  flush(region, line);
+  return freed;
 }
 
 bool has_poisoned_tail(const ControlRegion& region, uint32_t head) {

@@ -32,6 +32,10 @@ PoisonResult poison_page(LaneContext& marud, uint32_t page);
 // `lanes` pins it. (That nothing names it as its parent is the caller's pass over the pages.)
 bool is_poison_unpinned(LaneContext& marud, const LaneSet& lanes, uint32_t page);
 
+// Its tails become FREE; then its line names no parent any more, flushed, so that no marud counts it from here on. Returns how
+// many tails. *ret_parent: whose count is one too high now; none of a root.
+uint32_t let_poison_go(const ControlRegion& region, uint32_t page, PageRef* ret_parent);
+
 // Whether a page with bad memory is in the run of this block, behind its head. Whoever filled the run did not notice in time.
 bool has_poisoned_tail(const ControlRegion& region, uint32_t head);
 

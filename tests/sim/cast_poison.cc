@@ -93,10 +93,10 @@ void settle_poison(bool at_rest) {
       const bool has_none_below = take_descendants(PageRef::of(page, word.generation()));
       if (!shm::is_poison_unpinned(marud().context, shm::LaneSet::in_use(world()), page) || !has_none_below) continue;
       if (!at_rest && has_filler(page)) continue;
-      shm::free_tails(world(), page);
+      PageRef parent;
+      shm::let_poison_go(world(), page, &parent);
       was_let_go[page] = true;
-      const PageRef parent = PageRef::from_bits(world().block(page).parent.load_acquire());
-      if (world().is_page(parent)) recount(parent);
+      if (!parent.is_none()) recount(parent);
     }
     free_handed_over();
   }

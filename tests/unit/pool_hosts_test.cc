@@ -77,5 +77,38 @@ TEST_F(PoolHosts, AMarudThatEndsTakesBackFirstWhatItHadBegunTo) {
   EXPECT_TRUE(second_.exists("a"));
 }
 
+// The parent lies in a region of the first host, its child in one of the second.
+class PoolHostsPoison : public PoolHosts {
+ protected:
+  std::unique_ptr<InProcessClient> above_ = first_.attach(), below_ = second_.attach();
+  const PageRef parent_ = above_->store("parent"), child_ = below_->store("child", parent_);
+
+  uint32_t children() { return first_.word(parent_.page()).children(); }
+  void poison_child() {
+    EXPECT_EQ(children(), 1u);
+    second_.pool->admin("memory.poison", {{"page", child_.page()}}, second_.now_ms);
+    ASSERT_TRUE(second_.word(child_.page()).is(PageState::kPoisoned));
+  }
+};
+
+TEST_F(PoolHostsPoison, HoldsNoParentOfAnotherHostWhenItWasLetGo) {
+  poison_child();
+  second_.settle();
+  first_.settle();
+  EXPECT_EQ(children(), 0u);
+}
+
+TEST_F(PoolHostsPoison, IsLetGoByWhoInheritsItsRegion) {
+  ASSERT_EQ(below_->pin(child_).status, shm::PinStatus::kPinned);
+  poison_child();
+  second_.settle();
+  first_.settle();
+  ASSERT_EQ(children(), 1u) << "somebody pins the child";
+  const json reply = first_.pool->admin("host.declare_dead", {{"host", 1}, {"force", true}}, first_.now_ms);
+  ASSERT_EQ(reply.value("state", ""), "dead") << reply.dump();
+  first_.settle();
+  EXPECT_EQ(children(), 0u);
+}
+
 }  // namespace
 }  // namespace maru::daemon

@@ -157,7 +157,7 @@ struct alignas(64) BlockLine {
   AtomicU64 digest_lo;  // keyed digest of the key
   AtomicU64 digest_hi;
   AtomicU64 length;      // payload bytes
-  AtomicU64 parent;      // PageRef of the parent, 0 for a root
+  AtomicU64 parent;      // PageRef of the parent, 0 for a root, and of a POISONED page that was let go
   AtomicU64 shape;       // depth:32 (0 for a root) | pages of the run:32
   AtomicU64 chain;       // order-sensitive sum over the digests from the root to this block
   AtomicU64 expires_ms;  // Unix milliseconds, 0 never
