@@ -260,4 +260,34 @@ size_t Pool::State::evict_pages(std::span<const uint32_t> victims, Shortage& int
   return gone;
 }
 
+// READY and childless, and over. A hint: the time is the client's word.
+bool Pool::State::is_expired(uint32_t page, PageWord found) const {
+  const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();
+  return found.is(PageState::kReady) && found.low() == 0 && expires_ms != 0 && now_ms >= expires_ms;
+}
+
+// Expired blocks without children, and what is above them as far as that becomes childless and is expired, too: the key of an
+// expired root is not free before the root is, and nobody may take it away before its children.
+void Pool::State::evict_expired(std::vector<uint32_t> leaves, uint64_t limit) {
+  std::vector<PageRef> parents;
+  while (!leaves.empty() && limit > 0) {
+    parents.clear();
+    leaves.resize(std::min<uint64_t>(leaves.size(), limit));
+    limit -= leaves.size();
+    for (const uint32_t page : leaves) {
+      const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
+      if (region.is_page(parent) && owns_page(parent.page())) parents.push_back(parent);
+    }
+    evict_pages(leaves, EvictReason::kExpired);
+    std::sort(parents.begin(), parents.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
+    parents.erase(std::unique(parents.begin(), parents.end()), parents.end());
+    leaves.clear();
+    for (const PageRef parent : parents) {
+      const PageWord found = word(parent.page());
+      if (found.generation() == parent.generation() && is_expired(parent.page(), found))
+        leaves.push_back(parent.page());
+    }
+  }
+}
+
 }  // namespace maru::daemon

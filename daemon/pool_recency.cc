@@ -251,8 +251,7 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
     return;
   }
   if (!owns_page(page)) return;
-  const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();  // decided again by whoever acts on it
-  if (expires_ms != 0 && now_ms >= expires_ms && found.low() == 0) expired.push_back(page);
+  if (is_expired(page, found)) expired.push_back(page);
   if (held.has(page)) return;
   if (order.contains(page) && !order.knows(page, generation)) queue_remove(page);
   if (found.children() == 0 && !order.contains(page)) missing.push_back(page);
@@ -277,7 +276,7 @@ void Pool::State::sweep(uint64_t count) {
     if (settles) settle_region(index);
   }
   add_missing(missing);
-  if (!expired.empty()) evict_pages(expired, EvictReason::kExpired);
+  evict_expired(std::move(expired), kSweepPagesPerTurn);
 }
 
 void Pool::State::sweep_region(uint32_t region_index) {
@@ -288,7 +287,7 @@ void Pool::State::sweep_region(uint32_t region_index) {
   sweep_free = free_before;
   sweep_used = used_before;
   add_missing(missing);
-  if (!expired.empty()) evict_pages(expired, EvictReason::kExpired);
+  evict_expired(std::move(expired), region.region_pages());
   regions[region_index].swept_at_lost = lost_touches();
 }
 

@@ -441,6 +441,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max);
   size_t evict_pages(std::span<const uint32_t> pages, EvictReason reason);
   size_t evict_pages(std::span<const uint32_t> pages, Shortage& into);
+  bool is_expired(uint32_t page, PageWord found) const;
+  void evict_expired(std::vector<uint32_t> leaves, uint64_t limit);
 
   // pool_background.cc: between the watermarks
   void count_used(uint64_t pages);

@@ -218,6 +218,24 @@ TEST(PoolEvict, ExpiredBlocksGoByThemselves) {
   EXPECT_FALSE(home.exists("brief"));
 }
 
+// Its root could not be stored again while anything of it was there.
+TEST(PoolEvict, AnExpiredChainGoesInOnePass) {
+  PoolUnderTest home;
+  auto client = home.attach();
+  PageRef last = PageRef::none();
+  for (uint64_t i = 0; i < 20; ++i) {
+    last = client->store(name(i), last);
+    ASSERT_FALSE(last.is_none());
+    home.region.block(last.page()).expires_ms.store_relaxed(home.now_ms + 10);
+  }
+  const PageRef other = client->store("stays");
+  home.now_ms += 50;
+  home.pool->turn(home.now_ms);
+  EXPECT_FALSE(home.exists(name(0)));
+  EXPECT_EQ(home.count(PageState::kReady), 1u);
+  EXPECT_EQ(home.word(other.page()).state(), PageState::kReady);
+}
+
 // -- lanes ------------------------------------------------------------------------------------------------------------
 
 TEST(PoolLanes, TheSameProcessGetsItsLaneBackAndNobodyElse) {
