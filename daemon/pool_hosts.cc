@@ -351,17 +351,26 @@ void Pool::State::ask_for_region() {
   shm::ask_for_region(region, most, hosts.self, hosts.generation);
 }
 
+// The best of the regions that one look has time for; with none among them the wish stays for the next look, until all were
+// looked at.
 void Pool::State::answer_wish() {
   const shm::HostWish wish = shm::read_wish(region, hosts.self);
   if (wish.is_none()) return;
+  const bool is_new = wish.bits != hosts.wish_bits;
+  hosts.wish_bits = wish.bits;
+  if (is_new) hosts.wish_looked = 0;
   if (!shm::is_asker_live(region, wish)) return shm::end_wish(region, hosts.self, wish);
   const std::vector<bool> pinned = pinned_regions();
   uint32_t index = kNoHost;
   Outlook best;
-  for (uint32_t i = 0; i < regions.size(); ++i) {
+  uint64_t pages_left = std::max<uint64_t>(kWishPagesPerLook, region.region_pages());
+  for (; hosts.wish_looked < regions.size() && pages_left >= region.region_pages(); ++hosts.wish_looked) {
+    const uint32_t i = hosts.wish_next % uint32_t(regions.size());
+    hosts.wish_next = i + 1;
     const bool may = !regions[i].is_foreign && !pinned[i] &&
                      (regions[i].state == RegionState::kRented || regions[i].state == RegionState::kOrphaned);
     if (!may) continue;
+    pages_left -= region.region_pages();
     Outlook outlook = look_at_region(i);
     if (outlook.longest_row < region.region_pages() || (index != kNoHost && outlook.blocks >= best.blocks)) continue;
     best = std::move(outlook);
@@ -374,7 +383,10 @@ void Pool::State::answer_wish() {
     settle_region(index);
     ++totals.regions_taken;
     log_info("pool \"{}\": region {} is given up for host {}, which asked for one", config.name, index, wish.host());
+  } else if (hosts.wish_looked < regions.size()) {
+    return;
   }
+  hosts.wish_looked = 0;
   shm::end_wish(region, hosts.self, wish);
 }
 

@@ -1,8 +1,12 @@
 // Two hosts on one pool, each with a marud of its own, step by step: what one finds that the other has done meanwhile.
+#include "daemon/pool_hosts.h"
 #include "libmaru/shm/host_claim.h"
+#include "libmaru/shm/host_reclaim.h"
+#include "libmaru/shm/host_wish.h"
 #include "tests/unit/pool_fixture.h"
 
 #include <gtest/gtest.h>
+#include <thread>
 
 namespace maru::daemon {
 namespace {
@@ -108,6 +112,33 @@ TEST_F(PoolHostsPoison, IsLetGoByWhoInheritsItsRegion) {
   ASSERT_EQ(reply.value("state", ""), "dead") << reply.dump();
   first_.settle();
   EXPECT_EQ(children(), 0u);
+}
+
+// The wish of a host that rents nothing, in a pool of which one look sees a part.
+TEST(PoolWishes, ALookForARegionToGiveUpIsBounded) {
+  constexpr uint32_t kRegionPages = 512;
+  PoolUnderTest first(uint64_t{400} * kRegionPages * 4096, kRegionPages, 64, sharing_of(0));
+  PoolUnderTest second(first, sharing_of(1));
+  auto client = first.attach();
+  ASSERT_TRUE(client->rent(uint64_t{first.region.regions()} * kRegionPages));
+  // Of all but the last region to be looked at a page is held, so none of them can be given up.
+  const auto regions = first.region.regions();
+  ASSERT_GT(uint64_t{regions} * kRegionPages, 2 * (uint64_t{1} << 16));
+  for (uint32_t i = 0; i + 1 < regions; ++i)
+    ASSERT_FALSE(shm::take_page(first.region, client->lane.id, i * kRegionPages).is_none());
+  const auto wish = [&] { return shm::read_wish(first.region, 0); };
+  const auto looks = [&] {
+    for (uint32_t n = 0;; ++n) {
+      if (wish().is_none()) return n;
+      const uint64_t looked_ms = monotonic_ms();
+      while (monotonic_ms() - looked_ms <= kHostLookPauseMs) std::this_thread::yield();
+      first.pool->turn(++first.now_ms);
+    }
+  };
+  const HostClaim asker = shm::read_claim(first.region, 1);
+  ASSERT_TRUE(shm::ask_for_region(first.region, 0, 1, asker.generation()));
+  EXPECT_EQ(looks(), uint64_t{regions} * kRegionPages / (1u << 16) + 1);
+  EXPECT_EQ(shm::host_of_region(first.region, regions - 1), first.region.hosts()) << "nobody's";
 }
 
 }  // namespace
