@@ -109,7 +109,9 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
     return refuse(header, EACCES, why);
   if (hosted.condition() == HostedPool::Condition::kWaiting) {
     if (hands_back && devices_.begins_anew(hosted)) {
-      log_warning("{} handed back the memory of pool \"{}\" too late: it begins anew already", session.text(), name);
+      users_.complaints.say(session.peer().who.uid,
+                            "{} handed back the memory of pool \"{}\" too late: it begins anew already", session.text(),
+                            name);
     } else if (hands_back) {
       // Copies, in the order of AttachReply: what is refused is closed on the spot, and that may last when it is the last
       // descriptor of something that is no memory. Those that came are closed aside.
@@ -120,11 +122,11 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
       if (descriptors.size() == 2) held.pages = copy(descriptors.front());
       auto accepted = hosted.accept_memory(std::move(held), now.unix_ms);
       if (accepted) {
-        log_info("{} handed back the memory of pool \"{}\"", session.text(), name);
+        users_.movements.say(session.peer().who.uid, "{} handed back the memory of pool \"{}\"", session.text(), name);
         return attach_to(session, pool, header.request_id, *request, now);
       }
-      log_warning("{} handed back what is not the memory of pool \"{}\": {}", session.text(), name,
-                  accepted.error().text());
+      users_.complaints.say(session.peer().who.uid, "{} handed back what is not the memory of pool \"{}\": {}",
+                            session.text(), name, accepted.error().text());
     }
     grace_ends_ms_.resize(pools_.size());
     if (!grace_ends_ms_[pool]) grace_ends_ms_[pool] = now.monotonic_ms + config_.adopt_grace_ms;
@@ -142,7 +144,8 @@ std::string Requests::why_no_access(const Session& session, const HostedPool& ho
   const bool may_read = may_use(session.peer(), access.readers, access.reader_groups);
   if (may_read && (request.flags & wire::kAttachReadOnly) != 0) return {};
   users_.count(may_read ? metrics::Refusal::kWrite : metrics::Refusal::kAttach);
-  log_warning("{} may not {} pool \"{}\": refused", session.text(), may_read ? "write to" : "use", hosted.name());
+  users_.complaints.say(session.peer().who.uid, "{} may not {} pool \"{}\": refused", session.text(),
+                        may_read ? "write to" : "use", hosted.name());
   return "the access list of pool \"" + hosted.name() + "\" " +
          (may_read ? "lets this user only read" : "does not name this user");
 }
@@ -192,7 +195,8 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
     return {};
   }
   if (!grant) {
-    log_warning("{} got no lane of pool \"{}\": {}", session.text(), hosted.name(), grant.error().text());
+    users_.complaints.say(session.peer().who.uid, "{} got no lane of pool \"{}\": {}", session.text(), hosted.name(),
+                          grant.error().text());
     return refuse(kType, request_id, grant.error().code, grant.error().doing);
   }
 
@@ -235,8 +239,8 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   outcome.reply = Packet{wire::encode(wire::Type::kAttach, request_id, 0, wire::bytes_of(reply)), std::move(memory),
                          std::move(control)};
   if (is_leaving) outcome.notices.push_back(devices_.leave_notice(session.id(), hosted, now));
-  log_info("{} {} lane {} of pool \"{}\"", session.text(), grant->kept ? "is back on" : "attached to", grant->lane,
-           hosted.name());
+  users_.movements.say(who.uid, "{} {} lane {} of pool \"{}\"", session.text(),
+                       grant->kept ? "is back on" : "attached to", grant->lane, hosted.name());
   return outcome;
 }
 
@@ -328,7 +332,8 @@ Outcome Requests::detach(Session& session, const wire::MessageHeader& header) {
   if (!watch) return refuse(header, ENOTCONN, "this connection is not attached");
   HostedPool& hosted = *pools_[watch->pool];
   hosted.lane_ended(watch->lane, true);  // of a fenced pool, too
-  log_info("{} detached from lane {} of pool \"{}\"", session.text(), watch->lane, hosted.name());
+  users_.movements.say(session.peer().who.uid, "{} detached from lane {} of pool \"{}\"", session.text(), watch->lane,
+                       hosted.name());
   Outcome outcome = answer(header, {});
   outcome.unwatch_lane = watch->id;
   lanes_.remove(watch->id);
@@ -410,7 +415,8 @@ Outcome Requests::bad_memory(Session& session, const wire::MessageHeader& header
   if (!watch) return outcome;
   const HostedPool& hosted = *pools_[watch->pool];
   const std::string what = hosted.serving()->report_bad_page(report->page, now.unix_ms);
-  if (!what.empty()) log_warning("{}, pool \"{}\": {}", session.text(), hosted.name(), what);
+  if (!what.empty())
+    users_.complaints.say(session.peer().who.uid, "{}, pool \"{}\": {}", session.text(), hosted.name(), what);
   return answer(header, {});
 }
 
@@ -472,7 +478,7 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
           return !hosted->is_gone() && may_administrate(hosted->spec(), session.peer());
         })) {
       users_.count(metrics::Refusal::kAdministrate);
-      log_warning("{} may not administrate: refused", session.text());
+      users_.complaints.say(session.peer().who.uid, "{} may not administrate: refused", session.text());
       return refuse(header, EACCES,
                     "only root, marud's own user, the admin group and admins of pools may administrate");
     }
@@ -490,7 +496,7 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
   }
   if (reply.code == EACCES) {
     users_.count(metrics::Refusal::kAdministrate);
-    log_warning("{} may not administrate: {}", session.text(), reply.text);
+    users_.complaints.say(session.peer().who.uid, "{} may not administrate: {}", session.text(), reply.text);
   }
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);

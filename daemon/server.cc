@@ -24,6 +24,8 @@ namespace {
 constexpr uint64_t kTurnMs = 50;
 constexpr uint64_t kIdleMs = 1000;  // the heartbeat
 constexpr uint64_t kAcceptPauseMs = 200;
+// A shortage of descriptors is over when none was missing for so long: under it now and then one can be accepted.
+constexpr uint64_t kShortageMs = 5000;
 // Lanes that were adopted and whose processes could not be watched are tried again.
 constexpr uint64_t kWatchPauseMs = 1000;
 // The same where that takes a look at all processes of the machine.
@@ -90,6 +92,8 @@ Result<void> Server::run() {
     const auto events = loop_->wait(wait_ms(more_to_do));
     if (!events) return tl::unexpected(events.error());
     now_ = moment();
+    requests_.users().complaints.renew(now_.monotonic_ms);
+    requests_.users().movements.renew(now_.monotonic_ms);
     const auto begun = std::chrono::steady_clock::now();
     for (const Event& event : **events) on_event(event);
     serve();
@@ -165,8 +169,9 @@ void Server::on_accept(const Event& event) {
     // Out of descriptors or memory: those who wait in the queue are accepted when others have gone. Trying at once would
     // fail at once. One accept is woken for each connection, so those that are left would be one behind from now on.
     if (accepts_ > 0) loop_->cancel_accepts();
-    if (accept_due_ms_ == 0)
+    if (shortage_over_ms_ == 0)
       log_warning("connections are not accepted until others have gone: {}", std::strerror(-event.result));
+    shortage_over_ms_ = now_.monotonic_ms + kShortageMs;
     accept_due_ms_ = now_.monotonic_ms + kAcceptPauseMs;
     return;
   }
@@ -215,7 +220,9 @@ void Server::on_arrival(FileDescriptor socket) {
   if (!has_memory()) return close_aside();
   auto peer = identify_peer(socket.get());
   if (!peer) {
-    log_warning("a connection is refused: {}", peer.error().text());
+    const auto user = user_of_peer(socket.get());
+    requests_.users().complaints.say(user ? std::optional(*user) : std::nullopt, "a connection is refused: {}",
+                                     peer.error().text());
     return close_aside();
   }
   const uint64_t id = next_session_++;
@@ -267,7 +274,8 @@ void Server::apply(Session& session, Outcome outcome) {
   send(outcome.notices);  // after the reply, which may be what tells the session of its lane
   if (outcome.drop.empty()) return;
   if (outcome.drop_after_reply) {
-    log_warning("{} is dropped: {}", session.text(), printable(outcome.drop));
+    requests_.users().complaints.say(session.peer().who.uid, "{} is dropped: {}", session.text(),
+                                     printable(outcome.drop));
     session.close_when_sent();
   } else {
     end_session(session, outcome.drop, false);
@@ -298,12 +306,13 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
                               pools_[watch->pool]->name());
   }
   session.lane_watch = 0;
+  const uid_t user = session.peer().who.uid;
   if (is_expected && consequence.empty())
     log_debug("{} left: {}", session.text(), why);
   else if (is_expected)
-    log_info("{} left: {}{}", session.text(), why, consequence);
+    requests_.users().movements.say(user, "{} left: {}{}", session.text(), why, consequence);
   else
-    log_warning("{} is dropped: {}{}", session.text(), printable(why), consequence);
+    requests_.users().complaints.say(user, "{} is dropped: {}{}", session.text(), printable(why), consequence);
   session.close(*loop_);
 }
 
@@ -341,8 +350,8 @@ void Server::on_process_end(uint64_t id, int result) {
     return;
   }
   HostedPool& hosted = *pools_[watch->pool];
-  log_info("process {} ({}) ended: lane {} of pool \"{}\" is reclaimed", watch->who.pid, watch->command, watch->lane,
-           hosted.name());
+  requests_.users().movements.say(watch->who.uid, "process {} ({}) ended: lane {} of pool \"{}\" is reclaimed",
+                                  watch->who.pid, watch->command, watch->lane, hosted.name());
   const uint64_t session_id = watch->session;
   const uint32_t lane = watch->lane;
   lanes_.remove(id);
@@ -406,6 +415,10 @@ void Server::after_events() {
     const auto again_ms = watch_adopted(pool);
     adopted_due_ms_[pool].reset();
     if (again_ms) adopted_due_ms_[pool] = now_.monotonic_ms + *again_ms;
+  }
+  if (shortage_over_ms_ != 0 && accept_due_ms_ == 0 && now_.monotonic_ms >= shortage_over_ms_) {
+    log_info("connections are accepted again");
+    shortage_over_ms_ = 0;
   }
   if (watchdog_ms_ > 0 && now_.monotonic_ms >= watchdog_due_ms_) {
     notify("WATCHDOG=1");

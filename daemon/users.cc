@@ -54,7 +54,7 @@ void Users::refuse(Refusal refusal, uid_t user, const std::string& text, uint64_
   const auto [said, is_first] = said_ms_.emplace(std::pair(user, refusal), now_ms);
   if (!is_first && now_ms - said->second < kSaidAgainMs) return;
   said->second = now_ms;
-  log_warning("{}", text);
+  complaints.say(user, "{}", text);
 }
 
 std::string Users::why_no_connection(const Peer& peer, const std::string& who, size_t connections, uint64_t now_ms) {

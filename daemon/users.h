@@ -8,6 +8,7 @@
 #include "daemon/config.h"
 #include "daemon/hosted_pool.h"
 #include "daemon/lane_watch.h"
+#include "daemon/log_budget.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/peer.h"
 
@@ -56,6 +57,10 @@ class Users {
   void refuse(metrics::Refusal refusal, uid_t user, const std::string& text, uint64_t now_ms);
 
   void fill(metrics::Snapshot& snapshot) const;
+
+  // What clients cause in the log at will: their mistakes and what they may not, and that they come and go.
+  LogBudget complaints{LogLevel::kWarning, "refusals and mistakes", 32, 128};
+  LogBudget movements{LogLevel::kInfo, "comings and goings", 128, 512};
 
  private:
   std::map<uid_t, UserUse> uses() const;

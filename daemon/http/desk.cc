@@ -67,8 +67,10 @@ bool Desk::answer_now(AdminView view, uint32_t slot, uint64_t& removal) {
 
 bool Desk::may_ask(const AdminView& view, const Question& question) const {
   if (!question.peer || may_administrate(config_, *question.peer)) return true;
-  if (view.users) view.users->count(metrics::Refusal::kAdministrate);
-  log_warning("{} may not administrate: refused", question.who);
+  if (view.users) {
+    view.users->count(metrics::Refusal::kAdministrate);
+    view.users->complaints.say(question.peer->who.uid, "{} may not administrate: refused", question.who);
+  }
   return false;
 }
 

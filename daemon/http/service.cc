@@ -23,11 +23,14 @@ constexpr size_t kHeaderBytesMax = 16u << 10;  // libmicrohttpd's memory of a co
 constexpr unsigned kIdleSeconds = 15;          // a connection on which nothing comes
 constexpr uint64_t kLifeMs = 60'000;           // a request, from its first byte to the last of its reply
 constexpr uint64_t kAcceptPauseMs = 200;       // no descriptor is left
-constexpr uint64_t kComplainPauseMs = 10'000;  // complaints_left_ is renewed so often; the others are counted
 constexpr int kAcceptsPerTurn = 64;
 
 // The path and query stay as they came: http/request.cc decodes.
 size_t leave_encoded(void*, MHD_Connection*, char* text) { return std::strlen(text); }
+
+std::optional<uid_t> uid_of(const Caller& caller) {
+  return caller.peer ? std::optional(caller.peer->who.uid) : std::nullopt;
+}
 
 }  // namespace
 
@@ -81,7 +84,7 @@ void Service::Thread::run() {
     if (entries[4].revents != 0) accept_all(door_.tcp_fd(), false);
     settle_waiting();
     end_old();
-    renew_complaints();
+    complaints_.renew(now_ms());
     MHD_run(mhd_);
   }
   // Whatever waits was answered "marud stops" above and is sent as far as the socket takes it.
@@ -101,28 +104,14 @@ int Service::Thread::poll_timeout() {
 
 // -- connections ------------------------------------------------------------------------------------------------------
 
-// Whoever can connect could fill the log otherwise.
-void Service::Thread::complain(const std::string& text) {
-  if (complaints_left_ == 0) {
-    ++complaints_left_out_;
-    return;
-  }
-  --complaints_left_;
-  log_warning("{}", printable(text));
-}
-
-void Service::Thread::renew_complaints() {
-  if (now_ms() < complain_due_ms_) return;
-  if (complaints_left_out_ != 0)
-    log_warning("and {} further HTTP connections or requests were refused", complaints_left_out_);
-  complain_due_ms_ = now_ms() + kComplainPauseMs;
-  complaints_left_out_ = 0;
-  complaints_left_ = kComplaintsMax;
+void Service::Thread::complain(std::optional<uid_t> uid, const std::string& text) {
+  complaints_.say(uid, "{}", printable(text));
 }
 
 // Says why and closes, without ever waiting.
-void Service::Thread::refuse(FileDescriptor socket, const std::string& who, const std::string& why) {
-  complain(who + " is refused: " + why);
+void Service::Thread::refuse(FileDescriptor socket, const std::string& who, std::optional<uid_t> uid,
+                             const std::string& why) {
+  complain(uid, who + " is refused: " + why);
   const std::string body = "{\"error\":\"" + why + "\"}\n";
   const std::string reply =
       "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 10\r\nConnection: "
@@ -141,28 +130,28 @@ void Service::Thread::accept_all(int listener, bool is_unix) {
     FileDescriptor socket = Door::accept(listener);
     if (!socket.is_open()) {
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
-      complain(std::string("HTTP connections are not accepted until others have gone: ") + std::strerror(errno));
+      complain(std::nullopt,
+               std::string("HTTP connections are not accepted until others have gone: ") + std::strerror(errno));
       accept_due_ms_ = now_ms() + kAcceptPauseMs;
       return;
     }
     auto caller = Door::identify(socket.get(), is_unix);
     if (!caller) {
-      refuse(std::move(socket), "an HTTP connection", "marud cannot tell who is at its other end");
+      refuse(std::move(socket), "an HTTP connection", std::nullopt, "marud cannot tell who is at its other end");
       continue;
     }
+    const std::optional<uid_t> uid = uid_of(*caller);
     if (connections_.size() >= config_.connections) {
-      refuse(std::move(socket), caller->name,
+      refuse(std::move(socket), caller->name, uid,
              "there are " + std::to_string(connections_.size()) +
                  " HTTP connections already, which is all that are let in");
       continue;
     }
-    const auto uid_of = [](const Caller& of) { return of.peer ? std::optional(of.peer->who.uid) : std::nullopt; };
-    const std::optional<uid_t> uid = uid_of(*caller);
     const auto of_user = std::count_if(connections_.begin(), connections_.end(),
                                        [&](const auto& entry) { return uid_of(entry.second.caller) == uid; });
     const bool has_share = uid != uid_t(0) && uid != ::geteuid();
     if (has_share && uint64_t(of_user) >= config_.connections / 4) {
-      refuse(std::move(socket), caller->name,
+      refuse(std::move(socket), caller->name, uid,
              (uid ? "user " + std::to_string(*uid) + " has " : "TCP has ") + std::to_string(of_user) +
                  " HTTP connections already");
       continue;
@@ -189,8 +178,8 @@ void Service::Thread::end_old() {
       continue;
     }
     if (is_old && !connection.was_ended) {
-      complain(connection.caller.name + " is dropped: it has not finished a request in " +
-               std::to_string(kLifeMs / 1000) + " s");
+      complain(uid_of(connection.caller), connection.caller.name + " is dropped: it has not finished a request in " +
+                                              std::to_string(kLifeMs / 1000) + " s");
       connection.was_ended = true;
       ::shutdown(entry->first, SHUT_RDWR);
     }

@@ -62,7 +62,7 @@ std::optional<Step> Service::Thread::look_at_headers(Call& call) {
     const auto text = [&](const char* name) { return std::string_view(header(name) ? header(name) : ""); };
     const std::string foreign = foreign_site(text(MHD_HTTP_HEADER_HOST), text("Origin"), text("Sec-Fetch-Site"));
     if (!foreign.empty()) {
-      complain(call.who + " is refused: " + foreign);
+      complain(call.peer->who.uid, call.who + " is refused: " + foreign);
       return say_error(403, foreign);
     }
   }
@@ -72,7 +72,7 @@ std::optional<Step> Service::Thread::look_at_headers(Call& call) {
     const std::string_view text = given ? given : "";
     const bool has_scheme = text.size() > kScheme.size() && ::strncasecmp(given, kScheme.data(), kScheme.size()) == 0;
     if (!door_.token() || !has_scheme || !door_.token()->equals(text.substr(kScheme.size()))) {
-      complain(call.who + " does not have it: refused");
+      complain(std::nullopt, call.who + " does not have it: refused");
       return say_error(401, std::string(has_scheme ? "found a wrong token" : "found no token") +
                                 ", expected the header \"Authorization: Bearer TOKEN\" with the token of marud's "
                                 "http.token_file");

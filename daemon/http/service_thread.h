@@ -3,6 +3,7 @@
 
 #include "daemon/http/request.h"
 #include "daemon/http/service.h"
+#include "daemon/log_budget.h"
 
 #include <map>
 #include <microhttpd.h>
@@ -24,8 +25,6 @@ class Service::Thread {
   const Door& door() const { return door_; }
 
  private:
-  static constexpr uint32_t kComplaintsMax = 16;  // lines in the log about who was refused, in one go
-
   struct Connection {
     Caller caller;
     uint64_t since_ms = 0;   // its last request was finished, or it came
@@ -52,9 +51,8 @@ class Service::Thread {
   void run();
   int poll_timeout();
   void accept_all(int listener, bool is_unix);
-  void refuse(FileDescriptor socket, const std::string& who, const std::string& why);
-  void complain(const std::string& text);
-  void renew_complaints();
+  void refuse(FileDescriptor socket, const std::string& who, std::optional<uid_t> uid, const std::string& why);
+  void complain(std::optional<uid_t> uid, const std::string& text);
   void end_old();
 
   std::optional<Step> look_at_headers(Call& call);
@@ -80,8 +78,7 @@ class Service::Thread {
   std::map<int, Connection> connections_;  // by descriptor; entries do not move
   std::vector<Call*> waiting_;
   uint64_t accept_due_ms_ = 0;
-  uint64_t complain_due_ms_ = 0, complaints_left_out_ = 0;
-  uint32_t complaints_left_ = kComplaintsMax;
+  LogBudget complaints_{LogLevel::kWarning, "refusals by HTTP", 16, 64};
   bool is_stopping_ = false;
   std::thread thread_;
 };

@@ -90,6 +90,10 @@ def descriptors():
         wait_for(lambda: is_served(marud), "new connections when others have gone")
         resource.prlimit(marud.process.pid, resource.RLIMIT_NOFILE, before)
         expect(client.ask("retrieve first") == 0, "reading")
+        wait_for(lambda: "connections are accepted again" in log_of(marud), "a line that says that it is over")
+        # Once for each shortage; a machine that stands still for seconds may make two of one.
+        lines = log_of(marud).count("are not accepted until others have gone")
+        expect(lines <= 3, f"{lines} lines about one shortage")
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
 
 

@@ -111,6 +111,8 @@ TEST_F(HostileSocket, GarbageIsDropped) {
     EXPECT_TRUE(is_dropped(socket));
   }
   EXPECT_TRUE(marud_.has_logged("is dropped: "));
+  // Nobody fills the log that way.
+  EXPECT_TRUE(marud_.has_logged(" further refusals and mistakes were not logged, "));
 }
 
 TEST_F(HostileSocket, PacketsThatAreNotWellFormedAreDroppedWithTheirReason) {
