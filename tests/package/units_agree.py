@@ -40,9 +40,14 @@ def main():
     provision = settings(root / "systemd/marud-provision.service")
     same("the configuration that marud-provision.service reads", provision["ExecStart"].split()[2], "marud.service",
          service["ExecStart"].split()[2])
-    for key in ("Requires", "After"):
+    for key in ("Wants", "After"):
         same(f"{key}= of marud.service", service.get(key), "marud, which has no privileges to make devices,",
              "marud-provision.service")
+    # A unit that failed for good loses its descriptor store, and with it the pools in memory.
+    same("StartLimitIntervalSec= of marud.service", service.get("StartLimitIntervalSec"), "its descriptor store", "0")
+    same("Requires= of marud.service", service.get("Requires"), "a marud that comes back after a crash", None)
+    if not service.get("RestartSec"):
+        wrong.append("marud.service has no RestartSec=: a marud that cannot start would be started ten times a second")
 
     # The rules name a user that the package makes, and are for devices that come; those that are there have to be named anew.
     subsystem = re.search(r'^SUBSYSTEM=="(\w+)"', (root / "systemd/udev/60-marud.rules").read_text(), re.MULTILINE).group(1)
