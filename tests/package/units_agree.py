@@ -51,9 +51,13 @@ def main():
 
     # The rules name a user that the package makes, and are for devices that come; those that are there have to be named anew.
     subsystem = re.search(r'^SUBSYSTEM=="(\w+)"', (root / "systemd/udev/60-marud.rules").read_text(), re.MULTILINE).group(1)
-    for name in ("debian/marud.postinst", "packaging/rpm/marud.spec"):
-        if f"udevadm trigger --subsystem-match={subsystem} --action=change" not in (root / name).read_text():
-            wrong.append(f"{name} does not have udev apply 60-marud.rules to devices that are there")
+    for name, start in (("debian/marud.postinst", "#DEBHELPER#"), ("packaging/rpm/marud.spec", "%systemd_post ")):
+        steps = ["systemd-sysusers marud.conf", f"udevadm trigger --subsystem-match={subsystem} --action=change",
+                 "udevadm settle", start]
+        found = [(root / name).read_text().find(step) for step in steps]
+        if -1 in found or found != sorted(found):
+            wrong.append(f"{name} does not have udev apply 60-marud.rules to devices that are there before marud is started: "
+                         f"expected, in this order, {steps}")
 
     opened = drop_in["ReadWritePaths"].split()
     pools = tomllib.loads((root / "docs/examples/systemd/marud.toml").read_text())["pool"]
