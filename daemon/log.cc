@@ -28,6 +28,29 @@ bool writes_to_journal() {
   return std::string_view(stream) == fmt::format("{}:{}", uint64_t(status.st_dev), uint64_t(status.st_ino));
 }
 
+bool is_journal = false;  // set once, by log_start()
+
+// Of syslog(3).
+int priority_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return 7;
+    case LogLevel::kInfo: return 6;
+    case LogLevel::kWarning: return 4;
+    case LogLevel::kError: return 3;
+  }
+  return 6;
+}
+
+const char* name_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return "debug";
+    case LogLevel::kInfo: return "info";
+    case LogLevel::kWarning: return "warning";
+    case LogLevel::kError: return "error";
+  }
+  return "info";
+}
+
 std::shared_ptr<spdlog::logger>& logger() {
   static std::shared_ptr<spdlog::logger> instance;
   return instance;
@@ -45,7 +68,8 @@ std::optional<LogLevel> log_level_from(std::string_view name) {
 
 void log_start(LogLevel level) {
   logger() = ::isatty(STDERR_FILENO) ? spdlog::stderr_color_mt("marud") : spdlog::stderr_logger_mt("marud");
-  logger()->set_pattern(writes_to_journal() ? "%l: %v" : "%Y-%m-%d %H:%M:%S.%e marud[%P] %^%l%$: %v");
+  is_journal = writes_to_journal();
+  logger()->set_pattern(is_journal ? "%v" : "%Y-%m-%d %H:%M:%S.%e marud[%P] %^%l%$: %v");
   logger()->flush_on(spdlog::level::debug);
   log_set_level(level);
 }
@@ -57,7 +81,15 @@ void log_set_level(LogLevel level) {
 bool log_shows(LogLevel level) { return logger() && logger()->should_log(to_spdlog(level)); }
 
 void log_write(LogLevel level, std::string_view line) {
-  if (logger()) logger()->log(to_spdlog(level), "{}", line);
+  if (!logger()) return;
+  if (is_journal)
+    logger()->log(to_spdlog(level), "<{}>{}: {}", priority_of(level), name_of(level), line);
+  else
+    logger()->log(to_spdlog(level), "{}", line);
+}
+
+std::string journal_priority(LogLevel level) {
+  return writes_to_journal() ? fmt::format("<{}>", priority_of(level)) : "";
 }
 
 std::string printable(std::string_view text) {

@@ -1,5 +1,5 @@
 // What marud says: one line per decision, with who and the consequence. Writes to standard error; under systemd's journal
-// without a time of its own. Any thread may write, once log_start() has returned.
+// without a time of its own, and with the priority in front. Any thread may write, once log_start() has returned.
 #pragma once
 
 #include <fmt/core.h>
@@ -18,6 +18,10 @@ void log_start(LogLevel level);
 void log_set_level(LogLevel level);
 bool log_shows(LogLevel level);
 void log_write(LogLevel level, std::string_view line);
+
+// What goes before a line on standard error for the journal to know how urgent it is (sd-daemon(3)), such as "<4>"; nothing when
+// that is not where it goes.
+std::string journal_priority(LogLevel level);
 
 // Text that came from outside, fit for one line of a log: control characters become '?', and it is cut.
 std::string printable(std::string_view text);

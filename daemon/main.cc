@@ -27,15 +27,6 @@
 namespace maru::daemon {
 namespace {
 
-void print_problems(const std::string& file, const std::vector<ConfigProblem>& problems) {
-  for (const ConfigProblem& problem : problems) {
-    if (problem.line > 0)
-      std::fprintf(stderr, "%s:%d: %s\n", file.c_str(), problem.line, problem.text.c_str());
-    else
-      std::fprintf(stderr, "%s: %s\n", file.c_str(), problem.text.c_str());
-  }
-}
-
 // Signals arrive as events of the loop; a client that closes its end must not end marud.
 Result<FileDescriptor> take_signals() {
   std::signal(SIGPIPE, SIG_IGN);
@@ -122,7 +113,7 @@ Result<void> serve(Config& config, const Options& options) {
     std::vector<ConfigProblem> problems;
     Config fresh = effective_config(options, problems);
     for (const ConfigProblem& problem : problems)
-      log_error("the configuration stays as it is: line {}: {}", problem.line, problem.text);
+      log_error("the configuration stays as it is: {}", problem_text(options, problem));
     return problems.empty() ? std::optional(std::move(fresh)) : std::nullopt;
   };
   // From here on another thread asks what people ask by HTTP, and this one answers.
@@ -148,14 +139,16 @@ Result<void> serve(Config& config, const Options& options) {
 int run(int count, char** arguments, const DaxRules& rules) {
   std::vector<std::string> mistakes;
   const Options options = parse_options(count, arguments, mistakes);
-  for (const std::string& mistake : mistakes) std::fprintf(stderr, "marud: %s\n", mistake.c_str());
+  const std::string priority = journal_priority(LogLevel::kError);
+  for (const std::string& mistake : mistakes) std::fprintf(stderr, "%smarud: %s\n", priority.c_str(), mistake.c_str());
   if (!mistakes.empty()) return 2;
   if (options.action == Options::Action::kHelp) return std::fputs(kHelpText, stdout) < 0;
   if (options.action == Options::Action::kVersion) return std::printf("marud %s\n", kVersionText) < 0;
 
   std::vector<ConfigProblem> problems;
   Config config = effective_config(options, problems);
-  print_problems(options.config_path.value_or("command line"), problems);
+  for (const ConfigProblem& problem : problems)
+    std::fprintf(stderr, "%s%s\n", priority.c_str(), problem_text(options, problem).c_str());
   if (!problems.empty()) return 1;
   if (options.action == Options::Action::kCheckConfig) return std::puts("OK") < 0;
 

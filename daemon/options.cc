@@ -171,7 +171,8 @@ SIZE is a number of bytes, or one with KiB, MiB, GiB or TiB.
 
 Signals: SIGTERM and SIGINT stop marud; clients keep the memory and hand it to
 the next marud. SIGHUP reads the configuration again (log level, admin group,
-access lists).
+grace for adoption, access lists, limits of users, new pools); the rest waits
+for a restart.
 
 Exit status: 0 stopped as asked, or the configuration is good; 1 the
 configuration is bad, or marud cannot serve; 2 the command line is wrong.
@@ -259,6 +260,11 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
     problems.push_back("--machine-id: found \"" + printable(options.machine_id) + "\", expected hexadecimal digits");
   if (!options.config_path) options.pool = spec;
   return options;
+}
+
+std::string problem_text(const Options& options, const ConfigProblem& problem) {
+  const std::string file = options.config_path.value_or("command line");
+  return file + (problem.line > 0 ? ":" + std::to_string(problem.line) : "") + ": " + problem.text;
 }
 
 Config effective_config(const Options& options, std::vector<ConfigProblem>& problems) {

@@ -28,6 +28,9 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
 // What marud is to do: the file, or the pool of the command line, with what the command line overrides.
 Config effective_config(const Options& options, std::vector<ConfigProblem>& problems);
 
+// With the place where it is.
+std::string problem_text(const Options& options, const ConfigProblem& problem);
+
 extern const char* const kHelpText;
 
 // marud: main.cc. `rules` are the defaults, except in a test that has no devices.

@@ -506,8 +506,12 @@ void Server::reload() {
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);
     devices_.let_in();
     devices_.rescan(*reread);
-    const auto tell = [](const std::vector<std::string>& changes) {
-      for (const std::string& change : changes) log_warning("{}", change);
+    std::string status;
+    const auto tell = [&](const std::vector<std::string>& changes) {
+      for (const std::string& change : changes) {
+        log_warning("{}", change);
+        status += (status.empty() ? "" : "; ") + change;
+      }
     };
     tell(waiting_changes("daemon", config_.written_daemon, reread->written_daemon));
     tell(waiting_changes("http", config_.written_http, reread->written_http));
@@ -518,6 +522,9 @@ void Server::reload() {
     log_info(
         "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
         "force, and so are new pools");
+    notify("STATUS=" + (status.empty() ? "the configuration was read again" : printable(status)));
+  } else {
+    notify("STATUS=the configuration was changed and cannot be used, the one before is in force (the log says why)");
   }
   notify("READY=1");
 }

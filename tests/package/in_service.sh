@@ -49,9 +49,16 @@ logged "size was .1GiB. and is .2GiB. now: this waits for a restart"
 logged "the configuration was read again"
 setpriv --reuid daemon --regid daemon --clear-groups /tmp/keep_block find || fail "the group that was let in may not attach"
 cp /etc/marud/marud.toml /tmp/good.toml
+systemctl show -p StatusText --value marud | grep -q "waits for a restart" || fail "the status does not say what waits"
 echo 'nonsense = 1' >>/etc/marud/marud.toml
-systemctl reload marud
-logged "the configuration stays as it is"
+! systemctl reload marud 2>/dev/null || fail "a reload with a mistake succeeds"
+systemctl is-active -q marud || fail "a reload with a mistake ended marud"
+logged "marud.toml:.*nonsense: found an unknown key"
+systemctl kill -s HUP marud
+logged "the configuration stays as it is: /etc/marud/marud.toml:"
+# Warnings and errors, and nothing else, are what the journal has as such.
+journalctl --no-pager -p warning -u marud | grep -q "size was .1GiB. and is .2GiB. now" || fail "warnings are no warnings"
+! journalctl --no-pager -p warning -u marud | grep -q "info: " || fail "what is no warning is one in the journal"
 cp /tmp/good.toml /etc/marud/marud.toml
 sed -i 's/^size = "2GiB"/size = "1GiB"/' /etc/marud/marud.toml
 /tmp/keep_block find || fail "reloading lost a block"

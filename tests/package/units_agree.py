@@ -44,6 +44,10 @@ def main():
     for key in ("Wants", "After"):
         same(f"{key}= of marud.service", service.get(key), "marud, which has no privileges to make devices,",
              "marud-provision.service")
+    # What a reload looks at is what the service reads.
+    reloads = re.findall("^ExecReload=(.*)$", (root / "systemd/marud.service").read_text(), re.MULTILINE)
+    same("the first ExecReload= of marud.service", reloads[0], "ExecStart=, with --check-config,",
+         service["ExecStart"] + " --check-config")
     # A unit that failed for good loses its descriptor store, and with it the pools in memory.
     same("StartLimitIntervalSec= of marud.service", service.get("StartLimitIntervalSec"), "its descriptor store", "0")
     same("Requires= of marud.service", service.get("Requires"), "a marud that comes back after a crash", None)
