@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -134,7 +135,7 @@ PoolSpec read_pool(ConfigTable table) {
     for (const char* key : {"numa_node", "numa_nodes", "numa_policy", "first_touch"})
       if (table.has(key)) table.wrong(key, "nothing: it is for memory pools");
     if (!table.has("path")) table.missing("path", "the path of the pool's file");
-    if (!spec.control_path.empty() && spec.control_path == spec.path)
+    if (!spec.control_path.empty() && normal_path(spec.control_path) == normal_path(spec.path))
       table.wrong("control_path", "another file than path, or nothing to have both in that one");
   } else {
     for (const char* key : {"path", "control_path"})
@@ -314,6 +315,8 @@ std::string default_state_dir(const std::string& socket_path) {
   return socket_path.substr(0, socket_path.find_last_of('/')) + "/state";
 }
 
+std::string normal_path(const std::string& path) { return std::filesystem::path(path).lexically_normal(); }
+
 void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems) {
   std::set<std::string> names, paths;
   for (const PoolSpec& spec : pools) {
@@ -327,14 +330,16 @@ void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>&
          {std::pair("device", spec.dax.device), std::pair("control_device", spec.dax.control_device)}) {
       if (!device.starts_with("/") && !device.starts_with("uuid:")) continue;
       // Both devices of a pool have its uuid. That one path is both is said where they are read.
-      const std::string place = device.starts_with("/") ? device : key + device;
-      const bool is_both = place == spec.dax.device && spec.dax.control_device == spec.dax.device;
+      const std::string place = device.starts_with("/") ? normal_path(device) : key + device;
+      const bool is_both =
+          device.starts_with("/") && normal_path(spec.dax.control_device) == normal_path(spec.dax.device);
       if (!paths.insert(place).second && !is_both)
         problems.push_back({line_of(spec, key), "pool." + std::string(key) + ": found \"" + printable(device) +
                                                     "\" a second time, expected a device of its own"});
     }
     for (const auto& [key, path] : {std::pair("path", spec.path), std::pair("control_path", spec.control_path)})
-      if (!path.empty() && !paths.insert(path).second && spec.control_path != spec.path)
+      if (!path.empty() && !paths.insert(normal_path(path)).second &&
+          normal_path(spec.control_path) != normal_path(spec.path))
         problems.push_back({line_of(spec, key), "pool." + std::string(key) + ": found \"" + printable(path) +
                                                     "\" a second time, expected a file of its own"});
   }

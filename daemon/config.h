@@ -103,11 +103,12 @@ PoolSpec default_pool_spec();
 // config_http.cc.
 struct HttpConfig {
   bool is_on = false;
-  std::string socket_path;     // empty: http_socket_path()
-  std::string listen;          // empty: on the socket alone
-  std::string token_file;      // for listen
-  uint32_t connections = 64;   // at a time
-  uint32_t timeout_ms = 2000;  // for the event loop to look at a request
+  std::string socket_path;                             // empty: http_socket_path()
+  std::string listen;                                  // empty: on the socket alone
+  std::string token_file;                              // for listen
+  uint32_t connections = 64;                           // at a time
+  uint32_t timeout_ms = 2000;                          // for the event loop to look at a request
+  std::map<std::string, int, std::less<>> lines = {};  // of each key
 };
 
 // What one user may have, over all pools; 0: as much as there is. users.h applies them, config_access.cc reads them.
@@ -155,6 +156,8 @@ std::string default_state_dir(const std::string& socket_path);
 
 // As configured, or "http.sock" beside marud's socket.
 std::string http_socket_path(const Config& config);
+// What would keep HTTP from starting, as far as files and the rest of the configuration say it: the token, the socket.
+void check_http(const Config& config, std::vector<ConfigProblem>& problems);
 
 // Reads the text of a file. What is wrong is appended to `problems`; the result is usable only if there is nothing.
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems);
@@ -165,6 +168,8 @@ bool others_may_connect(const Config& config);
 
 // What must hold for pools wherever they were described: ranges, powers of two, names and paths that differ.
 void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
+// One spelling of a path, whatever was written; links are not followed.
+std::string normal_path(const std::string& path);
 
 // Makes each pool's policy, and forgets it again: an unknown one, an option that it does not have and a value that cannot be
 // are problems. Loads code from the policy folder. config_policy.cc.

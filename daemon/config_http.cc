@@ -9,6 +9,7 @@ namespace maru::daemon {
 void read_http(ConfigTable table, HttpConfig& http) {
   constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
   http.is_on = true;
+  http.lines = table.lines();
   if (auto value = table.text("socket")) {
     if (value->front() != '/' || value->size() > kSocketPathMax)
       table.wrong("socket", "an absolute path of at most " + std::to_string(kSocketPathMax) + " bytes");
@@ -35,6 +36,21 @@ void read_http(ConfigTable table, HttpConfig& http) {
 std::string http_socket_path(const Config& config) {
   if (!config.http.socket_path.empty()) return config.http.socket_path;
   return config.socket_path.substr(0, config.socket_path.find_last_of('/')) + "/http.sock";
+}
+
+void check_http(const Config& config, std::vector<ConfigProblem>& problems) {
+  if (!config.http.is_on) return;
+  const auto line_of = [&](const char* key) {
+    const auto found = config.http.lines.find(key);
+    return found == config.http.lines.end() ? 0 : found->second;
+  };
+  const std::string socket = http_socket_path(config);
+  if (normal_path(socket) == normal_path(config.socket_path))
+    problems.push_back({line_of("socket"), "http.socket: found \"" + printable(socket) +
+                                               "\", which is daemon.socket, expected a socket of its own"});
+  if (config.http.token_file.empty()) return;
+  if (auto token = http::Token::read(config.http.token_file); !token)
+    problems.push_back({line_of("token_file"), "http.token_file: cannot " + token.error().text()});
 }
 
 }  // namespace maru::daemon

@@ -21,11 +21,12 @@ constexpr size_t kNamedMax = 16;  // clients, in one text
 
 bool is_memory(const PoolSpec& spec) { return spec.backend == Backend::kMemory; }
 
-// What a pool lies on, as it is configured: paths and "uuid:..." alone, since several pools may want to have any device.
+// What a pool lies on, as it is configured: paths, in one spelling, and "uuid:..." alone, since several pools may want to have any device.
 std::vector<std::string> places_of(const PoolSpec& spec) {
   std::vector<std::string> places;
   for (const std::string& place : {spec.path, spec.control_path, spec.dax.device, spec.dax.control_device})
-    if (place.starts_with("/") || place.starts_with("uuid:")) places.push_back(place);
+    if (place.starts_with("/") || place.starts_with("uuid:"))
+      places.push_back(place.starts_with("/") ? normal_path(place) : place);
   return places;
 }
 

@@ -1,4 +1,5 @@
-"""What marud is to who runs it as a service: priorities for the journal, a status for the service manager.
+"""What marud is to who runs it as a service: priorities for the journal, a status for the service manager, and a check of the
+configuration that finds what would keep marud from starting.
 
   service_test.py MARUD
 """
@@ -24,6 +25,13 @@ size = "{size}"
 page_bytes = "4KiB"
 region_bytes = "1MiB"
 lanes = 8
+"""
+FILE_POOL = """
+[[pool]]
+name = "{name}"
+backend = "file"
+path = "{path}"
+size = "32MiB"
 """
 
 
@@ -96,6 +104,40 @@ class Service(unittest.TestCase):
         finally:
             marud.terminate()
             self.assertEqual(marud.wait(WAIT_S), 0)
+
+    # -- the check -----------------------------------------------------------------------------------------------------
+
+    def refused(self, more, expected):
+        self.write(more)
+        code, said = self.run_marud("--check-config")
+        self.assertEqual(code, 1, said)
+        self.assertIn(expected, said)
+
+    def test_a_token_that_cannot_be_used_is_found(self):
+        token = self.folder / "token"
+        http = f'[http]\nlisten = "127.0.0.1:0"\ntoken_file = "{token}"\n'
+        self.refused(http, "14: http.token_file: cannot read the token in ")
+        token.write_text("short\n")
+        token.chmod(0o600)
+        self.refused(http, "found 5 characters, expected 16")
+        token.write_text("long enough for a token\n".replace(" ", "-"))
+        self.write(http)
+        self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
+        token.chmod(0o604)
+        self.refused(http, "anybody can read or change the file")
+
+    def test_one_socket_for_clients_and_http_is_found(self):
+        self.refused(f'[http]\nsocket = "{self.folder}/./marud.sock"\n', "13: http.socket: found ")
+        self.write("[http]\n")
+        code, said = self.run_marud("--check-config", "--socket", self.folder / "http.sock")
+        self.assertEqual(code, 1, said)
+        self.assertIn("which is daemon.socket, expected a socket of its own", said)
+
+    def test_one_file_under_two_spellings_is_found(self):
+        pools = FILE_POOL.format(name="a", path="/dev/shm/maru-a") + FILE_POOL.format(name="b", path="/dev//shm/./maru-a")
+        self.refused(pools, '"/dev//shm/./maru-a" a second time, expected a file of its own')
+        one = FILE_POOL.format(name="a", path="/dev/shm/maru-a") + 'control_path = "/dev/shm/../shm/maru-a"\n'
+        self.refused(one, "another file than path")
 
 
 if __name__ == "__main__":
