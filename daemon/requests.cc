@@ -23,6 +23,12 @@ Outcome refuse(uint16_t type, uint32_t request_id, int code, std::string_view wh
   return outcome;
 }
 
+// An attach that is refused, said in the log with the words of the reply.
+Outcome refuse_attach(Users& users, const Session& session, uint32_t request_id, int code, const std::string& why) {
+  users.complaints.say(session.peer().who.uid, "{} may not attach: {}", session.text(), why);
+  return refuse(uint16_t(wire::Type::kAttach), request_id, code, why);
+}
+
 Outcome refuse(const wire::MessageHeader& header, int code, std::string_view why) {
   return refuse(header.type, header.request_id, code, why);
 }
@@ -102,7 +108,8 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
   const std::string name(request->pool);
   const auto found = std::find_if(pools_.begin(), pools_.end(),
                                   [&](const auto& hosted) { return hosted->name() == name && !hosted->is_gone(); });
-  if (found == pools_.end()) return refuse(header, ENOENT, "there is no pool \"" + name + "\"");
+  if (found == pools_.end())
+    return refuse_attach(users_, session, header.request_id, ENOENT, "there is no pool \"" + name + "\"");
   HostedPool& hosted = **found;
   const auto pool = uint32_t(found - pools_.begin());
   if (const std::string why = why_no_access(session, hosted, *request); !why.empty())
@@ -144,10 +151,11 @@ std::string Requests::why_no_access(const Session& session, const HostedPool& ho
   const bool may_read = may_use(session.peer(), access.readers, access.reader_groups);
   if (may_read && (request.flags & wire::kAttachReadOnly) != 0) return {};
   users_.count(may_read ? metrics::Refusal::kWrite : metrics::Refusal::kAttach);
-  users_.complaints.say(session.peer().who.uid, "{} may not {} pool \"{}\": refused", session.text(),
-                        may_read ? "write to" : "use", hosted.name());
-  return "the access list of pool \"" + hosted.name() + "\" " +
-         (may_read ? "lets this user only read" : "does not name this user");
+  const std::string why = "the access list of pool \"" + hosted.name() + "\" " +
+                          (may_read ? "lets this user only read" : "does not name this user");
+  users_.complaints.say(session.peer().who.uid, "{} may not {} pool \"{}\": refused, {}", session.text(),
+                        may_read ? "write to" : "use", hosted.name(), why);
+  return why;
 }
 
 Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t request_id,
@@ -156,8 +164,8 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   constexpr auto kType = uint16_t(wire::Type::kAttach);
   Pool* pool = hosted.serving();
   if (!pool) {
-    Outcome outcome =
-        refuse(kType, request_id, EIO, "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());
+    Outcome outcome = refuse_attach(users_, session, request_id, EIO,
+                                    "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());
     outcome.superseded_session = bind_for_goodbye(session, pool_index, request);
     return outcome;
   }
@@ -169,8 +177,8 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   const Device& device = pool->device();
   const bool reads_only = (request.flags & wire::kAttachReadOnly) != 0;
   if (!device.is_split() && !may_use(session.peer(), hosted.spec().users, hosted.spec().groups))
-    return refuse(
-        kType, request_id, EACCES,
+    return refuse_attach(
+        users_, session, request_id, EACCES,
         "this user may only read pool \"" + hosted.name() +
             "\", which is in one piece that readers could write: remove the pool and add it anew (marudctl device "
             "remove), a pool in a file with control_path");
@@ -182,9 +190,11 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   const ClientIdentity& who = session.peer().who;
   const bool keeps_lane = pool->keeps_lane(who, request.previous_lane, request.previous_generation);
   if (is_leaving && !keeps_lane)
-    return refuse(kType, request_id, ESHUTDOWN, "pool \"" + hosted.name() + "\" is being removed: it takes no clients");
+    return refuse_attach(users_, session, request_id, ESHUTDOWN,
+                         "pool \"" + hosted.name() + "\" is being removed: it takes no clients");
   FileDescriptor pidfd(::fcntl(session.peer().pidfd.get(), F_DUPFD_CLOEXEC, 3));
-  if (!memory.is_open() || !pidfd.is_open()) return refuse(kType, request_id, errno, "marud has no descriptor left");
+  if (!memory.is_open() || !pidfd.is_open())
+    return refuse_attach(users_, session, request_id, errno, "marud has no descriptor left");
 
   if (!keeps_lane)
     if (const std::string why = users_.why_no_lane(session.peer(), session.text(), now.monotonic_ms); !why.empty())
@@ -478,9 +488,9 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
           return !hosted->is_gone() && may_administrate(hosted->spec(), session.peer());
         })) {
       users_.count(metrics::Refusal::kAdministrate);
-      users_.complaints.say(session.peer().who.uid, "{} may not administrate: refused", session.text());
-      return refuse(header, EACCES,
-                    "only root, marud's own user, the admin group and admins of pools may administrate");
+      constexpr const char* kWhy = "only root, marud's own user, the admin group and admins of pools may administrate";
+      users_.complaints.say(session.peer().who.uid, "{} may not administrate: refused, {}", session.text(), kWhy);
+      return refuse(header, EACCES, kWhy);
     }
   }
   if (std::any_of(late_.begin(), late_.end(), [&](const Late& late) { return late.session == session.id(); }))

@@ -84,7 +84,8 @@ TEST_F(Access, OnlyListedUsersAttach) {
   EXPECT_EQ(attach_as(marud, kListed), 0);
   EXPECT_EQ(attach_as(marud, kStranger), EACCES);
   EXPECT_EQ(attach_as(marud, 0), 0);
-  EXPECT_TRUE(marud.has_logged("may not use pool \"default\": refused"));
+  EXPECT_TRUE(marud.has_logged(
+      "may not use pool \"default\": refused, the access list of pool \"default\" does not name this user"));
   EXPECT_TRUE(marud.has_logged(", user " + std::to_string(kStranger) + ") may not use"));
 }
 
