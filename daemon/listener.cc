@@ -1,5 +1,7 @@
 #include "daemon/listener.h"
 
+#include "daemon/log.h"
+
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -11,19 +13,23 @@
 
 namespace maru::daemon {
 
-Result<void> make_directory(const std::string& path) {
+Result<bool> make_directory(const std::string& path, bool for_everybody) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) == 0) {
-    if (S_ISDIR(status.st_mode)) return {};
+    if (S_ISDIR(status.st_mode)) return false;
     return failure(ENOTDIR, "use " + path);
   }
   const size_t slash = path.find_last_of('/');
   if (slash != std::string::npos && slash > 0) {
-    auto parent = make_directory(path.substr(0, slash));
+    auto parent = make_directory(path.substr(0, slash), for_everybody);
     if (!parent) return parent;
   }
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return failure(errno, "create the directory " + path);
-  return {};
+  if (::mkdir(path.c_str(), 0700) != 0) {
+    if (errno == EEXIST) return false;
+    return failure(errno, "create the directory " + path);
+  }
+  if (for_everybody && ::chmod(path.c_str(), 0755) != 0) return failure(errno, "change the mode of " + path);
+  return true;
 }
 
 Result<Listener> Listener::open(const std::string& path, bool for_everybody, FileDescriptor passed, int type) {
@@ -33,10 +39,12 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
     return failure(EINVAL, "listen on \"" + path + "\" (an absolute path of at most " +
                                std::to_string(sizeof(address.sun_path) - 1) + " bytes)");
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  auto directory = make_directory(path.substr(0, std::max<size_t>(1, path.find_last_of('/'))));
-  if (!directory) return tl::unexpected(directory.error());
+  const std::string folder = path.substr(0, std::max<size_t>(1, path.find_last_of('/')));
+  auto is_made = make_directory(folder, for_everybody);
+  if (!is_made) return tl::unexpected(is_made.error());
 
   Listener listener;
+  if (*is_made) listener.made_folder_ = folder;
   const std::string lock_path = path + ".lock";
   listener.lock_.reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!listener.lock_.is_open()) return failure(errno, "open " + lock_path);
@@ -70,6 +78,19 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
 Result<void> Listener::let_in(bool for_everybody) const {
   if (is_passed_) return {};
   if (::chmod(path_.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path_);
+  if (!made_folder_.empty() && ::chmod(made_folder_.c_str(), for_everybody ? 0755 : 0700) != 0)
+    return failure(errno, "change the mode of " + made_folder_);
+  struct stat status = {};
+  for (size_t slash = path_.find('/', 1); for_everybody && slash != std::string::npos;
+       slash = path_.find('/', slash + 1)) {
+    const std::string folder = path_.substr(0, slash);
+    if (::stat(folder.c_str(), &status) == 0 && (status.st_mode & S_IXOTH) == 0)
+      log_warning(
+          "{} lets others than its owner and group not pass: users whom the configuration lets in cannot reach {} "
+          "(chmod "
+          "o+x)",
+          folder, path_);
+  }
   return {};
 }
 

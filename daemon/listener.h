@@ -11,8 +11,9 @@
 
 namespace maru::daemon {
 
-// Creates the directories down to `path` that are missing, for marud's user alone.
-Result<void> make_directory(const std::string& path);
+// Creates the directories down to `path` that are missing: for marud's user alone, or such that others may pass. True when
+// there was none at `path`.
+Result<bool> make_directory(const std::string& path, bool for_everybody = false);
 
 class Listener {
  public:
@@ -26,12 +27,14 @@ class Listener {
 
   int fd() const { return socket_.get(); }
   bool is_passed() const { return is_passed_; }
-  // As `for_everybody` of open(), after a reload. Nothing for a socket that was passed.
+  // As `for_everybody` of open(), after a reload; also for the folder, if marud made it. One that was there stays as it is, and
+  // the log says so when it bars others. Nothing for a socket that was passed.
   Result<void> let_in(bool for_everybody) const;
 
  private:
   Listener() = default;
   std::string path_;
+  std::string made_folder_;  // empty: it was there
   FileDescriptor lock_;
   FileDescriptor socket_;
   bool is_passed_ = false;

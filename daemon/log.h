@@ -19,8 +19,8 @@ void log_set_level(LogLevel level);
 bool log_shows(LogLevel level);
 void log_write(LogLevel level, std::string_view line);
 
-// What goes before a line on standard error for the journal to know how urgent it is (sd-daemon(3)), such as "<4>"; nothing when
-// that is not where it goes.
+// What goes before a line on standard error for the journal to know how urgent it is (sd-daemon(3)), such as "<4>"; nothing
+// when that is not where it goes.
 std::string journal_priority(LogLevel level);
 
 // Text that came from outside, fit for one line of a log: control characters become '?', and it is cut.

@@ -247,17 +247,21 @@ Result<void> StateDirectory::save(const PoolRecord& record) const {
 
 Result<void> StateDirectory::replace(const std::string& path, const std::string& text) const {
   auto directory = make_directory(path_);
-  if (!directory) return directory;
+  if (!directory) return tl::unexpected(directory.error());
   const std::string next = path + ".next";
   FileDescriptor fd(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.is_open()) return failure(errno, "write " + next);
+  const auto give_up = [&](int code, const std::string& what) {
+    ::unlink(next.c_str());
+    return failure(code, what);
+  };
   for (size_t done = 0; done < text.size();) {
     const ssize_t wrote = ::write(fd.get(), text.data() + done, text.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return failure(wrote < 0 ? errno : EIO, "write " + next);
+    if (wrote <= 0) return give_up(wrote < 0 ? errno : EIO, "write " + next);
     done += size_t(wrote);
   }
-  if (::fsync(fd.get()) != 0 || ::rename(next.c_str(), path.c_str()) != 0) return failure(errno, "replace " + path);
+  if (::fsync(fd.get()) != 0 || ::rename(next.c_str(), path.c_str()) != 0) return give_up(errno, "replace " + path);
   return {};
 }
 
