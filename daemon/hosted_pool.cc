@@ -40,8 +40,10 @@ void HostedPool::set_access(const PoolSpec& reread) {
 
 Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
   if (!pool) return tl::unexpected(pool.error());
-  pool_ = std::move(*pool);
   auto at_run_time = state_.load_tenants(name());
+  // What cannot be read now is there, and the next change would overwrite it.
+  if (!at_run_time && at_run_time.error().code != EBADMSG) return tl::unexpected(at_run_time.error());
+  pool_ = std::move(*pool);
   if (!at_run_time)
     log_error(
         "pool \"{}\" does without the limits of tenants that were set at run time, and the next change begins their "
@@ -107,6 +109,7 @@ void HostedPool::tell_of_differences() const {
 
 Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms) {
   auto record = state_.load(name());
+  if (!record && record.error().code != EBADMSG) return tl::unexpected(record.error());  // its memory may be there
   if (!record) {
     log_warning("pool \"{}\" begins anew: {}", name(), record.error().text());
   } else if (*record && !(*record)->dax_name.empty()) {

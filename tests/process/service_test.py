@@ -1,5 +1,5 @@
-"""What marud is to who runs it as a service: priorities for the journal, a status for the service manager, and a check of the
-configuration that finds what would keep marud from starting.
+"""What marud is to who runs it: priorities for the journal, a status for the service manager, a check of the configuration that
+finds what would keep marud from starting, a folder that clients can pass, and state that is never taken for none.
 
   service_test.py MARUD
 """
@@ -57,6 +57,35 @@ class Service(unittest.TestCase):
                                    timeout=WAIT_S)
         return ended.returncode, self.log.read_text()
 
+    def serve(self):
+        """A marud that is ready, and what it tells a service manager."""
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(manager.close)
+        notify = self.folder / "notify"
+        notify.unlink(missing_ok=True)
+        manager.bind(str(notify))
+        manager.settimeout(WAIT_S)
+        with self.log.open("wb") as log:
+            marud = subprocess.Popen([MARUD, "--config", self.config], stdout=log, stderr=log,
+                                     env={**os.environ, "NOTIFY_SOCKET": str(notify)})
+        self.addCleanup(self.end, marud)
+        self.told(manager, "READY")
+        return marud, manager
+
+    def end(self, marud):
+        marud.terminate()
+        self.assertEqual(marud.wait(WAIT_S), 0)
+
+    def told(self, manager, name):
+        while True:
+            for line in manager.recv(1 << 16).decode().split("\n"):
+                if line.startswith(name + "="):
+                    return line.partition("=")[2]
+
+    def reload(self, marud, manager):
+        marud.send_signal(signal.SIGHUP)
+        self.assertEqual(self.told(manager, "STATUS"), "the configuration was read again")
+
     # -- the journal ---------------------------------------------------------------------------------------------------
 
     def test_lines_for_the_journal_have_their_priority(self):
@@ -77,33 +106,56 @@ class Service(unittest.TestCase):
 
     def test_status_says_what_a_reload_did(self):
         self.write()
-        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.addCleanup(manager.close)
-        manager.bind(str(self.folder / "notify"))
-        manager.settimeout(WAIT_S)
+        marud, manager = self.serve()
+        marud.send_signal(signal.SIGHUP)
+        self.assertEqual(self.told(manager, "STATUS"), "the configuration was read again")
+        self.write(size="64MiB")
+        marud.send_signal(signal.SIGHUP)
+        self.assertRegex(self.told(manager, "STATUS"), "default.*32MiB.*64MiB.*waits for a restart")
+        self.config.unlink()
+        marud.send_signal(signal.SIGHUP)
+        self.assertIn("cannot be used", self.told(manager, "STATUS"))
+        self.assertIn(f"stays as it is: {self.config}: cannot read the file", self.log.read_text())
 
-        def state(name):
-            while True:
-                for line in manager.recv(1 << 16).decode().split("\n"):
-                    if line.startswith(name + "="):
-                        return line.partition("=")[2]
-        with self.log.open("wb") as log:
-            marud = subprocess.Popen([MARUD, "--config", self.config], stdout=log, stderr=log,
-                                     env={**os.environ, "NOTIFY_SOCKET": str(self.folder / "notify")})
-        try:
-            state("READY")
-            marud.send_signal(signal.SIGHUP)
-            self.assertEqual(state("STATUS"), "the configuration was read again")
-            self.write(size="64MiB")
-            marud.send_signal(signal.SIGHUP)
-            self.assertRegex(state("STATUS"), "default.*32MiB.*64MiB.*waits for a restart")
-            self.config.unlink()
-            marud.send_signal(signal.SIGHUP)
-            self.assertIn("cannot be used", state("STATUS"))
-            self.assertIn(f"stays as it is: {self.config}: cannot read the file", self.log.read_text())
-        finally:
-            marud.terminate()
-            self.assertEqual(marud.wait(WAIT_S), 0)
+    # -- the folder of the socket --------------------------------------------------------------------------------------
+
+    def test_folder_that_marud_makes_is_as_open_as_the_socket(self):
+        folder = self.folder / "made/run"
+        modes = lambda: [f"{path.stat().st_mode & 0o777:o}" for path in (folder.parent, folder, folder / "marud.sock")]
+        config = CONFIG.format(folder=folder, size="32MiB")
+        self.config.write_text(config + 'users = ["daemon"]\n')
+        marud, manager = self.serve()
+        self.assertEqual(modes(), ["755", "755", "666"])
+        self.config.write_text(config)
+        self.reload(marud, manager)
+        self.assertEqual(modes()[1:], ["700", "600"])
+        self.config.write_text(config + 'users = ["daemon"]\n')
+        self.reload(marud, manager)
+        self.assertEqual(modes()[1:], ["755", "666"])
+
+    def test_folder_that_was_there_stays_and_the_log_says_whom_it_bars(self):
+        folder = self.folder / "run"
+        folder.mkdir(mode=0o700)
+        config = CONFIG.format(folder=folder, size="32MiB")
+        self.config.write_text(config)
+        marud, manager = self.serve()
+        self.assertNotIn("cannot reach", self.log.read_text())
+        self.config.write_text(config + 'users = ["daemon"]\n')
+        self.reload(marud, manager)
+        self.assertEqual(folder.stat().st_mode & 0o777, 0o700)
+        self.assertIn(f"{folder} lets others than its owner and group not pass", self.log.read_text())
+
+    # -- what was remembered -------------------------------------------------------------------------------------------
+
+    def test_what_cannot_be_read_is_not_overwritten(self):
+        for kind in ("tenants", "state"):
+            there = self.folder / f"state/pool-default.{kind}"
+            there.mkdir(mode=0o700, parents=True)  # stands for a file that cannot be read just now
+            self.write()
+            code, said = self.run_marud()
+            self.assertEqual(code, 1, said)
+            self.assertIn(f"read {there}: Is a directory", said)
+            there.rmdir()
 
     # -- the check -----------------------------------------------------------------------------------------------------
 
