@@ -155,6 +155,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     return {EACCES, "\"" + printable(command) + "\" is for root, marud's own user and the admin group"};
   } else if (command.starts_with("device.")) {
     reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms});
+    if (reply.contains("error"))
+      log_warning("{} asked for \"{}\": refused: {}", who, printable(command), printable(to_text(reply)));
   } else if (command == "client.fence") {
     reply = fence_client(view, request, who);
   } else {
@@ -186,7 +188,9 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     const bool only_asks = (command == "quota.default" || command == "quota.mode") && !request.contains("soft") &&
                            !request.contains("hard") && !request.contains("listed");
     if (!only_asks && std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
-      log_info("{} asked for \"{}\" on pool \"{}\": {}", who, command, hosted->name(), printable(to_text(reply)));
+      log_write(reply.contains("error") ? LogLevel::kWarning : LogLevel::kInfo,
+                fmt::format("{} asked for \"{}\" on pool \"{}\": {}", who, command, hosted->name(),
+                            printable(to_text(reply))));
   }
   AdminReply answer = admin_reply(reply);
   if (command == "device.add" || command == "device.remove") answer.ticket = view.devices->take_ticket();

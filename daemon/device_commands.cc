@@ -21,7 +21,8 @@ constexpr size_t kNamedMax = 16;  // clients, in one text
 
 bool is_memory(const PoolSpec& spec) { return spec.backend == Backend::kMemory; }
 
-// What a pool lies on, as it is configured: paths, in one spelling, and "uuid:..." alone, since several pools may want to have any device.
+// What a pool lies on, as it is configured: paths, in one spelling, and "uuid:..." alone, since several pools may want to have
+// any device.
 std::vector<std::string> places_of(const PoolSpec& spec) {
   std::vector<std::string> places;
   for (const std::string& place : {spec.path, spec.control_path, spec.dax.device, spec.dax.control_device})
@@ -267,6 +268,7 @@ bool DeviceCommands::step_removals(Moment now) {
                                    hosted.name() + "), or confirm with --yes");
   else
     reply = ask_to_leave(removal, now);
+  if (reply.contains("error")) log_warning("{} asked to remove pool \"{}\": refused", removal.who, hosted.name());
   answers_.push_back({removal.ticket, admin_reply(reply)});
   removals_.erase(removals_.begin());
   return !removals_.empty();
@@ -397,7 +399,8 @@ json DeviceCommands::run(const std::string& command, const json& request, const 
   if (!hosted) return refusal(ENOENT, "there is no pool \"" + printable(name) + "\" (marudctl device list names them)");
   if (command == "device.remove") return remove(*hosted, request, who, now);
   const auto done = command == "device.drain" ? hosted->drain(now.unix_ms) : hosted->cancel(now.unix_ms);
-  if (!done) return refusal(done.error().code, done.error().doing);
+  if (!done)  // only a pool that is not in the condition for it is said in full
+    return refusal(done.error().code, done.error().code == EBUSY ? done.error().doing : done.error().text());
   log_info("{} asked for \"{}\" of pool \"{}\"", who, command, name);
   return {{"pool", name}, {"condition", condition_text(hosted->condition())}};
 }

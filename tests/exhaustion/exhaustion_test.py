@@ -187,7 +187,7 @@ def set_quota(marud, name, size):
     return marudctl(marud, "quota", "set", name, "--hard", size)
 
 
-def disk_is_full(marud, client, fill, free):
+def disk_is_full(marud, client, state, fill, free):
     """What marud must remember cannot be written: it says so, and what was written before is still there."""
     expect(set_quota(marud, "before", "1GiB").returncode == 0, "setting a quota")
     fill()
@@ -195,6 +195,10 @@ def disk_is_full(marud, client, fill, free):
     expect(failed.returncode != 0 and ("No space left" in failed.stderr or "File too large" in failed.stderr), failed)
     expect(works(client, "meanwhile"), "a client, while the disk is full")
     listed = json.loads(marudctl(marud, "--json", "quota", "list").stdout)
+    drained = marudctl(marud, "device", "drain", "default")
+    expect(drained.returncode != 0 and ("No space left" in drained.stderr or "File too large" in drained.stderr), drained)
+    left = [path.name for path in state.iterdir() if path.name.endswith(".next")]
+    expect(left == [], f"half-written files: {left}")
     names = {row["tenant"] for row in listed["tenants"]}
     expect("before" in names, names)
     expect("x" * 60 not in names, f"a quota that was refused is in force: {names}")
@@ -227,7 +231,10 @@ def full_disk():
                             file.write(bytes(4096))
                 except OSError:
                     pass
-            disk_is_full(marud, client, fill, full.unlink)
+            disk_is_full(marud, client, full.parent, fill, full.unlink)
+            for command in ("quota.set", "device.drain"):
+                expect(any(" warning: " in line and f'asked for "{command}"' in line for line in log_of(marud).splitlines()),
+                       f"no warning about {command}")
         expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
     finally:
         os.unlink(script.name)
@@ -237,7 +244,7 @@ def short_files():
     with Marud(arguments.marud) as marud, BlockClient(arguments.client, marud) as client:
         before = resource.prlimit(marud.process.pid, resource.RLIMIT_FSIZE)
         # Nothing may grow at all: the log, which is a file here, is cut short with it.
-        disk_is_full(marud, client, lambda: limit(marud, resource.RLIMIT_FSIZE, 0),
+        disk_is_full(marud, client, marud.socket.parent / "state", lambda: limit(marud, resource.RLIMIT_FSIZE, 0),
                      lambda: resource.prlimit(marud.process.pid, resource.RLIMIT_FSIZE, before))
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
 
