@@ -1,6 +1,7 @@
 #include "daemon/admin.h"
 
 #include "daemon/admin_commands.h"
+#include "daemon/dax/medium.h"
 #include "daemon/device_commands.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
@@ -59,6 +60,7 @@ json status_of(const AdminView& view, const json& request) {
     if (hosted->condition() == HostedPool::Condition::kFenced) pool["reason"] = hosted->fenced_because();
     if (hosted->serving()) {
       pool["device"] = hosted->serving()->device().name();
+      pool["medium"] = medium_of(hosted->serving()->device());
       if (const std::string& map_sync = hosted->serving()->device().map_sync(); !map_sync.empty())
         pool["map_sync"] = map_sync;
       pool["epoch"] = hosted->serving()->epoch();
@@ -67,12 +69,14 @@ json status_of(const AdminView& view, const json& request) {
     pools.push_back(std::move(pool));
   }
   if (!only.empty() && pools.empty()) return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
-  return {{"version", kVersionText},
-          {"pid", int64_t(::getpid())},
-          {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
-          {"connections", view.connections},
-          {"lanes", view.lanes.size()},
-          {"pools", std::move(pools)}};
+  json reply = {{"version", kVersionText},
+                {"pid", int64_t(::getpid())},
+                {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
+                {"connections", view.connections},
+                {"lanes", view.lanes.size()},
+                {"pools", std::move(pools)}};
+  if (view.state_dir && !view.only_for) reply["state_dir"] = *view.state_dir;
+  return reply;
 }
 
 // Goes on after the lane whose number was returned as "next", as far as one reply reaches.

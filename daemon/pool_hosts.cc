@@ -392,6 +392,18 @@ void Pool::State::answer_wish() {
 
 // -- administration ---------------------------------------------------------------------------------------------------
 
+std::optional<std::array<uint64_t, metrics::kHostStates>> Pool::State::hosts_by_state() const {
+  if (!region.is_shared()) return std::nullopt;
+  std::array<uint64_t, metrics::kHostStates> counts = {};
+  for (uint32_t host = 0; host < region.hosts(); ++host) {
+    const HostState state = shm::read_claim(region, host).state();
+    if (state == HostState::kLive) ++counts[0];
+    if (state == HostState::kSuspect) ++counts[1];
+    if (state == HostState::kDead) ++counts[2];
+  }
+  return counts;
+}
+
 json Pool::State::list_hosts() const {
   if (!region.is_shared()) return refusal(EOPNOTSUPP, "this pool belongs to one host (profile = \"local\")");
   std::vector<uint32_t> rented(region.hosts() + 1, 0), used(region.hosts(), 0);

@@ -64,7 +64,10 @@ class Requests {
   std::vector<Outcome::Notice> late_answers(Moment now);
 
   AdminView view(Moment now) {
-    return {pools_, lanes_, connections, start_.monotonic_ms, now.unix_ms, now.monotonic_ms, &devices_, &users_};
+    AdminView view = {pools_,      lanes_,           connections, start_.monotonic_ms,
+                      now.unix_ms, now.monotonic_ms, &devices_,   &users_};
+    view.state_dir = &config_.state_dir;
+    return view;
   }
   Users& users() { return users_; }
   // For "status".

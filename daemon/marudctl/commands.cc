@@ -30,7 +30,7 @@ int status(const Arguments& arguments) {
   if (arguments.json) return print_json(reply), kExitDone;
   json pools = std::move(reply["pools"]);
   reply.erase("pools");
-  print(fields_text(reply, {"version", "pid", "uptime_ms", "connections", "lanes"}));
+  print(fields_text(reply, {"version", "pid", "uptime_ms", "connections", "lanes", "state_dir"}));
   for (json& pool : pools) {
     if (arguments.pool && pool.value("name", "") != *arguments.pool) continue;
     // A heading of its own, since a page and a region are sizes of one, and options by their names.
@@ -40,15 +40,13 @@ int status(const Arguments& arguments) {
     for (const char* shown_already :
          {"block_bytes", "control_bytes", "policy_options", "expired_blocks", "rents_by_time"})
       pool.erase(shown_already);
-    print(
-        "\n" +
-        fields_text(
-            pool,
-            {"name",         "condition",      "reason",        "backend",        "device",           "map_sync",
-             "uuid",         "epoch",          "pool_bytes",    "control_region", "page_bytes",       "pages",
-             "region_bytes", "regions",        "lanes",         "blocks",         "bytes_in_blocks",  "in_use_bytes",
-             "policy",       "high_watermark", "low_watermark", "is_evicting",    "background_wakes", "evicted_blocks",
-             "evicted_by",   "evicted_pages"}));
+    print("\n" + fields_text(pool, {"name",           "condition",       "reason",         "backend",
+                                    "device",         "medium",          "map_sync",       "uuid",
+                                    "epoch",          "pool_bytes",      "control_region", "page_bytes",
+                                    "pages",          "region_bytes",    "regions",        "lanes",
+                                    "blocks",         "bytes_in_blocks", "in_use_bytes",   "policy",
+                                    "high_watermark", "low_watermark",   "is_evicting",    "background_wakes",
+                                    "evicted_blocks", "evicted_by",      "evicted_pages"}));
   }
   return kExitDone;
 }

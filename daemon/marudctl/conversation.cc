@@ -39,6 +39,9 @@ int Conversation::fail(int status, const std::string& text) {
 int Conversation::ask(json request, json& ret_reply) {
   if (!socket_.is_open()) {
     auto connected = wire::connect_to(arguments_.socket_path);
+    if (!connected && connected.error().code == EACCES)
+      return fail(kExitRefused,
+                  connected.error().text() + " (this user may not use the socket: its owner and group may, and root)");
     if (!connected) return fail(kExitUnreachable, connected.error().text() + " (is marud running? see --socket)");
     socket_ = std::move(*connected);
   }

@@ -45,13 +45,14 @@ std::string safe(std::string text) {
 }  // namespace
 
 json findings_of(const Arguments& arguments, bool* ret_is_wrong) {
-  std::vector<Finding> findings = judge(read_machine(""));
   Conversation conversation(arguments);
   conversation.be_silent(true);
-  json status;
+  json status = json::object();
   const int code = conversation.ask({{"command", "status"}}, status);
+  const Machine machine = read_machine("", status);
+  std::vector<Finding> findings = judge(machine);
   if (code == kExitDone) {
-    for (Finding& finding : judge_marud(status, daemon::kVersionText)) findings.push_back(std::move(finding));
+    for (Finding& finding : judge_marud(status, daemon::kVersionText, machine)) findings.push_back(std::move(finding));
     json clients;
     if (conversation.ask_for_list({{"command", "clients"}}, "clients", std::nullopt, clients) == kExitDone)
       for (Finding& finding : judge_limits("", status, clients["clients"])) findings.push_back(std::move(finding));

@@ -164,9 +164,9 @@ void judge_time(const Machine& m, Findings& to) {
          "asking for the time takes a system call, and every hit asks for it: a microsecond instead of nanoseconds",
          "clocksource=tsc on the kernel's command line, if the processor's counter is stable"});
   if (m.open_files_max && *m.open_files_max < 4096)
-    to.push_back({Grade::kNote, "open files of a process", std::to_string(*m.open_files_max),
-                  "marud holds three descriptors for each client; as a service it has a limit of its own (LimitNOFILE)",
-                  "ulimit -n 65536 where marud is started by hand"});
+    to.push_back({Grade::kNote, "open files of marud", std::to_string(*m.open_files_max),
+                  "marud holds three descriptors for each client, and leaves connections waiting when it has no more",
+                  "LimitNOFILE= in marud's unit; ulimit -n 65536 where marud is started by hand"});
 }
 
 void judge_devices(const Machine& m, Findings& to) {
@@ -186,7 +186,8 @@ void judge_devices(const Machine& m, Findings& to) {
 void judge_pool(const json& pool, Findings& to) {
   const std::string what = "pool \"" + pool.value("name", std::string()) + "\"",
                     condition = pool.value("condition", std::string());
-  if (condition != "serving") {
+  const bool is_draining = condition == "draining", is_leaving = condition == "leaving";
+  if (condition != "serving" && !is_draining && !is_leaving) {
     to.push_back({condition == "fenced" ? Grade::kWrong : Grade::kWarning, what, condition,
                   pool.value("reason", std::string("it does not serve yet")),
                   condition == "fenced"
@@ -196,7 +197,15 @@ void judge_pool(const json& pool, Findings& to) {
   }
   const uint64_t bytes = number(pool, "pages") * number(pool, "page_bytes");
   const uint64_t percent = bytes == 0 ? 0 : number(pool, "in_use_bytes") * 100 / bytes;
-  good(to, what, "serving, " + std::to_string(percent) + " % of " + daemon::size_text(bytes) + " in use");
+  const std::string use = condition + ", " + std::to_string(percent) + " % of " + daemon::size_text(bytes) + " in use";
+  if (is_draining)
+    to.push_back({Grade::kNote, what, use, "an administrator had it drained: it gives no memory, and reads go on",
+                  "marudctl device list shows how far that is; marudctl device cancel ends it"});
+  else if (is_leaving)
+    to.push_back({Grade::kNote, what, use, "an administrator has it removed: its clients are asked to leave",
+                  "marudctl clients shows who is still there; marudctl device cancel ends it"});
+  else
+    good(to, what, use);
   const json counters = pool.value("counters", json::object());
   const auto complain = [&](Grade grade, uint64_t count, const char* found, const char* why, const char* advice) {
     if (count > 0) to.push_back({grade, what, std::to_string(count) + found, why, advice});
@@ -217,14 +226,66 @@ void judge_pool(const json& pool, Findings& to) {
   if (const auto states = pool.find("page_states"); states != pool.end())
     complain(Grade::kWarning, number(*states, "poisoned"), " pages are poisoned",
              "the machine reported bad memory there; they are not used again", "plan to replace the module");
+  if (const auto hosts = pool.find("hosts"); hosts != pool.end() && hosts->is_object())
+    complain(Grade::kWarning, number(*hosts, "suspect"), " of its hosts are suspect",
+             "their heartbeats are late, and nothing that they hold is used again without proof of their death",
+             "marudctl host list names them; marudctl host declare-dead when one is off for certain");
   if (const auto audit = pool.find("audit"); audit != pool.end() && audit->is_object())
     complain(Grade::kWrong, number(*audit, "found"), " violations in the last audit", "the control region is damaged",
              "marudctl check, and marudctl support-dump for a report");
 }
 
+// Memory that is taken page by page as it is first touched, up to the size of the pool. Huge pages and devices are there
+// beforehand, or the pool is not.
+bool is_taken_when_touched(const json& pool) {
+  const std::string medium = text(pool, "medium");
+  if (!medium.empty()) return medium == "memory" || medium == "tmpfs";
+  const std::string device = text(pool, "device");  // an older marud
+  return device == "memory" || device.starts_with("/dev/shm/");
+}
+
+// What pools may take in the end, against what there is. What they took already counts as shared memory, with what others
+// took: so what is still to come is at least the rest.
+void judge_pools_memory(const json& status, const Machine& m, Findings& to) {
+  uint64_t bytes = 0, pools = 0;
+  for (const json& pool : status.value("pools", json::array())) {
+    if (!is_taken_when_touched(pool)) continue;
+    bytes += number(pool, "pool_bytes");
+    ++pools;
+  }
+  if (pools == 0 || !m.memory_bytes) return;
+  const std::string what = "memory for pools";
+  const std::string found = daemon::size_text(bytes) + " in all, the machine has " + daemon::size_text(*m.memory_bytes);
+  const uint64_t shared = m.shared_bytes.value_or(0), to_come = bytes > shared ? bytes - shared : 0;
+  if (bytes > *m.memory_bytes)
+    to.push_back({Grade::kWrong, what, found,
+                  "memory is taken when it is first touched: before the pools are full the kernel swaps, then kills",
+                  "smaller pools"});
+  else if (m.available_bytes && to_come > *m.available_bytes)
+    to.push_back({Grade::kWarning, what,
+                  found + ", and " + daemon::size_text(*m.available_bytes) + " of it is available",
+                  "the pools may still take " + daemon::size_text(to_come) +
+                      ", for memory is taken when it is first touched; then the kernel swaps, or kills",
+                  "smaller pools, or end what else takes memory"});
+  else
+    good(to, what, found);
+}
+
+void judge_state_directory(const json& status, const Machine& m, Findings& to) {
+  constexpr uint64_t kEnoughBytes = 16u << 20;
+  const std::string path = text(status, "state_dir");
+  if (path.empty() || !m.state_free_bytes) return;
+  const std::string found = daemon::size_text(*m.state_free_bytes) + " free in " + path;
+  if (*m.state_free_bytes >= kEnoughBytes) return good(to, "state directory", found);
+  to.push_back({Grade::kWarning, "state directory", found,
+                "limits, drains and added pools are refused when they cannot be written down, and a memory pool is not "
+                "known again after a restart",
+                "make room on that file system, or state_dir in marud's configuration on another one"});
+}
+
 }  // namespace
 
-Machine read_machine(const std::string& root) {
+Machine read_machine(const std::string& root, const json& status) {
   Machine m;
   m.kernel = read(root + "/proc/sys/kernel/osrelease");
   m.io_uring_disabled = read_number<int>(root + "/proc/sys/kernel/io_uring_disabled");
@@ -240,7 +301,8 @@ Machine read_machine(const std::string& root) {
   m.map_count_max = read_number<uint64_t>(root + "/proc/sys/vm/max_map_count");
   m.numa_balancing = read_number<int>(root + "/proc/sys/kernel/numa_balancing");
   m.clock = read(root + "/sys/devices/system/clocksource/clocksource0/current_clocksource");
-  const std::string limits = read(root + "/proc/self/limits");
+  m.shared_bytes = line_of(memory, "Shmem");
+  const std::string limits = read(root + "/proc/" + std::to_string(number(status, "pid")) + "/limits");
   if (const size_t at = limits.find("Max open files"); at != std::string::npos)
     m.open_files_max = std::strtoull(limits.c_str() + at + std::string("Max open files").size(), nullptr, 10);
   if (const auto limit = daemon::memory_limit(root)) m.cgroup_bytes = limit->bytes;
@@ -248,6 +310,10 @@ Machine read_machine(const std::string& root) {
   m.dax_devices = dax_devices(root);
   struct statvfs shm = {};
   if (::statvfs((root + "/dev/shm").c_str(), &shm) == 0) m.shm_bytes = uint64_t(shm.f_blocks) * shm.f_frsize;
+  struct statvfs state = {};
+  if (const std::string path = text(status, "state_dir");
+      !path.empty() && ::statvfs((root + path).c_str(), &state) == 0)
+    m.state_free_bytes = uint64_t(state.f_bavail) * state.f_frsize;
   return m;
 }
 
@@ -261,7 +327,7 @@ Findings judge(const Machine& machine) {
   return findings;
 }
 
-Findings judge_marud(const json& status, const std::string& version) {
+Findings judge_marud(const json& status, const std::string& version, const Machine& machine) {
   Findings findings;
   const std::string theirs = status.value("version", std::string());
   if (theirs == version)
@@ -269,6 +335,8 @@ Findings judge_marud(const json& status, const std::string& version) {
   else
     findings.push_back({Grade::kWarning, "marud", theirs + ", while marudctl is " + version,
                         "an upgrade has not been finished", "systemctl restart marud: pools and clients go on"});
+  judge_pools_memory(status, machine, findings);
+  judge_state_directory(status, machine, findings);
   for (const json& pool : status.value("pools", json::array())) judge_pool(pool, findings);
   return findings;
 }

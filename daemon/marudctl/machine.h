@@ -26,9 +26,11 @@ struct Machine {
   std::optional<int> io_uring_disabled;  // kernel.io_uring_disabled: 0 for all, 1 for a group, 2 for nobody
   std::string shmem_huge_pages;          // the chosen word of transparent_hugepage/shmem_enabled
   std::optional<uint64_t> huge_pages, free_huge_pages, huge_page_bytes;
-  std::optional<uint64_t> memory_bytes, available_bytes, swap_bytes;
+  std::optional<uint64_t> memory_bytes, available_bytes, shared_bytes, swap_bytes;
   std::optional<int> overcommit;  // vm.overcommit_memory
-  std::optional<uint64_t> map_count_max, open_files_max;
+  std::optional<uint64_t> map_count_max;
+  std::optional<uint64_t> open_files_max;    // of marud
+  std::optional<uint64_t> state_free_bytes;  // of the file system that marud's state directory is on
   std::optional<int> numa_balancing;
   std::string clock;                     // the clock source
   std::optional<uint64_t> shm_bytes;     // of /dev/shm
@@ -41,11 +43,12 @@ struct Machine {
   std::vector<DaxDevice> dax_devices;
 };
 
-// Reads files below `root` alone ("" for this machine; a folder that looks like one in tests).
-Machine read_machine(const std::string& root);
+// Reads files below `root` alone ("" for this machine; a folder that looks like one in tests). `status` is marud's reply, which
+// says where marud is; an empty object when there is none.
+Machine read_machine(const std::string& root, const nlohmann::json& status);
 
 std::vector<Finding> judge(const Machine& machine);
-// `status` is marud's reply, `version` that of this program.
-std::vector<Finding> judge_marud(const nlohmann::json& status, const std::string& version);
+// `version`: that of this program.
+std::vector<Finding> judge_marud(const nlohmann::json& status, const std::string& version, const Machine& machine);
 
 }  // namespace maru::marudctl

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace maru::daemon::metrics {
 
 inline constexpr size_t kRegionStates = 4;
 inline constexpr size_t kEvictReasons = 5;
+inline constexpr size_t kHostStates = 3;  // live, suspect, dead
 // Tenants that have a line of their own: those that use most. The others are summed up.
 inline constexpr size_t kTenantsShown = 1000;
 
@@ -55,6 +57,7 @@ struct PoolSnapshot {
   uint64_t retired_blocks = 0, held_blocks = 0;
   uint64_t clients_reclaimed = 0, reclaimed_pages = 0;
   uint64_t audits = 0, audit_findings = 0, audited_unix_ms = 0;
+  std::optional<std::array<uint64_t, kHostStates>> hosts;  // of a pool that hosts share
   std::vector<TenantUse> tenants;
   uint64_t tenants_left_out = 0, tenants_left_out_bytes = 0;
 };

@@ -67,7 +67,7 @@ TEST(Machine, EachFaultIsNamed) {
   EXPECT_EQ(graded([](Machine& m) { m.overcommit = 2; }, "overcommit"), Grade::kWarning);
   EXPECT_EQ(graded([](Machine& m) { m.numa_balancing = 1; }, "automatic NUMA balancing"), Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.clock = "hpet"; }, "clock"), Grade::kWarning);
-  EXPECT_EQ(graded([](Machine& m) { m.open_files_max = 1024; }, "open files of a process"), Grade::kNote);
+  EXPECT_EQ(graded([](Machine& m) { m.open_files_max = 1024; }, "open files of marud"), Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.cgroup_bytes = 1 << 30; }, "memory limit of this control group"), Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.killed = 1; }, "processes killed for want of memory"), Grade::kWarning);
   EXPECT_EQ(graded([](Machine& m) { m.shm_bytes = 64 << 20; }, "/dev/shm"), Grade::kNote);
@@ -81,7 +81,8 @@ TEST(Machine, WhatMarudSaysIsJudged) {
     pool["name"] = "default";
     if (!pool.contains("condition")) pool["condition"] = "serving";
     Grade worst = Grade::kGood;
-    for (const Finding& f : judge_marud({{"version", "1"}, {"pools", {pool}}}, "1")) worst = std::max(worst, f.grade);
+    for (const Finding& f : judge_marud({{"version", "1"}, {"pools", {pool}}}, "1", good_machine()))
+      worst = std::max(worst, f.grade);
     return worst;
   };
   EXPECT_EQ(graded(json::object()), Grade::kGood);
@@ -94,7 +95,43 @@ TEST(Machine, WhatMarudSaysIsJudged) {
   EXPECT_EQ(graded({{"counters", {{"checksum_errors", 1u}}}}), Grade::kWrong);
   EXPECT_EQ(graded({{"page_states", {{"poisoned", 3u}}}}), Grade::kWarning);
   EXPECT_EQ(graded({{"audit", {{"found", 1u}}}}), Grade::kWrong);
-  EXPECT_EQ(grade_of(judge_marud({{"version", "2"}}, "1"), "marud"), Grade::kWarning);
+  EXPECT_EQ(graded({{"hosts", {{"live", 2u}, {"suspect", 0u}}}}), Grade::kGood);
+  EXPECT_EQ(graded({{"hosts", {{"live", 1u}, {"suspect", 1u}}}}), Grade::kWarning);
+  EXPECT_EQ(grade_of(judge_marud({{"version", "2"}}, "1", good_machine()), "marud"), Grade::kWarning);
+}
+
+TEST(Machine, APoolThatSomebodyEndsIsNotTakenForOneThatHasNotBegun) {
+  for (const char* condition : {"draining", "leaving"}) {
+    const auto findings =
+        judge_marud({{"version", "1"}, {"pools", {{{"name", "p"}, {"condition", condition}, {"pins_overdue", 1u}}}}},
+                    "1", good_machine());
+    const Finding* found = find(findings, "pool \"p\"");
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->grade, Grade::kNote);
+    EXPECT_TRUE(found->found.starts_with(condition)) << found->found;
+    EXPECT_NE(found->why.find("administrator"), std::string::npos) << found->why;
+    EXPECT_EQ(findings.back().grade, Grade::kWarning) << "what is in it is judged all the same";
+  }
+}
+
+TEST(Machine, PoolsThatTheMachineHasNoMemoryForAreNamed) {
+  const auto judged = [](std::initializer_list<uint64_t> gib, const char* medium, uint64_t shared_gib,
+                         uint64_t available_gib) {
+    json pools = json::array();
+    for (const uint64_t size : gib)
+      pools.push_back({{"name", "p"}, {"condition", "serving"}, {"medium", medium}, {"pool_bytes", size << 30}});
+    Machine m = good_machine();
+    m.memory_bytes = 24ull << 30;
+    m.available_bytes = available_gib << 30;
+    m.shared_bytes = shared_gib << 30;
+    return judge_marud({{"version", "1"}, {"pools", pools}}, "1", m);
+  };
+  EXPECT_EQ(grade_of(judged({60}, "memory", 0, 20), "memory for pools"), Grade::kWrong);
+  EXPECT_EQ(grade_of(judged({13, 13}, "tmpfs", 0, 20), "memory for pools"), Grade::kWrong) << "in all";
+  EXPECT_EQ(grade_of(judged({20}, "memory", 0, 10), "memory for pools"), Grade::kWarning);
+  EXPECT_EQ(grade_of(judged({20}, "memory", 12, 10), "memory for pools"), Grade::kGood) << "it was taken before";
+  EXPECT_EQ(find(judged({60}, "hugetlb", 0, 20), "memory for pools"), nullptr);
+  EXPECT_EQ(find(judged({60}, "devdax", 0, 20), "memory for pools"), nullptr);
 }
 
 class MachineFiles : public testing::Test {
@@ -116,9 +153,13 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
   write("/proc/sys/kernel/io_uring_disabled", "2\n");
   write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n");
   write("/proc/meminfo",
-        "MemTotal:       16 kB\nMemAvailable:    8 kB\nSwapTotal:       4 kB\nHugePages_Total:       "
+        "MemTotal:       16 kB\nMemAvailable:    8 kB\nShmem:           1 kB\nSwapTotal:       4 kB\nHugePages_Total:  "
+        "     "
         "7\nHugePages_Free:        3\n");
   write("/proc/self/limits",
+        "Limit                     Soft Limit           Hard Limit\nMax open files            64                   "
+        "64                   files\n");
+  write("/proc/7/limits",
         "Limit                     Soft Limit           Hard Limit\nMax open files            1024                 "
         "1048576              files\n");
   write("/proc/self/cgroup", "0::/a/b\n");
@@ -128,7 +169,8 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
   write("/sys/bus/dax/devices/dax1.0/size", "268435456\n");
   write("/sys/bus/dax/drivers/kmem/bind", "");
   files::create_symlink(root_ + "/sys/bus/dax/drivers/kmem", root_ + "/sys/bus/dax/devices/dax1.0/driver");
-  const Machine m = read_machine(root_);
+  write("/run/state/pool", "");
+  const Machine m = read_machine(root_, {{"pid", 7u}, {"state_dir", "/run/state"}});
   EXPECT_EQ(m.kernel, "6.1.0-18-amd64");
   EXPECT_EQ(m.io_uring_disabled, 2);
   EXPECT_EQ(m.shmem_huge_pages, "never");
@@ -137,7 +179,9 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
   EXPECT_EQ(m.swap_bytes, 4096u);
   EXPECT_EQ(m.huge_pages, 7u);
   EXPECT_EQ(m.free_huge_pages, 3u);
-  EXPECT_EQ(m.open_files_max, 1024u);
+  EXPECT_EQ(m.open_files_max, 1024u) << "marud's, not this program's";
+  EXPECT_EQ(m.shared_bytes, 1024u);
+  EXPECT_TRUE(m.state_free_bytes);
   EXPECT_EQ(m.cgroup_bytes, 4096u) << "the group above has the limit";
   EXPECT_EQ(m.killed, 2u);
   ASSERT_EQ(m.dax_devices.size(), 1u);
@@ -198,9 +242,19 @@ TEST_F(MachineFiles, ClientsWithLessMemoryThanTheirPoolAreNamed) {
   EXPECT_EQ(grade_of(found, "memory limit of marud"), Grade::kWrong);
 }
 
+TEST(Machine, AFullDiskForTheStateIsNamed) {
+  Machine m = good_machine();
+  const json status = {{"version", "1"}, {"state_dir", "/run/state"}};
+  m.state_free_bytes = 1 << 20;
+  EXPECT_EQ(grade_of(judge_marud(status, "1", m), "state directory"), Grade::kWarning);
+  m.state_free_bytes = 1 << 30;
+  EXPECT_EQ(grade_of(judge_marud(status, "1", m), "state directory"), Grade::kGood);
+}
+
 TEST_F(MachineFiles, WhatIsNotThereIsNotJudged) {
-  const Machine m = read_machine(root_);
+  const Machine m = read_machine(root_, json::object());
   EXPECT_FALSE(m.memory_bytes);
+  EXPECT_FALSE(m.open_files_max);
   for (const Finding& finding : judge(m)) EXPECT_LE(finding.grade, Grade::kNote) << finding.what;
 }
 

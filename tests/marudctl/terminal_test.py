@@ -9,9 +9,11 @@ import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -228,10 +230,33 @@ def check_doctor(arguments, marud):
     expect(findings["marud"]["grade"] == "good", f"a running marud: {findings['marud']}")
     expect(findings['pool "default"']["grade"] != "wrong", f"its pool: {findings}")
     expect({"kernel", "io_uring", "swap"} <= set(findings), f"what is looked at: {sorted(findings)}")
+    expect({"memory for pools", "state directory"} <= set(findings), f"what marud says of itself: {sorted(findings)}")
     expect((said.returncode == 4) == any(row["grade"] == "wrong" for row in findings.values()), "the exit status")
     alone = subprocess.run([arguments.marudctl, "--socket", "/nonexistent/socket", "doctor"], capture_output=True, text=True,
                            timeout=PATIENCE_S)
     expect(alone.returncode == 4 and "no client can attach" in alone.stdout, f"without marud: {alone.stdout}")
+    check_forbidden_socket(arguments)
+
+
+def check_forbidden_socket(arguments):
+    """Who may not use the socket is told so, and not that marud is missing. Root may use any, so nobody asks."""
+    if os.geteuid() != 0:
+        return
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        os.chmod(folder, 0o755)
+        path = os.path.join(folder, "socket")
+        listening.bind(path)
+        os.chmod(path, 0o600)
+        listening.listen()
+        # The program may lie where nobody else can go, so it is opened before.
+        program = os.open(arguments.marudctl, os.O_RDONLY)
+        for words, expected in ((["status"], 1), (["doctor"], 0)):
+            said = subprocess.run(["/proc/self/fd/%d" % program, "--socket", path, *words], capture_output=True, text=True,
+                                  timeout=PATIENCE_S, pass_fds=[program], user=65534, group=65534, extra_groups=[])
+            text = said.stdout + said.stderr
+            expect("this user may not use the socket" in text and "is marud running" not in text, f"{words}: {text}")
+            expect(said.returncode in (expected, 4 * (words == ["doctor"])), f"{words}: {said.returncode}")
+        os.close(program)
 
 
 def check_support_dump(arguments, marud):
