@@ -70,6 +70,7 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
     snapshot.audit_findings = found->get<uint64_t>();
     snapshot.audited_unix_ms = audit_json["at_ms"].get<uint64_t>();
   }
+  snapshot.hosts = hosts_by_state();
 
   tenants.read_accounts();
   const TenantTable& table = tenants.table();

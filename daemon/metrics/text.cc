@@ -17,6 +17,8 @@ constexpr const char* kRegionStateNames[] = {"unused", "rented", "orphaned", "dr
 static_assert(std::size(kRegionStateNames) == kRegionStates);
 constexpr const char* kReasonNames[] = {"request", "background", "takeover", "expired", "admin"};
 static_assert(std::size(kReasonNames) == kEvictReasons);
+constexpr const char* kHostStateNames[] = {"live", "suspect", "dead"};
+static_assert(std::size(kHostStateNames) == kHostStates);
 
 double utilization(const PoolSnapshot& pool) { return ratio(pages_in_use(pool), pages_usable(pool)); }
 
@@ -181,6 +183,11 @@ void write_upkeep(TextWriter& out, const Snapshot& snapshot) {
   per_pool(out, snapshot, "maru_audit_time_seconds", "gauge",
            "When the last audit was, in seconds since 1970; 0: never.",
            [](const PoolSnapshot& pool) { return double(pool.audited_unix_ms) / 1000; });
+  out.family("maru_hosts", "gauge", "Hosts of a pool that several share, by state.");
+  for_serving(snapshot, [&](const PoolSnapshot& pool) {
+    for (size_t i = 0; pool.hosts && i < kHostStates; ++i)
+      out.sample({{"pool", pool.name}, {"state", kHostStateNames[i]}}, (*pool.hosts)[i]);
+  });
 }
 
 void write_tenants(TextWriter& out, const Snapshot& snapshot) {

@@ -30,6 +30,7 @@ class Marud:
 
     def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB", pins=4096, more=""):
         self.program = program
+        self.arguments = []  # beside the configuration
         self.shape = dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes, pins=pins, more=more)
 
     def __enter__(self):
@@ -47,7 +48,7 @@ class Marud:
     def begin(self):
         """Starts marud, and waits until it listens."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([self.program, "--config", self.config], stdout=log, stderr=log)
+            self.process = subprocess.Popen([self.program, "--config", self.config, *self.arguments], stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE
         while not self.listens():
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -143,16 +143,19 @@ def main():
                 wait_for(lambda question=question: prometheus.query(question) is not None, f"an answer to {title}: {question}")
 
             rules_known = prometheus.get("/api/v1/rules")["data"]["groups"][0]["rules"]
-            expect(len(rules_known) == 10 and all(rule["health"] in ("ok", "unknown") for rule in rules_known),
+            expect(len(rules_known) == 12 and all(rule["health"] in ("ok", "unknown") for rule in rules_known),
                    [rule["health"] for rule in rules_known])
             with open(pool_file.name, "r+b") as file:
                 file.truncate(4096)
 
-            def fires():
+            def fires(name, **labels):
                 alerts = prometheus.get("/api/v1/alerts")["data"]["alerts"]
-                return any(alert["labels"]["alertname"] == "MarudPoolNotServing" and alert["labels"]["pool"] == "second" and
-                           alert["state"] == "firing" for alert in alerts)
-            wait_for(fires, "the alert for a pool that does not serve")
+                return any(alert["labels"]["alertname"] == name and alert["state"] == "firing" and
+                           labels.items() <= alert["labels"].items() for alert in alerts)
+            wait_for(lambda: fires("MarudPoolNotServing", pool="second"), "the alert for a pool that does not serve")
+            expect(not fires("MarudAbsent"), "marud is there")
+            marud.process.kill()
+            wait_for(lambda: fires("MarudAbsent", instance=f"{marud.host}:{marud.port}"), "the alert that names who is gone")
         pathlib.Path(pool_file.name).unlink(missing_ok=True)
     return findings.end()
 

@@ -2,6 +2,7 @@
 import errno
 import struct
 import subprocess
+import tempfile
 
 from measured import Look, expect, look
 from observed_marud import PATIENCE, BlockClient, ObservedMarud, wait_for
@@ -105,3 +106,24 @@ def readers_faster_than_marud(program, client_program, marudctl):
             return look(marud).value("maru_revives_total") > 0
         wait_for(revived, "a block that was put back")
         step.more("maru_revives_total")
+
+
+def hosts(program):
+    """Two maruds that play two hosts of a pool in a file, one of which stops without a word."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="maru-hosts-") as folder:
+        shared = (f'[[pool]]\nname = "shared"\nbackend = "file"\npath = "{folder}/pool"\nsize = "8MiB"\npage_bytes = "4KiB"\n'
+                  'region_bytes = "256KiB"\nlanes = 8\npins = 64\ntouch_entries = 64\n'
+                  'profile = "shared"\ncoherent = true\nhosts = 2\n')
+        one, two = ObservedMarud(program, more=shared), ObservedMarud(program, more=shared)
+        one.arguments = ["--machine-id", "abcdef00", "--boot-id", "11111111-1111-4111-8111-111111111111"]
+        two.arguments = ["--machine-id", "abcdef01", "--boot-id", "22222222-2222-4222-8222-222222222222"]
+        with one as marud:
+            step = Look(marud)
+            step.to(1, "maru_hosts", pool="shared", state="live")
+            with two as other:
+                step.to(2, "maru_hosts", pool="shared", state="live")
+                other.process.kill()
+                step.to(1, "maru_hosts", pool="shared", state="suspect")
+                step.to(1, "maru_hosts", pool="shared", state="live")
+            found = {pool["name"]: pool.get("hosts") for pool in marud.http("GET", "/status").json["pools"]}
+            expect(found == {"default": None, "shared": {"live": 1, "suspect": 1, "dead": 0}}, f"hosts in status: {found}")
