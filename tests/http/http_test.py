@@ -218,6 +218,19 @@ def clearing(marud, client):
     wait_for(lambda: "by HTTP" in marud.log.read_text(), "a log of who cleared")
 
 
+def without_a_pool(program):
+    """What is meant when no pool is named is what the description says of each path."""
+    second = ('[[pool]]\nname = "second"\nbackend = "memory"\nsize = "4MiB"\npage_bytes = "4KiB"\nregion_bytes = "256KiB"\n'
+              'lanes = 8\npins = 64\n')
+    with ObservedMarud(program, size="4MiB", region_bytes="256KiB", more=second) as marud:
+        def pools(method, target):
+            return [row["name" if target.startswith("/status") else "pool"] for row in marud.http(method, target).json["pools"]]
+        for method, target in (("GET", "/status"), ("POST", "/clear-cache")):
+            expect(pools(method, target) == ["default", "second"], f"{target}: {pools(method, target)}")
+            expect(pools(method, target + "?pool=second") == ["second"], f"{target} of one: {pools(method, target)}")
+        expect(marud.http("GET", "/map").json["pool"] == "default", "the map is that of the default pool")
+
+
 def keep_alive(marud):
     connection = UnixConnection(marud.http_socket)
     for _ in range(5):
@@ -498,6 +511,7 @@ def main():
         only_those_who_may(marud)
         idle_and_slow_ones_stand_in_nobodys_way(marud)
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
+    without_a_pool(arguments.marud)
     the_admin_group_gets_the_socket(arguments.marud)
     a_late_event_loop_is_said(arguments.marud)
     a_large_pool_is_cleared_in_turns(arguments.marud)
