@@ -1,6 +1,7 @@
 #include "daemon/admin_request.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace maru::daemon {
 
@@ -10,6 +11,15 @@ uint64_t number_in(const json& request, const char* name, uint64_t otherwise) {
   const auto found = request.find(name);
   if (found == request.end() || !found->is_number_integer()) return otherwise;
   return found->is_number_unsigned() || found->get<int64_t>() >= 0 ? found->get<uint64_t>() : otherwise;
+}
+std::optional<uint64_t> id_of(const json& value) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  if (!value.is_string()) return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  uint64_t id = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return id;
 }
 std::string text_in(const json& request, const char* name) {
   const auto found = request.find(name);

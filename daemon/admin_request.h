@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ inline constexpr size_t kAdminReplyBytesMax = 48u << 10;  // of the rows; leaves
 
 // A field of the wrong type counts as absent.
 uint64_t number_in(const nlohmann::json& request, const char* name, uint64_t otherwise);
+// An id has 64 bits, of which other languages' numbers keep 53: so it is written as text, and read as text or as a number.
+std::optional<uint64_t> id_of(const nlohmann::json& value);
 std::string text_in(const nlohmann::json& request, const char* name);
 bool flag_in(const nlohmann::json& request, const char* name);
 // "limit", from 1 to kAdminRowsMax.

@@ -21,6 +21,9 @@ constexpr uint64_t kEvictPagesMax = 1u << 16;  // for one request
 constexpr const char* kKindNames[] = {"bytes", "digest128", "digest256"};
 constexpr const char* kContentNames[] = {"kv_cache", "lora_weight", "temporary", "activation", "gradient"};
 
+constexpr const char* kTenantText =
+    "\"tenant\" is a name of 1 to 64 bytes, as text or as 0x and hexadecimal digits; or id: and the tenant's number";
+
 const char* state_name(RegionState state) {
   constexpr const char* kNames[] = {"unused", "rented", "orphaned", "draining"};
   return uint32_t(state) < std::size(kNames) ? kNames[uint32_t(state)] : "unknown";
@@ -145,7 +148,7 @@ json Pool::State::block_json(uint32_t page, PageWord found) {
   if (shm::read_key(region, ref, &key)) {
     row["key"] = key_text({key.data, key.size});
     row["kind"] = key.kind < std::size(kKindNames) ? json(kKindNames[key.kind]) : json(key.kind);
-    if (key.tenant != 0) row["tenant"] = key.tenant;
+    tenants.put_tenant(key.tenant, row);
   } else {
     row["key"] = nullptr;
   }
@@ -164,11 +167,12 @@ struct Pool::State::BlockFilter {
   bool pinned = false;
 
   // Says what is wrong, or nothing.
-  std::string read(const json& request) {
+  std::string read(const json& request, const PoolTenants& tenants) {
     prefix = key_bytes(text_in(request, "prefix"));
     min_priority = number_in(request, "min_priority", 0);
     pinned = flag_in(request, "pinned");
-    if (request.contains("tenant")) tenant = number_in(request, "tenant", 0);
+    if (request.contains("tenant")) tenant = tenants.tenant_in(request);
+    if (request.contains("tenant") && !tenant) return kTenantText;
     const std::string type = text_in(request, "type");
     if (type.empty()) return {};
     std::string known;
@@ -197,7 +201,7 @@ bool Pool::State::passes(const BlockFilter& filter, uint32_t page, PageWord foun
 json Pool::State::list_blocks(const json& request) {
   const uint64_t rows_max = rows_in(request);
   BlockFilter filter;
-  if (const std::string wrong = filter.read(request); !wrong.empty()) return refusal(EINVAL, wrong);
+  if (const std::string wrong = filter.read(request, tenants); !wrong.empty()) return refusal(EINVAL, wrong);
   json rows = json::array();
   size_t bytes = 0;
   uint64_t page = number_in(request, "cursor", 0);
@@ -226,7 +230,12 @@ PageRef Pool::State::named_block(const json& request, shm::Digest* ret_digest, j
     return PageRef::none();
   }
   const std::string wanted_kind = text_in(request, "kind");
-  const uint64_t tenant = number_in(request, "tenant", 0);
+  const std::optional<uint64_t> given = tenants.tenant_in(request);
+  if (!given) {
+    *ret_refusal = refusal(EINVAL, kTenantText);
+    return PageRef::none();
+  }
+  const uint64_t tenant = *given;
   uint64_t words[4] = {};
   std::memcpy(words, bytes.data(), std::min(bytes.size(), sizeof(words)));
   PageRef ref = PageRef::none();

@@ -64,7 +64,8 @@ Result<void> PoolTenants::change(const TenantSettings& at_run_time) {
 // The tenant that "tenant", a name, or "id" means; 0 if the table does not have it.
 uint32_t PoolTenants::named(const json& request, std::string* ret_name, json* ret_refusal) const {
   *ret_name = name_in(request);
-  uint64_t id = number_in(request, "id", 0);
+  const auto given = request.find("id");
+  uint64_t id = given == request.end() ? 0 : id_of(*given).value_or(0);
   if (ret_name->empty() == (id == 0) || ret_name->size() > limits::kTenantNameMax) {
     *ret_refusal =
         refusal(EINVAL,
@@ -78,9 +79,29 @@ uint32_t PoolTenants::named(const json& request, std::string* ret_name, json* re
   return index;
 }
 
+std::optional<uint64_t> PoolTenants::tenant_in(const json& request) const {
+  const auto found = request.find("tenant");
+  if (found == request.end() || found->is_null()) return 0;
+  if (!found->is_string()) return id_of(*found);
+  const auto& text = found->get_ref<const std::string&>();
+  if (text.starts_with("id:")) return id_of(text.substr(3));
+  const std::string name = name_in(request);
+  if (name.empty() || name.size() > limits::kTenantNameMax) return std::nullopt;
+  const uint64_t named = shm::tenant_id(region_->secret(), std::as_bytes(std::span(name)));
+  if (table_.index_of(named) != 0) return named;
+  return id_of(*found).value_or(named);
+}
+
+void PoolTenants::put_tenant(uint64_t id, json& row) const {
+  if (id == 0) return;
+  row["tenant"] = std::to_string(id);
+  const uint32_t index = table_.index_of(id);
+  if (index != 0 && !table_.row(index).name.empty()) row["tenant_name"] = name_json(table_.row(index).name);
+}
+
 json PoolTenants::row_json(uint32_t index) const {
   const TenantTable::Row& row = table_.row(index);
-  json out = {{"tenant", name_json(row.name)}, {"id", row.id},
+  json out = {{"tenant", name_json(row.name)}, {"id", std::to_string(row.id)},
               {"used_bytes", row.used_bytes},  {"soft_bytes", row.soft_bytes},  // that apply: 0 is none
               {"hard_bytes", row.hard_bytes},  {"listed", row.is_listed},
               {"over", row.is_over()},         {"refusals", keeps_[index].refused}};  // since this marud began

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,14 @@ class PoolTenants final : public shm::TenantReturns {
   // Stores of the tenant of this index that were refused, since this marud began.
   uint64_t refusals(uint32_t index) const { return keeps_[index].refused; }
 
-  // "quota.set" and the others, pool_quota.cc.
+  // The tenant that "tenant" of a request about blocks means; 0, blocks of no tenant, where it is absent. A name; or "id:"
+  // and the number that marud shows; or that number alone, unless a tenant of the table is called so. Nothing: it is none of
+  // these. pool_quota.cc, and so below.
+  std::optional<uint64_t> tenant_in(const nlohmann::json& request) const;
+  // Puts it into a row about a block: "tenant", its number, and "tenant_name" where marud knows it.
+  void put_tenant(uint64_t id, nlohmann::json& row) const;
+
+  // "quota.set" and the others.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request);
   nlohmann::json status() const;
 

@@ -37,7 +37,6 @@ json row_of(const BlockWatch::Event& event, uint64_t number) {
   if (event.block.key.empty()) return row;
   row["length_bytes"] = event.block.length_bytes;
   if (event.block.key_bytes != 0) row["key_bytes"] = event.block.key_bytes;
-  if (event.block.tenant != 0) row["tenant"] = event.block.tenant;
   return row;
 }
 
@@ -118,6 +117,8 @@ json Pool::State::watch_blocks(const json& request) {
   uint64_t number = from;
   for (; number < to && bytes < kAdminReplyBytesMax; ++number) {
     events.push_back(row_of(watch->event(number), number));
+    if (const BlockWatch::Block& block = watch->event(number).block; !block.key.empty())
+      tenants.put_tenant(block.tenant, events.back());
     bytes += events.back().dump(-1, ' ', false, json::error_handler_t::replace).size();
   }
   return {{"watch", watch->begun_ms}, {"next", number}, {"lost", from - wanted}, {"events", std::move(events)}};

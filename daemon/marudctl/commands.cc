@@ -2,6 +2,7 @@
 
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/output.h"
+#include "daemon/marudctl/reply_fields.h"
 #include "daemon/size_text.h"
 #include "daemon/version.h"
 
@@ -103,6 +104,11 @@ json about_key(const Arguments& arguments, const char* command) {
   return request;
 }
 
+void name_tenant(json& row) {
+  if (const std::string name = tenant_text(row); !name.empty()) row["tenant"] = name;
+  row.erase("tenant_name");
+}
+
 int blocks(const Arguments& arguments) {
   if (!arguments.operands.empty()) {
     if (arguments.prefix || arguments.type || arguments.min_priority || arguments.pinned)
@@ -111,6 +117,7 @@ int blocks(const Arguments& arguments) {
     const json request = about_key(arguments, "block");
     if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
     if (arguments.json) return print_json(reply), kExitDone;
+    name_tenant(reply);
     print(fields_text(reply, {"key", "state", "length_bytes", "page", "pages", "generation", "parent", "children"}));
     return kExitDone;
   }
@@ -124,7 +131,7 @@ int blocks(const Arguments& arguments) {
   return print_list(arguments, std::move(request), "blocks",
                     {"key", "state", "page", "length_bytes", "children", "last_use_ms", "tenant"},
                     arguments.limit.value_or(kShownByDefault),
-                    is_narrowed ? "no block is like that" : "the pool has no block");
+                    is_narrowed ? "no block is like that" : "the pool has no block", name_tenant);
 }
 
 int evict(const Arguments& arguments) {
@@ -200,19 +207,19 @@ const Command kCommands[] = {
     {"clients", "", "processes that hold lanes: connected, or frozen until they end", "", 0, 0, clients},
     {"regions", "", "regions of the pool, and who rents them", "", 0, 0, regions},
     {"blocks",
-     "[--limit N] [--prefix TEXT|0xHEX] [--tenant N] [--type TYPE]\n         [--min-priority N] [--pinned] | KEY "
-     "[--tenant N]",
+     "[--limit N] [--prefix TEXT|0xHEX] [--tenant TENANT] [--type TYPE]\n         [--min-priority N] [--pinned] | KEY "
+     "[--tenant TENANT]",
      "blocks of the pool (100 unless told), or the one under KEY in full",
      "limit prefix tenant type min-priority pinned", 0, 1, blocks},
     {"pins", "[--limit N] [--overdue]", "pinned blocks: by whom, for how long (\"-\": not known yet)", "limit overdue",
      0, 0, pins},
     {"evict", "PAGES", "evict the coldest blocks that nobody uses until PAGES more pages are free", "", 1, 1, evict},
-    {"delete-tree", "KEY [--tenant N]", "remove a block and all that is below it, as far as it is not pinned", "tenant",
-     1, 1, delete_tree},
+    {"delete-tree", "KEY [--tenant TENANT]", "remove a block and all that is below it, as far as it is not pinned",
+     "tenant", 1, 1, delete_tree},
     {"clear", "--yes", "remove every block; of a pinned one the key now, the memory later", "yes", 0, 0, clear},
     {"client fence", "(LANE | --pid PID) [--yes]", "end a process that is attached, with SIGKILL, after asking",
      "pid yes", 0, 1, client_fence},
-    {"memory poison", "(PAGE | KEY [--tenant N]) --yes",
+    {"memory poison", "(PAGE | KEY [--tenant TENANT]) --yes",
      "never use the memory of this page again; what is stored there is a miss", "tenant yes", 1, 1, memory_poison},
     {"memory list", "[--limit N]", "pages with bad memory, or said to have some", "limit", 0, 0, memory_list},
     {"device list", "", "the pools' devices, and how far draining is", "", 0, 0, device_list},

@@ -25,7 +25,7 @@ struct Arguments {
   // Of one command or the other; the table says which it takes.
   std::optional<uint64_t> limit;
   std::optional<std::string> prefix;
-  std::optional<uint64_t> tenant;
+  std::optional<std::string> tenant;  // a name, or id:NUMBER
   std::optional<std::string> type;
   std::optional<uint64_t> min_priority;
   bool pinned = false;

@@ -100,11 +100,13 @@ int print_fields(const Arguments& arguments, json request, std::initializer_list
 }
 
 int print_list(const Arguments& arguments, json request, const char* field, std::initializer_list<const char*> columns,
-               std::optional<uint64_t> limit, const char* when_empty) {
+               std::optional<uint64_t> limit, const char* when_empty, void (*for_people)(json& row)) {
   json reply;
   if (const int code = Conversation(arguments).ask_for_list(std::move(request), field, limit, reply); code != kExitDone)
     return code;
   if (arguments.json) return print_json(reply), kExitDone;
+  for (json& row : reply[field])
+    if (for_people && row.is_object()) for_people(row);
   print(table_text(reply[field], columns, when_empty, line_width()));
   if (reply.contains("next") && !reply["next"].is_null()) print("... and more: --limit says how many are shown\n");
   return kExitDone;

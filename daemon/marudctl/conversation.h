@@ -46,9 +46,10 @@ int complain(int status, const std::string& text);
 
 // Asks for one object and prints it: with --json as it is, else as fields, those of `first` first.
 int print_fields(const Arguments& arguments, nlohmann::json request, std::initializer_list<const char*> first);
-// Asks for a list and prints it: with --json as it is, else as a table of these columns.
+// Asks for a list and prints it: with --json as it is, else as a table of these columns; `for_people` may change rows before.
 int print_list(const Arguments& arguments, nlohmann::json request, const char* field,
-               std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty);
+               std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty,
+               void (*for_people)(nlohmann::json& row) = nullptr);
 
 // What marudctl doctor finds, as rows; whether something of it is wrong. doctor.cc.
 nlohmann::json findings_of(const Arguments& arguments, bool* ret_is_wrong);

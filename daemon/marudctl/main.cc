@@ -155,10 +155,7 @@ int read_options(int count, char** values, Arguments& arguments, std::vector<std
         arguments.limit = number;
         break;
       case kPrefix: arguments.prefix = optarg; break;
-      case kTenant:
-        if (!reads(UINT64_MAX)) return wrong();
-        arguments.tenant = number;
-        break;
+      case kTenant: arguments.tenant = optarg; break;
       case kType: arguments.type = optarg; break;
       case kMinPriority:
         if (!reads(UINT32_MAX)) return wrong();

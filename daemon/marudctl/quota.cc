@@ -1,6 +1,7 @@
 // marudctl quota: what tenants use, and what they may.
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/output.h"
+#include "daemon/marudctl/reply_fields.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -46,7 +47,7 @@ int read_tenant(const Arguments& arguments, json& request) {
   const uint64_t id = std::strtoull(text.c_str() + 3, &end, 10);
   if (text.size() < 4 || *end != 0 || id == 0)
     return complain(kExitUsage, "found \"" + text + "\", expected id: and a tenant's number, as quota list shows it");
-  request["id"] = id;
+  request["id"] = text.substr(3);
   return kExitDone;
 }
 
@@ -68,7 +69,7 @@ json for_people(const json& row) {
   const json soft = limit_shown(row, "soft_bytes"), hard = limit_shown(row, "hard_bytes");
   shown["soft_bytes"] = soft;
   shown["hard_bytes"] = hard;
-  if (row.value("tenant", json()).is_null()) shown["tenant"] = "id:" + row.value("id", json()).dump();
+  if (row.value("tenant", json()).is_null()) shown["tenant"] = tenant_text({{"tenant", row.value("id", json())}});
   shown.erase("id");
   for (const char* name : {"own_soft_bytes", "own_hard_bytes"})
     if (row.contains(name)) shown[name] = own_limit_shown(row[name]);

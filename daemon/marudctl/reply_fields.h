@@ -18,4 +18,12 @@ inline std::string text(const nlohmann::json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+// The tenant of a block as people name it, and commands take it: its name, or id: and its number; empty when it has none.
+inline std::string tenant_text(const nlohmann::json& row) {
+  if (const std::string name = text(row, "tenant_name"); !name.empty()) return name;
+  if (const uint64_t id = number(row, "tenant"); id != 0) return "id:" + std::to_string(id);  // of an older marud
+  const std::string id = text(row, "tenant");
+  return id.empty() ? "" : "id:" + id;
+}
+
 }  // namespace maru::marudctl

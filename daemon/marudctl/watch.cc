@@ -45,7 +45,7 @@ std::string line_of(const json& event, size_t width) {
   const std::string line = start;
   std::string end;
   if (number(event, "key_bytes") != 0) end += "... (" + std::to_string(number(event, "key_bytes")) + " bytes)";
-  if (number(event, "tenant") != 0) end += "  tenant " + std::to_string(number(event, "tenant"));
+  if (const std::string tenant = tenant_text(event); !tenant.empty()) end += "  tenant " + tenant;
   if (!reason.empty()) end += "  by " + reason;
   if (key.empty()) return line + "(key not known, page " + std::to_string(number(event, "page")) + ")" + end + "\n";
   const size_t taken = line.size() + end.size(), room = width > taken ? width - taken : 0;

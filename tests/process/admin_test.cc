@@ -98,8 +98,39 @@ TEST_F(Admin, ABlockOfATenantIsShownInFull) {
   const maru_key key = key_of("k", tenant);
   ASSERT_EQ(maru_store_copy(client, &key, "x", 1, nullptr, nullptr), 0);
   EXPECT_EQ(marudctl({"blocks", "k"}, marud), 1);
-  EXPECT_EQ(marudctl({"--json", "blocks", "k", "--tenant", std::to_string(tenant)}, marud), 0) << output_;
-  EXPECT_EQ(json::parse(output_).at("tenant"), tenant);
+  const std::string id = std::to_string(tenant);
+  for (const std::string& named : {id, "id:" + id, std::string("salt")}) {
+    EXPECT_EQ(marudctl({"--json", "blocks", "k", "--tenant", named}, marud), 0) << output_;
+    EXPECT_EQ(json::parse(output_).at("tenant"), id) << "text: a number would lose its last digits elsewhere";
+    EXPECT_FALSE(json::parse(output_).contains("tenant_name")) << "nobody has told marud";
+    EXPECT_EQ(marudctl({"--json", "blocks", "--tenant", named}, marud), 0) << output_;
+    EXPECT_EQ(json::parse(output_).at("blocks").size(), 1u) << named;
+  }
+  EXPECT_EQ(marud.ask({{"command", "blocks"}, {"tenant", tenant}}).at("blocks").size(), 1u) << "the number itself";
+  EXPECT_EQ(marudctl({"--json", "quota", "set", "salt", "--soft", "1GiB"}, marud), 0) << output_;
+  EXPECT_EQ(json::parse(output_).at("id"), id);
+  EXPECT_EQ(marudctl({"--json", "quota", "get", "id:" + id}, marud), 0) << output_;
+  EXPECT_EQ(json::parse(output_).at("tenant"), "salt");
+  EXPECT_EQ(marudctl({"--json", "blocks", "k", "--tenant", "salt"}, marud), 0) << output_;
+  EXPECT_EQ(json::parse(output_).at("tenant_name"), "salt");
+  EXPECT_EQ(marudctl({"blocks"}, marud), 0) << output_;
+  EXPECT_NE(output_.find("  salt\n"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"blocks", "--tenant", "other"}, marud), 0) << output_;
+  EXPECT_EQ(marudctl({"blocks", "--tenant", std::string(65, 'x')}, marud), 1) << output_;
+
+  const json begun = marud.ask({{"command", "watch"}});
+  json events;
+  uint64_t stored = 0;  // the first may be as old as the watch, and so no news
+  EXPECT_TRUE(wait_until([&] {
+    const std::string name = "w" + std::to_string(stored++);
+    const maru_key next = key_of(name, tenant);
+    EXPECT_EQ(maru_store_copy(client, &next, "x", 1, nullptr, nullptr), 0);
+    events = marud.ask({{"command", "watch"}, {"watch", begun.at("watch")}, {"cursor", begun.at("next")}}).at("events");
+    return !events.empty();
+  }));
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.at(0).value("tenant", ""), id) << events;
+  EXPECT_EQ(events.at(0).value("tenant_name", ""), "salt") << events;
 }
 
 TEST_F(Admin, APoolThatIsNotNamedIsNotTouched) {

@@ -90,7 +90,7 @@ class Tenants : public ::testing::Test {
     for (;;) {
       const json reply = marud_.ask({{"command", "blocks"}, {"cursor", cursor}});
       for (const json& row : reply.at("blocks"))
-        bytes[row.value("tenant", uint64_t{0})] += row.at("pages").get<uint64_t>() * 4096;
+        bytes[std::stoull(row.value("tenant", "0"))] += row.at("pages").get<uint64_t>() * 4096;
       if (!reply.contains("next")) return bytes;
       cursor = reply.at("next").get<uint64_t>();
     }
@@ -104,7 +104,7 @@ class Tenants : public ::testing::Test {
     const auto listed = listed_bytes();
     for (const char* name : kTenantNameTexts) {
       const json row = quota(name);
-      const auto found = listed.find(row.value("id", uint64_t{0}));
+      const auto found = listed.find(std::stoull(row.value("id", "0")));
       EXPECT_EQ(row.value("used_bytes", uint64_t{0}), found == listed.end() ? 0 : found->second) << name;
     }
   }
@@ -147,7 +147,7 @@ TEST_F(Tenants, UsageIsWhatTheBlocksSayAfterClientsWereKilled) {
 TEST_F(Tenants, AHardLimitIsNeverPassed) {
   constexpr uint64_t kLimit = 100 * 4096;
   ASSERT_EQ(set("a", {{"hard", kLimit}}).value("hard_bytes", uint64_t{0}), kLimit);
-  const uint64_t id = quota("a").at("id").get<uint64_t>();
+  const uint64_t id = std::stoull(quota("a").at("id").get<std::string>());
   ControlMap map(marud_.socket_path());
   for (uint32_t i = 0; i < kWorkersEach; ++i) start_worker(i, 120, 1);
   uint64_t most = 0;
