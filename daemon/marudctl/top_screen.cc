@@ -13,6 +13,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kClientRowsMin = 5;  // however many pools there are
+
 double real(const json& row, const char* name) {
   const auto found = row.find(name);
   return found != row.end() && found->is_number() ? found->get<double>() : 0;
@@ -101,7 +103,7 @@ std::vector<std::string> help_lines() {
   return {"keys",
           "  up, down, k, j   choose a client          Enter  look into it, and back",
           "  s                sort by the next column  r      the other way round",
-          "  p                clients of the next pool, then of all",
+          "  p                the next pool alone, then all",
           "  + -              look more or less often  space  hold the picture",
           "  h ?              this text                q      end"};
 }
@@ -133,8 +135,14 @@ void add_rates(const json& row, const TopView& view, const std::string& start, c
   add_parts(view, parts, lines);
 }
 
-void add_pools(const json& figures, const TopView& view, std::vector<std::string>& lines) {
-  for (const json& pool : rows_of(figures, "pools")) {
+// What an administrator has to know at once.
+bool wants_attention(const json& pool) {
+  return whole(pool, "pins_overdue") > 0 || real(pool, "refused_rents_per_s") > 0;
+}
+
+void add_pools(const std::vector<const json*>& pools, const TopView& view, std::vector<std::string>& lines) {
+  for (const json* row : pools) {
+    const json& pool = *row;
     const std::string name = text(pool, "name");
     if (text(pool, "condition") != "serving") {
       lines.push_back(format("%-12s  %s  %s", shortened(name, 12).c_str(), text(pool, "condition").c_str(),
@@ -153,12 +161,34 @@ void add_pools(const json& figures, const TopView& view, std::vector<std::string
         format("memory asked for %s/s, decided in %s, 99%% within %s", rate_text(real(pool, "rents_per_s")).c_str(),
                micros_text(pool, "rent_mean_us").c_str(), micros_text(pool, "rent_99_us").c_str());
     add_rates(pool, view, "  ", {"evicted " + rate_text(real(pool, "evicted_blocks_per_s")) + "/s", memory}, lines);
-    // What an administrator has to know at once.
-    if (whole(pool, "pins_overdue") > 0 || real(pool, "refused_rents_per_s") > 0)
+    if (wants_attention(pool))
       lines.push_back(format("  ATTENTION: %llu pins overdue, %s requests for memory refused a second",
                              static_cast<unsigned long long>(whole(pool, "pins_overdue")),
                              rate_text(real(pool, "refused_rents_per_s")).c_str()));
   }
+}
+
+// A line for each pool, of at most so many lines; the last one says how many pools are left out.
+void add_pools_briefly(const std::vector<const json*>& pools, size_t lines_max, std::vector<std::string>& lines) {
+  const size_t shown = pools.size() <= lines_max ? pools.size() : lines_max - 1;
+  for (size_t i = 0; i < shown; ++i) {
+    const json& pool = *pools[i];
+    const std::string name = shortened(text(pool, "name"), 12);
+    if (text(pool, "condition") != "serving") {
+      lines.push_back(
+          format("%-12s  %s  %s", name.c_str(), text(pool, "condition").c_str(), text(pool, "reason").c_str()));
+      continue;
+    }
+    const double used = real(pool, "in_use_percent");
+    const char* hits =
+        pool.value("match_hit_percent", json()).is_number() ? "match_hit_percent" : "retrieve_hit_percent";
+    lines.push_back(format("%-12s %s %5.1f%% of %-8s asked %5s/s  hits %6s%s", name.c_str(), bar(used, 8).c_str(), used,
+                           daemon::size_text(whole(pool, "bytes")).c_str(),
+                           rate_text(real(pool, "asked_per_s")).c_str(), percent_text(pool, hits).c_str(),
+                           wants_attention(pool) ? " ATTENTION" : ""));
+  }
+  if (shown < pools.size())
+    lines.push_back("and " + std::to_string(pools.size() - shown) + " more pools (p: one at a time)");
 }
 
 void add_client(const json& client, const TopView& view, std::vector<std::string>& lines) {
@@ -237,7 +267,17 @@ TopScreen draw_top(const json& figures, const TopView& view, const std::string& 
                          duration(whole(figures, "uptime_ms")).c_str(), real(figures, "answer_us") / 1000,
                          real(figures, "interval_ms") / 1000, view.is_paused ? ", HELD" : ""));
   if (!said.empty()) lines.push_back(said);
-  add_pools(figures, view, lines);
+  std::vector<const json*> pools;
+  for (const json& pool : rows_of(figures, "pools"))
+    if (pool.is_object() && (view.pool.empty() || text(pool, "name") == view.pool)) pools.push_back(&pool);
+  std::vector<std::string> in_full;
+  add_pools(pools, view, in_full);
+  if (view.height == 0 || in_full.size() <= std::max<size_t>(view.height / 3, 4)) {
+    lines.insert(lines.end(), in_full.begin(), in_full.end());
+  } else {
+    const size_t others = lines.size() + 3 + kClientRowsMin;  // an empty line, the title, the headings
+    add_pools_briefly(pools, view.height > others ? view.height - others : 1, lines);
+  }
   lines.emplace_back();
   if (view.has_help) {
     for (std::string& line : help_lines()) lines.push_back(std::move(line));
@@ -245,8 +285,8 @@ TopScreen draw_top(const json& figures, const TopView& view, const std::string& 
     add_client(*rows[std::min(view.selected, rows.size() - 1)], view, lines);
   } else {
     const std::string whose = view.pool.empty() ? "all pools" : "pool " + view.pool;
-    lines.push_back(format("%zu clients of %s, by %s%s   (h: keys)", rows.size(), whose.c_str(), name_of(view.order),
-                           view.is_reversed ? ", reversed" : ""));
+    lines.push_back(format("%zu client%s of %s, by %s%s   (h: keys)", rows.size(), rows.size() == 1 ? "" : "s",
+                           whose.c_str(), name_of(view.order), view.is_reversed ? ", reversed" : ""));
     add_clients(rows, view, screen);
   }
   for (std::string& line : lines)

@@ -18,7 +18,7 @@ struct TopView {
   bool is_reversed = false;
   bool is_paused = false;
   bool has_help = false;
-  std::string pool;         // only this pool's clients; empty: all
+  std::string pool;         // only this one and its clients; empty: all
   size_t selected = 0;      // row of the clients
   bool is_looking = false;  // into the selected client
 };

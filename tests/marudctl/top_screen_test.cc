@@ -81,6 +81,40 @@ TEST(TopScreen, FitsEightyColumnsAndTheHeight) {
   for (const std::string& line : draw_top(figures_with(clients), view, "").lines) EXPECT_LE(line.size(), 40u);
 }
 
+TEST(TopScreen, ManyPoolsLeaveRoomForClients) {
+  json clients = json::array();
+  for (uint64_t i = 0; i < 9; ++i) clients.push_back(client(100 + i, 1, 0, "p3"));
+  json figures = figures_with(clients);
+  const json pool = figures["pools"][0];
+  for (uint64_t i = 0; i < 7; ++i) {
+    figures["pools"].push_back(pool);
+    figures["pools"].back()["name"] = "p" + std::to_string(i);
+  }
+  const auto shown = [](const TopScreen& screen, const char* text) {
+    return std::count_if(screen.lines.begin(), screen.lines.end(),
+                         [&](const std::string& line) { return line.find(text) != std::string::npos; });
+  };
+  TopScreen screen = draw_top(figures, {}, "");
+  EXPECT_EQ(shown(screen, "% of 1 GiB"), 8) << "a line each";
+  EXPECT_EQ(shown(screen, "ATTENTION"), 8);
+  EXPECT_GE(shown(screen, " engine "), 5);
+  for (uint64_t i = 0; i < 40; ++i) figures["pools"].push_back(pool);
+  screen = draw_top(figures, {}, "marud does not answer");
+  EXPECT_EQ(shown(screen, "and 36 more pools"), 1);
+  EXPECT_EQ(shown(screen, " engine "), 5);
+  for (const std::string& line : screen.lines) EXPECT_LE(line.size(), 80u) << line;
+  TopView one;
+  one.pool = "p3";
+  screen = draw_top(figures, one, "");
+  EXPECT_EQ(shown(screen, "% of 1 GiB"), 1) << "the pool that was chosen, in full";
+  EXPECT_EQ(shown(screen, "memory asked for"), 1);
+  EXPECT_EQ(shown(screen, " engine "), 9);
+}
+
+TEST(TopScreen, OneClientIsOne) {
+  EXPECT_LT(line_with(draw_top(figures_with({client(11, 5, 1)}), {}, ""), "1 client of all pools"), 24u);
+}
+
 TEST(TopScreen, LargeFiguresTakeAnotherLineAndAreNotCutOff) {
   json busy = client(1'000'000, 999e3, 1000);
   json figures = figures_with({busy});
