@@ -10,13 +10,14 @@
 #include <cstdio>
 #include <ctime>
 #include <limits>
+#include <memory>
 
 namespace maru::marudctl {
 namespace {
 
 using nlohmann::json;
 
-constexpr long kPauseNs = 200'000'000;
+constexpr timespec kPause = {0, 200'000'000};
 constexpr uint64_t kEventsPerAnswer = 200;
 
 volatile std::sig_atomic_t is_stopped = 0;
@@ -66,14 +67,30 @@ int watch(const Arguments& arguments) {
   struct sigaction action = {};
   action.sa_handler = on_stop;
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-  Conversation conversation(arguments);
-  conversation.be_silent(true);  // a signal ends what it waits for, which is no mistake
+  auto conversation = std::make_unique<Conversation>(arguments);
+  conversation->be_silent(true);  // a signal ends what it waits for, which is no mistake
+  bool is_lost = false;
   json request = {{"command", "watch"}, {"limit", kEventsPerAnswer}};
   uint64_t left = arguments.limit.value_or(std::numeric_limits<uint64_t>::max());
   while (is_stopped == 0) {
     json reply;
-    if (const int code = conversation.ask(request, reply); code != kExitDone)
-      return is_stopped != 0 ? kExitDone : complain(code, conversation.said());
+    if (const int code = conversation->ask(request, reply); code != kExitDone) {
+      if (is_stopped != 0) return kExitDone;
+      // Before the first answer nothing was watched; after it marud is expected to come back, as after an upgrade. Its pool
+      // may refuse for a while then, until its memory is back.
+      if (!request.contains("watch") || (!is_lost && code != kExitUnreachable))
+        return complain(code, conversation->said());
+      if (!is_lost)
+        note(arguments, {{"event", "waiting"}},
+             "marud does not answer (" + conversation->said() + "); watching goes on when it does");
+      if (std::fflush(stdout) != 0) return kExitDone;
+      is_lost = true;
+      conversation = std::make_unique<Conversation>(arguments);
+      conversation->be_silent(true);
+      ::nanosleep(&kPause, nullptr);
+      continue;
+    }
+    is_lost = false;
     const uint64_t lost = number(reply, "lost");
     if (!request.contains("watch"))
       note(arguments, {{"event", "watching"}}, "watching; Ctrl-C ends it");
@@ -95,8 +112,7 @@ int watch(const Arguments& arguments) {
     request["watch"] = number(reply, "watch");
     request["cursor"] = number(reply, "next");
     if (shown != 0 && shown == reply["events"].size() && shown >= kEventsPerAnswer / 2) continue;  // there may be more
-    const timespec pause = {0, kPauseNs};
-    ::nanosleep(&pause, nullptr);
+    ::nanosleep(&kPause, nullptr);
   }
   return kExitDone;
 }

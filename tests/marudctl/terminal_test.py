@@ -214,6 +214,24 @@ def check_watch(arguments, marud):
     expect(lost.returncode == 3 and "is marud running" in lost.stderr, f"without marud: {lost.stderr}")
 
 
+def check_watch_over_a_restart(arguments, marud):
+    """A marud that ends and comes back is waited for, and both are said."""
+    watch = subprocess.Popen([arguments.marudctl, "--json", "watch"], env=marud.environment, stdout=subprocess.PIPE, text=True)
+    events = [json.loads(watch.stdout.readline())["event"]]
+    marud.process.kill()
+    marud.process.wait(PATIENCE_S)
+    events.append(json.loads(watch.stdout.readline() or '{"event": "the end"}')["event"])
+    marud.begin()
+    replay = start_replay(arguments, marud)  # whose memory the pool has from now on
+    events.append(json.loads(watch.stdout.readline() or '{"event": "the end"}')["event"])
+    expect(events == ["watching", "waiting", "watching"], f"a watch over a restart: {events}")
+    for process in (replay, watch):
+        process.terminate()
+    replay.wait(PATIENCE_S)
+    watch.communicate(timeout=PATIENCE_S)
+    expect(watch.returncode == 0, f"after a restart and a signal the status is {watch.returncode}")
+
+
 def check_full_disk(arguments, marud):
     """Output that cannot be written is an error, whatever the command was."""
     for words in (["status", "--json"], ["status"], ["clients"], ["--help"], ["completion", "bash"], ["watch", "--json"]):
@@ -319,6 +337,7 @@ def main():
         check_doctor(arguments, marud)
         check_support_dump(arguments, marud)
         check_completion(arguments, marud)
+        check_watch_over_a_restart(arguments, marud)
     print("\n".join(failures) or "the live picture, doctor, support-dump and completion do what they say")
     return bool(failures)
 
