@@ -2,7 +2,9 @@
 """Compares the manual pages with what they describe, in both directions.
 
   options     what --help of a program prints              the bold --options of its page
-  commands    what --help of marudctl lists                the entries of its page's section COMMANDS
+  commands    what --help of marudctl lists                the entries of its page's section COMMANDS, each with its options,
+                                                           and what OPTIONS says of which command takes them
+  entries     a line of their own                          an empty line before it, without which scdoc joins two
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
   functions   what maru.h exports                          the names *maru_...*(3) of libmaru(3), and their pages
                                                            (function_pages.py)
@@ -63,6 +65,38 @@ def check_commands(page, text, program):
             set(re.findall(r'^\*' + name + r'\*', section(text, 'COMMANDS'), re.MULTILINE)))
 
 
+def check_command_options(page, text, program):
+    """A command's options stand in its entry, and in OPTIONS, where the entry of each option names who takes it."""
+    commands = section(help_of(program).replace('Commands:\n', '# Commands\n').replace('Options:\n', '# Options\n'), 'Commands')
+    takes = {}  # option: commands
+    shown = {}  # command: options
+    name = r'([a-z][a-z-]*(?: [a-z][a-z-]*)?)'
+    for usage in re.split(r'^  (?=[a-z])', commands, flags=re.MULTILINE)[1:]:
+        command = re.match(name, usage).group(1)
+        shown[command] = set(re.findall(r'(?<![\w-])--[a-z][a-z-]*', usage.rsplit('\n      ', 1)[0]))
+        for option in shown[command]:
+            takes.setdefault(option, set()).add(command)
+    entries = {}
+    for entry in re.findall(r'^\*' + name + r'\*(.*)$', section(text, 'COMMANDS'), re.MULTILINE):
+        entries.setdefault(entry[0], set()).update(re.findall(r'\*(--[a-z][a-z-]*)\*', entry[1]))
+    for command, options in shown.items():
+        compare(f'{page}, {command}', 'option', options, entries.get(command, set())) if options else None
+    described = {}
+    for heading, body in re.findall(r'^(\*--.*)\n((?:\t.*\n)+)', section(text, 'OPTIONS') + '\n', re.MULTILINE):
+        for option in re.findall(r'\*(--[a-z][a-z-]*)\*', heading):
+            described[option] = body.replace('\n\t', ' ')
+    for option, commands in takes.items():
+        for command in commands:
+            if f'*{command}*' not in described.get(option, ''):
+                mistakes.append(f'{page}: {option} in OPTIONS does not say that {command} takes it')
+
+
+def check_entries(page, text):
+    for first, second in zip(text.splitlines(), text.splitlines()[1:]):
+        if first.startswith('\t') and second.startswith('*'):
+            mistakes.append(f'{page}: no empty line before "{second}"')
+
+
 def check_keys(page, text, daemon):
     # Whatever a table of the configuration is asked for by name is a key or, for table() and tables(), a table.
     readers = set(re.findall(r'(\w+)\(const char\* key\b', (daemon / 'config_table.h').read_text()))
@@ -106,6 +140,9 @@ def main():
     check_program('marud.8', pages['marud.8'], arguments.marud)
     check_program('marudctl.1', pages['marudctl.1'], arguments.marudctl)
     check_commands('marudctl.1', pages['marudctl.1'], arguments.marudctl)
+    check_command_options('marudctl.1', pages['marudctl.1'], arguments.marudctl)
+    for page, text in pages.items():
+        check_entries(page, text)
     check_program('marud-provision.8', pages['marud-provision.8'], arguments.provision)
     check_program('maru-replay.1', pages['maru-replay.1'], arguments.replay)
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
