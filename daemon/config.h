@@ -32,7 +32,7 @@
 //
 //   [[pool]]
 //   name = "shared"       backend = "file"        path = "/mnt/pmem/pool"                  size = "1TiB"
-//   control_path = "/dev/shm/control"
+//   control_path = "/dev/shm/control"              after_power_loss = "verify"
 //
 //   [[provision]]                                 see daemon/provision/wish.h
 //   [[pool]]
@@ -66,11 +66,11 @@ struct DaxSpec {
   std::string control_device;  // the same; empty: the control region lies on `device`, before the pages
   uint64_t alignment = 0;      // that the device must have; 0: any
   bool formats_blank = true;   // else only on command
-  // A pool on a device that was neither left in order nor used in this boot.
-  enum class AfterPowerLoss : uint8_t { kVerify, kFormat };
-  AfterPowerLoss after_power_loss = AfterPowerLoss::kVerify;
-  DaxRules rules;  // for tests; never configured
+  DaxRules rules;              // for tests; never configured
 };
+
+// A pool in a file or on a device that was neither left in order nor used in this boot.
+enum class AfterPowerLoss : uint8_t { kVerify, kFormat };
 
 // Background eviction of pools that are configured and say nothing else; a high watermark of 1 turns it off.
 inline constexpr double kHighWatermark = 0.90;
@@ -86,6 +86,7 @@ struct PoolSpec {
   HugePages huge_pages = HugePages::kTry;
   NumaPlacement numa;  // memory
   DaxSpec dax;
+  AfterPowerLoss after_power_loss = AfterPowerLoss::kVerify;
   std::vector<uid_t> users;  // besides root and marud's own user, who always may
   std::vector<gid_t> groups;
   std::vector<uid_t> readers;  // who may attach to read only

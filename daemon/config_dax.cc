@@ -15,8 +15,13 @@ void read_dax(ConfigTable& table, PoolSpec& spec) {
       table.wrong(key, control_key +
                            std::string(" beside it: who can write the control region of a pool in one piece can write "
                                        "its blocks"));
+  if (auto value = table.one_of("after_power_loss", {"verify", "format"})) {
+    spec.after_power_loss = *value == "verify" ? AfterPowerLoss::kVerify : AfterPowerLoss::kFormat;
+    if (spec.backend == Backend::kMemory)
+      table.wrong("after_power_loss", "nothing: a memory pool is gone with the power");
+  }
   if (!is_dax) {
-    for (const char* key : {"device", "control_device", "align", "format", "after_power_loss"})
+    for (const char* key : {"device", "control_device", "align", "format"})
       if (table.has(key)) table.wrong(key, "nothing: it is for pools with backend = \"dax\"");
     return;
   }
@@ -38,9 +43,6 @@ void read_dax(ConfigTable& table, PoolSpec& spec) {
       table.wrong("align", "a power of two from 4KiB to 1GiB, usually \"2MiB\"");
   }
   if (auto value = table.one_of("format", {"blank", "never"})) spec.dax.formats_blank = *value == "blank";
-  if (auto value = table.one_of("after_power_loss", {"verify", "format"}))
-    spec.dax.after_power_loss =
-        *value == "verify" ? DaxSpec::AfterPowerLoss::kVerify : DaxSpec::AfterPowerLoss::kFormat;
   if (table.has("path")) table.wrong("path", "nothing: a pool on a DAX device has device =");
   if (table.has("control_path")) table.wrong("control_path", "nothing: a pool on a DAX device has control_device =");
   if (table.has("size")) table.wrong("size", "nothing: a pool on a DAX device has the size of the device");

@@ -161,7 +161,7 @@ Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state
   const std::string text = devices.text();
   auto pool = format_dax(spec, state, std::move(devices), now_ms);
   if (!pool) return tl::unexpected(pool.error());
-  (*pool)->close();
+  if (auto closed = (*pool)->close(); !closed) return closed;
   log_info("pool \"{}\" is formatted on {}, uuid {}", spec.pool.name, text, uuid_text((*pool)->header().uuid));
   std::memcpy(record.uuid.data(), (*pool)->header().uuid, record.uuid.size());
   return state.save(record);

@@ -332,6 +332,7 @@ void DeviceCommands::step_leaving(Moment now) {
     HostedPool::Leave& leave = hosted->leaving();
     if (clients.empty()) {
       if (hosted->serving() && hosted->serving()->is_reclaiming()) continue;  // its turns go on with it
+      if (!hosted->is_written_out()) continue;
       removed_.insert(hosted->name());
       hosted->end();
       continue;

@@ -6,6 +6,7 @@
 #include "daemon/size_text.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 namespace maru::daemon {
@@ -107,6 +108,21 @@ void HostedPool::tell_of_differences() const {
   if (!kept.empty()) log_warning("pool \"{}\" keeps what it was formatted with: {}", name(), kept);
 }
 
+Result<bool> HostedPool::adopt_verified(std::unique_ptr<Device> device, const std::string& place, uint64_t now_ms) {
+  auto pool = Pool::adopt(spec_.pool, std::move(device), now_ms, true);
+  const auto verified = pool ? (*pool)->verify(tell_progress(name(), "verified", place), now_ms)
+                             : Result<Pool::Verified>(tl::unexpected(pool.error()));
+  if (!verified && verified.error().code != EBADMSG) return tl::unexpected(verified.error());
+  if (!verified) {
+    log_warning("pool \"{}\" is formatted anew, its blocks are lost: {}", name(), verified.error().doing);
+    return false;
+  }
+  log_info("pool \"{}\": of {} blocks with {} {} were dropped", name(), verified->blocks, size_text(verified->bytes),
+           verified->dropped);
+  if (auto served = serve(std::move(pool)); !served) return tl::unexpected(served.error());
+  return true;
+}
+
 Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms) {
   auto record = state_.load(name());
   if (!record && record.error().code != EBADMSG) return tl::unexpected(record.error());  // its memory may be there
@@ -201,7 +217,11 @@ std::string HostedPool::future_text(bool is_held) const {
 }
 
 void HostedPool::stop(bool is_held) {
-  if (serving()) pool_->close();
+  while (!is_held && !is_written_out()) {
+    notify("EXTEND_TIMEOUT_USEC=60000000");
+    writing_.wait_for(std::chrono::seconds(10));
+  }
+  close();
   if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting || is_gone()) return;
   if ((is_held && fenced_because_.empty()) || is_stored_) {
     log_info("pool \"{}\" {}", name(), future_text(is_held));

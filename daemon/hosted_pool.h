@@ -7,10 +7,12 @@
 #include "daemon/dax/memory_device.h"
 #include "daemon/dax_format.h"
 #include "daemon/pool.h"
+#include "daemon/power_loss.h"
 #include "daemon/state_file.h"
 #include "libmaru/base/file_descriptor.h"
 
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -67,7 +69,10 @@ class HostedPool {
   // Somebody stayed: as before leave(), with what to say of it.
   void stay(const std::string& why);
   const std::string& stays_because() const { return stays_because_; }
-  // Nobody uses it any more: the device is closed.
+  // Nobody uses it any more: what is not on its disk yet goes there, by a thread of its own, since that can take minutes.
+  // True once it is.
+  bool is_written_out();
+  // And then the device is closed.
   void end();
   bool is_gone() const { return condition_ == Condition::kGone; }
 
@@ -79,10 +84,15 @@ class HostedPool {
   Result<void> serve(Result<std::unique_ptr<Pool>> pool);
   Result<void> remember();
   void tell_of_differences() const;
-  Result<void> start_file(uint64_t now_ms);  // hosted_pool_file.cc
-  Result<void> start_two_files(uint32_t machine, uint64_t now_ms);
+  // hosted_pool_file.cc. `gives_up`: a pool that lies there is formatted anew.
+  Result<void> start_file(uint64_t now_ms, bool gives_up = false);
+  Result<void> start_two_files(uint32_t machine, uint64_t now_ms, bool gives_up);
+  Result<void> adopt_file(std::unique_ptr<Device> device, Belief belief, uint64_t now_ms);
   Result<void> start_dax(uint64_t now_ms);  // hosted_pool_device.cc
   Result<void> adopt_dax(DaxDevices devices, bool verifies, uint64_t now_ms);
+  // A pool that lost power, and whether it serves. False: nothing in it can be believed; it is closed.
+  Result<bool> adopt_verified(std::unique_ptr<Device> device, const std::string& place, uint64_t now_ms);
+  void close();
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
   Result<void> begin_anew(uint64_t now_ms);
   // What the service manager keeps: the memory of the control region, or all of it, and that of the pages.
@@ -100,7 +110,9 @@ class HostedPool {
   std::string fenced_because_;
   Leave leave_;
   std::string stays_because_;
-  bool is_stored_ = false;  // the service manager has the memory
+  bool is_stored_ = false;             // the service manager has the memory
+  Result<void> written_;               // what came of writing it out
+  std::future<Result<void>> writing_;  // reads pool_, and so ends before it
 };
 
 }  // namespace maru::daemon

@@ -15,8 +15,8 @@
 #include "daemon/dax_format.h"
 #include "daemon/hosted_pool.h"
 #include "daemon/log.h"
+#include "daemon/power_loss.h"
 #include "daemon/size_text.h"
-#include "libmaru/shm/control_region.h"
 
 #include <cerrno>
 #include <cstring>
@@ -25,26 +25,6 @@ namespace maru::daemon {
 namespace {
 
 enum class Fate : uint8_t { kFormat, kClearAndFormat, kAdopt, kVerify };
-
-struct Left {
-  bool is_clean = false;
-  bool is_this_boot = false;
-};
-
-Result<Left> read_host_record(DaxDevice& device, uint64_t pool_bytes) {
-  if (auto mapped = device.map_control(device.label().header.control_bytes); !mapped)
-    return tl::unexpected(mapped.error());
-  shm::ControlRegion region;
-  if (const char* problem = shm::ControlRegion::attach(device.control(), pool_bytes, &region))
-    return failure(EBADMSG, "use " + device.name() + ": found " + device.label().found + "; " + problem);
-  uint64_t boot[2] = {};
-  current_boot_words(boot);
-  const format::HostRecord& host = region.host(0);
-  const Left left = {host.clean.load_relaxed() == 1,  // nobody writes: the device is locked
-                     host.boot_id_lo.load_relaxed() == boot[0] && host.boot_id_hi.load_relaxed() == boot[1]};
-  if (device.is_lost()) return failure(EIO, "read the control region on " + device.name() + " (a memory error)");
-  return left;
-}
 
 // The state file knows the device by this name, and its memory lost its content since.
 bool lost_power(const PoolRecord& record, const DaxDescription& device, const std::string& name) {
@@ -132,7 +112,7 @@ class Opening {
     return failure(last.code, last.doing);
   }
 
-  Result<Fate> judge_pool(DaxDevice& device, const DaxDevice* pages) {
+  Result<Fate> judge_known(DaxDevice& device, const DaxDevice* pages) {
     const DeviceLabel& label = device.label();
     const std::string& wish = pages ? spec_.dax.control_device : spec_.dax.device;
     // A record that was made before a formatting does not say what became of it.
@@ -146,23 +126,12 @@ class Opening {
       return failure(EEXIST,
                      "use " + device.name() + ": found " + label.found + ", more than there is (" + size_text(bytes) +
                          "), expected a whole pool; one on two devices needs control_device" + how_to_force(spec_));
-    if (spec_.pool.sharing.is_shared) return Fate::kAdopt;
-    const auto left = read_host_record(device, bytes);
-    if (!left) return tl::unexpected(left.error());
-    if (left->is_this_boot) return Fate::kAdopt;
     const bool is_persistent = device.description().is_persistent && (!pages || pages->description().is_persistent);
-    if (left->is_clean && is_persistent) return Fate::kAdopt;
-    const bool has_checksums = (label.header.compat_flags & format::kCompatChecksums) != 0;
-    const char* why = left->is_clean ? "volatile memory of another boot" : "cut off in another boot";
-    if (spec_.dax.after_power_loss == DaxSpec::AfterPowerLoss::kVerify && has_checksums) {
-      log_warning("pool \"{}\" on {} is {}: every block is verified before it serves", spec_.pool.name, device.name(),
-                  why);
-      return Fate::kVerify;
-    }
-    log_warning("pool \"{}\" on {} is {}, and {}: it is formatted anew, its blocks are lost", spec_.pool.name,
-                device.name(), why,
-                has_checksums ? "after_power_loss = \"format\"" : "its blocks have no checksums to be verified by");
-    return Fate::kClearAndFormat;
+    const auto belief = judge_pool(spec_, device, label, bytes, is_persistent);
+    if (!belief) return tl::unexpected(belief.error());
+    return *belief == Belief::kAdopt    ? Fate::kAdopt
+           : *belief == Belief::kVerify ? Fate::kVerify
+                                        : Fate::kClearAndFormat;
   }
 
   static uint64_t bytes_of(const DaxDevice& device, const DaxDevice* pages) {
@@ -186,7 +155,7 @@ class Opening {
       log_warning("pool \"{}\": clearing {} was cut off, it begins anew", spec_.pool.name, device.name());
       return Fate::kClearAndFormat;
     }
-    if (label.kind == DeviceLabel::Kind::kPool) return judge_pool(device, pages);
+    if (label.kind == DeviceLabel::Kind::kPool) return judge_known(device, pages);
     auto found = what_is_on(device, spec_.pool.name);
     if (!found) return tl::unexpected(found.error());
     if (!*found) {
@@ -281,17 +250,10 @@ Result<void> HostedPool::adopt_dax(DaxDevices devices, bool verifies, uint64_t n
   PoolRecord record = devices.record(name(), devices.main->label().uuid);
   auto device = std::move(devices).join();
   if (!device) return tl::unexpected(device.error());
-  auto pool = Pool::adopt(spec_.pool, std::move(*device), now_ms, verifies);
-  if (!pool || !verifies) return serve(std::move(pool));
-  const auto verified = (*pool)->verify(tell_progress(name(), "verified", place), now_ms);
-  if (!verified && verified.error().code != EBADMSG) return tl::unexpected(verified.error());
-  if (verified) {
-    log_info("pool \"{}\": of {} blocks with {} {} were dropped", name(), verified->blocks, size_text(verified->bytes),
-             verified->dropped);
-    return serve(std::move(pool));
-  }
-  log_warning("pool \"{}\" is formatted anew, its blocks are lost: {}", name(), verified.error().doing);
-  pool->reset();  // and with it the devices, which are opened again to be cleared
+  if (!verifies) return serve(Pool::adopt(spec_.pool, std::move(*device), now_ms));
+  const auto is_believed = adopt_verified(std::move(*device), place, now_ms);
+  if (!is_believed) return tl::unexpected(is_believed.error());
+  if (*is_believed) return {};
   record.is_being_cleared = true;
   if (auto saved = state_.save(record); !saved) return saved;
   return start_dax(now_ms);  // which ends: a pool that was formatted is not verified

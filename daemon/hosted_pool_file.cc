@@ -4,7 +4,8 @@
 //   what the two files hold                       the pool
 //   nothing, neither of them is there             both are created, and formatted
 //   zeros                                         is formatted
-//   a control region, and the pages of this pool  is adopted
+//   a control region, and the pages of this pool  is adopted, of this boot or left in order
+//   the same, cut off in another boot             is adopted after every block was verified, or formatted (after_power_loss)
 //   a formatting that was cut off                 is formatted
 //   anything else, or one of them is missing      is refused, and nothing is changed
 #include "daemon/dax/file_device.h"
@@ -12,6 +13,7 @@
 #include "daemon/hosted_pool.h"
 #include "daemon/log.h"
 #include "daemon/size_text.h"
+#include "libmaru/shm/format_claim.h"
 #include "maru/format/data_label.h"
 
 #include <algorithm>
@@ -174,11 +176,18 @@ Result<Files> open_both(const PoolSpec& spec, uint32_t machine) {
   return files;
 }
 
+// Of a file that begins as a control region does; whether it is one that can be used is found when it is adopted.
+Result<Belief> believe(const PoolSpec& spec, FileDevice& control, uint64_t pool_bytes, bool gives_up) {
+  if (control.label().kind != Kind::kPool) return Belief::kAdopt;
+  if (gives_up) return Belief::kFormat;
+  return judge_pool(spec, control, control.label(), pool_bytes, true);
+}
+
 }  // namespace
 
-Result<void> HostedPool::start_file(uint64_t now_ms) {
+Result<void> HostedPool::start_file(uint64_t now_ms, bool gives_up) {
   const uint32_t machine = spec_.pool.sharing.is_shared ? machine_number(spec_.pool.sharing) : 0;
-  if (!spec_.control_path.empty()) return start_two_files(machine, now_ms);
+  if (!spec_.control_path.empty()) return start_two_files(machine, now_ms, gives_up);
   auto device = FileDevice::open(spec_.path, spec_.bytes, machine);
   if (!device) return tl::unexpected(device.error());
   if (auto all = check_whole(**device); !all) return all;
@@ -186,10 +195,25 @@ Result<void> HostedPool::start_file(uint64_t now_ms) {
     log_info("pool \"{}\" is new: {} is formatted", name(), spec_.path);
     return serve(Pool::format(spec_.pool, std::move(*device), now_ms));
   }
-  return serve(Pool::adopt(spec_.pool, std::move(*device), now_ms));
+  const auto belief = believe(spec_, **device, (*device)->bytes(), gives_up);
+  if (!belief) return tl::unexpected(belief.error());
+  return adopt_file(std::move(*device), *belief, now_ms);
 }
 
-Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms) {
+Result<void> HostedPool::adopt_file(std::unique_ptr<Device> device, Belief belief, uint64_t now_ms) {
+  if (belief == Belief::kAdopt) return serve(Pool::adopt(spec_.pool, std::move(device), now_ms));
+  if (belief == Belief::kVerify) {
+    const std::string place = device->name();
+    const auto is_believed = adopt_verified(std::move(device), place, now_ms);
+    if (!is_believed) return tl::unexpected(is_believed.error());
+    return *is_believed ? Result<void>() : start_file(now_ms, true);
+  }
+  if (auto mapped = device->map_control(sizeof(format::Header)); !mapped) return mapped;
+  shm::give_up_pool(device->control());
+  return serve(Pool::format(spec_.pool, std::move(device), now_ms));
+}
+
+Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms, bool gives_up) {
   auto files = open_both(spec_, machine);
   if (!files) return tl::unexpected(files.error());
   const auto is_new = judge(*files);
@@ -199,9 +223,12 @@ Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms) {
     if (auto taken = files->first->allocate(files->first->bytes()); !taken) return tl::unexpected(taken.error());
     if (auto fits = files->second->expect_room(); !fits) return tl::unexpected(fits.error());
   }
+  auto belief = Result<Belief>(Belief::kAdopt);
+  if (!*is_new) belief = believe(spec_, *files->first, files->first->bytes() + files->second->bytes(), gives_up);
+  if (!belief) return tl::unexpected(belief.error());
   auto device = SplitDevice::join(std::move(files->first), std::move(files->second));
   if (!device) return tl::unexpected(device.error());
-  if (!*is_new) return serve(Pool::adopt(spec_.pool, std::move(*device), now_ms));
+  if (!*is_new) return adopt_file(std::move(*device), *belief, now_ms);
   log_info("pool \"{}\" is new: {} and {} are formatted", name(), spec_.control_path, spec_.path);
   return serve(Pool::format(spec_.pool, std::move(*device), now_ms));
 }

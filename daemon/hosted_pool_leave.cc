@@ -3,6 +3,8 @@
 #include "daemon/notify.h"
 
 #include <cerrno>
+#include <chrono>
+#include <system_error>
 
 namespace maru::daemon {
 
@@ -51,8 +53,29 @@ void HostedPool::stay(const std::string& why) {
   log_warning("pool \"{}\" is not removed: {} (marudctl device remove {} --fence ends them)", name(), why, name());
 }
 
+bool HostedPool::is_written_out() {
+  if (!serving() || pool_->device().kind() != "file" || spec_.pool.sharing.is_shared || !written_) return true;
+  if (!writing_.valid()) {
+    try {
+      writing_ = std::async(std::launch::async, [&device = pool_->device()] { return device.write_out(); });
+    } catch (const std::system_error&) {
+      return true;  // without a thread closing takes as long as it takes
+    }
+  }
+  if (writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+  written_ = writing_.get();
+  return true;
+}
+
+void HostedPool::close() {
+  if (!serving()) return;
+  // The kernel tells of what it could not write once.
+  const auto closed = written_ ? pool_->close() : written_;
+  if (!closed) log_error("pool \"{}\" is not left in order: {}", name(), closed.error().text());
+}
+
 void HostedPool::end() {
-  if (serving()) pool_->close();
+  close();
   condition_ = Condition::kGone;
   const std::string device = pool_ ? pool_->device().name() : "memory";
   pool_.reset();

@@ -67,6 +67,8 @@ Result<void> Pool::State::begin(uint64_t now) {
   retired_known.resize(pages());
   recount_next = pages();
   show_host(false);
+  // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
+  if (auto written = write_out_host(); !written) return written;
   self.id = lanes.daemon = shm::daemon_lane(region, hosts.self);
   if (region.is_shared()) {  // to the other hosts marud's lane is one like any other
     lanes.records[own_lane].generation = uint32_t(epoch) & 0xFFFF;
@@ -93,6 +95,10 @@ void Pool::State::show_host(bool is_clean) {
   host.clean.store_relaxed(is_clean ? 1 : 0);
   host.epoch.store_release(epoch);
   shm::flush(region, host);
+}
+
+Result<void> Pool::State::write_out_host() const {
+  return device->write_out_control(&region.host(hosts.self), sizeof(format::HostRecord));
 }
 
 Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes) {
@@ -138,7 +144,10 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
                                               : "another host has formatted it meanwhile") +
                               ", expected it blank still; start marud again when that host serves it");
   shm::settle_uuid(state->device->control(), identity.uuid);
+  // On a disk, too, claim, label and header come in this order, so that a power loss leaves what a death does.
+  if (auto written = state->device->write_out(); !written) return tl::unexpected(written.error());
   if (auto labelled = state->device->label_pages(identity.uuid); !labelled) return tl::unexpected(labelled.error());
+  if (auto written = state->device->write_out(); !written) return tl::unexpected(written.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->device->kind() == "memory";
   problem = shm::ControlRegion::format(state->device->control(), parameters, identity, is_zero, &state->region);
@@ -196,18 +205,23 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
 Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Pool::~Pool() = default;
 
-void Pool::close() {
+Result<void> Pool::close() {
   const bool is_shared = state_->region.is_shared();
   state_->hosts.heartbeat.reset();
   // Asked now: the last turn was a while ago, and in a slot that is being taken back nothing is written.
   if (is_shared && state_->is_own_slot_lost()) {
     log_warning("pool \"{}\" is not left in order: {}", config().name, lost_because());
-    return;
+    return {};
   }
   state_->finish_lanes(kReclaimPagesAtClose);
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
-  state_->show_host(is_shared || state_->lanes.in_use.is_empty());
+  const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
+  // First everything else: a file may be left with any part of what was written to it last.
+  auto written = is_clean && !is_shared ? state_->device->write_out() : Result<void>();
+  state_->show_host(is_clean && written);
   if (is_shared) state_->leave_slot();
+  if (written) written = state_->write_out_host();
+  return written;
 }
 
 const PoolConfig& Pool::config() const { return state_->config; }

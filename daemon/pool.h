@@ -227,8 +227,9 @@ class Pool {
   // Regions that draining took from their owners since this was last asked: for whoever talks to them.
   std::vector<TakenRegion> take_drained_regions();
   nlohmann::json drain_json() const;
-  // Ends what turns had begun to take back, as far as that is not too much, and marks the shutdown as clean.
-  void close();
+  // Ends what turns had begun to take back, as far as that is not too much, and marks the shutdown as clean. Of a pool in a file
+  // on a disk all that is not there yet is written first; when that fails the shutdown is none.
+  Result<void> close();
 
   // Bad memory of the control region, which cannot go on: what to say of it, or nothing.
   std::string bad_control_memory() const;

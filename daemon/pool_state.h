@@ -352,6 +352,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   // pool.cc: lanes and life cycle
   Result<void> begin(uint64_t now);
   void show_host(bool is_clean);
+  Result<void> write_out_host() const;
   void show_lane(uint32_t lane, format::LaneState state);
   void show_lane_bits();
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;

@@ -4,7 +4,9 @@
 #include "libmaru/base/map_sync.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1; not yet in the C library's header
@@ -31,6 +33,14 @@ Result<void> Device::map_control(uint64_t bytes) {
     return failure(ENFILE, "guard the control region of " + name_);
   }
   return {};
+}
+
+Result<void> Device::write_out_control(const void* begin, size_t bytes) const {
+  if (kind() != "file") return {};  // DAX devices refuse: there is no cache of files before them
+  const auto address = reinterpret_cast<uint64_t>(begin), os_page = uint64_t(::sysconf(_SC_PAGESIZE));
+  const uint64_t before = address % os_page;
+  if (::msync(reinterpret_cast<void*>(address - before), bytes + before, MS_SYNC) == 0) return {};
+  return failure(errno, "write the control region of " + name_ + " to its disk");
 }
 
 uint64_t Device::collapse_control() {

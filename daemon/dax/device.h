@@ -79,6 +79,10 @@ class Device {
   virtual Result<void> allocate(uint64_t) { return {}; }
   // The pool was formatted: what was made for it stays when the device is closed.
   virtual void keep() {}
+  // What the kernel has of it in its cache of files alone goes to the disk. Blocks for as long as that takes; any thread.
+  virtual Result<void> write_out() const { return {}; }
+  // The same at once for these bytes of control().
+  Result<void> write_out_control(const void* begin, size_t bytes) const;
   // The pool belongs to several hosts: a lock that keeps every other marud out becomes one against those of this machine.
   virtual void share() {}
 

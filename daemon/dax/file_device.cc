@@ -180,6 +180,11 @@ Result<void> FileDevice::expect_room() const {
   return check_room(lock_.get(), status, name_);
 }
 
+Result<void> FileDevice::write_out() const {
+  if (::fdatasync(lock_.get()) == 0) return {};
+  return failure(errno, "write " + quoted(name_) + " to its disk");
+}
+
 // The byte of this machine stays locked all the time.
 void FileDevice::share() {
   if (machine_ == 0) return;

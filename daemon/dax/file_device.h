@@ -38,6 +38,7 @@ class FileDevice final : public Device {
   Result<void> expect_room() const;
   void keep() override { created_path_.clear(); }
   void share() override;
+  Result<void> write_out() const override;
 
  private:
   FileDevice() = default;

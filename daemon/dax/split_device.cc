@@ -70,6 +70,11 @@ Result<void> SplitDevice::allocate(uint64_t bytes) {
   return pages_device_->allocate(sizeof(format::DataLabel));
 }
 
+Result<void> SplitDevice::write_out() const {
+  if (auto written = control_device_->write_out(); !written) return written;
+  return pages_device_->write_out();
+}
+
 void SplitDevice::keep() {
   control_device_->keep();
   pages_device_->keep();

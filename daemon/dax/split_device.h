@@ -22,6 +22,7 @@ class SplitDevice final : public Device {
   Result<void> allocate(uint64_t bytes) override;
   void keep() override;
   void share() override;
+  Result<void> write_out() const override;
 
  private:
   SplitDevice() = default;

@@ -48,5 +48,10 @@ void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]) {
   }
   std::memcpy(uuid, found, sizeof(found));
 }
+void give_up_pool(std::span<std::byte> memory) {
+  auto& word = *reinterpret_cast<AtomicU64*>(memory.data());
+  word.store_release(FormatClaim::of(0).bits);
+  flush_lines(&word, sizeof(word));
+}
 
 }  // namespace maru::shm

@@ -36,5 +36,8 @@ std::array<uint8_t, 16> claimed_uuid(std::span<const std::byte> begin);
 // Of memory that the caller has claimed: writes `uuid` beside the claim; if a formatting that was cut off has left one there,
 // that is kept and returned in `uuid`.
 void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]);
+// Of a pool that nobody uses and whose blocks are given up: what it would be if its formatting had been cut off, by whoever has
+// the lock. The uuid stays, so its pages are still its own.
+void give_up_pool(std::span<std::byte> memory);
 
 }  // namespace maru::shm

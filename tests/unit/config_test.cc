@@ -104,7 +104,7 @@ TEST(Config, PoolsOnDevicesHaveKeysOfTheirOwn) {
   EXPECT_EQ(spec.dax.control_device, "/dev/dax0.0");
   EXPECT_EQ(spec.dax.alignment, 1u << 30);
   EXPECT_FALSE(spec.dax.formats_blank);
-  EXPECT_EQ(spec.dax.after_power_loss, DaxSpec::AfterPowerLoss::kFormat);
+  EXPECT_EQ(spec.after_power_loss, AfterPowerLoss::kFormat);
   EXPECT_EQ(spec.readers, std::vector<uid_t>{7});
   EXPECT_EQ(problem_of(dax).substr(0, 49), "1: pool.device: found nothing, expected the devic");
   EXPECT_EQ(problem_of(dax + "device = \"dax0.0\"\n").substr(0, 40), "4: pool.device: found \"dax0.0\", expected");

@@ -240,7 +240,7 @@ class SplitDaxPool : public DaxPool {
 TEST_F(SplitDaxPool, PagesInVolatileMemoryAreVerifiedAfterAnOrderlyEndToo) {
   const std::string uuid = leave_pool();
   pretend_other_boot("dax0.0", true);
-  spec_.dax.after_power_loss = DaxSpec::AfterPowerLoss::kFormat;
+  spec_.after_power_loss = AfterPowerLoss::kFormat;
   auto pool = start();
   ASSERT_TRUE(pool) << pool.error().text();
   EXPECT_NE(uuid_of(**pool), uuid);
@@ -527,14 +527,19 @@ TEST_F(SharedDaxPool, TheNextHostJoinsAndNeitherVerifiesNorFormats) {
   first->reset();  // its lock goes, its slot stays: it may be alive
   be_the_other_host();
   const StateDirectory elsewhere(directory_.file("elsewhere"));
-  for (const auto after : {DaxSpec::AfterPowerLoss::kFormat, DaxSpec::AfterPowerLoss::kVerify}) {
-    spec_.dax.after_power_loss = after;
+  for (const auto after : {AfterPowerLoss::kFormat, AfterPowerLoss::kVerify}) {
+    spec_.after_power_loss = after;
     std::map<std::string, FileDescriptor> stored;
     auto second = HostedPool::start(spec_, elsewhere, stored, 1000);
     ASSERT_TRUE(second) << second.error().text();
     EXPECT_EQ(uuid_of(**second), uuid);
     EXPECT_EQ((*second)->serving()->host(), 1u);
   }
+  // Nor who does not know that it is shared.
+  spec_.pool.sharing = {};
+  spec_.after_power_loss = AfterPowerLoss::kFormat;
+  EXPECT_NE(refusal().doing.find("found a pool that several hosts share"), std::string::npos);
+  EXPECT_EQ(uuid_text(header("dax0.0").uuid), uuid);
 }
 
 TEST_F(SharedDaxPool, ARecordOfThisHostClearsNothingThatOthersUse) {

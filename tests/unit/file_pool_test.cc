@@ -83,6 +83,28 @@ class FilePool : public ::testing::Test {
     put(path, 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)) + std::string(kUuid - 8, 0));
     put(path, kUuidEnd, std::string(sizeof(format::Header) - kUuidEnd, 0));
   }
+  // As if the machine had been switched off while marud worked (or, `in_order`, after it had ended).
+  static void pretend_other_boot(const std::string& path, bool in_order) {
+    format::HostRecord host;
+    const uint64_t at = header(path).sections[format::kSectionHosts].offset;
+    std::memcpy(&host, get(path, at + sizeof(host)).data() + at, sizeof(host));
+    host.boot_id_lo.store_relaxed(1);
+    host.clean.store_relaxed(in_order ? 1 : 0);
+    put(path, at, std::string(reinterpret_cast<const char*>(&host), sizeof(host)));
+  }
+  static format::Header header(const std::string& path) {
+    format::Header header;
+    std::memcpy(&header, get(path, sizeof(header)).data(), sizeof(header));
+    return header;
+  }
+  uint64_t epoch_at_start() {
+    auto pool = start();
+    EXPECT_TRUE(pool) << pool.error().text();
+    if (!pool) return 0;
+    const uint64_t epoch = (*pool)->serving()->epoch();
+    (*pool)->stop(false);
+    return epoch;
+  }
   static void make_blank(const std::string& path, uint64_t bytes) {
     std::ofstream(path, std::ios::binary);
     ASSERT_EQ(::truncate(path.c_str(), off_t(bytes)), 0);
@@ -257,6 +279,71 @@ TEST_F(FilePool, FormattingThatWasCutOffBeginsAnew) {
   cut_off(control_);
   put(pages_, 0, "somebody else's");
   expect_refusal("found content that is not marud's beside");
+}
+
+// In two files, and in one.
+class FilePoolAfterPowerLoss : public FilePool, public ::testing::WithParamInterface<bool> {
+ protected:
+  FilePoolAfterPowerLoss() {
+    if (!GetParam()) spec_.control_path.clear();
+  }
+  const std::string& control() const { return GetParam() ? control_ : pages_; }
+};
+INSTANTIATE_TEST_SUITE_P(Files, FilePoolAfterPowerLoss, ::testing::Values(true, false));
+
+TEST_P(FilePoolAfterPowerLoss, WhatWasLeftInOrderIsAdopted) {
+  leave_pool();
+  pretend_other_boot(control(), true);
+  EXPECT_EQ(epoch_at_start(), 2u);
+  EXPECT_EQ(epoch_at_start(), 3u);
+}
+
+TEST_P(FilePoolAfterPowerLoss, WithoutChecksumsItIsFormattedAnew) {
+  const std::string uuid = leave_pool();
+  pretend_other_boot(control(), false);
+  EXPECT_EQ(epoch_at_start(), 1u);
+  EXPECT_EQ(uuid_text(header(control()).uuid), uuid) << "its pages are labelled with it";
+  EXPECT_EQ(epoch_at_start(), 2u);
+}
+
+TEST_P(FilePoolAfterPowerLoss, WithChecksumsItIsVerifiedUnlessToBeFormatted) {
+  spec_.pool.checksums = true;
+  leave_pool();
+  pretend_other_boot(control(), false);
+  EXPECT_EQ(epoch_at_start(), 2u);
+  pretend_other_boot(control(), false);
+  spec_.after_power_loss = AfterPowerLoss::kFormat;
+  EXPECT_EQ(epoch_at_start(), 1u);
+}
+
+TEST_P(FilePoolAfterPowerLoss, BookkeepingThatCannotBeBelievedIsFormattedAnew) {
+  spec_.pool.checksums = true;
+  leave_pool();
+  pretend_other_boot(control(), false);
+  const auto& registry = header(control()).sections[format::kSectionRegistry];
+  put(control(), registry.offset, std::string(registry.bytes, '\xa5'));
+  EXPECT_EQ(epoch_at_start(), 1u);
+}
+
+// To this host every other one looks like a marud of another boot that was cut off.
+TEST_P(FilePoolAfterPowerLoss, APoolOfSeveralHostsIsNeitherVerifiedNorFormatted) {
+  auto& sharing = spec_.pool.sharing;
+  sharing.is_shared = sharing.is_coherent = spec_.pool.checksums = true;
+  sharing.hosts = 2;
+  sharing.machine_id = "aaaa";
+  sharing.boot_id = "11111111-1111-4111-8111-111111111111";
+  const std::string uuid = leave_pool();
+  sharing.machine_id = "bbbb";
+  sharing.boot_id = "22222222-2222-4222-8222-222222222222";
+  spec_.after_power_loss = AfterPowerLoss::kFormat;
+  EXPECT_EQ(leave_pool(), uuid);
+  EXPECT_NE(epoch_at_start(), 1u);
+  // Also by who does not know that it is one.
+  sharing = {};
+  pretend_other_boot(control(), false);
+  const std::string before = get(control(), 64);
+  expect_refusal("found a pool that several hosts share");
+  EXPECT_EQ(get(control(), 64), before);
 }
 
 // A claim says of which pages it is: all others hold something.
