@@ -31,6 +31,11 @@ bool lost_power(const PoolRecord& record, const DaxDescription& device, const st
   return !device.is_persistent && record.is_volatile && record.boot_id != current_boot_id() && name == device.name;
 }
 
+bool is_of_a_pool(const DeviceLabel& label) {
+  using Kind = DeviceLabel::Kind;
+  return label.kind == Kind::kPool || label.kind == Kind::kData || label.kind == Kind::kClaimed;
+}
+
 std::string how_to_force(const PoolSpec& spec) {
   return "; marud --config FILE --format " + spec.pool.name +
          " --force clears and formats it, and what it holds is lost";
@@ -90,17 +95,19 @@ class Opening {
   Result<std::unique_ptr<DaxDevice>> choose(const std::string& wish, const std::optional<Uuid>& known,
                                             DeviceLabel::Kind holds, const std::string& name, Accept&& accept) {
     auto candidates = find_dax_devices(wish, known, holds, spec_.dax.rules);
-    if (!candidates && record_ && candidates.error().code == ENOENT) {
-      // Volatile memory no longer says what it was; the state file does.
+    const bool is_lost = !candidates && candidates.error().code == ENOENT && record_ && !spec_.pool.sharing.is_shared;
+    // Volatile memory no longer says what it was; the state file does, of a device that the configuration may mean.
+    if (is_lost)
       for (const DaxDescription& device : list_dax_devices(spec_.dax.rules))
-        if (lost_power(*record_, device, name)) candidates = std::vector<DaxDescription>{device};
-    }
+        if (lost_power(*record_, device, name) && may_mean(wish, device, record_->uuid))
+          candidates = std::vector<DaxDescription>{device};
     if (!candidates) return tl::unexpected(candidates.error());
     Error last = {ENOENT, "find a device"};
     for (const DaxDescription& found : *candidates) {
       auto device = DaxDevice::open(found, spec_.dax.alignment, spec_.dax.rules);
       if (device) {
-        auto accepted = accept(**device);
+        auto accepted = is_lost ? expect_garbage(**device) : Result<void>();
+        if (accepted) accepted = accept(**device);
         if (accepted) return device;
         last = accepted.error();
       } else {
@@ -112,14 +119,25 @@ class Opening {
     return failure(last.code, last.doing);
   }
 
+  // A device that only its name speaks for, and names change from boot to boot.
+  Result<void> expect_garbage(const DaxDevice& device) const {
+    const DeviceLabel& label = device.label();
+    if (!is_of_a_pool(label)) return {};
+    return failure(EEXIST, "use " + device.name() + ": found " + label.found +
+                               ", expected what memory holds after a loss of power; name the device with its path" +
+                               how_to_force(spec_));
+  }
+
   Result<Fate> judge_known(DaxDevice& device, const DaxDevice* pages) {
     const DeviceLabel& label = device.label();
     const std::string& wish = pages ? spec_.dax.control_device : spec_.dax.device;
     // A record that was made before a formatting does not say what became of it.
     const bool is_known = record_ && !record_->is_being_cleared;
-    if (!wish.starts_with("uuid:") && is_known && record_->uuid != label.uuid)
+    const auto named = uuid_in(wish);
+    const auto expected = named || !is_known ? named : std::optional(record_->uuid);
+    if (expected && *expected != label.uuid)
       return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", expected the pool that it was, " +
-                                 text_of(record_->uuid) + "; devices change their names: say device = \"uuid:...\"" +
+                                 text_of(*expected) + "; devices change their names: say device = \"uuid:...\"" +
                                  how_to_force(spec_));
     const uint64_t bytes = bytes_of(device, pages);
     if (label.header.parameters.pool_bytes > bytes)
@@ -148,10 +166,8 @@ class Opening {
       log_warning("pool \"{}\": formatting {} was cut off, it begins anew", spec_.pool.name, device.name());
       return Fate::kFormat;  // it was blank before, or had been cleared
     }
-    // Cleared are also the beginnings of other pools; whoever formatted the device since has another uuid.
-    const bool is_another = label.kind == DeviceLabel::Kind::kPool && record_ && label.uuid != record_->uuid;
-    if (record_ && record_->is_being_cleared && record_->dax_name == description.name &&
-        record_->device.bytes == bytes_of(device, pages) && !sharing.is_shared && !is_another) {
+    if (record_ && is_half_cleared(device, record_->dax_name) && record_->device.bytes == bytes_of(device, pages) &&
+        !sharing.is_shared) {
       log_warning("pool \"{}\": clearing {} was cut off, it begins anew", spec_.pool.name, device.name());
       return Fate::kClearAndFormat;
     }
@@ -165,7 +181,7 @@ class Opening {
                                  "marud --config FILE --format " +
                                  spec_.pool.name + " formats it");
     }
-    if (record_ && lost_power(*record_, description, record_->dax_name) && !sharing.is_shared) {
+    if (record_ && lost_power(*record_, description, record_->dax_name) && !sharing.is_shared && !is_of_a_pool(label)) {
       log_warning(
           "pool \"{}\": {} holds {}, which is what volatile memory holds after a loss of power: it is cleared "
           "and formatted",
@@ -174,6 +190,16 @@ class Opening {
     }
     return failure(EEXIST, "use " + device.name() + ": found " + **found + ", expected a blank device or this pool" +
                                how_to_force(spec_));
+  }
+
+  // Whether this device was being cleared. In this boot its name says that it is the one, and its label may be what was left
+  // of another pool's; but whoever formatted it since has another uuid. In another boot it must look like it, too.
+  bool is_half_cleared(const DaxDevice& device, const std::string& name) const {
+    if (!record_->is_being_cleared || name != device.description().name) return false;
+    const DeviceLabel& label = device.label();
+    const bool is_ours = is_of_a_pool(label) && label.uuid == record_->uuid;
+    if (label.kind == DeviceLabel::Kind::kNothing || is_ours) return true;
+    return record_->boot_id == current_boot_id() && label.kind != DeviceLabel::Kind::kPool;
   }
 
   // What lay there went with the power, the label too, and the control region on another device did not.
@@ -216,8 +242,8 @@ class Opening {
     const bool is_given_up =
         fate == Fate::kClearAndFormat || lost_power(*record_, main.description(), record_->dax_name);
     if (is_data) return is_given_up && label.uuid == record_->uuid;
-    return lost_power(*record_, pages.description(), record_->dax_pages_name) ||
-           (record_->is_being_cleared && record_->dax_pages_name == pages.description().name);
+    if (is_half_cleared(pages, record_->dax_pages_name)) return true;
+    return lost_power(*record_, pages.description(), record_->dax_pages_name) && !is_of_a_pool(label);
   }
 
   const PoolSpec& spec_;

@@ -140,6 +140,16 @@ std::optional<std::string> check_dax_wish(const std::string& wish) {
   return "a path such as \"/dev/dax0.0\", \"uuid:\" and the pool's uuid, \"node:\" and a NUMA node, or \"cxl:free\"";
 }
 
+bool may_mean(const std::string& wish, const DaxDescription& device, const Uuid& known) {
+  if (wish.starts_with(kByNode)) return node_of(wish) == device.node;
+  if (wish == kFreeCxl) return device.is_cxl;
+  return uuid_in(wish) == known;
+}
+
+std::optional<Uuid> uuid_in(const std::string& wish) {
+  return wish.starts_with(kByUuid) ? parse_uuid(wish.substr(kByUuid.size())) : std::nullopt;
+}
+
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
                                                      DeviceLabel::Kind holds, const DaxRules& rules) {
   if (wish.starts_with("/")) {

@@ -46,6 +46,12 @@ class DaxDevice final : public Device {
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
                                                      DeviceLabel::Kind holds, const DaxRules& rules);
 
+// Of a device that no label speaks for: whether the wish may mean it. A uuid means the device that `known` was on; a path means
+// no device but the one behind it.
+bool may_mean(const std::string& wish, const DaxDescription& device, const Uuid& known);
+// The uuid of a "uuid:UUID".
+std::optional<Uuid> uuid_in(const std::string& wish);
+
 // What is wrong with the form of such a wish, or nothing.
 std::optional<std::string> check_dax_wish(const std::string& wish);
 
