@@ -86,7 +86,7 @@ struct DaxDevice {
   bool is_movable = false;  // system-ram: only for what can be moved elsewhere
   std::string holder;       // who has it open: "marud (process 812)"; empty: nobody
   std::string pool;         // uuid of the pool that lies there
-  bool is_blank = true;     // its beginning is zeros, or could not be read
+  bool is_blank = true;     // devdax: its beginning could be read and is zeros; of others nobody can say
 };
 
 struct Machine {

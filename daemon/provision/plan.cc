@@ -31,7 +31,12 @@ std::string reason_against(const DaxDevice& device, bool force) {
   if (!device.pool.empty())
     return "found the pool " + device.pool + " on " + device.name + ", which would be lost; --force does it";
   if (device.mode == DaxMode::kDevdax && !device.is_blank)
-    return "found content that is no pool on " + device.name + ", which would be lost; --force does it";
+    return "found content that is no pool on " + device.name +
+           ", or that it cannot be read, and it would be lost; --force does it";
+  if (device.mode == DaxMode::kDisabled)
+    return "found " + device.name +
+           " disabled, so that nobody can say what it holds, which would be lost; enable it (daxctl enable-device) to "
+           "have it looked at, or --force does it";
   return "";
 }
 
@@ -102,7 +107,12 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
   };
   for (const Namespace& one : machine.namespaces) {
     if (one.label != name) continue;
-    if (const DaxDevice* device = find_named(machine.dax_devices, one.device)) {
+    const DaxDevice* device = find_named(machine.dax_devices, one.device);
+    if (!device && !force)
+      return refused(name, "found " + one.name + " " +
+                               (one.mode == "devdax" ? "without a DAX device" : "in mode " + one.mode) +
+                               ", so that nobody can say what it holds, which would be lost; --force does it");
+    if (device) {
       if (const std::string why = reason_against(*device, force); !why.empty()) return refused(name, why);
       give_back(*device);
     }

@@ -42,11 +42,13 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
                               size_text(wish.bytes - device.bytes) + " more for " + device.name);
   }
   // A device that only grows keeps its content; nobody may have it open.
-  const bool keeps_content = device.mode == DaxMode::kDevdax && !wish.is_system_ram && wish.bytes >= device.bytes;
+  const bool keeps_content = device.mode != DaxMode::kSystemRam && !wish.is_system_ram &&
+                             (!resizes || (device.mode == DaxMode::kDevdax && wish.bytes >= device.bytes));
   DaxDevice judged = device;
   if (keeps_content) {
     judged.pool.clear();
     judged.is_blank = true;
+    judged.mode = DaxMode::kDevdax;
   }
   if (const std::string why = reason_against(judged, state.force); !why.empty())
     return state.refuse(wish, place_key(wish), why);

@@ -32,18 +32,23 @@ std::string uuid_text(const uint8_t* uuid) {
   return text;
 }
 
+// As far as marud looks for a label. What cannot be read may be anything.
 void look_at_content(DaxDevice& device) {
+  device.is_blank = false;
   FileDescriptor fd(::open((kFolder + device.name).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.is_open() || device.bytes < device.align || device.align < sizeof(format::Header)) return;
-  auto mapped = Mapping::map_shared(fd.get(), 0, device.align, PROT_READ);
+  constexpr uint64_t kLabelBytes = 128u << 10;
+  const uint64_t bytes = std::min(device.bytes, std::max(kLabelBytes, device.align)) / device.align * device.align;
+  auto mapped = Mapping::map_shared(fd.get(), 0, bytes, PROT_READ);
   if (!mapped) return;
   FaultGuard guard;  // memory that went bad must not end this program
   if (!guard.begin(mapped->data(), mapped->size())) return;
   auto header = std::make_unique<format::Header>();
   std::memcpy(header.get(), mapped->data(), sizeof(*header));
-  const auto* first = reinterpret_cast<const std::byte*>(header.get());
-  device.is_blank = !guard.has_fired() &&
-                    std::all_of(first, first + sizeof(*header), [](std::byte byte) { return byte == std::byte{0}; });
+  const std::byte* first = mapped->data();
+  const bool is_zero =
+      std::all_of(first, first + std::min(bytes, kLabelBytes), [](std::byte byte) { return byte == std::byte{0}; });
+  device.is_blank = is_zero && !guard.has_fired() && guard.bad_memory().empty();
   if (!guard.has_fired() && header->magic == format::kMagic) device.pool = uuid_text(header->uuid);
 }
 

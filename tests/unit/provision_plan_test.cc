@@ -128,6 +128,40 @@ TEST(ProvisionDevice, AnotherOnesContentIsNotLostSilently) {
   EXPECT_NE(problem(true).find("open in marud (process 12)"), std::string::npos) << problem(true);
 }
 
+TEST(ProvisionDevice, WhatADisabledOneHoldsIsNotKnown) {
+  Machine machine;
+  machine.dax_regions = {dax_region("dax0", 64 * kGiB, 0)};
+  machine.dax_devices = {dax_device("dax0.0", 64 * kGiB)};
+  machine.dax_devices[0].mode = DaxMode::kDisabled;
+  const std::string why = "found dax0.0 disabled, so that nobody can say what it holds";
+  const std::string named = std::string(kHot) + "device = \"dax0.0\"\n";
+  for (const std::string& table : {std::string(kHot) + "region = \"dax0\"\nsize = \"16GiB\"\nreplace = [\"dax0.0\"]\n",
+                                   named + "size = \"32GiB\"\n", named + "mode = \"system-ram\"\n"}) {
+    const Plan plan = make_plan(machine, wishes_of(table), {}, false);
+    ASSERT_EQ(plan.problems.size(), 1u) << table;
+    EXPECT_NE(plan.problems[0].text.find(why), std::string::npos) << plan.problems[0].text;
+    EXPECT_TRUE(make_plan(machine, wishes_of(table), {}, true).problems.empty()) << table;
+  }
+  EXPECT_EQ(planned(machine, named), Texts{"enable dax0.0 as devdax"}) << "which changes nothing on it";
+  const std::vector<Made> made = {{"hot", WishKind::kDevice, "dax0.0", machine.dax_devices[0].start}};
+  EXPECT_EQ(plan_release(machine, "hot", made, false).steps.size(), 0u);
+  EXPECT_EQ(plan_release(machine, "hot", made, true).steps.size(), 1u);
+}
+
+TEST(ProvisionNamespace, OnlyForceReleasesWhatNobodyCanLookAt) {
+  Machine machine;
+  Namespace kept;
+  kept.name = "namespace0.0";
+  kept.label = "kv";
+  kept.bytes = 64 * kGiB;
+  for (const char* mode : {"fsdax", "sector", "raw", "devdax"}) {
+    kept.mode = mode;
+    machine.namespaces = {kept};
+    EXPECT_EQ(plan_release(machine, "kv", {}, false).steps.size(), 0u) << mode;
+    EXPECT_EQ(plan_release(machine, "kv", {}, true).steps.size(), 1u) << mode;
+  }
+}
+
 TEST(ProvisionDevice, SecondApplyChangesNothing) {
   Machine machine;
   machine.dax_regions = {dax_region("dax0", 64 * kGiB, 16 * kGiB)};
