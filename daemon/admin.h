@@ -32,7 +32,7 @@ struct AdminView {
   const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
   bool can_wait = false;                                       // for them: AdminReply::needs_census
   uint64_t* removal = nullptr;  // not null: the ticket of Pool::admin(); while it is not 0 there is no answer yet
-  const std::string* state_dir = nullptr;                      // null: not said
+  const std::string* state_dir = nullptr;  // null: not said
   // Not null: who asks is no administrator of marud, and sees and changes only the pools that name them.
   const Peer* only_for = nullptr;
 };

@@ -227,8 +227,8 @@ class Pool {
   // Regions that draining took from their owners since this was last asked: for whoever talks to them.
   std::vector<TakenRegion> take_drained_regions();
   nlohmann::json drain_json() const;
-  // Ends what turns had begun to take back, as far as that is not too much, and marks the shutdown as clean. Of a pool in a file
-  // on a disk all that is not there yet is written first; when that fails the shutdown is none.
+  // Ends what turns had begun to take back, as far as that is not too much, and marks the shutdown as clean. Of a pool in a
+  // file on a disk all that is not there yet is written first; when that fails the shutdown is none.
   Result<void> close();
 
   // Bad memory of the control region, which cannot go on: what to say of it, or nothing.
@@ -242,8 +242,9 @@ class Pool {
   // "memory.list" {cursor, limit},
   // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
   // 200) and carry "next" for the next call's cursor. "quota.set" and others: pool_quota.cc.
-  // What takes many turns ("delete_tree", "clear") leaves a ticket in *ret_ticket and returns nothing; the same request with that
-  // ticket, later, returns the reply and makes it 0, or nothing again. Without a place for one it is done when this returns.
+  // What takes many turns ("delete_tree", "clear") leaves a ticket in *ret_ticket and returns nothing; the same request with
+  // that ticket, later, returns the reply and makes it 0, or nothing again. Without a place for one it is done when this
+  // returns.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,
                        uint64_t* ret_ticket = nullptr);
   nlohmann::json status_json(uint64_t now_ms) const;

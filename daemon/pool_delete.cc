@@ -37,8 +37,8 @@ bool Pool::State::begin_deletion(const wire::DeleteTreeRequest& request, TreeWal
   return true;
 }
 
-// For an administrator: "delete_tree" or "clear", which takes everything that may go; of what is pinned the key goes now, and the
-// memory when the last pin does. Without a place for a ticket it is done when this returns.
+// For an administrator: "delete_tree" or "clear", which takes everything that may go; of what is pinned the key goes now, and
+// the memory when the last pin does. Without a place for a ticket it is done when this returns.
 json Pool::State::remove(const std::string& command, const json& request, uint64_t* ret_ticket) {
   if (ret_ticket && *ret_ticket != 0) return finished_removal(ret_ticket);
   TreeWalk walk;

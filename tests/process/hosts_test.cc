@@ -35,7 +35,7 @@ class HostsOnFiles : public Hosts, public ::testing::WithParamInterface<const ch
   Host begun(uint32_t number) { return Host(directory_, number, files_, 16u << 20, Host::Start::kBegin); }
 };
 INSTANTIATE_TEST_SUITE_P(On, HostsOnFiles, ::testing::Values("OneFile", "TwoFiles"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST_P(HostsOnFiles, ABlockStoredOnOneHostIsFoundOnTheOther) {
   Host a(directory_, 0, files_), b(directory_, 1, files_);

@@ -160,7 +160,9 @@ TEST_F(DaxPool, AnEndThatLeavesAClientIsNoOrderlyOne) {
     auto pool = start();
     ASSERT_TRUE(pool) << pool.error().text();
     EXPECT_EQ(is_clean(), 0u);
-    if (leaves_client) ASSERT_TRUE((*pool)->serving()->attach({::getpid(), 1}, 0, 0, 1000));
+    if (leaves_client) {
+      ASSERT_TRUE((*pool)->serving()->attach({::getpid(), 1}, 0, 0, 1000));
+    }
     (*pool)->stop(false);
     EXPECT_EQ(is_clean(), leaves_client ? 0u : 1u);
   }

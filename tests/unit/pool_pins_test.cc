@@ -126,7 +126,7 @@ TEST_F(LongPins, ListingsOfBlocksCanAskForPinnedOnes) {
   EXPECT_EQ(keys(nlohmann::json::object()), (Keys{"held", "free"}));
   EXPECT_EQ(keys({{"pinned", true}}), Keys{"held"});
   EXPECT_EQ(keys({{"prefix", "fr"}}), Keys{"free"});
-  EXPECT_EQ(keys({{"tenant", 7}}), Keys{});
+  EXPECT_EQ(keys({{"tenant", 7u}}), Keys{});
   EXPECT_EQ(keys({{"min_priority", 1}}), Keys{});
   EXPECT_EQ(keys({{"type", "kv_cache"}}), (Keys{"held", "free"}));
   EXPECT_EQ(keys({{"type", "gradient"}}), Keys{});
