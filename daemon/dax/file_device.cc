@@ -10,10 +10,13 @@
 #include <ctime>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <optional>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <unistd.h>
+#include <vector>
 
 namespace maru::daemon {
 namespace {
@@ -57,8 +60,6 @@ Result<void> check_usable(const struct stat& status, const std::string& path, Fi
 
 // Of a file that is there; `wanted` 0: any.
 Result<void> check_size(uint64_t bytes, uint64_t wanted, uint64_t alignment, const std::string& path) {
-  if (bytes == 0)
-    return failure(EINVAL, "use " + quoted(path) + " as a pool: it is empty; remove it and marud creates it");
   if (wanted != 0 && bytes != wanted)
     return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(bytes) + " bytes, expected " +
                                std::to_string(wanted) +
@@ -146,6 +147,38 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
                                  " as a pool: it holds something else (it begins neither with zeros nor as a control "
                                  "region); remove it, or name another file");
   return FileDevice::Content::kBlank;
+}
+
+// The first byte that is not zero; nothing when there is none. Reads what was ever written, and leaves holes alone.
+Result<std::optional<uint64_t>> find_bytes(int fd, const std::string& path) {
+  std::vector<char> piece(1u << 20);
+  const std::vector<char> zeros(piece.size());
+  for (off_t at = 0;;) {
+    at = ::lseek(fd, at, SEEK_DATA);
+    if (at < 0 && errno == ENXIO) return std::nullopt;
+    const off_t end = at < 0 ? -1 : ::lseek(fd, at, SEEK_HOLE);
+    if (end < 0) return failure(errno, "look for what is in " + quoted(path));
+    while (at < end) {
+      const ssize_t got = ::pread(fd, piece.data(), std::min(piece.size(), size_t(end - at)), at);
+      if (got <= 0) return failure(got == 0 ? EIO : errno, "read " + quoted(path));
+      if (std::memcmp(piece.data(), zeros.data(), size_t(got)) != 0)
+        return uint64_t(at) +
+               uint64_t(std::find_if(piece.begin(), piece.end(), [](char c) { return c != 0; }) - piece.begin());
+      at += got;
+    }
+  }
+}
+
+// Of a file that begins with zeros: what lies behind them would be lost.
+Result<void> expect_blank(int fd, const std::string& path, const DeviceLabel& label, bool is_huge) {
+  const std::string use = "use " + quoted(path) + " as a pool: found ";
+  const std::string expected = ", expected a pool or nothing but zeros; remove it, or name another file";
+  if (label.kind != DeviceLabel::Kind::kNothing) return failure(EEXIST, use + label.found + expected);
+  if (is_huge) return {};  // hugetlbfs knows no holes
+  const auto found = find_bytes(fd, path);
+  if (!found) return tl::unexpected(found.error());
+  if (*found) return failure(EEXIST, use + "bytes at " + std::to_string(**found) + " that are not zero" + expected);
+  return {};
 }
 
 // Whether a file system with DAX lets stores be made durable by flushing the processor's caches alone. Others refuse.
@@ -248,7 +281,10 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   const uint64_t os_page = uint64_t(::sysconf(_SC_PAGESIZE));
   const uint64_t alignment = huge ? uint64_t(file_system.f_bsize) : os_page;
   const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  if (is_new) {
+  // An empty one as well: who created it died before it had a size, or somebody made a place for it.
+  if (is_new || (status.st_size == 0 && is_alone)) {
+    if (rounded == 0)
+      return failure(EINVAL, "give " + quoted(path) + " a size: found it empty, expected a pool, or bytes =");
     if (::ftruncate(fd, off_t(rounded)) != 0) return failure(errno, "give " + quoted(path) + " " + size_text(rounded));
     status.st_size = off_t(rounded);
   } else if (auto fits = check_size(uint64_t(status.st_size), rounded, alignment, path); !fits) {
@@ -266,6 +302,9 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   auto content = part == Part::kPages ? Result<Content>(is_blank ? Content::kBlank : Content::kPool)
                                       : look_at_content(fd, path, alignment, machine);
   if (!content) return tl::unexpected(content.error());
+  const bool is_claimed = device->label_.kind == DeviceLabel::Kind::kClaimed;
+  if (*content == Content::kBlank && !is_new && !is_claimed)
+    if (auto blank = expect_blank(fd, path, device->label_, huge); !blank) return tl::unexpected(blank.error());
   if (*content == Content::kBlank && !is_alone)
     return failure(EAGAIN, "use " + quoted(path) + " as a pool: another marud holds it and it is not formatted yet");
   if (*content == Content::kBlank)

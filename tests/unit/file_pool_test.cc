@@ -186,6 +186,31 @@ TEST_F(FilePool, PagesOfAnotherPoolAreRefused) {
   EXPECT_EQ(leave_pool(), uuid);
 }
 
+// A file system or an archive may well begin with zeros.
+TEST_F(FilePool, WhatLiesBehindZerosIsNotOverwritten) {
+  spec_.bytes = 0;
+  for (const std::string& place : {control_, pages_})
+    for (const uint64_t at : {64u << 10, (1u << 20) - 30}) {
+      make_blank(control_, 1u << 20);
+      make_blank(pages_, kBytes);
+      put(place, at, "what somebody has stored there");
+      const std::string before = get(place, 1u << 20);
+      const bool is_seen_by_label = place == pages_ && at < (128u << 10);
+      expect_refusal(is_seen_by_label ? "expected a blank file" : "expected a pool or nothing but zeros");
+      EXPECT_EQ(get(place, 1u << 20), before);
+    }
+}
+
+TEST_F(FilePool, AnEmptyFileBecomesAPool) {
+  spec_.control_path.clear();
+  make_blank(pages_, 0);
+  EXPECT_FALSE(leave_pool().empty());
+  EXPECT_EQ(fs::file_size(pages_), kBytes);
+  fs::resize_file(pages_, 0);
+  spec_.bytes = 0;
+  expect_refusal("found it empty, expected a pool, or bytes =");
+}
+
 TEST_F(FilePool, PagesThatWereCutAreRefused) {
   leave_pool();
   ASSERT_EQ(::truncate(pages_.c_str(), off_t(fs::file_size(pages_) - 4096)), 0);
