@@ -13,7 +13,8 @@ GROUP_SECONDS_MAX = 300
 STEPS = r'''
 mkdir -m 0755 /run/replay
 export MARU_TEST_MARUD="$build/daemon/marud" MARU_TEST_MARUDCTL="$build/daemon/marudctl"
-export MARU_EXAMPLE_CONFIG="$source/systemd/marud.toml" MARU_SOCKET=/run/replay/marud.sock
+export MARU_EXAMPLE_CONFIG="$source/systemd/marud.toml" MARU_TOKEN_HASHES="$source/tests/data/token_hashes.tsv"
+export MARU_SOCKET=/run/replay/marud.sock
 
 # A marud with a small pool, the first requests of the trace, what marud says about itself, and an orderly end.
 replay() {
