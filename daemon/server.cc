@@ -416,7 +416,8 @@ void Server::after_events() {
     adopted_due_ms_[pool].reset();
     if (again_ms) adopted_due_ms_[pool] = now_.monotonic_ms + *again_ms;
   }
-  if (shortage_over_ms_ != 0 && accept_due_ms_ == 0 && now_.monotonic_ms >= shortage_over_ms_) {
+  // Whoever waits in the queue would have been accepted or not by now.
+  if (shortage_over_ms_ != 0 && now_.monotonic_ms >= shortage_over_ms_) {
     log_info("connections are accepted again");
     shortage_over_ms_ = 0;
   }
