@@ -10,7 +10,8 @@
 
 namespace maru::bench {
 
-// What a lookup finds in every peer, the size of a block's location.
+// What a lookup finds in every peer, the size of a block's location. The second word is the complement of the first, so
+// that a caller can make the next question depend on what it read.
 struct PeerRecord {
   uint64_t words[3];
 };

@@ -83,7 +83,8 @@ class Questions {
 };
 
 // The wrong answers counted so far (none) go into the next key, so that no question can be asked before the last
-// answer.
+// answer, by us and by every peer.
+
 // Goes on only when `answer` is known. Without it the processor predicts the branch behind the answer and asks the next
 // question meanwhile: good for callers, but not what "each depending on the last" measures.
 uint64_t settled(uint64_t answer) {
@@ -215,15 +216,20 @@ double repin(maru_client* client, uint64_t count) {
 
 double peer_serial(Peer& peer, Questions& questions, uint64_t count, bool lookup) {
   const std::vector<Key>& keys = questions.singles(count);
-  uint64_t absent = 0;
+  uint64_t difference = 0;
   PeerRecord record{};
   const double result = typical_ns(count, [&](uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; ++i) {
-      const Key key = {keys[i].lo ^ absent, keys[i].hi};
-      absent = uint64_t(lookup ? peer.lookup(key, record) : peer.exists(key)) ^ 1;
+      const Key key = {keys[i].lo ^ difference, keys[i].hi};
+      if (lookup) {
+        if (!peer.lookup(key, record)) wrong(peer.name().c_str());
+        difference = record.words[0] ^ ~record.words[1];
+      } else {
+        difference = settled(uint64_t(peer.exists(key)) ^ 1);
+      }
     }
   });
-  if (absent) wrong(peer.name().c_str());
+  if (difference) wrong(peer.name().c_str());
   return result;
 }
 
@@ -317,7 +323,8 @@ class Lookup {
       const auto storing = start_role({"storing", marud_->socket_path()});
       run_on_cpu(1, storing->pid());
       storing->signal(SIGSTOP);
-      // It stores while we and the floor are timed; the peers have the machine to themselves.
+      // It stores while we, the floor and the peers without a server are timed. Those with one have both processors, one
+      // for the client and one for the server.
       const auto while_storing = [&storing](auto sample) {
         storing->signal(SIGCONT);
         const double result = sample();
@@ -327,8 +334,9 @@ class Lookup {
       std::vector<Contestant> contestants = {
           {"value", [&] { return while_storing([&] { return exists_serial(*client_, *questions_, serial_); }); }},
           {"floor", [&] { return while_storing([&] { return floor_->dependent(serial_); }); }}};
-      add_peers(contestants, [this](Peer& peer) {
-        return peer_serial(peer, *questions_, through_socket(peer) ? suite_.operations(4000) : serial_ / 8, false);
+      add_peers(contestants, [&](Peer& peer) {
+        if (through_socket(peer)) return peer_serial(peer, *questions_, suite_.operations(4000), false);
+        return while_storing([&] { return peer_serial(peer, *questions_, serial_ / 8, false); });
       });
       suite_.measure("exists_serial" + suffix_, contestants, facts_);
     }
