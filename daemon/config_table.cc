@@ -15,6 +15,7 @@ struct ConfigTable::Node {};
 namespace {
 
 const toml::table& toml_of(const ConfigTable::Node* node) { return *reinterpret_cast<const toml::table*>(node); }
+const toml::node* value_of(const ConfigTable::Value* value) { return reinterpret_cast<const toml::node*>(value); }
 const ConfigTable::Node* node_of(const toml::table& table) {
   return reinterpret_cast<const ConfigTable::Node*>(&table);
 }
@@ -104,9 +105,13 @@ std::map<std::string, int, std::less<>> ConfigTable::lines() const {
 }
 bool ConfigTable::has(const char* key) const { return toml_of(node_).contains(key); }
 
-void ConfigTable::wrong(const char* key, const std::string& expected) {
+const ConfigTable::Value* ConfigTable::ask(const char* key) {
   asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  return reinterpret_cast<const Value*>(toml_of(node_).get(key));
+}
+
+void ConfigTable::wrong(const char* key, const std::string& expected) {
+  const toml::node* node = value_of(ask(key));
   problems_->push_back({node ? line_of(*node) : line(),
                         name_of(key) + ": found " + (node ? found(*node) : "nothing") + ", expected " + expected});
 }
@@ -116,8 +121,7 @@ void ConfigTable::missing(const char* key, const std::string& expected) {
 }
 
 std::optional<std::string> ConfigTable::text(const char* key) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return std::nullopt;
   if (node->is_string() && !node->value<std::string>()->empty()) return node->value<std::string>();
   wrong(key, "a text that is not empty");
@@ -130,9 +134,8 @@ bool ConfigTable::is_text(const char* key, std::string_view value) const {
 }
 
 std::vector<std::string> ConfigTable::texts(const char* key, const char* expected) {
-  asked_.insert(key);
   std::vector<std::string> out;
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return out;
   const toml::array* array = node->as_array();
   if (!array) {
@@ -150,8 +153,7 @@ std::vector<std::string> ConfigTable::texts(const char* key, const char* expecte
 }
 
 std::optional<std::string> ConfigTable::one_of(const char* key, std::initializer_list<const char*> choices) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return std::nullopt;
   std::string expected;
   for (const char* choice : choices) {
@@ -163,8 +165,7 @@ std::optional<std::string> ConfigTable::one_of(const char* key, std::initializer
 }
 
 std::optional<int64_t> ConfigTable::integer(const char* key, int64_t least, int64_t most) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return std::nullopt;
   if (node->is_integer()) {
     const int64_t value = *node->value<int64_t>();
@@ -175,9 +176,8 @@ std::optional<int64_t> ConfigTable::integer(const char* key, int64_t least, int6
 }
 
 std::vector<int64_t> ConfigTable::integers(const char* key, int64_t least, int64_t most) {
-  asked_.insert(key);
   std::vector<int64_t> out;
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return out;
   if (const toml::array* array = node->as_array())
     for (const toml::node& element : *array)
@@ -189,30 +189,25 @@ std::vector<int64_t> ConfigTable::integers(const char* key, int64_t least, int64
 }
 
 std::optional<uint64_t> ConfigTable::size(const char* key) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
-  if (!node) return std::nullopt;
-  if (node->is_integer() && *node->value<int64_t>() > 0) return uint64_t(*node->value<int64_t>());
-  if (node->is_string())
-    if (auto bytes = parse_size(*node->value<std::string>()); bytes && *bytes > 0) return bytes;
-  wrong(key, "a size above zero, such as \"64KiB\", \"1GiB\" or a number of bytes");
-  return std::nullopt;
+  return size_from(key, 1, "a size above zero, such as \"64KiB\", \"1GiB\" or a number of bytes");
 }
 
 std::optional<uint64_t> ConfigTable::size_or_zero(const char* key) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  return size_from(key, 0, "a size such as \"64KiB\", \"1GiB\" or a number of bytes, or 0");
+}
+
+std::optional<uint64_t> ConfigTable::size_from(const char* key, uint64_t least, const char* expected) {
+  const toml::node* node = value_of(ask(key));
   if (!node) return std::nullopt;
-  if (node->is_integer() && *node->value<int64_t>() >= 0) return uint64_t(*node->value<int64_t>());
+  if (node->is_integer() && *node->value<int64_t>() >= int64_t(least)) return uint64_t(*node->value<int64_t>());
   if (node->is_string())
-    if (auto bytes = parse_size(*node->value<std::string>())) return bytes;
-  wrong(key, "a size such as \"64KiB\", \"1GiB\" or a number of bytes, or 0");
+    if (auto bytes = parse_size(*node->value<std::string>()); bytes && *bytes >= least) return bytes;
+  wrong(key, expected);
   return std::nullopt;
 }
 
 std::optional<bool> ConfigTable::boolean(const char* key) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return std::nullopt;
   if (node->is_boolean()) return node->value<bool>();
   wrong(key, "true or false");
@@ -220,8 +215,7 @@ std::optional<bool> ConfigTable::boolean(const char* key) {
 }
 
 std::optional<double> ConfigTable::fraction(const char* key) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return std::nullopt;
   if (node->is_number())
     if (const double value = *node->value<double>(); value > 0 && value <= 1) return value;
@@ -231,8 +225,7 @@ std::optional<double> ConfigTable::fraction(const char* key) {
 
 std::vector<std::pair<std::string, std::string>> ConfigTable::scalars(const char* key, size_t most) {
   std::vector<std::pair<std::string, std::string>> out;
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return out;
   const toml::table* inner = node->as_table();
   if (!inner || inner->size() > most) {
@@ -264,15 +257,13 @@ std::optional<uint32_t> ConfigTable::resolve_one(const void* value, const char* 
 }
 
 std::optional<uint32_t> ConfigTable::name_or_number(const char* key, const char* expected, Resolve resolve) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   return node ? resolve_one(node, key, expected, resolve) : std::nullopt;
 }
 
 std::vector<uint32_t> ConfigTable::names_or_numbers(const char* key, const char* expected, Resolve resolve) {
-  asked_.insert(key);
   std::vector<uint32_t> out;
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return out;
   const toml::array* array = node->as_array();
   if (!array) {
@@ -285,9 +276,8 @@ std::vector<uint32_t> ConfigTable::names_or_numbers(const char* key, const char*
 }
 
 std::vector<std::string> ConfigTable::texts(const char* key) {
-  asked_.insert(key);
   std::vector<std::string> out;
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return out;
   const toml::array* array = node->as_array();
   bool is_good = array != nullptr && !array->empty();
@@ -302,8 +292,7 @@ std::vector<std::string> ConfigTable::texts(const char* key) {
 }
 
 std::optional<ConfigTable> ConfigTable::table(const char* key) {
-  asked_.insert(key);
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return std::nullopt;
   if (node->is_table()) return ConfigTable(name_of(key), node_of(*node->as_table()), problems_);
   wrong(key, "a table, [" + name_of(key) + "]");
@@ -311,9 +300,8 @@ std::optional<ConfigTable> ConfigTable::table(const char* key) {
 }
 
 std::vector<ConfigTable> ConfigTable::tables(const char* key) {
-  asked_.insert(key);
   std::vector<ConfigTable> out;
-  const toml::node* node = toml_of(node_).get(key);
+  const toml::node* node = value_of(ask(key));
   if (!node) return out;
   const toml::array* array = node->as_array();
   if (!array) {

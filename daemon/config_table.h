@@ -19,7 +19,8 @@ namespace maru::daemon {
 
 class ConfigTable {
  public:
-  struct Node;  // a toml++ table, kept out of this header
+  struct Node;   // a toml++ table, kept out of this header
+  struct Value;  // any value of one, likewise
   ConfigTable(std::string path, const Node* node, std::vector<ConfigProblem>* problems)
       : path_(std::move(path)), node_(node), problems_(problems) {}
 
@@ -57,6 +58,9 @@ class ConfigTable {
   std::string name_of(std::string_view key) const {
     return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
   }
+  // The value, or none; from now on the key is a known one.
+  const Value* ask(const char* key);
+  std::optional<uint64_t> size_from(const char* key, uint64_t least, const char* expected);
   std::optional<uint32_t> resolve_one(const void* value, const char* key, const char* expected, Resolve resolve);
 
   std::string path_;
