@@ -27,10 +27,7 @@ TEST_F(DaxPool, ABlankDeviceIsFormattedAndThenAdopted) {
   EXPECT_EQ(refusal().code, EBUSY);
   (*pool)->stop(false);
   pool->reset();
-  auto again = start();
-  ASSERT_TRUE(again) << again.error().text();
-  EXPECT_EQ(uuid_of(**again), uuid);
-  EXPECT_EQ((*again)->serving()->epoch(), 2u);
+  expect_adoption(uuid, 2);
 }
 
 TEST_F(DaxPool, FormatNeverFormatsNothing) {

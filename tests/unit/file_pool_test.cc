@@ -1,12 +1,11 @@
 // What becomes of a pool in two files: created, formatted, adopted, or refused with what was found, expected, and to be done.
 #include "daemon/dax/file_device.h"
 #include "daemon/dax/split_device.h"
-#include "daemon/hosted_pool.h"
 #include "libmaru/shm/data_label.h"
 #include "libmaru/shm/format_claim.h"
 #include "maru/format/data_label.h"
-#include "tests/support/temporary_directory.h"
 #include "tests/support/wait_until.h"
+#include "tests/unit/startable_pool.h"
 
 #include <cerrno>
 #include <cstring>
@@ -24,46 +23,18 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kBytes = 8u << 20;
 
-class FilePool : public ::testing::Test {
+class FilePool : public StartablePool {
  protected:
-  test::TemporaryDirectory directory_;
-  StateDirectory state_{directory_.file("state")};
-  PoolSpec spec_ = default_pool_spec();
   std::string control_ = directory_.file("control"), pages_ = directory_.file("pages");
 
-  FilePool() {
-    spec_.backend = Backend::kFile;
-    spec_.pool.name = "far";
-    spec_.pool.page_bytes = 4096;
-    spec_.pool.region_bytes = 1u << 20;
-    spec_.pool.lanes = 4;
-    spec_.pool.pins_max = 64;
+  FilePool() : StartablePool(Backend::kFile) {
     spec_.path = pages_;
     spec_.control_path = control_;
     spec_.bytes = kBytes;
   }
-  Result<std::unique_ptr<HostedPool>> start() {
-    std::map<std::string, FileDescriptor> stored;
-    return HostedPool::start(spec_, state_, stored, 1000);
-  }
-  std::string refusal() {
-    auto started = start();
-    EXPECT_FALSE(started);
-    return started ? "" : started.error().doing;
-  }
   void expect_refusal(const std::string& part) {
-    const std::string text = refusal();
+    const std::string text = refusal().text();
     EXPECT_NE(text.find(part), std::string::npos) << text;
-  }
-  static std::string uuid_of(HostedPool& pool) { return uuid_text(pool.serving()->header().uuid); }
-  // Formats, or adopts, and leaves the pool there; returns its uuid.
-  std::string leave_pool() {
-    auto pool = start();
-    EXPECT_TRUE(pool) << pool.error().text();
-    if (!pool) return "";
-    const std::string uuid = uuid_of(**pool);
-    (*pool)->stop(false);
-    return uuid;
   }
   static void put(const std::string& path, uint64_t at, const std::string& bytes) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -83,13 +54,11 @@ class FilePool : public ::testing::Test {
     put(path, 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)) + std::string(kUuid - 8, 0));
     put(path, kUuidEnd, std::string(sizeof(format::Header) - kUuidEnd, 0));
   }
-  // As if the machine had been switched off while marud worked (or, `in_order`, after it had ended).
   static void pretend_other_boot(const std::string& path, bool in_order) {
     format::HostRecord host;
     const uint64_t at = header(path).sections[format::kSectionHosts].offset;
     std::memcpy(&host, get(path, at + sizeof(host)).data() + at, sizeof(host));
-    host.boot_id_lo.store_relaxed(1);
-    host.clean.store_relaxed(in_order ? 1 : 0);
+    switch_off(host, in_order);
     put(path, at, std::string(reinterpret_cast<const char*>(&host), sizeof(host)));
   }
   static format::Header header(const std::string& path) {
@@ -129,10 +98,7 @@ TEST_F(FilePool, InTwoFilesIsFormattedAndThenAdopted) {
   expect_refusal("another marud has it");
   (*pool)->stop(false);
   pool->reset();
-  auto again = start();
-  ASSERT_TRUE(again) << again.error().text();
-  EXPECT_EQ(uuid_of(**again), uuid);
-  EXPECT_EQ((*again)->serving()->epoch(), 2u);
+  expect_adoption(uuid, 2);
 }
 
 TEST_F(FilePool, SizesOfFilesThatAreThereMayBeAny) {
