@@ -12,6 +12,8 @@ namespace {
 
 constexpr unsigned kSubmissionEntries = 1024;
 constexpr unsigned kCompletionEntries = 16384;  // one receive and one send of every connection, and every lane's pidfd
+// Threads of the kernel that may close at once (close_aside): one that waits on what a client made holds none of the others up.
+constexpr unsigned kClosersMax = 256;
 constexpr uint64_t kIdMask = (1ull << 56) - 1;
 
 uint64_t token(EventKind kind, uint64_t id) { return uint64_t(kind) << 56 | (id & kIdMask); }
@@ -57,6 +59,8 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create() {
       ring->is_open = true;
       if ((parameters.features & IORING_FEAT_NODROP) == 0 || (parameters.features & IORING_FEAT_EXT_ARG) == 0)
         return failure(ENOSYS, "use io_uring of this kernel: Linux 5.19 or newer is needed");
+      unsigned most[2] = {kClosersMax, 0};  // zero: as it is
+      io_uring_register_iowq_max_workers(&ring->uring, most);
       log_debug("io_uring is ready (setup flags {:#x}, features {:#x})", mode, unsigned(parameters.features));
       break;
     }

@@ -101,6 +101,7 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
   const bool hands_back = (request->flags & wire::kAttachHandsBack) != 0;
   if (descriptors.empty() == hands_back || descriptors.size() > 2)
     return drop("an attach request with the wrong number of descriptors");
+  if (session.is_behind()) return drop("it asks for descriptors and does not read its replies");
   if (session.lane_watch != 0) return refuse(header, EALREADY, "this connection is attached already");
   if (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.session == session.id(); }))
     return refuse(header, EALREADY, "this connection waits for an attach already");

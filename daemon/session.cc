@@ -3,7 +3,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fmt/core.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 namespace maru::daemon {
 
@@ -36,8 +38,11 @@ Session::Received Session::finish_receive(int result) {
   received.descriptors = wire::take_descriptors(receive_message_);
   if ((receive_message_.msg_flags & MSG_TRUNC) != 0) {
     received.end = fmt::format("a packet of more than {} bytes", limits::kMessageBytesMax);
+  } else if (received.descriptors.size() > kDescriptorsMax) {
+    received.end = fmt::format("a packet with {} descriptors, where at most {} make sense", received.descriptors.size(),
+                               kDescriptorsMax);
   } else if ((receive_message_.msg_flags & MSG_CTRUNC) != 0) {
-    received.end = fmt::format("a packet with more than {} descriptors", kDescriptorsMax);
+    received.end = "a packet with more descriptors than marud has left";
   } else if (result == 0) {
     // The end of the connection and an empty packet look the same; only the state of the socket tells them apart.
     pollfd entry = {socket_.get(), POLLRDHUP, 0};
@@ -59,6 +64,11 @@ bool Session::send(EventLoop& loop, Packet packet) {
 
 void Session::send_unasked(EventLoop& loop, Packet packet) {
   if (unsent_.size() < kUnsentWhenUnaskedMax) send(loop, std::move(packet));
+}
+
+bool Session::is_behind() const {
+  int unread = 0;
+  return unsent_.size() > 1 || (::ioctl(socket_.get(), SIOCOUTQ, &unread) == 0 && unread > kUnreadBytesMax);
 }
 
 void Session::begin_send(EventLoop& loop) {

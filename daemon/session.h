@@ -33,8 +33,13 @@ class Session {
   static constexpr size_t kUnsentMax = 64;
   // Beyond so many unread packets, what is sent unasked is dropped instead.
   static constexpr size_t kUnsentWhenUnaskedMax = 16;
-  // Descriptors that one packet may bring; the kernel closes further ones.
+  // Descriptors that one packet may bring.
   static constexpr size_t kDescriptorsMax = 4;
+  // Descriptors that Linux lets one packet bring (SCM_MAX_FD). There is room for all: what finds none is closed by the kernel
+  // in this thread, and the last close of some lasts as long as the client wants it to.
+  static constexpr size_t kDescriptorsOfLinuxMax = 253;
+  // Bytes of replies, as the kernel accounts for them, that a client may leave unread and still be sent descriptors.
+  static constexpr int kUnreadBytesMax = 16 << 10;
 
   Session(uint64_t id, FileDescriptor socket, Peer peer)
       : id_(id), socket_(std::move(socket)), peer_(std::move(peer)) {}
@@ -64,6 +69,8 @@ class Session {
 
   // Nothing more is received or answered; operations in flight are ended.
   void close(EventLoop& loop);
+  // It leaves replies unread: what they carry is held meanwhile.
+  bool is_behind() const;
   bool is_closing() const { return is_closing_; }
   void close_when_sent() { close_when_sent_ = true; }
   bool is_idle() const { return !receiving_ && !sending_; }
@@ -91,7 +98,7 @@ class Session {
   msghdr receive_message_ = {};
   iovec receive_part_ = {};
   std::unique_ptr<std::byte[]> receive_bytes_;
-  alignas(cmsghdr) char receive_control_[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
+  alignas(cmsghdr) char receive_control_[CMSG_SPACE(kDescriptorsOfLinuxMax * sizeof(int))] = {};
 
   bool sending_ = false;
   std::deque<Packet> unsent_;  // the first is the one being sent

@@ -63,7 +63,7 @@ class HostileSocket : public ::testing::Test {
   }
   static bool send_raw(int socket, const std::vector<std::byte>& packet, const std::vector<int>& descriptors = {}) {
     iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(64 * sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(253 * sizeof(int))] = {};  // as many as Linux takes
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -180,7 +180,7 @@ TEST_F(HostileSocket, DescriptorsWhereNoneBelongAreDropped) {
   expect_dropped(request(Type::kPing), "a descriptor with a message that has none", {writer.get()});
   expect_dropped(attach_request(), "wrong number of descriptors", {writer.get()});
   expect_dropped(request(Type::kPing), "", {writer.get(), writer.get(), writer.get()});
-  expect_dropped(request(Type::kPing), "is dropped: a packet with more than", std::vector<int>(40, writer.get()));
+  expect_dropped(request(Type::kPing), "is dropped: a packet with 40 descriptors", std::vector<int>(40, writer.get()));
   // marud keeps none of them: the pipe is over when ours is closed.
   writer.reset();
   pollfd entry{reader.get(), POLLIN, 0};
@@ -293,7 +293,7 @@ class LingeringSocket {
     }
   }
   int near() const { return near_.get(); }
-  // Of this process alone, not the last one if somebody else has it.
+  // Of this process alone. Whoever has the last one waits: marud must have it still, and is suspended meanwhile.
   void let_go() { near_.reset(); }
 
  private:
@@ -320,6 +320,40 @@ TEST_F(HostileSocket, ACloseThatLastsHoldsNobodyUp) {
   expect_service();
 }
 
+TEST_F(HostileSocket, DescriptorsBeyondThoseThatMakeSenseAreClosedAsideToo) {
+  for (const size_t count : {5u, 64u, 253u}) {
+    LingeringSocket lingering;
+    const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    std::vector<int> descriptors(count, nothing.get());
+    descriptors.back() = lingering.near();
+    const FileDescriptor socket = connect();
+    marud_.suspend();
+    EXPECT_TRUE(send_raw(socket.get(), request(Type::kPing), descriptors)) << std::strerror(errno);
+    lingering.let_go();
+    marud_.resume();
+    EXPECT_TRUE(marud_.has_logged("a packet with " + std::to_string(count) + " descriptors"));
+    expect_service();
+  }
+}
+
+TEST_F(HostileSocket, WhoReadsNothingIsSentNoMoreDescriptors) {
+  const FileDescriptor socket = connect();
+  const auto attach = attach_request(), detach = request(Type::kDetach);
+  constexpr int kTimes = 1000;
+  int times = 0;
+  while (times < kTimes && send_raw(socket.get(), attach) && send_raw(socket.get(), detach)) ++times;
+  EXPECT_LT(times, kTimes) << "marud sends descriptors that nobody reads for ever";
+  EXPECT_TRUE(marud_.has_logged("it asks for descriptors and does not read its replies"));
+  // Who reads may attach as often.
+  const FileDescriptor reader = connect();
+  for (int i = 0; i < 40; ++i)
+    for (const auto& packet : {attach, detach}) {
+      ASSERT_TRUE(send_raw(reader.get(), packet));
+      ASSERT_TRUE(wire::receive_packet(reader.get(), far_too_long_ms()));
+    }
+  expect_service();
+}
+
 TEST(HostileSocketAlone, WhatIsNoMemoryIsClosedAsideWhenItIsHandedBack) {
   MarudProcess marud;
   // Without a session thread, so that nobody hands the memory back by itself.
@@ -334,8 +368,10 @@ TEST(HostileSocketAlone, WhatIsNoMemoryIsClosedAsideWhenItIsHandedBack) {
   std::strcpy(attach.pool, "default");
   attach.flags = wire::kAttachHandsBack;
   const auto packet = wire::encode(Type::kAttach, 7, 0, wire::bytes_of(attach));
-  ASSERT_TRUE(wire::send_packet(socket->get(), packet, lingering.near(), int(far_too_long_ms())));
+  marud.suspend();
+  EXPECT_TRUE(wire::send_packet(socket->get(), packet, lingering.near(), int(far_too_long_ms())));
   lingering.let_go();
+  marud.resume();
   EXPECT_TRUE(marud.has_logged("handed back what is not the memory of pool"));
   EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
   EXPECT_EQ(client.text("k"), "text");
