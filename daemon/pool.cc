@@ -383,10 +383,11 @@ std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
 
 // -- the rest of the interface ----------------------------------------------------------------------------------------
 
-RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits) {
+RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits,
+                      uint32_t request_id) {
   state_->now_ms = now_ms;
   const auto begun = std::chrono::steady_clock::now();
-  RentResult result = state_->rent(lane, request, limits);
+  RentResult result = state_->rent(lane, request, limits, request_id);
   state_->show_frees();
   const auto lasted = std::chrono::steady_clock::now() - begun;
   state_->totals.rent_latency.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));

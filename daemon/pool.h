@@ -198,7 +198,9 @@ class Pool {
   void add_uses(std::map<uid_t, UserUse>& uses) const;
 
   // Refused with EDQUOT when it is for the limits alone that there is nothing.
-  RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {});
+  // `request_id`: by which the client knows what was taken for it, should the answer be lost.
+  RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {},
+                  uint32_t request_id = 0);
   // A tree that is small, in a small pool, is gone when this returns. Otherwise *ret_ticket is not 0 and turns go on with it:
   // its result is among take_deleted_trees() under this number. One at a time for each lane (EAGAIN).
   DeleteTreeResult delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,

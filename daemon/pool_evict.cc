@@ -35,6 +35,17 @@ void Pool::State::report_evicted(PageRef ref, Shortage& shortage) {
   ++shortage.result->evicted;
 }
 
+// A run of the length that is asked for becomes the asker's, if all of it is FREE.
+bool Pool::State::take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker) {
+  const auto run_pages = uint32_t(shortage.run_pages);
+  if (shm::grant_run(region, self.id, shortage.asker, first, run_pages, shortage.mark, ret_blocker).is_none())
+    return false;
+  shortage.result->runs.push_back({first, run_pages});
+  --shortage.runs;
+  --shortage.items_left;
+  return true;
+}
+
 // Pages that were freed just now go to the asker, if nobody else has taken them in between.
 void Pool::State::take_freed(uint32_t first, uint32_t count, Shortage& shortage) {
   totals.evicted_pages += count;
@@ -56,10 +67,7 @@ void Pool::State::take_freed(uint32_t first, uint32_t count, Shortage& shortage)
       own_frees += count - i;
       return;
     }
-    if (shm::take_run(region, shortage.asker, first + i, run_pages, nullptr).is_none()) continue;
-    shortage.result->runs.push_back({first + i, run_pages});
-    --shortage.runs;
-    --shortage.items_left;
+    take_for_asker(first + i, shortage, nullptr);
   }
 }
 

@@ -147,14 +147,7 @@ void Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, ui
         continue;
       }
       uint32_t blocker = start;
-      if (shm::take_run(region, shortage.asker, start, run_pages, &blocker).is_none()) {
-        start = blocker + 1;
-        continue;
-      }
-      shortage.result->runs.push_back({start, run_pages});
-      --shortage.runs;
-      --shortage.items_left;
-      start += run_pages;
+      start = take_for_asker(start, shortage, &blocker) ? start + run_pages : blocker + 1;
     }
     if (!shortage.is_open()) return;
     entry.no_run_since = frees_now;

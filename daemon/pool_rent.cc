@@ -3,6 +3,7 @@
 // of a client that rents more than its share; the coldest blocks anywhere; FREE pages of other owners; a whole region of
 // anybody. Refused only when nothing of this is left.
 #include "daemon/pool_state.h"
+#include "libmaru/shm/page_run.h"
 #include "libmaru/wire/codec.h"
 
 #include <algorithm>
@@ -20,7 +21,8 @@ RentResult refuse(int code, std::string explanation) {
 
 }  // namespace
 
-RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits) {
+RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits,
+                             uint32_t request_id) {
   if (region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
   if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
   if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
@@ -37,6 +39,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   RentResult result;
   Shortage shortage;
   shortage.asker = lanes.id(lane);
+  shortage.mark = shm::grant_mark(shortage.asker, request_id);
   shortage.run_pages = request.run_pages;
   shortage.runs = request.runs;
   shortage.items_left = wire::kRentItemsMax;

@@ -208,6 +208,7 @@ inline constexpr size_t kEvictReasonCount = 5;
 struct Shortage {
   EvictReason reason = EvictReason::kRequest;
   LaneId asker;
+  uint64_t mark = 0;  // of its request
   uint64_t run_pages = 1;
   uint64_t runs = 0;
   size_t items_left = 0;  // regions and runs that the reply still has room for
@@ -422,7 +423,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::vector<uint32_t> regions_of(LaneId owner) const;
 
   // pool_rent.cc
-  RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits);
+  RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits, uint32_t request_id);
 
   // pool_takeover.cc: a region of one client for another
   struct Outlook {
@@ -440,6 +441,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
   void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, EvictionOrder::Coldest* coldest);
   void report_evicted(PageRef ref, Shortage& shortage);
+  bool take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker);
   void take_freed(uint32_t first, uint32_t pages, Shortage& shortage);
   void evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max);
   size_t evict_pages(std::span<const uint32_t> pages, EvictReason reason);

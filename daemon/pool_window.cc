@@ -6,7 +6,6 @@
 // Cost: one pass over the words of the regions, a running maximum over each window, and a sort of the cheapest.
 #include "daemon/pool_state.h"
 #include "libmaru/shm/evict.h"
-#include "libmaru/shm/page_run.h"
 
 #include <algorithm>
 #include <deque>
@@ -118,10 +117,7 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
     shortage.key_bytes_left = inside.key_bytes_left;
     shortage.blocks_evicted = inside.blocks_evicted;
     shortage.pages_evicted = inside.pages_evicted;
-    if (shm::take_run(region, shortage.asker, window.first, run_pages, nullptr).is_none()) continue;
-    shortage.result->runs.push_back({window.first, run_pages});
-    --shortage.runs;
-    --shortage.items_left;
+    take_for_asker(window.first, shortage, nullptr);
   }
   return !shortage.is_open();
 }

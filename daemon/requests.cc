@@ -365,7 +365,7 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   const Users::Allowance allowed = users_.allowance(session.peer(), serving);
   RentResult result;
   if (allowed.why.empty() || allowed.evicts_own) {
-    result = serving.rent(watch->lane, *request, now.unix_ms, allowed.limits);
+    result = serving.rent(watch->lane, *request, now.unix_ms, allowed.limits, header.request_id);
   } else {
     result.status = -EDQUOT;
   }

@@ -95,6 +95,7 @@ Result<void> Client::open(const Options& options) {
     PageSource::Rented rented;
     if (type == wire::Type::kRent && read_rent_reply(late, &rented) == 0) pages_->accept_late(rented);
   });
+  connection_.on_lost_answers([this](std::span<const uint32_t> ids) { pages_->give_back_granted(ids); });
   connection_.on_notice([this](wire::Type type, std::span<const std::byte> notice) {
     const auto taken = wire::read_exactly<wire::RegionTaken>(notice);
     if (type == wire::Type::kRegionTaken && taken) pages_->region_taken(taken->region);

@@ -33,6 +33,7 @@ Result<Reply> Connection::receive_reply(uint32_t request_id) {
     const auto header = wire::decode_reply(packet->bytes);
     if (!header) return tl::unexpected(header.error());
     const auto payload = wire::payload_of(packet->bytes);
+    was_answered(header->request_id);
     if (header->request_id != request_id) {
       const auto& take = header->request_id == 0 ? notice_ : late_reply_;
       if (header->status == 0 && take) take(wire::Type(header->type), payload);
@@ -44,6 +45,8 @@ Result<Reply> Connection::receive_reply(uint32_t request_id) {
   }
 }
 
+void Connection::was_answered(uint32_t request_id) { std::erase(unanswered_, request_id); }
+
 // What lies in the socket while no request waits for an answer: what came unasked, and answers that come too late.
 void Connection::read_notices() {
   const std::lock_guard lock(mutex_);
@@ -54,6 +57,7 @@ void Connection::read_notices() {
     const auto packet = wire::receive_packet(socket_.get(), 0);
     if (!packet) return drop_socket();
     const auto header = wire::decode_reply(packet->bytes);
+    if (header) was_answered(header->request_id);
     if (!header || header->status != 0) continue;
     const auto& take = header->request_id == 0 ? notice_ : late_reply_;
     if (take) take(wire::Type(header->type), wire::payload_of(packet->bytes));
@@ -64,6 +68,7 @@ Result<uint32_t> Connection::send(wire::Type type, std::span<const std::byte> pa
   if (next_request_ == 0) ++next_request_;  // 0 is what comes unasked
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
+  if (type == wire::Type::kRent) unanswered_.push_back(id);
   if (auto sent = wire::send_packet(socket_.get(), packet, fd, target_.timeout_ms, second); !sent)
     return tl::unexpected(sent.error());
   return id;
@@ -104,6 +109,8 @@ bool Connection::is_lost() const {
 void Connection::drop_socket() {
   socket_.reset();
   attaching_again_ = 0;
+  lost_.insert(lost_.end(), unanswered_.begin(), unanswered_.end());
+  unanswered_.clear();
   if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
 }
 
@@ -166,6 +173,8 @@ Result<void> Connection::reattach_locked() {
     return failure(ESTALE, "attach again: marud has another pool of this name, or gave this lane up");
   }
   attached_.epoch = again->epoch;
+  if (!lost_.empty() && lost_answers_) lost_answers_(lost_);
+  lost_.clear();
   return {};
 }
 

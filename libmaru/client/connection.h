@@ -59,6 +59,11 @@ class Connection {
   using LateReply = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
   void on_late_reply(LateReply late_reply) { late_reply_ = std::move(late_reply); }
 
+  // Called with the ids of requests for memory whose answers will never come, once marud has let us in again on our lane:
+  // nobody works on them any more. As on_late_reply.
+  using LostAnswers = std::function<void(std::span<const uint32_t> request_ids)>;
+  void on_lost_answers(LostAnswers lost_answers) { lost_answers_ = std::move(lost_answers); }
+
   // Called with what marud sends unasked, by the session thread or inside a request of any thread, and as on_late_reply. May be
   // any bytes.
   using Notice = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
@@ -90,6 +95,7 @@ class Connection {
   Result<Reply> exchange(wire::Type type, std::span<const std::byte> payload);
   Result<Reply> receive_reply(uint32_t request_id);
   void read_notices();
+  void was_answered(uint32_t request_id);
   Result<void> reattach_locked();
   Result<void> begin_attach_again();
   bool is_lost() const;
@@ -103,9 +109,12 @@ class Connection {
   bool known_ = false;
   bool stale_ = false;
   uint32_t attaching_again_ = 0;  // the request that marud has not answered yet; 0: none
+  // Requests for memory without an answer yet; and those whose connection ended before it came.
+  std::vector<uint32_t> unanswered_, lost_;
   wire::AttachReply attached_{};
   int device_fd_ = -1, control_fd_ = -1;
   LateReply late_reply_;
+  LostAnswers lost_answers_;
   Notice notice_;
   Upkeep upkeep_;
   std::function<void()> fenced_;

@@ -237,6 +237,14 @@ void PageSource::accept_late(const Rented& rented) {
   for (const PageRef head : reserved) give_back(head);
 }
 
+void PageSource::give_back_granted(std::span<const uint32_t> request_ids) {
+  std::vector<uint64_t> marks;
+  for (const uint32_t id : request_ids) marks.push_back(shm::grant_mark(lane_, id));
+  std::sort(marks.begin(), marks.end());
+  const uint64_t freed = shm::give_back_granted(region_, lane_, marks);
+  if (freed > 0) region_.lane(lane_.lane).header->frees.fetch_add_relaxed(freed);  // whoever owns them finds them
+}
+
 int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
   // What can never be had must not evict everybody's blocks on the way to being refused.
   if (runs > region_.pages() / run_pages) return -ENOSPC;

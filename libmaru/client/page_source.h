@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 namespace maru::client {
@@ -46,6 +47,8 @@ class PageSource {
   void was_freed(uint32_t first, uint32_t pages);
   // What marud granted to a request that had been given up on.
   void accept_late(const Rented& rented);
+  // marud's answers to these requests were lost, and with them which pages it took for this client: they become FREE.
+  void give_back_granted(std::span<const uint32_t> request_ids);
   // marud says that a region has another owner now. A hint: the region's word decides.
   void region_taken(uint32_t region_index);
   // Everything that caches hold becomes FREE: before detaching.

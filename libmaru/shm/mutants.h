@@ -44,6 +44,10 @@ enum MutantId : unsigned {
   kMutantProofOfAnyLife = 35,             // the proof of a host's death is used against whoever has its slot by then
   kMutantDrainForeign = 36,               // tests/sim/cast_wishes.cc: a host drains the regions of the others, too
   kMutantAdoptKeepsRetiring = 37,         // tests/sim/scenario_hosts.cc: a new marud leaves the marks of the last one
+  kMutantGrantAtOnce = 38,       // marud takes pages for a client in the client's name, and marks them afterwards
+  kMutantGiveBackUnmarked = 39,  // after a lost answer a client gives back all it has RESERVED
+  kMutantMarkOfAnyLife = 41,     // the mark of a page's earlier life counts for its present one
+  kMutantGiveBackEarly = 40,     // tests/sim/scenario_grants.cc: it does so before it was let in again
 };
 
 }  // namespace maru

@@ -3,6 +3,8 @@
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
 
+#include <algorithm>
+
 namespace maru::shm {
 
 PageRef take_page(const ControlRegion& region, LaneId lane, uint32_t page) {
@@ -54,6 +56,37 @@ bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t
     if (is_mine(found)) give_back_run(region, lane, PageRef::of(first + i, found.generation()));
   }
   return false;
+}
+
+PageRef grant_run(const ControlRegion& region, LaneId daemon, LaneId to, uint32_t page, uint32_t count, uint64_t mark,
+                  uint32_t* ret_blocker) {
+  const bool at_once = MARU_MUTANT(kMutantGrantAtOnce);
+  const PageRef head = take_run(region, at_once ? to : daemon, page, count, ret_blocker);
+  if (head.is_none()) return head;
+  format::BlockLine& line = region.block(page);
+  line.parent.store_relaxed(head.bits);  // published by the word, as the next
+  line.chain.store_relaxed(mark);
+  uint64_t own = PageWord::reserved(head.generation(), daemon).bits;
+  const uint64_t its = PageWord::reserved(head.generation(), to).bits;
+  if (at_once || line.word.cas_acq_rel(own, its)) return head;  // [pairs page.word]
+  if (ret_blocker) *ret_blocker = page;
+  return PageRef::none();
+}
+
+uint64_t give_back_granted(const ControlRegion& region, LaneId lane, std::span<const uint64_t> marks) {
+  uint64_t freed = 0;
+  for (uint64_t page = 0; page < region.pages(); ++page) {
+    const format::BlockLine& line = region.block(uint32_t(page));
+    const PageWord found{line.word.load_acquire()};  // [pairs page.word]
+    if (!found.is(PageState::kReserved) || found.lane() != lane) continue;
+    const PageRef head = PageRef::of(uint32_t(page), found.generation());
+    // Another thread of this client may be writing this line. What it fills is no parent of itself, and what it took itself may
+    // have a mark of an earlier life.
+    const bool is_marked = std::binary_search(marks.begin(), marks.end(), line.chain.load_relaxed()) &&
+                           (line.parent.load_relaxed() == head.bits || MARU_MUTANT(kMutantMarkOfAnyLife));
+    if (is_marked || MARU_MUTANT(kMutantGiveBackUnmarked)) freed += give_back_run(region, lane, head);
+  }
+  return freed;
 }
 
 uint32_t free_tails(const ControlRegion& region, uint32_t head) {

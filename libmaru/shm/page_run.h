@@ -10,6 +10,7 @@
 #include "libmaru/shm/control_region.h"
 
 #include <cstdint>
+#include <span>
 
 namespace maru::shm {
 
@@ -23,6 +24,16 @@ PageRef take_run(const ControlRegion& region, LaneId lane, uint32_t page, uint32
 // Makes a run of pages that the lane has RESERVED one by one already; `first` and the following count - 1. False: one of them
 // was POISONED meanwhile, and the others were given back.
 bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count);
+
+// marud's: takes a run for the client `to`, first for its own lane. The client is told of it in the answer to the request that
+// `mark` names; if marud dies before it is the client's, the next marud frees it, and if the answer is lost, give_back_granted
+// does. As take_run otherwise.
+constexpr uint64_t grant_mark(LaneId to, uint32_t request_id) { return uint64_t(to.low()) << 32 | request_id; }
+PageRef grant_run(const ControlRegion& region, LaneId daemon, LaneId to, uint32_t page, uint32_t count, uint64_t mark,
+                  uint32_t* ret_blocker);
+// The client's: runs of this lane with one of these marks, which are sorted, become FREE. Only when nobody works on those
+// requests any more. Returns how many pages.
+uint64_t give_back_granted(const ControlRegion& region, LaneId lane, std::span<const uint64_t> marks);
 
 // Gives back a RESERVED run of this lane. Returns how many pages became FREE; 0 if the head is not the lane's.
 uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head);

@@ -41,6 +41,10 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantProofOfAnyLife, "a proof of death used against another life", {"host-rejoin"}},
       {kMutantDrainForeign, "a host drains the regions of others", {"host-drain"}},
       {kMutantAdoptKeepsRetiring, "a new marud leaves the marks of the last one", {"host-restart"}},
+      {kMutantGrantAtOnce, "pages taken for a client in its name, and marked afterwards", {"lost-answer"}},
+      {kMutantGiveBackUnmarked, "all that is RESERVED given back after a lost answer", {"lost-answer"}},
+      {kMutantMarkOfAnyLife, "the mark of a lost answer taken for another life's", {"lost-answer"}},
+      {kMutantGiveBackEarly, "what a lost answer named given back before marud lets in again", {"lost-answer"}},
   };
   return kRecords;
 }

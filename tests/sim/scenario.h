@@ -14,6 +14,7 @@ std::span<const Scenario> chain_scenarios();
 std::span<const Scenario> page_scenarios();
 std::span<const Scenario> death_scenarios();
 std::span<const Scenario> takeover_scenarios();
+std::span<const Scenario> grant_scenarios();
 std::span<const Scenario> tenant_scenarios();
 std::span<const Scenario> poison_scenarios();
 std::span<const Scenario> host_scenarios();

@@ -75,6 +75,39 @@ TEST_F(PageRunTest, RenewingIsAnotherLifeOfASinglePage) {
   EXPECT_TRUE(renew_page(pool_.region, lane_, run).is_none()) << "a run is not renewed";
 }
 
+TEST_F(PageRunTest, WhatWasTakenForAClientIsItsOwnAndFoundByItsMark) {
+  const LaneId daemon{0, 1};
+  const uint64_t mark = grant_mark(lane_, 5), other = grant_mark(lane_, 6);
+  const PageRef run = grant_run(pool_.region, daemon, lane_, 4, 3, mark, nullptr);
+  EXPECT_EQ(run, PageRef::of(4, 0));
+  EXPECT_EQ(pool_.word(4), PageWord::reserved(0, lane_));
+  EXPECT_EQ(pool_.word(6), PageWord::tail(0, 2));
+  grant_run(pool_.region, daemon, lane_, 8, 1, other, nullptr);
+  grant_run(pool_.region, daemon, {2, 7}, 9, 1, grant_mark({2, 7}, 5), nullptr);
+  take_page(pool_.region, lane_, 10);
+  uint32_t blocker = 0;
+  EXPECT_TRUE(grant_run(pool_.region, daemon, lane_, 3, 2, mark, &blocker).is_none());
+  EXPECT_EQ(blocker, 4u);
+  EXPECT_EQ(pool_.word(3), PageWord::free(1));
+  EXPECT_EQ(pool_.audit(), Names{});
+
+  const uint64_t lost[] = {mark, grant_mark(lane_, 7)};
+  EXPECT_EQ(give_back_granted(pool_.region, lane_, lost), 3u);
+  for (const uint32_t page : {4u, 5u, 6u}) EXPECT_EQ(pool_.word(page), PageWord::free(1));
+  for (const uint32_t page : {8u, 10u}) EXPECT_TRUE(pool_.word(page).is(PageState::kReserved)) << page;
+  EXPECT_EQ(pool_.word(9), PageWord::reserved(0, {2, 7}));
+  EXPECT_EQ(give_back_granted(pool_.region, lane_, lost), 0u);
+}
+
+TEST_F(PageRunTest, AMarkSpeaksOfOneLifeOfItsPage) {
+  const uint64_t lost[] = {grant_mark(lane_, 5)};
+  const PageRef granted = grant_run(pool_.region, {0, 1}, lane_, 4, 1, lost[0], nullptr);
+  give_back_run(pool_.region, lane_, granted);
+  const PageRef own = take_page(pool_.region, lane_, 4);
+  EXPECT_EQ(give_back_granted(pool_.region, lane_, lost), 0u);
+  EXPECT_EQ(pool_.word(4), PageWord::reserved(own.generation(), lane_));
+}
+
 TEST_F(PageRunTest, ForgedRunLengthsFreeNothingOfOthers) {
   const PageRef mine = take_page(pool_.region, lane_, 3);
   take_run(pool_.region, {2, 7}, 4, 3, nullptr);
