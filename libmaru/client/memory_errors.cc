@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,9 +26,14 @@ struct Frame {
 thread_local Frame* volatile innermost __attribute__((tls_model("initial-exec"))) = nullptr;
 
 constexpr int kClientsMax = 64;  // whose views are looked after; further ones have no place
-std::atomic<BadPages*> clients[kClientsMax];
-// Handlers that are looking at `clients` now: whoever leaves the table waits for them.
-std::atomic<uint32_t> looking{0};
+// In memory that the kernel empties in a child of fork(): there the parent's views are not mapped, what lies at their addresses
+// is the child's own, and threads that were in the handler do not exist.
+struct Table {
+  std::atomic<BadPages*> clients[kClientsMax];
+  // Handlers that are looking at `clients` now: whoever leaves the table waits for them.
+  std::atomic<uint32_t> looking;
+};
+std::atomic<Table*> the_table{nullptr};
 std::atomic<uint32_t> enabled{0};  // the flags
 std::atomic<bool> installed{false};
 struct sigaction previous;  // written before `installed`
@@ -52,19 +58,36 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   }
   bool is_done = false;
   const bool is_memory_error = info->si_code == BUS_MCEERR_AR || info->si_code == BUS_MCEERR_AO;
-  if (is_memory_error && (enabled.load(std::memory_order_relaxed) & MARU_MEMORY_ERRORS_VIEWS) != 0) {
-    looking.fetch_add(1, std::memory_order_seq_cst);
-    for (const auto& place : clients) {
+  Table* table = the_table.load(std::memory_order_acquire);
+  if (is_memory_error && table && (enabled.load(std::memory_order_relaxed) & MARU_MEMORY_ERRORS_VIEWS) != 0) {
+    table->looking.fetch_add(1, std::memory_order_seq_cst);
+    for (const auto& place : table->clients) {
       BadPages* client = place.load(std::memory_order_seq_cst);
       if (client == nullptr || !client->covers(address)) continue;
       is_done = info->si_code == BUS_MCEERR_AO || client->replace(address, unsigned(info->si_addr_lsb));
       if (is_done) client->note(address);
       break;
     }
-    looking.fetch_sub(1, std::memory_order_seq_cst);
+    table->looking.fetch_sub(1, std::memory_order_seq_cst);
   }
   errno = code;
   if (!is_done) pass_on(number, info, context);
+}
+
+// Nothing when the process has no memory left, or the kernel does not empty it.
+Table* make_table() {
+  if (Table* table = the_table.load(std::memory_order_acquire)) return table;
+  const size_t bytes = size_t(::sysconf(_SC_PAGESIZE));
+  static_assert(sizeof(Table) <= 4096);
+  void* page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return nullptr;
+  Table* none = nullptr;
+  if (::madvise(page, bytes, MADV_WIPEONFORK) == 0) {
+    auto* made = new (page) Table{};
+    if (the_table.compare_exchange_strong(none, made, std::memory_order_acq_rel)) return made;
+  }
+  ::munmap(page, bytes);
+  return none;  // another thread's
 }
 
 // What was set before.
@@ -80,20 +103,26 @@ constexpr uint64_t bits_between(uint32_t first, uint32_t last) {
   return ~uint64_t{0} << first & ~uint64_t{0} >> (63 - last);
 }
 
+int install() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (installed.load(std::memory_order_relaxed)) return 0;
+  struct sigaction action = {};
+  action.sa_sigaction = on_bus_error;
+  // Not blocked inside the handler, since it may be left by a jump; on the program's alternate stack if it has one.
+  action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  if (::sigaction(SIGBUS, nullptr, &previous) != 0 || ::sigaction(SIGBUS, &action, nullptr) != 0) return -errno;
+  installed.store(true, std::memory_order_release);
+  return 0;
+}
+
 }  // namespace
 
 int handle_memory_errors(uint32_t flags) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  if (!installed.load(std::memory_order_relaxed)) {
-    struct sigaction action = {};
-    action.sa_sigaction = on_bus_error;
-    // Not blocked inside the handler, since it may be left by a jump; on the program's alternate stack if it has one.
-    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
-    sigemptyset(&action.sa_mask);
-    if (::sigaction(SIGBUS, nullptr, &previous) != 0 || ::sigaction(SIGBUS, &action, nullptr) != 0) return -errno;
-    installed.store(true, std::memory_order_release);
-  }
+  // A child of fork() has the handler already, and perhaps a mutex that a thread of its parent holds.
+  if (!installed.load(std::memory_order_acquire))
+    if (const int status = install(); status != 0) return status;
   enabled.fetch_or(flags, std::memory_order_relaxed);
   return 0;
 }
@@ -129,16 +158,19 @@ BadPages::BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, int wak
       bits_(std::make_unique<AtomicU64[]>((pages + 63) / 64)),
       met_(std::make_unique<AtomicU64[]>((pages + 63) / 64)) {
   for (AtomicU64& word : unsaid_) word.store_relaxed(0);  // nobody else has it yet
-  for (int i = 0; i < kClientsMax && place_ < 0; ++i) {
+  Table* table = make_table();
+  for (int i = 0; table && i < kClientsMax && place_ < 0; ++i) {
     BadPages* nobody = nullptr;
-    if (clients[i].compare_exchange_strong(nobody, this)) place_ = i;
+    if (table->clients[i].compare_exchange_strong(nobody, this)) place_ = i;
   }
 }
 
 BadPages::~BadPages() {
   if (place_ < 0) return;
-  clients[place_].store(nullptr, std::memory_order_seq_cst);
-  while (looking.load(std::memory_order_seq_cst) != 0) {  // ends: a handler looks and leaves
+  Table& table = *the_table.load(std::memory_order_acquire);
+  BadPages* self = this;
+  if (!table.clients[place_].compare_exchange_strong(self, nullptr)) return;  // a child's copy of its parent's
+  while (table.looking.load(std::memory_order_seq_cst) != 0) {                // ends: a handler looks and leaves
   }
 }
 

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
 
@@ -225,6 +226,49 @@ TEST_F(MemoryError, WhatIsNotOursIsPassedOn) {
   EXPECT_EQ(passed_on, 1);
   EXPECT_EQ(maru_handle_memory_errors(1u << 7), -EINVAL);
   EXPECT_EQ(maru_view_error(client, nullptr), -EINVAL);
+}
+
+// The parent's views are no memory of the child, which may have its own there by now. 0, or bits of what went wrong.
+int meet_errors_in_a_child(maru_client* inherited, const maru_attach_options& options, const maru_view& parents) {
+  auto* page = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(parents.data) / 4096 * 4096);
+  if (::mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != page) return 1;
+  page[10] = 'c';
+  passed_on = 0;
+  if (!raise_memory_error(page + 10, BUS_MCEERR_AR)) return 2;
+  int failed = page[10] == 'c' ? 0 : 4;  // replaced by zeros
+  if (passed_on != 1) failed |= 8;
+  maru_client* client = nullptr;
+  if (maru_attach(&options, &client) != 0) return failed | 16;
+  maru_detach(inherited);
+  const maru_key key = key_of("k");
+  maru_view view;
+  if (maru_retrieve(client, &key, &view) != 0) return failed | 32;
+  if (!raise_memory_error(view.data, BUS_MCEERR_AR)) return failed | 2;
+  if (*static_cast<const volatile char*>(view.data) != 0 || maru_view_error(client, &view) != -EHWPOISON) failed |= 64;
+  if (passed_on != 1) failed |= 128;
+  maru_detach(client);
+  return failed;
+}
+
+TEST_F(MemoryError, ChildsOfForkHaveOnlyTheirOwn) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  maru_view view;
+  ASSERT_EQ(client.retrieve("k", &view), 0);
+  const std::string pool = "default";
+  const maru_attach_options options = attach_options(marud.socket_path(), pool);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(meet_errors_in_a_child(client, options, view));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "bits of meet_errors_in_a_child";
+  ASSERT_TRUE(raise_memory_error(view.data, BUS_MCEERR_AR));
+  EXPECT_EQ(maru_view_error(client, &view), -EHWPOISON) << "the parent's are as before";
+  EXPECT_EQ(passed_on, 0);
+  client.release(view);
 }
 
 // -- the real thing ---------------------------------------------------------------------------------------------------
