@@ -253,7 +253,7 @@ MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
 
 /* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the
- * payload does not match its checksum (the block is deleted, unless it has children); -EINVAL. */
+ * payload does not match its checksum (the block is deleted, unless it has children or this client only reads); -EINVAL. */
 MARU_PUBLIC int maru_retrieve(maru_client *client, const maru_key *key, maru_view *ret_view);
 
 /* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may. Returns how

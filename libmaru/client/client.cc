@@ -237,7 +237,8 @@ int Client::verify(const maru_view& view, PageRef ref) {
   // Another thread met bad memory here meanwhile: what was read is this process's own, and says nothing of the block.
   if (bad_pages_->meets(ref.page(), view.bytes)) return -EHWPOISON;
   count(format::kCounterChecksumErrors);
-  if (shm::retire_ref(lane_, ref) == shm::RetireStatus::kRetired) finish(ref);
+  // Who may only read deletes nothing: the block is a miss here until somebody who may write meets it.
+  if (!read_only_ && shm::retire_ref(lane_, ref) == shm::RetireStatus::kRetired) finish(ref);
   return -EIO;
 }
 

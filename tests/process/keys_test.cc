@@ -250,6 +250,39 @@ TEST_F(Keys, BlockWhoseTimeIsOverIsAbsentAndReplaced) {
   EXPECT_EQ(writer_.store("late child", "c", "over"), -ENOLINK);
 }
 
+// One byte of the block's first page is another one.
+void damage(const ControlMap& map, maru_block block) {
+  const uint64_t at =
+      map.attached().pages_offset + format::PageRef::from_bits(block).page() * map.region().page_bytes();
+  auto page = Mapping::map_shared(map.device_fd(), at, 4096, PROT_READ | PROT_WRITE);
+  ASSERT_TRUE(page) << page.error().text();
+  page->data()[90] ^= std::byte{1};
+}
+
+TEST(Checksums, WhoMayOnlyReadDeletesNothing) {
+  PoolWish pool;
+  pool.checksums = true;
+  MarudProcess marud({pool});
+  TestClient writer(marud.socket_path());
+  TestClient reader(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_READ_ONLY);
+  ControlMap map(marud.socket_path());
+  maru_block block = 0;
+  ASSERT_EQ(writer.store("k", std::string(100, 'm'), {}, 0, &block), 0);
+  damage(map, block);
+  maru_view view;
+  const maru_key key = key_of("k");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(reader.retrieve("k", &view), -EIO);
+  EXPECT_EQ(maru_retrieve_batch(reader, &key, 1, &view), 0) << "absent in a batch";
+  EXPECT_EQ(reader.statistics().pins, 0u);
+  EXPECT_EQ(reader.statistics().checksum_errors, 3u);
+  const auto page = format::PageRef::from_bits(block);
+  EXPECT_TRUE(shm::PageWord{map.region().block(page.page()).word.load_acquire()}.is(format::PageState::kReady,
+                                                                                    page.generation()))
+      << "a reader has taken it away";
+  EXPECT_EQ(writer.retrieve("k", &view), -EIO);
+  EXPECT_EQ(writer.retrieve("k", &view), -ENOENT) << "who may write has";
+}
+
 TEST(Checksums, DamagedPayloadIsAnErrorAndGone) {
   PoolWish pool;
   pool.checksums = true;
