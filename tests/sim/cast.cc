@@ -133,7 +133,10 @@ void give_back(Client& who, PageRef page) {
 
 Stored store(Client& who, uint32_t key, PageRef parent, uint32_t pages) {
   const PageRef own = pages == 1 ? take_page(who) : take_run(who, pages);
-  if (own.is_none()) return {};
+  return own.is_none() ? Stored{} : store_in(who, key, own, parent);
+}
+
+Stored store_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool keeps) {
   note("stores key %u in page %u under page %d", key, own.page(), parent.is_none() ? -1 : int(parent.page()));
   write_payload(own.page(), key, own.generation());
   if (!mutant(kMutantPayloadNotFlushed)) flush_payload(own.page());
@@ -167,7 +170,7 @@ Stored store(Client& who, uint32_t key, PageRef parent, uint32_t pages) {
       default: break;
     }
   }
-  if (result.status == PublishStatus::kStored) return {result.status, result.block};
+  if (result.status == PublishStatus::kStored || keeps) return {result.status, result.block};
   // A `clear` may have met the page while it was READY and not yet known to be a duplicate; then it is marud's.
   const PageWord left{world().block(own.page()).word.load_acquire()};
   // A page with bad memory is nobody's.
@@ -185,6 +188,41 @@ uint32_t store_chain(Client& who, uint32_t first, uint32_t count) {
     parent = stored.block;
   }
   return count;
+}
+
+uint32_t store_chain_batch(Client& who, uint32_t first, uint32_t count) {
+  std::array<PageRef, kWorldPages> own;
+  uint32_t taken = 0, stored_count = 0;
+  while (taken < count && !(own[taken] = take_page(who)).is_none()) ++taken;
+  PageRef parent = PageRef::none();
+  for (uint32_t i = 0; i < taken; ++i) {
+    if (taken < count || i > stored_count) {  // not all could be had, or one before could not be stored
+      give_back(who, own[i]);
+      continue;
+    }
+    const Stored stored = store_in(who, first + i, own[i], parent);
+    if (stored.status != PublishStatus::kStored && stored.status != PublishStatus::kDuplicate) continue;
+    parent = stored.block;
+    ++stored_count;
+  }
+  return stored_count;
+}
+
+Held store_and_hold(Client& who, uint32_t key, PageRef parent) {
+  const PageRef own = take_page(who);
+  if (own.is_none()) return {PageRef::none(), 0};
+  const shm::Pin pin = who.pins.pin_own(own);
+  if (pin.status != shm::PinStatus::kPinned) {
+    give_back(who, own);
+    return {PageRef::none(), 0};
+  }
+  if (store_in(who, key, own, parent, true).status == PublishStatus::kStored) {
+    hold(who.process, own);
+    return {own, pin.slot};
+  }
+  if (!who.pins.unpin(pin.slot, own)) fail("lane %u cannot unpin page %u, its own", who.lane.lane, own.page());
+  give_back(who, own);
+  return {PageRef::none(), 0};
 }
 
 // -- finding ----------------------------------------------------------------------------------------------------------

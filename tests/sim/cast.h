@@ -49,6 +49,10 @@ struct Stored {
   PageRef block;  // kStored and kDuplicate
 };
 Stored store(Client& who, uint32_t key, PageRef parent = PageRef::none(), uint32_t pages = 1);
+// The same in a page that the client has taken already. What was not stored stays RESERVED when `keeps`.
+Stored store_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool keeps = false);
+// All of `keys` as one batch: all pages first, then each block under the one before. How many are there.
+uint32_t store_chain_batch(Client& who, uint32_t first, uint32_t count);
 // Everything that is stored from now on counts for this tenant, 0 for none. marud's returns go to `returns`, and a dead lane's
 // accounts to `fold`. Until the next make_marud().
 void play_with_tenant(uint64_t tenant, shm::TenantReturns* returns, void (*fold)(uint32_t lane));
@@ -64,6 +68,8 @@ struct Held {
   PageRef ref;
   uint32_t slot = 0;
 };
+// Stores as maru_store_pinned does: under a pin from before the first step, which stays when the block was stored.
+Held store_and_hold(Client& who, uint32_t key, PageRef parent = PageRef::none());
 Held find_and_hold(Client& who, uint32_t key);
 void release(Client& who, Held held);
 // Moves a pin to another slot: the new slot goes through the whole protocol before the old one is cleared.

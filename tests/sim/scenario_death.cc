@@ -168,6 +168,59 @@ void clear_setup() {
   allow_deaths(0b1110, 2);
 }
 
+// The same, and marud dies over it.
+void clear_restart_setup() {
+  clear_setup();
+  spawn("next marud", kNextMarud, next_marud);
+  allow_deaths(0b0001, 1);
+}
+
+// -- chains in a batch, and blocks that their publisher keeps pinned --------------------------------------------------
+
+void store_batches(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t rounds = 1 + chance().below(3); rounds > 0; --rounds) {
+    if (chance().chance(3))
+      remove(who, chance().below(4));
+    else
+      store_chain_batch(who, 0, 2 + chance().below(3));
+  }
+}
+
+void batch_setup() {
+  begin(3);
+  for (uint32_t lane = 1; lane <= 3; ++lane) spawn("client", lane, store_batches, argument_of(lane));
+  spawn("marud", kMarud, marud_works);
+  spawn("next marud", kNextMarud, next_marud);
+  allow_deaths(0b1110, 2);
+  if (chance().chance(2)) allow_deaths(0b0001, 1);
+}
+
+void store_and_keep(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t rounds = 1 + chance().below(3); rounds > 0; --rounds) {
+    const uint32_t key = chance().below(3);
+    const Held held = store_and_hold(who, key, chance().chance(3) ? visible_block(3) : PageRef::none());
+    if (held.ref.is_none()) {
+      remove(who, key);
+      continue;
+    }
+    retrieve(who, chance().below(3));
+    check_payload(held.ref.page(), key, "who stored it and keeps it pinned");
+    release(who, held);
+  }
+}
+
+void pinned_setup() {
+  begin(4);
+  store(client(4), 3);
+  for (uint32_t lane = 1; lane <= 3; ++lane) spawn("client", lane, store_and_keep, argument_of(lane));
+  spawn("marud", kMarud, marud_works);
+  spawn("next marud", kNextMarud, next_marud);
+  allow_deaths(0b1110, 2);
+  if (chance().chance(2)) allow_deaths(0b0001, 1);
+}
+
 // -- blocks that expire -----------------------------------------------------------------------------------------------
 
 void store_until_it_fits(void* argument) {
@@ -224,6 +277,12 @@ constexpr Scenario kScenarios[] = {
     {"recount-restart", "marud dies while it evicts children whose parent must be counted again", recount_restart_setup,
      settle_world, forget_process},
     {"clear", "marud clears the pool while clients publish into it", clear_setup, settle_world, forget_process},
+    {"clear-restart", "marud dies while it clears the pool, and another one adopts", clear_restart_setup, settle_world,
+     forget_process},
+    {"chain-batch", "clients store chains in pages that they took ahead, and die between any two steps", batch_setup,
+     settle_world, forget_process},
+    {"store-pinned", "who stores a block under its own pin keeps it; clients and marud die", pinned_setup, settle_world,
+     forget_process},
     {"expiry", "blocks expire and are replaced: nobody finds one that is too old", expiry_setup, settle_world,
      forget_process},
     {"lane-reuse", "a dead client's lane is reclaimed and given to another process", reuse_setup, settle_world,
