@@ -437,6 +437,7 @@ bool Pool::State::turn() {
   take_findings();
   has_more |= step_poison();
   has_more |= step_deletions();
+  has_more |= step_expired();
   has_more |= step_recounts(kReclaimPagesPerTurn);
   has_more |= tenants.step_count(kReclaimPagesPerTurn, now_ms);
   // The clock may also be set back.

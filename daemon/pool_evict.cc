@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 namespace maru::daemon {
 
@@ -270,8 +271,44 @@ size_t Pool::State::evict_pages(std::span<const uint32_t> victims, Shortage& int
 
 // READY and childless, and over. A hint: the time is the client's word.
 bool Pool::State::is_expired(uint32_t page, PageWord found) const {
+  return found.is(PageState::kReady) && found.low() == 0 && has_expired(page);
+}
+
+// The same of any page, whatever it holds.
+bool Pool::State::has_expired(uint32_t page) const {
   const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();
-  return found.is(PageState::kReady) && found.low() == 0 && expires_ms != 0 && now_ms >= expires_ms;
+  return expires_ms != 0 && now_ms >= expires_ms;
+}
+
+// Expired blocks that lookups met: whoever wants to store under such a key again waits for the whole tree below it, all of
+// which has expired. The sweep comes there, too, in its time. Returns true when there is more to do right away.
+bool Pool::State::step_expired() {
+  if (!met_expired.empty()) {
+    std::vector<uint32_t> leaves;
+    std::sort(met_expired.begin(), met_expired.end());
+    met_expired.erase(std::unique(met_expired.begin(), met_expired.end()), met_expired.end());
+    for (const uint32_t page : met_expired) {
+      const PageWord found = word(page);
+      if (is_expired(page, found))
+        leaves.push_back(page);
+      else if (found.is(PageState::kReady) && has_expired(page) && expired_roots.size() < kMetExpiredMax)
+        expired_roots.push_back(PageRef::of(page, found.generation()));
+    }
+    met_expired.clear();
+    evict_expired(std::move(leaves), kSweepPagesPerTurn);
+  }
+  if (!expired_walk) {
+    if (expired_roots.empty() || rests(now_ms, expired_again_ms, kExpiredPauseMs)) return false;
+    std::sort(expired_roots.begin(), expired_roots.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
+    expired_roots.erase(std::unique(expired_roots.begin(), expired_roots.end()), expired_roots.end());
+    begin_tree(expired_walk.emplace(), std::exchange(expired_roots, {}));
+    expired_walk->reason = EvictReason::kExpired;
+  }
+  uint64_t budget = kTreeStepsPerTurn;
+  if (!step_tree(*expired_walk, budget)) return true;
+  expired_walk.reset();
+  expired_again_ms = now_ms + kExpiredPauseMs;
+  return false;
 }
 
 // Expired blocks without children, and what is above them as far as that becomes childless and is expired, too: the key of an

@@ -133,6 +133,10 @@ void Pool::State::drain_touches(size_t limit) {
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)  // a client left it to us, for its pins
       queue_retired(PageRef::of(touch.page, found.generation()));
     if (!found.is(PageState::kReady) || !owns_page(touch.page)) continue;
+    if (has_expired(touch.page)) {  // a lookup missed it: that was no use
+      if (met_expired.size() < kMetExpiredMax) met_expired.push_back(touch.page);
+      continue;
+    }
     RegionEntry& in = regions[region.region_of(touch.page)];
     in.heat += 1;
     in.used_tick = std::max(in.used_tick, touch.tick);

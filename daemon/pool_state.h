@@ -12,6 +12,7 @@
 #include "daemon/pool.h"
 #include "daemon/pool_hosts.h"
 #include "daemon/pool_tenants.h"
+#include "daemon/tree_walk.h"
 #include "libmaru/shm/block_store.h"
 #include "libmaru/shm/poison.h"
 #include "libmaru/shm/reclaim.h"
@@ -77,6 +78,9 @@ inline constexpr uint64_t kSmallPoolPages = 1u << 16;
 inline constexpr uint64_t kFullSearchPauseMs = 200;
 // Parents whose recount had to be postponed wait for a live client's next step.
 inline constexpr uint64_t kRecountPauseMs = 20;
+// A walk reads every page word, and the sweep finds what expired, too, somewhat later.
+inline constexpr uint64_t kExpiredPauseMs = 1000;
+inline constexpr size_t kMetExpiredMax = 1u << 14;
 // Blocks missing from one list that are worth finding their places one by one; more are sorted in together.
 inline constexpr size_t kSingleInsertsMax = 32;
 // About a tenth of a second; a restart must answer soon.
@@ -180,29 +184,6 @@ class PageBits {
  private:
   std::vector<uint64_t> words_;
 };
-
-// A look for everything below some blocks, and its removal, leaves first; in slices, since the pool may be large. What a slice
-// found is checked again by those after it.
-struct TreeWalk {
-  enum class Phase : uint8_t { kClear, kLinks, kTree, kTake, kDone };
-  Phase phase = Phase::kClear;
-  // For each page its first child, for each child the next one: who is below whom is written in the children alone.
-  std::unique_ptr<uint32_t[]> first_child, next_child;
-  uint64_t next = 0;               // kClear, kLinks: page; kTree: place in the tree
-  std::vector<PageRef> tree;       // level by level, the roots first
-  std::vector<size_t> levels;      // where each starts
-  size_t level_end = 0;            // kTree: of the level that is being looked at
-  uint32_t child = 0xFFFF'FFFF;    // kTree: goes on here
-  std::vector<bool> has_below;     // for each root: something that counts names it as its parent
-  bool is_whole = false;           // the roots are all blocks that have no parent
-  bool retires = false;            // of what cannot go the key goes
-  uint64_t deleted = 0, left = 0;  // blocks
-  uint64_t retired = 0;            // of those left: without a key, and gone when nobody holds them
-};
-
-// Why a block is taken away.
-enum class EvictReason : uint8_t { kRequest, kBackground, kTakeover, kExpired, kAdmin };
-inline constexpr size_t kEvictReasonCount = 5;
 
 // What a request still lacks. With lane 0 as the asker pages are only freed, and `runs` counts pages.
 struct Shortage {
@@ -325,6 +306,11 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
     uint64_t ticket;
     TreeWalk walk;
   };
+  // Expired blocks that lookups met; of those with children the roots of what the next walk takes away.
+  std::vector<uint32_t> met_expired;
+  std::vector<PageRef> expired_roots;
+  std::optional<TreeWalk> expired_walk;
+  uint64_t expired_again_ms = 0;
   std::deque<Deletion> deletions;  // the first one is under way
   std::vector<DeletedTree> deleted_trees;
   std::map<uint64_t, nlohmann::json> removals;  // what administrators asked for and did not fetch yet, by ticket
@@ -448,6 +434,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   size_t evict_pages(std::span<const uint32_t> pages, Shortage& into);
   bool is_expired(uint32_t page, PageWord found) const;
   void evict_expired(std::vector<uint32_t> leaves, uint64_t limit);
+  bool has_expired(uint32_t page) const;
+  bool step_expired();
 
   // pool_background.cc: between the watermarks
   void count_used(uint64_t pages);

@@ -111,10 +111,13 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
     const size_t count = std::min(walk.tree.size() - walk.levels.back(), shm::kEvictBatchMax);
     spend(budget, count * kStepsOfABlock);
     victims.clear();
-    for (size_t i = walk.tree.size() - count; i < walk.tree.size(); ++i)
-      if (word(walk.tree[i].page()).is_findable(walk.tree[i].generation())) victims.push_back(walk.tree[i].page());
+    for (size_t i = walk.tree.size() - count; i < walk.tree.size(); ++i) {
+      const uint32_t page = walk.tree[i].page();
+      if (walk.reason == EvictReason::kExpired && !has_expired(page)) continue;  // somebody scribbled
+      if (word(page).is_findable(walk.tree[i].generation())) victims.push_back(page);
+    }
     walk.tree.resize(walk.tree.size() - count);
-    const size_t gone = evict_pages(victims, EvictReason::kAdmin);
+    const size_t gone = evict_pages(victims, walk.reason);
     walk.deleted += gone;
     walk.left += victims.size() - gone;
     for (uint32_t page : victims) {

@@ -257,6 +257,8 @@ int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
   }
   if (found.status != FindStatus::kFound) found = shm::find_and_pin(lane_, d, now);
   if (found.status != FindStatus::kFound) {
+    if (found.status == FindStatus::kAbsent && !found.ref.is_none())
+      touch(found.ref.page(), now);  // marud takes it away
     count(found.status == FindStatus::kPinsFull ? format::kCounterPinFull : format::kCounterRetrieveMisses);
     return found.status == FindStatus::kPinsFull ? -ENOBUFS : -ENOENT;
   }
@@ -277,7 +279,10 @@ int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
   size_t found = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     ret_views[i] = {nullptr, 0, 0, kNoPin};
-    if (blocks[i].status != FindStatus::kFound) continue;
+    if (blocks[i].status != FindStatus::kFound) {
+      if (!blocks[i].ref.is_none()) touch(blocks[i].ref.page(), now);  // it has expired: marud takes it away
+      continue;
+    }
     const int status = view_of(blocks[i].ref, blocks[i].slot, true, &ret_views[i]);
     if (status == -EIO || status == -EHWPOISON) continue;  // deleted, or marud is told: absent
     if (status != 0) {
@@ -367,6 +372,7 @@ int Client::match_prefix(const maru_key* keys, size_t n, maru_match* ret_match) 
   }
   // A touch of a block stands for its ancestors: they cannot go before it, and inherit its time when it goes.
   for (size_t i = 0; i < result.held; ++i) touch(held[i].ref.page(), now);
+  if (!result.expired.is_none()) touch(result.expired.page(), now);  // marud takes it away
   count(format::kCounterMatchKeys, n);
   count(format::kCounterMatchBlocks, result.blocks);
   if (result.walked) count(format::kCounterSearchFallbacks);

@@ -118,6 +118,7 @@ LaneId daemon_lane(const ControlRegion& region, uint32_t host) {
 Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms) {
   const ControlRegion& region = *lane.region;
   registry_prefetch_locations(region, digest);  // the second line of the bucket arrives with the first
+  Found absent;
   for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
     const Candidates candidates = registry_find(region, digest);
     // The block line is on its way while a pin slot is looked for.
@@ -134,14 +135,15 @@ Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms) {
       if (block_digest(region, ref.page()) == digest) {
         const uint64_t expires_ms = region.block(ref.page()).expires_ms.load_relaxed();  // under the pin
         if (expires_ms == 0 || now_ms == 0 || now_ms < expires_ms) return {FindStatus::kFound, ref, pin.slot};
+        absent.ref = ref;
       }
       lane.pins->unpin(pin.slot, ref);
     }
     // A candidate that was lost may have been stored again under another page since; twice the same loss is an entry whose
     // page is retired and not yet removed.
-    if (!lost_one || tries > 1) return {};
+    if (!lost_one || tries > 1) return absent;
   }
-  return {};
+  return absent;
 }
 
 PageRef find_unpinned(const ControlRegion& region, const Digest& digest) {

@@ -48,7 +48,7 @@ LaneId daemon_lane(const ControlRegion& region, uint32_t host = 0);
 enum class FindStatus : uint8_t { kFound, kAbsent, kPinsFull };
 struct Found {
   FindStatus status = FindStatus::kAbsent;
-  PageRef ref;
+  PageRef ref;        // kAbsent: a block of this key that has expired, or none
   uint32_t slot = 0;  // of the pin
 };
 // Finds, pins, and proves: the whole digest is compared under the pin. now_ms: expired blocks are absent; 0 ignores expiry.

@@ -77,7 +77,10 @@ void walk(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms,
         result->pins_full = true;
         return;
       }
-      if (found.status != FindStatus::kFound) return;
+      if (found.status != FindStatus::kFound) {
+        if (result->expired.is_none()) result->expired = found.ref;
+        return;
+      }
       const uint64_t parent = region.block(found.ref.page()).parent.load_relaxed();  // under the pin
       if (result->held > 0 && held[result->held - 1].ref.bits == parent) {
         lane.pins->unpin(held[result->held - 1].slot, held[result->held - 1].ref);
@@ -121,6 +124,7 @@ PrefixResult match_prefix(LaneContext& lane, const PrefixKeys& prefix, uint64_t 
       return result;
     }
     if (found.status == FindStatus::kAbsent) {  // taken away or expired since it was probed
+      if (result.expired.is_none()) result.expired = found.ref;
       limit = end - 1;
       continue;
     }

@@ -41,6 +41,7 @@ struct PrefixResult {
   size_t blocks = 0;  // leading keys that are present
   size_t held = 0;    // pins in ret_held; together they hold all of them
   PageRef deepest;
+  PageRef expired;         // of the keys, the last one that was looked up and has expired; or none
   bool pins_full = false;  // nothing is held: the lane has no pin slot left
   bool walked = false;     // the chain did not prove itself
 };

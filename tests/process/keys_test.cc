@@ -250,6 +250,39 @@ TEST_F(Keys, BlockWhoseTimeIsOverIsAbsentAndReplaced) {
   EXPECT_EQ(writer_.store("late child", "c", "over"), -ENOLINK);
 }
 
+TEST_F(Keys, WhatHasExpiredIsHandedToMarud) {
+  ControlMap map(marud_.socket_path());
+  maru_block root = 0, child = 0;
+  ASSERT_EQ(writer_.store("root", "r", {}, 0, &root), 0);
+  ASSERT_EQ(writer_.store("child", "c", "root", 0, &child), 0);
+  marud_.suspend();
+  for (const maru_block block : {root, child})
+    map.region().block(format::PageRef::from_bits(block).page()).expires_ms.store_release(1);
+  // The time of a touch is a millisecond, and two of a block in one leave one trace.
+  const auto leaves_touch = [&](TestClient& client, auto&& look) {
+    const AtomicU64& count = map.region().lane(client.geometry().lane).header->touch_count;
+    const uint64_t before = count.load_acquire();
+    return wait_until([&] {
+      look();
+      return count.load_acquire() != before;
+    });
+  };
+  const maru_key keys[] = {key_of("root"), key_of("child")};
+  maru_view views[2];
+  maru_match match;
+  EXPECT_TRUE(leaves_touch(reader_, [&] { EXPECT_EQ(reader_.text("root"), std::nullopt); }));
+  EXPECT_TRUE(leaves_touch(reader_, [&] { EXPECT_EQ(maru_retrieve_batch(reader_, keys, 2, views), 0); }));
+  EXPECT_TRUE(leaves_touch(reader_, [&] {
+    ASSERT_EQ(maru_match_prefix(reader_, keys, 2, &match), 0);
+    EXPECT_EQ(match.blocks, 0u);
+    maru_release_match(reader_, &match);
+  }));
+  EXPECT_TRUE(leaves_touch(writer_, [&] { EXPECT_EQ(writer_.store("root", "new"), -EAGAIN) << "it has a child"; }));
+  marud_.resume();
+  EXPECT_TRUE(wait_until([&] { return writer_.store("root", "new") == 0; }));
+  EXPECT_EQ(reader_.text("root"), "new");
+}
+
 // One byte of the block's first page is another one.
 void damage(const ControlMap& map, maru_block block) {
   const uint64_t at =

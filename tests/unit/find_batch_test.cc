@@ -54,7 +54,10 @@ TEST_F(FindBatchTest, WhatExpiredIsAbsentAndNotHeld) {
     if (i % 3 == 0) pool_.region.block(ref.page()).expires_ms.store_relaxed(kNow);
   }
   ASSERT_TRUE(find(digests(40)));
-  for (size_t i = 0; i < 40; ++i) EXPECT_EQ(found_[i].status == FindStatus::kAbsent, i % 3 == 0) << i;
+  for (size_t i = 0; i < 40; ++i) {
+    EXPECT_EQ(found_[i].status == FindStatus::kAbsent, i % 3 == 0) << i;
+    EXPECT_EQ(found_[i].ref, find_unpinned(pool_.region, pool_.digest(key(i)))) << "it says which one has expired";
+  }
   release();
   ASSERT_TRUE(find(digests(40), 0));
   for (const Found& found : found_) EXPECT_EQ(found.status, FindStatus::kFound) << "0 ignores expiry";

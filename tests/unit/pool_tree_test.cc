@@ -69,6 +69,33 @@ TEST_F(LargePool, BlockWithoutChildrenGoesAtOnce) {
   EXPECT_EQ(begin(*client_, "root", -ENOENT), 0u);
 }
 
+TEST_F(LargePool, WhatExpiredGoesWhenALookupMeetsIt) {
+  const PageRef root = client_->store("root"), a = client_->store("a", root), b = client_->store("b", a);
+  const PageRef leaf = client_->store("leaf"), other = client_->store("other");
+  const auto turn = [&](int turns) {
+    for (int i = 0; i < turns; ++i) pool_.pool->turn(++pool_.now_ms);
+  };
+  turn(1);  // the sweep has been here, and comes again after eight times as many turns as follow
+  for (const PageRef ref : {root, a, b, leaf}) pool_.region.block(ref.page()).expires_ms.store_relaxed(pool_.now_ms);
+  turn(40);
+  for (const char* key : {"root", "a", "b", "leaf"}) EXPECT_TRUE(pool_.exists(key)) << key << ": nobody has asked";
+  const shm::Pin pin = client_->pin(b);
+  client_->touch(root);
+  client_->touch(leaf);
+  client_->touch(other);
+  turn(1);
+  EXPECT_FALSE(pool_.exists("leaf"));
+  turn(20);
+  for (const char* key : {"root", "a", "b"}) EXPECT_TRUE(pool_.exists(key)) << key << ": held by a pin";
+  client_->pins.unpin(pin.slot, b);
+  client_->touch(root);
+  pool_.now_ms += 1000;  // the next look at all pages is not before
+  turn(20);
+  for (const char* key : {"root", "a", "b"}) EXPECT_FALSE(pool_.exists(key)) << key;
+  EXPECT_TRUE(pool_.exists("other"));
+  expect_clean();
+}
+
 TEST_F(LargePool, EverythingIsClearedInTurns) {
   const PageRef root = client_->store("root"), a = client_->store("a", root), held = client_->store("held", a);
   client_->store("b", a);

@@ -123,8 +123,10 @@ TEST_F(PrefixTest, ExpiredBlocksEndIt) {
   for (size_t i = 15; i < 20; ++i) pool_.region.block(refs_[i].page()).expires_ms.store_relaxed(kNow - 1);
   PrefixResult result = match(digests(20));
   EXPECT_EQ(result.blocks, 15u);
+  EXPECT_EQ(result.expired, refs_[19]);
   release(result);
   result = match(digests(20), 0);
+  EXPECT_TRUE(result.expired.is_none());
   EXPECT_EQ(result.blocks, 20u) << "0 ignores expiry";
   release(result);
 }
