@@ -438,6 +438,7 @@ bool Pool::State::turn() {
   has_more |= step_poison();
   has_more |= step_deletions();
   has_more |= step_expired();
+  has_more |= step_audit();
   has_more |= step_recounts(kReclaimPagesPerTurn);
   has_more |= tenants.step_count(kReclaimPagesPerTurn, now_ms);
   // The clock may also be set back.

@@ -244,9 +244,9 @@ class Pool {
   // "memory.list" {cursor, limit},
   // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
   // 200) and carry "next" for the next call's cursor. "quota.set" and others: pool_quota.cc.
-  // What takes many turns ("delete_tree", "clear") leaves a ticket in *ret_ticket and returns nothing; the same request with
-  // that ticket, later, returns the reply and makes it 0, or nothing again. Without a place for one it is done when this
-  // returns.
+  // What takes many turns ("delete_tree", "clear", "check" without quiesce) leaves a ticket in *ret_ticket and returns nothing;
+  // the same request with that ticket, later, returns the reply and makes it 0, or nothing again. Without a place for one it is
+  // done when this returns.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,
                        uint64_t* ret_ticket = nullptr);
   nlohmann::json status_json(uint64_t now_ms) const;

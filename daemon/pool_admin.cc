@@ -73,7 +73,7 @@ json Pool::State::admin(const std::string& command, const json& request, uint64_
   if (command == "pins") return list_pins(request);
   if (command == "memory.poison") return poison_command(request);
   if (command == "memory.list") return list_poisoned(request);
-  if (command == "check") return check(flag_in(request, "quiesce"));
+  if (command == "check") return check(flag_in(request, "quiesce"), ret_ticket);
   if (command == "evict") {
     Shortage shortage;
     shortage.reason = EvictReason::kAdmin;

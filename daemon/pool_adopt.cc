@@ -150,7 +150,7 @@ void Pool::State::adopt_audit() {
     audit_json = {{"mode", "not at the start of so large a pool"}};
     return;
   }
-  const nlohmann::json report = check(false);
+  const nlohmann::json report = check_now();
   if (report["found"] != 0)
     log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", config.name,
                 report["violations"].dump().substr(0, 400));

@@ -40,7 +40,7 @@ bool Pool::State::begin_deletion(const wire::DeleteTreeRequest& request, TreeWal
 // For an administrator: "delete_tree" or "clear", which takes everything that may go; of what is pinned the key goes now, and
 // the memory when the last pin does. Without a place for a ticket it is done when this returns.
 json Pool::State::remove(const std::string& command, const json& request, uint64_t* ret_ticket) {
-  if (ret_ticket && *ret_ticket != 0) return finished_removal(ret_ticket);
+  if (ret_ticket && *ret_ticket != 0) return late_answer(ret_ticket);
   TreeWalk walk;
   shm::Digest digest;
   json none;
@@ -53,19 +53,24 @@ json Pool::State::remove(const std::string& command, const json& request, uint64
   uint64_t budget = ret_ticket ? kTreeStepsPerTurn : kNever;
   if ((!ret_ticket || deletions.empty()) && step_tree(walk, budget)) return removed_json(walk);
   if (deletions.size() >= kDeletionsMax) return refusal(EAGAIN, "too many trees are being deleted already: try again");
-  *ret_ticket = ++last_deletion;
+  *ret_ticket = ++last_ticket;
   deletions.push_back({lanes.daemon, *ret_ticket, std::move(walk)});
   return {};
 }
 
+void Pool::State::keep_answer(uint64_t ticket, json reply) {
+  late_answers[ticket] = std::move(reply);
+  if (late_answers.size() > kRemovalsMax) late_answers.erase(late_answers.begin());
+}
+
 // Nothing while it is under way.
-json Pool::State::finished_removal(uint64_t* ret_ticket) {
+json Pool::State::late_answer(uint64_t* ret_ticket) {
   const auto has_ticket = [&](const Deletion& waiting) { return waiting.ticket == *ret_ticket; };
   if (std::any_of(deletions.begin(), deletions.end(), has_ticket)) return {};
-  const auto done = removals.find(*ret_ticket);
-  if (done == removals.end()) return refusal(ECANCELED, "the pool went away before the blocks did");
+  const auto done = late_answers.find(*ret_ticket);
+  if (done == late_answers.end()) return refusal(ECANCELED, "the pool went away before this was done");
   json reply = std::move(done->second);
-  removals.erase(done);
+  late_answers.erase(done);
   *ret_ticket = 0;
   return reply;
 }
@@ -80,7 +85,7 @@ DeleteTreeResult Pool::State::begin_delete_tree(LaneId asker, const wire::Delete
   if (!begin_deletion(request, walk)) return {-ENOENT, 0, 0};
   uint64_t budget = kTreeStepsPerTurn;
   if (deletions.empty() && step_tree(walk, budget)) return {0, walk.deleted, walk.left};
-  *ret_ticket = ++last_deletion;
+  *ret_ticket = ++last_ticket;
   deletions.push_back({asker, *ret_ticket, std::move(walk)});
   return {};
 }
@@ -91,10 +96,9 @@ bool Pool::State::step_deletions() {
   while (!deletions.empty() && step_tree(deletions.front().walk, budget)) {
     const Deletion& done = deletions.front();
     if (done.asker == lanes.daemon)
-      removals[done.ticket] = removed_json(done.walk);
+      keep_answer(done.ticket, removed_json(done.walk));
     else
       deleted_trees.push_back({done.ticket, {0, done.walk.deleted, done.walk.left}});
-    if (removals.size() > kRemovalsMax) removals.erase(removals.begin());
     deletions.pop_front();
     if (budget == 0) break;
   }

@@ -13,6 +13,7 @@
 #include "daemon/pool_hosts.h"
 #include "daemon/pool_tenants.h"
 #include "daemon/tree_walk.h"
+#include "libmaru/shm/audit.h"
 #include "libmaru/shm/block_store.h"
 #include "libmaru/shm/poison.h"
 #include "libmaru/shm/reclaim.h"
@@ -313,8 +314,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t expired_again_ms = 0;
   std::deque<Deletion> deletions;  // the first one is under way
   std::vector<DeletedTree> deleted_trees;
-  std::map<uint64_t, nlohmann::json> removals;  // what administrators asked for and did not fetch yet, by ticket
-  uint64_t last_deletion = 0;
+  std::map<uint64_t, nlohmann::json> late_answers;  // what administrators asked for and did not fetch yet, by ticket
+  uint64_t last_ticket = 0;
 
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
@@ -500,7 +501,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   // pool_delete.cc
   bool begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const;
   nlohmann::json remove(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
-  nlohmann::json finished_removal(uint64_t* ret_ticket);
+  nlohmann::json late_answer(uint64_t* ret_ticket);
+  void keep_answer(uint64_t ticket, nlohmann::json reply);
   DeleteTreeResult begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request, uint64_t* ret_ticket);
   bool step_deletions();
 
@@ -535,7 +537,16 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   nlohmann::json list_blocks(const nlohmann::json& request);
   PageRef named_block(const nlohmann::json& request, shm::Digest* ret_digest, nlohmann::json* ret_refusal) const;
   nlohmann::json one_block(const nlohmann::json& request);
-  nlohmann::json check(bool is_quiesced);
+  struct LiveAudit;
+  std::shared_ptr<LiveAudit> live_audit;
+  std::vector<uint64_t> audits_wanted;  // by ticket, when the one that is under way is done
+  nlohmann::json check(bool is_quiesced, uint64_t* ret_ticket);
+  nlohmann::json check_now();
+  nlohmann::json check_at_rest();
+  nlohmann::json tell_audit(const std::vector<shm::Finding>& findings, const shm::AuditReport& report,
+                            bool is_quiesced);
+  shm::AuditRequest live_audit_request() const;
+  bool step_audit();
   nlohmann::json block_json(uint32_t page, PageWord found);
   nlohmann::json status(const metrics::PageCensus& census) const;
   nlohmann::json lane_status(uint32_t lane) const;

@@ -121,7 +121,7 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   for (uint32_t page : unreadable) poison(page);
   while (step_poison()) {  // ends: one look at the pool, in slices
   }
-  const nlohmann::json report = check(true);
+  const nlohmann::json report = check_at_rest();
   if (report["found"] != 0)
     return failure(EBADMSG, "believe the bookkeeping of pool \"" + config.name + "\": found " +
                                 std::to_string(report["found"].get<uint64_t>()) +

@@ -4,6 +4,7 @@
 #include "libmaru/shm/audit.h"
 #include "libmaru/shm/block_store.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -16,17 +17,35 @@ using namespace maru::format;
 // [pairs page.word] [pairs bucket.header] [pairs bucket.link] [pairs bucket.location] [pairs overflow.owner]
 inline uint64_t seen(const AtomicU64& word) { return word.load_acquire(); }
 
-// Passes over all pages that a live audit spends on doubtful child counts: a scribbled pool must not hold it up.
+// Passes over all pages that an exact audit spends on POISONED children: a scribbled pool must not hold it up.
 inline constexpr uint32_t kChildPassesMax = 64;
+// Parents whose counts a live audit looks at again.
+inline constexpr uint32_t kDoubtsMax = 64;
+
+// The children of one parent, by a pass over all pages: how many, and a sum over their lives, so that two passes with equal
+// results saw the same children, which were there at every moment in between.
+struct ChildPass {
+  uint32_t count = 0;
+  uint64_t lives = 0;
+  friend constexpr bool operator==(const ChildPass&, const ChildPass&) = default;
+};
+// A parent that seems to count too few: the counts are from different moments.
+struct Doubt {
+  PageRef parent;
+  ChildPass before, after;
+  PageWord between;  // its word
+};
 
 struct Audit {
   const ControlRegion& region;
-  const AuditRequest& request;
+  AuditRequest request;
   FindingSink& sink;
   LaneSet live;                    // the request's, and lane 0
   std::span<uint32_t> children;    // per page, filled by count_children
   std::span<uint64_t> registered;  // a bit per page, filled by mark_registered
   mutable uint32_t child_passes_left = kChildPassesMax;
+  mutable std::array<Doubt, kDoubtsMax> doubts{};  // by page
+  mutable uint32_t doubt_count = 0;
   AuditReport report{};
 
   PageWord page_word(uint32_t page) const { return {seen(region.block(page).word)}; }
@@ -55,9 +74,20 @@ inline bool violated(Finding* finding, uint32_t slot, uint64_t a, uint64_t b = 0
   return true;
 }
 
-// Fill the scratch memory, before the checks that use it.
-void count_children(Audit& audit);
-void mark_registered(Audit& audit);
+// Fill the scratch memory, before the checks that use it: with the children among pages [from, to), with the pages that home
+// buckets [from, to) name.
+void count_children(Audit& audit, uint64_t from, uint64_t to);
+void mark_registered(Audit& audit, uint64_t from, uint64_t to);
+
+// What becomes of doubts: a pass over all pages, a look at the parents' words, another pass, and those that stand are found.
+void pass_over_doubts(Audit& audit, ChildPass Doubt::* pass, uint64_t from, uint64_t to);
+void look_at_doubts(Audit& audit);
+bool is_confirmed(const Doubt& doubt, Finding* ret_finding);
+
+// audit.cc: all invariants of one place, and how many of these places there are.
+void check_place(Audit& audit, AuditPlace place, uint64_t index);
+uint64_t places(const ControlRegion& region, AuditPlace place);
+void report(Audit& audit, const Finding& finding);
 
 // Every invariant is a function of this type: whether it is violated at `index`, and then the slot and the words that show
 // it. What each demands stands beside its name in audit.h.

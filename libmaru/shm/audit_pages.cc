@@ -198,23 +198,6 @@ bool block_expiry(const Audit& a, uint64_t index, Finding* f) {
          violated(f, 0, word.bits, own, above);
 }
 
-// The children of one parent, by a pass of its own: how many, and a sum over their lives, so that two passes with equal
-// results saw the same children, which were there at every moment in between.
-struct ChildPass {
-  uint32_t count = 0;
-  uint64_t lives = 0;
-};
-static ChildPass pass_over_children(const Audit& a, PageRef parent) {
-  ChildPass pass;
-  for (uint32_t page = 0; page < a.region.pages(); ++page) {
-    const PageWord word = a.page_word(page);
-    if (!is_block(word) || parent_of(a, page) != parent) continue;
-    ++pass.count;
-    pass.lives += folded_product(PageRef::of(page, word.generation()).bits, 0x9e37'79b9'7f4a'7c15);
-  }
-  return pass;
-}
-
 bool children_at_least(const Audit& a, uint64_t index, Finding* f) {
   const uint32_t page = uint32_t(index);
   const PageWord word = a.page_word(page);
@@ -222,15 +205,35 @@ bool children_at_least(const Audit& a, uint64_t index, Finding* f) {
   const uint32_t said = word.is(PageState::kReady) ? word.children() : 0;
   if (said >= a.children[page]) return false;
   if (a.request.mode == AuditMode::kExact) return violated(f, 0, word.bits, a.children[page]);
-  // The counts are from different moments: look at this parent alone, before and after its word.
-  if (a.child_passes_left < 2) return false;
-  a.child_passes_left -= 2;
-  const PageRef ref = PageRef::of(page, word.generation());
-  const ChildPass before = pass_over_children(a, ref);
-  const PageWord now = a.page_word(page);
-  const ChildPass after = pass_over_children(a, ref);
-  return before.count == after.count && before.lives == after.lives && now.is_findable(word.generation()) &&
-         (now.is(PageState::kReady) ? now.children() : 0) < before.count && violated(f, 0, now.bits, before.count);
+  if (a.doubt_count < kDoubtsMax) a.doubts[a.doubt_count++] = {PageRef::of(page, word.generation()), {}, {}, {}};
+  return false;
+}
+
+void pass_over_doubts(Audit& a, ChildPass Doubt::* pass, uint64_t from, uint64_t to) {
+  const auto end = a.doubts.begin() + a.doubt_count;
+  for (uint64_t index = from; index < to; ++index) {
+    const auto page = uint32_t(index);
+    const PageRef parent = parent_of(a, page);
+    const auto doubt = std::lower_bound(a.doubts.begin(), end, parent,
+                                        [](const Doubt& d, PageRef p) { return d.parent.bits < p.bits; });
+    const PageWord word = a.page_word(page);
+    if (doubt == end || doubt->parent != parent || !is_block(word)) continue;
+    ChildPass& seen_children = (*doubt).*pass;
+    ++seen_children.count;
+    seen_children.lives += folded_product(PageRef::of(page, word.generation()).bits, 0x9e37'79b9'7f4a'7c15);
+  }
+}
+
+void look_at_doubts(Audit& a) {
+  for (uint32_t i = 0; i < a.doubt_count; ++i) a.doubts[i].between = a.page_word(a.doubts[i].parent.page());
+}
+
+bool is_confirmed(const Doubt& doubt, Finding* f) {
+  const PageWord word = doubt.between;
+  *f = {Invariant::kChildrenAtLeast, 0, doubt.parent.page(), {}};
+  return doubt.before == doubt.after && word.is_findable(doubt.parent.generation()) &&
+         (word.is(PageState::kReady) ? word.children() : 0) < doubt.before.count &&
+         violated(f, 0, word.bits, doubt.before.count);
 }
 
 bool children_exact(const Audit& a, uint64_t index, Finding* f) {
@@ -254,9 +257,9 @@ bool block_registered(const Audit& a, uint64_t index, Finding* f) {
 }
 
 // How many children each page has that is still in the life that they name.
-void count_children(Audit& a) {
-  std::ranges::fill(a.children, 0u);
-  for (uint32_t page = 0; page < a.region.pages(); ++page) {
+void count_children(Audit& a, uint64_t from, uint64_t to) {
+  for (uint64_t index = from; index < to; ++index) {
+    const auto page = uint32_t(index);
     const PageRef parent = parent_of(a, page);
     if (parent.is_none() || !a.region.is_page(parent) || !is_block(a.page_word(page))) continue;
     a.children[parent.page()] += a.page_word(parent.page()).generation() == parent.generation();

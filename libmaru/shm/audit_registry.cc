@@ -142,9 +142,8 @@ bool overflow_claim(const Audit& a, uint64_t index, Finding* f) {
   return false;
 }
 
-void mark_registered(Audit& a) {
-  std::ranges::fill(a.registered, uint64_t{0});
-  for (uint64_t index = 0; index < a.region.buckets(); ++index) {
+void mark_registered(Audit& a, uint64_t from, uint64_t to) {
+  for (uint64_t index = from; index < to; ++index) {
     const BucketView view(a, index);
     for (uint32_t slot = 0; slot < 2 * kSlots; ++slot) {
       const PageRef ref = PageRef::from_bits(view.location(slot));

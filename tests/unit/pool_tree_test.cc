@@ -190,6 +190,45 @@ TEST_F(LargePool, EachClientMayWaitForOneTreeAndEachIsDone) {
   EXPECT_EQ(begin(*client_, "one", -ENOENT), 0u) << "it may ask again";
 }
 
+// A line of every page is read, and others wait no longer for that than for a turn.
+TEST_F(LargePool, LiveAuditGoesOnOverTurns) {
+  const PageRef root = client_->store("root");
+  client_->store("a", root);
+  const auto check = [&](uint64_t* ticket) { return pool_.pool->admin("check", json::object(), pool_.now_ms, ticket); };
+  const auto turn_until_checked = [&](uint64_t* ticket, int* ret_turns) {
+    json reply;
+    for (*ret_turns = 0; reply.is_null() && *ret_turns < 100'000; ++*ret_turns) {
+      pool_.pool->turn(++pool_.now_ms);
+      reply = check(ticket);
+    }
+    return reply;
+  };
+  uint64_t first = 0, second = 0;
+  EXPECT_TRUE(check(&first).is_null());
+  ASSERT_NE(first, 0u);
+  pool_.pool->turn(++pool_.now_ms);
+  EXPECT_TRUE(check(&first).is_null());
+  // What was there when the second one asked is what that one sees.
+  const uint64_t word = pool_.word(root.page()).bits;
+  pool_.region.block(root.page()).word.store_release(PageWord::ready(root.generation(), 0).bits);
+  EXPECT_TRUE(check(&second).is_null());
+  ASSERT_NE(second, first);
+  int turns = 0;
+  EXPECT_FALSE(turn_until_checked(&first, &turns).is_null());
+  EXPECT_EQ(first, 0u);
+  EXPECT_GT(turns, int(kPages / 1024)) << "a slice is as long as a turn may be";
+  const json reply = turn_until_checked(&second, &turns);
+  ASSERT_TRUE(reply.contains("violations")) << reply.dump();
+  std::set<std::string> violated;
+  for (const json& violation : reply["violations"]) violated.insert(violation["invariant"]);
+  EXPECT_EQ(violated, (std::set<std::string>{"block.parent", "children.at-least"})) << reply.dump();
+  EXPECT_EQ(reply["mode"], "live");
+  pool_.region.block(root.page()).word.store_release(word);
+  EXPECT_EQ(pool_.pool->admin("check", json::object(), pool_.now_ms)["found"], 0) << "without a ticket at once";
+  uint64_t unknown = 12'345;
+  EXPECT_TRUE(check(&unknown).contains("error"));
+}
+
 TEST_F(LargePool, WhatIsBelowABadPageGoesInTurns) {
   const PageRef a = client_->store("a"), b = client_->store("b", a), c = client_->store("c", b);
   client_->store("d", c);

@@ -1,7 +1,7 @@
 // A control region on a byte array, with clients that live in the test's own process.
 #pragma once
 
-#include "libmaru/shm/audit.h"
+#include "libmaru/shm/audit_run.h"
 #include "libmaru/shm/block_store.h"
 
 #include <cstddef>
@@ -172,6 +172,12 @@ class SmallPool {
     request.findings_max = ~uint64_t{0};
     const AuditReport report = shm::audit(region, request, std::as_writable_bytes(std::span(scratch)), sink);
     EXPECT_EQ(report.findings, sink.findings.size());
+    Sink sliced;
+    AuditRun run(region, request, std::as_writable_bytes(std::span(scratch)), sliced);
+    while (!run.step(3)) {
+    }
+    EXPECT_EQ(run.report().findings, report.findings);
+    EXPECT_EQ(sliced.findings, sink.findings) << "in slices";
     std::set<std::string> names;
     for (const Finding& finding : sink.findings) names.insert(invariant_info(finding.invariant).name);
     findings = sink.findings;
