@@ -1,4 +1,5 @@
-// The steps on the machine at hand, through libndctl, libdaxctl and libcxl. Each step reads the machine anew.
+// The steps on the machine at hand, through libndctl, libdaxctl and libcxl. Each step reads the machine anew. Devices that are
+// there already are locked by whoever calls (guarded_executor.h); those that a step makes are locked while they are cleared.
 #pragma once
 
 #include "daemon/provision/apply.h"

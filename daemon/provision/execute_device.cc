@@ -165,6 +165,8 @@ Result<void> clear_whole_device(const std::string& name) {
     bytes = daxctl_dev_get_size(open.device);
     align = daxctl_dev_get_align(open.device);
   }
+  const auto lock = lock_device(name);
+  if (!lock) return tl::unexpected<Error>(lock.error());
   return clear_device(name, 0, bytes, align);
 }
 
