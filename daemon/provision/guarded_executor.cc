@@ -25,7 +25,7 @@ void GuardedExecutor::look_after(const Step& step, const std::string& name) {
   if (const auto found = eyes_.read_machine(); found) expect_from_now_on(step, name, *found, expected_);
 }
 
-Result<std::string> GuardedExecutor::run(const Step& step) {
+StepResult GuardedExecutor::run(const Step& step) {
   auto locks = look_again(step);
   if (!locks) return tl::unexpected<Error>(locks.error());
   auto name = executor_.run(step);

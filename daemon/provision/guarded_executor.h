@@ -27,7 +27,7 @@ class GuardedExecutor final : public Executor {
   GuardedExecutor(Executor& executor, Machine planned, Eyes eyes)
       : executor_(executor), expected_(std::move(planned)), eyes_(std::move(eyes)) {}
 
-  Result<std::string> run(const Step& step) override;
+  StepResult run(const Step& step) override;
   Result<void> undo(const Step& step, const std::string& name) override;
 
  private:

@@ -17,12 +17,12 @@ namespace {
 // Writes down what it is told, and fails at a step or at undoing one.
 class ScriptedExecutor : public Executor {
  public:
-  std::string fails_at, cannot_undo;
+  std::string fails_at, leaves, cannot_undo;
   std::vector<std::string> calls;
 
-  Result<std::string> run(const Step& step) override {
+  StepResult run(const Step& step) override {
     calls.push_back("run " + step.wish + " on " + step.target);
-    if (step.wish == fails_at) return failure(ENOSPC, "make " + step.wish);
+    if (step.wish == fails_at) return tl::unexpected<StepError>({Error{ENOSPC, "make " + step.wish}, leaves});
     return "made-" + step.wish;
   }
   Result<void> undo(const Step& step, const std::string& name) override {
@@ -88,12 +88,41 @@ TEST(ProvisionApply, WhatCannotBeUndoneIsSaidAndStaysInTheRecord) {
   EXPECT_EQ(after({}, outcome.done, {}).size(), 2u);
 }
 
+TEST(ProvisionApply, WhatLiesElsewhereIsUndoneAllTheSame) {
+  std::vector<Step> steps = three_steps();
+  steps[0].target = "region1";
+  ScriptedExecutor executor;
+  executor.fails_at = "c";
+  executor.cannot_undo = "b";
+  const Outcome outcome = apply_to(executor, steps);
+  EXPECT_EQ(executor.calls.back(), "undo a made-a");
+  EXPECT_EQ(outcome.undone.size(), 1u);
+  EXPECT_EQ(outcome.left.size(), 1u);
+  ASSERT_EQ(outcome.done.size(), 1u);
+  EXPECT_EQ(outcome.done[0].name, "made-b");
+}
+
+TEST(ProvisionApply, WhatAStepCouldNotPutBackIsSaidAndWhatItLiesOnIsLeft) {
+  std::vector<Step> steps = three_steps();
+  steps[0].target = "region1";
+  ScriptedExecutor executor;
+  executor.fails_at = "c";
+  executor.leaves = "namespace0.2 has its memory";
+  const Outcome outcome = apply_to(executor, steps);
+  EXPECT_EQ(outcome.failure,
+            "make the namespace \"c\" on region0: devdax, 0 B, cleared: make c: No space left on device");
+  ASSERT_EQ(outcome.left.size(), 2u);
+  EXPECT_NE(outcome.left[0].find("namespace0.2 has its memory"), std::string::npos);
+  EXPECT_NE(outcome.left[1].find("\"b\" on region0"), std::string::npos);
+  EXPECT_EQ(outcome.undone.size(), 1u);
+}
+
 // A real signal while the second step is under way.
 TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct Signalled : ScriptedExecutor {
       int number = 0;
-      Result<std::string> run(const Step& step) override {
+      StepResult run(const Step& step) override {
         if (step.wish == "b") ::raise(number);
         return ScriptedExecutor::run(step);
       }
@@ -130,7 +159,7 @@ TEST(ProvisionApply, WhatIsMadeIsWrittenDownStepByStep) {
   const pid_t child = ::fork();
   if (child == 0) {
     struct Killed : ScriptedExecutor {
-      Result<std::string> run(const Step& step) override {
+      StepResult run(const Step& step) override {
         if (step.wish == "c") ::raise(SIGKILL);
         return ScriptedExecutor::run(step);
       }

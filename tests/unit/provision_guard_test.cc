@@ -16,7 +16,7 @@ class DataExecutor : public Executor {
   std::vector<std::string> calls;
   std::function<void(Machine&)> after_run = [](Machine&) {};  // what somebody else does next
 
-  Result<std::string> run(const Step& step) override {
+  StepResult run(const Step& step) override {
     calls.push_back("run " + step_text(step));
     const std::string name = change(step);
     after_run(machine);
