@@ -107,7 +107,7 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
   onlooker.say = [&](const std::string& text) { std::fprintf(stderr, "marud-provision: %s\n", text.c_str()); };
   // Tried again at the end, and complained of then.
   onlooker.keep = [&](const std::vector<Done>& done) { (void)write_down(done); };
-  const StopSignals signals;
+  StopSignals signals;
   onlooker.why_stop = [&] { return signals.text(); };
   const Outcome outcome = apply(plan.steps, executor, onlooker);
   int status = outcome.is_complete ? kExitDone : kExitRefused;

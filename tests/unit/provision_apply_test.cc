@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <fstream>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -132,7 +133,7 @@ TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
       }
     } executor;
     executor.number = number;
-    const StopSignals signals;
+    StopSignals signals;
     const Outcome outcome =
         apply(three_steps(), executor, {.say = [](const std::string&) {}, .why_stop = [&] { return signals.text(); }});
     EXPECT_FALSE(outcome.is_complete);
@@ -142,10 +143,30 @@ TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
   }
 }
 
+// A system call of a step, or of an undoing, is not interrupted.
+TEST(ProvisionApply, ASignalInterruptsNothing) {
+  int waits[2];
+  ASSERT_EQ(::pipe(waits), 0);
+  StopSignals signals;
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child == 0) {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::kill(parent, number);
+    ::close(waits[1]);
+    ::_exit(0);
+  }
+  ::close(waits[1]);
+  pollfd end = {waits[0], POLLIN, 0};
+  EXPECT_EQ(::poll(&end, 1, -1), 1);  // which no handler lets go on
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(signals.text(), "stopped by SIGHUP");  // the least number of those that wait
+  EXPECT_EQ(signals.text(), "stopped by SIGHUP");
+  ::close(waits[0]);
+}
+
 TEST(ProvisionApply, ASignalThatWasIgnoredStaysSo) {
   const auto before = std::signal(SIGHUP, SIG_IGN);
   {
-    const StopSignals signals;
+    StopSignals signals;
     ::raise(SIGHUP);
     EXPECT_EQ(signals.text(), "");
   }
