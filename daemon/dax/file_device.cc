@@ -149,7 +149,8 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
   return FileDevice::Content::kBlank;
 }
 
-// The first byte that is not zero; nothing when there is none. Reads what was ever written, and leaves holes alone.
+// The first byte that is not zero; nothing when there is none. Reads what was ever written, and leaves holes alone. hugetlbfs
+// calls all of a file written; read as well, not mapped, it gives no memory to its holes.
 Result<std::optional<uint64_t>> find_bytes(int fd, const std::string& path) {
   std::vector<char> piece(1u << 20);
   const std::vector<char> zeros(piece.size());
@@ -170,11 +171,10 @@ Result<std::optional<uint64_t>> find_bytes(int fd, const std::string& path) {
 }
 
 // Of a file that begins with zeros: what lies behind them would be lost.
-Result<void> expect_blank(int fd, const std::string& path, const DeviceLabel& label, bool is_huge) {
+Result<void> expect_blank(int fd, const std::string& path, const DeviceLabel& label) {
   const std::string use = "use " + quoted(path) + " as a pool: found ";
   const std::string expected = ", expected a pool or nothing but zeros; remove it, or name another file";
   if (label.kind != DeviceLabel::Kind::kNothing) return failure(EEXIST, use + label.found + expected);
-  if (is_huge) return {};  // hugetlbfs knows no holes
   const auto found = find_bytes(fd, path);
   if (!found) return tl::unexpected(found.error());
   if (*found) return failure(EEXIST, use + "bytes at " + std::to_string(**found) + " that are not zero" + expected);
@@ -304,7 +304,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   if (!content) return tl::unexpected(content.error());
   const bool is_claimed = device->label_.kind == DeviceLabel::Kind::kClaimed;
   if (*content == Content::kBlank && !is_new && !is_claimed)
-    if (auto blank = expect_blank(fd, path, device->label_, huge); !blank) return tl::unexpected(blank.error());
+    if (auto blank = expect_blank(fd, path, device->label_); !blank) return tl::unexpected(blank.error());
   if (*content == Content::kBlank && !is_alone)
     return failure(EAGAIN, "use " + quoted(path) + " as a pool: another marud holds it and it is not formatted yet");
   if (*content == Content::kBlank)

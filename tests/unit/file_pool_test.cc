@@ -1,6 +1,8 @@
 // What becomes of a pool in two files: created, formatted, adopted, or refused with what was found, expected, and to be done.
 #include "daemon/dax/file_device.h"
 #include "daemon/dax/split_device.h"
+#include "daemon/hosted_pool.h"
+#include "libmaru/base/mapping.h"
 #include "libmaru/shm/data_label.h"
 #include "libmaru/shm/format_claim.h"
 #include "maru/format/data_label.h"
@@ -14,6 +16,9 @@
 #include <fstream>
 #include <future>
 #include <gtest/gtest.h>
+#include <memory>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 namespace maru::daemon {
@@ -165,6 +170,42 @@ TEST_F(FilePool, WhatLiesBehindZerosIsNotOverwritten) {
       expect_refusal(is_seen_by_label ? "expected a blank file" : "expected a pool or nothing but zeros");
       EXPECT_EQ(get(place, 1u << 20), before);
     }
+}
+
+// The same on huge pages, in a file whose holes get none by being looked at.
+TEST_F(FilePool, OnHugePagesWhatLiesBehindZerosIsNotOverwritten) {
+  const std::string folder = directory_.path() + "/huge", path = folder + "/pool";
+  fs::create_directory(folder);
+  // Nobody else sees what is mounted here.
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("none", folder.c_str(), "hugetlbfs", 0, nullptr) != 0)
+    GTEST_SKIP() << "this process may not mount hugetlbfs: " << std::strerror(errno);
+  const auto unmount = [&](void*) { ::umount2(folder.c_str(), MNT_DETACH); };
+  const std::unique_ptr<void, decltype(unmount)> mounted(this, unmount);
+  const uint64_t page = *FileDevice::unit_of(path);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const FileDescriptor file(fd);
+  ASSERT_GE(fd, 0);
+  if (::fallocate(fd, 0, 0, off_t(page)) != 0 || ::fallocate(fd, 0, off_t(2 * page), off_t(page)) != 0)
+    GTEST_SKIP() << "this machine grants no two huge pages (vm.nr_hugepages)";
+  const auto taken = [&] {
+    struct stat status = {};
+    return ::fstat(fd, &status) == 0 ? uint64_t(status.st_blocks) * 512 : 0;
+  };
+  const uint64_t before = taken();
+  {
+    auto last = Mapping::map_shared(fd, 2 * page, page, PROT_READ | PROT_WRITE);
+    ASSERT_TRUE(last);
+    last->data()[page - 1] = std::byte{1};
+    const auto opened = FileDevice::open(path, 0, 0, FileDevice::Part::kWhole);
+    ASSERT_FALSE(opened);
+    const std::string text = "bytes at " + std::to_string(3 * page - 1) + " that are not zero";
+    EXPECT_NE(opened.error().doing.find(text), std::string::npos) << opened.error().doing;
+    last->data()[page - 1] = std::byte{0};
+  }
+  const auto opened = FileDevice::open(path, 0, 0, FileDevice::Part::kWhole);
+  EXPECT_EQ(taken(), before);
+  EXPECT_TRUE(opened || opened.error().code == ENOSPC) << opened.error().doing;  // two may be all that there are
 }
 
 TEST_F(FilePool, AnEmptyFileBecomesAPool) {
