@@ -77,6 +77,7 @@ const char* state_name(HostState state) {
     case HostState::kLive: return "live";
     case HostState::kSuspect: return "suspect";
     case HostState::kDead: return "dead";
+    case HostState::kAttaching: return "attaching";
   }
   return "damaged";
 }
@@ -125,12 +126,14 @@ Result<void> Pool::State::claim_slot() {
       log_warning("pool \"{}\": this machine was booted again: what it held as host {} before is taken back",
                   config.name, slot);
     }
-    if (!shm::claim_host(region, slot, claim)) continue;
+    if (!shm::claim_host(region, slot, claim, hosts.machine_id)) continue;
     hosts.self = slot;
     hosts.generation = claim.generation() + 1;
     format::HostRecord& own = region.host(slot);
-    own.machine_id.store_release(hosts.machine_id);  // first: without it this machine would not know its slot again
-    shm::flush(region, own);
+    write_machine_id();
+    const HostClaim begun = shm::read_claim(region, slot);
+    if (begun.generation() != hosts.generation || (!begun.is_in_use() && !shm::finish_attach(region, slot, begun)))
+      continue;                            // it took so long that others ended it
     epoch = own.epoch.load_relaxed() + 1;  // as above
     write_name(own);
     own.wanted.store_release(0);
@@ -139,6 +142,14 @@ Result<void> Pool::State::claim_slot() {
     return {};
   }
   return refuse(EAGAIN, "its host slots change faster than they can be read");
+}
+
+// Without it this machine would not know its slot again.
+void Pool::State::write_machine_id() {
+  format::HostRecord& own = region.host(hosts.self);
+  if (own.machine_id.load_acquire() == hosts.machine_id) return;
+  own.machine_id.store_release(hosts.machine_id);
+  shm::flush(region, own);
 }
 
 // The end of marud, which holds the slot. With a client left it stays taken, for the next marud of this machine.
@@ -164,6 +175,7 @@ bool Pool::State::is_own_slot_lost() {
     if (claim.is(HostState::kSuspect) && shm::host_is_well(region, hosts.self, claim))
       log_warning("pool \"{}\": another host had taken this one (host {}) for lost, because marud was slow",
                   config.name, hosts.self);
+    write_machine_id();  // one that was slow to attach here may have written its own
     return false;
   }
   hosts.lost_because =
@@ -201,6 +213,10 @@ void Pool::State::watch_host(uint32_t host) {
   if (claim.is(HostState::kLive)) suspect_if_silent(host);
   if (seen.claim.is(HostState::kSuspect)) fence_if_suspect(host);
   if (claim.is(HostState::kDead)) take_over_reclaim(host);
+  if (claim.is(HostState::kAttaching) && seen.is_silent(hosts.now_ms, config.sharing.suspect_after_ms) &&
+      shm::end_attach(region, host, claim))
+    log_warning("pool \"{}\": host slot {} is free again: a machine that began to attach there did not end it",
+                config.name, host);
 }
 
 void Pool::State::log_host_change(uint32_t host, HostClaim from, HostClaim to) const {
@@ -445,6 +461,10 @@ json Pool::State::declare_host_dead(const json& request) {
   if (host == hosts.self) return refusal(EINVAL, "this is the host that is asked; stop its marud instead");
   const HostClaim claim = shm::read_claim(region, uint32_t(host));
   if (claim.is(HostState::kFree)) return refusal(ENOENT, "no host has slot " + std::to_string(host));
+  if (claim.is(HostState::kAttaching))
+    return refusal(EBUSY, "a host attaches in slot " + std::to_string(host) +
+                              " at this moment, and holds nothing yet; if it does not end that, the slot is free again "
+                              "by itself");
   if (claim.is(HostState::kDead))
     return refusal(EALREADY, "host " + std::to_string(host) + " is dead already; host " +
                                  std::to_string(claim.reclaimer()) + " takes back what it held");

@@ -362,6 +362,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void drop_bad(std::span<uint8_t> bad, Verified& verified);
   // pool_hosts.cc: a pool that several hosts share
   Result<void> claim_slot();
+  void write_machine_id();
   void leave_slot();
   void watch_hosts();
   void watch_host(uint32_t host);

@@ -20,27 +20,49 @@ HostClaim read_claim(const ControlRegion& region, uint32_t host) {
 }
 
 HostSlot choose_slot(const ControlRegion& region, uint64_t machine_id) {
-  HostSlot free{region.hosts(), {}};
+  const uint32_t tag = HostClaim::tag_of(machine_id);
+  HostSlot begun{region.hosts(), {}}, free = begun;
   for (uint32_t i = 0; i < region.hosts(); ++i) {
     const HostClaim claim = read_claim(region, i);
-    // Behind the claim. Only this machine writes its id into a slot, and no two maruds of it are at this.
-    if (claim.is_in_use() && region.host(i).machine_id.load_acquire() == machine_id) return {i, claim};
+    const uint64_t id = region.host(i).machine_id.load_acquire();  // behind the claim
+    // Before it detaches it takes its id away. Without a tag the id alone tells: an older version writes it so.
+    const bool is_own = id == machine_id ? claim.tag() == tag || claim.tag() == 0
+                                         : id == 0 && claim.tag() == tag && !MARU_MUTANT(kMutantIdAloneTells);
+    if (claim.is_in_use() && is_own) return {i, claim};
+    if (claim.is(HostState::kAttaching) && claim.tag() == tag) begun = {i, claim};
     if (claim.is(HostState::kFree) && free.host == region.hosts()) free = {i, claim};
   }
-  return free;
+  return begun.host != region.hosts() ? begun : free;
 }
 
-bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from) {
-  return !from.is(HostState::kDead) &&
-         change(region, host, from, HostClaim::of(HostState::kLive, from.generation() + 1));
+bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from, uint64_t machine_id) {
+  if (from.is(HostState::kDead)) return false;
+  const bool is_new = !from.is_in_use() && !MARU_MUTANT(kMutantLiveAtOnce);
+  return change(region, host, from,
+                HostClaim::of(is_new ? HostState::kAttaching : HostState::kLive, from.generation() + 1,
+                              HostClaim::tag_of(machine_id)));
+}
+
+bool finish_attach(const ControlRegion& region, uint32_t host, HostClaim from) {
+  if (MARU_MUTANT(kMutantAttachByStore)) {
+    region.host(host).claim.store_release(from.in(HostState::kLive).bits);
+    return true;
+  }
+  if (from.is(HostState::kLive) && MARU_MUTANT(kMutantLiveAtOnce)) return true;
+  return from.is(HostState::kAttaching) && change(region, host, from, from.in(HostState::kLive));
+}
+
+bool end_attach(const ControlRegion& region, uint32_t host, HostClaim from) {
+  return from.is(HostState::kAttaching) &&
+         change(region, host, from, HostClaim::of(HostState::kFree, from.generation() + 1));
 }
 
 bool suspect_host(const ControlRegion& region, uint32_t host, HostClaim from) {
-  return from.is(HostState::kLive) && change(region, host, from, HostClaim::of(HostState::kSuspect, from.generation()));
+  return from.is(HostState::kLive) && change(region, host, from, from.in(HostState::kSuspect));
 }
 
 bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from) {
-  return from.is(HostState::kSuspect) && change(region, host, from, HostClaim::of(HostState::kLive, from.generation()));
+  return from.is(HostState::kSuspect) && change(region, host, from, from.in(HostState::kLive));
 }
 
 bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer,
@@ -76,9 +98,13 @@ bool free_host(const ControlRegion& region, uint32_t host, HostClaim from) {
 
 bool leave_host(const ControlRegion& region, uint32_t host, uint32_t generation) {
   const HostClaim free = HostClaim::of(HostState::kFree, generation + 1);
-  // Another host may make it SUSPECT between the two, and nobody but this one LIVE again.
-  for (const HostState from : {HostState::kLive, HostState::kSuspect})
-    if (change(region, host, HostClaim::of(from, generation), free)) return true;
+  // Another host may make it SUSPECT between the two looks, and nobody but this one LIVE again. One of an older version drops
+  // the tag when it does, and nobody puts one back.
+  for (int tries = 0; tries < (MARU_MUTANT(kMutantLeaveOnce) ? 1 : 3); ++tries) {
+    const HostClaim found = read_claim(region, host);
+    if (!found.is_in_use() || found.generation() != generation) return false;
+    if (change(region, host, found, free)) return true;
+  }
   return false;
 }
 

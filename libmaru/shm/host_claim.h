@@ -16,8 +16,13 @@ using format::HostState;
 struct HostClaim {
   uint64_t bits = 0;
 
-  static constexpr HostClaim of(HostState state, uint32_t generation) {
-    return {uint64_t(generation) << 32 | uint64_t(state)};
+  // `tag`: of the machine whose the slot is, in ATTACHING, LIVE and SUSPECT; 0: an older version wrote the word.
+  static constexpr HostClaim of(HostState state, uint32_t generation, uint32_t tag = 0) {
+    return {uint64_t(generation) << 32 | uint64_t(tag) << 8 | uint64_t(state)};
+  }
+  static constexpr uint32_t tag_of(uint64_t machine_id) {
+    const auto tag = uint32_t(machine_id >> 40);
+    return tag == 0 ? 1 : tag;
   }
   // Of a host that its `reclaimer` takes back in its own life `reclaimer_generation`, of which the low half is in the word.
   static constexpr HostClaim dead(uint32_t generation, uint32_t reclaimer, uint32_t reclaimer_generation) {
@@ -31,6 +36,8 @@ struct HostClaim {
     return uint32_t(bits >> 8 & 0xFF) - 1;
   }  // of DEAD; else a number beyond hosts
   constexpr uint32_t reclaimer_generation() const { return uint32_t(bits >> 16 & 0xFFFF); }
+  constexpr uint32_t tag() const { return uint32_t(bits >> 8 & 0xFF'FFFF); }  // of ATTACHING, LIVE and SUSPECT
+  constexpr HostClaim in(HostState state) const { return of(state, generation(), tag()); }
   constexpr bool is(HostState wanted) const { return state() == wanted; }
   constexpr bool is_in_use() const { return is(HostState::kLive) || is(HostState::kSuspect); }
   friend constexpr bool operator==(HostClaim, HostClaim) = default;
@@ -39,7 +46,8 @@ struct HostClaim {
 HostClaim read_claim(const ControlRegion& region, uint32_t host);
 
 // The slot that a machine is to claim, and the claim by which that was decided: only from that very word it may go on, since
-// another host may be faster. Its own one that is in use; else the first FREE one; else host is hosts().
+// another host may be faster. Its own one that is in use; else one that it, or another machine of its tag, is about to have;
+// else the first FREE one; else host is hosts().
 struct HostSlot {
   uint32_t host;
   HostClaim claim;
@@ -47,8 +55,13 @@ struct HostSlot {
 HostSlot choose_slot(const ControlRegion& region, uint64_t machine_id);
 
 // Each returns whether the word was `from` and is now what was asked for, in memory, too.
-// From FREE, or from a LIVE or SUSPECT of this machine whose marud is gone: LIVE of the next generation.
-bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from);
+// From a LIVE or SUSPECT of this machine whose marud is gone: LIVE of the next generation. From FREE or ATTACHING: ATTACHING of
+// the next generation, with which nothing may be held; the machine id is written and flushed, and finish_attach() follows.
+bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from, uint64_t machine_id);
+// False: it took so long that another marud has ended it.
+bool finish_attach(const ControlRegion& region, uint32_t host, HostClaim from);
+// Of an ATTACHING that stands still: who made it so is dead, or has to begin again. Needs no proof.
+bool end_attach(const ControlRegion& region, uint32_t host, HostClaim from);
 bool suspect_host(const ControlRegion& region, uint32_t host, HostClaim from);  // its heartbeat is late
 bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from);  // says the host itself
 // After proof of its death: only who gets true takes back what the host held, in its life `reclaimer_generation`. From LIVE or

@@ -17,8 +17,9 @@ HostWish read_wish(const ControlRegion& region, uint32_t host) {
 }
 
 bool is_asker_live(const ControlRegion& region, HostWish wish) {
-  return wish.host() < region.hosts() &&
-         read_claim(region, wish.host()) == HostClaim::of(HostState::kLive, wish.generation());
+  if (wish.host() >= region.hosts()) return false;
+  const HostClaim claim = read_claim(region, wish.host());
+  return claim.is(HostState::kLive) && claim.generation() == wish.generation();
 }
 
 void end_wish(const ControlRegion& region, uint32_t host, HostWish wish) {

@@ -48,6 +48,10 @@ enum MutantId : unsigned {
   kMutantGiveBackUnmarked = 39,  // after a lost answer a client gives back all it has RESERVED
   kMutantMarkOfAnyLife = 41,     // the mark of a page's earlier life counts for its present one
   kMutantGiveBackEarly = 40,     // tests/sim/scenario_grants.cc: it does so before it was let in again
+  kMutantLiveAtOnce = 42,        // a host slot is LIVE before its machine's id is there
+  kMutantAttachByStore = 43,     // a host slot becomes LIVE though it was ended or is another host's by now
+  kMutantIdAloneTells = 44,      // a machine does not know its slot whose id it was taking away
+  kMutantLeaveOnce = 45,         // a host that is made SUSPECT while it leaves does not leave
 };
 
 }  // namespace maru

@@ -140,6 +140,7 @@ TEST(Layout, WhatMarudWrites) {
   EXPECT_EQ(uint32_t(HostState::kLive), 1u);
   EXPECT_EQ(uint32_t(HostState::kSuspect), 2u);
   EXPECT_EQ(uint32_t(HostState::kDead), 3u);
+  EXPECT_EQ(uint32_t(HostState::kAttaching), 4u);
   EXPECT_EQ(sizeof(RegionRecord), 32u);
   EXPECT_PLACE(RegionRecord, word, 0);
   EXPECT_EQ(sizeof(LaneBitmap), 512u);

@@ -45,6 +45,10 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantGiveBackUnmarked, "all that is RESERVED given back after a lost answer", {"lost-answer"}},
       {kMutantMarkOfAnyLife, "the mark of a lost answer taken for another life's", {"lost-answer"}},
       {kMutantGiveBackEarly, "what a lost answer named given back before marud lets in again", {"lost-answer"}},
+      {kMutantLiveAtOnce, "a host slot LIVE before its machine's id is there", {"host-attach"}},
+      {kMutantAttachByStore, "a host slot LIVE without comparing", {"host-attach"}},
+      {kMutantIdAloneTells, "a machine that knows its slot by its id alone", {"host-attach"}},
+      {kMutantLeaveOnce, "a host that is made SUSPECT while it leaves", {"host-attach"}},
   };
   return kRecords;
 }

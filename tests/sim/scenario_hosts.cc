@@ -321,12 +321,15 @@ void marud_life(void* argument) {
 // A new life in a slot, by the numbers of "Attach of a host". False: the slot was not to be had.
 bool attach_host(uint32_t host) {
   HostClaim claim = shm::read_claim(world(), host);
-  while (!shm::claim_host(world(), host,
-                          claim)) {  // who fails met a change of state by another host, of which there are few
+  // Who fails met a change of state by another host, of which there are few. Nobody else ends what is ATTACHING here; that is
+  // another scenario's (scenario_attach.cc).
+  while (!shm::claim_host(world(), host, claim, 1)) {
     claim = shm::read_claim(world(), host);
     if (claim.is(HostState::kDead)) return false;
   }
   lives[host] = claim.generation() + 1;
+  const HostClaim begun = shm::read_claim(world(), host);
+  if (begun.is(HostState::kAttaching)) shm::finish_attach(world(), host, begun);
   world().host(host).epoch.fetch_add_seq_cst(1);
   world().host(host).wanted.store_release(0);
   attempts[host] = 0;

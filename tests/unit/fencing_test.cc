@@ -98,7 +98,10 @@ TEST(HostWatch, AHostIsSilentAfterTimeAndLooks) {
 
 class HeartbeatTest : public testing::Test {
  protected:
-  HeartbeatTest() { EXPECT_TRUE(shm::claim_host(region_, 1, shm::read_claim(region_, 1))); }
+  HeartbeatTest() {
+    EXPECT_TRUE(shm::claim_host(region_, 1, shm::read_claim(region_, 1), 1) &&
+                shm::finish_attach(region_, 1, shm::read_claim(region_, 1)));
+  }
   uint64_t beats() const { return region_.host(1).heartbeat_ms.load_acquire(); }
   bool moves() const {
     const uint64_t before = beats();
@@ -137,7 +140,8 @@ TEST_F(HeartbeatTest, ItEndsWithTheLifeOfTheHost) {
   ASSERT_TRUE(shm::declare_host_dead(region_, 1, shm::read_claim(region_, 1), 0, 1));
   EXPECT_TRUE(falls_silent());
   ASSERT_TRUE(shm::free_host(region_, 1, shm::read_claim(region_, 1)));
-  ASSERT_TRUE(shm::claim_host(region_, 1, shm::read_claim(region_, 1)));
+  ASSERT_TRUE(shm::claim_host(region_, 1, shm::read_claim(region_, 1), 1) &&
+              shm::finish_attach(region_, 1, shm::read_claim(region_, 1)));
   EXPECT_TRUE(falls_silent()) << "the slot is another host's";
 }
 

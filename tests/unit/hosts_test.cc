@@ -17,6 +17,12 @@ class HostsTest : public testing::Test {
   const ControlRegion& region_ = pool_.region;
 
   HostClaim claim(uint32_t host) const { return read_claim(region_, host); }
+  // As a machine does that attaches, without its id.
+  bool take_slot(uint32_t host) {
+    return claim_host(region_, host, claim(host), kMachine) &&
+           (claim(host).is_in_use() || finish_attach(region_, host, claim(host)));
+  }
+  static constexpr uint64_t kMachine = uint64_t{0xABCDEF} << 40 | 5;
 };
 
 TEST_F(HostsTest, LanesBelongToHostsByTheirNumber) {
@@ -50,10 +56,19 @@ TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
   EXPECT_TRUE(free.is(HostState::kFree));
   EXPECT_FALSE(suspect_host(region_, 1, free));
   EXPECT_FALSE(declare_host_dead(region_, 1, free, 0, 1)) << "nobody has it";
-  ASSERT_TRUE(claim_host(region_, 1, free));
-  EXPECT_FALSE(claim_host(region_, 1, free)) << "one wins";
+  EXPECT_FALSE(finish_attach(region_, 1, free));
+  EXPECT_FALSE(end_attach(region_, 1, free));
+  ASSERT_TRUE(claim_host(region_, 1, free, kMachine));
+  EXPECT_FALSE(claim_host(region_, 1, free, kMachine)) << "one wins";
+  const HostClaim attaching = claim(1);
+  EXPECT_EQ(attaching, HostClaim::of(HostState::kAttaching, free.generation() + 1, 0xABCDEF));
+  EXPECT_FALSE(attaching.is_in_use());
+  EXPECT_FALSE(suspect_host(region_, 1, attaching));
+  EXPECT_FALSE(declare_proven_dead(region_, 1, attaching.generation(), 0, 1)) << "it holds nothing";
+  ASSERT_TRUE(finish_attach(region_, 1, attaching));
+  EXPECT_FALSE(end_attach(region_, 1, attaching)) << "too late";
   const HostClaim live = claim(1);
-  EXPECT_EQ(live, HostClaim::of(HostState::kLive, free.generation() + 1));
+  EXPECT_EQ(live, HostClaim::of(HostState::kLive, free.generation() + 1, 0xABCDEF));
   EXPECT_FALSE(host_is_well(region_, 1, live));
   ASSERT_TRUE(suspect_host(region_, 1, live));
   ASSERT_TRUE(host_is_well(region_, 1, claim(1)));
@@ -65,7 +80,7 @@ TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
   const HostClaim dead = claim(1);
   EXPECT_EQ(dead, HostClaim::dead(live.generation(), 2, 7));
   EXPECT_EQ(dead.reclaimer(), 2u);
-  EXPECT_FALSE(claim_host(region_, 1, dead)) << "not before all is taken back";
+  EXPECT_FALSE(claim_host(region_, 1, dead, kMachine)) << "not before all is taken back";
   EXPECT_FALSE(declare_host_dead(region_, 1, dead, 2, 7));
   ASSERT_TRUE(declare_host_dead(region_, 1, dead, 0, 1)) << "who takes the reclaimer back takes this over";
   EXPECT_FALSE(free_host(region_, 1, dead));
@@ -75,24 +90,62 @@ TEST_F(HostsTest, AClaimChangesAsTheTableSays) {
 
 // Two machines that start at once choose the same slot: one has it, and the other one starts over.
 TEST_F(HostsTest, ASlotIsClaimedFromTheClaimByWhichItWasChosen) {
-  constexpr uint64_t kFirst = 11, kSecond = 22;
+  constexpr uint64_t kFirst = uint64_t{11} << 40, kSecond = uint64_t{22} << 40;
   const HostSlot first = choose_slot(region_, kFirst), second = choose_slot(region_, kSecond);
   ASSERT_EQ(first.host, second.host);
-  ASSERT_TRUE(claim_host(region_, first.host, first.claim));
-  const HostClaim live = claim(first.host);
-  EXPECT_FALSE(claim_host(region_, second.host, second.claim));
-  EXPECT_EQ(choose_slot(region_, kSecond).host, first.host + 1) << "LIVE, and its id is not there yet";
+  ASSERT_TRUE(claim_host(region_, first.host, first.claim, kFirst));
+  EXPECT_FALSE(claim_host(region_, second.host, second.claim, kSecond));
+  EXPECT_EQ(choose_slot(region_, kSecond).host, first.host + 1) << "its id is not there yet";
+  EXPECT_EQ(choose_slot(region_, kFirst).host, first.host) << "and yet it goes on there";
   region_.host(first.host).machine_id.store_release(kFirst);
+  ASSERT_TRUE(finish_attach(region_, first.host, claim(first.host)));
+  const HostClaim live = claim(first.host);
   EXPECT_EQ(choose_slot(region_, kFirst).host, first.host) << "its own, and no second one";
   EXPECT_EQ(choose_slot(region_, kFirst).claim, live);
   EXPECT_EQ(choose_slot(region_, kSecond).host, first.host + 1);
-  for (uint32_t host = 1; host < region_.hosts(); ++host) ASSERT_TRUE(claim_host(region_, host, claim(host)));
+  for (uint32_t host = 1; host < region_.hosts(); ++host) ASSERT_TRUE(take_slot(host));
   EXPECT_EQ(choose_slot(region_, kSecond).host, region_.hosts()) << "all are taken";
+}
+
+// What a machine leaves that dies over attaching or detaching is known for its own by its next marud, and for nobody else's.
+TEST_F(HostsTest, ASlotIsAMachinesByItsTagAndItsId) {
+  const auto own = [&] { return choose_slot(region_, kMachine).host; };
+  region_.host(2).machine_id.store_release(kMachine);  // of one that was too slow: the slot is another one's now
+  ASSERT_TRUE(claim_host(region_, 2, claim(2), uint64_t{1} << 60));
+  ASSERT_TRUE(finish_attach(region_, 2, claim(2)));
+  EXPECT_EQ(own(), 0u);
+  ASSERT_TRUE(claim_host(region_, 1, claim(1), kMachine));
+  EXPECT_EQ(own(), 1u);
+  const HostClaim attaching = claim(1);
+  ASSERT_TRUE(claim_host(region_, 1, attaching, kMachine));
+  EXPECT_FALSE(finish_attach(region_, 1, attaching)) << "who is slow begins again";
+  EXPECT_EQ(claim(1).generation(), attaching.generation() + 1);
+  ASSERT_TRUE(finish_attach(region_, 1, claim(1)));
+  region_.host(1).machine_id.store_release(kMachine);
+  EXPECT_EQ(own(), 1u);
+  region_.host(1).machine_id.store_release(0);
+  EXPECT_EQ(own(), 1u) << "it was about to leave";
+  region_.host(1).machine_id.store_release(kMachine + 1);
+  EXPECT_EQ(own(), 0u) << "of the same tag";
+  region_.host(1).machine_id.store_release(kMachine);
+  region_.host(1).claim.store_release(HostClaim::of(HostState::kLive, 9).bits);
+  EXPECT_EQ(own(), 1u) << "from an older version";
+}
+
+TEST_F(HostsTest, WhoDoesNotEndItsAttachingLosesTheSlotWithoutProof) {
+  ASSERT_TRUE(claim_host(region_, 1, claim(1), kMachine));
+  const HostClaim attaching = claim(1);
+  ASSERT_TRUE(end_attach(region_, 1, attaching));
+  EXPECT_EQ(claim(1), HostClaim::of(HostState::kFree, attaching.generation() + 1));
+  EXPECT_FALSE(finish_attach(region_, 1, attaching));
+  ASSERT_TRUE(take_slot(1));
+  EXPECT_FALSE(finish_attach(region_, 1, attaching)) << "another host has it";
+  EXPECT_FALSE(end_attach(region_, 1, claim(1)));
 }
 
 // Whoever leaves ends its own life, and nothing that somebody else has begun.
 TEST_F(HostsTest, AHostLeavesOnlyWhatItStillHas) {
-  ASSERT_TRUE(claim_host(region_, 1, claim(1)));
+  ASSERT_TRUE(take_slot(1));
   const uint32_t life = claim(1).generation();
   EXPECT_FALSE(leave_host(region_, 1, life - 1)) << "another life";
   EXPECT_FALSE(free_host(region_, 1, claim(1))) << "it is not dead";
@@ -100,7 +153,7 @@ TEST_F(HostsTest, AHostLeavesOnlyWhatItStillHas) {
   ASSERT_TRUE(leave_host(region_, 1, life)) << "it was only slow";
   EXPECT_EQ(claim(1), HostClaim::of(HostState::kFree, life + 1));
   EXPECT_FALSE(leave_host(region_, 1, life)) << "twice";
-  ASSERT_TRUE(claim_host(region_, 1, claim(1)));
+  ASSERT_TRUE(take_slot(1));
   ASSERT_TRUE(declare_host_dead(region_, 1, claim(1), 0, 1));
   const HostClaim dead = claim(1);
   EXPECT_FALSE(leave_host(region_, 1, dead.generation()));
@@ -108,9 +161,9 @@ TEST_F(HostsTest, AHostLeavesOnlyWhatItStillHas) {
 }
 
 TEST_F(HostsTest, AProofIsForOneLife) {
-  ASSERT_TRUE(claim_host(region_, 1, claim(1)));
+  ASSERT_TRUE(take_slot(1));
   const uint32_t fenced = claim(1).generation();
-  ASSERT_TRUE(claim_host(region_, 1, claim(1)));  // its machine was booted again meanwhile
+  ASSERT_TRUE(take_slot(1));  // its machine was booted again meanwhile
   const HostClaim live = claim(1);
   EXPECT_FALSE(declare_proven_dead(region_, 1, fenced, 0, 1));
   EXPECT_EQ(claim(1), live);
@@ -120,9 +173,7 @@ TEST_F(HostsTest, AProofIsForOneLife) {
 
 // Host 2 takes host 1 back, and something becomes of host 2.
 TEST_F(HostsTest, AReclaimerIsGoneWhenItsLifeIsOver) {
-  const auto take_slot = [&](uint32_t host) { ASSERT_TRUE(claim_host(region_, host, claim(host))); };
-  take_slot(1);
-  take_slot(2);
+  ASSERT_TRUE(take_slot(1) && take_slot(2));
   const uint32_t life = claim(2).generation();
   ASSERT_TRUE(declare_host_dead(region_, 1, claim(1), 2, life));
   const HostClaim dead = claim(1);
@@ -134,7 +185,7 @@ TEST_F(HostsTest, AReclaimerIsGoneWhenItsLifeIsOver) {
   EXPECT_TRUE(is_reclaimer_gone(region_, dead));
   ASSERT_TRUE(free_host(region_, 2, claim(2)));
   EXPECT_TRUE(is_reclaimer_gone(region_, dead)) << "and was taken back itself";
-  take_slot(2);
+  ASSERT_TRUE(take_slot(2));
   EXPECT_TRUE(is_reclaimer_gone(region_, dead)) << "another host has its slot";
   EXPECT_TRUE(is_reclaimer_gone(region_, HostClaim::dead(3, region_.hosts(), 1))) << "no host at all";
 }

@@ -3,6 +3,7 @@
 #include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/host_wish.h"
+#include "tests/support/wait_until.h"
 #include "tests/unit/pool_fixture.h"
 
 #include <gtest/gtest.h>
@@ -61,13 +62,41 @@ TEST_F(PoolHosts, AReclaimStopsWhenItsClaimIsSomebodyElses) {
   declare_first_dead();
   // Whoever took the slot to the end, and who attached in it.
   ASSERT_TRUE(shm::free_host(first_.region, 0, claim(0)));
-  ASSERT_TRUE(shm::claim_host(first_.region, 0, claim(0)));
+  ASSERT_TRUE(shm::claim_host(first_.region, 0, claim(0), 7));
+  ASSERT_TRUE(shm::finish_attach(first_.region, 0, claim(0)));
   const HostClaim live = claim(0);
   second_.settle();
   EXPECT_EQ(claim(0), live);
   EXPECT_NE(first_.region.host(0).machine_id.load_acquire(), 0u);
   EXPECT_TRUE(shm::is_pinned(first_.region, shm::LaneSet::in_use(first_.region), pinned.page()));
   EXPECT_TRUE(second_.pool->admin("host.list", {}, second_.now_ms).at("reclaiming").is_null());
+}
+
+// A machine died before its id was there; or it is slow, and begins again.
+TEST_F(PoolHosts, ASlotWhoseAttachingStandsStillIsFreeAgain) {
+  first_.pool->close();
+  second_.pool->close();
+  SharingConfig quick = sharing_of(1);
+  quick.suspect_after_ms = 100;
+  PoolUnderTest third(first_, quick);
+  const uint32_t slot = claim(0).is(HostState::kFree) ? 0 : 1;
+  ASSERT_TRUE(shm::claim_host(first_.region, slot, claim(slot), 7));
+  const HostClaim attaching = claim(slot);
+  const json reply = third.pool->admin("host.declare_dead", {{"host", slot}, {"force", true}}, third.now_ms);
+  EXPECT_NE(reply.dump().find("attaches"), std::string::npos) << reply.dump();
+  EXPECT_TRUE(test::wait_until([&] {
+    third.settle();
+    return claim(slot) == HostClaim::of(HostState::kFree, attaching.generation() + 1);
+  }));
+  EXPECT_FALSE(shm::finish_attach(first_.region, slot, attaching));
+}
+
+// Another machine that was slow wrote its id over the one of this host.
+TEST_F(PoolHosts, AHostWritesItsIdAgain) {
+  const uint64_t id = first_.region.host(1).machine_id.load_acquire();
+  first_.region.host(1).machine_id.store_release(id + 1);
+  second_.settle();
+  EXPECT_EQ(first_.region.host(1).machine_id.load_acquire(), id);
 }
 
 TEST_F(PoolHosts, AMarudThatEndsTakesBackFirstWhatItHadBegunTo) {

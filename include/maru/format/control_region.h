@@ -200,7 +200,7 @@ inline constexpr uint64_t kHeaderVersionOne = 1ull << 15;
 // -- sections that marud writes ---------------------------------------------------------------------------------------
 
 // In a pool that is not shared there is one host, 0, and its claim is 0. Else docs/format.md, "Hosts": who may change what.
-enum class HostState : uint8_t { kFree = 0, kLive = 1, kSuspect = 2, kDead = 3 };
+enum class HostState : uint8_t { kFree = 0, kLive = 1, kSuspect = 2, kDead = 3, kAttaching = 4 };
 
 struct alignas(64) HostRecord {
   // line 0: its marud's
@@ -213,7 +213,8 @@ struct alignas(64) HostRecord {
   AtomicU64 policy;        // FNV-1a of the name of the eviction policy whose words are in the policy table; 0: none
   AtomicU64 machine_id;    // keyed hash of the machine's id, which outlives a boot; 0: not shared, or unused
   // line 1: any marud's, by CAS
-  AtomicU64 claim;   // HostState:8 (lowest) | reclaimer + 1:8 | its generation:16 (low half) | generation:32 (highest)
+  AtomicU64 claim;   // HostState:8 (lowest) | reclaimer + 1:8 | its generation:16 (low half) | generation:32 (highest);
+                     // ATTACHING, LIVE, SUSPECT: HostState:8 | tag of the machine:24 | generation:32
   AtomicU64 wanted;  // a region is asked for: host that asks + 1:8 (lowest) | reserved:24 | its generation:32; 0: none
   AtomicU64 reserved1[6];
   // line 2: its marud's
