@@ -1,0 +1,65 @@
+// What a pool's marud knows about the lanes: who has them, and who is dead. Its own truth, merely shown in the region.
+//
+// Thread safety: one thread.
+#pragma once
+
+#include "daemon/pool.h"
+#include "daemon/pool_hosts.h"
+#include "libmaru/shm/reclaim.h"
+#include "libmaru/shm/touch.h"
+
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
+
+namespace maru::daemon {
+
+using shm::LaneId;
+
+struct LaneRecord {
+  enum class Phase : uint8_t { kFree, kLive, kReclaiming };
+  Phase phase = Phase::kFree;
+  uint32_t generation = 0;  // of the last hand-out, 16 bits; never 0 while the lane is somebody's
+  ClientIdentity who;
+  uint64_t attached_ms = 0;
+  bool is_adopted = false;  // from the marud before, and nobody watches the process yet
+  bool same_boot = true;
+  uint64_t pid_namespace = 0;  // in which who.pid counts; 0: not known
+  shm::TouchReader touches;
+  uint64_t pins_seen = 0;     // when its slots were last looked at
+  uint64_t lost_before = 0;   // touches that were overwritten before this marud began to read
+  uint64_t reclaimed_to = 0;  // kReclaiming: the pages before this one were looked at
+
+  uint64_t lost() const { return touches.lost() - lost_before; }
+};
+
+class LaneTable final : public shm::DeadLanes {
+ public:
+  LaneId daemon;
+  std::vector<LaneRecord> records;
+  std::unordered_set<uint32_t> let_go;  // POISONED pages whose parents need not count them any more
+  shm::LaneSet in_use;                  // whose pins count: from before a lane is handed out until it was reclaimed
+
+  // Lanes [first, end) are this marud's to give out, `first` is its own. Beyond them, in a pool of several hosts, are the
+  // others', which are alive unless their host is being taken back.
+  uint32_t first = 0, end = 0;
+  uint32_t hosts = 1;
+  uint32_t dead_host = kNoHost;
+
+  bool is_own(uint32_t lane) const { return lane >= first && lane < end; }
+  bool is_live(uint32_t lane) const {
+    return is_own(lane) && lane != first && records[lane].phase == LaneRecord::Phase::kLive;
+  }
+  LaneId id(uint32_t lane) const { return {lane, records[lane].generation}; }
+  bool is_dead(LaneId lane) const override {
+    if (!is_own(lane.lane)) {
+      const uint32_t host = lane.lane / (end - first);
+      return host >= hosts || host == dead_host;
+    }
+    if (lane.lane == first) return lane != daemon;
+    return !is_live(lane.lane) || records[lane.lane].generation != lane.generation;
+  }
+  bool is_let_go(uint32_t page) const override { return let_go.contains(page); }
+};
+
+}  // namespace maru::daemon
