@@ -56,10 +56,11 @@ bool Pool::State::step_host_reclaim(uint64_t count) {
   const auto end_pins = [&](uint32_t lane) { shm::end_lane_pins(region, lane, findings); };
   if (take_dead_lanes(reclaim.next_unpinned, count, end_pins)) return true;  // 2
   const shm::HostLanes dead(region, reclaim.host);
-  const uint64_t to = std::min(pages(), reclaim.next_page + count);
   const uint64_t freed_before = findings.freed;
-  for (; reclaim.next_page < to; ++reclaim.next_page) {  // 3
+  for (uint64_t spent = 0; reclaim.next_page < pages() && spent < count; ++reclaim.next_page) {  // 3
     const auto page = uint32_t(reclaim.next_page);
+    const PageWord before = word(page);
+    spent += before.names_lane() && dead.is_dead(before.lane()) ? reclaim_cost(page) : 1;
     shm::revive_retiring(region, reclaim.host, page);
     shm::reclaim_pages(self, dead, page, page + 1, findings);
     const PageWord now = word(page);

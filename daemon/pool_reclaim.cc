@@ -61,20 +61,23 @@ void Pool::State::begin_reclaim(uint32_t lane) {
   ++totals.clients_reclaimed;
 }
 
+// Pages that a head costs to reclaim: in a durable pool the length that its line says is walked (tails_end), for each head.
+uint64_t Pool::State::reclaim_cost(uint32_t page) const { return region.is_durable() ? region.run_pages(page) : 1; }
+
 // The next `count` pages. Returns true when the lane is free again.
 bool Pool::State::reclaim_lane(uint32_t lane, uint64_t count) {
   LaneRecord& record = lanes.records[lane];
-  const uint64_t to = std::min(pages(), record.reclaimed_to + count);
   const uint64_t freed_before = findings.freed;
   const LaneId id = lanes.id(lane);
-  for (uint64_t page = record.reclaimed_to; page < to; ++page) {
-    const PageWord now = word(uint32_t(page));
-    if (now.names_lane() && now.lane() == id)
-      shm::reclaim_pages(self, id, uint32_t(page), uint32_t(page) + 1, findings);
+  for (uint64_t spent = 0; record.reclaimed_to < pages() && spent < count; ++record.reclaimed_to) {
+    const auto page = uint32_t(record.reclaimed_to);
+    const PageWord now = word(page);
+    const bool is_its = now.names_lane() && now.lane() == id;
+    spent += is_its ? reclaim_cost(page) : 1;
+    if (is_its) shm::reclaim_pages(self, id, page, page + 1, findings);
   }
   own_frees += findings.freed - freed_before;
-  record.reclaimed_to = to;
-  if (to < pages()) return false;
+  if (record.reclaimed_to < pages()) return false;
   finish_lane(lane);
   return true;
 }

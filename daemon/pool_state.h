@@ -433,6 +433,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool is_registered(uint32_t page) const;
   void find_unregistered(uint32_t lane);
   void begin_reclaim(uint32_t lane);
+  uint64_t reclaim_cost(uint32_t page) const;
   bool reclaim_lane(uint32_t lane, uint64_t pages);
   void finish_lane(uint32_t lane);
   void finish_lanes(uint64_t pages);

@@ -89,9 +89,19 @@ uint64_t give_back_granted(const ControlRegion& region, LaneId lane, std::span<c
   return freed;
 }
 
+uint32_t tails_end(const ControlRegion& region, uint32_t head) {
+  const uint32_t run_pages = region.run_pages(head);
+  if (region.is_durable()) return run_pages;
+  for (uint32_t i = 1; i < run_pages; ++i) {
+    const PageWord found{region.block(head + i).word.load_acquire()};  // [pairs page.word]
+    if (!found.is(PageState::kPoisoned) && !(found.is(PageState::kTail) && found.low() == i)) return i;
+  }
+  return run_pages;
+}
+
 uint32_t free_tails(const ControlRegion& region, uint32_t head) {
   uint32_t freed = 0;
-  for (uint32_t i = region.run_pages(head); i-- > 1;) {
+  for (uint32_t i = tails_end(region, head); i-- > 1;) {
     AtomicU64& word = region.block(head + i).word;
     PageWord found{word.load_acquire()};  // [pairs page.word]
     // A TAIL at this distance can only be this head's, since the head is still held.

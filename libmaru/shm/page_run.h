@@ -42,6 +42,12 @@ uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head);
 // is not the lane's, or is a run.
 PageRef renew_page(const ControlRegion& region, LaneId lane, PageRef page);
 
+// The pages behind a head that may be its tails are those before this distance from it: as many as its line says, and in
+// memory that loses nothing only as far as TAIL and POISONED pages follow each other. Joining goes up and giving back goes
+// down, so the tails of a run that is whole or half-way have no gap. So many heads whose lines somebody scribbled cost one
+// walk over the pages together, not one each. In a durable pool single lines may be lost: there the length alone counts.
+uint32_t tails_end(const ControlRegion& region, uint32_t head);
+
 // The tails of a head that the caller holds exclusively become FREE, last first.
 uint32_t free_tails(const ControlRegion& region, uint32_t head);
 

@@ -60,7 +60,7 @@ uint32_t let_poison_go(const ControlRegion& region, uint32_t page, PageRef* ret_
 }
 
 bool has_poisoned_tail(const ControlRegion& region, uint32_t head) {
-  for (uint32_t i = 1; i < region.run_pages(head); ++i)
+  for (uint32_t i = tails_end(region, head); i-- > 1;)
     if (PageWord{region.block(head + i).word.load_acquire()}.is(PageState::kPoisoned))
       return true;  // [pairs page.word]
   return false;

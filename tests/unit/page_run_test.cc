@@ -141,5 +141,26 @@ TEST_F(PageRunTest, ChurnLeavesEveryPageFree) {
   EXPECT_EQ(pool_.count(PageState::kFree), 64u);
 }
 
+TEST_F(PageRunTest, AScribbledLengthReachesNoFurtherThanTheTails) {
+  const PageRef head = take_run(pool_.region, lane_, 4, 5, nullptr);
+  pool_.region.block(4).shape.store_relaxed(12);
+  pool_.set_word(6, PageWord::poisoned(0));
+  pool_.set_word(10, PageWord::tail(0, 6));  // behind a FREE page
+  EXPECT_EQ(tails_end(pool_.region, 4), 5u);
+  EXPECT_EQ(give_back_run(pool_.region, lane_, head), 4u);
+  EXPECT_EQ(pool_.word(6), PageWord::poisoned(0));
+  EXPECT_EQ(pool_.word(10), PageWord::tail(0, 6));
+}
+
+// Page 5 was lost with a host's caches, page 6 was not.
+TEST(PageRunOfADurablePool, TailsBehindALostOneGoToo) {
+  SmallPool pool{{.lanes = 8, .hosts = 3}};
+  const LaneId lane{1, 7};
+  const PageRef head = take_run(pool.region, lane, 4, 3, nullptr);
+  pool.set_word(5, PageWord::free(0));
+  EXPECT_EQ(give_back_run(pool.region, lane, head), 2u);
+  EXPECT_EQ(pool.word(6), PageWord::free(1));
+}
+
 }  // namespace
 }  // namespace maru::shm
