@@ -8,6 +8,7 @@
 #include "libmaru/shm/reclaim.h"
 #include "libmaru/shm/touch.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <unordered_set>
 #include <vector>
@@ -29,6 +30,7 @@ struct LaneRecord {
   uint64_t pins_seen = 0;     // when its slots were last looked at
   uint64_t lost_before = 0;   // touches that were overwritten before this marud began to read
   uint64_t reclaimed_to = 0;  // kReclaiming: the pages before this one were looked at
+  uint64_t arrival = 0;       // a number that rises with each client that this marud gives a lane; 0: adopted
 
   uint64_t lost() const { return touches.lost() - lost_before; }
 };
@@ -45,12 +47,15 @@ class LaneTable final : public shm::DeadLanes {
   uint32_t first = 0, end = 0;
   uint32_t hosts = 1;
   uint32_t dead_host = kNoHost;
+  uint64_t next_arrival = 1;
 
   bool is_own(uint32_t lane) const { return lane >= first && lane < end; }
   bool is_live(uint32_t lane) const {
     return is_own(lane) && lane != first && records[lane].phase == LaneRecord::Phase::kLive;
   }
   LaneId id(uint32_t lane) const { return {lane, records[lane].generation}; }
+  // Of the clients that live. Whatever has a higher number came later; UINT64_MAX: there is none.
+  uint64_t oldest_arrival() const;
   bool is_dead(LaneId lane) const override {
     if (!is_own(lane.lane)) {
       const uint32_t host = lane.lane / (end - first);
@@ -61,5 +66,12 @@ class LaneTable final : public shm::DeadLanes {
   }
   bool is_let_go(uint32_t page) const override { return let_go.contains(page); }
 };
+
+inline uint64_t LaneTable::oldest_arrival() const {
+  uint64_t oldest = UINT64_MAX;
+  for (uint32_t lane = first + 1; lane < end; ++lane)
+    if (is_live(lane)) oldest = std::min(oldest, records[lane].arrival);
+  return oldest;
+}
 
 }  // namespace maru::daemon

@@ -65,6 +65,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   regions.assign(region.regions(), {});
   held.resize(pages());
   retired_known.resize(pages());
+  poison_known.resize(pages());
   recount_next = pages();
   show_host(false);
   // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
@@ -291,6 +292,7 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
       record.who = who;
       record.pid_namespace = pid_namespace;
       record.attached_ms = now_ms;
+      record.arrival = lanes.next_arrival++;
       show_lane(lane, format::LaneState::kLive);
       lanes.in_use.add(lane);
       shm::set_lane_bit(region, lane, true);

@@ -23,6 +23,8 @@ constexpr uint64_t kPoisonPauseMinMs = 20, kPoisonPauseMaxMs = 5000;
 constexpr uint64_t kReportPauseMs = 1000;  // a page that read well is not read again for a client before that
 constexpr size_t kReportsMax = 64;         // remembered
 constexpr uint64_t kPagesPerPoisonList = 1u << 20;
+// A turn's part of what clients could have prepared at will before marud was started.
+constexpr size_t kPoisonHeadsPerTurn = 4096, kPoisonRetriesPerTurn = 64;
 
 const char* section_name(uint32_t section) {
   constexpr const char* kNames[] = {"hosts",   "regions",   "lane identities", "policy",   "tenants",  "blocks",
@@ -62,68 +64,92 @@ shm::PoisonStatus Pool::State::poison(uint32_t page) {
   if (watch && result.before.is(PageState::kReady))
     watch_removed(PageRef::of(page, result.before.generation()), "bad memory");
   queue_remove(page);
-  PoisonedPage poisoned = {PageRef::of(page, result.before.generation()), {}};
+  PoisonedPage poisoned = {PageRef::of(page, result.before.generation()), {}, 0};
   // Whoever was filling it may have joined it to a run just now, and still writes behind it.
-  if (result.before.is(PageState::kReserved)) poisoned.fillers.push_back(result.before.lane());
-  poison_held.push_back(std::move(poisoned));
+  if (result.before.is(PageState::kReserved)) poisoned.filler = result.before.lane();
+  keep_poisoned(poisoned);
   poison_pause_ms = 0;
   poison_again_ms = 0;
   if (!result.head.is_none()) poison_heads.push_back(result.head);
-  look_at_poison_heads();
   return result.status;
 }
 
-// Runs with a bad page behind their head. What is a block goes; what is being filled is looked at again.
-void Pool::State::look_at_poison_heads() {
-  for (size_t i = poison_heads.size(); i-- > 0;) {
-    const PageRef head = poison_heads[i];
+void Pool::State::keep_poisoned(const PoisonedPage& poisoned) {
+  poison_known.add(poisoned.ref.page());
+  poison_held.push_back(poisoned);
+}
+
+// Runs with a bad page behind their head, a bounded number of them. What is a block goes; what is being filled is looked at
+// again. Returns whether any went: then there may be more to do right away.
+bool Pool::State::look_at_poison_heads() {
+  bool any_went = false;
+  for (size_t looks = std::min(poison_heads.size(), kPoisonHeadsPerTurn); looks > 0; --looks) {
+    if (poison_head_next >= poison_heads.size()) poison_head_next = 0;
+    const PageRef head = poison_heads[poison_head_next];
     const PageWord found = word(head.page());
     const bool is_same = found.generation() == head.generation();
-    const bool is_being_filled = is_same && (found.is(PageState::kReserved) || found.is(PageState::kSealed));
-    if (is_being_filled) continue;
-    poison_heads.erase(poison_heads.begin() + long(i));
-    if (found.is_findable(head.generation())) {
-      poison(head.page());
-      return;  // it has looked at the others
+    if (is_same && (found.is(PageState::kReserved) || found.is(PageState::kSealed))) {
+      ++poison_head_next;
+      continue;
     }
+    poison_heads[poison_head_next] = poison_heads.back();
+    poison_heads.pop_back();
+    any_went = true;
+    if (found.is_findable(head.generation())) poison(head.page());
   }
+  return any_went;
 }
 
 // -- letting go -------------------------------------------------------------------------------------------------------
 
 // `has_below`: for the first of poison_held, whether something that counts still names it as its parent. Nothing can come below
-// a POISONED page, so what was true when it was looked for, since it was POISONED, is true now.
-void Pool::State::let_poison_go(const std::vector<bool>& has_below) {
-  size_t kept = 0;
-  for (size_t i = 0; i < poison_held.size(); ++i) {
-    PoisonedPage& poisoned = poison_held[i];
+// a POISONED page, so what was true when it was looked for, since it was POISONED, is true now. Goes on where the last slice
+// ended; returns true at the end, when what still holds something stands in poison_held alone.
+bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& budget) {
+  const uint64_t oldest = lanes.oldest_arrival();
+  for (; poison_go_next < poison_held.size(); ++poison_go_next) {
+    if (budget == 0) return false;
+    PoisonedPage poisoned = poison_held[poison_go_next];
     const uint32_t page = poisoned.ref.page();
-    if (!word(page).is(PageState::kPoisoned)) continue;  // somebody scribbled
-    std::erase_if(poisoned.fillers, [&](LaneId lane) { return lanes.is_dead(lane); });
-    const bool may_have_below = i >= has_below.size() || has_below[i];  // poisoned since that was looked for
-    if (may_have_below || !poisoned.fillers.empty() || !shm::is_poison_unpinned(self, lanes.in_use, page)) {
-      if (kept != i) poison_held[kept] = std::move(poisoned);
-      ++kept;
+    --budget;
+    if (!word(page).is(PageState::kPoisoned)) {  // somebody scribbled
+      poison_known.remove(page);
+      continue;
+    }
+    if (poisoned.filler && lanes.is_dead(*poisoned.filler)) poisoned.filler.reset();
+    // Poisoned since that was looked for: may have some.
+    const bool may_have_below = poison_go_next >= has_below.size() || has_below[poison_go_next];
+    bool stays = may_have_below || poisoned.filler || oldest < poisoned.filled_before;
+    if (!stays) {
+      budget -= std::min(budget, kStepsOfABlock);
+      stays = !shm::is_poison_unpinned(self, lanes.in_use, page);
+    }
+    if (stays) {
+      poison_held[poison_go_kept++] = poisoned;
       continue;
     }
     PageRef parent;
     own_frees += shm::let_poison_go(region, page, &parent);
     lanes.let_go.insert(page);
+    poison_known.remove(page);
     if (!parent.is_none()) findings.parent_suspect(parent);
   }
-  poison_held.resize(kept);
+  poison_held.resize(poison_go_kept);
+  poison_go_next = poison_go_kept = 0;
+  return true;
 }
 
 // The blocks below POISONED ones, leaves first, go: all that may go at once, of what is pinned the key now and the memory
 // later. Returns true when there is more to do right away.
 bool Pool::State::step_poison() {
-  if (!poison_waiting.empty()) {
-    const std::vector<uint32_t> again = poison_waiting;
-    for (uint32_t page : again) poison(page);
+  for (size_t tries = std::min(poison_waiting.size(), kPoisonRetriesPerTurn); tries > 0; --tries) {
+    const uint32_t page = poison_waiting.front();
+    poison_waiting.erase(poison_waiting.begin());
+    poison(page);  // at the end again if it is still being published
   }
-  if (!poison_heads.empty()) look_at_poison_heads();
+  const bool more_heads = look_at_poison_heads();
   if (!poison_walk) {
-    if (poison_held.empty() || rests(now_ms, poison_again_ms, kPoisonPauseMaxMs)) return false;
+    if (poison_held.empty() || rests(now_ms, poison_again_ms, kPoisonPauseMaxMs)) return more_heads;
     std::vector<PageRef> roots;
     for (const PoisonedPage& poisoned : poison_held) roots.push_back(poisoned.ref);
     begin_tree(poison_walk.emplace(), std::move(roots));
@@ -132,24 +158,23 @@ bool Pool::State::step_poison() {
   uint64_t budget = kTreeStepsPerTurn;
   if (!step_tree(*poison_walk, budget)) return true;
   const bool has_new = poison_held.size() > poison_walk->has_below.size();
-  let_poison_go(poison_walk->has_below);
+  if (!let_poison_go(poison_walk->has_below, budget)) return true;
   poison_walk.reset();
   if (has_new) poison_pause_ms = 0;
   poison_pause_ms = std::clamp(poison_pause_ms * 2, kPoisonPauseMinMs, kPoisonPauseMaxMs);
   poison_again_ms = now_ms + poison_pause_ms;
-  return false;
+  return more_heads;
 }
 
 // A page that the marud before left POISONED, or a block with one in its run.
 void Pool::State::adopt_poison(uint32_t page) {
   const PageWord found = word(page);
   if (found.is(PageState::kPoisoned)) {
-    PoisonedPage poisoned = {PageRef::of(page, found.generation()), {}};
+    PoisonedPage poisoned = {PageRef::of(page, found.generation()), {}, 0};
     // Nobody knows any more what it was: pages behind it wait for every client of that time.
     if (page % region.region_pages() + 1 < region.region_pages() && word(page + 1).is(PageState::kTail))
-      for (uint32_t lane = 1; lane < region.lanes(); ++lane)
-        if (lanes.is_live(lane)) poisoned.fillers.push_back(lanes.id(lane));
-    poison_held.push_back(std::move(poisoned));
+      poisoned.filled_before = lanes.next_arrival;
+    keep_poisoned(poisoned);
   } else if (found.is_findable(found.generation()) && shm::has_poisoned_tail(region, page)) {
     poison(page);
   } else if (found.is(PageState::kReserved) && shm::has_poisoned_tail(region, page)) {
@@ -159,8 +184,7 @@ void Pool::State::adopt_poison(uint32_t page) {
 
 // Of a region that another host had before: perhaps nobody is left who lets it go.
 void Pool::State::know_poison(uint32_t page) {
-  const auto is_it = [&](const PoisonedPage& known) { return known.ref.page() == page; };
-  if (!lanes.let_go.contains(page) && std::none_of(poison_held.begin(), poison_held.end(), is_it)) adopt_poison(page);
+  if (!lanes.let_go.contains(page) && !poison_known.has(page)) adopt_poison(page);
 }
 
 // -- who says so ------------------------------------------------------------------------------------------------------
@@ -175,6 +199,7 @@ std::string Pool::State::report_bad_page(uint64_t page) {
   if (bad && !bad->empty()) {
     std::erase_if(poison_reports, [&](const PoisonReport& report) { return report.page == page; });
     const bool is_done = poison(uint32_t(page)) != shm::PoisonStatus::kBusy;
+    look_at_poison_heads();
     return fmt::format("page {} has bad memory at byte {} of {}: it {} out of use for ever, and its block is a miss",
                        page, bad->front().offset, device->name(), is_done ? "is" : "goes as soon as it was published");
   }

@@ -242,18 +242,23 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   struct PoisonedPage {
     PageRef ref;
-    std::vector<LaneId> fillers;  // that may still write to pages behind it
+    std::optional<LaneId> filler;  // that may still write to pages behind it
+    uint64_t filled_before;        // so may clients that arrived before this number
   };
   struct PoisonReport {
     uint32_t page;
     uint64_t at_ms;
   };
   std::vector<PoisonedPage> poison_held;     // whose blocks still hold something
+  PageBits poison_known;                     // in poison_held
   std::vector<PageRef> poison_heads;         // of runs with a bad page that were being filled
   std::vector<uint32_t> poison_waiting;      // bad, and being published when that was said
   std::vector<PoisonReport> poison_reports;  // by clients, and marud read them
   uint64_t poison_pause_ms = 0, poison_again_ms = 0;
   std::optional<TreeWalk> poison_walk;  // what is below poison_held, as that was when it began
+  size_t poison_head_next = 0;          // of poison_heads
+  // Letting go: poison_held from here on is to be looked at, and what was looked at and stays is its first part.
+  size_t poison_go_next = 0, poison_go_kept = 0;
 
   struct Deletion {
     LaneId asker;
@@ -469,8 +474,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool is_whole() const override { return !device->is_lost() && device->bad_control_memory().empty(); }
   std::string bad_control_memory() const;
   shm::PoisonStatus poison(uint32_t page);
-  void look_at_poison_heads();
-  void let_poison_go(const std::vector<bool>& has_below);
+  void keep_poisoned(const PoisonedPage& poisoned);
+  bool look_at_poison_heads();
+  bool let_poison_go(const std::vector<bool>& has_below, uint64_t& budget);
   bool step_poison();
   uint64_t pages_at() const {
     return device->is_split() ? device->pages_offset() : region.page_offset(0);

@@ -252,5 +252,70 @@ TEST_F(PoolPoison, PageThatVerifyingCannotReadIsNeverUsedAgain) {
   expect_clean();
 }
 
+// -- what clients wrote before marud was started ----------------------------------------------------------------------
+
+class PoolPoisonScribbled : public ::testing::Test {
+ protected:
+  void set_word(uint32_t page, PageWord word) { pool_.region.block(page).word.store_release(word.bits); }
+  // A head that is being filled, or any other word, and behind it one more page.
+  void scribble_run(uint32_t page, PageWord head, PageWord tail) {
+    pool_.region.block(page).shape.store_relaxed(2);
+    set_word(page, head);
+    set_word(page + 1, tail);
+  }
+  uint32_t tails() const { return pool_.count(PageState::kTail); }
+
+  PoolUnderTest pool_{32u << 20, 1024};
+  std::unique_ptr<InProcessClient> client_ = pool_.attach();
+};
+
+TEST_F(PoolPoisonScribbled, AnyNumberOfHeadsThatAreNoLongerFilledGoesInTurns) {
+  PoolUnderTest large(256u << 20, 4096);
+  const auto client = large.attach();
+  const auto runs = uint32_t(large.region.pages() / 2);
+  for (uint32_t i = 0; i < runs; ++i) {
+    large.region.block(2 * i).shape.store_relaxed(2);
+    large.region.block(2 * i).word.store_release(PageWord::reserved(0, client->lane.id).bits);
+    large.region.block(2 * i + 1).word.store_release(PageWord::poisoned(0).bits);
+  }
+  ASSERT_TRUE(large.restart());
+  for (uint32_t i = 0; i < runs; ++i) large.region.block(2 * i).word.store_release(PageWord::ready(0, 0).bits);
+  large.pool->turn(large.now_ms);
+  const uint32_t after_one = large.count(PageState::kReady);
+  EXPECT_GT(after_one, runs / 2) << "a turn has an end";
+  EXPECT_LT(after_one, runs);
+  for (int turns = 0; turns < 1000 && large.count(PageState::kReady) > 0; ++turns) large.pool->turn(large.now_ms);
+  EXPECT_EQ(large.count(PageState::kPoisoned), 2 * runs);
+}
+
+TEST_F(PoolPoisonScribbled, WhatManyPoisonedPagesHoldIsLetGoInTurns) {
+  pool_.pool->detach(client_->grant.lane);
+  constexpr uint32_t kRuns = 3000;
+  ASSERT_GE(pool_.region.pages(), 2 * kRuns);
+  for (uint32_t i = 0; i < kRuns; ++i) scribble_run(2 * i, PageWord::poisoned(0), PageWord::tail(0, 1));
+  ASSERT_TRUE(pool_.restart());
+  ASSERT_EQ(tails(), kRuns);
+  for (int turns = 0; turns < 1000 && tails() == kRuns; ++turns) pool_.pool->turn(pool_.now_ms);
+  EXPECT_GT(tails(), 0u) << "not all in one turn";
+  EXPECT_LT(tails(), kRuns);
+  pool_.settle();
+  EXPECT_EQ(tails(), 0u);
+  EXPECT_EQ(pool_.count(PageState::kPoisoned), kRuns);
+}
+
+TEST_F(PoolPoisonScribbled, PagesBehindABadOneWaitForTheClientsOfThatTimeAlone) {
+  scribble_run(0, PageWord::poisoned(0), PageWord::tail(0, 1));
+  ASSERT_TRUE(pool_.restart());
+  const auto later = pool_.attach();
+  pool_.settle();
+  EXPECT_EQ(tails(), 1u) << "the first client may still write there";
+  pool_.pool->client_died(client_->grant.lane);
+  for (int i = 0; i < 20; ++i) {
+    pool_.now_ms += 6000;
+    pool_.pool->turn(pool_.now_ms);
+  }
+  EXPECT_EQ(tails(), 0u);
+}
+
 }  // namespace
 }  // namespace maru::daemon
