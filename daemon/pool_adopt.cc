@@ -73,19 +73,13 @@ void Pool::State::adopt_regions() {
   }
 }
 
-// Overflow buckets are released by the name of the lane that left them.
+// Overflow buckets whose word names a lane that left them. One pass, whatever names somebody wrote there.
 void Pool::State::adopt_overflow() {
-  std::vector<uint32_t> names;
   for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
     const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
     const auto low = uint32_t(owner & 0xFFF'FFFF);
-    if (owner != 0 && low != 0 && lanes.is_dead(LaneId::from_low(low))) names.push_back(low);
+    if (low != 0 && lanes.is_dead(LaneId::from_low(low))) shm::release_overflow_bucket(region, i, owner);
   }
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  constexpr size_t kNamesMax = 4096;  // each costs a pass; more than lanes exist is damage, left to the next start
-  if (names.size() > kNamesMax) names.resize(kNamesMax);
-  for (uint32_t low : names) shm::release_overflow_of(region, LaneId::from_low(low));
 }
 
 void Pool::State::adopt_pages(std::span<const LaneId> dead) {

@@ -548,5 +548,18 @@ TEST(PoolAdmin, TotalsOutliveMarud) {
   EXPECT_EQ(stores(), 735u);
 }
 
+// One pass, whatever names somebody wrote there.
+TEST(PoolAdopt, OverflowBucketsOfAnyNumberOfDeadLanesAreReleased) {
+  PoolUnderTest home(512u << 20, 4096);
+  const uint64_t count = home.region.overflow_buckets();
+  ASSERT_GT(count, 4096u);
+  for (uint64_t i = 0; i < count; ++i)
+    home.region.overflow(i).tags.header.store_relaxed(1ull << 28 | shm::LaneId{3, 2 + uint32_t(i)}.low());
+  ASSERT_TRUE(home.restart());
+  uint64_t left = 0;
+  for (uint64_t i = 0; i < count; ++i) left += home.region.overflow(i).tags.header.load_relaxed() != 0;
+  EXPECT_EQ(left, 0u);
+}
+
 }  // namespace
 }  // namespace maru::daemon
