@@ -387,7 +387,9 @@ InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable&
 
 bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& digest, PageRef ref) {
   const BucketPair pair(region, digest);
-  for (uint32_t tries = 0; tries < limits::kPublishRetries; ++tries) {
+  const bool is_marud = lane.lane % region.lanes_per_host() == 0;
+  const uint32_t tries_max = is_marud ? limits::kMarudRemoveRetries : limits::kPublishRetries;
+  for (uint32_t tries = 0; tries < tries_max; ++tries) {
     const HomeHeader h = pair.header();
     const OverflowLink link = pair.link();
     Bucket* over = h.has_overflow() ? pair.overflow(link) : nullptr;

@@ -86,6 +86,8 @@ inline constexpr uint32_t kBucketReadRetries = 64;
 inline constexpr uint32_t kPinReviveRetries = 64;
 // Publishing restarts when another process changed the home bucket; each restart means somebody else succeeded.
 inline constexpr uint32_t kPublishRetries = 1u << 16;
+// marud waits for nobody who scribbles: an entry that it could not remove names a page that moves on, which is a miss.
+inline constexpr uint32_t kMarudRemoveRetries = 64;
 // A CAS on a page word fails only when somebody else's succeeded.
 inline constexpr uint32_t kPageWordRetries = 1u << 16;
 
