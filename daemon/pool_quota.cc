@@ -132,6 +132,7 @@ json PoolTenants::set(const json& request) {
   if (!read_limits(request, limits)) return refusal(EINVAL, kLimitText);
   if (const std::string wrong = soft_above_hard(limits); !wrong.empty()) return refusal(EINVAL, wrong);
   const uint64_t id = shm::tenant_id(region_->secret(), std::as_bytes(std::span(name)));
+  begin_step();
   if (add(id) == 0)
     return refusal(ENOSPC, "the pool has no place for another tenant: it was formatted for " +
                                std::to_string(table_.size() - 1) +

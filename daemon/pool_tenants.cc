@@ -18,6 +18,8 @@ constexpr uint64_t kCountPauseMaxMs = 10'000;
 constexpr uint64_t kOthersPauseMs = 2'000;
 // Pools up to this size are counted at once where a tenant would otherwise be refused.
 constexpr uint64_t kCountAtOncePages = 1u << 16;
+// Tenants that one step takes up and whose credit it has to look for in all lanes.
+constexpr uint32_t kTightenedPerStep = 64;
 
 std::span<const std::byte> bytes_of(const std::string& name) { return std::as_bytes(std::span(name)); }
 
@@ -36,28 +38,63 @@ void PoolTenants::begin(const shm::ControlRegion& region, const shm::LaneSet& in
 
 // -- tenants and their balances ---------------------------------------------------------------------------------------
 
-bool PoolTenants::is_idle(uint32_t index) const {
+// A step begins: what accounts say is read again when it is asked for.
+void PoolTenants::begin_step() {
+  has_busy_ = false;
+  tightened_left_ = kTightenedPerStep;
+}
+
+// Which tenants of the table some lane's account says anything of: one pass over the accounts for all questions of a step.
+void PoolTenants::find_busy() {
+  has_busy_ = true;
+  busy_.assign(table_.size(), false);
+  for_each_claimed([&](uint32_t lane, uint32_t i, const format::LaneAccount& account) {
+    if (i == shm::kOthersAccount) return;
+    shm::TenantReading reading;
+    shm::read_account(account, &reading);
+    if (reading == shm::TenantReading{}) return;
+    const uint64_t tenant = account.tenant.load_acquire();  // [pairs account.tenant]
+    const uint32_t known = account_indices_[size_t(lane) * region_->account_slots() + i];
+    busy_[table_.row(known).id == tenant ? known : table_.index_of(tenant)] = true;
+  });
+}
+
+bool PoolTenants::is_idle(uint32_t index) {
+  // What a pass has counted for this one must not be taken for another's.
+  if (keeps_[index].balance != 0 || (counting_ && counted_[index] != 0)) return false;
   // Without this its lanes' accounts would count for nothing when it comes back.
-  return keeps_[index].balance == 0 &&
-         shm::read_tenant(*region_, *in_use_, table_.row(index).id) == shm::TenantReading{};
+  if (!has_busy_) find_busy();
+  return !busy_[index];
+}
+
+// Whether one more tenant has to wait for the next step. (Those that need no credit cost little.)
+bool PoolTenants::has_added_enough() const {
+  return tightened_left_ == 0 && has_rules_ && table_.unlisted_need_credit();
 }
 
 uint32_t PoolTenants::add(uint64_t tenant) {
   if (const uint32_t known = table_.index_of(tenant); known != 0 || tenant == 0) return known;
-  const uint32_t index = table_.find_or_add(tenant, [&](uint32_t other) { return is_idle(other); });
+  // A tenant whose first pages this pass has counted for the others must not get the rest of them alone.
+  const bool may = !has_added_enough() && !(is_counting_page_ && has_pass_missed_);
+  const uint32_t index = may ? table_.find_or_add(tenant, [&](uint32_t other) { return is_idle(other); }) : 0;
   if (index == 0) {
+    has_pass_missed_ = has_pass_missed_ || is_counting_page_;
     missed();
     return 0;
   }
   upsets_ += !is_counting_page_;
   suspects_ -= keeps_[index].is_suspect;
   keeps_[index] = {};
+  if (has_busy_) busy_[index] = true;  // for this step
   if (has_missed_) {
     keeps_[index].is_unsure = true;
     suspect(index);
   }
   show(index);
-  if (has_rules_ && table_.needs_credit(index)) tighten(index);
+  if (has_rules_ && table_.needs_credit(index)) {
+    tighten(index);
+    tightened_left_ -= tightened_left_ > 0;
+  }
   return index;
 }
 
@@ -244,21 +281,29 @@ uint32_t PoolTenants::account_index(uint32_t lane, uint32_t account) {
   return tenant == 0 ? 0 : known;
 }
 
-// f(index, account) for each account that may hold anything, of the lanes in use.
+// f(lane, number, account) for each account that may hold anything, of the lanes in use.
 template <typename F>
-void PoolTenants::for_each_account(F&& f) {
+void PoolTenants::for_each_claimed(F&& f) {
   in_use_->for_each(region_->lanes(), [&](uint32_t lane) {
     if (lane == 0 || region_->lane_header(lane).accounts.load_relaxed() == 0)
       return;  // raised before the first is claimed
     for (uint32_t i = 0; i < region_->account_slots(); ++i) {
       const format::LaneAccount& account = region_->account(lane, i);
       if (i != shm::kOthersAccount && account.tenant.load_relaxed() == 0) continue;  // not claimed a moment ago
-      f(account_index(lane, i), account);
+      f(lane, i, account);
     }
   });
 }
 
+// The same with the index of the tenant: f(index, account).
+template <typename F>
+void PoolTenants::for_each_account(F&& f) {
+  for_each_claimed(
+      [&](uint32_t lane, uint32_t i, const format::LaneAccount& account) { f(account_index(lane, i), account); });
+}
+
 void PoolTenants::read_accounts() {
+  begin_step();
   sums_.assign(table_.size(), 0);
   for_each_account([&](uint32_t index, const format::LaneAccount& account) {
     const uint64_t returned = account.returned.load_seq_cst();  // first: what was returned was charged before
@@ -288,6 +333,7 @@ std::vector<shm::TenantReading> PoolTenants::readings() {
 
 void PoolTenants::begin_count() {
   counting_ = true;
+  has_pass_missed_ = false;
   count_next_ = 0;
   upsets_before_ = upsets_;
   counted_.assign(table_.size(), 0);
@@ -321,6 +367,7 @@ bool PoolTenants::finish_count() {
 }
 
 bool PoolTenants::step_count(uint64_t pages, uint64_t now_ms) {
+  begin_step();
   if (!counting_) {
     if (now_ms >= look_at_others_ms_ || look_at_others_ms_ - now_ms > kOthersPauseMs) {
       look_at_others_ms_ = now_ms + kOthersPauseMs;
@@ -337,6 +384,7 @@ bool PoolTenants::step_count(uint64_t pages, uint64_t now_ms) {
     uint64_t tenant = 0;
     const uint64_t bytes = shm::tenant_bytes(*region_, uint32_t(count_next_), &tenant);
     if (bytes == 0) continue;
+    if (tenant != last_tenant && has_added_enough() && !has_pass_missed_ && table_.index_of(tenant) == 0) break;
     if (tenant != last_tenant) last_index = add(last_tenant = tenant);
     counted_[last_index] += bytes;
   }
@@ -366,6 +414,7 @@ int PoolTenants::grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_
     *ret_why = "there is no such account in this lane, or no block so large";
     return EINVAL;
   }
+  begin_step();
   const uint32_t index = add(tenant);
   if (table_.is_listed_only() && (index == 0 || !table_.row(index).is_listed)) {
     *ret_why = "this pool takes only tenants that its administrator has listed (marudctl quota set)";

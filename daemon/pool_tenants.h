@@ -80,8 +80,11 @@ class PoolTenants final : public shm::TenantReturns {
     uint64_t refused = 0;        // stores, since this marud began
   };
 
+  void begin_step();
   uint32_t add(uint64_t tenant);
-  bool is_idle(uint32_t index) const;
+  bool has_added_enough() const;
+  void find_busy();
+  bool is_idle(uint32_t index);
   void add_to_balance(uint32_t index, uint64_t bytes);
   void suspect(uint32_t index);
   void suspect_all();
@@ -92,6 +95,8 @@ class PoolTenants final : public shm::TenantReturns {
   void tighten(uint32_t index);
   uint64_t available(uint32_t index);
   uint32_t account_index(uint32_t lane, uint32_t account);
+  template <typename F>
+  void for_each_claimed(F&& f);
   template <typename F>
   void for_each_account(F&& f);
   std::vector<shm::TenantReading> readings();
@@ -121,8 +126,14 @@ class PoolTenants final : public shm::TenantReturns {
   bool is_counting_page_ = false;  // a tenant that is added now was not met by the pass before
   uint64_t names_without_place_ = 0;
 
+  // Of a step: a turn, or a request.
+  bool has_busy_ = false;
+  std::vector<bool> busy_;       // by index: whose places nobody may have; if has_busy_
+  uint32_t tightened_left_ = 0;  // tenants that it may add where each costs a look at all lanes
+
   uint32_t suspects_ = 0;
   bool counting_ = false;
+  bool has_pass_missed_ = false;             // this pass has counted a tenant that found no place for the others
   uint64_t count_next_ = 0;                  // page
   uint64_t upsets_ = 0, upsets_before_ = 0;  // events that make a pass useless
   std::vector<uint64_t> counted_;            // by index

@@ -65,8 +65,9 @@ struct PoolUnderTest {
   uint64_t next_start_time = 100;
 
   explicit PoolUnderTest(uint64_t bytes = 1u << 20, uint32_t region_pages = 16, uint32_t pins_max = 64,
-                         const SharingConfig& sharing = {}) {
+                         const SharingConfig& sharing = {}, uint32_t tenants_max = 0) {
     config.name = "test";
+    config.tenants_max = tenants_max;
     config.sharing = sharing;
     config.page_bytes = 4096;
     config.region_bytes = uint64_t(region_pages) * 4096;

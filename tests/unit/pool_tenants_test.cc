@@ -13,7 +13,10 @@ using nlohmann::json;
 
 class PoolTenantsTest : public testing::Test {
  protected:
-  PoolTenantsTest() { set_limits(); }
+  explicit PoolTenantsTest(uint64_t bytes = 1u << 20, uint32_t tenants_max = 0)
+      : home_(bytes, 16, 64, {}, tenants_max) {
+    set_limits();
+  }
 
   void set_limits() {
     home_.pool->set_tenant_limits(saved_, [this](const TenantSettings& settings) {
@@ -349,6 +352,70 @@ TEST_F(PoolTenantsTest, MoreTenantsThanPlacesAreCountedTogether) {
   const json empty = ask({{"command", "quota.list"}});
   for (const json& row : empty["tenants"]) EXPECT_EQ(row["used_bytes"], 0);
   EXPECT_EQ(empty["others_used_bytes"], 0);
+}
+
+// -- tenants that somebody scribbled ------------------------------------------------------------------------------------
+
+class PoolTenantsScribbled : public PoolTenantsTest {
+ protected:
+  PoolTenantsScribbled() : PoolTenantsTest(8u << 20, 256) {}
+
+  // Every page is a block of another tenant, as its client says, and all are counted.
+  void scribble_and_count() {
+    const auto client = home_.attach();
+    for (uint32_t page = 0; page < home_.region.pages(); ++page) {
+      home_.region.block(page).shape.store_relaxed(1);
+      home_.region.detail(page).tenant.store_relaxed(0x9e37'79b9'7f4a'7c15 * (page + 1));
+      home_.region.block(page).word.store_release(PageWord::ready(0, 0).bits);
+    }
+    // A death between charging and storing makes marud count.
+    home_.region.lane_header(client->grant.lane).accounts.store_relaxed(1);
+    format::LaneAccount& account = home_.region.account(client->grant.lane, 1);
+    account.tenant.store_relaxed(id("dead"));
+    account.in_flight.store_relaxed(shm::kStoreInFlight);
+    home_.pool->client_died(client->grant.lane);
+  }
+  std::map<uint64_t, uint64_t> counted_by_tenant() const {
+    std::map<uint64_t, uint64_t> sums;
+    for (uint32_t page = 0; page < home_.region.pages(); ++page) {
+      uint64_t tenant = 0;
+      const uint64_t bytes = shm::tenant_bytes(home_.region, page, &tenant);
+      if (bytes != 0) sums[tenant] += bytes;
+    }
+    return sums;
+  }
+  uint64_t records() const {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < home_.region.parameters().tenants; ++i)
+      sum += home_.region.tenant(i).id.load_relaxed() != 0;
+    return sum;
+  }
+};
+
+TEST_F(PoolTenantsScribbled, WhatAPassCountedForOneTenantIsNotTakenForAnothers) {
+  scribble_and_count();
+  ASSERT_GT(home_.region.pages(), home_.region.parameters().tenants);
+  home_.settle();
+  auto counted = counted_by_tenant();
+  const json list = ask({{"command", "quota.list"}});
+  EXPECT_GT(list["tenants"].size(), 1u);
+  for (const json& row : list["tenants"])
+    EXPECT_EQ(row["used_bytes"].get<uint64_t>(), counted[std::stoull(row["id"].get<std::string>())]) << row.dump();
+}
+
+TEST_F(PoolTenantsScribbled, ATurnAddsSoManyAndTheNextOnesTheOthers) {
+  home_.config.tenants.defaults.hard_bytes = 1 << 20;
+  ASSERT_TRUE(restart());
+  scribble_and_count();
+  ASSERT_GT(home_.region.parameters().tenants, 2 * 64u);
+  uint64_t before = records();
+  for (int turns = 0; turns < 16; ++turns) {
+    home_.now_ms += 50;
+    home_.pool->turn(home_.now_ms);
+    EXPECT_LE(records() - before, 64u + (turns == 0)) << "at the first the one that died as well";
+    before = records();
+  }
+  EXPECT_EQ(before, home_.region.parameters().tenants) << "all places are in use in the end";
 }
 
 }  // namespace
