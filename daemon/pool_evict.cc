@@ -109,6 +109,17 @@ struct Victim {
 
 }  // namespace
 
+// What looking for the pins of one block costs, in looks: of a lane whose pins overflow, or whose client says so, each look
+// reads the whole area.
+uint64_t Pool::State::look_cost() const {
+  uint64_t slots = 0;
+  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
+    if (region.lane_header(lane).pin_overflow.load_relaxed() != 0)
+      slots += region.layout().pin_overflow_slots;  // a guess
+  });
+  return 1 + slots / kOverflowSlotsPerLook;
+}
+
 // Returns false if it stopped at a block of another size than the runs that are wanted.
 bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
@@ -129,6 +140,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
     parents.clear();
     chosen.clear();
     uint64_t runs_expected = 0;
+    const uint64_t cost = look_cost();
     std::optional<EvictionOrder::Key> horizon;
     uint32_t page = 0;
     EvictionOrder::Key coldest_key;
@@ -136,7 +148,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
            runs_expected < shortage.runs_left() && coldest.peek(&page, &coldest_key)) {
       if (horizon && coldest_key > *horizon) break;
       --steps_left;
-      --shortage.looks_left;
+      shortage.looks_left -= std::min(shortage.looks_left, cost);
       PageWord found = word(page);
       if (found.is(PageState::kRetiring)) {  // of a marud before: nobody else marks blocks so
         region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
@@ -230,16 +242,21 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
   for (uint32_t round = 0; round < rounds_max && shortage.is_open(); ++round) {
     if (evict_coldest(in, shortage)) return;
     if (evict_windows(in, shortage)) return;
-    // No room for a run among what may go now: make more of it go, so that parents become leaves.
+    // No room for a run among what may go now: make more of it go, so that parents become leaves. Perhaps there never is any,
+    // since one pin in each region is enough: so not everybody's blocks go for it, and no more than are worth the runs.
+    if (shortage.room_pages_left == 0 || shortage.window_pages_left < region.region_pages()) return;
     Shortage room = shortage;
     room.asker = {};
     room.run_pages = 1;
-    room.runs = pages_per_round;
+    room.runs = std::min(pages_per_round, shortage.room_pages_left);
     evict_coldest(in, room);
+    const uint64_t gone = room.pages_evicted - shortage.pages_evicted;
     shortage.key_bytes_left = room.key_bytes_left;
     shortage.blocks_evicted = room.blocks_evicted;
-    if (room.pages_evicted == shortage.pages_evicted) return;
+    shortage.looks_left = room.looks_left;
+    if (gone == 0) return;
     shortage.pages_evicted = room.pages_evicted;
+    shortage.room_pages_left -= std::min(shortage.room_pages_left, gone);
     pages_per_round *= 2;
   }
 }

@@ -106,7 +106,7 @@ bool Pool::State::look_at_poison_heads() {
 // a POISONED page, so what was true when it was looked for, since it was POISONED, is true now. Goes on where the last slice
 // ended; returns true at the end, when what still holds something stands in poison_held alone.
 bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& budget) {
-  const uint64_t oldest = lanes.oldest_arrival();
+  const uint64_t oldest = lanes.oldest_arrival(), cost = kStepsOfABlock * look_cost();
   for (; poison_go_next < poison_held.size(); ++poison_go_next) {
     if (budget == 0) return false;
     PoisonedPage poisoned = poison_held[poison_go_next];
@@ -121,7 +121,7 @@ bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& bu
     const bool may_have_below = poison_go_next >= has_below.size() || has_below[poison_go_next];
     bool stays = may_have_below || poisoned.filler || oldest < poisoned.filled_before;
     if (!stays) {
-      budget -= std::min(budget, kStepsOfABlock);
+      budget -= std::min(budget, cost);
       stays = !shm::is_poison_unpinned(self, lanes.in_use, page);
     }
     if (stays) {

@@ -208,7 +208,9 @@ void Pool::State::hold(PageRef ref) {
 
 // Blocks whose pins ended return to their queues, to their old places.
 void Pool::State::look_at_held(size_t limit) {
-  for (size_t looked = std::min(limit, held_blocks.size()); looked > 0; --looked) {
+  if (held_blocks.empty()) return;
+  const size_t looks = std::max<size_t>(1, limit / look_cost());
+  for (size_t looked = std::min(looks, held_blocks.size()); looked > 0; --looked) {
     if (held_next >= held_blocks.size()) held_next = 0;
     const PageRef ref = held_blocks[held_next];
     const PageWord found = word(ref.page());

@@ -136,7 +136,9 @@ void Pool::State::take_findings() {
 }
 
 void Pool::State::finish_retired(size_t limit) {
-  for (size_t looked = std::min(limit, retired_blocks.size()); looked > 0; --looked) {
+  if (retired_blocks.empty()) return;
+  const size_t looks = std::max<size_t>(1, limit / look_cost());
+  for (size_t looked = std::min(looks, retired_blocks.size()); looked > 0; --looked) {
     if (retired_next >= retired_blocks.size()) retired_next = 0;
     const PageRef ref = retired_blocks[retired_next];
     const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // ours while RETIRED

@@ -45,6 +45,8 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   shortage.items_left = wire::kRentItemsMax;
   shortage.result = &result;
   shortage.regions_left = limits.regions_left;
+  shortage.looks_left = kLooksPerRequest;
+  shortage.window_pages_left = std::max<uint64_t>(kWindowPagesPerRequest, region.region_pages());
   rent_regions(shortage);
 
   const std::vector<uint32_t> own = regions_of(shortage.asker);
@@ -60,6 +62,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   if (region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
   const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
   constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
+  shortage.room_pages_left = 4 * shortage.run_pages * shortage.runs_left();
   // A tenant over its limit makes room first, wherever its blocks are.
   if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
   if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
@@ -77,15 +80,17 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
     tenants.table().all_may_yield(false);
   }
   // Before refusing: blocks whose touches were lost, pins that ended since they were seen, and other owners' FREE pages.
-  if (has_nothing() && (pages() <= kSmallPoolPages || !rests(now_ms, next_full_search_ms, kFullSearchPauseMs))) {
+  const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
+  if (has_nothing() && !rests(now_ms, next_full_search_ms, pause_ms)) {
     sweep(pages());
-    look_at_held(held_blocks.size());
-    finish_retired(retired_blocks.size());
+    look_at_held(kLooksPerRequest);
+    finish_retired(kLooksPerRequest);
+    shortage.looks_left = kLooksPerRequest;
     evict(all, shortage, kRoundsAnywhere);
     uint64_t pages_left = kNever;
     if (shortage.is_open()) take_free(all, shortage, &pages_left);
     if (has_nothing()) take_over(shortage, TakeFrom::kAnybody);
-    if (has_nothing()) next_full_search_ms = now_ms + kFullSearchPauseMs;
+    if (has_nothing()) next_full_search_ms = now_ms + pause_ms;
   }
   if (has_nothing()) {
     ++totals.refused_rents;

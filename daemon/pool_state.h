@@ -73,9 +73,16 @@ inline constexpr size_t kHeldPerRequest = 256;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
 inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 15;
 inline constexpr uint64_t kLostScanPagesPerRequest = 1u << 18;
-// Pools up to this size are searched completely before every refusal, larger ones once in a while.
+// Blocks that one request looks at, whether they go or not, and pages among which it looks for room for runs.
+inline constexpr uint64_t kLooksPerRequest = 1u << 16;
+inline constexpr uint64_t kWindowPagesPerRequest = 1u << 20;
+// A look reads a line of each lane; of those whose pins overflow so many more slots cost as much again.
+inline constexpr uint64_t kOverflowSlotsPerLook = 512;
+// Pools up to this size are searched completely before every refusal, larger ones once in a while; in between all rest for
+// longer than the search took.
 inline constexpr uint64_t kSmallPoolPages = 1u << 16;
 inline constexpr uint64_t kFullSearchPauseMs = 200;
+inline constexpr uint64_t kPagesSearchedPerMs = 1u << 12;
 // Parents whose recount had to be postponed wait for a live client's next step.
 inline constexpr uint64_t kRecountPauseMs = 20;
 // A walk reads every page word, and the sweep finds what expired, too, somewhat later.
@@ -152,7 +159,9 @@ struct Shortage {
   uint64_t regions_left = kNever;  // that the asker may still get
   uint64_t blocks_evicted = 0;
   uint64_t pages_evicted = 0;
-  uint64_t looks_left = kNever;  // blocks that may be looked at, whether they go or not
+  uint64_t looks_left = kNever;         // blocks that may be looked at, whether they go or not
+  uint64_t window_pages_left = kNever;  // that may be searched for room for a run
+  uint64_t room_pages_left = kNever;    // that may go so that there comes to be room for a run
 
   bool takes() const { return asker.lane != 0; }
   uint64_t runs_left() const { return takes() ? std::min<uint64_t>(runs, items_left) : runs; }
@@ -218,6 +227,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool is_evicting = false;     // in the background, from the high watermark down to the low one
   uint64_t evict_again_ms = 0;  // nothing could go: not before this
   uint64_t next_full_search_ms = 0;
+  uint32_t window_next = 0;  // region: where a search for windows goes on that had not time for all
 
   PageBits retired_known;               // in retired_blocks
   std::vector<PageRef> retired_blocks;  // RETIRED by lane 0, waiting for their pins
@@ -384,6 +394,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool take_over(Shortage& shortage, TakeFrom whom);
 
   // pool_evict.cc
+  uint64_t look_cost() const;
   bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
   void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, EvictionOrder::Coldest* coldest);
   void report_evicted(PageRef ref, Shortage& shortage);
@@ -404,6 +415,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_window.cc: room for a run among blocks of other sizes
   bool evict_windows(std::span<const uint32_t> in, Shortage& shortage);
+  bool may_all_go(std::span<const uint32_t> heads, Shortage& shortage);
 
   // pool_policy.cc: what the policy is asked, and told of the blocks
   Result<void> set_policy(const std::string& name, const PolicyOptions& options);

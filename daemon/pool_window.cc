@@ -3,7 +3,9 @@
 // fewer pages in use.
 //
 // Example, k = 2, last uses of one-page blocks: [9][FREE][3][4][1]: windows cost 9, 3, 4, 4; {FREE, 3} is taken.
-// Cost: one pass over the words of the regions, a running maximum over each window, and a sort of the cheapest.
+// Cost: one pass over the words of the regions, a running maximum over each window, and a sort of the cheapest. Of a large pool
+// one request sees a part, and the next one goes on there. A block whose pin was seen is held, so that no other window costs
+// another look at it.
 #include "daemon/pool_state.h"
 #include "libmaru/shm/evict.h"
 
@@ -53,6 +55,23 @@ void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run
 
 }  // namespace
 
+// Whether nobody pins any of these blocks, as far as looks are left, and no tenant keeps one.
+bool Pool::State::may_all_go(std::span<const uint32_t> heads, Shortage& shortage) {
+  if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return held.has(page); })) return false;
+  const uint64_t cost = look_cost();
+  for (const uint32_t page : heads) {
+    if (shortage.looks_left < cost) return false;
+    shortage.looks_left -= cost;
+    // The windows before this one may have brought its tenant down to its limit.
+    if (tenant_class(tenant(page)) == kTenantProtected) return false;
+    const PageWord found = word(page);
+    if (!shm::is_pinned(region, lanes.in_use, page)) continue;
+    if (found.is(PageState::kReady) && found.children() == 0) hold(PageRef::of(page, found.generation()));
+    return false;
+  }
+  return true;
+}
+
 // Returns true when nothing is wanted any more.
 bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage) {
   if (!policy->evicts()) return !shortage.is_open();
@@ -60,7 +79,11 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
   std::vector<Window> windows;
   std::vector<Cell> cells(region.region_pages());
   const size_t keep = 4 * std::min<uint64_t>(shortage.runs, shortage.items_left) + 1024;
-  for (uint32_t index : in) {
+  const auto resumed = size_t(std::lower_bound(in.begin(), in.end(), window_next) - in.begin());
+  for (size_t n = 0; n < in.size() && shortage.window_pages_left >= cells.size(); ++n) {
+    shortage.window_pages_left -= cells.size();
+    const uint32_t index = in[(resumed + n) % in.size()];
+    window_next = index + 1;
     const uint32_t first = index * region.region_pages();
     std::fill(cells.begin(), cells.end(), Cell{});
     for (uint32_t i = 0; i < cells.size();) {
@@ -86,20 +109,14 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
 
   std::set<uint32_t> taken;  // first pages of windows that were tried: others must not overlap them
   for (const Window& window : windows) {
-    if (!shortage.is_open()) break;
+    if (!shortage.is_open() || shortage.looks_left == 0) break;
     const auto after = taken.lower_bound(window.first);
     if (after != taken.end() && *after < window.first + run_pages) continue;
     if (after != taken.begin() && *std::prev(after) + run_pages > window.first) continue;
     std::vector<uint32_t> heads;
-    bool must_stay = false;
-    for (uint32_t i = 0; i < run_pages && !must_stay; ++i) {
-      if (!word(window.first + i).is(PageState::kReady)) continue;
-      heads.push_back(window.first + i);
-      // The windows before this one may have brought its tenant down to its limit.
-      must_stay = shm::is_pinned(region, lanes.in_use, window.first + i) ||
-                  tenant_class(tenant(window.first + i)) == kTenantProtected;
-    }
-    if (must_stay) continue;
+    for (uint32_t page = window.first; page < window.first + run_pages; ++page)
+      if (word(page).is(PageState::kReady)) heads.push_back(page);
+    if (!may_all_go(heads, shortage)) continue;
     taken.insert(window.first);
     Shortage inside = shortage;  // frees without taking
     inside.asker = {};
