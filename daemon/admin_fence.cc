@@ -3,6 +3,7 @@
 #include "daemon/log.h"
 #include "daemon/peer.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -12,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// One of the lanes of the process that is meant, or null with the refusal.
+// One of the lanes of the process that is meant, with which it has attached if there is such a one, or null with the refusal.
 const LaneWatch* watch_of(const AdminView& view, const json& request, json& ret_refusal) {
   if (!request.contains("pid") && !request.contains("lane")) {
     ret_refusal = refusal(EINVAL, "\"pid\", or \"pool\" and \"lane\", say which client is meant");
@@ -20,14 +21,19 @@ const LaneWatch* watch_of(const AdminView& view, const json& request, json& ret_
   }
   const uint64_t pid = number_in(request, "pid", 0), lane = number_in(request, "lane", 0);
   const std::string pool = text_in(request, "pool");
-  const LaneWatch* other_life = nullptr;
+  const LaneWatch *other_life = nullptr, *without_proof = nullptr;
   for (const auto& [id, watch] : view.lanes.all()) {
     if (request.contains("pid") && uint64_t(watch.who.pid) != pid) continue;
     if (request.contains("lane") && watch.lane != lane) continue;
     if (!pool.empty() && view.pools[watch.pool]->name() != pool) continue;
-    if (!request.contains("start_time") || number_in(request, "start_time", 0) == watch.who.start_time) return &watch;
-    other_life = &watch;
+    if (request.contains("start_time") && number_in(request, "start_time", 0) != watch.who.start_time) {
+      other_life = &watch;
+      continue;
+    }
+    if (watch.has_attached) return &watch;
+    without_proof = &watch;
   }
+  if (without_proof) return without_proof;
   const std::string meant =
       request.contains("pid") ? "process " + std::to_string(pid) : "a process on lane " + std::to_string(lane);
   ret_refusal = refusal(ESRCH, other_life ? meant + " is another one now than the one that was looked at: look again"
@@ -60,6 +66,15 @@ json fence_client(const AdminView& view, const json& request, const std::string&
   if (!watch) return none;
   const std::string pid = std::to_string(watch->who.pid);
   const std::string name = "process " + pid + " (" + watch->command + ", user " + std::to_string(watch->who.uid) + ")";
+  if (!watch->has_attached) {
+    log_warning("{} asked to fence {}, which has not attached since marud was started: it is not ended", who, name);
+    return refusal(EACCES,
+                   name +
+                       " has not attached since marud was started, so only the pool says that it is a client, "
+                       "and any client can have written that there: marud does not end it. End it if it is one: "
+                       "kill -KILL " +
+                       pid + ". marud takes back what it holds as soon as it has ended.");
+  }
   json lanes = lanes_of(view, watch->who);
   const auto ended = end_process(watch->pidfd.get());
   if (!ended && ended.error().code == EPERM) {

@@ -301,15 +301,11 @@ json DeviceCommands::forget(const std::string& name, const std::string& who) {
 void DeviceCommands::end_clients(HostedPool& hosted) {
   hosted.leaving().is_fenced = true;
   for (const Client& client : clients_of(hosted)) {
-    Result<void> ended;
-    if (client.watch) {
-      ended = end_process(client.watch->pidfd.get());
-    } else if (client.is_elsewhere) {
-      ended = failure(EXDEV, "signal a process whose pid is of another pid namespace than marud's");
-    } else {
-      const auto pidfd = open_process(client.who.pid, client.who.start_time);
-      ended = pidfd ? end_process(pidfd->get()) : tl::unexpected(pidfd.error());
-    }
+    // What stands in the pool anybody may have written who may write there: it is no reason to end a process.
+    const auto ended = client.has_attached() ? end_process(client.watch->pidfd.get())
+                                             : failure(EACCES,
+                                                       "end a process that has not attached since marud was "
+                                                       "started: only the pool says that it is a client");
     if (ended || ended.error().code == ESRCH)
       log_warning("process {} did not leave pool \"{}\" in time: it gets SIGKILL", client.text(), hosted.name());
     else
@@ -347,7 +343,11 @@ void DeviceCommands::step_leaving(Moment now) {
     for (size_t i = 0; i < std::min(clients.size(), kNamedMax); ++i)
       who += (who.empty() ? "" : ", ") + clients[i].text();
     if (clients.size() > kNamedMax) who += " and " + std::to_string(clients.size() - kNamedMax) + " more";
-    hosted->stay("at the deadline these processes still used it: " + who);
+    const bool is_all = std::all_of(clients.begin(), clients.end(), [](const Client& c) { return c.has_attached(); });
+    hosted->stay("at the deadline these processes still used it: " + who +
+                 (leave.is_fenced && !is_all ? "; marud does not end processes that have not attached since it was "
+                                               "started, since only the pool says that they are clients"
+                                             : ""));
   }
 }
 

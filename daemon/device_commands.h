@@ -110,6 +110,7 @@ class DeviceCommands {
     ClientIdentity who;
     const LaneWatch* watch;     // null: a process from before a restart that cannot be watched yet
     bool is_elsewhere = false;  // its pid is of another pid namespace
+    bool has_attached() const { return watch && watch->has_attached; }
     std::string text() const;
   };
   std::vector<Client> clients_of(const HostedPool& hosted) const;

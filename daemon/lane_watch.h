@@ -23,6 +23,9 @@ struct LaneWatch {
   uint64_t session = 0;            // 0: frozen
   uint64_t since_ms = 0;           // Unix milliseconds: connected or frozen since
   std::vector<gid_t> groups = {};  // supplementary, of the process; none known after a restart, until it connects
+  // To this marud, by a socket of its own. Of the others only the pool says that the lane is theirs, and whoever may write to
+  // the pool may have written it: marud ends none of these.
+  bool has_attached = false;
 };
 
 class LaneWatches {

@@ -229,6 +229,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   watch->session = session.id();
   watch->since_ms = now.unix_ms;
   watch->groups = session.peer().groups;
+  watch->has_attached = true;
   session.lane_watch = watch->id;
   session.lane_is_news = !grant->kept;
   session.is_read_only = reads_only;

@@ -1,5 +1,6 @@
 // Removing a pool, without a server: what counts as a client.
 #include "daemon/device_commands.h"
+#include "daemon/admin_commands.h"
 #include "tests/support/temporary_directory.h"
 
 #include <csignal>
@@ -82,13 +83,62 @@ TEST_F(UnwatchedLane, LetsThePoolGoWhenItsProcessIsGone) {
   EXPECT_TRUE(pools_[0]->is_gone());
 }
 
-TEST_F(UnwatchedLane, IsEndedWhenItsProcessCanBeFound) {
+// Whoever may write to the pool may have written any process there before marud was started.
+TEST_F(UnwatchedLane, IsNamedAndItsProcessNotEnded) {
   remove(true);
   devices_.step(kLater);
-  int status = 0;
-  ASSERT_EQ(::waitpid(process_, &status, 0), process_);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  constexpr Moment kLast = {kLater.unix_ms + 3'600'000, kLater.monotonic_ms + 3'600'000};
+  devices_.step(kLast);
+  EXPECT_EQ(::waitpid(process_, nullptr, WNOHANG), 0) << "it lives";
+  EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kServing);
+  for (const std::string& said : {std::to_string(process_), std::string("only the pool says")})
+    EXPECT_NE(pools_[0]->stays_because().find(said), std::string::npos) << pools_[0]->stays_because();
+}
+
+class WatchedLane : public UnwatchedLane {
+ protected:
+  LaneWatch& watch(bool has_attached) {
+    const ClientIdentity who = {process_, ::getuid(), ::getgid(), start_time_of(process_).value_or(0)};
+    LaneWatch one{0, 0, lane_, who, "a client", std::move(*open_process(process_, who.start_time)), 0, 0};
+    one.has_attached = has_attached;
+    return lanes_.add(std::move(one));
+  }
+  int refused(const nlohmann::json& request) {
+    const AdminView view = {pools_, lanes_, 0, 0, kNow.unix_ms, kNow.monotonic_ms, &devices_};
+    said_ = fence_client(view, request, "a test");
+    return said_.value("errno", 0);
+  }
+  bool is_ended() {
+    siginfo_t info = {};
+    if (::waitid(P_PID, id_t(process_), &info, WEXITED | WNOWAIT) != 0) return false;
+    return info.si_code == CLD_KILLED && info.si_status == SIGKILL;
+  }
+  bool lives() {
+    siginfo_t info = {};
+    return ::waitid(P_PID, id_t(process_), &info, WEXITED | WNOWAIT | WNOHANG) == 0 && info.si_pid == 0;
+  }
+  nlohmann::json said_;
+};
+
+TEST_F(WatchedLane, IsEndedWithThePoolWhenItHasAttached) {
+  watch(true);
+  remove(true);
+  devices_.step(kLater);
+  EXPECT_TRUE(is_ended());
   EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kLeaving) << "until its end was seen";
+}
+
+TEST_F(WatchedLane, OfThePoolsWordAloneIsNotEnded) {
+  watch(false);
+  remove(true);
+  devices_.step(kLater);
+  EXPECT_TRUE(lives());
+  EXPECT_EQ(refused({{"pid", process_}}), EACCES);
+  EXPECT_NE(said_.dump().find("has not attached since marud was started"), std::string::npos) << said_.dump();
+  EXPECT_TRUE(lives());
+  lanes_.find_lane(0, lane_)->has_attached = true;
+  EXPECT_EQ(refused({{"pid", process_}}), 0) << said_.dump();
+  EXPECT_TRUE(is_ended());
 }
 
 }  // namespace
