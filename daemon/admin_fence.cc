@@ -21,6 +21,13 @@ const LaneWatch* watch_of(const AdminView& view, const json& request, json& ret_
   }
   const uint64_t pid = number_in(request, "pid", 0), lane = number_in(request, "lane", 0);
   const std::string pool = text_in(request, "pool");
+  // Of the wrong one of two clients nothing can be made good.
+  const auto is_there = [](const auto& hosted) { return hosted->known() != nullptr; };
+  if (!request.contains("pid") && pool.empty() && std::count_if(view.pools.begin(), view.pools.end(), is_there) > 1) {
+    ret_refusal =
+        refusal(EINVAL, "there are several pools: \"pool\" and \"lane\", or \"pid\", say which client is meant");
+    return nullptr;
+  }
   const LaneWatch *other_life = nullptr, *without_proof = nullptr;
   for (const auto& [id, watch] : view.lanes.all()) {
     if (request.contains("pid") && uint64_t(watch.who.pid) != pid) continue;

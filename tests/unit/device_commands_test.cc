@@ -141,5 +141,24 @@ TEST_F(WatchedLane, OfThePoolsWordAloneIsNotEnded) {
   EXPECT_TRUE(is_ended());
 }
 
+TEST_F(WatchedLane, IsNotMeantByItsNumberAloneWhereThereAreSeveralPools) {
+  watch(true);
+  PoolSpec spec;
+  spec.pool.name = "other";
+  spec.pool.page_bytes = 4096;
+  spec.pool.region_bytes = 64 << 10;
+  spec.pool.lanes = 8;
+  spec.bytes = 1 << 20;
+  spec.huge_pages = HugePages::kNever;
+  std::map<std::string, FileDescriptor> stored;
+  auto other = HostedPool::start(spec, state_, stored, kNow.unix_ms);
+  ASSERT_TRUE(other);
+  pools_.push_back(std::move(*other));
+  EXPECT_EQ(refused({{"lane", lane_}}), EINVAL);
+  EXPECT_TRUE(lives());
+  EXPECT_EQ(refused({{"lane", lane_}, {"pool", "default"}}), 0) << said_.dump();
+  EXPECT_TRUE(is_ended());
+}
+
 }  // namespace
 }  // namespace maru::daemon
