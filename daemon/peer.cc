@@ -162,7 +162,13 @@ Result<Peer> identify_peer(int socket) {
   if (!peer.pidfd.is_open()) return failure(errno, doing);
   const auto after = start_time_of(credentials.pid);
   // Alive now, so the pid was this process's when its start time was read. Without SO_PEERPIDFD the pidfd could be that
-  // of a process which took the pid before `before`; the kernel before 6.5 offers nothing better.
+  // of a process which took the pid before `before`; the kernel before 6.5 offers nothing better. But a process of another user
+  // it is not, or a user could have marud take a lane, and end a process, in another's name.
+  if (!kernel_knows) {
+    const auto user = user_of_process(credentials.pid);
+    if (!user) return failure(user.error().code, doing);
+    if (*user != credentials.uid) return failure(ESRCH, doing);
+  }
   if (!before) return failure(before.error().code, doing);
   if (!after) return failure(after.error().code, doing);
   if (*before != *after || has_ended(peer.pidfd.get())) return failure(ESRCH, doing);
