@@ -72,7 +72,9 @@ class Server {
 
   Config& config_;
   HostedPools& pools_;
-  std::unique_ptr<EventLoop> loop_;
+  std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
+  std::unique_ptr<EventLoop>
+      loop_;  // after sessions_: it ends first, and with it what was asked for with their buffers
   Listener& listener_;
   FileDescriptor signals_;
   Reread reread_;
@@ -80,7 +82,6 @@ class Server {
   DeviceCommands devices_;
   Requests requests_;
   http::Desk* desk_;  // null: there is no HTTP
-  std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   FairQueue<ShareOf, Work> work_;
   std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
   std::set<std::tuple<uint32_t, uint32_t, uint64_t>>
