@@ -28,8 +28,8 @@ constexpr uint64_t kAcceptPauseMs = 200;
 constexpr uint64_t kShortageMs = 5000;
 // Lanes that were adopted and whose processes could not be watched are tried again.
 constexpr uint64_t kWatchPauseMs = 1000;
-// The same where that takes a look at all processes of the machine.
-constexpr uint64_t kElsewherePauseMs = 5000;
+// The same where that takes a look at all processes of the machine, rarer and rarer: such a lane may last.
+constexpr uint64_t kElsewherePauseMs = 5000, kElsewherePauseMaxMs = 320'000;
 // Connections beyond a limit that are kept until they have asked something and been told why they go.
 constexpr size_t kTurnedAwayMax = 16;
 constexpr uint64_t kUsersPauseMs = 1000;
@@ -369,8 +369,15 @@ std::optional<uint64_t> Server::watch_adopted(uint32_t index) {
   std::optional<uint64_t> again_ms;
   std::optional<Result<std::vector<uint64_t>>> times;
   Pool* pool = pools_[index]->known();
+  if (elsewhere_.size() <= index) elsewhere_.resize(index + 1);
+  Elsewhere& elsewhere = elsewhere_[index];
+  const bool looks_elsewhere = now_.monotonic_ms >= elsewhere.due_ms;
   for (const Pool::AdoptedLane& lane : pool->adopted_lanes()) {
     if (lanes_.find_lane(index, lane.lane)) continue;
+    if (lane.is_elsewhere && lane.same_boot && !looks_elsewhere) {
+      again_ms = std::min(again_ms.value_or(kElsewherePauseMaxMs), elsewhere.due_ms - now_.monotonic_ms);
+      continue;
+    }
     if (lane.is_elsewhere && lane.same_boot && !times) times = all_start_times();
     auto pidfd = !lane.same_boot     ? Result<FileDescriptor>(failure(ESRCH, "watch a process of another boot"))
                  : lane.is_elsewhere ? Result<FileDescriptor>(tl::unexpected(why_elsewhere(lane.who, *times)))
@@ -385,7 +392,12 @@ std::optional<uint64_t> Server::watch_adopted(uint32_t index) {
       continue;
     }
     if (!pidfd) {
-      again_ms = std::min(again_ms.value_or(kElsewherePauseMs), lane.is_elsewhere ? kElsewherePauseMs : kWatchPauseMs);
+      if (lane.is_elsewhere && elsewhere.due_ms <= now_.monotonic_ms) {
+        elsewhere.pause_ms = std::clamp(2 * elsewhere.pause_ms, kElsewherePauseMs, kElsewherePauseMaxMs);
+        elsewhere.due_ms = now_.monotonic_ms + elsewhere.pause_ms;
+      }
+      again_ms =
+          std::min(again_ms.value_or(kElsewherePauseMaxMs), lane.is_elsewhere ? elsewhere.pause_ms : kWatchPauseMs);
       continue;
     }
     log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());

@@ -84,6 +84,12 @@ class Server {
   http::Desk* desk_;  // null: there is no HTTP
   FairQueue<ShareOf, Work> work_;
   std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
+  // Per pool: its lanes whose processes are of other pid namespaces, for which all processes of the machine are looked at.
+  struct Elsewhere {
+    uint64_t due_ms = 0;    // not before, monotonic
+    uint64_t pause_ms = 0;  // the last one
+  };
+  std::vector<Elsewhere> elsewhere_;
   std::set<std::tuple<uint32_t, uint32_t, uint64_t>>
       adopted_said_;  // pool, lane, start time: that it is not watched yet
   uint64_t next_session_ = 1;
