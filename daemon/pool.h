@@ -85,6 +85,8 @@ struct TakenRegion {
   uint32_t lane = 0;  // that rented it
   uint32_t region = 0;
   uint32_t generation = 0;  // of its word when it was taken
+  uint64_t evicted = 0;     // blocks of it that went for that
+  uint64_t left = 0;        // and that stayed
 };
 
 struct RentResult {

@@ -9,7 +9,6 @@
 // nobody uses make room for what is asked. What its old owner is filling stays the owner's.
 //
 // Cost: a pass over the pin slots in use, and over the page words of some regions; once a region, not once a store.
-#include "daemon/log.h"
 #include "daemon/pool_state.h"
 #include "libmaru/shm/region_handover.h"
 
@@ -99,14 +98,10 @@ void Pool::State::take_region(uint32_t index, const Outlook& outlook, Shortage& 
   shortage.result->regions.push_back(index);
   --shortage.items_left;
   if (shortage.regions_left != kNever) --shortage.regions_left;
-  if (from.lane != 0) shortage.result->taken.push_back({from.lane, index, generation});
+  if (from.lane != 0)
+    shortage.result->taken.push_back(
+        {from.lane, index, generation, gone, outlook.blocks - std::min<uint64_t>(outlook.blocks, gone)});
   ++totals.regions_taken;
-  const auto pid = [&](LaneId lane) { return lanes.is_live(lane.lane) ? lanes.records[lane.lane].who.pid : 0; };
-  log_info(
-      "pool \"{}\": region {} is taken from lane {} (process {}) for lane {} (process {}): {} blocks were evicted, {} "
-      "stay",
-      config.name, index, from.lane, pid(from), shortage.asker.lane, pid(shortage.asker), gone,
-      outlook.blocks - std::min<uint64_t>(outlook.blocks, gone));
 }
 
 // Returns whether a region was taken.

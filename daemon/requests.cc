@@ -386,6 +386,15 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
                             result.runs.size()));
   outcome =
       answer(header, wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total));
+  for (const TakenRegion& region : result.taken) {
+    const LaneWatch* owner = lanes_.find_lane(watch->pool, region.lane);
+    users_.movements.say(
+        session.peer().who.uid,
+        "pool \"{}\": region {} is taken from lane {} (process {}) for lane {} (process {}): {} blocks "
+        "were evicted, {} stay",
+        pool, region.region, region.lane, owner ? owner->who.pid : 0, watch->lane, watch->who.pid, region.evicted,
+        region.left);
+  }
   outcome.notices = tell_old_owners(watch->pool, result.taken);
   return outcome;
 }

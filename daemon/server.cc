@@ -30,6 +30,8 @@ constexpr uint64_t kShortageMs = 5000;
 constexpr uint64_t kWatchPauseMs = 1000;
 // The same where that takes a look at all processes of the machine, rarer and rarer: such a lane may last.
 constexpr uint64_t kElsewherePauseMs = 5000, kElsewherePauseMaxMs = 320'000;
+// Bytes of a key in the log.
+constexpr size_t kLoggedKeyMax = 128;
 // Connections beyond a limit that are kept until they have asked something and been told why they go.
 constexpr size_t kTurnedAwayMax = 16;
 constexpr uint64_t kUsersPauseMs = 1000;
@@ -444,15 +446,20 @@ void Server::log_overdue_pins(uint32_t index) {
   const OverduePins overdue = pool.take_overdue_pins();
   for (const OverduePin& pin : overdue.pins) {
     const LaneWatch* watch = lanes_.find_lane(index, pin.lane);
-    log_warning(
+    const bool is_long = pin.key.size() > kLoggedKeyMax;
+    requests_.users().complaints.say(
+        watch ? std::optional(watch->who.uid) : std::nullopt,
         "process {} ({}) has pinned block {} of pool \"{}\" for {:.1f} s; it stays until it is released, or the "
         "process ends{}",
         pin.pid, watch ? watch->command : "not seen since marud was started",
-        pin.key.empty() ? fmt::format("in page {}", pin.page) : pin.key, pools_[index]->name(),
-        double(pin.age_ms) / 1000, watch ? fmt::format(" (marudctl client fence --pid {})", pin.pid) : "");
+        pin.key.empty() ? fmt::format("in page {}", pin.page)
+                        : pin.key.substr(0, kLoggedKeyMax) + (is_long ? "..." : ""),
+        pools_[index]->name(), double(pin.age_ms) / 1000,
+        watch ? fmt::format(" (marudctl client fence --pid {})", pin.pid) : "");
   }
   if (overdue.unnamed > 0)
-    log_warning("and {} further pins of pool \"{}\" are overdue", overdue.unnamed, pools_[index]->name());
+    requests_.users().complaints.say(std::nullopt, "and {} further pins of pool \"{}\" are overdue", overdue.unnamed,
+                                     pools_[index]->name());
 }
 
 bool Server::turn_pools() {

@@ -214,13 +214,20 @@ TEST_F(Admin, OverduePinsAreLoggedOnceAndStay) {
   ASSERT_TRUE(wait_until([&] { return marud.pool_status().at("pins_overdue") == 2; }));
   EXPECT_TRUE(marud.has_logged("has pinned block second"));
   EXPECT_EQ(count_of(marud.log(), "has pinned block first"), 1u) << marud.log();
+  const std::string long_key(300, 'x');
+  maru_view third;
+  ASSERT_EQ(client.store(long_key, "payload"), 0);
+  ASSERT_EQ(client.retrieve(long_key, &third), 0);
+  ASSERT_TRUE(wait_until([&] { return marud.pool_status().at("pins_overdue") == 3; }));
+  EXPECT_TRUE(marud.has_logged("has pinned block " + std::string(128, 'x') + "... of pool"));
+  EXPECT_EQ(client.release(third), 0);
   marud.ask({{"command", "evict"}, {"pages", 10000}});
   EXPECT_EQ(client.exists("first"), 1);
   EXPECT_EQ(std::string(static_cast<const char*>(first.data), first.bytes), "payload");
   EXPECT_EQ(client.release(first), 0);
   EXPECT_EQ(client.release(second), 0);
   EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("pins_overdue") == 0; }));
-  EXPECT_EQ(marud.pool_status().at("pins_overdue_total"), 2);
+  EXPECT_EQ(marud.pool_status().at("pins_overdue_total"), 3);
   EXPECT_EQ(marudctl({"pins", "--overdue"}, marud), 0);
   EXPECT_EQ(output_, "no pin is overdue\n");
 }
