@@ -1,9 +1,9 @@
 #include "daemon/event_loop.h"
 
 #include "daemon/log.h"
-#include "libmaru/base/check.h"
 
 #include <cerrno>
+#include <deque>
 #include <liburing.h>
 #include <poll.h>
 
@@ -14,6 +14,7 @@ constexpr unsigned kSubmissionEntries = 1024;
 constexpr unsigned kCompletionEntries = 16384;  // one receive and one send of every connection, and every lane's pidfd
 // Threads of the kernel that may close at once (close_aside): one that waits on what a client made holds none of the others up.
 constexpr unsigned kClosersMax = 256;
+constexpr uint64_t kRetryMs = 10;               // while the kernel does not take what it is asked for
 constexpr uint64_t kIdMask = (1ull << 56) - 1;
 
 uint64_t token(EventKind kind, uint64_t id) { return uint64_t(kind) << 56 | (id & kIdMask); }
@@ -30,14 +31,28 @@ struct EventLoop::Ring {
 
   bool has_more() const { return (IO_URING_READ_ONCE(*uring.sq.kflags) & IORING_SQ_TASKRUN) != 0; }
 
+  // Never null, and never blocks: what the kernel does not take now, because it lacks memory or room for completions,
+  // waits here until some have been read.
   io_uring_sqe* next_entry() {
-    io_uring_sqe* entry = io_uring_get_sqe(&uring);
-    if (entry) return entry;
-    io_uring_submit(&uring);  // never blocks; it only hands over what is queued
-    entry = io_uring_get_sqe(&uring);
-    MARU_CHECK(entry, "the kernel took everything that was queued, so that there is room");
-    return entry;
+    if (hand_over())
+      if (io_uring_sqe* entry = io_uring_get_sqe(&uring)) return entry;
+    return &waiting.emplace_back();
   }
+
+  // What waits goes into the queue, in its order, as far as there is room. Returns whether nothing waits any more.
+  bool hand_over() {
+    if (io_uring_sq_space_left(&uring) == 0) io_uring_submit(&uring);
+    while (!waiting.empty()) {
+      io_uring_sqe* entry = io_uring_get_sqe(&uring);
+      if (!entry) return false;
+      *entry = waiting.front();
+      waiting.pop_front();
+      if (io_uring_sq_space_left(&uring) == 0) io_uring_submit(&uring);
+    }
+    return true;
+  }
+
+  std::deque<io_uring_sqe> waiting;
 };
 
 EventLoop::EventLoop(std::unique_ptr<Ring> ring) : ring_(std::move(ring)) { events_.reserve(kEventsMax); }
@@ -141,6 +156,7 @@ Result<const std::vector<Event>*> EventLoop::wait(uint64_t timeout_ms) {
   __kernel_timespec timeout = {};
   timeout.tv_sec = int64_t(timeout_ms / 1000);
   timeout.tv_nsec = int64_t(timeout_ms % 1000) * 1'000'000;
+  if (!ring_->hand_over() && timeout_ms > kRetryMs) timeout.tv_sec = 0, timeout.tv_nsec = kRetryMs * 1'000'000;
   const int waited = io_uring_submit_and_wait_timeout(&ring_->uring, &first, 1, &timeout, nullptr);
   if (waited < 0 && waited != -ETIME && waited != -EINTR && waited != -EAGAIN && waited != -EBUSY)
     return failure(-waited, "wait for events");

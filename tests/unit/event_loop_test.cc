@@ -1,0 +1,45 @@
+// The event loop where the kernel does not take what it is asked for.
+#include "daemon/event_loop.h"
+
+#include "libmaru/base/file_descriptor.h"
+
+#include <cerrno>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <liburing.h>
+#include <set>
+#include <sys/eventfd.h>
+
+namespace {
+bool kernel_is_short = false;
+}
+
+// Instead of liburing's.
+extern "C" int io_uring_submit(io_uring* ring) {
+  using Submit = int (*)(io_uring*);
+  static const auto real = reinterpret_cast<Submit>(::dlsym(RTLD_NEXT, "io_uring_submit"));
+  return kernel_is_short ? -EAGAIN : real(ring);
+}
+
+namespace maru::daemon {
+namespace {
+
+TEST(EventLoop, WhatTheKernelDoesNotTakeNowWaits) {
+  auto loop = EventLoop::create();
+  if (!loop) GTEST_SKIP() << loop.error().text();
+  const FileDescriptor ready(::eventfd(1, EFD_CLOEXEC));
+  constexpr uint64_t kCount = 5000;  // several times what the queue holds
+  kernel_is_short = true;
+  for (uint64_t id = 1; id <= kCount; ++id) (*loop)->watch_process(id, ready.get());
+  kernel_is_short = false;
+  std::set<uint64_t> seen;
+  for (int turns = 0; turns < 10'000 && seen.size() < kCount; ++turns) {
+    const auto events = (*loop)->wait(1000);
+    ASSERT_TRUE(events) << events.error().text();
+    for (const Event& event : **events) EXPECT_TRUE(seen.insert(event.id).second);
+  }
+  EXPECT_EQ(seen.size(), kCount);
+}
+
+}  // namespace
+}  // namespace maru::daemon
