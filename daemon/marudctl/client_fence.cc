@@ -1,10 +1,11 @@
 // marudctl client fence: ends a process that is attached. Shows who it is, asks, lets marud send SIGKILL, and waits until
 // marud has taken back what the process held.
 #include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/number_text.h"
 #include "daemon/marudctl/output.h"
+#include "maru/format/limits.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -31,18 +32,22 @@ bool same_process(const json& a, const json& b) {
          a.value("start_time", json()) == b.value("start_time", json());
 }
 
-// The lanes of the process that the arguments name. Returns the exit status.
-int find_process(const Arguments& arguments, const json& clients, json& ret_lanes) {
-  std::optional<uint64_t> lane;
+// Which lane or process is meant. Returns the exit status.
+int read_lane(const Arguments& arguments, std::optional<uint64_t>& ret_lane) {
   if (!arguments.operands.empty()) {
-    char* end = nullptr;
     const std::string& text = arguments.operands.front();
-    lane = std::strtoull(text.c_str(), &end, 10);
-    if (text.front() < '0' || text.front() > '9' || *end != 0)
-      return complain(kExitUsage, "LANE is a number, see marudctl clients");
+    ret_lane = read_number(text, 0, limits::kLanesMax - 1);
+    if (!ret_lane)
+      return complain(kExitUsage,
+                      number_mistake("client fence LANE", text, 0, limits::kLanesMax - 1) + "; see marudctl clients");
   }
-  if (lane.has_value() == arguments.pid.has_value())
+  if (ret_lane.has_value() == arguments.pid.has_value())
     return complain(kExitUsage, "client fence takes a LANE or --pid PID, one of them");
+  return kExitDone;
+}
+
+// The lanes of the process that is meant. Returns the exit status.
+int find_process(const Arguments& arguments, std::optional<uint64_t> lane, const json& clients, json& ret_lanes) {
   const json* chosen = nullptr;
   for (const json& client : clients) {
     if (lane && client.value("lane", uint64_t{0}) != *lane) continue;
@@ -101,12 +106,14 @@ void print_taken(const json& fenced) {
 }  // namespace
 
 int client_fence(const Arguments& arguments) {
+  std::optional<uint64_t> lane;
+  if (const int code = read_lane(arguments, lane); code != kExitDone) return code;
   Conversation conversation(arguments);
   json listed, lanes = json::array();
   if (const int code = conversation.ask_for_list({{"command", "clients"}}, "clients", std::nullopt, listed);
       code != kExitDone)
     return code;
-  if (const int code = find_process(arguments, listed["clients"], lanes); code != kExitDone) return code;
+  if (const int code = find_process(arguments, lane, listed["clients"], lanes); code != kExitDone) return code;
   const json process = lanes.front();
   if (!arguments.json) {
     print(process_text(process) + "\n" +

@@ -1,14 +1,15 @@
 #include "daemon/marudctl/commands.h"
 
 #include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/number_text.h"
 #include "daemon/marudctl/output.h"
 #include "daemon/marudctl/reply_fields.h"
 #include "daemon/size_text.h"
 #include "daemon/version.h"
+#include "maru/format/limits.h"
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -135,12 +136,10 @@ int blocks(const Arguments& arguments) {
 }
 
 int evict(const Arguments& arguments) {
-  char* end = nullptr;
   const std::string& text = arguments.operands.front();
-  const uint64_t pages = std::strtoull(text.c_str(), &end, 10);
-  if (text.front() == '-' || *end != 0 || pages == 0)
-    return complain(kExitUsage, "evict: found \"" + text + "\", expected PAGES, a number above zero");
-  return print_fields(arguments, {{"command", "evict"}, {"pages", pages}}, {});
+  const auto pages = read_number(text, 1, limits::kPagesMax);
+  if (!pages) return complain(kExitUsage, number_mistake("evict PAGES", text, 1, limits::kPagesMax));
+  return print_fields(arguments, {{"command", "evict"}, {"pages", *pages}}, {});
 }
 
 int delete_tree(const Arguments& arguments) { return print_fields(arguments, about_key(arguments, "delete_tree"), {}); }
@@ -171,16 +170,17 @@ int check(const Arguments& arguments) {
 }
 
 int memory_poison(const Arguments& arguments) {
-  char* end = nullptr;
   const std::string& text = arguments.operands.front();
-  const uint64_t page = std::strtoull(text.c_str(), &end, 10);
-  const bool is_page = text.front() >= '0' && text.front() <= '9' && *end == 0;
+  const bool is_page = text.find_first_not_of("0123456789") == std::string::npos;
+  const auto page = read_number(text, 0, limits::kPagesMax - 1);
+  if (is_page && !page)
+    return complain(kExitUsage, number_mistake("memory poison PAGE", text, 0, limits::kPagesMax - 1));
   if (!arguments.yes)
     return complain(kExitUsage,
                     "a poisoned page is never used again, whatever becomes of the memory; confirm with --yes");
   json request = {{"command", "memory.poison"}};
   if (is_page)
-    request["page"] = page;
+    request["page"] = *page;
   else
     request["key"] = text;
   if (arguments.tenant) request["tenant"] = *arguments.tenant;
@@ -203,60 +203,74 @@ int version(const Arguments& arguments) {
 }  // namespace
 
 const Command kCommands[] = {
-    {"status", "", "marud and its pools", "", 0, 0, status},
-    {"clients", "", "processes that hold lanes: connected, or frozen until they end", "", 0, 0, clients},
-    {"regions", "", "regions of the pool, and who rents them", "", 0, 0, regions},
+    {"status", "", "marud and its pools", "", 0, 0, Word::kAny, status},
+    {"clients", "", "processes that hold lanes: connected, or frozen until they end", "", 0, 0, Word::kAny, clients},
+    {"regions", "", "regions of the pool, and who rents them", "", 0, 0, Word::kAny, regions},
     {"blocks",
      "[--limit N] [--prefix TEXT|0xHEX] [--tenant TENANT] [--type TYPE]\n         [--min-priority N] [--pinned] | KEY "
      "[--tenant TENANT]",
      "blocks of the pool (100 unless told), or the one under KEY in full",
-     "limit prefix tenant type min-priority pinned", 0, 1, blocks},
+     "limit prefix tenant type min-priority pinned", 0, 1, Word::kAny, blocks},
     {"pins", "[--limit N] [--overdue]", "pinned blocks: by whom, for how long (\"-\": not known yet)", "limit overdue",
-     0, 0, pins},
-    {"evict", "PAGES", "evict the coldest blocks that nobody uses until PAGES more pages are free", "", 1, 1, evict},
+     0, 0, Word::kAny, pins},
+    {"evict", "PAGES", "evict the coldest blocks that nobody uses until PAGES more pages are free", "", 1, 1,
+     Word::kAny, evict},
     {"delete-tree", "KEY [--tenant TENANT]", "remove a block and all that is below it, as far as it is not pinned",
-     "tenant", 1, 1, delete_tree},
-    {"clear", "--yes", "remove every block; of a pinned one the key now, the memory later", "yes", 0, 0, clear},
+     "tenant", 1, 1, Word::kAny, delete_tree},
+    {"clear", "--yes", "remove every block; of a pinned one the key now, the memory later", "yes", 0, 0, Word::kAny,
+     clear},
     {"client fence", "(LANE | --pid PID) [--yes]", "end a process that is attached, with SIGKILL, after asking",
-     "pid yes", 0, 1, client_fence},
+     "pid yes", 0, 1, Word::kLane, client_fence},
     {"memory poison", "(PAGE | KEY [--tenant TENANT]) --yes",
-     "never use the memory of this page again; what is stored there is a miss", "tenant yes", 1, 1, memory_poison},
-    {"memory list", "[--limit N]", "pages with bad memory, or said to have some", "limit", 0, 0, memory_list},
-    {"device list", "", "the pools' devices, and how far draining is", "", 0, 0, device_list},
+     "never use the memory of this page again; what is stored there is a miss", "tenant yes", 1, 1, Word::kAny,
+     memory_poison},
+    {"memory list", "[--limit N]", "pages with bad memory, or said to have some", "limit", 0, 0, Word::kAny,
+     memory_list},
+    {"device list", "", "the pools' devices, and how far draining is", "", 0, 0, Word::kAny, device_list},
     {"device add", "FILE.toml | POOL", "start a pool that the file, or marud's configuration by now, describes", "", 1,
-     1, device_add},
-    {"device drain", "POOL", "give no memory any more, evict what nobody uses; reads go on", "", 1, 1, device_drain},
-    {"device cancel", "POOL", "end draining or removing: the pool serves as before", "", 1, 1, device_cancel},
+     1, Word::kPoolOrFile, device_add},
+    {"device drain", "POOL", "give no memory any more, evict what nobody uses; reads go on", "", 1, 1, Word::kDevice,
+     device_drain},
+    {"device cancel", "POOL", "end draining or removing: the pool serves as before", "", 1, 1, Word::kDevice,
+     device_cancel},
     {"device remove", "POOL [--deadline S] [--fence] [--yes]",
-     "ask clients to leave, and close the device when they have", "deadline fence yes", 1, 1, device_remove},
-    {"host list", "", "hosts of a shared pool: live, suspect, or dead and being taken back", "", 0, 0, host_list},
+     "ask clients to leave, and close the device when they have", "deadline fence yes", 1, 1, Word::kDevice,
+     device_remove},
+    {"host list", "", "hosts of a shared pool: live, suspect, or dead and being taken back", "", 0, 0, Word::kAny,
+     host_list},
     {"host declare-dead", "HOST --yes [--force]", "say that a host is off: what it held is taken back", "yes force", 1,
-     1, host_declare_dead},
-    {"policy show", "", "what the pool evicts first, and what its configuration says", "", 0, 0, policy_show},
+     1, Word::kHost, host_declare_dead},
+    {"policy show", "", "what the pool evicts first, and what its configuration says", "", 0, 0, Word::kAny,
+     policy_show},
     {"policy set", "NAME [--option NAME=VALUE]...", "another policy, until marud restarts; no block is lost", "option",
-     1, 1, policy_set},
-    {"quota list", "[--limit N]", "tenants: what they use, and what they may", "limit", 0, 0, quota_list},
-    {"quota get", "TENANT", "one tenant", "", 1, 1, quota_get},
+     1, 1, Word::kPolicy, policy_set},
+    {"quota list", "[--limit N]", "tenants: what they use, and what they may", "limit", 0, 0, Word::kAny, quota_list},
+    {"quota get", "TENANT", "one tenant", "", 1, 1, Word::kTenant, quota_get},
     {"quota set", "TENANT [--soft SIZE] [--hard SIZE]", "limits of a tenant; SIZE may be none or default", "soft hard",
-     1, 1, quota_set},
-    {"quota remove", "TENANT", "the tenant's own limits go, the default ones apply", "", 1, 1, quota_remove},
+     1, 1, Word::kTenant, quota_set},
+    {"quota remove", "TENANT", "the tenant's own limits go, the default ones apply", "", 1, 1, Word::kTenant,
+     quota_remove},
     {"quota default", "[--soft SIZE] [--hard SIZE]", "limits of tenants that have none of their own", "soft hard", 0, 0,
-     quota_default},
-    {"quota mode", "[any|listed]", "whether tenants without limits of their own may store", "", 0, 1, quota_mode},
+     Word::kAny, quota_default},
+    {"quota mode", "[any|listed]", "whether tenants without limits of their own may store", "", 0, 1, Word::kMode,
+     quota_mode},
     {"check", "[--quiesce] [--file PATH [--pages PATH]]",
-     "audit the control region: live, at rest, or in a file without marud", "quiesce file pages", 0, 0, check},
+     "audit the control region: live, at rest, or in a file without marud", "quiesce file pages", 0, 0, Word::kAny,
+     check},
     {"top", "[--interval-ms N] [--once]", "a live picture: pools, clients, hit ratios, rates; h shows the keys",
-     "interval-ms once", 0, 0, top},
-    {"watch", "[--limit N]", "blocks as they are stored and removed, one a line, until Ctrl-C", "limit", 0, 0, watch},
-    {"doctor", "", "what on this machine would make marud slow or fail, and what to do", "", 0, 0, doctor},
+     "interval-ms once", 0, 0, Word::kAny, top},
+    {"watch", "[--limit N]", "blocks as they are stored and removed, one a line, until Ctrl-C", "limit", 0, 0,
+     Word::kAny, watch},
+    {"doctor", "", "what on this machine would make marud slow or fail, and what to do", "", 0, 0, Word::kAny, doctor},
     {"support-dump", "[--output PATH]", "write what a bug report needs into one file, without keys of blocks", "output",
-     0, 0, support_dump},
-    {"completion", "bash", "a script that completes commands and options of marudctl", "", 1, 1, completion},
+     0, 0, Word::kAny, support_dump},
+    {"completion", "(bash)", "a script that completes commands and options of marudctl", "", 1, 1, Word::kShell,
+     completion},
     {"provision", "(list | plan | apply | release NAME) [--config FILE] [--force]",
      "CXL memory, NVDIMMs and DAX devices: what there is, and making what [[provision]] says", "config force", 1, 2,
-     provision},
-    {"version", "", "of marudctl", "", 0, 0, version},
-    {nullptr, nullptr, nullptr, nullptr, 0, 0, nullptr},
+     Word::kStep, provision},
+    {"version", "", "of marudctl", "", 0, 0, Word::kAny, version},
+    {nullptr, nullptr, nullptr, nullptr, 0, 0, Word::kAny, nullptr},
 };
 
 }  // namespace maru::marudctl

@@ -17,6 +17,9 @@ enum ExitStatus : int {
   kExitViolations = 4,   // check found damage
 };
 
+// Between two looks of `top`.
+constexpr uint64_t kIntervalMinMs = 100, kIntervalMaxMs = 60'000;
+
 struct Arguments {
   std::string socket_path;
   std::optional<std::string> pool;
@@ -47,6 +50,25 @@ struct Arguments {
   std::vector<std::string> operands;
 };
 
+// What a word of the command line is about, for whoever completes it.
+enum class Word : uint8_t {
+  kAny,
+  kPath,
+  kPool,
+  kDevice,      // a pool that marud lists among its devices
+  kPoolOrFile,  // one to be added
+  kTenant,
+  kPolicy,
+  kLane,
+  kProcess,
+  kHost,
+  kContent,
+  kLimit,  // of a quota
+  kMode,   // of quotas
+  kStep,   // of provisioning
+  kShell,
+};
+
 struct Command {
   const char* name;     // one word or two
   const char* usage;    // what follows the name
@@ -54,18 +76,12 @@ struct Command {
   const char* options;  // the long options it takes, separated by spaces
   int operands_min;
   int operands_max;
+  Word operand;  // the first
   int (*run)(const Arguments& arguments);
 };
 
 // Ends with a command without a name.
 extern const Command kCommands[];
-
-// The long options, for whoever has to list them. Ends with one without a name.
-struct OptionName {
-  const char* name;
-  bool has_value;
-};
-std::vector<OptionName> option_names();  // main.cc
 
 int client_fence(const Arguments& arguments);  // client_fence.cc
 int completion(const Arguments& arguments);    // completion.cc

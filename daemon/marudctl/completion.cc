@@ -1,5 +1,6 @@
 // marudctl completion bash: made from the table of commands, so that it never lags behind it.
 #include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/options.h"
 
 #include <set>
 #include <string>
@@ -54,13 +55,9 @@ std::string script() {
   std::set<std::string> seen;
   for (const Command* command = kCommands; command->name; ++command)
     if (seen.insert(first_word(command->name)).second) add_word(firsts, first_word(command->name));
-  std::string special;
-  for (const Command* command = kCommands; command->name; ++command)
-    special += std::string(" ") + command->options + " ";
-  for (const OptionName& option : option_names()) {
-    if (special.find(std::string(" ") + option.name + " ") == std::string::npos)
-      add_word(everywhere, std::string("--") + option.name);
-    if (option.has_value) with_value += (with_value.empty() ? "--" : " | --") + std::string(option.name);
+  for (const Option& option : options()) {
+    if (is_of_every_command(option)) add_word(everywhere, std::string("--") + option.name);
+    if (option.value) with_value += (with_value.empty() ? "--" : " | --") + std::string(option.name);
   }
   return "# Completes marudctl in bash; made by `marudctl completion bash`.\n"
          "_marudctl() {\n"

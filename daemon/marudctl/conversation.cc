@@ -38,7 +38,7 @@ int Conversation::fail(int status, const std::string& text) {
 
 int Conversation::ask(json request, json& ret_reply) {
   if (!socket_.is_open()) {
-    auto connected = wire::connect_to(arguments_.socket_path);
+    auto connected = wire::connect_to(arguments_.socket_path, arguments_.timeout_ms);
     if (!connected && connected.error().code == EACCES)
       return fail(kExitRefused,
                   connected.error().text() + " (this user may not use the socket: its owner and group may, and root)");

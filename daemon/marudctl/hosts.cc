@@ -1,8 +1,9 @@
 // marudctl host: the hosts of a shared pool, and the word that ends one.
 #include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/number_text.h"
 #include "daemon/marudctl/output.h"
+#include "maru/format/limits.h"
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 namespace maru::marudctl {
@@ -22,17 +23,17 @@ int host_list(const Arguments& arguments) {
 }
 
 int host_declare_dead(const Arguments& arguments) {
-  char* end = nullptr;
   const std::string& text = arguments.operands.front();
-  const uint64_t host = std::strtoull(text.c_str(), &end, 10);
-  if (text.empty() || text.front() < '0' || text.front() > '9' || *end != 0)
-    return complain(kExitUsage, "host declare-dead: found \"" + text + "\", expected HOST, a number of `host list`");
+  const auto host = read_number(text, 0, limits::kHostsMax - 1);
+  if (!host)
+    return complain(kExitUsage, number_mistake("host declare-dead HOST", text, 0, limits::kHostsMax - 1) +
+                                    "; see marudctl host list");
   if (!arguments.yes)
     return complain(kExitUsage, "what host " + text +
                                     " holds is taken back at once; if it is not off, its clients go on writing into "
                                     "memory of others. Confirm with --yes");
   json reply;
-  const json request = {{"command", "host.declare_dead"}, {"host", host}, {"force", arguments.force}};
+  const json request = {{"command", "host.declare_dead"}, {"host", *host}, {"force", arguments.force}};
   if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
   print("host " + text + " is dead: what it held is taken back; see `marudctl host list`\n");

@@ -1,11 +1,11 @@
 // marudctl quota: what tenants use, and what they may.
 #include "daemon/marudctl/conversation.h"
+#include "daemon/marudctl/number_text.h"
 #include "daemon/marudctl/output.h"
 #include "daemon/marudctl/reply_fields.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -31,8 +31,9 @@ bool read_limit(const std::optional<std::string>& text, const char* name, json& 
 int read_limits(const Arguments& arguments, json& request) {
   for (const auto& [text, name] : {std::pair{&arguments.soft, "soft"}, {&arguments.hard, "hard"}})
     if (!read_limit(*text, name, request))
-      return complain(kExitUsage, std::string("--") + name + ": found \"" + **text +
-                                      "\", expected a size such as 10GiB, or \"none\", or \"default\"");
+      return complain(kExitUsage,
+                      std::string("--") + name + ": found \"" + **text +
+                          "\", expected a size up to 4194304TiB such as 10GiB, or \"none\", or \"default\"");
   return kExitDone;
 }
 
@@ -43,10 +44,8 @@ int read_tenant(const Arguments& arguments, json& request) {
     request["tenant"] = text;
     return kExitDone;
   }
-  char* end = nullptr;
-  const uint64_t id = std::strtoull(text.c_str() + 3, &end, 10);
-  if (text.size() < 4 || *end != 0 || id == 0)
-    return complain(kExitUsage, "found \"" + text + "\", expected id: and a tenant's number, as quota list shows it");
+  if (!read_number(text.substr(3), 1, UINT64_MAX))
+    return complain(kExitUsage, number_mistake("TENANT", text, 1, UINT64_MAX) + " after id:, as quota list shows it");
   request["id"] = text.substr(3);
   return kExitDone;
 }

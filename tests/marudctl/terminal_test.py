@@ -135,7 +135,7 @@ def check_once(arguments, marud):
     expect("hits: prefix" in text and "PID" in text, f"top --once printed\n{text}")
     expect(max(map(len, text.splitlines())) <= 80, "a line is wider than 80 columns")
     wrong = run(arguments, marud, "top", "--interval-ms", "5")
-    expect(wrong.returncode == 2 and "expected 100 to 60000" in wrong.stderr, f"an interval of 5 ms: {wrong.stderr}")
+    expect(wrong.returncode == 2 and "from 100 to 60000" in wrong.stderr, f"an interval of 5 ms: {wrong.stderr}")
 
 
 def check_live(arguments, marud):
