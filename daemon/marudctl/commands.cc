@@ -9,6 +9,7 @@
 #include "maru/format/limits.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -264,8 +265,8 @@ const Command kCommands[] = {
     {"doctor", "", "what on this machine would make marud slow or fail, and what to do", "", 0, 0, Word::kAny, doctor},
     {"support-dump", "[--output PATH]", "write what a bug report needs into one file, without keys of blocks", "output",
      0, 0, Word::kAny, support_dump},
-    {"completion", "(bash)", "a script that completes commands and options of marudctl", "", 1, 1, Word::kShell,
-     completion},
+    {"completion", "(bash | zsh | fish | words -- [WORD]...)",
+     "a script that completes the words of marudctl; or what may come next", "", 1, INT_MAX, Word::kShell, completion},
     {"provision", "(list | plan | apply | release NAME) [--config FILE] [--force]",
      "CXL memory, NVDIMMs and DAX devices: what there is, and making what [[provision]] says", "config force", 1, 2,
      Word::kStep, provision},

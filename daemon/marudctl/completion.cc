@@ -1,107 +1,108 @@
-// marudctl completion bash: made from the table of commands, so that it never lags behind it.
+// marudctl completion: scripts that complete its command line in shells. They know no word of it: each asks
+// `marudctl completion words` what may come next, so that they cannot lag behind.
+#include "daemon/marudctl/completion_words.h"
 #include "daemon/marudctl/conversation.h"
-#include "daemon/marudctl/options.h"
 
-#include <set>
-#include <string>
+#include <cstring>
 
 namespace maru::marudctl {
 namespace {
 
-std::string first_word(const std::string& name) { return name.substr(0, name.find(' ')); }
-std::string second_word(const std::string& name) {
-  const size_t space = name.find(' ');
-  return space == std::string::npos ? "" : name.substr(space + 1);
+constexpr const char* kBash = R"(# Completes marudctl in bash; made by `marudctl completion bash`.
+_marudctl() {
+  local words=() i now= typed= is_glued= word help plain
+  # bash cuts words at = and :, marudctl does not.
+  for ((i = 1; i <= COMP_CWORD; ++i)); do
+    typed=${COMP_WORDS[i]}
+    if ((i > 1)) && [[ -n $is_glued || $typed == [=:]* ]]; then
+      words[${#words[@]}-1]+=$typed
+    else
+      words+=("$typed")
+    fi
+    is_glued=
+    if [[ $typed == *[=:] ]]; then is_glued=yes; fi
+  done
+  # The answers replace what bash takes for the word; of it whole they have to lose what stands before.
+  now=${words[${#words[@]}-1]}
+  local before=${now%"$typed"}
+  if [[ $typed == [=:] ]]; then before=$now; fi
+  if [[ $now == [\'\"]* ]]; then plain=yes now=${now:1} before=; else now=${now//\\/}; fi
+  words[${#words[@]}-1]=$now
+  COMPREPLY=()
+  while IFS=$'\t' read -r word help; do
+    if [[ $word == :paths ]]; then
+      while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "${now#"$before"}")
+      compopt -o filenames 2>/dev/null
+    elif [[ $word == "$now"* ]]; then
+      word=${word#"$before"}
+      if [[ -z $plain ]]; then printf -v word %q "$word"; fi
+      COMPREPLY+=("$word")
+    fi
+  done < <("${1:-marudctl}" completion words -- "${words[@]}" 2>/dev/null)
 }
+complete -F _marudctl marudctl
+)";
 
-void add_word(std::string& words, const std::string& word) { words += (words.empty() ? "" : " ") + word; }
-
-// "limit prefix" as "--limit --prefix".
-std::string as_options(const std::string& names) {
-  std::string out;
-  for (size_t at = 0; at < names.size();) {
-    const size_t end = std::min(names.find(' ', at), names.size());
-    add_word(out, "--" + names.substr(at, end - at));
-    at = end + 1;
-  }
-  return out;
+constexpr const char* kZsh = R"(#compdef marudctl
+# Completes marudctl in zsh; made by `marudctl completion zsh`.
+_marudctl() {
+  local line word before= files=
+  local -a shown
+  local typed="${(Q)PREFIX}"
+  local -a said=("${(@f)$(marudctl completion words -- "${(@Q)words[2,CURRENT-1]}" "$typed" 2>/dev/null)}")
+  if [[ $typed == --*=* ]]; then
+    before=${typed%%=*}=
+    compset -P 1 '*='
+  fi
+  for line in $said; do
+    if [[ $line == :paths* ]]; then
+      files=yes
+    else
+      word=${${line%%$'\t'*}#$before}
+      shown+=("${word//:/\\:}:${line#*$'\t'}")
+    fi
+  done
+  if (( $#shown )); then _describe 'marudctl' shown; fi
+  if [[ -n $files ]]; then _files; fi
 }
+if [[ $funcstack[1] == _marudctl ]]; then _marudctl "$@"; else compdef _marudctl marudctl; fi
+)";
 
-// A case of the shell for each command: its second words, or its own options.
-std::string cases() {
-  std::string out;
-  std::set<std::string> done;
-  for (const Command* command = kCommands; command->name; ++command) {
-    const std::string first = first_word(command->name);
-    if (second_word(command->name).empty()) {
-      out += "    " + first + ") own=\"" + as_options(command->options) + "\" ;;\n";
-      continue;
-    }
-    if (!done.insert(first).second) continue;
-    std::string seconds, inner;
-    for (const Command* other = kCommands; other->name; ++other) {
-      if (first_word(other->name) != first) continue;
-      add_word(seconds, second_word(other->name));
-      inner += "        " + second_word(other->name) + ") own=\"" + as_options(other->options) + "\" ;;\n";
-    }
-    out += "    " + first + ")\n      case $second in\n" + inner + "        *) words=\"" + seconds +
-           "\" ;;\n      esac ;;\n";
-  }
-  return out;
-}
+constexpr const char* kFish = R"(# Completes marudctl in fish; made by `marudctl completion fish`.
+function __marudctl_words
+    set -l words (commandline -opc)
+    set -e words[1]
+    set -l now (commandline -ct)
+    for line in (marudctl completion words -- $words "$now" 2>/dev/null)
+        if string match -q ':paths*' -- $line
+            __fish_complete_path (string replace -r '^--[a-z-]*=' '' -- "$now")
+        else
+            echo $line
+        end
+    end
+end
+complete -c marudctl -f -a '(__marudctl_words)'
+)";
 
-std::string script() {
-  std::string firsts, everywhere, with_value;
-  std::set<std::string> seen;
-  for (const Command* command = kCommands; command->name; ++command)
-    if (seen.insert(first_word(command->name)).second) add_word(firsts, first_word(command->name));
-  for (const Option& option : options()) {
-    if (is_of_every_command(option)) add_word(everywhere, std::string("--") + option.name);
-    if (option.value) with_value += (with_value.empty() ? "--" : " | --") + std::string(option.name);
-  }
-  return "# Completes marudctl in bash; made by `marudctl completion bash`.\n"
-         "_marudctl() {\n"
-         "  local now=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} first= second= own= words= i\n"
-         "  COMPREPLY=()\n"
-         "  case $before in\n"
-         "    --socket | --file | --pages | --output) COMPREPLY=($(compgen -f -- \"$now\")); return ;;\n"
-         "    --pool)\n"
-         "      words=$(marudctl --json --timeout-ms 1000 status 2>/dev/null | sed -n 's/^      \"name\": "
-         "\"\\(.*\\)\".*/\\1/p')\n"
-         "      COMPREPLY=($(compgen -W \"$words\" -- \"$now\")); return ;;\n"
-         "    " +
-         with_value +
-         ") return ;;\n"
-         "  esac\n"
-         "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
-         "    case ${COMP_WORDS[i]} in\n"
-         "      " +
-         with_value +
-         ") ((++i)) ;;\n"
-         "      -*) ;;\n"
-         "      *) if [[ -z $first ]]; then first=${COMP_WORDS[i]}; elif [[ -z $second ]]; then "
-         "second=${COMP_WORDS[i]}; fi ;;\n"
-         "    esac\n"
-         "  done\n"
-         "  case $first in\n"
-         "    '') words=\"" +
-         firsts + " help\" ;;\n" + cases() +
-         "  esac\n"
-         "  if [[ $now == -* ]]; then words=\"" +
-         everywhere +
-         " $own\"; fi\n"
-         "  COMPREPLY=($(compgen -W \"$words\" -- \"$now\"))\n"
-         "}\n"
-         "complete -F _marudctl marudctl\n";
-}
+constexpr struct {
+  const char* shell;
+  const char* script;
+} kScripts[] = {{"bash", kBash}, {"zsh", kZsh}, {"fish", kFish}};
 
 }  // namespace
 
 int completion(const Arguments& arguments) {
-  if (arguments.operands.front() != "bash")
-    return complain(kExitUsage, "completion: found \"" + arguments.operands.front() + "\", expected bash");
-  print(script());
-  return kExitDone;
+  const std::string& wanted = arguments.operands.front();
+  if (wanted == "words") {
+    for (const NextWord& next : next_words({arguments.operands.begin() + 1, arguments.operands.end()}))
+      print(next.word + "\t" + next.help + "\n");
+    return kExitDone;
+  }
+  if (arguments.operands.size() > 1)
+    return complain(kExitUsage, "completion: found \"" + arguments.operands[1] + "\", expected no more words");
+  for (const auto& [shell, script] : kScripts)
+    if (wanted == shell) return print(script), kExitDone;
+  return complain(kExitUsage, "completion: found \"" + wanted + "\", expected bash, zsh, fish or words");
 }
 
 }  // namespace maru::marudctl

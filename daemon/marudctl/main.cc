@@ -4,7 +4,6 @@
 #include "daemon/marudctl/options.h"
 #include "libmaru/wire/socket.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -23,7 +22,7 @@ int check_words(const Command& command, const Arguments& arguments, const Asked&
   if (operands < command.operands_min) return complain(kExitUsage, name + ": an argument is missing, " + expected);
   if (operands > command.operands_max)
     return complain(kExitUsage, name + ": found \"" + arguments.operands[command.operands_max] + "\", " + expected);
-  if (std::find(arguments.operands.begin(), arguments.operands.end(), "") != arguments.operands.end())
+  if (operands != 0 && arguments.operands.front().empty())
     return complain(kExitUsage, name + ": found an empty argument, " + expected);
   return kExitDone;
 }

@@ -1,5 +1,5 @@
-"""marudctl top in a real terminal (a pseudo-terminal), its one-shot forms, doctor, support-dump, and the completion in a real
-bash, all against a real marud with a replay running through it."""
+"""marudctl top in a real terminal (a pseudo-terminal), its one-shot forms, watch, doctor and support-dump, all against a real
+marud with a replay running through it."""
 import argparse
 import fcntl
 import json
@@ -294,31 +294,6 @@ def check_support_dump(arguments, marud):
     expect(lost.returncode == 0 and "not_answered" in json.loads(lost.stdout)["status"], "without marud the rest is written")
 
 
-def complete(arguments, marud, words):
-    """What bash offers for the last word."""
-    script = ('source /dev/stdin <<< "$(marudctl completion bash)"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _marudctl; '
-              'printf "%s\\n" "${COMPREPLY[@]}"')
-    path = os.path.dirname(arguments.marudctl) + ":" + os.environ["PATH"]
-    said = subprocess.run(["bash", "-c", script, "bash", *words], env={**marud.environment, "PATH": path}, capture_output=True,
-                          text=True, timeout=PATIENCE_S)
-    expect(said.stderr == "", f"completing {words}: {said.stderr}")
-    return set(said.stdout.split())
-
-
-def check_completion(arguments, marud):
-    help_text = run(arguments, marud, "--help").stdout
-    listed = help_text[help_text.index("Commands:"):help_text.index("Options:")]
-    commands = set(re.findall(r"^  ([a-z-]+)", listed, re.MULTILINE))
-    expect(complete(arguments, marud, ["marudctl", ""]) == commands, "the first words are not those of the help")
-    expect(complete(arguments, marud, ["marudctl", "qu"]) == {"quota"}, "qu is quota")
-    expect(complete(arguments, marud, ["marudctl", "--json", "quota", "s"]) == {"set"}, "quota s is set")
-    expect("--soft" in complete(arguments, marud, ["marudctl", "quota", "set", "--"]), "quota set takes --soft")
-    expect("--soft" not in complete(arguments, marud, ["marudctl", "status", "--"]), "status does not take --soft")
-    expect("--json" in complete(arguments, marud, ["marudctl", "status", "--"]), "every command takes --json")
-    expect(complete(arguments, marud, ["marudctl", "--pool", "d"]) == {"default"}, "the pools are asked for")
-    expect(run(arguments, marud, "completion", "tcsh").returncode == 2, "another shell is refused")
-
-
 def main():
     parser = argparse.ArgumentParser()
     for name in ("--marud", "--marudctl", "--replay", "--trace"):
@@ -336,9 +311,8 @@ def main():
         check_lost_marud(arguments, marud)
         check_doctor(arguments, marud)
         check_support_dump(arguments, marud)
-        check_completion(arguments, marud)
         check_watch_over_a_restart(arguments, marud)
-    print("\n".join(failures) or "the live picture, doctor, support-dump and completion do what they say")
+    print("\n".join(failures) or "the live picture, watch, doctor and support-dump do what they say")
     return bool(failures)
 
 

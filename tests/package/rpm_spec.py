@@ -52,6 +52,7 @@ def debian_files(root):
     files, examples = {}, {}
     for line in (root / "tests/package/contents.txt").read_text().splitlines():
         package, mode, _, path = line.split(" -> ")[0].split(None, 3)
+        path = path.replace("/zsh/vendor-completions/", "/zsh/site-functions/")  # Debian's own place
         if not mode.startswith("d") and not path.startswith("/usr/share/doc/"):
             files.setdefault(package, set()).add(path)
     for package in files:
