@@ -7,8 +7,7 @@
   entries     a line of their own                          an empty line before it, without which scdoc joins two
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
   functions   what maru.h exports                          the names *maru_...*(3) of libmaru(3), and their pages
-                                                           (function_pages.py)
-              what tokens.h exports                        the names *maru_...*() of libmaru-tokens(3)
+              what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py)
   pages       what the pages refer to, *maru...*(N)        the pages that there are
 
   check_manuals.py --sources DIR --build DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
@@ -111,10 +110,10 @@ def check_keys(page, text, daemon):
     compare(page, 'table', tables, set(re.findall(r'^# THE TABLES? \[+(?:\w+\.)?(\w+)\]+$', text, re.MULTILINE)))
 
 
-def check_functions(page, text, header, shown=r'\(3\)'):
+def check_functions(page, text, header):
     public = r'^MARU_(?:TOKENS_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
     compare(page, 'function', set(re.findall(public, header.read_text(), re.MULTILINE)),
-            set(re.findall(r'\*(maru_\w+)\*' + shown, without_examples(text))))
+            set(re.findall(r'\*(maru_\w+)\*\(3\)', without_examples(text))))
 
 
 def check_references(pages, functions):
@@ -148,10 +147,10 @@ def main():
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
     check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h')
-    check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h', r'\(\)')
+    check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h')
     function_pages.compile_example('libmaru-tokens', pages['libmaru-tokens.3'], arguments.compiler, sources / 'include',
                                    mistakes)
-    header = (sources / 'include/maru/maru.h').read_text()
+    header = ''.join((sources / 'include/maru' / name).read_text() for name in ('maru.h', 'tokens.h'))
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
     if found:

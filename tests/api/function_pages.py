@@ -1,5 +1,6 @@
-"""The manual pages of libmaru's functions, against maru.h: each function is found by its name, its page has the signature and
-the structures of the header and names each error that the header names, and the examples compile.
+"""The manual pages of the functions of libmaru and libmaru-tokens, against maru.h and tokens.h, whose texts are one here: each
+function is found by its name, its page has the signature and the structures of the header and names each error that the header
+names, and the examples compile.
 
 `found` maps the names that man finds in section 3 to the page that it shows (`installed` makes it from a build folder).
 """
@@ -25,7 +26,8 @@ def code(text, title):
 
 def squeezed(c):
     """C without comments, without the mark of what is exported, and with one blank where there was any."""
-    c = re.sub(r"/\*.*?\*/", " ", c, flags=re.DOTALL).replace("MARU_PUBLIC ", "")
+    c = re.sub(r"/\*.*?\*/", " ", c, flags=re.DOTALL)
+    c = re.sub(r"\bMARU_(?:TOKENS_)?PUBLIC ", "", c)
     return re.sub(r"\s+", " ", c).strip()
 
 
@@ -44,7 +46,7 @@ def declarations(c):
 def functions(header):
     """Each exported function: its signature, and the errors that the comment before it names."""
     out, errors = {}, set()
-    for comment, signature in re.findall(r"/\*(.*?)\*/|^(MARU_PUBLIC [^;]*);", header, re.MULTILINE | re.DOTALL):
+    for comment, signature in re.findall(r"/\*(.*?)\*/|^(MARU_(?:TOKENS_)?PUBLIC [^;]*);", header, re.MULTILINE | re.DOTALL):
         if signature:
             out[re.search(r"\b(maru_\w+)\(", signature).group(1)] = (squeezed(signature), errors)
             # Functions without a comment of their own share the one above.
@@ -54,10 +56,10 @@ def functions(header):
 
 
 def installed(build, mistakes):
-    """Follows the aliases as man does. libmaru-tokens is another library, with one page for all of it."""
+    """Follows the aliases as man does."""
     listed = json.loads((pathlib.Path(build) / "meson-info/intro-installed.json").read_text())
     pages = {pathlib.Path(to).name.removesuffix(".3"): pathlib.Path(source) for source, to in listed.items()
-             if re.search(r"/man3/(?!libmaru-tokens\.)[^/]+\.3$", to)}
+             if re.search(r"/man3/[^/]+\.3$", to)}
     found = {}
     for name, path in pages.items():
         # Pages are made from their sources and need not have been built; aliases are there since the build was configured.
@@ -81,7 +83,7 @@ def check(pages, header, found, compiler, include, mistakes):
         check_page(page, text, names, known, all_of_header, mistakes)
         compile_example(page, text, compiler, include, mistakes)
     for name, page in sorted(found.items()):
-        if page != "libmaru" and described.get(name) != page:
+        if not page.startswith("libmaru") and described.get(name) != page:
             mistakes.append(f"{name}.3: shows {page}.3, whose NAME does not say {name}")
     print(f"{len(known)} functions on {len(pages)} pages, found by {len(found)} names")
 
@@ -94,11 +96,11 @@ def check_page(page, text, names, known, all_of_header, mistakes):
     declared = declarations(code(text, "SYNOPSIS") or "")
     for declaration in declared:
         if declaration + ";" not in all_of_header:
-            mistakes.append(f"{page}.3: maru.h does not declare: {declaration}")
+            mistakes.append(f"{page}.3: no header declares: {declaration}")
     named_errors = set(re.findall(r"\*(-E[A-Z0-9]+)\*", section(text, "ERRORS")))
     for name in names:
         if name not in known:
-            mistakes.append(f"{page}.3: describes {name}, which maru.h does not export")
+            mistakes.append(f"{page}.3: describes {name}, which no header exports")
             continue
         signature, errors = known[name]
         if signature not in declared:
