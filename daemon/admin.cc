@@ -1,6 +1,7 @@
 #include "daemon/admin.h"
 
 #include "daemon/admin_commands.h"
+#include "daemon/admin_metrics.h"
 #include "daemon/dax/medium.h"
 #include "daemon/device_commands.h"
 #include "daemon/log.h"
@@ -146,7 +147,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
   // Never another pool than was meant.
   if (const auto pool = request.find("pool"); pool != request.end() && !pool->is_string())
     return {EINVAL, "\"pool\" is the name of a pool"};
-  if (command == "status" && !view.censuses && view.can_wait) {
+  if ((command == "status" || command == "metrics") && !view.censuses && view.can_wait) {
     AdminReply later;
     later.needs_census = true;
     return later;
@@ -155,12 +156,17 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = status_of(view, request);
   } else if (command == "clients") {
     reply = clients_of(view, request);
-  } else if (view.only_for && (command.starts_with("device.") || command == "client.fence")) {
+  } else if (view.only_for && (command.starts_with("device.") || command == "client.fence" || command == "metrics")) {
     return {EACCES, "\"" + printable(command) + "\" is for root, marud's own user and the admin group"};
   } else if (command.starts_with("device.")) {
     reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms});
     if (reply.contains("error"))
       log_warning("{} asked for \"{}\": refused: {}", who, printable(command), printable(to_text(reply)));
+  } else if (command == "metrics") {
+    if (!view.censuses) return {EAGAIN, "the pages are not counted yet"};
+    AdminReply refusal;
+    if (request.contains("pool") && !pool_of(view, request, refusal)) return refusal;
+    reply = metrics_of(view, request);
   } else if (command == "client.fence") {
     reply = fence_client(view, request, who);
   } else {

@@ -78,6 +78,25 @@ json pool_json(const HostedPool& hosted) {
 
 }  // namespace
 
+json limits_json(const Config& config) {
+  const UserLimits& limits = config.user_limits;
+  const auto or_null = [](const auto& value) { return value ? json(*value) : json(nullptr); };
+  json rules = json::array();
+  for (const UserLimitRule& rule : config.user_limit_rules)
+    rules.push_back({{"user", or_null(rule.user)},
+                     {"group", or_null(rule.group)},
+                     {"connections", or_null(rule.connections)},
+                     {"regions", or_null(rule.regions)},
+                     {"bytes", or_null(rule.bytes)},
+                     {"pins", or_null(rule.pins)}});
+  return {{"limits",
+           {{"connections", limits.connections},
+            {"regions", limits.regions},
+            {"bytes", limits.bytes},
+            {"pins", limits.pins}}},
+          {"limit", std::move(rules)}};
+}
+
 std::string config_text(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools) {
   json daemon = {{"socket", config.socket_path},
                  {"state_dir", config.state_dir},
@@ -92,28 +111,13 @@ std::string config_text(const Config& config, const std::vector<std::unique_ptr<
     http["listen"] = config.http.listen;
     http["token_file"] = config.http.token_file;
   }
-  const UserLimits& limits = config.user_limits;
-  const auto or_null = [](const auto& value) { return value ? json(*value) : json(nullptr); };
-  json rules = json::array();
-  for (const UserLimitRule& rule : config.user_limit_rules)
-    rules.push_back({{"user", or_null(rule.user)},
-                     {"group", or_null(rule.group)},
-                     {"connections", or_null(rule.connections)},
-                     {"regions", or_null(rule.regions)},
-                     {"bytes", or_null(rule.bytes)},
-                     {"pins", or_null(rule.pins)}});
   json rows = json::array();
   for (const auto& hosted : pools)
     if (!hosted->is_gone()) rows.push_back(pool_json(*hosted));
-  const json all = {{"daemon", std::move(daemon)},
-                    {"http", std::move(http)},
-                    {"limits",
-                     {{"connections", limits.connections},
-                      {"regions", limits.regions},
-                      {"bytes", limits.bytes},
-                      {"pins", limits.pins}}},
-                    {"limit", std::move(rules)},
-                    {"pool", std::move(rows)}};
+  json all = limits_json(config);
+  all["daemon"] = std::move(daemon);
+  all["http"] = std::move(http);
+  all["pool"] = std::move(rows);
   return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -5,10 +5,14 @@
 #include "daemon/hosted_pool.h"
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 namespace maru::daemon {
+
+// What users may have: "limits" of everybody, and each "limit" that says otherwise for some.
+nlohmann::json limits_json(const Config& config);
 
 std::string config_text(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools);
 

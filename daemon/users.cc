@@ -1,9 +1,11 @@
 #include "daemon/users.h"
 
+#include "daemon/config_json.h"
 #include "daemon/log.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 namespace maru::daemon {
@@ -152,6 +154,8 @@ void Users::watch() {
     if (!over.contains(user)) log_info("user {} is within its limit of pins again", user);
   over_pins_ = std::move(over);
 }
+
+nlohmann::json Users::limits_json() const { return daemon::limits_json(config_); }
 
 void Users::fill(metrics::Snapshot& snapshot) const {
   snapshot.refusals = refusals_;

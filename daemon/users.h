@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <utility>
@@ -57,6 +58,7 @@ class Users {
   void refuse(metrics::Refusal refusal, uid_t user, const std::string& text, uint64_t now_ms);
 
   void fill(metrics::Snapshot& snapshot) const;
+  nlohmann::json limits_json() const;  // as /conf has them
 
   // What clients cause in the log at will: their mistakes and what they may not, and that they come and go.
   LogBudget complaints{LogLevel::kWarning, "refusals and mistakes", 32, 128};

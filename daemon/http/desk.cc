@@ -1,5 +1,6 @@
 #include "daemon/http/desk.h"
 
+#include "daemon/admin_metrics.h"
 #include "daemon/config_json.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
@@ -78,7 +79,7 @@ Answer Desk::answer(const AdminView& view, const Question& question) {
   switch (question.kind) {
     case Question::Kind::kHealth: return {0, health_text(view), nullptr};
     case Question::Kind::kConfiguration: return {0, config_text(config_, view.pools), nullptr};
-    case Question::Kind::kMetrics: return {0, "", snapshot(view)};
+    case Question::Kind::kMetrics: return {0, "", std::make_shared<const metrics::Snapshot>(snapshot_of(view))};
     case Question::Kind::kStatus:
     case Question::Kind::kAdmin: {
       AdminReply reply = run_admin(view, question.command, question.who);
@@ -106,28 +107,6 @@ void Desk::finish_survey(AdminView view) {
   survey_.reset();
   view.censuses = &asked.survey.censuses();
   for (const uint32_t slot : asked.slots) exchange_.answer(slot, answer(view, exchange_.question(slot)));
-}
-
-std::shared_ptr<const metrics::Snapshot> Desk::snapshot(const AdminView& view) const {
-  auto snapshot = std::make_shared<metrics::Snapshot>();
-  snapshot->start_unix_ms = view.now_unix_ms - (view.now_monotonic_ms - view.start_monotonic_ms);
-  snapshot->connections = view.connections;
-  if (view.turns) snapshot->turns = *view.turns;
-  if (view.users) view.users->fill(*snapshot);
-  for (size_t i = 0; i < view.pools.size(); ++i) {
-    const HostedPool& hosted = *view.pools[i];
-    if (hosted.is_gone()) continue;  // its name may be another one's by now
-    metrics::PoolSnapshot pool;
-    pool.name = hosted.name();
-    pool.condition = condition_text(hosted.condition());
-    pool.is_serving = hosted.serving() != nullptr;
-    if (pool.is_serving) {
-      pool.census = (*view.censuses)[i];
-      hosted.serving()->fill(pool);
-    }
-    snapshot->pools.push_back(std::move(pool));
-  }
-  return snapshot;
 }
 
 }  // namespace maru::daemon::http

@@ -33,7 +33,6 @@ class Desk {
   bool answer_now(AdminView view, uint32_t slot, uint64_t& removal);
   bool step_survey(const AdminView& view);
   void finish_survey(AdminView view);
-  std::shared_ptr<const metrics::Snapshot> snapshot(const AdminView& view) const;
 
   Exchange& exchange_;
   const Config& config_;

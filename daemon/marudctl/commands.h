@@ -45,6 +45,7 @@ struct Arguments {
   bool once = false;
   std::optional<uint64_t> interval_ms;
   std::optional<std::string> output;  // a path
+  bool keys = false;
   bool fence = false;
   std::optional<uint64_t> deadline_s;
   std::vector<std::string> operands;

@@ -39,6 +39,7 @@ enum Flag : int {
   kOnce,
   kIntervalMs,
   kOutput,
+  kKeys,
   kFence,
   kDeadline,
 };
@@ -70,6 +71,7 @@ constexpr Option kOptions[] = {
     {"once", nullptr, Word::kAny, "one picture instead of a live one", kOnce},
     {"interval-ms", "N", Word::kAny, "how often it looks (default: 1000)", kIntervalMs},
     {"output", "PATH", Word::kPath, "where to write; - prints it", kOutput},
+    {"keys", nullptr, Word::kAny, "with keys of blocks and names of tenants", kKeys},
     {"fence", nullptr, Word::kAny, "end clients that stay, with SIGKILL", kFence},
     {"deadline", "S", Word::kAny, "for how many seconds clients are waited for (default: 60)", kDeadline},
 };
@@ -164,6 +166,7 @@ void set_flag(int flag, Arguments& arguments, Asked& asked) {
     case kForce: arguments.force = true; break;
     case kYes: arguments.yes = true; break;
     case kOnce: arguments.once = true; break;
+    case kKeys: arguments.keys = true; break;
     case kFence: arguments.fence = true; break;
     default: break;
   }

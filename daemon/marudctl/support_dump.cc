@@ -1,12 +1,14 @@
-// marudctl support-dump: one file with what a bug report needs. Keys of blocks say what users asked an engine, so they are not
-// in it, nor the configuration, which may name users.
+// marudctl support-dump: one file with what a bug report needs. Keys of blocks say what users asked an engine, and tenants are
+// named after these, so neither is in it unless somebody asks; nor is the configuration, or a name from its limits.
 #include "daemon/marudctl/conversation.h"
 #include "daemon/version.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <initializer_list>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -29,6 +31,47 @@ json answer(Conversation& conversation, const char* command, const char* list) {
   const int code = list ? conversation.ask_for_list({{"command", command}}, list, 1000, reply)
                         : conversation.ask({{"command", command}}, reply);
   return code == kExitDone ? reply : json({{"not_answered", conversation.said()}});
+}
+
+// A line each, for people to read; without comments, which docs/metrics.md has, too.
+json lines_of(const std::string& text) {
+  json lines = json::array();
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    if (text[at] != '#') lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+// In place of the text of all of them.
+void split_metrics(json& reply) {
+  if (const auto found = reply.find("metrics"); found != reply.end() && found->is_string())
+    *found = lines_of(found->get<std::string>());
+}
+
+void erase_in_rows(json& reply, const char* list, std::initializer_list<const char*> names) {
+  const auto found = reply.find(list);
+  if (found == reply.end() || !found->is_array()) return;
+  for (json& row : *found)
+    for (const char* name : names)
+      if (row.is_object()) row.erase(name);
+}
+
+json answers_about(const Arguments& arguments, const std::string& pool) {
+  Arguments of_pool = arguments;
+  of_pool.pool = pool;
+  Conversation about(of_pool);
+  about.be_silent(true);
+  json said = {{"regions", answer(about, "regions", "regions")},   {"policy", answer(about, "policy", nullptr)},
+               {"check", answer(about, "check", nullptr)},         {"pins", answer(about, "pins", "pins")},
+               {"quotas", answer(about, "quota.list", "tenants")}, {"memory", answer(about, "memory.list", "memory")},
+               {"hosts", answer(about, "host.list", nullptr)},     {"metrics", answer(about, "metrics", nullptr)}};
+  split_metrics(said["metrics"]);
+  if (arguments.keys) return said;
+  erase_in_rows(said["pins"], "pins", {"key", "tenant", "tenant_name"});
+  erase_in_rows(said["quotas"], "tenants", {"tenant"});
+  return said;
 }
 
 // Written anew, readable by its owner alone; nothing is overwritten.
@@ -67,20 +110,14 @@ int support_dump(const Arguments& arguments) {
   conversation.be_silent(true);
   dump["status"] = answer(conversation, "status", nullptr);
   dump["clients"] = answer(conversation, "clients", "clients");
+  dump["devices"] = answer(conversation, "device.list", nullptr);
+  dump["marud"] = answer(conversation, "metrics", nullptr);
+  split_metrics(dump["marud"]);
+  erase_in_rows(dump["marud"], "limit", {"user", "group"});
   json pools = json::object();
   for (const json& pool : dump["status"].value("pools", json::array())) {
     const std::string name = pool.value("name", std::string());
-    Arguments of_pool = arguments;
-    of_pool.pool = name;
-    Conversation about(of_pool);
-    about.be_silent(true);
-    json& said = pools[name];
-    said["regions"] = answer(about, "regions", "regions");
-    said["policy"] = answer(about, "policy", nullptr);
-    said["check"] = answer(about, "check", nullptr);
-    said["pins"] = answer(about, "pins", "pins");
-    if (said["pins"].contains("pins"))
-      for (json& pin : said["pins"]["pins"]) pin.erase("key");
+    pools[name] = answers_about(arguments, name);
   }
   dump["pools"] = std::move(pools);
 
@@ -91,7 +128,8 @@ int support_dump(const Arguments& arguments) {
   if (arguments.json)
     print_json({{"written", path}, {"bytes", text.size()}});
   else
-    print("written: " + path + " (read it before you send it; no key of a block is in it)\n");
+    print("written: " + path + " (read it before you send it; " +
+          (arguments.keys ? "keys of blocks and names of tenants are in it" : "no key of a block is in it") + ")\n");
   return kExitDone;
 }
 

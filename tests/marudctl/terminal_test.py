@@ -22,6 +22,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
 from with_marud import Marud  # noqa: E402
 
 PATIENCE_S = 180  # a busy machine takes its time, and nothing here is about time
+LIMIT = """
+[limits]
+connections = 1024
+
+[[limit]]
+user = "daemon"
+pins = 100
+"""
 failures = []
 
 
@@ -280,6 +288,7 @@ def check_forbidden_socket(arguments):
 def check_support_dump(arguments, marud):
     folder = pathlib.Path(marud.directory.name)
     path = folder / "dump.json"
+    expect(run(arguments, marud, "quota", "set", "ailsa", "--soft", "1GiB").returncode == 0, "a tenant")
     said = run(arguments, marud, "support-dump", "--output", str(path))
     expect(said.returncode == 0 and str(path) in said.stdout, f"support-dump: {said.stderr}")
     expect(path.stat().st_mode & 0o777 == 0o600, "others can read it")
@@ -287,7 +296,21 @@ def check_support_dump(arguments, marud):
     expect(dump["status"]["pools"][0]["name"] == "default", "the status is not in it")
     expect(dump["pools"]["default"]["check"].get("found") == 0, "the audit is not in it")
     expect(dump["doctor"], "the doctor's findings are not in it")
-    expect('"key"' not in path.read_text(), "a key of a block is in it")
+    expect([row["pool"] for row in dump["devices"]["devices"]] == ["default"], f"devices: {dump['devices']}")
+    expect(dump["marud"]["limits"]["connections"] == 1024, f"limits of users: {dump['marud'].get('limits')}")
+    expect([sorted(rule) for rule in dump["marud"]["limit"]] == [["bytes", "connections", "pins", "regions"]],
+           f"a limit of one user: {dump['marud']['limit']}")
+    expect(any(re.match(r"maru_event_loop_turn_seconds_count \d", line) for line in dump["marud"]["metrics"]),
+           "marud's own metrics are not in it")
+    about = dump["pools"]["default"]
+    expect(any(re.match(r'maru_stores_total{pool="default"} [1-9]', line) for line in about["metrics"]["metrics"]),
+           "the metrics of the pool are not in it")
+    expect([row["soft_bytes"] for row in about["quotas"]["tenants"]] == [1 << 30], f"quotas: {about['quotas']}")
+    expect({"regions", "policy", "pins", "memory", "hosts"} < set(about), f"what is said of a pool: {sorted(about)}")
+    for secret in ('"key"', "ailsa", "token", "http_secret", str(marud.config)):
+        expect(secret not in path.read_text(), f"{secret} is in it")
+    said = run(arguments, marud, "support-dump", "--keys", "--output", "-")
+    expect('"ailsa"' in said.stdout and "token" not in said.stdout, "what is asked for with --keys")
     again = run(arguments, marud, "support-dump", "--output", str(path))
     expect(again.returncode == 1 and "found a file, expected none" in again.stderr, f"an existing file: {again.stderr}")
     lost = run(arguments, marud, "--socket", "/nonexistent/socket", "support-dump", "--output", "-")
@@ -299,7 +322,7 @@ def main():
     for name in ("--marud", "--marudctl", "--replay", "--trace"):
         parser.add_argument(name, required=True)
     arguments = parser.parse_args()
-    with Marud(arguments.marud, size="48MiB", region_bytes="512KiB") as marud:
+    with Marud(arguments.marud, size="48MiB", region_bytes="512KiB", more=LIMIT) as marud:
         with EndlessReplay(arguments, marud):
             deadline = time.monotonic() + PATIENCE_S
             while not json.loads(run(arguments, marud, "--json", "clients").stdout)["clients"] and time.monotonic() < deadline:
