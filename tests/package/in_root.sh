@@ -69,11 +69,14 @@ case $1 in
     ;;
 
   purge)
+    echo secret >/etc/marud/http-token  # what an administrator made, and the package knows nothing of
     # shellcheck disable=SC2086
     dpkg --remove $packages >/dev/null
     [ -e /etc/marud/marud.toml ] || fail "removing, which is not purging, took the configuration away"
     [ -e /var/lib/marud/lock ] || fail "removing, which is not purging, took marud's state away"
-    dpkg --purge marud >/dev/null  # the libraries left nothing to purge
+    dpkg --purge marud >/dev/null 2>&1  # the libraries left nothing to purge
+    [ "$(ls -A /etc/marud)" = http-token ] || fail "after a purge /etc/marud has $(ls -A /etc/marud), expected the token alone"
+    rm -r /etc/marud
     for package in $packages; do
       case $(dpkg-query -W -f '${Status}' $package 2>/dev/null || true) in
         '' | *' not-installed') ;;
