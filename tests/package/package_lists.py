@@ -1,5 +1,5 @@
-"""Compares what debian/ repeats with where it was said first: the exported functions, the version, and the packages that a
-build needs. package_lists.py SOURCE_TREE"""
+"""Compares what debian/ repeats with where it was said first: the exported functions, the version, the packages that a build
+needs, and the documents that README names. package_lists.py SOURCE_TREE"""
 import pathlib
 import re
 import sys
@@ -42,6 +42,14 @@ def main():
     listed = re.search(r"^package_packages='\n(.*?)'$", text["scripts/install-packages"], re.MULTILINE | re.DOTALL).group(1)
     installs = {line.split()[0] for line in listed.splitlines()} - {"dpkg-dev", "g++", "lintian"}
     wrong += difference("package", "Build-Depends of debian/control", needs, "scripts/install-packages package", installs)
+
+    # What README sends a reader to is in some package.
+    packed = [word for kind in ("docs", "examples", "install") for listed in sorted(root.glob(f"debian/*.{kind}"))
+              for word in listed.read_text().split() if word.startswith("docs/")]
+    documents = set(re.findall(r"`(docs/[\w./-]+)`", (root / "README.md").read_text()))
+    files = {str(path.relative_to(root)) for pattern in packed for path in root.glob(pattern)}
+    wrong += [f"{name}, which README names, is in no package" for name in sorted(documents)
+              if name not in files and not any(pathlib.PurePath(one).is_relative_to(name) for one in files)]
 
     print("\n".join(wrong) or f"{len(symbols)} functions, version {versions['meson.build']}, {len(needs)} packages: the same")
     return bool(wrong)

@@ -49,21 +49,21 @@ def file_lists(spec, macros):
 
 
 def debian_files(root):
-    files, examples = {}, {}
+    files, documents = {}, {}
     for line in (root / "tests/package/contents.txt").read_text().splitlines():
         package, mode, _, path = line.split(" -> ")[0].split(None, 3)
         path = path.replace("/zsh/vendor-completions/", "/zsh/site-functions/")  # Debian's own place
         if not mode.startswith("d") and not path.startswith("/usr/share/doc/"):
             files.setdefault(package, set()).add(path)
     for package in files:
-        listed = root / f"debian/{package}.examples"
-        examples[package] = set(listed.read_text().split()) if listed.exists() else set()
-    return files, examples
+        lists = [root / f"debian/{package}.{kind}" for kind in ("docs", "examples")]
+        documents[package] = {name for listed in lists if listed.exists() for name in listed.read_text().split()}
+    return files, documents
 
 
 def compare_files(spec, root, version):
     patterns, documents = file_lists(spec, {**MACROS, "version": version})
-    files, examples = debian_files(root)
+    files, debian_documents = debian_files(root)
     wrong = []
     if set(patterns) != set(PACKAGES.values()):
         wrong.append(f"{SPEC} has the packages {sorted(patterns)}, expected {sorted(PACKAGES.values())}")
@@ -79,9 +79,9 @@ def compare_files(spec, root, version):
         for pattern in patterns[rpm]:
             if not any(fnmatch.fnmatchcase(path, pattern) for path in files[debian]):
                 wrong.append(f"%files of {rpm}: {pattern} is nothing that {debian} has (tests/package/contents.txt)")
-        if documents[rpm] != examples[debian]:
+        if documents[rpm] != debian_documents[debian]:
             wrong.append(f"%doc of {rpm}: found {sorted(documents[rpm])}, "
-                         f"debian/{debian}.examples has {sorted(examples[debian])}")
+                         f"debian/{debian}.docs and .examples have {sorted(debian_documents[debian])}")
     return wrong
 
 
