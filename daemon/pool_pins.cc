@@ -136,6 +136,7 @@ json Pool::State::list_pins(const json& request) {
                 {"age_ms", age ? json(since(now_ms, age->since_ms)) : json(nullptr)},
                 {"overdue", overdue}};
     row["key"] = shm::read_key(region, ref, &key) ? json(key_text({key.data, key.size})) : json(nullptr);
+    if (!row["key"].is_null()) tenants.put_tenant(key.tenant, row);
     constexpr size_t kHolderBytes = 96;  // whoever sends the reply adds the process's name and user
     bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size() + kHolderBytes;
     rows.push_back(std::move(row));

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 namespace maru::marudctl {
 namespace {
@@ -40,16 +41,38 @@ int status(const Arguments& arguments) {
     if (pool.contains("block_bytes")) pool["bytes_in_blocks"] = daemon::size_text(pool["block_bytes"].get<uint64_t>());
     if (pool.contains("policy")) pool["policy"] = policy_text(pool);
     if (pool.contains("control_bytes") && pool.contains("pool_bytes")) pool["control_region"] = control_text(pool);
+    // Beside the evictions by their reason, which are more, it would look like their sum.
+    if (pool.contains("evicted_blocks")) pool["evicted_for_room"] = pool["evicted_blocks"];
     for (const char* shown_already :
-         {"block_bytes", "control_bytes", "policy_options", "expired_blocks", "rents_by_time"})
+         {"evicted_blocks", "block_bytes", "control_bytes", "policy_options", "expired_blocks", "rents_by_time"})
       pool.erase(shown_already);
-    print("\n" + fields_text(pool, {"name",           "condition",       "reason",         "backend",
-                                    "device",         "medium",          "map_sync",       "uuid",
-                                    "epoch",          "pool_bytes",      "control_region", "page_bytes",
-                                    "pages",          "region_bytes",    "regions",        "lanes",
-                                    "blocks",         "bytes_in_blocks", "in_use_bytes",   "policy",
-                                    "high_watermark", "low_watermark",   "is_evicting",    "background_wakes",
-                                    "evicted_blocks", "evicted_by",      "evicted_pages"}));
+    print("\n" + fields_text(pool, {"name",
+                                    "condition",
+                                    "reason",
+                                    "backend",
+                                    "device",
+                                    "medium",
+                                    "map_sync",
+                                    "uuid",
+                                    "epoch",
+                                    "pool_bytes",
+                                    "control_region",
+                                    "page_bytes",
+                                    "pages",
+                                    "region_bytes",
+                                    "regions",
+                                    "lanes",
+                                    "blocks",
+                                    "bytes_in_blocks",
+                                    "in_use_bytes",
+                                    "policy",
+                                    "high_watermark",
+                                    "low_watermark",
+                                    "is_evicting",
+                                    "background_wakes",
+                                    "evicted_for_room",
+                                    "evicted_by",
+                                    "evicted_pages"}));
   }
   return kExitDone;
 }
@@ -60,11 +83,15 @@ int clients(const Arguments& arguments) {
       code != kExitDone)
     return code;
   if (arguments.json) return print_json(reply), kExitDone;
-  // A short heading beside that of the pins, so that a line fits.
-  for (json& client : reply["clients"])
-    if (client.contains("pins_overdue")) client["overdue"] = client["pins_overdue"];
-  print(table_text(reply["clients"],
-                   {"pid", "command", "uid", "pool", "lane", "state", "since_ms", "pins", "overdue", "regions"},
+  json& rows = reply["clients"];
+  // A short heading beside that of the pins, and none when all are in order, so that a line fits.
+  const auto is_late = [](const json& client) { return number(client, "pins_overdue") != 0; };
+  if (std::any_of(rows.begin(), rows.end(), is_late))
+    for (json& client : rows) client["overdue"] = number(client, "pins_overdue");
+  std::stable_sort(rows.begin(), rows.end(), [](const json& a, const json& b) {
+    return std::pair(text(a, "pool"), number(a, "lane")) < std::pair(text(b, "pool"), number(b, "lane"));
+  });
+  print(table_text(rows, {"pid", "command", "uid", "pool", "lane", "state", "since_ms", "pins", "overdue", "regions"},
                    "no process is attached", line_width()));
   return kExitDone;
 }
@@ -84,19 +111,17 @@ int regions(const Arguments& arguments) {
       code != kExitDone)
     return code;
   if (arguments.json) return print_json(reply), kExitDone;
-  const json& rows = reply["regions"];
+  json rows = json::array();
+  for (json& row : reply["regions"])
+    if (text(row, "state") != "unused") rows.push_back(std::move(row));
+  const size_t unused = reply["regions"].size() - rows.size();
   print(table_text(rows, {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "queued_blocks"},
-                   "the pool has no region", line_width()));
+                   "nobody rents a region", line_width()));
   for (const auto& note : kRegionNotes)
     if (std::any_of(rows.begin(), rows.end(), [&](const json& row) { return row.value("state", "") == note.state; }))
       print(std::string(note.state) + ": " + note.meaning + "\n");
+  if (unused != 0) print(std::to_string(unused) + (unused == 1 ? " region is unused\n" : " regions are unused\n"));
   return kExitDone;
-}
-
-int pins(const Arguments& arguments) {
-  return print_list(arguments, {{"command", "pins"}, {"overdue", arguments.overdue}}, "pins",
-                    {"pid", "command", "uid", "lane", "age_ms", "overdue", "page", "key"}, arguments.limit,
-                    arguments.overdue ? "no pin is overdue" : "nothing is pinned");
 }
 
 // Names one block.
@@ -109,6 +134,12 @@ json about_key(const Arguments& arguments, const char* command) {
 void name_tenant(json& row) {
   if (const std::string name = tenant_text(row); !name.empty()) row["tenant"] = name;
   row.erase("tenant_name");
+}
+
+int pins(const Arguments& arguments) {
+  return print_list(arguments, {{"command", "pins"}, {"overdue", arguments.overdue}}, "pins",
+                    {"pid", "command", "uid", "lane", "age_ms", "overdue", "page", "key", "tenant"}, arguments.limit,
+                    arguments.overdue ? "no pin is overdue" : "nothing is pinned", name_tenant);
 }
 
 int blocks(const Arguments& arguments) {

@@ -1,6 +1,7 @@
 // marudctl device: pools that come and go while marud runs.
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/output.h"
+#include "daemon/marudctl/reply_fields.h"
 
 #include <ctime>
 #include <fstream>
@@ -25,6 +26,19 @@ int device_of(Conversation& conversation, const std::string& pool, json& ret_row
   return kExitDone;
 }
 
+// How far a pool is that comes or goes, which few do at a time: it has a line below the table. Empty: this one does not.
+std::string progress_text(const json& row) {
+  std::string out;
+  const auto add = [&](const std::string& part) { out += (out.empty() ? "" : ", ") + part; };
+  if (row.contains("left_pages"))
+    add(std::to_string(number(row, "left_pages")) + " pages left, " + std::to_string(number(row, "left_blocks")) +
+        " blocks in them, " + std::to_string(number(row, "pinned_blocks")) + " pinned");
+  if (row.contains("deadline_ms"))
+    add("until the deadline " + std::to_string(number(row, "deadline_ms") / 1000) + " s");
+  if (const std::string note = text(row, "note"); !note.empty()) add(note);
+  return out;
+}
+
 void pause() {
   const timespec time = {0, 50'000'000};
   ::nanosleep(&time, nullptr);
@@ -36,10 +50,10 @@ int device_list(const Arguments& arguments) {
   json reply;
   if (const int code = Conversation(arguments).ask({{"command", "device.list"}}, reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
-  print(table_text(reply["devices"],
-                   {"pool", "condition", "medium", "device", "size_bytes", "pages", "left_pages", "left_blocks",
-                    "pinned_blocks", "clients", "deadline_ms", "note"},
+  print(table_text(reply["devices"], {"pool", "condition", "medium", "device", "size_bytes", "pages", "clients"},
                    "marud has no pool", line_width()));
+  for (const json& row : reply["devices"])
+    if (const std::string said = progress_text(row); !said.empty()) print(text(row, "pool") + ": " + said + "\n");
   return kExitDone;
 }
 

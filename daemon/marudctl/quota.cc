@@ -76,8 +76,7 @@ json for_people(const json& row) {
     if (row.contains("configured")) shown["configured"][name] = own_limit_shown(row["configured"].value(name, json()));
   const uint64_t limit =
       std::min(soft.is_null() ? UINT64_MAX : soft.get<uint64_t>(), hard.is_null() ? UINT64_MAX : hard.get<uint64_t>());
-  shown["share"] =
-      limit == UINT64_MAX ? json(nullptr) : json(std::to_string(uint64_t(double(used) * 100 / double(limit))) + " %");
+  shown["share_percent"] = limit == UINT64_MAX ? json(nullptr) : json(uint64_t(double(used) * 100 / double(limit)));
   return shown;
 }
 
@@ -96,7 +95,7 @@ int ask_about_tenant(const Arguments& arguments, const char* command) {
   if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
   if (reply.contains("used_bytes")) reply = for_people(reply);
-  print(fields_text(reply, {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share"}));
+  print(fields_text(reply, {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share_percent"}));
   return kExitDone;
 }
 
@@ -121,7 +120,10 @@ int quota_list(const Arguments& arguments) {
   if (arguments.json) return print_json(reply), kExitDone;
   json rows = json::array();
   for (const json& row : reply["tenants"]) rows.push_back(for_people(row));
-  print(table_text(rows, {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share", "over", "refusals", "listed"},
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const json& a, const json& b) { return number(a, "used_bytes") > number(b, "used_bytes"); });
+  print(table_text(rows,
+                   {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share_percent", "over", "refusals", "listed"},
                    "no tenant is known", line_width()));
   print("default: " + limits_text(reply.value("default", json::object())) +
         "; mode: " + (reply.value("listed_only", false) ? "listed" : "any") + "\n");

@@ -4,7 +4,7 @@
  *   store128 HEX BYTES                   under the 16 bytes of a digest
  *   fill PREFIX COUNT BYTES [TENANT]     stores PREFIX0, PREFIX1, ...; answers how many were
  *   retrieve KEY                         and lets go again
- *   hold KEY, drop                       keeps one block pinned, and lets go of it
+ *   hold KEY [TENANT], drop              keeps one block pinned, and lets go of it
  *   pile PREFIX COUNT, unpile            keeps PREFIX0, PREFIX1, ... pinned until one is refused; answers how many; lets go
  *   hammer PREFIX COUNT MS               retrieves them and lets go, over and over, for so long; answers how often it had one
  *   take BYTES                           takes memory to fill, and keeps it unfinished
@@ -159,7 +159,7 @@ static int act(maru_client *client, char **words, int count) {
     return maru_release(client, &held);
   }
   if (count < 2) return -1;
-  key = key_of(client, words[1], NULL);
+  key = key_of(client, words[1], count > 2 ? words[2] : NULL);
   if (strcmp(what, "take") == 0) return maru_alloc(client, strtoull(words[1], NULL, 10), &unfinished);
   if (strcmp(what, "exists") == 0) return maru_exists(client, &key);
   if (strcmp(what, "delete") == 0) return maru_delete(client, &key);
