@@ -147,7 +147,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
   // Never another pool than was meant.
   if (const auto pool = request.find("pool"); pool != request.end() && !pool->is_string())
     return {EINVAL, "\"pool\" is the name of a pool"};
-  if ((command == "status" || command == "metrics") && !view.censuses && view.can_wait) {
+  const bool counts_pages = command == "status" || (command == "metrics" && !view.only_for);
+  if (counts_pages && !view.censuses && view.can_wait) {
     AdminReply later;
     later.needs_census = true;
     return later;

@@ -121,6 +121,8 @@ TEST_F(Access, AdminsOfAPoolAdministrateThatPoolAlone) {
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "clear"}}), EACCES) << "the default pool: " << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "device.drain"}, {"name", "theirs"}}), EACCES) << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "client.fence"}, {"pid", ::getpid()}}), EACCES) << answer_;
+    EXPECT_EQ(ask_as(marud, user, groups, {{"command", "metrics"}}), EACCES) << answer_;
+    EXPECT_EQ(ask_as(marud, user, groups, {{"command", "metrics"}, {"pool", "theirs"}}), EACCES) << answer_;
     ASSERT_EQ(ask_as(marud, user, groups, {{"command", "status"}}), 0) << answer_;
     const json pools = json::parse(answer_).at("pools");
     ASSERT_EQ(pools.size(), 1u) << answer_;
