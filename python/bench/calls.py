@@ -70,13 +70,15 @@ def main():
         handler = maru.MaruHandler(maru.MaruConfig(server_url=str(running.socket)))
         assert handler.connect()
         texts = [f"model@1@0@{i:016x}@bfloat16" for i in range(BLOCKS)]
-        for text in texts:
+        long_texts = [f"vllm@meta-llama/Llama-3.1-8B-Instruct@1@0@{i:064x}@bfloat16" for i in range(BLOCKS)]  # as LMCache's
+        for text in texts + long_texts:
             client.store_copy(text, b"x" * 100)
-        text_batches = [texts[i:i + BATCH] for i in range(0, BLOCKS, BATCH)]
+        text_batches, long_batches = ([some[i:i + BATCH] for i in range(0, BLOCKS, BATCH)] for some in (texts, long_texts))
         out = numpy.empty(BATCH, numpy.uint8)
         # The same bytes at the same addresses: what of a key has to be fetched from memory, both sides fetch.
         c_digests = c_keys(library, [row.ctypes.data for row in digests], 16, KEY_DIGEST128)
-        c_texts = c_keys(library, [utf8(text, None) for text in texts], len(texts[0]), KEY_BYTES)
+        c_texts, c_long = (c_keys(library, [utf8(text, None) for text in some], len(some[0]), KEY_BYTES)
+                           for some in (texts, long_texts))
         exists, retrieve, exists_batch = client.exists, client.retrieve, client.exists_batch
 
         def floors(keys):
@@ -84,36 +86,30 @@ def main():
                     lambda: library.floor_retrieve(c, keys, BLOCKS, CALLS),
                     lambda: library.floor_exists_batch(c, keys, BLOCKS, BATCH, 1000))
 
-        def loop(call, times=CALLS):
-            def work():
-                for i in range(times):
-                    call(keys[i % BLOCKS])
-            return work
+        # The arguments of all calls stand in a list, so that finding the next one costs next to nothing.
+        def loop(call, arguments=keys, times=CALLS):
+            given = (arguments * (times // len(arguments) + 1))[:times]
 
-        def loop_text(call):
             def work():
-                for i in range(CALLS):
-                    call(texts[i % BLOCKS])
-            return work
-
-        def batch_loop(call, batches=batches):
-            def work():
-                for i in range(1000):
-                    call(batches[i % len(batches)])
+                for argument in given:
+                    call(argument)
             return work
 
         floor_exists, floor_retrieve, floor_batch = floors(c_digests)
         text_exists, text_retrieve, text_batch = floors(c_texts)
+        long_batch = floors(c_long)[2]
         rows = {
             "an empty Python call": (loop(lambda key: None), CALLS, None),
             "exists": (loop(exists), CALLS, floor_exists),
             "retrieve, release": (loop(retrieve), CALLS, floor_retrieve),
             "retrieve, .data, release": (loop(lambda key: retrieve(key).data), CALLS, floor_retrieve),
-            "exists_batch of 256": (batch_loop(exists_batch), 1000, floor_batch),
-            "exists_batch of 256, out=": (batch_loop(lambda keys: exists_batch(keys, None, out)), 1000, floor_batch),
-            "MaruHandler.exists": (loop_text(handler.exists), CALLS, text_exists),
-            "MaruHandler.retrieve, drop": (loop_text(handler.retrieve), CALLS, text_retrieve),
-            "MaruHandler.batch_exists, 256": (batch_loop(handler.batch_exists, text_batches), 1000, text_batch),
+            "exists_batch of 256": (loop(exists_batch, batches, 1000), 1000, floor_batch),
+            "exists_batch of 256, out=": (loop(lambda keys: exists_batch(keys, None, out), batches, 1000), 1000,
+                                         floor_batch),
+            "MaruHandler.exists": (loop(handler.exists, texts), CALLS, text_exists),
+            "MaruHandler.retrieve, drop": (loop(handler.retrieve, texts), CALLS, text_retrieve),
+            "MaruHandler.batch_exists, 256": (loop(handler.batch_exists, text_batches, 1000), 1000, text_batch),
+            f"the same, {len(long_texts[0])} characters": (loop(handler.batch_exists, long_batches, 1000), 1000, long_batch),
         }
         times = {name: ([], []) for name in rows}
         for _ in range(rounds):
@@ -125,8 +121,8 @@ def main():
             mine, its = statistics.median(python), statistics.median(floor)
             ratio = f"{mine / its:8.2f}" if its else " " * 8
             print(f"{name:30}{mine:11.0f}{its:9.0f}{ratio}{mine - its:10.0f}")
-        library.floor_drop_keys(c_digests)
-        library.floor_drop_keys(c_texts)
+        for some in (c_digests, c_texts, c_long):
+            library.floor_drop_keys(some)
         handler.close()
         client.close()
         library.floor_detach(c)

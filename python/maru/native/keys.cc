@@ -31,35 +31,45 @@ void set_bytes(maru_key& key, const void* data, Py_ssize_t size) {
 
 constexpr size_t kAhead = 8;  // objects: the time to fetch one from memory, in objects read
 
-// Objects lie anywhere; a str begins in one cache line and ends in the next.
-void fetch(const PyObject* o) {
-  __builtin_prefetch(o);
-  __builtin_prefetch(reinterpret_cast<const char*>(o) + 64);
+// Objects lie anywhere; a str of 64 bytes ends in the line of the cache after its first, or the one after that.
+void fetch(const PyObject* o, size_t lines) {
+  for (size_t i = 0; i < lines; ++i) __builtin_prefetch(reinterpret_cast<const char*>(o) + i * 64);
 }
 
-// A str whose characters lie in it as bytes, which are its UTF-8 too. Runs nothing of Python's and raises nothing.
-bool read_ascii(PyObject* o, maru_key& key) {
-  if (!PyUnicode_CheckExact(o) || !PyUnicode_IS_COMPACT_ASCII(o)) return false;
-  const Py_ssize_t size = PyUnicode_GET_LENGTH(o);
-  if (size < 1 || size > 4096) return false;
-  key.data = PyUnicode_1BYTE_DATA(o);
+// Has this byte in a register. Fetches that nobody waits for are given up when they are too many, and the library, which hashes
+// one key after the other, would wait for every one of them.
+void wait_for(char byte) { asm volatile("" ::"r"(byte)); }
+
+// A str whose characters lie in it as bytes, which are its UTF-8 too; of at most size_max bytes. Runs nothing of Python's and
+// raises nothing. Read as the structure that it is: Python's macros check again what is known here.
+inline bool read_ascii(PyObject* o, size_t size_max, maru_key& key) {
+  const auto* const text = reinterpret_cast<const PyASCIIObject*>(o);
+  if (Py_TYPE(o) != &PyUnicode_Type || (text->state.compact & text->state.ascii) == 0) return false;
+  const auto size = static_cast<size_t>(text->length);
+  if (size - 1 >= size_max) return false;
+  key.data = text + 1;
   key.size = static_cast<uint32_t>(size);
   key.kind = MARU_KEY_BYTES;
   return true;
 }
 
+template <size_t bytes>
+using Piece = std::integral_constant<size_t, bytes>;
+
 // 1 to 64 bytes in pieces that overlap, for which the compiler needs no call.
 void copy_short(char* to, const char* from, size_t size) {
-  const auto both_ends = [&](auto piece) {
-    std::memcpy(to, from, piece);
-    std::memcpy(to + size - piece, from + size - piece, piece);
+  const auto ends = [&](auto first, auto last) {
+    std::memcpy(to, from, first);
+    std::memcpy(to + size - last, from + size - last, last);
   };
-  if (size > 32)
-    both_ends(std::integral_constant<size_t, 32>());
+  if (size > 48)
+    ends(Piece<32>(), Piece<32>());
+  else if (size > 32)
+    ends(Piece<32>(), Piece<16>());
   else if (size > 16)
-    both_ends(std::integral_constant<size_t, 16>());
+    ends(Piece<16>(), Piece<16>());
   else if (size >= 8)
-    both_ends(std::integral_constant<size_t, 8>());
+    ends(Piece<8>(), Piece<8>());
   else
     for (size_t i = 0; i < size; ++i) to[i] = from[i];
 }
@@ -68,7 +78,7 @@ void copy_short(char* to, const char* from, size_t size) {
 template <typename Hold>
 void read_key(py::handle object, maru_key& key, Hold&& hold) {
   PyObject* const o = object.ptr();
-  if (read_ascii(o, key)) return;
+  if (read_ascii(o, 4096, key)) return;
   if (PyBytes_Check(o)) {
     set_bytes(key, PyBytes_AS_STRING(o), PyBytes_GET_SIZE(o));
     if (Py_TYPE(o) == digest_type) key.kind = kind_of_digest(PyBytes_GET_SIZE(o));  // its __new__ checked the size
@@ -181,11 +191,11 @@ bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant) {
   if (n > kFew) return false;
   char* to = texts_;
   for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) fetch(items[i + kAhead]);
+    if (i + kAhead < n) fetch(items[i + kAhead], 2);
     maru_key key;
-    if (!read_ascii(items[i], key) || key.size > kShort) return false;
+    if (!read_ascii(items[i], kShort, key)) return false;
     copy_short(to, static_cast<const char*>(key.data), key.size);
-    keys_[i] = {to, key.size, MARU_KEY_BYTES, tenant};
+    few_[i] = {to, key.size, MARU_KEY_BYTES, tenant};
     to += key.size;
   }
   size_ = n;
@@ -200,14 +210,19 @@ void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
     kept_.items = kept_.many.get();
   }
   bool are_all_read = true;
+  maru_key* const keys = keys_;
+  PyObject** const kept = kept_.items;
   for (size_t i = 0; i < n; ++i) {
     PyObject* const item = items[i];
-    if (i + kAhead < n) fetch(items[i + kAhead]);
+    if (i + kAhead < n) fetch(items[i + kAhead], 3);
     Py_INCREF(item);
-    kept_.items[i] = item;
-    keys_[i].tenant = tenant;
-    if (!read_ascii(item, keys_[i])) {
-      keys_[i].data = nullptr;
+    kept[i] = item;
+    maru_key& key = keys[i];  // in its place: the processor waits where parts of what it copies were just written
+    key.tenant = tenant;
+    if (read_ascii(item, 4096, key)) {
+      wait_for(static_cast<const char*>(key.data)[key.size - 1]);
+    } else {
+      key.data = nullptr;
       are_all_read = false;
     }
   }
