@@ -9,9 +9,9 @@
  * Results: 0 or a positive value is success, a negative value is -errno; any call may fail with -ENOMEM. Parameters named
  * ret_ are written only on success; an array named so may be written in part by a call that fails. A batch has at most
  * 2^20 entries (-EINVAL). Unless a comment says otherwise a function may be called from any thread, with the same client
- * as well, and neither blocks nor enters the kernel (the first use of a part of the pool that this process has not mapped
- * yet maps it, once). Requests to marud go one after the other; threads wait for each other's. After fork() the child's
- * functions return -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child
+ * as well, and neither blocks nor enters the kernel (but maru_alloc, the first time that it takes pages of a region, which
+ * are mapped to be written). Requests to marud go one after the other; threads wait for each other's. After fork() the
+ * child's functions return -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child
  * attaches for itself.
  *
  * Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and zero the rest.

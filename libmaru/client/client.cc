@@ -79,7 +79,7 @@ Result<void> Client::open(const Options& options) {
   lane_.pins = &pins_;
   lane_view_ = region_.lane(attached_.lane);
 
-  auto payload = Payload::reserve(device_.get(), attached_.pages_offset, region_, alignment);
+  auto payload = Payload::map(device_.get(), attached_.pages_offset, region_, alignment);
   if (!payload) return tl::unexpected(payload.error());
   payload_ = std::move(*payload);
   if (options.session_thread)
@@ -204,11 +204,7 @@ int Client::view_of(PageRef ref, uint32_t slot, bool payload, maru_view* ret_vie
   // The length is another process's word: it never reaches beyond the run, and the run never beyond its region.
   view.bytes = std::min(view.bytes, region_.run_pages(ref.page()) * region_.page_bytes());
   if (payload) {
-    view.data = payload_->map(ref.page(), false);
-    if (view.data == nullptr) {
-      pins_.unpin(slot, ref);
-      return -ENOMEM;
-    }
+    view.data = payload_->at(ref.page());
     if (bad_pages_->meets(ref.page(), view.bytes)) {
       pins_.unpin(slot, ref);
       return -EHWPOISON;
@@ -408,8 +404,7 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
   if (found != all.size()) return -ENOENT;
   for (size_t i = 0; i < all.size(); ++i) {
     const uint32_t page = refs[i].page();
-    maru_view view{payload_->map(page, false), lengths[i], refs[i].bits, kNoPin};
-    if (view.data == nullptr) return -ENOMEM;
+    maru_view view{payload_->at(page), lengths[i], refs[i].bits, kNoPin};
     // The lengths of single pages need no second look at the block line.
     if (view.bytes > region_.page_bytes())
       view.bytes = std::min(view.bytes, region_.run_pages(page) * region_.page_bytes());

@@ -113,7 +113,7 @@ int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
   PageRef* refs = n == 1 ? &single : heads.data();
   if (const int status = take_good_pages(n, uint32_t(run_pages), refs); status != 0) return status;
   for (size_t i = 0; i < n; ++i) {
-    std::byte* data = payload_->map(refs[i].page(), true);
+    std::byte* data = payload_->writable(refs[i].page());
     if (data == nullptr) {
       for (size_t k = 0; k < n; ++k) pages_->give_back(refs[k]);
       return -ENOMEM;
@@ -214,16 +214,10 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
   block.priority = options.priority;
   block.content_type = uint8_t(options.content_type);
   block.now_ms = now;
-  if (region_.has_checksums()) {
-    const std::byte* data = payload_->map(own.page(), false);
-    if (data == nullptr) return -ENOMEM;
-    if (!checksum(data, buffer.bytes, &block.checksum)) return -EHWPOISON;
-  }
-  if (region_.is_durable()) {  // whoever filled the buffer did it with ordinary stores, as far as anybody knows
-    const std::byte* data = payload_->map(own.page(), false);
-    if (data == nullptr) return -ENOMEM;
-    shm::flush_lines(data, size_t(buffer.bytes));
-  }
+  const std::byte* data = payload_->at(own.page());
+  if (region_.has_checksums() && !checksum(data, buffer.bytes, &block.checksum)) return -EHWPOISON;
+  // Whoever filled the buffer did it with ordinary stores, as far as anybody knows.
+  if (region_.is_durable()) shm::flush_lines(data, size_t(buffer.bytes));
   // After the last look at the payload: what was filled in after its memory went bad is in no other process.
   if (bad_pages_->meets(own.page(), buffer.bytes)) return -EHWPOISON;
 

@@ -14,8 +14,8 @@ constexpr uint64_t kHugePage = 2ull << 20;
 #endif
 }  // namespace
 
-Result<std::unique_ptr<Payload>> Payload::reserve(int fd, uint64_t pages_offset, const shm::ControlRegion& region,
-                                                  uint64_t alignment) {
+Result<std::unique_ptr<Payload>> Payload::map(int fd, uint64_t pages_offset, const shm::ControlRegion& region,
+                                              uint64_t alignment) {
   auto payload = std::unique_ptr<Payload>(new Payload);
   const uint64_t bytes = region.pages() * region.page_bytes();
   const uint64_t begin = pages_offset, end = begin + bytes;
@@ -26,27 +26,33 @@ Result<std::unique_ptr<Payload>> Payload::reserve(int fd, uint64_t pages_offset,
     return failure(EBADMSG, "map the pages: found " + std::to_string(status.st_size) + " bytes, expected " +
                                 std::to_string(end) + ", as the control region says");
   payload->alignment_ = alignment;
-  payload->first_chunk_ = begin / alignment;
-  const uint64_t before = begin % alignment;  // of page 0 in its chunk
-  const uint64_t chunks = (end + alignment - 1) / alignment - payload->first_chunk_;
+  const uint64_t first_chunk = begin / alignment;  // of the device, that holds the first byte of page 0
+  const uint64_t before = begin % alignment;       // of page 0 in its chunk
+  const uint64_t chunks = (end + alignment - 1) / alignment - first_chunk;
   // The offset in the device and the address agree modulo a huge page, or the kernel cannot map one.
   const uint64_t step = std::max(alignment, kHugePage);
   const uint64_t reserve_bytes = chunks * alignment + step;
   void* address = ::mmap(nullptr, reserve_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return failure(errno, "reserve " + std::to_string(reserve_bytes) + " bytes of addresses");
   payload->reserved_ = Mapping(static_cast<std::byte*>(address), reserve_bytes);
-  const uint64_t wanted = payload->first_chunk_ * alignment % step;
+  const uint64_t wanted = first_chunk * alignment % step;
   const uint64_t start = reinterpret_cast<uint64_t>(address);
   payload->chunk_base_ = payload->reserved_.data() + (wanted + step - start % step) % step;
   payload->base_ = payload->chunk_base_ + before;
+  const int flags = shared_map_flags(fd, alignment) | MAP_FIXED;
+  if (::mmap(payload->chunk_base_, chunks * alignment, PROT_READ, flags, fd, off_t(first_chunk * alignment)) ==
+      MAP_FAILED) {
+    const int code = errno;
+    payload->reserved_.forget();  // the kernel may have unmapped what was there, and given the place to another thread
+    return failure(code, "map " + std::to_string(chunks * alignment) + " bytes of pages");
+  }
   ::madvise(address, reserve_bytes, MADV_DONTFORK);
+  ::madvise(payload->chunk_base_, chunks * alignment, MADV_HUGEPAGE);  // a wish; refused where memory has its page size
   payload->region_ = &region;
   payload->page_bytes_ = region.page_bytes();
-  payload->fd_ = fd;
-  payload->map_flags_ = shared_map_flags(fd, alignment) | MAP_FIXED;
-  payload->states_ = std::make_unique<AtomicU32[]>(region.regions());
+  payload->is_writable_ = std::make_unique<AtomicU32[]>(region.regions());
   if (before != 0 || region.region_pages() * region.page_bytes() % alignment != 0)
-    payload->chunks_.assign(chunks, kUnmapped);
+    payload->writable_chunks_.assign(chunks, false);
   // Memory that has its own page size needs none of this.
   if (region.page_bytes() % kHugePage == 0 && pages_offset % kHugePage == 0 && alignment < kHugePage) {
     payload->backed_ = std::make_unique<AtomicU64[]>((region.pages() + 63) / 64);
@@ -55,37 +61,27 @@ Result<std::unique_ptr<Payload>> Payload::reserve(int fd, uint64_t pages_offset,
   return payload;
 }
 
-// All of them are in the same state. Under the lock.
-bool Payload::map_chunks(uint64_t first, uint64_t end, State before, State wanted) {
-  std::byte* address = chunk_base_ + first * alignment_;
-  const uint64_t bytes = (end - first) * alignment_;
-  const int protection = wanted == kWritable ? PROT_READ | PROT_WRITE : PROT_READ;
-  if (before != kUnmapped) return ::mprotect(address, bytes, protection) == 0;
-  const auto offset = off_t((first_chunk_ + first) * alignment_);
-  if (::mmap(address, bytes, protection, map_flags_, fd_, offset) == MAP_FAILED) return false;
-  ::madvise(address, bytes, MADV_DONTFORK);
-  ::madvise(address, bytes, MADV_HUGEPAGE);  // a wish; refused where the memory has its own page size
-  return true;
+// Under the lock.
+bool Payload::make_chunks_writable(uint64_t first, uint64_t end) {
+  return ::mprotect(chunk_base_ + first * alignment_, (end - first) * alignment_, PROT_READ | PROT_WRITE) == 0;
 }
 
-bool Payload::map_region(uint32_t index, bool writable) {
+bool Payload::make_writable(uint32_t index) {
   const std::lock_guard lock(mapping_);
-  const State wanted = writable ? kWritable : kReadable;
-  const auto before = State(states_[index].load_relaxed());  // under the lock
-  if (before >= wanted) return true;
+  if (is_writable_[index].load_relaxed() != 0) return true;  // under the lock
   const uint64_t bytes = region_->region_pages() * page_bytes_;
   const uint64_t begin = uint64_t(base_ - chunk_base_) + index * bytes;
   const uint64_t first = begin / alignment_, end = (begin + bytes + alignment_ - 1) / alignment_;
-  if (chunks_.empty()) {
-    if (!map_chunks(first, end, before, wanted)) return false;
+  if (writable_chunks_.empty()) {
+    if (!make_chunks_writable(first, end)) return false;
   } else {
     for (uint64_t chunk = first; chunk < end; ++chunk) {
-      if (chunks_[chunk] >= wanted) continue;
-      if (!map_chunks(chunk, chunk + 1, chunks_[chunk], wanted)) return false;
-      chunks_[chunk] = wanted;
+      if (writable_chunks_[chunk]) continue;
+      if (!make_chunks_writable(chunk, chunk + 1)) return false;
+      writable_chunks_[chunk] = true;
     }
   }
-  states_[index].store_release(wanted);  // [pairs payload.state]
+  is_writable_[index].store_release(1);  // [pairs payload.writable]
   return true;
 }
 
@@ -95,8 +91,7 @@ bool Payload::let_go() {
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
     return false;
   ::madvise(reserved_.data(), reserved_.size(), MADV_DONTFORK);
-  fd_ = -1;
-  for (uint32_t i = 0; i < region_->regions(); ++i) states_[i].store_release(kWritable);  // [pairs payload.state]
+  for (uint32_t i = 0; i < region_->regions(); ++i) is_writable_[i].store_release(1);  // [pairs payload.writable]
   collapses_.store(false);
   return true;
 }

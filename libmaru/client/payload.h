@@ -1,11 +1,11 @@
-// The pages of a pool, mapped region by region on first use: for reading, or for writing once this client has pages there.
-// One stretch of addresses is reserved for the whole pool, so a page's address never changes.
+// The pages of a pool, mapped to be read, all at once; and region by region to be written, once this client has pages there.
+// So finding a block never enters the kernel, and a page's address never changes.
 //
 // A device may allow mappings only in multiples of an alignment, in its bytes as in addresses, while regions begin anywhere.
-// So what is mapped for a region is every *chunk* of that alignment that it touches; neighbours share one. A chunk that was
-// mapped stays so, and only ever gains the right to be written.
+// So what is mapped, and made writable with a region, is every *chunk* of that alignment that it touches; neighbours share one.
+// A chunk only ever gains the right to be written.
 //
-// Thread safety: any. map() enters the kernel the first time a region is used, and once more when it is first written.
+// Thread safety: any. writable() enters the kernel the first time that a region is written.
 #pragma once
 
 #include "libmaru/base/mapping.h"
@@ -21,25 +21,26 @@ namespace maru::client {
 
 class Payload {
  public:
-  // `fd` stays the caller's and must outlive this; page 0 lies at `pages_offset` of it. `alignment`: a power of two; mappings
-  // start and end on a multiple of it.
-  static Result<std::unique_ptr<Payload>> reserve(int fd, uint64_t pages_offset, const shm::ControlRegion& region,
-                                                  uint64_t alignment);
+  // `fd` stays the caller's, and is not used afterwards; page 0 lies at `pages_offset` of it. `alignment`: a power of two;
+  // mappings start and end on a multiple of it.
+  static Result<std::unique_ptr<Payload>> map(int fd, uint64_t pages_offset, const shm::ControlRegion& region,
+                                              uint64_t alignment);
 
   // In a child of fork(), where these addresses are somebody else's by now.
   void abandon() { reserved_.forget(); }
 
   // The address of page 0.
   std::byte* base() const { return base_; }
-  // Lets the memory of the pool go: from here on there is private, zeroed memory at every address, and the descriptor is not
-  // used any more.
+  // Lets the memory of the pool go: from here on there is private, zeroed memory at every address.
   bool let_go();
 
-  // The address of a page whose region is mapped for reading (or writing), or nullptr if the kernel refused.
-  std::byte* map(uint32_t page, bool writable) {
-    const uint32_t state = states_[region_->region_of(page)].load_acquire();  // [pairs payload.state]
-    if (state < (writable ? kWritable : kReadable) && !map_region(region_->region_of(page), writable)) return nullptr;
-    return base_ + page * page_bytes_;
+  // The address of a page, to be read.
+  std::byte* at(uint32_t page) const { return base_ + page * page_bytes_; }
+  // The same, to be written; or nullptr if the kernel refused.
+  std::byte* writable(uint32_t page) {
+    const uint32_t index = region_->region_of(page);
+    if (is_writable_[index].load_acquire() == 0 && !make_writable(index)) return nullptr;  // [pairs payload.writable]
+    return at(page);
   }
 
   // Before a run of pages is filled for the first time by this process: has the kernel put huge pages behind it, where
@@ -52,23 +53,19 @@ class Payload {
   }
 
  private:
-  enum State : uint32_t { kUnmapped, kReadable, kWritable };
   Payload() = default;
-  bool map_region(uint32_t region, bool writable);
-  bool map_chunks(uint64_t first, uint64_t end, State before, State wanted);
+  bool make_writable(uint32_t region);
+  bool make_chunks_writable(uint64_t first, uint64_t end);
   void collapse(uint32_t page);
 
   const shm::ControlRegion* region_ = nullptr;
   uint64_t page_bytes_ = 0;
   uint64_t alignment_ = 0;
-  uint64_t first_chunk_ = 0;  // of the device, that holds the first byte of page 0
-  int fd_ = -1;
-  int map_flags_ = 0;
   Mapping reserved_;
-  std::byte* base_ = nullptr;        // of page 0
-  std::byte* chunk_base_ = nullptr;  // where first_chunk_ is mapped
-  std::unique_ptr<AtomicU32[]> states_;
-  std::vector<State> chunks_;  // under mapping_; empty when every region is made of whole chunks
+  std::byte* base_ = nullptr;                 // of page 0
+  std::byte* chunk_base_ = nullptr;           // of the chunk that holds its first byte
+  std::unique_ptr<AtomicU32[]> is_writable_;  // by region
+  std::vector<bool> writable_chunks_;         // under mapping_; empty when every region is made of whole chunks
   std::atomic<bool> collapses_{false};
   std::unique_ptr<AtomicU64[]> backed_;  // a bit for each page that was collapsed
   std::mutex mapping_;

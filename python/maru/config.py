@@ -18,7 +18,7 @@ _EXPLAINED = {
     "use_async_rpc": (True, "lookups and stores are no requests, so there is nothing to wait for"),
     "max_inflight": (64, "lookups and stores are no requests, so none are in flight"),
     "rm_address": ("127.0.0.1:9850", "marud is daemon and resource manager in one, and is found by server_url"),
-    "eager_map": (True, "memory is mapped at its first use, which is once for each part of the pool"),
+    "eager_map": (True, "all of the pool is mapped when the handler connects, and read only where it is used"),
     "enable_stats": (False, "statistics are always kept and cost nothing; get_stats() has them"),
 }
 

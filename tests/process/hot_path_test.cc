@@ -142,7 +142,7 @@ int run_hot_path(int argument_count, char** arguments) {
   const int ready = std::atoi(arguments[1]), go = std::atoi(arguments[2]);
   TestClient client(arguments[0]);
   HotPath path(client);
-  // The first touch of a part of the pool maps it, and the heap grows to what it needs: once.
+  // The first pages of a region are mapped to be written, and the heap grows to what it needs: once.
   for (int i = 0; i < kRounds; ++i) path.round();
   char byte = 'r';
   if (::write(ready, &byte, 1) != 1 || ::read(go, &byte, 1) != 1) return 2;

@@ -80,15 +80,15 @@ class PayloadShapes : public ::testing::TestWithParam<Shape> {
 TEST_P(PayloadShapes, PagesBeyondTheEndOfTheirMemoryAreRefused) {
   const uint64_t end = offset_ + region_.pages() * region_.page_bytes();
   ASSERT_EQ(::ftruncate(fd_.get(), off_t(end)), 0);
-  EXPECT_TRUE(Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment));
+  EXPECT_TRUE(Payload::map(fd_.get(), offset_, region_, GetParam().alignment));
   ASSERT_EQ(::ftruncate(fd_.get(), off_t(end - 1)), 0);
-  const auto refused = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
+  const auto refused = Payload::map(fd_.get(), offset_, region_, GetParam().alignment);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, EBADMSG);
 }
 
 TEST_P(PayloadShapes, PagesLieWhereTheyAreAndMappingsAreWhole) {
-  auto payload = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
+  auto payload = Payload::map(fd_.get(), offset_, region_, GetParam().alignment);
   ASSERT_TRUE(payload) << payload.error().text();
   const auto last = uint32_t(region_.pages() - 1);
   std::vector<std::byte*> addresses(region_.pages());
@@ -96,13 +96,13 @@ TEST_P(PayloadShapes, PagesLieWhereTheyAreAndMappingsAreWhole) {
   for (const bool odd : {false, true})
     for (uint32_t page = last; page < region_.pages(); page -= region_.region_pages()) {
       if ((region_.region_of(page) % 2 == 1) != odd) continue;
-      std::byte* address = (*payload)->map(page, odd);
+      std::byte* address = odd ? (*payload)->writable(page) : (*payload)->at(page);
       ASSERT_NE(address, nullptr) << page;
       addresses[page] = address;
     }
   expect_aligned();
   for (uint32_t page = 0; page < region_.pages(); page += 7) {
-    std::byte* address = (*payload)->map(page, true);
+    std::byte* address = (*payload)->writable(page);
     ASSERT_NE(address, nullptr);
     if (addresses[page]) {
       EXPECT_EQ(address, addresses[page]);
@@ -121,29 +121,38 @@ TEST_P(PayloadShapes, PagesLieWhereTheyAreAndMappingsAreWhole) {
   EXPECT_TRUE(mappings().empty());
 }
 
-// Neighbours share a chunk: the one that is only read must not take from the other what it may.
-TEST_P(PayloadShapes, WhatMayBeWrittenStaysSo) {
-  auto payload = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
+// Neighbours share a chunk: each page may be written when its region may, and no region of other chunks.
+TEST_P(PayloadShapes, WhatIsWrittenIsItsRegionAndTheChunksOfIt) {
+  auto payload = Payload::map(fd_.get(), offset_, region_, GetParam().alignment);
   ASSERT_TRUE(payload);
   const uint32_t in_region = region_.region_pages();
-  std::byte* first = (*payload)->map(in_region, true);
+  std::byte* first = (*payload)->writable(in_region);
   ASSERT_NE(first, nullptr);
-  for (const uint32_t page : {0u, 2 * in_region}) ASSERT_NE((*payload)->map(page, false), nullptr);
   const uint64_t bytes = in_region * region_.page_bytes();
   const auto begin = reinterpret_cast<uint64_t>(first);
   uint64_t writable = 0;
   for (const Mapped& one : mappings()) {
     const uint64_t from = std::max(one.begin, begin), to = std::min(one.end, begin + bytes);
     if (one.is_writable && from < to) writable += to - from;
+    if (one.is_writable) {
+      EXPECT_GT(one.begin + GetParam().alignment, begin);
+      EXPECT_LT(one.end - GetParam().alignment, begin + bytes);
+    }
   }
   EXPECT_EQ(writable, bytes);
 }
 
-TEST_P(PayloadShapes, WhatIsReadCannotBeWritten) {
-  auto payload = Payload::reserve(fd_.get(), offset_, region_, GetParam().alignment);
+TEST_P(PayloadShapes, EveryPageCanBeReadAtOnceAndNoneWritten) {
+  auto payload = Payload::map(fd_.get(), offset_, region_, GetParam().alignment);
   ASSERT_TRUE(payload);
-  ASSERT_NE((*payload)->map(0, false), nullptr);
-  for (const Mapped& one : mappings()) EXPECT_FALSE(one.is_writable);
+  const uint64_t bytes = region_.pages() * region_.page_bytes();
+  const auto begin = reinterpret_cast<uint64_t>((*payload)->at(0));
+  const std::vector<Mapped> all = mappings();
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_LE(all[0].begin, begin);
+  EXPECT_GE(all[0].end, begin + bytes);
+  EXPECT_FALSE(all[0].is_writable);
+  EXPECT_EQ((*payload)->at(uint32_t(region_.pages() - 1))[region_.page_bytes() - 1], std::byte{0});
 }
 
 INSTANTIATE_TEST_SUITE_P(Alignments, PayloadShapes,
