@@ -109,8 +109,9 @@ class Match:
 class Client:
     """One attachment to one pool of the marud that listens on socket_path.
 
-    Calls that may ask marud, copy, or take many keys (64 and more) run without the GIL; those for one key keep it, since
-    they take less time than giving it up does. In a pool with checksums retrieve reads the whole block, and runs without.
+    Calls that may ask marud, copy, or take many keys (64 digests or 16 texts to ask whether they exist, 8 of a prefix, 3 to
+    delete) run without the GIL; those for one key keep it, since they take less time than giving it up does. In a pool with
+    checksums retrieve reads the whole block, and runs without.
     """
 
     def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, *, timeout_ms: int = 0,

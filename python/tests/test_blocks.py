@@ -170,32 +170,53 @@ def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):
         assert bytes(client.retrieve(b"other").data) == b"whole"
 
 
+def gives_up_the_gil(call, times):
+    """Whether one of the calls does: Python never takes the GIL away here, so the other thread runs only while it is given."""
+    may_run, has_run = threading.Lock(), []
+    may_run.acquire()
+
+    def run():
+        with may_run:
+            has_run.append(True)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        may_run.release()
+        for _ in range(times):
+            call()
+            if has_run:
+                return True
+        return False
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+
+
 @pytest.mark.parametrize("find", [lambda client: client.retrieve(b"k"),
                                   lambda client: client._find(b"k", None, Retrieved())], ids=["retrieve", "_find"])
 def test_a_block_is_verified_without_the_gil(marud_program, find):
-    """Python never takes the GIL away here, so the other thread runs only while a call gives it up."""
     with Marud(marud_program, more="checksums = true") as running, \
             maru.Client(str(running.socket), timeout_ms=60_000) as client:
         assert client.geometry().checksums is True
         client.store_copy(b"k", bytes(1 << 20))
-        may_run, has_run = threading.Lock(), []
-        may_run.acquire()
+        assert gives_up_the_gil(lambda: find(client), 20_000)
 
-        def run():
-            with may_run:
-                has_run.append(True)
 
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(3600)
-        try:
-            thread = threading.Thread(target=run)
-            thread.start()
-            may_run.release()
-            for _ in range(20_000):
-                find(client)
-                if has_run:
-                    break
-            assert has_run
-        finally:
-            sys.setswitchinterval(interval)
-            thread.join()
+@pytest.mark.parametrize("call", [
+    lambda client, key: client.exists_batch([key] * 16),
+    lambda client, key: client.exists_batch(numpy.zeros((64, 16), numpy.uint8)),
+    lambda client, key: client.match_prefix([key] * 8),
+    lambda client, key: client.match_prefix([key, key + "3"]).release(),  # no chain: a pin for each
+    lambda client, key: client.delete_batch([key + "2"] * 3),
+    lambda client, key: client.retrieve_batch([key]),
+    lambda client, key: client.alloc(PAGE),  # and dropped
+    lambda client, key: client.store_copy(key, b"x"),
+    lambda client, key: client.statistics(),
+], ids=["exists, texts", "exists, digests", "match", "release", "delete", "retrieve", "alloc", "store", "statistics"])
+def test_what_may_take_longer_than_a_microsecond_gives_up_the_gil(client, key, call):
+    for name in (key, key + "3"):
+        client.store_copy(name, b"x")
+    assert gives_up_the_gil(lambda: call(client, key), 200_000)

@@ -31,11 +31,23 @@ class Attachment {
     if (is_closed_ || forks_ != forks()) refuse();
     return client_;
   }
-  // For giving something back; null when all has been given back with the attachment.
-  maru_client* attached() const { return client_; }
+  // call(client) gives something back; there is nothing to give when all went with the attachment. One that `waits` is made
+  // without the GIL.
+  template <typename Call>
+  void give_back(bool waits, Call&& call) {
+    if (client_ == nullptr) return;
+    if (!waits) return void(call(client_));
+    begin_use();
+    {
+      const pybind11::gil_scoped_release released;
+      call(client_);
+    }
+    end_use();
+  }
   bool is_closed() const { return is_closed_; }
 
   void close();
+  // The client stays at least until the end.
   void begin_use() { ++uses_; }
   void end_use();
 

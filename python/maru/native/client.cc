@@ -16,13 +16,14 @@ namespace py = pybind11;
 namespace maru_python {
 namespace {
 
-// From so many keys on a lookup takes longer than giving up the GIL and asking for it again.
-constexpr size_t kManyKeys = 64;
+// From so many keys on a call takes more than a microsecond, which is long beside giving up the GIL and asking for it again: to
+// ask whether digests, or texts, which have to be hashed, exist; to match a prefix of blocks that are no chain; to delete.
+constexpr size_t kManyDigests = 64, kManyTexts = 16, kManyMatched = 8, kManyDeleted = 3;
 
-// Runs a lookup of n keys.
+// Runs a call of n keys, `many` of which are many.
 template <typename F>
-int look_up(size_t n, F&& call) {
-  if (n < kManyKeys) return call();
+int run(size_t n, size_t many, F&& call) {
+  if (n < many) return call();
   const py::gil_scoped_release released;
   return call();
 }
@@ -108,9 +109,15 @@ py::object Client::geometry() const {
 }
 
 py::object Client::statistics() const {
+  const Use use(*attachment_);
   maru_statistics s{};
   s.size = sizeof(s);
-  check(maru_get_statistics(attachment_->open(), &s), "maru_get_statistics");
+  int status = 0;
+  {
+    const py::gil_scoped_release released;  // it may wait for a thread that looks for memory
+    status = maru_get_statistics(use.client(), &s);
+  }
+  check(status, "maru_get_statistics");
   return record("Statistics",
                 py::make_tuple(s.exists_keys, s.exists_hits, s.retrieve_hits, s.retrieve_misses, s.match_keys,
                                s.match_blocks, s.stores, s.stored_bytes, s.duplicates, s.deletes, s.pin_full,
@@ -143,7 +150,8 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   const auto ask = [&](void* present) {
-    check(look_up(n, [&] { return maru_exists_batch(use.client(), batch.data(), n, static_cast<uint8_t*>(present)); }),
+    check(run(n, batch.is_array() ? kManyDigests : kManyTexts,
+              [&] { return maru_exists_batch(use.client(), batch.data(), n, static_cast<uint8_t*>(present)); }),
           "maru_exists_batch");
   };
   if (!out.is_none()) {
@@ -252,7 +260,8 @@ std::unique_ptr<Match> Client::match_prefix(py::handle keys, py::handle tenant) 
   const Use use(*attachment_);
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   maru_match match;
-  check(look_up(batch.size(), [&] { return maru_match_prefix(use.client(), batch.data(), batch.size(), &match); }),
+  check(run(batch.size(), kManyMatched,
+            [&] { return maru_match_prefix(use.client(), batch.data(), batch.size(), &match); }),
         "maru_match_prefix");
   return std::make_unique<Match>(attachment_, match);
 }
@@ -272,7 +281,7 @@ py::object Client::remove_batch(py::handle keys, py::handle tenant) {
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   std::vector<int32_t> results(n);
-  check(look_up(n, [&] { return maru_delete_batch(use.client(), batch.data(), n, results.data()); }),
+  check(run(n, kManyDeleted, [&] { return maru_delete_batch(use.client(), batch.data(), n, results.data()); }),
         "maru_delete_batch");
   std::vector<uint8_t> is_gone(n);
   int failed = 0;

@@ -21,18 +21,20 @@ void Hold::end_export() {
 
 // In a child of fork() the library refuses all of these, which is as good: the child holds nothing.
 PinHold::~PinHold() {
-  if (maru_client* client = attachment()->attached()) maru_release(client, &view_);
+  attachment()->give_back(false, [&](maru_client* client) { maru_release(client, &view_); });
 }
 
+// Blocks that are no chain have a pin each.
 MatchHold::~MatchHold() {
-  if (maru_client* client = attachment()->attached()) maru_release_match(client, &match_);
+  attachment()->give_back(match_.pins != nullptr, [&](maru_client* client) { maru_release_match(client, &match_); });
 }
 
+// Aborting may wait for a thread that looks for memory.
 BufferHold::~BufferHold() {
-  maru_client* client = attachment()->attached();
-  if (client == nullptr) return;
-  if (state == State::kHeld || state == State::kLeftOver) maru_abort(client, &buffer_);
-  if (state == State::kPinned) maru_release(client, &view_);
+  const bool aborts = state == State::kHeld || state == State::kLeftOver;
+  if (!aborts && state != State::kPinned) return;
+  attachment()->give_back(
+      aborts, [&](maru_client* client) { aborts ? maru_abort(client, &buffer_) : maru_release(client, &view_); });
 }
 
 namespace {
