@@ -11,6 +11,10 @@ MaruConfig and MaruHandler are the interface of connectors for an older system o
 loads. An absent block is None or False; everything else that goes wrong is a MaruError that says what to do, but for what is
 damaged within a batch, which is None and counted.
 """
+from .main_interpreter import require_main_interpreter
+
+require_main_interpreter()  # before what would wait for ever in another one is loaded
+
 from ._maru import Buffer, Client, Match, Pin, View, handle_memory_errors, version
 from .config import MaruConfig
 from .errors import (

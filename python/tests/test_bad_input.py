@@ -1,0 +1,41 @@
+"""What no program should do, and some do: it raises what is named, and never ends the interpreter."""
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy
+import pytest
+
+import maru
+from conftest import PAGE
+from maru import tokens
+
+HALF = "\ud800"  # of a surrogate pair: a str, and no text
+
+
+def run(script, *arguments):
+    """In a process of its own, which may crash."""
+    return subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script), *map(str, arguments)],
+                          capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("first", ["import maru", ""], ids=["after the main one", "first"])
+def test_a_subinterpreter_is_refused(first):
+    pytest.importorskip("_xxsubinterpreters")
+    inner = "try:\n  import maru\nexcept ImportError as error:\n  print(error, flush=True)"
+    ended = run("""
+        import sys
+        import _xxsubinterpreters
+        exec(sys.argv[1])
+        other = _xxsubinterpreters.create()
+        _xxsubinterpreters.run_string(other, sys.argv[2])
+        _xxsubinterpreters.destroy(other)
+        import maru
+        try:
+            maru.Digest(b"short")
+        except maru.InvalidArgumentError:
+            print("works", flush=True)
+    """, first, inner)
+    assert ended.returncode == 0, ended.stderr
+    assert "main interpreter alone" in ended.stdout and ended.stdout.endswith("works\n"), ended.stdout
