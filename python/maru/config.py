@@ -70,6 +70,8 @@ class MaruConfig:
             self.instance_id = str(uuid.uuid4())
         self.eager_map = _flag_of_environment("MARU_EAGER_MAP", self.eager_map)
         self.enable_stats = _flag_of_environment("MARU_STAT", self.enable_stats)
+        if not isinstance(self.server_url, str):
+            raise InvalidArgumentError(f"server_url is {self.server_url!r}: it must be the path of a socket, or a URL.")
         if self.server_url != type(self).server_url:  # nobody chose the default
             parse(self.server_url)
         for name in ("pool_size", "chunk_size_bytes", "timeout_ms"):

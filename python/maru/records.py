@@ -13,6 +13,8 @@ class Digest(bytes):
     __slots__ = ()
 
     def __new__(cls, data: Union[bytes, bytearray, memoryview]) -> Digest:
+        if isinstance(data, (int, str)):  # of a number n bytes() makes n zeros
+            raise InvalidArgumentError(f"A digest is made of 16 or 32 bytes, not of {type(data).__name__}.")
         digest = super().__new__(cls, data)
         if len(digest) not in (16, 32):
             raise InvalidArgumentError(f"A digest has 16 or 32 bytes, not {len(digest)}.")

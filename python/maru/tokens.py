@@ -76,10 +76,10 @@ def _chain(algorithm: str, tokens: Tokens, block_tokens: int, parent: bytes, lor
 
 
 def _number(algorithm: str) -> int:
-    if algorithm == "builtin":
+    if isinstance(algorithm, str) and algorithm == "builtin":
         raise InvalidArgumentError('Python\'s hash() ("builtin") differs between processes, so what it names cannot be shared: '
                                    "let the engine use another algorithm.")
-    if algorithm not in ALGORITHMS:
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise InvalidArgumentError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
     return ALGORITHMS[algorithm]
 

@@ -20,6 +20,20 @@ def run(script, *arguments):
                           capture_output=True, text=True, timeout=120)
 
 
+def test_a_number_is_no_digest():
+    for wrong in (16, 32, True, "x" * 16):
+        with pytest.raises(maru.InvalidArgumentError):
+            maru.Digest(wrong)
+
+
+def test_a_url_and_an_algorithm_are_texts():
+    for wrong in (3, None, b"/run", ["/run"], numpy.zeros(2)):
+        with pytest.raises(maru.InvalidArgumentError):
+            maru.MaruConfig(server_url=wrong)
+        with pytest.raises(maru.InvalidArgumentError):
+            tokens.root(wrong)
+
+
 @pytest.mark.parametrize("first", ["import maru", ""], ids=["after the main one", "first"])
 def test_a_subinterpreter_is_refused(first):
     pytest.importorskip("_xxsubinterpreters")
