@@ -53,3 +53,23 @@ def test_a_subinterpreter_is_refused(first):
     """, first, inner)
     assert ended.returncode == 0, ended.stderr
     assert "main interpreter alone" in ended.stdout and ended.stdout.endswith("works\n"), ended.stdout
+
+
+def test_daemon_threads_in_calls_do_not_end_the_process_badly(marud):
+    """Python ends a daemon thread where it asks for the GIL again, while the interpreter ends."""
+    for _ in range(5):
+        ended = run("""
+            import sys, threading, time
+            import maru
+            client = maru.Client(sys.argv[1], timeout_ms=60_000)
+            keys = ["k" * 30] * 5000
+            def work():
+                while True:
+                    client.exists_batch(keys)
+                    client.alloc(1)
+                    client.statistics()
+            for _ in range(4):
+                threading.Thread(target=work, daemon=True).start()
+            time.sleep(0.2)
+        """, marud.socket)
+        assert ended.returncode == 0, ended.stderr

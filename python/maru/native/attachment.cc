@@ -39,7 +39,7 @@ void Attachment::detach() {
   maru_client* client = std::exchange(client_, nullptr);
   if (client == nullptr) return;
   // Waits for marud's answer, and for the session thread.
-  pybind11::gil_scoped_release released;
+  const WithoutGil released;
   maru_detach(client);
 }
 

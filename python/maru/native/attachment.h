@@ -8,6 +8,8 @@
 // Fork: the child has neither the memory nor the attachment. Every call raises ForkedError there.
 #pragma once
 
+#include "without_gil.h"
+
 #include <maru/maru.h>
 #include <memory>
 #include <pybind11/pybind11.h>
@@ -39,7 +41,7 @@ class Attachment {
     if (!waits) return void(call(client_));
     begin_use();
     {
-      const pybind11::gil_scoped_release released;
+      const WithoutGil released;
       call(client_);
     }
     end_use();

@@ -24,7 +24,7 @@ constexpr size_t kManyDigests = 64, kManyTexts = 16, kManyMatched = 8, kManyDele
 template <typename F>
 int run(size_t n, size_t many, F&& call) {
   if (n < many) return call();
-  const py::gil_scoped_release released;
+  const WithoutGil released;
   return call();
 }
 
@@ -72,7 +72,7 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
   maru_client* client = nullptr;
   int status = 0;
   {
-    py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_attach(&options, &client);
   }
   check(status, "maru_attach");
@@ -86,7 +86,7 @@ void Client::reattach() {
   const Use use(*attachment_);
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_reattach(use.client());
   }
   check(status, "maru_reattach");
@@ -114,7 +114,7 @@ py::object Client::statistics() const {
   s.size = sizeof(s);
   int status = 0;
   {
-    const py::gil_scoped_release released;  // it may wait for a thread that looks for memory
+    const WithoutGil released;  // it may wait for a thread that looks for memory
     status = maru_get_statistics(use.client(), &s);
   }
   check(status, "maru_get_statistics");
@@ -188,7 +188,7 @@ py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) c
   maru_view view;
   int status = 0;
   if (verifies_) {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_retrieve(use.client(), one.get(), &view);
   } else {
     status = maru_retrieve(use.client(), one.get(), &view);
@@ -214,7 +214,7 @@ py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& ma
   std::vector<maru_view> views(n);
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_retrieve_batch(use.client(), batch.data(), n, views.data());
   }
   check(status, "maru_retrieve_batch");
@@ -300,7 +300,7 @@ uint64_t Client::remove_tree(py::handle key, py::handle tenant) {
   uint64_t deleted = 0;
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_delete_tree(use.client(), root.get(), &deleted);
   }
   if (status == -ENOENT) return 0;

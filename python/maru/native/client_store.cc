@@ -50,7 +50,7 @@ std::unique_ptr<Buffer> Client::alloc(uint64_t bytes) {
   maru_buffer buffer;
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_alloc(use.client(), bytes, &buffer);
   }
   check(status, "maru_alloc");
@@ -65,7 +65,7 @@ py::list Client::alloc_batch(uint64_t bytes, size_t n) {
   std::vector<maru_buffer> buffers(n);
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_alloc_batch(use.client(), bytes, n, buffers.data());
   }
   check(status, "maru_alloc_batch");
@@ -85,7 +85,7 @@ py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& opt
   maru_view view{};
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = is_shared ? maru_store_pinned(use.client(), one.get(), &pages, c_options.get(), &view)
                        : maru_store(use.client(), one.get(), &pages, c_options.get(), &block);
   }
@@ -106,7 +106,7 @@ py::object Client::store_copy(py::handle key, py::handle data, const StoreOption
   maru_block block = 0;
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_store_copy(use.client(), one.get(), bytes.get().buf, static_cast<uint64_t>(bytes.get().len),
                              c_options.get(), &block);
   }
@@ -145,7 +145,7 @@ py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreO
   }
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_store_chain(use.client(), batch.data(), pages.data(), n, c_options.get(), blocks.data(), &new_blocks,
                               &done);
   }

@@ -76,7 +76,7 @@ py::list Match::resolve(py::handle keys, py::handle tenant) {
   std::vector<maru_view> views(n);
   int status = 0;
   {
-    const py::gil_scoped_release released;
+    const WithoutGil released;
     status = maru_resolve(use.client(), &hold->match(), batch.data(), n, views.data());
   }
   check(status, "maru_resolve");

@@ -1,4 +1,6 @@
 // The extension maru._tokens: the calls of maru/tokens.h, for maru/tokens.py, which has checked types and ranges.
+#include "without_gil.h"
+
 #include <array>
 #include <maru/tokens.h>
 #include <optional>
@@ -39,7 +41,7 @@ py::array hash(uint32_t algorithm, const Tokens& tokens, uint32_t block_tokens, 
   const auto room = size_t(hashes.size());
   int status;
   {
-    py::gil_scoped_release released;
+    const maru_python::WithoutGil released;
     status = maru_tokens_hash(&options, from, n, to, room);
   }
   check(status);
@@ -63,7 +65,7 @@ py::tuple dynamo(uint64_t salt, const std::optional<uint64_t>& parent, uint32_t 
   uint64_t* const to_sequences = sequences.mutable_data();
   int status;
   {
-    py::gil_scoped_release released;
+    const maru_python::WithoutGil released;
     status = maru_tokens_dynamo(salt, parent ? &*parent : nullptr, block_tokens, from, n, to_blocks, to_sequences);
   }
   check(status);
