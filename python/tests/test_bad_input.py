@@ -34,6 +34,46 @@ def test_a_url_and_an_algorithm_are_texts():
             tokens.root(wrong)
 
 
+def test_nobody_writes_through_what_a_memoryview_of_a_stored_buffer_was_made_of(client, other, key):
+    for keep_views in (False, True):
+        buffer = client.alloc(PAGE)
+        buffer.data[:] = b"a" * PAGE
+        pages = buffer.data.obj
+        assert client.store(f"{key} {keep_views}", buffer, keep_views=keep_views).is_new
+        with pytest.raises(maru.ClosedError):
+            memoryview(pages)
+        assert bytes(other.retrieve(f"{key} {keep_views}").data) == b"a" * PAGE
+
+
+def test_threads_may_share_what_is_being_stored(client, key):
+    """Each call does what it says, or says that another was first."""
+    for turn in range(50):
+        buffer, view, match, start = client.alloc(PAGE), client.retrieve(key), client.match_prefix([key]), threading.Barrier(4)
+        wrong = []
+
+        def use(first, buffer=buffer, view=view, match=match, start=start, turn=turn, wrong=wrong):
+            calls = [lambda: memoryview(buffer.data.obj), buffer.abort, lambda: client.store(f"{key} {turn}", buffer),
+                     lambda: client.store(f"{key} {turn}", buffer, keep_views=True), lambda: match.resolve([key]),
+                     match.release, lambda: view and view.data, lambda: view and view.release()]
+            start.wait()
+            for call in calls[first:] + calls[:first]:
+                try:
+                    call()
+                except (maru.ClosedError, maru.ViewsHeldError):
+                    pass
+                except Exception as error:
+                    wrong.append(error)
+
+        threads = [threading.Thread(target=use, args=(2 * i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong
+        del use, buffer, view, match, threads
+    assert client.statistics().pins == 0
+
+
 @pytest.mark.parametrize("first", ["import maru", ""], ids=["after the main one", "first"])
 def test_a_subinterpreter_is_refused(first):
     pytest.importorskip("_xxsubinterpreters")

@@ -10,6 +10,7 @@ namespace maru_python {
 
 void Hold::begin_export() {
   attachment_->open();
+  if (!has_pages()) raise_named("ClosedError", "This buffer was stored: allocate another one.");
   attachment_->begin_use();
   ++exports_;
 }

@@ -22,8 +22,9 @@ class Hold {
   Hold& operator=(const Hold&) = delete;
 
   const std::shared_ptr<Attachment>& attachment() const { return attachment_; }
+  virtual bool has_pages() const { return true; }
   size_t exports() const { return exports_; }
-  // Around the life of each Py_buffer. The first raises when the attachment is closed.
+  // Around the life of each Py_buffer. The first raises when the attachment is closed, or the pages are not the holder's.
   void begin_export();
   void end_export();
 
@@ -64,6 +65,8 @@ class BufferHold : public Hold {
   ~BufferHold() override;
 
   const maru_buffer& buffer() const { return buffer_; }
+  // Somebody may have kept the Pages, from which another memoryview can be made, also while and after a block is made of them.
+  bool has_pages() const override { return state != State::kBusy && state != State::kUsedUp; }
   void keep_pinned(const maru_view& view) {
     view_ = view;
     state = State::kPinned;
