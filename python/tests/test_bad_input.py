@@ -20,6 +20,18 @@ def run(script, *arguments):
                           capture_output=True, text=True, timeout=120)
 
 
+def test_text_that_has_no_utf8_is_no_key(client):
+    calls = [
+        lambda: client.exists(HALF), lambda: client.retrieve(HALF), lambda: client.pin(HALF), lambda: client.delete(HALF),
+        lambda: client.store_copy(HALF, b"x"), lambda: client.exists_batch(["k", HALF]), lambda: client.tenant(HALF),
+        lambda: client.retrieve_batch(["k" * 100] * 300 + [HALF]), lambda: client.match_prefix([HALF]),
+        lambda: client.exists("k", HALF), lambda: client.store_copy("k", b"x", parent=HALF),
+    ]
+    for call in calls:
+        with pytest.raises(maru.InvalidArgumentError, match="surrogates"):
+            call()
+
+
 def test_a_number_is_no_digest():
     for wrong in (16, 32, True, "x" * 16):
         with pytest.raises(maru.InvalidArgumentError):
@@ -32,6 +44,30 @@ def test_a_url_and_an_algorithm_are_texts():
             maru.MaruConfig(server_url=wrong)
         with pytest.raises(maru.InvalidArgumentError):
             tokens.root(wrong)
+
+
+@pytest.mark.parametrize("kind", ["Client", "Buffer", "Match"])
+def test_an_object_whose_init_was_not_called_is_a_closed_one(kind):
+    ended = run("""
+        import sys
+        import maru
+        made = getattr(maru, sys.argv[1]).__new__(getattr(maru, sys.argv[1]))
+        for name in dir(made):
+            if name.startswith("__"):
+                continue
+            for arguments in ((), ("k",), ("k", "k"), (["k"],), (["k"], None, None), (1,), (1, 1)):
+                try:
+                    found = getattr(made, name)
+                    if callable(found):
+                        found(*arguments)
+                except (TypeError, maru.MaruError):
+                    pass
+        with made:
+            pass
+        del made
+        print("lives")
+    """, kind)
+    assert (ended.returncode, ended.stdout) == (0, "lives\n"), ended.stderr
 
 
 def test_nobody_writes_through_what_a_memoryview_of_a_stored_buffer_was_made_of(client, other, key):
@@ -113,3 +149,24 @@ def test_daemon_threads_in_calls_do_not_end_the_process_badly(marud):
             time.sleep(0.2)
         """, marud.socket)
         assert ended.returncode == 0, ended.stderr
+
+
+def test_errors_are_named_while_the_interpreter_ends(marud):
+    ended = run("""
+        import sys
+        import maru
+        client = maru.Client(sys.argv[1], timeout_ms=60_000)
+        refused = maru.InvalidArgumentError
+        try:
+            client.exists(3)
+        except refused:
+            pass
+        class Late:
+            def __del__(self, client=client, refused=refused, print=print):
+                try:
+                    client.exists(3)
+                except refused:
+                    print("named", flush=True)
+        sys.modules["late"] = Late()
+    """, marud.socket)
+    assert ended.returncode == 0 and ended.stdout == "named\n", (ended.stdout, ended.stderr)

@@ -33,6 +33,13 @@ std::optional<PlainArray> plain_array(py::handle object, bool is_bool) {
                     (array->flags & NumPy::NPY_ARRAY_WRITEABLE_) != 0};
 }
 
+// pybind11's own takes it for a mistake of the program when there is no memory.
+py::list new_list(size_t n) {
+  PyObject* const made = PyList_New(Py_ssize_t(n));
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::list>(made);
+}
+
 py::object new_truths(Py_ssize_t n, uint8_t** ret_data) {
   const NumPy& numpy = NumPy::get();
   // Takes the reference to the description. The strides are NumPy's to find.

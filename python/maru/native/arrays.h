@@ -20,6 +20,9 @@ struct PlainArray {
 // What it says is good while the array lives and nobody resizes it, which NumPy refuses while somebody refers to it.
 std::optional<PlainArray> plain_array(pybind11::handle object, bool is_bool);
 
+// A new list of n items, not set.
+pybind11::list new_list(size_t n);
+
 // A new array of n bool, not set.
 pybind11::object new_truths(Py_ssize_t n, uint8_t** ret_data);
 

@@ -10,11 +10,21 @@
 
 #include "without_gil.h"
 
+#include <cstring>
 #include <maru/maru.h>
 #include <memory>
+#include <new>
 #include <pybind11/pybind11.h>
 
 namespace maru_python {
+
+// For what pybind11 makes objects of: where Python code calls __new__ and not __init__, pybind11 takes memory for one and
+// constructs nothing there. It finds zeros, which are no attachment and nothing held.
+class ZeroedMemory {
+ public:
+  static void* operator new(size_t bytes) { return std::memset(::operator new(bytes), 0, bytes); }
+  static void operator delete(void* memory) { ::operator delete(memory); }
+};
 
 // How often this process is the child of a fork since the module was loaded; tells a child without a system call.
 unsigned forks();

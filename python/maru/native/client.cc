@@ -30,7 +30,7 @@ int run(size_t n, size_t many, F&& call) {
 
 // The references to True and to False are counted once for the whole list; one by one each would wait for the one before.
 py::object list_of(std::span<const uint8_t> truths) {
-  py::list result(truths.size());
+  py::list result = new_list(truths.size());
   PyObject** const items = reinterpret_cast<PyListObject*>(result.ptr())->ob_item;
   PyObject* const values[] = {Py_False, Py_True};
   Py_ssize_t yes = 0;
@@ -82,8 +82,12 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
   verifies_ = maru_get_geometry(client, &shape) == 0 && shape.checksums != 0;
 }
 
+void Client::refuse() {
+  raise_named("ClosedError", "This Client was never attached: its __init__ was not called. Make a new Client.");
+}
+
 void Client::reattach() {
-  const Use use(*attachment_);
+  const Use use(attachment());
   int status = 0;
   {
     const WithoutGil released;
@@ -95,13 +99,13 @@ void Client::reattach() {
 uint64_t Client::tenant(py::handle name) const {
   if (!PyUnicode_Check(name.ptr()))
     raise_named("InvalidArgumentError", "The name of a tenant is a str of 1 to 64 bytes.");
-  return tenant_of(attachment_->open(), name);
+  return tenant_of(attachment().open(), name);
 }
 
 py::object Client::geometry() const {
   maru_geometry g{};
   g.size = sizeof(g);
-  check(maru_get_geometry(attachment_->open(), &g), "maru_get_geometry");
+  check(maru_get_geometry(attachment().open(), &g), "maru_get_geometry");
   return record("Geometry",
                 py::make_tuple(g.pool_bytes, g.control_bytes, g.page_bytes, g.pages, g.region_pages, g.lanes, g.lane,
                                g.pins_max, g.key_bytes_max,
@@ -109,7 +113,7 @@ py::object Client::geometry() const {
 }
 
 py::object Client::statistics() const {
-  const Use use(*attachment_);
+  const Use use(attachment());
   maru_statistics s{};
   s.size = sizeof(s);
   int status = 0;
@@ -127,7 +131,7 @@ py::object Client::statistics() const {
 
 py::list Client::evicted() {
   py::list keys;
-  const Use use(*attachment_);
+  const Use use(attachment());
   for (maru_key_copy key;;) {
     const int status = maru_next_evicted(use.client(), &key);
     if (status == -ENOENT) return keys;
@@ -141,12 +145,12 @@ py::list Client::evicted() {
 // -- finding ----------------------------------------------------------------------------------------------------------
 
 bool Client::exists(py::handle key, py::handle tenant) const {
-  const Use use(*attachment_);
+  const Use use(attachment());
   return check(maru_exists(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get()), "maru_exists") != 0;
 }
 
 py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object out) const {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   const auto ask = [&](void* present) {
@@ -183,7 +187,7 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
 
 template <typename Make>
 py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) const {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const OneKey one(key, tenant_of(use.client(), tenant));
   maru_view view;
   int status = 0;
@@ -208,7 +212,7 @@ py::object Client::find(py::handle key, py::handle tenant, py::handle places) co
 
 template <typename Make>
 py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make) const {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Items::kKept);
   const size_t n = batch.size();
   std::vector<maru_view> views(n);
@@ -218,7 +222,7 @@ py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& ma
     status = maru_retrieve_batch(use.client(), batch.data(), n, views.data());
   }
   check(status, "maru_retrieve_batch");
-  py::list result(n);
+  py::list result = new_list(n);
   for (size_t i = 0; i < n; ++i) {
     py::object item = py::none();
     if (views[i].block != 0) item = make(std::make_shared<PinHold>(attachment_, views[i]), views[i], batch.item(i));
@@ -240,7 +244,7 @@ py::list Client::find_batch(py::handle keys, py::handle tenant, py::handle place
 }
 
 py::object Client::pin(py::handle key, py::handle tenant) const {
-  const Use use(*attachment_);
+  const Use use(attachment());
   maru_view view;
   const int status = maru_pin(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get(), &view);
   if (status == -ENOENT) return py::none();
@@ -250,14 +254,14 @@ py::object Client::pin(py::handle key, py::handle tenant) const {
 
 py::object Client::pin_block(maru_block block) const {
   maru_view view;
-  const int status = maru_pin_block(attachment_->open(), block, &view);
+  const int status = maru_pin_block(attachment().open(), block, &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_pin_block");
   return new_pin(std::make_shared<PinHold>(attachment_, view), view);
 }
 
 std::unique_ptr<Match> Client::match_prefix(py::handle keys, py::handle tenant) const {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   maru_match match;
   check(run(batch.size(), kManyMatched,
@@ -269,7 +273,7 @@ std::unique_ptr<Match> Client::match_prefix(py::handle keys, py::handle tenant) 
 // -- deleting ---------------------------------------------------------------------------------------------------------
 
 bool Client::remove(py::handle key, py::handle tenant) {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const int status = maru_delete(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get());
   if (status == -ENOENT) return false;
   check(status, "maru_delete");
@@ -277,7 +281,7 @@ bool Client::remove(py::handle key, py::handle tenant) {
 }
 
 py::object Client::remove_batch(py::handle keys, py::handle tenant) {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   std::vector<int32_t> results(n);
@@ -295,7 +299,7 @@ py::object Client::remove_batch(py::handle keys, py::handle tenant) {
 }
 
 uint64_t Client::remove_tree(py::handle key, py::handle tenant) {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const OneKey root(key, tenant_of(use.client(), tenant));
   uint64_t deleted = 0;
   int status = 0;

@@ -15,7 +15,7 @@
 
 namespace maru_python {
 
-class Client {
+class Client : public ZeroedMemory {
  public:
   struct StoreOptions {
     pybind11::object parent;  // None, a block, or a key
@@ -28,10 +28,12 @@ class Client {
   Client(const std::optional<std::string>& socket_path, const std::optional<std::string>& pool, uint32_t timeout_ms,
          uint32_t thread_cache_pages, bool first_fit, bool session_thread, bool read_only);
 
-  void close() { attachment_->close(); }
-  bool is_closed() const { return attachment_->is_closed(); }
+  void close() {
+    if (attachment_ != nullptr) attachment_->close();
+  }
+  bool is_closed() const { return attachment_ == nullptr || attachment_->is_closed(); }
   void reattach();
-  uint64_t daemon_epoch() const { return maru_daemon_epoch(attachment_->open()); }
+  uint64_t daemon_epoch() const { return maru_daemon_epoch(attachment().open()); }
   uint64_t tenant(pybind11::handle name) const;
   pybind11::object geometry() const;
   pybind11::object statistics() const;
@@ -60,6 +62,12 @@ class Client {
   uint64_t remove_tree(pybind11::handle key, pybind11::handle tenant);
 
  private:
+  // Raises ClosedError when __init__ was not called.
+  Attachment& attachment() const {
+    if (attachment_ == nullptr) refuse();
+    return *attachment_;
+  }
+  [[noreturn]] static void refuse();
   template <typename Make>
   pybind11::object retrieve_as(pybind11::handle key, pybind11::handle tenant, Make&& make) const;
   template <typename Make>

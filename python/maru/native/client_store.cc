@@ -46,7 +46,7 @@ py::object stored(maru_block block, int status) {
 }  // namespace
 
 std::unique_ptr<Buffer> Client::alloc(uint64_t bytes) {
-  const Use use(*attachment_);
+  const Use use(attachment());
   maru_buffer buffer;
   int status = 0;
   {
@@ -58,7 +58,7 @@ std::unique_ptr<Buffer> Client::alloc(uint64_t bytes) {
 }
 
 py::list Client::alloc_batch(uint64_t bytes, size_t n) {
-  const Use use(*attachment_);
+  const Use use(attachment());
   if (n == 0) return py::list();
   constexpr size_t kBatchMax = 1u << 20;
   if (n > kBatchMax) raise_named("InvalidArgumentError", "A batch has at most 2^20 buffers.");
@@ -75,7 +75,7 @@ py::list Client::alloc_batch(uint64_t bytes, size_t n) {
 }
 
 py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& options, bool keep_views) {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const OneKey one(key, tenant);
   const CStoreOptions c_options(options, tenant);
@@ -98,7 +98,7 @@ py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& opt
 }
 
 py::object Client::store_copy(py::handle key, py::handle data, const StoreOptions& options) {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const OneKey one(key, tenant);
   const CStoreOptions c_options(options, tenant);
@@ -115,7 +115,7 @@ py::object Client::store_copy(py::handle key, py::handle data, const StoreOption
 }
 
 py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreOptions& options, bool keep_views) {
-  const Use use(*attachment_);
+  const Use use(attachment());
   const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const KeyBatch batch(keys, tenant);
   const CStoreOptions c_options(options, tenant);

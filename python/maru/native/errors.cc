@@ -10,7 +10,11 @@ namespace {
   throw py::error_already_set();
 }
 
-py::module_ errors() { return py::module_::import("maru.errors"); }
+// Imported once and never given back: when the interpreter ends nothing can be imported any more.
+py::handle errors() {
+  static PyObject* const module = py::module_::import("maru.errors").release().ptr();
+  return module;
+}
 
 }  // namespace
 

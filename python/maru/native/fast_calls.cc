@@ -53,7 +53,8 @@ bool read_arguments(const Signature& signature, PyObject* const* args, Py_ssize_
 Client& client_of(PyObject* self) {
   auto* const instance = reinterpret_cast<py::detail::instance*>(self);
   void* const value = instance->simple_layout ? instance->simple_value_holder[0] : nullptr;
-  return value != nullptr ? *static_cast<Client*>(value) : py::cast<Client&>(py::handle(self));
+  return value != nullptr ? *static_cast<Client*>(value)
+                          : py::cast<Client&>(py::handle(self));  // zeros, see ZeroedMemory
 }
 
 template <typename Call>

@@ -1,5 +1,6 @@
 #include "held.h"
 
+#include "arrays.h"
 #include "errors.h"
 #include "keys.h"
 #include "pins.h"
@@ -80,7 +81,7 @@ py::list Match::resolve(py::handle keys, py::handle tenant) {
     status = maru_resolve(use.client(), &hold->match(), batch.data(), n, views.data());
   }
   check(status, "maru_resolve");
-  py::list result(n);
+  py::list result = new_list(n);
   for (size_t i = 0; i < n; ++i) PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), new_view(hold, views[i]).release().ptr());
   return result;
 }

@@ -9,7 +9,7 @@
 
 namespace maru_python {
 
-class Buffer {
+class Buffer : public ZeroedMemory {
  public:
   Buffer(std::shared_ptr<Attachment> attachment, const maru_buffer& buffer)
       : hold_(std::make_shared<BufferHold>(std::move(attachment), buffer)),
@@ -42,7 +42,7 @@ class Buffer {
   pybind11::object data_;
 };
 
-class Match {
+class Match : public ZeroedMemory {
  public:
   Match(std::shared_ptr<Attachment> attachment, const maru_match& match)
       : hold_(std::make_shared<MatchHold>(std::move(attachment), match)),

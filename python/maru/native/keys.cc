@@ -20,6 +20,16 @@ bool is_unsigned_byte(const char* format) { return format == nullptr || std::str
 
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
+// In the str, for as long as that lives. Half of a surrogate pair has no UTF-8.
+const char* utf8(PyObject* text, const char* what, Py_ssize_t* ret_size) {
+  const char* const found = PyUnicode_AsUTF8AndSize(text, ret_size);
+  if (found != nullptr) return found;
+  if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) throw py::error_already_set();
+  const py::error_already_set why;
+  raise_named("InvalidArgumentError", std::string(what) + " is a str without surrogates, or bytes; this one: " +
+                                          py::str(why.value()).cast<std::string>() + ".");
+}
+
 void set_bytes(maru_key& key, const void* data, Py_ssize_t size) {
   if (size < 1 || size > 4096)
     raise_named("InvalidArgumentError",
@@ -86,8 +96,7 @@ void read_key(py::handle object, maru_key& key, Hold&& hold) {
   }
   if (PyUnicode_Check(o)) {
     Py_ssize_t size = 0;
-    const char* text = PyUnicode_AsUTF8AndSize(o, &size);
-    if (text == nullptr) throw py::error_already_set();
+    const char* text = utf8(o, "A key", &size);
     set_bytes(key, text, size);
     return;
   }
@@ -127,8 +136,7 @@ uint64_t tenant_of(const maru_client* client, py::handle tenant) {
   if (tenant.is_none()) return 0;
   if (PyUnicode_Check(tenant.ptr())) {
     Py_ssize_t size = 0;
-    const char* name = PyUnicode_AsUTF8AndSize(tenant.ptr(), &size);
-    if (name == nullptr) throw py::error_already_set();
+    const char* name = utf8(tenant.ptr(), "The name of a tenant", &size);
     uint64_t id = 0;
     if (maru_tenant(client, name, static_cast<size_t>(size), &id) != 0)
       raise_named("InvalidArgumentError", "The name of a tenant has 1 to 64 bytes, not " + std::to_string(size) + ".");
