@@ -152,7 +152,7 @@ Result<Caller> Door::identify(int socket, bool is_unix) {
   SocketAddress address = {};
   socklen_t bytes = sizeof(address);
   if (::getpeername(socket, &address.any, &bytes) != 0) return failure(errno, "ask who is at the other end");
-  return Caller{nullptr, "a client at " + text_of(address) + ", by HTTP with the token,"};
+  return Caller{nullptr, "a client at " + text_of(address) + ", by HTTP,"};
 }
 
 }  // namespace maru::daemon::http

@@ -1,9 +1,9 @@
 // One thread, one poll(): the sockets, libmicrohttpd's descriptor, answers, and the word to stop. Every call into libmicrohttpd
 // is made here. A request that waits for an answer is suspended, so any number of them wait at once.
 //
-// What a client can hold: a connection for kLifeMs without finishing a request, kHeaderBytesMax of memory and a body. Users
-// other than root and marud's own get a quarter of the connections each, and so do all who come by TCP together: nobody knows
-// who they are before they show a token. Whoever is refused is told why, before the connection is closed.
+// What a client can hold: a connection for kLifeMs without finishing a request, kHeaderBytesMax of memory and a body. By TCP it
+// has kTokenMs to show the token. When places are short, those that nobody misses are cleared for newcomers (places.h), so that
+// nobody keeps others out by connecting. Whoever is refused is told why, before the connection is closed.
 #include "daemon/http/service_thread.h"
 #include "daemon/log.h"
 
@@ -22,8 +22,11 @@ namespace {
 constexpr size_t kHeaderBytesMax = 16u << 10;  // libmicrohttpd's memory of a connection: the headers both ways
 constexpr unsigned kIdleSeconds = 15;          // a connection on which nothing comes
 constexpr uint64_t kLifeMs = 60'000;           // a request, from its first byte to the last of its reply
+constexpr uint64_t kTokenMs = 2'000;           // from a connection by TCP to the headers with the token
 constexpr uint64_t kAcceptPauseMs = 200;       // no descriptor is left
-constexpr int kAcceptsPerTurn = 64;
+
+// Few beside the places of a party: what came with a connection is read before others can take its place.
+uint32_t accepts_per_turn(const HttpConfig& config) { return std::max(1u, config.connections / 16); }
 
 // The path and query stay as they came: http/request.cc decodes.
 size_t leave_encoded(void*, MHD_Connection*, char* text) { return std::strlen(text); }
@@ -46,10 +49,11 @@ Result<void> Service::Thread::start() {
   stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_.is_open()) return failure(errno, "create an event descriptor");
   mhd_ = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr,
-                          &on_access, this, MHD_OPTION_CONNECTION_LIMIT, unsigned(config_.connections + 1),
-                          MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                          kHeaderBytesMax, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, &on_target,
-                          this, MHD_OPTION_UNESCAPE_CALLBACK, &leave_encoded, nullptr, MHD_OPTION_NOTIFY_COMPLETED,
+                          &on_access, this, MHD_OPTION_CONNECTION_LIMIT,
+                          unsigned(2 * config_.connections + Exchange::kSlots), MHD_OPTION_CONNECTION_TIMEOUT,
+                          kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytesMax,
+                          MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, &on_target, this,
+                          MHD_OPTION_UNESCAPE_CALLBACK, &leave_encoded, nullptr, MHD_OPTION_NOTIFY_COMPLETED,
                           &on_completed, this, MHD_OPTION_NOTIFY_CONNECTION, &on_connection, this, MHD_OPTION_END);
   if (!mhd_) return failure(ENOMEM, "start libmicrohttpd");
   const MHD_DaemonInfo* info = MHD_get_daemon_info(mhd_, MHD_DAEMON_INFO_EPOLL_FD);
@@ -83,9 +87,9 @@ void Service::Thread::run() {
     if (entries[3].revents != 0) accept_all(door_.unix_fd(), true);
     if (entries[4].revents != 0) accept_all(door_.tcp_fd(), false);
     settle_waiting();
-    end_old();
     complaints_.renew(now_ms());
     MHD_run(mhd_);
+    end_old();  // behind the reading: who was quick while this thread had no processor is not late
   }
   // Whatever waits was answered "marud stops" above and is sent as far as the socket takes it.
   MHD_run(mhd_);
@@ -96,6 +100,8 @@ int Service::Thread::poll_timeout() {
   const uint64_t now = now_ms();
   const auto until = [&](uint64_t due) { timeout_ms = std::min(timeout_ms, due > now ? due - now : 0); };
   for (const Call* call : waiting_) until(call->deadline_ms);
+  for (const auto& [fd, connection] : connections_)
+    if (!connection.is_known && !connection.was_ended) until(connection.since_ms + kTokenMs + 1);
   if (accept_due_ms_ > now) until(accept_due_ms_);
   MHD_UNSIGNED_LONG_LONG wanted = 0;
   if (MHD_get_timeout(mhd_, &wanted) == MHD_YES) timeout_ms = std::min<uint64_t>(timeout_ms, wanted);
@@ -108,25 +114,79 @@ void Service::Thread::complain(std::optional<uid_t> uid, const std::string& text
   complaints_.say(uid, "{}", printable(text));
 }
 
-// Says why and closes, without ever waiting.
+namespace {
+
+// Says why, without ever waiting.
+void say_and_shut(int socket, const char* status, const std::string& why) {
+  const std::string body = "{\"error\":\"" + why + "\"}\n";
+  const std::string reply = std::string("HTTP/1.1 ") + status +
+                            "\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: "
+                            "close\r\nContent-Length: " +
+                            std::to_string(body.size()) + "\r\n\r\n" + body;
+  ::send(socket, reply.data(), reply.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  ::shutdown(socket, SHUT_WR);
+}
+
+bool has_unread(int socket) {
+  char byte = 0;
+  return ::recv(socket, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+}  // namespace
+
 void Service::Thread::refuse(FileDescriptor socket, const std::string& who, std::optional<uid_t> uid,
                              const std::string& why) {
   complain(uid, who + " is refused: " + why);
-  const std::string body = "{\"error\":\"" + why + "\"}\n";
-  const std::string reply =
-      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 10\r\nConnection: "
-      "close\r\nContent-Length: " +
-      std::to_string(body.size()) + "\r\n\r\n" + body;
-  ::send(socket.get(), reply.data(), reply.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  ::shutdown(socket.get(), SHUT_WR);
+  say_and_shut(socket.get(), "503 Service Unavailable", why);
   // What lies unread would make the kernel reset the connection, and the reason could be lost.
   char unread[4096];
   while (::recv(socket.get(), unread, sizeof(unread), MSG_DONTWAIT) > 0) {
   }
 }
 
+// libmicrohttpd sees the end of it and closes it. One that never sent a request is told why; on others what is said could be
+// taken for a reply.
+void Service::Thread::end(int fd, Connection& connection, const std::string& why) {
+  complain(uid_of(connection.caller), connection.caller.name + " is dropped: " + why);
+  connection.was_ended = true;
+  if (!connection.has_asked) say_and_shut(fd, "408 Request Timeout", why);
+  ::shutdown(fd, SHUT_RDWR);
+}
+
+// Clears a place where one is needed. False: why there is none.
+bool Service::Thread::make_room(const Caller& caller, std::string& ret_why_not) {
+  std::vector<Place> places;
+  std::vector<std::pair<const int, Connection>*> entries;
+  for (auto& entry : connections_) {
+    const Connection& one = entry.second;
+    if (one.was_ended) continue;
+    using State = Place::State;
+    const State state = !one.is_known          ? State::kStranger
+                        : !one.call            ? State::kIdle
+                        : one.call->is_waiting ? State::kWaits
+                                               : State::kBusy;
+    places.push_back({uid_of(one.caller), state, one.since});
+    entries.push_back(&entry);
+  }
+  const auto uid = uid_of(caller);
+  const bool has_share = uid != uid_t(0) && uid != ::geteuid();
+  Admission admission = admit(places, uid, has_share, config_.connections);
+  // A request that came since connections were read last is read first.
+  const auto has_news = [&](size_t i) { return !entries[i]->second.call && has_unread(entries[i]->first); };
+  while (admission.gives_way && has_news(*admission.gives_way)) {
+    places[*admission.gives_way].state = Place::State::kWaits;
+    admission = admit(places, uid, has_share, config_.connections);
+  }
+  if (admission.gives_way) {
+    auto& [fd, connection] = *entries[*admission.gives_way];
+    end(fd, connection, "all places for HTTP connections are taken, and a newcomer has this one");
+  }
+  ret_why_not = admission.why_not;
+  return ret_why_not.empty();
+}
+
 void Service::Thread::accept_all(int listener, bool is_unix) {
-  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+  for (uint32_t i = 0; i < accepts_per_turn(config_); ++i) {
     FileDescriptor socket = Door::accept(listener);
     if (!socket.is_open()) {
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
@@ -140,25 +200,15 @@ void Service::Thread::accept_all(int listener, bool is_unix) {
       refuse(std::move(socket), "an HTTP connection", std::nullopt, "marud cannot tell who is at its other end");
       continue;
     }
-    const std::optional<uid_t> uid = uid_of(*caller);
-    if (connections_.size() >= config_.connections) {
-      refuse(std::move(socket), caller->name, uid,
-             "there are " + std::to_string(connections_.size()) +
-                 " HTTP connections already, which is all that are let in");
-      continue;
-    }
-    const auto of_user = std::count_if(connections_.begin(), connections_.end(),
-                                       [&](const auto& entry) { return uid_of(entry.second.caller) == uid; });
-    const bool has_share = uid != uid_t(0) && uid != ::geteuid();
-    if (has_share && uint64_t(of_user) >= config_.connections / 4) {
-      refuse(std::move(socket), caller->name, uid,
-             (uid ? "user " + std::to_string(*uid) + " has " : "TCP has ") + std::to_string(of_user) +
-                 " HTTP connections already");
+    if (std::string why_not; !make_room(*caller, why_not)) {
+      refuse(std::move(socket), caller->name, uid_of(*caller), why_not);
       continue;
     }
     Connection entry;
     entry.caller = std::move(*caller);
     entry.since_ms = now_ms();
+    entry.since = ++counted_;
+    entry.is_known = is_unix;
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;  // libmicrohttpd wants any; who it is, is known here
     const int fd = socket.release();
@@ -172,16 +222,16 @@ void Service::Thread::end_old() {
   const uint64_t now = now_ms();
   for (auto entry = connections_.begin(); entry != connections_.end();) {
     Connection& connection = entry->second;
-    const bool is_old = now - connection.since_ms > kLifeMs;
-    if (is_old && !connection.has_begun) {
+    const uint64_t age_ms = now - connection.since_ms;
+    if (age_ms > kLifeMs && !connection.has_begun) {
       entry = connections_.erase(entry);  // libmicrohttpd did not want it, and has closed it
       continue;
     }
-    if (is_old && !connection.was_ended) {
-      complain(uid_of(connection.caller), connection.caller.name + " is dropped: it has not finished a request in " +
-                                              std::to_string(kLifeMs / 1000) + " s");
-      connection.was_ended = true;
-      ::shutdown(entry->first, SHUT_RDWR);
+    if (connection.was_ended) {
+    } else if (age_ms > kLifeMs) {
+      end(entry->first, connection, "it has not finished a request in " + std::to_string(kLifeMs / 1000) + " s");
+    } else if (!connection.is_known && age_ms > kTokenMs) {
+      end(entry->first, connection, "it has not shown the token in " + std::to_string(kTokenMs / 1000) + " s");
     }
     ++entry;
   }

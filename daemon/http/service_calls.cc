@@ -26,24 +26,32 @@ constexpr const char* kDataPolicy = "default-src 'none'; frame-ancestors 'none';
 
 }  // namespace
 
+Service::Thread::Connection* Service::Thread::connection_of(MHD_Connection* connection) {
+  const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  return info ? static_cast<Connection*>(info->socket_context) : nullptr;
+}
+
 void* Service::Thread::on_target(void* self, const char* target, MHD_Connection* connection) {
   auto call = std::make_unique<Call>();
   call->thread = static_cast<Thread*>(self);
   call->connection = connection;
   call->request.target = target;
-  const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-  if (info && info->socket_context) {
-    const Caller& caller = static_cast<Connection*>(info->socket_context)->caller;
-    call->who = caller.name;
-    call->peer = caller.peer;
+  if (Connection* entry = connection_of(connection)) {
+    call->who = entry->caller.name;
+    call->peer = entry->caller.peer;
+    entry->has_asked = true;
+    entry->call = call.get();
   }
   return call.release();
 }
 
 void Service::Thread::on_completed(void* self, MHD_Connection* connection, void** context, MHD_RequestTerminationCode) {
   Thread& thread = *static_cast<Thread*>(self);
-  const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-  if (info && info->socket_context) static_cast<Connection*>(info->socket_context)->since_ms = now_ms();
+  if (Connection* entry = connection_of(connection)) {
+    entry->since_ms = now_ms();
+    entry->since = ++thread.counted_;
+    entry->call = nullptr;
+  }
   const std::unique_ptr<Call> call(static_cast<Call*>(*context));
   *context = nullptr;
   if (!call) return;
@@ -72,10 +80,15 @@ std::optional<Step> Service::Thread::look_at_headers(Call& call) {
     const std::string_view text = given ? given : "";
     const bool has_scheme = text.size() > kScheme.size() && ::strncasecmp(given, kScheme.data(), kScheme.size()) == 0;
     if (!door_.token() || !has_scheme || !door_.token()->equals(text.substr(kScheme.size()))) {
-      complain(std::nullopt, call.who + " does not have it: refused");
+      complain(std::nullopt, call.who + " does not have the token: refused");
       return say_error(401, std::string(has_scheme ? "found a wrong token" : "found no token") +
                                 ", expected the header \"Authorization: Bearer TOKEN\" with the token of marud's "
                                 "http.token_file");
+    }
+    if (Connection* entry = connection_of(call.connection)) {
+      if (!entry->is_known) entry->caller.name += " with the token,";
+      entry->is_known = true;
+      call.who = entry->caller.name;
     }
   }
   if (header(MHD_HTTP_HEADER_TRANSFER_ENCODING))
@@ -193,8 +206,10 @@ MHD_Result Service::Thread::send(Call& call) {
   MHD_add_response_header(response, "Content-Security-Policy", reply.is_page ? kPagePolicy : kDataPolicy);
   if (reply.is_page) MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ACCEPT);
   if (!reply.allow.empty()) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());
-  if (reply.status == 401)
+  if (reply.status == 401) {
     MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer realm=\"marud\"");
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");  // a stranger's place is for the next
+  }
   if (reply.retry_after != 0)
     MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, std::to_string(reply.retry_after).c_str());
   const MHD_Result queued = MHD_queue_response(call.connection, unsigned(reply.status), response);

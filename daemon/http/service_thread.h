@@ -1,6 +1,7 @@
 // The inside of the HTTP thread, for service.cc (its life and its connections) and service_calls.cc (its requests).
 #pragma once
 
+#include "daemon/http/places.h"
 #include "daemon/http/request.h"
 #include "daemon/http/service.h"
 #include "daemon/log_budget.h"
@@ -25,11 +26,16 @@ class Service::Thread {
   const Door& door() const { return door_; }
 
  private:
+  struct Call;
   struct Connection {
     Caller caller;
     uint64_t since_ms = 0;   // its last request was finished, or it came
+    uint64_t since = 0;      // the same, counted: of several in one millisecond one is the first
+    bool is_known = false;   // the kernel said who it is, or it has shown the token
     bool has_begun = false;  // libmicrohttpd has it
     bool was_ended = false;
+    bool has_asked = false;      // one request at least
+    const Call* call = nullptr;  // the request under way, from the end of its first line
   };
   // One request, from its first line on.
   struct Call {
@@ -51,10 +57,13 @@ class Service::Thread {
   void run();
   int poll_timeout();
   void accept_all(int listener, bool is_unix);
+  bool make_room(const Caller& caller, std::string& ret_why_not);
+  void end(int fd, Connection& connection, const std::string& why);
   void refuse(FileDescriptor socket, const std::string& who, std::optional<uid_t> uid, const std::string& why);
   void complain(std::optional<uid_t> uid, const std::string& text);
   void end_old();
 
+  static Connection* connection_of(MHD_Connection* connection);
   std::optional<Step> look_at_headers(Call& call);
   void advance(Call& call, Step step);
   void settle_waiting();
@@ -76,6 +85,7 @@ class Service::Thread {
   MHD_Daemon* mhd_ = nullptr;
   int mhd_fd_ = -1;
   std::map<int, Connection> connections_;  // by descriptor; entries do not move
+  uint64_t counted_ = 0;                   // what Connection::since is taken from
   std::vector<Call*> waiting_;
   uint64_t accept_due_ms_ = 0;
   LogBudget complaints_{LogLevel::kWarning, "refusals by HTTP", 16, 64};

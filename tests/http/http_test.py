@@ -261,8 +261,8 @@ def garbage_does_no_harm(marud):
 
 
 def idle_and_slow_ones_stand_in_nobodys_way(marud):
-    """More connections than are let in, none of which says anything: the others are told why, and marud goes on."""
-    idle, told = [], None
+    """More connections than are let in, none of which says anything: the oldest go, and are told why."""
+    idle = []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < 2000:
         resource.setrlimit(resource.RLIMIT_NOFILE, (2000 if hard == resource.RLIM_INFINITY else min(2000, hard), hard))
@@ -270,32 +270,17 @@ def idle_and_slow_ones_stand_in_nobodys_way(marud):
         peer = socket.socket(socket.AF_UNIX)
         peer.connect(str(marud.http_socket))  # waits where the queue is shorter than they are many
         idle.append(peer)
-    answered = 0
-    for peer in idle:
-        peer.setblocking(False)
-    def refusals():
-        nonlocal answered, told
-        for peer in idle:
-            try:
-                text = peer.recv(4096)
-            except BlockingIOError:
-                continue
-            except ConnectionResetError:
-                continue
-            if text.startswith(b"HTTP/1.1 503"):
-                answered += 1
-                told = text
-        return answered >= 1000 - 64
-    wait_for(refusals, "936 refusals")
-    expect(b"HTTP connections already" in told, told)
-    expect(json.loads(told.split(b"\r\n\r\n")[1])["error"] != "", told)
+    expect(marud.http("GET", "/healthcheck").status == 200, "a request beside 1000 that say nothing")
+    told = what_they_were_told(idle, 1000 - 64)
+    expect(all(text.startswith(b"HTTP/1.1 408 ") and b"places for HTTP connections are taken" in text
+               for text in told.values()), set(told.values()))
+    expect(all(json.loads(text.split(b"\r\n\r\n")[1])["error"] for text in told.values()), set(told.values()))
     # The event loop never noticed: an attachment is made, and marudctl's socket answers.
     with BlockClient(arguments.client, marud) as client:
         expect(client.ask("store meanwhile 4096") == 0, "storing while HTTP is full")
     for peer in idle:
         peer.close()
-    wait_for(lambda: answers(marud), "an answer after the idle ones went")
-    wait_for(lambda: "HTTP connections already" in marud.log.read_text(), "a log of the refusals")
+    wait_for(lambda: "all places for HTTP connections are taken" in marud.log.read_text(), "a log of who was dropped")
 
     # A reader that does not read: its replies wait in its socket, and nobody else waits.
     slow = socket.socket(socket.AF_UNIX)
@@ -311,32 +296,106 @@ def idle_and_slow_ones_stand_in_nobodys_way(marud):
     slow.close()
 
 
-def tcp_has_a_share(marud):
-    """Idle connections without a token fill what TCP has, and nobody else notices."""
-    share = 64 // 4
-    idle = [socket.create_connection((marud.host, marud.port), PATIENCE) for _ in range(64)]
+def what_they_were_told(peers, count):
+    """What marud wrote on connections that it ended, when it has ended so many."""
     told = {}
-    for peer in idle:
+    for peer in peers:
         peer.setblocking(False)
-    def refusals():
-        for peer in idle:
+    def ended():
+        for peer in peers:
             try:
-                told.setdefault(peer, peer.recv(4096))
+                while peer not in told or told[peer][0]:
+                    piece = peer.recv(65536)
+                    text = told.get(peer, (True, b""))[1] + piece
+                    told[peer] = (bool(piece), text)
             except BlockingIOError:
                 pass
-        return len(told) >= 64 - share
-    wait_for(refusals, "refusals on TCP")
-    expect(all(text.startswith(b"HTTP/1.1 503") and b"TCP has 16 HTTP connections already" in text for text in told.values()),
-           f"refusals on TCP: {set(told.values())}")
-    expect(answers(marud), "the Unix socket does not answer while TCP is full")
-    for peer in idle:
-        peer.close()
-    def answers_again():
-        try:
-            return marud.http_tcp("GET", "/healthcheck").status == 200
-        except (ConnectionError, http.client.HTTPException):
-            return False
-    wait_for(answers_again, "an answer on TCP after the idle ones went")
+            except ConnectionError:
+                told[peer] = (False, told.get(peer, (True, b""))[1])
+        return sum(not is_open for is_open, _ in told.values()) >= count
+    wait_for(ended, f"the ends of {count} connections")
+    return {peer: text for peer, (is_open, text) in told.items() if not is_open}
+
+
+def strangers_by_tcp_keep_nobody_out(marud):
+    """As many as like to connect without a token, silent, byte by byte, or never reading: whoever has it gets in at once."""
+    def connect(text=b""):
+        peer = socket.create_connection((marud.host, marud.port), PATIENCE)
+        peer.sendall(text)
+        return peer
+    for text in (b"", b"G", b"GET /status HTTP/1.1\r\nHost: x\r\nX: ", b"GET /page.js HTTP/1.1\r\nHost: x\r\n\r\n" * 400):
+        strangers = []
+        for _ in range(10):
+            strangers += [connect(text) for _ in range(16)]
+            for peer in strangers[-16:]:
+                try:
+                    peer.setblocking(False)
+                    peer.send(b"a")
+                except (BlockingIOError, ConnectionError):
+                    pass
+            expect(marud.http_tcp("GET", "/healthcheck").status == 200, f"with the token beside strangers that said {text[:60]}")
+            expect(marud.http("GET", "/healthcheck").status == 200, f"the Unix socket beside strangers that said {text[:60]}")
+        # None of them stays, whether somebody needs its place or not.
+        told = what_they_were_told(strangers, len(strangers))
+        if text == b"":
+            for why in (b"all places for HTTP connections are taken", b"it has not shown the token in 2 s"):
+                expect(any(said.startswith(b"HTTP/1.1 408 ") and why in said for said in told.values()), set(told.values()))
+        for peer in strangers:
+            peer.close()
+
+    # Connections that are kept and idle give way, too.
+    kept = []
+    for _ in range(20):
+        connection = http.client.HTTPConnection(marud.host, marud.port, timeout=PATIENCE)
+        connection.request("GET", "/healthcheck", headers={"Authorization": f"Bearer {TOKEN}"})
+        reply = connection.getresponse()
+        expect(reply.status == 200 and reply.read() != b"", "one more connection that is kept")
+        kept.append(connection)
+    ended = what_they_were_told([connection.sock for connection in kept], 4)
+    expect(set(ended.values()) == {b""}, f"what came on them could be taken for a reply: {ended.values()}")
+    expect(all(connection.sock in ended for connection in kept[:4]), "the oldest did not go")
+    for connection in kept:
+        connection.close()
+
+
+# As many connections as the first argument says, each in the middle of a request; then what one more is told.
+CROWD = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(int(sys.argv[2]))
+def connect():
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(%d)
+    peer.connect(sys.argv[3])
+    try:
+        peer.sendall(b'GET /status HTTP/1.1\\r\\nHost: x\\r\\nX: ')
+    except BrokenPipeError:
+        pass  # refused already; the reason is there all the same
+    return peer
+crowd = [connect() for _ in range(int(sys.argv[1]))]
+one_more = connect()
+print(one_more.recv(4096).split(b'\\r\\n')[0].decode(), flush=True)
+sys.stdin.read()
+""" % PATIENCE
+
+
+def no_user_keeps_out_another(marud):
+    if os.geteuid() != 0:
+        print("not root: no crowd of other users was tried")
+        return
+    os.chmod(marud.socket.parent, 0o711)
+    os.chmod(marud.http_socket, 0o666)
+    crowds = []
+    for user in range(61000, 61004):
+        crowds.append(subprocess.Popen([sys.executable, "-c", CROWD, "16", str(user), str(marud.http_socket)],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        said = crowds[-1].stdout.readline()
+        expect(said == "HTTP/1.1 503 Service Unavailable\n", f"user {user} above its share was told {said!r}")
+    for _ in range(20):
+        expect(marud.http("GET", "/healthcheck").status == 200, "beside four users that have all places")
+    for crowd in crowds:
+        crowd.communicate("", PATIENCE)
+        expect(crowd.returncode == 0, "a crowd did not end well")
+    os.chmod(marud.http_socket, 0o660)
 
 
 def answers(marud):
@@ -354,7 +413,7 @@ def tcp_wants_the_token(marud):
     refused(marud.http_tcp("GET", "/status", None), 401, "found no token")
     refused(marud.http_tcp("PUT", "/policy", "wrong-wrong-wrong-wrong"), 401, "found a wrong token")
     expect(marud.http_tcp("GET", "/status", None).headers["WWW-Authenticate"].startswith("Bearer"), "WWW-Authenticate")
-    wait_for(lambda: "does not have it: refused" in marud.log.read_text(), "refusals in the log")
+    wait_for(lambda: "does not have the token: refused" in marud.log.read_text(), "refusals in the log")
     expect(TOKEN not in marud.http("GET", "/conf").text, "the token in /conf")
     expect(TOKEN not in marud.log.read_text(), "the token in the log")
 
@@ -509,7 +568,8 @@ def main():
         keep_alive(marud)
         garbage_does_no_harm(marud)
         tcp_wants_the_token(marud)
-        tcp_has_a_share(marud)
+        strangers_by_tcp_keep_nobody_out(marud)
+        no_user_keeps_out_another(marud)
         only_those_who_may(marud)
         idle_and_slow_ones_stand_in_nobodys_way(marud)
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")

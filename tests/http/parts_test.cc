@@ -2,6 +2,7 @@
 #include "daemon/http/desk.h"
 #include "daemon/http/door.h"
 #include "daemon/http/exchange.h"
+#include "daemon/http/places.h"
 #include "tests/support/random.h"
 #include "tests/support/temporary_directory.h"
 
@@ -11,6 +12,7 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <thread>
+#include <tuple>
 
 namespace maru::daemon::http {
 namespace {
@@ -146,6 +148,65 @@ TEST(TokenTest, IsEqualToItselfAlone) {
     other[i] ^= 1;
     EXPECT_FALSE(token->equals(other));
   }
+}
+
+// -- places -----------------------------------------------------------------------------------------------------------
+
+using State = Place::State;
+constexpr std::nullopt_t kTcp = std::nullopt;
+
+std::vector<Place> crowd(std::initializer_list<std::tuple<std::optional<uid_t>, State, size_t>> parties) {
+  std::vector<Place> places;
+  for (const auto& [user, state, count] : parties)
+    for (size_t i = 0; i < count; ++i) places.push_back({user, state, places.size() + 1});
+  return places;
+}
+
+TEST(PlacesTest, NobodyGivesWayWhileThereArePlaces) {
+  const auto places = crowd({{kTcp, State::kStranger, 3}, {1000, State::kIdle, 3}, {0, State::kIdle, 9}});
+  for (const std::optional<uid_t> user :
+       {std::optional<uid_t>(), std::optional<uid_t>(1000), std::optional<uid_t>(0)}) {
+    const Admission admission = admit(places, user, user != uid_t(0), 16);
+    EXPECT_TRUE(admission.why_not.empty() && !admission.gives_way) << admission.why_not;
+  }
+}
+
+TEST(PlacesTest, StrangersGiveWayToOneAnotherAndNotToUsers) {
+  const auto places = crowd({{kTcp, State::kIdle, 1}, {kTcp, State::kStranger, 3}, {1000, State::kIdle, 2}});
+  const Admission of_tcp = admit(places, kTcp, true, 16);
+  EXPECT_EQ(of_tcp.gives_way, 1u) << "the oldest stranger, before one that has shown the token";
+  EXPECT_FALSE(admit(places, 1000, true, 16).gives_way) << "there is room for users";
+}
+
+TEST(PlacesTest, APartyWithItsShareMakesRoomItself) {
+  const auto idle = crowd({{1000, State::kBusy, 3}, {1000, State::kIdle, 1}, {1001, State::kIdle, 1}});
+  EXPECT_EQ(admit(idle, 1000, true, 16).gives_way, 3u);
+  const auto busy = crowd({{1000, State::kBusy, 4}, {1001, State::kIdle, 1}});
+  EXPECT_FALSE(admit(busy, 1000, true, 16).why_not.empty()) << "its own busy ones stay";
+  EXPECT_FALSE(admit(busy, 1000, true, 16).gives_way);
+  EXPECT_TRUE(admit(busy, 1001, true, 16).why_not.empty());
+  EXPECT_TRUE(admit(busy, 1000, false, 16).why_not.empty()) << "root has no share";
+}
+
+TEST(PlacesTest, NoUserIsKeptOutByOthersWhateverTheyDo) {
+  for (const State state : {State::kIdle, State::kBusy}) {
+    const auto places = crowd({{kTcp, state, 4}, {1000, state, 4}, {1001, state, 4}, {1002, state, 4}});
+    const Admission admission = admit(places, 1003, true, 16);
+    EXPECT_EQ(admission.gives_way, 0u) << admission.why_not;
+    const auto roots = crowd({{1000, state, 4}, {0, state, 12}});
+    EXPECT_EQ(admit(roots, 1001, true, 16).gives_way, 4u) << "of the largest party";
+  }
+  const auto waiting = crowd({{0, State::kWaits, 16}});
+  EXPECT_FALSE(admit(waiting, 1000, true, 16).why_not.empty()) << "an answer that somebody waits for is not given up";
+}
+
+TEST(PlacesTest, WhoHasMostTakesNothingFromOthers) {
+  const auto places = crowd({{1000, State::kIdle, 4}, {0, State::kBusy, 12}});
+  const Admission admission = admit(places, 0, false, 16);
+  EXPECT_FALSE(admission.gives_way);
+  EXPECT_FALSE(admission.why_not.empty());
+  const auto even = crowd({{1000, State::kBusy, 8}, {0, State::kBusy, 8}});
+  EXPECT_FALSE(admit(even, 0, false, 16).gives_way) << "they would take it from one another for ever";
 }
 
 }  // namespace
