@@ -77,6 +77,7 @@ json status_of(const AdminView& view, const json& request) {
                 {"lanes", view.lanes.size()},
                 {"pools", std::move(pools)}};
   if (view.state_dir && !view.only_for) reply["state_dir"] = *view.state_dir;
+  if (!view.http_trouble.empty() && !view.only_for) reply["http_trouble"] = view.http_trouble;
   return reply;
 }
 

@@ -33,6 +33,7 @@ struct AdminView {
   bool can_wait = false;                                       // for them: AdminReply::needs_census
   uint64_t* removal = nullptr;  // not null: the ticket of Pool::admin(); while it is not 0 there is no answer yet
   const std::string* state_dir = nullptr;  // null: not said
+  std::string_view http_trouble = {};      // why HTTP is not answered everywhere; empty: it is, or is not asked for
   // Not null: who asks is no administrator of marud, and sees and changes only the pools that name them.
   const Peer* only_for = nullptr;
 };

@@ -157,8 +157,8 @@ std::string default_state_dir(const std::string& socket_path);
 
 // As configured, or "http.sock" beside marud's socket.
 std::string http_socket_path(const Config& config);
-// What would keep HTTP from starting, as far as files and the rest of the configuration say it: the token, the socket.
-void check_http(const Config& config, std::vector<ConfigProblem>& problems);
+// What would keep HTTP from being answered. `with_token`: also the file of the token, which a marud that runs waits for.
+void check_http(const Config& config, bool with_token, std::vector<ConfigProblem>& problems);
 
 // Reads the text of a file. What is wrong is appended to `problems`; the result is usable only if there is nothing.
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems);

@@ -38,7 +38,7 @@ std::string http_socket_path(const Config& config) {
   return config.socket_path.substr(0, config.socket_path.find_last_of('/')) + "/http.sock";
 }
 
-void check_http(const Config& config, std::vector<ConfigProblem>& problems) {
+void check_http(const Config& config, bool with_token, std::vector<ConfigProblem>& problems) {
   if (!config.http.is_on) return;
   const auto line_of = [&](const char* key) {
     const auto found = config.http.lines.find(key);
@@ -48,7 +48,7 @@ void check_http(const Config& config, std::vector<ConfigProblem>& problems) {
   if (normal_path(socket) == normal_path(config.socket_path))
     problems.push_back({line_of("socket"), "http.socket: found \"" + printable(socket) +
                                                "\", which is daemon.socket, expected a socket of its own"});
-  if (config.http.token_file.empty()) return;
+  if (!with_token || config.http.token_file.empty()) return;
   if (auto token = http::Token::read(config.http.token_file); !token)
     problems.push_back({line_of("token_file"), "http.token_file: cannot " + token.error().text()});
 }

@@ -65,12 +65,11 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
   }
   listener.socket_.reset(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!listener.socket_.is_open()) return failure(errno, "create a socket");
-  const mode_t before = ::umask(for_everybody ? 0111 : 0177);
-  const int bound = ::bind(listener.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  const int code = errno;
-  ::umask(before);
-  if (bound != 0) return failure(code, "bind " + path);
+  if (::bind(listener.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    return failure(errno, "bind " + path);
   listener.path_ = path;
+  // Nobody can connect before listen(). The umask is the whole process's, and other threads make files.
+  if (::chmod(path.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path);
   if (::listen(listener.socket_.get(), SOMAXCONN) != 0) return failure(errno, "listen on " + path);
   return listener;
 }

@@ -72,11 +72,7 @@ Result<std::unique_ptr<http::Service>> start_http(const Config& config, http::Ex
   if (!config.http.is_on) return nullptr;
   HttpConfig settings = config.http;
   settings.socket_path = http_socket_path(config);
-  auto service = http::Service::start(settings, config.admin_group, exchange);
-  if (!service) return service;
-  const std::string& tcp = (*service)->tcp_address();
-  log_info("HTTP is answered on {}{}", settings.socket_path, tcp.empty() ? "" : " and http://" + tcp);
-  return service;
+  return http::Service::start(settings, config.admin_group, exchange);
 }
 
 Result<void> serve(Config& config, const Options& options) {
@@ -121,13 +117,16 @@ Result<void> serve(Config& config, const Options& options) {
   if (!exchange) return tl::unexpected(exchange.error());
   http::Desk desk(**exchange, config);
   auto service = start_http(config, **exchange);
-  if (!service) return tl::unexpected(service.error());
+  if (!service) {
+    log_error("HTTP is not answered until marud is started again: {}", service.error().text());
+    desk.set_trouble("cannot " + service.error().text());
+  }
   Server server(config, pools, state, std::move(*loop), *listener, std::move(*signals), reread,
-                *service ? &desk : nullptr);
+                config.http.is_on ? &desk : nullptr);
   log_info("marud {} listens on {}{}", kVersionText, config.socket_path,
            listener->is_passed() ? ", a socket that the service manager passed" : "");
   auto served = server.run();
-  service->reset();
+  if (service) service->reset();
 
   // From here on no request is answered; clients keep their memory.
   server.stop();

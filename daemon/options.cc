@@ -287,7 +287,7 @@ Config effective_config(const Options& options, std::vector<ConfigProblem>& prob
   else if (!options.config_path || config.state_dir_is_default)
     config.state_dir = default_state_dir(config.socket_path);
   if (options.log_level) config.log_level = *options.log_level;
-  check_http(config, problems);
+  check_http(config, options.action == Options::Action::kCheckConfig, problems);
   return config;
 }
 

@@ -67,12 +67,14 @@ class Requests {
     AdminView view = {pools_,      lanes_,           connections, start_.monotonic_ms,
                       now.unix_ms, now.monotonic_ms, &devices_,   &users_};
     view.state_dir = &config_.state_dir;
+    view.http_trouble = http_trouble;
     return view;
   }
   Users& users() { return users_; }
   // For "status".
   void set_start(Moment start) { start_ = start; }
   size_t connections = 0;
+  std::string http_trouble;
 
  private:
   struct Waiting {

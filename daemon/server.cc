@@ -495,7 +495,19 @@ bool Server::turn_pools() {
 bool Server::turn_http() {
   AdminView view = requests_.view(now_);
   view.turns = &turns_;
-  return desk_->turn(view);
+  const bool more_to_do = desk_->turn(view);
+  if (desk_->trouble() != requests_.http_trouble) {
+    requests_.http_trouble = desk_->trouble();
+    tell_status();
+  }
+  return more_to_do;
+}
+
+// One line for "systemctl status": what is not as it should be, and what came of the last reload.
+void Server::tell_status() {
+  std::string text = reread_said_;
+  if (!requests_.http_trouble.empty()) text = "HTTP: " + requests_.http_trouble + (text.empty() ? "" : "; ") + text;
+  notify("STATUS=" + printable(text));
 }
 
 void Server::on_signal() {
@@ -542,10 +554,11 @@ void Server::reload() {
     log_info(
         "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
         "force, and so are new pools");
-    notify("STATUS=" + (status.empty() ? "the configuration was read again" : printable(status)));
+    reread_said_ = status.empty() ? "the configuration was read again" : status;
   } else {
-    notify("STATUS=the configuration was changed and cannot be used, the one before is in force (the log says why)");
+    reread_said_ = "the configuration was changed and cannot be used, the one before is in force (the log says why)";
   }
+  tell_status();
   notify("READY=1");
 }
 

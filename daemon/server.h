@@ -54,6 +54,7 @@ class Server {
   void after_events();
   bool turn_pools();
   bool turn_http();
+  void tell_status();
   void log_overdue_pins(uint32_t pool);
   void ask_to_leave(uint32_t pool);
   void reload();
@@ -101,9 +102,10 @@ class Server {
   size_t turned_away_ = 0;  // sessions that only wait to be told so
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
-  size_t accepts_ = 0;   // asked for and not complete
-  size_t accepted_ = 0;  // in this turn
-  size_t arrivals_ = 0;  // in work_
+  size_t accepts_ = 0;       // asked for and not complete
+  size_t accepted_ = 0;      // in this turn
+  size_t arrivals_ = 0;      // in work_
+  std::string reread_said_;  // what came of the last reload, for the service manager
   bool is_short_of_memory_ = false;
   bool stopping_ = false;
 };

@@ -30,9 +30,10 @@ std::string health_text(const AdminView& view) {
     }
     pools.push_back(std::move(pool));
   }
-  const json health = {{"status", reasons.empty() ? "healthy" : "unhealthy"},
-                       {"reasons", std::move(reasons)},
-                       {"pools", std::move(pools)}};
+  const char* status = reasons.empty() ? "healthy" : "unhealthy";
+  if (reasons.empty() && !view.http_trouble.empty()) status = "degraded";
+  if (!view.http_trouble.empty()) reasons.push_back("HTTP: " + std::string(view.http_trouble));
+  const json health = {{"status", status}, {"reasons", std::move(reasons)}, {"pools", std::move(pools)}};
   return health.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -48,12 +49,16 @@ bool Desk::turn(const AdminView& view) {
     has_more = slot.has_value();
     if (!slot) break;
     const Question& question = exchange_.question(*slot);
-    if (!may_ask(view, question))
+    if (question.kind == Question::Kind::kTrouble) {
+      trouble_ = question.command;
+      exchange_.answer(*slot, {});
+    } else if (!may_ask(view, question)) {
       exchange_.answer(*slot, {EACCES, "only root, marud's own user and the admin group may administrate", nullptr});
-    else if (question.kind == Question::Kind::kMetrics || question.kind == Question::Kind::kStatus)
+    } else if (question.kind == Question::Kind::kMetrics || question.kind == Question::Kind::kStatus) {
       waiting_.push_back(*slot);
-    else if (uint64_t ticket = 0; !answer_now(view, *slot, ticket))
+    } else if (uint64_t ticket = 0; !answer_now(view, *slot, ticket)) {
       removals_.push_back({*slot, ticket});
+    }
   }
   return step_survey(view) || has_more;
 }
@@ -85,6 +90,7 @@ Answer Desk::answer(const AdminView& view, const Question& question) {
       AdminReply reply = run_admin(view, question.command, question.who);
       return {reply.code, std::move(reply.text), nullptr};
     }
+    case Question::Kind::kTrouble: return {};
   }
   return {EOPNOTSUPP, "there is no such question", nullptr};
 }

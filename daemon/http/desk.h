@@ -19,6 +19,9 @@ class Desk {
   void wake() { exchange_.clear_questions_fd(); }
   // Returns true when there is more to do right away.
   bool turn(const AdminView& view);
+  // Why HTTP is not answered everywhere; empty: it is.
+  const std::string& trouble() const { return trouble_; }
+  void set_trouble(std::string text) { trouble_ = std::move(text); }
 
  private:
   // Questions that wait for one census, which began after the last of them came.
@@ -45,10 +48,12 @@ class Desk {
   std::vector<Removal> removals_;
   std::vector<uint32_t> waiting_;  // for the next survey
   std::optional<Asked> survey_;
+  std::string trouble_;
 };
 
-// {"status": "healthy" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}: unhealthy when a pool is fenced, or the
-// last audit of one found something. A pool that waits for its memory is in order: the first client to attach ends the wait,
+// {"status": "healthy" | "degraded" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}: unhealthy when a pool is
+// fenced, or the last audit of one found something; degraded when all pools that there are can be used and something else is
+// missing, such as a socket of HTTP. A pool that waits for its memory is in order: the first client to attach ends the wait,
 // and whoever keeps clients away from what is unhealthy would keep it waiting.
 std::string health_text(const AdminView& view);
 

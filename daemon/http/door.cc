@@ -89,12 +89,12 @@ std::optional<LoopbackAddress> loopback_address(std::string_view text) {
   return std::nullopt;
 }
 
-Result<void> Door::open_tcp(const HttpConfig& config) {
-  auto token = Token::read(config.token_file);
+Result<void> Door::open_tcp() {
+  if (config_.listen.empty() || tcp_.is_open()) return {};
+  auto token = Token::read(config_.token_file);
   if (!token) return tl::unexpected(token.error());
-  token_ = std::move(*token);
-  const auto wanted = loopback_address(config.listen);
-  if (!wanted) return failure(EINVAL, "listen on " + config.listen);
+  const auto wanted = loopback_address(config_.listen);
+  if (!wanted) return failure(EINVAL, "listen on " + config_.listen);
   SocketAddress address = {};
   if (wanted->is_v6) {
     address.v6.sin6_family = AF_INET6;
@@ -105,14 +105,16 @@ Result<void> Door::open_tcp(const HttpConfig& config) {
     address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.v4.sin_port = htons(wanted->port);
   }
-  tcp_.reset(::socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  FileDescriptor socket(::socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
-  if (!tcp_.is_open() || ::setsockopt(tcp_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0)
-    return failure(errno, "create a socket for " + config.listen);
+  if (!socket.is_open() || ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0)
+    return failure(errno, "create a socket for " + config_.listen);
   socklen_t bytes = bytes_of(address);
-  if (::bind(tcp_.get(), &address.any, bytes) != 0 || ::listen(tcp_.get(), SOMAXCONN) != 0 ||
-      ::getsockname(tcp_.get(), &address.any, &bytes) != 0)
-    return failure(errno, "listen on " + config.listen);
+  if (::bind(socket.get(), &address.any, bytes) != 0 || ::listen(socket.get(), SOMAXCONN) != 0 ||
+      ::getsockname(socket.get(), &address.any, &bytes) != 0)
+    return failure(errno, "listen on " + config_.listen);
+  token_ = std::move(*token);
+  tcp_ = std::move(socket);
   tcp_address_ = text_of(address);
   return {};
 }
@@ -126,16 +128,16 @@ void give_to_group(const std::string& path, std::optional<gid_t> group) {
       path, group.value_or(::getegid()), std::strerror(errno));
 }
 
-Result<Door> Door::open(const HttpConfig& config, std::optional<gid_t> admin_group) {
-  auto listener = Listener::open(config.socket_path, false, {}, SOCK_STREAM);
+Result<void> Door::open_unix() {
+  if (unix_) return {};
+  auto listener = Listener::open(config_.socket_path, false, {}, SOCK_STREAM);
   if (!listener) return tl::unexpected(listener.error());
-  Door door(std::move(*listener));
-  if (::fcntl(door.unix_.fd(), F_SETFL, O_NONBLOCK) != 0) return failure(errno, "use " + config.socket_path);
-  if (admin_group) give_to_group(config.socket_path, admin_group);
-  if (::chmod(config.socket_path.c_str(), 0660) != 0) return failure(errno, "change the mode of " + config.socket_path);
-  if (!config.listen.empty())
-    if (auto opened = door.open_tcp(config); !opened) return tl::unexpected(opened.error());
-  return door;
+  if (::fcntl(listener->fd(), F_SETFL, O_NONBLOCK) != 0) return failure(errno, "use " + config_.socket_path);
+  if (admin_group_) give_to_group(config_.socket_path, admin_group_);
+  if (::chmod(config_.socket_path.c_str(), 0660) != 0)
+    return failure(errno, "change the mode of " + config_.socket_path);
+  unix_.emplace(std::move(*listener));
+  return {};
 }
 
 FileDescriptor Door::accept(int listener) {

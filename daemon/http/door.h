@@ -35,10 +35,13 @@ struct Caller {
 
 class Door {
  public:
-  // What `config` asks for. Members of `admin_group` may connect to the Unix socket, besides its owner.
-  static Result<Door> open(const HttpConfig& config, std::optional<gid_t> admin_group);
+  // Members of `admin_group` may connect to the Unix socket, besides its owner.
+  Door(const HttpConfig& config, std::optional<gid_t> admin_group) : config_(config), admin_group_(admin_group) {}
+  // Each opens what the configuration asks for and is not open yet.
+  Result<void> open_unix();
+  Result<void> open_tcp();
 
-  int unix_fd() const { return unix_.fd(); }
+  int unix_fd() const { return unix_ ? unix_->fd() : -1; }
   int tcp_fd() const { return tcp_.get(); }  // negative: there is none
   const std::string& tcp_address() const { return tcp_address_; }
   const std::optional<Token>& token() const { return token_; }
@@ -48,10 +51,9 @@ class Door {
   static Result<Caller> identify(int socket, bool is_unix);
 
  private:
-  explicit Door(Listener listener) : unix_(std::move(listener)) {}
-  Result<void> open_tcp(const HttpConfig& config);
-
-  Listener unix_;
+  const HttpConfig config_;
+  const std::optional<gid_t> admin_group_;
+  std::optional<Listener> unix_;
   FileDescriptor tcp_;
   std::string tcp_address_;  // with the port that it got
   std::optional<Token> token_;

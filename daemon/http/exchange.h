@@ -29,7 +29,8 @@ struct Snapshot;
 namespace maru::daemon::http {
 
 struct Question {
-  enum class Kind : uint8_t { kAdmin, kStatus, kHealth, kConfiguration, kMetrics };
+  // kTrouble: of the HTTP thread itself; `command` says why a socket is not open, or nothing.
+  enum class Kind : uint8_t { kAdmin, kStatus, kHealth, kConfiguration, kMetrics, kTrouble };
   Kind kind = Kind::kAdmin;
   std::string command;               // kAdmin, kStatus: the JSON object, as marudctl sends it
   std::string who;                   // for the log

@@ -51,7 +51,7 @@ Step healthcheck(const Call&) {
   return ask_kind(Question::Kind::kHealth, [](const Answer& answer) {
     if (answer.code != 0) return say_refusal(answer);
     const json health = json::parse(answer.text);
-    return say(health["status"] == "healthy" ? 200 : 503, health);
+    return say(health["status"] == "unhealthy" ? 503 : 200, health);
   });
 }
 

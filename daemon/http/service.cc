@@ -24,6 +24,8 @@ constexpr unsigned kIdleSeconds = 15;          // a connection on which nothing 
 constexpr uint64_t kLifeMs = 60'000;           // a request, from its first byte to the last of its reply
 constexpr uint64_t kTokenMs = 2'000;           // from a connection by TCP to the headers with the token
 constexpr uint64_t kAcceptPauseMs = 200;       // no descriptor is left
+constexpr uint64_t kOpenPauseMs = 1'000;       // a socket could not be opened; twice as long each time, up to
+constexpr uint64_t kOpenPauseMaxMs = 60'000;
 
 // Few beside the places of a party: what came with a connection is read before others can take its place.
 uint32_t accepts_per_turn(const HttpConfig& config) { return std::max(1u, config.connections / 16); }
@@ -59,6 +61,7 @@ Result<void> Service::Thread::start() {
   const MHD_DaemonInfo* info = MHD_get_daemon_info(mhd_, MHD_DAEMON_INFO_EPOLL_FD);
   if (!info) return failure(ENOSYS, "use epoll with libmicrohttpd");
   mhd_fd_ = info->epoll_fd;
+  open_doors();
   thread_ = std::thread([this] { run(); });
   return {};
 }
@@ -86,6 +89,8 @@ void Service::Thread::run() {
     if (entries[1].revents != 0) exchange_.clear_answers_fd();
     if (entries[3].revents != 0) accept_all(door_.unix_fd(), true);
     if (entries[4].revents != 0) accept_all(door_.tcp_fd(), false);
+    if (open_pause_ms_ != 0 && now_ms() >= open_due_ms_) open_doors();
+    if (!is_trouble_told_) tell_trouble();
     settle_waiting();
     complaints_.renew(now_ms());
     MHD_run(mhd_);
@@ -103,9 +108,39 @@ int Service::Thread::poll_timeout() {
   for (const auto& [fd, connection] : connections_)
     if (!connection.is_known && !connection.was_ended) until(connection.since_ms + kTokenMs + 1);
   if (accept_due_ms_ > now) until(accept_due_ms_);
+  if (open_pause_ms_ != 0) until(open_due_ms_);
   MHD_UNSIGNED_LONG_LONG wanted = 0;
   if (MHD_get_timeout(mhd_, &wanted) == MHD_YES) timeout_ms = std::min<uint64_t>(timeout_ms, wanted);
   return int(timeout_ms);
+}
+
+// -- sockets ----------------------------------------------------------------------------------------------------------
+
+void Service::Thread::open_doors() {
+  const bool had_unix = door_.unix_fd() >= 0, had_tcp = door_.tcp_fd() >= 0;
+  std::string trouble;
+  for (const auto& opened : {door_.open_unix(), door_.open_tcp()})
+    if (!opened) trouble += (trouble.empty() ? "cannot " : "; cannot ") + opened.error().text();
+  if (!had_unix && door_.unix_fd() >= 0) log_info("HTTP is answered on {}", config_.socket_path);
+  if (!had_tcp && door_.tcp_fd() >= 0) log_info("HTTP is answered on http://{}", door_.tcp_address());
+  open_pause_ms_ = trouble.empty() ? 0 : std::clamp(2 * open_pause_ms_, kOpenPauseMs, kOpenPauseMaxMs);
+  open_due_ms_ = now_ms() + open_pause_ms_;
+  if (trouble == trouble_) return;
+  trouble_ = std::move(trouble);
+  is_trouble_told_ = false;
+  if (!trouble_.empty()) log_error("HTTP: {}; it is tried again, and everything else goes on", trouble_);
+  tell_trouble();
+}
+
+// When there is no slot for it, it is told in another turn.
+void Service::Thread::tell_trouble() {
+  Question question;
+  question.kind = Question::Kind::kTrouble;
+  question.command = trouble_;
+  const auto slot = exchange_.ask(std::move(question));
+  if (!slot) return;
+  exchange_.abandon(*slot);
+  is_trouble_told_ = true;
 }
 
 // -- connections ------------------------------------------------------------------------------------------------------
@@ -257,13 +292,9 @@ void Service::Thread::on_connection(void* self, MHD_Connection* connection, void
 Service::Service(std::unique_ptr<Thread> thread) : thread_(std::move(thread)) {}
 Service::~Service() = default;
 
-const std::string& Service::tcp_address() const { return thread_->door().tcp_address(); }
-
 Result<std::unique_ptr<Service>> Service::start(const HttpConfig& config, std::optional<gid_t> admin_group,
                                                 Exchange& exchange) {
-  auto door = Door::open(config, admin_group);
-  if (!door) return tl::unexpected(door.error());
-  auto thread = std::make_unique<Thread>(config, std::move(*door), exchange);
+  auto thread = std::make_unique<Thread>(config, admin_group, exchange);
   if (auto started = thread->start(); !started) return tl::unexpected(started.error());
   return std::unique_ptr<Service>(new Service(std::move(thread)));
 }

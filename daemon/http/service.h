@@ -15,14 +15,13 @@ inline constexpr size_t kBodyBytesMax = 64u << 10;
 
 class Service {
  public:
-  // Opens the sockets; from here on requests are answered. `exchange` lives as long.
+  // Opens the sockets; from here on requests are answered. One that cannot be opened is tried again and again, and the deciding
+  // thread is told of it (Question::Kind::kTrouble). `exchange` lives as long.
   static Result<std::unique_ptr<Service>> start(const HttpConfig& config, std::optional<gid_t> admin_group,
                                                 Exchange& exchange);
   ~Service();  // what waits for an answer gets a 503, then the thread ends
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
-
-  const std::string& tcp_address() const;  // empty: none
 
  private:
   class Thread;

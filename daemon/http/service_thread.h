@@ -19,11 +19,10 @@ uint64_t now_ms();
 
 class Service::Thread {
  public:
-  Thread(const HttpConfig& config, Door door, Exchange& exchange)
-      : config_(config), door_(std::move(door)), exchange_(exchange) {}
+  Thread(const HttpConfig& config, std::optional<gid_t> admin_group, Exchange& exchange)
+      : config_(config), door_(config, admin_group), exchange_(exchange) {}
   ~Thread();
   Result<void> start();
-  const Door& door() const { return door_; }
 
  private:
   struct Call;
@@ -56,6 +55,8 @@ class Service::Thread {
 
   void run();
   int poll_timeout();
+  void open_doors();
+  void tell_trouble();
   void accept_all(int listener, bool is_unix);
   bool make_room(const Caller& caller, std::string& ret_why_not);
   void end(int fd, Connection& connection, const std::string& why);
@@ -88,6 +89,9 @@ class Service::Thread {
   uint64_t counted_ = 0;                   // what Connection::since is taken from
   std::vector<Call*> waiting_;
   uint64_t accept_due_ms_ = 0;
+  uint64_t open_due_ms_ = 0, open_pause_ms_ = 0;  // when what is not open is tried again; a pause of 0: all is open
+  std::string trouble_;                           // why it is not
+  bool is_trouble_told_ = true;
   LogBudget complaints_{LogLevel::kWarning, "refusals by HTTP", 16, 64};
   bool is_stopping_ = false;
   std::thread thread_;

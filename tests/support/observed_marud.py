@@ -43,8 +43,9 @@ class Reply:
 class ObservedMarud(Marud):
     """A marud with HTTP on a socket of its own, and on TCP with a token where `tcp` says so."""
 
-    def __init__(self, program, tcp=False, http_more="", more="", **shape):
+    def __init__(self, program, tcp=False, http_more="", more="", http_waits=True, **shape):
         self.tcp = tcp
+        self.http_waits = http_waits  # until HTTP is answered
         self.tcp_lines = 'listen = "127.0.0.1:0"\ntoken_file = "{token}"\n' if tcp else ""
         # A machine that stands still for two seconds makes marud's event loop late, which is a 503 and no fault.
         self.http_more = http_more if "timeout_ms" in http_more else "timeout_ms = 60000\n" + http_more
@@ -62,7 +63,8 @@ class ObservedMarud(Marud):
         self.shape["more"] = self.pool_more + "\n[http]\n" + self.tcp_lines.format(token=token) + self.http_more
         super().__enter__()
         self.http_socket = self.socket.parent / "http.sock"
-        wait_for(self.http_socket.exists, "marud's HTTP socket")
+        if self.http_waits:
+            wait_for(self.http_socket.exists, "marud's HTTP socket")
         if self.tcp:
             found = wait_for(lambda: self.address_in_log(), "the address in marud's log")
             self.host, self.port = found
@@ -83,7 +85,7 @@ class ObservedMarud(Marud):
 
     def address_in_log(self):
         for line in self.log.read_text(errors="replace").splitlines():
-            if " and http://127.0.0.1:" in line:
+            if "HTTP is answered on http://127.0.0.1:" in line:
                 return "127.0.0.1", int(line.rsplit(":", 1)[1])
         return None
 

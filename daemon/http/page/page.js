@@ -182,7 +182,7 @@ async function look() {
   for (const pool of status.pools) remember(status, pool, at);
   setText("about", `${status.version}, process ${status.pid}, up ${durationText(status.uptime_ms / 1000)}`);
   const pill = byId("health");
-  pill.className = `pill ${health.status === "healthy" ? "good" : "bad"}`;
+  pill.className = `pill ${health.status === "healthy" ? "good" : health.status === "degraded" ? "" : "bad"}`;
   setText("health", health.status);
   const pool = status.pools.find((row) => row.name === chosenPool);
   const [map, clients, tenants] = !pool ? [null, {clients: []}, {tenants: []}]

@@ -1,0 +1,207 @@
+"""Too many HTTP connections, and hostile ones: whoever has something to ask is answered.
+
+  crowd_test.py --marud PROGRAM --client PROGRAM
+"""
+import argparse
+import http.client
+import json
+import os
+import pathlib
+import resource
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from observed_marud import PATIENCE, TOKEN, BlockClient, Findings, ObservedMarud, UnixConnection, wait_for  # noqa: E402
+
+findings = Findings()
+expect = findings.expect
+
+
+def keep_alive(marud):
+    connection = UnixConnection(marud.http_socket)
+    for _ in range(5):
+        connection.request("GET", "/healthcheck")
+        response = connection.getresponse()
+        expect(response.status == 200 and json.loads(response.read())["status"] == "healthy", "a connection that is kept")
+    connection.close()
+
+
+def garbage_does_no_harm(marud):
+    for garbage in (b"\r\n\r\n", b"GET\r\n\r\n", b"\x00\xff" * 500, b"GET / HTTP/9.9\r\n\r\n",
+                    b"GET / HTTP/1.1\r\n" + b"A" * 40000,
+                    b"PUT /policy HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+                    b"POST /clear-cache HTTP/1.1\r\nContent-Length: 99\r\n\r\n{",
+                    b"PUT /policy HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\n"):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(PATIENCE)
+        peer.connect(str(marud.http_socket))
+        try:
+            peer.sendall(garbage)
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(65536):
+                pass
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        peer.close()
+        expect(marud.http("GET", "/healthcheck").status == 200, f"after {garbage[:30]}")
+
+
+def what_they_were_told(peers, count):
+    """What marud wrote on connections that it ended, when it has ended so many."""
+    told = {}
+    for peer in peers:
+        peer.setblocking(False)
+    def ended():
+        for peer in peers:
+            try:
+                while peer not in told or told[peer][0]:
+                    piece = peer.recv(65536)
+                    text = told.get(peer, (True, b""))[1] + piece
+                    told[peer] = (bool(piece), text)
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                told[peer] = (False, told.get(peer, (True, b""))[1])
+        return sum(not is_open for is_open, _ in told.values()) >= count
+    wait_for(ended, f"the ends of {count} connections")
+    return {peer: text for peer, (is_open, text) in told.items() if not is_open}
+
+
+def idle_and_slow_ones_stand_in_nobodys_way(marud):
+    """More connections than are let in, none of which says anything: the oldest go, and are told why."""
+    idle = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < 2000:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2000 if hard == resource.RLIM_INFINITY else min(2000, hard), hard))
+    for _ in range(1000):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(str(marud.http_socket))  # waits where the queue is shorter than they are many
+        idle.append(peer)
+    expect(marud.http("GET", "/healthcheck").status == 200, "a request beside 1000 that say nothing")
+    told = what_they_were_told(idle, 1000 - 64)
+    expect(all(text.startswith(b"HTTP/1.1 408 ") and b"places for HTTP connections are taken" in text
+               for text in told.values()), set(told.values()))
+    expect(all(json.loads(text.split(b"\r\n\r\n")[1])["error"] for text in told.values()), set(told.values()))
+    # The event loop never noticed: an attachment is made, and marudctl's socket answers.
+    with BlockClient(arguments.client, marud) as client:
+        expect(client.ask("store meanwhile 4096") == 0, "storing while HTTP is full")
+    for peer in idle:
+        peer.close()
+    wait_for(lambda: "all places for HTTP connections are taken" in marud.log.read_text(), "a log of who was dropped")
+
+    # A reader that does not read: its replies wait in its socket, and nobody else waits.
+    slow = socket.socket(socket.AF_UNIX)
+    slow.connect(str(marud.http_socket))
+    slow.setblocking(False)
+    try:
+        for _ in range(2000):
+            slow.send(b"GET /conf HTTP/1.1\r\nHost: x\r\n\r\n")
+    except BlockingIOError:
+        pass
+    for _ in range(20):
+        expect(marud.http("GET", "/healthcheck").status == 200, "beside a slow reader")
+    slow.close()
+
+
+def strangers_by_tcp_keep_nobody_out(marud):
+    """As many as like to connect without a token, silent, byte by byte, or never reading: whoever has it gets in at once."""
+    def connect(text=b""):
+        peer = socket.create_connection((marud.host, marud.port), PATIENCE)
+        peer.sendall(text)
+        return peer
+    for text in (b"", b"G", b"GET /status HTTP/1.1\r\nHost: x\r\nX: ", b"GET /page.js HTTP/1.1\r\nHost: x\r\n\r\n" * 400):
+        strangers = []
+        for _ in range(10):
+            strangers += [connect(text) for _ in range(16)]
+            for peer in strangers[-16:]:
+                try:
+                    peer.setblocking(False)
+                    peer.send(b"a")
+                except (BlockingIOError, ConnectionError):
+                    pass
+            expect(marud.http_tcp("GET", "/healthcheck").status == 200, f"with the token beside strangers that said {text[:60]}")
+            expect(marud.http("GET", "/healthcheck").status == 200, f"the Unix socket beside strangers that said {text[:60]}")
+        # None of them stays, whether somebody needs its place or not.
+        told = what_they_were_told(strangers, len(strangers))
+        if text == b"":
+            for why in (b"all places for HTTP connections are taken", b"it has not shown the token in 2 s"):
+                expect(any(said.startswith(b"HTTP/1.1 408 ") and why in said for said in told.values()), set(told.values()))
+        for peer in strangers:
+            peer.close()
+
+    # Connections that are kept and idle give way, too.
+    kept = []
+    for _ in range(20):
+        connection = http.client.HTTPConnection(marud.host, marud.port, timeout=PATIENCE)
+        connection.request("GET", "/healthcheck", headers={"Authorization": f"Bearer {TOKEN}"})
+        reply = connection.getresponse()
+        expect(reply.status == 200 and reply.read() != b"", "one more connection that is kept")
+        kept.append(connection)
+    ended = what_they_were_told([connection.sock for connection in kept], 4)
+    expect(set(ended.values()) == {b""}, f"what came on them could be taken for a reply: {ended.values()}")
+    expect(all(connection.sock in ended for connection in kept[:4]), "the oldest did not go")
+    for connection in kept:
+        connection.close()
+
+
+# As many connections as the first argument says, each in the middle of a request; then what one more is told.
+CROWD = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(int(sys.argv[2]))
+def connect():
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(%d)
+    peer.connect(sys.argv[3])
+    try:
+        peer.sendall(b'GET /status HTTP/1.1\\r\\nHost: x\\r\\nX: ')
+    except BrokenPipeError:
+        pass  # refused already; the reason is there all the same
+    return peer
+crowd = [connect() for _ in range(int(sys.argv[1]))]
+one_more = connect()
+print(one_more.recv(4096).split(b'\\r\\n')[0].decode(), flush=True)
+sys.stdin.read()
+""" % PATIENCE
+
+
+def no_user_keeps_out_another(marud):
+    if os.geteuid() != 0:
+        print("not root: no crowd of other users was tried")
+        return
+    os.chmod(marud.socket.parent, 0o711)
+    os.chmod(marud.http_socket, 0o666)
+    crowds = []
+    for user in range(61000, 61004):
+        crowds.append(subprocess.Popen([sys.executable, "-c", CROWD, "16", str(user), str(marud.http_socket)],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        said = crowds[-1].stdout.readline()
+        expect(said == "HTTP/1.1 503 Service Unavailable\n", f"user {user} above its share was told {said!r}")
+    for _ in range(20):
+        expect(marud.http("GET", "/healthcheck").status == 200, "beside four users that have all places")
+    for crowd in crowds:
+        crowd.communicate("", PATIENCE)
+        expect(crowd.returncode == 0, "a crowd did not end well")
+    os.chmod(marud.http_socket, 0o660)
+
+
+def main():
+    with ObservedMarud(arguments.marud, tcp=True) as marud:
+        keep_alive(marud)
+        garbage_does_no_harm(marud)
+        strangers_by_tcp_keep_nobody_out(marud)
+        no_user_keeps_out_another(marud)
+        idle_and_slow_ones_stand_in_nobodys_way(marud)
+    expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
+    return findings.end()
+
+
+
+parser = argparse.ArgumentParser()
+for name in ("--marud", "--client"):
+    parser.add_argument(name, required=True)
+arguments = parser.parse_args()
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""What marud does without, it says, and serves the rest: sockets of HTTP that cannot be opened.
+
+  trouble_test.py --marud PROGRAM --marudctl PROGRAM --client PROGRAM
+"""
+import argparse
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from observed_marud import PATIENCE, TOKEN, BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
+
+findings = Findings()
+expect = findings.expect
+
+
+def what_marudctl_says(marud, command):
+    run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "--json", command], capture_output=True, text=True,
+                         timeout=PATIENCE)
+    return json.loads(run.stdout)
+
+
+class StatusLines:
+    """What a service manager is told by the marud that is started within."""
+
+    def __init__(self, folder):
+        self.path = pathlib.Path(folder) / "notify"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(self.path))
+        self.socket.settimeout(PATIENCE)
+
+    def __enter__(self):
+        os.environ["NOTIFY_SOCKET"] = str(self.path)
+        return self
+
+    def __exit__(self, *_):
+        del os.environ["NOTIFY_SOCKET"]
+        self.socket.close()
+        self.path.unlink()
+
+    def next(self):
+        while True:
+            text = self.socket.recv(65536).decode()
+            if text.startswith("STATUS="):
+                return text
+
+
+def pools_are_served_without_all_of_http(program):
+    """A port that somebody has, a token that is not there, a file in the place of the socket: the pools are served, it is said
+    everywhere, and when the reason is gone HTTP is answered."""
+    port_of_others = socket.socket()
+    port_of_others.bind(("127.0.0.1", 0))
+    port_of_others.listen()
+    port = port_of_others.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        token = pathlib.Path(folder) / "token"
+        place = pathlib.Path(folder) / "http.sock"
+        def write_token(text=TOKEN):
+            token.write_text(text + "\n")
+            token.chmod(0o600)
+        listen = f'listen = "127.0.0.1:{port}"\ntoken_file = "{token}"\n'
+        cases = ((listen, write_token, port_of_others.close, f"listen on 127.0.0.1:{port}: Address already in use"),
+                 (listen, lambda: token.unlink(missing_ok=True), write_token, f"read the token in {token}: No such file"),
+                 (listen, lambda: write_token("short"), write_token, "found 5 characters, expected 16"),
+                 (f'socket = "{place}"\n', lambda: place.write_text(""), place.unlink, "it is something else than a socket"))
+        for lines, spoil, mend, why in cases:
+            spoil()
+            with StatusLines(folder) as told, ObservedMarud(program, http_more=lines, http_waits=False) as marud:
+                if lines != listen:
+                    marud.http_socket = place
+                with BlockClient(arguments.client, marud) as client:
+                    expect(client.ask("store served 4096") == 0, "a store without all of HTTP")
+                trouble = wait_for(lambda: what_marudctl_says(marud, "status").get("http_trouble"), "it in marudctl status")
+                expect(why in trouble, trouble)
+                expect(why in told.next(), "the service manager was told something else")
+                found = [row for row in what_marudctl_says(marud, "doctor")["findings"] if row["what"] == "HTTP"]
+                expect(len(found) == 1 and found[0]["grade"] == "warning" and why in found[0]["found"], found)
+                log = marud.log.read_text()
+                expect(why in log and "it is tried again, and everything else goes on" in log, log)
+                if lines == listen:
+                    health = marud.http("GET", "/healthcheck")
+                    said = health.json
+                    expect(health.status == 200 and said["status"] == "degraded" and why in said["reasons"][0], health)
+                mend()
+                expect(told.next() == "STATUS=", "the service manager was not told that it is over")
+                expect("http_trouble" not in what_marudctl_says(marud, "status"), "marudctl status says it still")
+                expect(marud.http("GET", "/healthcheck").json["status"] == "healthy", "health when it is over")
+                if lines == listen:
+                    marud.host, marud.port = "127.0.0.1", port
+                    expect(marud.http_tcp("GET", "/healthcheck").status == 200, "TCP when it is over")
+            token.unlink(missing_ok=True)
+
+
+def main():
+    pools_are_served_without_all_of_http(arguments.marud)
+    return findings.end()
+
+
+
+parser = argparse.ArgumentParser()
+for name in ("--marud", "--marudctl", "--client"):
+    parser.add_argument(name, required=True)
+arguments = parser.parse_args()
+
+if __name__ == "__main__":
+    sys.exit(main())
