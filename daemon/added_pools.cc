@@ -18,6 +18,12 @@ Result<PoolSpec> load_spec(const std::string& name, const Config& config, const 
   return failure(EBADMSG, "find pool \"" + name + "\" in what was kept of it");
 }
 
+std::unique_ptr<HostedPool> start_without(const PoolSpec& spec, const StateDirectory& state, const Error& why) {
+  log_error("marud goes on without a pool until it can be opened (marudctl device add {} tries it at once): {}",
+            spec.pool.name, why.text());
+  return HostedPool::unavailable(spec, state, why);
+}
+
 }  // namespace
 
 std::string problems_text(const std::vector<ConfigProblem>& problems) {
@@ -47,6 +53,22 @@ Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& 
   return std::move(fresh.pools);
 }
 
+Result<void> start_configured_pools(const Config& config, const StateDirectory& state,
+                                    std::map<std::string, FileDescriptor>& stored, HostedPools& pools,
+                                    uint64_t now_ms) {
+  std::optional<Error> first;
+  bool is_any_usable = config.pools.empty();
+  for (const PoolSpec& spec : config.pools) {
+    auto hosted = HostedPool::start(spec, state, stored, now_ms);
+    is_any_usable |= bool(hosted);
+    if (!hosted && spec.is_required) return tl::unexpected(hosted.error());
+    if (!hosted && !first) first = hosted.error();
+    pools.push_back(hosted ? std::move(*hosted) : start_without(spec, state, hosted.error()));
+  }
+  if (!is_any_usable) return tl::unexpected(*first);
+  return {};
+}
+
 void start_added_pools(const Config& config, const StateDirectory& state, std::map<std::string, FileDescriptor>& stored,
                        HostedPools& pools, uint64_t now_ms) {
   for (const std::string& name : state.added()) {
@@ -56,13 +78,13 @@ void start_added_pools(const Config& config, const StateDirectory& state, std::m
       continue;
     }
     auto spec = load_spec(name, config, state);
-    auto hosted = spec ? HostedPool::start(*spec, state, stored, now_ms)
-                       : Result<std::unique_ptr<HostedPool>>(tl::unexpected(spec.error()));
-    if (hosted)
-      pools.push_back(std::move(*hosted));
-    else
+    if (!spec) {
       log_error("pool \"{}\", which was added at run time, does not serve: {} (marudctl device remove {} forgets it)",
-                name, hosted.error().text(), name);
+                name, spec.error().text(), name);
+      continue;
+    }
+    auto hosted = HostedPool::start(*spec, state, stored, now_ms);
+    pools.push_back(hosted ? std::move(*hosted) : start_without(*spec, state, hosted.error()));
   }
 }
 

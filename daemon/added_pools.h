@@ -25,8 +25,12 @@ void complete_spec(const Config& config, PoolSpec& spec);
 // The pools that the text of a file describes, ready to be started. EINVAL: what is wrong with it.
 Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& config);
 
-// At marud's start, after the pools of the configuration. One that cannot start is logged and keeps nobody from serving: it is
-// tried again at the next start, until it is removed.
+// At marud's start. A pool that cannot be opened is logged and keeps nobody from serving: it has its place, and is tried again
+// (device_commands.h). An error: one that the configuration says is required, or none at all can be used or waits.
+Result<void> start_configured_pools(const Config& config, const StateDirectory& state,
+                                    std::map<std::string, FileDescriptor>& stored, HostedPools& pools, uint64_t now_ms);
+
+// After them. One whose file cannot be used any more is logged; it is tried again at the next start, until it is removed.
 void start_added_pools(const Config& config, const StateDirectory& state, std::map<std::string, FileDescriptor>& stored,
                        HostedPools& pools, uint64_t now_ms);
 

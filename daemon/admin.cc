@@ -58,7 +58,7 @@ json status_of(const AdminView& view, const json& request) {
     pool["name"] = hosted->name();
     pool["condition"] = condition_text(hosted->condition());
     pool["backend"] = backend_text(hosted->spec().backend);
-    if (hosted->condition() == HostedPool::Condition::kFenced) pool["reason"] = hosted->fenced_because();
+    if (!hosted->reason().empty()) pool["reason"] = hosted->reason();
     if (hosted->serving()) {
       pool["device"] = hosted->serving()->device().name();
       pool["medium"] = medium_of(hosted->serving()->device());
@@ -219,6 +219,7 @@ const char* condition_text(HostedPool::Condition condition) {
     case HostedPool::Condition::kDraining: return "draining";
     case HostedPool::Condition::kLeaving: return "leaving";
     case HostedPool::Condition::kGone: return "gone";
+    case HostedPool::Condition::kUnavailable: return "unavailable";
   }
   return "";
 }

@@ -97,6 +97,7 @@ PoolSpec read_pool(ConfigTable table) {
   const auto backend = table.one_of("backend", {"memory", "file", "dax"});
   if (backend == "file") spec.backend = Backend::kFile;
   if (backend == "dax") spec.backend = Backend::kDax;
+  if (auto value = table.boolean("required")) spec.is_required = *value;
   if (!backend && !table.has("backend")) table.missing("backend", "\"memory\", \"file\" or \"dax\"");
   if (auto value = table.text("path")) spec.path = *value;
   if (auto value = table.text("control_path")) spec.control_path = *value;

@@ -87,6 +87,7 @@ struct PoolSpec {
   NumaPlacement numa;  // memory
   DaxSpec dax;
   AfterPowerLoss after_power_loss = AfterPowerLoss::kVerify;
+  bool is_required = false;  // without it marud does not start
   std::vector<uid_t> users;  // besides root and marud's own user, who always may
   std::vector<gid_t> groups;
   std::vector<uid_t> readers;  // who may attach to read only

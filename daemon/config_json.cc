@@ -34,6 +34,7 @@ json pool_json(const HostedPool& hosted) {
                        {"hard", limits.hard_bytes ? json(*limits.hard_bytes) : json(nullptr)}});
   json pool = {{"name", spec.pool.name},
                {"backend", backend_text(spec.backend)},
+               {"required", spec.is_required},
                {"max_regions_per_instance", spec.pool.max_regions_per_instance},
                {"users", spec.users},
                {"groups", spec.groups},

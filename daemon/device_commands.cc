@@ -17,9 +17,14 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kDeadlineDefaultMs = 60'000, kDeadlineMaxMs = 86'400'000;
+// A pool that is unavailable is tried again after so long, and then after twice as long each time.
+constexpr uint64_t kRetryMs = 1'000, kRetryMaxMs = 60'000;
 constexpr size_t kNamedMax = 16;  // clients, in one text
 
 bool is_memory(const PoolSpec& spec) { return spec.backend == Backend::kMemory; }
+bool is_unavailable(const HostedPool* hosted) {
+  return hosted && hosted->condition() == HostedPool::Condition::kUnavailable;
+}
 
 // What a pool lies on, as it is configured: paths, in one spelling, and "uuid:..." alone, since several pools may want to have
 // any device.
@@ -90,7 +95,7 @@ std::string DeviceCommands::why_not(const PoolSpec& spec) const {
     return place.empty() ? place : "pool \"" + other.pool.name + "\" uses " + place + " already";
   };
   for (const auto& hosted : pools_) {
-    if (hosted->is_gone()) continue;
+    if (hosted->is_gone() || hosted->name() == spec.pool.name) continue;
     ++there;
     if (std::string why = used_by(hosted->spec()); !why.empty()) return why;
   }
@@ -123,6 +128,8 @@ json DeviceCommands::add(const json& request, const std::string& who) {
     if (!fresh) return refusal(EINVAL, "the configuration cannot be used; marud's log says why (marud --check-config)");
     const std::string name = text_in(request, "name");
     std::erase_if(fresh->pools, [&](const PoolSpec& spec) { return spec.pool.name != name; });
+    const HostedPool* there = find(name);
+    if (fresh->pools.empty() && is_unavailable(there)) fresh->pools.push_back(there->spec());  // it came from a file
     if (fresh->pools.empty())
       return refusal(ENOENT, "the configuration describes no pool \"" + printable(name) +
                                  "\": write it there, or name a file that does");
@@ -131,7 +138,8 @@ json DeviceCommands::add(const json& request, const std::string& who) {
   for (PoolSpec& spec : opening.specs) {
     complete_spec(config_, spec);
     const std::string& name = spec.pool.name;
-    if (find(name)) return refusal(EEXIST, "there is a pool \"" + name + "\" already");
+    opening.tries_again = toml.empty() && is_unavailable(find(name));
+    if (find(name) && !opening.tries_again) return refusal(EEXIST, "there is a pool \"" + name + "\" already");
     if (openings_.find(name)) return refusal(EALREADY, "pool \"" + name + "\" is being opened already");
     if (const std::string why = why_not(spec); !why.empty()) return refusal(EBUSY, why);
   }
@@ -155,7 +163,9 @@ void DeviceCommands::take_opened() {
   for (PoolOpenings::Opening& opening : ended) {
     json added = json::array();
     for (auto& hosted : opening.opened) {
-      if (opening.begins_anew) {
+      if (opening.tries_again) log_info("pool \"{}\" is available", hosted->name());
+      if (opening.tries_again) added.push_back(hosted->name());
+      if (opening.begins_anew || opening.tries_again) {
         take_place(std::move(hosted));
         continue;
       }
@@ -173,6 +183,11 @@ void DeviceCommands::take_opened() {
           log_error("pool \"{}\" cannot begin anew, its clients go on waiting: {}", name, text);
           continue;
         }
+        if (opening.tries_again) {
+          if (find(name)->set_unavailable(opening.specs[i], *opening.error))
+            log_error("pool \"{}\" stays unavailable: {}", name, text);
+          continue;
+        }
         log_error("{} cannot add pool \"{}\": {}", opening.who, name, text);
         if (opening.error->code == ECANCELED) continue;  // marud was told to stop: the next one goes on
         if (auto forgotten = state_.forget_added(name); !forgotten) log_warning("{}", forgotten.error().text());
@@ -188,17 +203,35 @@ void DeviceCommands::end_openings() {
   // What was cut off is begun again by the next marud, if it was written down.
   for (PoolOpenings::Opening& opening : openings_.end())
     for (auto& hosted : opening.opened)
-      opening.begins_anew ? take_place(std::move(hosted)) : pools_.push_back(std::move(hosted));
+      opening.begins_anew || opening.tries_again ? take_place(std::move(hosted)) : pools_.push_back(std::move(hosted));
 }
 
 void DeviceCommands::begin_anew(const HostedPool& waiting) {
-  openings_.begin({0, "marud", {waiting.spec()}, true, {}, {}}, state_);
+  openings_.begin({0, "marud", {waiting.spec()}, true, false, {}, {}}, state_);
+}
+
+// Only a pool that is unavailable; it stays in its place until it is open.
+void DeviceCommands::try_again(const PoolSpec& spec) {
+  openings_.begin({0, "marud", {spec}, false, true, {}, {}}, state_);
+}
+
+void DeviceCommands::step_unavailable(Moment now) {
+  for (const auto& hosted : pools_) {
+    if (!is_unavailable(hosted.get()) || !hosted->may_become_available() || openings_.find(hosted->name())) continue;
+    Retry& retry = retries_[hosted->name()];
+    const bool is_first = retry.pause_ms == 0;
+    if (!is_first && now.monotonic_ms < retry.due_ms) continue;
+    retry.pause_ms = is_first ? kRetryMs : std::min(2 * retry.pause_ms, kRetryMaxMs);
+    retry.due_ms = now.monotonic_ms + retry.pause_ms;
+    if (!is_first) try_again(hosted->spec());
+  }
 }
 
 // Nobody removes a pool that waits, or hands it memory while it begins anew; but its access lists may be others by now.
 void DeviceCommands::take_place(std::unique_ptr<HostedPool> hosted) {
   std::unique_ptr<HostedPool>& place = pools_[index_of(*find(hosted->name()))];
   hosted->set_access(place->spec());
+  retries_.erase(hosted->name());
   place = std::move(hosted);
 }
 
@@ -207,7 +240,9 @@ void DeviceCommands::rescan(const Config& fresh) {
     PoolSpec spec = wanted;
     complete_spec(config_, spec);
     const std::string& name = spec.pool.name;
-    if (find(name) || openings_.find(name)) continue;
+    if (openings_.find(name)) continue;
+    if (is_unavailable(find(name))) try_again(spec);
+    if (find(name)) continue;
     if (removed_.contains(name)) {
       log_info("pool \"{}\" was removed and stays so (marudctl device add {} starts it)", name, name);
       continue;
@@ -217,7 +252,7 @@ void DeviceCommands::rescan(const Config& fresh) {
       if (auto held = state_.hold(); !held) why = held.error().text();
     if (why.empty()) {
       log_info("pool \"{}\" is new in the configuration and is started", name);
-      openings_.begin({0, "SIGHUP", {spec}, false, {}, {}}, state_);
+      openings_.begin({0, "SIGHUP", {spec}, false, false, {}, {}}, state_);
     } else {
       log_error("pool \"{}\" is new in the configuration and cannot be started: {}", name, why);
     }
@@ -316,6 +351,7 @@ void DeviceCommands::end_clients(HostedPool& hosted) {
 
 bool DeviceCommands::step(Moment now) {
   take_opened();
+  step_unavailable(now);
   const bool more_to_do = step_removals(now);
   step_leaving(now);
   return more_to_do;
@@ -373,8 +409,8 @@ json DeviceCommands::list(Moment now) const {
     }
     if (begins_anew(*hosted)) row["note"] = "nobody handed its memory back: it begins anew";
     if (!hosted->stays_because().empty()) row["note"] = hosted->stays_because();
-    if (const std::string& fenced = hosted->fenced_because(); !fenced.empty())
-      row["note"] = hosted->stays_because().empty() ? fenced : fenced + "; " + hosted->stays_because();
+    if (const std::string& reason = hosted->reason(); !reason.empty())
+      row["note"] = hosted->stays_because().empty() ? reason : reason + "; " + hosted->stays_because();
     rows.push_back(std::move(row));
   }
   for (const PoolSpec* spec : openings_.specs())
@@ -394,7 +430,7 @@ json DeviceCommands::run(const std::string& command, const json& request, const 
   if (!is_known) return refusal(EOPNOTSUPP, "there is no command \"" + printable(command) + "\"");
   const std::string name = text_in(request, "name");
   HostedPool* hosted = find(name);
-  if (!hosted && openings_.find(name))
+  if ((!hosted || is_unavailable(hosted)) && openings_.find(name))
     return refusal(EBUSY, "pool \"" + name + "\" is being opened: wait until it serves (marudctl device list)");
   if (!hosted && command == "device.remove" && state_.is_added(name)) return forget(name, who);
   if (!hosted) return refusal(ENOENT, "there is no pool \"" + printable(name) + "\" (marudctl device list names them)");

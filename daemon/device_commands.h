@@ -70,7 +70,8 @@ class DeviceCommands {
   void begin_anew(const HostedPool& waiting);
   bool begins_anew(const HostedPool& waiting) const { return openings_.find(waiting.name()) != nullptr; }
 
-  // After the configuration was read again: new pools start; those that are not in it any more go on.
+  // After the configuration was read again: new pools start, and so do those that were unavailable; those that are not in it
+  // any more go on.
   void rescan(const Config& fresh);
   // Once a turn: whether those that were asked to leave have left, whether pools are open, and a part of the look for blocks
   // of those that shall be removed. Returns true when there is more to do right away.
@@ -97,6 +98,8 @@ class DeviceCommands {
   size_t index_of(const HostedPool& hosted) const;
   std::string why_not(const PoolSpec& spec) const;
   void take_opened();
+  void try_again(const PoolSpec& spec);
+  void step_unavailable(Moment now);
   void take_place(std::unique_ptr<HostedPool> hosted);
   bool step_removals(Moment now);
   void step_leaving(Moment now);
@@ -127,6 +130,12 @@ class DeviceCommands {
   std::vector<LateAnswer> answers_;
   std::vector<Removal> removals_;
   std::set<std::string> removed_;
+  // When an unavailable pool is tried again, and how long after that.
+  struct Retry {
+    uint64_t due_ms = 0;
+    uint64_t pause_ms = 0;
+  };
+  std::map<std::string, Retry> retries_;
   std::vector<Notice> notices_;
 };
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 namespace maru::daemon {
 
@@ -28,6 +29,39 @@ Result<std::unique_ptr<HostedPool>> HostedPool::start_anew(const PoolSpec& spec,
   if (auto begun = hosted->begin_anew(now_ms); !begun)
     return failure(begun.error().code, "pool \"" + spec.pool.name + "\": " + begun.error().doing);
   return hosted;
+}
+
+std::unique_ptr<HostedPool> HostedPool::unavailable(const PoolSpec& spec, const StateDirectory& state,
+                                                    const Error& why) {
+  auto hosted = std::unique_ptr<HostedPool>(new HostedPool(spec, state));
+  hosted->condition_ = Condition::kUnavailable;
+  hosted->set_unavailable(spec, why);
+  return hosted;
+}
+
+bool HostedPool::set_unavailable(const PoolSpec& tried, const Error& why) {
+  spec_ = tried;
+  unavailable_code_ = why.code;
+  return std::exchange(unavailable_because_, why.text()) != why.text();
+}
+
+// A device that is not there yet, or not for this user; or somebody has it. What lies on it and may not be used stays so.
+bool HostedPool::may_become_available() const {
+  switch (unavailable_code_) {
+    case ENOENT:
+    case ENODEV:
+    case ENXIO:
+    case EBUSY:
+    case EAGAIN:
+    case EACCES:
+    case EPERM:
+    case EIO:
+    case ENOMEM:
+    case ENOSPC:
+    case EMFILE:
+    case ENFILE: return true;
+    default: return false;
+  }
 }
 
 void HostedPool::set_access(const PoolSpec& reread) {
@@ -222,7 +256,9 @@ void HostedPool::stop(bool is_held) {
     writing_.wait_for(std::chrono::seconds(10));
   }
   close();
-  if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting || is_gone()) return;
+  if (spec_.backend != Backend::kMemory || condition_ == Condition::kWaiting || condition_ == Condition::kUnavailable ||
+      is_gone())
+    return;
   if ((is_held && fenced_because_.empty()) || is_stored_) {
     log_info("pool \"{}\" {}", name(), future_text(is_held));
     return;

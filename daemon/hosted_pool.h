@@ -1,6 +1,6 @@
 // One configured pool and where it stands: it serves; or its memory is with clients of the marud before, and it waits for
 // one of them to hand it back; or it was fenced, because its memory went away under it; or it is on its way out: it is drained,
-// its clients were asked to leave, it is gone.
+// its clients were asked to leave, it is gone. Or it is unavailable: it could not be opened, and is tried again.
 #pragma once
 
 #include "daemon/config.h"
@@ -22,7 +22,7 @@ namespace maru::daemon {
 
 class HostedPool {
  public:
-  enum class Condition : uint8_t { kWaiting, kServing, kDraining, kLeaving, kFenced, kGone };
+  enum class Condition : uint8_t { kWaiting, kServing, kDraining, kLeaving, kFenced, kGone, kUnavailable };
 
   // Finds or makes the pool's memory. `stored`: what the service manager kept; the pool takes its own out of it.
   static Result<std::unique_ptr<HostedPool>> start(const PoolSpec& spec, const StateDirectory& state,
@@ -31,6 +31,8 @@ class HostedPool {
   // long if all memory is touched first, so this is for a thread of its own (pool_openings.h).
   static Result<std::unique_ptr<HostedPool>> start_anew(const PoolSpec& spec, const StateDirectory& state,
                                                         uint64_t now_ms);
+  // In the place of a pool that cannot be opened, until another attempt succeeds.
+  static std::unique_ptr<HostedPool> unavailable(const PoolSpec& spec, const StateDirectory& state, const Error& why);
 
   const PoolSpec& spec() const { return spec_; }
   void set_access(const PoolSpec& reread);  // users and groups, after a reload
@@ -47,6 +49,13 @@ class HostedPool {
   // A process said goodbye to its lane, or is gone.
   void lane_ended(uint32_t lane, bool said_goodbye);
   const std::string& fenced_because() const { return fenced_because_; }
+  // Of one that is unavailable. Returns false when it was said before.
+  bool set_unavailable(const PoolSpec& tried, const Error& why);
+  bool may_become_available() const;  // without anybody changing the configuration, or what a device holds
+  // Why it is fenced or unavailable; empty: it is neither.
+  const std::string& reason() const {
+    return condition_ == Condition::kUnavailable ? unavailable_because_ : fenced_because_;
+  }
 
   // While waiting. Memory that somebody handed back: served from now on if it is the pool's.
   Result<void> accept_memory(HeldMemory held, uint64_t now_ms);
@@ -108,6 +117,8 @@ class HostedPool {
   std::unique_ptr<Pool> pool_;
   std::optional<PoolRecord> record_;  // of the memory that is waited for
   std::string fenced_because_;
+  std::string unavailable_because_;
+  int unavailable_code_ = 0;
   Leave leave_;
   std::string stays_because_;
   bool is_stored_ = false;             // the service manager has the memory

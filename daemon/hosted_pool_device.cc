@@ -176,10 +176,10 @@ class Opening {
     if (!found) return tl::unexpected(found.error());
     if (!*found) {
       if (spec_.dax.formats_blank) return Fate::kFormat;
-      return failure(ENOENT, "use " + device.name() +
-                                 ": found it blank, expected a pool, since format = \"never\"; "
-                                 "marud --config FILE --format " +
-                                 spec_.pool.name + " formats it");
+      return failure(ENODATA, "use " + device.name() +
+                                  ": found it blank, expected a pool, since format = \"never\"; "
+                                  "marud --config FILE --format " +
+                                  spec_.pool.name + " formats it");
     }
     if (record_ && lost_power(*record_, description, record_->dax_name) && !sharing.is_shared && !is_of_a_pool(label)) {
       log_warning(

@@ -96,14 +96,11 @@ Result<void> serve(Config& config, const Options& options) {
   if (needs_records(config) || !state.added().empty())
     if (auto held = state.hold(); !held) return held;
 
-  // From here on every pool serves, or waits for its memory.
+  // From here on every pool serves, or waits for its memory, or is tried again until it can be opened.
   HostedPools pools;
-  for (const PoolSpec& spec : config.pools) {
-    auto hosted = HostedPool::start(spec, state, stored, uint64_t(std::time(nullptr)) * 1000);
-    if (!hosted) return tl::unexpected(hosted.error());
-    pools.push_back(std::move(*hosted));
-  }
-  start_added_pools(config, state, stored, pools, uint64_t(std::time(nullptr)) * 1000);
+  const uint64_t now_ms = uint64_t(std::time(nullptr)) * 1000;
+  if (auto started = start_configured_pools(config, state, stored, pools, now_ms); !started) return started;
+  start_added_pools(config, state, stored, pools, now_ms);
 
   const auto reread = [&]() -> std::optional<Config> {
     std::vector<ConfigProblem> problems;

@@ -23,6 +23,7 @@ class PoolOpenings {
     std::string who;      // for the log
     std::vector<PoolSpec> specs;
     bool begins_anew = false;    // they take the places of pools that waited for their memory
+    bool tries_again = false;    // they take the places of pools that were unavailable
     HostedPools opened;          // in the order of specs
     std::optional<Error> error;  // of the one behind them
   };

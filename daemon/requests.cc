@@ -164,6 +164,9 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   HostedPool& hosted = *pools_[pool_index];
   constexpr auto kType = uint16_t(wire::Type::kAttach);
   Pool* pool = hosted.serving();
+  if (!pool && hosted.condition() == HostedPool::Condition::kUnavailable)
+    return refuse_attach(users_, session, request_id, ENODEV,
+                         "pool \"" + hosted.name() + "\" is unavailable: " + hosted.reason());
   if (!pool) {
     Outcome outcome = refuse_attach(users_, session, request_id, EIO,
                                     "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());

@@ -474,6 +474,11 @@ bool Server::turn_pools() {
   if (now_.monotonic_ms >= users_due_ms_) {
     users_due_ms_ = now_.monotonic_ms + kUsersPauseMs;
     requests_.users().watch();
+    std::string unavailable;
+    for (const auto& hosted : pools_)
+      if (hosted->condition() == HostedPool::Condition::kUnavailable)
+        unavailable += (unavailable.empty() ? "" : "; ") + hosted->reason();
+    if (std::exchange(unavailable_said_, unavailable) != unavailable) tell_status();
   }
   std::vector<Notice> notices = requests_.drained_notices();
   send(notices);
@@ -505,8 +510,10 @@ bool Server::turn_http() {
 
 // One line for "systemctl status": what is not as it should be, and what came of the last reload.
 void Server::tell_status() {
-  std::string text = reread_said_;
-  if (!requests_.http_trouble.empty()) text = "HTTP: " + requests_.http_trouble + (text.empty() ? "" : "; ") + text;
+  std::string text = unavailable_said_;
+  const auto add = [&](const std::string& more) { text += (text.empty() || more.empty() ? "" : "; ") + more; };
+  add(requests_.http_trouble.empty() ? "" : "HTTP: " + requests_.http_trouble);
+  add(reread_said_);
   notify("STATUS=" + printable(text));
 }
 

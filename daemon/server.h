@@ -102,10 +102,11 @@ class Server {
   size_t turned_away_ = 0;  // sessions that only wait to be told so
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
-  size_t accepts_ = 0;       // asked for and not complete
-  size_t accepted_ = 0;      // in this turn
-  size_t arrivals_ = 0;      // in work_
-  std::string reread_said_;  // what came of the last reload, for the service manager
+  size_t accepts_ = 0;            // asked for and not complete
+  size_t accepted_ = 0;           // in this turn
+  size_t arrivals_ = 0;           // in work_
+  std::string unavailable_said_;  // why pools are, for the service manager
+  std::string reread_said_;       // what came of the last reload, for the service manager
   bool is_short_of_memory_ = false;
   bool stopping_ = false;
 };

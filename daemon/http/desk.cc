@@ -16,12 +16,16 @@ namespace maru::daemon::http {
 using nlohmann::json;
 
 std::string health_text(const AdminView& view) {
-  json reasons = json::array(), pools = json::array();
+  json reasons = json::array(), warnings = json::array(), pools = json::array();
+  bool is_any_usable = false;
   for (const auto& hosted : view.pools) {
     if (hosted->is_gone()) continue;
     json pool = {{"name", hosted->name()}, {"condition", condition_text(hosted->condition())}};
     if (hosted->condition() == HostedPool::Condition::kFenced)
       reasons.push_back("pool \"" + hosted->name() + "\" is fenced: " + hosted->fenced_because());
+    if (hosted->condition() == HostedPool::Condition::kUnavailable)
+      warnings.push_back("pool \"" + hosted->name() + "\" is unavailable: " + hosted->reason());
+    is_any_usable |= hosted->serving() || hosted->condition() == HostedPool::Condition::kWaiting;
     if (const Pool* serving = hosted->serving()) {
       pool["audit_findings"] = serving->audit_findings();
       if (serving->audit_findings() != 0)
@@ -30,9 +34,10 @@ std::string health_text(const AdminView& view) {
     }
     pools.push_back(std::move(pool));
   }
-  const char* status = reasons.empty() ? "healthy" : "unhealthy";
-  if (reasons.empty() && !view.http_trouble.empty()) status = "degraded";
-  if (!view.http_trouble.empty()) reasons.push_back("HTTP: " + std::string(view.http_trouble));
+  if (!view.http_trouble.empty()) warnings.push_back("HTTP: " + std::string(view.http_trouble));
+  const bool is_unhealthy = !reasons.empty() || (!warnings.empty() && !pools.empty() && !is_any_usable);
+  const char* status = is_unhealthy ? "unhealthy" : warnings.empty() ? "healthy" : "degraded";
+  for (json& warning : warnings) reasons.push_back(std::move(warning));
   const json health = {{"status", status}, {"reasons", std::move(reasons)}, {"pools", std::move(pools)}};
   return health.dump(-1, ' ', false, json::error_handler_t::replace);
 }

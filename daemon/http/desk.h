@@ -52,9 +52,9 @@ class Desk {
 };
 
 // {"status": "healthy" | "degraded" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}: unhealthy when a pool is
-// fenced, or the last audit of one found something; degraded when all pools that there are can be used and something else is
-// missing, such as a socket of HTTP. A pool that waits for its memory is in order: the first client to attach ends the wait,
-// and whoever keeps clients away from what is unhealthy would keep it waiting.
+// fenced, the last audit of one found something, or none can be used; degraded when something else is missing: a socket of
+// HTTP, or a pool that is unavailable beside one that is not. A pool that waits for its memory is in order: the first client to
+// attach ends the wait, and whoever keeps clients away from what is unhealthy would keep it waiting.
 std::string health_text(const AdminView& view);
 
 }  // namespace maru::daemon::http

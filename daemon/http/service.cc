@@ -206,12 +206,14 @@ bool Service::Thread::make_room(const Caller& caller, std::string& ret_why_not) 
   const auto uid = uid_of(caller);
   const bool has_share = uid != uid_t(0) && uid != ::geteuid();
   Admission admission = admit(places, uid, has_share, config_.connections);
-  // A request that came since connections were read last is read first.
+  // A request that came since connections were read last is read first, unless that is so on all of them.
+  const Admission without_regard = admission;
   const auto has_news = [&](size_t i) { return !entries[i]->second.call && has_unread(entries[i]->first); };
   while (admission.gives_way && has_news(*admission.gives_way)) {
     places[*admission.gives_way].state = Place::State::kWaits;
     admission = admit(places, uid, has_share, config_.connections);
   }
+  if (!admission.why_not.empty()) admission = without_regard;
   if (admission.gives_way) {
     auto& [fd, connection] = *entries[*admission.gives_way];
     end(fd, connection, "all places for HTTP connections are taken, and a newcomer has this one");

@@ -188,11 +188,16 @@ void judge_pool(const json& pool, Findings& to) {
                     condition = pool.value("condition", std::string());
   const bool is_draining = condition == "draining", is_leaving = condition == "leaving";
   if (condition != "serving" && !is_draining && !is_leaving) {
-    to.push_back({condition == "fenced" ? Grade::kWrong : Grade::kWarning, what, condition,
-                  pool.value("reason", std::string("it does not serve yet")),
-                  condition == "fenced"
-                      ? "the log says what happened; marud has to be restarted when its memory is back"
-                      : "wait for the clients that hold its memory, or see the log"});
+    const bool is_wrong = condition == "fenced" || condition == "unavailable";
+    to.push_back(
+        {is_wrong ? Grade::kWrong : Grade::kWarning, what, condition,
+         pool.value("reason", std::string("it does not serve yet")),
+         condition == "fenced" ? "the log says what happened; marud has to be restarted when its memory is back"
+         : condition == "unavailable"
+             ? "mend that; marud tries it again by itself where that can help, and at once with marudctl device "
+               "add " +
+                   pool.value("name", std::string())
+             : "wait for the clients that hold its memory, or see the log"});
     return;
   }
   const uint64_t bytes = number(pool, "pages") * number(pool, "page_bytes");

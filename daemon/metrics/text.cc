@@ -57,7 +57,8 @@ void write_marud(TextWriter& out, const Snapshot& snapshot) {
 }
 
 void write_space(TextWriter& out, const Snapshot& snapshot) {
-  out.family("maru_pool_serving", "gauge", "1 when the pool serves, 0 when it waits for its memory or is fenced.");
+  out.family("maru_pool_serving", "gauge",
+             "1 when the pool serves, 0 when it waits for its memory, is fenced or unavailable.");
   for (const PoolSnapshot& pool : snapshot.pools)
     out.sample({{"pool", pool.name}, {"condition", pool.condition}}, uint64_t(pool.is_serving));
   per_pool(out, snapshot, "maru_pool_bytes", "gauge", "Size of the pool, control region included.",

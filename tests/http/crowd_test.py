@@ -146,9 +146,9 @@ def strangers_by_tcp_keep_nobody_out(marud):
         connection.close()
 
 
-# As many connections as the first argument says, each in the middle of a request; then what one more is told.
+# As many connections as the first argument says, each in the middle of a request; then one more, until it is refused.
 CROWD = """
-import os, socket, sys
+import os, select, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(int(sys.argv[2]))
 def connect():
     peer = socket.socket(socket.AF_UNIX)
@@ -160,8 +160,12 @@ def connect():
         pass  # refused already; the reason is there all the same
     return peer
 crowd = [connect() for _ in range(int(sys.argv[1]))]
-one_more = connect()
-print(one_more.recv(4096).split(b'\\r\\n')[0].decode(), flush=True)
+said = b''
+while not said.startswith(b'HTTP/1.1 503'):  # one whose request was not read yet gives way
+    crowd.append(connect())
+    if select.select(crowd[-1:], [], [], 1)[0]:
+        said = crowd[-1].recv(4096)
+print(said.split(b'\\r\\n')[0].decode(), flush=True)
 sys.stdin.read()
 """ % PATIENCE
 

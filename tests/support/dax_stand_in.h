@@ -41,9 +41,10 @@ class DaxStandIn {
     write(directory + "/target_node", std::to_string(node));
     if (!driver.empty())
       std::filesystem::create_symlink(root_ + "/sys/bus/dax/drivers/" + driver, directory + "/driver");
-    std::filesystem::create_symlink(directory, root_ + "/sys/bus/dax/devices/" + name);
     std::ofstream(path(name)).close();
     std::filesystem::resize_file(path(name), bytes);
+    // Last: a marud that looks for it finds all of it or nothing.
+    std::filesystem::create_symlink(directory, root_ + "/sys/bus/dax/devices/" + name);
   }
   // What the kernel calls a device changes from boot to boot.
   void rename(const std::string& from, const std::string& to, const std::string& parent = kPersistent) {
