@@ -56,7 +56,10 @@ struct Pool::State::LiveAudit {
 };
 
 shm::AuditRequest Pool::State::live_audit_request() const {
-  return {.mode = shm::AuditMode::kLiveOwner, .live = shm::with_other_hosts(region, lanes.in_use)};
+  shm::AuditRequest request;
+  request.mode = shm::AuditMode::kLiveOwner;
+  request.live = shm::with_other_hosts(region, lanes.in_use);
+  return request;
 }
 
 // Without a place for a ticket it is done when this returns, and so it is when the pool is small or `is_quiesced`.
@@ -116,10 +119,9 @@ json Pool::State::check_at_rest() {
   return tell_audit(first.findings, report, true);
 }
 
-json Pool::State::tell_audit(const std::vector<shm::Finding>& findings, const shm::AuditReport& report,
-                             bool is_quiesced) {
+json Pool::State::tell_audit(const std::vector<shm::Finding>& found, const shm::AuditReport& report, bool is_quiesced) {
   json violations = json::array();
-  for (const shm::Finding& finding : findings) {
+  for (const shm::Finding& finding : found) {
     if (violations.size() == kViolationsShown) break;
     const shm::InvariantInfo& info = shm::invariant_info(finding.invariant);
     violations.push_back({{"invariant", info.name},
@@ -129,16 +131,17 @@ json Pool::State::tell_audit(const std::vector<shm::Finding>& findings, const sh
                           {"words", {finding.words[0], finding.words[1], finding.words[2]}}});
   }
   json reply = {{"violations", std::move(violations)},
-                {"found", findings.empty() ? 0 : std::max<uint64_t>(report.findings, findings.size())},
+                {"findings", found.empty() ? 0 : std::max<uint64_t>(report.findings, found.size())},
                 {"mode", is_quiesced ? "quiesced" : "live"}};
   // Of what holds only at rest a client that stands still in the middle of something is no fault, and would look like damage
   // until the next audit to all who only look at health and metrics.
   const auto lasts = [](const shm::Finding& finding) {
     return shm::invariant_info(finding.invariant).when != shm::AuditClass::kAtRest;
   };
-  const auto lasting = uint64_t(std::count_if(findings.begin(), findings.end(), lasts));
+  const auto lasting = uint64_t(std::count_if(found.begin(), found.end(), lasts));
   ++totals.audits;
-  audit_json = {{"at_ms", now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
+  audit_json = {
+      {"at_ms", now_ms}, {"findings", is_quiesced ? json(lasting) : reply["findings"]}, {"mode", reply["mode"]}};
   return reply;
 }
 

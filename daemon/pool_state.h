@@ -516,7 +516,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   nlohmann::json check(bool is_quiesced, uint64_t* ret_ticket);
   nlohmann::json check_now();
   nlohmann::json check_at_rest();
-  nlohmann::json tell_audit(const std::vector<shm::Finding>& findings, const shm::AuditReport& report,
+  nlohmann::json tell_audit(const std::vector<shm::Finding>& found, const shm::AuditReport& report,
                             bool is_quiesced);
   shm::AuditRequest live_audit_request() const;
   bool step_audit();

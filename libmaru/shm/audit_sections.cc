@@ -72,7 +72,10 @@ bool queue_ends(const Audit& a, uint64_t index, Finding* f) {
     if (entry.list.load_relaxed() == 0) continue;
     ++members;
     if (entry.older.load_relaxed() != 0) continue;
-    for (uint32_t link = page + 1; link != 0 && reached <= a.region.region_pages(); ++reached)
+    // Another process may write the links since they were looked at: each is followed only within the region.
+    for (uint32_t link = page + 1;
+         link - 1 >= first && link - 1 - first < a.region.region_pages() && reached <= a.region.region_pages();
+         ++reached)
       link = a.region.policy(link - 1).newer.load_relaxed();
   }
   return members != reached && violated(f, 0, members, reached);
