@@ -131,7 +131,7 @@ json Pool::State::tell_audit(const std::vector<shm::Finding>& found, const shm::
                           {"words", {finding.words[0], finding.words[1], finding.words[2]}}});
   }
   json reply = {{"violations", std::move(violations)},
-                {"findings", found.empty() ? 0 : std::max<uint64_t>(report.findings, found.size())},
+                {"found", found.empty() ? 0 : std::max<uint64_t>(report.findings, found.size())},
                 {"mode", is_quiesced ? "quiesced" : "live"}};
   // Of what holds only at rest a client that stands still in the middle of something is no fault, and would look like damage
   // until the next audit to all who only look at health and metrics.
@@ -140,8 +140,7 @@ json Pool::State::tell_audit(const std::vector<shm::Finding>& found, const shm::
   };
   const auto lasting = uint64_t(std::count_if(found.begin(), found.end(), lasts));
   ++totals.audits;
-  audit_json = {
-      {"at_ms", now_ms}, {"findings", is_quiesced ? json(lasting) : reply["findings"]}, {"mode", reply["mode"]}};
+  audit_json = {{"at_ms", now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
   return reply;
 }
 

@@ -516,8 +516,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   nlohmann::json check(bool is_quiesced, uint64_t* ret_ticket);
   nlohmann::json check_now();
   nlohmann::json check_at_rest();
-  nlohmann::json tell_audit(const std::vector<shm::Finding>& found, const shm::AuditReport& report,
-                            bool is_quiesced);
+  nlohmann::json tell_audit(const std::vector<shm::Finding>& found, const shm::AuditReport& report, bool is_quiesced);
   shm::AuditRequest live_audit_request() const;
   bool step_audit();
   nlohmann::json block_json(uint32_t page, PageWord found);

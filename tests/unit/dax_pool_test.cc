@@ -33,7 +33,7 @@ TEST_F(DaxPool, ABlankDeviceIsFormattedAndThenAdopted) {
 TEST_F(DaxPool, FormatNeverFormatsNothing) {
   devices_.add("dax0.0", kBytes);
   spec_.dax.formats_blank = false;
-  EXPECT_EQ(refusal().code, ENOENT);
+  EXPECT_EQ(refusal().code, ENODATA);
   EXPECT_EQ(devices_.get("dax0.0", 0, 4096), std::string(4096, 0));
   ASSERT_TRUE(format_on_command(spec_, state_, false, 1000));
   auto pool = start();
