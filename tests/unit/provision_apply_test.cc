@@ -119,7 +119,13 @@ TEST(ProvisionApply, WhatAStepCouldNotPutBackIsSaidAndWhatItLiesOnIsLeft) {
 }
 
 // A real signal while the second step is under way.
+// Whoever started this test may ignore some, as nohup(1) does, and then they are not looked at.
+void ignore_no_signal() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_DFL);
+}
+
 TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
+  ignore_no_signal();
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct Signalled : ScriptedExecutor {
       int number = 0;
@@ -145,6 +151,7 @@ TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
 
 // A system call of a step, or of an undoing, is not interrupted.
 TEST(ProvisionApply, ASignalInterruptsNothing) {
+  ignore_no_signal();
   int waits[2];
   ASSERT_EQ(::pipe(waits), 0);
   StopSignals signals;
