@@ -44,14 +44,15 @@ enum MutantId : unsigned {
   kMutantProofOfAnyLife = 35,             // the proof of a host's death is used against whoever has its slot by then
   kMutantDrainForeign = 36,               // tests/sim/cast_wishes.cc: a host drains the regions of the others, too
   kMutantAdoptKeepsRetiring = 37,         // tests/sim/scenario_hosts.cc: a new marud leaves the marks of the last one
-  kMutantGrantAtOnce = 38,       // marud takes pages for a client in the client's name, and marks them afterwards
-  kMutantGiveBackUnmarked = 39,  // after a lost answer a client gives back all it has RESERVED
-  kMutantMarkOfAnyLife = 41,     // the mark of a page's earlier life counts for its present one
-  kMutantGiveBackEarly = 40,     // tests/sim/scenario_grants.cc: it does so before it was let in again
-  kMutantLiveAtOnce = 42,        // a host slot is LIVE before its machine's id is there
-  kMutantAttachByStore = 43,     // a host slot becomes LIVE though it was ended or is another host's by now
-  kMutantIdAloneTells = 44,      // a machine does not know its slot whose id it was taking away
-  kMutantLeaveOnce = 45,         // a host that is made SUSPECT while it leaves does not leave
+  kMutantGrantAtOnce = 38,        // marud takes pages for a client in the client's name, and marks them afterwards
+  kMutantGiveBackUnmarked = 39,   // after a lost answer a client gives back all it has RESERVED
+  kMutantMarkOfAnyLife = 41,      // the mark of a page's earlier life counts for its present one
+  kMutantGiveBackEarly = 40,      // tests/sim/scenario_grants.cc: it does so before it was let in again
+  kMutantLiveAtOnce = 42,         // a host slot is LIVE before its machine's id is there
+  kMutantAttachByStore = 43,      // a host slot becomes LIVE though it was ended or is another host's by now
+  kMutantIdAloneTells = 44,       // a machine does not know its slot whose id it was taking away
+  kMutantReleaseOfAnyCount = 46,  // a release drops whatever block's count it finds by the time of its step
+  kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
 };
 
 }  // namespace maru

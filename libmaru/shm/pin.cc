@@ -188,10 +188,20 @@ void PinTable::pin_batch(const PageRef* refs, size_t count, Pin* ret_pins) {
 
 bool PinTable::unpin(uint32_t slot, PageRef ref) {
   if (slot >= counts_.size()) return false;
-  const uint32_t count = counts_[slot].load_acquire();
-  if (count == 0 || shared_slot(slot).load_relaxed() != ref.bits) return false;  // own lane
-  give_back(slot);
-  return true;
+  for (;;) {  // ends: each failure means that another thread's step on the same count succeeded
+    uint32_t count = counts_[slot].load_acquire();
+    if (count == kBusy) continue;  // another thread is between two steps of the same process
+    if (count == 0 || shared_slot(slot).load_relaxed() != ref.bits) return false;  // own lane
+    if (!counts_[slot].cas_acq_rel(count, kBusy)) continue;
+    // Of two threads that release one view the later one may find the same count for another block here. While it is busy, the
+    // slot stays as it is.
+    const bool is_meant = shared_slot(slot).load_relaxed() == ref.bits || MARU_MUTANT(kMutantReleaseOfAnyCount);
+    if (is_meant && count == 1)
+      clear_busy(slot);
+    else
+      counts_[slot].store_release(is_meant ? count - 1 : count);
+    return is_meant;
+  }
 }
 
 bool PinTable::forget(uint32_t slot) {

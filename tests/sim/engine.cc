@@ -57,7 +57,7 @@ Engine engine;
 namespace {
 
 // A fibre with the highest priority that never lets go would starve the one it waits for if it forgot to yield; real
-// schedulers let everybody run in the end, and so does this one.
+// schedulers let everybody run in the end, and so does this one. Likewise what somebody stored is seen in the end.
 constexpr uint64_t kRunLengthMax = 5'000;
 
 uint32_t nth_bit(uint32_t mask, unsigned n) {
@@ -210,7 +210,10 @@ void point() {
     fail("no end after %" PRIu64 " steps: somebody waits or retries for ever", engine.settings.steps_max);
   }
   const uint64_t draw = engine.random.next();
-  if (engine.pending_mask != 0 && (draw >> 8 & 0xff) < engine.drain_weight) {
+  const bool starves = ++engine.run_length > kRunLengthMax;
+  const bool waits_long =
+      engine.steps > engine.settings.steps_max / 2;  // two may wait for a third one's store in turns
+  if (engine.pending_mask != 0 && (starves || waits_long || (draw >> 8 & 0xff) < engine.drain_weight)) {
     const uint32_t mask = engine.pending_mask;
     const unsigned owner = nth_bit(mask, unsigned(((draw >> 16 & 0xff) * unsigned(__builtin_popcount(mask))) >> 8));
     const unsigned count = engine.fibres[owner].buffered;
@@ -219,8 +222,7 @@ void point() {
   Process& process = engine.processes[engine.fibres[engine.current].process];
   if (process.steps_to_death != 0 && --process.steps_to_death == 0) die();
   if (engine.policy == Policy::kPriorities) {
-    ++engine.run_length;
-    bool demote = engine.run_length > kRunLengthMax;
+    bool demote = starves;
     for (unsigned i = 0; i < engine.demotion_count; ++i) demote |= engine.demotions[i] == engine.steps;
     if (demote) engine.fibres[engine.current].priority = --engine.lowest_priority;
   }

@@ -49,6 +49,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantAttachByStore, "a host slot LIVE without comparing", {"host-attach"}},
       {kMutantIdAloneTells, "a machine that knows its slot by its id alone", {"host-attach"}},
       {kMutantLeaveOnce, "a host that is made SUSPECT while it leaves", {"host-attach"}},
+      {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
   };
   return kRecords;
 }

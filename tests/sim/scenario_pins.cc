@@ -139,6 +139,38 @@ void two_evictors_setup() {
   spawn("evictor b", kMarud, evict_everything, argument_of(1));
 }
 
+// -- one view, released by two threads --------------------------------------------------------------------------------
+
+Held released_twice;
+uint32_t releases;
+
+void release_the_view(void* argument) {
+  releases += client_of(argument).pins.unpin(released_twice.slot, released_twice.ref);
+  if (releases > 1) fail("both of two threads released one pin");
+}
+
+// Of another block: that a late release may end another pin of the same block is said in maru.h.
+void read_the_other(void* argument) {
+  for (uint32_t rounds = 1 + chance().below(3); rounds > 0; --rounds) retrieve(client_of(argument), 1);
+}
+
+void released_twice_setup() {
+  begin(2, 3);
+  releases = 0;
+  store(client(3), 0);
+  store(client(3), 1);
+  released_twice = find_and_hold(client(1), 0);
+  let_go(1, released_twice.ref);
+  // Only its slot of each set is left, so that the next pin of lane 1 is in the one of the view.
+  shm::LaneView view = world().lane(1);
+  for (uint32_t i = 0; i < view.pins.size(); ++i)
+    if (i % limits::kPinSetSlots != released_twice.slot % limits::kPinSetSlots) occupy_pin_slot(1, i);
+  spawn("thread 1a", 1, release_the_view, argument_of(1));
+  spawn("thread 1b", 1, release_the_view, argument_of(1));
+  spawn("thread 1c", 1, read_the_other, argument_of(1));
+  spawn("marud", kMarud, evict_everything);
+}
+
 constexpr Scenario kScenarios[] = {
     {"pin-evict", "readers pin while marud evicts: no page is reused under a pin, no block that stays is missed",
      pin_evict_setup, settle_world, forget_process},
@@ -148,6 +180,8 @@ constexpr Scenario kScenarios[] = {
     {"pin-overflow", "the set is full: pins go to the overflow area", overflow_setup, settle_world, forget_process},
     {"pin-move", "a pin goes from slot to slot and holds its block meanwhile", move_setup, settle_world,
      forget_process},
+    {"pin-released-twice", "two threads release one view: one of them ends the pin, and none of another block",
+     released_twice_setup, settle_world, forget_process},
     {"two-evictors", "two threads with one evictor id mark and let go of the same pages", two_evictors_setup,
      settle_world, forget_process},
 };
