@@ -201,10 +201,22 @@ Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> pa
 }
 
 // A marud that was started anew and has not been attached to yet holds the lane for a process that lives: it is told, too. One
-// that is not there finds out by itself when the process ends.
+// that is not there finds out by itself when the process ends. The kernel closes the connections of a marud that has ended a
+// little after that, and until then they look alive: so once more on another one.
+void Connection::detach_locked() {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (stale_ || (known_ && !reattach_locked())) return;
+    const auto reply = exchange(wire::Type::kDetach, {});
+    if (reply || !known_) return;
+    const int code = reply.error().code;
+    if (code != EPIPE && code != ECONNRESET && code != ENOTCONN) return;
+    drop_socket();
+  }
+}
+
 void Connection::say_goodbye() {
   const std::lock_guard lock(mutex_);
-  if (!stale_ && (!known_ || reattach_locked())) (void)exchange(wire::Type::kDetach, {});
+  detach_locked();
   socket_.reset();
 }
 
@@ -214,7 +226,7 @@ void Connection::wake() {
 
 void Connection::part() {
   const std::lock_guard lock(mutex_);
-  if (!stale_ && reattach_locked()) (void)exchange(wire::Type::kDetach, {});  // marud waits for this, or for our end
+  detach_locked();  // marud waits for this, or for our end
   socket_.reset();
   stale_ = true;
   device_fd_ = control_fd_ = -1;

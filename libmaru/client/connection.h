@@ -96,6 +96,7 @@ class Connection {
   Result<Reply> receive_reply(uint32_t request_id);
   void read_notices();
   void was_answered(uint32_t request_id);
+  void detach_locked();
   Result<void> reattach_locked();
   Result<void> begin_attach_again();
   bool is_lost() const;
