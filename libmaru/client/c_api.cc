@@ -3,6 +3,7 @@
 #include "libmaru/client/client.h"
 #include "maru/maru.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -279,6 +280,8 @@ int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view)
 }
 
 int maru_retrieve_batch(maru_client* client, const maru_key* keys, size_t n, maru_view* ret_views) {
+  // Whatever the error: who releases them again ends no pin of an earlier call.
+  if (ret_views && n <= maru::limits::kBatchKeysMax) std::fill_n(ret_views, n, maru_view{});
   return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
     return ret_views || n == 0 ? c.retrieve_batch(digests, ret_views) : -EINVAL;
   });

@@ -232,6 +232,7 @@ int Client::verify(const maru_view& view, PageRef ref) {
   if (found == expected) return 0;
   // Another thread met bad memory here meanwhile: what was read is this process's own, and says nothing of the block.
   if (bad_pages_->meets(ref.page(), view.bytes)) return -EHWPOISON;
+  if (is_leaving()) return -ESHUTDOWN;  // zeros in the place of a pool whose memory went back
   count(format::kCounterChecksumErrors);
   // Who may only read deletes nothing: the block is a miss here until somebody who may write meets it.
   if (!read_only_ && shm::retire_ref(lane_, ref) == shm::RetireStatus::kRetired) finish(ref);
@@ -265,6 +266,7 @@ int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
   return 0;
 }
 
+// The views are empty, and stay so where nothing is found.
 int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
   const uint64_t now = now_ms();
   const std::span<shm::Found> blocks = scratch<shm::Found>(all.size());
@@ -274,7 +276,6 @@ int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
   }
   size_t found = 0;
   for (size_t i = 0; i < all.size(); ++i) {
-    ret_views[i] = {nullptr, 0, 0, kNoPin};
     if (blocks[i].status != FindStatus::kFound) {
       if (!blocks[i].ref.is_none()) touch(blocks[i].ref.page(), now);  // it has expired: marud takes it away
       continue;

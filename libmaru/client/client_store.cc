@@ -240,8 +240,8 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
       case shm::PublishStatus::kExpiredInTheWay: {
         const shm::RetireStatus retired = shm::retire_ref(lane_, result.block);
         if (retired == shm::RetireStatus::kHasChildren) touch(result.block.page(), now);  // marud takes its tree away
-        if (retired == shm::RetireStatus::kHasChildren || tries == kExpiredRetries) return -EAGAIN;
         if (retired == shm::RetireStatus::kRetired) finish(result.block);
+        if (retired == shm::RetireStatus::kHasChildren || tries == kExpiredRetries) return -EAGAIN;
         continue;
       }
       case shm::PublishStatus::kNeedsCredit: {

@@ -95,6 +95,18 @@ TEST_F(Keys, BatchesAgreeWithSingleCalls) {
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(results[i], i % 3 == 0 ? 0 : -ENOENT);
 }
 
+TEST_F(Keys, ABatchThatFailsLeavesNoViewOfAnEarlierOne) {
+  ASSERT_EQ(store(key_of("a"), "a"), 0);
+  const maru_key good = key_of("a");
+  maru_view held;
+  ASSERT_EQ(maru_retrieve(reader_, &good, &held), 0);
+  maru_view views[2] = {held, held};
+  const maru_key keys[] = {good, {nullptr, 0, MARU_KEY_BYTES}};
+  EXPECT_EQ(maru_retrieve_batch(reader_, keys, 2, views), -EINVAL);
+  EXPECT_EQ(maru_release_batch(reader_, views, 2), 0);
+  EXPECT_EQ(maru_release(reader_, &held), 0) << "its pin was ended by the views of a call that failed";
+}
+
 // Batches are taken in groups: none is forgotten at an edge, and nothing is written behind the last key.
 TEST_F(Keys, BatchesOfAnySizeAndWithAWrongKeyAnywhere) {
   std::vector<std::string> names;
