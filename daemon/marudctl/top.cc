@@ -144,8 +144,10 @@ int live(const Arguments& arguments, uint64_t interval_ms, TopView view) {
   if (const int code = take(*conversation, after); code != kExitDone) return code;
   struct sigaction action = {};
   action.sa_handler = on_stop;
+  action.sa_flags = SA_RESTART | SA_RESETHAND;  // what is being written is written, unless a second one comes
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
   action.sa_handler = on_resize;
+  action.sa_flags = 0;
   ::sigaction(SIGWINCH, &action, nullptr);
 
   Terminal terminal;

@@ -66,6 +66,7 @@ void note(const Arguments& arguments, const json& event, const std::string& said
 int watch(const Arguments& arguments) {
   struct sigaction action = {};
   action.sa_handler = on_stop;
+  action.sa_flags = SA_RESTART | SA_RESETHAND;  // what is being written is written, unless a second one comes
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
   auto conversation = std::make_unique<Conversation>(arguments);
   conversation->be_silent(true);  // a signal ends what it waits for, which is no mistake

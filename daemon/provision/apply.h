@@ -1,6 +1,5 @@
 // Does the steps of a plan one after another. When one fails, or somebody asks for an end between two, what was done before is
-// undone in reverse order, and the outcome says what was done, what was undone, and what could not be. Where something is left,
-// the steps that it lies on are left with it, and the others are undone.
+// undone in reverse order, and the outcome says what was done, what was undone, and what could not be.
 #pragma once
 
 #include "daemon/provision/plan.h"
@@ -12,22 +11,12 @@
 
 namespace maru::daemon::provision {
 
-// Why a step was not done. `left`: what it changed and could not put back; empty: the machine is as it was before the step.
-struct StepError {
-  Error error;
-  std::string left;
-
-  StepError(Error why, std::string remains = "") : error(std::move(why)), left(std::move(remains)) {}
-  std::string text() const { return error.text() + (left.empty() ? "" : " (" + left + ")"); }
-};
-using StepResult = tl::expected<std::string, StepError>;
-
-// Changes a machine.
+// Changes a machine. A step that fails has left nothing behind, or says what it left.
 class Executor {
  public:
   virtual ~Executor() = default;
   // Returns the name of what was made, or of what was changed.
-  virtual StepResult run(const Step& step) = 0;
+  virtual Result<std::string> run(const Step& step) = 0;
   // `name` is what run returned.
   virtual Result<void> undo(const Step& step, const std::string& name) = 0;
 };
@@ -42,7 +31,7 @@ struct Outcome {
   std::vector<Done> done;           // and not undone
   std::string failure;              // of the step that failed, or why no further one was begun
   std::vector<std::string> undone;  // texts of steps
-  std::vector<std::string> left;    // what could not be undone or put back, and why
+  std::vector<std::string> left;    // what could not be undone, and why
 };
 
 // Who looks on.

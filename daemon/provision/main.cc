@@ -3,7 +3,6 @@
 #include "daemon/config.h"
 #include "daemon/dax/fault_guard.h"
 #include "daemon/provision/device_executor.h"
-#include "daemon/provision/guarded_executor.h"
 #include "daemon/provision/inventory.h"
 #include "daemon/provision/record.h"
 #include "daemon/provision/report.h"
@@ -82,7 +81,7 @@ int list(const Arguments& arguments, const Machine& machine) {
 }
 
 // Shows the plan; then, unless that was all, follows it and keeps the record.
-int follow(const Arguments& arguments, const Machine& machine, const Plan& plan, const std::vector<Made>& made) {
+int follow(const Arguments& arguments, const Plan& plan, const std::vector<Made>& made) {
   const bool only_shows = arguments.command == "plan";
   nlohmann::json json = plan_json(plan);
   if (!arguments.json) std::fputs(plan_text(plan).c_str(), stdout);
@@ -95,8 +94,7 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
     if (arguments.json) print(json);
     return plan.problems.empty() ? kExitDone : kExitRefused;
   }
-  DeviceExecutor devices;
-  GuardedExecutor executor(devices, machine, {read_machine, lock_device});
+  DeviceExecutor executor;
   // What is there now has addresses that the plan could not know.
   const auto write_down = [&](const std::vector<Done>& done) -> Result<void> {
     auto now = read_machine();
@@ -107,7 +105,7 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
   onlooker.say = [&](const std::string& text) { std::fprintf(stderr, "marud-provision: %s\n", text.c_str()); };
   // Tried again at the end, and complained of then.
   onlooker.keep = [&](const std::vector<Done>& done) { (void)write_down(done); };
-  StopSignals signals;
+  const StopSignals signals;
   onlooker.why_stop = [&] { return signals.text(); };
   const Outcome outcome = apply(plan.steps, executor, onlooker);
   int status = outcome.is_complete ? kExitDone : kExitRefused;
@@ -154,7 +152,7 @@ int run(const Arguments& arguments) {
   if (!made) return complain(made.error().text());
   const Plan plan = arguments.command == "release" ? plan_release(*machine, arguments.name, *made, arguments.force)
                                                    : make_plan(*machine, config.wishes, *made, arguments.force);
-  return follow(arguments, *machine, plan, *made);
+  return follow(arguments, plan, *made);
 }
 
 int start(int count, char** values) {

@@ -101,7 +101,7 @@ TEST_F(Keys, ABatchThatFailsLeavesNoViewOfAnEarlierOne) {
   maru_view held;
   ASSERT_EQ(maru_retrieve(reader_, &good, &held), 0);
   maru_view views[2] = {held, held};
-  const maru_key keys[] = {good, {nullptr, 0, MARU_KEY_BYTES}};
+  const maru_key keys[] = {good, key_of("")};
   EXPECT_EQ(maru_retrieve_batch(reader_, keys, 2, views), -EINVAL);
   EXPECT_EQ(maru_release_batch(reader_, views, 2), 0);
   EXPECT_EQ(maru_release(reader_, &held), 0) << "its pin was ended by the views of a call that failed";
