@@ -3,6 +3,10 @@
 #include "libmaru/shm/evict.h"
 #include "small_pool.h"
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 namespace maru::shm {
 namespace {
 
@@ -362,6 +366,29 @@ TEST_F(AuditTest, QueueEnds) {
   pool_.region.policy(root_.page()).older.store_relaxed(long_.page() + 1);
   pool_.region.policy(long_.page()).newer.store_relaxed(root_.page() + 1);
   expect("queue.ends");
+}
+
+// Looked at twice, a link may be another one the second time: it is followed nowhere outside of its region.
+TEST_F(AuditTest, QueuesThatSomebodyWritesMeanwhileLeadNowhere) {
+  format::PolicyEntry& entry = pool_.region.policy(child_.page());
+  pool_.region.policy(root_.page()).newer.store_relaxed(0);
+  pool_.region.policy(other_.page()).older.store_relaxed(0);
+  entry.older.store_relaxed(0);
+  entry.newer.store_relaxed(0xFFFF'FFF0);
+  std::atomic<bool> is_over{false};
+  std::thread writer([&] {
+    for (uint32_t list = 0; !is_over; list ^= 1) entry.list.store_relaxed(list);
+  });
+  struct : FindingSink {
+    void found(const Finding&) override {}
+  } whatever;
+  std::vector<uint64_t> scratch(audit_scratch_bytes(pool_.region) / 8);
+  AuditRequest request;
+  request.mode = AuditMode::kLiveOwner;
+  request.live = pool_.lanes;
+  for (int i = 0; i < 2000; ++i) audit(pool_.region, request, std::as_writable_bytes(std::span(scratch)), whatever);
+  is_over = true;
+  writer.join();
 }
 
 TEST_F(AuditTest, LaneBitmap) {

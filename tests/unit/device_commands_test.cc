@@ -23,17 +23,7 @@ class UnwatchedLane : public ::testing::Test {
  protected:
   UnwatchedLane() : state_(directory_.file("state")) {
     ::mkdir(directory_.file("state").c_str(), 0700);
-    PoolSpec spec;
-    spec.pool.name = "default";
-    spec.pool.page_bytes = 4096;
-    spec.pool.region_bytes = 64 << 10;
-    spec.pool.lanes = 8;
-    spec.bytes = 1 << 20;
-    spec.huge_pages = HugePages::kNever;
-    std::map<std::string, FileDescriptor> stored;
-    auto hosted = HostedPool::start(spec, state_, stored, kNow.unix_ms);
-    if (!hosted) throw std::runtime_error(hosted.error().text());
-    pools_.push_back(std::move(*hosted));
+    add_pool("default");
     process_ = ::fork();
     if (process_ == 0)
       for (;;) ::pause();
@@ -45,6 +35,19 @@ class UnwatchedLane : public ::testing::Test {
     ::waitpid(process_, nullptr, 0);
   }
 
+  void add_pool(const std::string& name) {
+    PoolSpec spec;
+    spec.pool.name = name;
+    spec.pool.page_bytes = 4096;
+    spec.pool.region_bytes = 64 << 10;
+    spec.pool.lanes = 8;
+    spec.bytes = 1 << 20;
+    spec.huge_pages = HugePages::kNever;
+    std::map<std::string, FileDescriptor> stored;
+    auto hosted = HostedPool::start(spec, state_, stored, kNow.unix_ms);
+    if (!hosted) throw std::runtime_error(hosted.error().text());
+    pools_.push_back(std::move(*hosted));
+  }
   Pool& pool() { return *pools_[0]->serving(); }
   nlohmann::json remove(bool fence) {
     return devices_.run("device.remove",
@@ -143,17 +146,7 @@ TEST_F(WatchedLane, OfThePoolsWordAloneIsNotEnded) {
 
 TEST_F(WatchedLane, IsNotMeantByItsNumberAloneWhereThereAreSeveralPools) {
   watch(true);
-  PoolSpec spec;
-  spec.pool.name = "other";
-  spec.pool.page_bytes = 4096;
-  spec.pool.region_bytes = 64 << 10;
-  spec.pool.lanes = 8;
-  spec.bytes = 1 << 20;
-  spec.huge_pages = HugePages::kNever;
-  std::map<std::string, FileDescriptor> stored;
-  auto other = HostedPool::start(spec, state_, stored, kNow.unix_ms);
-  ASSERT_TRUE(other);
-  pools_.push_back(std::move(*other));
+  add_pool("other");
   EXPECT_EQ(refused({{"lane", lane_}}), EINVAL);
   EXPECT_TRUE(lives());
   EXPECT_EQ(refused({{"lane", lane_}, {"pool", "default"}}), 0) << said_.dump();
