@@ -11,7 +11,7 @@ namespace maru::daemon {
 namespace {
 
 constexpr unsigned kSubmissionEntries = 1024;
-constexpr unsigned kCompletionEntries = 16384;  // one receive and one send of every connection, and every lane's pidfd
+constexpr unsigned kCompletionEntries = EventLoop::kEventsMax;
 // Threads of the kernel that may close at once (close_aside): one that waits on what a client made holds none of the others up.
 constexpr unsigned kClosersMax = 256;
 constexpr uint64_t kRetryMs = 10;  // while the kernel does not take what it is asked for

@@ -1,5 +1,5 @@
 // The one io_uring of marud. Completions only become events; what they mean is decided elsewhere, at the pace of the
-// deciding thread, a bounded number of them a turn.
+// deciding thread.
 //
 // Every operation carries a kind and a number chosen by the caller (a connection, a lane watch), never a pointer: a
 // completion that arrives after its owner is gone finds nobody and does no harm. Memory that an operation uses (msghdr,
@@ -53,11 +53,13 @@ class EventLoop {
   // belongs to another process can take as long as that process likes.
   void close_aside(int fd);
 
-  // Submits what was asked for, waits until something completes or the time is over, and returns at most kEventsMax
-  // events. The vector is valid until the next call.
+  // Submits what was asked for, waits until something completes or the time is over, and returns everything that has completed:
+  // who is served first is decided among all, so nothing may be left behind that many others came before. How much that can
+  // be is bounded by what was asked for, a receive and a send of each connection and a process of each lane; beyond kEventsMax
+  // it waits for the next turn. The vector is valid until the next call.
   Result<const std::vector<Event>*> wait(uint64_t timeout_ms);
 
-  static constexpr size_t kEventsMax = 256;
+  static constexpr size_t kEventsMax = 16384;
 
  private:
   struct Ring;

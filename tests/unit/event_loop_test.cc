@@ -41,5 +41,17 @@ TEST(EventLoop, WhatTheKernelDoesNotTakeNowWaits) {
   EXPECT_EQ(seen.size(), kCount);
 }
 
+// Whoever waits for the next turn waits behind all who came meanwhile.
+TEST(EventLoop, ATurnTakesAllThatHasCompleted) {
+  auto loop = EventLoop::create();
+  if (!loop) GTEST_SKIP() << loop.error().text();
+  const FileDescriptor ready(::eventfd(1, EFD_CLOEXEC));
+  constexpr uint64_t kCount = 5000;
+  for (uint64_t id = 1; id <= kCount; ++id) (*loop)->watch_process(id, ready.get());
+  const auto events = (*loop)->wait(1000);
+  ASSERT_TRUE(events) << events.error().text();
+  EXPECT_GT((*events)->size(), kCount / 2);
+}
+
 }  // namespace
 }  // namespace maru::daemon
