@@ -66,6 +66,15 @@ Result<ucred> credentials_of(int socket) {
   return credentials;
 }
 
+// A process that lives and is not in /proc, or may not be looked at there, is hidden: proc(5), hidepid.
+bool is_hidden(const Error& error) { return error.code == ESRCH || error.code == EACCES || error.code == EPERM; }
+
+tl::unexpected<Error> hidden(const std::string& doing) {
+  return failure(EACCES, doing +
+                             " (found it hidden: /proc is mounted with hidepid; expected marud to be in the group of "
+                             "its option gid, see HIDDEN PROCESSES in marud(8))");
+}
+
 std::vector<gid_t> groups_of(int socket) {
   std::vector<gid_t> groups(64);
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -123,8 +132,9 @@ Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time) {
   const auto found = start_time_of(pid);
   if ((found && !is_same_start(*found, start_time)) || has_ended(pidfd.get()))
     return failure(ESRCH, "watch process " + std::to_string(pid));
-  // A process that lives and is not in /proc is hidden there.
-  if (!found) return failure(found.error().code == ESRCH ? EACCES : found.error().code, found.error().doing);
+  if (!found)
+    return is_hidden(found.error()) ? hidden("watch process " + std::to_string(pid))
+                                    : failure(found.error().code, found.error().doing);
   return pidfd;
 }
 
@@ -166,12 +176,16 @@ Result<Peer> identify_peer(int socket) {
   // it is not, or a user could have marud take a lane, and end a process, in another's name.
   if (!kernel_knows) {
     const auto user = user_of_process(credentials.pid);
-    if (!user) return failure(user.error().code, doing);
+    if (!user) {
+      const bool is_there = is_hidden(user.error()) && !has_ended(peer.pidfd.get());
+      return is_there ? hidden(doing) : failure(user.error().code, doing);
+    }
     if (*user != credentials.uid) return failure(ESRCH, doing);
   }
-  if (!before) return failure(before.error().code, doing);
-  if (!after) return failure(after.error().code, doing);
-  if (*before != *after || has_ended(peer.pidfd.get())) return failure(ESRCH, doing);
+  if (has_ended(peer.pidfd.get())) return failure(ESRCH, doing);
+  for (const auto* time : {&before, &after})
+    if (!*time) return is_hidden((*time).error()) ? hidden(doing) : failure((*time).error().code, doing);
+  if (*before != *after) return failure(ESRCH, doing);
   peer.who.start_time = *after;
   peer.command = command_of(credentials.pid);
   peer.groups = groups_of(socket);

@@ -57,6 +57,23 @@ std::optional<uint64_t> count_of(const std::string& text, const std::string& nam
   return std::strtoull(text.c_str() + at + name.size() + 1, nullptr, 10);
 }
 
+// What the last mount of /proc hides, from /proc/mounts: "proc /proc proc rw,gid=7,hidepid=invisible 0 0".
+void read_hiding(const std::string& mounts, Machine& m) {
+  std::istringstream lines(mounts);
+  for (std::string source, place, type, options, rest; lines >> source >> place >> type >> options;
+       std::getline(lines, rest)) {
+    if (place != "/proc") continue;
+    m.hidden_processes.clear();
+    m.shows_them_to_a_group = false;
+    std::istringstream each(options);
+    for (std::string option; std::getline(each, option, ',');) {
+      if (option.starts_with("hidepid=")) m.hidden_processes = option.substr(std::string("hidepid=").size());
+      if (option.starts_with("gid=") && option != "gid=0") m.shows_them_to_a_group = true;
+    }
+    if (m.hidden_processes == "0" || m.hidden_processes == "off") m.hidden_processes.clear();
+  }
+}
+
 std::vector<Machine::DaxDevice> dax_devices(const std::string& root) {
   std::vector<Machine::DaxDevice> devices;
   std::error_code none;
@@ -167,6 +184,17 @@ void judge_time(const Machine& m, Findings& to) {
     to.push_back({Grade::kNote, "open files of marud", std::to_string(*m.open_files_max),
                   "marud holds three descriptors for each client, and leaves connections waiting when it has no more",
                   "LimitNOFILE= in marud's unit; ulimit -n 65536 where marud is started by hand"});
+}
+
+void judge_processes(const Machine& m, Findings& to) {
+  if (m.hidden_processes.empty())
+    good(to, "processes in /proc", "shown");
+  else
+    to.push_back({m.shows_them_to_a_group ? Grade::kNote : Grade::kWarning, "processes in /proc",
+                  "hidepid=" + m.hidden_processes + (m.shows_them_to_a_group ? ", shown to a group" : ""),
+                  "marud looks its clients up there, and refuses those that it does not see",
+                  "the group of the mount option gid for marud (SupplementaryGroups= in its unit): HIDDEN PROCESSES in "
+                  "marud(8)"});
 }
 
 void judge_devices(const Machine& m, Findings& to) {
@@ -304,6 +332,7 @@ Machine read_machine(const std::string& root, const json& status) {
   m.swap_bytes = line_of(memory, "SwapTotal");
   m.overcommit = read_number<int>(root + "/proc/sys/vm/overcommit_memory");
   m.map_count_max = read_number<uint64_t>(root + "/proc/sys/vm/max_map_count");
+  read_hiding(read(root + "/proc/mounts"), m);
   m.numa_balancing = read_number<int>(root + "/proc/sys/kernel/numa_balancing");
   m.clock = read(root + "/sys/devices/system/clocksource/clocksource0/current_clocksource");
   m.shared_bytes = line_of(memory, "Shmem");
@@ -328,6 +357,7 @@ Findings judge(const Machine& machine) {
   judge_huge_pages(machine, findings);
   judge_memory(machine, findings);
   judge_time(machine, findings);
+  judge_processes(machine, findings);
   judge_devices(machine, findings);
   return findings;
 }

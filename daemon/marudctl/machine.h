@@ -31,6 +31,8 @@ struct Machine {
   std::optional<uint64_t> map_count_max;
   std::optional<uint64_t> open_files_max;    // of marud
   std::optional<uint64_t> state_free_bytes;  // of the file system that marud's state directory is on
+  std::string hidden_processes;              // the value of the option hidepid of /proc; "" where nothing is hidden
+  bool shows_them_to_a_group = false;        // by its option gid
   std::optional<int> numa_balancing;
   std::string clock;                     // the clock source
   std::optional<uint64_t> shm_bytes;     // of /dev/shm

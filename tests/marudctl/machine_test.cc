@@ -58,6 +58,9 @@ TEST(Machine, EachFaultIsNamed) {
   };
   EXPECT_EQ(graded([](Machine& m) { m.kernel = "5.10.0"; }, "kernel"), Grade::kWrong);
   EXPECT_EQ(graded([](Machine& m) { m.kernel = "6.0.1"; }, "kernel"), Grade::kWrong);
+  EXPECT_EQ(graded([](Machine& m) { m.hidden_processes = "2"; }, "processes in /proc"), Grade::kWarning);
+  EXPECT_EQ(graded([](Machine& m) { m.hidden_processes = "2", m.shows_them_to_a_group = true; }, "processes in /proc"),
+            Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.kernel = "7.0"; }, "kernel"), Grade::kGood);
   EXPECT_EQ(graded([](Machine& m) { m.io_uring_disabled = 2; }, "io_uring"), Grade::kWrong);
   EXPECT_EQ(graded([](Machine& m) { m.io_uring_disabled = 1; }, "io_uring"), Grade::kWarning);
@@ -163,6 +166,7 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
         "Limit                     Soft Limit           Hard Limit\nMax open files            1024                 "
         "1048576              files\n");
   write("/proc/self/cgroup", "0::/a/b\n");
+  write("/proc/mounts", "proc /proc proc rw,relatime 0 0\nproc /proc proc rw,nosuid,gid=7,hidepid=invisible 0 0\n");
   write("/proc/vmstat", "oom_killer 9\noom_kill 2\n");
   write("/sys/fs/cgroup/a/memory.max", "4096\n");
   write("/sys/fs/cgroup/a/b/memory.max", "max\n");
@@ -184,6 +188,8 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
   EXPECT_TRUE(m.state_free_bytes);
   EXPECT_EQ(m.cgroup_bytes, 4096u) << "the group above has the limit";
   EXPECT_EQ(m.killed, 2u);
+  EXPECT_EQ(m.hidden_processes, "invisible");
+  EXPECT_TRUE(m.shows_them_to_a_group);
   ASSERT_EQ(m.dax_devices.size(), 1u);
   EXPECT_EQ(m.dax_devices[0].mode, "system-ram");
   EXPECT_EQ(m.dax_devices[0].bytes, 256u << 20);

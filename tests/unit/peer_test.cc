@@ -6,7 +6,10 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
@@ -48,6 +51,33 @@ TEST(Peer, AllProcessesHaveTheirStartTimes) {
   ASSERT_TRUE(all) << all.error().text();
   EXPECT_GE(all->size(), 2u);
   EXPECT_NE(std::find(all->begin(), all->end(), *own), all->end());
+}
+
+// The end of a new process, as another user beside a /proc that hides what is others'. 77: that cannot be had here.
+int identify_hidden(int socket) {
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("proc", "/proc", "proc", 0, "hidepid=2") != 0 || ::setgid(65'534) != 0 || ::setuid(65'534) != 0)
+    return 77;
+  const auto peer = identify_peer(socket);
+  if (peer || peer.error().code != EACCES) return 1;
+  if (peer.error().text().find("/proc is mounted with hidepid") == std::string::npos) return 2;
+  // It lives, and so it is not taken for one that has ended.
+  const auto process = open_process(::getppid(), 1);
+  return process || process.error().code != EACCES ? 3 : 0;
+}
+
+TEST(Peer, AHiddenProcessIsNamedAndDoesNotCountAsEnded) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount a /proc that hides processes";
+  int sockets[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(identify_hidden(sockets[1]));
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  for (const int socket : sockets) ::close(socket);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no /proc of one's own can be mounted here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // A marud that runs out of descriptors while it looks for the processes of a pool must not take the living for dead.
