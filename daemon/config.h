@@ -46,6 +46,7 @@
 #include "daemon/log.h"
 #include "daemon/pool.h"
 #include "daemon/provision/wish.h"
+#include "daemon/subordinate_users.h"
 
 #include <map>
 #include <optional>
@@ -138,6 +139,7 @@ struct Config {
   HttpConfig http;
   UserLimits user_limits;  // of everybody but root and marud's own user
   std::vector<UserLimitRule> user_limit_rules;
+  SubordinateUsers subordinate_users;  // not from the file: of this machine, when it was read
   std::vector<PoolSpec> pools;
   WrittenTable written_daemon, written_http;  // empty when the command line described everything
   std::vector<provision::Wish> wishes;        // for marud-provision; marud only says what is wrong with them

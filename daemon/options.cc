@@ -276,6 +276,7 @@ Config effective_config(const Options& options, std::vector<ConfigProblem>& prob
     config.pools.push_back(*options.pool);
     check_pools(config.pools, problems);
   }
+  config.subordinate_users = SubordinateUsers::of_this_machine();
   check_policies(config.pools, problems);
   for (PoolSpec& spec : config.pools) {
     spec.pool.sharing.boot_id = options.boot_id;

@@ -51,7 +51,7 @@ Outcome drop(std::string why) {
 Outcome Requests::turn_away(const Session& session, const Session::Received& received) {
   const auto header = wire::decode_request(received.bytes);
   if (!header) return drop(header.error().doing);
-  Outcome outcome = refuse(*header, EDQUOT, session.turned_away_because);
+  Outcome outcome = refuse(*header, session.turned_away_code, session.turned_away_because);
   outcome.drop = session.turned_away_because;
   outcome.drop_after_reply = true;
   return outcome;

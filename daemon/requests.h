@@ -38,7 +38,7 @@ class Requests {
       : config_(config), pools_(pools), lanes_(lanes), devices_(devices), users_(config, pools, lanes) {}
 
   Outcome handle(Session& session, Session::Received& received, Moment now);
-  // Instead of handle(), for a connection beyond a limit: whatever it asks, it is told why it goes.
+  // Instead of handle(), for a connection that may not stay: whatever it asks, it is told why it goes.
   static Outcome turn_away(const Session& session, const Session::Received& received);
 
   // An attach that came while a pool waited for its memory or took its last lane back, and can be answered now.

@@ -26,13 +26,9 @@ constexpr uint64_t kIdleMs = 1000;  // the heartbeat
 constexpr uint64_t kAcceptPauseMs = 200;
 // A shortage of descriptors is over when none was missing for so long: under it now and then one can be accepted.
 constexpr uint64_t kShortageMs = 5000;
-// Lanes that were adopted and whose processes could not be watched are tried again.
-constexpr uint64_t kWatchPauseMs = 1000;
-// The same where that takes a look at all processes of the machine, rarer and rarer: such a lane may last.
-constexpr uint64_t kElsewherePauseMs = 5000, kElsewherePauseMaxMs = 320'000;
 // Bytes of a key in the log.
 constexpr size_t kLoggedKeyMax = 128;
-// Connections beyond a limit that are kept until they have asked something and been told why they go.
+// Connections that may not stay, and are kept until they have asked something and been told why they go.
 constexpr size_t kTurnedAwayMax = 16;
 constexpr uint64_t kUsersPauseMs = 1000;
 // Requests and new connections are served for so long, then the pools have their turn and others may have come.
@@ -49,15 +45,6 @@ Moment moment() {
   ::clock_gettime(CLOCK_MONOTONIC, &monotonic);
   return {uint64_t(real.tv_sec) * 1000 + uint64_t(real.tv_nsec) / 1'000'000,
           uint64_t(monotonic.tv_sec) * 1000 + uint64_t(monotonic.tv_nsec) / 1'000'000};
-}
-
-// Why a process whose pid is of another pid namespace cannot be watched: ESRCH there is none that started when it did.
-Error why_elsewhere(const ClientIdentity& who, const Result<std::vector<uint64_t>>& times) {
-  if (!times) return times.error();
-  const bool is_there = std::any_of(times->begin(), times->end(),
-                                    [&](uint64_t start_time) { return is_same_start(start_time, who.start_time); });
-  return {is_there ? EXDEV : ESRCH,
-          "watch process " + std::to_string(who.pid) + " of another pid namespace than marud's"};
 }
 
 }  // namespace
@@ -133,7 +120,7 @@ void Server::on_event(const Event& event) {
         if (event.result > 0) session->lane_is_news = false;
         // An end is nothing to serve, and makes room for a connection that may be waiting already.
         if (event.result <= 0) return on_receive(*session, event.result);
-        work_.push({session->peer().who.uid, Share::kRequests}, {event.id, event.result});
+        work_.push({session->account, Share::kRequests}, {event.id, event.result});
       }
       return;
     case EventKind::kSend:
@@ -145,7 +132,8 @@ void Server::on_event(const Event& event) {
       return;
     case EventKind::kProcess:
       if (const LaneWatch* watch = lanes_.find(event.id))
-        work_.push({watch->who.uid, Share::kRequests}, {.result = event.result, .ended_lane = event.id});
+        work_.push({requests_.users().account_of(watch->who.uid), Share::kRequests},
+                   {.result = event.result, .ended_lane = event.id});
       return;
     case EventKind::kSignal: return on_signal();
     case EventKind::kHttp:
@@ -182,9 +170,10 @@ void Server::on_accept(const Event& event) {
   FileDescriptor socket(event.result);
   const auto close_aside = [&] { loop_->close_aside(socket.release()); };  // as in remove_if_idle()
   const auto user = user_of_peer(socket.get());
-  if (!has_memory() || !user || work_.size({*user, Share::kArrivals}) >= kArrivalsMax) return close_aside();
+  const ShareOf share = {user ? requests_.users().account_of(*user) : 0, Share::kArrivals};
+  if (!has_memory() || !user || work_.size(share) >= kArrivalsMax) return close_aside();
   ++arrivals_;
-  work_.push({*user, Share::kArrivals}, {.arrival = std::move(socket)});
+  work_.push(share, {.arrival = std::move(socket)});
 }
 
 // For another connection.
@@ -225,22 +214,50 @@ void Server::on_arrival(FileDescriptor socket) {
     const auto user = user_of_peer(socket.get());
     requests_.users().complaints.say(user ? std::optional(*user) : std::nullopt, "a connection is refused: {}",
                                      peer.error().text());
-    return close_aside();
+    if (peer.error().code == ESRCH || !user) return close_aside();
+    Peer unknown;
+    unknown.who.uid = *user;
+    auto session = std::make_unique<Session>(next_session_++, std::move(socket), std::move(unknown));
+    session->turned_away_because = peer.error().text();
+    session->turned_away_code = peer.error().code;
+    return turn_away(std::move(session));
   }
   const uint64_t id = next_session_++;
   auto session = std::make_unique<Session>(id, std::move(socket), std::move(*peer));
-  session->turned_away_because = requests_.users().why_no_connection(
-      session->peer(), session->text(), sessions_.size() - turned_away_, now_.monotonic_ms);
+  Users& users = requests_.users();
+  session->account = users.account_of(session->peer().who.uid);
+  session->turned_away_because =
+      users.why_no_connection(session->peer(), session->text(), sessions_.size() - turned_away_, now_.monotonic_ms);
   if (session->turned_away_because.empty()) {
     log_debug("{} connected", session->text());
-    requests_.users().connected(session->peer().who.uid);
-  } else if (turned_away_++ >= kTurnedAwayMax) {
-    --turned_away_;
-    return loop_->close_aside(session->release_socket());  // without a word
+    session->is_strangers = users.is_stranger(session->peer());
+    users.connected(session->account, session->is_strangers);
+    take_in(std::move(session));
+  } else {
+    turn_away(std::move(session));
   }
+}
+
+void Server::take_in(std::unique_ptr<Session> session) {
   session->begin_receive(*loop_);
+  const uint64_t id = session->id();
   sessions_.emplace(id, std::move(session));
   requests_.connections = sessions_.size();
+}
+
+// It waits until it has asked something and been told why it goes; or until others come that are to be told, for who asks
+// nothing must not keep them from it.
+void Server::turn_away(std::unique_ptr<Session> session) {
+  if (turned_away_ >= 2 * kTurnedAwayMax) return loop_->close_aside(session->release_socket());  // without a word
+  ++turned_away_;
+  silent_.push_back(session->id());
+  take_in(std::move(session));
+  while (silent_.size() > kTurnedAwayMax) {
+    const uint64_t first = silent_.front();
+    silent_.pop_front();
+    if (Session* oldest = find(first)) end_session(*oldest, "it does not ask why it is turned away", true);
+    remove_if_idle(first);
+  }
 }
 
 void Server::on_receive(Session& session, int result) {
@@ -324,10 +341,12 @@ void Server::remove_if_idle(uint64_t id) {
   // What lies unread in the socket may hold descriptors of the client, and the last close of some of them lasts as long as the
   // client wants it to.
   loop_->close_aside(found->second->release_socket());
-  if (found->second->turned_away_because.empty())
-    requests_.users().left(found->second->peer().who.uid);
-  else
+  if (found->second->turned_away_because.empty()) {
+    requests_.users().left(found->second->account, found->second->is_strangers);
+  } else {
     --turned_away_;
+    std::erase(silent_, id);
+  }
   sessions_.erase(found);
   requests_.connections = sessions_.size();
 }
@@ -363,55 +382,6 @@ void Server::on_process_end(uint64_t id, int result) {
     end_session(*session, "its process ended", true);
     remove_if_idle(session_id);
   }
-}
-
-// After a restart a lane counts as alive until its process is proven dead. Returns when to look again for those that are not
-// watched yet.
-std::optional<uint64_t> Server::watch_adopted(uint32_t index) {
-  std::optional<uint64_t> again_ms;
-  std::optional<Result<std::vector<uint64_t>>> times;
-  Pool* pool = pools_[index]->known();
-  if (elsewhere_.size() <= index) elsewhere_.resize(index + 1);
-  Elsewhere& elsewhere = elsewhere_[index];
-  const bool looks_elsewhere = now_.monotonic_ms >= elsewhere.due_ms;
-  for (const Pool::AdoptedLane& lane : pool->adopted_lanes()) {
-    if (lanes_.find_lane(index, lane.lane)) continue;
-    if (lane.is_elsewhere && lane.same_boot && !looks_elsewhere) {
-      again_ms = std::min(again_ms.value_or(kElsewherePauseMaxMs), elsewhere.due_ms - now_.monotonic_ms);
-      continue;
-    }
-    if (lane.is_elsewhere && lane.same_boot && !times) times = all_start_times();
-    auto pidfd = !lane.same_boot     ? Result<FileDescriptor>(failure(ESRCH, "watch a process of another boot"))
-                 : lane.is_elsewhere ? Result<FileDescriptor>(tl::unexpected(why_elsewhere(lane.who, *times)))
-                                     : open_process(lane.who.pid, lane.who.start_time);
-    if (!pidfd && pidfd.error().code != ESRCH && adopted_said_.insert({index, lane.lane, lane.who.start_time}).second)
-      log_warning("lane {} of pool \"{}\" counts as alive, and its process is looked for again later: {}", lane.lane,
-                  pools_[index]->name(), pidfd.error().text());
-    if (!pidfd && pidfd.error().code == ESRCH) {
-      log_info("process {} ended while marud was away: lane {} of pool \"{}\" is reclaimed", lane.who.pid, lane.lane,
-               pools_[index]->name());
-      pools_[index]->lane_ended(lane.lane, false);
-      continue;
-    }
-    if (!pidfd) {
-      if (lane.is_elsewhere && elsewhere.due_ms <= now_.monotonic_ms) {
-        elsewhere.pause_ms = std::clamp(2 * elsewhere.pause_ms, kElsewherePauseMs, kElsewherePauseMaxMs);
-        elsewhere.due_ms = now_.monotonic_ms + elsewhere.pause_ms;
-      }
-      again_ms =
-          std::min(again_ms.value_or(kElsewherePauseMaxMs), lane.is_elsewhere ? elsewhere.pause_ms : kWatchPauseMs);
-      continue;
-    }
-    log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());
-    ClientIdentity who = lane.who;
-    if (const auto user = user_of_process(who.pid)) {
-      who.uid = *user;
-      pool->set_adopted_user(lane.lane, *user);
-    }
-    LaneWatch& watch = lanes_.add({0, index, lane.lane, who, command_of(who.pid), std::move(*pidfd), 0, now_.unix_ms});
-    loop_->watch_process(watch.id, watch.pidfd.get());
-  }
-  return again_ms;
 }
 
 // -- turns ------------------------------------------------------------------------------------------------------------
@@ -538,6 +508,7 @@ void Server::reload() {
     config_.log_level = reread->log_level;
     config_.user_limits = reread->user_limits;
     config_.user_limit_rules = reread->user_limit_rules;
+    config_.subordinate_users = reread->subordinate_users;
     log_set_level(config_.log_level);
     if (desk_) http::give_to_group(http_socket_path(config_), config_.admin_group);
     for (const auto& hosted : pools_)

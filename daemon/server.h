@@ -13,6 +13,7 @@
 #include "daemon/session.h"
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -42,6 +43,8 @@ class Server {
   void ask_for_connections();
   void serve();
   void on_arrival(FileDescriptor socket);
+  void take_in(std::unique_ptr<Session> session);
+  void turn_away(std::unique_ptr<Session> session);
   bool has_memory();
   void on_receive(Session& session, int result);
   void on_process_end(uint64_t watch, int result);
@@ -99,7 +102,8 @@ class Server {
   uint64_t accept_due_ms_ = 0;     // after a failure: not before; 0: none failed since the last success
   uint64_t shortage_over_ms_ = 0;  // 0: there is no shortage that the log knows of
   uint64_t users_due_ms_ = 0;
-  size_t turned_away_ = 0;  // sessions that only wait to be told so
+  size_t turned_away_ = 0;       // sessions that only wait to be told so
+  std::deque<uint64_t> silent_;  // those of them that have asked nothing, the oldest first
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
   size_t accepts_ = 0;            // asked for and not complete

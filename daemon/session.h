@@ -10,6 +10,7 @@
 #include "libmaru/wire/passed_descriptors.h"
 #include "maru/format/limits.h"
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -76,10 +77,13 @@ class Session {
   bool is_idle() const { return !receiving_ && !sending_; }
   int release_socket() { return socket_.release(); }
 
-  std::string turned_away_because;  // not empty: it is beyond a limit, and told so whatever it asks
-  bool is_read_only = false;        // said so when it attached
-  uint64_t lane_watch = 0;          // 0: none; kept by requests
-  bool lane_is_news = false;        // the lane is new, and nothing came since the reply that says so
+  std::string turned_away_because;  // not empty: told so whatever it asks, and then it goes
+  int turned_away_code = EDQUOT;
+  uid_t account = 0;          // whose connection it is: users.h
+  bool is_strangers = false;  // of a user who may use no pool
+  bool is_read_only = false;  // said so when it attached
+  uint64_t lane_watch = 0;    // 0: none; kept by requests
+  bool lane_is_news = false;  // the lane is new, and nothing came since the reply that says so
   // The client closed its end and cannot have read that reply: it never had the lane.
   bool lane_is_unknown() const { return lane_is_news && (left_unread_ || send_failed_); }
 

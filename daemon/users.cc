@@ -1,5 +1,6 @@
 #include "daemon/users.h"
 
+#include "daemon/admin.h"
 #include "daemon/config_json.h"
 #include "daemon/log.h"
 #include "daemon/size_text.h"
@@ -15,6 +16,10 @@ using metrics::Refusal;
 
 constexpr uint64_t kSaidAgainMs = 10'000;
 constexpr size_t kSaidMax = 4096;  // more users than connect: then some things are said again too early
+// Connections that only those who may administrate get: the last ones.
+constexpr size_t kConnectionsReserved = 64;
+// Connections of all users together who may use no pool.
+constexpr uint64_t kStrangersMax = 64;
 
 uint64_t left_of(uint64_t limit, uint64_t used) {
   if (limit == 0) return UINT64_MAX;
@@ -27,9 +32,11 @@ std::string user_text(uid_t user) { return "user " + std::to_string(user); }
 
 UserLimits Users::limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const {
   const auto& rules = config_.user_limit_rules;
-  auto found = std::find_if(rules.begin(), rules.end(), [&](const UserLimitRule& rule) { return rule.user == user; });
+  const uid_t account = account_of(user);
+  auto found =
+      std::find_if(rules.begin(), rules.end(), [&](const UserLimitRule& rule) { return rule.user == account; });
   UserLimits limits = config_.user_limits;
-  if (user == 0 || user == ::geteuid())
+  if (account == 0 || account == ::geteuid())
     limits = {0, 0, 0, 0};
   else if (found == rules.end())
     found = std::find_if(rules.begin(), rules.end(), [&](const UserLimitRule& rule) {
@@ -45,7 +52,29 @@ std::map<uid_t, UserUse> Users::uses() const {
   std::map<uid_t, UserUse> uses;
   for (const auto& hosted : pools_)
     if (const Pool* pool = hosted->serving()) pool->add_uses(uses);
-  return uses;
+  std::map<uid_t, UserUse> by_account;
+  for (const auto& [user, use] : uses) {
+    UserUse& sum = by_account[account_of(user)];
+    sum.regions += use.regions;
+    sum.bytes += use.bytes;
+    sum.pins += use.pins;
+  }
+  return by_account;
+}
+
+bool Users::may_administrate_anything(const Peer& peer) const {
+  return may_administrate(config_, peer) || std::any_of(pools_.begin(), pools_.end(), [&](const auto& hosted) {
+           return !hosted->is_gone() && may_administrate(hosted->spec(), peer);
+         });
+}
+
+bool Users::is_stranger(const Peer& peer) const {
+  if (may_administrate_anything(peer)) return false;
+  return std::none_of(pools_.begin(), pools_.end(), [&](const auto& hosted) {
+    const PoolSpec& access = hosted->spec();
+    return !hosted->is_gone() &&
+           (may_use(peer, access.users, access.groups) || may_use(peer, access.readers, access.reader_groups));
+  });
 }
 
 // -- refusals ---------------------------------------------------------------------------------------------------------
@@ -60,47 +89,61 @@ void Users::refuse(Refusal refusal, uid_t user, const std::string& text, uint64_
 }
 
 std::string Users::why_no_connection(const Peer& peer, const std::string& who, size_t connections, uint64_t now_ms) {
+  const uid_t account = account_of(peer.who.uid);
   const uint64_t most = limits_of(peer.who.uid, peer.who.gid, peer.groups).connections;
-  const auto found = connections_.find(peer.who.uid);
+  const auto found = connections_.find(account);
   const uint64_t has = found == connections_.end() ? 0 : found->second;
+  const size_t reserved = may_administrate_anything(peer) ? 0 : kConnectionsReserved;
   std::string why;
-  if (connections >= limits::kConnectionsMax)
-    why = "there are " + std::to_string(connections) + " connections to marud already, as many as there can be";
+  if (connections + reserved >= limits::kConnectionsMax)
+    why = "there are " + std::to_string(connections) + " connections to marud already, as many as there can be" +
+          (reserved == 0 ? "" : " beside those that are kept for administrators");
   else if (most != 0 && has >= most)
     why =
-        user_text(peer.who.uid) + " has " + std::to_string(has) +
+        user_text(account) + " has " + std::to_string(has) +
         " connections to marud already, as many as it may have (connections under [limits] or [[limit]] in marud.toml)";
-  if (!why.empty())
-    refuse(Refusal::kConnections, peer.who.uid, "a connection of " + who + " is refused: " + why, now_ms);
+  else if (strangers_ >= kStrangersMax && is_stranger(peer))
+    why = "users who may use no pool have " + std::to_string(strangers_) +
+          " connections to marud already, as many as all of them may have (users and groups under [[pool]] in "
+          "marud.toml)";
+  if (!why.empty()) refuse(Refusal::kConnections, account, "a connection of " + who + " is refused: " + why, now_ms);
   return why;
 }
 
-void Users::left(uid_t user) {
-  const auto found = connections_.find(user);
+void Users::connected(uid_t account, bool is_strangers) {
+  ++connections_[account];
+  strangers_ += is_strangers;
+}
+
+void Users::left(uid_t account, bool was_strangers) {
+  strangers_ -= was_strangers;
+  const auto found = connections_.find(account);
   if (found != connections_.end() && --found->second == 0) connections_.erase(found);
 }
 
 std::string Users::why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use) const {
   if (limits.pins == 0 || use.pins <= limits.pins) return {};
-  return user_text(peer.who.uid) + " pins " + std::to_string(use.pins) + " blocks, and may pin " +
+  return user_text(account_of(peer.who.uid)) + " pins " + std::to_string(use.pins) + " blocks, and may pin " +
          std::to_string(limits.pins) + " (pins under [limits] or [[limit]] in marud.toml): release some first";
 }
 
 std::string Users::why_no_lane(const Peer& peer, const std::string& who, uint64_t now_ms) {
+  const uid_t account = account_of(peer.who.uid);
   const UserLimits limits = limits_of(peer.who.uid, peer.who.gid, peer.groups);
   // A lane outlives its connection until its process ends: who connects, attaches and hangs up again has many.
-  const auto lanes = uint64_t(std::count_if(lanes_.all().begin(), lanes_.all().end(),
-                                            [&](const auto& entry) { return entry.second.who.uid == peer.who.uid; }));
+  const auto lanes = uint64_t(std::count_if(lanes_.all().begin(), lanes_.all().end(), [&](const auto& entry) {
+    return account_of(entry.second.who.uid) == account;
+  }));
   if (limits.connections != 0 && lanes >= limits.connections) {
-    const std::string why = user_text(peer.who.uid) + " has " + std::to_string(lanes) +
+    const std::string why = user_text(account) + " has " + std::to_string(lanes) +
                             " lanes already, as many as it may have connections (under [limits] or [[limit]] in "
                             "marud.toml): those of lost connections are free when their processes end";
-    refuse(Refusal::kConnections, peer.who.uid, who + " may not attach: " + why, now_ms);
+    refuse(Refusal::kConnections, account, who + " may not attach: " + why, now_ms);
     return why;
   }
   if (limits.pins == 0) return {};
-  std::string why = why_too_many_pins(peer, limits, uses()[peer.who.uid]);
-  if (!why.empty()) refuse(Refusal::kPins, peer.who.uid, who + " may not attach: " + why, now_ms);
+  std::string why = why_too_many_pins(peer, limits, uses()[account]);
+  if (!why.empty()) refuse(Refusal::kPins, account, who + " may not attach: " + why, now_ms);
   return why;
 }
 
@@ -108,7 +151,8 @@ Users::Allowance Users::allowance(const Peer& peer, const Pool& pool) const {
   const UserLimits limits = limits_of(peer.who.uid, peer.who.gid, peer.groups);
   Allowance allowed;
   if (limits.regions == 0 && limits.bytes == 0 && limits.pins == 0) return allowed;
-  const UserUse use = uses()[peer.who.uid];
+  const uid_t account = account_of(peer.who.uid);
+  const UserUse use = uses()[account];
   allowed.why = why_too_many_pins(peer, limits, use);
   if (!allowed.why.empty()) {
     allowed.refusal = Refusal::kPins;
@@ -123,9 +167,8 @@ Users::Allowance Users::allowance(const Peer& peer, const Pool& pool) const {
   allowed.limits = {std::min(by_count, by_bytes), true};
   if (allowed.limits.regions_left > 0) return allowed;
   allowed.refusal = by_count == 0 ? Refusal::kRegions : Refusal::kBytes;
-  allowed.why = user_text(peer.who.uid) + " rents " + std::to_string(use.regions) + " regions of " +
-                size_text(use.bytes) + ", and may rent " +
-                (by_count == 0 ? std::to_string(limits.regions) : size_text(limits.bytes)) + " (" +
+  allowed.why = user_text(account) + " rents " + std::to_string(use.regions) + " regions of " + size_text(use.bytes) +
+                ", and may rent " + (by_count == 0 ? std::to_string(limits.regions) : size_text(limits.bytes)) + " (" +
                 (by_count == 0 ? "regions" : "bytes") +
                 " under [limits] or [[limit]] in marud.toml); nothing in its own regions can be evicted";
   return allowed;
@@ -142,13 +185,14 @@ void Users::watch() {
   std::set<uid_t> over;
   for (const auto& [id, watch] : lanes_.all()) {
     const uint64_t most = limits_of(watch.who.uid, watch.who.gid, watch.groups).pins;
-    const auto use = all.find(watch.who.uid);
+    const uid_t account = account_of(watch.who.uid);
+    const auto use = all.find(account);
     if (most == 0 || use == all.end() || use->second.pins <= most) continue;
-    if (over.insert(watch.who.uid).second && !over_pins_.contains(watch.who.uid))
+    if (over.insert(account).second && !over_pins_.contains(account))
       log_warning(
           "user {} pins {} blocks and may pin {}: it gets neither memory nor another lane until it pins fewer "
           "(marudctl pins says which)",
-          watch.who.uid, use->second.pins, most);
+          account, use->second.pins, most);
   }
   for (const uid_t user : over_pins_)
     if (!over.contains(user)) log_info("user {} is within its limit of pins again", user);

@@ -1,4 +1,5 @@
-// What each user has of marud and what it may have: connections, and over all pools rented regions, their bytes, and pins.
+// What each user has of marud and what it may have: connections, and over all pools rented regions, their bytes, and pins. What
+// processes have that run under a user's subordinate ids (subordinate_users.h) is the user's.
 // The first three marud hands out and can refuse. A pin is a word that a client writes into its own lane, so nobody can stop
 // it there: marud counts, says so, and gives a user who has too many neither memory nor another lane until it has fewer.
 //
@@ -29,13 +30,18 @@ class Users {
   Users(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools, const LaneWatches& lanes)
       : config_(config), pools_(pools), lanes_(lanes) {}
 
+  // Who counts for what a user has: whose subordinate it is, or itself.
+  uid_t account_of(uid_t user) const { return config_.subordinate_users.owner(user); }
+
   // Of root and marud's own user only what a [[limit]] says that names them.
   UserLimits limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
 
-  // Connections. Each of the three why_... says why not, or nothing; `who` is for the log.
+  // Connections. Each why_... says why not, or nothing; `who` is for the log.
+  // Who may use no pool and administrate nothing: such users have few connections, all together.
+  bool is_stranger(const Peer& peer) const;
   std::string why_no_connection(const Peer& peer, const std::string& who, size_t connections, uint64_t now_ms);
-  void connected(uid_t user) { ++connections_[user]; }
-  void left(uid_t user);
+  void connected(uid_t account, bool is_strangers);
+  void left(uid_t account, bool was_strangers);
 
   // A lane that the process does not have yet.
   std::string why_no_lane(const Peer& peer, const std::string& who, uint64_t now_ms);
@@ -65,13 +71,15 @@ class Users {
   LogBudget movements{LogLevel::kInfo, "comings and goings", 128, 512};
 
  private:
-  std::map<uid_t, UserUse> uses() const;
+  std::map<uid_t, UserUse> uses() const;  // by account
+  bool may_administrate_anything(const Peer& peer) const;
   std::string why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use) const;
 
   const Config& config_;
   const std::vector<std::unique_ptr<HostedPool>>& pools_;
   const LaneWatches& lanes_;
-  std::map<uid_t, uint64_t> connections_;
+  std::map<uid_t, uint64_t> connections_;  // by account
+  uint64_t strangers_ = 0;                 // connections of theirs
   std::set<uid_t> over_pins_;
   std::map<std::pair<uid_t, metrics::Refusal>, uint64_t> said_ms_;
   std::array<uint64_t, metrics::kRefusals> refusals_ = {};

@@ -199,10 +199,40 @@ TEST(UserLimits, ConnectionsBeyondTheLimitAreToldAndTheOthersGoOn) {
     if (auto socket = wire::connect_to(marud.socket_path())) silent.push_back(std::move(*socket));
   EXPECT_EQ(ping(sockets[0].get(), &text), 0);
   EXPECT_EQ(client.remove_tree("nothing"), -ENOENT);
+  // They keep nobody from being told why.
+  const auto told = wire::connect_to(marud.socket_path());
+  ASSERT_TRUE(told);
+  EXPECT_EQ(ping(told->get(), &text), -EDQUOT);
   silent.clear();
   sockets.pop_back();
   EXPECT_TRUE(wait_until([&] { return TestClient::try_attach(marud.socket_path(), "default", &result) != nullptr; }));
   EXPECT_TRUE(marud.has_logged("a connection of process "));
+}
+
+// Those who may use nothing take no places from those who may.
+TEST(UserLimits, StrangersKeepNobodyOut) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become other users";
+  MarudProcess marud({pool("users = [" + std::to_string(kAnother) + "]\n")});
+  marud.directory().open_to_everybody();
+  std::vector<FileDescriptor> connections;
+  std::string text;
+  const auto connect_as = [&](uid_t user) {
+    EXPECT_EQ(::seteuid(user), 0);
+    auto socket = wire::connect_to(marud.socket_path());
+    EXPECT_EQ(::seteuid(0), 0);
+    if (!socket) return json(socket.error().text());
+    connections.push_back(std::move(*socket));
+    return ping(connections.back().get(), &text);
+  };
+  int let_in = 0;
+  while (let_in < 200 && connect_as(uid_t(60'000 + let_in % 8)) == 0) ++let_in;
+  EXPECT_EQ(let_in, 64);
+  EXPECT_NE(text.find("users who may use no pool have 64 connections"), std::string::npos) << text;
+  EXPECT_EQ(connect_as(kAnother), 0);
+  EXPECT_EQ(connect_as(0), 0);
+  EXPECT_EQ(connect_as(60'001), -EDQUOT);
+  connections.erase(connections.begin(), connections.begin() + 8);
+  EXPECT_TRUE(wait_until([&] { return connect_as(60'001) == 0; }));
 }
 
 // What came while marud stood still is all there at once, another user's first.

@@ -1,0 +1,52 @@
+#include "daemon/subordinate_users.h"
+
+#include "daemon/config_table.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <istream>
+
+namespace maru::daemon {
+namespace {
+
+std::optional<uint64_t> number(const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || code != std::errc() || end != text.data() + text.size() || value > UINT32_MAX) return {};
+  return value;
+}
+
+}  // namespace
+
+SubordinateUsers SubordinateUsers::parse(std::istream& lines, const UserOf& user_of) {
+  SubordinateUsers users;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t one = line.find(':'), two = one == std::string::npos ? one : line.find(':', one + 1);
+    if (two == std::string::npos) continue;
+    const std::string name = line.substr(0, one);
+    const auto first = number(line.substr(one + 1, two - one - 1)), count = number(line.substr(two + 1));
+    if (!first || !count || *count == 0) continue;
+    const auto owner = number(name) ? std::optional(uid_t(*number(name))) : user_of(name);
+    // Root has no limits; what it gives to a container is not root.
+    if (owner && *owner != 0) users.ranges_.push_back({*first, *first + *count, *owner});
+  }
+  std::stable_sort(users.ranges_.begin(), users.ranges_.end(),
+                   [](const Range& a, const Range& b) { return a.first < b.first; });
+  return users;
+}
+
+SubordinateUsers SubordinateUsers::of_this_machine() {
+  std::ifstream file("/etc/subuid");
+  return parse(file, user_of);
+}
+
+uid_t SubordinateUsers::owner(uid_t user) const {
+  auto after = std::upper_bound(ranges_.begin(), ranges_.end(), uint64_t(user),
+                                [](uint64_t id, const Range& range) { return id < range.first; });
+  if (after == ranges_.begin()) return user;
+  const Range& range = *--after;
+  return user < range.end ? range.owner : user;
+}
+
+}  // namespace maru::daemon

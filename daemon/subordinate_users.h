@@ -1,0 +1,35 @@
+// Which subordinate user ids are whose: subuid(5). A user may run processes under each id of its ranges, so that a limit on
+// what one user may have means nothing unless these count as the user's own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace maru::daemon {
+
+class SubordinateUsers {
+ public:
+  using UserOf = std::function<std::optional<uid_t>(const std::string& name)>;
+
+  // Lines "name or number:first:count"; what is none, names nobody or says whose the ids of root are is left out.
+  static SubordinateUsers parse(std::istream& lines, const UserOf& user_of);
+  // /etc/subuid; ranges that another source of the name service has are not known. May ask that service, which may block.
+  static SubordinateUsers of_this_machine();
+
+  // Who counts for what the user has: the owner of the range that the id is in, or the user itself.
+  uid_t owner(uid_t user) const;
+
+ private:
+  struct Range {
+    uint64_t first, end;
+    uid_t owner;
+  };
+  std::vector<Range> ranges_;  // by `first`
+};
+
+}  // namespace maru::daemon
