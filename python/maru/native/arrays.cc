@@ -40,6 +40,17 @@ py::list new_list(size_t n) {
   return py::reinterpret_steal<py::list>(made);
 }
 
+py::list new_unfilled_list(size_t n) {
+  py::list made = new_list(0);
+  auto* const list = reinterpret_cast<PyListObject*>(made.ptr());
+  if (n > size_t(PY_SSIZE_T_MAX) / sizeof(PyObject*)) throw std::bad_alloc();
+  list->ob_item = static_cast<PyObject**>(PyMem_Malloc(n * sizeof(PyObject*)));
+  if (list->ob_item == nullptr) throw std::bad_alloc();
+  list->allocated = Py_ssize_t(n);
+  Py_SET_SIZE(list, Py_ssize_t(n));
+  return made;
+}
+
 py::object new_truths(Py_ssize_t n, uint8_t** ret_data) {
   const NumPy& numpy = NumPy::get();
   // Takes the reference to the description. The strides are NumPy's to find.

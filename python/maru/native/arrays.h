@@ -22,6 +22,8 @@ std::optional<PlainArray> plain_array(pybind11::handle object, bool is_bool);
 
 // A new list of n items, not set.
 pybind11::list new_list(size_t n);
+// The same, with any bytes where the items will be: all are set before anything else runs.
+pybind11::list new_unfilled_list(size_t n);
 
 // A new array of n bool, not set.
 pybind11::object new_truths(Py_ssize_t n, uint8_t** ret_data);

@@ -28,18 +28,19 @@ int run(size_t n, size_t many, F&& call) {
   return call();
 }
 
-// The references to True and to False are counted once for the whole list; one by one each would wait for the one before.
-py::object list_of(std::span<const uint8_t> truths) {
-  py::list result = new_list(truths.size());
+// A list of True and False, `yes` of them True. The references to these two are counted once for the whole list; one by one
+// each would wait for the one before.
+py::list list_of(std::span<const uint8_t> truths, size_t yes) {
+  const size_t n = truths.size();
+  py::list result = new_unfilled_list(n);
   PyObject** const items = reinterpret_cast<PyListObject*>(result.ptr())->ob_item;
   PyObject* const values[] = {Py_False, Py_True};
-  Py_ssize_t yes = 0;
-  for (size_t i = 0; i < truths.size(); ++i) {
-    items[i] = values[truths[i] & 1];
-    yes += truths[i] & 1;
-  }
-  Py_SET_REFCNT(Py_True, Py_REFCNT(Py_True) + yes);  // does nothing where they are immortal
-  Py_SET_REFCNT(Py_False, Py_REFCNT(Py_False) + Py_ssize_t(truths.size()) - yes);
+  if (yes == 0 || yes == n)  // what connectors ask mostly: all of a prefix, or none
+    std::fill_n(items, n, values[yes != 0]);
+  else
+    for (size_t i = 0; i < n; ++i) items[i] = values[truths[i] & 1];
+  Py_SET_REFCNT(Py_True, Py_REFCNT(Py_True) + Py_ssize_t(yes));  // does nothing where they are immortal
+  Py_SET_REFCNT(Py_False, Py_REFCNT(Py_False) + Py_ssize_t(n - yes));
   return result;
 }
 
@@ -154,9 +155,9 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   const auto ask = [&](void* present) {
-    check(run(n, batch.is_array() ? kManyDigests : kManyTexts,
-              [&] { return maru_exists_batch(use.client(), batch.data(), n, static_cast<uint8_t*>(present)); }),
-          "maru_exists_batch");
+    return check(run(n, batch.is_array() ? kManyDigests : kManyTexts,
+                     [&] { return maru_exists_batch(use.client(), batch.data(), n, static_cast<uint8_t*>(present)); }),
+                 "maru_exists_batch");
   };
   if (!out.is_none()) {
     if (const auto array = plain_array(out, true);
@@ -181,8 +182,8 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
   uint8_t few[256];
   std::vector<uint8_t> many(n > sizeof(few) ? n : 0);
   uint8_t* const present = many.empty() ? few : many.data();
-  ask(present);
-  return list_of({present, n});
+  const int found = ask(present);
+  return list_of({present, n}, size_t(found));
 }
 
 template <typename Make>
@@ -293,7 +294,8 @@ py::object Client::remove_batch(py::handle keys, py::handle tenant) {
     is_gone[i] = results[i] == 0;
     if (failed == 0 && results[i] != -ENOENT) failed = results[i];
   }
-  py::object answer = batch.is_array() ? array_of(is_gone) : list_of(is_gone);
+  const auto gone = size_t(std::count(is_gone.begin(), is_gone.end(), uint8_t(1)));
+  py::object answer = batch.is_array() ? array_of(is_gone) : list_of(is_gone, gone);
   if (failed != 0) raise_with(failed, "maru_delete_batch", "deleted", answer);
   return answer;
 }
