@@ -3,6 +3,8 @@ import copy
 import ctypes
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -10,7 +12,7 @@ import numpy
 import pytest
 
 import maru
-from conftest import PAGE
+from conftest import PAGE, Marud
 
 
 def test_a_view_pins_as_long_as_it_lives(client, key):
@@ -219,7 +221,6 @@ def test_an_array_that_could_write_stops_a_store(client, key):
 
 
 def test_dropped_buffers_return_their_pages(marud_program):
-    from with_marud import Marud
     with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket), timeout_ms=60_000) as client:
         held = []
         with pytest.raises(maru.NoSpaceError):
@@ -346,7 +347,6 @@ def test_arguments_that_close_the_client_let_the_call_end(marud, digests, call, 
 
 
 def test_results_that_close_the_client_let_the_call_end(marud_program, monkeypatch):
-    from with_marud import Marud
     with Marud(marud_program, size="8MiB") as small:
         client = maru.Client(str(small.socket), timeout_ms=60_000)
         n = 0
@@ -439,7 +439,6 @@ def test_no_marud_and_no_pool_are_named(marud, arguments):
 
 
 def test_without_marud_stores_end_and_lookups_go_on(marud_program, key):
-    from with_marud import Marud
     with Marud(marud_program, size="8MiB") as running:
         client = maru.Client(str(running.socket), timeout_ms=60_000)
         client.store_copy(key, b"x")
@@ -451,3 +450,23 @@ def test_without_marud_stores_end_and_lookups_go_on(marud_program, key):
         with pytest.raises(maru.DaemonUnreachableError):
             maru.Client(str(running.socket), timeout_ms=60_000)
         client.close()
+
+
+# Nothing was named before: then the exceptions had to be found, and nothing can be imported any more.
+LATE = """
+import sys, maru
+class Late:
+    def __init__(self):
+        self.client, self.wanted, self.say = maru.Client(sys.argv[1]), maru.InvalidArgumentError, sys.stdout.write
+    def __del__(self):
+        try:
+            self.client.exists(3.5)
+        except BaseException as error:
+            self.say(f"{type(error).__name__} {isinstance(error, self.wanted)}")
+late = Late()
+"""
+
+
+def test_what_is_named_first_when_the_interpreter_ends(marud):
+    run = subprocess.run([sys.executable, "-c", LATE, marud.socket], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout) == (0, "InvalidArgumentError True"), run.stderr

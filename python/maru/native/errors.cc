@@ -10,13 +10,15 @@ namespace {
   throw py::error_already_set();
 }
 
-// Imported once and never given back: when the interpreter ends nothing can be imported any more.
+// Imported once, with this module, and never given back: when the interpreter ends nothing can be imported any more.
 py::handle errors() {
   static PyObject* const module = py::module_::import("maru.errors").release().ptr();
   return module;
 }
 
 }  // namespace
+
+void load_errors() { errors(); }
 
 void raise(int status, const char* call) { throw_exception(errors().attr("error_for")(-status, call)); }
 

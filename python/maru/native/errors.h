@@ -6,6 +6,9 @@
 
 namespace maru_python {
 
+// Called once, when the module is loaded: what is raised later needs no import.
+void load_errors();
+
 // Raises the exception for a negative result. `call` is the name of the function of maru.h that returned it.
 [[noreturn]] void raise(int status, const char* call);
 

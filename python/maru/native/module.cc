@@ -89,6 +89,7 @@ void handle_memory_errors(bool views) {
 PYBIND11_MODULE(_maru, module) {
   module.doc() = "The calls of maru.h.";
   maru_python::watch_forks();
+  maru_python::load_errors();
   maru_python::set_digest_type(py::module_::import("maru.records").attr("Digest"));
   maru_python::define_pages(module);
   maru_python::define_pins(module);
