@@ -39,6 +39,7 @@ from .errors import (
     PoolExhaustedError,
     PoolLeavesError,
     PoolReplacedError,
+    PoolUnavailableError,
     QuotaError,
     ReadOnlyError,
     RegistryFullError,
@@ -61,7 +62,7 @@ __all__ = [
     "ForkedError", "Geometry", "HandleUsedError", "HasChildrenError", "InvalidArgumentError", "LanesExhaustedError",
     "MaruConfig", "MaruError", "MaruHandler", "Match", "MemoryInfo", "NoSpaceError", "NotConnectedError",
     "NotFoundError", "ParentGoneError", "Pin", "PinsExhaustedError", "PoolExhaustedError", "PoolLeavesError",
-    "PoolReplacedError", "QuotaError", "ReadOnlyError", "RegistryFullError", "Statistics", "StillPinnedError", "Stored",
-    "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError", "View", "ViewsHeldError",
-    "handle_memory_errors", "version",
+    "PoolReplacedError", "PoolUnavailableError", "QuotaError", "ReadOnlyError", "RegistryFullError", "Statistics",
+    "StillPinnedError", "Stored", "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError",
+    "View", "ViewsHeldError", "handle_memory_errors", "version",
 ]

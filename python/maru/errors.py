@@ -87,6 +87,10 @@ class PoolLeavesError(MaruError):
     """The pool is being drained or removed."""
 
 
+class PoolUnavailableError(MaruError):
+    """marud could not open the pool yet: its device is missing, or somebody else has it."""
+
+
 class BadMemoryError(MaruError):
     """Memory of the pool cannot be read any more."""
 
@@ -169,6 +173,10 @@ _BY_ERRNO: dict[int, tuple[type[MaruError], str]] = {
     _errno.ESHUTDOWN: (
         PoolLeavesError,
         "the pool is being drained or removed: release what is held, and use another pool",
+    ),
+    _errno.ENODEV: (
+        PoolUnavailableError,
+        "marud could not open the pool yet, and tries again: marudctl status says why; attach again later, or to another pool",
     ),
     # EHWPOISON, which the module errno does not name.
     133: (BadMemoryError, "memory of the pool is bad, and marud is told: compute the block again"),

@@ -1,6 +1,7 @@
 """How long pins, views, buffers and attachments live; and what is refused afterwards."""
 import copy
 import ctypes
+import errno
 import gc
 import os
 import subprocess
@@ -450,6 +451,17 @@ def test_without_marud_stores_end_and_lookups_go_on(marud_program, key):
         with pytest.raises(maru.DaemonUnreachableError):
             maru.Client(str(running.socket), timeout_ms=60_000)
         client.close()
+
+
+def test_a_pool_that_is_unavailable_is_named(marud_program, tmp_path):
+    """marud serves its other pools meanwhile."""
+    away = f'[[pool]]\nname = "far"\nbackend = "dax"\ndevice = "{tmp_path}/missing/dax0.0"\n'
+    with Marud(marud_program, more=away) as running:
+        with maru.Client(str(running.socket)) as served:
+            assert served.store_copy("key", b"there")
+        with pytest.raises(maru.PoolUnavailableError, match="marudctl status") as raised:
+            maru.Client(str(running.socket), "far")
+        assert raised.value.errno == errno.ENODEV and raised.value.call == "maru_attach"
 
 
 # Nothing was named before: then the exceptions had to be found, and nothing can be imported any more.
