@@ -52,11 +52,11 @@ json quota_command(const Call& call, const char* command) {
   return out;
 }
 
-// "limit_gb" and "hard_limit_gb" of a tenant. Without a soft limit the hard one is the one that its usage is held to; without
-// any there is null, because 0 would say that it may keep nothing.
+// "limit_gb", the soft limit, and "hard_limit_gb" of a tenant. Without a soft one there is null, because 0 would say that it
+// may keep nothing, and the hard one is something else: what is above it is refused, and not evicted.
 json limits_json(const json& row) {
   const uint64_t soft = row["soft_bytes"], hard = row["hard_bytes"];
-  json out = {{"limit_gb", soft != 0 ? json(gib_of(soft)) : hard != 0 ? json(gib_of(hard)) : json(nullptr)}};
+  json out = {{"limit_gb", soft != 0 ? json(gib_of(soft)) : json(nullptr)}};
   if (hard != 0) out["hard_limit_gb"] = gib_of(hard);
   return out;
 }
@@ -80,7 +80,8 @@ uint64_t bytes_in(const json& body, const char* field, std::optional<Step>& ret_
 // `limits`: what has soft_bytes and hard_bytes.
 Step say_tenant(const json& salt, const json& limits, uint64_t used_bytes, bool exists) {
   json reply = limits_json(limits);
-  if (!exists && reply["limit_gb"].is_null()) reply["limit_gb"] = 0.0;  // as those servers say where nothing was set
+  if (!exists && reply.size() == 1 && reply["limit_gb"].is_null())
+    reply["limit_gb"] = 0.0;  // as those servers say where nothing was set
   reply["cache_salt"] = salt;
   reply["current_usage_gb"] = gib_of(used_bytes);
   reply["exists"] = exists;
@@ -94,7 +95,7 @@ Step list_from(const Call& call, uint64_t cursor, json users) {
     if (answer.code != 0) return say_refusal(answer);
     const json page = json::parse(answer.text);
     for (const json& row : page["tenants"]) {
-      if (!row["tenant"].is_string()) continue;  // nobody has told marud the name
+      if (!row["listed"]) continue;  // it has none: of such a one its own path says what it uses
       json user = limits_json(row);
       user["current_usage_gb"] = gib_of(row["used_bytes"]);
       const json salt = salt_json(name_of(row));
@@ -128,7 +129,7 @@ Step quota_get(const Call& call) {
       if (answer.code != 0) return say_refusal(answer);
       const json page = json::parse(answer.text);
       return say(200, {{"cache_salt", kNobody},
-                       {"limit_gb", nullptr},
+                       {"limit_gb", 0.0},
                        {"current_usage_gb", gib_of(page["others_used_bytes"])},
                        {"exists", false}});
     });

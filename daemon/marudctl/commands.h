@@ -35,7 +35,7 @@ struct Arguments {
   bool overdue = false;
   std::optional<uint64_t> pid;
   std::vector<std::string> policy_options;  // "NAME=VALUE"
-  std::optional<std::string> soft, hard;    // a size, "none" or "default"
+  std::optional<std::string> soft, hard;    // a size, "none", "nothing" or "default"
   std::optional<std::string> file;
   std::optional<std::string> pages;  // a path
   std::optional<std::string> config;

@@ -142,7 +142,7 @@ std::vector<NextWord> values(Word word, const Arguments& arguments) {
     case Word::kProcess: return clients(arguments, "pid");
     case Word::kHost: return hosts(arguments);
     case Word::kContent: return all_of({"kv_cache", "lora_weight", "temporary", "activation", "gradient"});
-    case Word::kLimit: return all_of({"none", "default"});
+    case Word::kLimit: return all_of({"none", "nothing", "default"});
     case Word::kMode: return all_of({"any", "listed"});
     case Word::kStep: return all_of({"list", "plan", "apply", "release"});
     case Word::kShell: return all_of({"bash", "zsh", "fish", "words"});

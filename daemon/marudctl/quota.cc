@@ -15,14 +15,19 @@ namespace {
 
 using nlohmann::json;
 
-// A size, "none" for no limit, "default" for the pool's. False: something else.
+// What a tenant that may keep nothing has: 0 would be no limit, and no block has less.
+constexpr uint64_t kNothingAtAll = 1;  // bytes
+
+// A size, "none" for no limit, "nothing" for one that leaves nothing, "default" for the pool's. False: something else.
 bool read_limit(const std::optional<std::string>& text, const char* name, json& request) {
   if (!text) return true;
   if (*text == "default") {
     request[name] = nullptr;
     return true;
   }
-  const auto bytes = *text == "none" ? std::optional<uint64_t>(0) : daemon::parse_size(*text);
+  const auto bytes = *text == "none"      ? std::optional<uint64_t>(0)
+                     : *text == "nothing" ? std::optional<uint64_t>(kNothingAtAll)
+                                          : daemon::parse_size(*text);
   if (!bytes) return false;
   request[name] = *bytes;
   return true;
@@ -31,9 +36,10 @@ bool read_limit(const std::optional<std::string>& text, const char* name, json& 
 int read_limits(const Arguments& arguments, json& request) {
   for (const auto& [text, name] : {std::pair{&arguments.soft, "soft"}, {&arguments.hard, "hard"}})
     if (!read_limit(*text, name, request))
-      return complain(kExitUsage,
-                      std::string("--") + name + ": found \"" + **text +
-                          "\", expected a size up to 4194304TiB such as 10GiB, or \"none\", or \"default\"");
+      return complain(
+          kExitUsage,
+          std::string("--") + name + ": found \"" + **text +
+              "\", expected a size up to 4194304TiB such as 10GiB, or \"none\", \"nothing\" or \"default\"");
   return kExitDone;
 }
 
@@ -50,6 +56,8 @@ int read_tenant(const Arguments& arguments, json& request) {
   return kExitDone;
 }
 
+std::string limit_text(uint64_t bytes) { return bytes == kNothingAtAll ? "nothing" : daemon::size_text(bytes); }
+
 json limit_shown(const json& row, const char* name) {
   const uint64_t bytes = row.value(name, uint64_t{0});
   return bytes == 0 ? json(nullptr) : json(bytes);  // "-": none
@@ -58,7 +66,7 @@ json limit_shown(const json& row, const char* name) {
 // What was set for a tenant itself: null is that the pool's default applies.
 json own_limit_shown(const json& limit) {
   if (limit.is_null()) return "default";
-  return limit == 0 ? json("none") : json(daemon::size_text(limit.get<uint64_t>()));
+  return json(limit == 0 ? "none" : limit_text(limit.get<uint64_t>()));
 }
 
 // Limits that are none are shown as "-", the share is that of the limit which is reached first.
@@ -66,8 +74,8 @@ json for_people(const json& row) {
   const uint64_t used = row.value("used_bytes", uint64_t{0});
   json shown = row;
   const json soft = limit_shown(row, "soft_bytes"), hard = limit_shown(row, "hard_bytes");
-  shown["soft_bytes"] = soft;
-  shown["hard_bytes"] = hard;
+  shown["soft_bytes"] = soft == kNothingAtAll ? json("nothing") : soft;
+  shown["hard_bytes"] = hard == kNothingAtAll ? json("nothing") : hard;
   if (row.value("tenant", json()).is_null()) shown["tenant"] = tenant_text({{"tenant", row.value("id", json())}});
   shown.erase("id");
   for (const char* name : {"own_soft_bytes", "own_hard_bytes"})
@@ -76,14 +84,15 @@ json for_people(const json& row) {
     if (row.contains("configured")) shown["configured"][name] = own_limit_shown(row["configured"].value(name, json()));
   const uint64_t limit =
       std::min(soft.is_null() ? UINT64_MAX : soft.get<uint64_t>(), hard.is_null() ? UINT64_MAX : hard.get<uint64_t>());
-  shown["share_percent"] = limit == UINT64_MAX ? json(nullptr) : json(uint64_t(double(used) * 100 / double(limit)));
+  const bool has_share = limit != UINT64_MAX && limit != kNothingAtAll;
+  shown["share_percent"] = has_share ? json(uint64_t(double(used) * 100 / double(limit))) : json(nullptr);
   return shown;
 }
 
 std::string limits_text(const json& limits) {
   const auto text = [&](const char* name) {
     const json shown = limit_shown(limits, name);
-    return shown.is_null() ? std::string("no limit") : daemon::size_text(shown.get<uint64_t>());
+    return shown.is_null() ? std::string("no limit") : limit_text(shown.get<uint64_t>());
   };
   return "soft " + text("soft_bytes") + ", hard " + text("hard_bytes");
 }

@@ -6,12 +6,14 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from urllib.parse import quote
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from observed_marud import PATIENCE, TOKEN, BlockClient, Findings, ObservedMarud, UnixConnection, wait_for  # noqa: E402
@@ -52,6 +54,48 @@ def everything_is_described(marud, description):
         expect(status in description.responses("/status", "GET"), f"GET /status does not describe {status}")
     wrong = description.complaints("/status", "GET", marud.http("GET", "/status?pool=nobody"))
     expect(not wrong, f"a refusal: {wrong}")
+
+
+def every_refusal_is_described(marud, description):
+    """Of each operation; and of whatever the other tests ask, see described()."""
+    for path, method in sorted(description.operations()):
+        target = path.replace("{cache_salt}", "described")
+        body = description.example(path, method)
+        for status, reply in ((414, marud.http(method, target + "?pool=" + "x" * 3000, body)),
+                              (414, marud.http(method, target + "?pool=" + "x" * 40000, body)),
+                              (431, marud.http(method, target, body, {"X-Long": "x" * 40000}))):
+            expect(reply.status == status, f"{method} {path}: {reply}, expected {status}")
+            expect(str(status) in description.responses(path, method), f"{method} {path} does not describe {status}")
+    said = description.document["info"]["description"]
+    for line, status in (("GET /status HTTP/2.0", 505), ("GET /status", 400), ("OPTIONS * HTTP/1.1", 404)):
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.settimeout(PATIENCE)
+            raw.connect(str(marud.http_socket))
+            raw.sendall(f"{line}\r\nHost: marud\r\nConnection: close\r\n\r\n".encode())
+            first = raw.makefile().readline()
+        expect(first.split()[1:2] == [str(status)], f"{line}: {first}")
+        expect(str(status) in said, f"{status} is not described")
+
+
+def described(marud, description):
+    """From here on each reply is compared with the description of what was asked."""
+    ask = marud.http
+
+    def http(method, target, body=None, headers=None):
+        reply = ask(method, target, body, headers)
+        path = description.path_of(target)
+        if path is None:
+            expect(reply.status in (404, 414), f"{method} {target}: {reply}")
+            return reply
+        methods = {known for place, known in description.operations() if place == path}
+        known = "GET" if method == "HEAD" else method
+        if method == "HEAD":
+            wrong = None if str(reply.status) in description.responses(path, sorted(methods)[0]) else "is not described"
+        else:
+            wrong = description.complaints(path, known if known in methods else sorted(methods)[0], reply)
+        expect(not wrong, f"{method} {target[:200]}: {wrong}: {reply}")
+        return reply
+    marud.http = http
 
 
 def unknown_things_are_refused(marud):
@@ -142,6 +186,43 @@ def quotas_are_those_of_lmcache(marud, client):
         marud.http("PUT", f"/quota/many{i}", {"limit_gb": i})
     users = marud.http("GET", "/quota").json["users"]
     expect(all(users[f"many{i}"]["limit_gb"] == i for i in range(210)), "a list of more than one page")
+
+
+def a_list_of_quotas_says_what_each_path_says(marud, client):
+    """Of tenants with every kind of limit, and none of those that have no quota, or have it no more."""
+    def marudctl(*words):
+        return subprocess.run([arguments.marudctl, "--socket", marud.socket, *words], capture_output=True, text=True,
+                              timeout=PATIENCE, check=True).stdout
+    client.ask("store unlisted 4096 unlisted")
+    marud.http("PUT", "/quota/was", {"limit_gb": 1})
+    marud.http("DELETE", "/quota/was")
+    marudctl("quota", "set", "hard", "--hard", "1GiB", "--soft", "none")
+    marudctl("quota", "set", "soft", "--soft", "1GiB")
+    marudctl("quota", "set", "none", "--soft", "none", "--hard", "none")
+    marud.http("PUT", "/quota/nothing", {"limit_gb": 0})
+    for default in (None, 0.25):
+        marud.http("PUT", "/quota/config", {"default_limit_gb": default})
+        users = marud.http("GET", "/quota").json["users"]
+        expect(users == marud.http("GET", "/api/quota").json["users"], "the other path has other quotas")
+        expect("unlisted" not in users and "was" not in users, "a list with tenants that have no quota")
+        for salt, row in users.items():
+            name = bytes.fromhex(salt[2:]) if salt.startswith("0x") else salt
+            got = marud.http("GET", f"/quota/{quote(name, safe='')}").json
+            expect(got == {**row, "cache_salt": salt, "exists": True}, f"{salt}: {row} in the list, {got} alone")
+        expect(users["hard"] == {"limit_gb": None, "hard_limit_gb": 1.0, "current_usage_gb": 0.0}, users["hard"])
+        expect(users["soft"] == {"limit_gb": 1.0, "current_usage_gb": 0.0}, users["soft"])
+        expect(users["none"] == {"limit_gb": None, "current_usage_gb": 0.0}, users["none"])
+        expect(users["nothing"] == {"limit_gb": 0.0, "current_usage_gb": 0.0}, users["nothing"])
+        for salt in ("unlisted", "was"):
+            got = marud.http("GET", f"/quota/{salt}").json
+            expect(not got["exists"] and got["limit_gb"] == (default or 0.0), got)
+        expect(marud.http("GET", "/quota/_default").json["limit_gb"] == 0.0, "blocks of no tenant have no limit")
+    marud.http("PUT", "/quota/config", {"default_limit_gb": None})
+    said = marudctl("quota", "get", "nothing")
+    expect(re.search(r"(?m)^soft\W+nothing$", said), said)
+    expect(marudctl("quota", "set", "nothing", "--soft", "nothing") == said, "marudctl does not take what it says")
+    for salt in ("hard", "soft", "none", "nothing"):
+        marud.http("DELETE", f"/quota/{salt}")
 
 
 def the_map_says_who_rents_what(marud, client):
@@ -382,10 +463,13 @@ def main():
     description = Description(json.loads(pathlib.Path(arguments.openapi).read_text()))
     with ObservedMarud(arguments.marud, tcp=True, size="64MiB", more="tenants_max = 512\n") as marud, \
             BlockClient(arguments.client, marud) as client:
+        described(marud, description)
         everything_is_described(marud, description)
+        every_refusal_is_described(marud, description)
         unknown_things_are_refused(marud)
         policies_change(marud)
         quotas_are_those_of_lmcache(marud, client)
+        a_list_of_quotas_says_what_each_path_says(marud, client)
         the_map_says_who_rents_what(marud, client)
         browsers_get_the_page_and_serve_no_other_site(marud)
         getting_changes_nothing(marud, client)

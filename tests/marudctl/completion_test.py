@@ -97,7 +97,7 @@ def check_words(arguments, marud):
     expect(offers("blocks", "--type", "") == set(re.search("expected one of (.*)", refused).group(1).split(", ")),
            f"types of content are those that marud takes: {refused}")
     expect(offers("quota", "mode", "") == {"any", "listed"}, "modes of quotas")
-    expect(offers("quota", "set", "alice", "--soft", "") == {"none", "default"}, "limits of a quota")
+    expect(offers("quota", "set", "alice", "--soft", "") == {"none", "nothing", "default"}, "limits of a quota")
     expect(offers("check", "--file", "") == {":paths"}, "names of files")
     expect(offers("quota", "get", "alice", "") == set(), "one tenant is enough")
     expect("--json" not in offers("--json", "status", "--"), "an option is given once")

@@ -10,6 +10,15 @@ class Description:
         return {(path, method.upper()) for path, item in self.document["paths"].items() for method in item
                 if method in METHODS}
 
+    def path_of(self, target):
+        """The path that a target is one of, or None."""
+        path = target.partition("?")[0]
+        whole, _, last = path.rpartition("/")
+        for described in (path, whole + "/{cache_salt}" if last else path):
+            if described in self.document["paths"]:
+                return described
+        return None
+
     def resolve(self, node):
         while "$ref" in node:
             target = self.document
@@ -32,8 +41,12 @@ class Description:
         response = self.responses(path, method).get(str(reply.status))
         if response is None:
             return f"status {reply.status} is not described"
-        content = self.resolve(response)["content"]
+        content = self.resolve(response).get("content")
+        if content is None:  # text for people
+            return None
         kind = reply.headers.get("Content-Type")
+        if kind is None and reply.status in (400, 413, 414):  # not understood: the same
+            return None
         if kind not in content:
             return f"Content-Type {kind} is not described"
         if "json" not in kind:

@@ -123,13 +123,14 @@ function drawClients(clients) {
 function drawTenants(tenants) {
   const rows = [...tenants].sort((a, b) => b.used_bytes - a.used_bytes);
   const limit = (row) => row.soft_bytes || row.hard_bytes;
+  const limitText = (bytes) => (bytes === 1 ? "nothing" : bytes ? sizeText(bytes) : "no limit");  // no block has one byte
   const use = (row) => {
     const cell = element("span", "", sizeText(row.used_bytes));
     if (limit(row)) cell.append(bar(row.used_bytes / limit(row)));
     return cell;
   };
   const list = table([["Tenant", "", (row) => row.tenant ?? `id:${row.id}`], ["Uses", "number", use],
-                      ["May use", "number", (row) => (limit(row) ? sizeText(limit(row)) : "no limit")]],
+                      ["May use", "number", (row) => limitText(limit(row))]],
                      rows.slice(0, ROWS_MAX), "No tenant has stored anything or has a limit.");
   const more = rows.length > ROWS_MAX ? [element("p", "none", `and ${rows.length - ROWS_MAX} more: marudctl quota list`)] : [];
   byId("tenants").replaceChildren(list, ...more);
