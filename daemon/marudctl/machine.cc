@@ -240,32 +240,38 @@ void judge_pool(const json& pool, Findings& to) {
   else
     good(to, what, use);
   const json counters = pool.value("counters", json::object());
-  const auto complain = [&](Grade grade, uint64_t count, const char* found, const char* why, const char* advice) {
-    if (count > 0) to.push_back({grade, what, std::to_string(count) + found, why, advice});
+  struct Found {
+    const char *one, *many;  // behind the number
   };
-  complain(Grade::kWarning, number(pool, "pins_overdue"), " pins are overdue",
+  const auto complain = [&](Grade grade, uint64_t count, Found found, const char* why, const char* advice) {
+    if (count > 0)
+      to.push_back({grade, what, std::to_string(count) + (count == 1 ? found.one : found.many), why, advice});
+  };
+  complain(Grade::kWarning, number(pool, "pins_overdue"), {" pin is overdue", " pins are overdue"},
            "their blocks cannot be evicted, nor any block above them", "marudctl pins --overdue shows who holds them");
-  complain(Grade::kWarning, number(pool, "refused_rents"), " requests for memory were refused",
+  complain(Grade::kWarning, number(pool, "refused_rents"),
+           {" request for memory was refused", " requests for memory were refused"},
            "everything was pinned, or limits were reached",
            "a larger pool, or marudctl pins, clients and quota list to see who holds it");
-  complain(Grade::kWarning, number(counters, "pin_full"), " pins were refused",
+  complain(Grade::kWarning, number(counters, "pin_full"), {" pin was refused", " pins were refused"},
            "a client held all the pins that a lane has",
            "a larger \"pins\" for the pool (it is formatted anew), or release views sooner");
-  complain(Grade::kNote, number(counters, "registry_full"), " stores met a full bucket",
+  complain(Grade::kNote, number(counters, "registry_full"), {" store met a full bucket", " stores met a full bucket"},
            "about one in a million does when a pool is full", "");
-  complain(Grade::kWrong, number(counters, "checksum_errors"), " payloads did not match their checksum",
+  complain(Grade::kWrong, number(counters, "checksum_errors"),
+           {" payload did not match its checksum", " payloads did not match their checksum"},
            "memory was damaged, or written after it was published",
            "look for memory errors (rasdaemon, ipmitool), then for a client that writes into its views");
   if (const auto states = pool.find("page_states"); states != pool.end())
-    complain(Grade::kWarning, number(*states, "poisoned"), " pages are poisoned",
+    complain(Grade::kWarning, number(*states, "poisoned"), {" page is poisoned", " pages are poisoned"},
              "the machine reported bad memory there; they are not used again", "plan to replace the module");
   if (const auto hosts = pool.find("hosts"); hosts != pool.end() && hosts->is_object())
-    complain(Grade::kWarning, number(*hosts, "suspect"), " of its hosts are suspect",
+    complain(Grade::kWarning, number(*hosts, "suspect"), {" of its hosts is suspect", " of its hosts are suspect"},
              "their heartbeats are late, and nothing that they hold is used again without proof of their death",
              "marudctl host list names them; marudctl host declare-dead when one is off for certain");
   if (const auto audit = pool.find("audit"); audit != pool.end() && audit->is_object())
-    complain(Grade::kWrong, number(*audit, "found"), " violations in the last audit", "the control region is damaged",
-             "marudctl check, and marudctl support-dump for a report");
+    complain(Grade::kWrong, number(*audit, "found"), {" violation in the last audit", " violations in the last audit"},
+             "the control region is damaged", "marudctl check, and marudctl support-dump for a report");
 }
 
 // Memory that is taken page by page as it is first touched, up to the size of the pool. Huge pages and devices are there

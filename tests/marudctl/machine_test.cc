@@ -103,6 +103,32 @@ TEST(Machine, WhatMarudSaysIsJudged) {
   EXPECT_EQ(grade_of(judge_marud({{"version", "2"}}, "1", good_machine()), "marud"), Grade::kWarning);
 }
 
+TEST(Machine, OneIsNotSaidAsMany) {
+  const auto said = [](const json& more) {
+    json pool = {{"name", "p"}, {"condition", "serving"}, {"pages", 100u}, {"page_bytes", 4096u}};
+    pool.update(more);
+    std::string last;
+    for (const Finding& f : judge_marud({{"version", "1"}, {"pools", {pool}}}, "1", good_machine()))
+      if (f.what == "pool \"p\"") last = f.found;
+    return last;
+  };
+  const auto of = [&](uint64_t n) {
+    return std::vector<std::string>{said({{"page_states", {{"poisoned", n}}}}),
+                                    said({{"pins_overdue", n}}),
+                                    said({{"refused_rents", n}}),
+                                    said({{"counters", {{"checksum_errors", n}}}}),
+                                    said({{"hosts", {{"suspect", n}}}}),
+                                    said({{"audit", {{"found", n}}}})};
+  };
+  EXPECT_EQ(of(1), (std::vector<std::string>{"1 page is poisoned", "1 pin is overdue",
+                                             "1 request for memory was refused", "1 payload did not match its checksum",
+                                             "1 of its hosts is suspect", "1 violation in the last audit"}));
+  EXPECT_EQ(of(2),
+            (std::vector<std::string>{"2 pages are poisoned", "2 pins are overdue",
+                                      "2 requests for memory were refused", "2 payloads did not match their checksum",
+                                      "2 of its hosts are suspect", "2 violations in the last audit"}));
+}
+
 TEST(Machine, APoolThatSomebodyEndsIsNotTakenForOneThatHasNotBegun) {
   for (const char* condition : {"draining", "leaving"}) {
     const auto findings =
