@@ -124,7 +124,8 @@ const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply
     if (hosted->name() != name || hosted->is_gone()) continue;
     if (hosted->serving()) return hosted.get();
     refusal = {hosted->condition() == HostedPool::Condition::kFenced ? EIO : EAGAIN,
-               "pool \"" + name + "\" does not serve: it is " + condition_text(hosted->condition())};
+               "pool \"" + name + "\" does not serve: it is " + condition_text(hosted->condition()) +
+                   (hosted->reason().empty() ? "" : ": " + hosted->reason())};
     return nullptr;
   }
   refusal = {ENOENT, no_pool_text(view, name)};

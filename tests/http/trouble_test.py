@@ -1,6 +1,6 @@
-"""What marud does without, it says, and serves the rest: sockets of HTTP that cannot be opened.
+"""What marud does without, it says, and serves the rest: sockets of HTTP that cannot be opened, pools without a device.
 
-  trouble_test.py --marud PROGRAM --marudctl PROGRAM --client PROGRAM
+  trouble_test.py --marud PROGRAM --marudctl PROGRAM --client PROGRAM --openapi FILE
 """
 import argparse
 import json
@@ -13,6 +13,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from observed_marud import PATIENCE, TOKEN, BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
+from openapi import Description  # noqa: E402
 
 findings = Findings()
 expect = findings.expect
@@ -95,14 +96,55 @@ def pools_are_served_without_all_of_http(program):
             token.unlink(missing_ok=True)
 
 
+def an_unavailable_pool_is_said(program):
+    """A pool whose device is not there: everything that is asked names it and why, and the other one is served."""
+    away = '[[pool]]\nname = "far"\nbackend = "dax"\ndevice = "/nonexistent/dax0.0"\n'
+    why = 'find "/nonexistent/dax0.0"'
+    description = Description(json.loads(pathlib.Path(arguments.openapi).read_text()))
+    with ObservedMarud(program, more=away) as marud, BlockClient(arguments.client, marud) as client:
+        def ask(method, target, status, body=None):
+            reply = marud.http(method, target, body)
+            wrong = description.complaints(description.path_of(target), method, reply)
+            expect(reply.status == status and not wrong, f"{method} {target}: {wrong}: {reply}")
+            return reply.json if "json" in reply.headers["Content-Type"] else reply.text
+        expect(client.ask("store kept 4096") == 0, "a store into the other pool")
+        health = ask("GET", "/healthcheck", 200)
+        expect(health["status"] == "degraded" and why in health["reasons"][0], health)
+        conditions = {row["name"]: row["condition"] for row in health["pools"]}
+        expect(conditions == {"default": "serving", "far": "unavailable"}, health)
+        for pools in (ask("GET", "/status", 200)["pools"], ask("GET", "/status?pool=far", 200)["pools"],
+                      what_marudctl_says(marud, "status")["pools"]):
+            far = [row for row in pools if row["name"] == "far"]
+            expect(len(far) == 1 and far[0]["condition"] == "unavailable" and why in far[0]["reason"], pools)
+        lines = [line for line in ask("GET", "/metrics", 200).splitlines() if 'pool="far"' in line]
+        expect(lines == ['maru_pool_serving{pool="far",condition="unavailable"} 0'], lines)
+        expect(ask("GET", "/clients?pool=far", 200) == {"clients": []}, "clients of a pool that is not there")
+        for method, target, body in (("GET", "/map", None), ("GET", "/tenants", None), ("GET", "/policy", None),
+                                     ("GET", "/quota", None), ("GET", "/quota/x", None), ("GET", "/quota/config", None),
+                                     ("PUT", "/policy", {"name": "lru"}), ("PUT", "/quota/x", {"limit_gb": 1}),
+                                     ("PUT", "/quota/config", {"default_limit_gb": 1}), ("DELETE", "/quota/x", None),
+                                     ("POST", "/clear-cache", None)):
+            said = ask(method, target + "?pool=far", 503, body)["error"]
+            expect("unavailable" in said and why in said, said)
+        for words in (("regions",), ("blocks",), ("pins",), ("check",), ("clear", "--yes"), ("quota", "list"),
+                      ("policy", "show"), ("memory", "list")):
+            run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "--pool", "far", *words], capture_output=True,
+                                 text=True, timeout=PATIENCE)
+            expect(run.returncode == 1 and why in run.stderr, f"{words}: {run.returncode} {run.stderr}")
+        found = [row for row in what_marudctl_says(marud, "doctor")["findings"] if row["what"] == 'pool "far"']
+        expect(len(found) == 1 and found[0]["grade"] == "wrong" and why in found[0]["why"], found)
+        cleared = ask("POST", "/clear-cache", 200)["pools"]
+        expect([row["pool"] for row in cleared] == ["default"] and client.ask("exists kept") == 0, cleared)
+
+
 def main():
+    an_unavailable_pool_is_said(arguments.marud)
     pools_are_served_without_all_of_http(arguments.marud)
     return findings.end()
 
 
-
 parser = argparse.ArgumentParser()
-for name in ("--marud", "--marudctl", "--client"):
+for name in ("--marud", "--marudctl", "--client", "--openapi"):
     parser.add_argument(name, required=True)
 arguments = parser.parse_args()
 

@@ -33,6 +33,9 @@ pins = 256
 # What a process may be called, and what a tenant: markup that would do something. (A process has 15 characters for it.)
 HOSTILE_PROCESS = "<s id=boom>&lt;"
 HOSTILE_TENANT = "<img/src=x/onerror=document.title='owned'>"
+# Ends of attributes, elements and lines: of tenants that may keep nothing. The last one is shown in hexadecimal digits.
+MORE_TENANTS = ["\"'></td></script><script>document.title='owned'</script>", "`${document.title='owned'}`<!--",
+                "a\r\n<b id=boom>\t"]
 
 
 def marudctl(marud, *words):
@@ -153,6 +156,9 @@ def clients_and_tenants_are_listed(page, marud, clients):
     expect(HOSTILE_PROCESS in text_of(page, "#clients"), f"{HOSTILE_PROCESS} in {text_of(page, '#clients')}")
     page.wait_for(f"document.getElementById('tenants').innerText.includes({json.dumps(HOSTILE_TENANT)})",
                   "the tenant is listed")
+    shown = text_of(page, "#tenants")
+    expect(all(name in shown for name in MORE_TENANTS[:2]) and "0x" + MORE_TENANTS[2].encode().hex() in shown, shown)
+    expect(shown.count("nothing") == len(MORE_TENANTS), f"tenants that may keep nothing: {shown}")
     expect("id:" in text_of(page, "#tenants"), f"a tenant whose name nobody has told: {text_of(page, '#tenants')}")
     expect(page.value("document.querySelectorAll('#boom, main img, main script').length") == 0, "a name became markup")
     expect(page.value("document.title") == "marud", f"a name ran: {page.value('document.title')}")
@@ -232,6 +238,9 @@ def main():
             expect(other.ask(f"fill c 300 4096 {HOSTILE_TENANT}") == 300, "300 blocks of the other")
             named = marud.http("PUT", "/quota/" + urllib.parse.quote(HOSTILE_TENANT, safe=""), {"limit_gb": 0.002})
             expect(named.status == 200, f"a limit for a tenant: {named}")
+            for name in MORE_TENANTS:
+                named = marud.http("PUT", "/quota/" + urllib.parse.quote(name, safe=""), {"limit_gb": 0})
+                expect(named.status == 200, f"a limit for a tenant: {named}")
             the_page_is_for_everybody_and_data_is_not(marud)
             page.screen(1200, 900)
             the_token_is_asked_for(page, marud)
