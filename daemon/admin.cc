@@ -2,6 +2,7 @@
 
 #include "daemon/admin_commands.h"
 #include "daemon/admin_metrics.h"
+#include "daemon/admin_request.h"
 #include "daemon/dax/medium.h"
 #include "daemon/device_commands.h"
 #include "daemon/log.h"
@@ -45,11 +46,14 @@ bool is_theirs(const AdminView& view, const HostedPool& hosted) {
   return !view.only_for || may_administrate(hosted.spec(), *view.only_for);
 }
 
-// Every pool, or the one that the request names.
+// Every pool, or the one that the request names. As many as one reply has room for, and in "next" where to go on.
 json status_of(const AdminView& view, const json& request) {
   const std::string only = request.value("pool", "");
   json pools = json::array();
-  for (size_t index = 0; index < view.pools.size(); ++index) {
+  size_t bytes = 0, index = 0;
+  if (const auto cursor = request.find("cursor"); cursor != request.end() && cursor->is_number_unsigned())
+    index = std::min(cursor->get<size_t>(), view.pools.size());
+  for (; index < view.pools.size() && bytes < kAdminReplyBytesMax; ++index) {
     const auto& hosted = view.pools[index];
     if ((!only.empty() && hosted->name() != only) || hosted->is_gone() || !is_theirs(view, *hosted)) continue;
     json pool = !hosted->serving() ? json::object()
@@ -67,6 +71,7 @@ json status_of(const AdminView& view, const json& request) {
       pool["epoch"] = hosted->serving()->epoch();
       pool["uuid"] = uuid_text(hosted->serving()->header().uuid);
     }
+    bytes += to_text(pool).size() + 1;
     pools.push_back(std::move(pool));
   }
   if (!only.empty() && pools.empty()) return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
@@ -76,6 +81,7 @@ json status_of(const AdminView& view, const json& request) {
                 {"connections", view.connections},
                 {"lanes", view.lanes.size()},
                 {"pools", std::move(pools)}};
+  if (index < view.pools.size()) reply["next"] = index;
   if (view.state_dir && !view.only_for) reply["state_dir"] = *view.state_dir;
   if (!view.http_trouble.empty() && !view.only_for) reply["http_trouble"] = view.http_trouble;
   return reply;

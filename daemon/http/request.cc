@@ -55,11 +55,23 @@ Step healthcheck(const Call&) {
   });
 }
 
-Step status(const Call& call) {
-  Step step = ask(command_for(call, "status"), as_it_is);
+// All pools, which may be more than one answer has room for.
+Step status_from(json command, json pools) {
+  Step step = ask(command, [command, pools = std::move(pools)](const Answer& answer) mutable {
+    if (answer.code != 0) return say_refusal(answer);
+    json part = json::parse(answer.text);
+    for (json& pool : part["pools"]) pools.push_back(std::move(pool));
+    if (part.contains("next")) {
+      command["cursor"] = part["next"];
+      return status_from(std::move(command), std::move(pools));
+    }
+    part["pools"] = std::move(pools);
+    return say(200, part);
+  });
   step.question->kind = Question::Kind::kStatus;
   return step;
 }
+Step status(const Call& call) { return status_from(command_for(call, "status"), json::array()); }
 
 // The text is made here, so that the deciding thread only takes the numbers.
 Step metrics_text(const Call&) {

@@ -30,7 +30,9 @@ std::string control_text(const json& pool) {
 
 int status(const Arguments& arguments) {
   json reply;
-  if (const int code = Conversation(arguments).ask({{"command", "status"}}, reply); code != kExitDone) return code;
+  if (const int code = Conversation(arguments).ask_for_list({{"command", "status"}}, "pools", std::nullopt, reply);
+      code != kExitDone)
+    return code;
   if (arguments.json) return print_json(reply), kExitDone;
   json pools = std::move(reply["pools"]);
   reply.erase("pools");

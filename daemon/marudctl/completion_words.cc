@@ -82,7 +82,7 @@ json rows_of(const Arguments& arguments, const char* command, const char* field,
 std::vector<NextWord> pools(Arguments arguments) {
   arguments.pool.reset();
   std::vector<NextWord> out;
-  for (const json& pool : rows_of(arguments, "status", "pools", false))
+  for (const json& pool : rows_of(arguments, "status", "pools", true))
     out.push_back({text(pool, "name"), text(pool, "condition")});
   return out;
 }

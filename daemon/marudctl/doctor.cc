@@ -48,7 +48,7 @@ json findings_of(const Arguments& arguments, bool* ret_is_wrong) {
   Conversation conversation(arguments);
   conversation.be_silent(true);
   json status = json::object();
-  const int code = conversation.ask({{"command", "status"}}, status);
+  const int code = conversation.ask_for_list({{"command", "status"}}, "pools", std::nullopt, status);
   const Machine machine = read_machine("", status);
   std::vector<Finding> findings = judge(machine);
   if (code == kExitDone) {

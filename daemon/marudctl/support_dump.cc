@@ -108,7 +108,7 @@ int support_dump(const Arguments& arguments) {
                {"doctor", findings_of(arguments, &is_wrong)}};
   Conversation conversation(arguments);
   conversation.be_silent(true);
-  dump["status"] = answer(conversation, "status", nullptr);
+  dump["status"] = answer(conversation, "status", "pools");
   dump["clients"] = answer(conversation, "clients", "clients");
   dump["devices"] = answer(conversation, "device.list", nullptr);
   dump["marud"] = answer(conversation, "metrics", nullptr);

@@ -79,7 +79,9 @@ class Terminal {
 int take(Conversation& conversation, Sample& ret_sample) {
   Sample sample;
   const uint64_t asked_ns = monotonic_ns();
-  if (const int code = conversation.ask({{"command", "status"}}, sample.status); code != kExitDone) return code;
+  if (const int code = conversation.ask_for_list({{"command", "status"}}, "pools", std::nullopt, sample.status);
+      code != kExitDone)
+    return code;
   sample.taken_ns = monotonic_ns();
   sample.answer_ns = sample.taken_ns - asked_ns;
   json listed;

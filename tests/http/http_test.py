@@ -311,6 +311,40 @@ def without_a_pool(program):
         expect(marud.http("GET", "/map").json["pool"] == "default", "the map is that of the default pool")
 
 
+def as_many_pools_as_there_can_be(program):
+    """One answer of marud has no room for the status of all of them: HTTP and marudctl ask for the rest."""
+    pool = ('[[pool]]\nname = "p{}"\nbackend = "memory"\nsize = "4MiB"\npage_bytes = "4KiB"\nregion_bytes = "256KiB"\n'
+            'lanes = 8\npins = 64\n')
+    with ObservedMarud(program, size="4MiB", region_bytes="256KiB", more="".join(map(pool.format, range(63)))) as marud, \
+            BlockClient(arguments.client, marud) as client:
+        expect(client.ask("fill a 20 4096") == 20, "20 blocks")
+        names = ["default"] + [f"p{i}" for i in range(63)]
+
+        def marudctl(*words):
+            run = subprocess.run([arguments.marudctl, "--socket", marud.socket, *words], capture_output=True, text=True,
+                                 timeout=PATIENCE)
+            expect(run.returncode in (0, 4), f"{words}: {run.returncode} {run.stderr}")
+            return run.stdout
+        status = marud.http("GET", "/status")
+        expect(status.status == 200 and [row["name"] for row in status.json["pools"]] == names, status)
+        expect(status.json["pools"][0]["blocks"] == 20 and "next" not in status.json and status.json["lanes"] == 1, status)
+        expect([row["name"] for row in marud.http("GET", "/status?pool=p62").json["pools"]] == ["p62"], "the last one alone")
+        listed = json.loads(marudctl("--json", "status"))
+        expect([row["name"] for row in listed["pools"]] == names and "next" not in listed, f"{len(listed['pools'])} pools")
+        shown = marudctl("status")
+        expect(all(re.search(rf"(?m)^name +{name}$", shown) for name in names), "pools in marudctl status")
+        found = {row["what"] for row in json.loads(marudctl("--json", "doctor"))["findings"]}
+        expect(found >= {f'pool "{name}"' for name in names}, f"doctor: {sorted(found)[:10]}")
+        words = {line.split("\t")[0] for line in
+                 marudctl("completion", "words", "--", "--socket", str(marud.socket), "--pool", "").splitlines()}
+        expect(set(names) <= words, f"completion: {words}")
+        lines = [line for line in marud.http("GET", "/metrics").text.splitlines() if line.startswith("maru_pool_serving")]
+        expect(len(lines) == 64 and all(line.endswith("} 1") for line in lines), lines[:3])
+        health = marud.http("GET", "/healthcheck")
+        expect(health.status == 200 and len(health.json["pools"]) == 64, health)
+        expect(len(marud.http("POST", "/clear-cache").json["pools"]) == 64, "all are cleared")
+
+
 def tcp_wants_the_token(marud):
     expect(marud.http_tcp("GET", "/healthcheck").status == 200, "with the token")
     for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x", "x" * 5000):
@@ -481,6 +515,7 @@ def main():
     the_admin_group_gets_the_socket(arguments.marud)
     a_late_event_loop_is_said(arguments.marud)
     a_large_pool_is_cleared_in_turns(arguments.marud)
+    as_many_pools_as_there_can_be(arguments.marud)
     a_pool_that_waits_is_in_order(arguments.marud)
     an_ending_marud_answers_or_closes(arguments.marud)
     mistakes_in_the_configuration(arguments.marud)
