@@ -210,16 +210,19 @@ void drop_child(const ControlRegion& region, PageRef parent) {
 
 namespace {
 
-// Undoes a publication that did not become visible: the run is RESERVED again and its parent uncounted. False: somebody
-// else has retired it, and frees it.
+// Undoes a publication that did not become visible: the run is RESERVED again and its parent uncounted. False: it is the
+// lane's no more. Somebody else has retired it, and frees it; or it has children of a caller who knew the block's name too
+// early, and goes after them.
 bool withdraw(LaneContext& lane, PageRef own, PageRef parent) {
   const ControlRegion& region = *lane.region;
   AtomicU64& word = region.block(own.page()).word;
   PageWord found{word.load_acquire()};  // [pairs page.word]
   const uint64_t retired = PageWord::retired(own.generation(), lane.id).bits;
-  // READY without children, since nobody has been told of it; perhaps RETIRING, by an evictor that met it.
-  while (found.is_findable(own.generation()) && !word.cas_seq_cst(found.bits, retired)) {
-  }
+  // READY, or RETIRING by an evictor that met it. Ends: each failure means that another's step on the word succeeded.
+  do {
+    const bool has_children = found.is(PageState::kReady) && found.children() != 0;
+    if (!found.is_findable(own.generation()) || has_children) return false;
+  } while (!word.cas_seq_cst(found.bits, retired));
   const ParentIntent intent(lane, parent);
   uint64_t expected = retired;
   if (!word.cas_acq_rel(expected, PageWord::reserved(own.generation(), lane.id).bits)) return false;
@@ -324,7 +327,12 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
     case InsertStatus::kPinsFull: result = {PublishStatus::kPinsFull, {}}; break;
     case InsertStatus::kExpiredInTheWay: result = {PublishStatus::kExpiredInTheWay, inserted.winner}; break;
   }
-  if (!withdraw(lane, own, block.parent)) charge.keep();
+  if (!withdraw(lane, own, block.parent)) {
+    // Whoever took it away between (5) and (6) frees it. For the caller it was stored, and is gone already: a buffer that is
+    // still the caller's it can not be.
+    charge.keep();
+    result = {PublishStatus::kStored, own};
+  }
   lane.pins->unpin(pin.slot, own);
   return result;
 }

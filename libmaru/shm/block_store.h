@@ -98,7 +98,7 @@ struct PublishResult {
   PageRef block;  // kStored: own; kDuplicate: the winner
 };
 // Makes the RESERVED run `own` of this lane visible under block.digest. Unless it says kStored the run is RESERVED by the
-// lane as before.
+// lane as before (or POISONED). kStored is also said of a block that a `clear` took away before it had its entry.
 PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block);
 
 // -- removing ---------------------------------------------------------------------------------------------------------

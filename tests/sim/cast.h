@@ -60,6 +60,8 @@ void play_with_tenant(uint64_t tenant, shm::TenantReturns* returns, void (*fold)
 uint64_t now_ms();
 void advance_time(uint64_t milliseconds);
 void set_time_to_live(uint64_t milliseconds);
+// Somebody stores below a block whose store has not returned yet: it may lose its key to another and stay for its children.
+void allow_early_children();
 
 // Finds and pins; while it holds the pin, looks at the payload and lets others go on; unpins. Returns whether it was a hit.
 bool retrieve(Client& who, uint32_t key);

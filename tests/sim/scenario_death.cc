@@ -221,6 +221,48 @@ void pinned_setup() {
   if (chance().chance(2)) allow_deaths(0b0001, 1);
 }
 
+// The same while marud clears the pool: who is told that the pages are still its own has them.
+void pinned_clear_setup() {
+  begin(4);
+  store(client(4), 3);
+  for (uint32_t lane = 1; lane <= 3; ++lane) spawn("client", lane, store_and_keep, argument_of(lane));
+  spawn("marud", kMarud, marud_clears);
+  allow_deaths(0b1110, 1);
+}
+
+// A thread of the publisher stores a child before the store of its parent has returned.
+PageRef told_early;
+
+void store_told_early(void* argument) {
+  Client& who = client_of(argument);
+  told_early = take_page(who);
+  store_in(who, 0, told_early, PageRef::none());
+}
+
+void store_below_early(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t key = 1; key < 3; ++key) {
+    if (!told_early.is_none()) store(who, key, told_early);
+  }
+}
+
+void early_setup() {
+  begin(3);
+  allow_early_children();
+  told_early = PageRef::none();
+  spawn("publisher", 1, store_told_early, argument_of(1));
+  spawn("its thread", 1, store_below_early, argument_of(1));
+  spawn("other publisher", 2, [](void*) { store(client(2), 0); });
+  spawn("reader", 3, [](void*) { retrieve(client(3), chance().below(3)); });
+  spawn("marud", kMarud, chance().chance(2) ? marud_works : marud_clears);
+  if (chance().chance(3)) allow_deaths(0b0110, 1);
+}
+
+void early_finish() {
+  for (uint32_t key = 1; key < 3; ++key) remove(client(3), key);
+  settle_world();
+}
+
 // -- blocks that expire -----------------------------------------------------------------------------------------------
 
 void store_until_it_fits(void* argument) {
@@ -283,6 +325,10 @@ constexpr Scenario kScenarios[] = {
      settle_world, forget_process},
     {"store-pinned", "who stores a block under its own pin keeps it; clients and marud die", pinned_setup, settle_world,
      forget_process},
+    {"store-pinned-clear", "who stores under its own pin while marud clears: told that the pages are its own, it has them",
+     pinned_clear_setup, settle_world, forget_process},
+    {"early-child", "a child is stored before its parent's store has returned, which may lose its key", early_setup,
+     early_finish, forget_process},
     {"expiry", "blocks expire and are replaced: nobody finds one that is too old", expiry_setup, settle_world,
      forget_process},
     {"lane-reuse", "a dead client's lane is reclaimed and given to another process", reuse_setup, settle_world,
