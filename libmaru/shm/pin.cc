@@ -61,8 +61,8 @@ bool PinTable::join(uint32_t slot, PageRef ref) {
   return false;
 }
 
-// Finds a free slot and writes the page into it; the private count stays busy.
-Pin PinTable::claim(PageRef ref) {
+// Finds a free slot in the page's set and writes the page into it; the private count stays busy.
+Pin PinTable::claim_in_set(PageRef ref) {
   const uint32_t set = pin_set_start(region_->layout(), ref.page());
   for (uint32_t i = 0; i < limits::kPinSetSlots; ++i) {
     uint32_t expected = 0;
@@ -75,6 +75,11 @@ Pin PinTable::claim(PageRef ref) {
       return {PinStatus::kPinned, set + i};
     }
   }
+  return {PinStatus::kFull, 0};
+}
+
+// The same in the overflow area.
+Pin PinTable::claim_in_overflow(PageRef ref) {
   const uint32_t first = uint32_t(lane_.pins.size());
   for (uint32_t i = 0; i < lane_.pin_overflow.size(); ++i) {
     uint32_t expected = 0;
@@ -133,16 +138,30 @@ void PinTable::settle(const Pin& pin) {
     clear_busy(pin.slot);
 }
 
-Pin PinTable::pin(PageRef ref) {
-  const uint32_t set = pin_set_start(region_->layout(), ref.page());
-  for (uint32_t i = 0; i < limits::kPinSetSlots; ++i) {
-    if (!join(set + i, ref)) continue;
+// Joins a slot of the process that holds the block already.
+bool PinTable::join_any(uint32_t first, uint32_t count, PageRef ref, Pin* ret_pin) {
+  for (uint32_t i = 0; i < count; ++i) {
+    if (!join(first + i, ref)) continue;
     // The other thread's pin keeps the page, not the key: the block may have been deleted under it, and then it is a miss.
     const PinStatus status = validate(ref);
-    if (status != PinStatus::kPinned) give_back(set + i);
-    return {status, set + i};
+    if (status != PinStatus::kPinned) give_back(first + i);
+    *ret_pin = {status, first + i};
+    return true;
   }
-  Pin pin = claim(ref);
+  return false;
+}
+
+Pin PinTable::pin(PageRef ref) {
+  Pin pin;
+  if (join_any(pin_set_start(region_->layout(), ref.page()), limits::kPinSetSlots, ref, &pin)) return pin;
+  pin = claim_in_set(ref);
+  if (pin.status == PinStatus::kFull) {
+    // However often a block is pinned, it takes one slot here, too. (Of two threads at once each may take one.)
+    const uint32_t first = uint32_t(lane_.pins.size()), count = uint32_t(lane_.pin_overflow.size());
+    const bool may_be_there = lane_.header->pin_overflow.load_relaxed() != 0;  // own lane
+    if (may_be_there && join_any(first, count, ref, &pin)) return pin;
+    pin = claim_in_overflow(ref);
+  }
   if (pin.status != PinStatus::kPinned) return pin;
   pin.status = validate(ref);
   settle(pin);
@@ -150,7 +169,8 @@ Pin PinTable::pin(PageRef ref) {
 }
 
 Pin PinTable::pin_own(PageRef ref) {
-  const Pin pin = claim(ref);
+  Pin pin = claim_in_set(ref);
+  if (pin.status == PinStatus::kFull) pin = claim_in_overflow(ref);
   if (pin.status == PinStatus::kPinned) settle(pin);
   return pin;
 }
@@ -191,12 +211,16 @@ bool PinTable::unpin(uint32_t slot, PageRef ref) {
   for (;;) {  // ends: each failure means that another thread's step on the same count succeeded
     uint32_t count = counts_[slot].load_acquire();
     if (count == kBusy) continue;  // another thread is between two steps of the same process
-    if (count == 0 || shared_slot(slot).load_relaxed() != ref.bits) return false;  // own lane
+    if (count == 0) return false;
+    const uint64_t seen = shared_slot(slot).load_relaxed();  // own lane
+    if (seen != ref.bits && seen != 0) return false;
     if (!counts_[slot].cas_acq_rel(count, kBusy)) continue;
     // Of two threads that release one view the later one may find the same count for another block here. While it is busy, the
-    // slot stays as it is.
-    const bool is_meant = shared_slot(slot).load_relaxed() == ref.bits || MARU_MUTANT(kMutantReleaseOfAnyCount);
-    if (is_meant && count == 1)
+    // slot stays as it is, unless another host's marud, which took this host for dead, ends all pins of the lane: then only
+    // the process still counts this one.
+    const uint64_t held = shared_slot(slot).load_relaxed();
+    const bool is_meant = held == ref.bits || held == 0 || MARU_MUTANT(kMutantReleaseOfAnyCount);
+    if (is_meant && count == 1 && held != 0)
       clear_busy(slot);
     else
       counts_[slot].store_release(is_meant ? count - 1 : count);

@@ -101,7 +101,9 @@ class PinTable {
 
   AtomicU64& shared_slot(uint32_t slot) const;
   bool join(uint32_t slot, PageRef ref);
-  Pin claim(PageRef ref);
+  bool join_any(uint32_t first, uint32_t count, PageRef ref, Pin* ret_pin);
+  Pin claim_in_set(PageRef ref);
+  Pin claim_in_overflow(PageRef ref);
   void settle(const Pin& pin);
   void clear_busy(uint32_t slot);
   void give_back(uint32_t slot);

@@ -103,6 +103,19 @@ void overflow_setup() {
   allow_deaths(0b000110, 1);
 }
 
+// Threads of one client share a slot there, too.
+void overflow_threads_setup() {
+  begin(2, 3);
+  store(client(3), 0);
+  store(client(3), 1);
+  shm::LaneView view = world().lane(1);
+  for (uint32_t i = 0; i < view.pins.size(); ++i) occupy_pin_slot(1, i);
+  for (const char* name : {"thread 1a", "thread 1b", "thread 1c"}) spawn(name, 1, read_keys, argument_of(1));
+  spawn("deleter", 3, delete_keys, argument_of(3));
+  spawn("marud", kMarud, evict_everything);
+  allow_deaths(0b001010, 1);
+}
+
 // -- a pin that moves -------------------------------------------------------------------------------------------------
 
 void read_and_move(void* argument) {
@@ -178,6 +191,8 @@ constexpr Scenario kScenarios[] = {
      forget_process},
     {"pin-threads", "threads of one client share its slots", threads_setup, settle_world, forget_process},
     {"pin-overflow", "the set is full: pins go to the overflow area", overflow_setup, settle_world, forget_process},
+    {"pin-overflow-threads", "threads of a client pin the same blocks in its overflow area", overflow_threads_setup,
+     settle_world, forget_process},
     {"pin-move", "a pin goes from slot to slot and holds its block meanwhile", move_setup, settle_world,
      forget_process},
     {"pin-released-twice", "two threads release one view: one of them ends the pin, and none of another block",

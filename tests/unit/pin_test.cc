@@ -1,4 +1,5 @@
 #include "libmaru/shm/pin.h"
+#include "libmaru/shm/reclaim.h"
 #include "small_pool.h"
 
 namespace maru::shm {
@@ -118,6 +119,43 @@ TEST_F(PinTest, AFullSetSpillsIntoTheOverflowAreaAndThenIsFull) {
   EXPECT_EQ(overflow_count(), 0u);
   EXPECT_EQ(pins_.slots_in_use(), 0u);
   EXPECT_EQ(pins_.pin(refs[16]).status, PinStatus::kPinned);
+}
+
+TEST_F(PinTest, PinsThatSomebodyElseHasEndedAreReleasedAllTheSame) {
+  const std::vector<PageRef> refs = blocks_of_one_set(9);
+  std::vector<Pin> pins;
+  for (const PageRef ref : refs) pins.push_back(pins_.pin(ref));
+  ASSERT_EQ(overflow_count(), 1u);
+  clear_pins(pool_.region, 1);  // another host's marud does
+  for (size_t i = 0; i < refs.size(); ++i) {
+    EXPECT_TRUE(pins_.unpin(pins[i].slot, refs[i])) << i;
+    EXPECT_FALSE(pins_.unpin(pins[i].slot, refs[i])) << i;
+  }
+  EXPECT_EQ(pins_.slots_in_use(), 0u) << "or its client could not leave";
+  EXPECT_EQ(overflow_count(), 0u);
+  EXPECT_EQ(pins_.pin(refs[0]).status, PinStatus::kPinned);
+}
+
+TEST_F(PinTest, PinsOfOneBlockShareASlotOfTheOverflowAreaToo) {
+  const std::vector<PageRef> refs = blocks_of_one_set(10);
+  for (size_t i = 0; i < limits::kPinSetSlots; ++i) ASSERT_EQ(pins_.pin(refs[i]).status, PinStatus::kPinned);
+  const Pin first = pins_.pin(refs[8]);
+  ASSERT_EQ(first.status, PinStatus::kPinned);
+  for (int i = 0; i < 100; ++i) {
+    const Pin again = pins_.pin(refs[8]);
+    ASSERT_EQ(again.status, PinStatus::kPinned);
+    ASSERT_EQ(again.slot, first.slot);
+  }
+  Pin batch[2];
+  pins_.pin_batch(&refs[8], 2, batch);
+  EXPECT_EQ(batch[0].slot, first.slot);
+  EXPECT_EQ(batch[1].status, PinStatus::kPinned);
+  EXPECT_EQ(overflow_count(), 2u);
+  for (int i = 0; i < 101; ++i) EXPECT_TRUE(pins_.unpin(first.slot, refs[8]));
+  EXPECT_TRUE(is_pinned(refs[8]));
+  EXPECT_TRUE(pins_.unpin(first.slot, refs[8]));
+  EXPECT_FALSE(is_pinned(refs[8]));
+  EXPECT_EQ(overflow_count(), 1u);
 }
 
 TEST_F(PinTest, ABatchIsLikeOneByOne) {
