@@ -118,8 +118,15 @@ uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head) {
   if (word.load_acquire() != mine) return 0;  // [pairs page.word]
   if (MARU_MUTANT(kMutantTailsAfterHead))
     return word.cas_acq_rel(mine, PageWord::free(head.generation() + 1).bits) + free_tails(region, head.page());
-  const uint32_t freed = free_tails(region, head.page());
-  return word.cas_acq_rel(mine, PageWord::free(head.generation() + 1).bits) ? freed + 1 : freed;
+  uint32_t freed = 0, generation = head.generation();
+  if (region.run_pages(head.page()) > 1) {
+    // Of several threads that give back one buffer, one goes on: tails are freed by who holds the head for certain.
+    const uint64_t renewed = PageWord::reserved(++generation, lane).bits;
+    if (!word.cas_acq_rel(mine, renewed)) return 0;
+    mine = renewed;
+    freed = free_tails(region, head.page());
+  }
+  return word.cas_acq_rel(mine, PageWord::free(generation + 1).bits) ? freed + 1 : freed;
 }
 
 PageRef renew_page(const ControlRegion& region, LaneId lane, PageRef page) {

@@ -86,6 +86,27 @@ void pages_finish() {
   expect_free_pages(kWorldPages, "after everybody gave everything back or died");
 }
 
+// -- two threads give back one run ------------------------------------------------------------------------------------
+
+PageRef given_back_twice;
+
+void give_back_once(void*) { shm::give_back_run(world(), client(1).lane, given_back_twice); }
+
+void twice_setup() {
+  begin(3);
+  given_back_twice = take_run(client(1), 2 + chance().below(3));
+  spawn("thread 1a", 1, give_back_once);
+  spawn("thread 1b", 1, give_back_once);
+  for (uint32_t lane = 2; lane <= 3; ++lane) {
+    spawn("client", lane, [](void* argument) {
+      Client& who = client_of(argument);
+      for (uint32_t key = 0; key < 3; ++key) store(who, 3 * lane_of(argument) + key, PageRef::none(), 2 + chance().below(3));
+    }, argument_of(lane));
+  }
+  spawn("marud", kMarud, marud_reclaims);
+  if (chance().chance(3)) allow_deaths(0b0010, 1);
+}
+
 // -- runs that are published ------------------------------------------------------------------------------------------
 
 void churn_runs(void* argument) {
@@ -247,6 +268,8 @@ void region_setup() {
 }
 
 constexpr Scenario kScenarios[] = {
+    {"run-given-back-twice", "two threads give back one run, whose pages others take: they are not freed under these",
+     twice_setup, settle_world, forget_process},
     {"pages", "pages and runs are taken and given back, owners die: every page is FREE again", pages_setup,
      pages_finish, forget_process},
     {"runs", "runs are published, deleted, evicted; owners die at any step", runs_setup, settle_world, forget_process},
