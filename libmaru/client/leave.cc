@@ -53,7 +53,7 @@ int Client::upkeep() {
   if (!is_leaving()) return -1;
   if (pins_.slots_in_use() != 0) return kLookAgainMs;
   leave();
-  return -1;
+  return left_ ? -1 : kLookAgainMs;
 }
 
 // marud wants the memory back, or has fenced it: what others see there may be something else by now.
@@ -64,10 +64,14 @@ void Client::begin_leaving() {
   connection_.wake();  // another thread's request may have read this
 }
 
+// The control region goes first: as long as it is there, a store that is under way may publish a page, and what it has filled
+// and summed up must lie in the pool then. Either may fail for want of address space: then again later, and marud names this
+// process at its deadline.
 void Client::leave() {
-  if (!payload_->let_go() || ::mmap(control_.data(), control_.size(), PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
-    return;  // out of address space: marud names this process at its deadline
+  if (::mmap(control_.data(), control_.size(), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED ||
+      !payload_->let_go())
+    return;
   ::madvise(control_.data(), control_.size(), MADV_DONTFORK);
   left_ = true;
   connection_.part();

@@ -4,6 +4,7 @@
 #include "libmaru/wire/socket.h"
 #include "tests/process/puppet.h"
 #include "tests/support/marud_process.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
@@ -12,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -135,6 +137,35 @@ TEST_P(Hotplug, ClientLeavesWhenItsLastViewIsReleased) {
   TestClient again(marud_.socket_path(), "second");
   EXPECT_EQ(again.text("theirs"), GetParam() ? std::optional<std::string>("other text") : std::nullopt);
   EXPECT_EQ(again.store("k2", "text"), 0);
+}
+
+// How often the threads of a process but its first have gone to sleep.
+uint64_t sleeps_of_threads(pid_t pid) {
+  uint64_t sum = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+    if (task.path().filename() == std::to_string(pid)) continue;
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("voluntary_ctxt_switches:")) sum += std::stoull(line.substr(line.find(':') + 1));
+  }
+  return sum;
+}
+
+TEST_P(Hotplug, AClientThatCouldNotLeaveTriesAgain) {
+  if (kHasAddressSanitizer || kHasThreadSanitizer) GTEST_SKIP() << "a sanitizer ends without memory";
+  Puppet client(marud_.socket_path(), "second");
+  ASSERT_EQ(client.store("k", "text"), 0);
+  ASSERT_EQ(client.retrieve("k").at("result"), 0);
+  ask("remove", {{"deadline_ms", far_too_long_ms()}, {"discard", true}});
+  ASSERT_TRUE(wait_until([&] { return client.exists("k") == -ESHUTDOWN; }));
+  ASSERT_EQ(client.result({{"do", "limit memory"}}), 0);
+  ASSERT_EQ(client.release("k"), 0);
+  // Its session thread looks now and then, has tried by then, and would sleep for good if it did not try again.
+  const uint64_t sleeps = sleeps_of_threads(client.process().pid());
+  EXPECT_TRUE(wait_until([&] { return sleeps_of_threads(client.process().pid()) > sleeps + 3; }));
+  EXPECT_EQ(row().value("clients", 0), 1);
+  EXPECT_EQ(client.ask({{"do", "limit memory"}, {"no", true}}).at("result"), 0);
+  EXPECT_TRUE(wait_until([&] { return is_gone(); })) << row().dump();
 }
 
 TEST_P(Hotplug, APoolThatIsBeingRemovedGivesNoNewLane) {

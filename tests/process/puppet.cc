@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <stdexcept>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -62,6 +63,12 @@ json obey(TestClient& client, std::map<std::string, maru_view>& held, std::vecto
     return {{"result", maru_alloc_batch(client, request.at("bytes").get<uint64_t>(), buffers.size(), buffers.data())}};
   }
   if (what == "lane") return {{"result", client.geometry().lane}};
+  if (what == "limit memory") {  // nothing more can be mapped; "no": as before
+    rlimit limit{};
+    ::getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = request.value("no", false) ? limit.rlim_max : 1;
+    return {{"result", ::setrlimit(RLIMIT_AS, &limit)}};
+  }
   if (what == "detach") {
     client.detach();
     return {{"result", 0}};
