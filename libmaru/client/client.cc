@@ -84,8 +84,8 @@ Result<void> Client::open(const Options& options) {
   payload_ = std::move(*payload);
   if (options.session_thread)
     if (auto prepared = connection_.prepare_watching(); !prepared) return prepared;
-  bad_pages_ =
-      std::make_unique<BadPages>(payload_->base(), region_.pages(), region_.page_bytes(), connection_.wake_fd());
+  bad_pages_ = std::make_unique<BadPages>(payload_->base(), region_.pages(), region_.page_bytes(), payload_->mapped(),
+                                          alignment, connection_.wake_fd());
   pages_ = std::make_unique<PageSource>(
       region_, lane_.id, options.thread_cache_pages,
       options.first_fit ? RegionIndex::Fit::kFirst : RegionIndex::Fit::kBest,

@@ -25,6 +25,10 @@ struct Frame {
 // In the block of thread-local memory that every thread has anyway: a load, no call, also in the handler.
 thread_local Frame* volatile innermost __attribute__((tls_model("initial-exec"))) = nullptr;
 
+// What a machine loses at once, as powers of two: from a page of the kernel to the largest huge one.
+constexpr unsigned kLostBitsMin = 12, kLostBitsMax = 30;
+constexpr uint64_t kOsPageBytes = 4096;
+
 constexpr int kClientsMax = 64;  // whose views are looked after; further ones have no place
 // In memory that the kernel empties in a child of fork(): there the parent's views are not mapped, what lies at their addresses
 // is the child's own, and threads that were in the handler do not exist.
@@ -150,10 +154,14 @@ bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argu
   return true;
 }
 
-BadPages::BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, int wake)
+BadPages::BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, std::span<std::byte> mapped, uint64_t unit,
+                   int wake)
     : base_(reinterpret_cast<uintptr_t>(base)),
       pages_(pages),
       page_bytes_(page_bytes),
+      mapped_(reinterpret_cast<uintptr_t>(mapped.data())),
+      mapped_end_(mapped_ + mapped.size()),
+      unit_(std::max(unit, kOsPageBytes)),
       wake_(wake),
       bits_(std::make_unique<AtomicU64[]>((pages + 63) / 64)),
       met_(std::make_unique<AtomicU64[]>((pages + 63) / 64)) {
@@ -221,12 +229,15 @@ bool BadPages::next_unsaid(uint32_t* ret_page) {
 }
 
 bool BadPages::replace(uintptr_t address, unsigned size_bits) {
-  const size_t size = size_t(1) << std::clamp(size_bits, 12u, 30u);
-  const uintptr_t start = std::max(base_, address / size * size);
-  const uintptr_t end = std::min(base_ + uintptr_t(pages_ * page_bytes_), address / size * size + size);
+  const bool is_known = size_bits >= kLostBitsMin && size_bits <= kLostBitsMax;
+  // Huge pages go as wholes.
+  const uint64_t size = std::max(is_known ? uint64_t(1) << size_bits : 0, unit_);
+  const uintptr_t start = std::max(mapped_, address / size * size);
+  const uintptr_t end = std::min(mapped_end_, address / size * size + size);
   // First: who has seen the private memory, or written into it, finds its page bad. (If it cannot be replaced they are bad
   // all the same, and the signal goes to its owner.)
-  mark(uint32_t((start - base_) / page_bytes_), uint32_t((end - 1 - base_) / page_bytes_));
+  mark(uint32_t((std::max(start, base_) - base_) / page_bytes_),
+       uint32_t(std::min<uint64_t>((end - 1 - base_) / page_bytes_, pages_ - 1)));
   return ::mmap(reinterpret_cast<void*>(start), end - start, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
 }

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace maru::client {
 
@@ -36,8 +37,9 @@ bool guarded(const void* start, size_t bytes, F&& run, uintptr_t* ret_bad) {
 // What one client knows of bad pages: written by any thread and by the handler, read by the session thread, who tells marud.
 class BadPages {
  public:
-  // `base`: the address of page 0. `wake`: an eventfd to write when something was noted, or -1.
-  BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, int wake);
+  // `base`: the address of page 0, in `mapped`, which can be replaced in multiples of `unit` bytes alone. `wake`: an eventfd to
+  // write when something was noted, or -1.
+  BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, std::span<std::byte> mapped, uint64_t unit, int wake);
   ~BadPages();
   BadPages(const BadPages&) = delete;
   BadPages& operator=(const BadPages&) = delete;
@@ -53,7 +55,8 @@ class BadPages {
   bool next_unsaid(uint32_t* ret_page);
 
   bool covers(uintptr_t address) const { return address >= base_ && (address - base_) / page_bytes_ < pages_; }
-  // Puts zeroed private memory where the machine has lost some; every page of that is bad before. Safe in a signal handler.
+  // Puts zeroed private memory where the machine has lost some; every page of that is bad before. `size_bits`: how much the
+  // kernel says is lost; where it does not know it says 0, or nonsense. Safe in a signal handler.
   bool replace(uintptr_t address, unsigned size_bits);
 
  private:
@@ -65,6 +68,8 @@ class BadPages {
 
   const uintptr_t base_;
   const uint64_t pages_, page_bytes_;
+  const uintptr_t mapped_, mapped_end_;
+  const uint64_t unit_;
   const int wake_;
   std::unique_ptr<AtomicU64[]> bits_, met_;  // bad; bad, and met by a call
   AtomicU32 is_any_{0};

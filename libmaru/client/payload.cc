@@ -29,6 +29,7 @@ Result<std::unique_ptr<Payload>> Payload::map(int fd, uint64_t pages_offset, con
   const uint64_t first_chunk = begin / alignment;  // of the device, that holds the first byte of page 0
   const uint64_t before = begin % alignment;       // of page 0 in its chunk
   const uint64_t chunks = (end + alignment - 1) / alignment - first_chunk;
+  payload->chunks_ = chunks;
   // The offset in the device and the address agree modulo a huge page, or the kernel cannot map one.
   const uint64_t step = std::max(alignment, kHugePage);
   const uint64_t reserve_bytes = chunks * alignment + step;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 namespace maru::client {
@@ -31,6 +32,8 @@ class Payload {
 
   // The address of page 0.
   std::byte* base() const { return base_; }
+  // All that is mapped of the pool, which begins and ends on a multiple of the alignment.
+  std::span<std::byte> mapped() const { return {chunk_base_, chunks_ * alignment_}; }
   // Lets the memory of the pool go: from here on there is private, zeroed memory at every address.
   bool let_go();
 
@@ -61,6 +64,7 @@ class Payload {
   const shm::ControlRegion* region_ = nullptr;
   uint64_t page_bytes_ = 0;
   uint64_t alignment_ = 0;
+  uint64_t chunks_ = 0;
   Mapping reserved_;
   std::byte* base_ = nullptr;                 // of page 0
   std::byte* chunk_base_ = nullptr;           // of the chunk that holds its first byte
