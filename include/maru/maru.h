@@ -227,7 +227,7 @@ MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_
 MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                                   const maru_store_options *options, maru_view *ret_view);
 
-/* maru_alloc, memcpy, maru_store; nothing is allocated when the key is present. Errors: of both. */
+/* maru_alloc, memcpy, maru_store; nothing is allocated when the key is present, or when the parent is gone. Errors: of both. */
 MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const void *data, uint64_t bytes,
                                 const maru_store_options *options, maru_block *ret_block);
 
@@ -288,8 +288,9 @@ typedef struct maru_match {
 MARU_PUBLIC int maru_match_prefix(maru_client *client, const maru_key *keys, size_t n, maru_match *ret_match);
 
 /* Where the blocks of a match are: views of the first n keys given to maru_match_prefix, n at most match->blocks. The views
- * live as long as the match and are not released themselves (their pin is 0). Errors: -ENOENT a block was lost to bad
- * memory; -EINVAL. */
+ * live as long as the match and are not released themselves (their pin is 0). That the keys are these is the caller's part: for
+ * others it is not always refused, and what their views show may be overwritten at any time. Errors: -ENOENT a block was
+ * lost to bad memory; -EINVAL. */
 MARU_PUBLIC int maru_resolve(maru_client *client, const maru_match *match, const maru_key *keys, size_t n,
                              maru_view *ret_views);
 
@@ -303,7 +304,7 @@ MARU_PUBLIC int maru_release_match(maru_client *client, maru_match *match);
 MARU_PUBLIC int maru_delete(maru_client *client, const maru_key *key);
 
 /* The same for n keys, in order. ret_results (n entries, may be NULL) receives 0 or the error of each. Returns how many
- * were deleted. */
+ * were deleted. Errors (nothing was deleted): -EROFS the client only reads; -EINVAL. */
 MARU_PUBLIC int maru_delete_batch(maru_client *client, const maru_key *keys, size_t n, int32_t *ret_results);
 
 /* Asks marud to remove a block and everything below it, leaves first. Pinned blocks and what they hold stay. Blocks for at

@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace maru {
@@ -43,7 +44,12 @@ class [[nodiscard]] Outcome {
   Outcome(Failed failed) : error_(failed.code) {}
 
   bool ok() const { return value_.has_value(); }
-  explicit operator bool() const { return ok(); }
+  // Not where the value is a bool itself: there it would say whether there is one, and be taken for it.
+  explicit operator bool() const
+    requires(!std::is_same_v<T, bool>)
+  {
+    return ok();
+  }
   int error() const { return error_; }  // 0 when there is a value
 
   // Only when ok().
@@ -79,9 +85,9 @@ class [[nodiscard]] Outcome<void> {
 struct Key : maru_key {
   Key() : maru_key{nullptr, 0, MARU_KEY_BYTES, 0} {}
   explicit Key(std::string_view bytes, uint64_t of_tenant = 0)
-      : maru_key{bytes.data(), static_cast<uint32_t>(bytes.size()), MARU_KEY_BYTES, of_tenant} {}
+      : maru_key{bytes.data(), size_of(bytes.size()), MARU_KEY_BYTES, of_tenant} {}
   explicit Key(std::span<const std::byte> bytes, uint64_t of_tenant = 0)
-      : maru_key{bytes.data(), static_cast<uint32_t>(bytes.size()), MARU_KEY_BYTES, of_tenant} {}
+      : maru_key{bytes.data(), size_of(bytes.size()), MARU_KEY_BYTES, of_tenant} {}
 
   // `digest` points to 16 or 32 bytes.
   static Key digest128(const void* digest, uint64_t of_tenant = 0) {
@@ -92,6 +98,10 @@ struct Key : maru_key {
   }
 
  private:
+  // What is too large stays so, and is refused.
+  static constexpr uint32_t size_of(size_t bytes) {
+    return bytes > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(bytes);
+  }
   Key(const void* digest, uint32_t digest_bytes, uint32_t of_kind, uint64_t of_tenant)
       : maru_key{digest, digest_bytes, of_kind, of_tenant} {}
 };
@@ -115,7 +125,10 @@ class Buffer {
   }
   ~Buffer() { abort(); }
 
-  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(buffer_.data), size_t(buffer_.bytes)}; }
+  // Empty when nothing is held any more: the memory may be anybody's by then.
+  std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(buffer_.data), client_ ? size_t(buffer_.bytes) : 0};
+  }
   maru_block block() const { return buffer_.block; }
   bool is_held() const { return client_ != nullptr; }
   const maru_buffer& c() const { return buffer_; }
@@ -193,16 +206,17 @@ class View {
   }
   ~View() { release(); }
 
-  // Empty when the view came from pin() or pin_block(), which do not map the payload.
+  // Empty when the view came from pin() or pin_block(), which do not map the payload, and when nothing is held any more.
   std::span<const std::byte> bytes() const {
-    return {static_cast<const std::byte*>(view_.data), view_.data ? size_t(view_.bytes) : 0};
+    return {static_cast<const std::byte*>(view_.data), client_ && view_.data ? size_t(view_.bytes) : 0};
   }
   uint64_t size() const { return view_.bytes; }
   maru_block block() const { return view_.block; }
   bool is_held() const { return client_ != nullptr; }
   const maru_view& c() const { return view_; }
-  // -EHWPOISON when memory of it went bad while it was held: zeros may have been read. See handle_memory_errors().
-  int error() const { return client_ ? maru_view_error(client_, &view_) : 0; }
+  // EHWPOISON when memory of it went bad while it was held: zeros may have been read. See handle_memory_errors(). 0: nothing is
+  // known.
+  int error() const { return client_ ? -maru_view_error(client_, &view_) : 0; }
 
   void release() {
     if (maru_client* client = std::exchange(client_, nullptr)) maru_release(client, &view_);
@@ -229,7 +243,7 @@ class Match {
   }
   ~Match() { release(); }
 
-  size_t blocks() const { return match_.blocks; }
+  size_t blocks() const { return client_ ? match_.blocks : 0; }
   maru_block deepest() const { return match_.deepest; }
   bool is_held() const { return client_ != nullptr; }
   const maru_match& c() const { return match_; }

@@ -224,13 +224,17 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     if (const int status = read_options(given, &options); status != 0) return status;
     if (c.is_read_only()) return -EROFS;
     Digest digest;
-    if (!c.digest(*key, digest)) return -EINVAL;
+    if (!c.digest(*key, digest) || !Client::are_valid(options)) return -EINVAL;
     if (c.is_stored(digest, ret_block)) return 1;
+    // Before anything is evicted and copied for nothing. (The parent may still go meanwhile.)
+    maru_block parent = 0;
+    if (const int status = c.parent_of(options, &parent); status != 0) return status;
+    if (parent != 0 && !c.is_there(PageRef::from_bits(parent))) return -ENOLINK;
     Client::set_tenant(key->tenant);
     maru_buffer buffer;
     if (const int status = c.alloc(bytes, 1, &buffer); status != 0) return status;
     if (const int status = c.fill(buffer, data); status != 0) return status;
-    const int status = store_one(c, key, &buffer, options, ret_block);
+    const int status = c.store(*key, buffer, options, parent, ret_block);
     if (status < 0) c.abort(buffer);
     return status;
   });
@@ -345,6 +349,7 @@ int maru_delete(maru_client* client, const maru_key* key) {
 
 int maru_delete_batch(maru_client* client, const maru_key* keys, size_t n, int32_t* ret_results) {
   return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
+    if (c.is_read_only()) return -EROFS;
     int deleted = 0;
     for (size_t i = 0; i < digests.size(); ++i) {
       const int status = c.remove(digests[i]);

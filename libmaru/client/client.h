@@ -105,6 +105,10 @@ class Client {
   static void set_tenant(uint64_t tenant);
   // Whether a block is under this key already; then as a store that loses to it.
   bool is_stored(const shm::Digest& digest, maru_block* ret_block);
+  // Whether options mean something, whatever is in the pool.
+  static bool are_valid(const maru_store_options& options);
+  // Whether the block is visible now: a hint.
+  bool is_there(shm::PageRef ref) const;
   // The parent that the options name. 0, or -ENOLINK, -EINVAL.
   int parent_of(const maru_store_options& options, maru_block* ret_parent);
 

@@ -147,10 +147,21 @@ bool Client::is_stored(const Digest& d, maru_block* ret_block) {
   return true;
 }
 
+bool Client::are_valid(const maru_store_options& options) {
+  // A type that does not fit would be taken for another one, and a word that names no page for "no parent".
+  return options.content_type <= 0xFF && (options.parent == 0 || options.parent_key == nullptr) &&
+         (options.parent == 0 || !PageRef::from_bits(options.parent).is_none());
+}
+
+bool Client::is_there(PageRef ref) const {
+  return region_.is_page(ref) &&
+         PageWord{region_.block(ref.page()).word.load_relaxed()}.is_findable(ref.generation());  // publishing looks again
+}
+
 int Client::parent_of(const maru_store_options& options, maru_block* ret_parent) {
   *ret_parent = options.parent;
+  if (!are_valid(options)) return -EINVAL;
   if (options.parent_key == nullptr) return 0;
-  if (options.parent != 0) return -EINVAL;
   Digest d;
   if (!digest(*options.parent_key, d)) return -EINVAL;
   const PageRef parent = shm::find_unpinned(region_, d);
@@ -192,8 +203,7 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
   const PageRef own = PageRef::from_bits(buffer.block);
   if (!region_.is_page(own) || buffer.bytes == 0 || buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
     return -EINVAL;
-  // A word that names no page would be taken for "no parent"; a type that does not fit, for another one.
-  if ((parent != 0 && PageRef::from_bits(parent).is_none()) || options.content_type > 0xFF) return -EINVAL;
+  if (!are_valid(options) || (parent != 0 && PageRef::from_bits(parent).is_none())) return -EINVAL;
   set_tenant(key.tenant);
   const uint64_t now = now_ms();
   shm::NewBlock block;

@@ -26,6 +26,8 @@ constexpr size_t kBlockBytes = 4096;
 template <typename T>
 constexpr bool kMovesOnly = std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T> &&
                             !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+// Nobody takes "could be asked" for "is there".
+static_assert(!std::is_constructible_v<bool, maru::Outcome<bool>> && std::is_constructible_v<bool, maru::Outcome<int>>);
 static_assert(kMovesOnly<maru::Client> && kMovesOnly<maru::Buffer> && kMovesOnly<maru::Buffers> &&
               kMovesOnly<maru::View> && kMovesOnly<maru::Match>);
 
@@ -47,11 +49,15 @@ void views_release_what_they_pin(maru::Client& client) {
     EXPECT(std::memcmp(view->bytes().data(), text, sizeof(text)) == 0);
     maru::View moved = std::move(*view);
     EXPECT(moved.is_held() && !view->is_held());
+    EXPECT(moved.bytes().size() == sizeof(text) && view->bytes().empty());
     EXPECT(pins_of(client) == 1);
   }
   EXPECT(pins_of(client) == 0);
   EXPECT(client.remove(key).ok());
   EXPECT(client.retrieve(key).error() == ENOENT);
+  // Not the key of four bytes that is left when the size is cut off.
+  const maru::Key too_large(std::string_view("view", (size_t(1) << 32) + 4));
+  EXPECT(client.exists(too_large).error() == EINVAL);
 }
 
 void buffers_are_aborted_or_stored(maru::Client& client) {
@@ -70,7 +76,8 @@ void buffers_are_aborted_or_stored(maru::Client& client) {
   const maru::Outcome<maru::Stored> root = client.store(key, *buffer);
   EXPECT(root && root->is_new && !buffer->is_held());
   const maru::Outcome<bool> exists = client.exists(key);
-  EXPECT(exists && *exists);
+  EXPECT(exists.ok() && *exists);
+  EXPECT(buffer->bytes().empty());  // it is stored, and not to be written any more
   EXPECT(client.remove(key).ok());
 
   // Its memory is used further: the view holds what was stored; nothing when another block was there.
@@ -110,6 +117,7 @@ void a_match_holds_its_chain(maru::Client& client) {
   EXPECT(client.remove(keys[8]).error() == ENOTEMPTY);
   EXPECT(static_cast<const unsigned char*>(views[9].data)[5] == 9);
   match->release();
+  EXPECT(match->blocks() == 0);
   EXPECT(pins_of(client) == 0);
   // The pages of the one removed before may still be on their way back, and hold their parent until they are.
   const maru::Outcome<uint64_t> removed = client.remove_tree(keys[0]);
@@ -137,7 +145,7 @@ void a_view_of_bad_memory_says_so(maru::Client& client) {
   EXPECT(view && view->error() == 0);
   if (!view) return;
   pretend_memory_error(view->bytes().data());
-  EXPECT(view->error() == -EHWPOISON);
+  EXPECT(view->error() == EHWPOISON);
   EXPECT(*reinterpret_cast<const volatile char*>(view->bytes().data()) == 0);
 }
 

@@ -155,6 +155,30 @@ TEST_F(Keys, ParentThatIsGoneIsAnErrorOfItsOwn) {
   EXPECT_EQ(maru_store_copy(writer_, &key, "c", 1, &options, nullptr), 0) << "as a root it goes";
 }
 
+TEST_F(Keys, ACopyIsRefusedBeforeMemoryIsAskedFor) {
+  maru_block parent = 0;
+  ASSERT_EQ(writer_.store("parent", "p", {}, 0, &parent), 0);
+  ASSERT_EQ(writer_.store("there", "t"), 0);
+  ASSERT_EQ(writer_.remove("parent"), 0);
+  // A client that has stored nothing rents nothing yet.
+  TestClient fresh(marud_.socket_path());
+  const maru_key key = key_of("child"), there = key_of("there"), gone = key_of("parent");
+  maru_store_options options{};
+  options.size = sizeof(options);
+  options.parent = parent;
+  EXPECT_EQ(maru_store_copy(fresh, &key, "c", 1, &options, nullptr), -ENOLINK);
+  EXPECT_EQ(maru_store_copy(fresh, &there, "c", 1, &options, nullptr), 1) << "a block that is there needs no parent";
+  options.parent_key = &gone;
+  EXPECT_EQ(maru_store_copy(fresh, &key, "c", 1, &options, nullptr), -EINVAL) << "two parents";
+  EXPECT_EQ(maru_store_copy(fresh, &there, "c", 1, &options, nullptr), -EINVAL);
+  options.parent = 0;
+  EXPECT_EQ(maru_store_copy(fresh, &key, "c", 1, &options, nullptr), -ENOLINK);
+  options.parent_key = nullptr;
+  options.content_type = 256;
+  EXPECT_EQ(maru_store_copy(fresh, &key, "c", 1, &options, nullptr), -EINVAL);
+  EXPECT_EQ(fresh.statistics().rents, 0u);
+}
+
 TEST_F(Keys, DeleteTreeTakesLeavesFirstAndLeavesWhatIsHeld) {
   ASSERT_EQ(writer_.store("root", "r"), 0);
   for (int branch = 0; branch < 3; ++branch) {

@@ -72,6 +72,10 @@ TEST_P(Readers, CannotWriteThePages) {
   EXPECT_EQ(reader.text("a"), "first");
   EXPECT_EQ(reader.store("b", "second"), -EROFS);
   EXPECT_EQ(reader.remove("a"), -EROFS);
+  const maru_key key = key_of("a");
+  int32_t result = 7;
+  EXPECT_EQ(maru_delete_batch(reader, &key, 1, &result), -EROFS);
+  EXPECT_EQ(result, 7);
   maru_buffer buffer;
   EXPECT_EQ(maru_alloc(reader, 100, &buffer), -EROFS);
   // This process has both clients.
