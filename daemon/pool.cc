@@ -259,10 +259,13 @@ void Pool::State::show_lane_bits() {
 bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
   if (!lanes.is_live(lane)) return false;
   const LaneRecord& record = lanes.records[lane];
-  const bool is_same_process = record.pid_namespace == pid_namespace
-                                   ? record.who.pid == who.pid && record.who.start_time == who.start_time
-                                   : is_same_start(record.who.start_time, who.start_time);
-  return record.generation == generation && is_same_process && record.who.uid == who.uid && record.same_boot;
+  // A process is itself whatever user it has become: nobody else could take the lane back. Of one of another namespace only its
+  // start is known, and its user has to be the same.
+  const bool is_same_process =
+      record.pid_namespace == pid_namespace
+          ? record.who.pid == who.pid && record.who.start_time == who.start_time
+          : is_same_start(record.who.start_time, who.start_time) && record.who.uid == who.uid;
+  return record.generation == generation && is_same_process && record.same_boot;
 }
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation) {
@@ -271,7 +274,7 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
   if (keeps_lane(who, previous_lane, previous_generation)) {
     LaneRecord& record = lanes.records[previous_lane];
     record.is_adopted = false;
-    if (record.pid_namespace != pid_namespace) {
+    if (record.pid_namespace != pid_namespace || record.who.uid != who.uid || record.who.gid != who.gid) {
       record.who = who;
       record.pid_namespace = pid_namespace;
       show_lane(previous_lane, format::LaneState::kLive);

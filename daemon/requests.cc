@@ -229,6 +229,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   } else if (watch->session != 0 && watch->session != session.id()) {
     outcome.superseded_session = watch->session;
   }
+  watch->who = who;  // perhaps another user by now
   watch->session = session.id();
   watch->since_ms = now.unix_ms;
   watch->groups = session.peer().groups;

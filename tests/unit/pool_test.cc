@@ -253,6 +253,22 @@ TEST(PoolLanes, TheSameProcessGetsItsLaneBackAndNobodyElse) {
   EXPECT_NE(stranger->lane, first->lane);
 }
 
+TEST(PoolLanes, AProcessThatHasBecomeAnotherUserKeepsItsLaneAndCountsForThatUser) {
+  PoolUnderTest home;
+  ClientIdentity who = {17, 5, 5, 99};
+  const auto first = home.pool->attach(who, 0, 0, home.now_ms);
+  ASSERT_TRUE(first.has_value());
+  who.uid = who.gid = 6;
+  const auto again = home.pool->attach(who, first->lane, first->generation, home.now_ms);
+  EXPECT_TRUE(again->kept);
+  EXPECT_EQ(again->lane, first->lane);
+  std::map<uid_t, UserUse> uses;
+  home.pool->add_uses(uses);
+  EXPECT_TRUE(uses.contains(6));
+  EXPECT_FALSE(uses.contains(5));
+  EXPECT_EQ(home.region.identity(first->lane).credentials.load_relaxed(), uint64_t(6) << 32 | 6);
+}
+
 TEST(PoolLanes, AreGivenOutUntilNoneIsLeft) {
   PoolUnderTest home;
   std::set<uint32_t> seen;
