@@ -97,7 +97,8 @@ typedef struct maru_attach_options {
  * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
  * access list refuses this user; -EDQUOT the user is at a limit of its own; -EUSERS every lane of the pool is in use; -ENODEV
  * the pool could not be opened yet; -EPROTO marud speaks another version; -EBADMSG the control region is damaged or of another
- * version; -EMFILE, -EAGAIN the session thread could not be started; -ETIMEDOUT; -EINVAL; -ENOMEM. */
+ * version; -EMFILE the process has no descriptors left; -EAGAIN the session thread could not be started; -ETIMEDOUT; -EINVAL;
+ * -ENOMEM. */
 MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **ret_client);
 
 /* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees

@@ -119,7 +119,7 @@ Client::~Client() {
   connection_.stop_watching();
   if (pages_) pages_->empty_caches();
   // marud frees what is left: pins, unfinished buffers, the lane; the lane also when attaching failed after it was given.
-  if (attached_.lane != 0) connection_.say_goodbye();
+  connection_.say_goodbye();
 }
 
 void Client::count(format::LaneCounter which, uint64_t by) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 namespace maru::client {
 namespace {
@@ -34,8 +35,16 @@ int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rent
   request.run_pages = run_pages;
   request.tenant = tenant_of_thread;
   count(format::kCounterRents);
-  auto reply = connection_.request(wire::Type::kRent, wire::bytes_of(request));
-  return reply ? read_rent_reply(reply->payload, ret_rented) : status_of(reply.error());
+  uint32_t answered = 0;
+  try {
+    auto reply = connection_.request(wire::Type::kRent, wire::bytes_of(request));
+    if (!reply) return status_of(reply.error());
+    answered = reply->request_id;
+    return read_rent_reply(reply->payload, ret_rented);
+  } catch (const std::bad_alloc&) {
+    if (answered != 0) connection_.lose_answer(answered);  // what it grants comes back
+    return -ENOMEM;
+  }
 }
 
 void Client::set_tenant(uint64_t tenant) { tenant_of_thread = tenant; }
@@ -61,12 +70,15 @@ int Client::read_rent_reply(std::span<const std::byte> payload, PageSource::Rent
     evicted_total_ += view->evicted_total;
     uint64_t kept = 0;
     std::span<const std::byte> rest(view->evicted_keys);
-    while (const auto key = wire::next_evicted_key(rest)) {
-      std::vector<std::byte> record(sizeof(wire::EvictedKey) + key->key.size());
-      std::memcpy(record.data(), &key->head, sizeof(wire::EvictedKey));
-      std::memcpy(record.data() + sizeof(wire::EvictedKey), key->key.data(), key->key.size());
-      evicted_.push_back(std::move(record));
-      ++kept;
+    try {
+      while (const auto key = wire::next_evicted_key(rest)) {
+        std::vector<std::byte> record(sizeof(wire::EvictedKey) + key->key.size());
+        std::memcpy(record.data(), &key->head, sizeof(wire::EvictedKey));
+        std::memcpy(record.data() + sizeof(wire::EvictedKey), key->key.data(), key->key.size());
+        evicted_.push_back(std::move(record));
+        ++kept;
+      }
+    } catch (const std::bad_alloc&) {  // the others count as lost; the pages are what matters
     }
     evicted_lost_ += view->evicted_total - std::min<uint64_t>(kept, view->evicted_total);
     for (; evicted_.size() > kEvictedKeptMax; evicted_.pop_front()) ++evicted_lost_;

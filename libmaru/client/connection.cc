@@ -8,12 +8,14 @@
 #include <new>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <system_error>
 
 namespace maru::client {
 namespace {
 constexpr int kRetryMsMin = 1;
 constexpr int kRetryMsMax = 500;
+constexpr int kNoMemoryMs = 50;
 // Read in one go by the session thread; marud keeps fewer for a client that does not read.
 constexpr int kNoticesPerLook = 64;
 
@@ -24,71 +26,110 @@ bool is_memory(int fd) {
 }
 }  // namespace
 
+// Marud may have said, or been told, something in a conversation that ends for want of memory: another connection begins anew.
+template <typename F>
+auto Connection::whole_or_lost(F&& conversation) {
+  try {
+    return conversation();
+  } catch (const std::bad_alloc&) {
+    drop_socket();
+    throw;
+  }
+}
+
 // Reads until the reply to this very request; what an earlier, timed-out one left behind goes to `late_reply_`, what marud sent
 // unasked to `notice_`.
-Result<Reply> Connection::receive_reply(uint32_t request_id) {
-  for (;;) {  // ends: each packet takes from a bounded backlog, and waiting is bounded by timeout_ms
-    auto packet = wire::receive_packet(socket_.get(), target_.timeout_ms);
+Result<Reply> Connection::receive_reply(const Deadline& deadline, uint32_t request_id) {
+  for (;;) {  // ends: see below
+    auto packet = wire::receive_packet(socket_.get(), deadline.left_ms());
     if (!packet) return tl::unexpected(packet.error());
     const auto header = wire::decode_reply(packet->bytes);
     if (!header) return tl::unexpected(header.error());
     const auto payload = wire::payload_of(packet->bytes);
-    was_answered(header->request_id);
     if (header->request_id != request_id) {
       const auto& take = header->request_id == 0 ? notice_ : late_reply_;
       if (header->status == 0 && take) take(wire::Type(header->type), payload);
+      was_answered(header->request_id);
+      // A marud that goes on sending other things is not waited for any longer than a silent one.
+      if (deadline.left_ms() == 0) return failure(ETIMEDOUT, "receive marud's reply");
       continue;
     }
-    if (header->status < 0)
+    was_answered(request_id);
+    if (header->status < 0) {
+      if (wire::Type(header->type) == wire::Type::kAttach) may_have_lane_ = known_;
       return failure(-header->status, std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
-    return Reply{{payload.begin(), payload.end()}, std::move(packet->fd), std::move(packet->second)};
+    }
+    packet->bytes.erase(packet->bytes.begin(), packet->bytes.begin() + sizeof(wire::MessageHeader));
+    return Reply{request_id, std::move(packet->bytes), std::move(packet->fd), std::move(packet->second)};
   }
 }
 
 void Connection::was_answered(uint32_t request_id) { std::erase(unanswered_, request_id); }
 
+void Connection::lose_answer(uint32_t request_id) {
+  const std::lock_guard lock(mutex_);
+  lost_.push_back(request_id);  // there is room: send()
+  drop_socket();
+}
+
 // What lies in the socket while no request waits for an answer: what came unasked, and answers that come too late.
 void Connection::read_notices() {
   const std::lock_guard lock(mutex_);
-  // While marud has not let us in again, what comes is its answer to that.
-  for (int i = 0; i < kNoticesPerLook && socket_.is_open() && attaching_again_ == 0; ++i) {
-    pollfd poll{socket_.get(), POLLIN, 0};
-    if (::poll(&poll, 1, 0) <= 0 || (poll.revents & POLLIN) == 0) return;
-    const auto packet = wire::receive_packet(socket_.get(), 0);
-    if (!packet) return drop_socket();
-    const auto header = wire::decode_reply(packet->bytes);
-    if (header) was_answered(header->request_id);
-    if (!header || header->status != 0) continue;
-    const auto& take = header->request_id == 0 ? notice_ : late_reply_;
-    if (take) take(wire::Type(header->type), wire::payload_of(packet->bytes));
-  }
+  whole_or_lost([&] {
+    // While marud has not let us in again, what comes is its answer to that.
+    for (int i = 0; i < kNoticesPerLook && socket_.is_open() && attaching_again_ == 0; ++i) {
+      pollfd poll{socket_.get(), POLLIN, 0};
+      if (::poll(&poll, 1, 0) <= 0 || (poll.revents & POLLIN) == 0) return;
+      const auto packet = wire::receive_packet(socket_.get(), 0);
+      if (!packet) return drop_socket();
+      const auto header = wire::decode_reply(packet->bytes);
+      if (!header) continue;
+      const auto& take = header->request_id == 0 ? notice_ : late_reply_;
+      if (header->status == 0 && take) take(wire::Type(header->type), wire::payload_of(packet->bytes));
+      was_answered(header->request_id);
+    }
+  });
 }
 
-Result<uint32_t> Connection::send(wire::Type type, std::span<const std::byte> payload, int fd, int second) {
+Result<uint32_t> Connection::send(const Deadline& deadline, wire::Type type, std::span<const std::byte> payload, int fd,
+                                  int second) {
   if (next_request_ == 0) ++next_request_;  // 0 is what comes unasked
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
-  if (type == wire::Type::kRent) unanswered_.push_back(id);
-  if (auto sent = wire::send_packet(socket_.get(), packet, fd, target_.timeout_ms, second); !sent)
+  if (type == wire::Type::kRent) {
+    unanswered_.push_back(id);
+    lost_.reserve(lost_.size() + unanswered_.size() + 1);  // they may have to go there when there is no memory
+  }
+  if (auto sent = wire::send_packet(socket_.get(), packet, fd, deadline.left_ms(), second); !sent)
     return tl::unexpected(sent.error());
   return id;
 }
 
-Result<Reply> Connection::exchange(wire::Type type, std::span<const std::byte> payload) {
-  const auto id = send(type, payload);
+Result<Reply> Connection::exchange(const Deadline& deadline, wire::Type type, std::span<const std::byte> payload) {
+  const auto id = send(deadline, type, payload);
   if (!id) return tl::unexpected(id.error());
-  return receive_reply(*id);
+  return receive_reply(deadline, *id);
 }
 
 Result<Reply> Connection::attach() {
   const std::lock_guard lock(mutex_);
+  auto reply = attach_locked(deadline());
+  if (!reply && reply.error().code == ETIMEDOUT && may_have_lane_) {
+    detach_unanswered();  // the lane that marud gives later; it has been waited for long enough
+    may_have_lane_ = false;
+  }
+  return reply;
+}
+
+Result<Reply> Connection::attach_locked(const Deadline& deadline) {
   auto socket = wire::connect_to(target_.socket_path, target_.timeout_ms);
   if (!socket) return tl::unexpected(socket.error());
   socket_ = std::move(*socket);
   wire::AttachRequest request{};
   std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
   request.flags = target_.read_only ? wire::kAttachReadOnly : 0;
-  return exchange(wire::Type::kAttach, wire::bytes_of(request));
+  may_have_lane_ = true;
+  return exchange(deadline, wire::Type::kAttach, wire::bytes_of(request));
 }
 
 void Connection::remember(const wire::AttachReply& reply, int device_fd, int control_fd) {
@@ -106,17 +147,19 @@ bool Connection::is_lost() const {
 }
 
 // The watcher must not go on waiting for a number that may soon be another descriptor's.
-void Connection::drop_socket() {
+void Connection::drop_socket() noexcept {
   socket_.reset();
   attaching_again_ = 0;
-  lost_.insert(lost_.end(), unanswered_.begin(), unanswered_.end());
+  lost_.insert(lost_.end(), unanswered_.begin(), unanswered_.end());  // there is room: send()
   unanswered_.clear();
   if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
 }
 
-Result<void> Connection::begin_attach_again() {
+Result<void> Connection::begin_attach_again(const Deadline& deadline) {
   drop_socket();  // so that a failure is seen as one, and not as a connection that has just ended
-  auto socket = wire::connect_to(target_.socket_path, target_.timeout_ms);
+  const uint32_t left_ms = deadline.left_ms();
+  if (left_ms == 0) return failure(ETIMEDOUT, "connect to " + target_.socket_path);
+  auto socket = wire::connect_to(target_.socket_path, left_ms);
   if (!socket && socket.error().code == ENOENT) return failure(ECONNREFUSED, socket.error().doing);
   if (!socket) return tl::unexpected(socket.error());
   socket_ = std::move(*socket);
@@ -129,7 +172,7 @@ Result<void> Connection::begin_attach_again() {
   // A marud from before pools in memory were in two pieces drops whoever hands it two descriptors, and it may have a pool on
   // two devices.
   const int second = is_memory(control_fd_) ? control_fd_ : -1;
-  const auto id = send(wire::Type::kAttach, wire::bytes_of(request), device_fd_, second);
+  const auto id = send(deadline, wire::Type::kAttach, wire::bytes_of(request), device_fd_, second);
   if (!id) {
     drop_socket();  // the next attempt starts afresh
     return tl::unexpected(id.error());
@@ -140,14 +183,14 @@ Result<void> Connection::begin_attach_again() {
 
 // A marud that answers later than this waits is waited for again by the next attempt, and not asked anew: else a client that is
 // less patient than a busy marud is slow would never come back.
-Result<void> Connection::reattach_locked() {
+Result<void> Connection::reattach_locked(const Deadline& deadline) {
   if (stale_) return failure(ESTALE, "attach again: marud no longer has this lane");
   if (is_lost()) {
-    if (auto begun = begin_attach_again(); !begun) return begun;
+    if (auto begun = begin_attach_again(deadline); !begun) return begun;
   } else if (attaching_again_ == 0) {
     return {};
   }
-  const auto reply = receive_reply(attaching_again_);
+  const auto reply = receive_reply(deadline, attaching_again_);
   if (!reply) {
     if (reply.error().code == ETIMEDOUT) return tl::unexpected(reply.error());
     if (reply.error().code == EIO) {  // the pool is fenced: this connection is for saying goodbye
@@ -180,17 +223,22 @@ Result<void> Connection::reattach_locked() {
 
 Result<void> Connection::reattach() {
   const std::lock_guard lock(mutex_);
-  return reattach_locked();
+  return whole_or_lost([&] { return reattach_locked(deadline()); });
 }
 
 Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> payload) {
   const std::lock_guard lock(mutex_);
+  return whole_or_lost([&] { return request_locked(deadline(), type, payload); });
+}
+
+Result<Reply> Connection::request_locked(const Deadline& deadline, wire::Type type,
+                                         std::span<const std::byte> payload) {
   for (int attempt = 0;; ++attempt) {
-    if (auto connected = reattach_locked(); !connected) {
+    if (auto connected = reattach_locked(deadline); !connected) {
       const int code = connected.error().code;
       return failure(code == ESTALE || code == ETIMEDOUT ? code : ENOTCONN, connected.error().doing);
     }
-    auto reply = exchange(type, payload);
+    auto reply = exchange(deadline, type, payload);
     if (reply) return reply;
     const int code = reply.error().code;
     const bool lost = code == EPIPE || code == ECONNRESET || code == ENOTCONN;
@@ -205,8 +253,8 @@ Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> pa
 // little after that, and until then they look alive: so once more on another one.
 void Connection::detach_locked() {
   for (int attempt = 0; attempt < 2; ++attempt) {
-    if (stale_ || (known_ && !reattach_locked())) return;
-    const auto reply = exchange(wire::Type::kDetach, {});
+    if (stale_ || (known_ && !reattach_locked(deadline()))) return;
+    const auto reply = exchange(deadline(), wire::Type::kDetach, {});
     if (reply || !known_) return;
     const int code = reply.error().code;
     if (code != EPIPE && code != ECONNRESET && code != ENOTCONN) return;
@@ -214,10 +262,29 @@ void Connection::detach_locked() {
   }
 }
 
-void Connection::say_goodbye() {
-  const std::lock_guard lock(mutex_);
-  detach_locked();
+// Without memory, and without waiting for marud's answer.
+void Connection::detach_unanswered() noexcept {
+  wire::MessageHeader goodbye{};
+  goodbye.magic = wire::kMagic;
+  goodbye.version = wire::kVersion;
+  goodbye.type = uint16_t(wire::Type::kDetach);
+  goodbye.request_id = next_request_ == 0 ? 1 : next_request_;
+  (void)::send(socket_.get(), &goodbye, sizeof(goodbye), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Connection::say_goodbye_locked() noexcept {
+  if (!may_have_lane_) return;
+  try {
+    detach_locked();
+  } catch (const std::bad_alloc&) {
+    detach_unanswered();
+  }
   socket_.reset();
+}
+
+void Connection::say_goodbye() noexcept {
+  const std::lock_guard lock(mutex_);
+  say_goodbye_locked();
 }
 
 void Connection::wake() {
@@ -226,8 +293,7 @@ void Connection::wake() {
 
 void Connection::part() {
   const std::lock_guard lock(mutex_);
-  detach_locked();  // marud waits for this, or for our end
-  socket_.reset();
+  say_goodbye_locked();  // marud waits for this, or for our end
   stale_ = true;
   device_fd_ = control_fd_ = -1;
 }
@@ -241,17 +307,21 @@ Result<void> Connection::prepare_watching() {
 
 Result<void> Connection::start_watching() {
   // Signals are the program's; this thread takes none.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Result<void> started;
+  struct NoSignals {
+    NoSignals() {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    sigset_t before;
+  } const no_signals;
   try {
     watcher_ = std::thread([this] { watch(); });
   } catch (const std::system_error& error) {
-    started = failure(error.code().value(), "start the session thread");
+    return failure(error.code().value(), "start the session thread");
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  return {};
 }
 
 void Connection::stop_watching() {
@@ -266,31 +336,42 @@ void Connection::abandon() {
   socket_.reset();
 }
 
+// False: it is to end.
+bool Connection::look(int* retry_ms) {
+  eventfd_t value;
+  (void)::eventfd_read(changed_.get(), &value);  // what changed until now is seen below
+  const int upkeep_ms = upkeep_ ? upkeep_() : -1;
+  pollfd polls[3] = {{stop_.get(), POLLIN, 0}, {changed_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
+  bool lost;
+  {
+    const std::lock_guard lock(mutex_);
+    lost = !socket_.is_open() || attaching_again_ != 0;
+    if (stale_)
+      lost = false;
+    else
+      polls[2].fd = socket_.get();
+  }
+  ::poll(polls, 3, lost ? std::max(*retry_ms, kRetryMsMin) : upkeep_ms);
+  if (polls[0].revents) return false;
+  if (!lost && !polls[2].revents) return true;
+  if (!lost && (polls[2].revents & (POLLHUP | POLLERR)) == 0) {
+    read_notices();  // waits for a request that is under way, and whose answer this may have been
+    return true;
+  }
+  const auto connected = reattach();
+  *retry_ms = connected ? 0 : std::clamp(*retry_ms * 2, kRetryMsMin, kRetryMsMax);
+  return true;
+}
+
+// Nobody above this thread could be told that there is no memory: it waits until there is some.
 void Connection::watch() {
-  int retry_ms = 0;
-  for (;;) {
-    eventfd_t value;
-    (void)::eventfd_read(changed_.get(), &value);  // what changed until now is seen below
-    const int upkeep_ms = upkeep_ ? upkeep_() : -1;
-    pollfd polls[3] = {{stop_.get(), POLLIN, 0}, {changed_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
-    bool lost;
-    {
-      const std::lock_guard lock(mutex_);
-      lost = !socket_.is_open() || attaching_again_ != 0;
-      if (stale_)
-        lost = false;
-      else
-        polls[2].fd = socket_.get();
+  for (int retry_ms = 0;;) {
+    try {
+      if (!look(&retry_ms)) return;
+    } catch (const std::bad_alloc&) {
+      pollfd stop{stop_.get(), POLLIN, 0};
+      if (::poll(&stop, 1, kNoMemoryMs) > 0) return;
     }
-    ::poll(polls, 3, lost ? std::max(retry_ms, kRetryMsMin) : upkeep_ms);
-    if (polls[0].revents) return;
-    if (!lost && !polls[2].revents) continue;
-    if (!lost && (polls[2].revents & (POLLHUP | POLLERR)) == 0) {
-      read_notices();  // waits for a request that is under way, and whose answer this may have been
-      continue;
-    }
-    const auto connected = reattach();
-    retry_ms = connected ? 0 : std::clamp(retry_ms * 2, kRetryMsMin, kRetryMsMax);
   }
 }
 

@@ -1,7 +1,10 @@
 // The connection to marud: the session that says this client is alive, and the few requests that need an answer. When
 // marud is gone everything that lives in shared memory goes on; requests fail until it is back.
 //
-// Thread safety: any; one request at a time, others wait for it.
+// A request waits for timeout_ms in all, whatever it has to do on the way; for the requests of other threads it waits before that.
+//
+// Thread safety: any; one request at a time, others wait for it. Whatever allocates may throw std::bad_alloc: by then the
+// connection is given up, so that it is made again, and answers that were not read count as lost.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"
@@ -21,7 +24,8 @@
 namespace maru::client {
 
 struct Reply {
-  std::vector<std::byte> payload;
+  uint32_t request_id = 0;
+  std::vector<std::byte> payload = {};
   FileDescriptor fd = {};
   FileDescriptor second = {};
 };
@@ -51,8 +55,10 @@ class Connection {
   // Connects again if the connection is lost. ECONNREFUSED: no marud there. ESTALE: marud has another pool of this name, or
   // gave the lane up.
   Result<void> reattach();
-  // Tells marud that this is the end, if it is there.
-  void say_goodbye();
+  // Tells marud that this is the end, if it is there and may have given a lane.
+  void say_goodbye() noexcept;
+  // The answer to this request for memory came and was not understood for want of memory: it counts as lost.
+  void lose_answer(uint32_t request_id);
 
   // Called with a successful reply that comes after its request was given up on: marud has done what it says. Runs inside a
   // later request or in the session thread, and must make no request itself. To be set before there can be any.
@@ -86,27 +92,38 @@ class Connection {
   Result<void> prepare_watching();  // makes wake_fd()
   Result<void> start_watching();
   void stop_watching();
-  // In a child of fork(): closes its copy of the socket and forgets the thread, which only the parent has.
+  // In a child of fork(): closes its copies of the descriptors and forgets the thread, which only the parent has.
   void abandon();
 
  private:
+  using Deadline = wire::Deadline;
+  Deadline deadline() const { return Deadline(target_.timeout_ms); }
   // The request's id.
-  Result<uint32_t> send(wire::Type type, std::span<const std::byte> payload, int fd = -1, int second = -1);
-  Result<Reply> exchange(wire::Type type, std::span<const std::byte> payload);
-  Result<Reply> receive_reply(uint32_t request_id);
+  Result<uint32_t> send(const Deadline& deadline, wire::Type type, std::span<const std::byte> payload, int fd = -1,
+                        int second = -1);
+  Result<Reply> exchange(const Deadline& deadline, wire::Type type, std::span<const std::byte> payload);
+  Result<Reply> receive_reply(const Deadline& deadline, uint32_t request_id);
+  Result<Reply> attach_locked(const Deadline& deadline);
+  Result<Reply> request_locked(const Deadline& deadline, wire::Type type, std::span<const std::byte> payload);
   void read_notices();
   void was_answered(uint32_t request_id);
+  void say_goodbye_locked() noexcept;
   void detach_locked();
-  Result<void> reattach_locked();
-  Result<void> begin_attach_again();
+  void detach_unanswered() noexcept;
+  Result<void> reattach_locked(const Deadline& deadline);
+  Result<void> begin_attach_again(const Deadline& deadline);
   bool is_lost() const;
-  void drop_socket();
+  void drop_socket() noexcept;
+  template <typename F>
+  auto whole_or_lost(F&& conversation);
   void watch();
+  bool look(int* retry_ms);
 
   Target target_;
   std::mutex mutex_;
   FileDescriptor socket_;
   uint32_t next_request_ = 1;
+  bool may_have_lane_ = false;  // marud was asked for one and has not refused
   bool known_ = false;
   bool stale_ = false;
   uint32_t attaching_again_ = 0;  // the request that marud has not answered yet; 0: none

@@ -43,6 +43,7 @@ PageSource::PageSource(const shm::ControlRegion& region, shm::LaneId lane, uint3
       rent_(std::move(rent)),
       lost_(std::make_unique<std::atomic<bool>[]>(region.regions())) {
   for (Cache& cache : caches_) cache.pages = std::make_unique<PageRef[]>(cache_pages_);
+  owned_.reserve(region.regions());  // no region is lost for want of memory
 }
 
 PageSource::Cache& PageSource::my_cache() { return caches_[thread_number() % kCaches]; }
@@ -125,7 +126,7 @@ void PageSource::index_free_pages(uint32_t first, uint32_t count) {
 // not repeated before somebody has freed something. True if there is something now.
 bool PageSource::rescan() {
   const uint64_t frees = freed_by_anyone();
-  if (frees == frees_seen_) return index_.pages() != 0;
+  if (!index_.has_forgotten() && frees == frees_seen_) return index_.pages() != 0;
   const uint64_t before = index_.pages();
   for (size_t i = owned_.size(); i-- > 0;) may_use(owned_[i]);
   for (size_t i = 0; i < owned_.size(); ++i) {
@@ -214,7 +215,9 @@ size_t PageSource::steal_cached(size_t wanted, PageRef* ret_pages) {
   return taken;
 }
 
-void PageSource::accept(const Rented& rented, std::vector<PageRef>* reserved) {
+// Calls `reserved(head)` for every run that is this lane's. Allocates nothing.
+template <typename F>
+void PageSource::accept(const Rented& rented, F&& reserved) {
   {
     const std::lock_guard lock(owned_mutex_);
     for (const uint32_t index : rented.regions) {
@@ -227,14 +230,12 @@ void PageSource::accept(const Rented& rented, std::vector<PageRef>* reserved) {
   for (const auto& [page, pages] : rented.runs) {
     const PageWord word{region_.block(page).word.load_acquire()};  // [pairs page.word]
     if (word.is(PageState::kReserved) && word.lane() == lane_ && region_.run_pages(page) == pages)
-      reserved->push_back(PageRef::of(page, word.generation()));
+      reserved(PageRef::of(page, word.generation()));
   }
 }
 
 void PageSource::accept_late(const Rented& rented) {
-  std::vector<PageRef> reserved;
-  accept(rented, &reserved);
-  for (const PageRef head : reserved) give_back(head);
+  accept(rented, [&](PageRef head) { give_back(head); });
 }
 
 void PageSource::give_back_granted(std::span<const uint32_t> request_ids) {
@@ -268,16 +269,16 @@ int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
     Rented rented;
     if (const int status = rent_(runs - taken, run_pages, &rented); status != 0) return look_once_more(status);
     if (rented.regions.empty() && rented.runs.empty()) return look_once_more(-ENOSPC);
-    std::vector<PageRef> reserved;
-    accept(rented, &reserved);
-    for (const PageRef head : reserved) {
+    size_t granted = 0;
+    accept(rented, [&](PageRef head) {
+      ++granted;
       if (taken < runs && region_.run_pages(head.page()) == run_pages)
         ret_heads[taken++] = head;
       else
         give_back(head);
-    }
+    });
     if (taken == runs) return 0;
-    if (rented.regions.empty() && reserved.empty()) return undo(-ENOSPC);
+    if (rented.regions.empty() && granted == 0) return undo(-ENOSPC);
   }
   return undo(-ENOSPC);
 }

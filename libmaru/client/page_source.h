@@ -33,7 +33,7 @@ class PageSource {
     std::vector<uint32_t> regions;
     std::vector<std::pair<uint32_t, uint32_t>> runs;  // page, pages
   };
-  // Asks marud for `runs` runs of `run_pages` pages. 0 or -errno.
+  // Asks marud for `runs` runs of `run_pages` pages. 0 or -errno; throws nothing.
   using Rent = std::function<int(uint64_t runs, uint32_t run_pages, Rented* ret_rented)>;
 
   PageSource(const shm::ControlRegion& region, shm::LaneId lane, uint32_t cache_pages, RegionIndex::Fit fit, Rent rent);
@@ -87,7 +87,8 @@ class PageSource {
   void index_free_pages(uint32_t first, uint32_t count);
   bool owns(uint32_t region_index) const;
   uint64_t freed_by_anyone() const;
-  void accept(const Rented& rented, std::vector<shm::PageRef>* reserved);
+  template <typename F>
+  void accept(const Rented& rented, F&& reserved);
 
   const shm::ControlRegion& region_;
   const shm::LaneId lane_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 
 namespace maru::client {
 
@@ -11,10 +12,20 @@ void RegionIndex::clear() {
   pages_ = 0;
 }
 
+// What there is no memory for is forgotten: who looks at the page words finds it again.
 void RegionIndex::insert(uint32_t first, uint32_t count) {
-  by_place_.emplace(first, count);
-  by_size_.emplace(count, first);
-  pages_ += count;
+  try {
+    const auto place = by_place_.emplace(first, count).first;
+    try {
+      by_size_.emplace(count, first);
+    } catch (...) {
+      by_place_.erase(place);
+      throw;
+    }
+    pages_ += count;
+  } catch (const std::bad_alloc&) {
+    has_forgotten_ = true;
+  }
 }
 
 void RegionIndex::erase(std::map<uint32_t, uint32_t>::iterator extent) {

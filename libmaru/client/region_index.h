@@ -1,12 +1,13 @@
 // What the owner of regions knows about their free pages: extents of contiguous pages, by place and by size. Private and
 // only a hint: the page words decide what may be taken, and an extent that turns out to be wrong is corrected.
 //
-// Thread safety: the caller's lock.
+// Thread safety: the caller's lock. Throws nothing: without memory it knows less.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace maru::client {
 
@@ -25,6 +26,8 @@ class RegionIndex {
   // Up to `wanted` contiguous pages from the smallest extent, so that large ones stay whole. 0 if nothing is free.
   uint32_t take_some(uint32_t wanted, uint32_t* ret_first);
   uint64_t pages() const { return pages_; }
+  // Whether it had to forget pages since this was asked last: then a look at the page words is worth it.
+  bool has_forgotten() { return std::exchange(has_forgotten_, false); }
 
  private:
   void join(uint32_t first, uint32_t count, uint32_t region_pages);
@@ -34,6 +37,7 @@ class RegionIndex {
   std::map<uint32_t, uint32_t> by_place_;            // first -> count
   std::set<std::pair<uint32_t, uint32_t>> by_size_;  // count, first
   uint64_t pages_ = 0;
+  bool has_forgotten_ = false;
 };
 
 }  // namespace maru::client

@@ -1,6 +1,7 @@
 #include "libmaru/wire/passed_descriptors.h"
 
 #include <cstring>
+#include <unistd.h>
 
 namespace maru::wire {
 
@@ -21,11 +22,20 @@ std::vector<FileDescriptor> take_descriptors(msghdr& message) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      taken.emplace_back(fd);
+    const auto each = [&](auto&& take) {
+      for (size_t i = 0; i < count; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+        take(fd);
+      }
+    };
+    try {
+      taken.reserve(taken.size() + count);
+    } catch (...) {
+      each([](int fd) { ::close(fd); });  // or nobody would have them
+      throw;
     }
+    each([&](int fd) { taken.emplace_back(fd); });
   }
   return taken;
 }

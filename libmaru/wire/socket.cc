@@ -41,6 +41,10 @@ Result<void> wait_for(int socket, short events, int64_t deadline_ms, const char*
 
 }  // namespace
 
+Deadline::Deadline(uint32_t after_ms) : at_ms_(monotonic_ms() + after_ms) {}
+
+uint32_t Deadline::left_ms() const { return uint32_t(std::clamp<int64_t>(at_ms_ - monotonic_ms(), 0, UINT32_MAX)); }
+
 std::string default_socket_path() {
   if (const char* path = std::getenv("MARU_SOCKET"); path && *path) return path;
   // Where a marud of this user listens (daemon/config.h, default_runtime_dir), else the one of the machine.
@@ -62,11 +66,14 @@ Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms) 
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) return failure(errno, "create a socket");
-  const timeval timeout = {time_t(timeout_ms / 1000), suseconds_t(timeout_ms % 1000 * 1000)};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
-    return failure(errno == EAGAIN ? ETIMEDOUT : errno, "connect to " + path);
-  return socket;
+  const Deadline deadline(timeout_ms);
+  for (uint32_t left_ms = timeout_ms;;) {  // ends: with every signal of the program there is less time left
+    const timeval timeout = {time_t(left_ms / 1000), suseconds_t(left_ms % 1000 * 1000)};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return socket;
+    if (errno != EINTR) return failure(errno == EAGAIN ? ETIMEDOUT : errno, "connect to " + path);
+    if (timeout_ms != 0 && (left_ms = deadline.left_ms()) == 0) return failure(ETIMEDOUT, "connect to " + path);
+  }
 }
 
 Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms, int second) {
@@ -109,7 +116,8 @@ Result<Packet> receive_packet(int socket, uint32_t timeout_ms) {
     auto descriptors = take_descriptors(message);
     if (!descriptors.empty()) packet.fd = std::move(descriptors.front());
     if (descriptors.size() > 1) packet.second = std::move(descriptors[1]);
-    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return failure(EMSGSIZE, "receive marud's reply");
+    if ((message.msg_flags & MSG_CTRUNC) != 0) return failure(EMFILE, "receive the descriptors in marud's reply");
+    if ((message.msg_flags & MSG_TRUNC) != 0) return failure(EMSGSIZE, "receive marud's reply");
     if (got == 0) return failure(ECONNRESET, "receive marud's reply");
     packet.bytes.resize(size_t(got));
     return packet;

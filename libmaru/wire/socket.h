@@ -16,6 +16,17 @@ namespace maru::wire {
 // /run/user/UID) when it exists, else /run/marud/marud.sock. The rule by which marud chooses where it listens.
 std::string default_socket_path();
 
+// When a call that may wait several times must be over.
+class Deadline {
+ public:
+  explicit Deadline(uint32_t after_ms);
+  // How long it may still wait; 0: not at all.
+  uint32_t left_ms() const;
+
+ private:
+  int64_t at_ms_;  // CLOCK_MONOTONIC
+};
+
 // timeout_ms: how long a marud that does not answer, with a full queue, is waited for; 0: for ever. Errors: ETIMEDOUT and
 // those of connect.
 Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms = 0);
@@ -29,7 +40,8 @@ struct Packet {
   FileDescriptor fd = {};  // the descriptors that came along; further ones are closed
   FileDescriptor second = {};
 };
-// Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, and those of recvmsg.
+// timeout_ms 0: what is there already. Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, EMFILE this process
+// has no room for the descriptors that came along, and those of recvmsg.
 Result<Packet> receive_packet(int socket, uint32_t timeout_ms);
 
 }  // namespace maru::wire

@@ -1,4 +1,6 @@
 // What happens at the limits: no memory, no pin slot, no lane; a child of fork().
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
 #include "tests/process/puppet.h"
 #include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
@@ -7,9 +9,18 @@
 #include "tests/support/wait_until.h"
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <set>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 namespace maru::test {
@@ -248,6 +259,107 @@ TEST(Fork, ChildsOwnClientSurvivesTheEndOfTheInheritedOne) {
   EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0) << "bits of attach_in_a_child";
   EXPECT_EQ(parent.text("child's"), "text");
+}
+
+// -- attaching that goes wrong ----------------------------------------------------------------------------------------
+
+bool nobody_is_attached(const MarudProcess& marud) { return marud.pool_status().at("lanes").at("live") == 0; }
+
+TEST(Limits, AnAttachWithoutRoomForDescriptorsSaysSoAndKeepsNoLane) {
+  MarudProcess marud;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const rlim_t room : {1, 2, 3}) {  // for the socket; and one of the two that come; and the other
+    const int next = ::dup(0);
+    ASSERT_GE(next, 0);
+    ::close(next);
+    rlimit limit = before;
+    limit.rlim_cur = rlim_t(next) + room;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    int result = 0;
+    EXPECT_EQ(TestClient::try_attach(marud.socket_path(), "default", &result), nullptr);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(result, -EMFILE) << room;
+    EXPECT_TRUE(wait_until([&] { return nobody_is_attached(marud); })) << room;
+  }
+}
+
+TEST(Limits, AnAttachThatWasGivenUpKeepsNoLane) {
+  MarudProcess marud;
+  const std::string pool = "default";
+  maru_attach_options options = attach_options(marud.socket_path(), pool);
+  options.timeout_ms = 20;
+  maru_client* client = nullptr;
+  marud.suspend();
+  EXPECT_EQ(maru_attach(&options, &client), -ETIMEDOUT);
+  marud.resume();
+  EXPECT_TRUE(marud.has_logged("attached to lane"));
+  EXPECT_TRUE(wait_until([&] { return nobody_is_attached(marud); }));
+}
+
+// Somebody in marud's place who sends everything but the answer.
+TEST(Limits, ATimeoutIsThatOfTheWholeCall) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("chatty.sock");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  const FileDescriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  std::thread chatty([&] {
+    const FileDescriptor session(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const auto notice = wire::encode(wire::Type::kRegionTaken, 0, 0, {});
+    for (int i = 0; i < 10'000; ++i) {
+      if (!wire::send_packet(session.get(), notice, -1, far_too_long_ms())) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  const std::string pool = "default";
+  maru_attach_options options = attach_options(path, pool);
+  options.timeout_ms = 50;
+  maru_client* client = nullptr;
+  EXPECT_EQ(maru_attach(&options, &client), -ETIMEDOUT);
+  chatty.join();
+}
+
+std::atomic<int> signals_seen;
+
+// A queue that is full lets nobody in until there is room again.
+TEST(Limits, ASignalDoesNotEndConnecting) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("full.sock");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  const FileDescriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  const auto first = wire::connect_to(path);
+  ASSERT_TRUE(first);
+
+  struct sigaction action{}, before{};
+  action.sa_handler = [](int) { ++signals_seen; };
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  signals_seen = 0;
+  std::atomic<pid_t> id{0};
+  int error = -1;
+  std::thread connects([&] {
+    id = ::gettid();
+    const auto second = wire::connect_to(path, far_too_long_ms());
+    error = second ? 0 : second.error().code;
+  });
+  EXPECT_TRUE(wait_until([&] {
+    std::ifstream stat("/proc/self/task/" + std::to_string(id.load()) + "/syscall");
+    long number = -1;
+    return stat >> number && number == SYS_connect;
+  }));
+  pthread_kill(connects.native_handle(), SIGUSR1);
+  EXPECT_TRUE(wait_until([&] { return signals_seen.load() == 1; }));
+  const FileDescriptor taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  connects.join();
+  EXPECT_EQ(error, 0);
+  ::sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST(Limits, MemoryGrantedTooLateIsNotLost) {

@@ -1,7 +1,10 @@
 // Pages that marud takes for a client which never reads the answer: they come back while that client lives, and what it did
-// get stays its own.
+// get stays its own. And a goodbye that marud never hears.
 //
 // MARU_RESTARTS says how often marud is killed.
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
 #include "tests/process/baseline.h"
 #include "tests/support/random.h"
 #include "tests/support/test_client.h"
@@ -13,6 +16,9 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <memory>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <thread>
 
 namespace maru::test {
@@ -79,6 +85,67 @@ TEST(RestartLostAnswer, PagesOfAnAnswerThatNobodyReadComeBack) {
     EXPECT_EQ(maru_store(client, &key, &mine[i], &options, nullptr), 0) << i;
   }
   EXPECT_EQ(client.text("mine 0"), std::string(kPageBytes, 'm'));
+}
+
+// Between a client of this process and marud, which takes what is passed on for the client's own. The first connection ends like
+// that of a marud that is killed: at the goodbye, of which marud never hears.
+class Relay {
+ public:
+  Relay(const std::string& listen_path, const std::string& marud_path) : marud_path_(marud_path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, listen_path.c_str());
+    listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(::listen(listener_.get(), 1), 0);
+    thread_ = std::thread([this] {
+      while (pass_on_one(connections_ == 0)) ++connections_;
+    });
+  }
+  ~Relay() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  int connections() const { return connections_; }  // that have ended
+
+ private:
+  bool pass_on_one(bool ends_at_goodbye) {
+    const FileDescriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client.is_open()) return false;
+    const auto marud = wire::connect_to(marud_path_);
+    while (marud) {
+      pollfd polls[2] = {{client.get(), POLLIN, 0}, {marud->get(), POLLIN, 0}};
+      ::poll(polls, 2, -1);
+      const bool is_from_client = polls[0].revents != 0;
+      const auto packet = wire::receive_packet(polls[is_from_client ? 0 : 1].fd, 0);
+      if (!packet) break;
+      wire::MessageHeader header;
+      std::memcpy(&header, packet->bytes.data(), sizeof(header));
+      if (ends_at_goodbye && is_from_client && wire::Type(header.type) == wire::Type::kDetach) break;
+      if (!wire::send_packet(polls[is_from_client ? 1 : 0].fd, packet->bytes, packet->fd.get(), far_too_long_ms(),
+                             packet->second.get()))
+        break;
+    }
+    return true;
+  }
+
+  const std::string marud_path_;
+  FileDescriptor listener_;
+  std::atomic<int> connections_{0};
+  std::thread thread_;
+};
+
+TEST(RestartLostAnswer, AGoodbyeThatNobodyHeardIsSaidOnceMore) {
+  MarudProcess marud;
+  const TemporaryDirectory directory;
+  Relay relay(directory.file("relay.sock"), marud.socket_path());
+  {
+    TestClient client(directory.file("relay.sock"), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD);
+    ASSERT_EQ(client.store("k", "text"), 0);
+    EXPECT_EQ(marud.pool_status().at("lanes").at("live"), 1);
+  }
+  EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("lanes").at("live") == 0; }));
+  EXPECT_TRUE(wait_until([&] { return relay.connections() == 2; }));
 }
 
 // A client in a thread of its own: takes more than its region has, keeps some of it, stores and aborts the rest.
