@@ -105,7 +105,8 @@ MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **re
  * the client. All views and buffers of this client are invalid afterwards; blocks it stored stay. No other thread may
  * use the client any more. A marud that was started anew meanwhile is told as well. Blocks until marud has answered, at most
  * timeout_ms for each of the two; the memory is returned in any case.
- * NULL is allowed. In a child after fork it only frees the child's copy. */
+ * NULL is allowed. In a child after fork it only closes the child's descriptors; what the parent's threads may have been
+ * changing in memory stays as it is. */
 MARU_PUBLIC void maru_detach(maru_client *client);
 
 /* Connects again after marud was restarted, and hands it the memory of the pool if it has lost it. The session thread does

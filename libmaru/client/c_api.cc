@@ -123,7 +123,10 @@ int maru_attach(const maru_attach_options* given, maru_client** ret_client) {
   }
 }
 
-void maru_detach(maru_client* client) { delete client; }
+void maru_detach(maru_client* client) {
+  if (client && client->client->is_child()) Client::abandon(std::move(client->client));
+  delete client;
+}
 
 int maru_reattach(maru_client* client) {
   return with(client, [](Client& c) {

@@ -108,18 +108,17 @@ Result<void> Client::open(const Options& options) {
 }
 
 Client::~Client() {
-  if (fork_guard_.exists() && fork_guard_.is_child()) {
-    // The parent's session, lane and pages are not ours. The thread that watches them does not exist here, and the
-    // addresses, which were not inherited, may be those of something that the child has mapped since.
-    connection_.abandon();
-    control_.forget();
-    if (payload_) payload_->abandon();
-    return;
-  }
   connection_.stop_watching();
   if (pages_) pages_->empty_caches();
   // marud frees what is left: pins, unfinished buffers, the lane; the lane also when attaching failed after it was given.
   connection_.say_goodbye();
+}
+
+void Client::abandon(std::unique_ptr<Client> client) {
+  Client* left = client.release();
+  left->connection_.abandon();
+  left->device_.reset();
+  left->control_device_.reset();
 }
 
 void Client::count(format::LaneCounter which, uint64_t by) {

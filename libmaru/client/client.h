@@ -42,7 +42,6 @@ struct Options {
 class ForkGuard {
  public:
   static Result<ForkGuard> create();
-  bool exists() const { return page_.is_mapped(); }
   bool is_child() const {
     return reinterpret_cast<const AtomicU64*>(page_.data())->load_relaxed() == 0;
   }  // own process
@@ -55,6 +54,10 @@ class Client {
  public:
   static Result<std::unique_ptr<Client>> attach(const Options& options);
   ~Client();
+  // In a child of fork(), instead of the destructor. The parent's session, lane and pages are not the child's; the thread that
+  // watches them does not exist here, and the addresses, which were not inherited, may be those of something else by now. The
+  // parent's threads may have been in the middle of changing anything: the descriptors are closed, and the memory stays.
+  static void abandon(std::unique_ptr<Client> client);
 
   bool is_child() const { return fork_guard_.is_child(); }
   bool is_read_only() const { return read_only_; }

@@ -334,6 +334,8 @@ void Connection::abandon() {
   // Neither joined nor detached: the handle may by now be that of a thread which the child has started itself.
   new (&watcher_) std::thread;
   socket_.reset();
+  stop_.reset();
+  changed_.reset();
 }
 
 // False: it is to end.

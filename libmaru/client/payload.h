@@ -27,9 +27,6 @@ class Payload {
   static Result<std::unique_ptr<Payload>> map(int fd, uint64_t pages_offset, const shm::ControlRegion& region,
                                               uint64_t alignment);
 
-  // In a child of fork(), where these addresses are somebody else's by now.
-  void abandon() { reserved_.forget(); }
-
   // The address of page 0.
   std::byte* base() const { return base_; }
   // All that is mapped of the pool, which begins and ends on a multiple of the alignment.

@@ -1,5 +1,5 @@
 // A process that has no memory left, at each allocation of the library in turn: the call says so, nothing is lost, and the
-// process lives. The program's own operator new and delete are the means.
+// process lives. The program's own operator new and delete are the means, which also show what is used after it was freed.
 #include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/test_client.h"
@@ -190,6 +190,24 @@ TEST_F(OutOfMemory, TheSessionThreadWaitsUntilThereIsSome) {
   others_fail = false;
   EXPECT_TRUE(marud.has_logged("is back on lane"));
   EXPECT_EQ(client.text("k"), "text");
+}
+
+// -- what must not be freed, or not be used after it was --------------------------------------------------------------
+
+TEST_F(OutOfMemory, AChildOfForkFreesNothingThatItsParentsThreadsMayHaveBeenChanging) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    deletes = 0;
+    maru_detach(client);
+    ::_exit(deletes.load() <= 1 ? 0 : 1);  // the handle
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 }  // namespace
