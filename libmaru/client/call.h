@@ -8,7 +8,8 @@
 #include <cstdint>
 #include <ctime>
 #include <span>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
 namespace maru::client {
 
@@ -25,12 +26,29 @@ inline std::span<const std::byte> bytes_of(const maru_key& key) {
 
 inline int status_of(const Error& error) { return -error.code; }
 
-// Memory of the calling thread that grows and stays.
+// Memory of the calling thread that grows and stays. What destructors of the program's own thread-local objects ask for when
+// it has gone with its thread already is left behind.
 template <typename T>
 std::span<T> scratch(size_t n) {
-  thread_local std::vector<T> memory;
-  if (memory.size() < n) memory.resize(n);
-  return {memory.data(), n};
+  static_assert(std::is_trivially_destructible_v<T>);
+  // Words, which stay usable until the thread is gone, and the one who frees.
+  static thread_local T* memory = nullptr;
+  static thread_local size_t size = 0;
+  struct Owner {
+    ~Owner() {
+      delete[] std::exchange(memory, nullptr);
+      size = 0;
+    }
+    void hold() const {}
+  };
+  static thread_local const Owner owner;
+  if (size < n) {
+    owner.hold();
+    T* const more = new T[n]();
+    delete[] std::exchange(memory, more);
+    size = n;
+  }
+  return {memory, n};
 }
 
 }  // namespace maru::client

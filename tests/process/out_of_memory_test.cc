@@ -210,5 +210,39 @@ TEST_F(OutOfMemory, AChildOfForkFreesNothingThatItsParentsThreadsMayHaveBeenChan
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
+// Calls the library when its thread has ended for everybody else.
+struct LastOfThread {
+  ~LastOfThread() {
+    const std::array<maru_key, 2> keys = {key_of("k"), key_of("l")};
+    uint8_t present[2];
+    *result = maru_exists_batch(client, keys.data(), keys.size(), present);
+  }
+  maru_client* client;
+  int* result;
+};
+
+TEST_F(OutOfMemory, WhatAThreadLeavesIsNotUsedByItsLastCalls) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  int first = 0, last = 0;
+  keeps = true;
+  std::thread([&] {
+    thread_local LastOfThread last_of_thread{client, &last};  // made first, so that it goes last
+    const std::array<maru_key, 2> keys = {key_of("k"), key_of("l")};
+    uint8_t present[2];
+    first = maru_exists_batch(last_of_thread.client, keys.data(), keys.size(), present);
+  }).join();
+  keeps = false;
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(last, 1);
+  ASSERT_LT(kept_count.load(), kKeptMax);
+  for (size_t i = 0; i < kept_count.load(); ++i) {
+    const auto* bytes = static_cast<const unsigned char*>(kept[i].load());
+    for (size_t k = 0; k < ::malloc_usable_size(kept[i].load()); ++k)
+      ASSERT_EQ(bytes[k], kDeleted) << "written after it was deleted, byte " << k;
+  }
+}
+
 }  // namespace
 }  // namespace maru::test
