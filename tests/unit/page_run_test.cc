@@ -41,7 +41,9 @@ TEST_F(PageRunTest, ARunIsAHeadAndTails) {
   EXPECT_EQ(pool_.word(9), PageWord::free(0));
   EXPECT_EQ(pool_.audit(), Names{});
   EXPECT_EQ(give_back_run(pool_.region, lane_, PageRef::of(4, 0)), 5u);
-  for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(pool_.word(4 + i), PageWord::free(1));
+  EXPECT_EQ(pool_.word(4), PageWord::free(2));
+  for (uint32_t i = 1; i < 5; ++i) EXPECT_EQ(pool_.word(4 + i), PageWord::free(1));
+  EXPECT_EQ(give_back_run(pool_.region, lane_, PageRef::of(4, 0)), 0u) << "a second time";
 }
 
 TEST_F(PageRunTest, ARunThatDoesNotFitTakesNothing) {
@@ -93,7 +95,8 @@ TEST_F(PageRunTest, WhatWasTakenForAClientIsItsOwnAndFoundByItsMark) {
 
   const uint64_t lost[] = {mark, grant_mark(lane_, 7)};
   EXPECT_EQ(give_back_granted(pool_.region, lane_, lost), 3u);
-  for (const uint32_t page : {4u, 5u, 6u}) EXPECT_EQ(pool_.word(page), PageWord::free(1));
+  EXPECT_EQ(pool_.word(4), PageWord::free(2));
+  for (const uint32_t page : {5u, 6u}) EXPECT_EQ(pool_.word(page), PageWord::free(1));
   for (const uint32_t page : {8u, 10u}) EXPECT_TRUE(pool_.word(page).is(PageState::kReserved)) << page;
   EXPECT_EQ(pool_.word(9), PageWord::reserved(0, {2, 7}));
   EXPECT_EQ(give_back_granted(pool_.region, lane_, lost), 0u);
