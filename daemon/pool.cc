@@ -261,10 +261,9 @@ bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t 
   const LaneRecord& record = lanes.records[lane];
   // A process is itself whatever user it has become: nobody else could take the lane back. Of one of another namespace only its
   // start is known, and its user has to be the same.
-  const bool is_same_process =
-      record.pid_namespace == pid_namespace
-          ? record.who.pid == who.pid && record.who.start_time == who.start_time
-          : is_same_start(record.who.start_time, who.start_time) && record.who.uid == who.uid;
+  const bool is_same_process = record.pid_namespace == pid_namespace
+                                   ? record.who.pid == who.pid && record.who.start_time == who.start_time
+                                   : is_same_start(record.who.start_time, who.start_time) && record.who.uid == who.uid;
   return record.generation == generation && is_same_process && record.same_boot;
 }
 

@@ -166,8 +166,9 @@ bool Client::are_valid(const maru_store_options& options) {
 }
 
 bool Client::is_there(PageRef ref) const {
-  return region_.is_page(ref) &&
-         PageWord{region_.block(ref.page()).word.load_relaxed()}.is_findable(ref.generation());  // publishing looks again
+  if (!region_.is_page(ref)) return false;
+  const PageWord word{region_.block(ref.page()).word.load_relaxed()};  // publishing looks again
+  return word.is_findable(ref.generation());
 }
 
 int Client::parent_of(const maru_store_options& options, maru_block* ret_parent) {

@@ -1,7 +1,7 @@
 // The connection to marud: the session that says this client is alive, and the few requests that need an answer. When
 // marud is gone everything that lives in shared memory goes on; requests fail until it is back.
 //
-// A request waits for timeout_ms in all, whatever it has to do on the way; for the requests of other threads it waits before that.
+// A request waits for timeout_ms in all, whatever it has to do on the way; for those of other threads it waits before that.
 //
 // Thread safety: any; one request at a time, others wait for it. Whatever allocates may throw std::bad_alloc: by then the
 // connection is given up, so that it is made again, and answers that were not read count as lost.

@@ -40,8 +40,8 @@ struct Packet {
   FileDescriptor fd = {};  // the descriptors that came along; further ones are closed
   FileDescriptor second = {};
 };
-// timeout_ms 0: what is there already. Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, EMFILE this process
-// has no room for the descriptors that came along, and those of recvmsg.
+// timeout_ms 0: what is there already. Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, EMFILE this
+// process has no room for the descriptors that came along, and those of recvmsg.
 Result<Packet> receive_packet(int socket, uint32_t timeout_ms);
 
 }  // namespace maru::wire

@@ -87,8 +87,8 @@ TEST(RestartLostAnswer, PagesOfAnAnswerThatNobodyReadComeBack) {
   EXPECT_EQ(client.text("mine 0"), std::string(kPageBytes, 'm'));
 }
 
-// Between a client of this process and marud, which takes what is passed on for the client's own. The first connection ends like
-// that of a marud that is killed: at the goodbye, of which marud never hears.
+// Between a client of this process and marud, which takes what is passed on for the client's own. The first connection ends
+// like that of a marud that is killed: at the goodbye, of which marud never hears.
 class Relay {
  public:
   Relay(const std::string& listen_path, const std::string& marud_path) : marud_path_(marud_path) {

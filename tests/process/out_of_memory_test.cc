@@ -157,17 +157,16 @@ TEST_F(OutOfMemory, NoPageIsLost) {
     ASSERT_EQ(others.store("o" + std::to_string(i), "another's"), 0);
   for (const uint64_t pages : {1, 2}) {
     std::array<maru_buffer, 8> more;
-    at_each_allocation(
-        [&] { return maru_alloc_batch(client, pages * kPageBytes, more.size(), more.data()); },
-        [&](bool ran_out, int result) {
-          EXPECT_TRUE(result == 0 || (ran_out && result == -ENOMEM)) << result;
-          if (result == 0) {
-            EXPECT_EQ(maru_abort_batch(client, more.data(), more.size()), 0);
-          }
-          EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
-          EXPECT_EQ(map.count_pages()[PageState::kReserved],
-                    mine.size() + client.statistics().pages_cached + others.statistics().pages_cached);
-        });
+    at_each_allocation([&] { return maru_alloc_batch(client, pages * kPageBytes, more.size(), more.data()); },
+                       [&](bool ran_out, int result) {
+                         EXPECT_TRUE(result == 0 || (ran_out && result == -ENOMEM)) << result;
+                         if (result == 0) {
+                           EXPECT_EQ(maru_abort_batch(client, more.data(), more.size()), 0);
+                         }
+                         EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+                         EXPECT_EQ(map.count_pages()[PageState::kReserved],
+                                   mine.size() + client.statistics().pages_cached + others.statistics().pages_cached);
+                       });
   }
   // What it may rent it knows how to use, too.
   EXPECT_EQ(maru_abort_batch(client, mine.data(), mine.size()), 0);

@@ -92,17 +92,18 @@ PageRef given_back_twice;
 
 void give_back_once(void*) { shm::give_back_run(world(), client(1).lane, given_back_twice); }
 
+void store_runs(void* argument) {
+  const uint32_t first = 3 * lane_of(argument);
+  for (uint32_t key = first; key < first + 3; ++key)
+    store(client_of(argument), key, PageRef::none(), 2 + chance().below(3));
+}
+
 void twice_setup() {
   begin(3);
   given_back_twice = take_run(client(1), 2 + chance().below(3));
   spawn("thread 1a", 1, give_back_once);
   spawn("thread 1b", 1, give_back_once);
-  for (uint32_t lane = 2; lane <= 3; ++lane) {
-    spawn("client", lane, [](void* argument) {
-      Client& who = client_of(argument);
-      for (uint32_t key = 0; key < 3; ++key) store(who, 3 * lane_of(argument) + key, PageRef::none(), 2 + chance().below(3));
-    }, argument_of(lane));
-  }
+  for (uint32_t lane = 2; lane <= 3; ++lane) spawn("client", lane, store_runs, argument_of(lane));
   spawn("marud", kMarud, marud_reclaims);
   if (chance().chance(3)) allow_deaths(0b0010, 1);
 }
