@@ -220,7 +220,8 @@ bool withdraw(LaneContext& lane, PageRef own, PageRef parent) {
   const uint64_t retired = PageWord::retired(own.generation(), lane.id).bits;
   // READY, or RETIRING by an evictor that met it. Ends: each failure means that another's step on the word succeeded.
   do {
-    const bool has_children = found.is(PageState::kReady) && found.children() != 0;
+    const bool has_children =
+        found.is(PageState::kReady) && found.children() != 0 && !MARU_MUTANT(kMutantWithdrawParent);
     if (!found.is_findable(own.generation()) || has_children) return false;
   } while (!word.cas_seq_cst(found.bits, retired));
   const ParentIntent intent(lane, parent);
@@ -331,7 +332,7 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
     // Whoever took it away between (5) and (6) frees it. For the caller it was stored, and is gone already: a buffer that is
     // still the caller's it can not be.
     charge.keep();
-    result = {PublishStatus::kStored, own};
+    if (!MARU_MUTANT(kMutantWithdrawnIsOwn)) result = {PublishStatus::kStored, own};
   }
   lane.pins->unpin(pin.slot, own);
   return result;

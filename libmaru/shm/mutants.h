@@ -52,6 +52,9 @@ enum MutantId : unsigned {
   kMutantAttachByStore = 43,      // a host slot becomes LIVE though it was ended or is another host's by now
   kMutantIdAloneTells = 44,       // a machine does not know its slot whose id it was taking away
   kMutantReleaseOfAnyCount = 46,  // a release drops whatever block's count it finds by the time of its step
+  kMutantGiveBackUnclaimed = 47,  // of two threads that give back one run both free its tails
+  kMutantWithdrawParent = 48,     // a publisher that lost its race retires its block though that has children
+  kMutantWithdrawnIsOwn = 49,     // one whose block was retired meanwhile is told that the pages are still its own
   kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
 };
 

@@ -119,6 +119,7 @@ uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head) {
   if (MARU_MUTANT(kMutantTailsAfterHead))
     return word.cas_acq_rel(mine, PageWord::free(head.generation() + 1).bits) + free_tails(region, head.page());
   uint32_t freed = 0, generation = head.generation();
+  if (MARU_MUTANT(kMutantGiveBackUnclaimed)) freed = free_tails(region, head.page());
   if (region.run_pages(head.page()) > 1) {
     // Of several threads that give back one buffer, one goes on: tails are freed by who holds the head for certain.
     const uint64_t renewed = PageWord::reserved(++generation, lane).bits;

@@ -50,6 +50,9 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantIdAloneTells, "a machine that knows its slot by its id alone", {"host-attach"}},
       {kMutantLeaveOnce, "a host that is made SUSPECT while it leaves", {"host-attach"}},
       {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
+      {kMutantGiveBackUnclaimed, "tails freed by who does not hold their head", {"run-given-back-twice"}},
+      {kMutantWithdrawParent, "a withdrawn block with children retired", {"early-child"}},
+      {kMutantWithdrawnIsOwn, "pages that a clear took said to be the publisher's own", {"store-pinned-clear"}},
   };
   return kRecords;
 }
