@@ -21,8 +21,8 @@ class FileDescriptor {
   bool is_open() const { return fd_ >= 0; }
   int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
+    // A fork() of another thread in between copies one that is open, or none; never the number of one that is closed already.
+    if (const int before = std::exchange(fd_, fd); before >= 0) ::close(before);
   }
 
  private:
