@@ -97,8 +97,9 @@ Result<uint32_t> Connection::send(const Deadline& deadline, wire::Type type, std
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
   if (type == wire::Type::kRent) {
+    // They may have to go there when there is no memory: all of them, and one that was answered.
+    lost_.reserve(lost_.size() + unanswered_.size() + 2);
     unanswered_.push_back(id);
-    lost_.reserve(lost_.size() + unanswered_.size() + 1);  // they may have to go there when there is no memory
   }
   if (auto sent = wire::send_packet(socket_.get(), packet, fd, deadline.left_ms(), second); !sent)
     return tl::unexpected(sent.error());

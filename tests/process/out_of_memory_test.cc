@@ -137,6 +137,24 @@ TEST_F(OutOfMemory, WhoDetachesIsGoneForMarud) {
   maru_detach(client);
 }
 
+TEST_F(OutOfMemory, TheFirstRequestOfAClientFailsLikeAnyOther) {
+  MarudProcess marud;
+  const ControlMap map(marud.socket_path());
+  const maru_attach_options options = attach_options(marud.socket_path(), kPool);
+  maru_client* client = nullptr;
+  maru_buffer buffer;
+  ASSERT_EQ(maru_attach(&options, &client), 0);
+  at_each_allocation([&] { return maru_alloc(client, kPageBytes, &buffer); },
+                     [&](bool ran_out, int result) {
+                       EXPECT_TRUE(result == 0 || (ran_out && result == -ENOMEM)) << result;
+                       EXPECT_EQ(maru_alloc(client, kPageBytes, &buffer), 0) << "there is memory again";
+                       maru_detach(client);
+                       EXPECT_TRUE(wait_until([&] { return map.count_pages()[PageState::kReserved] == 0; }));
+                       ASSERT_EQ(maru_attach(&options, &client), 0);
+                     });
+  maru_detach(client);
+}
+
 // It rents one region, which is full, so each request takes pages that another's blocks had; a run is of two pages, so what is
 // left over of one is known as well.
 TEST_F(OutOfMemory, NoPageIsLost) {
