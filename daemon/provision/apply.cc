@@ -1,5 +1,8 @@
 #include "daemon/provision/apply.h"
 
+#include <algorithm>
+#include <set>
+
 namespace maru::daemon::provision {
 namespace {
 
@@ -20,21 +23,39 @@ Step resolve(Step step, const std::vector<Done>& done) {
   return step;
 }
 
-void undo(Outcome& outcome, Executor& executor, const Onlooker& onlooker) {
-  while (!outcome.done.empty()) {
-    const Done last = outcome.done.back();
-    outcome.done.pop_back();
+// What a step, done or half done, touched. Two steps that share a name lie on each other, as far as anybody here knows.
+struct Touched {
+  std::set<std::string> names;
+
+  void add(const Step& step, const std::string& name) {
+    for (const std::string& one : {step.target, step.region, name})
+      if (!one.empty()) names.insert(one);
+    names.insert("table " + step.wish);
+  }
+  bool has_any_of(const Touched& other) const {
+    return std::any_of(names.begin(), names.end(), [&](const auto& one) { return other.names.contains(one); });
+  }
+};
+
+// `left`: what the step that failed could not put back.
+void undo(Outcome& outcome, Touched left, Executor& executor, const Onlooker& onlooker) {
+  for (size_t i = outcome.done.size(); i-- > 0;) {
+    const Done last = outcome.done[i];
+    Touched touched;
+    touched.add(last.step, last.name);
+    if (left.has_any_of(touched)) {
+      outcome.left.push_back(step_text(last.step) + ": what is left may lie on it");
+      left.add(last.step, last.name);
+      continue;
+    }
     onlooker.say("undoing: " + step_text(last.step));
     if (auto undone = executor.undo(last.step, last.name); undone) {
+      outcome.done.erase(outcome.done.begin() + std::ptrdiff_t(i));
       outcome.undone.push_back(step_text(last.step) + (last.step.loses_content ? " (what it held is lost)" : ""));
       onlooker.keep(outcome.done);
     } else {
       outcome.left.push_back(step_text(last.step) + ": " + undone.error().text());
-      // What is below it is still needed by what is left.
-      for (auto at = outcome.done.rbegin(); at != outcome.done.rend(); ++at)
-        outcome.left.push_back(step_text(at->step));
-      outcome.done.push_back(last);
-      return;
+      left.add(last.step, last.name);
     }
   }
 }
@@ -43,6 +64,7 @@ void undo(Outcome& outcome, Executor& executor, const Onlooker& onlooker) {
 
 Outcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker& onlooker) {
   Outcome outcome;
+  Touched left;
   for (size_t number = 0; number < steps.size(); ++number) {
     const Step step = resolve(steps[number], outcome.done);
     outcome.failure = onlooker.why_stop();
@@ -54,9 +76,13 @@ Outcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker
         onlooker.keep(outcome.done);
         continue;
       }
-      outcome.failure = step_text(step) + ": " + name.error().text();
+      outcome.failure = step_text(step) + ": " + name.error().error.text();
+      if (!name.error().left.empty()) {
+        outcome.left.push_back(step_text(step) + ": " + name.error().left);
+        left.add(step, "");
+      }
     }
-    undo(outcome, executor, onlooker);
+    undo(outcome, left, executor, onlooker);
     return outcome;
   }
   outcome.is_complete = true;

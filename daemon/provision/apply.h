@@ -1,5 +1,6 @@
 // Does the steps of a plan one after another. When one fails, or somebody asks for an end between two, what was done before is
-// undone in reverse order, and the outcome says what was done, what was undone, and what could not be.
+// undone in reverse order, and the outcome says what was done, what was undone, and what could not be. Where something is left,
+// the steps that it lies on are left with it, and the others are undone.
 #pragma once
 
 #include "daemon/provision/plan.h"
@@ -11,12 +12,22 @@
 
 namespace maru::daemon::provision {
 
-// Changes a machine. A step that fails has left nothing behind, or says what it left.
+// Why a step was not done. `left`: what it changed and could not put back; empty: the machine is as it was before the step.
+struct StepError {
+  Error error;
+  std::string left;
+
+  StepError(Error why, std::string remains = "") : error(std::move(why)), left(std::move(remains)) {}
+  std::string text() const { return error.text() + (left.empty() ? "" : " (" + left + ")"); }
+};
+using StepResult = tl::expected<std::string, StepError>;
+
+// Changes a machine.
 class Executor {
  public:
   virtual ~Executor() = default;
   // Returns the name of what was made, or of what was changed.
-  virtual Result<std::string> run(const Step& step) = 0;
+  virtual StepResult run(const Step& step) = 0;
   // `name` is what run returned.
   virtual Result<void> undo(const Step& step, const std::string& name) = 0;
 };
@@ -31,7 +42,7 @@ struct Outcome {
   std::vector<Done> done;           // and not undone
   std::string failure;              // of the step that failed, or why no further one was begun
   std::vector<std::string> undone;  // texts of steps
-  std::vector<std::string> left;    // what could not be undone, and why
+  std::vector<std::string> left;    // what could not be undone or put back, and why
 };
 
 // Who looks on.

@@ -2,37 +2,65 @@
 
 #include "daemon/provision/inventory.h"
 
+#include <cerrno>
+
 namespace maru::daemon::provision {
 namespace {
 
+StepResult left_as_well(Error error, const StepResult& unmade, const std::string& name) {
+  if (unmade) return tl::unexpected<StepError>(std::move(error));
+  return tl::unexpected<StepError>({std::move(error), name + " is left: " + unmade.error().text()});
+}
+
 // A device that somebody may get holds nothing of its memory's former users; one that cannot be cleared is not left.
-Result<std::string> cleared(Result<std::string> made, Result<std::string> (*unmake)(const std::string&)) {
+template <typename Unmake>
+StepResult cleared(StepResult made, Unmake unmake) {
   if (!made) return made;
-  if (auto clear = clear_whole_device(*made); !clear) {
-    const auto unmade = unmake(*made);
-    return failure(
-        clear.error().code,
-        clear.error().doing + (unmade ? "" : ", and then " + unmade.error().text() + " (" + *made + " is left)"));
-  }
+  if (auto clear = clear_whole_device(*made); !clear) return left_as_well(clear.error(), unmake(*made), *made);
   return made;
 }
 
 // A volatile region is done when the device that the kernel makes of it is devdax and cleared, or gone where others take its
 // place.
-Result<std::string> with_device(const Step& step, Result<std::string> region) {
+StepResult with_device(const Step& step, StepResult region) {
   if (!region || step.is_persistent) return region;
   auto device = settle_cxl_device(*region);
   if (device) device = step.is_divided ? remove_device(*device) : cleared(device, disable_device);
   if (device) return region;
-  const auto removed = remove_cxl_region(*region);
-  return failure(
-      device.error().code,
-      device.error().doing + (removed ? "" : ", and then " + removed.error().text() + " (" + *region + " is left)"));
+  return left_as_well(device.error().error, remove_cxl_region(*region, true), *region);
+}
+
+StepResult resize(const Step& step) {
+  auto resized = resize_device(step.target, step.bytes);
+  if (!resized || step.bytes <= step.before) return resized;
+  if (auto clear = clear_device(step.target, step.before, step.bytes, step.align); !clear)
+    return left_as_well(clear.error(), resize_device(step.target, step.before, step.was_disabled), step.target);
+  return resized;
+}
+
+// What was cut off may have been somebody else's since, so that the rest of a pool is none any more.
+StepResult resize_back(const Step& step) {
+  const bool grows = step.bytes < step.before;
+  auto back = resize_device(step.target, step.before, step.was_disabled && !grows);
+  if (!back || !grows) return back;
+  if (auto clear = clear_device(step.target, step.loses_content ? 0 : step.bytes, step.before, step.align); !clear)
+    return tl::unexpected<StepError>(clear.error());
+  return step.was_disabled ? disable_device(step.target) : back;
+}
+
+StepResult take_back(const Step& step) {
+  auto taken = cleared(take_from_kernel(step.target), [](const std::string& name) { return give_to_kernel(name); });
+  return taken && step.was_disabled ? disable_device(step.target) : taken;
+}
+
+StepResult make_again(const Step& step) {
+  auto made = cleared(make_device(step.region, step.bytes, step.align), remove_device);
+  return made && step.was_disabled ? disable_device(*made) : made;
 }
 
 }  // namespace
 
-Result<std::string> DeviceExecutor::run(const Step& step) {
+StepResult DeviceExecutor::run(const Step& step) {
   switch (step.kind) {
     case Step::Kind::kMakeCxlRegion: return with_device(step, make_cxl_region(step));
     case Step::Kind::kRemoveCxlRegion: return remove_cxl_region(step.target);
@@ -41,17 +69,11 @@ Result<std::string> DeviceExecutor::run(const Step& step) {
     case Step::Kind::kRemoveNamespace: return remove_namespace(step.target);
     case Step::Kind::kEnableNamespace: return enable_namespace(step.target);
     case Step::Kind::kMakeDevice: return cleared(make_device(step.target, step.bytes, step.align), remove_device);
-    case Step::Kind::kResizeDevice: {
-      auto resized = resize_device(step.target, step.bytes);
-      if (!resized || step.bytes <= step.before) return resized;
-      if (auto clear = clear_device(step.target, step.before, step.bytes, step.align); !clear) {
-        const auto back = resize_device(step.target, step.before);
-        return failure(clear.error().code, clear.error().doing + (back ? "" : ", and then " + back.error().text()));
-      }
-      return resized;
-    }
+    case Step::Kind::kResizeDevice: return resize(step);
     case Step::Kind::kRemoveDevice: return remove_device(step.target);
-    case Step::Kind::kTakeFromKernel: return cleared(take_from_kernel(step.target), give_to_kernel);
+    case Step::Kind::kTakeFromKernel:
+      return cleared(take_from_kernel(step.target),
+                     [&](const std::string& name) { return give_to_kernel(name, step.kernel_use); });
     case Step::Kind::kGiveToKernel: return give_to_kernel(step.target);
     case Step::Kind::kEnableDevice: return enable_device(step.target);
   }
@@ -59,28 +81,27 @@ Result<std::string> DeviceExecutor::run(const Step& step) {
 }
 
 Result<void> DeviceExecutor::undo(const Step& step, const std::string& name) {
-  const auto back = [&]() -> Result<std::string> {
+  const auto back = [&]() -> StepResult {
     switch (step.kind) {
       case Step::Kind::kMakeCxlRegion: return remove_cxl_region(name);
       case Step::Kind::kMakeLabels: return remove_labels(name);
       case Step::Kind::kMakeNamespace: return remove_namespace(name);
       case Step::Kind::kMakeDevice: return remove_device(name);
-      case Step::Kind::kResizeDevice: return resize_device(name, step.before);
-      case Step::Kind::kRemoveDevice: {
-        auto made = make_device(step.region, step.bytes, step.align);
-        return made && step.was_system_ram ? give_to_kernel(*made) : made;
-      }
-      case Step::Kind::kTakeFromKernel: return give_to_kernel(name);
-      case Step::Kind::kGiveToKernel: return cleared(take_from_kernel(name), give_to_kernel);
+      case Step::Kind::kResizeDevice: return resize_back(step);
+      case Step::Kind::kRemoveDevice: return make_again(step);
+      case Step::Kind::kTakeFromKernel: return give_to_kernel(name, step.kernel_use);
+      case Step::Kind::kGiveToKernel: return take_back(step);
       case Step::Kind::kEnableDevice: return disable_device(name);
-      case Step::Kind::kEnableNamespace: return name;
+      case Step::Kind::kEnableNamespace: return disable_namespace(name);
       case Step::Kind::kRemoveNamespace: return make_namespace(step.region, step.wish, step.bytes, step.align);
-      case Step::Kind::kRemoveCxlRegion: break;
+      case Step::Kind::kRemoveCxlRegion: break;  // always the last one
     }
     return failure(EOPNOTSUPP, "put back " + step.target);
   }();
-  if (!back) return tl::unexpected<Error>(back.error());
-  return {};
+  if (back) return {};
+  Error error = back.error().error;
+  if (!back.error().left.empty()) error.doing += " (" + back.error().left + ")";
+  return tl::unexpected<Error>(std::move(error));
 }
 
 }  // namespace maru::daemon::provision

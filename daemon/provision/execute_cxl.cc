@@ -1,3 +1,4 @@
+#include "daemon/provision/changes.h"
 #include "daemon/provision/contexts.h"
 #include "daemon/provision/cxl_sysfs.h"
 #include "daemon/provision/device_executor.h"
@@ -7,10 +8,6 @@
 
 namespace maru::daemon::provision {
 namespace {
-
-tl::unexpected<Error> failed(int wrong, const std::string& doing) {
-  return failure(wrong < 0 ? -wrong : wrong > 0 ? wrong : EIO, doing);
-}
 
 cxl_decoder* find_window(cxl_ctx* context, const std::string& name) {
   cxl_bus* bus;
@@ -51,29 +48,43 @@ cxl_decoder* free_decoder(cxl_memdev* memory) {
   return nullptr;
 }
 
-// Takes apart what there is of a region, from its end to its beginning.
-int take_apart(cxl_region* region) {
+// Takes apart what there is of a region, from its end to its beginning. `settle` follows when it was enabled again after all.
+void take_apart(cxl_region* region, Changes& changes, const Changes::Call& settle) {
+  const std::string name = text_of(cxl_region_get_devname(region));
+  const std::string doing = "take apart the CXL region " + name;
   if (cxl_region_is_enabled(region) == 1)
-    if (const int wrong = cxl_region_disable(region); wrong != 0) return wrong;
+    changes.attempt(
+        doing, [&] { return cxl_region_disable(region); }, name + " is disabled",
+        [=] {
+          const int wrong = cxl_region_enable(region);
+          return wrong < 0 ? wrong : settle();
+        });
   if (cxl_region_decode_is_committed(region) == 1)
-    if (const int wrong = cxl_region_decode_reset(region); wrong != 0) return wrong;
+    changes.attempt(
+        doing, [&] { return cxl_region_decode_reset(region); }, name + " is out of force",
+        [=] { return cxl_region_decode_commit(region); });
   const unsigned ways = cxl_region_get_interleave_ways(region);
   for (unsigned i = 0; ways != ~0u && i < ways; ++i) {
     cxl_decoder* target = cxl_region_get_target_decoder(region, int(i));
     if (!target) continue;
-    if (const int wrong = cxl_region_clear_target(region, int(i)); wrong != 0) return wrong;
-    if (const int wrong = cxl_decoder_set_dpa_size(target, 0); wrong != 0) return wrong;
+    const unsigned long long bytes = cxl_decoder_get_dpa_size(target);
+    changes.attempt(
+        doing, [&] { return cxl_region_clear_target(region, int(i)); }, name + " lacks a device",
+        [=] { return cxl_region_set_target(region, int(i), target); });
+    changes.attempt(
+        doing, [&] { return cxl_decoder_set_dpa_size(target, 0); }, name + " lacks the memory of a device",
+        [=] { return cxl_decoder_set_dpa_size(target, bytes); });
   }
-  return cxl_region_delete(region);
+  changes.attempt(doing, [&] { return cxl_region_delete(region); });
 }
 
 }  // namespace
 
-Result<std::string> make_cxl_region(const Step& step) {
+StepResult make_cxl_region(const Step& step) {
   std::string made;
   if (!step.is_persistent) {
     auto region = make_volatile_region(step.target);
-    if (!region) return region;
+    if (!region) return tl::unexpected<Error>(region.error());
     made = *region;
   }
   const CxlContext context = open_cxl();
@@ -82,18 +93,16 @@ Result<std::string> make_cxl_region(const Step& step) {
                        : step.is_persistent ? cxl_decoder_create_pmem_region(window)
                                             : find_region(context.get(), made);
   if (!region) {
-    const int wrong = window ? errno : ENODEV;
-    if (!made.empty()) delete_region(step.target, made);
-    return failed(wrong, "make a region in " + step.target);
+    const int wrong = window && errno ? errno : ENODEV;
+    const bool is_left = !made.empty() && !delete_region(step.target, made);
+    return tl::unexpected<StepError>(
+        {Error{wrong, "make a region in " + step.target}, is_left ? made + " is left, empty" : ""});
   }
   const std::string name = text_of(cxl_region_get_devname(region));
 
-  std::string doing;
-  int wrong = 0;
-  const auto attempt = [&](const std::string& what, auto call) {
-    if (wrong != 0) return;
-    doing = what;
-    wrong = call();
+  Changes changes;
+  const auto attempt = [&](const std::string& what, const Changes::Call& change) {
+    changes.attempt(what + " (" + name + " in " + step.target + ")", change);
   };
   const unsigned ways = unsigned(step.memories.size());
   attempt("say how it interleaves", [&] { return cxl_region_set_interleave_ways(region, ways); });
@@ -124,20 +133,37 @@ Result<std::string> make_cxl_region(const Step& step) {
   }
   attempt("put it into force", [&] { return cxl_region_decode_commit(region); });
   attempt("enable it", [&] { return cxl_region_enable(region); });
-  if (wrong == 0) return name;
-  const int left = take_apart(region);
-  for (cxl_decoder* decoder : taken) cxl_decoder_set_dpa_size(decoder, 0);
-  return failed(wrong, doing + " (" + name + " in " + step.target + ")" + (left != 0 ? " (and it is left)" : ""));
+  if (changes.is_good()) return name;
+  StepError error = changes.finish(name).error();
+  Changes back;
+  take_apart(region, back, [] { return 0; });
+  for (cxl_decoder* decoder : taken)
+    if (const auto bytes = cxl_decoder_get_dpa_size(decoder); bytes != 0 && bytes != ~0ull)
+      back.attempt("give back memory", [&] { return cxl_decoder_set_dpa_size(decoder, 0); });
+  if (!back.is_good()) error.left = name + " is left: " + back.finish(name).error().text();
+  return tl::unexpected<StepError>(std::move(error));
 }
 
-Result<std::string> remove_cxl_region(const std::string& name) {
+StepResult remove_cxl_region(const std::string& name, bool takes_memory) {
   const CxlContext context = open_cxl();
   cxl_region* region = context ? find_region(context.get(), name) : nullptr;
   if (!region) return failure(ENODEV, "find the CXL region " + name);
   // Without it a driver of its DAX devices would lose their memory while it has them.
-  if (auto disabled = disable_cxl_devices(name); !disabled) return disabled;
-  if (const int wrong = take_apart(region); wrong != 0) return failed(wrong, "take apart the CXL region " + name);
-  return name;
+  const auto disabled = disable_cxl_devices(name, takes_memory);
+  if (!disabled) return tl::unexpected<StepError>(disabled.error());
+  Changes changes;
+  changes.attempt(
+      "disable the devices of " + name, [] { return 0; },
+      "devices of " + name + " are disabled, or are another one now",
+      [&] {
+        int wrong = 0;
+        for (const std::string& device : *disabled)
+          if (const int result = code_of(enable_device(device)); result < 0) wrong = result;
+        return wrong;
+      });
+  // The kernel makes one device of a volatile region that is enabled again.
+  take_apart(region, changes, [&] { return disabled->empty() ? 0 : code_of(settle_cxl_device(name)); });
+  return changes.finish(name);
 }
 
 }  // namespace maru::daemon::provision

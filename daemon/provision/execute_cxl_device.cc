@@ -1,5 +1,6 @@
 // The DAX devices of a volatile CXL region. The kernel makes one of all of it as soon as the region is enabled, and gives it to
 // the driver kmem, as memory of its own, where that is loaded.
+#include "daemon/provision/changes.h"
 #include "daemon/provision/contexts.h"
 #include "daemon/provision/device_executor.h"
 #include "daemon/provision/machine.h"
@@ -36,7 +37,7 @@ std::vector<FoundDevice> devices_of(const std::string& cxl_region) {
 
 }  // namespace
 
-Result<std::string> settle_cxl_device(const std::string& cxl_region) {
+StepResult settle_cxl_device(const std::string& cxl_region) {
   std::string wrong;
   for (int look = 0; look < kLooksMax; ++look) {
     if (look != 0) std::this_thread::sleep_for(kPause);
@@ -55,17 +56,28 @@ Result<std::string> settle_cxl_device(const std::string& cxl_region) {
                              wrong);
 }
 
-Result<std::string> disable_cxl_devices(const std::string& cxl_region) {
-  const auto found = devices_of(cxl_region);
+tl::expected<std::vector<std::string>, StepError> disable_cxl_devices(const std::string& cxl_region,
+                                                                      bool takes_memory) {
+  auto found = devices_of(cxl_region);
+  for (FoundDevice& device : found)
+    if (takes_memory && device.mode == DaxMode::kSystemRam && take_from_kernel(device.name))
+      device.mode = DaxMode::kDevdax;
   for (const FoundDevice& device : found)
     if (device.mode == DaxMode::kSystemRam)
       return failure(EBUSY, "give back " + cxl_region + ": found " + device.name +
                                 " in mode system-ram, expected it taken from the kernel before");
+  std::vector<std::string> names;
+  Changes changes;
   for (const FoundDevice& device : found) {
     if (device.mode != DaxMode::kDevdax) continue;
-    if (auto disabled = disable_device(device.name); !disabled) return disabled;
+    const std::string& name = device.name;
+    changes.attempt(
+        "disable " + name, [&] { return code_of(disable_device(name)); }, name + " is disabled",
+        [name] { return code_of(enable_device(name)); });
+    names.push_back(name);
   }
-  return cxl_region;
+  if (const auto done = changes.finish(cxl_region); !done) return tl::unexpected<StepError>(done.error());
+  return names;
 }
 
 }  // namespace maru::daemon::provision

@@ -1,3 +1,4 @@
+#include "daemon/provision/changes.h"
 #include "daemon/provision/contexts.h"
 #include "daemon/provision/device_executor.h"
 #include "daemon/provision/inventory.h"
@@ -51,110 +52,206 @@ Result<std::string> empty_device(const std::string& region_name) {
   return failure(ENODEV, "find the device that was made in " + region_name);
 }
 
+// One change of a device, as the kernel shows it now: a context knows nothing of what another one changed.
+template <typename Change>
+int change(const std::string& name, Change how) {
+  const OpenDevice open(name);
+  return open.device ? how(open.device) : -ENODEV;
+}
+
+int enable(const std::string& name) {
+  return change(
+      name, [](daxctl_dev* device) { return daxctl_dev_is_enabled(device) ? 0 : daxctl_dev_enable_devdax(device); });
+}
+int disable(const std::string& name) { return change(name, daxctl_dev_disable); }
+int give_size(const std::string& name, uint64_t bytes) {
+  return change(name, [&](daxctl_dev* device) { return daxctl_dev_set_size(device, bytes); });
+}
+
+// How many blocks of its memory the kernel uses.
+int is_online(const std::string& name) {
+  return change(name, [](daxctl_dev* device) {
+    daxctl_memory* memory = daxctl_dev_get_memory(device);
+    return memory ? daxctl_memory_is_online(memory) : -EIO;
+  });
+}
+
+// Has the kernel use the memory of a device in mode system-ram like this, or puts back how it used it.
+int use_memory(const std::string& name, KernelUse use) {
+  return change(name, [&](daxctl_dev* device) {
+    daxctl_memory* memory = daxctl_dev_get_memory(device);
+    if (!memory) return -EIO;
+    const bool is_online = daxctl_memory_is_online(memory) > 0;
+    switch (use) {
+      case KernelUse::kMovable: return daxctl_memory_online(memory);
+      case KernelUse::kUnmovable: return daxctl_memory_online_no_movable(memory);
+      case KernelUse::kOffline: return is_online ? daxctl_memory_offline(memory) : 0;
+    }
+    return -EINVAL;
+  });
+}
+
+// How the kernel uses the memory of a device now.
+KernelUse use_of(daxctl_memory* memory) {
+  if (daxctl_memory_is_online(memory) <= 0) return KernelUse::kOffline;
+  return daxctl_memory_is_movable(memory) == 1 ? KernelUse::kMovable : KernelUse::kUnmovable;
+}
+
+const char* kNobodys = " is disabled";
+
 }  // namespace
 
-Result<std::string> make_device(const std::string& region, uint64_t bytes, uint64_t align) {
-  auto name = empty_device(region);
-  if (!name) return name;
-  const OpenDevice open(*name);
-  if (!open.device) return absent(*name);
-  std::string doing = "give " + *name + " an alignment";
-  int wrong = align != 0 && align != daxctl_dev_get_align(open.device) ? daxctl_dev_set_align(open.device, align) : 0;
-  if (wrong == 0) doing = "give " + *name + " its memory", wrong = daxctl_dev_set_size(open.device, bytes);
-  if (wrong == 0) doing = "enable " + *name, wrong = daxctl_dev_enable_devdax(open.device);
-  if (wrong == 0) return name;
-  const auto removed = remove_device(*name);
-  return failed(wrong, doing + (removed ? "" : " (and then " + removed.error().text() + ")"));
+StepResult make_device(const std::string& region, uint64_t bytes, uint64_t align) {
+  const auto found = empty_device(region);
+  if (!found) return tl::unexpected<Error>(found.error());
+  const std::string& name = *found;
+  uint64_t align_before = 0;
+  change(name, [&](daxctl_dev* device) { return align_before = daxctl_dev_get_align(device), 0; });
+  const auto give_align = [&](uint64_t to) {
+    return change(name, [&](daxctl_dev* device) { return daxctl_dev_set_align(device, to); });
+  };
+  Changes changes;
+  if (align != 0 && align != align_before)
+    changes.attempt(
+        "give " + name + " an alignment", [&] { return give_align(align); }, name + " has another alignment",
+        [&] { return give_align(align_before); });
+  changes.attempt(
+      "give " + name + " its memory", [&] { return give_size(name, bytes); }, name + " has memory and is disabled",
+      [&] { return give_size(name, 0); });
+  changes.attempt("enable " + name, [&] { return enable(name); });
+  const bool is_made = changes.is_good();
+  auto made = changes.finish(name);
+  if (!is_made) {
+    // An empty one is as good as none.
+    const OpenDevice open(name);
+    if (open.device && daxctl_dev_get_size(open.device) == 0) daxctl_region_destroy_dev(open.region, open.device);
+  }
+  return made;
 }
 
-Result<std::string> remove_device(const std::string& name) {
+StepResult remove_device(const std::string& name) {
   const OpenDevice open(name);
   if (!open.device) return absent(name);
+  Changes changes;
   if (daxctl_dev_is_enabled(open.device))
-    if (const int wrong = daxctl_dev_disable(open.device); wrong != 0) return failed(wrong, "disable " + name);
-  if (const int wrong = daxctl_dev_set_size(open.device, 0); wrong != 0)
-    return failed(wrong, "give back the memory of " + name);
+    changes.attempt(
+        "disable " + name, [&] { return daxctl_dev_disable(open.device); }, name + kNobodys,
+        [&] { return enable(name); });
+  changes.attempt("give back the memory of " + name, [&] { return daxctl_dev_set_size(open.device, 0); });
   // The kernel keeps the first device of a region, empty; that is as good.
-  daxctl_region_destroy_dev(open.region, open.device);
-  return name;
+  if (changes.is_good()) daxctl_region_destroy_dev(open.region, open.device);
+  return changes.finish(name);
 }
 
-Result<std::string> enable_device(const std::string& name) {
-  const OpenDevice open(name);
-  if (!open.device) return absent(name);
-  if (const int wrong = daxctl_dev_enable_devdax(open.device); wrong != 0)
-    return failed(wrong, "enable " + name + " as devdax");
-  return name;
+StepResult enable_device(const std::string& name) {
+  Changes changes;
+  changes.attempt("enable " + name + " as devdax", [&] { return enable(name); });
+  return changes.finish(name);
 }
 
-Result<std::string> disable_device(const std::string& name) {
-  const OpenDevice open(name);
-  if (!open.device) return absent(name);
-  if (const int wrong = daxctl_dev_disable(open.device); wrong != 0) return failed(wrong, "disable " + name);
-  return name;
+StepResult disable_device(const std::string& name) {
+  Changes changes;
+  changes.attempt("disable " + name, [&] { return disable(name); });
+  return changes.finish(name);
 }
 
-Result<std::string> resize_device(const std::string& name, uint64_t bytes) {
-  const OpenDevice open(name);
-  if (!open.device) return absent(name);
-  const bool was_enabled = daxctl_dev_is_enabled(open.device);
+StepResult resize_device(const std::string& name, uint64_t bytes, bool is_disabled_after) {
+  bool was_enabled = false;
+  uint64_t bytes_before = 0;
+  {
+    const OpenDevice open(name);
+    if (!open.device) return absent(name);
+    was_enabled = daxctl_dev_is_enabled(open.device);
+    bytes_before = daxctl_dev_get_size(open.device);
+  }
+  Changes changes;
   if (was_enabled)
-    if (const int wrong = daxctl_dev_disable(open.device); wrong != 0) return failed(wrong, "disable " + name);
-  const int wrong = daxctl_dev_set_size(open.device, bytes);
-  // Enabled again whether it was resized or not.
-  const int unusable = daxctl_dev_enable_devdax(open.device);
-  if (wrong != 0) return failed(wrong, "resize " + name + (unusable ? " (and it cannot be enabled again)" : ""));
-  if (unusable != 0) return failed(unusable, "enable " + name + " after resizing it");
-  return name;
+    changes.attempt("disable " + name, [&] { return disable(name); }, name + kNobodys, [&] { return enable(name); });
+  changes.attempt(
+      "resize " + name, [&] { return give_size(name, bytes); }, name + " has its new size",
+      [&] { return give_size(name, bytes_before); });
+  if (!is_disabled_after) changes.attempt("enable " + name + " after resizing it", [&] { return enable(name); });
+  return changes.finish(name);
 }
 
-Result<std::string> take_from_kernel(const std::string& name) {
-  const OpenDevice open(name);
-  if (!open.device) return absent(name);
-  daxctl_memory* memory = daxctl_dev_get_memory(open.device);
-  if (!memory) return failure(EINVAL, "take " + name + " from the kernel, which does not have it");
-  if (daxctl_memory_is_online(memory) > 0) {
-    const int wrong = daxctl_memory_offline(memory);
-    if (wrong < 0 || daxctl_memory_is_online(memory) > 0) {
-      // Part of it may be offline now; the kernel gets all of it back.
-      const int lost = daxctl_memory_online(memory);
-      return failure(EBUSY, "take the memory of " + name +
-                                " from the kernel, which cannot move what lies there elsewhere (" +
-                                (lost < 0 ? "part of it stays offline: marud-provision apply --force tries again"
-                                          : "all of it is the kernel's again") +
-                                "); free memory, or restart the machine without it online");
-    }
+StepResult take_from_kernel(const std::string& name) {
+  KernelUse use = KernelUse::kOffline;
+  {
+    const OpenDevice open(name);
+    if (!open.device) return absent(name);
+    daxctl_memory* memory = daxctl_dev_get_memory(open.device);
+    if (!memory) return failure(EINVAL, "take " + name + " from the kernel, which does not have it");
+    use = use_of(memory);
   }
-  if (const int wrong = daxctl_dev_disable(open.device); wrong != 0) {
-    daxctl_memory_online(memory);
-    return failed(wrong, "take " + name + " from the kernel");
-  }
-  if (const int wrong = daxctl_dev_enable_devdax(open.device); wrong != 0) {
-    const auto back = give_to_kernel(name);
-    return failed(wrong, "enable " + name + " as devdax" + (back ? "" : " (and then " + back.error().text() + ")"));
-  }
-  return name;
+  Changes changes;
+  const auto back = [&] { return use_memory(name, use); };
+  const std::string left =
+      "part of the memory of " + name + " stays offline: marud-provision apply --force tries again";
+  if (use != KernelUse::kOffline)
+    changes.attempt(
+        "take the memory of " + name +
+            " from the kernel, which cannot move what lies there elsewhere; free memory, or restart the machine "
+            "without it online",
+        [&] {
+          const int wrong = use_memory(name, KernelUse::kOffline);
+          if (wrong >= 0 && is_online(name) == 0) return 0;
+          // Part of it may be offline now; the kernel gets all of it back.
+          if (back() < 0) changes.leave(left);
+          return -EBUSY;
+        },
+        left, back);
+  changes.attempt(
+      "take " + name + " from the kernel", [&] { return disable(name); }, name + kNobodys,
+      [&] {
+        return change(
+            name, [](daxctl_dev* device) { return daxctl_dev_get_memory(device) ? 0 : daxctl_dev_enable_ram(device); });
+      });
+  changes.attempt("enable " + name + " as devdax", [&] { return enable(name); });
+  return changes.finish(name);
 }
 
-Result<std::string> give_to_kernel(const std::string& name) {
-  const OpenDevice open(name);
-  if (!open.device) return absent(name);
-  if (daxctl_dev_get_memory(open.device) == nullptr) {
-    if (daxctl_dev_is_enabled(open.device))
-      if (const int wrong = daxctl_dev_disable(open.device); wrong != 0) return failed(wrong, "disable " + name);
-    if (const int wrong = daxctl_dev_enable_ram(open.device); wrong != 0) {
-      daxctl_dev_enable_devdax(open.device);
-      return failed(
-          wrong,
-          "give " + name + " to the kernel (module kmem; it takes whole blocks of memory only, of 128 MiB or more)");
-    }
+StepResult give_to_kernel(const std::string& name, KernelUse use) {
+  bool was_ram = false, was_enabled = false;
+  uint64_t bytes = 0, align = 0;
+  KernelUse before = KernelUse::kOffline;
+  {
+    const OpenDevice open(name);
+    if (!open.device) return absent(name);
+    if (daxctl_memory* memory = daxctl_dev_get_memory(open.device)) was_ram = true, before = use_of(memory);
+    was_enabled = !was_ram && daxctl_dev_is_enabled(open.device);
+    bytes = daxctl_dev_get_size(open.device);
+    align = daxctl_dev_get_align(open.device);
   }
-  const OpenDevice again(name);  // its memory is known to a fresh context only
-  daxctl_memory* memory = again.device ? daxctl_dev_get_memory(again.device) : nullptr;
-  if (!memory) return failure(EIO, "find the memory of " + name + " in the kernel's");
-  if (const int wrong = daxctl_memory_online(memory); wrong < 0)
-    return failed(wrong, "put the memory of " + name + " online");
-  return name;
+  Changes changes;
+  bool was_used = false;  // by the kernel, which may have put it online by itself
+  if (!was_ram)
+    changes.attempt(
+        "disable " + name, [&] { return was_enabled ? disable(name) : 0; },
+        name + " is disabled, or holds what the kernel left there",
+        [&] {
+          if (!was_enabled && !was_used) return 0;
+          int wrong = enable(name);
+          if (wrong >= 0 && was_used) wrong = code_of(clear_device(name, 0, bytes, align));
+          return wrong >= 0 && !was_enabled ? disable(name) : wrong;
+        });
+  const std::string left = name + " stays the kernel's";
+  if (!was_ram)
+    changes.attempt(
+        "give " + name + " to the kernel (module kmem; it takes whole blocks of memory only, of 128 MiB or more)",
+        [&] { return change(name, daxctl_dev_enable_ram); }, left,
+        [&] {
+          was_used = is_online(name) > 0;
+          if (const int wrong = was_used ? use_memory(name, KernelUse::kOffline) : 0; wrong < 0) return wrong;
+          return disable(name);
+        });
+  changes.attempt(
+      use == KernelUse::kOffline ? "take the memory of " + name + " offline" : "put the memory of " + name + " online",
+      [&] {
+        const int wrong = use_memory(name, use);
+        if (wrong < 0 && was_ram && use_memory(name, before) < 0) changes.leave(left);
+        return wrong;
+      });
+  return changes.finish(name);
 }
 
 Result<void> clear_whole_device(const std::string& name) {
@@ -165,6 +262,8 @@ Result<void> clear_whole_device(const std::string& name) {
     bytes = daxctl_dev_get_size(open.device);
     align = daxctl_dev_get_align(open.device);
   }
+  const auto lock = lock_device(name);
+  if (!lock) return tl::unexpected<Error>(lock.error());
   return clear_device(name, 0, bytes, align);
 }
 

@@ -1,23 +1,16 @@
+#include "daemon/provision/changes.h"
 #include "daemon/provision/contexts.h"
 #include "daemon/provision/device_executor.h"
 #include "daemon/provision/inventory.h"
-#include "libmaru/base/file_descriptor.h"
+#include "daemon/provision/namespace_notes.h"
 
 #include <cerrno>
-#include <cstdlib>
-#include <fcntl.h>
-#include <linux/ndctl.h>
 #include <sys/random.h>
 
 namespace maru::daemon::provision {
 namespace {
 
-constexpr size_t kInfoBytes = 8192;  // the kernel's notes about a namespace lie in its second page
-
 tl::unexpected<Error> absent(const std::string& name) { return failure(ENODEV, "find " + name); }
-tl::unexpected<Error> failed(int negative, const std::string& doing) {
-  return failure(negative < 0 ? -negative : EIO, doing);
-}
 
 ndctl_region* find_region(ndctl_ctx* context, const std::string& name) {
   ndctl_region* found = nullptr;
@@ -43,40 +36,61 @@ bool make_uuid(unsigned char* uuid) {
   return true;
 }
 
-// Rewrites the labels of all modules of a region while it is off.
-Result<std::string> rewrite_labels(const std::string& name, int (*rewrite)(ndctl_dimm*), const std::string& doing) {
+// As the kernel shows it now.
+int enable(const std::string& name) {
+  const NdctlContext context = open_ndctl();
+  ndctl_namespace* one = context ? find_namespace(context.get(), name) : nullptr;
+  if (!one) return -ENODEV;
+  return ndctl_namespace_is_active(one) ? 0 : ndctl_namespace_enable(one);
+}
+
+using Rewrite = int (*)(ndctl_dimm*);
+
+// Rewrites the labels of all modules of a region while it is off; `back` is what was there.
+StepResult rewrite_labels(const std::string& name, Rewrite rewrite, Rewrite back, const std::string& doing) {
   const NdctlContext context = open_ndctl();
   ndctl_region* region = context ? find_region(context.get(), name) : nullptr;
   if (!region) return absent(name);
+  Changes changes;
   // Whatever was forced, a file system that is mounted there stays.
   ndctl_namespace* one;
   ndctl_namespace_foreach(region, one) if (ndctl_namespace_is_active(one)) {
-    const int busy = ndctl_namespace_disable_safe(one);
-    if (busy >= 0) continue;
-    ndctl_namespace_enable(one);
-    return failed(busy, "disable " + text_of(ndctl_namespace_get_devname(one)) + " of " + name + " (is it mounted?)");
+    const std::string at = text_of(ndctl_namespace_get_devname(one));
+    changes.attempt(
+        "disable " + at + " of " + name + " (is it mounted?)",
+        [&] {
+          const int busy = ndctl_namespace_disable_safe(one);
+          if (busy < 0) ndctl_namespace_enable(one);
+          return busy;
+        },
+        at + " is disabled", [at] { return enable(at); });
   }
-  if (const int wrong = ndctl_region_disable_invalidate(region); wrong != 0) return failed(wrong, "disable " + name);
-  int wrong = 0;
-  std::string at;
+  const auto enable_region = [&] { return ndctl_region_enable(region); };
+  changes.attempt(
+      "disable " + name, [&] { return ndctl_region_disable_invalidate(region); }, name + " is disabled", enable_region);
   ndctl_dimm* dimm;
   ndctl_dimm_foreach_in_region(region, dimm) {
-    if (wrong != 0) break;
-    at = text_of(ndctl_dimm_get_devname(dimm));
-    if (ndctl_dimm_is_active(dimm)) {
-      wrong = -EBUSY;  // part of another region, too
-      break;
-    }
-    wrong = rewrite(dimm);
-    if (wrong > 0) wrong = 0;
+    const std::string at = text_of(ndctl_dimm_get_devname(dimm));
     // The kernel reads labels when it starts a module.
-    if (wrong == 0) wrong = ndctl_dimm_disable(dimm);
-    if (wrong == 0) wrong = ndctl_dimm_enable(dimm);
+    const auto start_again = [dimm] {
+      const int wrong = ndctl_dimm_disable(dimm);
+      return wrong == 0 ? ndctl_dimm_enable(dimm) : wrong;
+    };
+    changes.attempt(
+        doing + " on " + at + " of " + name,
+        [&] {
+          if (ndctl_dimm_is_active(dimm)) return -EBUSY;  // part of another region, too
+          return rewrite(dimm);
+        },
+        at + " has other labels, or is disabled",
+        [=] {
+          const int wrong = back(dimm);
+          return wrong < 0 ? wrong : start_again();
+        });
+    changes.attempt("start " + at + " of " + name + " again", start_again);
   }
-  const int unusable = ndctl_region_enable(region);
-  if (wrong != 0) return failed(wrong, doing + " on " + at + " of " + name);
-  if (unusable != 0) return failed(unusable, "enable " + name + " again");
-  return name;
+  changes.attempt("enable " + name + " again", enable_region);
+  return changes.finish(name);
 }
 
 int write_empty_labels(ndctl_dimm* dimm) {
@@ -87,21 +101,14 @@ int write_empty_labels(ndctl_dimm* dimm) {
   return labels;
 }
 
-// A namespace that is made there later must not find the notes of this one.
-int erase_notes(ndctl_namespace* one) {
+int erase_labels(ndctl_dimm* dimm) { return ndctl_dimm_zero_labels(dimm); }
+
+// Does something with the block device that a namespace which is off would be without the kernel's notes.
+template <typename Work>
+int with_raw(ndctl_namespace* one, Work work) {
   ndctl_namespace_set_raw_mode(one, 1);
   int wrong = ndctl_namespace_enable(one);
-  if (wrong >= 0) {
-    FileDescriptor fd(::open(("/dev/" + text_of(ndctl_namespace_get_block_device(one))).c_str(),
-                             O_RDWR | O_DIRECT | O_EXCL | O_CLOEXEC));
-    void* zeros = fd.is_open() ? std::aligned_alloc(4096, kInfoBytes) : nullptr;
-    wrong = zeros ? 0 : fd.is_open() ? -ENOMEM : -errno;
-    if (zeros) {
-      std::fill_n(static_cast<char*>(zeros), kInfoBytes, '\0');
-      if (::pwrite(fd.get(), zeros, kInfoBytes, 0) != ssize_t(kInfoBytes)) wrong = errno ? -errno : -EIO;
-      std::free(zeros);
-    }
-  }
+  if (wrong >= 0) wrong = work(text_of(ndctl_namespace_get_block_device(one)));
   ndctl_namespace_set_raw_mode(one, 0);
   ndctl_namespace_disable_invalidate(one);
   return wrong;
@@ -109,22 +116,24 @@ int erase_notes(ndctl_namespace* one) {
 
 // Gives the memory of a namespace back that is off.
 int drop(ndctl_namespace* one) {
+  const ndctl_namespace_mode before = ndctl_namespace_get_enforce_mode(one);
   ndctl_namespace_set_enforce_mode(one, NDCTL_NS_MODE_RAW);
-  return ndctl_namespace_delete(one);
+  const int wrong = ndctl_namespace_delete(one);
+  if (wrong < 0) ndctl_namespace_set_enforce_mode(one, before);
+  return wrong;
 }
 
 }  // namespace
 
-Result<std::string> make_labels(const std::string& region) {
-  return rewrite_labels(region, write_empty_labels, "write labels");
+StepResult make_labels(const std::string& region) {
+  return rewrite_labels(region, write_empty_labels, erase_labels, "write labels");
 }
 
-Result<std::string> remove_labels(const std::string& region) {
-  return rewrite_labels(region, [](ndctl_dimm* dimm) { return ndctl_dimm_zero_labels(dimm); }, "erase the labels");
+StepResult remove_labels(const std::string& region) {
+  return rewrite_labels(region, erase_labels, write_empty_labels, "erase the labels");
 }
 
-Result<std::string> make_namespace(const std::string& region_name, const std::string& label, uint64_t bytes,
-                                   uint64_t align) {
+StepResult make_namespace(const std::string& region_name, const std::string& label, uint64_t bytes, uint64_t align) {
   const NdctlContext context = open_ndctl();
   ndctl_region* region = context ? find_region(context.get(), region_name) : nullptr;
   if (!region) return absent(region_name);
@@ -140,60 +149,82 @@ Result<std::string> make_namespace(const std::string& region_name, const std::st
   if (!make_uuid(uuid) || !make_uuid(dax_uuid)) return failure(errno, "get random bytes for a uuid");
 
   const std::string name = text_of(ndctl_namespace_get_devname(seed));
-  std::string doing;
-  int wrong = 0;
-  const auto attempt = [&](const char* what, auto call) {
-    if (wrong != 0) return;
-    doing = what;
-    wrong = call();
-  };
-  attempt("name", [&] { return ndctl_namespace_set_uuid(seed, uuid); });
-  attempt("name", [&] { return ndctl_namespace_set_alt_name(seed, label.c_str()); });
-  attempt("give memory to", [&] { return ndctl_namespace_set_size(seed, bytes); });
-  if (wrong == 0) ndctl_namespace_set_enforce_mode(seed, NDCTL_NS_MODE_DEVDAX);  // as far as the kernel knows this
-  attempt("describe", [&] { return ndctl_dax_set_uuid(dax, dax_uuid); });
-  // What the kernel needs to know about each page lies in the namespace itself: a large one would fill the machine's memory.
-  attempt("describe", [&] { return ndctl_dax_set_location(dax, NDCTL_PFN_LOC_PMEM); });
-  if (align != 0) attempt("align", [&] { return ndctl_dax_set_align(dax, align); });
-  attempt("describe", [&] { return ndctl_dax_set_namespace(dax, seed); });
-  attempt("enable", [&] { return ndctl_dax_enable(dax); });
+  const std::string of = " " + name + " on " + region_name + " (" + std::to_string(bytes) + " bytes)";
+  bool is_enabled = false;
   std::string device;
-  if (wrong == 0) {
+  Changes changes;
+  changes.attempt("name" + of, [&] { return ndctl_namespace_set_uuid(seed, uuid); });
+  changes.attempt("name" + of, [&] { return ndctl_namespace_set_alt_name(seed, label.c_str()); });
+  changes.attempt(
+      "give memory to" + of, [&] { return ndctl_namespace_set_size(seed, bytes); }, name + " has its memory",
+      [&] { return drop(seed); });
+  // As far as the kernel knows this.
+  if (changes.is_good()) ndctl_namespace_set_enforce_mode(seed, NDCTL_NS_MODE_DEVDAX);
+  changes.attempt("describe" + of, [&] { return ndctl_dax_set_uuid(dax, dax_uuid); });
+  // What the kernel needs to know about each page lies in the namespace itself: a large one would fill the machine's memory.
+  changes.attempt("describe" + of, [&] { return ndctl_dax_set_location(dax, NDCTL_PFN_LOC_PMEM); });
+  if (align != 0) changes.attempt("align" + of, [&] { return ndctl_dax_set_align(dax, align); });
+  changes.attempt(
+      "describe" + of, [&] { return ndctl_dax_set_namespace(dax, seed); }, name + " is described",
+      [&] { return is_enabled ? 0 : ndctl_dax_set_namespace(dax, nullptr); });
+  changes.attempt(
+      "enable" + of,
+      [&] {
+        const int wrong = ndctl_dax_enable(dax);
+        is_enabled = wrong == 0;
+        return wrong;
+      },
+      name + " is enabled", [&] { return ndctl_namespace_disable_safe(seed); });
+  changes.attempt("find the device of" + of, [&] {
     daxctl_region* dax_region = ndctl_dax_get_daxctl_region(dax);
     daxctl_dev* made = dax_region ? daxctl_dev_get_first(dax_region) : nullptr;
     device = made ? text_of(daxctl_dev_get_devname(made)) : "";
-    if (device.empty()) doing = "find the device of", wrong = -ENODEV;
-  }
-  Error error{wrong < 0 ? -wrong : EIO,
-              doing + " " + name + " on " + region_name + " (" + std::to_string(bytes) + " bytes)"};
-  if (wrong == 0) {
-    const auto clear = clear_whole_device(device);
-    if (clear) return name;
-    error = clear.error();
-    ndctl_namespace_disable_safe(seed);
-  } else {
-    ndctl_dax_set_namespace(dax, nullptr);
-  }
-  if (drop(seed) != 0) error.doing += " (and " + name + " is left)";
-  return tl::unexpected<Error>(error);
+    return device.empty() ? -ENODEV : 0;
+  });
+  changes.attempt("clear" + of, [&] { return code_of(clear_whole_device(device)); });
+  return changes.finish(name);
 }
 
-Result<std::string> remove_namespace(const std::string& name) {
+StepResult remove_namespace(const std::string& name) {
   const NdctlContext context = open_ndctl();
   ndctl_namespace* one = context ? find_namespace(context.get(), name) : nullptr;
   if (!one) return absent(name);
-  if (const int wrong = ndctl_namespace_disable_safe(one); wrong < 0) return failed(wrong, "disable " + name);
-  if (const int wrong = erase_notes(one); wrong != 0) return failed(wrong, "erase the description of " + name);
-  if (const int wrong = drop(one); wrong != 0) return failed(wrong, "give back the memory of " + name);
-  return name;
+  const bool was_active = ndctl_namespace_is_active(one);
+  NamespaceNotes notes;
+  Changes changes;
+  changes.attempt(
+      "disable " + name, [&] { return ndctl_namespace_disable_safe(one); }, name + " is disabled",
+      [&] { return was_active ? enable(name) : 0; });
+  // A namespace that is made there later must not find the notes of this one.
+  const auto write_back = [&] {
+    return with_raw(one, [&](const std::string& device) { return write_notes(device, notes); });
+  };
+  const std::string left = name + " has lost the kernel's notes, and is in the mode raw";
+  changes.attempt(
+      "erase the description of " + name,
+      [&] {
+        const int wrong = with_raw(one, [&](const std::string& device) { return exchange_notes(device, notes); });
+        if (wrong < 0 && !notes.empty() && write_back() < 0) changes.leave(left);
+        return wrong;
+      },
+      left, write_back);
+  changes.attempt("give back the memory of " + name, [&] { return drop(one); });
+  return changes.finish(name);
 }
 
-Result<std::string> enable_namespace(const std::string& name) {
+StepResult enable_namespace(const std::string& name) {
+  Changes changes;
+  changes.attempt("enable " + name, [&] { return enable(name); });
+  return changes.finish(name);
+}
+
+StepResult disable_namespace(const std::string& name) {
   const NdctlContext context = open_ndctl();
   ndctl_namespace* one = context ? find_namespace(context.get(), name) : nullptr;
   if (!one) return absent(name);
-  if (const int wrong = ndctl_namespace_enable(one); wrong < 0) return failed(wrong, "enable " + name);
-  return name;
+  Changes changes;
+  changes.attempt("disable " + name, [&] { return ndctl_namespace_disable_safe(one); });
+  return changes.finish(name);
 }
 
 }  // namespace maru::daemon::provision

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon/provision/machine.h"
+#include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 
 namespace maru::daemon::provision {
@@ -11,7 +12,9 @@ Result<Machine> read_machine();
 
 // What lies at the beginning of a device, and who has it open. probe.cc.
 void probe_devices(std::vector<DaxDevice>& devices);
-// Zeros in [from, to) of a device, under the lock that marud takes; several threads. probe.cc.
+// The lock that marud takes on the device of a pool. Not open: nobody can have that device, which has no driver. probe.cc.
+Result<FileDescriptor> lock_device(const std::string& name);
+// Zeros in [from, to) of a device that the caller has locked; several threads. probe.cc.
 Result<void> clear_device(const std::string& name, uint64_t from, uint64_t to, uint64_t align);
 
 }  // namespace maru::daemon::provision

@@ -3,6 +3,7 @@
 #include "daemon/config.h"
 #include "daemon/dax/fault_guard.h"
 #include "daemon/provision/device_executor.h"
+#include "daemon/provision/guarded_executor.h"
 #include "daemon/provision/inventory.h"
 #include "daemon/provision/record.h"
 #include "daemon/provision/report.h"
@@ -81,7 +82,7 @@ int list(const Arguments& arguments, const Machine& machine) {
 }
 
 // Shows the plan; then, unless that was all, follows it and keeps the record.
-int follow(const Arguments& arguments, const Plan& plan, const std::vector<Made>& made) {
+int follow(const Arguments& arguments, const Machine& machine, const Plan& plan, const std::vector<Made>& made) {
   const bool only_shows = arguments.command == "plan";
   nlohmann::json json = plan_json(plan);
   if (!arguments.json) std::fputs(plan_text(plan).c_str(), stdout);
@@ -94,7 +95,8 @@ int follow(const Arguments& arguments, const Plan& plan, const std::vector<Made>
     if (arguments.json) print(json);
     return plan.problems.empty() ? kExitDone : kExitRefused;
   }
-  DeviceExecutor executor;
+  DeviceExecutor devices;
+  GuardedExecutor executor(devices, machine, {read_machine, lock_device});
   // What is there now has addresses that the plan could not know.
   const auto write_down = [&](const std::vector<Done>& done) -> Result<void> {
     auto now = read_machine();
@@ -105,7 +107,7 @@ int follow(const Arguments& arguments, const Plan& plan, const std::vector<Made>
   onlooker.say = [&](const std::string& text) { std::fprintf(stderr, "marud-provision: %s\n", text.c_str()); };
   // Tried again at the end, and complained of then.
   onlooker.keep = [&](const std::vector<Done>& done) { (void)write_down(done); };
-  const StopSignals signals;
+  StopSignals signals;
   onlooker.why_stop = [&] { return signals.text(); };
   const Outcome outcome = apply(plan.steps, executor, onlooker);
   int status = outcome.is_complete ? kExitDone : kExitRefused;
@@ -152,7 +154,7 @@ int run(const Arguments& arguments) {
   if (!made) return complain(made.error().text());
   const Plan plan = arguments.command == "release" ? plan_release(*machine, arguments.name, *made, arguments.force)
                                                    : make_plan(*machine, config.wishes, *made, arguments.force);
-  return follow(arguments, plan, *made);
+  return follow(arguments, *machine, plan, *made);
 }
 
 int start(int count, char** values) {

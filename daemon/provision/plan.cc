@@ -40,6 +40,10 @@ std::string reason_against(const DaxDevice& device, bool force) {
   return "";
 }
 
+KernelUse use_of(const DaxDevice& device) {
+  return !device.is_online ? KernelUse::kOffline : device.is_movable ? KernelUse::kMovable : KernelUse::kUnmovable;
+}
+
 Plan make_plan(const Machine& machine, const std::vector<Wish>& wishes, const std::vector<Made>& made, bool force) {
   Plan plan;
   PlanState state{machine, made, force, plan, {}, {}, {}};
@@ -84,7 +88,7 @@ Step remove_device_step(const DaxDevice& device, const std::string& name, const 
   step.bytes = device.bytes;
   step.align = device.align;
   step.loses_content = true;
-  step.was_system_ram = device.mode == DaxMode::kSystemRam;
+  step.was_disabled = device.mode == DaxMode::kDisabled;
   step.why = why;
   return step;
 }
@@ -103,6 +107,7 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
     take.kind = Step::Kind::kTakeFromKernel;
     take.target = device.name;
     take.why = "it is memory of the kernel";
+    take.kernel_use = use_of(device);
     plan.steps.push_back(take);
   };
   for (const Namespace& one : machine.namespaces) {
@@ -118,7 +123,9 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
     }
     step.kind = Step::Kind::kRemoveNamespace;
     step.target = one.name;
+    step.region = one.region;
     step.bytes = one.bytes;
+    step.align = one.align;
     plan.steps.push_back(step);
     return plan;
   }
@@ -180,7 +187,7 @@ std::string step_text(const Step& step) {
     case Step::Kind::kMakeNamespace:
       return "make the namespace " + quoted + " on " + step.target + ": devdax, " + shape + ", cleared";
     case Step::Kind::kRemoveNamespace:
-      return "remove " + step.target + ", the namespace " + quoted + " (" + shape + ")";
+      return "remove " + step.target + ", the namespace " + quoted + " (" + size_text(step.bytes) + ")";
     case Step::Kind::kEnableNamespace: return "enable " + step.target + ", the namespace " + quoted;
     case Step::Kind::kMakeDevice:
       return "make a device for " + quoted + " in " + step.target + ": " + shape + ", cleared";

@@ -14,13 +14,16 @@
 
 namespace maru::daemon::provision {
 
+// What the kernel did with the memory of a device before it was taken from it.
+enum class KernelUse : uint8_t { kMovable, kUnmovable, kOffline };
+
 struct Step {
   enum class Kind : uint8_t {
     kMakeCxlRegion,    // target: the window; memories, is_divided
     kRemoveCxlRegion,  // target: the region
     kMakeLabels,       // target: an NVDIMM region
     kMakeNamespace,    // target: an NVDIMM region, or "cxl:NAME": the region that the table NAME made; bytes, align
-    kRemoveNamespace,  // target: the namespace
+    kRemoveNamespace,  // target: the namespace, whose region is `region`; bytes, align: what it has
     kEnableNamespace,  // target: the namespace
     kMakeDevice,       // target: a DAX region, or "cxl:NAME" as above; bytes, align
     kResizeDevice,     // target: the device; bytes, before
@@ -36,10 +39,12 @@ struct Step {
   std::string region;  // see kRemoveDevice
   uint64_t bytes = 0, align = 0, before = 0;
   std::vector<std::string> memories;
-  bool is_persistent = true;    // kMakeCxlRegion
-  bool is_divided = false;      // kMakeCxlRegion, volatile: other steps make its devices; otherwise it is one
-  bool loses_content = false;   // cannot be undone completely
-  bool was_system_ram = false;  // kRemoveDevice, for putting it back
+  bool is_persistent = true;   // kMakeCxlRegion
+  bool is_divided = false;     // kMakeCxlRegion, volatile: other steps make its devices; otherwise it is one
+  bool loses_content = false;  // cannot be undone completely
+  // For putting back what was there:
+  bool was_disabled = false;                   // kRemoveDevice, kResizeDevice, kGiveToKernel
+  KernelUse kernel_use = KernelUse::kMovable;  // kTakeFromKernel
 };
 
 // What apply made, for release and for the next plan.

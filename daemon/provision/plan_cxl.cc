@@ -162,6 +162,7 @@ void plan_whole_cxl_device(PlanState& state, const Wish& wish) {
                             why + "; or a table of kind \"device\" and mode \"system-ram\" in \"" + place->first +
                                 "\" leaves it there");
       step.kind = Step::Kind::kTakeFromKernel;
+      step.kernel_use = use_of(device);
       step.why = device.is_online ? "it is memory of the kernel, and --force was given"
                                   : "it is in mode system-ram, with nothing online";
       step.loses_content = true;

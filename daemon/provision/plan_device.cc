@@ -54,6 +54,7 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
     return state.refuse(wish, place_key(wish), why);
   if (device.mode == DaxMode::kSystemRam) {
     step.kind = Step::Kind::kTakeFromKernel;
+    step.kernel_use = use_of(device);
     step.why = device.is_online ? "it is memory of the kernel, and --force was given"
                                 : "it is in mode system-ram, with nothing online";
     step.loses_content = true;
@@ -65,6 +66,7 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
     state.add(step);
   }
   step.loses_content = false;
+  step.was_disabled = device.mode == DaxMode::kDisabled;
   if (resizes) {
     step.kind = Step::Kind::kResizeDevice;
     step.before = device.bytes;
@@ -74,10 +76,12 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
     state.add(step);
     region->free_bytes = region->free_bytes + device.bytes - wish.bytes;
     device.bytes = wish.bytes;
+    step.was_disabled = false;  // for the next step
   }
   if (wanted == DaxMode::kSystemRam) {
     step.kind = Step::Kind::kGiveToKernel;
     step.why = "the table says system-ram";
+    step.loses_content |= device.mode == DaxMode::kDevdax && !(device.is_blank && device.pool.empty());
     state.add(step);
   }
   device.mode = wanted;
@@ -130,9 +134,11 @@ bool give_back(PlanState& state, const Wish& wish) {
     step.loses_content = !(device->is_blank && device->pool.empty());
     if (device->mode == DaxMode::kSystemRam) {
       step.kind = Step::Kind::kTakeFromKernel;
+      step.kernel_use = use_of(*device);
       state.add(step);
     }
     step.kind = Step::Kind::kRemoveDevice;
+    step.was_disabled = device->mode == DaxMode::kDisabled;
     state.add(step);
     region->free_bytes += device->bytes;
     std::erase_if(state.machine.dax_devices, [&](const DaxDevice& one) { return one.name == name; });

@@ -61,6 +61,7 @@ void check_namespace(PlanState& state, const Wish& wish, const Namespace& one) {
     if (const std::string why = reason_against(*device, state.force); !why.empty())
       return state.refuse(wish, "name", why);
     step.kind = Step::Kind::kTakeFromKernel;
+    step.kernel_use = use_of(*device);
     step.why = "it is memory of the kernel, and --force was given";
     step.loses_content = true;
   }

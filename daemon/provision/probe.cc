@@ -94,15 +94,26 @@ void probe_devices(std::vector<DaxDevice>& devices) {
   }
 }
 
+Result<FileDescriptor> lock_device(const std::string& name) {
+  const std::string path = kFolder + name;
+  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open() && (errno == ENXIO || errno == ENODEV || errno == ENOENT)) return fd;
+  if (!fd.is_open()) return failure(errno, "open " + path + " to lock it");
+  struct flock range = {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  if (::fcntl(fd.get(), F_OFD_SETLK, &range) == 0) return fd;
+  if (errno == EAGAIN || errno == EACCES)
+    return failure(EBUSY, "lock " + path +
+                              ": found that a marud has it, expected nobody; drain the device there first (marudctl "
+                              "device drain), or stop it");
+  return failure(errno, "lock " + path);
+}
+
 Result<void> clear_device(const std::string& name, uint64_t from, uint64_t to, uint64_t align) {
   const std::string path = kFolder + name;
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd.is_open()) return failure(errno, "open " + path + " to clear it");
-  struct flock range = {};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  if (::fcntl(fd.get(), F_OFD_SETLK, &range) != 0)
-    return failure(EBUSY, "lock " + path + " to clear it (somebody has it already)");
   // Mappings of a device begin and end on its alignment; a device that was resized may end its old part elsewhere.
   const uint64_t begin = align ? from / align * align : from;
   auto mapped = Mapping::map_shared(fd.get(), begin, to - begin, PROT_READ | PROT_WRITE);

@@ -1,34 +1,33 @@
 #include "daemon/provision/stop_signals.h"
 
-#include <iterator>
+#include <ctime>
 
 namespace maru::daemon::provision {
-namespace {
-
-volatile std::sig_atomic_t came = 0;
-
-}  // namespace
 
 StopSignals::StopSignals() {
-  came = 0;
-  struct sigaction action = {};
-  action.sa_handler = [](int number) { came = number; };
-  action.sa_flags = SA_RESTART;  // a step that is under way is finished
-  sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < std::size(kSignals); ++i) {
-    ::sigaction(kSignals[i], nullptr, &before_[i]);
-    if (before_[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);  // nohup(1) and others mean it
+  sigemptyset(&blocked_);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action = {};
+    ::sigaction(number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&blocked_, number);  // nohup(1) and others mean it
   }
+  ::pthread_sigmask(SIG_BLOCK, &blocked_, &before_);
 }
 
 StopSignals::~StopSignals() {
-  for (size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
+  // One that came after the last look has had its effect: nothing is left to be stopped.
+  const timespec at_once = {};
+  while (::sigtimedwait(&blocked_, nullptr, &at_once) > 0) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-std::string StopSignals::text() const {
-  const int number = came;
-  if (number == 0) return {};
-  return std::string("stopped by SIG") + (number == SIGINT ? "INT" : number == SIGTERM ? "TERM" : "HUP");
+std::string StopSignals::text() {
+  const timespec at_once = {};
+  for (int number; (number = ::sigtimedwait(&blocked_, nullptr, &at_once)) > 0;)
+    if (came_ == 0) came_ = number;
+  if (came_ == 0) return {};
+  return std::string("stopped by SIG") + (came_ == SIGINT ? "INT" : came_ == SIGTERM ? "TERM" : "HUP");
 }
 
 }  // namespace maru::daemon::provision

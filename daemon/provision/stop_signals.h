@@ -1,7 +1,9 @@
-// SIGINT, SIGTERM and SIGHUP while a plan is followed: taken down instead of ending the process, so that what was begun is
-// undone between two steps.
+// SIGINT, SIGTERM and SIGHUP while a plan is followed: kept waiting instead of ending the process, so that what was begun is
+// undone between two steps. They are blocked and not caught: the kernel gives up taking memory offline, in a step or in its
+// undoing, as soon as a signal arrives.
 //
-// Thread safety: one of them at a time in a process, from its making to its end, which puts back what was there before.
+// Thread safety: one of them at a time in a process, from its making to its end, which puts back what was there before. Made
+// before other threads, which are born with the same signals blocked.
 #pragma once
 
 #include <csignal>
@@ -16,12 +18,12 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // Which one came, in words; empty: none.
-  std::string text() const;
+  // Which one came first, in words; empty: none.
+  std::string text();
 
  private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
-  struct sigaction before_[3];
+  sigset_t blocked_ = {}, before_ = {};
+  int came_ = 0;
 };
 
 }  // namespace maru::daemon::provision

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <fstream>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,12 +18,12 @@ namespace {
 // Writes down what it is told, and fails at a step or at undoing one.
 class ScriptedExecutor : public Executor {
  public:
-  std::string fails_at, cannot_undo;
+  std::string fails_at, leaves, cannot_undo;
   std::vector<std::string> calls;
 
-  Result<std::string> run(const Step& step) override {
+  StepResult run(const Step& step) override {
     calls.push_back("run " + step.wish + " on " + step.target);
-    if (step.wish == fails_at) return failure(ENOSPC, "make " + step.wish);
+    if (step.wish == fails_at) return tl::unexpected<StepError>({Error{ENOSPC, "make " + step.wish}, leaves});
     return "made-" + step.wish;
   }
   Result<void> undo(const Step& step, const std::string& name) override {
@@ -88,14 +89,47 @@ TEST(ProvisionApply, WhatCannotBeUndoneIsSaidAndStaysInTheRecord) {
   EXPECT_EQ(after({}, outcome.done, {}).size(), 2u);
 }
 
+TEST(ProvisionApply, WhatLiesElsewhereIsUndoneAllTheSame) {
+  std::vector<Step> steps = three_steps();
+  steps[0].target = "region1";
+  ScriptedExecutor executor;
+  executor.fails_at = "c";
+  executor.cannot_undo = "b";
+  const Outcome outcome = apply_to(executor, steps);
+  EXPECT_EQ(executor.calls.back(), "undo a made-a");
+  EXPECT_EQ(outcome.undone.size(), 1u);
+  EXPECT_EQ(outcome.left.size(), 1u);
+  ASSERT_EQ(outcome.done.size(), 1u);
+  EXPECT_EQ(outcome.done[0].name, "made-b");
+}
+
+TEST(ProvisionApply, WhatAStepCouldNotPutBackIsSaidAndWhatItLiesOnIsLeft) {
+  std::vector<Step> steps = three_steps();
+  steps[0].target = "region1";
+  ScriptedExecutor executor;
+  executor.fails_at = "c";
+  executor.leaves = "namespace0.2 has its memory";
+  const Outcome outcome = apply_to(executor, steps);
+  EXPECT_EQ(outcome.failure,
+            "make the namespace \"c\" on region0: devdax, 0 B, cleared: make c: No space left on device");
+  ASSERT_EQ(outcome.left.size(), 2u);
+  EXPECT_NE(outcome.left[0].find("namespace0.2 has its memory"), std::string::npos);
+  EXPECT_NE(outcome.left[1].find("\"b\" on region0"), std::string::npos);
+  EXPECT_EQ(outcome.undone.size(), 1u);
+}
+
 // A real signal while the second step is under way.
 // Whoever started this test may ignore some, as nohup(1) does, and then they are not looked at.
-TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
+void ignore_no_signal() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_DFL);
+}
+
+TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
+  ignore_no_signal();
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct Signalled : ScriptedExecutor {
       int number = 0;
-      Result<std::string> run(const Step& step) override {
+      StepResult run(const Step& step) override {
         if (step.wish == "b") ::raise(number);
         return ScriptedExecutor::run(step);
       }
@@ -105,7 +139,7 @@ TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
       }
     } executor;
     executor.number = number;
-    const StopSignals signals;
+    StopSignals signals;
     const Outcome outcome =
         apply(three_steps(), executor, {.say = [](const std::string&) {}, .why_stop = [&] { return signals.text(); }});
     EXPECT_FALSE(outcome.is_complete);
@@ -115,10 +149,31 @@ TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
   }
 }
 
+// A system call of a step, or of an undoing, is not interrupted.
+TEST(ProvisionApply, ASignalInterruptsNothing) {
+  ignore_no_signal();
+  int waits[2];
+  ASSERT_EQ(::pipe(waits), 0);
+  StopSignals signals;
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child == 0) {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::kill(parent, number);
+    ::close(waits[1]);
+    ::_exit(0);
+  }
+  ::close(waits[1]);
+  pollfd end = {waits[0], POLLIN, 0};
+  EXPECT_EQ(::poll(&end, 1, -1), 1);  // which no handler lets go on
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(signals.text(), "stopped by SIGHUP");  // the least number of those that wait
+  EXPECT_EQ(signals.text(), "stopped by SIGHUP");
+  ::close(waits[0]);
+}
+
 TEST(ProvisionApply, ASignalThatWasIgnoredStaysSo) {
   const auto before = std::signal(SIGHUP, SIG_IGN);
   {
-    const StopSignals signals;
+    StopSignals signals;
     ::raise(SIGHUP);
     EXPECT_EQ(signals.text(), "");
   }
@@ -132,7 +187,7 @@ TEST(ProvisionApply, WhatIsMadeIsWrittenDownStepByStep) {
   const pid_t child = ::fork();
   if (child == 0) {
     struct Killed : ScriptedExecutor {
-      Result<std::string> run(const Step& step) override {
+      StepResult run(const Step& step) override {
         if (step.wish == "c") ::raise(SIGKILL);
         return ScriptedExecutor::run(step);
       }

@@ -1,0 +1,47 @@
+#include "daemon/provision/guarded_executor.h"
+
+#include "daemon/provision/recheck.h"
+
+#include <cerrno>
+
+namespace maru::daemon::provision {
+
+Result<std::vector<FileDescriptor>> GuardedExecutor::look_again(const Step& step) {
+  std::vector<FileDescriptor> locks;
+  for (const std::string& device : devices_of(step, expected_)) {
+    auto lock = eyes_.lock_device(device);
+    if (!lock) return tl::unexpected<Error>(lock.error());
+    locks.push_back(std::move(*lock));
+  }
+  const auto found = eyes_.read_machine();
+  if (!found) return tl::unexpected<Error>(found.error());
+  if (const std::string text = difference(step, expected_, *found); !text.empty())
+    return failure(ESTALE, text + " since the plan was made; look at a new plan, and apply that");
+  return locks;
+}
+
+void GuardedExecutor::look_after(const Step& step, const std::string& name) {
+  // When nothing can be read now, the next step finds a difference and is not begun.
+  if (const auto found = eyes_.read_machine(); found) expect_from_now_on(step, name, *found, expected_);
+}
+
+StepResult GuardedExecutor::run(const Step& step) {
+  auto locks = look_again(step);
+  if (!locks) return tl::unexpected<Error>(locks.error());
+  auto name = executor_.run(step);
+  locks->clear();
+  look_after(step, name ? *name : step.target);
+  return name;
+}
+
+Result<void> GuardedExecutor::undo(const Step& step, const std::string& name) {
+  const Step back = undoing(step, name);
+  auto locks = look_again(back);
+  if (!locks) return tl::unexpected<Error>(locks.error());
+  auto undone = executor_.undo(step, name);
+  locks->clear();
+  look_after(back, step.target);
+  return undone;
+}
+
+}  // namespace maru::daemon::provision

@@ -1,0 +1,43 @@
+// An executor that looks again before each step and each undoing: the devices that it is about are locked as marud locks them,
+// then the machine is read anew and compared with what the plan saw (recheck.h). A step about something that changed meanwhile
+// is not begun, so that a pool which somebody made or opened after the plan is not lost.
+//
+// A process that opens a device without that lock, after the look, is not kept out: the kernel has no means for it.
+#pragma once
+
+#include "daemon/provision/apply.h"
+#include "daemon/provision/machine.h"
+#include "libmaru/base/file_descriptor.h"
+
+#include <functional>
+#include <string>
+
+namespace maru::daemon::provision {
+
+// What it looks with.
+struct Eyes {
+  std::function<Result<Machine>()> read_machine;
+  // A descriptor that is not open: the device has no driver, or is the kernel's memory, and nobody can open it.
+  std::function<Result<FileDescriptor>(const std::string& device)> lock_device;
+};
+
+class GuardedExecutor final : public Executor {
+ public:
+  // `planned`: the machine that the plan was made for.
+  GuardedExecutor(Executor& executor, Machine planned, Eyes eyes)
+      : executor_(executor), expected_(std::move(planned)), eyes_(std::move(eyes)) {}
+
+  StepResult run(const Step& step) override;
+  Result<void> undo(const Step& step, const std::string& name) override;
+
+ private:
+  // The locks, to be kept while the step is done.
+  Result<std::vector<FileDescriptor>> look_again(const Step& step);
+  void look_after(const Step& step, const std::string& name);
+
+  Executor& executor_;
+  Machine expected_;
+  const Eyes eyes_;
+};
+
+}  // namespace maru::daemon::provision
