@@ -6,8 +6,8 @@
 
 namespace maru::daemon::provision {
 
-Result<std::vector<FileDescriptor>> GuardedExecutor::look_again(const Step& step) {
-  std::vector<FileDescriptor> locks;
+Result<void> GuardedExecutor::look_again(const Step& step) {
+  std::vector<FileDescriptor> locks;  // let go of at the end
   for (const std::string& device : devices_of(step, expected_)) {
     auto lock = eyes_.lock_device(device);
     if (!lock) return tl::unexpected<Error>(lock.error());
@@ -17,7 +17,7 @@ Result<std::vector<FileDescriptor>> GuardedExecutor::look_again(const Step& step
   if (!found) return tl::unexpected<Error>(found.error());
   if (const std::string text = difference(step, expected_, *found); !text.empty())
     return failure(ESTALE, text + " since the plan was made; look at a new plan, and apply that");
-  return locks;
+  return {};
 }
 
 void GuardedExecutor::look_after(const Step& step, const std::string& name) {
@@ -26,20 +26,16 @@ void GuardedExecutor::look_after(const Step& step, const std::string& name) {
 }
 
 StepResult GuardedExecutor::run(const Step& step) {
-  auto locks = look_again(step);
-  if (!locks) return tl::unexpected<Error>(locks.error());
+  if (const auto same = look_again(step); !same) return tl::unexpected<Error>(same.error());
   auto name = executor_.run(step);
-  locks->clear();
   look_after(step, name ? *name : step.target);
   return name;
 }
 
 Result<void> GuardedExecutor::undo(const Step& step, const std::string& name) {
   const Step back = undoing(step, name);
-  auto locks = look_again(back);
-  if (!locks) return tl::unexpected<Error>(locks.error());
+  if (const auto same = look_again(back); !same) return same;
   auto undone = executor_.undo(step, name);
-  locks->clear();
   look_after(back, step.target);
   return undone;
 }

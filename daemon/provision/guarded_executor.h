@@ -2,7 +2,10 @@
 // then the machine is read anew and compared with what the plan saw (recheck.h). A step about something that changed meanwhile
 // is not begun, so that a pool which somebody made or opened after the plan is not lost.
 //
-// A process that opens a device without that lock, after the look, is not kept out: the kernel has no means for it.
+// The locks are let go of right before the step: it takes the driver from its devices, and Linux (seen in 6.1) starts a
+// character device anew when a driver takes it back, whoever has it open. A descriptor from before that drops the last reference
+// of the new one when it is closed; then nobody can open the device (ENXIO) until its driver was taken away once more. So a
+// process that opens a device after the look is not kept out: the kernel has no means for it.
 #pragma once
 
 #include "daemon/provision/apply.h"
@@ -31,8 +34,8 @@ class GuardedExecutor final : public Executor {
   Result<void> undo(const Step& step, const std::string& name) override;
 
  private:
-  // The locks, to be kept while the step is done.
-  Result<std::vector<FileDescriptor>> look_again(const Step& step);
+  // Fails when the step is not to be begun. No descriptor is left open.
+  Result<void> look_again(const Step& step);
   void look_after(const Step& step, const std::string& name);
 
   Executor& executor_;

@@ -4,7 +4,10 @@
 #include "tests/unit/provision_machines.h"
 
 #include <cerrno>
+#include <fcntl.h>
 #include <functional>
+#include <poll.h>
+#include <unistd.h>
 
 namespace maru::daemon::provision {
 namespace {
@@ -15,6 +18,7 @@ class DataExecutor : public Executor {
   Machine machine;
   std::vector<std::string> calls;
   std::function<void(Machine&)> after_run = [](Machine&) {};  // what somebody else does next
+  std::function<void()> on_undo = [] {};
 
   StepResult run(const Step& step) override {
     calls.push_back("run " + step_text(step));
@@ -24,6 +28,7 @@ class DataExecutor : public Executor {
   }
   Result<void> undo(const Step& step, const std::string& name) override {
     calls.push_back("undo " + name);
+    on_undo();
     if (step.kind == Step::Kind::kMakeDevice)
       std::erase_if(machine.dax_devices, [&](const DaxDevice& one) { return one.name == name; });
     return {};
@@ -79,12 +84,50 @@ Step step_on(Step::Kind kind, const std::string& target) {
   return step;
 }
 
-TEST(ProvisionGuard, NothingChangedSoTheStepIsDoneUnderTheLock) {
+TEST(ProvisionGuard, NothingChangedSoTheStepIsDone) {
   Guarded guarded;
   guarded.data.machine = one_device();
   const Outcome outcome = guarded.follow({step_on(Step::Kind::kRemoveDevice, "dax0.0")}, one_device());
   EXPECT_TRUE(outcome.is_complete) << outcome.failure;
   EXPECT_EQ(guarded.locked, Texts{"dax0.0"});
+}
+
+// A device whose driver is taken away and put back while somebody has it open cannot be opened any more.
+TEST(ProvisionGuard, TheLockIsHeldWhileTheMachineIsReadAndNotWhileAStepChangesIt) {
+  Guarded guarded;
+  guarded.data.machine = one_device();
+  guarded.data.machine.dax_devices.push_back(dax_device("dax0.1", 4 * kGiB));
+  const Machine planned = guarded.data.machine;
+  std::vector<FileDescriptor> ends;  // of pipes whose other ends are the locks
+  const auto held = [&ends] {
+    size_t count = 0;
+    for (const FileDescriptor& end : ends) {
+      pollfd one = {end.get(), POLLIN, 0};
+      count += ::poll(&one, 1, 0) == 0;
+    }
+    return count;
+  };
+  Texts seen;
+  const auto note = [&](const char* when) { seen.push_back(when + std::to_string(held())); };
+  guarded.data.after_run = [&](Machine&) { note("run "); };
+  guarded.data.on_undo = [&] { note("undo "); };
+  const Step first = step_on(Step::Kind::kEnableDevice, "dax0.1");
+  const Step second = step_on(Step::Kind::kRemoveDevice, "dax0.0");
+  GuardedExecutor executor(guarded.data, planned,
+                           {[&] {
+                              note("read ");
+                              return Result<Machine>(guarded.data.machine);
+                            },
+                            [&](const std::string&) -> Result<FileDescriptor> {
+                              int pair[2];
+                              if (::pipe2(pair, O_CLOEXEC) != 0) return failure(errno, "make a pipe");
+                              ends.emplace_back(pair[0]);
+                              return FileDescriptor(pair[1]);
+                            }});
+  ASSERT_TRUE(executor.run(second));
+  ASSERT_TRUE(executor.run(first));
+  ASSERT_TRUE(executor.undo(first, "dax0.1"));
+  EXPECT_EQ(seen, (Texts{"read 1", "run 0", "read 0", "read 1", "run 0", "read 0", "read 1", "undo 0", "read 0"}));
 }
 
 TEST(ProvisionGuard, ADeviceThatAMarudHasIsNotTouched) {
