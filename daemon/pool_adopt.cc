@@ -3,6 +3,7 @@
 // children are checked in one pass, and the lists are built anew from the ticks.
 #include "daemon/log.h"
 #include "daemon/pool_state.h"
+#include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/region_handover.h"
 
 #include <algorithm>
@@ -56,11 +57,12 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
 
 void Pool::State::adopt_regions() {
   for (uint32_t i = 0; i < regions.size(); ++i) {
+    const bool is_own = !region.is_shared() || shm::adopt_region(region, i, hosts.self);
     const shm::RegionWord shown{region.region(i).word.load_acquire()};  // [pairs region.word]
     RegionEntry& entry = regions[i];
     entry.generation = shown.generation();
     entry.is_foreign = false;
-    if (region.is_shared() && shown.host_in(region) != hosts.self) {
+    if (!is_own) {
       entry.is_foreign = shown.state() != RegionState::kUnused;
       entry.state = entry.is_foreign ? RegionState::kDraining : RegionState::kUnused;
       continue;

@@ -341,11 +341,10 @@ void Pool::State::look_at_regions() {
     } else if (host == region.hosts()) {
       entry = {};
       entry.generation = shown.generation();
-    } else if (!is_draining && shown.state() == RegionState::kOrphaned && host < region.hosts() &&
-               shm::read_claim(region, host).is(HostState::kFree) && shm::inherit_region(region, i, host, hosts.self)) {
+    } else if (uint32_t generation = 0; !is_draining && shm::inherit_left_region(region, i, hosts.self, &generation)) {
       entry = {};
       entry.state = RegionState::kOrphaned;
-      entry.generation = (shown.generation() + 1) & 0xF'FFFF;
+      entry.generation = generation;
       rebuild_queues(i);
     }
   }

@@ -2,26 +2,59 @@
 
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/host_claim.h"
+#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region_handover.h"
 
 namespace maru::shm {
 
 using namespace maru::format;
 
+namespace {
+
+bool exchange_region(const ControlRegion& region, uint32_t index, RegionWord from, RegionWord to) {
+  AtomicU64& shared = region.region(index).word;
+  uint64_t expected = from.bits;
+  if (!shared.cas_seq_cst(expected, to.bits)) return false;  // [pairs region.word]
+  flush(region, shared);
+  return true;
+}
+
+RegionWord orphan_of(uint32_t heir, RegionWord found) {
+  return RegionWord::of(RegionState::kOrphaned, found.generation() + 1, {}, heir);
+}
+
+RegionWord read_region(const ControlRegion& region, uint32_t index) {
+  return {region.region(index).word.load_acquire()};  // [pairs region.word]
+}
+
+}  // namespace
+
 uint32_t host_of_region(const ControlRegion& region, uint32_t index) {
-  const RegionWord word{region.region(index).word.load_acquire()};  // [pairs region.word]
-  return word.host_in(region);
+  return read_region(region, index).host_in(region);
 }
 
 bool inherit_region(const ControlRegion& region, uint32_t index, uint32_t dead_host, uint32_t heir) {
-  AtomicU64& shared = region.region(index).word;
-  const RegionWord found{shared.load_acquire()};  // [pairs region.word]
-  if (found.host_in(region) != dead_host) return false;
-  uint64_t expected = found.bits;
-  if (!shared.cas_seq_cst(expected, RegionWord::of(RegionState::kOrphaned, found.generation() + 1, {}, heir).bits))
-    return false;
-  flush(region, shared);
-  return true;
+  const RegionWord found = read_region(region, index);
+  return found.host_in(region) == dead_host && exchange_region(region, index, found, orphan_of(heir, found));
+}
+
+bool inherit_left_region(const ControlRegion& region, uint32_t index, uint32_t heir, uint32_t* ret_generation) {
+  RegionWord found = read_region(region, index);
+  const uint32_t host = found.host_in(region);
+  if (found.state() != RegionState::kOrphaned || host >= region.hosts()) return false;
+  // Behind the word: whoever has the slot after this look has given its regions another word, or finds this one's.
+  if (!read_claim(region, host).is(HostState::kFree)) return false;
+  if (MARU_MUTANT(kMutantInheritRereadWord)) found = read_region(region, index);
+  const RegionWord inherited = orphan_of(heir, found);
+  *ret_generation = inherited.generation();
+  return exchange_region(region, index, found, inherited);
+}
+
+bool adopt_region(const ControlRegion& region, uint32_t index, uint32_t host) {
+  const RegionWord found = read_region(region, index);
+  if (found.host_in(region) != host) return false;
+  if (found.state() != RegionState::kOrphaned || MARU_MUTANT(kMutantAdoptByLook)) return true;
+  return exchange_region(region, index, found, orphan_of(host, found));
 }
 
 void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink) {

@@ -30,6 +30,12 @@ uint32_t host_of_region(const ControlRegion& region, uint32_t index);
 // region is an orphan of `heir` now because of this call.
 bool inherit_region(const ControlRegion& region, uint32_t index, uint32_t dead_host, uint32_t heir);
 
+// The same for an ORPHANED region whose host has left, so that its slot is FREE. Another machine that attaches there meanwhile
+// adopts its regions first, so one of the two has it. ret_generation: of the region's word now.
+bool inherit_left_region(const ControlRegion& region, uint32_t index, uint32_t heir, uint32_t* ret_generation);
+// Step 4 of "Attach of a host": whether the region is this host's, which is LIVE, and nobody can inherit it any more.
+bool adopt_region(const ControlRegion& region, uint32_t index, uint32_t host);
+
 // Step 2, for each lane of the host: its pins and intents; parents named by intents go to the sink.
 void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink);
 

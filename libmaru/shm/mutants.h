@@ -55,6 +55,8 @@ enum MutantId : unsigned {
   kMutantGiveBackUnclaimed = 47,  // of two threads that give back one run both free its tails
   kMutantWithdrawParent = 48,     // a publisher that lost its race retires its block though that has children
   kMutantWithdrawnIsOwn = 49,     // one whose block was retired meanwhile is told that the pages are still its own
+  kMutantInheritRereadWord = 50,  // a region is inherited from a word that was read after the look at its host's slot
+  kMutantAdoptByLook = 51,        // a host that attaches takes its slot's regions by their words alone
   kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
 };
 

@@ -34,6 +34,12 @@ void set_word(uint32_t index, RegionState state, LaneId owner, uint32_t host) {
   shm::show_region(world(), index, RegionWord::of(state, found.generation() + 1, owner, host));
 }
 
+void take(uint32_t index, uint32_t host) {
+  if (holder[index] != kNone && holder[index] != host)
+    fail("hosts %u and %u look after region %u at once", holder[index], host, index);
+  holder[index] = host;
+}
+
 // As settle_region(): empty, it is nobody's; else it stays an orphan of this host.
 void settle_region(uint32_t host, uint32_t index) {
   if (!shm::vacate_region(world(), index)) return set_word(index, RegionState::kOrphaned, {}, host);
@@ -47,8 +53,7 @@ void rent_unused(uint32_t host) {
     const LaneId owner = lane_id(world().daemon_lane_of(host) + 1);
     uint32_t generation = 0;
     if (!shm::rent_unused_region(world(), index, owner, host, &generation)) continue;
-    if (holder[index] != kNone) fail("hosts %u and %u look after region %u at once", holder[index], host, index);
-    holder[index] = host;
+    take(index, host);
     note("host %u rents region %u", host, index);
     shm::open_region_pages(world(), index);
     return;
@@ -111,6 +116,7 @@ void forget_wishes() { evict_page_as = nullptr; }
 
 void share_regions(uint32_t host, uint32_t generation) {
   if (evict_page_as == nullptr) return;
+  inherit_left(host);
   if (regions_of(host) < 2) rent_unused(host);
   if (regions_of(host) < 1 || chance().chance(2)) ask(host, generation);
   answer(host);
@@ -137,13 +143,31 @@ void cancel_drain(uint32_t host) {
     if (holder[index] == host && state_of(index) == RegionState::kDraining) settle_region(host, index);
 }
 
+void inherit_left(uint32_t host) {
+  if (evict_page_as == nullptr) return;
+  for (uint32_t index = 0; index < kRegions; ++index) {
+    uint32_t generation = 0;
+    if (holder[index] == host || !shm::inherit_left_region(world(), index, host, &generation)) continue;
+    note("host %u inherits region %u, which was left", host, index);
+    take(index, host);
+  }
+}
+
+void leave_parts(uint32_t host) {
+  for (uint32_t index = 0; index < kRegions; ++index) {
+    if (holder[index] != host) continue;
+    settle_region(host, index);
+    holder[index] = kNone;
+  }
+}
+
 void adopt_parts(uint32_t host) {
   if (evict_page_as == nullptr) return;
   for (uint32_t index = 0; index < kRegions; ++index) {
-    if (shm::host_of_region(world(), index) == host)
-      holder[index] = host;  // the last marud may have died between the word and the book
-    else if (holder[index] == host)
-      holder[index] = kNone;
+    // The last marud may have died between the word and the book.
+    const bool is_own = shm::adopt_region(world(), index, host);
+    if (holder[index] != kNone && (is_own ? host_died(holder[index]) : holder[index] == host)) holder[index] = kNone;
+    if (is_own) take(index, host);
     if (holder[index] == host && state_of(index) == RegionState::kRented) shm::open_region_pages(world(), index);
   }
   cancel_drain(host);

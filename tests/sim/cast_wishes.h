@@ -19,6 +19,10 @@ void forget_wishes();
 
 // A part of a turn of marud of this host, in this life of it: looks for a region that nobody rents, asks, answers.
 void share_regions(uint32_t host, uint32_t generation);
+// What hosts have left whose slot is FREE, as look_at_regions() of pool_hosts.cc does.
+void inherit_left(uint32_t host);
+// Marud of this host leaves, and says so after this: what is empty is nobody's, the rest may be inherited.
+void leave_parts(uint32_t host);
 // The next marud of this host: what the last one was emptying is settled.
 void adopt_parts(uint32_t host);
 // The region is looked after by `heir` from now on, since its host is dead and `heir` has proof of that.

@@ -8,7 +8,8 @@
 // taken back from a host that is only slow.
 //
 // A marud may also be started anew on a host that lives (host-restart), another machine may attach in the slot of one that died
-// while the others hold on to what they know of the dead (host-rejoin), and a host may drain its part of the pool (host-drain).
+// while the others hold on to what they know of the dead (host-rejoin), a host may leave in order and another machine attach
+// where it was (host-leave), and a host may drain its part of the pool (host-drain).
 #include "cast.h"
 #include "cast_wishes.h"
 #include "libmaru/shm/evict.h"
@@ -46,6 +47,7 @@ uint16_t attempts[kHosts];
 uint32_t lives[kHosts];  // generation of the claim of the marud that is at work in a slot
 uint32_t late_life;      // the one in which the late machine has its slot; 0: not yet
 uint32_t drains;         // the host that drains its part, or kHosts
+bool leaves;             // kRejoined ends in order when its client has, and another machine comes
 shm::TouchReader readers[kHosts][kHosts];
 
 uint32_t marud_lane(uint32_t host) { return world().daemon_lane_of(host); }
@@ -58,6 +60,8 @@ bool life_is_over(uint32_t host, uint32_t life) {
 }
 // Whether nobody is in the slot any more.
 bool is_lost(uint32_t host) { return life_is_over(host, lives[host]); }
+// Or has left by the end, and no other machine has come.
+bool is_gone(uint32_t host) { return is_lost(host) || (leaves && host == kRejoined && late_life == 0); }
 uint32_t number_of(void* argument) { return uint32_t(reinterpret_cast<uintptr_t>(argument)); }
 void* argument_for(uint32_t number) { return reinterpret_cast<void*>(uintptr_t(number)); }
 
@@ -281,6 +285,29 @@ bool has_work(uint32_t self) {
   return false;
 }
 
+bool holds_retired(uint32_t host) {
+  for (uint32_t page = 0; page < kWorldPages; ++page) {
+    const PageWord word{world().block(page).word.load_acquire()};
+    if (word.is(PageState::kRetired) && word.lane().lane == marud_lane(host)) return true;
+  }
+  return false;
+}
+
+// "Detach", as leave_slot() of pool_hosts.cc does.
+void leave(uint32_t self) {
+  const shm::ControlRegion& region = world();
+  wait_for_process(client_lane(self));
+  do {  // what others have pinned, they let go, or die
+    watch_others(self);
+    serve_recounts(self);
+    free_own_retired(self);
+  } while (holds_retired(self));
+  leave_parts(self);
+  for (uint32_t lane = marud_lane(self); lane <= client_lane(self); ++lane) shm::clear_host_lane(region, lane);
+  note("host %u leaves", self);
+  if (!shm::leave_host(region, self, lives[self])) fail("host %u cannot leave, and nobody knows that it is dead", self);
+}
+
 void marud_life(void* argument) {
   const uint32_t self = number_of(argument);
   for (uint32_t rounds = 1 + chance().below(4); rounds > 0; --rounds) {
@@ -297,6 +324,7 @@ void marud_life(void* argument) {
       cancel_drain(self);
     }
   }
+  if (leaves && self == kRejoined && late_life == 0) return leave(self);
   const auto all_settled = [] {
     bool settled = true;
     for (uint32_t host = 0; host < kHosts; ++host) settled &= is_settled(host);
@@ -396,6 +424,7 @@ void late_machine(void* argument) {
   reuse_lane(client_lane(host), kLateClient);
   make_marud_of(host);
   make_client(client_lane(host));
+  adopt_parts(host);
   settle();
   spawn("late client", kLateClient, client_life, argument);
   marud_life(argument);
@@ -412,7 +441,8 @@ void hand_out_late(void* argument) {
   spawn("late client", client_lane(host), client_life, argument);
 }
 
-void begin(bool with_wishes = false, bool with_restart = false) {
+// `present`: the host whose client is there from the beginning, since nobody waits for another one.
+void begin(bool with_wishes = false, uint32_t present = kHosts) {
   make_shared_world();
   make_marud();
   for (uint32_t lane = 0; lane < kWorldLanes; ++lane) make_client(lane);
@@ -431,11 +461,12 @@ void begin(bool with_wishes = false, bool with_restart = false) {
   for (uint32_t& count : evictors) count = 0;
   late_life = 0;
   drains = kHosts;
+  leaves = false;
   forget_wishes();
   if (with_wishes) begin_wishes(evict_as);
   if (chance().chance(2)) store_chain(client(client_lane(0)), 0, 3);
-  uint32_t late = chance().below(2 * kHosts);                 // perhaps none
-  if (with_restart && late == kRestarted) late = 2 * kHosts;  // or nobody would, after the death of its marud
+  uint32_t late = chance().below(2 * kHosts);  // perhaps none
+  if (late == present) late = 2 * kHosts;
   for (uint32_t host = 0; host < kHosts; ++host) {
     spawn("marud", marud_lane(host), marud_life, argument_for(host));
     if (host == late) {
@@ -466,7 +497,7 @@ void wanted_setup() {
 
 void restart_setup() {
   belongs_to_machine(kNextMarud, kRestarted);
-  begin(chance().chance(2), true);
+  begin(chance().chance(2), kRestarted);
   spawn("next marud", kNextMarud, next_marud, argument_for(kRestarted));
   allow_deaths(1u << marud_lane(kRestarted), 1);
   if (chance().chance(3)) allow_host_death(0b010);
@@ -483,11 +514,20 @@ void rejoin_setup() {
 
 void drain_setup() {
   belongs_to_machine(kNextMarud, kRestarted);
-  begin(true, true);
+  begin(true, kRestarted);
   drains = chance().chance(3) ? 1 : kRestarted;
   if (chance().chance(2)) return;
   spawn("next marud", kNextMarud, next_marud, argument_for(kRestarted));
   allow_deaths(1u << marud_lane(kRestarted), 1);
+}
+
+void leave_setup() {
+  belongs_to_machine(kLateMarud, kLateMachine);
+  belongs_to_machine(kLateClient, kLateMachine);
+  begin(true, kRejoined);
+  leaves = true;
+  if (!chance().chance(4)) spawn("late marud", kLateMarud, late_machine, argument_for(kRejoined));
+  if (chance().chance(3)) allow_host_death(0b100);
 }
 
 void hosts_on_death(unsigned process) {
@@ -499,6 +539,7 @@ void hosts_on_death(unsigned process) {
 void finish() {
   const uint32_t survivor = host_died(0) ? 2 : 0;     // one of them lives in every play
   while (has_work(survivor)) watch_others(survivor);  // a host that died after everybody else had gone home
+  inherit_left(survivor);
   for (uint32_t key = 0; key < kWorldKeys; ++key) {
     const PageRef block = visible_block(key);
     if (finished[key] && !may_go[key] && block.is_none())
@@ -506,7 +547,7 @@ void finish() {
     if (!block.is_none()) check_payload(block.page(), key, "who comes later");
   }
   for (uint32_t host = 0; host < kHosts; ++host) {
-    if (is_lost(host)) continue;
+    if (is_gone(host)) continue;
     cancel_drain(host);
     free_own_retired(host);
     answer_last_wish(host);
@@ -518,7 +559,7 @@ void finish() {
   }
   // Counts whose recount was lost on the way.
   for (uint32_t host = 0; host < kHosts; ++host) {
-    if (is_lost(host)) continue;
+    if (is_gone(host)) continue;
     serve_recounts(host);
     Findings findings;
     for (uint32_t page = 0; page < kWorldPages; ++page) {
@@ -530,10 +571,10 @@ void finish() {
   }
   for (uint32_t host = 0; host < kHosts; ++host) {
     const HostClaim claim = shm::read_claim(world(), host);
-    if (is_lost(host) ? !claim.is(HostState::kFree) : !claim.is_in_use())
+    if (is_gone(host) ? !claim.is(HostState::kFree) : !claim.is_in_use())
       fail("at rest host %u is in state %u", host, unsigned(claim.state()));
-    for (uint32_t i = 0; is_lost(host) && i < world().regions(); ++i)
-      if (shm::host_of_region(world(), i) == host) fail("at rest region %u is the dead host %u's", i, host);
+    for (uint32_t i = 0; is_gone(host) && i < world().regions(); ++i)
+      if (shm::host_of_region(world(), i) == host) fail("at rest region %u is host %u's, which is gone", i, host);
   }
   check_rest();
 }
@@ -546,6 +587,8 @@ constexpr Scenario kScenarios[] = {
     {"host-restart", "a marud dies on a host that lives, and the next one adopts", restart_setup, finish,
      hosts_on_death},
     {"host-rejoin", "another machine attaches in the slot of one that died", rejoin_setup, finish, hosts_on_death},
+    {"host-leave", "a host leaves with its regions, which another one inherits while a machine attaches in its slot",
+     leave_setup, finish, hosts_on_death},
     {"host-drain", "a host drains its part of the pool, and its marud dies over it", drain_setup, finish,
      hosts_on_death},
 };

@@ -204,6 +204,33 @@ TEST_F(HostsTest, ARegionIsInheritedFromTheHostInItsWord) {
   EXPECT_EQ(host_of_region(region_, 1), region_.hosts()) << "nobody's";
 }
 
+TEST_F(HostsTest, WhatAHostLeftIsWhoIsFaster) {
+  AtomicU64& word = region_.region(1).word;
+  const auto now = [&] { return RegionWord{word.load_acquire()}; };
+  uint32_t generation = 0;
+  ASSERT_TRUE(take_slot(1));
+  word.store_release(RegionWord::of(format::RegionState::kOrphaned, 7, {}, 1).bits);
+  EXPECT_FALSE(inherit_left_region(region_, 1, 2, &generation)) << "it has not left";
+  ASSERT_TRUE(leave_host(region_, 1, claim(1).generation()));
+  word.store_release(RegionWord::of(format::RegionState::kRented, 7, {3, 7}, 1).bits);
+  EXPECT_FALSE(inherit_left_region(region_, 1, 2, &generation)) << "no orphan";
+  word.store_release(RegionWord::of(format::RegionState::kOrphaned, 7, {}, 1).bits);
+  ASSERT_TRUE(inherit_left_region(region_, 1, 2, &generation));
+  EXPECT_EQ(generation, 8u);
+  EXPECT_EQ(now().bits, RegionWord::of(format::RegionState::kOrphaned, 8, {}, 2).bits);
+
+  ASSERT_TRUE(take_slot(1));
+  EXPECT_FALSE(adopt_region(region_, 1, 1)) << "another host has inherited it";
+  const uint64_t seen = RegionWord::of(format::RegionState::kOrphaned, 8, {}, 1).bits;
+  word.store_release(seen);
+  EXPECT_TRUE(adopt_region(region_, 1, 1));
+  EXPECT_EQ(now().bits, RegionWord::of(format::RegionState::kOrphaned, 9, {}, 1).bits)
+      << "whoever saw it before must not have it any more";
+  word.store_release(RegionWord::of(format::RegionState::kRented, 9, {3, 7}, 1).bits);
+  EXPECT_TRUE(adopt_region(region_, 1, 1));
+  EXPECT_EQ(now().generation(), 9u) << "its client knows this word";
+}
+
 TEST_F(HostsTest, PinsOfOtherHostsAreFoundWhenTheirLaneIsNew) {
   LaneSet own;
   own.add(0);
