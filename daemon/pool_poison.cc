@@ -182,7 +182,7 @@ void Pool::State::adopt_poison(uint32_t page) {
   }
 }
 
-// Of a region that another host had before: perhaps nobody is left who lets it go.
+// Of a region that another host had before, or that is nobody's: perhaps nobody is left who lets it go.
 void Pool::State::know_poison(uint32_t page) {
   if (!lanes.let_go.contains(page) && !poison_known.has(page)) adopt_poison(page);
 }

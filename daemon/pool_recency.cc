@@ -234,7 +234,7 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
     case PageState::kOut:
     case PageState::kFree: ++sweep_free; break;
     case PageState::kPoisoned:
-      if (region.is_shared() && owns_page(page)) know_poison(page);
+      if (region.is_shared() && !regions[region.region_of(page)].is_foreign) know_poison(page);
       break;
     default: ++sweep_used;
   }

@@ -57,6 +57,7 @@ enum MutantId : unsigned {
   kMutantWithdrawnIsOwn = 49,     // one whose block was retired meanwhile is told that the pages are still its own
   kMutantInheritRereadWord = 50,  // a region is inherited from a word that was read after the look at its host's slot
   kMutantAdoptByLook = 51,        // a host that attaches takes its slot's regions by their words alone
+  kMutantPoisonNotFlushed = 52,   // a page is POISONED in the cache of the marud alone that says so
   kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
 };
 

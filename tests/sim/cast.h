@@ -6,6 +6,7 @@
 #include "libmaru/shm/block_store.h"
 #include "world.h"
 
+#include <array>
 #include <span>
 
 namespace maru::sim {
@@ -112,6 +113,16 @@ bool poisons();  // something was POISONED in this schedule
 bool is_poisoned_by_scenario(uint32_t page);
 bool is_poison_let_go(uint32_t page);
 void begin_poison(bool of_schedule);  // a new marud knows nothing; a new schedule neither
+// The same for maruds that are not lane 0's: what each knows, in its private memory.
+struct PoisonKnowledge {
+  std::array<bool, kWorldPages> is_held = {}, was_let_go = {};
+  std::array<unsigned, kWorldPages> filled_by = {};  // processes that may still write behind this head, as a mask
+};
+// Whether the page is POISONED because of this call.
+bool poison_as(Client& who, uint32_t page, PoisonKnowledge& known);
+// Takes away what is below a POISONED block, leaves first. Whether nothing is left that names it.
+bool take_descendants(Client& who, PageRef above, const PoisonKnowledge& known);
+bool has_filler(uint32_t page, const PoisonKnowledge& known);
 
 shm::LaneSet live_lanes();
 

@@ -12,9 +12,7 @@ namespace {
 
 bool happened;
 std::array<bool, kWorldPages> reported;
-// Private to a marud, and lost with it.
-std::array<bool, kWorldPages> was_let_go;
-std::array<unsigned, kWorldPages> filled_by;  // processes that may still write behind this head, as a mask
+PoisonKnowledge knowledge;  // of lane 0's marud
 
 PageWord word_of(uint32_t page) { return {world().block(page).word.load_acquire()}; }
 
@@ -24,14 +22,15 @@ bool is_below(uint32_t page, PageRef above) {
   return PageRef::from_bits(world().block(page).parent.load_acquire()) == above;
 }
 
-// Takes away what is below a POISONED block, leaves first. Whether nothing is left that names it.
-bool take_descendants(PageRef above) {
+}  // namespace
+
+bool take_descendants(Client& who, PageRef above, const PoisonKnowledge& known) {
   bool none = true;
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word = word_of(page);
     const PageRef ref = PageRef::of(page, word.generation());
     if (word.is(PageState::kPoisoned)) {
-      none &= was_let_go[page] || !is_below(page, above) || page == above.page();
+      none &= known.was_let_go[page] || !is_below(page, above) || page == above.page();
       continue;
     }
     const bool counts = word.is(PageState::kSealed) || word.is(PageState::kReady) || word.is(PageState::kRetiring) ||
@@ -39,45 +38,47 @@ bool take_descendants(PageRef above) {
     if (!counts || !is_below(page, above)) continue;
     none = false;
     if (word.is(PageState::kSealed) || word.is(PageState::kRetired)) continue;
-    if (word.is(PageState::kReady) && word.children() != 0) take_descendants(ref);
-    shm::retire_ref(marud().context, ref);
+    if (word.is(PageState::kReady) && word.children() != 0) take_descendants(who, ref, known);
+    shm::retire_ref(who.context, ref);
   }
   return none;
 }
 
-bool has_filler(uint32_t page) {
+bool has_filler(uint32_t page, const PoisonKnowledge& known) {
   for (unsigned process = 1; process < kWorldLanes; ++process)
-    if ((filled_by[page] >> process & 1) != 0 && !process_ended(process)) return true;
+    if ((known.filled_by[page] >> process & 1) != 0 && !process_ended(process)) return true;
   return false;
 }
 
-}  // namespace
-
 bool poisons() { return happened; }
 bool is_poisoned_by_scenario(uint32_t page) { return reported[page]; }
-bool is_poison_let_go(uint32_t page) { return was_let_go[page]; }
+bool is_poison_let_go(uint32_t page) { return knowledge.was_let_go[page]; }
 
 void begin_poison(bool of_schedule) {
-  was_let_go.fill(false);
-  filled_by.fill(kEveryClient);
+  knowledge = {};
+  knowledge.filled_by.fill(kEveryClient);
   if (!of_schedule) return;
   happened = false;
   reported.fill(false);
 }
 
-void poison(uint32_t page) {
+bool poison_as(Client& who, uint32_t page, PoisonKnowledge& known) {
   happened = reported[page] = true;
   for (uint32_t tries = 0; tries < 4; ++tries) {
-    const shm::PoisonResult result = shm::poison_page(marud().context, page);
+    const shm::PoisonResult result = shm::poison_page(who.context, page);
     note("marud poisons page %u: %u", page, unsigned(result.status));
     if (result.status != shm::PoisonStatus::kPoisoned) {
       yield();
       continue;
     }
-    filled_by[page] = result.before.is(PageState::kReserved) ? 1u << result.before.lane().lane : 0;
-    return;
+    known.is_held[page] = true;
+    known.filled_by[page] = result.before.is(PageState::kReserved) ? 1u << result.before.lane().lane : 0;
+    return true;
   }
+  return false;
 }
+
+void poison(uint32_t page) { poison_as(marud(), page, knowledge); }
 
 void settle_poison(bool at_rest) {
   for (uint32_t rounds = at_rest ? 2 * kWorldPages : 1; rounds > 0; --rounds) {
@@ -85,17 +86,17 @@ void settle_poison(bool at_rest) {
     for (uint32_t page = 0; page < kWorldPages; ++page) {
       if (!word_of(page).is_findable(word_of(page).generation()) || !shm::has_poisoned_tail(world(), page)) continue;
       reported[page] = true;
-      if (shm::poison_page(marud().context, page).status == shm::PoisonStatus::kPoisoned) filled_by[page] = 0;
+      if (shm::poison_page(marud().context, page).status == shm::PoisonStatus::kPoisoned) knowledge.filled_by[page] = 0;
     }
     for (uint32_t page = 0; page < kWorldPages; ++page) {
       const PageWord word = word_of(page);
-      if (!word.is(PageState::kPoisoned) || was_let_go[page]) continue;
-      const bool has_none_below = take_descendants(PageRef::of(page, word.generation()));
+      if (!word.is(PageState::kPoisoned) || knowledge.was_let_go[page]) continue;
+      const bool has_none_below = take_descendants(marud(), PageRef::of(page, word.generation()), knowledge);
       if (!shm::is_poison_unpinned(marud().context, shm::LaneSet::in_use(world()), page) || !has_none_below) continue;
-      if (!at_rest && has_filler(page)) continue;
+      if (!at_rest && has_filler(page, knowledge)) continue;
       PageRef parent;
       shm::let_poison_go(world(), page, &parent);
-      was_let_go[page] = true;
+      knowledge.was_let_go[page] = true;
       if (!parent.is_none()) recount(parent);
     }
     free_handed_over();

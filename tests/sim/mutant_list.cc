@@ -51,6 +51,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantLeaveOnce, "a host that is made SUSPECT while it leaves", {"host-attach"}},
       {kMutantInheritRereadWord, "a region inherited from a word of after the look at the slot", {"host-leave"}},
       {kMutantAdoptByLook, "an attaching host that does not say that it has its regions", {"host-leave"}},
+      {kMutantPoisonNotFlushed, "a page POISONED in a cache alone", {"host-poison"}},
       {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
       {kMutantGiveBackUnclaimed, "tails freed by who does not hold their head", {"run-given-back-twice"}},
       {kMutantWithdrawParent, "a withdrawn block with children retired", {"early-child"}},

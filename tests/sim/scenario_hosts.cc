@@ -9,7 +9,7 @@
 //
 // A marud may also be started anew on a host that lives (host-restart), another machine may attach in the slot of one that died
 // while the others hold on to what they know of the dead (host-rejoin), a host may leave in order and another machine attach
-// where it was (host-leave), and a host may drain its part of the pool (host-drain).
+// where it was (host-leave), a host may drain its part of the pool (host-drain), and pages may have bad memory (host-poison).
 #include "cast.h"
 #include "cast_hosts.h"
 #include "cast_wishes.h"
@@ -17,6 +17,7 @@
 #include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/mutants.h"
+#include "libmaru/shm/poison.h"
 #include "libmaru/shm/region_handover.h"
 #include "libmaru/shm/touch.h"
 #include "scenario.h"
@@ -36,9 +37,12 @@ constexpr unsigned kNextMarud = 6;     // the process of the next marud of a hos
 constexpr uint32_t kRestarted = 0;     // its slot
 constexpr uint32_t kNobodysKeys = 12;  // from here on keys that each is stored by one client alone
 
-bool finished[kWorldKeys];  // a store of this key has returned
-uint32_t drains;            // the host that drains its part, or kHosts
-bool leaves;                // kRejoined ends in order when its client has, and another machine comes
+bool finished[kWorldKeys];        // a store of this key has returned
+uint32_t drains;                  // the host that drains its part, or kHosts
+bool has_bad_memory;              // pages are POISONED, by any host
+bool is_out_of_use[kWorldPages];  // some marud was told, and has done so
+PoisonKnowledge poison_known[kHosts];
+bool leaves;  // kRejoined ends in order when its client has, and another machine comes
 
 // Lost, or it has left by the end and no other machine has come.
 bool is_gone(uint32_t host) { return is_lost(host) || (leaves && host == kRejoined && late_life == 0); }
@@ -91,10 +95,54 @@ void leave(uint32_t self) {
     fail("host %u cannot leave, and nobody knows that it is dead", self);
 }
 
+// -- bad memory, as pool_poison.cc has it -----------------------------------------------------------------------------
+
+// Whoever is told of a bad page takes it out of use, whatever host looks after its region.
+void poison_something(uint32_t self) {
+  const PageRef block = visible_block(chance().below(6));
+  const uint32_t page = chance().chance(2) && !block.is_none() ? block.page() : chance().below(kWorldPages);
+  if (poison_as(marud_of(self), page, poison_known[self])) is_out_of_use[page] = true;
+}
+
+// What is POISONED in its own regions and in nobody's, and what it has POISONED itself. A host does not know what a page was that it did not
+// take out of use, so it waits for everybody who may be filling the pages behind.
+void settle_poison_of(uint32_t self, bool at_rest) {
+  PoisonKnowledge& known = poison_known[self];
+  for (uint32_t page = 0; page < kWorldPages; ++page) {
+    const PageWord word{world().block(page).word.load_acquire()};
+    const uint32_t host = shm::host_of_region(world(), world().region_of(page));
+    const bool is_own = host == self || host == kHosts;
+    if (is_own && word.is_findable(word.generation()) && shm::has_poisoned_tail(world(), page)) {
+      if (poison_as(marud_of(self), page, known)) is_out_of_use[page] = true;
+      continue;
+    }
+    if (!word.is(PageState::kPoisoned) || known.was_let_go[page]) continue;
+    if (is_own && !known.is_held[page]) {
+      known.is_held[page] = true;
+      known.filled_by[page] = ~0u;
+    }
+    if (!known.is_held[page]) continue;
+    const bool has_none_below = take_descendants(marud_of(self), PageRef::of(page, word.generation()), known);
+    if (!shm::is_poison_unpinned(marud_of(self).context, lanes_of(self), page) || !has_none_below) continue;
+    if (!at_rest && has_filler(page, known)) continue;
+    PageRef parent;
+    shm::let_poison_go(world(), page, &parent);
+    known.was_let_go[page] = true;
+    Findings findings;
+    if (!parent.is_none()) findings.parent_suspect(parent);
+    recount(self, findings);
+  }
+  free_own_retired(self);
+}
+
 void marud_life(void* argument) {
   const uint32_t self = number_of(argument);
   for (uint32_t rounds = 1 + chance().below(4); rounds > 0; --rounds) {
     evict_some(self);
+    if (has_bad_memory) {
+      if (chance().chance(2)) poison_something(self);
+      settle_poison_of(self, false);
+    }
     if (self == drains)
       drain_part(self);
     else
@@ -237,7 +285,9 @@ void begin(bool with_wishes = false, uint32_t present = kHosts) {
   }
   begin_hosts();
   drains = kHosts;
-  leaves = false;
+  leaves = has_bad_memory = false;
+  for (bool& is_bad : is_out_of_use) is_bad = false;
+  for (PoisonKnowledge& known : poison_known) known = {};
   forget_wishes();
   if (with_wishes) begin_wishes(evict_as);
   if (chance().chance(2)) store_chain(client(client_lane(0)), 0, 3);
@@ -269,6 +319,14 @@ void wanted_setup() {
   if (chance().chance(3)) return;
   allow_host_death(0b001);  // who is asked
   if (chance().chance(2)) allow_host_death(0b010);
+}
+
+void poison_setup() {
+  begin(chance().chance(2));
+  has_bad_memory = true;
+  if (chance().chance(3)) return;
+  allow_host_death(0b010);
+  if (chance().chance(2)) allow_host_death(0b100);
 }
 
 void restart_setup() {
@@ -318,7 +376,7 @@ void finish() {
   inherit_left(survivor);
   for (uint32_t key = 0; key < kWorldKeys; ++key) {
     const PageRef block = visible_block(key);
-    if (finished[key] && !may_go[key] && block.is_none())
+    if (finished[key] && !may_go[key] && !poisons() && block.is_none())
       fail("key %u was stored, nobody took it away, it is gone", key);
     if (!block.is_none()) check_payload(block.page(), key, "who comes later");
   }
@@ -328,6 +386,15 @@ void finish() {
     free_own_retired(host);
     answer_last_wish(host);
   }
+  for (uint32_t rounds = has_bad_memory ? kWorldPages : 0; rounds > 0; --rounds)
+    for (uint32_t host = 0; host < kHosts; ++host) {
+      if (is_gone(host)) continue;
+      settle_poison_of(host, true);
+      serve_recounts(host);
+    }
+  for (uint32_t page = 0; page < kWorldPages; ++page)
+    if (is_out_of_use[page] && !PageWord{world().block(page).word.raw}.is(PageState::kPoisoned))
+      fail("page %u has bad memory, and is in use again", page);
   // What a dead publisher left while somebody was about to evict it goes the ordinary way of eviction.
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{world().block(page).word.raw};
@@ -360,6 +427,8 @@ constexpr Scenario kScenarios[] = {
     {"host-death", "hosts die with their caches, and one of the others takes back what they held", death_setup, finish,
      hosts_on_death},
     {"host-wanted", "hosts ask each other for regions, and die over it", wanted_setup, finish, hosts_on_death},
+    {"host-poison", "hosts take bad pages out of use, in each other's regions, too, and die over it", poison_setup,
+     finish, hosts_on_death},
     {"host-restart", "a marud dies on a host that lives, and the next one adopts", restart_setup, finish,
      hosts_on_death},
     {"host-rejoin", "another machine attaches in the slot of one that died", rejoin_setup, finish, hosts_on_death},

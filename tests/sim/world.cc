@@ -337,12 +337,15 @@ void make(bool shared) {
   name_words(name_world_word);
 }
 
+// A view of a POISONED page stays what it is.
+bool is_or_was_block(PageWord word) { return holds_block(word) || word.is(PageState::kPoisoned); }
+
 // Lines went back to what they were: nobody may have counted on what is lost.
 void after_loss(unsigned host) {
   for (uint32_t i = 0; i < kWorldKeys; ++i) update_key(i);
   for (uint32_t i = 0; i < hold_count; ++i) {
     const PageWord word = word_of(holds[i].ref.page());
-    if (!holds_block(word) || word.generation() != holds[i].ref.generation())
+    if (!is_or_was_block(word) || word.generation() != holds[i].ref.generation())
       fail("host %u took page %u with it, which process %u holds: it is %s", host, holds[i].ref.page(),
            holds[i].process, describe(word));
   }
@@ -354,7 +357,8 @@ void after_loss(unsigned host) {
       if ((header >> slot & 1) == 0) continue;
       if (!region.is_page(ref)) fail("host %u took the location of slot %u of bucket %" PRIu64, host, slot, bucket);
       const PageWord word = word_of(ref.page());
-      if (!holds_block(word) || word.generation() != ref.generation())
+      // Of a POISONED page it may stay until the next marud removes it once more.
+      if (!is_or_was_block(word) || word.generation() != ref.generation())
         fail("host %u leaves an entry of page %u, which is %s", host, ref.page(), describe(word));
     }
   }
@@ -420,7 +424,7 @@ bool was_unlisted_since(uint32_t key, uint64_t step) { return !keys[key].listed 
 void hold(unsigned process, PageRef ref) {
   if (hold_count == kHoldsMax) fail("the scenario holds more than %u pins", kHoldsMax);
   const PageWord word = word_of(ref.page());
-  const bool is_there = holds_block(word) || word.is(PageState::kPoisoned);
+  const bool is_there = is_or_was_block(word);
   if (!is_there || word.generation() != ref.generation()) {
     fail("process %u pinned page %u.%u, which is %s", process, ref.page(), ref.generation(), describe(word));
   }
