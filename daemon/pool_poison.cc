@@ -102,11 +102,38 @@ bool Pool::State::look_at_poison_heads() {
 
 // -- letting go -------------------------------------------------------------------------------------------------------
 
+// Whether nobody writes any more in the name of this lane, of whatever host it is.
+bool Pool::State::is_over(LaneId lane) const {
+  if (lanes.is_dead(lane) || lanes.is_own(lane.lane)) return lanes.is_dead(lane);
+  return !shm::LaneSet::in_use(region).has(lane.lane) ||
+         uint32_t(region.identity(lane.lane).state.load_acquire() >> 48) != lane.generation;
+}
+
+// The clients that other hosts have now. Who comes later fills nothing behind a page that is POISONED already.
+void Pool::State::note_others() {
+  poison_others.resize(region.lanes());
+  shm::LaneSet::in_use(region).for_each(region.lanes(), [&](uint32_t lane) {
+    if (!lanes.is_own(lane) && lane != region.daemon_lane_of(region.host_of_lane(lane)))
+      poison_others[lane] = uint32_t(region.identity(lane).state.load_acquire() >> 48);
+  });
+}
+
+bool Pool::State::are_others_gone() {
+  bool are_gone = true;
+  for (uint32_t lane = 0; lane < poison_others.size(); ++lane) {
+    if (poison_others[lane] != 0 && is_over({lane, poison_others[lane]})) poison_others[lane] = 0;
+    are_gone &= poison_others[lane] == 0;
+  }
+  return are_gone;
+}
+
 // `has_below`: for the first of poison_held, whether something that counts still names it as its parent. Nothing can come below
 // a POISONED page, so what was true when it was looked for, since it was POISONED, is true now. Goes on where the last slice
 // ended; returns true at the end, when what still holds something stands in poison_held alone.
 bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& budget) {
   const uint64_t oldest = lanes.oldest_arrival(), cost = kStepsOfABlock * look_cost();
+  const bool are_gone = are_others_gone();
+  bool has_noted = false;
   for (; poison_go_next < poison_held.size(); ++poison_go_next) {
     if (budget == 0) return false;
     PoisonedPage poisoned = poison_held[poison_go_next];
@@ -116,10 +143,18 @@ bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& bu
       poison_known.remove(page);
       continue;
     }
-    if (poisoned.filler && lanes.is_dead(*poisoned.filler)) poisoned.filler.reset();
+    if (poisoned.filler && is_over(*poisoned.filler)) poisoned.filler.reset();
+    if (poisoned.others == PoisonedPage::Others::kUnknown) {
+      if (!has_noted) note_others();
+      has_noted = true;
+      poisoned.others = PoisonedPage::Others::kNoted;
+    } else if (are_gone) {
+      poisoned.others = PoisonedPage::Others::kNone;
+    }
     // Poisoned since that was looked for: may have some.
     const bool may_have_below = poison_go_next >= has_below.size() || has_below[poison_go_next];
-    bool stays = may_have_below || poisoned.filler || oldest < poisoned.filled_before;
+    bool stays = may_have_below || poisoned.filler || oldest < poisoned.filled_before ||
+                 poisoned.others != PoisonedPage::Others::kNone;
     if (!stays) {
       budget -= std::min(budget, cost);
       stays = !shm::is_poison_unpinned(self, lanes.in_use, page);
@@ -172,8 +207,10 @@ void Pool::State::adopt_poison(uint32_t page) {
   if (found.is(PageState::kPoisoned)) {
     PoisonedPage poisoned = {PageRef::of(page, found.generation()), {}, 0};
     // Nobody knows any more what it was: pages behind it wait for every client of that time.
-    if (page % region.region_pages() + 1 < region.region_pages() && word(page + 1).is(PageState::kTail))
+    if (page % region.region_pages() + 1 < region.region_pages() && word(page + 1).is(PageState::kTail)) {
       poisoned.filled_before = lanes.next_arrival;
+      if (region.is_shared()) poisoned.others = PoisonedPage::Others::kUnknown;
+    }
     keep_poisoned(poisoned);
   } else if (found.is_findable(found.generation()) && shm::has_poisoned_tail(region, page)) {
     poison(page);

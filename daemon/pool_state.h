@@ -254,6 +254,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
     PageRef ref;
     std::optional<LaneId> filler;  // that may still write to pages behind it
     uint64_t filled_before;        // so may clients that arrived before this number
+    enum class Others : uint8_t { kNone, kUnknown, kNoted } others = Others::kNone;  // so may clients of other hosts
   };
   struct PoisonReport {
     uint32_t page;
@@ -261,6 +262,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   };
   std::vector<PoisonedPage> poison_held;     // whose blocks still hold something
   PageBits poison_known;                     // in poison_held
+  std::vector<uint32_t> poison_others;       // whom kNoted pages wait for: generations by lane, 0: for nobody there
   std::vector<PageRef> poison_heads;         // of runs with a bad page that were being filled
   std::vector<uint32_t> poison_waiting;      // bad, and being published when that was said
   std::vector<PoisonReport> poison_reports;  // by clients, and marud read them
@@ -489,6 +491,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void keep_poisoned(const PoisonedPage& poisoned);
   bool look_at_poison_heads();
   bool let_poison_go(const std::vector<bool>& has_below, uint64_t& budget);
+  bool is_over(LaneId lane) const;
+  void note_others();
+  bool are_others_gone();
   bool step_poison();
   uint64_t pages_at() const {
     return device->is_split() ? device->pages_offset() : region.page_offset(0);

@@ -143,6 +143,48 @@ TEST_F(PoolHostsPoison, IsLetGoByWhoInheritsItsRegion) {
   EXPECT_EQ(children(), 0u);
 }
 
+// What a freed page names as its parent counts again once it is POISONED; who said so is lost, and the region is nobody's.
+TEST_F(PoolHostsPoison, IsLetGoInARegionThatIsNobodys) {
+  ASSERT_EQ(second_.delete_tree(second_.digest("child")).deleted, 1u);
+  second_.settle();
+  ASSERT_EQ(children(), 0u);
+  second_.pool->detach(below_->grant.lane);
+  second_.settle();
+  ASSERT_EQ(shm::host_of_region(first_.region, first_.region.region_of(child_.page())), first_.region.hosts());
+  const PageWord out = first_.word(child_.page());
+  first_.region.block(child_.page()).word.store_release(PageWord::poisoned(out.generation()).bits);
+  const PageWord parent = first_.word(parent_.page());
+  first_.region.block(parent_.page()).word.store_release(PageWord::ready(parent.generation(), 1).bits);
+  for (int i = 0; i < 20; ++i) {
+    first_.now_ms += 6000;
+    first_.settle();
+  }
+  EXPECT_EQ(children(), 0u);
+}
+
+// A run that a client of the second host fills, in a region that is the first one's by now.
+TEST_F(PoolHostsPoison, WaitsForClientsOfOtherHostsThatMayWriteBehindIt) {
+  const PageRef run = below_->take(3);
+  ASSERT_FALSE(run.is_none());
+  const uint32_t index = first_.region.region_of(run.page());
+  first_.region.region(index).word.store_release(shm::RegionWord::of(format::RegionState::kOrphaned, 7, {}, 0).bits);
+  first_.region.block(run.page()).word.store_release(PageWord::poisoned(run.generation()).bits);
+  ASSERT_TRUE(first_.restart());
+  first_.pool->client_died(above_->grant.lane);
+  const auto wait = [&] {
+    for (int i = 0; i < 20; ++i) {
+      first_.now_ms += 6000;
+      first_.settle();
+    }
+  };
+  wait();
+  EXPECT_TRUE(first_.word(run.page() + 1).is(PageState::kTail)) << "its client may still write there";
+  second_.pool->client_died(below_->grant.lane);
+  second_.settle();
+  wait();
+  EXPECT_TRUE(first_.word(run.page() + 1).is(PageState::kFree) || first_.word(run.page() + 1).is(PageState::kOut));
+}
+
 // The wish of a host that rents nothing, in a pool of which one look sees a part.
 TEST(PoolWishes, ALookForARegionToGiveUpIsBounded) {
   constexpr uint32_t kRegionPages = 512;
