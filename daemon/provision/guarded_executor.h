@@ -3,9 +3,9 @@
 // is not begun, so that a pool which somebody made or opened after the plan is not lost.
 //
 // The locks are let go of right before the step: it takes the driver from its devices, and Linux (seen in 6.1) starts a
-// character device anew when a driver takes it back, whoever has it open. A descriptor from before that drops the last reference
-// of the new one when it is closed; then nobody can open the device (ENXIO) until its driver was taken away once more. So a
-// process that opens a device after the look is not kept out: the kernel has no means for it.
+// character device anew when a driver takes it back, whoever has it open. A descriptor from before that drops the last
+// reference of the new one when it is closed; then nobody can open the device (ENXIO) until its driver was taken away once
+// more. So a process that opens a device after the look is not kept out: the kernel has no means for it.
 #pragma once
 
 #include "daemon/provision/apply.h"

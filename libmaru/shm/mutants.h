@@ -58,6 +58,8 @@ enum MutantId : unsigned {
   kMutantInheritRereadWord = 50,  // a region is inherited from a word that was read after the look at its host's slot
   kMutantAdoptByLook = 51,        // a host that attaches takes its slot's regions by their words alone
   kMutantPoisonNotFlushed = 52,   // a page is POISONED in the cache of the marud alone that says so
+  kMutantFormatByLook = 53,       // memory that was seen blank is claimed by a store
+  kMutantFormatUuidAnew = 54,     // who begins to format again takes another uuid
   kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
 };
 

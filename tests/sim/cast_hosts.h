@@ -1,5 +1,5 @@
-// A marud of one of several hosts on a pool, through the functions of libmaru/shm alone: eviction, counting again, the watch over
-// the other hosts, and taking back what a dead one held. As daemon/pool_hosts.cc and pool_host_reclaim.cc do.
+// A marud of one of several hosts on a pool, through the functions of libmaru/shm alone: eviction, counting again, the watch
+// over the other hosts, and taking back what a dead one held. As daemon/pool_hosts.cc and pool_host_reclaim.cc do.
 #pragma once
 
 #include "cast.h"

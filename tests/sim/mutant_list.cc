@@ -52,6 +52,8 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantInheritRereadWord, "a region inherited from a word of after the look at the slot", {"host-leave"}},
       {kMutantAdoptByLook, "an attaching host that does not say that it has its regions", {"host-leave"}},
       {kMutantPoisonNotFlushed, "a page POISONED in a cache alone", {"host-poison"}},
+      {kMutantFormatByLook, "memory claimed by a store because it was seen blank", {"format"}},
+      {kMutantFormatUuidAnew, "another uuid for a formatting that was cut off", {"format"}},
       {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
       {kMutantGiveBackUnclaimed, "tails freed by who does not hold their head", {"run-given-back-twice"}},
       {kMutantWithdrawParent, "a withdrawn block with children retired", {"early-child"}},

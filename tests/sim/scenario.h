@@ -19,6 +19,7 @@ std::span<const Scenario> tenant_scenarios();
 std::span<const Scenario> poison_scenarios();
 std::span<const Scenario> host_scenarios();
 std::span<const Scenario> attach_scenarios();
+std::span<const Scenario> format_scenarios();
 std::span<const Scenario> wrong_pool_scenarios();
 
 // All of them, in the order in which they are listed.

@@ -104,8 +104,8 @@ void poison_something(uint32_t self) {
   if (poison_as(marud_of(self), page, poison_known[self])) is_out_of_use[page] = true;
 }
 
-// What is POISONED in its own regions and in nobody's, and what it has POISONED itself. A host does not know what a page was that it did not
-// take out of use, so it waits for everybody who may be filling the pages behind.
+// What is POISONED in its own regions and in nobody's, and what it has POISONED itself. A host does not know what a page was
+// that it did not take out of use, so it waits for everybody who may be filling the pages behind.
 void settle_poison_of(uint32_t self, bool at_rest) {
   PoisonKnowledge& known = poison_known[self];
   for (uint32_t page = 0; page < kWorldPages; ++page) {
