@@ -189,6 +189,10 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
                         "profile = \"local\", or format it anew)"
                       : "found a pool that several hosts share, expected profile = \"shared\" in the configuration: "
                         "another host may be using it");
+  // Who wrote the magic number may have died before this; a host that is lost now would take the whole pool with it.
+  shm::flush(state->region, state->device->control().data(), sizeof(header));
+  if (auto written = state->device->write_out_control(state->device->control().data(), sizeof(header)); !written)
+    return tl::unexpected(written.error());
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
   std::vector<LaneId> dead;
   state->adopt_lanes(&dead);

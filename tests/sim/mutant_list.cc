@@ -53,6 +53,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantAdoptByLook, "an attaching host that does not say that it has its regions", {"host-leave"}},
       {kMutantPoisonNotFlushed, "a page POISONED in a cache alone", {"host-poison"}},
       {kMutantFormatByLook, "memory claimed by a store because it was seen blank", {"format"}},
+      {kMutantServeUnflushed, "a pool adopted whose magic number is not flushed", {"format"}},
       {kMutantFormatUuidAnew, "another uuid for a formatting that was cut off", {"format"}},
       {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
       {kMutantGiveBackUnclaimed, "tails freed by who does not hold their head", {"run-given-back-twice"}},

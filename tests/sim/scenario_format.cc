@@ -96,6 +96,7 @@ void serve(unsigned host) {
   std::memcpy(&header, memory, sizeof(header));
   if (const char* problem = shm::ControlRegion::attach(bytes(), parameters().pool_bytes, &region))
     fail("host %u finds a magic number, and %s", host, problem);
+  if (host < kHosts && !mutant(kMutantServeUnflushed)) shm::flush_lines(memory, sizeof(header));
   if (is_served && std::memcmp(header.uuid, served_uuid, sizeof(served_uuid)) != 0)
     fail("host %u finds another pool than the one that is served", host);
   is_served = true;
@@ -108,6 +109,7 @@ void serve(unsigned host) {
   }
   for (uint32_t page = 0; page < region.pages(); ++page)
     if (region.block(page).word.raw != 0) fail("page %u of a new pool is in use", page);
+  for (uint32_t waits = host < kHosts ? chance().below(8) : 0; waits > 0; --waits) yield();  // clients
 }
 
 void marud_life(void* argument) {
@@ -137,7 +139,8 @@ void setup() {
   // What another one left, behind a beginning that is zeros.
   if (chance().chance(2)) std::memset(memory + 2 * sizeof(format::Header), 0x5a, 4096);
   unsigned maruds = 0;
-  for (unsigned host = 0; host < kHosts; ++host) {
+  const unsigned hosts = chance().chance(3) ? 1 : kHosts;  // one alone: nobody else's look brings its lines into memory
+  for (unsigned host = 0; host < hosts; ++host) {
     void* argument = reinterpret_cast<void*>(uintptr_t(host));
     spawn("marud", 2 * host, marud_life, argument);
     spawn("next marud", 2 * host + 1, next_marud, argument);
