@@ -35,10 +35,11 @@ Answer answer_to(const Question& question, uint64_t mood) {
   const std::string name = command["command"];
   if (name == "quota.list") {
     const bool is_last = mood % 3 == 0;
-    nlohmann::json page = {{"tenants",
-                            {{{"tenant", "0x00ff"}, {"soft_bytes", mood}, {"hard_bytes", 0}, {"used_bytes", 1}},
-                             {{"tenant", nullptr}, {"soft_bytes", 0}, {"hard_bytes", 0}, {"used_bytes", 1}}}},
-                           {"others_used_bytes", mood}};
+    nlohmann::json page = {
+        {"tenants",
+         {{{"tenant", "0x00ff"}, {"soft_bytes", mood}, {"hard_bytes", 0}, {"used_bytes", 1}, {"listed", mood % 7 != 0}},
+          {{"tenant", nullptr}, {"soft_bytes", 0}, {"hard_bytes", 0}, {"used_bytes", 1}, {"listed", false}}}},
+        {"others_used_bytes", mood}};
     if (!is_last) page["next"] = 7;
     return {0, page.dump(), nullptr};
   }
