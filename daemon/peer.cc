@@ -165,7 +165,8 @@ Result<Peer> identify_peer(int socket) {
   int pidfd = -1;
   socklen_t bytes = sizeof(pidfd);
   const bool kernel_knows = ::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &bytes) == 0;
-  if (!kernel_knows && errno != ENOPROTOOPT) return failure(errno, doing);
+  // EINVAL: it has ended, and its parent has asked after it (Linux 6.5 to 6.15).
+  if (!kernel_knows && errno != ENOPROTOOPT) return failure(errno == EINVAL ? ESRCH : errno, doing);
   const auto before = start_time_of(credentials.pid);
   if (!kernel_knows) pidfd = open_pidfd(credentials.pid);
   peer.pidfd.reset(pidfd);

@@ -25,7 +25,7 @@ Outcome refuse(uint16_t type, uint32_t request_id, int code, std::string_view wh
 
 // An attach that is refused, said in the log with the words of the reply.
 Outcome refuse_attach(Users& users, const Session& session, uint32_t request_id, int code, const std::string& why) {
-  users.complaints.say(session.peer().who.uid, "{} may not attach: {}", session.text(), why);
+  users.complaints.say(session.account, "{} may not attach: {}", session.text(), why);
   return refuse(uint16_t(wire::Type::kAttach), request_id, code, why);
 }
 
@@ -117,7 +117,7 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
     return refuse(header, EACCES, why);
   if (hosted.condition() == HostedPool::Condition::kWaiting) {
     if (hands_back && devices_.begins_anew(hosted)) {
-      users_.complaints.say(session.peer().who.uid,
+      users_.complaints.say(session.account,
                             "{} handed back the memory of pool \"{}\" too late: it begins anew already", session.text(),
                             name);
     } else if (hands_back) {
@@ -130,11 +130,11 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
       if (descriptors.size() == 2) held.pages = copy(descriptors.front());
       auto accepted = hosted.accept_memory(std::move(held), now.unix_ms);
       if (accepted) {
-        users_.movements.say(session.peer().who.uid, "{} handed back the memory of pool \"{}\"", session.text(), name);
+        users_.movements.say(session.account, "{} handed back the memory of pool \"{}\"", session.text(), name);
         return attach_to(session, pool, header.request_id, *request, now);
       }
-      users_.complaints.say(session.peer().who.uid, "{} handed back what is not the memory of pool \"{}\": {}",
-                            session.text(), name, accepted.error().text());
+      users_.complaints.say(session.account, "{} handed back what is not the memory of pool \"{}\": {}", session.text(),
+                            name, accepted.error().text());
     }
     grace_ends_ms_.resize(pools_.size());
     if (!grace_ends_ms_[pool]) grace_ends_ms_[pool] = now.monotonic_ms + config_.adopt_grace_ms;
@@ -154,7 +154,7 @@ std::string Requests::why_no_access(const Session& session, const HostedPool& ho
   users_.count(may_read ? metrics::Refusal::kWrite : metrics::Refusal::kAttach);
   const std::string why = "the access list of pool \"" + hosted.name() + "\" " +
                           (may_read ? "lets this user only read" : "does not name this user");
-  users_.complaints.say(session.peer().who.uid, "{} may not {} pool \"{}\": refused, {}", session.text(),
+  users_.complaints.say(session.account, "{} may not {} pool \"{}\": refused, {}", session.text(),
                         may_read ? "write to" : "use", hosted.name(), why);
   return why;
 }
@@ -209,7 +209,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
     return {};
   }
   if (!grant) {
-    users_.complaints.say(session.peer().who.uid, "{} got no lane of pool \"{}\": {}", session.text(), hosted.name(),
+    users_.complaints.say(session.account, "{} got no lane of pool \"{}\": {}", session.text(), hosted.name(),
                           grant.error().text());
     return refuse(kType, request_id, grant.error().code, grant.error().doing);
   }
@@ -348,7 +348,7 @@ Outcome Requests::detach(Session& session, const wire::MessageHeader& header) {
   if (!watch) return refuse(header, ENOTCONN, "this connection is not attached");
   HostedPool& hosted = *pools_[watch->pool];
   hosted.lane_ended(watch->lane, true);  // of a fenced pool, too
-  users_.movements.say(session.peer().who.uid, "{} detached from lane {} of pool \"{}\"", session.text(), watch->lane,
+  users_.movements.say(session.account, "{} detached from lane {} of pool \"{}\"", session.text(), watch->lane,
                        hosted.name());
   Outcome outcome = answer(header, {});
   outcome.unwatch_lane = watch->id;
@@ -376,7 +376,7 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   }
   if (result.status == -EDQUOT) {
     result.explanation = allowed.why;
-    users_.refuse(allowed.refusal, session.peer().who.uid, session.text() + ": " + allowed.why, now.monotonic_ms);
+    users_.refuse(allowed.refusal, session.account, session.text() + ": " + allowed.why, now.monotonic_ms);
   }
   const std::string& pool = pools_[watch->pool]->name();
   // A refusal is a text and has no room for what was evicted on the way to it; an answer without memory says both.
@@ -393,7 +393,7 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   for (const TakenRegion& region : result.taken) {
     const LaneWatch* owner = lanes_.find_lane(watch->pool, region.lane);
     users_.movements.say(
-        session.peer().who.uid,
+        session.account,
         "pool \"{}\": region {} is taken from lane {} (process {}) for lane {} (process {}): {} blocks "
         "were evicted, {} stay",
         pool, region.region, region.lane, owner ? owner->who.pid : 0, watch->lane, watch->who.pid, region.evicted,
@@ -440,8 +440,7 @@ Outcome Requests::bad_memory(Session& session, const wire::MessageHeader& header
   if (!watch) return outcome;
   const HostedPool& hosted = *pools_[watch->pool];
   const std::string what = hosted.serving()->report_bad_page(report->page, now.unix_ms);
-  if (!what.empty())
-    users_.complaints.say(session.peer().who.uid, "{}, pool \"{}\": {}", session.text(), hosted.name(), what);
+  if (!what.empty()) users_.complaints.say(session.account, "{}, pool \"{}\": {}", session.text(), hosted.name(), what);
   return answer(header, {});
 }
 
@@ -504,7 +503,7 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
         })) {
       users_.count(metrics::Refusal::kAdministrate);
       constexpr const char* kWhy = "only root, marud's own user, the admin group and admins of pools may administrate";
-      users_.complaints.say(session.peer().who.uid, "{} may not administrate: refused, {}", session.text(), kWhy);
+      users_.complaints.say(session.account, "{} may not administrate: refused, {}", session.text(), kWhy);
       return refuse(header, EACCES, kWhy);
     }
   }
@@ -521,7 +520,7 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
   }
   if (reply.code == EACCES) {
     users_.count(metrics::Refusal::kAdministrate);
-    users_.complaints.say(session.peer().who.uid, "{} may not administrate: {}", session.text(), reply.text);
+    users_.complaints.say(session.account, "{} may not administrate: {}", session.text(), reply.text);
   }
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);

@@ -214,10 +214,11 @@ void Server::on_arrival(FileDescriptor socket) {
     const auto user = user_of_peer(socket.get());
     requests_.users().complaints.say(user ? std::optional(*user) : std::nullopt, "a connection is refused: {}",
                                      peer.error().text());
-    if (peer.error().code == ESRCH || !user) return close_aside();
+    if (peer.error().code != EACCES || !user) return close_aside();
     Peer unknown;
     unknown.who.uid = *user;
     auto session = std::make_unique<Session>(next_session_++, std::move(socket), std::move(unknown));
+    session->account = requests_.users().account_of(*user);
     session->turned_away_because = peer.error().text();
     session->turned_away_code = peer.error().code;
     return turn_away(std::move(session));
@@ -266,7 +267,7 @@ void Server::on_receive(Session& session, int result) {
     if (!received.end.empty())
       end_session(session, received.end, received.is_hangup);
     else if (!session.turned_away_because.empty())
-      apply(session, Requests::turn_away(session, received));
+      std::erase(silent_, session.id()), apply(session, Requests::turn_away(session, received));
     else
       apply(session, requests_.handle(session, received, now_));
     for (uint32_t pool = 0; pool < pools_.size(); ++pool)
@@ -293,8 +294,7 @@ void Server::apply(Session& session, Outcome outcome) {
   send(outcome.notices);  // after the reply, which may be what tells the session of its lane
   if (outcome.drop.empty()) return;
   if (outcome.drop_after_reply) {
-    requests_.users().complaints.say(session.peer().who.uid, "{} is dropped: {}", session.text(),
-                                     printable(outcome.drop));
+    requests_.users().complaints.say(session.account, "{} is dropped: {}", session.text(), printable(outcome.drop));
     session.close_when_sent();
   } else {
     end_session(session, outcome.drop, false);
@@ -325,7 +325,7 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
                               pools_[watch->pool]->name());
   }
   session.lane_watch = 0;
-  const uid_t user = session.peer().who.uid;
+  const uid_t user = session.account;
   if (is_expected && consequence.empty())
     log_debug("{} left: {}", session.text(), why);
   else if (is_expected)

@@ -1,11 +1,13 @@
 #include "daemon/subordinate_users.h"
 
-#include "daemon/config_table.h"
-
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <fstream>
 #include <istream>
+#include <map>
+#include <memory>
+#include <pwd.h>
 
 namespace maru::daemon {
 namespace {
@@ -33,12 +35,24 @@ SubordinateUsers SubordinateUsers::parse(std::istream& lines, const UserOf& user
   }
   std::stable_sort(users.ranges_.begin(), users.ranges_.end(),
                    [](const Range& a, const Range& b) { return a.first < b.first; });
+  uint64_t end = 0;
+  for (Range& range : users.ranges_) {
+    range.first = std::max(range.first, end);
+    end = std::max(end, range.end);
+  }
+  std::erase_if(users.ranges_, [](const Range& range) { return range.first >= range.end; });
   return users;
 }
 
 SubordinateUsers SubordinateUsers::of_this_machine() {
+  std::map<std::string, uid_t, std::less<>> users;
+  if (std::unique_ptr<FILE, int (*)(FILE*)> passwords(std::fopen("/etc/passwd", "re"), std::fclose); passwords)
+    while (const passwd* entry = ::fgetpwent(passwords.get())) users.emplace(entry->pw_name, entry->pw_uid);
   std::ifstream file("/etc/subuid");
-  return parse(file, user_of);
+  return parse(file, [&](const std::string& name) {
+    const auto found = users.find(name);
+    return found == users.end() ? std::nullopt : std::optional(found->second);
+  });
 }
 
 uid_t SubordinateUsers::owner(uid_t user) const {

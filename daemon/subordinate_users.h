@@ -16,9 +16,11 @@ class SubordinateUsers {
  public:
   using UserOf = std::function<std::optional<uid_t>(const std::string& name)>;
 
-  // Lines "name or number:first:count"; what is none, names nobody or says whose the ids of root are is left out.
+  // Lines "name or number:first:count"; what is none, names nobody or says whose the ids of root are is left out. What
+  // several ranges have belongs to the one that begins first, or is written first.
   static SubordinateUsers parse(std::istream& lines, const UserOf& user_of);
-  // /etc/subuid; ranges that another source of the name service has are not known. May ask that service, which may block.
+  // /etc/subuid, with the names of /etc/passwd: users of a directory are known there by their numbers alone, because to ask
+  // for them can take as long as the directory likes.
   static SubordinateUsers of_this_machine();
 
   // Who counts for what the user has: the owner of the range that the id is in, or the user itself.
@@ -29,7 +31,7 @@ class SubordinateUsers {
     uint64_t first, end;
     uid_t owner;
   };
-  std::vector<Range> ranges_;  // by `first`
+  std::vector<Range> ranges_;  // by `first`, none within another
 };
 
 }  // namespace maru::daemon

@@ -30,6 +30,14 @@ std::string user_text(uid_t user) { return "user " + std::to_string(user); }
 
 }  // namespace
 
+uid_t Users::account_of(uid_t user) const {
+  const uid_t owner = config_.subordinate_users.owner(user);
+  if (owner == user) return user;
+  const bool has_own = std::any_of(config_.user_limit_rules.begin(), config_.user_limit_rules.end(),
+                                   [&](const UserLimitRule& rule) { return rule.user == user; });
+  return has_own ? user : owner;
+}
+
 UserLimits Users::limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const {
   const auto& rules = config_.user_limit_rules;
   const uid_t account = account_of(user);

@@ -30,8 +30,9 @@ class Users {
   Users(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools, const LaneWatches& lanes)
       : config_(config), pools_(pools), lanes_(lanes) {}
 
-  // Who counts for what a user has: whose subordinate it is, or itself.
-  uid_t account_of(uid_t user) const { return config_.subordinate_users.owner(user); }
+  // Who counts for what a user has: whose subordinate it is, or itself. A [[limit]] that names a user makes it count for
+  // itself.
+  uid_t account_of(uid_t user) const;
 
   // Of root and marud's own user only what a [[limit]] says that names them.
   UserLimits limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;

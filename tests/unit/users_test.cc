@@ -34,6 +34,14 @@ TEST(SubordinateUsers, AnIdBelongsToTheOwnerOfItsRange) {
   EXPECT_EQ(users.owner(4'294'967'295), kBob);
   EXPECT_EQ(users.owner(0), 0u);
   EXPECT_EQ(SubordinateUsers().owner(kAlice), kAlice);
+  const SubordinateUsers nested =
+      subordinates("bob:120000:10\nalice:100000:65536\nbob:165000:1000\nbob:100000:65536\n");
+  EXPECT_EQ(nested.owner(120'005), kAlice);
+  EXPECT_EQ(nested.owner(150'000), kAlice);
+  EXPECT_EQ(nested.owner(165'535), kAlice);
+  EXPECT_EQ(nested.owner(165'536), kBob);
+  EXPECT_EQ(nested.owner(165'999), kBob);
+  EXPECT_EQ(nested.owner(166'000), 166'000u);
 }
 
 class UsersTest : public testing::Test {
@@ -76,6 +84,11 @@ TEST_F(UsersTest, SubordinateIdsOfAUserShareItsLimit) {
   EXPECT_EQ(connect(peer(100'003)), "");
   EXPECT_EQ(connect(peer(100'003)), "");
   EXPECT_NE(connect(peer(100'003)), "");
+  // Who has a rule of its own counts for itself.
+  config_.user_limit_rules.push_back(
+      {.user = 100'004, .group = {}, .connections = 1, .regions = {}, .bytes = {}, .pins = {}});
+  EXPECT_EQ(connect(peer(100'004)), "");
+  EXPECT_NE(connect(peer(100'004)).find("user 100004 has 1 connections"), std::string::npos);
 }
 
 TEST_F(UsersTest, StrangersHaveFewConnectionsAllTogetherAndAdministratorsTheLastOnes) {
