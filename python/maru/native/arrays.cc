@@ -10,6 +10,17 @@ namespace {
 
 using NumPy = py::detail::npy_api;
 
+// NumPy's functions. pybind11 before 2.12 looks them up while it initializes a static variable, for which other threads wait with
+// the GIL in hand: no Python code may run meanwhile, so the module that it asks is imported before.
+const NumPy& numpy() {
+  static const NumPy* found = nullptr;
+  if (found != nullptr) return *found;
+#if PYBIND11_VERSION_HEX < 0x020C0000
+  py::module_::import("numpy.core.multiarray");
+#endif
+  return *(found = &NumPy::get());
+}
+
 // Of the one NumPy that is loaded; never given back.
 PyTypeObject* array_type = nullptr;
 
@@ -17,7 +28,7 @@ bool is_array(py::handle object) {
   PyTypeObject* const type = Py_TYPE(object.ptr());
   if (type == array_type) return true;
   if (array_type != nullptr || std::strcmp(type->tp_name, "numpy.ndarray") != 0) return false;
-  array_type = NumPy::get().PyArray_Type_;
+  array_type = numpy().PyArray_Type_;
   return type == array_type;
 }
 
@@ -52,10 +63,10 @@ py::list new_unfilled_list(size_t n) {
 }
 
 py::object new_truths(Py_ssize_t n, uint8_t** ret_data) {
-  const NumPy& numpy = NumPy::get();
+  const NumPy& api = numpy();
   // Takes the reference to the description. The strides are NumPy's to find.
-  PyObject* const made = numpy.PyArray_NewFromDescr_(
-      numpy.PyArray_Type_, numpy.PyArray_DescrFromType_(NumPy::NPY_BOOL_), 1, &n, nullptr, nullptr, 0, nullptr);
+  PyObject* const made = api.PyArray_NewFromDescr_(api.PyArray_Type_, api.PyArray_DescrFromType_(NumPy::NPY_BOOL_), 1,
+                                                   &n, nullptr, nullptr, 0, nullptr);
   if (made == nullptr) throw py::error_already_set();
   *ret_data = reinterpret_cast<uint8_t*>(py::detail::array_proxy(made)->data);
   return py::reinterpret_steal<py::object>(made);

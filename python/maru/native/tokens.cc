@@ -76,6 +76,8 @@ py::tuple dynamo(uint64_t salt, const std::optional<uint64_t>& parent, uint32_t 
 
 PYBIND11_MODULE(_tokens, module) {
   module.doc() = "The calls of maru/tokens.h.";
+  // Here, where no second thread can be: it would wait for what pybind11 before 2.12 looks up in NumPy, with the GIL in hand.
+  py::detail::npy_api::get();
   module.def("hash", &hash, "algorithm"_a, "tokens"_a, "block_tokens"_a, "parent"_a, "lora_name"_a, "cache_salt"_a);
   module.def("root", &root, "algorithm"_a, "seed"_a);
   module.def("dynamo", &dynamo, "salt"_a, "parent"_a, "block_tokens"_a, "tokens"_a);
