@@ -56,11 +56,12 @@ class MaruHandler:
 
     def _renew(self) -> None:
         """What belongs to one attachment of one process."""
+        # A thread that holds one of the locks may come again: from a signal's handler, or from what the garbage collector calls.
         self._connecting = threading.RLock()
-        self._stores = threading.Condition()
-        self._stores_running = 0
+        # A lock for each store that is under way, which its thread holds.
+        self._stores: set[weakref.ref[Any]] = set()
         self._pins: dict[str, list[Pin]] = {}
-        self._pins_lock = threading.Lock()
+        self._pins_lock = threading.RLock()
         self._retrieved = Retrieved()
         self._budget: Budget[AllocHandle] = Budget(self._config.chunk_size_bytes, self._config.pool_size)
 
@@ -105,18 +106,21 @@ class MaruHandler:
         self._budget = Budget(self._config.chunk_size_bytes, self._config.pool_size)
 
     def close(self) -> None:
-        """Waits for stores that are under way, refuses everything else, and detaches. Blocks stay in the pool, and memory
-        that arrays or tensors still show stays readable. May be called again."""
+        """Waits for stores that are under way in other threads, refuses everything else, and detaches. Blocks stay in the pool,
+        and memory that arrays or tensors still show stays readable. May be called again; where another thread is in close()
+        it returns at once."""
         with self._connecting:
             client, self._client = self._client, None
             if client is None or self._is_forked:
                 return
-            with self._stores:
-                while self._stores_running:
-                    self._stores.wait()
-            with self._pins_lock:
-                self._pins = {}
-            client.close()
+            self._pins = {}  # what is being pinned meanwhile goes with the old ones
+        # Without the lock, which a thread that is storing may want: it may call close() itself.
+        for reference in list(self._stores):
+            store = reference()
+            if store is not None:
+                with store:
+                    pass
+        client.close()
 
     def __enter__(self) -> MaruHandler:
         """Connects, unless auto_connect is False. Raises what connect() logs."""
@@ -201,16 +205,13 @@ class MaruHandler:
         self._expect_handle(handle)
         if handle.is_spent:
             raise HandleUsedError("This handle was stored or freed already: allocate another one.")
-        with self._stores:
-            if self._client is None:
+        # Released whatever ends this, a Ctrl-C at any place too: `with` leaves no step between taking a lock and minding it.
+        under_way = threading.RLock()
+        with under_way:
+            self._stores.add(weakref.ref(under_way, self._stores.discard))
+            if self._client is not client:
                 self._refuse()
-            self._stores_running += 1
-        try:
             return self._store(client, key, handle)
-        finally:
-            with self._stores:
-                self._stores_running -= 1
-                self._stores.notify_all()
 
     def _store(self, client: Client, key: str, handle: AllocHandle) -> bool:
         try:
@@ -252,7 +253,7 @@ class MaruHandler:
         client = self._ask()
         self._expect_text(key)
         with self._pins_lock:
-            if key in self._pins:
+            if self._pins.get(key):
                 return False
         return client.delete(key, self._tenant)
 
@@ -321,22 +322,31 @@ class MaruHandler:
 
     def _keep_pins(self, client: Client, keys: Sequence[str], pins: Sequence[Pin]) -> None:
         with self._pins_lock:
+            of_key = self._pins
             if self._client is not client:  # closed meanwhile, which ended its pins
                 self._refuse()
             for key, pin in zip(keys, pins):
-                self._pins.setdefault(key, []).append(pin)
+                mine = [pin]
+                # Each of the two is one step, with nothing between finding the list and adding to it.
+                while of_key.setdefault(key, mine) is not mine:
+                    try:
+                        of_key[key].append(pin)
+                        break
+                    except KeyError:
+                        continue
 
     def unpin(self, key: str) -> bool:
         """False when it was not pinned through this handler."""
         self._ask()
         self._expect_text(key)
         with self._pins_lock:
-            pins = self._pins.get(key)
-            if not pins:
+            of_key = self._pins
+            try:
+                pin = of_key[key].pop()
+            except (KeyError, IndexError):
                 return False
-            pin = pins.pop()
-            if not pins:
-                del self._pins[key]
+            if key in of_key and not of_key[key]:
+                del of_key[key]
         pin.release()
         return True
 

@@ -374,3 +374,148 @@ def test_the_tenant_of_the_address_is_used(marud, handler, key):
                 assert one.batch_pin([name]) == one.batch_unpin([name]) == [is_there]
         assert alice.delete(keys[1]) is handler.delete(keys[0]) is False
         assert alice.delete(keys[0]) is handler.delete(keys[1]) is True
+
+
+# -- the same thread again --------------------------------------------------------------------------------------------------
+
+BEGIN = """
+    import gc, signal, sys, threading, weakref
+    import maru
+
+    handler = maru.MaruHandler(maru.MaruConfig(server_url=sys.argv[1], timeout_ms=60_000, chunk_size_bytes=4096,
+                                               pool_size=64 * 4096))
+    assert handler.connect()
+
+    def put(key):
+        handle = handler.alloc(4)
+        handle.buf[:] = b"1234"
+        return handler.store(key, handle)
+
+    def at_each_line(of, call):
+        '''call() at each line of the package's function, as a signal's handler and the garbage collector may come.'''
+        def local(frame, event, argument):
+            if event == "line":
+                sys.settrace(None)
+                try:
+                    call(frame.f_lineno)
+                finally:
+                    sys.settrace(trace)
+            return local
+        def trace(frame, event, argument):
+            return local if frame.f_code.co_name in of and "/maru/" in frame.f_code.co_filename else None
+        sys.settrace(trace)
+"""
+
+AGAIN = {
+    "close by the end of a view in a store": """
+        handle = handler.alloc(4)
+        end = weakref.ref(handle.buf, lambda _: handler.close())
+        assert handler.store("k", handle) and not handler.connected and handler.connect() and handler.exists("k")
+    """,
+    "close at each line of a store": """
+        lines = set()
+        def close(line):
+            if line not in lines:
+                lines.add(line)
+                handler.close()
+        for turn in range(50):
+            assert handler.connect()
+            at_each_line(("store", "_store"), close)
+            try:
+                put("k")
+            except maru.MaruError:
+                pass
+            sys.settrace(None)
+        assert len(lines) > 8 and handler.connect() and put("k")
+    """,
+    "an interrupt at each line of a store": """
+        lines = set()
+        def interrupt(line):
+            if line not in lines:
+                lines.add(line)
+                raise KeyboardInterrupt
+        for turn in range(50):
+            handle = handler.alloc(4)
+            at_each_line(("store", "_store"), interrupt)
+            try:
+                handler.store("k", handle)
+            except KeyboardInterrupt:
+                pass
+            sys.settrace(None)
+        assert len(lines) > 8
+        closing = threading.Thread(target=handler.close)  # it waits for the stores of other threads
+        closing.start()
+        closing.join()
+        assert handler.connect() and put("k")
+    """,
+    "pin and unpin at each line of pin and unpin": """
+        calls = ("pin", "unpin", "_keep_pins", "delete")
+        def again(line):
+            for key in ("k", "once"):
+                assert handler.pin(key) and handler.unpin(key)
+        put("k"), put("once")
+        at_each_line(calls, again)
+        for turn in range(3):
+            assert handler.pin("k") and handler.pin("k") and not handler.delete("k")
+            assert handler.unpin("k") and handler.unpin("k") and not handler.unpin("k")
+        sys.settrace(None)
+        assert handler.get_stats()["native"]["pins"] == 0 and not handler._pins and handler.delete("k")
+    """,
+    "close at each line of pin and unpin": """
+        def close(line):
+            handler.close()
+            assert handler.connect()
+        put("k")
+        for turn in range(3):
+            at_each_line(("pin", "unpin", "_keep_pins", "delete"), close)
+            for call in (handler.pin, handler.unpin, handler.delete):
+                try:
+                    call("k")
+                except maru.ClosedError:
+                    pass
+            sys.settrace(None)
+            assert put("k") and handler.get_stats()["native"]["pins"] == 0
+    """,
+    "the garbage collector": """
+        put("k")
+        class Cycle:
+            def __init__(self):
+                self.me = self
+                handler.pin("k")
+            def __del__(self):
+                handler.unpin("k")
+        gc.set_threshold(1, 1, 1)
+        for turn in range(500):
+            Cycle()
+    """,
+}
+
+
+@pytest.mark.parametrize("what", AGAIN.values(), ids=AGAIN)
+def test_a_thread_may_call_again_from_within_a_call(marud, what):
+    script = textwrap.dedent(BEGIN) + textwrap.dedent(what) + "handler.close()\nprint('done')\n"
+    ended = subprocess.run([sys.executable, "-X", "faulthandler", "-c", script, str(marud.socket)], capture_output=True,
+                           text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
+def test_threads_that_are_storing_may_all_close(marud, key):
+    """From what their stores call: each would wait for the other."""
+    both, ended = threading.Barrier(2), []
+
+    class Closing(maru.MaruHandler):
+        def _store(self, *arguments):
+            is_stored = super()._store(*arguments)
+            both.wait(60)
+            self.close()
+            ended.append(is_stored)
+            return is_stored
+
+    handler = Closing(config(marud))
+    assert handler.connect()
+    threads = [threading.Thread(target=put, args=(handler, f"{key} {i}", b"x"), daemon=True) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert ended == [True, True] and not handler.connected
