@@ -24,7 +24,8 @@ from ._maru import Client, Pin, View
 from .address import Address, parse
 from .config import MaruConfig
 from .errors import (BadMemoryError, ClosedError, DamagedBlockError, ForkedError, HandleUsedError, InvalidArgumentError,
-                     MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError)
+                     LanesExhaustedError, MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError,
+                     PoolReplacedError, QuotaError)
 from .handler_stats import statistics_of
 from .places import RETRIEVED, Budget, Place, Retrieved
 from .records import Digest
@@ -93,6 +94,7 @@ class MaruHandler:
                 client.close()
                 raise InvalidArgumentError(f"chunk_size_bytes is {self._config.chunk_size_bytes}, and the pool takes values of "
                                            f"{largest} bytes at the most: set region_bytes of the pool to that or more.")
+            self._address = address
             self._tenant = None if address.tenant is None else client.tenant(address.tenant)
             self._page_bytes, self._pool_bytes = shape.page_bytes, shape.pages * shape.page_bytes
             self._region_bytes = largest
@@ -148,11 +150,26 @@ class MaruHandler:
         if client is None:
             return False
         try:
-            client.delete_tree(Digest(os.urandom(32)))  # nothing has this key: a request to marud and its answer, no more
+            if self._config.read_only:
+                self._attach_once_more(client)
+            else:
+                client.delete_tree(Digest(os.urandom(32)))  # nothing has this key: a request to marud and its answer, no more
         except MaruError as error:
             logger.warning("Not healthy: %s", error)
             return False
         return True
+
+    def _attach_once_more(self, client: Client) -> None:
+        """The one request that marud answers a reader. Raises what hinders; that there is no lane for it, or that this user is at
+        a limit, is an answer, too."""
+        client.reattach()
+        try:
+            with Client(self._address.socket_path, self._address.pool, timeout_ms=self._config.timeout_ms, read_only=True,
+                        session_thread=False) as second:
+                if second.geometry().uuid != client.geometry().uuid:
+                    raise PoolReplacedError("marud has another pool of this name now: close() and connect().")
+        except (LanesExhaustedError, QuotaError):
+            pass
 
     # -- storing ------------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,23 @@ def test_a_handler_and_a_client_of_asyncio_may_be_readers(marud, client, key):
     asyncio.run(use())
 
 
+def test_a_reader_that_is_well_says_so(marud_program, caplog):
+    with Marud(marud_program) as running:
+        config = maru.MaruConfig(server_url=str(running.socket), read_only=True, timeout_ms=60_000)
+        with maru.MaruHandler(config) as handler:
+            assert handler.healthcheck()
+            others = []
+            with pytest.raises(maru.LanesExhaustedError):
+                while True:
+                    others.append(attach(running))
+            assert handler.healthcheck() and not caplog.text
+            for other in others:
+                other.close()
+            running.process.kill()
+            running.process.wait()
+            assert handler.healthcheck() is False and "Not healthy" in caplog.text
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_user_who_may_only_read_reads(marud_program):
     with Marud(marud_program, more=f"readers = [{READER}]") as running, attach(running) as client:
