@@ -63,7 +63,7 @@ class MaruHandler:
         self._stores: set[weakref.ref[Any]] = set()
         self._pins: dict[str, list[Pin]] = {}
         self._pins_lock = threading.RLock()
-        self._retrieved = Retrieved()
+        self._retrieved = Retrieved(0)
         self._budget: Budget[AllocHandle] = Budget(self._config.chunk_size_bytes, self._config.pool_size)
 
     # -- connecting ---------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class MaruHandler:
 
     def _renew_attachment(self) -> None:
         self._pins = {}
-        self._retrieved = Retrieved()
+        self._retrieved = Retrieved(self._retrieved.next_index())  # a place of before leads to nothing else
         self._budget = Budget(self._config.chunk_size_bytes, self._config.pool_size)
 
     def close(self) -> None:
@@ -186,23 +186,23 @@ class MaruHandler:
                                        "key, or set it higher.")
         # Of the client's attachment; or of a later one, and then the client is closed and gives nothing.
         budget = self._budget
-        place = budget.take()
-        while place is None:
+        seat = budget.take()
+        while seat is None:
             if not self._config.auto_expand:
                 raise PoolExhaustedError("The pool of this handler is exhausted and auto_expand is disabled: pool_size bytes "
                                          "are allocated and not stored. Store or free handles, or set auto_expand=True.")
             self._announce(budget.expand_if_full(self._config.expand_size or self._config.pool_size))
-            place = budget.take()
+            seat = budget.take()
         try:
             buffer = client.alloc(size)
         except NoSpaceError as error:
-            budget.leave(place)
+            del seat  # whoever keeps the exception keeps this frame
             raise PoolExhaustedError(f"The pool is exhausted and expansion failed: {error}", error.errno, error.call) from None
         except BaseException:
-            budget.leave(place)
+            del seat
             raise
-        handle = AllocHandle(buffer, budget, place, size)
-        budget.fill(place, handle)
+        handle = AllocHandle(buffer, budget, seat, size)
+        seat.held = weakref.ref(handle)
         return handle
 
     def free(self, handle: AllocHandle) -> None:

@@ -9,16 +9,21 @@ so a place is where something held is *found in the handler*, for as long as it 
 A page_index counts chunks, so byte `offset` of a region is in page `offset // chunk`. A place is given again once what was
 there is gone.
 
-Thread safety: everything, under one lock, which is never held while something else is called. What is dropped may be dropped
-by the garbage collector in the middle of anything, so leaving a place takes no lock: it is noted, and done by the next call.
+What is given a place is held weakly, and its end noted where no Python code runs, so that nothing can come between: neither a
+Ctrl-C nor what the garbage collector calls. A place that has ended is given back by the next call.
+
+Thread safety: everything, under one lock, which is never held while something else is called. A thread that holds it may come
+again (from a signal's handler, from what the garbage collector calls): each step leaves what the next call can go on from.
 """
 from __future__ import annotations
 
 import heapq
+import itertools
 import threading
 import weakref
+from bisect import bisect_right
 from collections import deque
-from typing import Generic, NamedTuple, Optional, TypeVar
+from typing import Any, Generic, NamedTuple, Optional, TypeVar
 
 from ._maru import View
 
@@ -31,107 +36,139 @@ class Place(NamedTuple):
 
 
 class _Numbers:
-    """The smallest number that is free."""
+    """The smallest number that is free, and none below `first`."""
 
-    def __init__(self) -> None:
-        self._given = 0
+    def __init__(self, first: int) -> None:
+        self._fresh = itertools.count(first)
         self._returned: list[int] = []
 
     def take(self) -> int:
-        if self._returned:
+        try:
             return heapq.heappop(self._returned)
-        self._given += 1
-        return self._given - 1
+        except IndexError:
+            return self.fresh()
+
+    def fresh(self) -> int:
+        """One that was never given."""
+        return next(self._fresh)
 
     def give_back(self, number: int) -> None:
         heapq.heappush(self._returned, number)
 
 
-class _Block:
-    __slots__ = ("block", "key", "view", "visitors")
-
-    def __init__(self, block: int, key: str) -> None:
-        self.block = block
-        self.key = key
-        self.view: Optional[weakref.ReferenceType[View]] = None
-        self.visitors = 0
-
-
 class Stay:
-    """Somebody is at a place of region 0, for as long as this lives."""
+    """The place of a block in region 0, for as long as somebody has this: all who retrieved the block have the same."""
 
-    __slots__ = ("region_id", "page_index", "_view", "_left")
+    __slots__ = ("region_id", "page_index", "view", "key", "__weakref__")
 
-    def __init__(self, page_index: int, view: View, left: deque[int]) -> None:
+    def __init__(self, page_index: int, view: View, key: str) -> None:
         self.region_id = RETRIEVED
         self.page_index = page_index
-        self._view = view
-        self._left = left
+        self.view = view
+        self.key = key
 
-    def __del__(self) -> None:
-        self._left.append(self.page_index)
+
+class _StayOf(weakref.ref[Stay]):
+    """Of a Stay, that may have ended; before it was given its place, when something came between."""
+
+    page_index = -1
+    block = 0
 
 
 class Retrieved:
     """Region 0. Holds nothing itself: whoever entered a place holds the Stay that enter() returned."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._numbers = _Numbers()
-        self._at: dict[int, _Block] = {}  # by page_index
-        self._of_block: dict[int, int] = {}
-        self._left: deque[int] = deque()
+    def __init__(self, first_index: int = 0) -> None:
+        self._lock = threading.RLock()
+        self._numbers = _Numbers(first_index)
+        self._at: dict[int, _StayOf] = {}  # by page_index
+        self._of_block: dict[int, _StayOf] = {}
+        self._left: deque[Any] = deque()  # of _StayOf, ended
 
     def enter(self, view: View, key: str) -> Stay:
         """At the place of a block, with a view of it: the same one for everybody who enters."""
         with self._lock:
             self._see_out()
-            index = self._of_block.get(view.block)
-            if index is None:
-                index = self._of_block[view.block] = self._numbers.take()
-                self._at[index] = _Block(view.block, key)
-            there = self._at[index]
-            shared = None if there.view is None else there.view()
-            if shared is None:
-                shared, there.view = view, weakref.ref(view)
-            there.visitors += 1
-            return Stay(index, shared, self._left)
+            block = view.block
+            known = self._of_block.get(block)
+            there = None if known is None else known()
+            if there is not None:
+                return there
+            made = Stay(self._numbers.take(), view, key)
+            mine = _StayOf(made, self._left.append)
+            mine.page_index, mine.block = made.page_index, block
+            self._at[made.page_index] = mine
+            known = self._of_block.setdefault(block, mine)
+            there = known()
+            if there is not None:
+                return there  # the one that was made, or one that this thread has entered meanwhile
+            self._of_block[block] = mine  # the other ends at this moment
+            return made
 
     def view(self, page_index: int) -> Optional[View]:
-        with self._lock:
-            self._see_out()
-            there = self._at.get(page_index)
-            return None if there is None or there.view is None else there.view()
+        there = self._there(page_index)
+        return None if there is None else there.view
 
     def key(self, page_index: int) -> Optional[str]:
         """Under which a block was retrieved."""
+        there = self._there(page_index)
+        return None if there is None else there.key
+
+    def next_index(self) -> int:
+        """One that was never given."""
         with self._lock:
-            there = self._at.get(page_index)
-            return None if there is None else there.key
+            return self._numbers.fresh()
+
+    def _there(self, page_index: int) -> Optional[Stay]:
+        with self._lock:
+            known = self._at.get(page_index)
+            return None if known is None else known()
 
     def _see_out(self) -> None:
-        while self._left:
-            index = self._left.popleft()
-            there = self._at[index]
-            there.visitors -= 1
-            if there.visitors == 0:
-                del self._at[index], self._of_block[there.block]
-                self._numbers.give_back(index)
+        while True:
+            try:
+                ended = self._left.popleft()
+            except IndexError:
+                return
+            self._at.pop(ended.page_index, None)
+            # Without a call in it: nothing comes between the question and what follows from it.
+            if ended.block in self._of_block and self._of_block[ended.block] is ended:
+                del self._of_block[ended.block]
+            if ended.page_index >= 0:
+                self._numbers.give_back(ended.page_index)
 
 
 _Held = TypeVar("_Held")
+
+
+class Seat(Generic[_Held]):
+    """A place of a Budget, taken for as long as somebody has this."""
+
+    __slots__ = ("place", "held", "__weakref__")
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.held: Optional[weakref.ReferenceType[_Held]] = None
+
+
+class _SeatOf(weakref.ref[Seat[_Held]]):
+    """Of a Seat, that may have ended; before it was given its number, when something came between."""
+
+    number = -1
 
 
 class Budget(Generic[_Held]):
     """Regions 1 and up: what is allocated and not stored, and how much of it there may be."""
 
     def __init__(self, chunk_bytes: int, region_bytes: int) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._chunk_bytes = chunk_bytes
-        self._numbers = _Numbers()
-        self._held: dict[int, Optional[weakref.ReferenceType[_Held]]] = {}  # numbered through all regions
+        self._taken: dict[int, _SeatOf[_Held]] = {}  # numbered through all regions
+        # What is not taken is in this heap or from _fresh on; what is taken may still be.
+        self._returned: list[int] = []
+        self._fresh = 0
         self._ends: list[int] = [0]  # of each region
-        self._left: deque[int] = deque()
+        self._left: deque[Any] = deque()  # of _SeatOf, ended
         self.expand_if_full(region_bytes)
 
     def expand_if_full(self, region_bytes: int) -> list[tuple[int, int]]:
@@ -139,29 +176,35 @@ class Budget(Generic[_Held]):
         thread was first."""
         with self._lock:
             self._see_out()
-            if len(self._held) < self._ends[-1]:
+            if len(self._taken) < self._ends[-1]:
                 return []
             self._ends.append(self._ends[-1] + region_bytes // self._chunk_bytes)
             return [(len(self._ends) - 1, self._ends[-1] - self._ends[-2])]
 
-    def take(self) -> Optional[Place]:
+    def take(self) -> Optional[Seat[_Held]]:
         """A place for what will be allocated; None when every one is taken."""
         with self._lock:
-            self._see_out()
-            if len(self._held) >= self._ends[-1]:
-                return None
-            number = self._numbers.take()
-            self._held[number] = None
-            region_id = next(i for i in range(1, len(self._ends)) if number < self._ends[i])
-            return Place(region_id, number - self._ends[region_id - 1])
+            while True:
+                self._see_out()
+                number = self._returned[0] if self._returned else self._fresh
+                if number >= self._ends[-1]:
+                    return None
+                if number not in self._taken:
+                    region_id = bisect_right(self._ends, number)
+                    seat: Seat[_Held] = Seat(Place(region_id, number - self._ends[region_id - 1]))
+                    mine = _SeatOf(seat, self._left.append)
+                    mine.number = number
+                    if self._taken.setdefault(number, mine) is mine:
+                        return seat
+                else:
+                    self._pass_over(number)
 
-    def fill(self, place: Place, held: _Held) -> None:
-        with self._lock:
-            self._held[self._number(place)] = weakref.ref(held)
-
-    def leave(self, place: Place) -> None:
-        """Once for each take()."""
-        self._left.append(self._number(place))
+    def _pass_over(self, number: int) -> None:
+        """One that is taken. The questions are without a call: nothing comes between them and what follows from them."""
+        if self._returned and self._returned[0] == number:
+            heapq.heappop(self._returned)
+        elif self._fresh == number:
+            self._fresh += 1
 
     def held(self, place: Place) -> Optional[_Held]:
         with self._lock:
@@ -170,25 +213,33 @@ class Budget(Generic[_Held]):
                 return None
             if not 0 <= place.page_index < self._ends[place.region_id] - self._ends[place.region_id - 1]:
                 return None  # the numbers go on in the next region
-            there = self._held.get(self._number(place))
-            return None if there is None else there()
+            known = self._taken.get(self._ends[place.region_id - 1] + place.page_index)
+            seat = None if known is None else known()
+            return None if seat is None or seat.held is None else seat.held()
 
     def regions(self) -> list[tuple[int, int]]:
         """(region_id, pages) of each."""
         with self._lock:
-            return [(i, self._ends[i] - self._ends[i - 1]) for i in range(1, len(self._ends))]
+            ends = self._ends[:]
+        return [(i, ends[i] - ends[i - 1]) for i in range(1, len(ends))]
 
     def in_use(self, region_id: int) -> int:
         with self._lock:
             self._see_out()
             begin, end = self._ends[region_id - 1], self._ends[region_id]
-            return sum(begin <= number < end for number in self._held)
-
-    def _number(self, place: Place) -> int:
-        return self._ends[place.region_id - 1] + place.page_index
+            return sum(begin <= number < end for number in list(self._taken))
 
     def _see_out(self) -> None:
-        while self._left:
-            number = self._left.popleft()
-            del self._held[number]
-            self._numbers.give_back(number)
+        while True:
+            try:
+                ended = self._left[0]
+            except IndexError:
+                return
+            # It stays in the queue until all is done: twice does no harm, and half of it would lose the place. The questions
+            # are without a call: nothing comes between them and what follows from them.
+            if ended.number >= 0:
+                heapq.heappush(self._returned, ended.number)
+            if ended.number in self._taken and self._taken[ended.number] is ended:
+                del self._taken[ended.number]
+            if self._left and self._left[0] is ended:
+                self._left.popleft()

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ._maru import Buffer, MemoryInfo
-from .places import Budget, Place
+from .places import Budget, Seat
 
 __all__ = ["AllocHandle", "MemoryInfo", "PageAccount", "PoolHandle", "region_statistics"]
 
@@ -23,14 +23,15 @@ class AllocHandle:
 
     __slots__ = ("_buffer", "_budget", "_place", "_size", "_unspent", "_unfreed", "__weakref__")
 
-    def __init__(self, buffer: Buffer, budget: Budget[Any], place: Place, size: int) -> None:
+    def __init__(self, buffer: Buffer, budget: Budget[Any], seat: Seat[Any], size: int) -> None:
         self._buffer = buffer
         self._budget = budget
-        self._place = place
+        self._place = seat.place
         self._size = size
-        # One item each, until it was stored or freed, and until it was freed: of threads that come at once one takes it.
-        self._unspent = [place]
-        self._unfreed = [place]
+        # One item each, until it was stored or freed, and until it was freed: of threads that come at once one takes it. The seat
+        # is nowhere else.
+        self._unspent = [seat]
+        self._unfreed = [True]
 
     @property
     def buf(self) -> memoryview:
@@ -61,7 +62,7 @@ class AllocHandle:
     def _leave(self) -> bool:
         """Spends it: the place is free again. False when somebody did that before."""
         try:
-            self._budget.leave(self._unspent.pop())
+            self._unspent.pop()
         except IndexError:
             return False
         return True
@@ -73,10 +74,6 @@ class AllocHandle:
         except IndexError:
             return False
         return True
-
-    def __del__(self) -> None:
-        if getattr(self, "_unspent", None):
-            self._leave()
 
     def __repr__(self) -> str:
         state = "spent" if self.is_spent else "to fill"

@@ -293,6 +293,19 @@ def test_a_closed_handler_connects_again(marud, key):
     handler.close()
 
 
+def test_a_place_of_before_leads_to_nothing_else(marud, key):
+    with maru.MaruHandler(config(marud)) as handler:
+        put(handler, key, b"first")
+        put(handler, key + " 2", b"second")
+        before = handler.retrieve(key)
+        place = before.page_index
+        handler.close()
+        assert handler.connect()
+        later = handler.retrieve(key + " 2")
+        assert later.page_index != place and handler.get_buffer_view(0, place * CHUNK, 1) is None
+        assert bytes(before.view) == b"first"
+
+
 def test_a_child_is_told_and_may_connect_itself(handler, key):
     put(handler, key, b"x")
     info, handle = handler.retrieve(key), handler.alloc(1)
@@ -410,7 +423,7 @@ AGAIN = {
     "close by the end of a view in a store": """
         handle = handler.alloc(4)
         end = weakref.ref(handle.buf, lambda _: handler.close())
-        assert handler.store("k", handle) and not handler.connected and handler.connect() and handler.exists("k")
+        assert handler.store("again", handle) and not handler.connected and handler.connect() and handler.exists("again")
     """,
     "close at each line of a store": """
         lines = set()
@@ -422,11 +435,11 @@ AGAIN = {
             assert handler.connect()
             at_each_line(("store", "_store"), close)
             try:
-                put("k")
+                put("again")
             except maru.MaruError:
                 pass
             sys.settrace(None)
-        assert len(lines) > 8 and handler.connect() and put("k")
+        assert len(lines) > 8 and handler.connect() and put("again")
     """,
     "an interrupt at each line of a store": """
         lines = set()
@@ -438,7 +451,7 @@ AGAIN = {
             handle = handler.alloc(4)
             at_each_line(("store", "_store"), interrupt)
             try:
-                handler.store("k", handle)
+                handler.store("again", handle)
             except KeyboardInterrupt:
                 pass
             sys.settrace(None)
@@ -446,47 +459,110 @@ AGAIN = {
         closing = threading.Thread(target=handler.close)  # it waits for the stores of other threads
         closing.start()
         closing.join()
-        assert handler.connect() and put("k")
+        assert handler.connect() and put("again")
     """,
     "pin and unpin at each line of pin and unpin": """
         calls = ("pin", "unpin", "_keep_pins", "delete")
         def again(line):
-            for key in ("k", "once"):
+            for key in ("again", "once"):
                 assert handler.pin(key) and handler.unpin(key)
-        put("k"), put("once")
+        put("again"), put("once")
         at_each_line(calls, again)
         for turn in range(3):
-            assert handler.pin("k") and handler.pin("k") and not handler.delete("k")
-            assert handler.unpin("k") and handler.unpin("k") and not handler.unpin("k")
+            assert handler.pin("again") and handler.pin("again") and not handler.delete("again")
+            assert handler.unpin("again") and handler.unpin("again") and not handler.unpin("again")
         sys.settrace(None)
-        assert handler.get_stats()["native"]["pins"] == 0 and not handler._pins and handler.delete("k")
+        assert handler.get_stats()["native"]["pins"] == 0 and not handler._pins and handler.delete("again")
     """,
     "close at each line of pin and unpin": """
         def close(line):
             handler.close()
             assert handler.connect()
-        put("k")
+        put("again")
         for turn in range(3):
             at_each_line(("pin", "unpin", "_keep_pins", "delete"), close)
             for call in (handler.pin, handler.unpin, handler.delete):
                 try:
-                    call("k")
+                    call("again")
                 except maru.ClosedError:
                     pass
             sys.settrace(None)
-            assert put("k") and handler.get_stats()["native"]["pins"] == 0
+            assert put("again") and handler.get_stats()["native"]["pins"] == 0
+    """,
+    "an interrupt at each line that takes and leaves a place": """
+        lines = set()
+        def interrupt(line):
+            if line not in lines:
+                lines.add(line)
+                raise KeyboardInterrupt
+        put("again")
+        for turn in range(200):
+            at_each_line(("enter", "__init__", "take", "_see_out", "alloc", "held", "fresh", "_leave", "free"), interrupt)
+            try:
+                handler.retrieve("again").page_index
+                handler.free(handler.alloc(1))
+            except KeyboardInterrupt:
+                pass
+            sys.settrace(None)
+        assert len(lines) > 40
+        kept = [handler.alloc(1) for _ in range(64)]
+        assert {(one.region_id, one.page_index) for one in kept} == {(1, i) for i in range(64)}
+        info = handler.retrieve("again")
+        assert bytes(handler.get_buffer_view(0, info.page_index * 4096, 4)) == b"1234"
+    """,
+    "what takes and leaves places at each line that does": """
+        put("again")
+        kept, lines = [], set()
+        def again(line):
+            if line in lines:
+                return
+            lines.add(line)
+            info = handler.retrieve("again")
+            assert bytes(handler.get_buffer_view(0, info.page_index * 4096, 4)) == b"1234"
+            one, other = handler.alloc(1), handler.alloc(1)
+            handler.free(one)
+            kept.append(other)
+            del kept[:-3]
+        for turn in range(20):
+            lines.clear()
+            at_each_line(("enter", "take", "alloc", "held", "fresh", "view", "in_use"), again)
+            info, held = handler.retrieve("again"), [handler.alloc(1) for _ in range(turn)]
+            place = info.page_index
+            sys.settrace(None)
+            assert place == handler.retrieve("again").page_index
+            places = [(one.region_id, one.page_index) for one in held + kept]
+            assert len(set(places)) == len(places) and max(places)[0] == 1
+        held.clear(), kept.clear()
+        assert handler.allocator.num_allocated == 0
+    """,
+    "a signal's handler": """
+        put("again")
+        count = 0
+        def again(*_):
+            global count
+            count += 1
+            handler.unpin("again"), handler.retrieve("again").page_index, handler.get_stats(), handler.free(handler.alloc(1))
+            signal.setitimer(signal.ITIMER_REAL, 0.0002)
+        signal.signal(signal.SIGALRM, again)
+        again()
+        while count < 2000:
+            handler.pin("again"), handler.retrieve("again").page_index, handler.free(handler.alloc(1))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        kept = [handler.alloc(1) for _ in range(64)]
+        assert {(one.region_id, one.page_index) for one in kept} == {(1, i) for i in range(64)}
     """,
     "the garbage collector": """
-        put("k")
+        put("again")
         class Cycle:
             def __init__(self):
                 self.me = self
-                handler.pin("k")
+                handler.pin("again")
+                self.handle = handler.alloc(1)
             def __del__(self):
-                handler.unpin("k")
+                handler.unpin("again"), handler.retrieve("again").page_index, handler.free(self.handle), handler.alloc(1)
         gc.set_threshold(1, 1, 1)
         for turn in range(500):
-            Cycle()
+            Cycle(), handler.retrieve("again").page_index, handler.get_stats()
     """,
 }
 
