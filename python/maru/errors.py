@@ -84,7 +84,7 @@ class DamagedBlockError(MaruError):
 
 
 class PoolLeavesError(MaruError):
-    """The pool is being drained or removed."""
+    """The pool is being drained or removed, or marud has fenced it."""
 
 
 class PoolUnavailableError(MaruError):
@@ -108,7 +108,7 @@ class TooLargeError(MaruError):
 
 
 class QuotaError(MaruError):
-    """The tenant is at its hard limit."""
+    """The tenant is at its hard limit, or this user at a limit of its own."""
 
 
 class TenantNotListedError(MaruError):
@@ -210,12 +210,68 @@ _BY_ERRNO: dict[int, tuple[type[MaruError], str]] = {
     _errno.EBUSY: (StillPinnedError, "something below is pinned and stayed: try again when it is released"),
 }
 
+_Errors = dict[int, tuple[type[MaruError], str]]
+
+_FENCED = (PoolLeavesError, "marud has fenced the pool because its memory went away (marudctl device list): use another pool")
+_NO_DESCRIPTOR = (TryAgainError, "descriptors ran out: raise the limit of open files, or close some")
+_CLOSED = (DaemonUnreachableError, "marud closed the connection without a word, which its log explains: try again")
+_USERS_MEMORY = ("this user is at its limit of memory, and nothing in the regions of its clients can be evicted: release views and "
+                 "buffers, or have [limits] of marud raised")
+_BATCH: _Errors = {
+    _errno.EINVAL: (InvalidArgumentError, "an argument has a value that is not possible; a batch has at most 2^20 keys"),
+}
+_ALLOC: _Errors = {_errno.EDQUOT: (QuotaError, _USERS_MEMORY)}
+
 # Where the same number asks for something else.
-_AT_ATTACH = {
-    _errno.ENOENT: "no such pool or socket: start marud, name its socket (or set MARU_SOCKET), name one of its pools",
-    _errno.EINVAL: "an argument has a value that is not possible: the name of a pool has letters, digits, - and _; "
-                   "thread_cache_pages is 4096 at most",
-    _errno.EAGAIN: "the session thread could not be started: raise the limit of threads, or say session_thread=False",
+_OF_CALL: dict[str, _Errors] = {
+    "maru_attach": {
+        _errno.ENOENT: (
+            NotFoundError,
+            "no such pool or socket: start marud, name its socket (or set MARU_SOCKET), name one of its pools",
+        ),
+        _errno.ENOTDIR: (NotFoundError, "a part of the socket's path is no directory: name marud's socket"),
+        _errno.ENAMETOOLONG: (InvalidArgumentError, "the path of a socket has at most 107 bytes: name a shorter one, or a link"),
+        _errno.EPROTOTYPE: (DaemonUnreachableError, "the socket is of another program: name marud's"),
+        _errno.EACCES: (
+            AccessDeniedError,
+            "the pool's access list refuses this user, or the folder of the socket does: ask its administrator",
+        ),
+        _errno.EDQUOT: (
+            QuotaError,
+            "this user has as many connections as it may, or pins more blocks: close clients, release views, or have [limits] "
+            "of marud raised",
+        ),
+        _errno.EINVAL: (
+            InvalidArgumentError,
+            "an argument has a value that is not possible: the name of a pool has letters, digits, - and _; thread_cache_pages "
+            "is 4096 at most",
+        ),
+        _errno.EAGAIN: (
+            TryAgainError,
+            "the session thread could not be started: raise the limit of threads, or say session_thread=False",
+        ),
+        _errno.EMFILE: _NO_DESCRIPTOR,
+        _errno.ENFILE: _NO_DESCRIPTOR,
+        _errno.EINTR: (TryAgainError, "a signal came in between: try again"),
+        _errno.EIO: _FENCED,
+        _errno.EPIPE: _CLOSED,
+        _errno.ECONNRESET: _CLOSED,
+    },
+    "maru_reattach": {_errno.EIO: _FENCED, _errno.EPIPE: _CLOSED, _errno.ECONNRESET: _CLOSED},
+    "maru_alloc": _ALLOC,
+    "maru_alloc_batch": _ALLOC,
+    "maru_store_copy": {
+        _errno.EDQUOT: (
+            QuotaError,
+            f"the tenant is at its hard limit: delete blocks of it, or wait until some are evicted; or {_USERS_MEMORY}",
+        ),
+    },
+    "maru_exists_batch": _BATCH,
+    "maru_retrieve_batch": _BATCH,
+    "maru_match_prefix": _BATCH,
+    "maru_resolve": _BATCH,
+    "maru_store_chain": _BATCH,
+    "maru_delete_batch": _BATCH,
 }
 
 
@@ -223,8 +279,7 @@ def error_for(errno: int, call: str) -> Exception:
     """The exception for an errno of a function of maru.h."""
     if errno == _errno.ENOMEM:
         return MemoryError(f"{call}: out of memory")
-    kind, sentence = _BY_ERRNO.get(errno, (MaruError, "see the call's comment in maru.h"))
-    if call == "maru_attach":
-        sentence = _AT_ATTACH.get(errno, sentence)
+    usual = _BY_ERRNO.get(errno, (MaruError, "see the call's comment in maru.h"))
+    kind, sentence = _OF_CALL.get(call, {}).get(errno, usual)
     name = _errno.errorcode.get(errno, str(errno))
     return kind(f"{call}: {name} ({os.strerror(errno)}): {sentence}.", errno, call)

@@ -195,7 +195,7 @@ class MaruHandler:
             seat = budget.take()
         try:
             buffer = client.alloc(size)
-        except NoSpaceError as error:
+        except (NoSpaceError, QuotaError) as error:
             del seat  # whoever keeps the exception keeps this frame
             raise PoolExhaustedError(f"The pool is exhausted and expansion failed: {error}", error.errno, error.call) from None
         except BaseException:

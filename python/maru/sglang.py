@@ -25,7 +25,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from . import chunk_keys
 from ._maru import Client
 from .engine_settings import Settings
-from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError
+from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
 from .paged_layers import writable
 
 logger = logging.getLogger("sglang.maru")
@@ -182,7 +182,7 @@ class MaruHiCacheStorage(HiCacheStorage):
         try:
             for parts in pages:
                 buffers.append(self._client.alloc(sum(size for _, size in parts)))
-        except NoSpaceError as error:
+        except (NoSpaceError, QuotaError) as error:
             logger.debug("maru: %s", error)
         if not buffers:
             return 0

@@ -235,12 +235,12 @@ class MaruConnector(KVConnectorBase_V1):
     def _buffers(self, nbytes: int, n: int) -> list[Any]:
         try:
             return self._client.alloc_batch(nbytes, n)
-        except NoSpaceError:
+        except (NoSpaceError, QuotaError):
             buffers: list[Any] = []
             try:
                 while len(buffers) < n:
                     buffers.append(self._client.alloc(nbytes))
-            except NoSpaceError:
+            except (NoSpaceError, QuotaError):
                 pass
             return buffers
 
