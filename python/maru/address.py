@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import NamedTuple, Optional
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from .errors import InvalidArgumentError
 
@@ -37,23 +37,40 @@ def _one(query: dict[str, list[str]], name: str, url: str) -> Optional[str]:
     return values[0] if values else None
 
 
+def _expect_characters(text: Optional[str], url: str) -> None:
+    if text is not None and any(character < " " or character == "\x7f" or "\ud800" <= character <= "\udfff"
+                                for character in text):
+        raise InvalidArgumentError(f"server_url {url!r} has a control character, or half of a surrogate pair: paths and names "
+                                   "have neither.")
+
+
 def parse(url: str) -> Address:
-    """A path of a socket, or SCHEME://[HOST[:PORT]][/PATH/OF/SOCKET][?pool=NAME&tenant=NAME], SCHEME tcp, maru or unix."""
+    """A path of a socket, or SCHEME://[HOST[:PORT]][/PATH/OF/SOCKET][?pool=NAME&tenant=NAME], SCHEME tcp, maru or unix. In a URL
+    %XX is a byte of UTF-8."""
     if not isinstance(url, str) or not url:
         raise InvalidArgumentError(f"server_url is a path of a Unix socket or a URL, not {url!r}.")
+    _expect_characters(url, url)
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Address(url, None, None)
     if scheme not in _SCHEMES:
         raise InvalidArgumentError(f"server_url {url!r} has the scheme {scheme!r}: use a path of a Unix socket, or one of "
                                    f"{', '.join(name + '://' for name in _SCHEMES)}.")
-    parts = urlsplit(url)
-    query = parse_qs(parts.query, keep_blank_values=True)
+    try:
+        parts = urlsplit(url)
+        query = parse_qs(parts.query, keep_blank_values=True, errors="strict")
+        path: Optional[str] = unquote(parts.path, errors="strict")
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise InvalidArgumentError(f"server_url {url!r} is no URL: {error}.") from None
+    if "#" in url:
+        raise InvalidArgumentError(f"server_url {url!r} has a fragment, which means nothing here: write %23 for a #.")
     pool, tenant = _one(query, "pool", url), _one(query, "tenant", url)
     if query:
         raise InvalidArgumentError(f"server_url {url!r} has the unknown parameters {', '.join(sorted(query))}: pool and "
                                    "tenant are known.")
-    path = parts.path if parts.path not in ("", "/") else None
+    path = None if path in ("", "/") else path
+    for text in (path, pool, tenant):
+        _expect_characters(text, url)
     if parts.netloc:
         say_once(logging.WARNING, "server_url",
                  f"server_url {url!r}: the host and port {parts.netloc!r} are not used. marud is asked on "

@@ -3,10 +3,11 @@ of this name use; what each does here, and which do nothing, docs/python/migrati
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import uuid
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from .address import parse, say_once
 from .errors import InvalidArgumentError
@@ -74,8 +75,10 @@ class MaruConfig:
             raise InvalidArgumentError(f"server_url is {self.server_url!r}: it must be the path of a socket, or a URL.")
         if self.server_url != type(self).server_url:  # nobody chose the default
             parse(self.server_url)
+        for name in ("auto_connect", "auto_expand", "read_only"):
+            setattr(self, name, self._flag(name, getattr(self, name)))
         for name in ("pool_size", "chunk_size_bytes", "timeout_ms"):
-            self._expect_bytes(name, getattr(self, name))
+            setattr(self, name, self._number(name, getattr(self, name)))
         if self.timeout_ms >= 1 << 32:
             raise InvalidArgumentError(f"timeout_ms is {self.timeout_ms}: it must be less than 2^32, which is seven weeks.")
         if self.pool_size < self.chunk_size_bytes:
@@ -83,7 +86,7 @@ class MaruConfig:
                                        "holds one chunk at the least.")
         if self.expand_size is None:
             return
-        self._expect_bytes("expand_size", self.expand_size)
+        self.expand_size = self._number("expand_size", self.expand_size)
         if not self.auto_expand:
             raise InvalidArgumentError("expand_size is given and auto_expand is False: set auto_expand=True or leave "
                                        "expand_size out.")
@@ -92,9 +95,20 @@ class MaruConfig:
                                        "expansion holds one chunk at the least.")
 
     @staticmethod
-    def _expect_bytes(name: str, value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+    def _flag(name: str, value: object) -> bool:
+        if value is not True and value is not False and not (isinstance(value, int) and value in (0, 1)):
+            raise InvalidArgumentError(f"{name} is {value!r}: it must be True or False.")
+        return bool(value)
+
+    @staticmethod
+    def _number(name: str, value: Any) -> int:
+        try:
+            number = 0 if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = 0
+        if number <= 0:
             raise InvalidArgumentError(f"{name} is {value!r}: it must be a whole number above 0.")
+        return number
 
     def explain_what_does_nothing(self) -> None:
         for name, (usual, reason) in _EXPLAINED.items():

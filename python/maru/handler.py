@@ -13,7 +13,9 @@ Thread safety: everything may be called from any thread. Fork: the child gets Fo
 """
 from __future__ import annotations
 
+import dataclasses
 import logging
+import operator
 import os
 import threading
 import weakref
@@ -43,9 +45,10 @@ class MaruHandler:
     """One attachment to one pool, with a budget of pages in hand."""
 
     def __init__(self, config: Optional[MaruConfig] = None) -> None:
-        self._config = MaruConfig() if config is None else config
-        if not isinstance(self._config, MaruConfig):
+        if config is not None and not isinstance(config, MaruConfig):
             raise InvalidArgumentError(f"A MaruHandler takes a MaruConfig, not {type(config).__name__}.")
+        # A copy, checked again: its fields may have been changed, and may be later.
+        self._config = MaruConfig() if config is None else dataclasses.replace(config)
         self._client: Optional[Client] = None
         self._tenant: Optional[int] = None
         self._is_forked = False
@@ -69,11 +72,14 @@ class MaruHandler:
     # -- connecting ---------------------------------------------------------------------------------------------------
 
     def connect(self) -> bool:
-        """True when connected, also when it was already. False when that failed; the log says why, and what to do."""
+        """True when connected, also when it was already. False when that failed, or what set_on_region_added() was given raised;
+        the log says why, and what to do."""
         try:
             self._open()
-        except (MaruError, MemoryError) as error:
-            logger.error("Not connected to %s: %s", self._config.server_url, error)
+        except Exception as error:
+            is_expected = isinstance(error, (MaruError, MemoryError))
+            logger.error("Not connected to %s: %s", self._config.server_url, error if is_expected else repr(error),
+                         exc_info=not is_expected)
             return False
         return True
 
@@ -100,7 +106,11 @@ class MaruHandler:
             self._region_bytes = largest
             self._renew_attachment()
             self._client = client
-        self._announce(self._budget.regions())
+        try:
+            self._announce(self._budget.regions())
+        except BaseException:
+            self.close()
+            raise
 
     def _renew_attachment(self) -> None:
         self._pins = {}
@@ -142,6 +152,8 @@ class MaruHandler:
         client = self._client
         if client is None:
             self._refuse()
+        if self._is_forked:
+            raise ForkedError("This process is the child of a fork, and the connection is the parent's: call connect() here.")
         return client
 
     def healthcheck(self) -> bool:
@@ -179,8 +191,13 @@ class MaruHandler:
         ReadOnlyError where the configuration says read_only."""
         client = self._ask()
         chunk = self._config.chunk_size_bytes
-        if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+        try:
+            nbytes = 0 if isinstance(size, bool) else operator.index(size)
+        except TypeError:
+            nbytes = 0
+        if nbytes <= 0:
             raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {size!r}.")
+        size = nbytes
         if size > chunk:
             raise InvalidArgumentError(f"{size} bytes are more than chunk_size_bytes, which is {chunk}: store less under one "
                                        "key, or set it higher.")
@@ -433,7 +450,7 @@ class MaruHandler:
         return dict(self._budget.regions()).get(region_id)
 
     def get_owned_region_ids(self) -> list[int]:
-        return [] if self._client is None else [region_id for region_id, _ in self._budget.regions()]
+        return [] if not self.connected else [region_id for region_id, _ in self._budget.regions()]
 
     def set_on_region_added(self, callback: Optional[RegionAdded]) -> None:
         """callback(region_id, page_count) for the regions of this handler's budget: at once for those that there are, later
@@ -441,7 +458,7 @@ class MaruHandler:
         if callback is not None and not callable(callback):
             raise InvalidArgumentError(f"A callback or None is wanted, not {type(callback).__name__}.")
         self._on_region_added = callback
-        if self._client is not None:
+        if self.connected:
             self._announce(self._budget.regions())
 
     def _announce(self, regions: Sequence[tuple[int, int]]) -> None:
@@ -467,22 +484,22 @@ class MaruHandler:
     @property
     def pool_handle(self) -> Optional[PoolHandle]:
         """None when not connected."""
-        return None if self._client is None else PoolHandle(1, 0, self._config.pool_size, 0)
+        return None if not self.connected else PoolHandle(1, 0, self._config.pool_size, 0)
 
     @property
     def allocator(self) -> Optional[PageAccount]:
         """How full the first region of the budget is."""
-        return None if self._client is None else PageAccount(self._budget, self._config.chunk_size_bytes)
+        return None if not self.connected else PageAccount(self._budget, self._config.chunk_size_bytes)
 
     @property
     def owned_region_manager(self) -> Optional[MaruHandler]:
         """Deprecated: the handler itself, which has get_owned_region_ids() and get_region_page_count()."""
-        return None if self._client is None else self
+        return self if self.connected else None
 
     @property
     def mapper(self) -> Optional[MaruHandler]:
         """Deprecated: the handler itself, which has get_buffer_view()."""
-        return None if self._client is None else self
+        return self if self.connected else None
 
 
 _handlers: weakref.WeakSet[MaruHandler] = weakref.WeakSet()

@@ -47,7 +47,12 @@ def test_instances_are_named_apart():
     {"pool_size": True}, {"timeout_ms": 0}, {"timeout_ms": 1 << 32}, {"expand_size": MIB - 1},
     {"expand_size": 2 * MIB, "auto_expand": False},
     {"server_url": ""}, {"server_url": "http://host"}, {"server_url": 5}, {"server_url": "tcp://h?pol=x"},
-    {"server_url": "tcp://h?pool=x&pool=y"},
+    {"server_url": "tcp://h?pool=x&pool=y"}, {"server_url": "tcp://[::1"}, {"server_url": "maru:///run/x#tenant=y"},
+    {"server_url": "/run/\ud800"}, {"server_url": "maru:///run/\ud800"}, {"server_url": "maru://?pool=\ud800"},
+    {"server_url": "/run/a\0b"}, {"server_url": "maru:///run/a\tb"}, {"server_url": "maru:///run/a\nb"},
+    {"server_url": "maru:///run/a%00b"}, {"server_url": "maru://?pool=a%00b"}, {"server_url": "maru:///run/%ff"},
+    {"server_url": "maru://?tenant=%ff"}, {"auto_expand": "false"}, {"read_only": "no"}, {"auto_connect": None},
+    {"pool_size": 1e9}, {"chunk_size_bytes": None},
 ])
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(maru.InvalidArgumentError) as raised:
@@ -79,6 +84,9 @@ def test_nonsense_in_the_environment_leaves_the_default_and_is_said(monkeypatch,
     ("tcp://localhost:5555", (None, None, None)),
     ("maru://otherhost:1234?pool=big", (None, "big", None)),
     ("tcp://host:1/run/a.sock", ("/run/a.sock", None, None)),
+    ("maru:///run/a%20b.sock?pool=a%20b", ("/run/a b.sock", "a b", None)),
+    ("/run/a%20b#c.sock", ("/run/a%20b#c.sock", None, None)),
+    ("maru:///run/schl%C3%BCssel%23.sock", ("/run/schlüssel#.sock", None, None)),
 ])
 def test_which_socket_an_address_means(url, expected):
     assert address.parse(url) == expected

@@ -293,6 +293,40 @@ def test_a_closed_handler_connects_again(marud, key):
     handler.close()
 
 
+def test_a_callback_that_raises_hinders_connecting(marud, caplog):
+    def fail(region_id, pages):
+        raise ZeroDivisionError(f"of region {region_id}")
+
+    handler = maru.MaruHandler(config(marud))
+    handler.set_on_region_added(fail)
+    assert handler.connect() is False and not handler.connected and "of region 1" in caplog.text
+    with pytest.raises(ZeroDivisionError), handler:
+        pass
+    assert not handler.connected
+    handler.set_on_region_added(None)
+    assert handler.connect() and handler.get_stats()["native"]["pins"] == 0
+    handler.close()
+
+
+def test_a_config_that_is_changed_later_changes_nothing(marud):
+    given = config(marud)
+    handler = maru.MaruHandler(given)
+    given.chunk_size_bytes = 0
+    assert handler.connect() and handler.alloc(1) and handler.get_chunk_size() == CHUNK
+    handler.close()
+    for name, wrong in (("chunk_size_bytes", 0), ("timeout_ms", -5), ("server_url", 5), ("read_only", "no")):
+        changed = config(marud)
+        setattr(changed, name, wrong)
+        with pytest.raises(maru.InvalidArgumentError):
+            maru.MaruHandler(changed)
+
+
+def test_numbers_of_numpy_are_numbers(marud):
+    with maru.MaruHandler(config(marud, pool_size=numpy.int64(4 * CHUNK), chunk_size_bytes=numpy.uint32(CHUNK))) as handler:
+        handle = handler.alloc(numpy.int64(10))
+        assert handle.size == handle.buf.nbytes == 10 and type(handle.size) is int
+
+
 def test_a_place_of_before_leads_to_nothing_else(marud, key):
     with maru.MaruHandler(config(marud)) as handler:
         put(handler, key, b"first")
@@ -315,17 +349,18 @@ def test_a_child_is_told_and_may_connect_itself(handler, key):
         try:
             wrong = int(handler.connected) + int(handler.healthcheck())
             for call in (lambda: handler.exists(key), lambda: handler.retrieve(key), lambda: handler.alloc(1),
-                         lambda: handler.pin(key), handler.get_stats, lambda: handler.delete(key)):
+                         lambda: handler.pin(key), handler.get_stats, lambda: handler.delete(key),
+                         lambda: handler.unpin(key), lambda: handler.batch_unpin([key]), lambda: handler.batch_pin([]),
+                         lambda: handler.batch_exists([key]), lambda: handler.batch_retrieve([key]),
+                         lambda: handler.get_buffer_view(0, 0, 1), lambda: handler.get_region_page_count(1),
+                         lambda: handler.free(handle), lambda: handler.store(key + "2", handle),
+                         lambda: handler.batch_store([key + "2"], [handle])):
                 try:
                     call()
                     wrong += 1
                 except maru.ForkedError:
                     pass
-            try:
-                handler.store(key + "2", handle)
-                wrong += 1
-            except maru.MaruError:
-                pass
+            wrong += handler.get_owned_region_ids() != [] or handler.pool_handle is not None or handler.mapper is not None
             wrong += not handler.connect()
             wrong += read(handler, key) != b"x" or not put(handler, key + " child", b"y")
             del info, handle
