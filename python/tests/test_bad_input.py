@@ -32,6 +32,50 @@ def test_text_that_has_no_utf8_is_no_key(client):
             call()
 
 
+def test_what_an_iterable_raises_is_its_own(client):
+    class Interrupted:
+        def __init__(self, error):
+            self.error = error
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise self.error
+
+    for error in (KeyboardInterrupt(), SystemExit(3), MemoryError(), TypeError("of the iterable"), KeyError("k")):
+        for call in (client.exists_batch, client.retrieve_batch, client.delete_batch, client.match_prefix,
+                     lambda keys: client.store_chain(["k"], keys)):
+            with pytest.raises(type(error)) as raised:
+                call(Interrupted(error))
+            assert raised.value is error
+    for call in (client.exists_batch, lambda keys: client.store_chain(["k"], keys)):
+        for wrong in (None, 5):
+            with pytest.raises(maru.InvalidArgumentError, match="sequence of"):
+                call(wrong)
+
+
+def test_a_buffer_that_does_not_fit_is_refused(client):
+    text = memoryview(b"x" * 32)[::2]
+    with pytest.raises(maru.InvalidArgumentError, match="without gaps"):
+        client.store_copy("k", text)
+    with pytest.raises(maru.InvalidArgumentError, match="without gaps"):
+        client.exists_batch(["k"], out=b"x")
+
+
+@pytest.mark.parametrize("arguments", [{"socket_path": "{socket}\0.old"}, {"socket_path": "{socket}", "pool": "default\0other"}])
+def test_a_null_character_cuts_nothing(marud, arguments):
+    with pytest.raises(maru.InvalidArgumentError, match="null character"):
+        maru.Client(**{name: text.format(socket=marud.socket) for name, text in arguments.items()})
+
+
+def test_the_signatures_are_those_of_methods():
+    import inspect
+    assert list(inspect.signature(maru.Client.exists).parameters) == ["self", "key", "tenant"]
+    assert list(inspect.signature(maru.Client.exists_batch).parameters) == ["self", "keys", "tenant", "out"]
+    assert list(inspect.signature(maru.Pin.release).parameters) == ["self"]
+
+
 def test_a_number_is_no_digest():
     for wrong in (16, 32, True, "x" * 16):
         with pytest.raises(maru.InvalidArgumentError):

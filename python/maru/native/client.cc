@@ -61,6 +61,9 @@ py::object record(const char* name, const py::args& values) {
 
 Client::Client(const std::optional<std::string>& socket_path, const std::optional<std::string>& pool,
                uint32_t timeout_ms, uint32_t thread_cache_pages, bool first_fit, bool session_thread, bool read_only) {
+  for (const auto& text : {socket_path, pool})
+    if (text && text->find('\0') != std::string::npos)
+      raise_named("InvalidArgumentError", "The path of a socket and the name of a pool have no null character.");
   maru_attach_options options{};
   options.size = sizeof(options);
   options.socket_path = socket_path ? socket_path->c_str() : nullptr;

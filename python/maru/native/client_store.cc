@@ -119,8 +119,7 @@ py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreO
   const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const KeyBatch batch(keys, tenant);
   const CStoreOptions c_options(options, tenant);
-  const py::tuple given = py::reinterpret_steal<py::tuple>(PySequence_Tuple(buffers.ptr()));
-  if (!given) throw py::error_already_set();
+  const py::tuple given = tuple_of(buffers, "A chain wants a sequence of buffers, not ");
   const size_t n = batch.size();
   if (given.size() != n)
     raise_named("InvalidArgumentError", std::to_string(n) + " keys, but " + std::to_string(given.size()) +

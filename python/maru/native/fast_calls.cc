@@ -110,11 +110,11 @@ PyMethodDef definition(const char* name, const char* text) {
 }
 
 PyMethodDef methods[] = {
-    definition<exists>("exists", "exists(key, tenant=None)\n--\n\nWhether a block is there."),
-    definition<retrieve>("retrieve", "retrieve(key, tenant=None)\n--\n\nA View, or None."),
-    definition<find>("_find", "_find(key, tenant, places)\n--\n\nA MemoryInfo, or None."),
+    definition<exists>("exists", "exists($self, key, tenant=None)\n--\n\nWhether a block is there."),
+    definition<retrieve>("retrieve", "retrieve($self, key, tenant=None)\n--\n\nA View, or None."),
+    definition<find>("_find", "_find($self, key, tenant, places)\n--\n\nA MemoryInfo, or None."),
     definition<exists_batch>("exists_batch",
-                             "exists_batch(keys, tenant=None, out=None)\n--\n\nWhether each block is there."),
+                             "exists_batch($self, keys, tenant=None, out=None)\n--\n\nWhether each block is there."),
 };
 
 }  // namespace

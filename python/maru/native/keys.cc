@@ -126,7 +126,8 @@ HeldBuffer::HeldBuffer(py::handle object, Wanted wanted) {
                     : wanted == Wanted::kWritable ? PyBUF_WRITABLE
                                                   : PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
   if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) == 0) return;
-  py::error_already_set why;
+  const py::error_already_set why;
+  if (!why.matches(PyExc_BufferError) && !why.matches(PyExc_TypeError) && !why.matches(PyExc_ValueError)) throw why;
   raise_named("InvalidArgumentError", std::string(wanted == Wanted::kWritable ? "A writable buffer" : "A buffer") +
                                           " without gaps is wanted (numpy.ascontiguousarray makes one); " +
                                           type_name(object) + " said: " + why.what());
@@ -151,6 +152,18 @@ uint64_t tenant_of(const maru_client* client, py::handle tenant) {
     raise_named("InvalidArgumentError", "This number is no tenant: use what Client.tenant() returned.");
   }
   return id;
+}
+
+py::object tuple_of(py::handle sequence, const char* wanted) {
+  const auto iterator = py::reinterpret_steal<py::object>(PyObject_GetIter(sequence.ptr()));
+  if (!iterator) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+    PyErr_Clear();
+    raise_named("InvalidArgumentError", wanted + type_name(sequence) + ".");
+  }
+  auto items = py::reinterpret_steal<py::object>(PySequence_Tuple(iterator.ptr()));
+  if (!items) throw py::error_already_set();  // what an item raised is the caller's
+  return items;
 }
 
 OneKey::OneKey(py::handle key, uint64_t tenant) {
@@ -184,13 +197,8 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Items wanted) {
     if (wanted == Items::kKept || !copy_texts(items, n, tenant)) read_items(items, n, tenant);
     return;
   }
-  const auto items = py::reinterpret_steal<py::object>(PySequence_Tuple(o));
-  if (!items) {
-    PyErr_Clear();
-    raise_named(
-        "InvalidArgumentError",
-        "A batch wants a sequence of keys, or an n x 16 or n x 32 array of uint8, not " + type_name(keys) + ".");
-  }
+  const py::object items =
+      tuple_of(keys, "A batch wants a sequence of keys, or an n x 16 or n x 32 array of uint8, not ");
   read_items(PySequence_Fast_ITEMS(items.ptr()), static_cast<size_t>(PyTuple_GET_SIZE(items.ptr())), tenant);
 }
 

@@ -26,6 +26,9 @@ class HeldBuffer {
   Py_buffer buffer_{};
 };
 
+// What is not iterable is refused, with `wanted` and its type.
+pybind11::object tuple_of(pybind11::handle sequence, const char* wanted);
+
 // None is no tenant, a str the name of one, an int what Client.tenant() returned.
 uint64_t tenant_of(const maru_client* client, pybind11::handle tenant);
 

@@ -94,14 +94,14 @@ PyObject* enter(PyObject* self, PyObject*) {
 }
 
 PyMethodDef pin_methods[] = {
-    {"release", release, METH_NOARGS, "release()\n--\n\nLets go."},
+    {"release", release, METH_NOARGS, "release($self)\n--\n\nLets go."},
     {"__enter__", enter, METH_NOARGS, nullptr},
     {"__exit__", release, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMethodDef view_methods[] = {
     {"check_memory", check_memory, METH_NOARGS,
-     "check_memory()\n--\n\nRaises BadMemoryError when what was read of it may be zeros."},
+     "check_memory($self)\n--\n\nRaises BadMemoryError when what was read of it may be zeros."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef pin_properties[] = {
