@@ -221,6 +221,44 @@ def test_an_array_that_could_write_stops_a_store(client, key):
     assert len(array) == PAGE
 
 
+def test_arrays_that_outlive_a_chain_keep_its_blocks(marud_program):
+    with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket), timeout_ms=60_000) as client:
+        client.store_copy("b", b"there already", parent=client.store_copy("a", b"root").block)
+        client.delete_tree("a")
+        client.store_copy("a", b"there already")
+        buffers = client.alloc_batch(PAGE, 4)
+        array, middle = (numpy.frombuffer(buffers[i].data, dtype=numpy.uint8) for i in (3, 0))
+        for i, buffer in enumerate(buffers):
+            buffer.data[:] = bytes([i + 7]) * PAGE
+        chain = client.store_chain(["a", "b", "c", "d"], buffers, keep_views=True)
+        assert chain.new_blocks == 3 and not any(buffer.is_held for buffer in buffers)
+        with client.match_prefix(["a", "b", "c", "d"]) as match:
+            assert (match.blocks, match.deepest) == (4, chain.blocks[3])
+        assert [client.retrieve(key).block for key in "abcd"] == chain.blocks
+        assert bytes(client.retrieve("a").data) == b"there already" and (middle == 7).all()
+        assert client.statistics().pins == 1  # of "d", which the array shows; it holds the blocks above
+        client.delete("d")
+        for i in range(3000):  # more than the pool holds
+            client.store_copy(f"other {i}", b"\xff" * PAGE)
+        assert (array == 10).all() and (middle == 7).all()
+        del array, middle
+        assert client.statistics().pins == 0
+
+
+def test_a_chain_that_fails_leaves_its_buffers_held(client, other, key):
+    gone = other.store_copy(key, b"x").block
+    assert other.delete(key)
+    buffers = client.alloc_batch(PAGE, 2)
+    array = numpy.frombuffer(buffers[0].data, dtype=numpy.uint8)
+    with pytest.raises(maru.ParentGoneError):
+        client.store_chain([key, key + " 2"], buffers, parent=gone, keep_views=True)
+    assert all(buffer.is_held for buffer in buffers) and client.statistics().pins == 0
+    assert client.store_chain([key, key + " 2"], buffers, keep_views=True).new_blocks == 2
+    assert client.statistics().pins == 1
+    del array
+    assert client.statistics().pins == 0
+
+
 def test_dropped_buffers_return_their_pages(marud_program):
     with Marud(marud_program, size="8MiB") as small, maru.Client(str(small.socket), timeout_ms=60_000) as client:
         held = []

@@ -1,4 +1,5 @@
 // Storing: the part of maru.Client that puts blocks into the pool.
+#include "arrays.h"
 #include "client.h"
 #include "errors.h"
 #include "keys.h"
@@ -41,6 +42,35 @@ class CStoreOptions {
 
 py::object stored(maru_block block, int status) {
   return py::module_::import("maru.records").attr("Stored")(block, status == 0);
+}
+
+// maru_store_chain for buffers that somebody goes on using. Every block that is new is pinned from the moment that it is there;
+// the view of one that was there already is a view of nothing. ret_views and ret_blocks: n entries.
+int store_chain_pinned(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
+                       maru_store_options options, maru_view* ret_views, maru_block* ret_blocks, size_t* ret_new,
+                       size_t* ret_done) {
+  maru_view there{};  // pins the parent of the next, when that was there already
+  int status = 0;
+  for (size_t i = 0; i < n && status >= 0; ++i) {
+    status = maru_store_pinned(client, &keys[i], &buffers[i], &options, &ret_views[i]);
+    if (there.block != 0) maru_release(client, &there);
+    there = {};
+    if (status < 0) break;
+    *ret_done = i + 1;
+    *ret_new += status == 0;
+    ret_blocks[i] = ret_views[i].block;
+    if (status == 1) {
+      const int found = maru_pin(client, &keys[i], &there);
+      if (found == 0)
+        ret_blocks[i] = there.block;
+      else if (i + 1 < n)
+        status = found == -ENOENT ? -ENOLINK : found;
+    }
+    options.parent = ret_blocks[i];
+    options.parent_key = nullptr;
+  }
+  if (there.block != 0) maru_release(client, &there);
+  return status;
 }
 
 }  // namespace
@@ -128,8 +158,14 @@ py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreO
   std::vector<maru_buffer> pages(n);
   std::vector<maru_block> blocks(n);
   size_t begun = 0, done = 0, new_blocks = 0;
+  std::vector<maru_view> views;  // where somebody goes on using a buffer
   const auto end = [&] {
-    for (size_t i = 0; i < begun; ++i) chain[i]->end_store(i < done);
+    for (size_t i = 0; i < begun; ++i) {
+      if (i < done && !views.empty())
+        chain[i]->end_shared_store(views[i]);
+      else
+        chain[i]->end_store(i < done);
+    }
   };
   try {
     for (; begun < n; ++begun) {
@@ -138,6 +174,8 @@ py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreO
       chain[begun] = given[begun].cast<Buffer*>();
       pages[begun] = chain[begun]->begin_store(keep_views);
     }
+    for (const Buffer* buffer : chain)
+      if (buffer->is_shared()) views.resize(n);
   } catch (...) {
     end();
     throw;
@@ -145,14 +183,20 @@ py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreO
   int status = 0;
   {
     const WithoutGil released;
-    status = maru_store_chain(use.client(), batch.data(), pages.data(), n, c_options.get(), blocks.data(), &new_blocks,
-                              &done);
+    status = views.empty() ? maru_store_chain(use.client(), batch.data(), pages.data(), n, c_options.get(),
+                                              blocks.data(), &new_blocks, &done)
+                           : store_chain_pinned(use.client(), batch.data(), pages.data(), n, *c_options.get(),
+                                                views.data(), blocks.data(), &new_blocks, &done);
   }
   if (status >= 0) done = n;
   end();
   check(status, "maru_store_chain");
-  py::list names;
-  for (const maru_block block : blocks) names.append(block);
+  py::list names = new_list(n);
+  for (size_t i = 0; i < n; ++i) {
+    PyObject* const name = PyLong_FromUnsignedLongLong(blocks[i]);
+    if (name == nullptr) throw py::error_already_set();
+    PyList_SET_ITEM(names.ptr(), Py_ssize_t(i), name);
+  }
   return py::module_::import("maru.records").attr("StoredChain")(names, new_blocks);
 }
 
