@@ -1,3 +1,4 @@
+#define PY_SSIZE_T_CLEAN  // for Py_BuildValue
 #include "client.h"
 
 #include "arrays.h"
@@ -51,8 +52,24 @@ py::object array_of(const std::vector<uint8_t>& truths) {
   return result;
 }
 
-py::object record(const char* name, const py::args& values) {
-  return py::module_::import("maru.records").attr(name)(*values);
+// values: a new reference to a tuple, or null when there was no memory for it.
+py::object record(const char* name, PyObject* values) {
+  const auto arguments = py::reinterpret_steal<py::object>(values);
+  if (!arguments) throw py::error_already_set();
+  const py::object type = py::module_::import("maru.records").attr(name);
+  PyObject* const made = PyObject_Call(type.ptr(), arguments.ptr(), nullptr);
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+// Of a block that was pinned. Releases it when there is no memory.
+std::shared_ptr<Hold> hold_of(const std::shared_ptr<Attachment>& attachment, const maru_view& view) {
+  try {
+    return std::make_shared<PinHold>(attachment, view);
+  } catch (...) {
+    attachment->give_back(false, [&](maru_client* client) { maru_release(client, &view); });
+    throw;
+  }
 }
 
 }  // namespace
@@ -110,10 +127,11 @@ py::object Client::geometry() const {
   maru_geometry g{};
   g.size = sizeof(g);
   check(maru_get_geometry(attachment().open(), &g), "maru_get_geometry");
-  return record("Geometry",
-                py::make_tuple(g.pool_bytes, g.control_bytes, g.page_bytes, g.pages, g.region_pages, g.lanes, g.lane,
-                               g.pins_max, g.key_bytes_max,
-                               py::bytes(reinterpret_cast<const char*>(g.uuid), sizeof(g.uuid)), g.checksums != 0));
+  const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+  return record("Geometry", Py_BuildValue("(KKKKKIIIIy#O)", number(g.pool_bytes), number(g.control_bytes),
+                                          number(g.page_bytes), number(g.pages), number(g.region_pages), g.lanes,
+                                          g.lane, g.pins_max, g.key_bytes_max, reinterpret_cast<const char*>(g.uuid),
+                                          Py_ssize_t(sizeof(g.uuid)), g.checksums != 0 ? Py_True : Py_False));
 }
 
 py::object Client::statistics() const {
@@ -126,11 +144,18 @@ py::object Client::statistics() const {
     status = maru_get_statistics(use.client(), &s);
   }
   check(status, "maru_get_statistics");
-  return record("Statistics",
-                py::make_tuple(s.exists_keys, s.exists_hits, s.retrieve_hits, s.retrieve_misses, s.match_keys,
-                               s.match_blocks, s.stores, s.stored_bytes, s.duplicates, s.deletes, s.pin_full,
-                               s.registry_full, s.revives, s.search_fallbacks, s.checksum_errors, s.rents, s.pins,
-                               s.regions, s.pages_cached, s.evicted, s.evicted_lost, s.regions_taken));
+  const uint64_t totals[] = {s.exists_keys,  s.exists_hits,   s.retrieve_hits, s.retrieve_misses,  s.match_keys,
+                             s.match_blocks, s.stores,        s.stored_bytes,  s.duplicates,       s.deletes,
+                             s.pin_full,     s.registry_full, s.revives,       s.search_fallbacks, s.checksum_errors,
+                             s.rents,        s.pins,          s.regions,       s.pages_cached,     s.evicted,
+                             s.evicted_lost, s.regions_taken};
+  py::object numbers = py::reinterpret_steal<py::object>(PyTuple_New(Py_ssize_t(std::size(totals))));
+  for (size_t i = 0; numbers && i < std::size(totals); ++i) {
+    PyObject* const number = PyLong_FromUnsignedLongLong(totals[i]);
+    if (number == nullptr) throw py::error_already_set();
+    PyTuple_SET_ITEM(numbers.ptr(), Py_ssize_t(i), number);
+  }
+  return record("Statistics", numbers.release().ptr());
 }
 
 py::list Client::evicted() {
@@ -140,9 +165,13 @@ py::list Client::evicted() {
     const int status = maru_next_evicted(use.client(), &key);
     if (status == -ENOENT) return keys;
     check(status, "maru_next_evicted");
-    py::object name = py::bytes(reinterpret_cast<const char*>(key.data), key.size);
+    py::object name = py::reinterpret_steal<py::object>(
+        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(key.data), Py_ssize_t(key.size)));
+    if (!name) throw py::error_already_set();
     if (key.kind != MARU_KEY_BYTES) name = py::module_::import("maru.records").attr("Digest")(name);
-    keys.append(record("EvictedKey", py::make_tuple(name, key.tenant)));
+    const py::object evicted =
+        record("EvictedKey", Py_BuildValue("(OK)", name.ptr(), static_cast<unsigned long long>(key.tenant)));
+    if (PyList_Append(keys.ptr(), evicted.ptr()) != 0) throw py::error_already_set();
   }
 }
 
@@ -203,7 +232,7 @@ py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) c
   }
   if (status == -ENOENT) return py::none();
   check(status, "maru_retrieve");
-  return make(std::make_shared<PinHold>(attachment_, view), view);
+  return make(hold_of(attachment_, view), view);
 }
 
 py::object Client::retrieve(py::handle key, py::handle tenant) const { return retrieve_as(key, tenant, new_view); }
@@ -226,13 +255,22 @@ py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& ma
     status = maru_retrieve_batch(use.client(), batch.data(), n, views.data());
   }
   check(status, "maru_retrieve_batch");
-  py::list result = new_list(n);
-  for (size_t i = 0; i < n; ++i) {
-    py::object item = py::none();
-    if (views[i].block != 0) item = make(std::make_shared<PinHold>(attachment_, views[i]), views[i], batch.item(i));
-    PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), item.release().ptr());
+  size_t held = 0;  // views that the objects made of them release
+  try {
+    py::list result = new_list(n);
+    while (held < n) {
+      const size_t i = held;
+      std::shared_ptr<Hold> hold;
+      if (views[i].block != 0) hold = std::make_shared<PinHold>(attachment_, views[i]);
+      ++held;
+      py::object item = hold ? make(std::move(hold), views[i], batch.item(i)) : py::none();
+      PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), item.release().ptr());
+    }
+    return result;
+  } catch (...) {
+    maru_release_batch(use.client(), views.data() + held, n - held);
+    throw;
   }
-  return result;
 }
 
 py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
@@ -253,7 +291,7 @@ py::object Client::pin(py::handle key, py::handle tenant) const {
   const int status = maru_pin(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get(), &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_pin");
-  return new_pin(std::make_shared<PinHold>(attachment_, view), view);
+  return new_pin(hold_of(attachment_, view), view);
 }
 
 py::object Client::pin_block(maru_block block) const {
@@ -261,7 +299,7 @@ py::object Client::pin_block(maru_block block) const {
   const int status = maru_pin_block(attachment().open(), block, &view);
   if (status == -ENOENT) return py::none();
   check(status, "maru_pin_block");
-  return new_pin(std::make_shared<PinHold>(attachment_, view), view);
+  return new_pin(hold_of(attachment_, view), view);
 }
 
 std::unique_ptr<Match> Client::match_prefix(py::handle keys, py::handle tenant) const {

@@ -99,9 +99,19 @@ py::list Client::alloc_batch(uint64_t bytes, size_t n) {
     status = maru_alloc_batch(use.client(), bytes, n, buffers.data());
   }
   check(status, "maru_alloc_batch");
-  py::list result;
-  for (const maru_buffer& buffer : buffers) result.append(py::cast(std::make_unique<Buffer>(attachment_, buffer)));
-  return result;
+  size_t held = 0;  // buffers that the objects made of them give back
+  try {
+    py::list result = new_list(n);
+    while (held < n) {
+      auto buffer = std::make_unique<Buffer>(attachment_, buffers[held]);
+      const auto i = Py_ssize_t(held++);
+      PyList_SET_ITEM(result.ptr(), i, py::cast(std::move(buffer)).release().ptr());
+    }
+    return result;
+  } catch (...) {
+    maru_abort_batch(use.client(), buffers.data() + held, n - held);
+    throw;
+  }
 }
 
 py::object Client::store(py::handle key, Buffer& buffer, const StoreOptions& options, bool keep_views) {

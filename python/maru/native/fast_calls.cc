@@ -67,6 +67,8 @@ PyObject* guarded(Call&& call) {
     PyErr_NoMemory();
   } catch (const py::builtin_exception& raised) {
     raised.set_error();
+  } catch (const std::exception& raised) {
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, raised.what());
   }
   return nullptr;
 }

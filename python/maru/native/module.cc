@@ -8,8 +8,11 @@
 #include "keys.h"
 #include "pins.h"
 
+#include <exception>
+#include <new>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <stdexcept>
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -44,6 +47,47 @@ void define_stores(Class& client) {
           },
           "keys"_a, "buffers"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
           "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false);
+}
+
+// pybind11 does not look whether there was memory for an object. It is told by an exception, which its own code lets through;
+// where CPython is what calls, new_object catches it.
+PyObject* allocate(PyTypeObject* type, Py_ssize_t items) {
+  PyObject* const made = PyType_GenericAlloc(type, items);
+  if (made == nullptr) throw py::error_already_set();
+  return made;
+}
+
+PyObject* new_object(PyTypeObject* type, PyObject*, PyObject*) {
+  type->tp_alloc = allocate;  // of a subclass, too, which has not inherited it
+  try {
+    return py::detail::make_new_instance(type);
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  }
+  return nullptr;
+}
+
+void check_memory_of_objects(py::handle type) {
+  auto* const made = reinterpret_cast<PyTypeObject*>(type.ptr());
+  made->tp_alloc = allocate;
+  made->tp_new = new_object;
+  // Its own __new__, as CPython makes one for every type with a tp_new: that of the base refuses a type with another tp_new.
+  const py::object inherited = type.attr("__new__");
+  PyMethodDef* const definition = reinterpret_cast<PyCFunctionObject*>(inherited.ptr())->m_ml;
+  const auto wrapper = py::reinterpret_steal<py::object>(PyCFunction_NewEx(definition, type.ptr(), nullptr));
+  if (!wrapper || PyDict_SetItemString(made->tp_dict, "__new__", wrapper.ptr()) != 0) throw py::error_already_set();
+  PyType_Modified(made);
+}
+
+// pybind11 says in words of its own that Python's API has failed. Python's exception says it better: a MemoryError.
+void prefer_the_exception_of_python(std::exception_ptr thrown) {
+  try {
+    if (thrown) std::rethrow_exception(thrown);
+  } catch (const std::runtime_error&) {
+    if (PyErr_Occurred() == nullptr) throw;
+  }
 }
 
 }  // namespace
@@ -96,6 +140,8 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::define_memory_info(module);
   maru_python::define_held(module);
   maru_python::define_client(module);
+  for (const char* name : {"Buffer", "Match", "Client"}) maru_python::check_memory_of_objects(module.attr(name));
+  py::register_local_exception_translator(&maru_python::prefer_the_exception_of_python);
   module.def("version", &maru_version);
   module.def("handle_memory_errors", &maru_python::handle_memory_errors, py::kw_only(), "views"_a = false);
 }
