@@ -176,8 +176,7 @@ class Client:
                     ttl_ms: int = 0, priority: int = 0, content_type: int = 0, tenant: Tenant = None,
                     keep_views: bool = False) -> StoredChain:
         """The first under parent, each further one under the one before. After an exception the buffers that are not
-        is_held are stored, the others are still the caller's. keep_views: nobody will use arrays made from buffers any
-        more."""
+        is_held are stored, the others are still the caller's. keep_views as of store()."""
     def delete(self, key: Key, tenant: Tenant = None) -> bool:
         """False when it was absent. Raises HasChildrenError."""
     @overload

@@ -226,7 +226,13 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         """Frees what was allocated and not stored, and lets go of what was found. Tensors stay readable."""
         self._is_closed = True
         self._handler.set_on_region_added(None)
-        for memory_obj in list(self._objects):
+        while True:
+            try:
+                objects = list(self._objects)
+                break
+            except RuntimeError:  # another thread has added one meanwhile
+                continue
+        for memory_obj in objects:
             self.free(memory_obj)
 
     def memcheck(self) -> bool:
