@@ -20,7 +20,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, TypeVar, Union
 
 from ._maru import Client, Pin, View
 from .address import Address, parse
@@ -36,9 +36,19 @@ from .results import AllocHandle, MemoryInfo, PageAccount, PoolHandle
 logger = logging.getLogger("maru")
 
 RegionAdded = Callable[[int, int], None]
+_Item = TypeVar("_Item")
 
 # Of a value that is there: it cannot be read, or not be held.
 _UNREADABLE = (BadMemoryError, DamagedBlockError, PinsExhaustedError)
+
+
+def _whole(value: Any) -> int:
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise InvalidArgumentError(f"A whole number is wanted, not {value!r:.100}.")
 
 
 class MaruHandler:
@@ -191,13 +201,9 @@ class MaruHandler:
         ReadOnlyError where the configuration says read_only."""
         client = self._ask()
         chunk = self._config.chunk_size_bytes
-        try:
-            nbytes = 0 if isinstance(size, bool) else operator.index(size)
-        except TypeError:
-            nbytes = 0
-        if nbytes <= 0:
-            raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {size!r}.")
-        size = nbytes
+        size = _whole(size)
+        if size <= 0:
+            raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {size}.")
         if size > chunk:
             raise InvalidArgumentError(f"{size} bytes are more than chunk_size_bytes, which is {chunk}: store less under one "
                                        "key, or set it higher.")
@@ -264,6 +270,7 @@ class MaruHandler:
     def batch_store(self, keys: Sequence[str], handles: Sequence[AllocHandle]) -> list[bool]:
         """store() of each, in order; a wrong key or handle raises before anything is stored."""
         self._ask()
+        keys, handles = self._list_of(keys, "keys"), self._list_of(handles, "handles")
         if len(keys) != len(handles):
             raise InvalidArgumentError(f"{len(keys)} keys, but {len(handles)} handles: keys and handles must have the same "
                                        "length.")
@@ -286,10 +293,8 @@ class MaruHandler:
         """Removes the value, whoever stored it. False when it is absent, or pinned through this handler."""
         client = self._ask()
         self._expect_text(key)
-        with self._pins_lock:
-            if self._pins.get(key):
-                return False
-        return client.delete(key, self._tenant)
+        with self._pins_lock:  # also while it is deleted: a pin comes before or after
+            return False if self._pins.get(key) else client.delete(key, self._tenant)
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
@@ -348,10 +353,11 @@ class MaruHandler:
         absent."""
         client = self._ask()
         self._expect_text(key)
-        pin = self._pin(client, key)
-        if pin is None:
-            return False
-        self._keep_pins(client, [key], [pin])
+        with self._pins_lock:
+            pin = self._pin(client, key)
+            if pin is None:
+                return False
+            self._keep_pins(client, [key], [pin])
         return True
 
     def _keep_pins(self, client: Client, keys: Sequence[str], pins: Sequence[Pin]) -> None:
@@ -389,12 +395,13 @@ class MaruHandler:
         client = self._ask()
         texts = self._expect_texts(keys)
         taken: list[Pin] = []
-        for key in texts:
-            pin = self._pin(client, key)  # when this raises, what is taken ends with the list
-            if pin is None:
-                break
-            taken.append(pin)
-        self._keep_pins(client, texts, taken)
+        with self._pins_lock:
+            for key in texts:
+                pin = self._pin(client, key)  # when this raises, what is taken ends with the list
+                if pin is None:
+                    break
+                taken.append(pin)
+            self._keep_pins(client, texts, taken)
         return [i < len(taken) for i in range(len(texts))]
 
     def batch_unpin(self, keys: Sequence[str]) -> list[bool]:
@@ -409,12 +416,16 @@ class MaruHandler:
 
     @classmethod
     def _expect_texts(cls, keys: Sequence[str]) -> list[str]:
-        if isinstance(keys, (str, bytes)) or not hasattr(keys, "__getitem__"):
-            raise InvalidArgumentError(f"A batch wants a sequence of keys, not {type(keys).__name__}.")
-        texts = list(keys)
+        texts = cls._list_of(keys, "keys")
         for key in texts:
             cls._expect_text(key)
         return texts
+
+    @staticmethod
+    def _list_of(values: Sequence[_Item], what: str) -> list[_Item]:
+        if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__"):
+            raise InvalidArgumentError(f"A batch wants a sequence of {what}, not {type(values).__name__}.")
+        return list(values)
 
     # -- places -------------------------------------------------------------------------------------------------------
 
@@ -425,6 +436,7 @@ class MaruHandler:
         """Bytes of something that is held: a handle to fill (writable), or a value that was retrieved (read-only), which stays
         pinned for as long as the result lives. None when nothing is held there, or less than that."""
         self._ask()
+        region_id, offset, size = map(_whole, (region_id, offset, size))
         if offset < 0 or size < 0:
             return None
         page_index, begin = divmod(offset, self._config.chunk_size_bytes)
@@ -445,6 +457,7 @@ class MaruHandler:
     def get_region_page_count(self, region_id: int) -> Optional[int]:
         """In chunks; of region 0, where retrieved values are, how many the pool has room for."""
         self._ask()
+        region_id = _whole(region_id)
         if region_id == RETRIEVED:
             return self._pool_bytes // self._config.chunk_size_bytes
         return dict(self._budget.regions()).get(region_id)

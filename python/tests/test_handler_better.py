@@ -321,6 +321,58 @@ def test_a_config_that_is_changed_later_changes_nothing(marud):
             maru.MaruHandler(changed)
 
 
+def test_what_is_no_number_and_no_sequence_is_refused(handler, key):
+    put(handler, key, b"x")
+    handle = handler.alloc(1)
+    for call in (lambda: handler.batch_store((name for name in [key]), [handle]), lambda: handler.batch_store(None, None),
+                 lambda: handler.batch_store([key], iter([handle])), lambda: handler.batch_store(key[:1], [handle]),
+                 lambda: handler.get_buffer_view(None, 0, 1), lambda: handler.get_buffer_view(0, "0", 1),
+                 lambda: handler.get_buffer_view(1, 0.0, 1), lambda: handler.get_region_page_count([]),
+                 lambda: handler.get_region_page_count("1")):
+        with pytest.raises(maru.InvalidArgumentError):
+            call()
+    assert not handle.is_spent
+
+
+class Interposed:
+    """The client of a handler; meanwhile() begins in another thread around its next call of this name."""
+
+    def __init__(self, handler, name, meanwhile, is_before):
+        self.client, self.name, self.is_before = handler._client, name, is_before
+        self.thread = threading.Thread(target=meanwhile)
+        handler._client = self
+
+    def __getattr__(self, name):
+        found = getattr(self.client, name)
+        if name != self.name or self.thread.ident is not None:
+            return found
+
+        def call(*arguments, **keywords):
+            result = None if self.is_before else found(*arguments, **keywords)
+            self.thread.start()
+            self.thread.join(0.2)  # or it waits for this thread
+            return found(*arguments, **keywords) if self.is_before else result
+
+        return call
+
+
+@pytest.mark.parametrize("pin", [lambda handler, key: handler.pin(key), lambda handler, key: handler.batch_pin([key])[0]])
+def test_what_is_pinned_at_this_moment_is_not_deleted(handler, key, pin):
+    put(handler, key, b"x")
+    answers = []
+    client = handler._client
+    deleting = Interposed(handler, "pin", lambda: answers.append(handler.delete(key)), is_before=False)
+    answers.append(pin(handler, key))
+    deleting.thread.join(60)
+    assert answers == [True, False] and handler.unpin(key)
+    handler._client = client
+    pinning = Interposed(handler, "delete", lambda: answers.append(pin(handler, key)), is_before=True)
+    answers.append(handler.delete(key))
+    pinning.thread.join(60)
+    handler._client = client
+    assert answers[2:] == [True, False] and not handler.exists(key)
+
+
 def test_numbers_of_numpy_are_numbers(marud):
     with maru.MaruHandler(config(marud, pool_size=numpy.int64(4 * CHUNK), chunk_size_bytes=numpy.uint32(CHUNK))) as handler:
         handle = handler.alloc(numpy.int64(10))
