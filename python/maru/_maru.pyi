@@ -4,6 +4,7 @@ Thread safety: everything may be called from any thread. Fork: the child gets Fo
 memoryviews and arrays that it inherited must not be touched there (their memory is not in the child, which would end with
 SIGSEGV).
 """
+import os
 from types import TracebackType
 from typing import Any, Optional, Sequence, TypeVar, Union, overload
 
@@ -114,8 +115,8 @@ class Client:
     checksums retrieve reads the whole block, and runs without.
     """
 
-    def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, *, timeout_ms: int = 0,
-                 thread_cache_pages: int = 0, first_fit: bool = False, session_thread: bool = True,
+    def __init__(self, socket_path: Union[str, os.PathLike[str], None] = None, pool: Optional[str] = None, *,
+                 timeout_ms: int = 0, thread_cache_pages: int = 0, first_fit: bool = False, session_thread: bool = True,
                  read_only: bool = False) -> None:
         """Blocks for at most timeout_ms (0: 5000). What None stands for: maru_attach_options in maru.h. With read_only,
         which a user among the pool's `readers` needs, what stores or deletes raises ReadOnlyError."""

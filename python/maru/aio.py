@@ -38,7 +38,8 @@ _T = TypeVar("_T")
 class Client:
     """One attachment. The arguments are those of maru.Client. Its methods are for the thread of one event loop."""
 
-    def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, **options: Any) -> None:
+    def __init__(self, socket_path: Union[str, os.PathLike[str], None] = None, pool: Optional[str] = None,
+                 **options: Any) -> None:
         self._arguments = (socket_path, pool)
         self._options = options
         self._client: Optional[_maru.Client] = None

@@ -152,9 +152,19 @@ def test_sizes_that_cannot_be_stored_are_refused(client, key):
         client.store_copy(key, "text is no buffer")
     with pytest.raises(maru.InvalidArgumentError):
         client.store_copy(key, numpy.zeros((8, 8))[:, ::2])
-    for value in (-1, 1 << 64, "many"):
-        with pytest.raises(TypeError):
+    for value in (-1, 1 << 64, "many", 1.0, None, True):
+        with pytest.raises(maru.InvalidArgumentError, match="nbytes is a whole number"):
             client.alloc(value)
+        for name in ("ttl_ms", "priority", "content_type"):
+            with pytest.raises(maru.InvalidArgumentError, match=name) as raised:
+                client.store_copy(key, bytes(1 << 20), **{name: value})
+            assert len(str(raised.value)) < 200  # and not the block
+    with pytest.raises(maru.InvalidArgumentError, match="from 0 to 4294967295"):
+        client.store_copy(key, b"x", priority=1 << 32)
+    assert client.alloc(numpy.int64(5)).nbytes == 5 and len(client.alloc_batch(numpy.uint8(5), numpy.int32(2))) == 2
+    for call in (lambda: client.alloc_batch(5, -1), lambda: client.pin_block("block")):
+        with pytest.raises(maru.InvalidArgumentError):
+            call()
 
 
 def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):

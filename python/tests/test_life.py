@@ -471,6 +471,15 @@ def test_threads_that_store_one_key_have_one_winner(client, key):
     assert bytes(client.retrieve(key).data) == bytes(winners) * PAGE
 
 
+def test_a_socket_may_be_a_path_and_what_is_none_is_refused(marud):
+    with maru.Client(marud.socket, timeout_ms=60_000) as client:  # a pathlib.Path
+        assert not client.exists("nothing")
+    for arguments in ({"socket_path": 5}, {"socket_path": os.fsencode(marud.socket)}, {"pool": 5}, {"pool": marud.socket},
+                      {"pool": "\ud800"}, {"timeout_ms": -1}, {"timeout_ms": 1.5}, {"thread_cache_pages": 1 << 32}):
+        with pytest.raises(maru.InvalidArgumentError, match=next(iter(arguments))):
+            maru.Client(**{"socket_path": str(marud.socket), **arguments})
+
+
 @pytest.mark.parametrize("arguments", [{"socket_path": "/nonexistent/socket"}, {"pool": "nobody"}])
 def test_no_marud_and_no_pool_are_named(marud, arguments):
     with pytest.raises(maru.NotFoundError, match="no such pool or socket"):

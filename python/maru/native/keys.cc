@@ -154,6 +154,37 @@ uint64_t tenant_of(const maru_client* client, py::handle tenant) {
   return id;
 }
 
+uint64_t number_of(py::handle value, const char* name, uint64_t max) {
+  if (!PyBool_Check(value.ptr()) && PyIndex_Check(value.ptr())) {
+    const auto whole = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+    if (!whole) throw py::error_already_set();
+    const uint64_t number = PyLong_AsUnsignedLongLong(whole.ptr());
+    if (number != UINT64_MAX || PyErr_Occurred() == nullptr) {
+      if (number <= max) return number;
+    } else if (!PyErr_ExceptionMatches(PyExc_OverflowError)) {
+      throw py::error_already_set();
+    }
+    PyErr_Clear();
+    raise_named("InvalidArgumentError", std::string(name) + " is a whole number from 0 to " + std::to_string(max) +
+                                            "; this one is below or above.");
+  }
+  raise_named("InvalidArgumentError", std::string(name) + " is a whole number, not " + type_name(value) + ".");
+}
+
+std::optional<std::string> path_of(py::handle value, const char* name) {
+  if (value.is_none()) return std::nullopt;
+  auto text = py::reinterpret_borrow<py::object>(value);
+  if (!PyUnicode_Check(value.ptr()) && std::strcmp(name, "socket_path") == 0 && py::hasattr(value, "__fspath__")) {
+    text = py::reinterpret_steal<py::object>(PyOS_FSPath(value.ptr()));
+    if (!text) throw py::error_already_set();
+  }
+  if (!PyUnicode_Check(text.ptr()))
+    raise_named("InvalidArgumentError", std::string(name) + " is a str, not " + type_name(value) + ".");
+  Py_ssize_t size = 0;
+  const char* const found = utf8(text.ptr(), name, &size);
+  return std::string(found, static_cast<size_t>(size));
+}
+
 py::object tuple_of(py::handle sequence, const char* wanted) {
   const auto iterator = py::reinterpret_steal<py::object>(PyObject_GetIter(sequence.ptr()));
   if (!iterator) {

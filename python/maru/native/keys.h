@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <pybind11/pybind11.h>
+#include <string>
 
 namespace maru_python {
 
@@ -28,6 +29,12 @@ class HeldBuffer {
 
 // What is not iterable is refused, with `wanted` and its type.
 pybind11::object tuple_of(pybind11::handle sequence, const char* wanted);
+
+// A whole number from 0 to max, also one of NumPy; `name` is the argument's. Everything else is refused.
+uint64_t number_of(pybind11::handle value, const char* name, uint64_t max);
+
+// A str or, where `name` is socket_path, an os.PathLike; or None.
+std::optional<std::string> path_of(pybind11::handle value, const char* name);
 
 // None is no tenant, a str the name of one, an int what Client.tenant() returned.
 uint64_t tenant_of(const maru_client* client, pybind11::handle tenant);

@@ -8,7 +8,9 @@
 #include "keys.h"
 #include "pins.h"
 
+#include <cstdint>
 #include <exception>
+#include <memory>
 #include <new>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -20,30 +22,38 @@ using namespace py::literals;
 namespace maru_python {
 namespace {
 
+Client::StoreOptions options_of(py::object parent, py::handle ttl_ms, py::handle priority, py::handle content_type,
+                                py::object tenant) {
+  return {std::move(parent), number_of(ttl_ms, "ttl_ms", UINT64_MAX),
+          uint32_t(number_of(priority, "priority", UINT32_MAX)),
+          uint32_t(number_of(content_type, "content_type", UINT32_MAX)), std::move(tenant)};
+}
+
 template <typename Class>
 void define_stores(Class& client) {
   client
       .def(
           "store",
-          [](Client& self, py::handle key, Buffer& buffer, py::object parent, uint64_t ttl_ms, uint32_t priority,
-             uint32_t content_type, py::object tenant, bool keep_views) {
-            return self.store(key, buffer, {parent, ttl_ms, priority, content_type, tenant}, keep_views);
+          [](Client& self, py::handle key, Buffer& buffer, py::object parent, py::handle ttl_ms, py::handle priority,
+             py::handle content_type, py::object tenant, bool keep_views) {
+            return self.store(key, buffer, options_of(parent, ttl_ms, priority, content_type, tenant), keep_views);
           },
           "key"_a, "buffer"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
           "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false)
       .def(
           "store_copy",
-          [](Client& self, py::handle key, py::handle data, py::object parent, uint64_t ttl_ms, uint32_t priority,
-             uint32_t content_type, py::object tenant) {
-            return self.store_copy(key, data, {parent, ttl_ms, priority, content_type, tenant});
+          [](Client& self, py::handle key, py::handle data, py::object parent, py::handle ttl_ms, py::handle priority,
+             py::handle content_type, py::object tenant) {
+            return self.store_copy(key, data, options_of(parent, ttl_ms, priority, content_type, tenant));
           },
           "key"_a, "data"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
           "content_type"_a = 0, "tenant"_a = py::none())
       .def(
           "store_chain",
-          [](Client& self, py::handle keys, py::handle buffers, py::object parent, uint64_t ttl_ms, uint32_t priority,
-             uint32_t content_type, py::object tenant, bool keep_views) {
-            return self.store_chain(keys, buffers, {parent, ttl_ms, priority, content_type, tenant}, keep_views);
+          [](Client& self, py::handle keys, py::handle buffers, py::object parent, py::handle ttl_ms,
+             py::handle priority, py::handle content_type, py::object tenant, bool keep_views) {
+            return self.store_chain(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant),
+                                    keep_views);
           },
           "keys"_a, "buffers"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
           "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false);
@@ -95,7 +105,13 @@ void prefer_the_exception_of_python(std::exception_ptr thrown) {
 void define_client(py::module_& module) {
   py::class_<Client> client(module, "Client", "One attachment to one pool.");
   client
-      .def(py::init<std::optional<std::string>, std::optional<std::string>, uint32_t, uint32_t, bool, bool, bool>(),
+      .def(py::init([](py::handle socket_path, py::handle pool, py::handle timeout_ms, py::handle thread_cache_pages,
+                       bool first_fit, bool session_thread, bool read_only) {
+             return std::make_unique<Client>(path_of(socket_path, "socket_path"), path_of(pool, "pool"),
+                                             uint32_t(number_of(timeout_ms, "timeout_ms", UINT32_MAX)),
+                                             uint32_t(number_of(thread_cache_pages, "thread_cache_pages", UINT32_MAX)),
+                                             first_fit, session_thread, read_only);
+           }),
            "socket_path"_a = py::none(), "pool"_a = py::none(), py::kw_only(), "timeout_ms"_a = 0,
            "thread_cache_pages"_a = 0, "first_fit"_a = false, "session_thread"_a = true, "read_only"_a = false)
       .def("close", &Client::close)
@@ -111,12 +127,22 @@ void define_client(py::module_& module) {
       .def("retrieve_batch", &Client::retrieve_batch, "keys"_a, "tenant"_a = py::none())
       .def("_find_batch", &Client::find_batch, "keys"_a, "tenant"_a, "places"_a)
       .def("pin", &Client::pin, "key"_a, "tenant"_a = py::none())
-      .def("pin_block", &Client::pin_block, "block"_a)
+      .def(
+          "pin_block",
+          [](const Client& self, py::handle block) { return self.pin_block(number_of(block, "block", UINT64_MAX)); },
+          "block"_a)
       .def(
           "unpin", [](Client&, py::handle pin) { release_pin(pin); }, "pin"_a)
       .def("match_prefix", &Client::match_prefix, "keys"_a, "tenant"_a = py::none())
-      .def("alloc", &Client::alloc, "nbytes"_a)
-      .def("alloc_batch", &Client::alloc_batch, "nbytes"_a, "n"_a)
+      .def(
+          "alloc", [](Client& self, py::handle nbytes) { return self.alloc(number_of(nbytes, "nbytes", UINT64_MAX)); },
+          "nbytes"_a)
+      .def(
+          "alloc_batch",
+          [](Client& self, py::handle nbytes, py::handle n) {
+            return self.alloc_batch(number_of(nbytes, "nbytes", UINT64_MAX), number_of(n, "n", UINT64_MAX));
+          },
+          "nbytes"_a, "n"_a)
       .def("delete", &Client::remove, "key"_a, "tenant"_a = py::none())
       .def("delete_batch", &Client::remove_batch, "keys"_a, "tenant"_a = py::none())
       .def("delete_tree", &Client::remove_tree, "key"_a, "tenant"_a = py::none());
