@@ -13,7 +13,9 @@ class Digest(bytes):
     __slots__ = ()
 
     def __new__(cls, data: Union[bytes, bytearray, memoryview]) -> Digest:
-        if isinstance(data, (int, str)):  # of a number n bytes() makes n zeros
+        # Of a number n bytes() makes n zeros; an array of one number passes for a number, too.
+        is_number = hasattr(data, "__index__") and not hasattr(data, "__len__")
+        if is_number or isinstance(data, str) or data is None:
             raise InvalidArgumentError(f"A digest is made of 16 or 32 bytes, not of {type(data).__name__}.")
         digest = super().__new__(cls, data)
         if len(digest) not in (16, 32):

@@ -90,7 +90,10 @@ def _check_block(block_tokens: int) -> None:
 
 
 def _is_text(text: object) -> bool:
-    return isinstance(text, str) and len(text.encode(errors="replace")) <= 255 and "\0" not in text
+    try:
+        return isinstance(text, str) and len(text.encode()) <= 255 and "\0" not in text
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
 
 
 def _read(tokens: Tokens) -> NDArray[numpy.uint32]:
