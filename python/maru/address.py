@@ -45,7 +45,7 @@ def _expect_characters(text: Optional[str], url: str) -> None:
 
 
 def parse(url: str) -> Address:
-    """A path of a socket, or SCHEME://[HOST[:PORT]][/PATH/OF/SOCKET][?pool=NAME&tenant=NAME], SCHEME tcp, maru or unix. In a URL
+    """A path of a socket, or SCHEME://[HOST[:PORT]][/PATH/OF/SOCKET][?pool=NAME&tenant=NAME], SCHEME tcp, maru or unix. There
     %XX is a byte of UTF-8."""
     if not isinstance(url, str) or not url:
         raise InvalidArgumentError(f"server_url is a path of a Unix socket or a URL, not {url!r}.")

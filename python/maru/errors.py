@@ -215,8 +215,8 @@ _Errors = dict[int, tuple[type[MaruError], str]]
 _FENCED = (PoolLeavesError, "marud has fenced the pool because its memory went away (marudctl device list): use another pool")
 _NO_DESCRIPTOR = (TryAgainError, "descriptors ran out: raise the limit of open files, or close some")
 _CLOSED = (DaemonUnreachableError, "marud closed the connection without a word, which its log explains: try again")
-_USERS_MEMORY = ("this user is at its limit of memory, and nothing in the regions of its clients can be evicted: release views and "
-                 "buffers, or have [limits] of marud raised")
+_USERS_MEMORY = ("this user is at its limit of memory, and nothing in the regions of its clients can be evicted: release views "
+                 "and buffers, or have [limits] of marud raised")
 _BATCH: _Errors = {
     _errno.EINVAL: (InvalidArgumentError, "an argument has a value that is not possible; a batch has at most 2^20 keys"),
 }
@@ -230,7 +230,7 @@ _OF_CALL: dict[str, _Errors] = {
             "no such pool or socket: start marud, name its socket (or set MARU_SOCKET), name one of its pools",
         ),
         _errno.ENOTDIR: (NotFoundError, "a part of the socket's path is no directory: name marud's socket"),
-        _errno.ENAMETOOLONG: (InvalidArgumentError, "the path of a socket has at most 107 bytes: name a shorter one, or a link"),
+        _errno.ENAMETOOLONG: (InvalidArgumentError, "the path of a socket has at most 107 bytes: name a shorter one or a link"),
         _errno.EPROTOTYPE: (DaemonUnreachableError, "the socket is of another program: name marud's"),
         _errno.EACCES: (
             AccessDeniedError,

@@ -70,7 +70,7 @@ class MaruHandler:
 
     def _renew(self) -> None:
         """What belongs to one attachment of one process."""
-        # A thread that holds one of the locks may come again: from a signal's handler, or from what the garbage collector calls.
+        # A thread that holds a lock may come again: from a signal's handler, or from what the garbage collector calls.
         self._connecting = threading.RLock()
         # A lock for each store that is under way, which its thread holds.
         self._stores: set[weakref.ref[Any]] = set()
@@ -82,8 +82,8 @@ class MaruHandler:
     # -- connecting ---------------------------------------------------------------------------------------------------
 
     def connect(self) -> bool:
-        """True when connected, also when it was already. False when that failed, or what set_on_region_added() was given raised;
-        the log says why, and what to do."""
+        """True when connected, also when it was already. False when that failed, or what set_on_region_added() was given
+        raised; the log says why, and what to do."""
         try:
             self._open()
         except Exception as error:
@@ -182,8 +182,8 @@ class MaruHandler:
         return True
 
     def _attach_once_more(self, client: Client) -> None:
-        """The one request that marud answers a reader. Raises what hinders; that there is no lane for it, or that this user is at
-        a limit, is an answer, too."""
+        """The one request that marud answers a reader. Raises what hinders; that there is no lane for it, or that this user is
+        at a limit, is an answer, too."""
         client.reattach()
         try:
             with Client(self._address.socket_path, self._address.pool, timeout_ms=self._config.timeout_ms, read_only=True,

@@ -28,8 +28,8 @@ class AllocHandle:
         self._budget = budget
         self._place = seat.place
         self._size = size
-        # One item each, until it was stored or freed, and until it was freed: of threads that come at once one takes it. The seat
-        # is nowhere else.
+        # One item each, until it was stored or freed, and until it was freed: of threads that come at once one takes it. The
+        # seat is nowhere else.
         self._unspent = [seat]
         self._unfreed = [True]
 

@@ -63,7 +63,8 @@ def test_a_buffer_that_does_not_fit_is_refused(client):
         client.exists_batch(["k"], out=b"x")
 
 
-@pytest.mark.parametrize("arguments", [{"socket_path": "{socket}\0.old"}, {"socket_path": "{socket}", "pool": "default\0other"}])
+@pytest.mark.parametrize("arguments", [{"socket_path": "{socket}\0.old"},
+                                       {"socket_path": "{socket}", "pool": "default\0other"}])
 def test_a_null_character_cuts_nothing(marud, arguments):
     with pytest.raises(maru.InvalidArgumentError, match="null character"):
         maru.Client(**{name: text.format(socket=marud.socket) for name, text in arguments.items()})
@@ -77,9 +78,18 @@ def test_the_signatures_are_those_of_methods():
 
 
 def test_a_number_is_no_digest():
-    for wrong in (16, 32, True, "x" * 16):
+    for wrong in (16, 32, True, "x" * 16, numpy.int64(16), numpy.uint8(32), None):
         with pytest.raises(maru.InvalidArgumentError):
             maru.Digest(wrong)
+    same = bytes(range(16))
+    assert maru.Digest(numpy.arange(16, dtype=numpy.uint8)) == maru.Digest(bytearray(same)) == maru.Digest(same)
+
+
+def test_a_seed_that_has_no_utf8_is_refused():
+    for call in (lambda: tokens.root("sha256_cbor", HALF), lambda: tokens.vllm([1] * 16, parent=b"p", lora_name=HALF),
+                 lambda: tokens.vllm([1] * 16, parent=b"p", cache_salt=HALF)):
+        with pytest.raises(maru.InvalidArgumentError, match="text of at most 255 bytes"):
+            call()
 
 
 def test_a_url_and_an_algorithm_are_texts():

@@ -42,7 +42,8 @@ def test_a_user_with_all_its_memory_is_told_so(marud_program):
 
 
 @pytest.mark.parametrize("path, error, advice", [
-    ("/etc/passwd/marud.sock", maru.NotFoundError, "no directory"), ("/tmp/" + "x" * 200, maru.InvalidArgumentError, "107 bytes")])
+    ("/etc/passwd/marud.sock", maru.NotFoundError, "no directory"),
+    ("/tmp/" + "x" * 200, maru.InvalidArgumentError, "107 bytes")])
 def test_a_path_that_cannot_be_a_socket(path, error, advice):
     with pytest.raises(error, match=advice):
         maru.Client(path)

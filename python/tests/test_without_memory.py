@@ -77,7 +77,8 @@ BEGIN = """
     print("done")
 """
 CALLS = ["retrieve", "retrieve_batch", "find", "find_batch", "match_prefix", "exists_batch", "pin", "alloc", "alloc_batch",
-         "allocate", "store_copy", "store an array", "store_chain", "delete_batch", "evicted", "geometry", "statistics", "subclass"]
+         "allocate", "store_copy", "store an array", "store_chain", "delete_batch", "evicted", "geometry", "statistics",
+         "subclass"]
 
 
 @pytest.mark.parametrize("call", CALLS)

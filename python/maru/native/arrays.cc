@@ -10,8 +10,8 @@ namespace {
 
 using NumPy = py::detail::npy_api;
 
-// NumPy's functions. pybind11 before 2.12 looks them up while it initializes a static variable, for which other threads wait with
-// the GIL in hand: no Python code may run meanwhile, so the module that it asks is imported before.
+// NumPy's functions. pybind11 before 2.12 looks them up while it initializes a static variable, for which other threads wait
+// with the GIL in hand: no Python code may run meanwhile, so the module that it asks is imported before.
 const NumPy& numpy() {
   static const NumPy* found = nullptr;
   if (found != nullptr) return *found;
