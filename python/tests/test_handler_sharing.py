@@ -311,6 +311,20 @@ class iter_of:
         return self.items[i]
 
 
+def test_a_key_that_refers_to_what_was_found_under_it_keeps_nothing(handler, key):
+    class Key(str):
+        pass
+
+    put(handler, key, b"x")
+    for find in (handler.retrieve, lambda name: handler.batch_retrieve([name])[0]):
+        name = Key(key)
+        name.info = find(name)
+        assert name.info.page_index >= 0 and handler.get_stats()["native"]["pins"] == 1
+        del name
+        gc.collect()
+        assert handler.get_stats()["native"]["pins"] == 0
+
+
 def test_answers_are_counted_references(handler, key):
     put(handler, key, b"x")
     keys = [key, key + " absent", key] * 50

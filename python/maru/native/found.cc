@@ -94,6 +94,12 @@ PyType_Spec spec = {"maru.MemoryInfo", sizeof(InfoObject), 0, Py_TPFLAGS_DEFAULT
 }  // namespace
 
 py::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, py::handle key, py::handle places) {
+  // Of a subclass of str the text alone: the garbage collector does not look into a MemoryInfo, to which a key may refer back.
+  PyObject* const given = key.ptr();
+  const auto text = PyUnicode_Check(given) && !PyUnicode_CheckExact(given)
+                        ? py::reinterpret_steal<py::object>(PyUnicode_FromObject(given))
+                        : py::reinterpret_borrow<py::object>(key);
+  if (!text) throw py::error_already_set();
   // Made at once, not when asked for: it keeps the memory mapped beyond a close() of the handler.
   py::object data = view_of_pages(hold, const_cast<void*>(view.data), view.bytes, false);
   PyObject* const self = info_type->tp_alloc(info_type, 0);
@@ -102,7 +108,7 @@ py::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, py
   new (&info.hold) std::shared_ptr<Hold>(std::move(hold));
   info.view = view;
   info.data = data.release().ptr();
-  info.key = key.inc_ref().ptr();
+  info.key = text.inc_ref().ptr();
   info.places = places.inc_ref().ptr();
   return py::reinterpret_steal<py::object>(self);
 }
