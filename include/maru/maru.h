@@ -103,8 +103,9 @@ MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **re
 
 /* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees
  * the client. All views and buffers of this client are invalid afterwards; blocks it stored stay. No other thread may
- * use the client any more. A marud that was started anew meanwhile is told as well. Blocks until marud has answered, at most
- * timeout_ms for each of the two; the memory is returned in any case.
+ * use the client any more. A marud that was started anew meanwhile is told as well (for want of memory only by the end of the
+ * process). Blocks until marud has answered, at most four times timeout_ms, and until what the session thread began is done;
+ * the memory is returned in any case.
  * NULL is allowed. In a child after fork it only closes the child's descriptors; what the parent's threads may have been
  * changing in memory stays as it is. */
 MARU_PUBLIC void maru_detach(maru_client *client);
@@ -112,7 +113,8 @@ MARU_PUBLIC void maru_detach(maru_client *client);
 /* Connects again after marud was restarted, and hands it the memory of the pool if it has lost it. The session thread does
  * this on its own; call it to do it now. Blocks for at most timeout_ms. Returns 0 when connected (also when it was all
  * along). Errors: -ECONNREFUSED no marud; -ESTALE marud has another pool of this name now: detach and attach;
- * -ETIMEDOUT. */
+ * -ESHUTDOWN the pool is being removed: detach; -EIO marud has fenced the pool; -EMFILE no room for descriptors;
+ * -EPROTO marud's answer is not understood; -ETIMEDOUT. */
 MARU_PUBLIC int maru_reattach(maru_client *client);
 
 /* The number of starts of marud that this pool has seen; changes when marud was restarted. Never fails. */

@@ -170,7 +170,9 @@ class Buffers {
 
   size_t size() const { return size_; }
   size_t done() const { return done_; }
+  // Empty for one that was stored or given back.
   std::span<std::byte> bytes(size_t i) const {
+    if (i < done_) return {};
     return {static_cast<std::byte*>(buffers_[i].data), size_t(buffers_[i].bytes)};
   }
   const maru_buffer* c() const { return buffers_.get(); }

@@ -4,6 +4,7 @@
 #include "libmaru/base/result.h"
 #include "maru/maru.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
@@ -44,9 +45,10 @@ std::span<T> scratch(size_t n) {
   static thread_local const Owner owner;
   if (size < n) {
     owner.hold();
-    T* const more = new T[n]();
+    const size_t larger = std::max(n, 2 * size);  // many calls in a row may ask for one more each
+    T* const more = new T[larger]();
     delete[] std::exchange(memory, more);
-    size = n;
+    size = larger;
   }
   return {memory, n};
 }

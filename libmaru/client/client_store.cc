@@ -40,7 +40,9 @@ int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rent
     auto reply = connection_.request(wire::Type::kRent, wire::bytes_of(request));
     if (!reply) return status_of(reply.error());
     answered = reply->request_id;
-    return read_rent_reply(reply->payload, ret_rented);
+    const int status = read_rent_reply(reply->payload, ret_rented);
+    connection_.took_answer();
+    return status;
   } catch (const std::bad_alloc&) {
     if (answered != 0) connection_.lose_answer(answered);  // what it grants comes back
     return -ENOMEM;
@@ -54,8 +56,12 @@ int Client::ask_for_credit(uint64_t tenant, uint64_t bytes) {
   request.tenant = tenant;
   request.bytes = bytes;
   request.account = shm::find_account(region_, lane_.id.lane, tenant);
-  auto reply = connection_.request(wire::Type::kCredit, wire::bytes_of(request));
-  return reply ? 0 : status_of(reply.error());
+  try {
+    auto reply = connection_.request(wire::Type::kCredit, wire::bytes_of(request));
+    return reply ? 0 : status_of(reply.error());
+  } catch (const std::bad_alloc&) {
+    return -ENOMEM;  // what it granted, if it did, is in the account
+  }
 }
 
 int Client::read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented) {

@@ -60,6 +60,7 @@ Result<Reply> Connection::receive_reply(const Deadline& deadline, uint32_t reque
       return failure(-header->status, std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
     }
     packet->bytes.erase(packet->bytes.begin(), packet->bytes.begin() + sizeof(wire::MessageHeader));
+    if (wire::Type(header->type) == wire::Type::kRent) ++in_hand_;
     return Reply{request_id, std::move(packet->bytes), std::move(packet->fd), std::move(packet->second)};
   }
 }
@@ -69,6 +70,7 @@ void Connection::was_answered(uint32_t request_id) { std::erase(unanswered_, req
 void Connection::lose_answer(uint32_t request_id) {
   const std::lock_guard lock(mutex_);
   lost_.push_back(request_id);  // there is room: send()
+  --in_hand_;
   drop_socket();
 }
 
@@ -97,8 +99,8 @@ Result<uint32_t> Connection::send(const Deadline& deadline, wire::Type type, std
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
   if (type == wire::Type::kRent) {
-    // They may have to go there when there is no memory: all of them, and one that was answered.
-    lost_.reserve(lost_.size() + unanswered_.size() + 2);
+    // They may have to go there when there is no memory: all of them, and those that were answered.
+    lost_.reserve(lost_.size() + unanswered_.size() + in_hand_ + 1);
     unanswered_.push_back(id);
   }
   if (auto sent = wire::send_packet(socket_.get(), packet, fd, deadline.left_ms(), second); !sent)

@@ -57,7 +57,8 @@ class Connection {
   Result<void> reattach();
   // Tells marud that this is the end, if it is there and may have given a lane.
   void say_goodbye() noexcept;
-  // The answer to this request for memory came and was not understood for want of memory: it counts as lost.
+  // Each answer to a request for memory is either taken; or it was not understood for want of memory, and counts as lost.
+  void took_answer() { --in_hand_; }
   void lose_answer(uint32_t request_id);
 
   // Called with a successful reply that comes after its request was given up on: marud has done what it says. Runs inside a
@@ -123,7 +124,8 @@ class Connection {
   std::mutex mutex_;
   FileDescriptor socket_;
   uint32_t next_request_ = 1;
-  bool may_have_lane_ = false;  // marud was asked for one and has not refused
+  std::atomic<size_t> in_hand_ = 0;  // answers to requests for memory, neither taken nor lost yet
+  bool may_have_lane_ = false;       // marud was asked for one and has not refused
   bool known_ = false;
   bool stale_ = false;
   uint32_t attaching_again_ = 0;  // the request that marud has not answered yet; 0: none

@@ -126,7 +126,8 @@ void PageSource::index_free_pages(uint32_t first, uint32_t count) {
 // not repeated before somebody has freed something. True if there is something now.
 bool PageSource::rescan() {
   const uint64_t frees = freed_by_anyone();
-  if (!index_.has_forgotten() && frees == frees_seen_) return index_.pages() != 0;
+  if (index_.has_forgotten()) frees_seen_ = ~frees;  // a whole round is due
+  if (frees == frees_seen_) return index_.pages() != 0;
   const uint64_t before = index_.pages();
   for (size_t i = owned_.size(); i-- > 0;) may_use(owned_[i]);
   for (size_t i = 0; i < owned_.size(); ++i) {

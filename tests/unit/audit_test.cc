@@ -242,6 +242,15 @@ TEST_F(AuditTest, BlockRegistered) {
   pool_.client(2).pins.unpin(pin.slot, run_);
 }
 
+// What a publisher could not withdraw because somebody had stored below it: it goes after its children.
+TEST_F(AuditTest, ABlockWithChildrenNeedsNoEntry) {
+  const Place at = place(root_);
+  auto& bucket = pool_.region.bucket(at.bucket);
+  bucket.tags.header.store_relaxed(bucket.tags.header.load_relaxed() & ~(uint64_t{1} << at.slot));
+  bucket.locations.location[at.slot].store_relaxed(0);
+  EXPECT_EQ(pool_.audit(), Names{});
+}
+
 TEST_F(AuditTest, BucketBits) {
   flip(pool_.region.bucket(empty_bucket()).tags.header, uint64_t{1} << 9);
   expect("bucket.bits");
