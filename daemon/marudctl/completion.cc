@@ -8,9 +8,11 @@
 namespace maru::marudctl {
 namespace {
 
-constexpr const char* kBash = R"(# Completes marudctl in bash; made by `marudctl completion bash`.
+// What it offers are names that clients chose, and the shell reads them as it reads what is typed: each is written so that
+// it stands for itself in the quote that is open, or is left out where no writing does that.
+constexpr const char* kBash = R"BASH(# Completes marudctl in bash; made by `marudctl completion bash`.
 _marudctl() {
-  local words=() i now= typed= is_glued= word help plain
+  local words=() i now typed= is_glued= word plain help
   # bash cuts words at = and :, marudctl does not.
   for ((i = 1; i <= COMP_CWORD; ++i)); do
     typed=${COMP_WORDS[i]}
@@ -24,24 +26,47 @@ _marudctl() {
   done
   # The answers replace what bash takes for the word; of it whole they have to lose what stands before.
   now=${words[${#words[@]}-1]}
-  local before=${now%"$typed"}
-  if [[ $typed == [=:] ]]; then before=$now; fi
-  if [[ $now == [\'\"]* ]]; then plain=yes now=${now:1} before=; else now=${now//\\/}; fi
-  words[${#words[@]}-1]=$now
+  local before=${now%"$typed"} quote=
+  if [[ $typed == [=:] ]]; then before=$now typed=; fi
   COMPREPLY=()
+  # What is typed stands for these characters; a quote that is not at its beginning is not completed.
+  if [[ $typed == [\'\"]* ]]; then quote=${typed:0:1} typed=${typed:1}; fi
+  now=$before
+  while [[ -n $typed ]]; do
+    case $quote${typed:0:1} in
+      [\'\"] | \'\' | \"\") return ;;
+      \\) typed=${typed:1} ;;
+      \"\\) if [[ $typed == \\[\\\"\$\`]* ]]; then typed=${typed:1}; fi ;;
+    esac
+    now+=${typed:0:1} typed=${typed:1}
+  done
+  words[${#words[@]}-1]=$now
   while IFS=$'\t' read -r word help; do
     if [[ $word == :paths ]]; then
       while IFS= read -r word; do COMPREPLY+=("$word"); done < <(compgen -f -- "${now#"$before"}")
       compopt -o filenames 2>/dev/null
     elif [[ $word == "$now"* ]]; then
       word=${word#"$before"}
-      if [[ -z $plain ]]; then printf -v word %q "$word"; fi
+      case $quote in
+        \') if [[ $word == *\'* ]]; then continue; fi ;;
+        \")
+          if [[ $word == *!* ]]; then continue; fi
+          if [[ $word == *[\\\"\$\`]* ]]; then
+            plain=$word word=
+            for ((i = 0; i < ${#plain}; ++i)); do
+              if [[ ${plain:i:1} == [\\\"\$\`] ]]; then word+=\\; fi
+              word+=${plain:i:1}
+            done
+          fi
+          ;;
+        *) printf -v word %q "$word" ;;
+      esac
       COMPREPLY+=("$word")
     fi
   done < <("${1:-marudctl}" completion words -- "${words[@]}" 2>/dev/null)
 }
 complete -F _marudctl marudctl
-)";
+)BASH";
 
 constexpr const char* kZsh = R"(#compdef marudctl
 # Completes marudctl in zsh; made by `marudctl completion zsh`.
@@ -59,6 +84,7 @@ _marudctl() {
       files=yes
     else
       word=${${line%%$'\t'*}#$before}
+      word=${word//\\/\\\\}
       shown+=("${word//:/\\:}:${line#*$'\t'}")
     fi
   done

@@ -28,6 +28,9 @@ size = "8MiB"
 page_bytes = "4KiB"
 """
 TENANTS = ["alice", "0x616c20696365", "team:blue"]  # as marud writes them; the second one is "al ice"
+# Names that a client chose so that a shell would run them, one way or another, and others that quotes get wrong.
+HOSTILE = ["evil$(touch${IFS}ran)x", "grave`touch${IFS}ran`x", "shut\"$(touch${IFS}ran)x", "pair'$(touch${IFS}ran)'x",
+           "back\\$(touch${IFS}ran)x", "past!1$(touch${IFS}ran)x"]
 failures = []
 
 
@@ -146,6 +149,19 @@ class Shell:
         os.write(self.fd, b"\x15")  # Ctrl-U
         self.do("true")
 
+    def ask_for_tenant(self, line, tenant):
+        """Completes a line, and has it run: marud is asked for this tenant, and for nothing else."""
+        os.write(self.fd, f"{line}\t\n".encode())
+        self.wait_for(re.escape(f'"tenant": {json.dumps(tenant)}'), f"running the completion of {line!r}")
+        self.do("true")
+
+    def check_refusal(self, line):
+        """Completes a line that cannot be completed in its quotes: it is left as it is."""
+        os.write(self.fd, f"{line}\t=*".encode())
+        self.wait_for(re.escape(f"{line}=*"), f"completing {line!r}")
+        os.write(self.fd, b"\x15")
+        self.do("true")
+
     def end(self):
         os.write(self.fd, b"\x15exit\n")
         os.close(self.fd)
@@ -177,6 +193,25 @@ def in_bash(arguments, marud):
     shell.complete(f"{patient} --socket=/nonexistent/socket quota get te", r"get te$")
     shell.complete(f"{patient} check --file {marud.directory.name}/maru", r"/marud\.", keys="\t\t")
     shell.complete("marudctl memory ", r"(?s)list\s+poison", keys="\t\t")
+
+    # No name is run, in whatever quotes it is completed.
+    make_hostile_tenants(arguments, marud)
+    shell.do(f"set -o histexpand; cd {marud.directory.name}")
+    asking = f"{patient} --json quota get "
+    for tenant in HOSTILE:
+        for line, other in (("", ""), ("'", "'"), ('"', "!"), ("--pool default '", "'"), ('--pool default "', "!")):
+            if other and other in tenant:
+                shell.check_refusal(f"{asking}{line}{tenant[:4]}")
+            else:
+                shell.ask_for_tenant(f"{asking}{line}{tenant[:4]}", tenant)
+    shell.ask_for_tenant(f'{asking}"evil\\$(touch', HOSTILE[0])
+    shell.ask_for_tenant(f"{asking}evil\\$\\(touch", HOSTILE[0])
+    shell.ask_for_tenant(f'{asking}"back\\\\', HOSTILE[4])
+    for line in ("'ev'i", '"ev"i', "ev'i", 'ev"i'):
+        shell.check_refusal(f"{asking}{line}")
+    blocks = f'{patient} --json blocks --tenant="evil'
+    shell.complete(blocks, re.escape(r'--tenant="evil\$(touch\${IFS}ran)x" '))
+    expect_nothing_ran(marud)
     shell.end()
 
 
@@ -192,6 +227,12 @@ def in_zsh(arguments, marud):
     shell.complete(f"{patient} --pool ", r"(?s)(?=.*default)(?=.*embeddings).* -- serving")
     shell.complete(f"{patient} quota get te", r"get team:blue")
     shell.complete(f"{patient} check --file {marud.directory.name}/marud.t", r"/marud\.toml")
+    make_hostile_tenants(arguments, marud)
+    shell.do(f"cd {marud.directory.name}")
+    for tenant in HOSTILE:
+        for quote in ("", "'", '"'):
+            shell.ask_for_tenant(f"{patient} --json quota get {quote}{tenant[:4]}", tenant)
+    expect_nothing_ran(marud)
     shell.end()
 
 
@@ -213,6 +254,16 @@ def in_fish(arguments, marud):
              ("check", "--file", f"{folder}/marud.t"): {f"{folder}/marud.toml"}}
     for (line, wanted), found in zip(lines.items(), complete([[*PATIENT, *line] for line in lines]), strict=True):
         expect(found == wanted, f"{line} in fish: found {found}, expected {wanted}")
+
+
+def make_hostile_tenants(arguments, marud):
+    for tenant in HOSTILE:
+        said = run(arguments, marud, "quota", "set", tenant, "--soft", "1MiB")
+        expect(said.returncode == 0, f"quota set {tenant}: {said.stderr}")
+
+
+def expect_nothing_ran(marud):
+    expect(not (pathlib.Path(marud.directory.name) / "ran").exists(), "a shell ran the name of a tenant")
 
 
 def with_client(arguments, marud):
