@@ -1,5 +1,7 @@
 #include "daemon/log.h"
 
+#include "daemon/plain_text.h"
+
 #include <cstdlib>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -94,10 +96,7 @@ std::string journal_priority(LogLevel level) {
 
 std::string printable(std::string_view text) {
   constexpr size_t kBytesMax = 256;
-  std::string out(text.substr(0, kBytesMax));
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return out;
+  return plain_text(text, kBytesMax);
 }
 
 }  // namespace maru::daemon

@@ -23,7 +23,7 @@ void log_write(LogLevel level, std::string_view line);
 // when that is not where it goes.
 std::string journal_priority(LogLevel level);
 
-// Text that came from outside, fit for one line of a log: control characters become '?', and it is cut.
+// Text that came from outside, fit for one line of a log: what is not plain becomes '?' (plain_text.h), and it is cut.
 std::string printable(std::string_view text);
 
 template <typename... Args>

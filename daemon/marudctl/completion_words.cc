@@ -4,6 +4,7 @@
 #include "daemon/marudctl/number_text.h"
 #include "daemon/marudctl/options.h"
 #include "daemon/marudctl/reply_fields.h"
+#include "daemon/plain_text.h"
 #include "daemon/size_text.h"
 #include "libmaru/wire/socket.h"
 
@@ -215,10 +216,7 @@ std::vector<NextWord> what_fits(const std::vector<std::string>& words) {
 }
 
 // What marud says of its clients must not steer the shell that reads it.
-bool is_plain(const std::string& text) {
-  return std::none_of(text.begin(), text.end(),
-                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-}
+bool is_plain(const std::string& text) { return daemon::plain_text(text) == text; }
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "daemon/marudctl/conversation.h"
 
 #include "daemon/marudctl/output.h"
+#include "daemon/plain_text.h"
 #include "libmaru/wire/codec.h"
 #include "libmaru/wire/socket.h"
 
@@ -20,14 +21,33 @@ size_t line_width() {
   return ::isatty(STDOUT_FILENO) && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-void print_json(const json& value) { print(value.dump(2, ' ', false, json::error_handler_t::replace) + "\n"); }
+void print(const std::string& text) {
+  const std::string plain = daemon::plain_text(text, std::string::npos, "\n\t");
+  std::fwrite(plain.data(), 1, plain.size(), stdout);
+}
+
+std::string json_text(const json& value, int indent) {
+  const std::string text = value.dump(indent, ' ', false, json::error_handler_t::replace);
+  std::string out;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const auto next = static_cast<unsigned char>(at + 1 < text.size() ? text[at + 1] : 0);
+    const bool is_c1 = byte == 0xC2 && next < 0xA0;  // U+0080 to U+009F, which only a text can hold
+    char escaped[8];
+    std::snprintf(escaped, sizeof(escaped), "\\u%04x", is_c1 ? unsigned(next) : unsigned(byte));
+    if (is_c1 || byte == 0x7F)
+      out += escaped;
+    else
+      out += text[at];
+    at += is_c1;
+  }
+  return out;
+}
+
+void print_json(const json& value) { print(json_text(value, 2) + "\n"); }
 
 int complain(int status, const std::string& text) {
-  std::string line = text;
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < 0x20) c = '?';
-  std::fprintf(stderr, "marudctl: %s\n", line.c_str());
+  std::fprintf(stderr, "marudctl: %s\n", daemon::plain_text(text).c_str());
   return status;
 }
 

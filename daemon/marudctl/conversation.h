@@ -39,7 +39,10 @@ class Conversation {
 
 // Of the terminal; 0 when the output goes elsewhere, where nothing is shortened.
 size_t line_width();
+// Lines: whatever else in them would steer the terminal becomes '?'.
 void print(const std::string& text);
+// On one line when `indent` is -1. Control characters are escaped, also those that JSON would allow.
+std::string json_text(const nlohmann::json& value, int indent);
 void print_json(const nlohmann::json& value);
 // To standard error. Returns the status.
 int complain(int status, const std::string& text);

@@ -2,6 +2,7 @@
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/machine.h"
 #include "daemon/marudctl/memory_limits.h"
+#include "daemon/plain_text.h"
 #include "daemon/version.h"
 
 #include <algorithm>
@@ -34,12 +35,6 @@ std::string wrapped(const std::string& text, const std::string& indent, size_t w
     at = end + 1;
   }
   return out + line + "\n";
-}
-
-std::string safe(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
 }
 
 }  // namespace
@@ -85,11 +80,12 @@ int doctor(const Arguments& arguments) {
   for (const json& row : rows) {
     const auto grade = row["grade"].get<std::string>();
     for (size_t i = 0; i < 4; ++i) counts[i] += grade == grade_text(Grade(i));
-    print(grade + std::string(9 - grade.size(), ' ') + safe(row["what"].get<std::string>()) + ": " +
-          safe(row["found"].get<std::string>()) + "\n");
+    print(grade + std::string(9 - grade.size(), ' ') + daemon::plain_text(row["what"].get<std::string>()) + ": " +
+          daemon::plain_text(row["found"].get<std::string>()) + "\n");
     for (const char* part : {"why", "advice"})
       if (const auto text = row[part].get<std::string>(); !text.empty())
-        print(wrapped((std::string(part) == "advice" ? "-> " : "") + safe(text), std::string(9, ' '), width));
+        print(wrapped((std::string(part) == "advice" ? "-> " : "") + daemon::plain_text(text), std::string(9, ' '),
+                      width));
   }
   print("\n" + std::to_string(counts[3]) + " wrong, " + std::to_string(counts[2]) + " warnings, " +
         std::to_string(counts[1]) + " notes, " + std::to_string(counts[0]) + " good\n");

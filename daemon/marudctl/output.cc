@@ -1,5 +1,6 @@
 #include "daemon/marudctl/output.h"
 
+#include "daemon/plain_text.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 namespace maru::marudctl {
 namespace {
 
+using daemon::plain_text;  // replies hold what clients chose, keys above all
 using nlohmann::json;
 
 bool ends_with(std::string_view name, std::string_view end) {
@@ -51,17 +53,10 @@ std::string time_text(uint64_t unix_ms) {
   return text;
 }
 
-// Replies hold what clients chose, keys above all: nothing of it may steer the terminal.
-std::string safe(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
-}
-
 constexpr uint64_t kFirstTimeMs = 1'000'000'000'000;  // 2001
 
 std::string value_text(const std::string& name, const json& value) {
-  if (value.is_string()) return safe(value.get<std::string>());
+  if (value.is_string()) return plain_text(value.get<std::string>());
   if (value.is_null()) return "-";
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
   if (value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0)) {
@@ -72,7 +67,7 @@ std::string value_text(const std::string& name, const json& value) {
     if (ends_with(name, "_percent")) return std::to_string(number) + " %";
     return std::to_string(number);
   }
-  return safe(value.dump(-1, ' ', false, json::error_handler_t::replace));
+  return plain_text(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 // "attached_ms" is headed "attached": the value shows its unit. What took "rents_us" is not "rents", which are counted.
@@ -143,6 +138,11 @@ std::string shortened(const std::string& text, size_t width) {
   if (has <= width) return text;
   const size_t tail = (width - 2) / 2, head = width - 2 - tail;
   return text.substr(0, offset_of(text, head)) + ".." + text.substr(offset_of(text, has - tail));
+}
+
+std::string column(const std::string& text, size_t width) {
+  const size_t has = width_of(text);
+  return has < width ? text + std::string(width - has, ' ') : text.substr(0, offset_of(text, width));
 }
 
 std::string table_text(const json& rows, std::initializer_list<const char*> wanted, const char* when_empty,

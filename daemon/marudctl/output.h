@@ -12,6 +12,9 @@ namespace maru::marudctl {
 // much goes from the middle. `width`: 2 or more.
 std::string shortened(const std::string& text, size_t width);
 
+// Text of exactly so many characters: cut at its end, or with spaces behind it.
+std::string column(const std::string& text, size_t width);
+
 // Rows are objects. Columns are those of `wanted` that some row has, in that order; all of them, by name, when `wanted` is
 // empty; nested values have no column. Numbers are aligned to the right; fields ending in _bytes are shown as sizes, those
 // ending in _ms and _us as durations, in _percent with their sign, times from the year 2001 on as how long ago they were. Text

@@ -1,6 +1,7 @@
 #include "daemon/marudctl/top_screen.h"
 
 #include "daemon/marudctl/output.h"
+#include "daemon/plain_text.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -22,10 +23,7 @@ double real(const json& row, const char* name) {
 uint64_t whole(const json& row, const char* name) { return uint64_t(real(row, name)); }
 std::string text(const json& row, const char* name) {
   const auto found = row.find(name);
-  std::string said = found != row.end() && found->is_string() ? found->get<std::string>() : std::string();
-  for (char& c : said)  // what processes are called is theirs to choose: nothing of it may steer the terminal
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
-  return said;
+  return found != row.end() && found->is_string() ? daemon::plain_text(found->get<std::string>()) : std::string();
 }
 
 __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
@@ -235,12 +233,12 @@ void add_clients(const std::vector<const json*>& rows, const TopView& view, TopS
     if (i == selected) screen.selected_line = lines.size(), screen.has_selected = true;
     const std::string hits = percent_text(
         client, client.value("match_hit_percent", json()).is_number() ? "match_hit_percent" : "retrieve_hit_percent");
-    lines.push_back(format(
-        "%7llu %-12.12s %-8s %-9.9s %7s %6s %7s %6llu %8s", static_cast<unsigned long long>(whole(client, "pid")),
-        text(client, "command").c_str(), shortened(text(client, "pool"), 8).c_str(), text(client, "state").c_str(),
-        rate_text(real(client, "asked_per_s")).c_str(), hits.c_str(), rate_text(real(client, "stores_per_s")).c_str(),
-        static_cast<unsigned long long>(whole(client, "pins")),
-        daemon::size_text(whole(client, "region_bytes")).c_str()));
+    lines.push_back(
+        format("%7llu %s %s %s %7s %6s %7s %6llu %8s", static_cast<unsigned long long>(whole(client, "pid")),
+               column(text(client, "command"), 12).c_str(), column(shortened(text(client, "pool"), 8), 8).c_str(),
+               column(text(client, "state"), 9).c_str(), rate_text(real(client, "asked_per_s")).c_str(), hits.c_str(),
+               rate_text(real(client, "stores_per_s")).c_str(), static_cast<unsigned long long>(whole(client, "pins")),
+               daemon::size_text(whole(client, "region_bytes")).c_str()));
   }
 }
 
@@ -289,8 +287,11 @@ TopScreen draw_top(const json& figures, const TopView& view, const std::string& 
                            whose.c_str(), name_of(view.order), view.is_reversed ? ", reversed" : ""));
     add_clients(rows, view, screen);
   }
-  for (std::string& line : lines)
-    if (line.size() > view.width) line.resize(view.width);
+  // Whoever chose a part of it, nothing steers the terminal.
+  for (std::string& line : lines) {
+    line = daemon::plain_text(line);
+    if (line.size() > view.width) line = column(line, view.width);
+  }
   if (view.height != 0 && lines.size() > view.height) lines.resize(view.height);
   return screen;
 }

@@ -76,6 +76,12 @@ def check_help(arguments, known):
     says(arguments, ["help", "status", "more"], 2, 'found "more"')
 
 
+def check_terminal(arguments):
+    """Nothing steers the terminal that is not in words: control characters of one byte or two, and what is not UTF-8."""
+    said = subprocess.run([arguments.marudctl, b"\x1b[2J\xc2\x9b\xff\x7f"], capture_output=True, timeout=PATIENCE_S)
+    expect(said.returncode == 2 and b'"?[2J???"' in said.stderr, f"a command of control characters: {said.stderr}")
+
+
 def check_statuses(arguments, known):
     for command, usage in known.items():
         words = command.split()
@@ -168,6 +174,7 @@ def main():
     known = commands(arguments)
     expect(len(known) > 30, f"the commands are {sorted(known)}")
     check_help(arguments, known)
+    check_terminal(arguments)
     check_statuses(arguments, known)
     check_wrong_words(arguments)
     check_numbers(arguments)

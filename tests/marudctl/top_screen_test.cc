@@ -146,9 +146,17 @@ TEST(TopScreen, LooksIntoOneClientAndKeepsPoolsApart) {
 
 TEST(TopScreen, NothingThatAClientChoseSteersTheTerminal) {
   json hostile = client(11, 5, 1);
-  hostile["command"] = "\033[2J\a\n\x9b";
-  for (const std::string& line : draw_top(figures_with({hostile}), {}, "").lines)
+  hostile["command"] = "\033[2J\a\n\x9b\xC2\x9B";
+  for (const std::string& line : draw_top(figures_with({hostile}), {}, "\033[2J\xC2\x9B").lines)
     for (const char c : line) EXPECT_TRUE(c >= 0x20 && c < 0x7f) << int(c);
+}
+
+TEST(TopScreen, ColumnsAreOfCharacters) {
+  json local = client(11, 5, 1);
+  local["command"] = "Mühlengräber-ß";
+  const TopScreen screen = draw_top(figures_with({local, client(12, 5, 1)}), {}, "");
+  EXPECT_LT(line_with(screen, "     11 Mühlengräber default  connected "), screen.lines.size());
+  EXPECT_LT(line_with(screen, "     12 engine       default  connected "), screen.lines.size());
 }
 
 TEST(TopScreen, AnswersOfAnotherMarudDoNotEndIt) {

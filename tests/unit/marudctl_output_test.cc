@@ -73,8 +73,8 @@ TEST(MarudctlOutput, CharactersAreNotCutInTheirMiddle) {
 }
 
 TEST(MarudctlOutput, ControlCharactersDoNotReachTheTerminal) {
-  const std::string table = table_text(json::array({{{"command", "\x1b[2Jx\x7f"}}}), {"command"}, "none");
-  EXPECT_NE(table.find("?[2Jx?"), std::string::npos) << table;
+  const std::string table = table_text(json::array({{{"command", "\x1b[2Jx\x7f\xC2\x9B"}}}), {"command"}, "none");
+  EXPECT_NE(table.find("?[2Jx??"), std::string::npos) << table;
 }
 
 TEST(MarudctlOutput, WhatIsNotKnownIsADash) {
