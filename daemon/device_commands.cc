@@ -235,7 +235,7 @@ void DeviceCommands::take_place(std::unique_ptr<HostedPool> hosted) {
   place = std::move(hosted);
 }
 
-void DeviceCommands::rescan(const Config& fresh) {
+std::vector<std::string> DeviceCommands::rescan(const Config& fresh) {
   for (const PoolSpec& wanted : fresh.pools) {
     PoolSpec spec = wanted;
     complete_spec(config_, spec);
@@ -257,13 +257,15 @@ void DeviceCommands::rescan(const Config& fresh) {
       log_error("pool \"{}\" is new in the configuration and cannot be started: {}", name, why);
     }
   }
+  std::vector<std::string> left;
   for (const auto& hosted : pools_) {
     const auto is_same = [&](const PoolSpec& spec) { return spec.pool.name == hosted->name(); };
     if (!hosted->is_gone() && !state_.is_added(hosted->name()) &&
         std::none_of(fresh.pools.begin(), fresh.pools.end(), is_same))
-      log_warning("pool \"{}\" is not in the configuration and goes on (marudctl device drain {}, then remove)",
-                  hosted->name(), hosted->name());
+      left.push_back("pool \"" + hosted->name() + "\" is not in the configuration and goes on (marudctl device drain " +
+                     hosted->name() + ", then remove)");
   }
+  return left;
 }
 
 // -- removing ---------------------------------------------------------------------------------------------------------

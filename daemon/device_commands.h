@@ -71,8 +71,8 @@ class DeviceCommands {
   bool begins_anew(const HostedPool& waiting) const { return openings_.find(waiting.name()) != nullptr; }
 
   // After the configuration was read again: new pools start, and so do those that were unavailable; those that are not in it
-  // any more go on.
-  void rescan(const Config& fresh);
+  // any more go on. Returns a line for each of these.
+  std::vector<std::string> rescan(const Config& fresh);
   // Once a turn: whether those that were asked to leave have left, whether pools are open, and a part of the look for blocks
   // of those that shall be removed. Returns true when there is more to do right away.
   bool step(Moment now);

@@ -1,5 +1,6 @@
 #include "daemon/server.h"
 
+#include "daemon/config_reread.h"
 #include "daemon/http/door.h"
 #include "daemon/log.h"
 #include "daemon/memory_reserve.h"
@@ -515,7 +516,6 @@ void Server::reload() {
       for (const PoolSpec& spec : reread->pools)
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);
     devices_.let_in();
-    devices_.rescan(*reread);
     std::string status;
     const auto tell = [&](const std::vector<std::string>& changes) {
       for (const std::string& change : changes) {
@@ -523,12 +523,8 @@ void Server::reload() {
         status += (status.empty() ? "" : "; ") + change;
       }
     };
-    tell(waiting_changes("daemon", config_.written_daemon, reread->written_daemon));
-    tell(waiting_changes("http", config_.written_http, reread->written_http));
-    for (const auto& hosted : pools_)
-      for (const PoolSpec& spec : reread->pools)
-        if (spec.pool.name == hosted->name() && !hosted->is_gone())
-          tell(waiting_changes("pool " + hosted->name(), hosted->spec().written, spec.written));
+    tell(devices_.rescan(*reread));
+    tell(waiting_changes(config_, pools_, *reread));
     log_info(
         "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
         "force, and so are new pools");

@@ -117,6 +117,32 @@ class Service(unittest.TestCase):
         self.assertIn("cannot be used", self.told(manager, "STATUS"))
         self.assertIn(f"stays as it is: {self.config}: cannot read the file", self.log.read_text())
 
+    def test_status_says_which_tables_came_and_went(self):
+        wish = '[[provision]]\nname = "kv"\nkind = "namespace"\nsize = "{size}"\n'
+        other = FILE_POOL.format(name="other", path=self.folder / "other")
+        self.write(other + "[http]\n" + wish.format(size="1GiB"))
+        marud, manager = self.serve()
+        self.reload(marud, manager)
+        self.write(wish.format(size="2GiB"))
+        marud.send_signal(signal.SIGHUP)
+        said = self.told(manager, "STATUS")
+        for expected in ("http: the table is not there now: HTTP is answered no more after a restart",
+                         "provision kv: is another one now", 'pool "other" is not in the configuration and goes on'):
+            self.assertIn(expected, said)
+            self.assertIn(expected, self.log.read_text())
+        self.write(other + "[http]\n" + wish.format(size="1GiB").replace("kv", "new"))
+        marud.send_signal(signal.SIGHUP)
+        said = self.told(manager, "STATUS")
+        self.assertRegex(said, "provision kv: is not there now.*; provision new: is new now")
+        self.assertNotIn("http", said)
+
+    def test_status_says_that_http_is_new(self):
+        self.write()
+        marud, manager = self.serve()
+        self.write("[http]\n")
+        marud.send_signal(signal.SIGHUP)
+        self.assertIn("http: the table is new now: HTTP is answered after a restart", self.told(manager, "STATUS"))
+
     # -- the folder of the socket --------------------------------------------------------------------------------------
 
     def test_folder_that_marud_makes_is_as_open_as_the_socket(self):
