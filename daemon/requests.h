@@ -68,6 +68,7 @@ class Requests {
                       now.unix_ms, now.monotonic_ms, &devices_,   &users_};
     view.state_dir = &config_.state_dir;
     view.http_trouble = http_trouble;
+    view.turns = turns;
     return view;
   }
   Users& users() { return users_; }
@@ -75,6 +76,7 @@ class Requests {
   void set_start(Moment start) { start_ = start; }
   size_t connections = 0;
   std::string http_trouble;
+  const metrics::Histogram* turns = nullptr;  // of the event loop, which has it as long as it has this object
 
  private:
   struct Waiting {

@@ -65,7 +65,9 @@ Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, 
                }),
       requests_(config, pools, lanes_, devices_),
       desk_(desk),
-      adopted_due_ms_(pools.size(), 0) {}
+      adopted_due_ms_(pools.size(), 0) {
+  requests_.turns = &turns_;
+}
 
 Result<void> Server::run() {
   now_ = moment();
@@ -469,9 +471,7 @@ bool Server::turn_pools() {
 }
 
 bool Server::turn_http() {
-  AdminView view = requests_.view(now_);
-  view.turns = &turns_;
-  const bool more_to_do = desk_->turn(view);
+  const bool more_to_do = desk_->turn(requests_.view(now_));
   if (desk_->trouble() != requests_.http_trouble) {
     requests_.http_trouble = desk_->trouble();
     tell_status();
