@@ -5,6 +5,7 @@
 #include "daemon/log.h"
 #include "daemon/memory_reserve.h"
 #include "daemon/notify.h"
+#include "daemon/plain_text.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -32,6 +33,7 @@ constexpr size_t kLoggedKeyMax = 128;
 // Connections that may not stay, and are kept until they have asked something and been told why they go.
 constexpr size_t kTurnedAwayMax = 16;
 constexpr uint64_t kUsersPauseMs = 1000;
+constexpr size_t kStatusBytesMax = 4096;  // of the text for the service manager
 // Requests and new connections are served for so long, then the pools have their turn and others may have come.
 constexpr std::chrono::microseconds kServeTime(300);
 // Connections accepted in one turn: one while there are few, twice as many as in the turn before while there are more.
@@ -485,7 +487,7 @@ void Server::tell_status() {
   const auto add = [&](const std::string& more) { text += (text.empty() || more.empty() ? "" : "; ") + more; };
   add(requests_.http_trouble.empty() ? "" : "HTTP: " + requests_.http_trouble);
   add(reread_said_);
-  notify("STATUS=" + printable(text));
+  notify("STATUS=" + plain_text(text, kStatusBytesMax));
 }
 
 void Server::on_signal() {
