@@ -85,13 +85,14 @@ Result<void> serve(Config& config, const Options& options) {
   auto loop = EventLoop::create();
   if (!loop) return tl::unexpected(loop.error());
 
+  const StateDirectory state(config.state_dir);
+  if (auto right = state.check_owner(); !right) return right;  // before anything is made
   auto stored = take_stored_descriptors();
   auto passed = take_listening_socket(stored, config.socket_path);
   if (!passed) return tl::unexpected(passed.error());
   // From here on nobody else listens on this socket.
   auto listener = Listener::open(config.socket_path, others_may_connect(config), std::move(*passed));
   if (!listener) return tl::unexpected(listener.error());
-  const StateDirectory state(config.state_dir);
   // From here on nobody else recognises memory by these records. Pools in files have locks of their own.
   if (needs_records(config) || !state.added().empty())
     if (auto held = state.hold(); !held) return held;

@@ -9,7 +9,9 @@
 #include <fcntl.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <pwd.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace maru::daemon {
@@ -197,8 +199,19 @@ void boot_words(std::string_view text, uint64_t (&ret_id)[2]) {
 
 void current_boot_words(uint64_t (&ret_id)[2]) { boot_words(current_boot_id(), ret_id); }
 
+Result<void> StateDirectory::check_owner() const {
+  struct stat status = {};
+  if (::geteuid() != 0 || ::stat(path_.c_str(), &status) != 0 || status.st_uid == 0) return {};
+  const passwd* found = ::getpwuid(status.st_uid);
+  const std::string user = found ? found->pw_name : "#" + std::to_string(status.st_uid);
+  return failure(EPERM, "use the state directory " + path_ + " as root: it is user " + user +
+                            "'s, whose marud could not read what root leaves there (runuser -u " + user +
+                            " -- marud ... runs it as that user, --state-dir names another directory)");
+}
+
 Result<void> StateDirectory::hold() const {
   if (lock_->is_open()) return {};
+  if (auto right = check_owner(); !right) return right;
   auto directory = make_directory(path_);
   if (!directory) return tl::unexpected(directory.error());
   const std::string path = path_ + "/lock";

@@ -46,6 +46,8 @@ class StateDirectory {
  public:
   explicit StateDirectory(std::string path) : path_(std::move(path)) {}
 
+  // Errors: EPERM this marud is root's and the folder another user's, whose marud could not read the files that it would find.
+  Result<void> check_owner() const;
   // Keeps other maruds out as long as this object or a copy of it lives: another one would take our records for those of a
   // marud that ended. Once is enough, more does no harm.
   Result<void> hold() const;

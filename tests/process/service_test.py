@@ -183,6 +183,19 @@ class Service(unittest.TestCase):
             self.assertIn(f"read {there}: Is a directory", said)
             there.rmdir()
 
+    @unittest.skipUnless(os.geteuid() == 0, "only root can take what is another user's")
+    def test_root_leaves_nothing_in_the_state_of_another_user(self):
+        self.write()
+        (self.folder / "state").mkdir(mode=0o700)
+        os.chown(self.folder / "state", 1, 1)
+        before = sorted(self.folder.rglob("*"))
+        for options in ((), ("--format", "dax")):
+            self.write('[[pool]]\nname = "dax"\nbackend = "dax"\ndevice = "/dev/dax77.0"\nsize = "1GiB"\n' if options else "")
+            code, said = self.run_marud(*options)
+            self.assertEqual(code, 1, said)
+            self.assertRegex(said, "use the state directory .*/state as root: it is user daemon's.*runuser -u daemon -- marud")
+        self.assertEqual(sorted(path for path in self.folder.rglob("*") if path != self.log), before)
+
     # -- the check -----------------------------------------------------------------------------------------------------
 
     def refused(self, more, expected):
