@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <getopt.h>
+#include <iterator>
+#include <utility>
 
 namespace maru::daemon {
 namespace {
@@ -114,6 +116,13 @@ void read_policy_option(const std::string& text, PolicyOptions& options, std::ve
     options.emplace_back(text.substr(0, equals), text.substr(equals + 1));
 }
 
+// "-memory", where "--memory" is meant.
+bool is_long_option(const char* word) {
+  return std::any_of(std::begin(kFlags), std::end(kFlags), [&](const option& flag) {
+    return flag.name && word[0] == '-' && std::strcmp(word + 1, flag.name) == 0;
+  });
+}
+
 }  // namespace
 
 const char* const kHelpText =
@@ -185,7 +194,9 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
   bool describes_pool = false, has_memory = false, has_size = false;
   opterr = 0;
   optind = 1;
+  const char* refused = nullptr;  // the last word whose letters are no options
   while (true) {
+    const int begins = optind;
     const int flag = ::getopt_long(count, arguments, "+", kFlags, nullptr);
     if (flag < 0) break;
     const char* value = optarg ? optarg : "";
@@ -234,9 +245,14 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
       case kFlagMachineId: options.machine_id = value; break;
       case kFlagHelp: options.action = Options::Action::kHelp; return options;
       case kFlagVersion: options.action = Options::Action::kVersion; return options;
-      default:
-        problems.push_back("found \"" + printable(arguments[optind - 1]) +
-                           "\", expected an option with its value; see --help");
+      default: {
+        // A word with one '-' is taken letter by letter, and is told of once. Only when its last letter is taken is it over.
+        const char* word = arguments[optind == begins ? optind : optind - 1];
+        if (std::exchange(refused, word) == word) break;
+        problems.push_back("found \"" + printable(word) + "\", expected " +
+                           (is_long_option(word) ? "\"-" + printable(word) + "\"" : "an option with its value") +
+                           "; see --help");
+      }
     }
   }
   if (optind < count)
