@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
 
 namespace maru::daemon {
 namespace {
@@ -18,10 +21,9 @@ Result<PoolSpec> load_spec(const std::string& name, const Config& config, const 
   return failure(EBADMSG, "find pool \"" + name + "\" in what was kept of it");
 }
 
-std::unique_ptr<HostedPool> start_without(const PoolSpec& spec, const StateDirectory& state, const Error& why) {
+void say_that_it_is_without(const PoolSpec& spec, const Error& why) {
   log_error("marud goes on without a pool until it can be opened (marudctl device add {} tries it at once): {}",
             spec.pool.name, why.text());
-  return HostedPool::unavailable(spec, state, why);
 }
 
 }  // namespace
@@ -56,16 +58,24 @@ Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& 
 Result<void> start_configured_pools(const Config& config, const StateDirectory& state,
                                     std::map<std::string, FileDescriptor>& stored, HostedPools& pools,
                                     uint64_t now_ms) {
-  std::optional<Error> first;
+  std::vector<std::pair<const PoolSpec*, Error>> failures;
   bool is_any_usable = config.pools.empty();
   for (const PoolSpec& spec : config.pools) {
     auto hosted = HostedPool::start(spec, state, stored, now_ms);
     is_any_usable |= bool(hosted);
     if (!hosted && spec.is_required) return tl::unexpected(hosted.error());
-    if (!hosted && !first) first = hosted.error();
-    pools.push_back(hosted ? std::move(*hosted) : start_without(spec, state, hosted.error()));
+    if (!hosted) failures.emplace_back(&spec, hosted.error());
+    pools.push_back(hosted ? std::move(*hosted) : HostedPool::unavailable(spec, state, hosted.error()));
   }
-  if (!is_any_usable) return tl::unexpected(*first);
+  for (const auto& [spec, why] : failures) {
+    if (is_any_usable)
+      say_that_it_is_without(*spec, why);
+    else if (failures.size() > 1)
+      log_error("pool \"{}\" cannot be opened: {}", spec->pool.name, why.text());
+  }
+  if (!is_any_usable)
+    return failures.size() == 1 ? tl::unexpected(failures.front().second)
+                                : failure(failures.front().second.code, "open any of the pools");
   return {};
 }
 
@@ -84,7 +94,8 @@ void start_added_pools(const Config& config, const StateDirectory& state, std::m
       continue;
     }
     auto hosted = HostedPool::start(*spec, state, stored, now_ms);
-    pools.push_back(hosted ? std::move(*hosted) : start_without(*spec, state, hosted.error()));
+    if (!hosted) say_that_it_is_without(*spec, hosted.error());
+    pools.push_back(hosted ? std::move(*hosted) : HostedPool::unavailable(*spec, state, hosted.error()));
   }
 }
 

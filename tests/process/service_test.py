@@ -190,11 +190,39 @@ class Service(unittest.TestCase):
         os.chown(self.folder / "state", 1, 1)
         before = sorted(self.folder.rglob("*"))
         for options in ((), ("--format", "dax")):
-            self.write('[[pool]]\nname = "dax"\nbackend = "dax"\ndevice = "/dev/dax77.0"\nsize = "1GiB"\n' if options else "")
+            self.write('[[pool]]\nname = "dax"\nbackend = "dax"\ndevice = "/dev/dax77.0"\n' if options else "")
             code, said = self.run_marud(*options)
             self.assertEqual(code, 1, said)
             self.assertRegex(said, "use the state directory .*/state as root: it is user daemon's.*runuser -u daemon -- marud")
         self.assertEqual(sorted(path for path in self.folder.rglob("*") if path != self.log), before)
+
+    # -- the command line ----------------------------------------------------------------------------------------------
+
+    def test_a_word_that_is_no_option_is_told_of_once(self):
+        for words, expected in ((["-memory", "1GiB"], '"-memory", expected "--memory"; see --help'),
+                                (["-mem", "--size"], '"-mem", expected an option with its value'),
+                                (["-x", "-y"], '"-x", expected an option with its value'),
+                                (["--memory"], '"--memory", expected an option with its value')):
+            ended = subprocess.run([MARUD, *words], capture_output=True, text=True, timeout=WAIT_S)
+            self.assertEqual(ended.returncode, 2)
+            self.assertIn(f"marud: found {expected}", ended.stderr)
+            self.assertEqual(ended.stderr.count(f'"{words[0]}"'), 1, ended.stderr)
+
+    # -- what cannot be opened -----------------------------------------------------------------------------------------
+
+    def test_what_stops_marud_is_not_said_to_be_gone_on_without(self):
+        pool = '[[pool]]\nname = "{name}"\nbackend = "dax"\ndevice = "/dev/dax77.{unit}"\n'
+        head = CONFIG.format(folder=self.folder, size="32MiB").partition("[[pool]]")[0]
+        self.config.write_text(head + pool.format(name="one", unit=0))
+        code, said = self.run_marud()
+        self.assertEqual(code, 1, said)
+        self.assertNotIn("goes on", said)
+        self.assertEqual(said.count("/dev/dax77.0"), 1, said)
+        self.config.write_text(head + pool.format(name="one", unit=0) + pool.format(name="two", unit=1))
+        code, said = self.run_marud()
+        self.assertEqual(code, 1, said)
+        self.assertNotIn("goes on", said)
+        self.assertRegex(said, '(?s)pool "one" cannot be opened.*pool "two" cannot be opened.*marud stops')
 
     # -- the check -----------------------------------------------------------------------------------------------------
 
