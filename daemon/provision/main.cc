@@ -7,6 +7,7 @@
 #include "daemon/provision/inventory.h"
 #include "daemon/provision/record.h"
 #include "daemon/provision/report.h"
+#include "daemon/provision/settle.h"
 #include "daemon/provision/stop_signals.h"
 #include "daemon/version.h"
 
@@ -111,6 +112,7 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
   onlooker.why_stop = [&] { return signals.text(); };
   const Outcome outcome = apply(plan.steps, executor, onlooker);
   int status = outcome.is_complete ? kExitDone : kExitRefused;
+  wait_for_udev();  // until new devices are marud's, and those that are gone have no nodes
   const auto written = write_down(outcome.done);
   if (!written) status = complain(written.error().text() + " (devices that were made are not known as ours)");
   json["outcome"] = outcome_json(outcome);
@@ -147,6 +149,8 @@ int run(const Arguments& arguments) {
     lock = std::move(*locked);
   }
   FaultGuard::install();
+  // At boot the kernel may still find what tables are about.
+  if (arguments.command == "apply") wait_for_udev();
   auto machine = read_machine();
   if (!machine) return complain(machine.error().text());
   if (arguments.command == "list") return list(arguments, *machine);

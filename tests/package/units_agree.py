@@ -41,6 +41,9 @@ def main():
     provision = settings(root / "systemd/marud-provision.service")
     same("the configuration that marud-provision.service reads", provision["ExecStart"].split()[2], "marud.service",
          service["ExecStart"].split()[2])
+    # Every start of marud waits for this unit: what takes long is for the program to decide.
+    for key in ("ExecStartPre", "ExecStartPost"):
+        same(f"{key}= of marud-provision.service", provision.get(key), "marud, which has no time for it,", None)
     for key in ("Wants", "After"):
         same(f"{key}= of marud.service", service.get(key), "marud, which has no privileges to make devices,",
              "marud-provision.service")
