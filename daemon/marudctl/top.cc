@@ -25,28 +25,50 @@ uint64_t monotonic_ns() {
   return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
 }
 
-volatile std::sig_atomic_t stopped = 0, resized = 0;
+volatile std::sig_atomic_t stopped = 0, suspended = 0, continued = 0;
 void on_stop(int) { stopped = 1; }
-void on_resize(int) { resized = 1; }
+void on_suspend(int) { suspended = 1; }
+void on_continue(int) { continued = 1; }
+void on_resize(int) {}  // it ends the wait for a key, and the size is asked for each time
+
+void on_signal(int signal, void (*handler)(int), int flags) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  ::sigaction(signal, &action, nullptr);
+}
 
 // The alternate screen with keys unbuffered, until the end of this object.
 class Terminal {
  public:
   Terminal() {
     ::tcgetattr(STDIN_FILENO, &before_);
+    enter();
+  }
+  ~Terminal() { leave(); }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  void enter() const {
     termios raw = before_;
     raw.c_lflag &= ~tcflag_t(ICANON | ECHO);
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;
-    ::tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &raw);  // in the background this stops the process, until it is in front
     put("\033[?1049h\033[?25l");
   }
-  ~Terminal() {
+  void leave() const {
     put("\033[?25h\033[?1049l");
     ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
   }
-  Terminal(const Terminal&) = delete;
-  Terminal& operator=(const Terminal&) = delete;
+  // Gives the terminal back while this process is stopped, as Ctrl-Z asks.
+  void suspend() const {
+    leave();
+    on_signal(SIGTSTP, SIG_DFL, 0);
+    ::raise(SIGTSTP);
+    on_signal(SIGTSTP, on_suspend, 0);
+    enter();
+  }
 
   static void size(TopView& view) {
     winsize size = {};
@@ -144,17 +166,20 @@ int live(const Arguments& arguments, uint64_t interval_ms, TopView view) {
   // The first look is made while the terminal is still as it was: what goes wrong is then said in the ordinary way.
   auto conversation = std::make_unique<Conversation>(arguments);
   if (const int code = take(*conversation, after); code != kExitDone) return code;
-  struct sigaction action = {};
-  action.sa_handler = on_stop;
-  action.sa_flags = SA_RESTART | SA_RESETHAND;  // what is being written is written, unless a second one comes
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-  action.sa_handler = on_resize;
-  action.sa_flags = 0;
-  ::sigaction(SIGWINCH, &action, nullptr);
+  // What is being written is written, and what is asked is answered, unless a second one comes.
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) on_signal(signal, on_stop, SA_RESTART | SA_RESETHAND);
+  for (int signal : {SIGTSTP, SIGCONT}) on_signal(signal, signal == SIGCONT ? on_continue : on_suspend, SA_RESTART);
+  on_signal(SIGWINCH, on_resize, SA_RESTART);
 
   Terminal terminal;
   std::string said;
   while (true) {
+    if (suspended != 0)
+      terminal.suspend();
+    else if (continued != 0)  // a shell may have taken the terminal meanwhile
+      terminal.enter();
+    suspended = 0;
+    continued = 0;
     Terminal::size(view);
     const json figures = changes(before, after);
     const TopScreen screen = draw_top(figures, view, said);

@@ -8,6 +8,7 @@ import pathlib
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -67,6 +68,15 @@ class Screen:
             return False
         self.raw += data
         return bool(data)
+
+    def wait_for_bytes(self, pattern, why):
+        """In all that was written since the last keys, of pictures and of a shell."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not re.search(pattern, self.raw):
+            left = deadline - time.monotonic()
+            if left <= 0 or not self.read(left):
+                failures.append(f"{why}: waited for {pattern!r}, found {self.raw!r}")
+                return
 
     def picture(self):
         """The text of the last whole picture: each begins at the top left corner."""
@@ -170,6 +180,32 @@ def check_live(arguments, marud):
     status = screen.end()
     expect(os.waitstatus_to_exitcode(status) == 0, f"top ended with {status}")
     expect(screen.raw.endswith(b"\033[?25h\033[?1049l"), "the terminal is not put back as it was")
+
+
+def check_job_control(arguments, marud):
+    """In a shell that leaves the terminal alone: Ctrl-Z gives it back, fg takes it again, and so does Ctrl-\\ for good."""
+    if not shutil.which("dash"):
+        return
+    screen = Screen(["dash", "-i"], marud.environment)
+    mode = lambda: termios.tcgetattr(screen.fd)[3] & (termios.ICANON | termios.ECHO)
+    lines, keys = termios.ICANON | termios.ECHO, 0
+    screen.press(f"{arguments.marudctl} --timeout-ms 120000 top --interval-ms 200\n")
+    screen.wait_for(r"clients of all pools", "the first picture")
+    expect(mode() == keys, f"keys are taken one by one: {mode()}")
+    for _ in range(2):
+        screen.press("\x1a")
+        screen.wait_for_bytes(rb"Stopped", "Ctrl-Z")
+        expect(b"\033[?25h\033[?1049l" in screen.raw, f"Ctrl-Z leaves the picture there: {screen.raw}")
+        expect(mode() == lines, f"after Ctrl-Z the terminal's mode is {mode()}, expected {lines}")
+        screen.press("fg\n")
+        screen.wait_for(r"clients of all pools", "fg")
+        expect(b"\033[?1049h" in screen.raw and mode() == keys, f"after fg the terminal's mode is {mode()}: {screen.raw}")
+    screen.press("\x1c")
+    screen.wait_for_bytes(rb"1049l(?s:.*)[$#] $", "Ctrl-\\")
+    expect(b"\033[?25h\033[?1049l" in screen.raw, f"Ctrl-\\ leaves the picture there: {screen.raw}")
+    expect(mode() == lines, f"after Ctrl-\\ the terminal's mode is {mode()}, expected {lines}")
+    screen.press("exit\n")
+    screen.end()
 
 
 def check_lost_marud(arguments, marud):
@@ -331,6 +367,7 @@ def main():
             check_live(arguments, marud)
         check_watch(arguments, marud)
         check_full_disk(arguments, marud)
+        check_job_control(arguments, marud)
         check_lost_marud(arguments, marud)
         check_doctor(arguments, marud)
         check_support_dump(arguments, marud)
