@@ -44,9 +44,13 @@ def main():
     # Every start of marud waits for this unit: what takes long is for the program to decide.
     for key in ("ExecStartPre", "ExecStartPost"):
         same(f"{key}= of marud-provision.service", provision.get(key), "marud, which has no time for it,", None)
-    for key in ("Wants", "After"):
-        same(f"{key}= of marud.service", service.get(key), "marud, which has no privileges to make devices,",
-             "marud-provision.service")
+    # Both read a configuration that names users and groups.
+    for name, wanted, after in (("marud.service", {"marud-provision.service"}, {"marud-provision.service"}),
+                                ("marud-provision.service", set(), set())):
+        text = (root / "systemd" / name).read_text()
+        same(f"Wants= of {name}", set(re.findall("^Wants=(.*)$", text, re.MULTILINE)), "marud, which cannot make devices,", wanted)
+        same(f"After= of {name}", set(re.findall("^After=(.*)$", text, re.MULTILINE)), "what it needs before",
+             after | {"nss-user-lookup.target"})
     # What a reload looks at is what the service reads.
     reloads = re.findall("^ExecReload=(.*)$", (root / "systemd/marud.service").read_text(), re.MULTILINE)
     same("the first ExecReload= of marud.service", reloads[0], "ExecStart=, with --check-config,",
