@@ -71,6 +71,10 @@ def main():
             wrong.append(f"{name} does not have udev apply 60-marud.rules to devices that are there before marud is started: "
                          f"expected, in this order, {steps}")
 
+    # A device that goes is one pool's trouble, and none of the others'.
+    devices = settings(root / "docs/examples/systemd/dax.conf")
+    same("Wants= of dax.conf", devices.get("Wants"), "its After=", devices.get("After"))
+    same("Requires= of dax.conf", devices.get("Requires"), "pools on other devices", None)
     for name in ("pools.conf", "dax.conf"):
         # A copy of it would stay as it is when the unit gets better.
         if again := (settings(root / "docs/examples/systemd" / name).keys() & service.keys()) - lists:
