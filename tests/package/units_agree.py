@@ -82,6 +82,8 @@ def main():
     opened = drop_in["ReadWritePaths"].split()
     pools = tomllib.loads((root / "docs/examples/systemd/marud.toml").read_text())["pool"]
     for pool in pools:
+        if set(pool.get("users", [])) & {"nobody", 65534}:
+            wrong.append(f"pool {pool['name']} of the example is for nobody, whose processes are those of many services")
         folder = str(pathlib.Path(pool["path"]).parent) if "path" in pool else None
         if folder and folder not in opened:
             wrong.append(f"pool {pool['name']} of the example lies in {folder}, and ReadWritePaths= of pools.conf has {opened}")
