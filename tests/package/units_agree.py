@@ -55,6 +55,8 @@ def main():
     reloads = re.findall("^ExecReload=(.*)$", (root / "systemd/marud.service").read_text(), re.MULTILINE)
     same("the first ExecReload= of marud.service", reloads[0], "ExecStart=, with --check-config,",
          service["ExecStart"] + " --check-config")
+    same("StandardOutput= of marud.service", service.get("StandardOutput"), 'a reload, whose check says "OK" there,', "null")
+    same("StandardError= of marud.service", service.get("StandardError"), "the log", "journal")
     # A unit that failed for good loses its descriptor store, and with it the pools in memory.
     same("StartLimitIntervalSec= of marud.service", service.get("StartLimitIntervalSec"), "its descriptor store", "0")
     same("Requires= of marud.service", service.get("Requires"), "a marud that comes back after a crash", None)
