@@ -113,6 +113,10 @@ def main():
     logged = re.search(r"^%changelog\n\*.* - (\S+)-\d", spec, re.MULTILINE).group(1)
     if not version == meson == logged:
         wrong.append(f"one version was expected, found {meson} in meson.build, {version} in {SPEC}, {logged} in its changelog")
+    # A package that is installed together with systemd itself, as into a new root, needs it before its scripts run.
+    for script in ("post", "preun", "postun"):
+        if f"Requires({script}): systemd\n" not in spec:
+            wrong.append(f"%{script} uses systemd, expected Requires({script}): systemd")
     wrong += compare_files(spec, root, version)
     wrong += compare_needs(spec, (root / "debian/control").read_text().split("\n\n")[0] + "\nEnd:")
     # Units, users and configuration that a Debian package takes out of the sources have to be installed by hand here, too.

@@ -73,6 +73,13 @@ def main():
             wrong.append(f"{name} does not have udev apply 60-marud.rules to devices that are there before marud is started: "
                          f"expected, in this order, {steps}")
 
+    # Without the rules the devices are root's again, not at the next boot only.
+    for name in ("debian/marud.postrm", "packaging/rpm/marud.spec"):
+        text = (root / name).read_text().partition("%postun")[2] or (root / name).read_text()
+        steps = ["for device in /dev/dax*", 'chown root:root "$device"', 'chmod 0600 "$device"']
+        if any(step not in text for step in steps):
+            wrong.append(f"{name} does not give devices back to root when the rules are gone: expected {steps}")
+
     # A device that goes is one pool's trouble, and none of the others'.
     devices = settings(root / "docs/examples/systemd/dax.conf")
     same("Wants= of dax.conf", devices.get("Wants"), "its After=", devices.get("After"))
