@@ -35,15 +35,16 @@ json parse(std::string_view text, bool& too_deep) {
   return json::parse(text, limit_depth, false);
 }
 
+bool is_theirs(const AdminView& view, const HostedPool& hosted) {
+  return !view.only_for || may_administrate(hosted.spec(), *view.only_for);
+}
+
+// Names to whom asks what is theirs.
 std::string no_pool_text(const AdminView& view, const std::string& name) {
   std::string names;
   for (const auto& hosted : view.pools)
-    if (!hosted->is_gone()) names += (names.empty() ? "" : ", ") + hosted->name();
+    if (!hosted->is_gone() && is_theirs(view, *hosted)) names += (names.empty() ? "" : ", ") + hosted->name();
   return "there is no pool \"" + printable(name) + "\", expected one of " + names;
-}
-
-bool is_theirs(const AdminView& view, const HostedPool& hosted) {
-  return !view.only_for || may_administrate(hosted.spec(), *view.only_for);
 }
 
 // Every pool, or the one that the request names. As many as one reply has room for, and in "next" where to go on.

@@ -123,6 +123,8 @@ TEST_F(Access, AdminsOfAPoolAdministrateThatPoolAlone) {
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "client.fence"}, {"pid", ::getpid()}}), EACCES) << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "metrics"}}), EACCES) << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "metrics"}, {"pool", "theirs"}}), EACCES) << answer_;
+    EXPECT_EQ(ask_as(marud, user, groups, {{"command", "clear"}, {"pool", "nothing"}}), ENOENT) << answer_;
+    EXPECT_EQ(answer_, "there is no pool \"nothing\", expected one of theirs");
     ASSERT_EQ(ask_as(marud, user, groups, {{"command", "status"}}), 0) << answer_;
     const json pools = json::parse(answer_).at("pools");
     ASSERT_EQ(pools.size(), 1u) << answer_;
