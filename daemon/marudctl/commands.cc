@@ -301,8 +301,8 @@ const Command kCommands[] = {
     {"completion", "(bash | zsh | fish | words -- [WORD]...)",
      "a script that completes the words of marudctl; or what may come next", "", 1, INT_MAX, Word::kShell, completion},
     {"provision", "(list | plan | apply | release NAME) [--config FILE] [--force]",
-     "CXL memory, NVDIMMs and DAX devices: what there is, and making what [[provision]] says", "config force", 1, 2,
-     Word::kStep, provision},
+     "CXL memory, NVDIMMs, DAX devices: what there is; making what is configured", "config force", 1, 2, Word::kStep,
+     provision},
     {"version", "", "of marudctl", "", 0, 0, Word::kAny, version},
     {nullptr, nullptr, nullptr, nullptr, 0, 0, Word::kAny, nullptr},
 };

@@ -80,8 +80,12 @@ int doctor(const Arguments& arguments) {
   for (const json& row : rows) {
     const auto grade = row["grade"].get<std::string>();
     for (size_t i = 0; i < 4; ++i) counts[i] += grade == grade_text(Grade(i));
-    print(grade + std::string(9 - grade.size(), ' ') + daemon::plain_text(row["what"].get<std::string>()) + ": " +
-          daemon::plain_text(row["found"].get<std::string>()) + "\n");
+    const std::string margin = grade + std::string(9 - grade.size(), ' ');
+    const std::string found =
+        daemon::plain_text(row["what"].get<std::string>() + ": " + row["found"].get<std::string>());
+    // Whole where a program reads it.
+    print(line_width() == 0 ? margin + found + "\n"
+                            : margin + wrapped(found, std::string(9, ' '), width).substr(margin.size()));
     for (const char* part : {"why", "advice"})
       if (const auto text = row[part].get<std::string>(); !text.empty())
         print(wrapped((std::string(part) == "advice" ? "-> " : "") + daemon::plain_text(text), std::string(9, ' '),

@@ -47,8 +47,11 @@ std::string summary() {
 }
 
 std::string help_of(const Command& command) {
-  std::string text = std::string("usage: marudctl [OPTIONS] ") + command.name + (*command.usage ? " " : "") +
-                     command.usage + "\n\n" + command.help + "\n\nOptions:\n";
+  constexpr size_t kWidthMax = 80;
+  std::string text = std::string("usage: marudctl [OPTIONS] ") + command.name;
+  const std::string usage = command.usage;  // of several lines, perhaps
+  const bool fits = text.size() + 1 + usage.substr(0, usage.find('\n')).size() <= kWidthMax;
+  text += (usage.empty() ? "" : fits ? " " : "\n         ") + usage + "\n\n" + command.help + "\n\nOptions:\n";
   std::vector<const Option*> taken;
   for (const bool is_own : {true, false})
     for (const Option& option : options())
@@ -56,8 +59,8 @@ std::string help_of(const Command& command) {
   size_t width = 0;
   for (const Option* option : taken) width = std::max(width, option_usage(*option).size());
   for (const Option* option : taken) {
-    const std::string usage = option_usage(*option);
-    text += "  " + usage + std::string(width - usage.size() + 2, ' ') + option->help + "\n";
+    const std::string of_option = option_usage(*option);
+    text += "  " + of_option + std::string(width - of_option.size() + 2, ' ') + option->help + "\n";
   }
   return text + "\nmarudctl(1) says more.\n";
 }

@@ -46,7 +46,7 @@ enum Flag : int {
 
 constexpr Option kOptions[] = {
     {"socket", "PATH", Word::kPath, "the socket of marud", kSocket},
-    {"pool", "NAME", Word::kPool, "the pool (default: the only one, or the one named \"default\")", kPool},
+    {"pool", "NAME", Word::kPool, "the pool (default: the only one, or that named \"default\")", kPool},
     {"json", nullptr, Word::kAny, "print marud's reply as JSON", kJson},
     {"timeout-ms", "N", Word::kAny, "wait for marud at most so long (default: 10000)", kTimeout},
     {"help", nullptr, Word::kAny, "this text", 'h'},

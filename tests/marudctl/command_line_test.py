@@ -82,6 +82,15 @@ def check_terminal(arguments):
     expect(said.returncode == 2 and b'"?[2J???"' in said.stderr, f"a command of control characters: {said.stderr}")
 
 
+def check_width(arguments, known):
+    """All help fits a terminal of 80 columns."""
+    texts = {"--help": run(arguments, "--help").stdout}
+    texts |= {command: run(arguments, "help", *command.split()).stdout for command in known if command != "help"}
+    for command, text in texts.items():
+        for line in text.splitlines():
+            expect(len(line) <= 80, f"help {command}: {len(line)} columns: {line}")
+
+
 def check_statuses(arguments, known):
     for command, usage in known.items():
         words = command.split()
@@ -175,6 +184,7 @@ def main():
     expect(len(known) > 30, f"the commands are {sorted(known)}")
     check_help(arguments, known)
     check_terminal(arguments)
+    check_width(arguments, known)
     check_statuses(arguments, known)
     check_wrong_words(arguments)
     check_numbers(arguments)
