@@ -9,6 +9,7 @@
 #include <cstring>
 #include <getopt.h>
 #include <iterator>
+#include <numa.h>
 #include <utility>
 
 namespace maru::daemon {
@@ -283,6 +284,23 @@ std::string problem_text(const Options& options, const ConfigProblem& problem) {
   return file + (problem.line > 0 ? ":" + std::to_string(problem.line) : "") + ": " + problem.text;
 }
 
+namespace {
+
+// What marud would find out when it makes a pool. A node may come with a device that is made before that.
+void check_nodes(const Config& config, std::vector<ConfigProblem>& problems) {
+  const auto makes_node = [](const provision::Wish& wish) { return wish.is_system_ram; };
+  if (::numa_available() < 0 || std::any_of(config.wishes.begin(), config.wishes.end(), makes_node)) return;
+  for (const PoolSpec& spec : config.pools)
+    for (const int node : spec.numa.nodes)
+      if (node > ::numa_max_node() || !numa_bitmask_isbitset(numa_all_nodes_ptr, unsigned(node)))
+        problems.push_back({line_of(spec, spec.lines.contains("numa_node") ? "numa_node" : "numa_nodes"),
+                            "pool \"" + printable(spec.pool.name) + "\": found no memory on node " +
+                                std::to_string(node) + ", expected one of the " +
+                                std::to_string(::numa_num_configured_nodes()) + " nodes of this machine"});
+}
+
+}  // namespace
+
 Config effective_config(const Options& options, std::vector<ConfigProblem>& problems) {
   Config config;
   if (options.config_path) {
@@ -304,7 +322,9 @@ Config effective_config(const Options& options, std::vector<ConfigProblem>& prob
   else if (!options.config_path || config.state_dir_is_default)
     config.state_dir = default_state_dir(config.socket_path);
   if (options.log_level) config.log_level = *options.log_level;
-  check_http(config, options.action == Options::Action::kCheckConfig, problems);
+  const bool is_check = options.action == Options::Action::kCheckConfig;
+  check_http(config, is_check, problems);
+  if (is_check) check_nodes(config, problems);
   return config;
 }
 

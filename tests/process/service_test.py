@@ -245,6 +245,14 @@ class Service(unittest.TestCase):
         token.chmod(0o604)
         self.refused(http, "anybody can read or change the file")
 
+    def test_a_node_that_is_not_there_is_found(self):
+        if not os.path.exists("/sys/devices/system/node/node0"):
+            self.skipTest("this kernel has no NUMA nodes")
+        self.refused("numa_node = 1000\n", '12: pool "default": found no memory on node 1000, expected one of the ')
+        comes = '[[provision]]\nname = "ram"\nkind = "device"\nregion = "any"\nsize = "1GiB"\nmode = "system-ram"\n'
+        self.write("numa_node = 1000\n" + comes)
+        self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
+
     def test_one_socket_for_clients_and_http_is_found(self):
         self.refused(f'[http]\nsocket = "{self.folder}/./marud.sock"\n', "13: http.socket: found ")
         self.write("[http]\n")
