@@ -1,8 +1,8 @@
 // All that a configuration that was read again changes and that waits for a restart, table by table.
 #pragma once
 
-#include "daemon/config.h"
 #include "daemon/added_pools.h"
+#include "daemon/config.h"
 
 #include <string>
 #include <vector>

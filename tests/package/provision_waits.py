@@ -34,8 +34,8 @@ def main():
                                   timeout=WAIT_S)
             asked = (folder / "asked").read_text() if (folder / "asked").exists() else ""
             if said.returncode != status or asked != expected:
-                wrong.append(f"{command} with {text!r}: status {said.returncode}, udevadm was asked {asked!r}, expected {status} "
-                             f"and {expected!r}: {said.stdout}{said.stderr}")
+                wrong.append(f"{command} with {text!r}: status {said.returncode}, udevadm was asked {asked!r}, expected "
+                             f"{status} and {expected!r}: {said.stdout}{said.stderr}")
     print("\n".join(wrong) or "udev is waited for where there are [[provision]] tables")
     return bool(wrong)
 

@@ -48,7 +48,8 @@ def main():
     for name, wanted, after in (("marud.service", {"marud-provision.service"}, {"marud-provision.service"}),
                                 ("marud-provision.service", set(), set())):
         text = (root / "systemd" / name).read_text()
-        same(f"Wants= of {name}", set(re.findall("^Wants=(.*)$", text, re.MULTILINE)), "marud, which cannot make devices,", wanted)
+        same(f"Wants= of {name}", set(re.findall("^Wants=(.*)$", text, re.MULTILINE)), "marud, which cannot make devices,",
+             wanted)
         same(f"After= of {name}", set(re.findall("^After=(.*)$", text, re.MULTILINE)), "what it needs before",
              after | {"nss-user-lookup.target"})
     # What a reload looks at is what the service reads.
