@@ -230,3 +230,20 @@ def test_what_may_take_longer_than_a_microsecond_gives_up_the_gil(client, key, c
     for name in (key, key + "3"):
         client.store_copy(name, b"x")
     assert gives_up_the_gil(lambda: call(client, key), 200_000)
+
+
+def test_blocks_of_high_priority_are_evicted_last(marud_program):
+    with Marud(marud_program, size="2MiB", region_bytes="256KiB", more='policy = "priority"\nhigh_watermark = 1') as small, \
+            maru.Client(str(small.socket), timeout_ms=60_000) as client:
+        # The oldest, which every other rule would take first.
+        kept = [f"kept {i}" for i in range(50)]
+        for name in kept:
+            client.store_copy(name, b"x", priority=7)
+        others = [f"other {i}" for i in range(1000)]  # twice what there is room for
+        for name in others:
+            try:
+                client.store_copy(name, b"x", priority=1)
+            except maru.RegistryFullError:  # rare: both of its buckets are full
+                pass
+        assert all(client.exists_batch(kept))
+        assert 0 < sum(client.exists_batch(others)) < 512
