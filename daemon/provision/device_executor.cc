@@ -53,9 +53,13 @@ StepResult take_back(const Step& step) {
   return taken && step.was_disabled ? disable_device(step.target) : taken;
 }
 
+// Under another name it is another device for the steps before, which say by names what was done, and for whoever uses it.
 StepResult make_again(const Step& step) {
-  auto made = cleared(make_device(step.region, step.bytes, step.align), remove_device);
-  return made && step.was_disabled ? disable_device(*made) : made;
+  auto made = cleared(make_device(step.region, step.bytes, step.align, step.target), remove_device);
+  if (made && step.was_disabled) made = disable_device(*made);
+  if (made && *made != step.target)
+    return failure(EEXIST, "make " + step.target + " again under its name; it is " + *made + " now");
+  return made;
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ StepResult enable_namespace(const std::string& name);
 StepResult disable_namespace(const std::string& name);
 
 // DAX devices. execute_device.cc
-StepResult make_device(const std::string& region, uint64_t bytes, uint64_t align);
+// Of the name `wanted`, unless the kernel gives it to no empty device; "": of any.
+StepResult make_device(const std::string& region, uint64_t bytes, uint64_t align, const std::string& wanted = "");
 // It is enabled then, unless it shall not be.
 StepResult resize_device(const std::string& name, uint64_t bytes, bool is_disabled_after = false);
 StepResult remove_device(const std::string& name);

@@ -3,6 +3,7 @@
 #include "daemon/provision/device_executor.h"
 #include "daemon/provision/inventory.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace maru::daemon::provision {
@@ -35,21 +36,62 @@ daxctl_region* find_region(daxctl_ctx* context, const std::string& name) {
   return nullptr;
 }
 
-// The device without memory of a region: the kernel keeps one at times, otherwise it makes one.
-Result<std::string> empty_device(const std::string& region_name) {
-  for (const bool is_second : {false, true}) {
-    const DaxctlContext context = open_daxctl();
-    daxctl_region* region = context ? find_region(context.get(), region_name) : nullptr;
-    if (!region) return absent(region_name);
-    daxctl_dev* device;
-    daxctl_dev_foreach(region,
-                       device) if (daxctl_dev_get_size(device) == 0 &&
-                                   !daxctl_dev_is_enabled(device)) return text_of(daxctl_dev_get_devname(device));
-    if (is_second) break;
-    if (const int wrong = daxctl_region_create_dev(region); wrong != 0)
-      return failed(wrong, "make a device in " + region_name);
+// How many empty devices are made to get the one of a certain name. A machine with more of them is not known.
+constexpr int kNewDevicesMax = 256;
+
+// The devices without memory of a region, which have no driver either.
+Result<std::vector<std::string>> empty_devices(const std::string& region_name) {
+  const DaxctlContext context = open_daxctl();
+  daxctl_region* region = context ? find_region(context.get(), region_name) : nullptr;
+  if (!region) return absent(region_name);
+  std::vector<std::string> names;
+  daxctl_dev* device;
+  daxctl_dev_foreach(region, device) {
+    if (daxctl_dev_get_size(device) == 0 && !daxctl_dev_is_enabled(device))
+      names.push_back(text_of(daxctl_dev_get_devname(device)));
   }
-  return failure(ENODEV, "find the device that was made in " + region_name);
+  return names;
+}
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+int make_empty_device(const std::string& region_name) {
+  const DaxctlContext context = open_daxctl();
+  daxctl_region* region = context ? find_region(context.get(), region_name) : nullptr;
+  return region ? daxctl_region_create_dev(region) : -ENODEV;
+}
+
+// An empty device is as good as none. The kernel keeps the first one of a region.
+void drop_if_empty(const std::string& name) {
+  const OpenDevice open(name);
+  if (open.device && daxctl_dev_get_size(open.device) == 0) daxctl_region_destroy_dev(open.region, open.device);
+}
+
+// The device without memory of a region: the kernel keeps one at times, otherwise it makes one. `wanted`: the one of that name,
+// if it can be had; "": any.
+//
+// The kernel gives a new device the lowest free number, and keeps the first one of a region, empty. So new ones are made until
+// the wanted one is among them; the others go again.
+Result<std::string> empty_device(const std::string& region_name, const std::string& wanted) {
+  const auto before = empty_devices(region_name);
+  if (!before) return tl::unexpected<Error>(before.error());
+  auto now = before;
+  const auto is_found = [&] { return wanted.empty() ? !now->empty() : has(*now, wanted); };
+  int wrong = 0;
+  for (int tries = 0; tries < kNewDevicesMax && !is_found(); ++tries) {
+    if (!now->empty() && OpenDevice(wanted).device) break;  // somebody made one of that name meanwhile
+    if (wrong = make_empty_device(region_name); wrong != 0) break;
+    now = empty_devices(region_name);
+    if (!now) return tl::unexpected<Error>(now.error());
+  }
+  if (now->empty() && wrong != 0) return failed(wrong, "make a device in " + region_name);
+  if (now->empty()) return failure(ENODEV, "find the device that was made in " + region_name);
+  const std::string chosen = has(*now, wanted) ? wanted : now->front();
+  for (const std::string& name : *now)
+    if (name != chosen && !has(*before, name)) drop_if_empty(name);
+  return chosen;
 }
 
 // One change of a device, as the kernel shows it now: a context knows nothing of what another one changed.
@@ -101,8 +143,8 @@ const char* kNobodys = " is disabled";
 
 }  // namespace
 
-StepResult make_device(const std::string& region, uint64_t bytes, uint64_t align) {
-  const auto found = empty_device(region);
+StepResult make_device(const std::string& region, uint64_t bytes, uint64_t align, const std::string& wanted) {
+  const auto found = empty_device(region, wanted);
   if (!found) return tl::unexpected<Error>(found.error());
   const std::string& name = *found;
   uint64_t align_before = 0;
@@ -121,11 +163,7 @@ StepResult make_device(const std::string& region, uint64_t bytes, uint64_t align
   changes.attempt("enable " + name, [&] { return enable(name); });
   const bool is_made = changes.is_good();
   auto made = changes.finish(name);
-  if (!is_made) {
-    // An empty one is as good as none.
-    const OpenDevice open(name);
-    if (open.device && daxctl_dev_get_size(open.device) == 0) daxctl_region_destroy_dev(open.region, open.device);
-  }
+  if (!is_made) drop_if_empty(name);
   return made;
 }
 

@@ -119,6 +119,14 @@ T* first_in(std::list<T>& all) {
   return all.empty() ? nullptr : &all.front();
 }
 
+unsigned id_of(const daxctl_dev& device) { return unsigned(std::stoul(device.name.substr(device.name.find('.') + 1))); }
+
+uint64_t bytes_of(const daxctl_region& region) {
+  uint64_t used = 0;
+  for (const auto& one : region.devices) used += one.bytes;
+  return used;
+}
+
 int use(daxctl_memory* memory, KernelUse how) {
   if (fake().fails()) return -EIO;
   memory->device->use = how;
@@ -153,15 +161,20 @@ daxctl_memory* daxctl_dev_get_memory(daxctl_dev* device) {
   device->memory.device = device;
   return device->driver == Driver::kKmem ? &device->memory : nullptr;
 }
+// The new one has the lowest id that is free.
 int daxctl_region_create_dev(daxctl_region* region) {
   if (fake().fails()) return -EIO;
-  const std::string name = "dax" + std::to_string(region->id) + "." + std::to_string(region->devices.size());
-  region->devices.push_back({name, region});
+  if (bytes_of(*region) == region->bytes) return -ENOSPC;
+  unsigned id = 0;
+  auto next = region->devices.begin();
+  for (; next != region->devices.end() && id_of(*next) == id; ++next) ++id;
+  region->devices.insert(next, {"dax" + std::to_string(region->id) + "." + std::to_string(id), region});
   return 0;
 }
+// The first one is always there.
 int daxctl_region_destroy_dev(daxctl_region* region, daxctl_dev* device) {
   if (fake().fails()) return -EIO;
-  if (device->bytes != 0 || device->driver != Driver::kNone) return -EBUSY;
+  if (device->bytes != 0 || device->driver != Driver::kNone || id_of(*device) == 0) return -EBUSY;
   region->devices.remove_if([&](const daxctl_dev& one) { return &one == device; });
   return 0;
 }
@@ -174,9 +187,7 @@ int daxctl_dev_set_align(daxctl_dev* device, unsigned long align) {
 int daxctl_dev_set_size(daxctl_dev* device, unsigned long long bytes) {
   if (fake().fails()) return -EIO;
   if (device->driver != Driver::kNone) return -EBUSY;
-  uint64_t used = 0;
-  for (const auto& one : device->region->devices) used += &one == device ? 0 : one.bytes;
-  if (used + bytes > device->region->bytes) return -ENOSPC;
+  if (bytes_of(*device->region) - device->bytes + bytes > device->region->bytes) return -ENOSPC;
   if (bytes > device->bytes) {
     for (auto& one : device->region->devices)
       if (&one != device) one.own_bytes = one.bytes;

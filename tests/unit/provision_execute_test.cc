@@ -22,6 +22,14 @@ Step step_of(Kind kind, const std::string& target, uint64_t bytes = 0) {
   return step;
 }
 
+Step removing(const std::string& device, uint64_t bytes) {
+  Step step = step_of(Kind::kRemoveDevice, device, bytes);
+  step.region = "dax0";
+  return step;
+}
+
+std::string device_name(int id) { return "dax0." + std::to_string(id); }
+
 daxctl_dev& add_device(const std::string& name, uint64_t bytes, Driver driver, const std::string& content = "") {
   if (fake().dax_regions.empty())
     fake().dax_regions.push_back({0, "/sys/devices/platform/hmem.0/dax_region", 16 * kGiB});
@@ -90,13 +98,28 @@ std::vector<Scenario> scenarios() {
   for (const auto use : {KernelUse::kMovable, KernelUse::kUnmovable, KernelUse::kOffline}) {
     Step take = step_of(Kind::kTakeFromKernel, "dax0.0");
     take.kernel_use = use;
-    Step remove = step_of(Kind::kRemoveDevice, "dax0.0", 8 * kGiB);
-    remove.region = "dax0";
     add("a device is taken from the kernel and replaced",
         [use] {
           add_device("dax0.0", 8 * kGiB, Driver::kKmem, use == KernelUse::kOffline ? "" : "the kernel's").use = use;
         },
-        {take, remove, step_of(Kind::kMakeDevice, "dax0", 4 * kGiB)});
+        {take, removing("dax0.0", 8 * kGiB), step_of(Kind::kMakeDevice, "dax0", 4 * kGiB)});
+  }
+  // The kernel keeps the first device of a region, empty, and gives a new one the lowest free id.
+  for (const bool is_first_empty : {false, true}) {
+    add(
+        "two devices are replaced, the lower one the kernel's",
+        [is_first_empty] {
+          if (is_first_empty) add_device("dax0.0", 0, Driver::kNone);
+          const int lower = is_first_empty ? 1 : 0;
+          add_device(device_name(lower), 8 * kGiB, Driver::kKmem, "the kernel's").use = KernelUse::kMovable;
+          add_device(device_name(lower + 1), 4 * kGiB, Driver::kDevdax, "a pool");
+        },
+        [&] {
+          const std::string lower = device_name(is_first_empty ? 1 : 0), upper = device_name(is_first_empty ? 2 : 1);
+          return std::vector<Step>{step_of(Kind::kTakeFromKernel, lower), removing(lower, 8 * kGiB),
+                                   removing(upper, 4 * kGiB), step_of(Kind::kMakeDevice, "dax0", 12 * kGiB)};
+        }())
+        .loses_content = true;
   }
   for (const bool was_disabled : {false, true})
     for (const uint64_t bytes : {12 * kGiB, 4 * kGiB}) {
@@ -217,6 +240,28 @@ TEST(ProvisionExecute, WhatCannotBePutBackIsSaid) {
       EXPECT_FALSE(outcome.left.empty()) << outcome.failure << "\nwas:\n" << before << "is:\n" << fake().text();
     }
   }
+}
+
+// Somebody else makes a device of that name between the removal and the roll-back.
+TEST(ProvisionExecute, WhereARemovedDeviceComesBackUnderAnotherNameTheStepsBeforeAreLeftAndItIsSaid) {
+  renew_fake();
+  add_device("dax0.0", 0, Driver::kNone);
+  add_device("dax0.1", 8 * kGiB, Driver::kKmem, "the kernel's").use = KernelUse::kMovable;
+  DeviceExecutor executor;
+  const auto somebody = [](const std::string& said) {
+    if (said.find("undoing: ") == 0 && !fake_device("dax0.1"))
+      add_device("dax0.1", kGiB, Driver::kDevdax, "somebody's");
+  };
+  const Outcome outcome = apply({step_of(Kind::kTakeFromKernel, "dax0.1"), removing("dax0.1", 8 * kGiB),
+                                 step_of(Kind::kMakeDevice, "dax0", 32 * kGiB)},
+                                executor, {.say = somebody});
+  EXPECT_FALSE(outcome.is_complete);
+  EXPECT_TRUE(outcome.undone.empty()) << all_of(outcome.undone);
+  EXPECT_EQ(outcome.done.size(), 2u);
+  EXPECT_NE(all_of(outcome.left).find("it is dax0.0 now"), std::string::npos) << all_of(outcome.left);
+  EXPECT_EQ(fake_device("dax0.0")->bytes, 8 * kGiB);
+  EXPECT_EQ(fake_device("dax0.0")->driver, Driver::kDevdax);
+  EXPECT_EQ(fake_device("dax0.1")->content, "somebody's");
 }
 
 }  // namespace

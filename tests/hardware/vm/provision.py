@@ -139,10 +139,11 @@ release() {
   ! "$provision" list | grep -q 'namespace1'
   refused 'found nothing that was made under this name' release kv
 }
+dynamic_region() { "$provision" --json list | python3 -c 'import json, sys
+print([r["region"] for r in json.load(sys.stdin)["dax_regions"] if r["dynamic"]][0])'; }
 dynamic() {
   local hmem
-  hmem=$("$provision" --json list | python3 -c 'import json, sys
-print([r["region"] for r in json.load(sys.stdin)["dax_regions"] if r["dynamic"]][0])')
+  hmem=$(dynamic_region)
   table "[[provision]]
 name = \"hot\"
 kind = \"device\"
@@ -167,6 +168,36 @@ region, = [r for r in json.load(sys.stdin)["dax_regions"] if r["dynamic"]]
 assert region["free_bytes"] == region["size_bytes"], region'
 }
 
+# The kernel keeps the first device of a region, empty, and gives a new one the lowest free number; removed ones get their names
+# back all the same. It takes no part of a block of memory, which only the last step finds.
+names() {
+  local hmem
+  hmem=$(dynamic_region)
+  table "[[provision]]
+name = \"hot\"
+kind = \"device\"
+region = \"$hmem\"
+size = \"4MiB\"
+[[provision]]
+name = \"cold\"
+kind = \"device\"
+region = \"$hmem\"
+size = \"6MiB\""
+  says 'done: 2 steps' apply
+  "$provision" list >/run/tests/before
+  table "[[provision]]
+name = \"odd\"
+kind = \"device\"
+region = \"$hmem\"
+size = \"2MiB\"
+mode = \"system-ram\"
+replace = [\"$hmem.0\", \"$hmem.1\"]"
+  refused "undone: give back $hmem.0" apply
+  grep -q 'the machine is as it was before' /run/tests/out
+  "$provision" list >/run/tests/after
+  diff /run/tests/before /run/tests/after
+}
+
 step list 100 list
 step "plan changes nothing" 100 plan
 step "apply makes a namespace" 100 apply
@@ -178,6 +209,7 @@ step "what the kernel uses is not taken silently" 100 kernel_keeps
 step "what the kernel uses is taken with --force" 100 kernel_gives
 step release 100 release
 step "devices in a dynamic region" 150 dynamic
+step "removed devices get their names back" 150 names
 '''
 
 CXL = COMMON + r'''
