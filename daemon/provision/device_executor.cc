@@ -1,7 +1,5 @@
 #include "daemon/provision/device_executor.h"
 
-#include "daemon/provision/inventory.h"
-
 #include <cerrno>
 
 namespace maru::daemon::provision {
@@ -12,11 +10,20 @@ StepResult left_as_well(Error error, const StepResult& unmade, const std::string
   return tl::unexpected<StepError>({std::move(error), name + " is left: " + unmade.error().text()});
 }
 
-// A device that somebody may get holds nothing of its memory's former users; one that cannot be cleared is not left.
+// A device that somebody may get holds nothing of its memory's former users; one that cannot be cleared is not left. But one
+// that a marud has by now is: it is not taken from under a pool.
+template <typename Unmake>
+StepResult not_cleared(Error error, Unmake unmake, const std::string& name) {
+  if (error.code == EBUSY)
+    return tl::unexpected<StepError>({std::move(error), name + " is left as it is: a marud has it"});
+  return left_as_well(std::move(error), unmake(), name);
+}
+
 template <typename Unmake>
 StepResult cleared(StepResult made, Unmake unmake) {
   if (!made) return made;
-  if (auto clear = clear_whole_device(*made); !clear) return left_as_well(clear.error(), unmake(*made), *made);
+  if (auto clear = clear_whole_device(*made); !clear)
+    return not_cleared(clear.error(), [&] { return unmake(*made); }, *made);
   return made;
 }
 
@@ -33,8 +40,9 @@ StepResult with_device(const Step& step, StepResult region) {
 StepResult resize(const Step& step) {
   auto resized = resize_device(step.target, step.bytes);
   if (!resized || step.bytes <= step.before) return resized;
-  if (auto clear = clear_device(step.target, step.before, step.bytes, step.align); !clear)
-    return left_as_well(clear.error(), resize_device(step.target, step.before, step.was_disabled), step.target);
+  if (auto clear = clear_part_of_device(step.target, step.before, step.bytes, step.align); !clear)
+    return not_cleared(
+        clear.error(), [&] { return resize_device(step.target, step.before, step.was_disabled); }, step.target);
   return resized;
 }
 
@@ -43,7 +51,8 @@ StepResult resize_back(const Step& step) {
   const bool grows = step.bytes < step.before;
   auto back = resize_device(step.target, step.before, step.was_disabled && !grows);
   if (!back || !grows) return back;
-  if (auto clear = clear_device(step.target, step.loses_content ? 0 : step.bytes, step.before, step.align); !clear)
+  if (auto clear = clear_part_of_device(step.target, step.loses_content ? 0 : step.bytes, step.before, step.align);
+      !clear)
     return tl::unexpected<StepError>(clear.error());
   return step.was_disabled ? disable_device(step.target) : back;
 }

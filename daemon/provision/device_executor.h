@@ -1,5 +1,6 @@
 // The steps on the machine at hand, through libndctl, libdaxctl and libcxl. Each step reads the machine anew. Devices that are
-// there already are locked by whoever calls (guarded_executor.h); those that a step makes are locked while they are cleared.
+// there already are locked by whoever calls (guarded_executor.h), who lets go of them before a step; each is locked anew while
+// it is cleared.
 #pragma once
 
 #include "daemon/provision/apply.h"
@@ -30,6 +31,9 @@ StepResult enable_device(const std::string& name);
 StepResult disable_device(const std::string& name);
 StepResult take_from_kernel(const std::string& name);
 StepResult give_to_kernel(const std::string& name, KernelUse use = KernelUse::kMovable);
+// Zeros in [from, to), under the lock that marud takes on the device; it is let go of before this returns, so that the device's
+// driver can be taken away (guarded_executor.h). EBUSY: a marud has the device.
+Result<void> clear_part_of_device(const std::string& name, uint64_t from, uint64_t to, uint64_t align);
 Result<void> clear_whole_device(const std::string& name);
 
 // CXL regions. execute_cxl.cc

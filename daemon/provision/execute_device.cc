@@ -269,7 +269,7 @@ StepResult give_to_kernel(const std::string& name, KernelUse use) {
         [&] {
           if (!was_enabled && !was_used) return 0;
           int wrong = enable(name);
-          if (wrong >= 0 && was_used) wrong = code_of(clear_device(name, 0, bytes, align));
+          if (wrong >= 0 && was_used) wrong = code_of(clear_part_of_device(name, 0, bytes, align));
           return wrong >= 0 && !was_enabled ? disable(name) : wrong;
         });
   const std::string left = name + " stays the kernel's";
@@ -292,6 +292,12 @@ StepResult give_to_kernel(const std::string& name, KernelUse use) {
   return changes.finish(name);
 }
 
+Result<void> clear_part_of_device(const std::string& name, uint64_t from, uint64_t to, uint64_t align) {
+  const auto lock = lock_device(name);
+  if (!lock) return tl::unexpected<Error>(lock.error());
+  return clear_device(name, from, to, align);
+}
+
 Result<void> clear_whole_device(const std::string& name) {
   uint64_t bytes = 0, align = 0;
   {
@@ -300,9 +306,7 @@ Result<void> clear_whole_device(const std::string& name) {
     bytes = daxctl_dev_get_size(open.device);
     align = daxctl_dev_get_align(open.device);
   }
-  const auto lock = lock_device(name);
-  if (!lock) return tl::unexpected<Error>(lock.error());
-  return clear_device(name, 0, bytes, align);
+  return clear_part_of_device(name, 0, bytes, align);
 }
 
 }  // namespace maru::daemon::provision

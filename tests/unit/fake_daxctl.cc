@@ -3,7 +3,10 @@
 #include "daemon/provision/inventory.h"
 
 #include <cerrno>
+#include <fcntl.h>
 #include <memory>
+#include <poll.h>
+#include <unistd.h>
 
 namespace maru::daemon::provision {
 namespace {
@@ -90,11 +93,27 @@ daxctl_dev* fake_device(const std::string& name) {
   return nullptr;
 }
 
-// In place of probe.cc's.
-Result<FileDescriptor> lock_device(const std::string&) { return FileDescriptor(); }
+bool is_locked(const std::string& name) {
+  const auto lock = fake().locks.find(name);
+  if (lock == fake().locks.end()) return false;
+  pollfd one = {lock->second.get(), POLLIN, 0};
+  return ::poll(&one, 1, 0) == 0;
+}
+
+// In place of probe.cc's. The lock is one end of a pipe: the other one tells when it is closed.
+Result<FileDescriptor> lock_device(const std::string& name) {
+  const daxctl_dev* device = fake_device(name);
+  if (!device || device->driver != daxctl_dev::Driver::kDevdax) return FileDescriptor();
+  if (name == fake().marud_takes || is_locked(name)) return failure(EBUSY, "lock " + name);
+  int pair[2];
+  if (::pipe2(pair, O_CLOEXEC) != 0) return failure(errno, "make a pipe");
+  fake().locks[name] = FileDescriptor(pair[0]);
+  return FileDescriptor(pair[1]);
+}
 Result<void> clear_device(const std::string& name, uint64_t from, uint64_t, uint64_t) {
   daxctl_dev* device = fake_device(name);
   if (!device || device->driver != daxctl_dev::Driver::kDevdax) return failure(ENXIO, "open " + name);
+  if (!is_locked(name)) fake().unsafe += name + " is cleared without its lock\n";
   if (fake().fails()) return failure(EIO, "clear " + name);
   device->content = from == 0 ? "" : device->content.substr(0, device->content.find('|'));
   return {};
@@ -202,10 +221,17 @@ int daxctl_dev_set_size(daxctl_dev* device, unsigned long long bytes) {
   return 0;
 }
 int daxctl_dev_enable_devdax(daxctl_dev* device) { return bind(device, Driver::kDevdax); }
-int daxctl_dev_enable_ram(daxctl_dev* device) { return bind(device, Driver::kKmem); }
+int daxctl_dev_enable_ram(daxctl_dev* device) {
+  const int wrong = bind(device, Driver::kKmem);
+  if (wrong == 0 && fake().puts_online) device->use = KernelUse::kMovable, device->content = "the kernel's";
+  return wrong;
+}
 int daxctl_dev_disable(daxctl_dev* device) {
   if (fake().fails()) return -EIO;
   if (device->driver == Driver::kKmem && device->use != KernelUse::kOffline) return -EBUSY;
+  if (maru::daemon::provision::is_locked(device->name)) fake().unsafe += device->name + " is disabled under its lock\n";
+  if (device->name == fake().marud_takes && device->driver == Driver::kDevdax)
+    fake().unsafe += device->name + " is taken from a marud\n";
   device->driver = Driver::kNone;
   return 0;
 }

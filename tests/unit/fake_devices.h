@@ -3,11 +3,13 @@
 #pragma once
 
 #include "daemon/provision/plan.h"
+#include "libmaru/base/file_descriptor.h"
 
 #include <cstdint>
 #include <cxl/libcxl.h>
 #include <daxctl/libdaxctl.h>
 #include <list>
+#include <map>
 #include <ndctl/libndctl.h>
 #include <string>
 #include <vector>
@@ -105,6 +107,11 @@ struct FakeMachine {
   std::list<cxl_memdev> cxl_memories;
   bool has_kmem = false;  // loaded: it takes the device of a new volatile region
 
+  bool puts_online = false;                     // the kernel, as soon as it has memory
+  std::map<std::string, FileDescriptor> locks;  // by device: the other end of the lock that was taken last
+  std::string marud_takes;                      // the device that a marud has from its next lock on
+  std::string unsafe;                           // what was done without the lock, or under it, that it must not be
+
   int calls = 0, fails_at = 0;  // the how-manieth change fails; 0: none
   bool fails_on = false;        // and all after it
 
@@ -121,6 +128,9 @@ void renew_fake();
 // The DAX region of a namespace or of a volatile region, which appears with it and goes with it.
 void show_dax_region(ndctl_namespace* space, cxl_region* cxl, uint64_t bytes, const std::string& content);
 std::string hide_dax_region(const ndctl_namespace* space, const cxl_region* cxl);
+
+// Whether somebody holds the lock of a device.
+bool is_locked(const std::string& name);
 
 daxctl_dev* fake_device(const std::string& name);
 

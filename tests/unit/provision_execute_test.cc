@@ -145,6 +145,8 @@ std::vector<Scenario> scenarios() {
   for (const auto driver : {Driver::kDevdax, Driver::kNone}) {
     Step give = step_of(Kind::kGiveToKernel, "dax0.0");
     give.was_disabled = driver == Driver::kNone;
+    add("a blank device is given to a kernel that puts memory online at once",
+        [driver] { add_device("dax0.0", 8 * kGiB, driver), fake().puts_online = true; }, {give});
     add("a blank device is given to the kernel, and another one made",
         [driver] { add_device("dax0.0", 8 * kGiB, driver); }, {give, step_of(Kind::kMakeDevice, "dax0", 2 * kGiB)});
   }
@@ -212,9 +214,11 @@ TEST(ProvisionExecute, AnyChangeThatFailsOnceLeavesTheMachineAsItWas) {
     const int changes = follow(scenario, 0, false, &outcome, &before);
     ASSERT_TRUE(outcome.is_complete) << outcome.failure;
     EXPECT_NE(fake().text(), before);
+    EXPECT_EQ(fake().unsafe, "");
     for (int at = 1; at <= changes; ++at) {
       SCOPED_TRACE("change " + std::to_string(at) + " of " + std::to_string(changes) + " fails");
       follow(scenario, at, false, &outcome, &before);
+      EXPECT_EQ(fake().unsafe, "");
       if (outcome.is_complete) continue;  // it can do without that one
       EXPECT_TRUE(outcome.left.empty()) << outcome.failure << "\n" << all_of(outcome.left);
       EXPECT_TRUE(outcome.done.empty());
@@ -236,6 +240,7 @@ TEST(ProvisionExecute, WhatCannotBePutBackIsSaid) {
     for (int at = 1; at <= changes; ++at) {
       SCOPED_TRACE("change " + std::to_string(at) + " of " + std::to_string(changes) + " and all after it fail");
       follow(scenario, at, true, &outcome, &before);
+      EXPECT_EQ(fake().unsafe, "");
       if (outcome.is_complete || fake().text() == before) continue;
       EXPECT_FALSE(outcome.left.empty()) << outcome.failure << "\nwas:\n" << before << "is:\n" << fake().text();
     }
@@ -262,6 +267,25 @@ TEST(ProvisionExecute, WhereARemovedDeviceComesBackUnderAnotherNameTheStepsBefor
   EXPECT_EQ(fake_device("dax0.0")->bytes, 8 * kGiB);
   EXPECT_EQ(fake_device("dax0.0")->driver, Driver::kDevdax);
   EXPECT_EQ(fake_device("dax0.1")->content, "somebody's");
+}
+
+// A marud that waits for its device opens it as soon as it is enabled, before it can be locked.
+TEST(ProvisionExecute, ADeviceThatAMarudTookBeforeItWasClearedIsLeftToIt) {
+  Step grow = step_of(Kind::kResizeDevice, "dax0.0", 12 * kGiB);
+  grow.before = 8 * kGiB;
+  for (const Step& step :
+       {grow, step_of(Kind::kTakeFromKernel, "dax0.0"), step_of(Kind::kMakeDevice, "dax0", 8 * kGiB)}) {
+    SCOPED_TRACE(step_text(step));
+    renew_fake();
+    const Driver driver = step.kind == Kind::kTakeFromKernel ? Driver::kKmem : Driver::kNone;
+    add_device("dax0.0", step.kind == Kind::kMakeDevice ? 0 : 8 * kGiB, driver);
+    fake().marud_takes = "dax0.0";
+    DeviceExecutor executor;
+    const Outcome outcome = apply({step}, executor, {.say = [](const std::string&) {}});
+    EXPECT_EQ(fake().unsafe, "");
+    EXPECT_EQ(fake_device("dax0.0")->driver, Driver::kDevdax);
+    EXPECT_NE(all_of(outcome.left).find("a marud has it"), std::string::npos) << all_of(outcome.left);
+  }
 }
 
 }  // namespace
