@@ -253,7 +253,8 @@ bool children_exact(const Audit& a, uint64_t index, Finding* f) {
 // One that has children may be without: "Store", a publisher that cannot withdraw it.
 bool block_registered(const Audit& a, uint64_t index, Finding* f) {
   const PageWord word = a.page_word(uint32_t(index));
-  if (!word.is(PageState::kReady) || word.children() != 0 || (a.registered[index / 64] >> index % 64 & 1) != 0) return false;
+  if (!word.is(PageState::kReady) || word.children() != 0 || (a.registered[index / 64] >> index % 64 & 1) != 0)
+    return false;
   return !is_pinned(a.region, a.live, uint32_t(index)) && violated(f, 0, word.bits);
 }
 
