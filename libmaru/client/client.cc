@@ -174,6 +174,13 @@ void Client::touch(uint32_t page, uint64_t unix_ms) {
   shm::leave_touch(lane_view_, page, at);
 }
 
+// What the filter remembers may be of a block that was in the page before, in this very tick.
+void Client::touch_stored(uint32_t page, uint64_t unix_ms) {
+  const uint64_t at = tick(unix_ms);
+  recent_touches_[page % kRecentTouches].store_relaxed((uint64_t(page) + 1) << 32 | (at & 0xFFFF'FFFF));
+  shm::leave_touch(lane_view_, page, at);
+}
+
 bool Client::exists(const Digest& d) {
   const bool found = shm::registry_exists(region_, d);
   count(found ? format::kCounterExistsHits : format::kCounterExistsMisses);

@@ -143,6 +143,7 @@ class Client {
   int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented);
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);
+  void touch_stored(uint32_t page, uint64_t unix_ms);  // by it marud learns of the block
   void count(format::LaneCounter which, uint64_t by = 1);
   void finish(shm::PageRef ref);
   // The checksum of payload; false when its memory is bad.

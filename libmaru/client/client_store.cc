@@ -257,7 +257,7 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
       case shm::PublishStatus::kStored:
         count(format::kCounterStores);
         count(format::kCounterStoredBytes, buffer.bytes);
-        touch(own.page(), now);
+        touch_stored(own.page(), now);
         if (ret_block) *ret_block = own.bits;
         return 0;
       case shm::PublishStatus::kDuplicate:
