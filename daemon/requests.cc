@@ -498,9 +498,7 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
   AdminView view = this->view(now);
   if (!may_administrate(config_, session.peer())) {
     view.only_for = &session.peer();
-    if (std::none_of(pools_.begin(), pools_.end(), [&](const auto& hosted) {
-          return !hosted->is_gone() && may_administrate(hosted->spec(), session.peer());
-        })) {
+    if (!users_.may_administrate_anything(session.peer())) {
       users_.count(metrics::Refusal::kAdministrate);
       constexpr const char* kWhy = "only root, marud's own user, the admin group and admins of pools may administrate";
       users_.complaints.say(session.account, "{} may not administrate: refused, {}", session.text(), kWhy);

@@ -266,15 +266,20 @@ void Server::turn_away(std::unique_ptr<Session> session) {
   }
 }
 
+void Server::tell_why(Session& session, const Session::Received& received) {
+  std::erase(silent_, session.id());
+  apply(session, Requests::turn_away(session, received));
+}
+
 void Server::on_receive(Session& session, int result) {
   Session::Received received = session.finish_receive(result);
   if (!session.is_closing()) {
     if (!received.end.empty())
       end_session(session, received.end, received.is_hangup);
-    else if (!session.turned_away_because.empty())
-      std::erase(silent_, session.id()), apply(session, Requests::turn_away(session, received));
-    else
+    else if (session.turned_away_because.empty())
       apply(session, requests_.handle(session, received, now_));
+    else
+      tell_why(session, received);
     for (uint32_t pool = 0; pool < pools_.size(); ++pool)
       if (pools_[pool]->fence_if_lost()) ask_to_leave(pool);
   }

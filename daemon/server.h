@@ -1,5 +1,5 @@
 // marud at work: connections come and go, requests are decided one after the other, processes die, pools get their turn.
-// One thread. A turn takes a bounded number of events, serves requests and new connections for a bounded time, users in turns
+// One thread. A turn takes what has completed, serves requests and new connections for a bounded time, users in turns
 // (fair_queue.h), gives every pool one bounded turn, and waits again.
 #pragma once
 
@@ -45,6 +45,7 @@ class Server {
   void on_arrival(FileDescriptor socket);
   void take_in(std::unique_ptr<Session> session);
   void turn_away(std::unique_ptr<Session> session);
+  void tell_why(Session& session, const Session::Received& received);
   bool has_memory();
   void on_receive(Session& session, int result);
   void on_process_end(uint64_t watch, int result);

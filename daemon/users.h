@@ -37,6 +37,9 @@ class Users {
   // Of root and marud's own user only what a [[limit]] says that names them.
   UserLimits limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
 
+  // marud, or a pool of it.
+  bool may_administrate_anything(const Peer& peer) const;
+
   // Connections. Each why_... says why not, or nothing; `who` is for the log.
   // Who may use no pool and administrate nothing: such users have few connections, all together.
   bool is_stranger(const Peer& peer) const;
@@ -73,7 +76,6 @@ class Users {
 
  private:
   std::map<uid_t, UserUse> uses() const;  // by account
-  bool may_administrate_anything(const Peer& peer) const;
   std::string why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use) const;
 
   const Config& config_;

@@ -117,10 +117,8 @@ Result<Reply> Connection::exchange(const Deadline& deadline, wire::Type type, st
 Result<Reply> Connection::attach() {
   const std::lock_guard lock(mutex_);
   auto reply = attach_locked(deadline());
-  if (!reply && reply.error().code == ETIMEDOUT && may_have_lane_) {
-    detach_unanswered();  // the lane that marud gives later; it has been waited for long enough
-    may_have_lane_ = false;
-  }
+  // The lane that marud gives later it takes back, since nobody learns of it; and it has been waited for long enough.
+  if (!reply && reply.error().code == ETIMEDOUT) may_have_lane_ = false;
   return reply;
 }
 

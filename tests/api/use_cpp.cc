@@ -105,6 +105,7 @@ void a_match_holds_its_chain(maru::Client& client) {
   EXPECT(client.store_chain(keys, *buffers).error == EINVAL);  // sixteen keys for ten buffers
   const maru::ChainStored chain = client.store_chain(std::span(keys).first(10), *buffers);
   EXPECT(chain.error == 0 && chain.stored == 10 && buffers->done() == 10);
+  EXPECT(buffers->bytes(0).empty() && buffers->bytes(9).empty());  // they are blocks now
 
   maru::Outcome<maru::Match> match = client.match_prefix(keys);
   EXPECT(match && match->blocks() == 10);

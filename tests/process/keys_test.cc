@@ -32,6 +32,20 @@ class Keys : public ::testing::Test {
   }
 };
 
+// By its touch marud learns of a block; a use may go without one when its page was touched in this millisecond already.
+TEST_F(Keys, EveryBlockThatIsStoredLeavesATouch) {
+  const ControlMap map(marud_.socket_path());
+  const auto touches = [&] { return map.region().lane(writer_.geometry().lane).header->touch_count.load_relaxed(); };
+  for (int i = 0; i < 1000; ++i) {  // the thread's cache gives the same pages again, often within a millisecond
+    const std::string name = "k" + std::to_string(i);
+    const uint64_t before = touches();
+    ASSERT_EQ(writer_.store(name, "text"), 0);
+    ASSERT_GT(touches(), before) << i;
+    const maru_key key = key_of(name);
+    ASSERT_EQ(maru_delete(writer_, &key), 0);
+  }
+}
+
 TEST_F(Keys, KindsAndTenantsAreSeparate) {
   char bytes[32];
   std::iota(bytes, bytes + 32, char(1));

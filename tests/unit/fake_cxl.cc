@@ -31,23 +31,10 @@ Result<void> delete_region(const std::string&, const std::string& name) {
 }  // namespace maru::daemon::provision
 
 using maru::daemon::provision::fake;
+using maru::daemon::provision::first_in;
 using maru::daemon::provision::hide_dax_region;
+using maru::daemon::provision::next_in;
 using maru::daemon::provision::show_dax_region;
-
-namespace {
-
-template <typename T>
-T* next_in(std::list<T>& all, const T* one) {
-  for (auto at = all.begin(); at != all.end(); ++at)
-    if (&*at == one) return ++at == all.end() ? nullptr : &*at;
-  return nullptr;
-}
-template <typename T>
-T* first_in(std::list<T>& all) {
-  return all.empty() ? nullptr : &all.front();
-}
-
-}  // namespace
 
 extern "C" {
 int cxl_new(cxl_ctx** context) { return *context = reinterpret_cast<cxl_ctx*>(&fake()), 0; }

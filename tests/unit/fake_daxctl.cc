@@ -122,21 +122,12 @@ Result<void> clear_device(const std::string& name, uint64_t from, uint64_t, uint
 }  // namespace maru::daemon::provision
 
 using maru::daemon::provision::fake;
+using maru::daemon::provision::first_in;
 using maru::daemon::provision::KernelUse;
+using maru::daemon::provision::next_in;
 using Driver = daxctl_dev::Driver;
 
 namespace {
-
-template <typename T>
-T* next_in(std::list<T>& all, const T* one) {
-  for (auto at = all.begin(); at != all.end(); ++at)
-    if (&*at == one) return ++at == all.end() ? nullptr : &*at;
-  return nullptr;
-}
-template <typename T>
-T* first_in(std::list<T>& all) {
-  return all.empty() ? nullptr : &all.front();
-}
 
 unsigned id_of(const daxctl_dev& device) { return unsigned(std::stoul(device.name.substr(device.name.find('.') + 1))); }
 

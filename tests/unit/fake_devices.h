@@ -134,4 +134,16 @@ bool is_locked(const std::string& name);
 
 daxctl_dev* fake_device(const std::string& name);
 
+// The libraries list by "first" and "next".
+template <typename T>
+T* next_in(std::list<T>& all, const T* one) {
+  for (auto at = all.begin(); at != all.end(); ++at)
+    if (&*at == one) return ++at == all.end() ? nullptr : &*at;
+  return nullptr;
+}
+template <typename T>
+T* first_in(std::list<T>& all) {
+  return all.empty() ? nullptr : &all.front();
+}
+
 }  // namespace maru::daemon::provision

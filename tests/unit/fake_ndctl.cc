@@ -37,21 +37,12 @@ int write_notes(const std::string& block_device, const NamespaceNotes& notes) {
 }  // namespace maru::daemon::provision
 
 using maru::daemon::provision::fake;
+using maru::daemon::provision::first_in;
 using maru::daemon::provision::hide_dax_region;
+using maru::daemon::provision::next_in;
 using maru::daemon::provision::show_dax_region;
 
 namespace {
-
-template <typename T>
-T* next_in(std::list<T>& all, const T* one) {
-  for (auto at = all.begin(); at != all.end(); ++at)
-    if (&*at == one) return ++at == all.end() ? nullptr : &*at;
-  return nullptr;
-}
-template <typename T>
-T* first_in(std::list<T>& all) {
-  return all.empty() ? nullptr : &all.front();
-}
 
 void start(ndctl_namespace* one) {
   one->is_active = true;

@@ -25,6 +25,7 @@ TEST(PlainText, WhatIsNotUtf8IsNone) {
   EXPECT_EQ(plain_text("a\xC3"), "a?") << "the character ends too early";
   EXPECT_EQ(plain_text("\xC3("), "?(");
   EXPECT_EQ(plain_text("\xC0\xAF"), "??") << "too long for what it is";
+  EXPECT_EQ(plain_text("\xC1\xBF"), "??");
   EXPECT_EQ(plain_text("\xE0\x9F\xBF"), "???");
   EXPECT_EQ(plain_text("\xED\xA0\x80"), "???") << "half of a pair";
   EXPECT_EQ(plain_text("\xF4\x90\x80\x80"), "????") << "beyond the last character";
