@@ -150,12 +150,30 @@ bool Client::other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const
   return false;
 }
 
+size_t Client::plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&ret_plain)[shm::kSipLanes]) const {
+  shm::SipInputs inputs;
+  uint64_t tenants[shm::kSipLanes];
+  size_t count = 0;
+  for (; count < n; ++count) {
+    const maru_key& key = keys[count];
+    if (key.kind != MARU_KEY_BYTES || key.data == nullptr || key.size == 0 || key.size > limits::kKeyBytesMax) break;
+    if (key.size / 8 != keys[0].size / 8) break;
+    inputs.data[count] = static_cast<const std::byte*>(key.data);
+    inputs.size[count] = key.size;
+    tenants[count] = key.tenant;
+  }
+  constexpr size_t kWorthIt = 3;
+  if (count < kWorthIt) return plain_digest(keys[0], ret_plain[0]) ? 1 : 0;
+  inputs.count = count;
+  shm::plain_of_bytes(region_.secret(), inputs, tenants, ret_plain);
+  return count;
+}
+
 std::span<Digest> Client::digests(const maru_key* keys, size_t n) const {
   if (n == 0 || n > limits::kBatchKeysMax || keys == nullptr) return {};
   const std::span<Digest> all = scratch<Digest>(n);
-  for (size_t i = 0; i < n; ++i)
-    if (!digest(keys[i], all[i])) return {};
-  return all;
+  const auto take = [&](size_t i, const shm::PlainDigest& plain) { all[i] = shm::permute(region_.secret(), plain); };
+  return for_each_plain(keys, 0, n, take) ? all : std::span<Digest>{};
 }
 
 // -- finding ----------------------------------------------------------------------------------------------------------
@@ -194,9 +212,9 @@ int Client::exists_batch(const maru_key* keys, size_t n, uint8_t* ret_present) {
   Digest* const digests = scratch<Digest>(n).data();
   shm::ExistsBatch batch(region_, digests, n, ret_present);
   const bool are_keys = batch.run([&](size_t first, size_t end) {
-    for (size_t i = first; i < end; ++i)
-      if (!digest(keys[i], digests[i])) return false;
-    return true;
+    return for_each_plain(keys, first, end, [&](size_t i, const shm::PlainDigest& plain) {
+      digests[i] = shm::permute(region_.secret(), plain);
+    });
   });
   if (!are_keys) return -EINVAL;
   const size_t found = batch.finish();
@@ -339,13 +357,12 @@ int Client::match_prefix(const maru_key* keys, size_t n, maru_match* ret_match) 
     shm::prefetch_prefix(region_, last);
     const std::span<shm::PlainDigest> plain = scratch<shm::PlainDigest>(n);
     shm::ChainSum sum(region_.secret());
-    for (size_t i = 0; i < n; ++i) {
-      shm::PlainDigest d;
-      if (!plain_digest(keys[i], d)) return -EINVAL;
+    const bool are_keys = for_each_plain(keys, 0, n, [&](size_t i, const shm::PlainDigest& d) {
       sum.add(d);
       plain[i].lo = d.lo;
       plain[i].hi = d.hi;
-    }
+    });
+    if (!are_keys) return -EINVAL;
     result = shm::match_prefix(lane_, {plain, sum.sum()}, now, held.data());
   }
   if (result.pins_full) {

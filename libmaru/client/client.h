@@ -91,6 +91,23 @@ class Client {
     ret_plain.hi = plain.hi;
     return true;
   }
+  // take(i, plain) for the keys from first to end, in their order; false, and no more are taken, if one is not a key.
+  template <typename Take>
+  bool for_each_plain(const maru_key* keys, size_t first, size_t end, Take&& take) const {
+    for (size_t i = first; i < end;) {
+      if (keys[i].kind == MARU_KEY_BYTES) {
+        shm::PlainDigest texts[shm::kSipLanes];
+        const size_t made = plain_texts(keys + i, std::min(end - i, shm::kSipLanes), texts);
+        if (made == 0) return false;
+        for (size_t k = 0; k < made; ++k) take(i++, texts[k]);
+      } else {
+        shm::PlainDigest plain;
+        if (!plain_digest(keys[i], plain)) return false;
+        take(i++, plain);
+      }
+    }
+    return true;
+  }
   // The digests of a batch, in memory of the calling thread that the next call overwrites. Empty if one is not a key.
   std::span<shm::Digest> digests(const maru_key* keys, size_t n) const;
 
@@ -132,6 +149,9 @@ class Client {
  private:
   explicit Client(Connection::Target target) : connection_(std::move(target)) {}
   Result<void> open(const Options& options);
+  // Of the first key, which is a byte string, and of those after it that can be hashed beside it; how many, or 0 if the first is
+  // not a key. At most kSipLanes.
+  size_t plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&ret_plain)[shm::kSipLanes]) const;
   bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
   bool unpin(uint32_t slot, shm::PageRef ref);
   int take_good_pages(size_t n, uint32_t run_pages, shm::PageRef* ret_heads);

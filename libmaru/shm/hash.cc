@@ -13,58 +13,19 @@ uint64_t load_le64(const std::byte* bytes) {
 }
 static_assert(std::endian::native == std::endian::little);
 
-struct SipState {
-  uint64_t v0, v1, v2, v3;
-  void round() {
-    v0 += v1;
-    v1 = std::rotl(v1, 13);
-    v1 ^= v0;
-    v0 = std::rotl(v0, 32);
-    v2 += v3;
-    v3 = std::rotl(v3, 16);
-    v3 ^= v2;
-    v0 += v3;
-    v3 = std::rotl(v3, 21);
-    v3 ^= v0;
-    v2 += v1;
-    v1 = std::rotl(v1, 17);
-    v1 ^= v2;
-    v2 = std::rotl(v2, 32);
-  }
-};
-
 }  // namespace
 
-Digest siphash128(uint64_t key0, uint64_t key1, std::span<const std::byte> input) {
-  SipState s{0x736f6d6570736575 ^ key0, 0x646f72616e646f6d ^ key1 ^ 0xee, 0x6c7967656e657261 ^ key0,
-             0x7465646279746573 ^ key1};
-  size_t i = 0;
-  for (; i + 8 <= input.size(); i += 8) {
-    const uint64_t m = load_le64(input.data() + i);
-    s.v3 ^= m;
-    s.round();
-    s.round();
-    s.v0 ^= m;
-  }
-  uint64_t last = uint64_t(input.size()) << 56;
-  for (size_t k = 0; i + k < input.size(); ++k) last |= uint64_t(input[i + k]) << (8 * k);
-  s.v3 ^= last;
-  s.round();
-  s.round();
-  s.v0 ^= last;
-  s.v2 ^= 0xee;
-  for (int k = 0; k < 4; ++k) s.round();
-  Digest d;
-  d.lo = s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
-  s.v1 ^= 0xdd;
-  for (int k = 0; k < 4; ++k) s.round();
-  d.hi = s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
-  return d;
+PlainDigest plain_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant) {
+  const SipHash hash = siphash128(secret[kSecretSip0], secret[kSecretSip1], key);
+  return {hash.lo ^ secret[kSecretTweakBytes] ^ tenant, hash.hi};
 }
 
-PlainDigest plain_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant) {
-  const Digest d = siphash128(secret[kSecretSip0], secret[kSecretSip1], key);
-  return {d.lo ^ secret[kSecretTweakBytes] ^ tenant, d.hi};
+void plain_of_bytes(const uint64_t* secret, const SipInputs& keys, const uint64_t (&tenants)[kSipLanes],
+                    PlainDigest (&ret_plain)[kSipLanes]) {
+  SipHash hashes[kSipLanes];
+  siphash128_side_by_side(secret[kSecretSip0], secret[kSecretSip1], keys, hashes);
+  for (size_t i = 0; i < keys.count; ++i)
+    ret_plain[i] = {hashes[i].lo ^ secret[kSecretTweakBytes] ^ tenants[i], hashes[i].hi};
 }
 
 uint64_t tenant_id(const uint64_t* secret, std::span<const std::byte> name) {

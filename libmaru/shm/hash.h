@@ -2,12 +2,13 @@
 //
 // A ready-made 128-bit digest goes through a keyed permutation (three Feistel rounds whose round function is a folded
 // 64 x 64 -> 128 bit product): a bijection, so two such digests are equal after it exactly if they were before, and about
-// four nanoseconds. A 256-bit digest is chained through it in two steps. Byte strings are hashed with SipHash-2-4, 128-bit
-// variant (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), and then permuted. The three kinds and every
-// tenant enter the permutation with a secret tweak of their own, so none can imitate another.
+// four nanoseconds. A 256-bit digest is chained through it in two steps. Byte strings are hashed with SipHash (siphash.h) and
+// then permuted. The three kinds and every tenant enter the permutation with a secret tweak of their own, so none can imitate
+// another.
 #pragma once
 
 #include "libmaru/shm/control_region.h"
+#include "libmaru/shm/siphash.h"
 
 #include <cstdint>
 #include <span>
@@ -79,6 +80,8 @@ inline PlainDigest plain_of_256(const uint64_t* secret, const uint64_t (&words)[
   return {d.lo ^ words[2], d.hi ^ words[3]};
 }
 PlainDigest plain_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant);
+void plain_of_bytes(const uint64_t* secret, const SipInputs& keys, const uint64_t (&tenants)[kSipLanes],
+                    PlainDigest (&ret_plain)[kSipLanes]);
 
 inline Digest digest_of_128(const uint64_t* secret, uint64_t lo, uint64_t hi, uint64_t tenant) {
   return permute(secret, plain_of_128(secret, lo, hi, tenant));
@@ -89,9 +92,6 @@ inline Digest digest_of_256(const uint64_t* secret, const uint64_t (&words)[4], 
 inline Digest digest_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant) {
   return permute(secret, plain_of_bytes(secret, key, tenant));
 }
-
-// SipHash-2-4 with 128 bits of output.
-Digest siphash128(uint64_t key0, uint64_t key1, std::span<const std::byte> input);
 
 // Never 0.
 uint64_t tenant_id(const uint64_t* secret, std::span<const std::byte> name);

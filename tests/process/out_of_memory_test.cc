@@ -192,6 +192,48 @@ TEST_F(OutOfMemory, NoPageIsLost) {
   EXPECT_EQ(maru_abort_batch(client, mine.data(), mine.size()), 0);
 }
 
+// The first block of a tenant with a limit always needs credit from marud, so each call is of another tenant.
+TEST_F(OutOfMemory, AStoreThatAsksForCreditLosesNoPageAndNoPin) {
+  MarudProcess marud;
+  const ControlMap map(marud.socket_path());
+  TestClient client(marud.socket_path());
+  int tenants = 0;
+  uint64_t tenant = 0;
+  const auto next_tenant = [&] {
+    const std::string name = "tenant " + std::to_string(++tenants);
+    ASSERT_TRUE(marud.ask({{"command", "quota.set"}, {"tenant", name}, {"hard", 4 * kPageBytes}}).contains("hard_bytes"));
+    ASSERT_EQ(maru_tenant(client, name.data(), name.size(), &tenant), 0);
+  };
+  next_tenant();
+  for (const bool is_pinned : {false, true}) {
+    int asked_without_memory = 0;
+    maru_buffer buffer;
+    maru_view view;
+    const auto store = [&] {
+      const maru_key key = key_of("k", tenant);
+      if (!is_pinned) return maru_store_copy(client, &key, "text", 4, nullptr, nullptr);
+      const int result = maru_store_pinned(client, &key, &buffer, nullptr, &view);
+      asked_without_memory += result == -ENOMEM;
+      return result;
+    };
+    ASSERT_EQ(maru_alloc(client, kPageBytes, &buffer), 0);
+    at_each_allocation(store, [&](bool ran_out, int result) {
+      ASSERT_TRUE(result == 0 || (ran_out && result == -ENOMEM)) << result;
+      if (is_pinned && result == 0) {
+        EXPECT_EQ(maru_release(client, &view), 0);
+        ASSERT_EQ(maru_alloc(client, kPageBytes, &buffer), 0);
+      }
+      EXPECT_EQ(client.statistics().pins, 0u);
+      const maru_key key = key_of("k", tenant);
+      EXPECT_EQ(maru_delete(client, &key), result == 0 ? 0 : -ENOENT);
+      EXPECT_EQ(map.count_pages()[PageState::kReserved], 1 + client.statistics().pages_cached);
+      next_tenant();
+    });
+    EXPECT_TRUE(!is_pinned || asked_without_memory > 0);
+    EXPECT_EQ(maru_abort(client, &buffer), 0);
+  }
+}
+
 TEST_F(OutOfMemory, TheSessionThreadWaitsUntilThereIsSome) {
   PoolWish pool;
   pool.in_file = true;

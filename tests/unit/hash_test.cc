@@ -10,7 +10,7 @@ namespace {
 const FormatIdentity kIdentity = fixed_identity();
 const uint64_t* const kSecret = kIdentity.secret;
 
-std::string hex(const Digest& d) {
+std::string hex(const SipHash& d) {
   std::string text;
   for (const uint64_t word : {d.lo, d.hi})
     for (int i = 0; i < 8; ++i) {
@@ -33,15 +33,37 @@ TEST(SipHash, FirstVectorsOfTheAuthors) {
 
 TEST(SipHash, EveryBitOfInputAndKeyMatters) {
   std::byte input[19] = {};
-  const Digest plain = siphash128(1, 2, input);
+  const SipHash plain = siphash128(1, 2, input);
   for (size_t bit = 0; bit < sizeof(input) * 8; ++bit) {
     input[bit / 8] ^= std::byte(1u << bit % 8);
-    const Digest other = siphash128(1, 2, input);
+    const SipHash other = siphash128(1, 2, input);
     EXPECT_GT(std::popcount(plain.lo ^ other.lo) + std::popcount(plain.hi ^ other.hi), 30);
     input[bit / 8] ^= std::byte(1u << bit % 8);
   }
   for (size_t size = 0; size < sizeof(input); ++size) EXPECT_FALSE(siphash128(1, 2, {input, size}) == plain) << size;
   EXPECT_FALSE(siphash128(1, 3, input) == plain);
+}
+
+// Strings of every length up to some words, each lane of another length and at another place of its line; also too few.
+TEST(SipHash, SideBySideIsAsOneByOneWithAllInstructions) {
+  std::byte bytes[1024];
+  std::mt19937_64 random(20261123);
+  for (std::byte& byte : bytes) byte = std::byte(random());
+  for (const SipWay& way : siphash128_ways())
+    for (size_t words = 0; words < 12; ++words)
+      for (int round = 0; round < 50; ++round) {
+        SipInputs inputs{};
+        inputs.count = 1 + random() % kSipLanes;
+        for (size_t lane = 0; lane < inputs.count; ++lane) {
+          inputs.data[lane] = bytes + random() % 900;
+          inputs.size[lane] = 8 * words + random() % 8;
+        }
+        SipHash hashes[kSipLanes];
+        way.hash(words, uint64_t(round), inputs, hashes);
+        for (size_t lane = 0; lane < inputs.count; ++lane)
+          ASSERT_EQ(hashes[lane], siphash128(words, uint64_t(round), {inputs.data[lane], inputs.size[lane]}))
+              << way.instructions << ", lane " << lane << ", " << inputs.size[lane] << " bytes";
+      }
 }
 
 TEST(Hash, PermuteIsABijection) {

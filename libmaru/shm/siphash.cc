@@ -1,0 +1,150 @@
+#include "libmaru/shm/siphash.h"
+
+#include <bit>
+#include <cstring>
+
+namespace maru::shm {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);  // as every machine is that this builds for
+
+// What is below is compiled once for each set of instructions, so it has to be a part of its callers.
+#define MARU_INLINED inline __attribute__((always_inline))
+
+using Words4 __attribute__((vector_size(32))) = uint64_t;
+using Words8 __attribute__((vector_size(64))) = uint64_t;
+
+MARU_INLINED uint64_t load_word(const std::byte* bytes) {
+  uint64_t word;
+  std::memcpy(&word, bytes, 8);
+  return word;
+}
+
+// The last word that is hashed: the bytes that are no whole word, and the size above them.
+MARU_INLINED uint64_t last_word(const std::byte* data, size_t size) {
+  const size_t rest = size % 8;
+  uint64_t word = 0;
+  if (size >= 8)
+    word = rest == 0 ? 0 : load_word(data + size - 8) >> (64 - 8 * rest);
+  else
+    for (size_t i = 0; i < rest; ++i) word |= uint64_t(data[i]) << (8 * i);
+  return word | uint64_t(size) << 56;
+}
+
+// Words: uint64_t, or a vector of them.
+template <typename Words>
+struct SipState {
+  Words v0, v1, v2, v3;
+
+  MARU_INLINED SipState(uint64_t key0, uint64_t key1) {
+    v0 = Words{} + (0x736f6d6570736575 ^ key0);
+    v1 = Words{} + (0x646f72616e646f6d ^ key1 ^ 0xee);
+    v2 = Words{} + (0x6c7967656e657261 ^ key0);
+    v3 = Words{} + (0x7465646279746573 ^ key1);
+  }
+  MARU_INLINED static void rotate(Words& word, int bits) { word = word << bits | word >> (64 - bits); }
+  MARU_INLINED void round() {
+    v0 += v1;
+    rotate(v1, 13);
+    v1 ^= v0;
+    rotate(v0, 32);
+    v2 += v3;
+    rotate(v3, 16);
+    v3 ^= v2;
+    v0 += v3;
+    rotate(v3, 21);
+    v3 ^= v0;
+    v2 += v1;
+    rotate(v1, 17);
+    v1 ^= v2;
+    rotate(v2, 32);
+  }
+  MARU_INLINED void take(const Words& word) {
+    v3 ^= word;
+    round();
+    round();
+    v0 ^= word;
+  }
+  MARU_INLINED void end(Words& ret_lo, Words& ret_hi) {
+    v2 ^= 0xee;
+    for (int i = 0; i < 4; ++i) round();
+    ret_lo = v0 ^ v1 ^ v2 ^ v3;
+    v1 ^= 0xdd;
+    for (int i = 0; i < 4; ++i) round();
+    ret_hi = v0 ^ v1 ^ v2 ^ v3;
+  }
+};
+
+template <typename Words>
+MARU_INLINED void hash_lanes(uint64_t key0, uint64_t key1, const SipInputs& inputs, SipHash (&ret_hashes)[kSipLanes]) {
+  constexpr size_t kLanes = sizeof(Words) / sizeof(uint64_t);
+  const size_t whole = inputs.size[0] / 8;
+  for (size_t first = 0; first < inputs.count; first += kLanes) {
+    // Lanes without a string of their own hash the first once more.
+    const std::byte* data[kLanes];
+    Words last{};
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const size_t i = first + lane < inputs.count ? first + lane : 0;
+      data[lane] = inputs.data[i];
+      last[lane] = last_word(data[lane], inputs.size[i]);
+    }
+    SipState<Words> state(key0, key1);
+    for (size_t i = 0; i < whole; ++i) {
+      Words word{};
+      for (size_t lane = 0; lane < kLanes; ++lane) word[lane] = load_word(data[lane] + 8 * i);
+      state.take(word);
+    }
+    state.take(last);
+    Words lo, hi;
+    state.end(lo, hi);
+    for (size_t lane = 0; lane < kLanes; ++lane) ret_hashes[first + lane] = {lo[lane], hi[lane]};
+  }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512vl"))) void hash_avx512(uint64_t key0, uint64_t key1, const SipInputs& inputs,
+                                                             SipHash (&ret_hashes)[kSipLanes]) {
+  hash_lanes<Words8>(key0, key1, inputs, ret_hashes);
+}
+
+__attribute__((target("avx2"))) void hash_avx2(uint64_t key0, uint64_t key1, const SipInputs& inputs,
+                                               SipHash (&ret_hashes)[kSipLanes]) {
+  hash_lanes<Words4>(key0, key1, inputs, ret_hashes);
+}
+#endif
+
+void hash_one_by_one(uint64_t key0, uint64_t key1, const SipInputs& inputs, SipHash (&ret_hashes)[kSipLanes]) {
+  for (size_t i = 0; i < inputs.count; ++i)
+    ret_hashes[i] = siphash128(key0, key1, {inputs.data[i], inputs.size[i]});
+}
+
+struct Ways {
+  SipWay all[3];
+  size_t count = 0;
+  void add(const char* instructions, SipSideBySide hash) { all[count++] = {instructions, hash}; }
+  Ways() {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) add("avx512", hash_avx512);
+    if (__builtin_cpu_supports("avx2")) add("avx2", hash_avx2);
+#endif
+    add("any", hash_one_by_one);
+  }
+};
+
+}  // namespace
+
+SipHash siphash128(uint64_t key0, uint64_t key1, std::span<const std::byte> input) {
+  SipState<uint64_t> state(key0, key1);
+  for (size_t i = 0; i + 8 <= input.size(); i += 8) state.take(load_word(input.data() + i));
+  state.take(last_word(input.data(), input.size()));
+  SipHash hash;
+  state.end(hash.lo, hash.hi);
+  return hash;
+}
+
+std::span<const SipWay> siphash128_ways() {
+  static const Ways ways;
+  return {ways.all, ways.count};
+}
+
+}  // namespace maru::shm
