@@ -149,8 +149,8 @@ class Client {
  private:
   explicit Client(Connection::Target target) : connection_(std::move(target)) {}
   Result<void> open(const Options& options);
-  // Of the first key, which is a byte string, and of those after it that can be hashed beside it; how many, or 0 if the first is
-  // not a key. At most kSipLanes.
+  // Of the first key, which is of kind MARU_KEY_BYTES, and of those after it that can be hashed beside it: how many, at most
+  // kSipLanes; 0 if the first is not a key.
   size_t plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&ret_plain)[shm::kSipLanes]) const;
   bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
   bool unpin(uint32_t slot, shm::PageRef ref);

@@ -114,8 +114,7 @@ __attribute__((target("avx2"))) void hash_avx2(uint64_t key0, uint64_t key1, con
 #endif
 
 void hash_one_by_one(uint64_t key0, uint64_t key1, const SipInputs& inputs, SipHash (&ret_hashes)[kSipLanes]) {
-  for (size_t i = 0; i < inputs.count; ++i)
-    ret_hashes[i] = siphash128(key0, key1, {inputs.data[i], inputs.size[i]});
+  for (size_t i = 0; i < inputs.count; ++i) ret_hashes[i] = siphash128(key0, key1, {inputs.data[i], inputs.size[i]});
 }
 
 struct Ways {

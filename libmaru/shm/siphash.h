@@ -34,7 +34,8 @@ struct SipWay {
 // Those that this processor has, the fastest first.
 std::span<const SipWay> siphash128_ways();
 
-inline void siphash128_side_by_side(uint64_t key0, uint64_t key1, const SipInputs& inputs, SipHash (&ret_hashes)[kSipLanes]) {
+inline void siphash128_side_by_side(uint64_t key0, uint64_t key1, const SipInputs& inputs,
+                                    SipHash (&ret_hashes)[kSipLanes]) {
   static const SipSideBySide fastest = siphash128_ways().front().hash;
   fastest(key0, key1, inputs, ret_hashes);
 }

@@ -192,6 +192,33 @@ TEST_F(OutOfMemory, NoPageIsLost) {
   EXPECT_EQ(maru_abort_batch(client, mine.data(), mine.size()), 0);
 }
 
+// Pages that lie apart, in two regions: each that comes back is an extent of its own in what the client knows.
+TEST_F(OutOfMemory, PagesThatWereForgottenAreFoundAgainInEveryRegion) {
+  PoolWish pool;
+  pool.region_bytes = 256u << 10;
+  pool.bytes = 4 * pool.region_bytes + (1u << 20);
+  pool.max_regions_per_instance = 2;
+  MarudProcess marud({pool});
+  const ControlMap map(marud.socket_path());
+  TestClient client(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD, 1);
+  const uint64_t region_pages = map.region().region_pages();
+  std::vector<maru_buffer> all(2 * region_pages);
+  ASSERT_EQ(maru_alloc_batch(client, kPageBytes, all.size(), all.data()), 0);
+  std::array<maru_buffer, 16> apart;
+  for (size_t i = 0; i < apart.size(); ++i) apart[i] = all[i * all.size() / apart.size()];
+  at_each_allocation(
+      [&] {
+        EXPECT_EQ(maru_abort_batch(client, apart.data(), apart.size()), 0);
+        return maru_alloc_batch(client, kPageBytes, apart.size(), apart.data());
+      },
+      [&](bool ran_out, int result) {
+        EXPECT_TRUE(result == 0 || (ran_out && result == -ENOMEM)) << result;
+        if (result != 0) {
+          ASSERT_EQ(maru_alloc_batch(client, kPageBytes, apart.size(), apart.data()), 0);
+        }
+      });
+}
+
 // The first block of a tenant with a limit always needs credit from marud, so each call is of another tenant.
 TEST_F(OutOfMemory, AStoreThatAsksForCreditLosesNoPageAndNoPin) {
   MarudProcess marud;
@@ -201,7 +228,8 @@ TEST_F(OutOfMemory, AStoreThatAsksForCreditLosesNoPageAndNoPin) {
   uint64_t tenant = 0;
   const auto next_tenant = [&] {
     const std::string name = "tenant " + std::to_string(++tenants);
-    ASSERT_TRUE(marud.ask({{"command", "quota.set"}, {"tenant", name}, {"hard", 4 * kPageBytes}}).contains("hard_bytes"));
+    ASSERT_TRUE(
+        marud.ask({{"command", "quota.set"}, {"tenant", name}, {"hard", 4 * kPageBytes}}).contains("hard_bytes"));
     ASSERT_EQ(maru_tenant(client, name.data(), name.size(), &tenant), 0);
   };
   next_tenant();
