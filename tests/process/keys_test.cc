@@ -1,6 +1,7 @@
 // Keys of every kind, tenants, chains, time to live, checksums.
 #include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
+#include "tests/support/random.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
@@ -84,6 +85,42 @@ TEST_F(Keys, LongestKeysAreKeptWhole) {
   }
   long_key.push_back('x');
   EXPECT_EQ(store(key_of(long_key), "too long"), -EINVAL);
+}
+
+// Texts beside each other are hashed together where their lengths allow that: they are near each other here, or of one length,
+// with other kinds of keys, other tenants and what is no key between them.
+TEST_F(Keys, BatchesOfEveryMixtureAgreeWithSingleCalls) {
+  Random random(fresh_seed());
+  uint64_t tenant = 0;
+  ASSERT_EQ(maru_tenant(writer_, "tenant", 6, &tenant), 0);
+  for (const uint64_t lengths : {1, 4, 40}) {
+    std::vector<std::string> names(100);
+    std::vector<maru_key> keys;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const bool is_digest = random.one_in(10);
+      names[i] = std::to_string(lengths) + " " + std::to_string(1000 + i);
+      names[i].resize(is_digest ? 16 : 6 + random.below(lengths), 'x');
+      keys.push_back(key_of(names[i], random.one_in(2) ? tenant : 0));
+      if (is_digest) keys.back().kind = MARU_KEY_DIGEST128;
+      if (i % 2 == 0) {
+        ASSERT_EQ(store(keys[i], names[i]), 0);
+      }
+    }
+    std::vector<uint8_t> present(keys.size());
+    ASSERT_EQ(maru_exists_batch(reader_, keys.data(), keys.size(), present.data()), int(keys.size() / 2));
+    for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(present[i], maru_exists(reader_, &keys[i])) << i;
+    std::vector<maru_key> chain;
+    for (size_t i = 0; i < keys.size(); i += 2) chain.push_back(keys[i]);
+    maru_match match;
+    ASSERT_EQ(maru_match_prefix(reader_, chain.data(), chain.size(), &match), 0);
+    EXPECT_EQ(match.blocks, chain.size());
+    EXPECT_EQ(maru_release_match(reader_, &match), 0);
+    for (size_t i = 0; i < 20; ++i) {
+      std::vector<maru_key> wrong = keys;
+      wrong[i].size = 0;
+      EXPECT_EQ(maru_exists_batch(reader_, wrong.data(), wrong.size(), present.data()), -EINVAL) << i;
+    }
+  }
 }
 
 TEST_F(Keys, BatchesAgreeWithSingleCalls) {
