@@ -49,14 +49,21 @@ void undo(Outcome& outcome, Touched left, Executor& executor, const Onlooker& on
       continue;
     }
     onlooker.say("undoing: " + step_text(last.step));
-    if (auto undone = executor.undo(last.step, last.name); undone) {
+    const auto undone = executor.undo(last.step, last.name);
+    const std::string now = undone ? *undone : undone.error().there;
+    const bool is_removal = last.step.kind == Step::Kind::kRemoveDevice;
+    if (is_removal && !now.empty()) outcome.put_back.push_back({last.step, now});
+    // Under another name it is another device for the steps before, which say by names what was done, and for who uses it.
+    const bool is_renamed = is_removal && !now.empty() && now != last.step.target;
+    if (undone && !is_renamed) {
       outcome.done.erase(outcome.done.begin() + std::ptrdiff_t(i));
       outcome.undone.push_back(step_text(last.step) + (last.step.loses_content ? " (what it held is lost)" : ""));
-      onlooker.keep(outcome.done);
     } else {
-      outcome.left.push_back(step_text(last.step) + ": " + undone.error().text());
+      outcome.left.push_back(step_text(last.step) + ": " + (is_renamed ? "it is " + now + " now, cleared" : "") +
+                             (is_renamed && !undone ? "; " : "") + (undone ? "" : undone.error().text()));
       left.add(last.step, last.name);
     }
+    onlooker.keep(outcome);
   }
 }
 
@@ -73,7 +80,7 @@ Outcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker
       auto name = executor.run(step);
       if (name) {
         outcome.done.push_back({step, *name});
-        onlooker.keep(outcome.done);
+        onlooker.keep(outcome);
         continue;
       }
       outcome.failure = step_text(step) + ": " + name.error().error.text();

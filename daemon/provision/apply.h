@@ -13,9 +13,10 @@
 namespace maru::daemon::provision {
 
 // Why a step was not done. `left`: what it changed and could not put back; empty: the machine is as it was before the step.
+// `there`: the device that an undoing put back all the same, by name.
 struct StepError {
   Error error;
-  std::string left;
+  std::string left, there;
 
   StepError(Error why, std::string remains = "") : error(std::move(why)), left(std::move(remains)) {}
   std::string text() const { return error.text() + (left.empty() ? "" : " (" + left + ")"); }
@@ -28,8 +29,8 @@ class Executor {
   virtual ~Executor() = default;
   // Returns the name of what was made, or of what was changed.
   virtual StepResult run(const Step& step) = 0;
-  // `name` is what run returned.
-  virtual Result<void> undo(const Step& step, const std::string& name) = 0;
+  // `name` is what run returned. Returns the name of what is there now: the kernel may give a device that was removed another.
+  virtual StepResult undo(const Step& step, const std::string& name) = 0;
 };
 
 struct Done {
@@ -43,14 +44,15 @@ struct Outcome {
   std::string failure;              // of the step that failed, or why no further one was begun
   std::vector<std::string> undone;  // texts of steps
   std::vector<std::string> left;    // what could not be undone or put back, and why
+  std::vector<Done> put_back;       // kRemoveDevice: what is there again, by its name of now
 };
 
 // Who looks on.
 struct Onlooker {
   // Before each step and each undoing.
   std::function<void(const std::string&)> say;
-  // After each of them: what is done now and was not undone. To be written down: the process may be killed in the next one.
-  std::function<void(const std::vector<Done>&)> keep = [](const std::vector<Done>&) {};
+  // After each of them: what is done and put back by now. To be written down: the process may be killed in the next one.
+  std::function<void(const Outcome&)> keep = [](const Outcome&) {};
   // Before each step: why it shall not be begun, or nothing. Undoing is not stopped.
   std::function<std::string()> why_stop = [] { return std::string(); };
 };

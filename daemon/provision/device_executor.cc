@@ -62,13 +62,12 @@ StepResult take_back(const Step& step) {
   return taken && step.was_disabled ? disable_device(step.target) : taken;
 }
 
-// Under another name it is another device for the steps before, which say by names what was done, and for whoever uses it.
 StepResult make_again(const Step& step) {
-  auto made = cleared(make_device(step.region, step.bytes, step.align, step.target), remove_device);
-  if (made && step.was_disabled) made = disable_device(*made);
-  if (made && *made != step.target)
-    return failure(EEXIST, "make " + step.target + " again under its name; it is " + *made + " now");
-  return made;
+  const auto made = cleared(make_device(step.region, step.bytes, step.align, step.target), remove_device);
+  if (!made || !step.was_disabled) return made;
+  auto disabled = disable_device(*made);
+  if (!disabled) disabled.error().there = *made;
+  return disabled;
 }
 
 }  // namespace
@@ -93,28 +92,22 @@ StepResult DeviceExecutor::run(const Step& step) {
   return failure(EINVAL, "do an unknown step");
 }
 
-Result<void> DeviceExecutor::undo(const Step& step, const std::string& name) {
-  const auto back = [&]() -> StepResult {
-    switch (step.kind) {
-      case Step::Kind::kMakeCxlRegion: return remove_cxl_region(name);
-      case Step::Kind::kMakeLabels: return remove_labels(name);
-      case Step::Kind::kMakeNamespace: return remove_namespace(name);
-      case Step::Kind::kMakeDevice: return remove_device(name);
-      case Step::Kind::kResizeDevice: return resize_back(step);
-      case Step::Kind::kRemoveDevice: return make_again(step);
-      case Step::Kind::kTakeFromKernel: return give_to_kernel(name, step.kernel_use);
-      case Step::Kind::kGiveToKernel: return take_back(step);
-      case Step::Kind::kEnableDevice: return disable_device(name);
-      case Step::Kind::kEnableNamespace: return disable_namespace(name);
-      case Step::Kind::kRemoveNamespace: return make_namespace(step.region, step.wish, step.bytes, step.align);
-      case Step::Kind::kRemoveCxlRegion: break;  // always the last one
-    }
-    return failure(EOPNOTSUPP, "put back " + step.target);
-  }();
-  if (back) return {};
-  Error error = back.error().error;
-  if (!back.error().left.empty()) error.doing += " (" + back.error().left + ")";
-  return tl::unexpected<Error>(std::move(error));
+StepResult DeviceExecutor::undo(const Step& step, const std::string& name) {
+  switch (step.kind) {
+    case Step::Kind::kMakeCxlRegion: return remove_cxl_region(name);
+    case Step::Kind::kMakeLabels: return remove_labels(name);
+    case Step::Kind::kMakeNamespace: return remove_namespace(name);
+    case Step::Kind::kMakeDevice: return remove_device(name);
+    case Step::Kind::kResizeDevice: return resize_back(step);
+    case Step::Kind::kRemoveDevice: return make_again(step);
+    case Step::Kind::kTakeFromKernel: return give_to_kernel(name, step.kernel_use);
+    case Step::Kind::kGiveToKernel: return take_back(step);
+    case Step::Kind::kEnableDevice: return disable_device(name);
+    case Step::Kind::kEnableNamespace: return disable_namespace(name);
+    case Step::Kind::kRemoveNamespace: return make_namespace(step.region, step.wish, step.bytes, step.align);
+    case Step::Kind::kRemoveCxlRegion: break;  // always the last one
+  }
+  return failure(EOPNOTSUPP, "put back " + step.target);
 }
 
 }  // namespace maru::daemon::provision

@@ -10,7 +10,7 @@ namespace maru::daemon::provision {
 class DeviceExecutor : public Executor {
  public:
   StepResult run(const Step& step) override;
-  Result<void> undo(const Step& step, const std::string& name) override;
+  StepResult undo(const Step& step, const std::string& name) override;
 };
 
 // NVDIMM regions and namespaces. execute_namespace.cc

@@ -32,11 +32,12 @@ StepResult GuardedExecutor::run(const Step& step) {
   return name;
 }
 
-Result<void> GuardedExecutor::undo(const Step& step, const std::string& name) {
+StepResult GuardedExecutor::undo(const Step& step, const std::string& name) {
   const Step back = undoing(step, name);
-  if (const auto same = look_again(back); !same) return same;
+  if (const auto same = look_again(back); !same) return tl::unexpected<Error>(same.error());
   auto undone = executor_.undo(step, name);
-  look_after(back, step.target);
+  const std::string& now = undone ? *undone : undone.error().there;
+  look_after(back, now.empty() ? step.target : now);
   return undone;
 }
 

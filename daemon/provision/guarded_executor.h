@@ -31,7 +31,7 @@ class GuardedExecutor final : public Executor {
       : executor_(executor), expected_(std::move(planned)), eyes_(std::move(eyes)) {}
 
   StepResult run(const Step& step) override;
-  Result<void> undo(const Step& step, const std::string& name) override;
+  StepResult undo(const Step& step, const std::string& name) override;
 
  private:
   // Fails when the step is not to be begun. No descriptor is left open.

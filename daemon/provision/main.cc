@@ -99,21 +99,21 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
   DeviceExecutor devices;
   GuardedExecutor executor(devices, machine, {read_machine, lock_device});
   // What is there now has addresses that the plan could not know.
-  const auto write_down = [&](const std::vector<Done>& done) -> Result<void> {
+  const auto write_down = [&](const Outcome& so_far) -> Result<void> {
     auto now = read_machine();
     if (!now) return tl::unexpected<Error>(now.error());
-    return write_record(arguments.record, after(made, done, *now));
+    return write_record(arguments.record, after(made, so_far, *now));
   };
   Onlooker onlooker;
   onlooker.say = [&](const std::string& text) { std::fprintf(stderr, "marud-provision: %s\n", text.c_str()); };
   // Tried again at the end, and complained of then.
-  onlooker.keep = [&](const std::vector<Done>& done) { (void)write_down(done); };
+  onlooker.keep = [&](const Outcome& so_far) { (void)write_down(so_far); };
   StopSignals signals;
   onlooker.why_stop = [&] { return signals.text(); };
   const Outcome outcome = apply(plan.steps, executor, onlooker);
   int status = outcome.is_complete ? kExitDone : kExitRefused;
   wait_for_udev();  // until new devices are marud's, and those that are gone have no nodes
-  const auto written = write_down(outcome.done);
+  const auto written = write_down(outcome);
   if (!written) status = complain(written.error().text() + " (devices that were made are not known as ours)");
   json["outcome"] = outcome_json(outcome);
   if (arguments.json)

@@ -87,6 +87,7 @@ Step remove_device_step(const DaxDevice& device, const std::string& name, const 
   step.region = device.region;
   step.bytes = device.bytes;
   step.align = device.align;
+  step.start = device.start;
   step.loses_content = true;
   step.was_disabled = device.mode == DaxMode::kDisabled;
   step.why = why;

@@ -27,7 +27,7 @@ struct Step {
     kEnableNamespace,  // target: the namespace
     kMakeDevice,       // target: a DAX region, or "cxl:NAME" as above; bytes, align
     kResizeDevice,     // target: the device; bytes, before
-    kRemoveDevice,     // target: the device, whose region is `region`; bytes, align: what it has
+    kRemoveDevice,     // target: the device, whose region is `region`; bytes, align, start: what it has
     kTakeFromKernel,   // target: the device; system-ram -> devdax
     kGiveToKernel,     // target: the device, or "" for the one that the same table made; devdax -> system-ram
     kEnableDevice,     // target: the device; disabled -> devdax
@@ -37,7 +37,7 @@ struct Step {
   std::string target;
   std::string why;
   std::string region;  // see kRemoveDevice
-  uint64_t bytes = 0, align = 0, before = 0;
+  uint64_t bytes = 0, align = 0, before = 0, start = 0;
   std::vector<std::string> memories;
   bool is_persistent = true;   // kMakeCxlRegion
   bool is_divided = false;     // kMakeCxlRegion, volatile: other steps make its devices; otherwise it is one

@@ -131,6 +131,7 @@ bool give_back(PlanState& state, const Wish& wish) {
     step.region = device->region;
     step.bytes = device->bytes;
     step.align = device->align;
+    step.start = device->start;
     step.loses_content = !(device->is_blank && device->pool.empty());
     if (device->mode == DaxMode::kSystemRam) {
       step.kind = Step::Kind::kTakeFromKernel;

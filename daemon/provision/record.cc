@@ -22,6 +22,11 @@ void forget(std::vector<Made>& made, const std::string& name) {
   std::erase_if(made, [&](const Made& one) { return one.name == name; });
 }
 
+uint64_t start_of(const std::string& device, const Machine& machine) {
+  const DaxDevice* found = find_named(machine.dax_devices, device);
+  return found ? found->start : 0;
+}
+
 }  // namespace
 
 Result<std::vector<Made>> read_record(const std::string& path) {
@@ -77,15 +82,21 @@ Result<FileDescriptor> lock_record(const std::string& path) {
   return fd;
 }
 
-std::vector<Made> after(std::vector<Made> made, const std::vector<Done>& done, const Machine& machine) {
-  for (const Done& one : done) {
+std::vector<Made> after(std::vector<Made> made, const Outcome& outcome, const Machine& machine) {
+  std::vector<Made> put_back;
+  for (const Done& one : outcome.put_back) {
+    for (const Made& was : made)
+      if (was.kind == WishKind::kDevice && was.name == one.step.target && was.start == one.step.start)
+        put_back.push_back({was.wish, was.kind, one.name, start_of(one.name, machine)});
+    forget(made, one.step.target);
+  }
+  for (const Done& one : outcome.done) {
     switch (one.step.kind) {
       case Step::Kind::kMakeCxlRegion: made.push_back({one.step.wish, WishKind::kCxlRegion, one.name, 0}); break;
       case Step::Kind::kMakeNamespace: made.push_back({one.step.wish, WishKind::kNamespace, one.name, 0}); break;
       case Step::Kind::kMakeDevice: {
         forget(made, one.name);
-        const DaxDevice* device = find_named(machine.dax_devices, one.name);
-        made.push_back({one.step.wish, WishKind::kDevice, one.name, device ? device->start : 0});
+        made.push_back({one.step.wish, WishKind::kDevice, one.name, start_of(one.name, machine)});
         break;
       }
       case Step::Kind::kRemoveCxlRegion:
@@ -93,6 +104,10 @@ std::vector<Made> after(std::vector<Made> made, const std::vector<Done>& done, c
       case Step::Kind::kRemoveDevice: forget(made, one.name); break;
       default: break;
     }
+  }
+  for (const Made& one : put_back) {
+    forget(made, one.name);
+    made.push_back(one);
   }
   return made;
 }

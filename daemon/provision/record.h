@@ -19,7 +19,7 @@ Result<void> write_record(const std::string& path, const std::vector<Made>& made
 // Until it is closed, nobody else changes this machine by this program. Errors: EBUSY, somebody does.
 Result<FileDescriptor> lock_record(const std::string& path);
 
-// The record after these steps.
-std::vector<Made> after(std::vector<Made> made, const std::vector<Done>& done, const Machine& machine);
+// The record after these steps. A device that was removed and put back stays its table's, wherever the kernel put it.
+std::vector<Made> after(std::vector<Made> made, const Outcome& outcome, const Machine& machine);
 
 }  // namespace maru::daemon::provision

@@ -26,10 +26,10 @@ class ScriptedExecutor : public Executor {
     if (step.wish == fails_at) return tl::unexpected<StepError>({Error{ENOSPC, "make " + step.wish}, leaves});
     return "made-" + step.wish;
   }
-  Result<void> undo(const Step& step, const std::string& name) override {
+  StepResult undo(const Step& step, const std::string& name) override {
     calls.push_back("undo " + step.wish + " " + name);
     if (step.wish == cannot_undo) return failure(EBUSY, "unmake " + name);
-    return {};
+    return name;
   }
 };
 
@@ -86,7 +86,7 @@ TEST(ProvisionApply, WhatCannotBeUndoneIsSaidAndStaysInTheRecord) {
   ASSERT_EQ(outcome.left.size(), 2u);
   EXPECT_NE(outcome.left[0].find("unmake made-b"), std::string::npos);
   ASSERT_EQ(outcome.done.size(), 2u);
-  EXPECT_EQ(after({}, outcome.done, {}).size(), 2u);
+  EXPECT_EQ(after({}, outcome, {}).size(), 2u);
 }
 
 TEST(ProvisionApply, WhatLiesElsewhereIsUndoneAllTheSame) {
@@ -133,7 +133,7 @@ TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
         if (step.wish == "b") ::raise(number);
         return ScriptedExecutor::run(step);
       }
-      Result<void> undo(const Step& step, const std::string& name) override {
+      StepResult undo(const Step& step, const std::string& name) override {
         ::raise(number);  // once more, while it is undone
         return ScriptedExecutor::undo(step, name);
       }
@@ -192,7 +192,7 @@ TEST(ProvisionApply, WhatIsMadeIsWrittenDownStepByStep) {
         return ScriptedExecutor::run(step);
       }
     } executor;
-    const auto keep = [&](const std::vector<Done>& done) { (void)write_record(path, after({}, done, {})); };
+    const auto keep = [&](const Outcome& so_far) { (void)write_record(path, after({}, so_far, {})); };
     apply(three_steps(), executor, {.say = [](const std::string&) {}, .keep = keep});
     ::_exit(0);
   }
@@ -210,7 +210,7 @@ TEST(ProvisionApply, WhatIsMadeIsWrittenDownStepByStep) {
   std::vector<size_t> kept;
   apply(
       three_steps(), executor,
-      {.say = [](const std::string&) {}, .keep = [&](const std::vector<Done>& done) { kept.push_back(done.size()); }});
+      {.say = [](const std::string&) {}, .keep = [&](const Outcome& so_far) { kept.push_back(so_far.done.size()); }});
   EXPECT_EQ(kept, (std::vector<size_t>{1, 2, 1, 0}));
 }
 
@@ -246,6 +246,41 @@ TEST(ProvisionRecord, IsReadAsItWasWritten) {
   std::ofstream(path) << "[1, 2";
   ASSERT_FALSE(read_record(path));
   EXPECT_NE(read_record(path).error().doing.find("found no record"), std::string::npos);
+}
+
+// The kernel gives a device that is made again the memory that is free by then, and the lowest number.
+TEST(ProvisionRecord, ADeviceThatWasRemovedAndPutBackElsewhereIsStillItsTables) {
+  const std::vector<Made> before = {{"kv", WishKind::kDevice, "dax0.1", 4 * kGiB},
+                                    {"hot", WishKind::kDevice, "dax0.2", 12 * kGiB}};
+  Step removal = three_steps()[0], making = three_steps()[1];
+  removal.kind = Step::Kind::kRemoveDevice;
+  removal.target = "dax0.1";
+  removal.region = "dax0";
+  removal.start = 4 * kGiB;
+  making.kind = Step::Kind::kMakeDevice;
+  making.target = "dax0";
+  for (const char* name : {"dax0.1", "dax0.0"}) {
+    SCOPED_TRACE(name);
+    struct : ScriptedExecutor {
+      std::string name_now;
+      StepResult undo(const Step&, const std::string&) override { return name_now; }
+    } executor;
+    executor.name_now = name;
+    executor.fails_at = "b";
+    const Outcome outcome = apply_to(executor, {removal, making});
+    EXPECT_EQ(outcome.undone.size(), name == removal.target ? 1u : 0u);
+    EXPECT_EQ(outcome.left.size(), name == removal.target ? 0u : 1u);
+    Machine machine;
+    machine.dax_devices = {dax_device(name, 8 * kGiB), dax_device("dax0.2", kGiB)};
+    machine.dax_devices[0].start = 20 * kGiB;
+    machine.dax_devices[1].start = 12 * kGiB;
+    const auto made = after(before, outcome, machine);
+    ASSERT_EQ(made.size(), 2u);
+    const Plan release = plan_release(machine, "kv", made, false);
+    ASSERT_EQ(release.steps.size(), 1u) << (release.problems.empty() ? "" : release.problems[0].text);
+    EXPECT_EQ(release.steps[0].target, name);
+    EXPECT_EQ(plan_release(machine, "hot", made, false).steps.size(), 1u);
+  }
 }
 
 TEST(ProvisionRecord, OneAtATime) {

@@ -26,12 +26,12 @@ class DataExecutor : public Executor {
     after_run(machine);
     return name;
   }
-  Result<void> undo(const Step& step, const std::string& name) override {
+  StepResult undo(const Step& step, const std::string& name) override {
     calls.push_back("undo " + name);
     on_undo();
     if (step.kind == Step::Kind::kMakeDevice)
       std::erase_if(machine.dax_devices, [&](const DaxDevice& one) { return one.name == name; });
-    return {};
+    return name;
   }
 
  private:
