@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <optional>
+#include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -394,6 +395,18 @@ void Server::on_process_end(uint64_t id, int result) {
   }
 }
 
+// Those whose end has not come up yet, at the end of marud: a pool that nobody has is left in order.
+void Server::take_back_ended() {
+  for (uint32_t pool = 0; pool < pools_.size(); ++pool)
+    if (pool < adopted_due_ms_.size() && adopted_due_ms_[pool] && pools_[pool]->known()) watch_adopted(pool);
+  std::vector<uint64_t> ended;
+  for (const auto& [id, watch] : lanes_.all()) {
+    pollfd process = {watch.pidfd.get(), POLLIN, 0};
+    if (::poll(&process, 1, 0) == 1) ended.push_back(id);
+  }
+  for (const uint64_t id : ended) on_process_end(id, POLLIN);
+}
+
 // -- turns ------------------------------------------------------------------------------------------------------------
 
 void Server::after_events() {
@@ -546,6 +559,7 @@ void Server::reload() {
 void Server::stop() {
   notify("STOPPING=1");
   devices_.end_openings();
+  take_back_ended();
   for (const auto& hosted : pools_) hosted->stop(devices_.is_held(*hosted));
 }
 

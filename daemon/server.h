@@ -49,6 +49,7 @@ class Server {
   bool has_memory();
   void on_receive(Session& session, int result);
   void on_process_end(uint64_t watch, int result);
+  void take_back_ended();
   void on_signal();
   void apply(Session& session, Outcome outcome);
   void send(std::vector<Notice>& notices);

@@ -3,6 +3,7 @@
 //
 // MARU_RESTARTS says how often (a few in the test command, more in scripts/soak).
 #include "libmaru/wire/socket.h"
+#include "maru/format/control_region.h"
 #include "tests/process/baseline.h"
 #include "tests/process/board.h"
 #include "tests/process/keeper.h"
@@ -16,6 +17,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <gtest/gtest.h>
 
 namespace maru::test {
@@ -207,6 +209,43 @@ TEST(RestartAlone, ClientOfThePoolThatIsGoneIsTold) {
   }
   EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == -ESTALE; }));
   EXPECT_EQ(client.text("k"), "text") << "what it has mapped stays readable";
+}
+
+// Whether the pool in a file of one host was left in order.
+bool is_left_in_order(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  format::Header header;
+  uint64_t clean = 0;
+  file.read(reinterpret_cast<char*>(&header), sizeof(header));
+  file.seekg(std::streamoff(header.sections[format::kSectionHosts].offset + offsetof(format::HostRecord, clean)));
+  file.read(reinterpret_cast<char*>(&clean), sizeof(clean));
+  return file && clean == 1;
+}
+
+// More processes end at once than marud looks at in the turn in which it is told to stop.
+TEST(RestartAlone, WhatProcessesHeldThatEndedWithMarudIsTakenBackBeforeThePoolIsLeftInOrder) {
+  constexpr size_t kClients = 48;
+  PoolWish wish;
+  wish.in_file = true;
+  wish.lanes = 64;
+  wish.region_bytes = 65536;  // one for each
+  MarudProcess marud({wish});
+  std::vector<std::unique_ptr<Puppet>> clients;
+  for (size_t i = 0; i < kClients; ++i) {
+    clients.push_back(std::make_unique<Puppet>(marud.socket_path()));
+    ASSERT_EQ(clients.back()->store("key " + std::to_string(i), "payload"), 0);
+  }
+  EXPECT_FALSE(is_left_in_order(marud.pool_file("default")));
+  marud.suspend();
+  for (const auto& client : clients) client->process().kill();
+  ASSERT_EQ(::kill(marud.pid(), SIGTERM), 0);
+  marud.resume();
+  marud.stop();
+  EXPECT_TRUE(is_left_in_order(marud.pool_file("default")));
+  marud.start();
+  EXPECT_EQ(marud.log().find("ended while marud was away"), std::string::npos);
+  TestClient reader(marud.socket_path());
+  for (size_t i = 0; i < kClients; ++i) EXPECT_EQ(reader.text("key " + std::to_string(i)), "payload");
 }
 
 TEST(RestartAlone, FilePoolWithoutClientsStays) {
