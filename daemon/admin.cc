@@ -88,6 +88,9 @@ json status_of(const AdminView& view, const json& request) {
   return reply;
 }
 
+// Cursors from here on are of lanes of other hosts: the place of the pool, then the lane.
+constexpr uint64_t kElsewhere = 1ull << 48;
+
 // Goes on after the lane whose number was returned as "next", as far as one reply reaches.
 json clients_of(const AdminView& view, const json& request) {
   uint64_t cursor = 0;
@@ -97,12 +100,16 @@ json clients_of(const AdminView& view, const json& request) {
   const auto has_name = [&](const auto& hosted) { return hosted->name() == only; };
   if (!only.empty() && std::none_of(view.pools.begin(), view.pools.end(), has_name))
     return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
+  const bool is_of_all_hosts = flag_in(request, "all_hosts");
+  const auto is_meant = [&](const HostedPool& hosted) {
+    return (only.empty() || hosted.name() == only) && is_theirs(view, hosted);
+  };
   json clients = json::array();
   size_t bytes = 256;
   for (const auto& [id, watch] : view.lanes.all()) {
     if (id < cursor) continue;
     const HostedPool& hosted = *view.pools[watch.pool];
-    if ((!only.empty() && hosted.name() != only) || !is_theirs(view, hosted)) continue;
+    if (!is_meant(hosted)) continue;
     json client = hosted.serving() ? hosted.serving()->lane_json(watch.lane, view.now_unix_ms) : json::object();
     client["pid"] = int64_t(watch.who.pid);
     client["uid"] = watch.who.uid;
@@ -112,9 +119,24 @@ json clients_of(const AdminView& view, const json& request) {
     client["lane"] = watch.lane;
     client["state"] = watch.session != 0 ? "connected" : "frozen";
     client["since_ms"] = watch.since_ms;
+    if (is_of_all_hosts && hosted.serving() && hosted.serving()->is_shared()) client["host"] = hosted.serving()->host();
     bytes += to_text(client).size() + 1;
     if (bytes > kReplyBytesMax) return {{"clients", std::move(clients)}, {"next", id}};
     clients.push_back(std::move(client));
+  }
+  const uint64_t place = cursor < kElsewhere ? 0 : cursor - kElsewhere;
+  for (uint64_t index = place / limits::kLanesMax; is_of_all_hosts && index < view.pools.size(); ++index) {
+    const HostedPool& hosted = *view.pools[index];
+    if (!is_meant(hosted) || !hosted.serving()) continue;
+    const uint64_t from = index == place / limits::kLanesMax ? place % limits::kLanesMax : 0;
+    for (json& client : hosted.serving()->lanes_elsewhere(uint32_t(from))) {
+      client["pool"] = hosted.name();
+      bytes += to_text(client).size() + 1;
+      if (bytes > kReplyBytesMax)
+        return {{"clients", std::move(clients)},
+                {"next", kElsewhere + index * limits::kLanesMax + client["lane"].get<uint64_t>()}};
+      clients.push_back(std::move(client));
+    }
   }
   return {{"clients", std::move(clients)}};
 }

@@ -491,5 +491,7 @@ nlohmann::json Pool::status_json(uint64_t) const {
 }
 nlohmann::json Pool::status_json(const metrics::PageCensus& census) const { return state_->status(census); }
 nlohmann::json Pool::lane_json(uint32_t lane, uint64_t) const { return state_->lane_status(lane); }
+nlohmann::json Pool::lanes_elsewhere(uint32_t from) const { return state_->lanes_elsewhere(from); }
+bool Pool::is_shared() const { return state_->region.is_shared(); }
 
 }  // namespace maru::daemon

@@ -452,6 +452,32 @@ json Pool::State::list_hosts() const {
           {"reclaimed_hosts", hosts.reclaimed}};
 }
 
+json Pool::State::lanes_elsewhere(uint32_t from) const {
+  json rows = json::array();
+  if (!region.is_shared()) return rows;
+  std::vector<uint32_t> rented(region.lanes(), 0);
+  for (uint32_t i = 0; i < regions.size(); ++i) {
+    const shm::RegionWord shown{region.region(i).word.load_acquire()};  // [pairs region.word]
+    if (shown.state() == RegionState::kRented && shown.owner().lane < region.lanes()) ++rented[shown.owner().lane];
+  }
+  shm::LaneSet::in_use(region).for_each(region.lanes(), [&](uint32_t lane) {
+    const uint32_t host = region.host_of_lane(lane);
+    if (lane < from || host >= region.hosts() || host == hosts.self || lane == region.daemon_lane_of(host)) return;
+    const format::LaneIdentity& identity = region.identity(lane);
+    const uint64_t lane_state = identity.state.load_relaxed();  // for people, and so what follows
+    rows.push_back({{"lane", lane},
+                    {"generation", lane_state >> 48},
+                    {"host", host},
+                    {"host_name", name_in(region.host(host))},
+                    {"state", state_name(shm::read_claim(region, host).state())},
+                    {"pid", identity.process.load_relaxed()},
+                    {"uid", identity.credentials.load_relaxed() >> 32},
+                    {"since_ms", identity.attached_ms.load_relaxed()},
+                    {"regions", rented[lane]}});
+  });
+  return rows;
+}
+
 json Pool::State::declare_host_dead(const json& request) {
   if (!region.is_shared()) return refusal(EOPNOTSUPP, "this pool belongs to one host (profile = \"local\")");
   const uint64_t host = number_in(request, "host", kNoHost);

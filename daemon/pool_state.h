@@ -353,6 +353,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void ask_for_region();
   void answer_wish();
   nlohmann::json list_hosts() const;
+  nlohmann::json lanes_elsewhere(uint32_t from) const;
   // How many are live, suspect and dead; nothing of a pool that one host has for itself.
   std::optional<std::array<uint64_t, metrics::kHostStates>> hosts_by_state() const;
   nlohmann::json declare_host_dead(const nlohmann::json& request);

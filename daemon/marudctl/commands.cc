@@ -81,11 +81,14 @@ int status(const Arguments& arguments) {
 
 int clients(const Arguments& arguments) {
   json reply;
-  if (const int code = Conversation(arguments).ask_for_list({{"command", "clients"}}, "clients", std::nullopt, reply);
-      code != kExitDone)
+  const json request = {{"command", "clients"}, {"all_hosts", true}};
+  if (const int code = Conversation(arguments).ask_for_list(request, "clients", std::nullopt, reply); code != kExitDone)
     return code;
   if (arguments.json) return print_json(reply), kExitDone;
   json& rows = reply["clients"];
+  for (json& client : rows)
+    if (const std::string name = text(client, "host_name"); !name.empty())
+      client["host"] = std::to_string(number(client, "host")) + " (" + name + ")";
   // A short heading beside that of the pins, and none when all are in order, so that a line fits.
   const auto is_late = [](const json& client) { return number(client, "pins_overdue") != 0; };
   if (std::any_of(rows.begin(), rows.end(), is_late))
@@ -93,7 +96,8 @@ int clients(const Arguments& arguments) {
   std::stable_sort(rows.begin(), rows.end(), [](const json& a, const json& b) {
     return std::pair(text(a, "pool"), number(a, "lane")) < std::pair(text(b, "pool"), number(b, "lane"));
   });
-  print(table_text(rows, {"pid", "command", "uid", "pool", "lane", "state", "since_ms", "pins", "overdue", "regions"},
+  print(table_text(rows,
+                   {"pid", "command", "uid", "pool", "lane", "host", "state", "since_ms", "pins", "overdue", "regions"},
                    "no process is attached", line_width()));
   return kExitDone;
 }

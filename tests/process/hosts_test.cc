@@ -68,6 +68,44 @@ TEST_P(HostsOnFiles, ABlockStoredOnOneHostIsFoundOnTheOther) {
   EXPECT_EQ(a.state_of(1), "free") << "nobody was left: a clean detach";
 }
 
+// On request, so that who asks for processes of this machine gets no others.
+TEST_F(Hosts, ClientsOfAllHostsAreListedWithTheirHost) {
+  Host a(directory_, 0), b(directory_, 1);
+  Puppet on_a(a.socket_path()), on_b(b.socket_path());
+  ASSERT_EQ(on_b.store("of b", "stored by b"), 0);
+  const auto lane_b = uint32_t(on_b.result({{"do", "lane"}}));
+  EXPECT_EQ(a.ask({{"command", "clients"}}).at("clients").size(), 1u);
+  const json rows = a.ask({{"command", "clients"}, {"all_hosts", true}}).at("clients");
+  ASSERT_EQ(rows.size(), 2u) << rows.dump();
+  EXPECT_EQ(rows[0].at("host"), 0);
+  EXPECT_EQ(rows[0].at("pid"), on_a.process().pid());
+  const json& other = rows[1];
+  EXPECT_EQ(other.at("host"), 1);
+  EXPECT_EQ(other.at("host_name"), a.host(1).at("name"));
+  EXPECT_EQ(other.at("pid"), on_b.process().pid());
+  EXPECT_EQ(other.at("uid"), ::getuid());
+  EXPECT_EQ(other.at("lane"), lane_b);
+  EXPECT_EQ(other.at("pool"), "default");
+  EXPECT_EQ(other.at("state"), "live");
+  EXPECT_EQ(other.at("regions"), 1);
+  EXPECT_FALSE(other.contains("start_time")) << "by which a process of this host would be known";
+  const json rest = a.ask({{"command", "clients"}, {"all_hosts", true}, {"cursor", (1ull << 48) + lane_b + 1}});
+  EXPECT_TRUE(rest.at("clients").empty()) << rest.dump();
+
+  const char* program = std::getenv("MARU_TEST_MARUDCTL");
+  ASSERT_TRUE(program);
+  const std::string path = directory_.file("marudctl.out");
+  const auto ended = ChildProcess({program, "--socket", a.socket_path(), "clients"}, path).wait();
+  EXPECT_TRUE(ended && ended->code == 0);
+  std::stringstream table;
+  table << std::ifstream(path).rdbuf();
+  EXPECT_NE(table.str().find("HOST"), std::string::npos) << table.str();
+  EXPECT_NE(table.str().find("1 (" + other.at("host_name").get<std::string>() + ")"), std::string::npos) << table.str();
+  on_b.ask({{"do", "detach"}});
+  EXPECT_TRUE(
+      wait_until([&] { return a.ask({{"command", "clients"}, {"all_hosts", true}}).at("clients").size() == 1; }));
+}
+
 // Both find nothing; one makes the pool, and the other one finds it at some moment of that.
 TEST_P(HostsOnFiles, TwoHostsThatStartAtOnceMakeOnePool) {
   for (int round = 0; round < 5; ++round) {
