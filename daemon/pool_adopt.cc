@@ -87,6 +87,10 @@ void Pool::State::adopt_overflow() {
 void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   // Children of each page, as the children say. Clients change things while this counts, so it only tells whom to recount.
   std::vector<uint32_t> children(pages(), 0);
+  // In a durable pool the length that a head's line says is walked for its tails, and clients wrote that: so of a region with a
+  // dead head all tails of the dead go first, in one walk.
+  const auto tails = region.is_durable() ? shm::Tails::kAreFreed : shm::Tails::kToFree;
+  uint64_t tails_freed_to = 0;  // page
   for (uint64_t i = 0; i < pages(); ++i) {
     const auto page = uint32_t(i);
     PageWord now = word(page);
@@ -96,7 +100,12 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
       now = word(page);
     }
     if (now.names_lane() && lanes.is_dead(now.lane())) {
-      shm::reclaim_pages(self, lanes, page, page + 1, findings);
+      if (region.is_durable() && i >= tails_freed_to) {
+        const uint64_t first = i - i % region.region_pages();
+        tails_freed_to = std::min(first + region.region_pages(), pages());
+        shm::free_dead_tails(region, lanes, uint32_t(first), uint32_t(tails_freed_to), findings);
+      }
+      shm::reclaim_pages(self, lanes, page, page + 1, findings, tails);
       now = word(page);
     }
     if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) adopt_poison(page);
@@ -137,7 +146,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   drain_touches(kTouchesPerDrain);
   for (LaneRecord& record : lanes.records) record.lost_before = record.touches.lost();  // read by the marud before
   take_findings();
-  finish_retired(retired_blocks.size());
+  finish_all_retired();
 }
 
 // The whole audit costs more than everything above together, so a large pool is audited when somebody asks.

@@ -102,7 +102,7 @@ json Pool::State::check_at_rest() {
   drain_touches(kTouchesPerDrain);
   sweep(pages());
   take_findings();
-  finish_retired(retired_blocks.size());
+  finish_all_retired();
   std::vector<std::byte> scratch(shm::audit_scratch_bytes(region));
   shm::AuditRequest audit_request = live_audit_request();
   audit_request.mode = shm::AuditMode::kExact;

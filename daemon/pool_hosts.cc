@@ -156,7 +156,7 @@ void Pool::State::write_machine_id() {
 void Pool::State::leave_slot() {
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
     if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
-  finish_retired(retired_blocks.size());
+  finish_all_retired();
   if (!retired_blocks.empty() || hosts.reclaim.host != kNoHost || !hosts.waiting.empty()) return;
   for (uint32_t i : own_regions())
     if (regions[i].state != RegionState::kUnused) settle_region(i);

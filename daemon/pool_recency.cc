@@ -252,8 +252,10 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
     const LaneId holder = found.lane();
     const bool is_being_reclaimed =
         holder.lane < lanes.records.size() && lanes.records[holder.lane].phase == LaneRecord::Phase::kReclaiming;
-    if (found.names_lane() && lanes.is_dead(holder) && !is_being_reclaimed)
+    if (found.names_lane() && lanes.is_dead(holder) && !is_being_reclaimed) {
+      sweep_walked += reclaim_cost(page);
       shm::reclaim_pages(self, lanes, page, page + 1, findings);
+    }
     return;
   }
   if (!owns_page(page)) return;
@@ -263,10 +265,11 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
   if (found.children() == 0 && !order.contains(page)) missing.push_back(page);
 }
 
-// The next `pages` pages, region by region.
+// The next `count` pages, region by region; fewer where what somebody wrote makes them costly.
 void Pool::State::sweep(uint64_t count) {
   std::vector<uint32_t> missing, expired;
-  for (uint64_t i = 0; i < std::min(count, pages()); ++i) {
+  sweep_walked = 0;
+  for (uint64_t i = 0; i < std::min(count, pages()) && sweep_walked <= 2 * count; ++i) {
     if (sweep_next >= pages()) sweep_next = 0;
     const auto page = uint32_t(sweep_next++);
     sweep_page(page, missing, expired);

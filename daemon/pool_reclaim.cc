@@ -103,14 +103,30 @@ void Pool::State::finish_lane(uint32_t lane) {
   shm::set_lane_bit(region, lane, false);
 }
 
-// All that are being taken back, while there are pages left.
+// All that are being taken back, in one walk over the pages, while there are some of `count` left.
 void Pool::State::finish_lanes(uint64_t count) {
-  for (uint32_t lane = lanes.first + 1; lane < lanes.end && count > 0; ++lane) {
-    const LaneRecord& record = lanes.records[lane];
-    if (record.phase != LaneRecord::Phase::kReclaiming) continue;
-    const uint64_t step = std::min(count, pages() - record.reclaimed_to);
-    count -= step;
-    reclaim_lane(lane, step);
+  std::vector<uint32_t> ended;
+  uint64_t next = pages();
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
+    if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;
+    ended.push_back(lane);
+    next = std::min(next, lanes.records[lane].reclaimed_to);
+  }
+  const uint64_t freed_before = findings.freed;
+  for (uint64_t spent = 0; next < pages() && spent < count; ++next) {
+    const auto page = uint32_t(next);
+    const PageWord now = word(page);
+    const LaneId holder = now.lane();
+    const bool is_theirs = now.names_lane() && std::binary_search(ended.begin(), ended.end(), holder.lane) &&
+                           holder == lanes.id(holder.lane);
+    spent += is_theirs ? reclaim_cost(page) : 1;
+    if (is_theirs) shm::reclaim_pages(self, holder, page, page + 1, findings);
+  }
+  own_frees += findings.freed - freed_before;
+  for (const uint32_t lane : ended) {
+    uint64_t& reclaimed_to = lanes.records[lane].reclaimed_to;
+    reclaimed_to = std::max(reclaimed_to, next);
+    if (reclaimed_to == pages()) finish_lane(lane);
   }
 }
 
@@ -135,20 +151,25 @@ void Pool::State::take_findings() {
   finish_retired(kRetiredPerTurn);
 }
 
-void Pool::State::finish_retired(size_t limit) {
+void Pool::State::finish_all_retired() { finish_retired(retired_blocks.size(), 2 * pages()); }
+
+// `pages_left`: to walk for tails; clients wrote how long the runs are.
+void Pool::State::finish_retired(size_t limit, uint64_t pages_left) {
   if (retired_blocks.empty()) return;
   const size_t looks = std::max<size_t>(1, limit / look_cost());
-  for (size_t looked = std::min(looks, retired_blocks.size()); looked > 0; --looked) {
+  for (size_t looked = std::min(looks, retired_blocks.size()); looked > 0 && pages_left > 0; --looked) {
     if (retired_next >= retired_blocks.size()) retired_next = 0;
     const PageRef ref = retired_blocks[retired_next];
     const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // ours while RETIRED
     const uint64_t at_tick = tick_of(ref.page(), ref.generation());
+    const uint64_t cost = reclaim_cost(ref.page());
     uint32_t freed = 0;
     const shm::FinishStatus status = shm::finish_retired(self, ref, lanes.in_use, &freed);
     if (status == shm::FinishStatus::kPinned) {
       ++retired_next;
       continue;
     }
+    pages_left -= std::min(pages_left, cost);
     retired_known.remove(ref.page());
     retired_blocks[retired_next] = retired_blocks.back();
     retired_blocks.pop_back();

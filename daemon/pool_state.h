@@ -221,6 +221,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
   uint64_t sweep_next = 0;                         // page
   uint32_t sweep_free = 0, sweep_used = 0;
+  uint64_t sweep_walked = 0;    // pages, for the tails of the dead
   uint64_t count_next = 0;      // page: counting what is in use
   uint32_t counted_used = 0;    // of the region that is being counted
   uint64_t pages_in_use = 0;    // of the pool: the sum of what was last counted in each region
@@ -460,7 +461,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void take_counters(uint32_t lane);
   void take_findings();
   void queue_retired(PageRef ref);
-  void finish_retired(size_t limit);
+  void finish_retired(size_t limit, uint64_t pages_left = kReclaimPagesPerTurn);
+  void finish_all_retired();
   bool step_recounts(uint64_t pages);
 
   // pool_tree.cc

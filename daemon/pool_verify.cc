@@ -100,7 +100,7 @@ void Pool::State::drop_bad(std::span<uint8_t> bad, Verified& verified) {
     queue_remove(page);
     queue_retired(ref);
     // Before its parent's turn: the parent counts it until it is freed.
-    finish_retired(retired_blocks.size());
+    finish_all_retired();
     ++verified.dropped;
   }
 }

@@ -45,7 +45,26 @@ void clear_lane(const ControlRegion& region, uint32_t lane) {
   view.header->frees.store_relaxed(0);
 }
 
-void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, uint32_t to, ReclaimSink& sink) {
+void free_dead_tails(const ControlRegion& region, const DeadLanes& dead, uint32_t from, uint32_t to,
+                     ReclaimSink& sink) {
+  for (uint32_t page = to; page-- > from;) {
+    AtomicU64& word = region.block(page).word;
+    PageWord found{word.load_acquire()};  // [pairs page.word]
+    if (!found.is(PageState::kTail) || found.low() > page - from) continue;
+    const uint32_t head = page - found.low();
+    const PageWord held{region.block(head).word.load_acquire()};  // [pairs page.word]
+    const bool is_dead_head =
+        (held.is(PageState::kReserved) || held.is(PageState::kSealed)) && dead.is_dead(held.lane());
+    // As in free_tails: it can only be this head's, which nobody but the caller frees.
+    if (!is_dead_head || found.low() >= region.run_pages(head)) continue;
+    if (!word.cas_acq_rel(found.bits, PageWord::free(found.generation() + 1).bits)) continue;
+    flush(region, word);
+    sink.pages_freed(1);
+  }
+}
+
+void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, uint32_t to, ReclaimSink& sink,
+                   Tails tails) {
   const ControlRegion& region = *daemon.region;
   for (uint32_t page = from; page < to; ++page) {
     AtomicU64& word = region.block(page).word;
@@ -71,7 +90,7 @@ void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, ui
     const PageRef parent = found.is(PageState::kSealed) ? parent_of(region, page) : PageRef::none();
     uint64_t tenant = 0;
     const uint64_t bytes = found.is(PageState::kSealed) ? tenant_bytes(region, page, &tenant) : 0;
-    uint32_t freed = free_tails(region, page);
+    const uint32_t freed = tails == Tails::kToFree ? free_tails(region, page) : 0;
     if (!word.cas_acq_rel(found.bits, PageWord::free(generation + 1).bits)) continue;
     flush(region, word);  // or it might name a lane again that is nobody's by then
     sink.pages_freed(freed + 1);

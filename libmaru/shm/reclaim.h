@@ -49,7 +49,15 @@ class DeadLanes {
  protected:
   ~DeadLanes() = default;
 };
-void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, uint32_t to, ReclaimSink& sink);
+// kAreFreed: free_dead_tails() went before, and the heads alone are left.
+enum class Tails : uint8_t { kAreFreed, kToFree };
+void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, uint32_t to, ReclaimSink& sink,
+                   Tails tails = Tails::kToFree);
+
+// The tails among the pages [from, to), which are whole regions, of RESERVED and SEALED heads of the dead become FREE, the last
+// first. One walk over the pages, whatever lengths somebody wrote into the heads' lines: each TAIL says where its head is. If
+// the process dies here: the heads stay held, and the next walk finds the tails that are left.
+void free_dead_tails(const ControlRegion& region, const DeadLanes& dead, uint32_t from, uint32_t to, ReclaimSink& sink);
 
 // The parents named by intents of a dead lane; clears them.
 void reclaim_intents(const ControlRegion& region, uint32_t lane, ReclaimSink& sink);

@@ -558,7 +558,9 @@ void adopt() {
   note("a new marud adopts the pool");
   Findings findings;
   shm::clear_pins(world(), kMarud);
-  shm::reclaim_pages(marud().context, DeadProcesses(), 0, kWorldPages, findings);
+  const auto tails = world().is_durable() ? shm::Tails::kAreFreed : shm::Tails::kToFree;
+  if (tails == shm::Tails::kAreFreed) shm::free_dead_tails(world(), DeadProcesses(), 0, kWorldPages, findings);
+  shm::reclaim_pages(marud().context, DeadProcesses(), 0, kWorldPages, findings, tails);
   shm::reclaim_intents(world(), kMarud, findings);
   // Which parents the last marud was about to count again died with it.
   for (uint32_t page = 0; page < kWorldPages; ++page) {

@@ -213,7 +213,9 @@ void adopt_host(uint32_t host) {
   shm::end_lane_pins(region, marud_lane(host), findings);
   for (uint32_t page = 0; page < kWorldPages && !mutant(kMutantAdoptKeepsRetiring); ++page)
     shm::revive_retiring(region, host, page);
-  shm::reclaim_pages(marud_of(host).context, dead, 0, kWorldPages, findings);
+  const auto tails = world().is_durable() ? shm::Tails::kAreFreed : shm::Tails::kToFree;
+  if (tails == shm::Tails::kAreFreed) shm::free_dead_tails(world(), dead, 0, kWorldPages, findings);
+  shm::reclaim_pages(marud_of(host).context, dead, 0, kWorldPages, findings, tails);
   free_own_retired(host);
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{region.block(page).word.load_acquire()};

@@ -185,6 +185,37 @@ TEST_F(PoolHostsPoison, WaitsForClientsOfOtherHostsThatMayWriteBehindIt) {
   EXPECT_TRUE(first_.word(run.page() + 1).is(PageState::kFree) || first_.word(run.page() + 1).is(PageState::kOut));
 }
 
+// The length that a head's line says counts there, since the lines of tails may be lost; and clients wrote it.
+TEST(PoolAdoption, OfADurablePoolWalksItsPagesOnceForAllTailsOfTheDead) {
+  constexpr uint32_t kPages = 1u << 16, kLost = 3, kRun = 8;
+  PoolUnderTest first(uint64_t{kPages} * 4096 + (64u << 20), kPages, 64, sharing_of(0));
+  ASSERT_TRUE(first.region.is_durable());
+  auto client = first.attach();
+  ASSERT_TRUE(client->rent(1));
+  const shm::LaneId dead = {client->grant.lane, client->lane.id.generation};
+  const PageRef living = client->take(4);
+  ASSERT_FALSE(living.is_none());
+  first.pool->client_died(client->grant.lane);
+  first.settle();
+  const auto set = [&](uint32_t page, uint64_t bits) { first.region.block(page).word.store_release(bits); };
+  for (uint32_t page = 0; page < kPages; ++page) {
+    first.region.block(page).shape.store_relaxed(kPages);
+    if (page < kRun)
+      set(page, page == kLost ? PageWord::free(5).bits
+                : page == 0   ? PageWord::reserved(5, dead).bits
+                              : PageWord::tail(5, page).bits);
+    else
+      set(page, PageWord::reserved(5, dead).bits);
+  }
+  first.pool.reset();
+  ASSERT_TRUE(first.restart());
+  for (uint32_t page = 0; page < kPages; ++page) {
+    const PageWord word = first.word(page);
+    ASSERT_TRUE(word.is(PageState::kFree) || word.is(PageState::kOut)) << page << ": " << word.bits;
+    ASSERT_EQ(word.generation(), page == kLost ? 5u : 6u) << page;
+  }
+}
+
 // The wish of a host that rents nothing, in a pool of which one look sees a part.
 TEST(PoolWishes, ALookForARegionToGiveUpIsBounded) {
   constexpr uint32_t kRegionPages = 512;

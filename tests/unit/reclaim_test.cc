@@ -54,6 +54,30 @@ class ReclaimTest : public testing::Test {
   Seen seen_;
 };
 
+TEST(ReclaimTails, OfTheDeadAreFreedByTheirOwnWordsAndThoseOfOthersStay) {
+  SmallPool pool({.hosts = 2});
+  Seen seen;
+  const PageRef run = pool.take(2, 5), other = pool.take(3, 4), retired = pool.take(2, 2);
+  ASSERT_EQ(run.page(), 0u);
+  pool.set_word(2, PageWord::free(9));  // its line was lost
+  pool.set_word(retired.page(), PageWord::retired(retired.generation(), pool.lane(2).id));
+  pool.set_word(15, PageWord::tail(3, 15));  // further away than the head says
+  free_dead_tails(pool.region, Dead(2), 0, 16, seen);
+  EXPECT_EQ(seen.freed, 3u);
+  EXPECT_TRUE(pool.word(0).is(PageState::kReserved)) << "the head is the last";
+  for (const uint32_t page : {1u, 3u, 4u}) EXPECT_TRUE(pool.word(page).is(PageState::kFree)) << page;
+  EXPECT_EQ(pool.word(2).bits, PageWord::free(9).bits);
+  EXPECT_TRUE(pool.word(other.page() + 1).is(PageState::kTail));
+  EXPECT_TRUE(pool.word(retired.page() + 1).is(PageState::kTail));
+  EXPECT_TRUE(pool.word(15).is(PageState::kTail));
+  pool.set_word(1, PageWord::tail(9, 1));  // which the heads alone do not free any more
+  reclaim_pages(pool.lane(0), Dead(2), 0, 16, seen, Tails::kAreFreed);
+  EXPECT_EQ(seen.freed, 4u);
+  EXPECT_TRUE(pool.word(0).is(PageState::kFree));
+  EXPECT_TRUE(pool.word(1).is(PageState::kTail));
+  ASSERT_EQ(seen.retired.size(), 1u);
+}
+
 TEST_F(ReclaimTest, WhatADeadLaneHeldIsFreeAndWhatItPublishedStays) {
   const PageRef block = pool_.store(5, "a");
   pool_.take(5);
