@@ -209,6 +209,11 @@ void Pool::State::watch_host(uint32_t host) {
   const HostClaim claim = shm::read_claim(region, host);
   const uint64_t heartbeat = region.host(host).heartbeat_ms.load_acquire();  // any change of it is a sign of life
   if (claim != seen.claim) log_host_change(host, seen.claim, claim);
+  if (seen.named_in != claim.generation() && seen.beats(claim, heartbeat)) {
+    seen.name = name_in(region.host(host));  // it wrote that before its first beat
+    seen.named_in = claim.generation();
+    log_debug("pool \"{}\": host {} is met as {}", config.name, host, seen.name);
+  }
   seen.look(claim, heartbeat, hosts.now_ms);
   if (claim.is(HostState::kLive)) suspect_if_silent(host);
   if (seen.claim.is(HostState::kSuspect)) fence_if_suspect(host);
@@ -264,19 +269,35 @@ void Pool::State::take_over_reclaim(uint32_t host) {
   hosts.waiting.push_back(host);
 }
 
+// Whoever may write to the pool may have written all that is known of the host, its silence, too. So the command is given the
+// name by which the host was met in this life, and cuts the power of one machine not time after time.
 void Pool::State::start_fencing(uint32_t host) {
   const SharingConfig& sharing = config.sharing;
   if (sharing.fencing_command.empty() || (hosts.fencing && hosts.fencing->is_running())) return;
-  hosts.watches[host].fence_at_ms = hosts.now_ms + sharing.fencing_timeout_ms + kFencePauseMs;
+  HostWatch& seen = hosts.watches[host];
   const format::HostRecord& record = region.host(host);
+  const std::string written = name_in(record), name = seen.named_in == seen.claim.generation() ? seen.name : written;
+  seen.fence_at_ms = hosts.now_ms + sharing.fencing_timeout_ms + kFencePauseMs;
+  if (const uint64_t until_ms = hosts.rests_until_ms(host, name); until_ms != 0) {
+    seen.fence_at_ms = until_ms;
+    log_error(
+        "pool \"{}\": host {} ({}) stays suspect: the fencing command succeeded for this slot or this name a short "
+        "while ago, and is run again in {} s at the earliest",
+        config.name, host, name, (until_ms - hosts.now_ms + 999) / 1000);
+    return;
+  }
+  if (name != written)
+    log_error("pool \"{}\": host {} calls itself {} now, and it was {} when it was met: somebody else has written that",
+              config.name, host, written, name);
   hosts.fencing = std::make_unique<Fencing>();
   hosts.fenced_host = host;
-  hosts.fenced_generation = hosts.watches[host].claim.generation();
+  hosts.fenced_name = name;
+  hosts.fenced_generation = seen.claim.generation();
   const auto started = hosts.fencing->start(
       sharing.fencing_command,
       {{"MARU_POOL", config.name},
        {"MARU_HOST_SLOT", std::to_string(host)},
-       {"MARU_HOST_NAME", name_in(record)},
+       {"MARU_HOST_NAME", name},
        {"MARU_HOST_BOOT_ID", boot_id_text(record.boot_id_lo.load_relaxed(), record.boot_id_hi.load_relaxed())},
        {"MARU_HOST_GENERATION", std::to_string(hosts.fenced_generation)}},
       hosts.now_ms + sharing.fencing_timeout_ms);
@@ -292,6 +313,7 @@ void Pool::State::watch_fencing() {
   switch (hosts.fencing->look(hosts.now_ms, &why)) {
     case Fencing::Outcome::kRunning: return;
     case Fencing::Outcome::kProven:
+      hosts.fenced.push_back({hosts.fenced_host, hosts.fenced_name, hosts.now_ms + kFencedRestMs});
       if (!declare_dead(hosts.fenced_host, hosts.fenced_generation, "the fencing command succeeded"))
         log_warning("pool \"{}\": the fencing command succeeded, and host {} is not what it was: nothing is taken back",
                     config.name, hosts.fenced_host);

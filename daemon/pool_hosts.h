@@ -6,6 +6,7 @@
 #include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/page_word.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -20,6 +21,8 @@ inline constexpr uint64_t kHostLookPauseMs = 200;
 inline constexpr uint32_t kSilentLooks = 3;
 // A fencing command that failed is run again after this, while its host stays suspect.
 inline constexpr uint64_t kFencePauseMs = 60'000;
+// A machine that was fenced with success is not fenced again for so long. Any client can write a heartbeat that stands still.
+inline constexpr uint64_t kFencedRestMs = 600'000;
 // Another host with this machine id shows its heartbeat at least once in this time.
 inline constexpr uint64_t kTwinWatchMs = 2500;
 
@@ -33,7 +36,13 @@ struct HostWatch {
   uint64_t changed_ms = 0;   // when one of the two was last found changed
   uint32_t looks = 0;        // since then
   uint64_t fence_at_ms = 0;  // of a suspect host: not before; 0: not decided yet
+  // As it called itself when its heart was first seen to beat in the life `named_in`. What stands there later may be anybody's.
+  std::string name;
+  uint32_t named_in = 0;
 
+  bool beats(shm::HostClaim found, uint64_t beat) const {
+    return found.is_in_use() && found.generation() == claim.generation() && beat != heartbeat;
+  }
   void look(shm::HostClaim found, uint64_t beat, uint64_t now_ms) {
     if (found != claim || beat != heartbeat) {
       changed_ms = now_ms;
@@ -85,6 +94,22 @@ struct PoolHosts {
   std::unique_ptr<Fencing> fencing;
   uint32_t fenced_host = kNoHost;
   uint32_t fenced_generation = 0;
+  std::string fenced_name;
+  struct Fenced {
+    uint32_t host;
+    std::string name;
+    uint64_t rests_until_ms;
+  };
+  std::vector<Fenced> fenced;  // with success, a while ago at most
+
+  // When a host of this slot or this name may be fenced; 0: now.
+  uint64_t rests_until_ms(uint32_t host, const std::string& name) {
+    std::erase_if(fenced, [&](const Fenced& one) { return one.rests_until_ms <= now_ms; });
+    uint64_t until_ms = 0;
+    for (const Fenced& one : fenced)
+      if (one.host == host || one.name == name) until_ms = std::max(until_ms, one.rests_until_ms);
+    return until_ms;
+  }
 };
 
 }  // namespace maru::daemon

@@ -5,8 +5,11 @@
 #include "tests/process/shared_hosts.h"
 #include "tests/support/control_map.h"
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <sstream>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -55,6 +58,52 @@ TEST_F(Hosts, AProofOfDeathIsForTheLifeThatWasFenced) {
   EXPECT_EQ(b.host(0).at("generation"), generation + 1);
   Puppet on_a(a.socket_path());
   EXPECT_EQ(on_a.store("of a", "in its next life"), 0);
+}
+
+// Whoever may write to the pool may write there what another machine is called.
+TEST_F(Hosts, AHostIsFencedByTheNameWithWhichItWasMet) {
+  const std::string told = directory_.file("told"), script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_NAME\" >> " << told << "\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  Host a(directory_, 0, watch_);
+  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 20000\n");
+  const std::string name = b.host(0).at("name");
+  ASSERT_TRUE(b.has_logged("host 0 is met as " + name));
+  const ControlMap map(b.socket_path());
+  uint64_t other = 0;
+  std::memcpy(&other, "victim", 6);
+  map.region().host(0).name[0].store_release(other);
+  for (size_t i = 1; i < std::size(map.region().host(0).name); ++i) map.region().host(0).name[i].store_release(0);
+  a.kill();
+  EXPECT_TRUE(b.sees(0, "free"));
+  EXPECT_TRUE(b.has_logged("calls itself victim now, and it was " + name));
+  std::string line;
+  std::ifstream file(told);
+  std::getline(file, line);
+  EXPECT_EQ(line, name);
+}
+
+// Any client can write a heartbeat that stands still, again and again.
+TEST_F(Hosts, AMachineThatWasFencedIsNotFencedAgainAtOnce) {
+  const std::string told = directory_.file("told"), script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_GENERATION\" >> " << told << "\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  Host a(directory_, 0, watch_);
+  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 20000\n");
+  a.kill();
+  ASSERT_TRUE(b.sees(0, "free"));
+  a.start();
+  ASSERT_TRUE(b.sees(0, "live"));
+  a.kill();
+  EXPECT_TRUE(
+      b.has_logged("stays suspect: the fencing command succeeded for this slot or this name a short while ago"));
+  EXPECT_EQ(b.state_of(0), "suspect");
+  std::stringstream lines;
+  lines << std::ifstream(told).rdbuf();
+  const std::string text = lines.str();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  EXPECT_EQ(b.ask({{"command", "host.declare_dead"}, {"host", 0}}).at("state"), "dead")
+      << "an administrator may say so";
 }
 
 // Who found the host suspect runs the command, and may be gone before it has succeeded.
