@@ -359,14 +359,18 @@ void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
   }
 }
 
+// A lane of a slot that is not ours any more may be another host's client's by now.
 void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
+  if (state_->region.is_shared() && state_->is_own_slot_lost()) return give_up_lane(lane);
   state_->begin_reclaim(lane);
   state_->reclaim_lane(lane, kReclaimPagesAtOnce);
 }
 
 void Pool::client_died(uint32_t lane) {
-  if (state_->lanes.is_live(lane)) state_->begin_reclaim(lane);
+  if (!state_->lanes.is_live(lane)) return;
+  if (state_->region.is_shared() && state_->is_own_slot_lost()) return give_up_lane(lane);
+  state_->begin_reclaim(lane);
 }
 
 void Pool::give_up_lane(uint32_t lane) {

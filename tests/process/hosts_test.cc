@@ -305,6 +305,27 @@ TEST_F(Hosts, AHostThatWasDeclaredDeadFencesItself) {
   EXPECT_EQ(b.state_of(0), "live") << "and it may come back";
 }
 
+// A machine that stood still: what happened meanwhile comes up before its marud looks at its slot.
+TEST_F(Hosts, AHostThatWasDeclaredDeadTakesNothingBackThatIsAnothersByNow) {
+  Host a(directory_, 0), b(directory_, 1);
+  Puppet on_a(a.socket_path());
+  ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
+  const auto lane = uint32_t(on_a.result({{"do", "lane"}}));
+  const ControlMap map(b.socket_path());
+  a.signal(SIGSTOP);
+  const json dead = b.ask({{"command", "host.declare_dead"}, {"host", 0}, {"force", true}});
+  ASSERT_EQ(dead.value("state", ""), "dead") << dead;
+  ASSERT_TRUE(b.sees(0, "free"));
+  on_a.process().kill();
+  AtomicU64& slot = map.region().lane(lane).pins[0];
+  slot.store_release(7);  // of who has the lane now
+  a.signal(SIGCONT);
+  EXPECT_TRUE(a.has_logged("was declared dead by another one"));
+  EXPECT_TRUE(wait_until([&] { return a.ask({{"command", "status"}}).at("pools").at(0).at("condition") == "fenced"; }));
+  EXPECT_EQ(slot.load_acquire(), 7u);
+  slot.store_release(0);
+}
+
 // Who has a fenced pool mapped would read what others have made of it since.
 TEST_F(Hosts, ClientsLeaveAPoolThatWasFencedAndItIsRemovedAfterThem) {
   Host a(directory_, 0), b(directory_, 1);
