@@ -111,30 +111,16 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
     take.kernel_use = use_of(device);
     plan.steps.push_back(take);
   };
-  for (const Namespace& one : machine.namespaces) {
-    if (one.label != name) continue;
-    const DaxDevice* device = find_named(machine.dax_devices, one.device);
-    if (!device && !force)
-      return refused(name, "found " + one.name + " " +
-                               (one.mode == "devdax" ? "without a DAX device" : "in mode " + one.mode) +
-                               ", so that nobody can say what it holds, which would be lost; --force does it");
-    if (device) {
-      if (const std::string why = reason_against(*device, force); !why.empty()) return refused(name, why);
-      give_back(*device);
-    }
-    step.kind = Step::Kind::kRemoveNamespace;
-    step.target = one.name;
-    step.region = one.region;
-    step.bytes = one.bytes;
-    step.align = one.align;
-    plan.steps.push_back(step);
-    return plan;
-  }
+  // First what was made for a table; somebody else's namespace may have the same name.
+  std::string gone;
   for (const Made& one : made) {
     if (one.wish != name) continue;
     if (one.kind == WishKind::kDevice) {
       const DaxDevice* device = find_named(machine.dax_devices, one.name);
-      if (!device || device->start != one.start) continue;  // another one has that name by now
+      if (!device || device->start != one.start) {  // another one may have that name by now
+        gone = one.name;
+        continue;
+      }
       if (const std::string why = reason_against(*device, force); !why.empty()) return refused(name, why);
       give_back(*device);
       plan.steps.push_back(remove_device_step(*device, name, "release"));
@@ -161,6 +147,34 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
     plan.steps.push_back(step);
     return plan;
   }
+  for (const Namespace& one : machine.namespaces) {
+    if (one.label != name) continue;
+    // Labels are whatever people wrote, and may be there twice.
+    for (const Namespace& other : machine.namespaces)
+      if (other.label == name && other.name != one.name)
+        return refused(name, "found that name on " + one.name + " and on " + other.name +
+                                 ", expected one of them; remove the right one with ndctl destroy-namespace");
+    const DaxDevice* device = find_named(machine.dax_devices, one.device);
+    if (!device && !force)
+      return refused(name, "found " + one.name + " " +
+                               (one.mode == "devdax" ? "without a DAX device" : "in mode " + one.mode) +
+                               ", so that nobody can say what it holds, which would be lost; --force does it");
+    if (device) {
+      if (const std::string why = reason_against(*device, force); !why.empty()) return refused(name, why);
+      give_back(*device);
+    }
+    step.kind = Step::Kind::kRemoveNamespace;
+    step.target = one.name;
+    step.region = one.region;
+    step.bytes = one.bytes;
+    step.align = one.align;
+    plan.steps.push_back(step);
+    return plan;
+  }
+  if (!gone.empty())
+    return refused(name, "found that " + gone + ", which was made under this name, is gone" +
+                             (find_named(machine.dax_devices, gone) ? ", and another device has its name" : "") +
+                             ", expected it as it was; there is nothing to give back");
   return refused(name,
                  "found nothing that was made under this name (marud-provision list shows what there is), expected a "
                  "table that was applied since this machine started, or the name of a namespace");

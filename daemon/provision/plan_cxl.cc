@@ -77,11 +77,10 @@ void plan_cxl_region(PlanState& state, const Wish& wish) {
                               " memory, expected some");
   }
   // Without names: a region that this table made, or all memory that is in none.
-  const Made* made = state.made_for(wish.name);
+  const auto is_there = [&](const Made& made) { return find_named(state.machine.cxl_regions, made.name) != nullptr; };
   if (memories.empty()) {
-    const CxlRegion* region = made ? find_named(state.machine.cxl_regions, made->name) : nullptr;
-    if (region)
-      memories = region->memories;
+    if (const Made* made = state.made_for(wish.name, WishKind::kCxlRegion, is_there))
+      memories = find_named(state.machine.cxl_regions, made->name)->memories;
     else
       for (const CxlMemory& memory : state.machine.cxl_memories)
         if (memory.is_enabled && bytes_of(memory) != 0 && !region_of(memory.name)) memories.push_back(memory.name);

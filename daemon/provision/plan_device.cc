@@ -89,9 +89,12 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
 
 // The device of a table that names a region: the one that apply made for it, else the first that fits and is nobody's.
 DaxDevice* find_device(PlanState& state, const Wish& wish) {
-  if (const Made* made = state.made_for(wish.name); made && made->kind == WishKind::kDevice)
-    if (DaxDevice* device = find_named(state.machine.dax_devices, made->name); device && device->start == made->start)
-      if (is_place(wish, device->region, device->numa_node)) return device;
+  const auto is_there = [&](const Made& made) {
+    const DaxDevice* device = find_named(state.machine.dax_devices, made.name);
+    return device && device->start == made.start && is_place(wish, device->region, device->numa_node);
+  };
+  if (const Made* made = state.made_for(wish.name, WishKind::kDevice, is_there))
+    return find_named(state.machine.dax_devices, made->name);
   for (DaxDevice& device : state.machine.dax_devices) {
     const bool is_others = std::any_of(state.made.begin(), state.made.end(), [&](const Made& made) {
       return made.name == device.name && made.start == device.start && made.wish != wish.name;

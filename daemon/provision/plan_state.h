@@ -24,9 +24,12 @@ struct PlanState {
   }
   Step& add(Step step) { return plan.steps.emplace_back(std::move(step)); }
   void settle(const Wish& wish, const std::string& text) { plan.settled.push_back(wish.name + ": " + text); }
-  const Made* made_for(const std::string& wish) const {
+  // The first of what was made for this table, of this kind, that `is_there` says is still there: of what somebody else took
+  // away the record does not know.
+  template <typename IsThere>
+  const Made* made_for(const std::string& wish, WishKind kind, IsThere is_there) const {
     for (const Made& one : made)
-      if (one.wish == wish) return &one;
+      if (one.wish == wish && one.kind == kind && is_there(one)) return &one;
     return nullptr;
   }
 };

@@ -359,12 +359,42 @@ TEST(ProvisionRelease, GivesBackWhatWasMadeAndNothingElse) {
             Texts{"remove namespace0.0, the namespace \"kv\" (32 GiB)"});
   EXPECT_EQ(texts_of(plan_release(machine, "hot", made, false)),
             Texts{"give back dax0.1 (16 GiB, aligned to 2 MiB) to dax0"});
-  EXPECT_EQ(plan_release(machine, "gone", made, true).steps.size(), 0u);
+  EXPECT_EQ(
+      texts_of(plan_release(machine, "gone", made, true)),
+      Texts{"0: release \"gone\": found that dax0.1, which was made under this name, is gone, and another device has "
+            "its name, expected it as it was; there is nothing to give back"});
   machine.dax_devices[1].pool = "0192";
   EXPECT_EQ(plan_release(machine, "kv", made, false).steps.size(), 0u);
   EXPECT_EQ(plan_release(machine, "kv", made, true).steps.size(), 1u);
   machine.dax_devices[1].holder = "marud (process 12)";
   EXPECT_EQ(plan_release(machine, "kv", made, true).steps.size(), 0u);
+}
+
+TEST(ProvisionRelease, WhatATableHasGoesBeforeANamespaceThatIsCalledTheSame) {
+  Machine machine;
+  machine.nvdimm_regions = {nvdimm_region("region0", 64 * kGiB)};
+  machine.namespaces = {devdax_namespace("namespace0.0", "hot", "region0", 32 * kGiB, "dax1.0")};
+  machine.dax_regions = {dax_region("dax0", 64 * kGiB, 48 * kGiB)};
+  machine.dax_devices = {dax_device("dax0.1", 16 * kGiB), dax_device("dax1.0", 31 * kGiB)};
+  EXPECT_EQ(texts_of(plan_release(machine, "hot", {{"hot", WishKind::kDevice, "dax0.1", 4 * kGiB}}, true)),
+            Texts{"give back dax0.1 (16 GiB, aligned to 2 MiB) to dax0"});
+  machine.namespaces.push_back(devdax_namespace("namespace1.0", "hot", "region1", 8 * kGiB, "dax2.0"));
+  EXPECT_EQ(
+      texts_of(plan_release(machine, "hot", {}, true)),
+      Texts{"0: release \"hot\": found that name on namespace0.0 and on namespace1.0, expected one of them; remove "
+            "the right one with ndctl destroy-namespace"});
+}
+
+// Somebody took the first device away by other means, and the next apply made another one.
+TEST(ProvisionDevice, WhatIsGoneIsNotTakenForWhatTheTableHas) {
+  Machine machine;
+  machine.dax_regions = {dax_region("dax0", 64 * kGiB, 0)};
+  machine.dax_devices = {dax_device("dax0.1", 16 * kGiB), dax_device("dax0.2", 48 * kGiB)};
+  machine.dax_devices[1].start = 20 * kGiB;
+  const std::string table = std::string(kHot) + "region = \"dax0\"\nsize = \"all\"\n";
+  const std::vector<Made> made = {{"hot", WishKind::kDevice, "dax0.3", 4 * kGiB},
+                                  {"hot", WishKind::kDevice, "dax0.2", 20 * kGiB}};
+  EXPECT_EQ(planned(machine, table, false, made), Texts{"hot: dax0.2 is there (48 GiB, devdax)"});
 }
 
 }  // namespace
