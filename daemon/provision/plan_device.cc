@@ -87,17 +87,22 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
   device.mode = wanted;
 }
 
+// The kernel tells addresses to root alone; whoever only looks at a plan goes by the name.
+bool is_it(const Made& made, const DaxDevice& device) {
+  return made.name == device.name && (made.start == device.start || device.start == 0);
+}
+
 // The device of a table that names a region: the one that apply made for it, else the first that fits and is nobody's.
 DaxDevice* find_device(PlanState& state, const Wish& wish) {
   const auto is_there = [&](const Made& made) {
     const DaxDevice* device = find_named(state.machine.dax_devices, made.name);
-    return device && device->start == made.start && is_place(wish, device->region, device->numa_node);
+    return device && is_it(made, *device) && is_place(wish, device->region, device->numa_node);
   };
   if (const Made* made = state.made_for(wish.name, WishKind::kDevice, is_there))
     return find_named(state.machine.dax_devices, made->name);
   for (DaxDevice& device : state.machine.dax_devices) {
     const bool is_others = std::any_of(state.made.begin(), state.made.end(), [&](const Made& made) {
-      return made.name == device.name && made.start == device.start && made.wish != wish.name;
+      return is_it(made, device) && made.wish != wish.name;
     });
     if (is_others || state.claimed.contains(device.name)) continue;
     if (!is_place(wish, device.region, device.numa_node)) continue;

@@ -397,5 +397,16 @@ TEST(ProvisionDevice, WhatIsGoneIsNotTakenForWhatTheTableHas) {
   EXPECT_EQ(planned(machine, table, false, made), Texts{"hot: dax0.2 is there (48 GiB, devdax)"});
 }
 
+TEST(ProvisionDevice, WhoeverMayNotReadAddressesSeesThePlanOfRoot) {
+  Machine machine;
+  machine.dax_regions = {dax_region("dax0", 64 * kGiB, 0)};
+  machine.dax_devices = {dax_device("dax0.1", 32 * kGiB), dax_device("dax0.2", 32 * kGiB)};
+  for (DaxDevice& device : machine.dax_devices) device.start = 0;
+  const std::vector<Made> made = {{"hot", WishKind::kDevice, "dax0.2", 20 * kGiB},
+                                  {"cold", WishKind::kDevice, "dax0.1", 4 * kGiB}};
+  const std::string table = std::string(kHot) + "region = \"dax0\"\nsize = \"all\"\n";
+  EXPECT_EQ(planned(machine, table, false, made), Texts{"hot: dax0.2 is there (32 GiB, devdax)"});
+}
+
 }  // namespace
 }  // namespace maru::daemon::provision
