@@ -173,8 +173,8 @@ bool Pool::State::is_own_slot_lost() {
   const HostClaim claim = shm::read_claim(region, hosts.self);
   if (claim.is_in_use() && claim.generation() == hosts.generation) {
     if (claim.is(HostState::kSuspect) && shm::host_is_well(region, hosts.self, claim))
-      log_warning("pool \"{}\": another host had taken this one (host {}) for lost, because marud was slow",
-                  config.name, hosts.self);
+      hosts.alarms.say({}, "pool \"{}\": another host had taken this one (host {}) for lost, because marud was slow",
+                       config.name, hosts.self);
     write_machine_id();  // one that was slow to attach here may have written its own
     return false;
   }
@@ -192,6 +192,8 @@ void Pool::State::watch_hosts() {
   hosts.now_ms = monotonic_ms();
   if (hosts.now_ms - hosts.last_look_ms < kHostLookPauseMs) return;
   hosts.last_look_ms = hosts.now_ms;
+  hosts.comings.renew(hosts.now_ms);
+  hosts.alarms.renew(hosts.now_ms);
   look_at_regions();
   for (uint32_t host = 0; host < region.hosts(); ++host)
     if (host != hosts.self) watch_host(host);
@@ -224,10 +226,10 @@ void Pool::State::watch_host(uint32_t host) {
                 config.name, host);
 }
 
-void Pool::State::log_host_change(uint32_t host, HostClaim from, HostClaim to) const {
+void Pool::State::log_host_change(uint32_t host, HostClaim from, HostClaim to) {
   if (to.is(HostState::kLive))
-    log_info("pool \"{}\": host {} ({}) is {}", config.name, host, name_in(region.host(host)),
-             from.is(HostState::kSuspect) && from.generation() == to.generation() ? "back" : "attached");
+    hosts.comings.say({}, "pool \"{}\": host {} ({}) is {}", config.name, host, name_in(region.host(host)),
+                      from.is(HostState::kSuspect) && from.generation() == to.generation() ? "back" : "attached");
 }
 
 void Pool::State::suspect_if_silent(uint32_t host) {
@@ -264,7 +266,8 @@ void Pool::State::take_over_reclaim(uint32_t host) {
                                    : shm::is_reclaimer_gone(region, claim) &&
                                          shm::declare_host_dead(region, host, claim, hosts.self, hosts.generation);
   if (!is_to_begin) return;
-  if (!is_ours) log_warning("pool \"{}\": this host goes on with taking back what host {} held", config.name, host);
+  if (!is_ours)
+    hosts.alarms.say({}, "pool \"{}\": this host goes on with taking back what host {} held", config.name, host);
   hosts.watches[host].claim = shm::read_claim(region, host);
   hosts.waiting.push_back(host);
 }

@@ -3,6 +3,7 @@
 
 #include "daemon/fencing.h"
 #include "daemon/heartbeat.h"
+#include "daemon/log_budget.h"
 #include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/page_word.h"
 
@@ -91,6 +92,9 @@ struct PoolHosts {
   uint64_t now_ms = 0;            // monotonic, of the look that is under way
   uint64_t last_look_ms = 0;
   std::unique_ptr<Heartbeat> heartbeat;
+  // What the words of hosts say, which any client can write as often as it likes.
+  LogBudget comings{LogLevel::kInfo, "comings and goings of hosts", 32, 32};
+  LogBudget alarms{LogLevel::kWarning, "alarms about hosts", 16, 16};
   std::unique_ptr<Fencing> fencing;
   uint32_t fenced_host = kNoHost;
   uint32_t fenced_generation = 0;

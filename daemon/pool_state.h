@@ -337,7 +337,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void leave_slot();
   void watch_hosts();
   void watch_host(uint32_t host);
-  void log_host_change(uint32_t host, shm::HostClaim from, shm::HostClaim to) const;
+  void log_host_change(uint32_t host, shm::HostClaim from, shm::HostClaim to);
   void suspect_if_silent(uint32_t host);
   void fence_if_suspect(uint32_t host);
   void take_over_reclaim(uint32_t host);

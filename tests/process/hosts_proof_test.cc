@@ -106,6 +106,24 @@ TEST_F(Hosts, AMachineThatWasFencedIsNotFencedAgainAtOnce) {
       << "an administrator may say so";
 }
 
+TEST_F(Hosts, AClientThatScribblesOnClaimsDoesNotFillTheLog) {
+  constexpr int kTimes = 300;
+  Host a(directory_, 0);
+  const ControlMap map(a.socket_path());
+  AtomicU64& claim = map.region().host(0).claim;
+  const shm::HostClaim live{claim.load_acquire()};
+  for (int i = 0; i < kTimes; ++i) {
+    claim.store_release(live.in(shm::HostState::kSuspect).bits);
+    a.ask({{"command", "status"}});
+    ASSERT_TRUE(wait_until([&] { return claim.load_acquire() == live.bits; })) << "the host itself puts it right";
+  }
+  const std::string log = a.log(), line = "had taken this one";
+  int lines = 0;
+  for (size_t at = log.find(line); at != std::string::npos; at = log.find(line, at + 1)) ++lines;
+  EXPECT_GT(lines, 0);
+  EXPECT_LT(lines, kTimes / 2);
+}
+
 // Who found the host suspect runs the command, and may be gone before it has succeeded.
 TEST_F(Hosts, AHostThatIsFoundSuspectIsFencedAsWell) {
   const std::string ready = directory_.file("ready"), script = directory_.file("fence");
