@@ -81,6 +81,7 @@ Result<void> Server::run() {
   loop_->watch_signals(signals_.get());
   if (desk_) loop_->watch_http(desk_->questions_fd());
   notify("READY=1");
+  if (desk_) look_at_http();
   bool more_to_do = false;
   while (!stopping_) {
     if (now_.monotonic_ms >= accept_due_ms_ && arrivals_ < 2 * kArrivalsMax) ask_for_connections();
@@ -492,11 +493,19 @@ bool Server::turn_pools() {
 
 bool Server::turn_http() {
   const bool more_to_do = desk_->turn(requests_.view(now_));
-  if (desk_->trouble() != requests_.http_trouble) {
-    requests_.http_trouble = desk_->trouble();
-    tell_status();
-  }
+  if (http_opened_ != desk_->trouble()) look_at_http();
   return more_to_do;
+}
+
+// What HTTP lacks: sockets, of which its thread tells, and members of the admin group, whom the socket's group keeps out. That
+// changes when a socket was opened after all, and with the configuration.
+void Server::look_at_http() {
+  http_opened_ = desk_->trouble();
+  const std::string closed = http::closed_to_group(http_socket_path(config_), config_.admin_group);
+  std::string trouble = http_opened_ + (http_opened_.empty() || closed.empty() ? "" : "; ") + closed;
+  if (trouble == requests_.http_trouble) return;
+  requests_.http_trouble = std::move(trouble);
+  tell_status();
 }
 
 // One line for "systemctl status": what is not as it should be, and what came of the last reload.
@@ -531,7 +540,10 @@ void Server::reload() {
     config_.user_limit_rules = reread->user_limit_rules;
     config_.subordinate_users = reread->subordinate_users;
     log_set_level(config_.log_level);
-    if (desk_) http::give_to_group(http_socket_path(config_), config_.admin_group);
+    if (desk_) {
+      http::give_to_group(http_socket_path(config_), config_.admin_group);
+      look_at_http();
+    }
     for (const auto& hosted : pools_)
       for (const PoolSpec& spec : reread->pools)
         if (spec.pool.name == hosted->name()) hosted->set_access(spec);

@@ -59,6 +59,7 @@ class Server {
   void after_events();
   bool turn_pools();
   bool turn_http();
+  void look_at_http();
   void tell_status();
   void log_overdue_pins(uint32_t pool);
   void ask_to_leave(uint32_t pool);
@@ -87,7 +88,8 @@ class Server {
   LaneWatches lanes_;
   DeviceCommands devices_;
   Requests requests_;
-  http::Desk* desk_;  // null: there is no HTTP
+  http::Desk* desk_;         // null: there is no HTTP
+  std::string http_opened_;  // what its thread said last of its sockets; empty: all are open
   FairQueue<ShareOf, Work> work_;
   std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
   // Per pool: its lanes whose processes are of other pid namespaces, for which all processes of the machine are looked at.

@@ -119,13 +119,20 @@ Result<void> Door::open_tcp() {
   return {};
 }
 
+std::string closed_to_group(const std::string& path, std::optional<gid_t> group) {
+  struct stat status = {};
+  if (!group || ::stat(path.c_str(), &status) != 0 || status.st_gid == *group) return "";
+  return fmt::format(
+      "{} is closed to the admin group {}: the kernel lets marud give it the socket only when marud's own user is a "
+      "member; make it one and start marud again",
+      path, *group);
+}
+
 void give_to_group(const std::string& path, std::optional<gid_t> group) {
   if (::chown(path.c_str(), uid_t(-1), group.value_or(::getegid())) == 0) return;
-  log_warning(
-      "{} cannot be given to group {}, whose members cannot use it then: {}; make marud's own user a member of the "
-      "group, "
-      "and start marud again",
-      path, group.value_or(::getegid()), std::strerror(errno));
+  const int why = errno;
+  if (const std::string closed = closed_to_group(path, group); !closed.empty())
+    log_warning("HTTP: {}: {}", closed, std::strerror(why));
 }
 
 Result<void> Door::open_unix() {

@@ -377,9 +377,10 @@ Findings judge_marud(const json& status, const std::string& version, const Machi
     findings.push_back({Grade::kWarning, "marud", theirs + ", while marudctl is " + version,
                         "an upgrade has not been finished", "systemctl restart marud: pools and clients go on"});
   if (const std::string trouble = status.value("http_trouble", std::string()); !trouble.empty())
-    findings.push_back({Grade::kWarning, "HTTP", trouble,
-                        "what should be answered there is not: metrics, health, the page; pools and clients go on",
-                        "mend that: marud tries it again at least once a minute"});
+    findings.push_back(
+        {Grade::kWarning, "HTTP", trouble,
+         "not everybody who should be is answered there: metrics, health, the page; pools and clients go on",
+         "mend that: a socket is tried again at least once a minute"});
   judge_pools_memory(status, machine, findings);
   judge_state_directory(status, machine, findings);
   for (const json& pool : status.value("pools", json::array())) judge_pool(pool, findings);

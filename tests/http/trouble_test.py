@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -96,6 +98,38 @@ def pools_are_served_without_all_of_http(program):
             token.unlink(missing_ok=True)
 
 
+def the_admin_group_that_is_kept_out_is_said(program):
+    """A group that marud may not give its socket to: as one that marud's own user is no member of."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        print("only root can take a right away from marud, with setpriv: that the admin group is kept out was not tried")
+        return
+    group = 54321
+    with tempfile.TemporaryDirectory() as folder:
+        powerless = pathlib.Path(folder) / "marud"
+        powerless.write_text(f'#!/bin/sh\nexec setpriv --bounding-set -chown --inh-caps -chown -- "{program}" "$@"\n')
+        powerless.chmod(0o755)
+        with StatusLines(folder) as told, ObservedMarud(powerless) as marud:
+            without = marud.config.read_text()
+            why = f"{marud.http_socket} is closed to the admin group {group}"
+            def is_said():
+                expect(why in told.next(), "the service manager was told something else")
+                expect(why in what_marudctl_says(marud, "status")["http_trouble"], "marudctl status says nothing")
+                found = [row for row in what_marudctl_says(marud, "doctor")["findings"] if row["what"] == "HTTP"]
+                expect(len(found) == 1 and found[0]["grade"] == "warning" and why in found[0]["found"], found)
+                health = marud.http("GET", "/healthcheck").json
+                expect(health["status"] == "degraded" and why in health["reasons"][0], health)
+                expect(why in marud.log.read_text(), "the log says nothing")
+            marud.config.write_text(without.replace("[daemon]", f"[daemon]\nadmin_group = {group}"))
+            marud.process.send_signal(signal.SIGHUP)
+            is_said()
+            marud.restart()
+            is_said()
+            marud.config.write_text(without)
+            marud.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: "http_trouble" not in what_marudctl_says(marud, "status"), "the end of it in marudctl status")
+            expect(marud.http("GET", "/healthcheck").json["status"] == "healthy", "health when it is over")
+
+
 def an_unavailable_pool_is_said(program):
     """A pool whose device is not there: everything that is asked names it and why, and the other one is served."""
     away = '[[pool]]\nname = "far"\nbackend = "dax"\ndevice = "/nonexistent/dax0.0"\n'
@@ -140,6 +174,7 @@ def an_unavailable_pool_is_said(program):
 def main():
     an_unavailable_pool_is_said(arguments.marud)
     pools_are_served_without_all_of_http(arguments.marud)
+    the_admin_group_that_is_kept_out_is_said(arguments.marud)
     return findings.end()
 
 
