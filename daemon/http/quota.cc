@@ -8,9 +8,12 @@
 #include "daemon/http/request.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cmath>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace maru::daemon::http {
 namespace {
@@ -25,17 +28,31 @@ constexpr const char* kNobody = "_default";
 // To nine decimals, which are finer than a byte: what was set as 0.3 is 0.3 again.
 double gib_of(uint64_t bytes) { return bytes <= kNothingAtAll ? 0.0 : std::round(double(bytes) / kGib * 1e9) / 1e9; }
 
-// Names are bytes: as text when they are UTF-8 without control characters, else as marudctl shows them.
+bool has_escape(const std::string& text) {
+  const auto is_digit = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
+  for (size_t i = 0; i + 2 < text.size(); ++i)
+    if (text[i] == '%' && is_digit(text[i + 1]) && is_digit(text[i + 2])) return true;
+  return false;
+}
+
+// Names are bytes. UTF-8 without control characters stands as it is, everything else percent-encoded as in a path, and so does
+// a text that looks so: no two names are shown alike, and what has an escape in it is the part of the path as it stands.
 json salt_json(const std::string& name) {
   const bool is_plain = std::none_of(name.begin(), name.end(), [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; });
   try {
-    if (is_plain) {
+    if (is_plain && !has_escape(name)) {
       (void)json(name).dump();  // throws at what is not UTF-8
       return name;
     }
   } catch (const json::exception&) {
   }
-  return key_text(std::as_bytes(std::span(name)));
+  std::string encoded;
+  for (const char c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) || std::string_view("-._~").find(c) != std::string_view::npos)
+      encoded += c;
+    else
+      encoded += fmt::format("%{:02X}", uint8_t(c));
+  return encoded;
 }
 
 std::string name_of(const json& row) {

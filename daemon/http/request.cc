@@ -296,9 +296,7 @@ std::optional<std::string> decoded(std::string_view text) {
       continue;
     }
     if (i + 2 >= text.size() || digit(text[i + 1]) < 0 || digit(text[i + 2]) < 0) return std::nullopt;
-    const int value = digit(text[i + 1]) * 16 + digit(text[i + 2]);
-    if (value == 0) return std::nullopt;
-    out += char(value);
+    out += char(digit(text[i + 1]) * 16 + digit(text[i + 2]));
     i += 2;
   }
   return out;

@@ -70,7 +70,7 @@ nlohmann::json command_for(const Call& call, const char* command);
 // The body as an object that has only these fields. On a mistake the reply is in `ret_wrong`.
 nlohmann::json object_in(const Call& call, std::initializer_list<const char*> fields, std::optional<Step>& ret_wrong);
 
-// percent-encoded text; nothing when an escape is broken or stands for a zero byte.
+// percent-encoded text; nothing when an escape is broken. Any byte may come out, zero, too: names of tenants are bytes.
 std::optional<std::string> decoded(std::string_view text);
 
 // lists.cc

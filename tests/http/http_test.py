@@ -28,6 +28,11 @@ def refused(reply, status, text):
            f"expected {status} with \"{text}\", found {reply}")
 
 
+def part_of_path(salt):
+    """What stands for a tenant in a path, from what a reply names it."""
+    return salt if re.search("%[0-9A-Fa-f]{2}", salt) else quote(salt, safe="")
+
+
 def everything_is_described(marud, description):
     """Every path and method of the server is in the description and the other way round, and replies fit their schemas."""
     listed = marud.http("GET", "/")
@@ -175,7 +180,22 @@ def quotas_are_those_of_lmcache(marud, client):
         odd = marud.http("PUT", f"{root}/caf%C3%A9%2Fbar", {"limit_gb": 1}).json
         expect(odd["cache_salt"] == "café/bar", odd)
         expect("café/bar" in marud.http("GET", root).json["users"], "an odd name in the list")
-        expect(marud.http("PUT", f"{root}/%ff%01", {"limit_gb": 1}).json["cache_salt"] == "0xff01", "bytes as a name")
+        # Names that look like what others are shown as, or are no text at all: no two are shown alike.
+        names = [b"\xff\x01", b"0xff01", b"%FF%01", b"%ff%01", b"\0", b"%00", b"a\xffb/", b"50%", b"50%25", "\u20ac".encode()]
+        shown = []
+        for i, name in enumerate(names):
+            reply = marud.http("PUT", f"{root}/{quote(name, safe='')}", {"limit_gb": i + 1})
+            expect(reply.status == 200, f"{name}: {reply}")
+            shown.append(reply.json.get("cache_salt"))
+        expect(shown == ["%FF%01", "0xff01", "%25FF%2501", "%25ff%2501", "%00", "%2500", "a%FFb%2F", "50%", "50%2525", "\u20ac"],
+               shown)
+        users = marud.http("GET", root).json["users"]
+        for i, salt in enumerate(shown):
+            expect(users.get(salt, {}).get("limit_gb") == i + 1, f"{salt} in the list: {users}")
+            got = marud.http("GET", f"{root}/{part_of_path(salt)}").json
+            expect(got["cache_salt"] == salt and got["limit_gb"] == i + 1, f"{salt}: {got}")
+            gone = marud.http("DELETE", f"{root}/{part_of_path(salt)}").json
+            expect(gone == {"cache_salt": salt, "status": "removed"}, f"{salt}: {gone}")
         refused(marud.http("PUT", f"{root}/" + "n" * 65, {"limit_gb": 1}), 400, "1 to 64 bytes")
 
     expect(marud.http("PUT", "/quota/config", {"default_limit_gb": 0.5}).json ==
@@ -206,8 +226,7 @@ def a_list_of_quotas_says_what_each_path_says(marud, client):
         expect(users == marud.http("GET", "/api/quota").json["users"], "the other path has other quotas")
         expect("unlisted" not in users and "was" not in users, "a list with tenants that have no quota")
         for salt, row in users.items():
-            name = bytes.fromhex(salt[2:]) if salt.startswith("0x") else salt
-            got = marud.http("GET", f"/quota/{quote(name, safe='')}").json
+            got = marud.http("GET", f"/quota/{part_of_path(salt)}").json
             expect(got == {**row, "cache_salt": salt, "exists": True}, f"{salt}: {row} in the list, {got} alone")
         expect(users["hard"] == {"limit_gb": None, "hard_limit_gb": 1.0, "current_usage_gb": 0.0}, users["hard"])
         expect(users["soft"] == {"limit_gb": 1.0, "current_usage_gb": 0.0}, users["soft"])
