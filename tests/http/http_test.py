@@ -357,8 +357,15 @@ def as_many_pools_as_there_can_be(program):
         words = {line.split("\t")[0] for line in
                  marudctl("completion", "words", "--", "--socket", str(marud.socket), "--pool", "").splitlines()}
         expect(set(names) <= words, f"completion: {words}")
-        lines = [line for line in marud.http("GET", "/metrics").text.splitlines() if line.startswith("maru_pool_serving")]
-        expect(len(lines) == 64 and all(line.endswith("} 1") for line in lines), lines[:3])
+        lines = marud.http("GET", "/metrics").text.splitlines()
+        serving = [line for line in lines if line.startswith("maru_pool_serving")]
+        expect(len(serving) == 64 and all(line.endswith("} 1") for line in serving), serving[:3])
+        of_pools = {}  # metric: the pools that it has a line of, each alone
+        for name, pool in re.findall(r'(?m)^(\w+)\{pool="([^"]*)"\} ', "\n".join(lines)):
+            of_pools.setdefault(name, []).append(pool)
+        expect(len(of_pools) > 20, f"metrics of pools: {sorted(of_pools)}")
+        for name, found in of_pools.items():
+            expect(sorted(found) == sorted(names), f"{name}: {len(found)} of 64 pools, {found[:3]}")
         health = marud.http("GET", "/healthcheck")
         expect(health.status == 200 and len(health.json["pools"]) == 64, health)
         expect(len(marud.http("POST", "/clear-cache").json["pools"]) == 64, "all are cleared")
