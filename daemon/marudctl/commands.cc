@@ -107,7 +107,7 @@ constexpr struct {
   const char* state;
   const char* meaning;
 } kRegionNotes[] = {
-    {"orphaned", "its client has ended: the blocks stay readable, and the region waits for a new owner"},
+    {"orphaned", "its client has ended: its blocks stay, and it can be rented"},
     {"draining", "its blocks make room: the region goes to somebody else"},
 };
 
@@ -121,8 +121,11 @@ int regions(const Arguments& arguments) {
   for (json& row : reply["regions"])
     if (text(row, "state") != "unused") rows.push_back(std::move(row));
   const size_t unused = reply["regions"].size() - rows.size();
-  print(table_text(rows, {"region", "state", "lane", "pid", "pages", "free_pages", "used_pages", "queued_blocks"},
-                   "nobody rents a region", line_width()));
+  // Short headings beside that of all pages.
+  for (json& row : rows) row["free"] = number(row, "free_pages"), row["used"] = number(row, "used_pages");
+  for (json& row : rows) row["queued"] = number(row, "queued_blocks");
+  print(table_text(rows, {"region", "state", "lane", "pid", "pages", "free", "used", "queued"}, "nobody rents a region",
+                   line_width()));
   for (const auto& note : kRegionNotes)
     if (std::any_of(rows.begin(), rows.end(), [&](const json& row) { return row.value("state", "") == note.state; }))
       print(std::string(note.state) + ": " + note.meaning + "\n");

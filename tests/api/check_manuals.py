@@ -5,6 +5,8 @@
   commands    what --help of marudctl lists                the entries of its page's section COMMANDS, each with its options,
                                                            and what OPTIONS says of which command takes them
   entries     a line of their own                          an empty line before it, without which scdoc joins two
+  width       the lines of a page on a terminal of         none is wider: examples are not wrapped
+              80 columns
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
   functions   what maru.h exports                          the names *maru_...*(3) of libmaru(3), and their pages
               what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py)
@@ -19,11 +21,14 @@ Pages that were not built (scdoc is missing) are not looked for in the build fol
 import argparse
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
 import function_pages
 from function_pages import section
+
+COLUMNS = 80  # of a terminal
 
 mistakes = []
 
@@ -96,6 +101,19 @@ def check_entries(page, text):
             mistakes.append(f'{page}: no empty line before "{second}"')
 
 
+def check_width(page, source):
+    """As man shows the page, without marks for bold and underlined."""
+    if shutil.which('scdoc') is None or shutil.which('groff') is None:
+        return False
+    roff = subprocess.run(['scdoc'], input=source, check=True, capture_output=True, text=True, timeout=60).stdout
+    shown = subprocess.run(['groff', '-t', '-man', '-Tutf8', '-P-cbou', '-rLL=78n'], input=roff, check=True,
+                           capture_output=True, text=True, timeout=60).stdout
+    for line in shown.splitlines():
+        if len(line) > COLUMNS:
+            mistakes.append(f'{page}: {len(line)} columns, expected at most {COLUMNS}: {line.strip()}')
+    return True
+
+
 def check_keys(page, text, daemon):
     # Whatever a table of the configuration is asked for by name is a key or, for table() and tables(), a table.
     readers = set(re.findall(r'(\w+)\(const char\* key\b', (daemon / 'config_table.h').read_text()))
@@ -142,6 +160,8 @@ def main():
     check_command_options('marudctl.1', pages['marudctl.1'], arguments.marudctl)
     for page, text in pages.items():
         check_entries(page, text)
+    if not all([check_width(page, text) for page, text in sorted(pages.items())]):
+        print('without scdoc and groff (Debian packages of these names) nobody looked how wide the pages are')
     check_program('marud-provision.8', pages['marud-provision.8'], arguments.provision)
     check_program('maru-replay.1', pages['maru-replay.1'], arguments.replay)
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)

@@ -50,9 +50,9 @@ nlohmann::json row_json(const Row& row) {
 
 std::string text_report(const Options& options, const Workload& workload, const Evaluation& evaluation) {
   std::string out =
-      printed("Trace     %zu requests, %llu blocks asked for, %zu distinct; a pool without limit finds %.2f %%\n",
-              workload.arrivals.size(), static_cast<unsigned long long>(workload.references), workload.blocks.size(),
-              100 * evaluation.limitless.prefix());
+      printed("Trace     %zu requests, %llu blocks asked for, %zu distinct\n", workload.arrivals.size(),
+              static_cast<unsigned long long>(workload.references), workload.blocks.size());
+  out += printed("No limit  a pool with room for all finds %.2f %%\n", 100 * evaluation.limitless.prefix());
   out += printed("Pool      blocks of one page, %u region%s, %u client%s\n", options.regions,
                  options.regions == 1 ? "" : "s", options.clients, options.clients == 1 ? "" : "s");
   if (options.high_watermark < 1)
@@ -66,9 +66,9 @@ std::string text_report(const Options& options, const Workload& workload, const 
   add_table(out, "Blocks found / blocks asked for", options, evaluation, &HitRatio::block);
   if (is_same)
     out +=
-        "\nThe two are the same but for Belady: marud keeps no block whose parent is gone, so every block that is "
-        "there is\n"
-        "found as part of a prefix.\n";
+        "\nThe two are the same but for Belady: marud keeps no block whose\n"
+        "parent is gone, so every block that is there is found as part of a\n"
+        "prefix.\n";
   return out;
 }
 

@@ -93,11 +93,11 @@ std::string Report::text() const {
   append(text, "\nScale\n");
   append(text, "  trace         %llu requests, %llu blocks asked for, %llu distinct\n", wide(trace.requests.size()),
          wide(trace.block_references), wide(trace.distinct_blocks));
-  append(text,
-         "  pool          %llu pages of %s hold %llu blocks, %.1f %% of the distinct ones (%s, control region %s)\n",
-         wide(pages), bytes_text(page_bytes).c_str(), wide(pool_blocks),
-         100 * per(double(pool_blocks), double(trace.distinct_blocks)), bytes_text(pool_bytes).c_str(),
+  append(text, "  pool          %s, %s of it control region\n", bytes_text(pool_bytes).c_str(),
          bytes_text(control_bytes).c_str());
+  append(text, "  pages         %llu of %s\n", wide(pages), bytes_text(page_bytes).c_str());
+  append(text, "  room          for %llu blocks, %.1f %% of the distinct ones\n", wide(pool_blocks),
+         100 * per(double(pool_blocks), double(trace.distinct_blocks)));
   append(text, "  payload       %s a block (in an engine it would be megabytes)\n",
          bytes_text(options.payload_bytes).c_str());
   append(text, "  clients       %u processes at once\n", options.clients);
@@ -109,14 +109,15 @@ std::string Report::text() const {
   append(text, "  no limit      %6.2f %%\n", 100 * limitless.ratio);
 
   append(text, "\nRate\n");
-  append(text, "  %.0f requests/s, %.0f blocks/s (%.2f s; %s read and compared, every byte)\n",
-         per(double(requests), seconds), per(double(blocks), seconds), seconds, bytes_text(verified_bytes).c_str());
+  append(text, "  %.0f requests/s, %.0f blocks/s in %.2f s\n", per(double(requests), seconds),
+         per(double(blocks), seconds), seconds);
+  append(text, "  %s read and compared, every byte\n", bytes_text(verified_bytes).c_str());
 
   append(text, "\nLatency of a call, which serves all blocks of a request\n");
-  append(text, "  %-12s %10s %11s %11s %11s %11s\n", "operation", "calls", "p50", "p90", "p99", "max");
+  append(text, "  %-11s %9s %10s %10s %10s %10s\n", "operation", "calls", "p50", "p90", "p99", "max");
   for (uint32_t operation = 0; operation < kOperations; ++operation) {
     const LatencyHistogram& histogram = latency[operation];
-    append(text, "  %-12s %10llu %11s %11s %11s %11s\n", kOperationNames[operation], wide(histogram.count()),
+    append(text, "  %-11s %9llu %10s %10s %10s %10s\n", kOperationNames[operation], wide(histogram.count()),
            duration_text(histogram.quantile_ns(0.50)).c_str(), duration_text(histogram.quantile_ns(0.90)).c_str(),
            duration_text(histogram.quantile_ns(0.99)).c_str(), duration_text(histogram.max_ns()).c_str());
   }
