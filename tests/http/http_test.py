@@ -181,14 +181,15 @@ def quotas_are_those_of_lmcache(marud, client):
         expect(odd["cache_salt"] == "café/bar", odd)
         expect("café/bar" in marud.http("GET", root).json["users"], "an odd name in the list")
         # Names that look like what others are shown as, or are no text at all: no two are shown alike.
-        names = [b"\xff\x01", b"0xff01", b"%FF%01", b"%ff%01", b"\0", b"%00", b"a\xffb/", b"50%", b"50%25", "\u20ac".encode()]
+        names = [b"\xff\x01", b"0xff01", b"%FF%01", b"%ff%01", b"\0", b"%00", b"a\xffb/", b"50%", b"50%25",
+                 "\u20ac".encode()]
         shown = []
         for i, name in enumerate(names):
             reply = marud.http("PUT", f"{root}/{quote(name, safe='')}", {"limit_gb": i + 1})
             expect(reply.status == 200, f"{name}: {reply}")
             shown.append(reply.json.get("cache_salt"))
-        expect(shown == ["%FF%01", "0xff01", "%25FF%2501", "%25ff%2501", "%00", "%2500", "a%FFb%2F", "50%", "50%2525", "\u20ac"],
-               shown)
+        expect(shown == ["%FF%01", "0xff01", "%25FF%2501", "%25ff%2501", "%00", "%2500", "a%FFb%2F", "50%", "50%2525",
+                         "\u20ac"], shown)
         users = marud.http("GET", root).json["users"]
         for i, salt in enumerate(shown):
             expect(users.get(salt, {}).get("limit_gb") == i + 1, f"{salt} in the list: {users}")

@@ -49,9 +49,8 @@ nlohmann::json row_json(const Row& row) {
 }  // namespace
 
 std::string text_report(const Options& options, const Workload& workload, const Evaluation& evaluation) {
-  std::string out =
-      printed("Trace     %zu requests, %llu blocks asked for, %zu distinct\n", workload.arrivals.size(),
-              static_cast<unsigned long long>(workload.references), workload.blocks.size());
+  std::string out = printed("Trace     %zu requests, %llu blocks asked for, %zu distinct\n", workload.arrivals.size(),
+                            static_cast<unsigned long long>(workload.references), workload.blocks.size());
   out += printed("No limit  a pool with room for all finds %.2f %%\n", 100 * evaluation.limitless.prefix());
   out += printed("Pool      blocks of one page, %u region%s, %u client%s\n", options.regions,
                  options.regions == 1 ? "" : "s", options.clients, options.clients == 1 ? "" : "s");
