@@ -149,8 +149,8 @@ The pool, on the command line:
                         (default: 16384, fewer in a small pool)
   --max-regions N       regions that a client may rent (default: no limit)
   --checksums           blocks carry a checksum, and readers verify it
-  --policy NAME         what is evicted first (default: lru); marud.toml(5) lists
-                        the policies
+  --policy NAME         what is evicted first (default: lru); marud.toml(5)
+                        lists the policies
   --policy-option NAME=VALUE
                         of the policy; may be given several times
   --high-watermark F    share of the pool that is in use when eviction begins in

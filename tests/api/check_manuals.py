@@ -5,8 +5,8 @@
   commands    what --help of marudctl lists                the entries of its page's section COMMANDS, each with its options,
                                                            and what OPTIONS says of which command takes them
   entries     a line of their own                          an empty line before it, without which scdoc joins two
-  width       the lines of a page on a terminal of         none is wider: examples are not wrapped
-              80 columns
+  width       the lines of a page, and of --help,          none is wider: examples are not wrapped
+              on a terminal of 80 columns
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
   functions   what maru.h exports                          the names *maru_...*(3) of libmaru(3), and their pages
               what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py)
@@ -51,10 +51,17 @@ def help_of(program):
     return subprocess.run([program, '--help'], check=True, capture_output=True, text=True, timeout=30).stdout
 
 
+def check_lines(what, text):
+    for line in text.splitlines():
+        if len(line) > COLUMNS:
+            mistakes.append(f'{what}: {len(line)} columns, expected at most {COLUMNS}: {line.strip()}')
+
+
 def check_program(page, text, program):
     # A page names options of other programs inside one bold text with the program, "*marud --config*". These two are
     # there whether the summary says so or not.
     real = set(re.findall(r'(?<![\w-])--[a-z][a-z-]*', help_of(program)))
+    check_lines(f'{page}, --help', help_of(program))
     for always in ('--help', '--version'):
         subprocess.run([program, always], check=True, stdout=subprocess.DEVNULL, timeout=30)
         real.add(always)
@@ -84,6 +91,8 @@ def check_command_options(page, text, program):
     for entry in re.findall(r'^\*' + name + r'\*(.*)$', section(text, 'COMMANDS'), re.MULTILINE):
         entries.setdefault(entry[0], set()).update(re.findall(r'\*(--[a-z][a-z-]*)\*', entry[1]))
     for command, options in shown.items():
+        of_command = subprocess.run([program, *command.split(), '--help'], check=True, capture_output=True, text=True, timeout=30)
+        check_lines(f'{page}, {command} --help', of_command.stdout)
         compare(f'{page}, {command}', 'option', options, entries.get(command, set())) if options else None
     described = {}
     for heading, body in re.findall(r'^(\*--.*)\n((?:\t.*\n)+)', section(text, 'OPTIONS') + '\n', re.MULTILINE):
@@ -108,9 +117,7 @@ def check_width(page, source):
     roff = subprocess.run(['scdoc'], input=source, check=True, capture_output=True, text=True, timeout=60).stdout
     shown = subprocess.run(['groff', '-t', '-man', '-Tutf8', '-P-cbou', '-rLL=78n'], input=roff, check=True,
                            capture_output=True, text=True, timeout=60).stdout
-    for line in shown.splitlines():
-        if len(line) > COLUMNS:
-            mistakes.append(f'{page}: {len(line)} columns, expected at most {COLUMNS}: {line.strip()}')
+    check_lines(page, shown)
     return True
 
 

@@ -5,7 +5,9 @@
 #include <charconv>
 #include <cstring>
 #include <getopt.h>
+#include <string>
 #include <string_view>
+#include <utility>
 
 namespace maru::policy_sim {
 namespace {
@@ -145,34 +147,49 @@ std::string PoolSize::text() const {
   return text;
 }
 
+constexpr size_t kColumns = 80;  // of a terminal
+
 std::string usage() {
-  std::string names;
-  for (const std::string_view name : daemon::built_in_policies())
-    names += (names.empty() ? "" : ", ") + std::string(name);
+  std::string names, line = "Built in:";
+  for (const std::string_view name : daemon::built_in_policies()) {
+    if (line.size() + name.size() + 2 > kColumns) names += std::exchange(line, " ") + "\n";
+    line += " " + std::string(name);
+  }
+  names += line;
   return R"(Usage: maru-policy-sim --trace FILE [options]
 
-Replays a trace of requests against marud's eviction policies, on paper: how many blocks each would find in pools of several
-sizes, beside Belady's algorithm, which knows the future. Traces are in the format of Mooncake or of Qwen-Bailian.
+Replays a trace of requests against marud's eviction policies, on paper: how
+many blocks each would find in pools of several sizes, beside Belady's
+algorithm, which knows the future. Traces are in the format of Mooncake or of
+Qwen-Bailian.
 
-  --trace FILE         requests, one JSON object with "hash_ids" and "timestamp" a line
+  --trace FILE         requests, one JSON object with "hash_ids" and "timestamp"
+                       a line
   --policy NAME,...    policies (default: all that are built in)
-  --option P.KEY=VALUE an option of policy P, as in marud's configuration; can be repeated
+  --option P.KEY=VALUE an option of policy P, as in marud's configuration; can
+                       be repeated
   --policy-dir DIR     where policies that are not built in are loaded from
-  --size PERCENT,...   sizes of the pool in percent of the distinct blocks (default: 0.5,1,2,5,10,20,50)
+  --size PERCENT,...   sizes of the pool in percent of the distinct blocks
+                       (default: 0.5,1,2,5,10,20,50)
   --pages N,...        sizes in pages; a block has one
-  --regions N          regions of equal size that the pool is split into (default 1)
-  --clients N          clients that take turns; each evicts from its own regions first (default 1)
-  --watermarks H,L     evict between requests, from H percent in use down to L (default: only when a client asks)
+  --regions N          regions of equal size that the pool is split into
+                       (default 1)
+  --clients N          clients that take turns; each evicts from its own regions
+                       first (default 1)
+  --watermarks H,L     evict between requests, from H percent in use down to L
+                       (default: only when a client asks)
   --requests N         stop after the first N requests of the trace
   --plot FILE          draw the hit ratios into FILE, as SVG
-  --jobs N             simulations that run at once (default: as many as there are CPUs)
+  --jobs N             simulations that run at once (default: as many as there
+                       are CPUs)
   --json               print the result as one JSON object
   --help, --version
 
-Built-in policies: )" +
+)" +
          names + R"(
 
-Exit status: 0 done; 1 the trace cannot be read, or the plot not written; 2 the command line is wrong.
+Exit status: 0 done; 1 the trace cannot be read, or the plot not written; 2 the
+command line is wrong.
 )";
 }
 

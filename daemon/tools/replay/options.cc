@@ -12,22 +12,26 @@ namespace maru::replay {
 const char* const kUsage =
     R"(Usage: maru-replay --trace FILE [options]
 
-Replays a trace of requests against a pool of marud, with several client processes at once. For each request a client
-matches the prefix, reads and verifies the blocks that hit, stores the missing ones as a chain, and releases. Every byte of
-every block that hits is compared with what must be there.
+Replays a trace of requests against a pool of marud, with several client
+processes at once. For each request a client matches the prefix, reads and
+verifies the blocks that hit, stores the missing ones as a chain, and releases.
+Every byte of every block that hits is compared with what must be there.
 
   --trace FILE       requests, one JSON object with "hash_ids" a line
   --socket PATH      marud's socket (default: as libmaru, $MARU_SOCKET first)
   --pool NAME        pool (default: "default")
-  --clients N        client processes, 1 to 64 (default 4); the next request goes to whoever is free
+  --clients N        client processes, 1 to 64 (default 4); the next request
+                     goes to whoever is free
   --payload BYTES    bytes of a block (default 16384)
   --requests N       stop after the first N requests of the trace
-  --verify           each client afterwards reads once more what is still there of its share of the blocks
+  --verify           each client afterwards reads once more what is still there
+                     of its share of the blocks
   --json             print the result as one JSON object
   --no-progress      print nothing while it runs
   --help, --version
 
-Exit status: 0 everything that was read was right; 1 wrong bytes, or a client failed; 2 the command line is wrong.
+Exit status: 0 everything that was read was right; 1 wrong bytes, or a client
+failed; 2 the command line is wrong.
 )";
 
 namespace {
