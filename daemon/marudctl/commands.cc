@@ -36,7 +36,7 @@ int status(const Arguments& arguments) {
   if (arguments.json) return print_json(reply), kExitDone;
   json pools = std::move(reply["pools"]);
   reply.erase("pools");
-  print(fields_text(reply, {"version", "pid", "uptime_ms", "connections", "lanes", "state_dir"}));
+  print(fields_text(reply, {"version", "pid", "uptime_ms", "connections", "lanes", "state_dir"}, line_width()));
   for (json& pool : pools) {
     if (arguments.pool && pool.value("name", "") != *arguments.pool) continue;
     // A heading of its own, since a page and a region are sizes of one, and options by their names.
@@ -48,33 +48,35 @@ int status(const Arguments& arguments) {
     for (const char* shown_already :
          {"evicted_blocks", "block_bytes", "control_bytes", "policy_options", "expired_blocks", "rents_by_time"})
       pool.erase(shown_already);
-    print("\n" + fields_text(pool, {"name",
-                                    "condition",
-                                    "reason",
-                                    "backend",
-                                    "device",
-                                    "medium",
-                                    "map_sync",
-                                    "uuid",
-                                    "epoch",
-                                    "pool_bytes",
-                                    "control_region",
-                                    "page_bytes",
-                                    "pages",
-                                    "region_bytes",
-                                    "regions",
-                                    "lanes",
-                                    "blocks",
-                                    "bytes_in_blocks",
-                                    "in_use_bytes",
-                                    "policy",
-                                    "high_watermark",
-                                    "low_watermark",
-                                    "is_evicting",
-                                    "background_wakes",
-                                    "evicted_for_room",
-                                    "evicted_by",
-                                    "evicted_pages"}));
+    print("\n" + fields_text(pool,
+                             {"name",
+                              "condition",
+                              "reason",
+                              "backend",
+                              "device",
+                              "medium",
+                              "map_sync",
+                              "uuid",
+                              "epoch",
+                              "pool_bytes",
+                              "control_region",
+                              "page_bytes",
+                              "pages",
+                              "region_bytes",
+                              "regions",
+                              "lanes",
+                              "blocks",
+                              "bytes_in_blocks",
+                              "in_use_bytes",
+                              "policy",
+                              "high_watermark",
+                              "low_watermark",
+                              "is_evicting",
+                              "background_wakes",
+                              "evicted_for_room",
+                              "evicted_by",
+                              "evicted_pages"},
+                             line_width()));
   }
   return kExitDone;
 }
@@ -160,7 +162,8 @@ int blocks(const Arguments& arguments) {
     if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
     if (arguments.json) return print_json(reply), kExitDone;
     name_tenant(reply);
-    print(fields_text(reply, {"key", "state", "length_bytes", "page", "pages", "generation", "parent", "children"}));
+    print(fields_text(reply, {"key", "state", "length_bytes", "page", "pages", "generation", "parent", "children"},
+                      line_width()));
     return kExitDone;
   }
   json request = {{"command", "blocks"}, {"pinned", arguments.pinned}};

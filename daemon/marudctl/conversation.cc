@@ -115,7 +115,7 @@ int print_fields(const Arguments& arguments, json request, std::initializer_list
   if (arguments.json)
     print_json(reply);
   else
-    print(fields_text(reply, first));
+    print(fields_text(reply, first, line_width()));
   return kExitDone;
 }
 

@@ -3,6 +3,8 @@
 #include "daemon/marudctl/output.h"
 #include "daemon/marudctl/reply_fields.h"
 
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -62,10 +64,12 @@ int device_add(const Arguments& arguments) {
   json request = {{"command", "device.add"}};
   if (what.ends_with(".toml") || what.find('/') != std::string::npos) {
     constexpr size_t kTomlBytesMax = 48u << 10;  // what fits a message beside the rest
+    errno = 0;
     std::ifstream file(what, std::ios::binary);
+    const int why = errno != 0 ? errno : EIO;
     std::ostringstream text;
     if (file) text << file.rdbuf();
-    if (!file) return complain(kExitRefused, what + " cannot be read");
+    if (!file) return complain(kExitRefused, what + " cannot be read: " + std::strerror(why));
     if (text.str().empty() || text.str().size() > kTomlBytesMax)
       return complain(kExitRefused, what + ": found " + std::to_string(text.str().size()) + " bytes, expected 1 to " +
                                         std::to_string(kTomlBytesMax) + " that describe a [[pool]]");

@@ -2,6 +2,7 @@
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/machine.h"
 #include "daemon/marudctl/memory_limits.h"
+#include "daemon/marudctl/output.h"
 #include "daemon/plain_text.h"
 #include "daemon/version.h"
 
@@ -20,21 +21,6 @@ const char* grade_text(Grade grade) {
     case Grade::kWrong: return "wrong";
   }
   return "";
-}
-
-// Long sentences, broken where a word ends.
-std::string wrapped(const std::string& text, const std::string& indent, size_t width) {
-  std::string out, line = indent;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(' ', at), text.size());
-    if (line.size() > indent.size() && line.size() + 1 + end - at > width) {
-      out += line + "\n";
-      line = indent;
-    }
-    line += (line.size() > indent.size() ? " " : "") + text.substr(at, end - at);
-    at = end + 1;
-  }
-  return out + line + "\n";
 }
 
 }  // namespace
@@ -91,8 +77,11 @@ int doctor(const Arguments& arguments) {
         print(wrapped((std::string(part) == "advice" ? "-> " : "") + daemon::plain_text(text), std::string(9, ' '),
                       width));
   }
-  print("\n" + std::to_string(counts[3]) + " wrong, " + std::to_string(counts[2]) + " warnings, " +
-        std::to_string(counts[1]) + " notes, " + std::to_string(counts[0]) + " good\n");
+  const auto several = [](size_t count, const char* what) {
+    return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+  };
+  print("\n" + std::to_string(counts[3]) + " wrong, " + several(counts[2], "warning") + ", " +
+        several(counts[1], "note") + ", " + std::to_string(counts[0]) + " good\n");
   return code;
 }
 

@@ -183,7 +183,21 @@ std::string table_text(const json& rows, std::initializer_list<const char*> want
   return out;
 }
 
-std::string fields_text(const json& object, std::initializer_list<const char*> first) {
+std::string wrapped(const std::string& text, const std::string& indent, size_t width) {
+  std::string out, line = indent;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    if (line.size() > indent.size() && width_of(line) + 1 + width_of(text.substr(at, end - at)) > width) {
+      out += line + "\n";
+      line = indent;
+    }
+    line += (line.size() > indent.size() ? " " : "") + text.substr(at, end - at);
+    at = end + 1;
+  }
+  return out + line + "\n";
+}
+
+std::string fields_text(const json& object, std::initializer_list<const char*> first, size_t line_width) {
   const std::vector<std::string> names = columns_of(json::array({object}), first, true, true);
   size_t width = 0;
   for (const std::string& name : names)
@@ -195,7 +209,8 @@ std::string fields_text(const json& object, std::initializer_list<const char*> f
     if (value.is_structured() && value.empty()) {
       out += head + std::string(width > head.size() ? width - head.size() : 0, ' ') + "  none\n";
     } else if (value.is_object() || (value.is_array() && value.front().is_object())) {
-      std::string inner = value.is_object() ? fields_text(value, {}) : table_text(value, {}, "none");
+      std::string inner = value.is_object() ? fields_text(value, {}, line_width > 2 ? line_width - 2 : line_width)
+                                            : table_text(value, {}, "none");
       out += head + "\n";
       size_t at = 0;
       while (at < inner.size()) {
@@ -206,7 +221,10 @@ std::string fields_text(const json& object, std::initializer_list<const char*> f
     } else if (value.is_array()) {
       for (const json& element : value) out += head + "  " + value_text(name, element) + "\n";
     } else {
-      out += head + std::string(width - head.size(), ' ') + "  " + value_text(name, value) + "\n";
+      const std::string start = head + std::string(width - head.size(), ' ') + "  ", shown = value_text(name, value);
+      const bool fits = line_width == 0 || start.size() + width_of(shown) <= line_width;
+      out += start +
+             (fits ? shown + "\n" : wrapped(shown, std::string(start.size(), ' '), line_width).substr(start.size()));
     }
   }
   return out;

@@ -22,7 +22,11 @@ std::string column(const std::string& text, size_t width);
 std::string table_text(const nlohmann::json& rows, std::initializer_list<const char*> wanted, const char* when_empty,
                        size_t line_width = 0);
 
-// One "name  value" line per field, times as they are; nested objects are indented. Fields named in `first` come first.
-std::string fields_text(const nlohmann::json& object, std::initializer_list<const char*> first);
+// Sentences in lines of `width` characters that begin with `indent`, broken where a word ends.
+std::string wrapped(const std::string& text, const std::string& indent, size_t width);
+
+// One "name  value" line per field, times as they are; nested objects are indented. Fields named in `first` come first. What is
+// too long for a line of `line_width` characters goes on below itself; 0: it does not.
+std::string fields_text(const nlohmann::json& object, std::initializer_list<const char*> first, size_t line_width = 0);
 
 }  // namespace maru::marudctl

@@ -104,7 +104,7 @@ int ask_about_tenant(const Arguments& arguments, const char* command) {
   if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;
   if (arguments.json) return print_json(reply), kExitDone;
   if (reply.contains("used_bytes")) reply = for_people(reply);
-  print(fields_text(reply, {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share_percent"}));
+  print(fields_text(reply, {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share_percent"}, line_width()));
   return kExitDone;
 }
 

@@ -33,6 +33,17 @@ TEST(MarudctlOutput, TablesFitTheTerminalAndKeepBothEndsOfAKey) {
   EXPECT_NE(table.find("12345678"), std::string::npos) << "numbers are never cut\n" << table;
 }
 
+TEST(MarudctlOutput, LongFieldsGoOnBelowThemselves) {
+  const std::string reason = "found one thing and then another, expected a third thing, which there is not";
+  const json pool = {{"name", "far"}, {"reason", reason}, {"inner", {{"reason", reason}}}};
+  const std::string fields = fields_text(pool, {"name", "reason"}, 41);
+  EXPECT_LE(widest_line(fields), 41u) << fields;
+  EXPECT_NE(fields.find("\nreason  found one thing and then another,\n        expected a third thing,"),
+            std::string::npos)
+      << fields;
+  EXPECT_NE(fields_text(pool, {}).find("reason  " + reason + "\n"), std::string::npos);
+}
+
 TEST(MarudctlOutput, NothingIsCutWithoutATerminal) {
   EXPECT_NE(table_text(two_blocks(), {"key"}, "none").find(std::string(100, 'a') + "END"), std::string::npos);
 }
