@@ -28,6 +28,72 @@ std::string control_text(const json& pool) {
   return daemon::size_text(bytes) + share;
 }
 
+// All that is known of one pool.
+void print_pool(json pool) {
+  // A heading of its own, since a page and a region are sizes of one, and options by their names.
+  if (pool.contains("block_bytes")) pool["bytes_in_blocks"] = daemon::size_text(pool["block_bytes"].get<uint64_t>());
+  if (pool.contains("policy")) pool["policy"] = policy_text(pool);
+  if (pool.contains("control_bytes") && pool.contains("pool_bytes")) pool["control_region"] = control_text(pool);
+  // Beside the evictions by their reason, which are more, it would look like their sum.
+  if (pool.contains("evicted_blocks")) pool["evicted_for_room"] = pool["evicted_blocks"];
+  for (const char* shown_already :
+       {"evicted_blocks", "block_bytes", "control_bytes", "policy_options", "expired_blocks", "rents_by_time"})
+    pool.erase(shown_already);
+  print("\n" + fields_text(pool,
+                           {"name",
+                            "condition",
+                            "reason",
+                            "backend",
+                            "device",
+                            "medium",
+                            "map_sync",
+                            "uuid",
+                            "epoch",
+                            "pool_bytes",
+                            "control_region",
+                            "page_bytes",
+                            "pages",
+                            "region_bytes",
+                            "regions",
+                            "lanes",
+                            "blocks",
+                            "bytes_in_blocks",
+                            "in_use_bytes",
+                            "policy",
+                            "high_watermark",
+                            "low_watermark",
+                            "is_evicting",
+                            "background_wakes",
+                            "evicted_for_room",
+                            "evicted_by",
+                            "evicted_pages"},
+                           line_width()));
+}
+
+// A line for each of several.
+void print_pools(const json& pools) {
+  json rows = json::array();
+  std::string reasons;
+  for (const json& pool : pools) {
+    json row = {{"pool", text(pool, "name")}, {"condition", text(pool, "condition")}};
+    if (pool.contains("pages")) {
+      const uint64_t bytes = number(pool, "pages") * number(pool, "page_bytes");
+      row["size_bytes"] = number(pool, "pool_bytes");
+      row["used_percent"] = bytes == 0 ? 0 : 100 * number(pool, "in_use_bytes") / bytes;
+      row["blocks"] = number(pool, "blocks");
+      row["clients"] = number(pool.value("lanes", json::object()), "live");
+      row["policy"] = text(pool, "policy");
+    }
+    rows.push_back(std::move(row));
+    if (const std::string reason = text(pool, "reason"); !reason.empty())
+      reasons += wrapped(text(pool, "name") + ": " + reason, "", line_width() != 0 ? line_width() : std::string::npos);
+  }
+  print("\n" +
+        table_text(rows, {"pool", "condition", "size_bytes", "used_percent", "blocks", "clients", "policy"},
+                   "there is no pool", line_width()) +
+        reasons + "marudctl --pool NAME status says more of one\n");
+}
+
 int status(const Arguments& arguments) {
   json reply;
   if (const int code = Conversation(arguments).ask_for_list({{"command", "status"}}, "pools", std::nullopt, reply);
@@ -37,47 +103,10 @@ int status(const Arguments& arguments) {
   json pools = std::move(reply["pools"]);
   reply.erase("pools");
   print(fields_text(reply, {"version", "pid", "uptime_ms", "connections", "lanes", "state_dir"}, line_width()));
-  for (json& pool : pools) {
-    if (arguments.pool && pool.value("name", "") != *arguments.pool) continue;
-    // A heading of its own, since a page and a region are sizes of one, and options by their names.
-    if (pool.contains("block_bytes")) pool["bytes_in_blocks"] = daemon::size_text(pool["block_bytes"].get<uint64_t>());
-    if (pool.contains("policy")) pool["policy"] = policy_text(pool);
-    if (pool.contains("control_bytes") && pool.contains("pool_bytes")) pool["control_region"] = control_text(pool);
-    // Beside the evictions by their reason, which are more, it would look like their sum.
-    if (pool.contains("evicted_blocks")) pool["evicted_for_room"] = pool["evicted_blocks"];
-    for (const char* shown_already :
-         {"evicted_blocks", "block_bytes", "control_bytes", "policy_options", "expired_blocks", "rents_by_time"})
-      pool.erase(shown_already);
-    print("\n" + fields_text(pool,
-                             {"name",
-                              "condition",
-                              "reason",
-                              "backend",
-                              "device",
-                              "medium",
-                              "map_sync",
-                              "uuid",
-                              "epoch",
-                              "pool_bytes",
-                              "control_region",
-                              "page_bytes",
-                              "pages",
-                              "region_bytes",
-                              "regions",
-                              "lanes",
-                              "blocks",
-                              "bytes_in_blocks",
-                              "in_use_bytes",
-                              "policy",
-                              "high_watermark",
-                              "low_watermark",
-                              "is_evicting",
-                              "background_wakes",
-                              "evicted_for_room",
-                              "evicted_by",
-                              "evicted_pages"},
-                             line_width()));
-  }
+  const auto is_meant = [&](const json& pool) { return !arguments.pool || text(pool, "name") == *arguments.pool; };
+  if (std::count_if(pools.begin(), pools.end(), is_meant) > 1) return print_pools(pools), kExitDone;
+  for (json& pool : pools)
+    if (is_meant(pool)) print_pool(std::move(pool));
   return kExitDone;
 }
 

@@ -352,7 +352,9 @@ def as_many_pools_as_there_can_be(program):
         listed = json.loads(marudctl("--json", "status"))
         expect([row["name"] for row in listed["pools"]] == names and "next" not in listed, f"{len(listed['pools'])} pools")
         shown = marudctl("status")
-        expect(all(re.search(rf"(?m)^name +{name}$", shown) for name in names), "pools in marudctl status")
+        expect(all(re.search(rf"(?m)^{name} +serving +4 MiB ", shown) for name in names), "pools in marudctl status")
+        expect(re.search(r"(?m)^default +serving +4 MiB +\d+ % +20 +1  lru$", shown), shown[:2000])
+        expect(re.search(r"(?m)^name +p7$", marudctl("--pool", "p7", "status")), "one pool in full")
         found = {row["what"] for row in json.loads(marudctl("--json", "doctor"))["findings"]}
         expect(found >= {f'pool "{name}"' for name in names}, f"doctor: {sorted(found)[:10]}")
         words = {line.split("\t")[0] for line in
