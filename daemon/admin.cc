@@ -235,7 +235,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
                             printable(to_text(reply))));
   }
   AdminReply answer = admin_reply(reply);
-  if (command == "device.add" || command == "device.remove") answer.ticket = view.devices->take_ticket();
+  if (command.starts_with("device.") && command != "device.list") answer.ticket = view.devices->take_ticket();
   return answer;
 }
 

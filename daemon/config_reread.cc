@@ -44,6 +44,13 @@ void append(std::vector<std::string> more, std::vector<std::string>& changes) {
 
 }  // namespace
 
+Reading failed_reading() { return {std::nullopt, {"there was no memory to read it"}}; }
+
+std::optional<Config> usable(Reading reading) {
+  for (const std::string& problem : reading.problems) log_error("the configuration stays as it is: {}", problem);
+  return std::move(reading.config);
+}
+
 std::vector<std::string> waiting_changes(const Config& running, const HostedPools& pools, const Config& fresh) {
   std::vector<std::string> changes = waiting_changes("daemon", running.written_daemon, fresh.written_daemon);
   if (running.http.is_on != fresh.http.is_on)

@@ -19,7 +19,8 @@ using nlohmann::json;
 constexpr uint64_t kDeadlineDefaultMs = 60'000, kDeadlineMaxMs = 86'400'000;
 // A pool that is unavailable is tried again after so long, and then after twice as long each time.
 constexpr uint64_t kRetryMs = 1'000, kRetryMaxMs = 60'000;
-constexpr size_t kNamedMax = 16;  // clients, in one text
+constexpr size_t kNamedMax = 16;      // clients, in one text
+constexpr size_t kAdditionsMax = 64;  // threads that read what is to be added
 
 bool is_memory(const PoolSpec& spec) { return spec.backend == Backend::kMemory; }
 bool is_unavailable(const HostedPool* hosted) {
@@ -34,6 +35,19 @@ std::vector<std::string> places_of(const PoolSpec& spec) {
     if (place.starts_with("/") || place.starts_with("uuid:"))
       places.push_back(place.starts_with("/") ? normal_path(place) : place);
   return places;
+}
+
+// The pool of this name, as the configuration describes it now, or as it is `known` where it describes none.
+Result<std::vector<PoolSpec>> in_configuration(const std::string& name, Reading reading,
+                                               const std::optional<PoolSpec>& known) {
+  std::optional<Config> fresh = usable(std::move(reading));
+  if (!fresh) return failure(EINVAL, "the configuration cannot be used; marud's log says why (marud --check-config)");
+  std::erase_if(fresh->pools, [&](const PoolSpec& spec) { return spec.pool.name != name; });
+  if (fresh->pools.empty() && known) fresh->pools.push_back(*known);
+  if (fresh->pools.empty())
+    return failure(ENOENT, "the configuration describes no pool \"" + printable(name) +
+                               "\": write it there, or name a file that does");
+  return std::move(fresh->pools);
 }
 
 std::string shared_place(const PoolSpec& one, const PoolSpec& other) {
@@ -116,25 +130,50 @@ void DeviceCommands::let_in() {
   let_in_(others_may_connect(all));
 }
 
+// What is read names users and groups, and a name service answers when it likes.
 json DeviceCommands::add(const json& request, const std::string& who) {
-  PoolOpenings::Opening opening;
-  const std::string toml = text_in(request, "toml");
-  if (!toml.empty()) {
-    auto specs = read_added(toml, config_);
-    if (!specs) return refusal(specs.error().code, specs.error().doing);
-    opening.specs = std::move(*specs);
+  if (additions_.size() >= kAdditionsMax) return refusal(EBUSY, "too many pools are being added already: try again");
+  Addition& addition = additions_.emplace_back();
+  addition.ticket = ticket_ = ++last_ticket_;
+  addition.who = who;
+  addition.toml = text_in(request, "toml");
+  Wanted failed = failure(ENOMEM, "read what is to be added");
+  if (!addition.toml.empty()) {
+    addition.wanted.begin([toml = addition.toml, config = config_] { return read_added(toml, config); },
+                          std::move(failed));
   } else {
-    std::optional<Config> fresh = reread_();
-    if (!fresh) return refusal(EINVAL, "the configuration cannot be used; marud's log says why (marud --check-config)");
     const std::string name = text_in(request, "name");
-    std::erase_if(fresh->pools, [&](const PoolSpec& spec) { return spec.pool.name != name; });
     const HostedPool* there = find(name);
-    if (fresh->pools.empty() && is_unavailable(there)) fresh->pools.push_back(there->spec());  // it came from a file
-    if (fresh->pools.empty())
-      return refusal(ENOENT, "the configuration describes no pool \"" + printable(name) +
-                                 "\": write it there, or name a file that does");
-    opening.specs = std::move(fresh->pools);
+    // It came from a file, unless the configuration has it.
+    auto known = is_unavailable(there) ? std::optional(there->spec()) : std::nullopt;
+    addition.wanted.begin([name, reread = reread_, known] { return in_configuration(name, reread(), known); },
+                          std::move(failed));
   }
+  return {{"reading", true}};
+}
+
+void DeviceCommands::step_additions() {
+  for (size_t i = 0; i < additions_.size();) {
+    auto wanted = additions_[i].wanted.take();
+    if (!wanted) {
+      ++i;
+      continue;
+    }
+    Addition addition = std::move(additions_[i]);
+    additions_.erase(additions_.begin() + std::ptrdiff_t(i));
+    const json reply = *wanted
+                           ? open_added(addition.ticket, addition.who, std::move(addition.toml), std::move(**wanted))
+                           : refusal(wanted->error().code, wanted->error().doing);
+    if (!reply.contains("error")) continue;
+    log_warning("{} asked for \"device.add\": refused: {}", addition.who, printable(reply.value("error", "")));
+    answers_.push_back({addition.ticket, admin_reply(reply)});
+  }
+}
+
+json DeviceCommands::open_added(uint64_t ticket, const std::string& who, std::string toml,
+                                std::vector<PoolSpec> specs) {
+  PoolOpenings::Opening opening;
+  opening.specs = std::move(specs);
   for (PoolSpec& spec : opening.specs) {
     complete_spec(config_, spec);
     const std::string& name = spec.pool.name;
@@ -144,17 +183,11 @@ json DeviceCommands::add(const json& request, const std::string& who) {
     if (const std::string why = why_not(spec); !why.empty()) return refusal(EBUSY, why);
   }
   if (auto held = state_.hold(); !held) return refusal(held.error().code, held.error().text());
-  if (!toml.empty())
-    for (const PoolSpec& spec : opening.specs)
-      if (auto saved = state_.save_added(spec.pool.name, toml); !saved) {
-        for (const PoolSpec& one : opening.specs) (void)state_.forget_added(one.pool.name);
-        return refusal(saved.error().code,
-                       saved.error().text() + ": pool \"" + spec.pool.name + "\" would be forgotten when marud ends");
-      }
-  opening.ticket = ticket_ = ++last_ticket_;
+  opening.ticket = ticket;
   opening.who = who;
+  opening.added_as = std::move(toml);
   openings_.begin(std::move(opening), state_);
-  return {{"opening", true}};
+  return json::object();
 }
 
 // All pools of a request, or where one cannot be, those before it: each is said.
@@ -165,7 +198,8 @@ void DeviceCommands::take_opened() {
     for (auto& hosted : opening.opened) {
       if (opening.tries_again) log_info("pool \"{}\" is available", hosted->name());
       if (opening.tries_again) added.push_back(hosted->name());
-      if (opening.begins_anew || opening.tries_again) {
+      if (opening.record) refused_said_.clear();
+      if (opening.takes_place()) {
         take_place(std::move(hosted));
         continue;
       }
@@ -179,6 +213,11 @@ void DeviceCommands::take_opened() {
       const std::string text = opening.error->text();
       for (size_t i = added.size(); i < opening.specs.size(); ++i) {
         const std::string& name = opening.specs[i].pool.name;
+        if (opening.record) {
+          if (std::exchange(refused_said_, text) != text)
+            log_warning("pool \"{}\" waits on: the memory that {} handed back is refused: {}", name, opening.who, text);
+          continue;
+        }
         if (opening.begins_anew) {
           log_error("pool \"{}\" cannot begin anew, its clients go on waiting: {}", name, text);
           continue;
@@ -203,16 +242,23 @@ void DeviceCommands::end_openings() {
   // What was cut off is begun again by the next marud, if it was written down.
   for (PoolOpenings::Opening& opening : openings_.end())
     for (auto& hosted : opening.opened)
-      opening.begins_anew || opening.tries_again ? take_place(std::move(hosted)) : pools_.push_back(std::move(hosted));
+      opening.takes_place() ? take_place(std::move(hosted)) : pools_.push_back(std::move(hosted));
 }
 
 void DeviceCommands::begin_anew(const HostedPool& waiting) {
-  openings_.begin({0, "marud", {waiting.spec()}, true, false, {}, {}}, state_);
+  openings_.begin({.who = "marud", .specs = {waiting.spec()}, .begins_anew = true}, state_);
+}
+
+void DeviceCommands::begin_adoption(const HostedPool& waiting, std::unique_ptr<Device> memory, const std::string& who) {
+  PoolOpenings::Opening opening = {.who = who, .specs = {waiting.spec()}};
+  opening.memory = std::move(memory);
+  opening.record = waiting.record();
+  openings_.begin(std::move(opening), state_);
 }
 
 // Only a pool that is unavailable; it stays in its place until it is open.
 void DeviceCommands::try_again(const PoolSpec& spec) {
-  openings_.begin({0, "marud", {spec}, false, true, {}, {}}, state_);
+  openings_.begin({.who = "marud", .specs = {spec}, .tries_again = true}, state_);
 }
 
 void DeviceCommands::step_unavailable(Moment now) {
@@ -252,7 +298,7 @@ std::vector<std::string> DeviceCommands::rescan(const Config& fresh) {
       if (auto held = state_.hold(); !held) why = held.error().text();
     if (why.empty()) {
       log_info("pool \"{}\" is new in the configuration and is started", name);
-      openings_.begin({0, "SIGHUP", {spec}, false, false, {}, {}}, state_);
+      openings_.begin({.who = "SIGHUP", .specs = {spec}}, state_);
     } else {
       log_error("pool \"{}\" is new in the configuration and cannot be started: {}", name, why);
     }
@@ -352,6 +398,8 @@ void DeviceCommands::end_clients(HostedPool& hosted) {
 }
 
 bool DeviceCommands::step(Moment now) {
+  step_additions();
+  step_changes(now);
   take_opened();
   step_unavailable(now);
   const bool more_to_do = step_removals(now);
@@ -409,7 +457,10 @@ json DeviceCommands::list(Moment now) const {
       const uint64_t until_ms = hosted->leaving().deadline_ms;
       row["deadline_ms"] = until_ms > now.monotonic_ms ? until_ms - now.monotonic_ms : 0;
     }
-    if (begins_anew(*hosted)) row["note"] = "nobody handed its memory back: it begins anew";
+    if (is_adopting(*hosted))
+      row["note"] = "its memory was handed back, and is looked through";
+    else if (begins_anew(*hosted))
+      row["note"] = "nobody handed its memory back: it begins anew";
     if (!hosted->stays_because().empty()) row["note"] = hosted->stays_because();
     if (const std::string& reason = hosted->reason(); !reason.empty())
       row["note"] = hosted->stays_because().empty() ? reason : reason + "; " + hosted->stays_because();
@@ -436,12 +487,69 @@ json DeviceCommands::run(const std::string& command, const json& request, const 
     return refusal(EBUSY, "pool \"" + name + "\" is being opened: wait until it serves (marudctl device list)");
   if (!hosted && command == "device.remove" && state_.is_added(name)) return forget(name, who);
   if (!hosted) return refusal(ENOENT, "there is no pool \"" + printable(name) + "\" (marudctl device list names them)");
+  if (is_changing(*hosted))
+    return refusal(EBUSY, "pool \"" + name + "\" is being drained or called back just now: try again");
   if (command == "device.remove") return remove(*hosted, request, who, now);
-  const auto done = command == "device.drain" ? hosted->drain(now.unix_ms) : hosted->cancel(now.unix_ms);
-  if (!done)  // only a pool that is not in the condition for it is said in full
-    return refusal(done.error().code, done.error().code == EBUSY ? done.error().doing : done.error().text());
-  log_info("{} asked for \"{}\" of pool \"{}\"", who, command, name);
-  return {{"pool", name}, {"condition", condition_text(hosted->condition())}};
+  return change(*hosted, command == "device.drain", who, now);
+}
+
+// -- draining ---------------------------------------------------------------------------------------------------------
+
+bool DeviceCommands::is_changing(const HostedPool& hosted) const {
+  return std::any_of(changes_.begin(), changes_.end(), [&](const Change& one) { return one.hosted == &hosted; });
+}
+
+void DeviceCommands::save_draining(Change& change) {
+  change.saved.begin([state = state_, name = change.hosted->name(),
+                      drains = change.drains] { return state.save_draining(name, drains); },
+                     failure(ENOMEM, "write down whether the pool is drained"));
+}
+
+json DeviceCommands::change(HostedPool& hosted, bool drains, const std::string& who, Moment now) {
+  const auto may = drains ? hosted.may_drain() : hosted.may_cancel();
+  if (!may) return refusal(may.error().code, may.error().doing);
+  const auto condition = drains ? HostedPool::Condition::kDraining : HostedPool::Condition::kServing;
+  if (hosted.condition() == condition) return {{"pool", hosted.name()}, {"condition", condition_text(condition)}};
+  Change& begun = changes_.emplace_back(Change{ticket_ = ++last_ticket_, &hosted, drains, who, {}});
+  save_draining(begun);
+  step_changes(now);
+  return {{"pool", hosted.name()}};
+}
+
+void DeviceCommands::step_changes(Moment now) {
+  for (size_t i = 0; i < changes_.size();) {
+    Change& change = changes_[i];
+    const auto saved = change.saved.take();
+    if (!saved) {
+      ++i;
+      continue;
+    }
+    HostedPool& hosted = *change.hosted;
+    const char* command = change.drains ? "device.drain" : "device.cancel";
+    const auto done = !*saved              ? *saved
+                      : change.ticket == 0 ? Result<void>()
+                      : change.drains      ? hosted.drain(now.unix_ms)
+                                           : hosted.cancel(now.unix_ms);
+    json reply = {{"pool", hosted.name()}, {"condition", condition_text(hosted.condition())}};
+    if (!done)  // only a pool that is not in the condition for it is said in full
+      reply = refusal(done.error().code, *saved ? done.error().doing : done.error().text());
+    if (change.ticket == 0) {
+      if (!done) log_error("pool \"{}\": {}", hosted.name(), done.error().text());
+    } else {
+      if (done)
+        log_info("{} asked for \"{}\" of pool \"{}\"", change.who, command, hosted.name());
+      else
+        log_warning("{} asked for \"{}\": refused: {}", change.who, command, printable(reply.value("error", "")));
+      answers_.push_back({change.ticket, admin_reply(reply)});
+    }
+    if (!done && *saved && change.drains) {  // it went another way meanwhile, and the file must not say that it drains
+      change.ticket = 0;
+      change.drains = false;
+      save_draining(change);
+      continue;
+    }
+    changes_.erase(changes_.begin() + std::ptrdiff_t(i));
+  }
 }
 
 }  // namespace maru::daemon

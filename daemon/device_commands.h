@@ -5,13 +5,16 @@
 // the device is closed. At the deadline those that stay are named, and the pool goes on as before; with `fence` they get
 // SIGKILL instead. If marud dies here: it was draining, and the next marud goes on with that; or it was not, and it serves.
 //
-// Adding. A thread opens the pools (pool_openings.h) and marud serves others meanwhile; the answer comes when they serve. What
-// came as the text of a file is written down first, so the next marud starts them, too, whatever becomes of this one.
+// Adding. One thread reads what is wanted, another opens the pools (pool_openings.h), and marud serves others meanwhile; the
+// answer comes when they serve. What came as the text of a file is written down first, so the next marud starts them, too,
+// whatever becomes of this one.
 #pragma once
 
 #include "daemon/added_pools.h"
 #include "daemon/admin.h"
+#include "daemon/aside.h"
 #include "daemon/config.h"
+#include "daemon/config_reread.h"
 #include "daemon/hosted_pool.h"
 #include "daemon/lane_watch.h"
 #include "daemon/metrics/snapshot.h"
@@ -48,7 +51,6 @@ struct LateAnswer {
 
 class DeviceCommands {
  public:
-  using Reread = std::function<std::optional<Config>()>;
   using LetIn = std::function<void(bool others)>;  // whether users other than marud's may connect
 
   DeviceCommands(const Config& config, HostedPools& pools, const LaneWatches& lanes, const StateDirectory& state,
@@ -69,6 +71,10 @@ class DeviceCommands {
   // it takes the place of this one.
   void begin_anew(const HostedPool& waiting);
   bool begins_anew(const HostedPool& waiting) const { return openings_.find(waiting.name()) != nullptr; }
+  // Its own memory was handed back: a thread looks through the pool on it, which then takes the place of this one. `who`: for
+  // the log.
+  void begin_adoption(const HostedPool& waiting, std::unique_ptr<Device> memory, const std::string& who);
+  bool is_adopting(const HostedPool& waiting) const { return openings_.is_adopting(waiting.name()); }
 
   // After the configuration was read again: new pools start, and so do those that were unavailable; those that are not in it
   // any more go on. Returns a line for each of these.
@@ -94,9 +100,29 @@ class DeviceCommands {
     metrics::PageCensus census = {};
   };
 
+  // "device.add" while it is read what is wanted: the specs, or why there are none.
+  using Wanted = Result<std::vector<PoolSpec>>;
+  struct Addition {
+    uint64_t ticket;
+    std::string who;
+    std::string toml;  // empty: a pool of the configuration
+    Aside<Wanted> wanted;
+  };
+
+  // "device.drain" or "device.cancel" while it is written down.
+  struct Change {
+    uint64_t ticket;  // 0: nobody waits for it
+    HostedPool* hosted;
+    bool drains;
+    std::string who;
+    Aside<Result<void>> saved;
+  };
+
   HostedPool* find(const std::string& name) const;
   size_t index_of(const HostedPool& hosted) const;
   std::string why_not(const PoolSpec& spec) const;
+  void step_additions();
+  void step_changes(Moment now);
   void take_opened();
   void try_again(const PoolSpec& spec);
   void step_unavailable(Moment now);
@@ -105,7 +131,11 @@ class DeviceCommands {
   void step_leaving(Moment now);
   nlohmann::json ask_to_leave(const Removal& removal, Moment now);
   nlohmann::json list(Moment now) const;
+  nlohmann::json change(HostedPool& hosted, bool drains, const std::string& who, Moment now);
+  bool is_changing(const HostedPool& hosted) const;
+  void save_draining(Change& change);
   nlohmann::json add(const nlohmann::json& request, const std::string& who);
+  nlohmann::json open_added(uint64_t ticket, const std::string& who, std::string toml, std::vector<PoolSpec> specs);
   nlohmann::json forget(const std::string& name, const std::string& who);
   nlohmann::json remove(HostedPool& hosted, const nlohmann::json& request, const std::string& who, Moment now);
   // Who has a lane of a pool.
@@ -126,10 +156,13 @@ class DeviceCommands {
   const Reread reread_;
   const LetIn let_in_;
   PoolOpenings openings_;
+  std::vector<Addition> additions_;
+  std::vector<Change> changes_;
   uint64_t ticket_ = 0, last_ticket_ = 0;
   std::vector<LateAnswer> answers_;
   std::vector<Removal> removals_;
   std::set<std::string> removed_;
+  std::string refused_said_;  // why memory that was handed back did not become a pool
   // When an unavailable pool is tried again, and how long after that.
   struct Retry {
     uint64_t due_ms = 0;

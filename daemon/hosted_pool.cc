@@ -31,6 +31,16 @@ Result<std::unique_ptr<HostedPool>> HostedPool::start_anew(const PoolSpec& spec,
   return hosted;
 }
 
+Result<std::unique_ptr<HostedPool>> HostedPool::start_on(std::unique_ptr<Device> memory, const PoolRecord& record,
+                                                         const PoolSpec& spec, const StateDirectory& state,
+                                                         uint64_t now_ms) {
+  auto hosted = std::unique_ptr<HostedPool>(new HostedPool(spec, state));
+  hosted->record_ = record;
+  if (auto adopted = hosted->adopt_memory(std::move(memory), now_ms); !adopted)
+    return failure(adopted.error().code, "pool \"" + spec.pool.name + "\": " + adopted.error().doing);
+  return hosted;
+}
+
 std::unique_ptr<HostedPool> HostedPool::unavailable(const PoolSpec& spec, const StateDirectory& state,
                                                     const Error& why) {
   auto hosted = std::unique_ptr<HostedPool>(new HostedPool(spec, state));
@@ -110,10 +120,15 @@ Result<void> HostedPool::remember() {
   PoolRecord record = {name(), {}, device.identity(), current_boot_id()};
   record.pages = device.pages_identity();
   std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
+  hand_to_service_manager();
+  return state_.save(record);
+}
+
+void HostedPool::hand_to_service_manager() {
+  const Device& device = pool_->device();
   is_stored_ = notify("FDSTORE=1\nFDNAME=" + stored_name(), device.control_fd()) &&
                (!device.is_split() || notify("FDSTORE=1\nFDNAME=" + stored_pages_name(), device.fd()));
   if (!is_stored_) forget_stored();  // half of a pool is none
-  return state_.save(record);
 }
 
 void HostedPool::forget_stored() const {
@@ -176,7 +191,8 @@ Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& sto
   HeldMemory held = {take(stored_name()), take(stored_pages_name())};
   if (held.main.is_open() || held.pages.is_open()) {
     if (record_) {
-      auto accepted = accept_memory(std::move(held), now_ms);
+      auto memory = recognise(std::move(held));
+      auto accepted = memory ? adopt_memory(std::move(*memory), now_ms) : tl::unexpected(memory.error());
       if (accepted) return {};
       log_warning("pool \"{}\": what the service manager kept is refused: {}", name(), accepted.error().text());
     }
@@ -189,18 +205,19 @@ Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& sto
   return begin_anew(now_ms);
 }
 
-Result<void> HostedPool::accept_memory(HeldMemory held, uint64_t now_ms) {
-  auto device = MemoryDevice::adopt(std::move(held), record_->device, record_->pages);
-  if (!device) return tl::unexpected(device.error());
-  auto pool = Pool::adopt(spec_.pool, std::move(*device), now_ms);
+Result<std::unique_ptr<Device>> HostedPool::recognise(HeldMemory held) const {
+  return MemoryDevice::adopt(std::move(held), record_->device, record_->pages);
+}
+
+Result<void> HostedPool::adopt_memory(std::unique_ptr<Device> memory, uint64_t now_ms) {
+  auto pool = Pool::adopt(spec_.pool, std::move(memory), now_ms);
   if (!pool) return tl::unexpected(pool.error());
   if (std::memcmp((*pool)->header().uuid, record_->uuid.data(), record_->uuid.size()) != 0)
     return failure(ESTALE, "accept memory that holds another pool");
   auto served = serve(std::move(pool));
   if (!served) return served;
   record_.reset();
-  // What the state file says is still true, so a file that cannot be written is no reason to give the memory up.
-  if (auto kept = remember(); !kept) log_warning("pool \"{}\": {}", name(), kept.error().text());
+  hand_to_service_manager();  // the state file says what is true already
   return {};
 }
 

@@ -57,13 +57,22 @@ class HostedPool {
     return condition_ == Condition::kUnavailable ? unavailable_because_ : fenced_because_;
   }
 
-  // While waiting. Memory that somebody handed back: served from now on if it is the pool's.
-  Result<void> accept_memory(HeldMemory held, uint64_t now_ms);
+  // In place of a pool that waits, on memory that it has recognised. A pool with many blocks takes its time to be looked
+  // through, so this is for a thread, too.
+  static Result<std::unique_ptr<HostedPool>> start_on(std::unique_ptr<Device> memory, const PoolRecord& record,
+                                                      const PoolSpec& spec, const StateDirectory& state,
+                                                      uint64_t now_ms);
+  // While waiting. Memory that somebody handed back, if it is the pool's: a look at the descriptors, and nothing else.
+  Result<std::unique_ptr<Device>> recognise(HeldMemory held) const;
+  const std::optional<PoolRecord>& record() const { return record_; }
 
   // To be called after calls into the pool: fences it if its memory went away. Returns true when that happened just now.
   bool fence_if_lost();
 
-  // Going, hosted_pool_leave.cc. Each says why not, if not. Draining lasts until cancel(), also over a restart.
+  // Going, hosted_pool_leave.cc. Each says why not, if not. Draining lasts until cancel(), also over a restart: the caller
+  // writes that down (StateDirectory::save_draining) between the question and the deed.
+  Result<void> may_drain() const;
+  Result<void> may_cancel() const;
   Result<void> drain(uint64_t now_ms);
   Result<void> cancel(uint64_t now_ms);
   // Clients were asked to leave until then (monotonic). Afterwards those that stay are named, or ended with `fences`.
@@ -92,6 +101,8 @@ class HostedPool {
   HostedPool(const PoolSpec& spec, const StateDirectory& state) : spec_(spec), state_(state) {}
   Result<void> serve(Result<std::unique_ptr<Pool>> pool);
   Result<void> remember();
+  void hand_to_service_manager();
+  Result<void> adopt_memory(std::unique_ptr<Device> memory, uint64_t now_ms);
   void tell_of_differences() const;
   // hosted_pool_file.cc. `gives_up`: a pool that lies there is formatted anew.
   Result<void> start_file(uint64_t now_ms, bool gives_up = false);

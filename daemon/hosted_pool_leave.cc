@@ -8,25 +8,30 @@
 
 namespace maru::daemon {
 
+Result<void> HostedPool::may_drain() const {
+  if (condition_ == Condition::kDraining || condition_ == Condition::kServing) return {};
+  return failure(EBUSY, "pool \"" + name() + "\" cannot be drained: found it " +
+                            (condition_ == Condition::kLeaving ? "being removed" : "not serving") +
+                            ", expected it to serve");
+}
+
+// First the file was written: a marud that dies now goes on draining, which an administrator can cancel.
 Result<void> HostedPool::drain(uint64_t now_ms) {
-  if (condition_ == Condition::kDraining) return {};
-  if (condition_ != Condition::kServing)
-    return failure(EBUSY, "pool \"" + name() + "\" cannot be drained: found it " +
-                              (condition_ == Condition::kLeaving ? "being removed" : "not serving") +
-                              ", expected it to serve");
-  // First the file: a marud that dies now goes on draining, which an administrator can cancel.
-  if (auto saved = state_.save_draining(name(), true); !saved) return saved;
+  if (auto may = may_drain(); !may || condition_ == Condition::kDraining) return may;
   condition_ = Condition::kDraining;
   stays_because_.clear();
   pool_->set_draining(true, now_ms);
   return {};
 }
 
+Result<void> HostedPool::may_cancel() const {
+  if (condition_ == Condition::kServing || condition_ == Condition::kDraining || condition_ == Condition::kLeaving)
+    return {};
+  return failure(EBUSY, "pool \"" + name() + "\" neither drains nor leaves");
+}
+
 Result<void> HostedPool::cancel(uint64_t now_ms) {
-  if (condition_ == Condition::kServing) return {};
-  if (condition_ != Condition::kDraining && condition_ != Condition::kLeaving)
-    return failure(EBUSY, "pool \"" + name() + "\" neither drains nor leaves");
-  if (auto saved = state_.save_draining(name(), false); !saved) return saved;
+  if (auto may = may_cancel(); !may || condition_ == Condition::kServing) return may;
   stays_because_.clear();
   condition_ = fenced_because_.empty() ? Condition::kServing : Condition::kFenced;
   if (!serving()) return {};

@@ -53,8 +53,9 @@ const char* name_of(LogLevel level) {
   return "info";
 }
 
+// Never destroyed: a thread may still write when marud ends (aside.h).
 std::shared_ptr<spdlog::logger>& logger() {
-  static std::shared_ptr<spdlog::logger> instance;
+  static auto& instance = *new std::shared_ptr<spdlog::logger>;
   return instance;
 }
 

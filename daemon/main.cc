@@ -103,12 +103,12 @@ Result<void> serve(Config& config, const Options& options) {
   if (auto started = start_configured_pools(config, state, stored, pools, now_ms); !started) return started;
   start_added_pools(config, state, stored, pools, now_ms);
 
-  const auto reread = [&]() -> std::optional<Config> {
+  const Reread reread = [options] {
     std::vector<ConfigProblem> problems;
-    Config fresh = effective_config(options, problems);
-    for (const ConfigProblem& problem : problems)
-      log_error("the configuration stays as it is: {}", problem_text(options, problem));
-    return problems.empty() ? std::optional(std::move(fresh)) : std::nullopt;
+    Reading reading = {effective_config(options, problems), {}};
+    for (const ConfigProblem& problem : problems) reading.problems.push_back(problem_text(options, problem));
+    if (!problems.empty()) reading.config.reset();
+    return reading;
   };
   // From here on another thread asks what people ask by HTTP, and this one answers.
   auto exchange = http::Exchange::create();

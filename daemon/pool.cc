@@ -449,6 +449,7 @@ bool Pool::State::turn() {
   take_findings();
   has_more |= step_poison();
   has_more |= step_deletions();
+  step_quotas();
   has_more |= step_expired();
   has_more |= step_audit();
   has_more |= step_recounts(kReclaimPagesPerTurn);

@@ -65,7 +65,7 @@ json Pool::State::admin(const std::string& command, const json& request, uint64_
     return refusal(EOPNOTSUPP, "pool \"" + config.name +
                                    "\" has profile = \"shared\", expected \"local\": limits of tenants are kept by one "
                                    "host, and the others would store beyond them");
-  if (command.starts_with("quota.")) return tenants.admin(command, request);
+  if (command.starts_with("quota.")) return quota(command, request, ret_ticket);
   if (command == "blocks") return list_blocks(request);
   if (command == "block") return one_block(request);
   if (command == "host.list") return list_hosts();

@@ -26,12 +26,27 @@ struct PoolOpenings::Work {
     }
     is_done.store(true);
   }
+  // Before any of them is opened: the next marud goes on with what this one could not end.
+  Result<void> write_down(const StateDirectory& state) const {
+    for (const PoolSpec& spec : opening.specs)
+      if (auto saved = state.save_added(spec.pool.name, opening.added_as); !saved)
+        return failure(saved.error().code,
+                       saved.error().doing + ": pool \"" + spec.pool.name + "\" would be forgotten when marud ends");
+    return {};
+  }
   void open_all(const StateDirectory& state) {
+    if (!opening.added_as.empty())
+      if (auto written = write_down(state); !written) {
+        opening.error = written.error();
+        return;
+      }
     for (const PoolSpec& spec : opening.specs) {
       std::map<std::string, FileDescriptor> none;
       const uint64_t now_ms = uint64_t(std::time(nullptr)) * 1000;
-      auto hosted = opening.begins_anew ? HostedPool::start_anew(spec, state, now_ms)
-                                        : HostedPool::start(spec, state, none, now_ms);
+      auto hosted = opening.record
+                        ? HostedPool::start_on(std::move(opening.memory), *opening.record, spec, state, now_ms)
+                    : opening.begins_anew ? HostedPool::start_anew(spec, state, now_ms)
+                                          : HostedPool::start(spec, state, none, now_ms);
       if (!hosted) {
         opening.error = hosted.error();
         break;
@@ -79,6 +94,13 @@ const PoolSpec* PoolOpenings::find(const std::string& name) const {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const PoolSpec* spec) { return spec->pool.name == name; });
   return found == all.end() ? nullptr : *found;
+}
+
+// `record` is there from the beginning, or never.
+bool PoolOpenings::is_adopting(const std::string& name) const {
+  return std::any_of(works_.begin(), works_.end(), [&](const auto& work) {
+    return work->opening.record && work->opening.specs.front().pool.name == name;
+  });
 }
 
 std::vector<const PoolSpec*> PoolOpenings::specs() const {

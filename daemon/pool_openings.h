@@ -22,10 +22,15 @@ class PoolOpenings {
     uint64_t ticket = 0;  // who waits for it; 0: nobody
     std::string who;      // for the log
     std::vector<PoolSpec> specs;
-    bool begins_anew = false;    // they take the places of pools that waited for their memory
-    bool tries_again = false;    // they take the places of pools that were unavailable
-    HostedPools opened;          // in the order of specs
-    std::optional<Error> error;  // of the one behind them
+    std::string added_as = {};  // what describes them, which is written down first; empty: it stands elsewhere
+    bool begins_anew = false;   // they take the places of pools that waited for their memory
+    bool tries_again = false;   // they take the places of pools that were unavailable
+    // Or the one pool takes the place of one that waited for this memory of its own:
+    std::unique_ptr<Device> memory = {};
+    std::optional<PoolRecord> record = {};
+    bool takes_place() const { return begins_anew || tries_again || record.has_value(); }
+    HostedPools opened = {};          // in the order of specs
+    std::optional<Error> error = {};  // of the one behind them
   };
 
   PoolOpenings();
@@ -41,6 +46,8 @@ class PoolOpenings {
 
   // The pool of this name that is being opened, or nothing.
   const PoolSpec* find(const std::string& name) const;
+  // The same, on memory that was handed back.
+  bool is_adopting(const std::string& name) const;
   std::vector<const PoolSpec*> specs() const;
   bool is_idle() const { return works_.empty(); }
 

@@ -2,12 +2,15 @@
 // keys are. What is set at run time is written down before it is answered, and goes before the configuration after a restart,
 // too.
 #include "daemon/admin_request.h"
+#include "daemon/pool_state.h"
 #include "daemon/pool_tenants.h"
 #include "daemon/size_text.h"
 #include "libmaru/shm/hash.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace maru::daemon {
 namespace {
@@ -48,17 +51,32 @@ std::string soft_above_hard(const TenantLimits& limits) {
   return "found the soft limit " + size_text(soft) + ", expected at most the hard one, which is " + size_text(hard);
 }
 
+constexpr size_t kQuotasMax = 64;  // that wait until those before them are written down
+
 constexpr const char* kLimitText =
     "\"soft\" and \"hard\" are numbers of bytes: 0 for no limit, null for the pool's default";
 
 }  // namespace
 
-Result<void> PoolTenants::change(const TenantSettings& at_run_time) {
-  if (save_) {
-    if (auto saved = save_(at_run_time); !saved) return saved;
-  }
+json PoolTenants::changed(const Result<void>& saved, const TenantSettings& at_run_time, const Answer& answer) {
+  if (!saved) return refusal(saved.error().code, saved.error().text());
   set_limits(at_run_time, {});
+  return answer();
+}
+
+json PoolTenants::change(const TenantSettings& at_run_time, Answer answer) {
+  if (!writes_aside_ || !save_) return changed(save_ ? save_(at_run_time) : Result<void>(), at_run_time, answer);
+  writing_.settings = at_run_time;
+  writing_.answer = std::move(answer);
+  writing_.saved.begin([save = save_, at_run_time] { return save(at_run_time); },
+                       failure(ENOMEM, "write down the limits of tenants"));
   return {};
+}
+
+std::optional<json> PoolTenants::take_written() {
+  const auto saved = writing_.saved.take();
+  if (!saved) return std::nullopt;
+  return changed(*saved, writing_.settings, std::exchange(writing_.answer, {}));
 }
 
 // The tenant that "tenant", a name, or "id" means; 0 if the table does not have it.
@@ -139,8 +157,7 @@ json PoolTenants::set(const json& request) {
                                " (tenants_max), and those that could have this one's place are in use");
   settings.tenants[name] = limits;
   settings.removed.erase(name);
-  if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
-  return row_json(table_.index_of(id));
+  return change(settings, [this, id] { return row_json(table_.index_of(id)); });
 }
 
 json PoolTenants::remove(const json& request) {
@@ -154,21 +171,15 @@ json PoolTenants::remove(const json& request) {
   settings.tenants.erase(name);
   const bool is_configured = configured_.tenants.contains(name);
   if (is_configured) settings.removed.insert(name);
-  if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
   json reply = {{"tenant", name_json(name)}, {"removed", true}};
   if (is_configured)
     reply["note"] =
         "the limits that the configuration has for it do not apply any more, also after a restart; quota set gives it "
         "others";
-  return reply;
+  return change(settings, [reply = std::move(reply)] { return reply; });
 }
 
-json PoolTenants::set_default(const json& request) {
-  TenantSettings settings = at_run_time_;
-  if (!read_limits(request, settings.defaults)) return refusal(EINVAL, kLimitText);
-  if (const std::string wrong = soft_above_hard(settings.defaults); !wrong.empty()) return refusal(EINVAL, wrong);
-  if (!(settings == at_run_time_))
-    if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
+json PoolTenants::default_json() const {
   json reply = {{"soft_bytes", table_.defaults().soft_bytes.value_or(0)},
                 {"hard_bytes", table_.defaults().hard_bytes.value_or(0)},
                 {"set_by", at_run_time_.defaults == TenantLimits{} ? "configuration" : "run time"}};
@@ -179,17 +190,28 @@ json PoolTenants::set_default(const json& request) {
   return reply;
 }
 
-json PoolTenants::set_mode(const json& request) {
-  if (const auto listed = request.find("listed"); listed != request.end()) {
-    if (!listed->is_boolean()) return refusal(EINVAL, "\"listed\" is true or false");
-    TenantSettings settings = at_run_time_;
-    settings.listed_only = listed->get<bool>();
-    if (auto changed = change(settings); !changed) return refusal(changed.error().code, changed.error().text());
-  }
+json PoolTenants::set_default(const json& request) {
+  TenantSettings settings = at_run_time_;
+  if (!read_limits(request, settings.defaults)) return refusal(EINVAL, kLimitText);
+  if (const std::string wrong = soft_above_hard(settings.defaults); !wrong.empty()) return refusal(EINVAL, wrong);
+  if (settings == at_run_time_) return default_json();
+  return change(settings, [this] { return default_json(); });
+}
+
+json PoolTenants::mode_json() const {
   json reply = {{"listed", table_.is_listed_only()},
                 {"set_by", at_run_time_.listed_only ? "run time" : "configuration"}};
   if (at_run_time_.listed_only && configured_.listed_only) reply["configured"] = *configured_.listed_only;
   return reply;
+}
+
+json PoolTenants::set_mode(const json& request) {
+  const auto listed = request.find("listed");
+  if (listed == request.end()) return mode_json();
+  if (!listed->is_boolean()) return refusal(EINVAL, "\"listed\" is true or false");
+  TenantSettings settings = at_run_time_;
+  settings.listed_only = listed->get<bool>();
+  return change(settings, [this] { return mode_json(); });
 }
 
 json PoolTenants::list(const json& request) {
@@ -211,7 +233,8 @@ json PoolTenants::list(const json& request) {
   return reply;
 }
 
-json PoolTenants::admin(const std::string& command, const json& request) {
+json PoolTenants::admin(const std::string& command, const json& request, bool aside) {
+  writes_aside_ = aside;
   read_accounts();
   if (command == "quota.set") return set(request);
   if (command == "quota.remove") return remove(request);
@@ -226,6 +249,36 @@ json PoolTenants::admin(const std::string& command, const json& request) {
   if (index == 0)
     return refusal(ENOENT, "this tenant has no limits of its own and has stored nothing that is known of");
   return row_json(index);
+}
+
+// One after the other, in the order in which they came: the next one changes what the one before has left.
+json Pool::State::quota(const std::string& command, const json& request, uint64_t* ret_ticket) {
+  const bool only_asks = command == "quota.list" || command == "quota.get";
+  if (only_asks || !ret_ticket) return tenants.admin(command, request);
+  if (*ret_ticket == 0) {
+    if (quotas.size() >= kQuotasMax) return refusal(EAGAIN, "too many limits are being set already: try again");
+    quotas.push_back({* ret_ticket = ++last_ticket, command, request});
+    step_quotas();
+  }
+  const auto is_it = [&](const QuotaCommand& waiting) { return waiting.ticket == *ret_ticket; };
+  if (std::any_of(quotas.begin(), quotas.end(), is_it)) return {};
+  return late_answer(ret_ticket);
+}
+
+void Pool::State::step_quotas() {
+  for (; !quotas.empty(); quotas.pop_front()) {
+    QuotaCommand& first = quotas.front();
+    json reply;
+    try {
+      std::optional<json> written;
+      if (tenants.is_writing() && !(written = tenants.take_written())) return;
+      reply = written ? std::move(*written) : tenants.admin(first.command, first.request, true);
+      if (tenants.is_writing()) return;
+    } catch (const json::exception& exception) {
+      reply = refusal(EINVAL, std::string("the request does not fit: ") + exception.what());
+    }
+    keep_answer(first.ticket, std::move(reply));
+  }
 }
 
 json PoolTenants::status() const {

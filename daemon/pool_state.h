@@ -287,6 +287,12 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::vector<DeletedTree> deleted_trees;
   std::map<uint64_t, nlohmann::json> late_answers;  // what administrators asked for and did not fetch yet, by ticket
   uint64_t last_ticket = 0;
+  struct QuotaCommand {
+    uint64_t ticket;
+    std::string command;
+    nlohmann::json request;
+  };
+  std::deque<QuotaCommand> quotas;  // the first one is being written down
 
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
@@ -482,6 +488,10 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void keep_answer(uint64_t ticket, nlohmann::json reply);
   DeleteTreeResult begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request, uint64_t* ret_ticket);
   bool step_deletions();
+
+  // pool_quota.cc
+  nlohmann::json quota(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
+  void step_quotas();
 
   // pool_drain.cc
   bool step_drain();

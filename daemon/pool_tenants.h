@@ -4,6 +4,7 @@
 // Thread safety: one thread. What a client wrote is a number that is too high or too low for its tenants, and no more.
 #pragma once
 
+#include "daemon/aside.h"
 #include "daemon/tenants.h"
 #include "libmaru/base/result.h"
 #include "libmaru/shm/tenant_account.h"
@@ -62,8 +63,11 @@ class PoolTenants final : public shm::TenantReturns {
   // Puts it into a row about a block: "tenant", its number, and "tenant_name" where marud knows it.
   void put_tenant(uint64_t id, nlohmann::json& row) const;
 
-  // "quota.set" and the others.
-  nlohmann::json admin(const std::string& command, const nlohmann::json& request);
+  // "quota.set" and the others. What is set is written down by a thread of its own with `aside`: then nothing is returned, and
+  // the reply comes from take_written() when that is done; until then there is not another one.
+  nlohmann::json admin(const std::string& command, const nlohmann::json& request, bool aside = false);
+  bool is_writing() const { return writing_.saved.is_begun(); }
+  std::optional<nlohmann::json> take_written();
   nlohmann::json status() const;
 
  private:
@@ -104,8 +108,12 @@ class PoolTenants final : public shm::TenantReturns {
   bool finish_count();
 
   // pool_quota.cc
-  Result<void> change(const TenantSettings& at_run_time);
+  using Answer = std::function<nlohmann::json()>;
+  nlohmann::json change(const TenantSettings& at_run_time, Answer answer);
+  nlohmann::json changed(const Result<void>& saved, const TenantSettings& at_run_time, const Answer& answer);
   nlohmann::json row_json(uint32_t index) const;
+  nlohmann::json default_json() const;
+  nlohmann::json mode_json() const;
   nlohmann::json set(const nlohmann::json& request);
   nlohmann::json remove(const nlohmann::json& request);
   nlohmann::json set_default(const nlohmann::json& request);
@@ -120,6 +128,14 @@ class PoolTenants final : public shm::TenantReturns {
   std::vector<uint32_t> account_indices_;  // by lane and account: the index found there last
   TenantSettings configured_, at_run_time_;
   SaveTenants save_;
+  // What is being written down, and what is answered then.
+  struct Writing {
+    TenantSettings settings;
+    Answer answer;
+    Aside<Result<void>> saved;
+  };
+  Writing writing_;
+  bool writes_aside_ = false;   // what the request at hand changes
   std::vector<uint64_t> sums_;  // by index, scratch
   bool has_rules_ = false;
   bool has_missed_ = false;        // bytes of some tenants were counted for the others, since all were counted last

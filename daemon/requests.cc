@@ -116,32 +116,35 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
   if (const std::string why = why_no_access(session, hosted, *request); !why.empty())
     return refuse(header, EACCES, why);
   if (hosted.condition() == HostedPool::Condition::kWaiting) {
-    if (hands_back && devices_.begins_anew(hosted)) {
-      users_.complaints.say(session.account,
-                            "{} handed back the memory of pool \"{}\" too late: it begins anew already", session.text(),
-                            name);
-    } else if (hands_back) {
-      // Copies, in the order of AttachReply: what is refused is closed on the spot, and that may last when it is the last
-      // descriptor of something that is no memory. Those that came are closed aside.
-      const auto copy = [](const FileDescriptor& one) {
-        return FileDescriptor(::fcntl(one.get(), F_DUPFD_CLOEXEC, 3));
-      };
-      HeldMemory held = {copy(descriptors.back()), {}};
-      if (descriptors.size() == 2) held.pages = copy(descriptors.front());
-      auto accepted = hosted.accept_memory(std::move(held), now.unix_ms);
-      if (accepted) {
-        users_.movements.say(session.account, "{} handed back the memory of pool \"{}\"", session.text(), name);
-        return attach_to(session, pool, header.request_id, *request, now);
-      }
-      users_.complaints.say(session.account, "{} handed back what is not the memory of pool \"{}\": {}", session.text(),
-                            name, accepted.error().text());
-    }
     grace_ends_ms_.resize(pools_.size());
+    const bool is_late = grace_ends_ms_[pool] && now.monotonic_ms >= *grace_ends_ms_[pool];
     if (!grace_ends_ms_[pool]) grace_ends_ms_[pool] = now.monotonic_ms + config_.adopt_grace_ms;
+    if (hands_back) take_back(session, hosted, descriptors, is_late);
     waiting_.push_back({session.id(), pool, header.request_id, *request});
     return {};
   }
   return attach_to(session, pool, header.request_id, *request, now);
+}
+
+// Who handed it back waits like the others until the pool is there. When the grace is over no other try is begun, or somebody
+// who always hands back memory that cannot be adopted would keep the pool from beginning anew.
+void Requests::take_back(const Session& session, const HostedPool& hosted,
+                         const std::vector<FileDescriptor>& descriptors, bool is_late) {
+  if (devices_.is_adopting(hosted)) return;  // somebody was faster
+  if (is_late || devices_.begins_anew(hosted))
+    return users_.complaints.say(session.account, "{} handed back the memory of pool \"{}\" too late: it begins anew",
+                                 session.text(), hosted.name());
+  // Copies, in the order of AttachReply: what is refused is closed on the spot, and that may last when it is the last
+  // descriptor of something that is no memory. Those that came are closed aside.
+  const auto copy = [](const FileDescriptor& one) { return FileDescriptor(::fcntl(one.get(), F_DUPFD_CLOEXEC, 3)); };
+  HeldMemory held = {copy(descriptors.back()), {}};
+  if (descriptors.size() == 2) held.pages = copy(descriptors.front());
+  auto memory = hosted.recognise(std::move(held));
+  if (!memory)
+    return users_.complaints.say(session.account, "{} handed back what is not the memory of pool \"{}\": {}",
+                                 session.text(), hosted.name(), memory.error().text());
+  users_.movements.say(session.account, "{} handed back the memory of pool \"{}\"", session.text(), hosted.name());
+  devices_.begin_adoption(hosted, std::move(*memory), session.text());
 }
 
 // By the lists as they are now; said in the log, too.

@@ -113,6 +113,8 @@ class Requests {
                  std::vector<FileDescriptor>& descriptors, Moment now);
   Outcome attach_to(Session& session, uint32_t pool, uint32_t request_id, const wire::AttachRequest& request,
                     Moment now);
+  void take_back(const Session& session, const HostedPool& hosted, const std::vector<FileDescriptor>& descriptors,
+                 bool is_late);
   std::string why_no_access(const Session& session, const HostedPool& hosted, const wire::AttachRequest& request);
   uint64_t bind_for_goodbye(Session& session, uint32_t pool, const wire::AttachRequest& request);
   Outcome detach(Session& session, const wire::MessageHeader& header);

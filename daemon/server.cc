@@ -96,6 +96,7 @@ Result<void> Server::run() {
     after_events();
     more_to_do = turn_pools();
     more_to_do |= !work_.empty();
+    finish_reload();
     if (desk_) more_to_do |= turn_http();
     const auto lasted = std::chrono::steady_clock::now() - begun;
     turns_.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
@@ -106,7 +107,7 @@ Result<void> Server::run() {
 uint64_t Server::wait_ms(bool more_to_do) const {
   if (more_to_do) return 0;
   uint64_t timeout_ms = lanes_.size() > 0 ? kTurnMs : kIdleMs;
-  if (devices_.is_opening()) timeout_ms = std::min(timeout_ms, kTurnMs);
+  if (works_aside > 0 || devices_.is_opening()) timeout_ms = std::min(timeout_ms, kAsideLookMs);
   if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
   if (watchdog_ms_ > 0) timeout_ms = std::min(timeout_ms, watchdog_ms_);
   const auto until_ms = [&](uint64_t due_ms) { return due_ms > now_.monotonic_ms ? due_ms - now_.monotonic_ms : 0; };
@@ -530,42 +531,54 @@ void Server::on_signal() {
   loop_->watch_signals(signals_.get());
 }
 
+// Requests are answered meanwhile, by the configuration before.
 void Server::reload() {
   notify("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now_.monotonic_ms * 1000));
-  if (auto reread = reread_()) {
-    config_.admin_group = reread->admin_group;
-    config_.adopt_grace_ms = reread->adopt_grace_ms;
-    config_.log_level = reread->log_level;
-    config_.user_limits = reread->user_limits;
-    config_.user_limit_rules = reread->user_limit_rules;
-    config_.subordinate_users = reread->subordinate_users;
-    log_set_level(config_.log_level);
-    if (desk_) {
-      http::give_to_group(http_socket_path(config_), config_.admin_group);
-      look_at_http();
-    }
-    for (const auto& hosted : pools_)
-      for (const PoolSpec& spec : reread->pools)
-        if (spec.pool.name == hosted->name()) hosted->set_access(spec);
-    devices_.let_in();
-    std::string status;
-    const auto tell = [&](const std::vector<std::string>& changes) {
-      for (const std::string& change : changes) {
-        log_warning("{}", change);
-        status += (status.empty() ? "" : "; ") + change;
-      }
-    };
-    tell(devices_.rescan(*reread));
-    tell(waiting_changes(config_, pools_, *reread));
-    log_info(
-        "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
-        "force, and so are new pools");
-    reread_said_ = status.empty() ? "the configuration was read again" : status;
-  } else {
+  reads_again_ = reading_.is_begun();  // what that one reads may be older than this signal
+  if (!reads_again_) reading_.begin(reread_, failed_reading());
+}
+
+void Server::finish_reload() {
+  auto reading = reading_.take();
+  if (!reading) return;
+  if (std::exchange(reads_again_, false)) return reading_.begin(reread_, failed_reading());
+  if (const auto reread = usable(std::move(*reading)))
+    take_over(*reread);
+  else
     reread_said_ = "the configuration was changed and cannot be used, the one before is in force (the log says why)";
-  }
   tell_status();
   notify("READY=1");
+}
+
+void Server::take_over(const Config& reread) {
+  config_.admin_group = reread.admin_group;
+  config_.adopt_grace_ms = reread.adopt_grace_ms;
+  config_.log_level = reread.log_level;
+  config_.user_limits = reread.user_limits;
+  config_.user_limit_rules = reread.user_limit_rules;
+  config_.subordinate_users = reread.subordinate_users;
+  log_set_level(config_.log_level);
+  if (desk_) {
+    http::give_to_group(http_socket_path(config_), config_.admin_group);
+    look_at_http();
+  }
+  for (const auto& hosted : pools_)
+    for (const PoolSpec& spec : reread.pools)
+      if (spec.pool.name == hosted->name()) hosted->set_access(spec);
+  devices_.let_in();
+  std::string status;
+  const auto tell = [&](const std::vector<std::string>& changes) {
+    for (const std::string& change : changes) {
+      log_warning("{}", change);
+      status += (status.empty() ? "" : "; ") + change;
+    }
+  };
+  tell(devices_.rescan(reread));
+  tell(waiting_changes(config_, pools_, reread));
+  log_info(
+      "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
+      "force, and so are new pools");
+  reread_said_ = status.empty() ? "the configuration was read again" : status;
 }
 
 void Server::stop() {

@@ -3,7 +3,9 @@
 // (fair_queue.h), gives every pool one bounded turn, and waits again.
 #pragma once
 
+#include "daemon/aside.h"
 #include "daemon/config.h"
+#include "daemon/config_reread.h"
 #include "daemon/event_loop.h"
 #include "daemon/fair_queue.h"
 #include "daemon/http/desk.h"
@@ -26,9 +28,6 @@ namespace maru::daemon {
 
 class Server {
  public:
-  // Reads the configuration again, for SIGHUP; nothing when it cannot be used (and that was logged).
-  using Reread = std::function<std::optional<Config>()>;
-
   Server(Config& config, HostedPools& pools, const StateDirectory& state, std::unique_ptr<EventLoop> loop,
          Listener& listener, FileDescriptor signals, Reread reread, http::Desk* desk = nullptr);
 
@@ -64,6 +63,8 @@ class Server {
   void log_overdue_pins(uint32_t pool);
   void ask_to_leave(uint32_t pool);
   void reload();
+  void finish_reload();
+  void take_over(const Config& reread);
   uint64_t wait_ms(bool more_to_do) const;
   Session* find(uint64_t session);
 
@@ -115,6 +116,8 @@ class Server {
   size_t arrivals_ = 0;           // in work_
   std::string unavailable_said_;  // why pools are, for the service manager
   std::string reread_said_;       // what came of the last reload, for the service manager
+  Aside<Reading> reading_;        // of the configuration, for SIGHUP
+  bool reads_again_ = false;      // there was another one meanwhile
   bool is_short_of_memory_ = false;
   bool stopping_ = false;
 };

@@ -177,8 +177,7 @@ class World {
   daemon::Config config_;
   HostedPools pools_;
   daemon::LaneWatches lanes_;
-  daemon::DeviceCommands devices_{config_,    pools_, lanes_, state_, [] { return std::optional<daemon::Config>(); },
-                                  [](bool) {}};
+  daemon::DeviceCommands devices_{config_, pools_, lanes_, state_, [] { return daemon::Reading(); }, [](bool) {}};
   Requests requests_{config_, pools_, lanes_, devices_};
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<FileDescriptor> lost_memory_;

@@ -60,7 +60,7 @@ class UnwatchedLane : public ::testing::Test {
   Config config_;
   HostedPools pools_;
   LaneWatches lanes_;
-  DeviceCommands devices_{config_, pools_, lanes_, state_, [] { return std::nullopt; }, [](bool) {}};
+  DeviceCommands devices_{config_, pools_, lanes_, state_, [] { return Reading(); }, [](bool) {}};
   pid_t process_ = 0;
   uint32_t lane_ = 0;
 };

@@ -1,0 +1,78 @@
+// Work that may last as long as somebody else likes (a disk, a name service), done by a thread of its own while marud serves
+// others. The thread has what it was given and nothing else; what came of it is taken by the deciding thread, in a later turn.
+//
+// Nobody waits for such a thread: marud ends while one lasts, as if it had been cut off, and who has asked gets no answer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace maru::daemon {
+
+// How much there is whose end the deciding thread has not seen: then it looks again soon. Of the deciding thread alone.
+inline size_t works_aside = 0;
+inline constexpr uint64_t kAsideLookMs = 5;
+
+template <typename T>
+class Aside {
+ public:
+  Aside() = default;
+  Aside(Aside&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
+  Aside& operator=(Aside&& other) noexcept {
+    forget();
+    shared_ = std::exchange(other.shared_, nullptr);
+    return *this;
+  }
+  ~Aside() { forget(); }
+
+  // `work` owns what it uses. What it throws becomes `otherwise`; where there is no thread to be had it is done here and now.
+  template <typename F>
+  void begin(F work, T otherwise) {
+    forget();
+    shared_ = std::make_shared<Shared>();
+    ++works_aside;
+    auto run = std::make_shared<F>(std::move(work));
+    const auto done = [shared = shared_, run, failed = std::make_shared<T>(std::move(otherwise))] {
+      try {
+        shared->value.emplace((*run)());
+      } catch (const std::exception&) {
+        shared->value.emplace(std::move(*failed));
+      }
+      shared->is_done.store(true, std::memory_order_release);
+    };
+    try {
+      std::thread(done).detach();
+    } catch (const std::system_error&) {
+      done();
+    }
+  }
+
+  bool is_begun() const { return shared_ != nullptr; }
+  // Once, when it is done.
+  std::optional<T> take() {
+    if (!shared_ || !shared_->is_done.load(std::memory_order_acquire)) return std::nullopt;
+    std::optional<T> value = std::move(shared_->value);
+    forget();
+    return value;
+  }
+
+ private:
+  struct Shared {
+    std::atomic<bool> is_done{false};
+    std::optional<T> value;  // the thread's until then
+  };
+  void forget() {
+    if (shared_) --works_aside;
+    shared_.reset();
+  }
+
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace maru::daemon
