@@ -12,8 +12,6 @@ namespace {
 
 constexpr unsigned kSubmissionEntries = 1024;
 constexpr unsigned kCompletionEntries = EventLoop::kEventsMax;
-// Threads of the kernel that may close at once (close_aside): one that waits on what a client made holds none of the others up.
-constexpr unsigned kClosersMax = 256;
 constexpr uint64_t kRetryMs = 10;  // while the kernel does not take what it is asked for
 constexpr uint64_t kIdMask = (1ull << 56) - 1;
 
@@ -74,8 +72,6 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create() {
       ring->is_open = true;
       if ((parameters.features & IORING_FEAT_NODROP) == 0 || (parameters.features & IORING_FEAT_EXT_ARG) == 0)
         return failure(ENOSYS, "use io_uring of this kernel: Linux 5.19 or newer is needed");
-      unsigned most[2] = {kClosersMax, 0};  // zero: as it is
-      io_uring_register_iowq_max_workers(&ring->uring, most);
       log_debug("io_uring is ready (setup flags {:#x}, features {:#x})", mode, unsigned(parameters.features));
       break;
     }
@@ -88,8 +84,8 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create() {
 
   std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(io_uring_get_probe_ring(&ring->uring),
                                                                         io_uring_free_probe);
-  for (int operation : {IORING_OP_ACCEPT, IORING_OP_RECVMSG, IORING_OP_SENDMSG, IORING_OP_POLL_ADD, IORING_OP_CLOSE,
-                        IORING_OP_ASYNC_CANCEL})
+  for (int operation :
+       {IORING_OP_ACCEPT, IORING_OP_RECVMSG, IORING_OP_SENDMSG, IORING_OP_POLL_ADD, IORING_OP_ASYNC_CANCEL})
     if (!probe || !io_uring_opcode_supported(probe.get(), operation))
       return failure(ENOSYS, "use io_uring: this kernel lacks operation " + std::to_string(operation));
   return std::unique_ptr<EventLoop>(new EventLoop(std::move(ring)));
@@ -143,13 +139,6 @@ void EventLoop::cancel(EventKind kind, uint64_t id) {
   io_uring_sqe_set_data64(entry, token(EventKind::kNone, 0));
 }
 
-void EventLoop::close_aside(int fd) {
-  io_uring_sqe* entry = ring_->next_entry();
-  io_uring_prep_close(entry, fd);
-  entry->flags |= IOSQE_ASYNC;
-  io_uring_sqe_set_data64(entry, token(EventKind::kClose, 0));
-}
-
 Result<const std::vector<Event>*> EventLoop::wait(uint64_t timeout_ms) {
   events_.clear();
   io_uring_cqe* first = nullptr;
@@ -175,7 +164,7 @@ unsigned EventLoop::take_completions() {
     if (events_.size() == kEventsMax) break;
     ++seen;
     const EventKind kind = EventKind(completion->user_data >> 56);
-    if (kind == EventKind::kNone || kind == EventKind::kClose) continue;
+    if (kind == EventKind::kNone) continue;
     events_.push_back({kind, completion->user_data & kIdMask, completion->res});
   }
   io_uring_cq_advance(&ring_->uring, seen);

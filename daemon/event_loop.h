@@ -22,7 +22,6 @@ enum class EventKind : uint8_t {
   kSend,     // result: bytes sent
   kProcess,  // a pidfd became readable: the process ended
   kSignal,   // the signal descriptor is readable
-  kClose,    // nobody waits for it
   kHttp,     // the HTTP thread asks something
 };
 
@@ -49,9 +48,6 @@ class EventLoop {
   void watch_http(int fd);
   // Ends an operation; its completion still comes.
   void cancel(EventKind kind, uint64_t id);
-  // Closes a descriptor that a client gave us, or that may hold such ones, on a thread of the kernel: closing what
-  // belongs to another process can take as long as that process likes.
-  void close_aside(int fd);
 
   // Submits what was asked for, waits until something completes or the time is over, and returns everything that has completed:
   // who is served first is decided among all, so nothing may be left behind that many others came before. How much that can

@@ -42,6 +42,7 @@ constexpr size_t kAcceptsMax = 64;
 // Connections of one user that are accepted and not looked at yet, as many as there can be connections; what comes above that
 // is closed without a word. While more than twice as many wait of all users, those to come wait in the kernel's queue.
 constexpr size_t kArrivalsMax = limits::kConnectionsMax;
+constexpr uid_t kNobody = uid_t(-1);  // as (uid_t)-1 for the kernel: no user has it
 
 Moment moment() {
   timespec real = {}, monotonic = {};
@@ -147,8 +148,7 @@ void Server::on_event(const Event& event) {
     case EventKind::kHttp:
       desk_->wake();  // it looks at the questions in its turn
       return loop_->watch_http(desk_->questions_fd());
-    case EventKind::kNone:
-    case EventKind::kClose: return;
+    case EventKind::kNone: return;
   }
 }
 
@@ -176,10 +176,10 @@ void Server::on_accept(const Event& event) {
   accept_due_ms_ = 0;
   ++accepted_;
   FileDescriptor socket(event.result);
-  const auto close_aside = [&] { loop_->close_aside(socket.release()); };  // as in remove_if_idle()
   const auto user = user_of_peer(socket.get());
-  const ShareOf share = {user ? requests_.users().account_of(*user) : 0, Share::kArrivals};
-  if (!has_memory() || !user || work_.size(share) >= kArrivalsMax) return close_aside();
+  const ShareOf share = {user ? requests_.users().account_of(*user) : kNobody, Share::kArrivals};
+  if (!has_memory() || !user || work_.size(share) >= kArrivalsMax)
+    return closer_.close(socket.release(), share.first);  // as in remove_if_idle()
   ++arrivals_;
   work_.push(share, {.arrival = std::move(socket)});
 }
@@ -215,7 +215,10 @@ void Server::serve() {
 
 void Server::on_arrival(FileDescriptor socket) {
   --arrivals_;
-  const auto close_aside = [&] { loop_->close_aside(socket.release()); };
+  const auto close_aside = [&] {
+    const auto user = user_of_peer(socket.get());
+    closer_.close(socket.release(), user ? requests_.users().account_of(*user) : kNobody);
+  };
   if (!has_memory()) return close_aside();
   auto peer = identify_peer(socket.get());
   if (!peer) {
@@ -257,7 +260,8 @@ void Server::take_in(std::unique_ptr<Session> session) {
 // It waits until it has asked something and been told why it goes; or until others come that are to be told, for who asks
 // nothing must not keep them from it.
 void Server::turn_away(std::unique_ptr<Session> session) {
-  if (turned_away_ >= 2 * kTurnedAwayMax) return loop_->close_aside(session->release_socket());  // without a word
+  if (turned_away_ >= 2 * kTurnedAwayMax)
+    return closer_.close(session->release_socket(), session->account);  // without a word
   ++turned_away_;
   silent_.push_back(session->id());
   take_in(std::move(session));
@@ -279,6 +283,8 @@ void Server::on_receive(Session& session, int result) {
   if (!session.is_closing()) {
     if (!received.end.empty())
       end_session(session, received.end, received.is_hangup);
+    else if (!received.descriptors.empty() && closer_.is_behind(session.account))
+      end_session(session, "a descriptor, while too many that this user has brought are not closed yet", false);
     else if (session.turned_away_because.empty())
       apply(session, requests_.handle(session, received, now_));
     else
@@ -287,7 +293,7 @@ void Server::on_receive(Session& session, int result) {
       if (pools_[pool]->fence_if_lost()) ask_to_leave(pool);
   }
   for (FileDescriptor& descriptor : received.descriptors)
-    if (descriptor.is_open()) loop_->close_aside(descriptor.release());
+    if (descriptor.is_open()) closer_.close(descriptor.release(), session.account);
   if (!session.is_closing()) session.begin_receive(*loop_);
   remove_if_idle(session.id());
 }
@@ -353,7 +359,7 @@ void Server::remove_if_idle(uint64_t id) {
   if (found == sessions_.end() || !found->second->is_closing() || !found->second->is_idle()) return;
   // What lies unread in the socket may hold descriptors of the client, and the last close of some of them lasts as long as the
   // client wants it to.
-  loop_->close_aside(found->second->release_socket());
+  closer_.close(found->second->release_socket(), found->second->account);
   if (found->second->turned_away_because.empty()) {
     requests_.users().left(found->second->account, found->second->is_strangers);
   } else {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/aside.h"
+#include "daemon/closer.h"
 #include "daemon/config.h"
 #include "daemon/config_reread.h"
 #include "daemon/event_loop.h"
@@ -83,6 +84,7 @@ class Server {
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::unique_ptr<EventLoop>
       loop_;  // after sessions_: it ends first, and with it what was asked for with their buffers
+  Closer closer_;
   Listener& listener_;
   FileDescriptor signals_;
   Reread reread_;

@@ -1,0 +1,34 @@
+// Closes what clients made, on threads of its own: the last close of some descriptors (a socket that lingers, a file of a
+// file system that does not answer) lasts as long as the client wants it to. So that one user's do not keep those of the
+// others waiting, each has so many of the threads at most, and what it brings beyond that waits for its own.
+//
+// The threads are not waited for: marud ends while some close, and what they are at the kernel closes then.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace maru::daemon {
+
+class Closer {
+ public:
+  static constexpr size_t kThreadsMax = 256, kThreadsPerAccount = 16;
+  // Descriptors of one account that wait: who has more may not bring others.
+  static constexpr size_t kWaitingMax = 1024;
+
+  Closer();
+  Closer(const Closer&) = delete;
+  Closer& operator=(const Closer&) = delete;
+  ~Closer();
+
+  // Never blocks. `account`: whose doing it is (users.h). Any thread.
+  void close(int fd, uint64_t account);
+  bool is_behind(uint64_t account) const;
+
+ private:
+  struct Work;
+  std::shared_ptr<Work> work_;
+};
+
+}  // namespace maru::daemon

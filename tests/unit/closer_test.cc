@@ -1,0 +1,106 @@
+// Descriptors whose close lasts: sockets that linger, with bytes that nobody reads.
+#include "daemon/closer.h"
+
+#include "libmaru/base/file_descriptor.h"
+#include "tests/support/wait_until.h"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <vector>
+
+namespace maru::daemon {
+namespace {
+
+class Lingering {
+ public:
+  Lingering() {
+    FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof(address);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    const int small = 4096;
+    ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+    if (::bind(listener.get(), any, bytes) != 0 || ::listen(listener.get(), 1) != 0 ||
+        ::getsockname(listener.get(), any, &bytes) != 0)
+      throw std::runtime_error("cannot listen");
+    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+    if (::connect(socket.get(), any, bytes) != 0) throw std::runtime_error("cannot connect");
+    reader_.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const std::vector<char> text(1 << 16);
+    while (::send(socket.get(), text.data(), text.size(), MSG_DONTWAIT) > 0) continue;
+    const linger wish = {1, 3600};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &wish, sizeof(wish));
+    writer_ = socket.release();
+  }
+  int writer() const { return writer_; }  // whoever closes it waits until the reader is closed
+
+ private:
+  FileDescriptor reader_;
+  int writer_ = -1;
+};
+
+class Pipe {
+ public:
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    reader_.reset(ends[0]);
+    writer = ends[1];
+  }
+  bool is_closed() const {
+    pollfd entry = {reader_.get(), 0, 0};
+    return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLHUP) != 0;
+  }
+  int writer;
+
+ private:
+  FileDescriptor reader_;
+};
+
+bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+
+TEST(Closer, WhatOneUserLeavesOpenKeepsNoOtherWaiting) {
+  std::vector<Lingering> sockets(Closer::kThreadsMax + 44);
+  Pipe others, own;
+  Closer closer;
+  for (const Lingering& socket : sockets) closer.close(socket.writer(), 1000);
+  closer.close(others.writer, 1001);
+  EXPECT_TRUE(test::wait_until([&] { return others.is_closed(); }));
+  closer.close(own.writer, 1000);
+  const auto open = [&] {
+    return std::count_if(sockets.begin(), sockets.end(), [](const Lingering& one) { return is_open(one.writer()); });
+  };
+  EXPECT_TRUE(test::wait_until([&] { return open() <= std::ptrdiff_t(sockets.size() - Closer::kThreadsPerAccount); }));
+  EXPECT_EQ(open(), std::ptrdiff_t(sockets.size() - Closer::kThreadsPerAccount)) << "the others wait for these";
+  EXPECT_FALSE(own.is_closed());
+  sockets.clear();  // nobody reads them any more, so nothing lingers
+  EXPECT_TRUE(test::wait_until([&] { return own.is_closed(); }));
+}
+
+TEST(Closer, WhoLeavesTooMuchOpenIsBehind) {
+  std::vector<Lingering> sockets(Closer::kThreadsPerAccount);
+  std::vector<Pipe> pipes(Closer::kWaitingMax + 1);
+  Closer closer;
+  for (const Lingering& socket : sockets) closer.close(socket.writer(), 1000);
+  for (size_t i = 0; i < Closer::kWaitingMax; ++i) closer.close(pipes[i].writer, 1000);
+  EXPECT_FALSE(closer.is_behind(1000));
+  closer.close(pipes.back().writer, 1000);
+  EXPECT_TRUE(closer.is_behind(1000));
+  EXPECT_FALSE(closer.is_behind(1001));
+  sockets.clear();
+  EXPECT_TRUE(test::wait_until([&] { return pipes.back().is_closed(); }));
+  EXPECT_FALSE(closer.is_behind(1000));
+}
+
+}  // namespace
+}  // namespace maru::daemon
