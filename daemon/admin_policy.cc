@@ -40,6 +40,7 @@ json set_policy(const HostedPool& hosted, const json& request, uint64_t now_unix
       options.emplace_back(option, value.is_string() ? value.get<std::string>() : value.dump());
     }
   }
+  if (hosted.serving()->is_quiesced()) return refusal(EAGAIN, "the pool is being checked at rest: try again");
   const json was = policy_json(hosted.serving()->config());
   if (auto set = hosted.serving()->set_policy(name, options, now_unix_ms); !set)
     return refusal(set.error().code, set.error().doing);

@@ -359,19 +359,13 @@ void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
   }
 }
 
-// A lane of a slot that is not ours any more may be another host's client's by now.
 void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
-  if (state_->region.is_shared() && state_->is_own_slot_lost()) return give_up_lane(lane);
-  state_->begin_reclaim(lane);
-  state_->reclaim_lane(lane, kReclaimPagesAtOnce);
+  state_->lane_ended(lane);
+  if (!state_->is_quiesced()) state_->reclaim_lane(lane, kReclaimPagesAtOnce);
 }
 
-void Pool::client_died(uint32_t lane) {
-  if (!state_->lanes.is_live(lane)) return;
-  if (state_->region.is_shared() && state_->is_own_slot_lost()) return give_up_lane(lane);
-  state_->begin_reclaim(lane);
-}
+void Pool::client_died(uint32_t lane) { state_->lane_ended(lane); }
 
 void Pool::give_up_lane(uint32_t lane) {
   if (state_->lanes.is_live(lane)) state_->lanes.records[lane].phase = LaneRecord::Phase::kFree;
@@ -436,6 +430,7 @@ bool Pool::State::turn() {
     hosts.heartbeat->loop_turns();
   else
     region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
+  if (is_quiesced()) return step_rest_audit();
   bool has_more = step_mending();
   drain_touches(kTouchesPerDrain);
   cool_regions();
@@ -452,6 +447,7 @@ bool Pool::State::turn() {
   step_quotas();
   has_more |= step_expired();
   has_more |= step_audit();
+  has_more |= step_rest_audit();
   has_more |= step_recounts(kReclaimPagesPerTurn);
   has_more |= tenants.step_count(kReclaimPagesPerTurn, now_ms);
   // The clock may also be set back.

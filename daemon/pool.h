@@ -174,6 +174,9 @@ class Pool {
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            uint64_t now_ms);
   bool is_lane_coming() const;
+  // While it is checked at rest turns do nothing else, what ends waits, and the caller keeps requests that change something:
+  // attach(), rent(), delete_tree(), grant_credit(), report_bad_page(), set_policy().
+  bool is_quiesced() const;
   // Whether turns still take back what a client or a host held that is gone.
   bool is_reclaiming() const;
   // Whether attach() would give this process this lane back.
@@ -246,7 +249,7 @@ class Pool {
   // "memory.list" {cursor, limit},
   // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
   // 200) and carry "next" for the next call's cursor. "quota.set" and others: pool_quota.cc.
-  // What takes many turns ("delete_tree", "clear", "check" without quiesce) leaves a ticket in *ret_ticket and returns nothing;
+  // What takes many turns ("delete_tree", "clear", "check", "quota.set"; what changes a pool that is quiesced) leaves a ticket in *ret_ticket and returns nothing;
   // the same request with that ticket, later, returns the reply and makes it 0, or nothing again. Without a place for one it is
   // done when this returns.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,

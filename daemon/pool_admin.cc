@@ -56,6 +56,17 @@ const char* Pool::State::reason_name(EvictReason reason) {
 }
 
 json Pool::State::admin(const std::string& command, const json& request, uint64_t* ret_ticket) {
+  static constexpr std::string_view kChanging[] = {"evict",         "delete_tree", "clear",
+                                                   "memory.poison", "quota.set",   "quota.remove",
+                                                   "quota.default", "quota.mode",  "host.declare_dead"};
+  constexpr uint64_t kHeld = UINT64_MAX;  // the ticket of what was not begun yet
+  if (ret_ticket && *ret_ticket == kHeld) *ret_ticket = 0;
+  const bool is_new = !ret_ticket || *ret_ticket == 0;
+  if (is_new && is_quiesced() && std::ranges::find(kChanging, command) != std::end(kChanging)) {
+    if (!ret_ticket) return refusal(EAGAIN, "the pool is being checked at rest: try again");
+    *ret_ticket = kHeld;
+    return {};
+  }
   if (command == "regions") return list_regions(request);
   if (command == "map") return map();
   if (command == "watch") return watch_blocks(request);

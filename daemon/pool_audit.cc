@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 namespace maru::daemon {
@@ -62,20 +63,121 @@ shm::AuditRequest Pool::State::live_audit_request() const {
   return request;
 }
 
-// Without a place for a ticket it is done when this returns, and so it is when the pool is small or `is_quiesced`.
+// What holds only at rest, over turns. First, while the pool is served as ever, all of the order of eviction is brought up to
+// date, and what holds always is looked at, which needs no rest. Then marud leaves the pool alone until what is left was looked
+// at; its clients go on, so that only what every one of several passes saw with the same words is reported.
+struct Pool::State::RestAudit {
+  static constexpr uint32_t kPasses = 3;
+  std::vector<uint64_t> tickets;
+  LiveAudit live;
+  uint64_t swept = 0;
+  bool is_prepared = false;
+  std::vector<shm::Finding> found;  // by every pass until now
+  uint32_t pass = 0;
+  Collected seen;
+  std::optional<shm::AuditRun> run;
+
+  RestAudit(const State& state, std::vector<uint64_t> of) : tickets(std::move(of)), live(state, {}) {}
+
+  static shm::AuditRequest request(const State& state) {
+    shm::AuditRequest at_rest = state.live_audit_request();
+    at_rest.mode = shm::AuditMode::kExact;
+    for (uint32_t i = 0; i < shm::kInvariantCount; ++i)
+      if (shm::invariant_info(shm::Invariant(i)).when != shm::AuditClass::kAtRest)
+        at_rest.skip = at_rest.skip.with(shm::Invariant(i));
+    return at_rest;
+  }
+  // True when no pass is left.
+  bool step(const State& state) {
+    if (!run) {
+      seen.findings.clear();
+      run.emplace(state.region, request(state), std::span(live.scratch.get(), shm::audit_scratch_bytes(state.region)),
+                  seen);
+    }
+    if (!run->step(kAuditStepsPerTurn)) return false;
+    run.reset();
+    if (pass++ == 0)
+      found = std::exchange(seen.findings, {});
+    else
+      std::erase_if(found, [&](const shm::Finding& finding) {
+        return std::find(seen.findings.begin(), seen.findings.end(), finding) == seen.findings.end();
+      });
+    return found.empty() || pass == kPasses;
+  }
+};
+
+// Without a place for a ticket it is done when this returns, and so it is when the pool is small.
 json Pool::State::check(bool is_quiesced, uint64_t* ret_ticket) {
-  if (is_quiesced || !ret_ticket) return is_quiesced ? check_at_rest() : check_now();
+  if (!ret_ticket || (*ret_ticket == 0 && pages() <= kAuditedAtOncePages))
+    return is_quiesced ? check_at_rest() : check_now();
+  if (is_quiesced) return check_in_turns(rest_audits_wanted, rest_audit ? &rest_audit->tickets : nullptr, ret_ticket);
+  return check_in_turns(audits_wanted, live_audit ? &live_audit->tickets : nullptr, ret_ticket);
+}
+
+// `asked`: who waits for the one that is under way.
+json Pool::State::check_in_turns(std::vector<uint64_t>& wanted, const std::vector<uint64_t>* asked,
+                                 uint64_t* ret_ticket) {
   if (*ret_ticket != 0) {
     const auto waits = [&](const std::vector<uint64_t>& tickets) {
       return std::find(tickets.begin(), tickets.end(), *ret_ticket) != tickets.end();
     };
-    if (waits(audits_wanted) || (live_audit && waits(live_audit->tickets))) return {};
+    if (waits(wanted) || (asked && waits(*asked))) return {};
     return late_answer(ret_ticket);
   }
-  if (pages() <= kAuditedAtOncePages) return check_now();
-  if (audits_wanted.size() >= kAuditsWantedMax) return refusal(EAGAIN, "too many audits are wanted already: try again");
-  audits_wanted.push_back(*ret_ticket = ++last_ticket);
+  if (wanted.size() >= kAuditsWantedMax) return refusal(EAGAIN, "too many audits are wanted already: try again");
+  wanted.push_back(*ret_ticket = ++last_ticket);
   return {};
+}
+
+bool Pool::State::is_quiesced() const { return rest_audit && rest_audit->is_prepared; }
+bool Pool::is_quiesced() const { return state_->is_quiesced(); }
+
+bool Pool::State::step_rest_audit() {
+  if (!rest_audit) {
+    if (rest_audits_wanted.empty()) return false;
+    rest_audit = std::make_shared<RestAudit>(*this, std::exchange(rest_audits_wanted, {}));
+  }
+  RestAudit& audit = *rest_audit;
+  if (!audit.is_prepared) {
+    if (audit.swept < pages()) {
+      sweep(kSweepPagesPerTurn);
+      audit.swept += kSweepPagesPerTurn;
+    } else if (audit.live.run.step(kAuditStepsPerTurn)) {
+      drain_touches(kTouchesPerDrain);
+      take_findings();
+      finish_retired(kRetiredPerTurn);
+      audit.is_prepared = true;
+    }
+    return true;
+  }
+  if (!audit.step(*this)) return true;
+  std::vector<shm::Finding> all = std::move(audit.live.found.findings);
+  shm::AuditReport report = audit.live.run.report();
+  report.findings += audit.found.size();
+  all.insert(all.end(), audit.found.begin(), audit.found.end());
+  const json reply = tell_audit(all, report, true);
+  for (const uint64_t ticket : audit.tickets) keep_answer(ticket, reply);
+  rest_audit.reset();
+  for (const LaneId lane : std::exchange(ended_lanes, {}))
+    if (lanes.is_live(lane.lane) && lanes.id(lane.lane) == lane) end_lane(lane.lane);
+  return !rest_audits_wanted.empty();
+}
+
+// What is found of a lane that begins to be taken back would be taken for damage.
+void Pool::State::lane_ended(uint32_t lane) {
+  if (!lanes.is_live(lane)) return;
+  if (is_quiesced())
+    ended_lanes.push_back(lanes.id(lane));
+  else
+    end_lane(lane);
+}
+
+// A lane of a slot that is not ours any more may be another host's client's by now.
+void Pool::State::end_lane(uint32_t lane) {
+  if (region.is_shared() && is_own_slot_lost())
+    lanes.records[lane].phase = LaneRecord::Phase::kFree;
+  else
+    begin_reclaim(lane);
 }
 
 json Pool::State::check_now() {

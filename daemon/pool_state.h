@@ -530,6 +530,16 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   nlohmann::json one_block(const nlohmann::json& request);
   struct LiveAudit;
   std::shared_ptr<LiveAudit> live_audit;
+  struct RestAudit;  // with "quiesce"
+  std::shared_ptr<RestAudit> rest_audit;
+  std::vector<uint64_t> rest_audits_wanted;  // tickets
+  std::vector<LaneId> ended_lanes;           // while it was quiesced
+  bool is_quiesced() const;
+  bool step_rest_audit();
+  nlohmann::json check_in_turns(std::vector<uint64_t>& wanted, const std::vector<uint64_t>* asked,
+                                uint64_t* ret_ticket);
+  void lane_ended(uint32_t lane);
+  void end_lane(uint32_t lane);
   std::vector<uint64_t> audits_wanted;  // by ticket, when the one that is under way is done
   nlohmann::json check(bool is_quiesced, uint64_t* ret_ticket);
   nlohmann::json check_now();

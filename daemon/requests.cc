@@ -206,6 +206,10 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   if (!keeps_lane)
     if (const std::string why = users_.why_no_lane(session.peer(), session.text(), now.monotonic_ms); !why.empty())
       return refuse(kType, request_id, EDQUOT, why);
+  if (pool->is_quiesced()) {
+    waiting_.push_back({session.id(), pool_index, request_id, request, true});
+    return {};
+  }
   auto grant = pool->attach(who, request.previous_lane, request.previous_generation, now.unix_ms);
   if (!grant && grant.error().code == EAGAIN) {
     waiting_.push_back({session.id(), pool_index, request_id, request, true});
@@ -290,7 +294,7 @@ std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
   std::vector<Waiting> still;
   for (Waiting& waiting : waiting_) {
     const Pool* pool = pools_[waiting.pool]->serving();
-    if (waiting.for_lane ? pool && pool->is_lane_coming()
+    if (waiting.for_lane ? pool && (pool->is_lane_coming() || pool->is_quiesced())
                          : pools_[waiting.pool]->condition() == HostedPool::Condition::kWaiting)
       still.push_back(waiting);
     else

@@ -84,7 +84,7 @@ class Requests {
     uint32_t pool;
     uint32_t request_id;
     wire::AttachRequest request;
-    bool for_lane = false;  // the pool serves, and takes a lane back
+    bool for_lane = false;  // the pool serves, and takes a lane back or is quiesced
   };
 
   // A tree that is deleted in turns.

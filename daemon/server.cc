@@ -93,6 +93,7 @@ Result<void> Server::run() {
     requests_.users().movements.renew(now_.monotonic_ms);
     const auto begun = std::chrono::steady_clock::now();
     for (const Event& event : **events) on_event(event);
+    serve_kept();
     serve();
     after_events();
     more_to_do = turn_pools();
@@ -207,10 +208,26 @@ void Server::serve() {
       else if (work.ended_lane != 0)
         on_process_end(work.ended_lane, work.result);
       else if (Session* session = find(work.session))
-        on_receive(*session, work.result);
+        is_kept(*session) ? kept_.push_back(std::move(work)) : on_receive(*session, work.result);
       const auto before = std::exchange(now, Clock::now());
       return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count());
     });
+}
+
+// A client's requests, one of each connection, while its pool is checked at rest. (An end is never kept.)
+bool Server::is_kept(const Session& session) {
+  const LaneWatch* watch = session.lane_watch == 0 ? nullptr : lanes_.find(session.lane_watch);
+  const Pool* pool = watch ? pools_[watch->pool]->serving() : nullptr;
+  return pool && pool->is_quiesced() && !session.is_closing();
+}
+
+void Server::serve_kept() {
+  std::erase_if(kept_, [&](Work& work) {
+    Session* session = find(work.session);
+    if (session && is_kept(*session)) return false;
+    if (session) work_.push({session->account, Share::kRequests}, std::move(work));
+    return true;
+  });
 }
 
 void Server::on_arrival(FileDescriptor socket) {

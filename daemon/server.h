@@ -42,6 +42,8 @@ class Server {
   void on_accept(const Event& event);
   void ask_for_connections();
   void serve();
+  bool is_kept(const Session& session);
+  void serve_kept();
   void on_arrival(FileDescriptor socket);
   void take_in(std::unique_ptr<Session> session);
   void turn_away(std::unique_ptr<Session> session);
@@ -94,6 +96,7 @@ class Server {
   http::Desk* desk_;         // null: there is no HTTP
   std::string http_opened_;  // what its thread said last of its sockets; empty: all are open
   FairQueue<ShareOf, Work> work_;
+  std::vector<Work> kept_;                               // what came for pools that are quiesced
   std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
   // Per pool: its lanes whose processes are of other pid namespaces, for which all processes of the machine are looked at.
   struct Elsewhere {

@@ -6,6 +6,7 @@
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
+#include <atomic>
 #include <cerrno>
 #include <future>
 #include <gtest/gtest.h>
@@ -117,6 +118,36 @@ TEST(RemovesInTurns, ABlockBehindWhatTheFirstTurnSeesIsFound) {
   EXPECT_EQ(marud.ask(request).value("refused", 0), ENOTEMPTY);
   EXPECT_EQ(client.text("k"), "text");
   EXPECT_EQ(maru_abort_batch(client, taken.data(), taken.size()), 0);
+}
+
+// Who uses the pool waits, and nobody is refused.
+TEST(ChecksInTurns, ClientsOfAPoolThatIsQuiescedComeAndGo) {
+  MarudProcess marud({PoolWish{}, wide_pool()});
+  std::atomic<bool> is_over{false};
+  auto checks = std::async(std::launch::async, [&] {
+    std::vector<json> replies;
+    for (int i = 0; i < 3; ++i)
+      replies.push_back(marud.ask({{"command", "check"}, {"pool", "wide"}, {"quiesce", true}}));
+    is_over = true;
+    return replies;
+  });
+  const auto come_and_go = [&](const char* pool) {
+    int times = 0;
+    for (; !is_over || times == 0; ++times) {
+      TestClient client(marud.socket_path(), pool);
+      maru_block root = 0;
+      const std::string key = std::to_string(times);
+      EXPECT_EQ(client.store("root" + key, "text", {}, 0, &root), 0);
+      EXPECT_EQ(client.text("root" + key), "text");
+      EXPECT_EQ(client.remove("root" + key), 0);
+    }
+    return times;
+  };
+  auto wide = std::async(std::launch::async, come_and_go, "wide");
+  const int times = come_and_go("default");
+  EXPECT_GT(wide.get(), 0);
+  EXPECT_GT(times, 0);
+  for (const json& reply : checks.get()) EXPECT_EQ(reply.value("found", -1), 0) << reply.dump();
 }
 
 TEST(FirstTouch, TakesAllMemoryAndSaysHowFastThatWas) {

@@ -229,6 +229,58 @@ TEST_F(LargePool, LiveAuditGoesOnOverTurns) {
   EXPECT_TRUE(check(&unknown).contains("error"));
 }
 
+// marud leaves the pool alone while it looks for what holds only at rest, and takes turns with others all the same.
+TEST_F(LargePool, AuditAtRestGoesOnOverTurns) {
+  const PageRef root = client_->store("root");
+  client_->store("a", root);
+  const uint32_t leaving = pool_.pool->attach({4711, 0, 0, 1}, 0, 0, pool_.now_ms).value().lane;
+  const auto ask = [&](const char* command, uint64_t* ticket) {
+    return pool_.pool->admin(command, {{"quiesce", true}}, pool_.now_ms, ticket);
+  };
+  const auto turn_until = [&](auto&& is_true) {
+    int turns = 0;
+    for (; !is_true() && turns < 100'000; ++turns) pool_.pool->turn(++pool_.now_ms);
+    return turns;
+  };
+  uint64_t check = 0, clear = 0;
+  EXPECT_TRUE(ask("check", &check).is_null());
+  ASSERT_NE(check, 0u);
+  turn_until([&] { return pool_.pool->is_quiesced(); });
+  pool_.pool->client_died(leaving);
+  EXPECT_TRUE(ask("clear", &clear).is_null());
+  ASSERT_NE(clear, 0u);
+  json reply;
+  EXPECT_GT(turn_until([&] { return !(reply = ask("check", &check)).is_null(); }), int(kPages / 1024));
+  EXPECT_EQ(reply["found"], 0) << reply.dump();
+  EXPECT_EQ(reply["mode"], "quiesced");
+  EXPECT_EQ(check, 0u);
+  EXPECT_FALSE(pool_.pool->is_quiesced());
+  EXPECT_TRUE(pool_.exists("root")) << "not cleared meanwhile";
+  EXPECT_TRUE(pool_.pool->is_reclaiming()) << "the lane of the dead is taken back now";
+  turn_until([&] { return !ask("clear", &clear).is_null(); });
+  EXPECT_FALSE(pool_.exists("root"));
+  turn_until([&] { return !pool_.pool->is_reclaiming(); });
+  EXPECT_FALSE(pool_.pool->is_reclaiming());
+  pool_.settle();
+  expect_clean();
+}
+
+TEST_F(LargePool, AuditAtRestFindsWhatHoldsOnlyThen) {
+  const PageRef root = client_->store("root");
+  client_->store("a", root);
+  const uint64_t word = pool_.word(root.page()).bits;
+  pool_.region.block(root.page()).word.store_release(PageWord::ready(root.generation(), 2).bits);
+  uint64_t check = 0;
+  json reply;
+  for (int turns = 0; reply.is_null() && turns < 100'000; ++turns) {
+    reply = pool_.pool->admin("check", {{"quiesce", true}}, pool_.now_ms, &check);
+    pool_.pool->turn(++pool_.now_ms);
+  }
+  EXPECT_EQ(reply["found"], 1) << reply.dump();
+  EXPECT_EQ(reply["violations"][0]["invariant"], "children.exact");
+  pool_.region.block(root.page()).word.store_release(word);
+}
+
 TEST_F(LargePool, WhatIsBelowABadPageGoesInTurns) {
   const PageRef a = client_->store("a"), b = client_->store("b", a), c = client_->store("c", b);
   client_->store("d", c);
