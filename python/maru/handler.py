@@ -31,7 +31,7 @@ from .errors import (BadMemoryError, ClosedError, DamagedBlockError, ForkedError
 from .handler_stats import statistics_of
 from .places import RETRIEVED, Budget, Place, Retrieved
 from .records import Digest
-from .results import AllocHandle, MemoryInfo, PageAccount, PoolHandle
+from .results import AllocHandle, FoundInOrder, MemoryInfo, PageAccount, PoolHandle
 
 logger = logging.getLogger("maru")
 
@@ -64,6 +64,8 @@ class MaruHandler:
         self._is_forked = False
         # For a caller that would not survive an exception, and computes again what it is not given: LMCache.
         self._passes_over_unreadable = False
+        # For one that ends no pins of what it has looked up, and then did not get or did not want: LMCache, too.
+        self._ends_pins_of_unread = False
         self._on_region_added: Optional[RegionAdded] = None
         self._renew()
         _handlers.add(self)
@@ -329,11 +331,19 @@ class MaruHandler:
         """retrieve() of each, but for a value that is damaged or lies in bad memory, which is no reason to lose the others: it
         is None and gone from the pool, and what was damaged is counted (`checksum_errors` in get_stats()["native"])."""
         try:
-            return self._ask()._find_batch(keys, self._tenant, self._retrieved)
+            found = self._ask()._find_batch(keys, self._tenant, self._retrieved)
         except _UNREADABLE:
             if not self._passes_over_unreadable:
                 raise
-            return [self.retrieve(key) for key in keys]
+            found = [self.retrieve(key) for key in keys]
+        return FoundInOrder(found, list(keys), self._end_pins) if self._ends_pins_of_unread else found
+
+    def _end_pins(self, keys: Sequence[str]) -> None:
+        try:
+            for key in keys:
+                self.unpin(key)
+        except MaruError as error:
+            logger.debug("The pins went with their handler: %s", error)
 
     def _passes_over(self, error: MaruError) -> bool:
         if self._passes_over_unreadable:

@@ -1,12 +1,12 @@
 """What a MaruHandler gives: handles to fill, and blocks to read."""
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 from ._maru import Buffer, MemoryInfo
 from .places import Budget, Seat
 
-__all__ = ["AllocHandle", "MemoryInfo", "PageAccount", "PoolHandle", "region_statistics"]
+__all__ = ["AllocHandle", "FoundInOrder", "MemoryInfo", "PageAccount", "PoolHandle", "region_statistics"]
 
 
 class PoolHandle(NamedTuple):
@@ -78,6 +78,27 @@ class AllocHandle:
     def __repr__(self) -> str:
         state = "spent" if self.is_spent else "to fill"
         return f"AllocHandle(region_id={self.region_id}, page_index={self.page_index}, size={self._size}, {state})"
+
+
+class FoundInOrder(list[Optional[MemoryInfo]]):
+    """What was found under `keys`, for a reader that may stop at what it cannot use: then on_stop is called with the keys from
+    there on, by the thread that reads and before its loop is left. A reader that reads all of it calls nothing."""
+
+    def __init__(self, found: Sequence[Optional[MemoryInfo]], keys: Sequence[str],
+                 on_stop: Callable[[Sequence[str]], None]) -> None:
+        super().__init__(found)
+        self._keys = keys
+        self._on_stop = on_stop
+
+    def __iter__(self) -> Iterator[Optional[MemoryInfo]]:
+        for i in range(len(self)):
+            try:
+                yield self[i]
+            except GeneratorExit:
+                # zip() of something before this asks that first, and leaves this behind the last, having read it all.
+                if i + 1 < len(self) or self[i] is None:
+                    self._on_stop(self._keys[i:])
+                raise
 
 
 class PageAccount:

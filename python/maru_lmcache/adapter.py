@@ -9,8 +9,12 @@ that were found and copies them to a GPU. Both are MemoryObjs here whose tensor 
 LMCache takes an object, or None and computes the chunk; an exception it would not survive. So what is there and cannot be read
 (damaged, of another layout, no pin left to hold it) is logged as an error, and None.
 
-LMCache's lookups pin keys as well. Those of the asynchronous path no released version ends (0.5.6; its issue 3027), so the pin
-of a key ends here with the pin of the object that was loaded for it.
+LMCache's lookups pin keys as well. Those of the asynchronous path no released version ends (0.5.6; its issue 3027), so here
+
+  - the pin of a key ends with the pin of the object that was loaded for it;
+  - the pins of the keys from the first that could not be loaded end when LMCache stops reading there (the synchronous path
+    reads on, and ends them itself);
+  - the pin of an object ends with its last reference: LMCache drops what it has loaded and does not need without ending it.
 
 "Drops it" is whichever comes first: its reference count (and pin count) reaching 0, or the object itself being gone. The Maru
 back-end of LMCache keeps one reference for ever to what it has stored, so there it is the second. A tensor that was taken from
@@ -64,6 +68,11 @@ class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
         self.parent_allocator.end_lookup_pin(self)
         return bool(super().unpin())
 
+    def ref_count_down(self) -> None:
+        super().ref_count_down()
+        while not _LMCACHE_ENDS_LOOKUP_PINS and self.get_ref_count() == 0 and self.is_pinned:
+            self.unpin()
+
     def __del__(self) -> None:
         """Nothing to say about references that are left: the back-end leaves one with everything it stores."""
 
@@ -86,6 +95,7 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
             raise InvalidArgumentError(f"A full chunk has {full} bytes, and chunk_size is {chunk_size}: make the handler with "
                                        f"chunk_size_bytes={full}.")
         handler._passes_over_unreadable = True
+        handler._ends_pins_of_unread = not _LMCACHE_ENDS_LOOKUP_PINS
         handler.set_on_region_added(self._note_region)
 
     def _note_region(self, region_id: int, pages: int) -> None:

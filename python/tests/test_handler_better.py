@@ -474,3 +474,25 @@ def test_the_tenant_of_the_address_is_used(marud, handler, key):
                 assert one.batch_pin([name]) == one.batch_unpin([name]) == [is_there]
         assert alice.delete(keys[1]) is handler.delete(keys[0]) is False
         assert alice.delete(keys[0]) is handler.delete(keys[1]) is True
+
+
+def first_absent(found):
+    for i, info in enumerate(found):
+        if info is None:
+            return i
+    return None
+
+
+@pytest.mark.parametrize("read, pinned", [
+    (list, [0, 1, 3, 4]), (lambda found: [len(info.view) for info in found if info is not None], [0, 1, 3, 4]),
+    (lambda found: list(zip(range(5), found)), [0, 1, 3, 4]), (lambda found: list(zip(found, range(5))), [0, 1, 3, 4]),
+    (lambda found: found[3], [0, 1, 3, 4]), (first_absent, [0, 1]), (lambda found: next(iter(found)), [])])
+def test_a_reader_that_stops_ends_the_pins_of_what_it_leaves(handler, key, read, pinned):
+    """For LMCache, which the adapter says: it reads on to the first that it cannot use, and ends no pins behind it."""
+    handler._ends_pins_of_unread = True
+    keys = [f"{key} {i}" for i in range(5)]
+    for name in keys:
+        assert put(handler, name, b"x") and handler.pin(name)
+    assert handler.unpin(keys[2]) and handler.delete(keys[2])
+    read(handler.batch_retrieve(keys))
+    assert [i for i, name in enumerate(keys) if handler.unpin(name)] == pinned

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import pytest
 import torch
 from kv_store import BACKEND, HITS, STORES, Storage, chunk, key_of, same
 from lmcache.v1.config import LMCacheEngineConfig
@@ -103,6 +104,68 @@ def test_the_pins_of_the_asynchronous_path_end(storage):
     for item in items:
         item.unpin()
         item.ref_count_down()
+    assert storage.pins() == 0
+
+
+async def look_up_and_load(storage, keys):
+    """As LMCache's asynchronous path does: what it found and pinned, and the objects that it could load."""
+    found = await storage.backend.batched_async_contains("id", keys, True)
+    return found, await storage.backend.batched_get_non_blocking("id", keys[:found])
+
+
+def drop(items):
+    for item in items:
+        item.unpin()
+        item.ref_count_down()
+    items.clear()
+
+
+@pytest.mark.parametrize("unreadable", ["damaged", "another layout"])
+def test_the_pins_of_chunks_that_are_not_loaded_end(unreadable):
+    """Of one that cannot be read, and of those behind it, which LMCache then does not look at."""
+    with Marud(os.environ["MARU_TEST_MARUD"], size="16MiB", region_bytes="2MiB", more="checksums = true") as running, \
+            Storage(str(running.socket)) as storage:
+        numbers = [0, 1, 3, 4, 5] if unreadable == "another layout" else range(6)
+        storage.store(numbers)
+        if unreadable == "damaged":
+            running.damage(chunk(2).view(torch.uint8).numpy().tobytes())
+        else:
+            assert storage.handler.store(key_of(2).to_string(), storage.handler.alloc(7))
+        loading = look_up_and_load(storage, [key_of(n) for n in range(6)])
+        found, items = asyncio.run_coroutine_threadsafe(loading, storage.manager.loop).result(60)
+        assert (found, len(items)) == (6, 2) and storage.pins() == 4  # two lookup pins and what they are of
+        drop(items)
+        assert storage.pins() == 0
+
+
+def test_pins_of_the_synchronous_path_are_ended_by_lmcache_alone():
+    """Also when a chunk in the middle cannot be read: others may have looked up the same ones."""
+    with Marud(os.environ["MARU_TEST_MARUD"], size="16MiB", region_bytes="2MiB", more="checksums = true") as running, \
+            Storage(str(running.socket)) as storage:
+        storage.store(range(4))
+        running.damage(chunk(1).view(torch.uint8).numpy().tobytes())
+        keys = [key_of(n) for n in range(4)]
+        assert storage.manager.batched_contains(keys, None, True)[0] == 4
+        items = storage.load(range(4))
+        assert [item is not None for item in items] == [True, False, True, True]
+        for item in items:
+            if item is not None:
+                item.ref_count_down()
+        del item, items
+        assert storage.pins() == 4
+        storage.manager.batched_unpin(keys, [BACKEND])
+        assert storage.pins() == 0
+
+
+def test_chunks_that_were_loaded_and_not_needed_are_let_go(storage):
+    """LMCache drops them without ending their pins: the engine had computed their tokens before."""
+    storage.store(range(3))
+    loading = look_up_and_load(storage, [key_of(n) for n in range(3)])
+    _, items = asyncio.run_coroutine_threadsafe(loading, storage.manager.loop).result(60)
+    for item in items[:2]:
+        item.ref_count_down()
+    assert storage.pins() == 2 and not items[0].is_pinned and not items[0].is_valid() and same(items[2].tensor, chunk(2))
+    drop(items[2:])
     assert storage.pins() == 0
 
 
