@@ -257,6 +257,9 @@ class MaruHandler:
 
     def _store(self, client: Client, key: str, handle: AllocHandle) -> bool:
         try:
+            if handle._fill is not None:
+                handle._fill(handle.buf)
+                handle._fill = None  # and of the memory that it copies
             # Arrays made from buf may live on; the block is pinned as long.
             client.store(key, handle._buffer, tenant=self._tenant, keep_views=True)
         except (InvalidArgumentError, ClosedError, ForkedError):

@@ -21,13 +21,15 @@ class PoolHandle(NamedTuple):
 class AllocHandle:
     """Pages to fill: write into `buf`, then store or free the handle. Both use it up; dropping it frees it."""
 
-    __slots__ = ("_buffer", "_budget", "_place", "_size", "_unspent", "_unfreed", "__weakref__")
+    __slots__ = ("_buffer", "_budget", "_fill", "_place", "_size", "_unspent", "_unfreed", "__weakref__")
 
     def __init__(self, buffer: Buffer, budget: Budget[Any], seat: Seat[Any], size: int) -> None:
         self._buffer = buffer
         self._budget = budget
         self._place = seat.place
         self._size = size
+        # Called with `buf` by the thread that stores, before it does.
+        self._fill: Optional[Callable[[memoryview], None]] = None
         # One item each, until it was stored or freed, and until it was freed: of threads that come at once one takes it. The
         # seat is nowhere else.
         self._unspent = [seat]

@@ -6,6 +6,9 @@ that were found and copies them to a GPU. Both are MemoryObjs here whose tensor 
   allocate()         a page that marud gave this process, writable. Stored: the block stays pinned until LMCache drops it
   get_by_location()  a block that was retrieved, read-only, pinned until LMCache drops it
 
+Where there is CUDA the tensor is pinned memory instead (staging.py says why): store() copies it into the page, and what was
+found is a copy, for which nothing in the pool is held.
+
 LMCache takes an object, or None and computes the chunk; an exception it would not survive. So what is there and cannot be read
 (damaged, of another layout, no pin left to hold it) is logged as an error, and None.
 
@@ -30,6 +33,7 @@ import logging
 import math
 import warnings
 import weakref
+from functools import partial
 from typing import Optional, Union
 
 import torch
@@ -39,6 +43,8 @@ from lmcache.v1.storage_backend.abstract_backend import StorageBackendInterface
 
 from maru import AllocHandle, MaruError, MaruHandler
 from maru.errors import HandleUsedError, InvalidArgumentError
+
+from . import staging
 
 logger = logging.getLogger("maru")
 
@@ -54,13 +60,17 @@ _LMCACHE_ENDS_LOOKUP_PINS = hasattr(StorageBackendInterface, "has_external_pin_s
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
-class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
-    """A TensorMemoryObj in the pool: a page with the handle that it was allocated with, or a block with the key under which it
-    was found."""
+def _copy(staged: torch.Tensor, page: memoryview) -> None:
+    torch.frombuffer(page, dtype=torch.uint8).copy_(staged)
 
-    def __init__(self, memory: memoryview, metadata: MemoryObjMetadata, adapter: CxlMemoryAdapter,
+
+class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
+    """A TensorMemoryObj in the pool, or staged for it: a page with the handle that it was allocated with, or a block with the
+    key under which it was found."""
+
+    def __init__(self, memory: torch.Tensor, metadata: MemoryObjMetadata, adapter: CxlMemoryAdapter,
                  handle: Optional[AllocHandle], key: Optional[str]) -> None:
-        super().__init__(torch.frombuffer(memory, dtype=torch.uint8), metadata, adapter)
+        super().__init__(memory, metadata, adapter)
         self.handle = handle
         self.key = key
 
@@ -87,6 +97,7 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         self._chunk_size = chunk_size
         self._tokens: int = shapes[0][fmt.token_dim()]  # of a full chunk
         self._is_closed = False
+        self._is_staged = staging.is_wanted()
         # How many pages the handler may hold, for get_capacity_bytes.
         self._pages: dict[int, int] = {}
         self._objects: weakref.WeakSet[PoolMemoryObj] = weakref.WeakSet()
@@ -94,6 +105,8 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         if full > chunk_size:
             raise InvalidArgumentError(f"A full chunk has {full} bytes, and chunk_size is {chunk_size}: make the handler with "
                                        f"chunk_size_bytes={full}.")
+        if self._is_staged:
+            logger.info("There is CUDA, which does not know the memory of the pool: chunks are copied through pinned memory.")
         handler._passes_over_unreadable = True
         handler._ends_pins_of_unread = not _LMCACHE_ENDS_LOOKUP_PINS
         handler.set_on_region_added(self._note_region)
@@ -128,23 +141,39 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         if nbytes == 0 or self._is_closed:
             return None
         handles: list[AllocHandle] = []
+        memory: Optional[list[torch.Tensor]] = None
         try:
             for _ in range(batch_size):
                 handles.append(self._handler.alloc(nbytes))
+            memory = self._memory_to_fill(handles)
         except (MaruError, MemoryError) as error:
             logger.warning("Not allocated, %d chunks of %d bytes: %s", batch_size, nbytes, error)
+        if memory is None:
             for handle in handles:
                 self._handler.free(handle)
             return None
         fmt = self._fmt if fmt == MemoryFormat.UNDEFINED else fmt
-        return [self._object(handle.buf, shapes, dtypes, fmt, handle.region_id, handle.page_index, 1, handle, None)
-                for handle in handles]
+        return [self._object(tensor, shapes, dtypes, fmt, handle.region_id, handle.page_index, 1, handle, None)
+                for tensor, handle in zip(memory, handles)]
 
-    def _object(self, memory: memoryview, shapes: list[torch.Size], dtypes: list[torch.dtype], fmt: MemoryFormat,
+    def _memory_to_fill(self, handles: list[AllocHandle]) -> Optional[list[torch.Tensor]]:
+        """That of the handles, or what is copied there when they are stored; None when there is not enough."""
+        if not self._is_staged:
+            return [torch.frombuffer(handle.buf, dtype=torch.uint8) for handle in handles]
+        memory = []
+        for handle in handles:
+            staged = staging.allocate(handle.size)
+            if staged is None:
+                return None
+            handle._fill = partial(_copy, staged)
+            memory.append(staged)
+        return memory
+
+    def _object(self, memory: torch.Tensor, shapes: list[torch.Size], dtypes: list[torch.dtype], fmt: MemoryFormat,
                 region_id: int, page_index: int, references: int, handle: Optional[AllocHandle],
                 key: Optional[str]) -> PoolMemoryObj:
         metadata = MemoryObjMetadata(shape=shapes[0], dtype=dtypes[0], address=self.encode_address(region_id, page_index),
-                                     phy_size=memory.nbytes, ref_count=references, fmt=fmt, shapes=list(shapes),
+                                     phy_size=memory.numel(), ref_count=references, fmt=fmt, shapes=list(shapes),
                                      dtypes=list(dtypes))
         made = PoolMemoryObj(memory, metadata, self, handle, key)
         self._objects.add(made)
@@ -194,8 +223,8 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
     def get_by_location(self, region_id: int, page_index: int, actual_size: int,
                         single_token_size: int) -> Optional[MemoryObj]:
         """The object for a MemoryInfo that is still held. A block with fewer tokens than a chunk has a smaller shape. None when
-        nothing is held there, or no chunk of this model in this layout; the log says which. Its reference count is 0: the
-        caller takes the first one."""
+        nothing is held there, or no chunk of this model in this layout, or no memory for it; the log says which. Its reference
+        count is 0: the caller takes the first one."""
         memory = self._handler.get_buffer_view(region_id, page_index * self._chunk_size, actual_size)
         if memory is None:
             return None
@@ -205,7 +234,12 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
                          "layout wrote under this key, which is taken for absent.", actual_size, self._tokens,
                          single_token_size)
             return None
-        return self._object(memory, shapes, self._dtypes, self._fmt, region_id, page_index, 0, None,
+        found: Optional[torch.Tensor] = torch.frombuffer(memory, dtype=torch.uint8)
+        if self._is_staged:
+            found = staging.copy_of(found)
+        if found is None:
+            return None
+        return self._object(found, shapes, self._dtypes, self._fmt, region_id, page_index, 0, None,
                             self._handler._key_at(region_id, page_index))
 
     def _shapes_of(self, nbytes: int, token_bytes: int) -> Optional[list[torch.Size]]:

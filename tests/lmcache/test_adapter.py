@@ -9,7 +9,7 @@ from lmcache.v1.memory_management import (MemoryAllocatorInterface, MemoryFormat
                                           TensorMemoryObj)
 
 import maru
-from maru_lmcache import CxlMemoryAdapter
+from maru_lmcache import CxlMemoryAdapter, staging
 
 CHUNK = SHAPE.numel() * 2
 TOKEN = CHUNK // TOKENS
@@ -282,6 +282,84 @@ def test_objects_may_outlive_the_handler(marud):
     found.ref_count_down()
     item.ref_count_down()
     adapter.close()
+
+
+@pytest.fixture
+def staged(monkeypatch, handler):
+    """An adapter on a machine that has CUDA, of which nothing is here: memory that would be pinned is not."""
+    made = []
+
+    def pinned(nbytes):
+        made.append(torch.full((nbytes,), 0xEE, dtype=torch.uint8))
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(staging, "_pinned", pinned)
+    adapter = CxlMemoryAdapter(handler, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)
+    adapter.pinned = made
+    yield adapter
+    adapter.close()
+
+
+def test_with_cuda_a_gpu_is_given_pinned_memory_only(handler, staged):
+    """The kernels of LMCache take host memory that CUDA knows, and no other."""
+    for tokens in (TOKENS, 10):
+        item = staged.allocate(torch.Size([2, LAYERS, tokens, HEADS * HEAD]), DTYPE)
+        assert item.data_ptr == staged.pinned[-1].data_ptr() and item.tensor.shape[2] == tokens
+        item.tensor.copy_(chunk(tokens, tokens))
+        assert handler.store(f"k {tokens}", staged.create_store_handle(item))
+        assert bytes(handler.retrieve(f"k {tokens}").view) == chunk(tokens, tokens).view(torch.uint8).numpy().tobytes()
+        found = get(handler, staged, f"k {tokens}")
+        assert found.data_ptr == staged.pinned[-1].data_ptr() != item.data_ptr
+        assert same(found.tensor, chunk(tokens, tokens)) and found.get_num_tokens() == tokens
+        assert same(item.tensor, chunk(tokens, tokens))
+
+
+def test_with_cuda_nothing_in_the_pool_is_held(handler, staged):
+    item = put(handler, staged, "k", 1)
+    found = get(handler, staged, "k")
+    assert pins(handler) == 0 and handler.allocator.num_allocated == 0
+    found.tensor.zero_()
+    assert same(get(handler, staged, "k").tensor, chunk(1)) and same(item.tensor, chunk(1))
+
+
+def test_with_cuda_a_chunk_that_was_not_stored_gives_its_page_back(handler, staged):
+    first, second = staged.batched_allocate(SHAPE, DTYPE, 2)
+    assert handler.allocator.num_allocated == 2
+    first.ref_count_down()
+    del second
+    assert handler.allocator.num_allocated == 0 and first.tensor is None
+    with pytest.raises(maru.HandleUsedError):
+        staged.create_store_handle(first)
+
+
+def test_with_cuda_a_handle_is_stored_whole_also_without_its_object(handler, staged):
+    item = staged.allocate(SHAPE, DTYPE)
+    item.tensor.copy_(chunk(3))
+    handle = staged.create_store_handle(item)
+    del item
+    assert handler.store("k", handle) and same(get(handler, staged, "k").tensor, chunk(3))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
+def test_with_cuda_the_memory_is_pinned(handler, adapter):
+    item = adapter.allocate(SHAPE, DTYPE)
+    item.tensor.copy_(chunk(1).cuda())
+    assert item.tensor.is_pinned() and handler.store("k", adapter.create_store_handle(item))
+    found = get(handler, adapter, "k")
+    assert found.tensor.is_pinned() and same(found.tensor.cuda().cpu(), chunk(1))
+
+
+def test_where_no_memory_can_be_pinned_a_chunk_is_absent_and_said(monkeypatch, handler, adapter, caplog):
+    put(handler, adapter, "k", 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    refused = CxlMemoryAdapter(handler, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)  # there is no CUDA to pin it
+    assert get(handler, refused, "k") is None and "pinned" in caplog.text and pins(handler) == 0
+    caplog.clear()
+    in_use = handler.allocator.num_allocated
+    assert refused.batched_allocate(SHAPE, DTYPE, 2) is None and "pinned" in caplog.text
+    assert handler.allocator.num_allocated == in_use
+    refused.close()
 
 
 def test_keys_of_lmcache_are_keys(handler):

@@ -14,6 +14,8 @@ from kv_store import BACKEND, HITS, STORES, Storage, chunk, key_of, same
 from lmcache.v1.config import LMCacheEngineConfig
 from with_marud import Marud
 
+from maru_lmcache import staging
+
 PROGRAM = pathlib.Path(__file__).with_name("kv_store.py")
 ROOM = 128  # chunks of 128 KiB in the 16 MiB of conftest.py
 
@@ -44,6 +46,28 @@ def test_stored_found_and_read_back(storage):
     assert storage.load([99]) == [None]
     one = storage.manager.get(key_of(3), BACKEND)
     assert same(one.tensor, chunk(3))
+
+
+def test_as_with_cuda_through_memory_that_is_not_the_pools(marud, monkeypatch):
+    """All of the way through LMCache; only that the memory is not pinned here, where there is no CUDA."""
+    monkeypatch.setattr(staging, "is_wanted", lambda: True)
+    monkeypatch.setattr(staging, "_pinned", lambda nbytes: torch.full((nbytes,), 0xEE, dtype=torch.uint8))
+    with Storage(str(marud.socket)) as storage:
+        storage.store(range(4))
+        storage.store([4], tokens=17)
+        items = storage.load(range(4))
+        assert all(same(item.tensor, chunk(i)) for i, item in enumerate(items)) and storage.pins() == 0
+        partial, = storage.load([4])
+        assert same(partial.tensor, chunk(4, 17))
+        loading = look_up_and_load(storage, [key_of(n) for n in range(4)])
+        _, loaded = asyncio.run_coroutine_threadsafe(loading, storage.manager.loop).result(60)
+        assert all(same(item.tensor, chunk(i)) for i, item in enumerate(loaded)) and storage.pins() == 4  # of the lookup
+        drop(loaded)
+        assert storage.pins() == 0
+        for number in range(10, 260):  # twice what the pool has room for
+            storage.store([number])
+        assert same(storage.load([259])[0].tensor, chunk(259)) and same(items[0].tensor, chunk(0))
+    assert run(marud, "load", 250, 260) == "found 10 wrong 0"
 
 
 def test_partial_chunks(storage):
