@@ -3,7 +3,8 @@ says how to configure it.
 
     --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
     --hicache-storage-backend-extra-config '{"backend_name": "maru", "module_path": "maru.sglang",
-                                             "class_name": "MaruHiCacheStorage", "interface_v1": 1}'
+                                             "class_name": "MaruHiCacheStorage", "interface_v1": 1,
+                                             "hicache_storage_pass_prefix_keys": true}'
 
 A page of SGLang, in all layers of one rank, is one block of the pool. SGLang names a page by a hash of its tokens and of the
 pages before; a key here is a digest of that name and of everything else that the bytes depend on. Pages of a prefix are stored
@@ -43,7 +44,11 @@ class MaruHiCacheStorage(HiCacheStorage):
         settings = Settings("hicache-storage-backend-extra-config", extra, SETTINGS)
         if getattr(storage_config, "should_split_heads", False):
             raise InvalidArgumentError("Pages that are split by heads (tp_lcm_size) cannot be shared: leave that out.")
+        if getattr(storage_config, "dcp_size", 1) != 1:
+            raise InvalidArgumentError(f"dcp_size is {storage_config.dcp_size}: pages of ranks that share the decoding of a "
+                                       "context are not told apart here. Leave decode context parallelism out.")
         self._config = storage_config
+        self._knows_prefixes = True  # until SGLang has been seen not to say them
         self._is_zero_copy = bool(extra.get("interface_v1", 0))
         self._model = settings.model or str(storage_config.model_name)
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
@@ -218,6 +223,11 @@ class MaruHiCacheStorage(HiCacheStorage):
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         prefix = getattr(extra_info, "prefix_keys", None)
+        if prefix is None and self._knows_prefixes:
+            self._knows_prefixes = False
+            logger.warning('maru: SGLang does not say which pages are before the ones it stores, so the beginning of a prompt '
+                           'may be evicted before its end: set "hicache_storage_pass_prefix_keys": true in '
+                           "hicache-storage-backend-extra-config.")
         return self._store(keys, self._parts(keys, host_indices), prefix) if keys else []
 
     # -- pages as tensors ---------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_sglang_takes_what_its_document_says(pool):
 
     import maru.sglang
     text, given = configuration("sglang.md", "--hicache-storage-backend-extra-config")
-    assert documented(text) == maru.sglang.SETTINGS
+    assert documented(text) == maru.sglang.SETTINGS and given["hicache_storage_pass_prefix_keys"] is True
     host_pool = HostPool().fill(1)
     made = backend(pool.socket, host_pool, extra={**given, "maru_tenant": "t", "maru_priority": 1, "maru_ttl_ms": 60000})
     assert type(made).__name__ == given["class_name"]

@@ -105,6 +105,20 @@ def test_pages_of_a_prefix_are_a_chain(pool, names):
         assert client.delete_tree(first._keys(names[:1])[0]) == 8
 
 
+def test_it_is_said_once_that_sglang_does_not_say_what_is_before_a_page(pool, names, caplog):
+    """Which is what it does unless it is told to: then later pages of a prompt begin a chain, and earlier ones may go first."""
+    here = HostPool().fill(9)
+    first = backend(pool.socket, here)
+    first.batch_set_v1(names[:2], here.indices(range(2)), HiCacheStorageExtraInfo(prefix_keys=[]))
+    first.batch_set_v1(names[2:4], here.indices(range(2, 4)), HiCacheStorageExtraInfo(prefix_keys=names[:2]))
+    assert not caplog.records
+    for page in range(4, 6):
+        first.batch_set_v1([names[page]], here.indices([page]), HiCacheStorageExtraInfo(prefix_keys=None))
+    said, = caplog.records
+    assert "hicache_storage_pass_prefix_keys" in said.message and said.levelname == "WARNING"
+    assert first.batch_exists(names) == 6
+
+
 def test_clear_removes_the_pages_of_this_model_and_rank_and_no_others(pool, names):
     here = HostPool().fill(9)
     first, same, rank = backend(pool.socket, here), backend(pool.socket, here), backend(pool.socket, here, tp_rank=1, tp_size=2)
@@ -230,6 +244,10 @@ def test_what_cannot_work_is_refused(pool):
             backend(pool.socket, host_pool, extra={name: value})
     with pytest.raises(maru.InvalidArgumentError, match="heads"):
         backend(pool.socket, host_pool, should_split_heads=True)
+    for rank in (0, 1):
+        with pytest.raises(maru.InvalidArgumentError, match="dcp_size is 2"):
+            backend(pool.socket, host_pool, is_mla_model=True, tp_rank=rank, tp_size=2, dcp_size=2, dcp_rank=rank,
+                    logical_page_size=2 * PAGE)
     with pytest.raises(maru.NotFoundError):
         backend("/nonexistent/socket", host_pool)
 
