@@ -63,6 +63,32 @@ def test_a_buffer_that_does_not_fit_is_refused(client):
         client.exists_batch(["k"], out=b"x")
 
 
+def test_what_is_no_buffer_is_refused(client, key):
+    client.store_copy(key, b"x")
+    for wrong in (None, b"bytes", 5, client.retrieve(key), bytearray(4)):
+        with pytest.raises(maru.InvalidArgumentError, match="A buffer of alloc"):
+            client.store("not " + key, wrong)
+    assert not client.exists("not " + key)
+
+
+def test_what_is_no_truth_is_refused(marud, client, key):
+    """A text is true, whatever it says, and None is no answer."""
+    buffer = client.alloc(3)
+    for wrong in ("no", None, 1, 0, 1.0, []):
+        for call in (lambda: client.store(key, buffer, keep_views=wrong),
+                     lambda: client.store_chain([key], [buffer], keep_views=wrong),
+                     lambda: maru.Client(str(marud.socket), read_only=wrong),
+                     lambda: maru.Client(str(marud.socket), session_thread=wrong),
+                     lambda: maru.Client(str(marud.socket), first_fit=wrong)):
+            with pytest.raises(maru.InvalidArgumentError, match="is True or False, not"):
+                call()
+    assert buffer.is_held and not client.exists(key)
+    assert client.store(key, buffer, keep_views=numpy.bool_(False)).is_new
+    with maru.Client(str(marud.socket), timeout_ms=60_000, read_only=numpy.bool_(True)) as reader:
+        with pytest.raises(maru.ReadOnlyError):
+            reader.alloc(1)
+
+
 @pytest.mark.parametrize("arguments", [{"socket_path": "{socket}\0.old"},
                                        {"socket_path": "{socket}", "pool": "default\0other"}])
 def test_a_null_character_cuts_nothing(marud, arguments):

@@ -79,8 +79,10 @@ def test_what_lookups_return_cannot_be_made_otherwise(client, key):
         for make in (kind, lambda: object.__new__(kind), lambda: type("Mine", (kind,), {})):
             with pytest.raises(TypeError):
                 make()
-    for call in (lambda: copy.copy(view), lambda: client.unpin(view.data), lambda: client.unpin(None)):
-        with pytest.raises(TypeError):
+    with pytest.raises(TypeError):
+        copy.copy(view)
+    for call in (lambda: client.unpin(view.data), lambda: client.unpin(None)):
+        with pytest.raises(maru.InvalidArgumentError, match="A Pin or a View is wanted, not"):
             call()
     assert isinstance(view, maru.Pin) and view.is_held
     watched = weakref.ref(view)

@@ -56,6 +56,7 @@ def test_memory_that_is_good_is_no_error(client, key):
 
 
 def test_what_is_no_flag_is_refused():
-    for call in (lambda: maru.handle_memory_errors(True), lambda: maru.handle_memory_errors(views="no")):
-        with pytest.raises(TypeError):
-            call()
+    with pytest.raises(TypeError):
+        maru.handle_memory_errors(True)
+    with pytest.raises(maru.InvalidArgumentError, match="views is True or False, not str"):
+        maru.handle_memory_errors(views="no")

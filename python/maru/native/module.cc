@@ -1,4 +1,5 @@
 // The extension maru._maru: what maru/_maru.pyi describes.
+#include "arguments.h"
 #include "attachment.h"
 #include "client.h"
 #include "errors.h"
@@ -34,9 +35,10 @@ void define_stores(Class& client) {
   client
       .def(
           "store",
-          [](Client& self, py::handle key, Buffer& buffer, py::object parent, py::handle ttl_ms, py::handle priority,
-             py::handle content_type, py::object tenant, bool keep_views) {
-            return self.store(key, buffer, options_of(parent, ttl_ms, priority, content_type, tenant), keep_views);
+          [](Client& self, py::handle key, py::handle buffer, py::object parent, py::handle ttl_ms, py::handle priority,
+             py::handle content_type, py::object tenant, py::handle keep_views) {
+            return self.store(key, buffer_of(buffer), options_of(parent, ttl_ms, priority, content_type, tenant),
+                              flag_of(keep_views, "keep_views"));
           },
           "key"_a, "buffer"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
           "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false)
@@ -51,9 +53,9 @@ void define_stores(Class& client) {
       .def(
           "store_chain",
           [](Client& self, py::handle keys, py::handle buffers, py::object parent, py::handle ttl_ms,
-             py::handle priority, py::handle content_type, py::object tenant, bool keep_views) {
+             py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views) {
             return self.store_chain(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant),
-                                    keep_views);
+                                    flag_of(keep_views, "keep_views"));
           },
           "keys"_a, "buffers"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
           "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false);
@@ -106,11 +108,12 @@ void define_client(py::module_& module) {
   py::class_<Client> client(module, "Client", "One attachment to one pool.");
   client
       .def(py::init([](py::handle socket_path, py::handle pool, py::handle timeout_ms, py::handle thread_cache_pages,
-                       bool first_fit, bool session_thread, bool read_only) {
+                       py::handle first_fit, py::handle session_thread, py::handle read_only) {
              return std::make_unique<Client>(path_of(socket_path, "socket_path"), path_of(pool, "pool"),
                                              uint32_t(number_of(timeout_ms, "timeout_ms", UINT32_MAX)),
                                              uint32_t(number_of(thread_cache_pages, "thread_cache_pages", UINT32_MAX)),
-                                             first_fit, session_thread, read_only);
+                                             flag_of(first_fit, "first_fit"), flag_of(session_thread, "session_thread"),
+                                             flag_of(read_only, "read_only"));
            }),
            "socket_path"_a = py::none(), "pool"_a = py::none(), py::kw_only(), "timeout_ms"_a = 0,
            "thread_cache_pages"_a = 0, "first_fit"_a = false, "session_thread"_a = true, "read_only"_a = false)
@@ -150,8 +153,9 @@ void define_client(py::module_& module) {
   define_fast_calls(client);
 }
 
-void handle_memory_errors(bool views) {
-  check(maru_handle_memory_errors(views ? uint32_t{MARU_MEMORY_ERRORS_VIEWS} : 0u), "maru_handle_memory_errors");
+void handle_memory_errors(py::handle views) {
+  const uint32_t flags = flag_of(views, "views") ? MARU_MEMORY_ERRORS_VIEWS : 0u;
+  check(maru_handle_memory_errors(flags), "maru_handle_memory_errors");
 }
 
 }  // namespace maru_python

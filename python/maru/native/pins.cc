@@ -156,7 +156,8 @@ py::object new_view(std::shared_ptr<Hold> hold, const maru_view& view) {
 
 void release_pin(py::handle pin) {
   if (!PyObject_TypeCheck(pin.ptr(), pin_type))
-    throw py::type_error("A Pin or a View is wanted, not " + std::string(Py_TYPE(pin.ptr())->tp_name) + ".");
+    raise_named("InvalidArgumentError",
+                "A Pin or a View is wanted, not " + std::string(Py_TYPE(pin.ptr())->tp_name) + ".");
   let_go(pin_of(pin.ptr()));
 }
 
