@@ -9,6 +9,7 @@ are hashed. The GIL is not held meanwhile. Everything that cannot be hashed rais
 """
 from __future__ import annotations
 
+import operator
 from typing import Any, Optional, Sequence, Union
 
 import numpy
@@ -41,14 +42,11 @@ def vllm(tokens: Tokens, block_tokens: int = 16, *, parent: bytes, algorithm: st
 
 
 def dynamo(tokens: Tokens, block_tokens: int, *, salt: int = 1337,
-           parent: Optional[int] = None) -> tuple[NDArray[numpy.uint64], NDArray[numpy.uint64]]:
+           parent: Union[int, numpy.uint64, None] = None) -> tuple[NDArray[numpy.uint64], NDArray[numpy.uint64]]:
     """Dynamo's hashes of the blocks alone, and of the sequences up to them. parent: the sequence hash of the block before."""
     prompt = _read(tokens)
-    _check_block(block_tokens)
-    for name, value in (("salt", salt), ("parent", parent)):
-        if value is not None and not (isinstance(value, int) and 0 <= value < 1 << 64):
-            raise InvalidArgumentError(f"{name} is a number of 64 bits, not {value!r}.")
-    return _tokens.dynamo(salt, parent, block_tokens, prompt)
+    before = None if parent is None else _word("parent", parent)
+    return _tokens.dynamo(_word("salt", salt), before, _block(block_tokens), prompt)
 
 
 def root(algorithm: str, seed: Optional[str] = None) -> bytes:
@@ -65,14 +63,14 @@ def _chain(algorithm: str, tokens: Tokens, block_tokens: int, parent: bytes, lor
            cache_salt: Optional[str]) -> NDArray[numpy.uint8]:
     number = _number(algorithm)
     prompt = _read(tokens)
-    _check_block(block_tokens)
+    block = _block(block_tokens)
     if not isinstance(parent, bytes) or not 1 <= len(parent) <= 255:
         raise InvalidArgumentError(f"parent is the bytes of a hash, 1 to 255, not {parent!r}.")
     for name, text in (("lora_name", lora_name), ("cache_salt", cache_salt)):
         if text is not None and (algorithm == "blake3" or not _is_text(text)):
             raise InvalidArgumentError(f"{name} is text of at most 255 bytes, for one of vLLM's algorithms; this is {text!r} "
                                        f"for {algorithm}.")
-    return _tokens.hash(number, prompt, block_tokens, parent, lora_name or None, cache_salt or None)
+    return _tokens.hash(number, prompt, block, parent, lora_name or None, cache_salt or None)
 
 
 def _number(algorithm: str) -> int:
@@ -84,9 +82,26 @@ def _number(algorithm: str) -> int:
     return ALGORITHMS[algorithm]
 
 
-def _check_block(block_tokens: int) -> None:
-    if not isinstance(block_tokens, int) or not 1 <= block_tokens <= BLOCK_TOKENS_MAX:
+def _whole(value: Any) -> Optional[int]:
+    """None for what is no whole number: also a bool, which is one to Python."""
+    try:
+        return None if isinstance(value, (bool, numpy.bool_)) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _word(name: str, value: Any) -> int:
+    number = _whole(value)
+    if number is None or not 0 <= number < 1 << 64:
+        raise InvalidArgumentError(f"{name} is a number of 64 bits, not {value!r}.")
+    return number
+
+
+def _block(block_tokens: Any) -> int:
+    number = _whole(block_tokens)
+    if number is None or not 1 <= number <= BLOCK_TOKENS_MAX:
         raise InvalidArgumentError(f"A block has 1 to {BLOCK_TOKENS_MAX} tokens, not {block_tokens!r}.")
+    return number
 
 
 def _is_text(text: object) -> bool:

@@ -44,6 +44,16 @@ def test_dynamos_golden_blocks_and_their_continuation():
     assert rest[1][0] == found[1][1]
 
 
+@pytest.mark.parametrize("whole", [int, numpy.int64, numpy.uint64, numpy.uint16])
+def test_whatever_is_a_whole_number_counts(whole):
+    """Dynamo's hashes come as NumPy's numbers, and the last of them is the parent of what follows."""
+    blocks, sequences = tokens.dynamo(range(16), whole(4), salt=whole(1337))
+    assert (tokens.dynamo(range(16), 4)[1] == sequences).all()
+    assert tokens.dynamo(range(4, 16), 4, parent=sequences[0])[1].tolist() == sequences[1:].tolist()
+    assert (tokens.lmcache(range(16), whole(16)) == tokens.lmcache(range(16), 16)).all()
+    assert (tokens.vllm(range(16), whole(16), parent=b"p") == tokens.vllm(range(16), 16, parent=b"p")).all()
+
+
 def test_lmcache_begins_with_its_own_root():
     assert (tokens.lmcache(range(512)) == tokens.lmcache(range(512), parent=tokens.root("blake3"))).all()
 
@@ -79,7 +89,10 @@ def test_no_whole_block_is_no_hash():
     lambda: tokens.vllm([1], 1, parent=b"x", algorithm="builtin"),
     lambda: tokens.vllm([1], 1, parent=b"x", algorithm="blake3", lora_name="lora"), lambda: tokens.root("blake3", "0"),
     lambda: tokens.root("sha256", "x" * 256), lambda: tokens.dynamo([1], 0), lambda: tokens.dynamo([1], 1, salt=-1),
-    lambda: tokens.dynamo([1], 1, parent=1 << 64)])
+    lambda: tokens.dynamo([1], 1, parent=1 << 64), lambda: tokens.dynamo([1], 1, parent=1.0),
+    lambda: tokens.dynamo([1], True), lambda: tokens.dynamo([1], 1, salt=True), lambda: tokens.dynamo([1], 1, parent=True),
+    lambda: tokens.dynamo([1], 1, salt=None), lambda: tokens.lmcache([1], True), lambda: tokens.lmcache([1], 1.0),
+    lambda: tokens.lmcache([1], numpy.bool_(True)), lambda: tokens.vllm([1], True, parent=b"p")])
 def test_what_cannot_be_hashed_is_refused_by_name(call):
     with pytest.raises(maru.InvalidArgumentError):
         call()
