@@ -51,6 +51,12 @@ py::list new_list(size_t n) {
   return py::reinterpret_steal<py::list>(made);
 }
 
+// Without the GIL a list keeps its items in a structure that Python allocates with its own size in front. Nothing else here is
+// made for that either: what belongs to an attachment is counted, and lists that others hold are read, under the GIL.
+#ifdef Py_GIL_DISABLED
+#error "maru's binding needs the GIL: build it for a usual CPython, not for a free-threaded one (python3.13t)."
+#endif
+
 py::list new_unfilled_list(size_t n) {
   py::list made = new_list(0);
   auto* const list = reinterpret_cast<PyListObject*>(made.ptr());
