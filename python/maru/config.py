@@ -5,12 +5,18 @@ from __future__ import annotations
 import logging
 import operator
 import os
+import re
 import uuid
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Optional
 
 from .address import parse, say_once
 from .errors import InvalidArgumentError
+
+# As "4G", "1.5GB" and "64 MiB"; all of them with the units of 1024.
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
+_SIZES = ("pool_size", "chunk_size_bytes", "expand_size")
 
 _TRUE, _FALSE = frozenset(("1", "true", "yes", "on")), frozenset(("0", "false", "no", "off"))
 
@@ -22,6 +28,12 @@ _EXPLAINED = {
     "eager_map": (True, "all of the pool is mapped when the handler connects, and read only where it is used"),
     "enable_stats": (False, "statistics are always kept and cost nothing; get_stats() has them"),
 }
+
+
+def _size_of(text: str) -> int:
+    """In bytes, what is left of one dropped; 0 when it is no size."""
+    found = _SIZE.fullmatch(text)
+    return 0 if found is None else int(Fraction(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
 
 
 def _flag_of_environment(name: str, default: bool) -> bool:
@@ -48,6 +60,8 @@ class MaruConfig:
     timeout_ms        for requests to marud: connecting, and memory when there is none left
     read_only         whether this handler only finds and reads, which a user among the pool's `readers` may
     auto_expand       whether more than pool_size may be held; then expand_size (None: pool_size) more each time
+    A size (pool_size, chunk_size_bytes, expand_size) may also be a text with a unit: "512M", "1.5G", "64GiB"; the field has the
+    number of bytes afterwards.
     The rest is accepted for the sake of programs that set it; the first handler that sets it logs why it does nothing.
     """
 
@@ -103,11 +117,15 @@ class MaruConfig:
     @staticmethod
     def _number(name: str, value: Any) -> int:
         try:
-            number = 0 if isinstance(value, bool) else operator.index(value)
+            if name in _SIZES and isinstance(value, str):
+                number = _size_of(value)
+            else:
+                number = 0 if isinstance(value, bool) else operator.index(value)
         except TypeError:
             number = 0
         if number <= 0:
-            raise InvalidArgumentError(f"{name} is {value!r}: it must be a whole number above 0.")
+            text = ', or a text as "512M" or "1.5GiB"' if name in _SIZES else ""
+            raise InvalidArgumentError(f"{name} is {value!r:.100}: it must be a whole number above 0{text}.")
         return number
 
     def explain_what_does_nothing(self) -> None:

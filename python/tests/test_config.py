@@ -43,7 +43,7 @@ def test_instances_are_named_apart():
 
 
 @pytest.mark.parametrize("wrong", [
-    {"chunk_size_bytes": 0}, {"chunk_size_bytes": -1}, {"chunk_size_bytes": "1M"}, {"pool_size": MIB - 1}, {"pool_size": 0},
+    {"chunk_size_bytes": 0}, {"chunk_size_bytes": -1}, {"chunk_size_bytes": "1X"}, {"pool_size": MIB - 1}, {"pool_size": 0},
     {"pool_size": True}, {"timeout_ms": 0}, {"timeout_ms": 1 << 32}, {"expand_size": MIB - 1},
     {"expand_size": 2 * MIB, "auto_expand": False},
     {"server_url": ""}, {"server_url": "http://host"}, {"server_url": 5}, {"server_url": "tcp://h?pol=x"},
@@ -52,12 +52,25 @@ def test_instances_are_named_apart():
     {"server_url": "/run/a\0b"}, {"server_url": "maru:///run/a\tb"}, {"server_url": "maru:///run/a\nb"},
     {"server_url": "maru:///run/a%00b"}, {"server_url": "maru://?pool=a%00b"}, {"server_url": "maru:///run/%ff"},
     {"server_url": "maru://?tenant=%ff"}, {"auto_expand": "false"}, {"read_only": "no"}, {"auto_connect": None},
-    {"pool_size": 1e9}, {"chunk_size_bytes": None},
+    {"pool_size": 1e9}, {"chunk_size_bytes": None}, {"pool_size": ""}, {"pool_size": "G"}, {"pool_size": "-4G"},
+    {"pool_size": "0"}, {"pool_size": "1e9"}, {"pool_size": "4 G B"}, {"pool_size": "1.5.0G"}, {"pool_size": "\u0664G"},
+    {"pool_size": "inf"}, {"pool_size": "4G\n"}, {"pool_size": b"4G"}, {"pool_size": "9" * 5000},
+    {"chunk_size_bytes": "0.1"}, {"timeout_ms": "2K"}, {"expand_size": "1K"},
 ])
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(maru.InvalidArgumentError) as raised:
         maru.MaruConfig(**wrong)
     assert isinstance(raised.value, ValueError)
+
+
+@pytest.mark.parametrize("text, size", [
+    ("4G", 4 << 30), ("512M", 512 << 20), ("1.5G", 3 << 29), ("512MB", 512 << 20), ("64GiB", 64 << 30), ("2t", 2 << 40),
+    ("64kib", 64 << 10), ("8 MiB", 8 << 20), ("4096", 4096), ("4096B", 4096), ("0.3K", 307), ("1.1G", 1181116006)])
+def test_sizes_may_be_texts(text, size):
+    """With the units of 1024, whichever way they are written, and what is left of a byte dropped."""
+    assert maru.MaruConfig(pool_size=text, chunk_size_bytes=1).pool_size == size
+    assert maru.MaruConfig(pool_size=size, chunk_size_bytes=text).chunk_size_bytes == size
+    assert maru.MaruConfig(chunk_size_bytes=1, expand_size=text).expand_size == size
 
 
 @pytest.mark.parametrize("text, expected", [("1", True), ("true", True), (" ON ", True), ("0", False), ("No", False)])
