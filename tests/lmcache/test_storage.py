@@ -105,6 +105,22 @@ def test_a_damaged_chunk_is_absent_and_computed_again(caplog):
         assert same(storage.load([1])[0].tensor, chunk(1))
 
 
+def test_what_the_pool_does_not_take_is_dropped(caplog):
+    """store() is False: the chunks are absent, and their pages the pool's again."""
+    with Marud(os.environ["MARU_TEST_MARUD"], size="16MiB", region_bytes="2MiB", more='tenants = "listed"') as running, \
+            Storage(f"{running.socket}?tenant=nobody") as storage:
+        objects = storage.allocate(3)
+        assert storage.handler.allocator.num_allocated == 3
+        storage.manager.batched_put([key_of(n) for n in range(3)], objects)
+        storage.settle()
+        assert caplog.text.count("Not stored") == 3 and storage.load(range(3)) == [None] * 3
+        for item in objects:
+            item.ref_count_down()
+        assert storage.handler.allocator.num_allocated == 0 and not any(item.is_valid() for item in objects)
+        statistics = storage.handler.get_stats()["native"]
+        assert statistics["pins"] == 0 and statistics["stores"] == 0
+
+
 def test_lookup_pins_end(storage):
     keys = [key_of(n) for n in range(4)]
     storage.store(range(4))
