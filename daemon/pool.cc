@@ -362,7 +362,8 @@ void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
 void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
   state_->lane_ended(lane);
-  if (!state_->is_quiesced()) state_->reclaim_lane(lane, kReclaimPagesAtOnce);
+  if (state_->lanes.records[lane].phase == LaneRecord::Phase::kReclaiming)
+    state_->reclaim_lane(lane, kReclaimPagesAtOnce);
 }
 
 void Pool::client_died(uint32_t lane) { state_->lane_ended(lane); }
