@@ -21,11 +21,6 @@ Result<PoolSpec> load_spec(const std::string& name, const Config& config, const 
   return failure(EBADMSG, "find pool \"" + name + "\" in what was kept of it");
 }
 
-void say_that_it_is_without(const PoolSpec& spec, const Error& why) {
-  log_error("marud goes on without a pool until it can be opened (marudctl device add {} tries it at once): {}",
-            spec.pool.name, why.text());
-}
-
 }  // namespace
 
 std::string problems_text(const std::vector<ConfigProblem>& problems) {
@@ -53,6 +48,11 @@ Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& 
   if (problems.empty()) check_policies(fresh.pools, problems);
   if (!problems.empty()) return failure(EINVAL, "the file cannot be used: " + problems_text(problems));
   return std::move(fresh.pools);
+}
+
+void say_that_it_is_without(const PoolSpec& spec, const Error& why) {
+  log_error("marud goes on without a pool until it can be opened (marudctl device add {} tries it at once): {}",
+            spec.pool.name, why.text());
 }
 
 Result<void> start_configured_pools(const Config& config, const StateDirectory& state,

@@ -25,6 +25,9 @@ void complete_spec(const Config& config, PoolSpec& spec);
 // The pools that the text of a file describes, ready to be started. EINVAL: what is wrong with it.
 Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& config);
 
+// In the log, of a pool that has its place and is tried again (device_commands.h).
+void say_that_it_is_without(const PoolSpec& spec, const Error& why);
+
 // At marud's start. A pool that cannot be opened is logged and keeps nobody from serving: it has its place, and is tried again
 // (device_commands.h). An error: one that the configuration says is required, or none at all can be used or waits.
 Result<void> start_configured_pools(const Config& config, const StateDirectory& state,

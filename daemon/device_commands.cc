@@ -227,6 +227,11 @@ void DeviceCommands::take_opened() {
             log_error("pool \"{}\" stays unavailable: {}", name, text);
           continue;
         }
+        if (opening.is_configured && opening.error->code != ECANCELED) {  // as at marud's start
+          say_that_it_is_without(opening.specs[i], *opening.error);
+          pools_.push_back(HostedPool::unavailable(opening.specs[i], state_, *opening.error));
+          continue;
+        }
         log_error("{} cannot add pool \"{}\": {}", opening.who, name, text);
         if (opening.error->code == ECANCELED) continue;  // marud was told to stop: the next one goes on
         if (auto forgotten = state_.forget_added(name); !forgotten) log_warning("{}", forgotten.error().text());
@@ -282,6 +287,7 @@ void DeviceCommands::take_place(std::unique_ptr<HostedPool> hosted) {
 }
 
 std::vector<std::string> DeviceCommands::rescan(const Config& fresh) {
+  std::vector<std::string> left;
   for (const PoolSpec& wanted : fresh.pools) {
     PoolSpec spec = wanted;
     complete_spec(config_, spec);
@@ -298,12 +304,11 @@ std::vector<std::string> DeviceCommands::rescan(const Config& fresh) {
       if (auto held = state_.hold(); !held) why = held.error().text();
     if (why.empty()) {
       log_info("pool \"{}\" is new in the configuration and is started", name);
-      openings_.begin({.who = "SIGHUP", .specs = {spec}}, state_);
+      openings_.begin({.who = "SIGHUP", .specs = {spec}, .is_configured = true}, state_);
     } else {
-      log_error("pool \"{}\" is new in the configuration and cannot be started: {}", name, why);
+      left.push_back("pool \"" + name + "\" is new in the configuration and cannot be started: " + why);
     }
   }
-  std::vector<std::string> left;
   for (const auto& hosted : pools_) {
     const auto is_same = [&](const PoolSpec& spec) { return spec.pool.name == hosted->name(); };
     if (!hosted->is_gone() && !state_.is_added(hosted->name()) &&

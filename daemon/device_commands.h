@@ -76,8 +76,8 @@ class DeviceCommands {
   void begin_adoption(const HostedPool& waiting, std::unique_ptr<Device> memory, const std::string& who);
   bool is_adopting(const HostedPool& waiting) const { return openings_.is_adopting(waiting.name()); }
 
-  // After the configuration was read again: new pools start, and so do those that were unavailable; those that are not in it
-  // any more go on. Returns a line for each of these.
+  // After the configuration was read again: new pools start, or are unavailable, and those that were are tried again; those
+  // that are not in it any more go on. Returns a line for each of these, and for each that cannot have a place.
   std::vector<std::string> rescan(const Config& fresh);
   // Once a turn: whether those that were asked to leave have left, whether pools are open, and a part of the look for blocks
   // of those that shall be removed. Returns true when there is more to do right away.

@@ -22,9 +22,10 @@ class PoolOpenings {
     uint64_t ticket = 0;  // who waits for it; 0: nobody
     std::string who;      // for the log
     std::vector<PoolSpec> specs;
-    std::string added_as = {};  // what describes them, which is written down first; empty: it stands elsewhere
-    bool begins_anew = false;   // they take the places of pools that waited for their memory
-    bool tries_again = false;   // they take the places of pools that were unavailable
+    std::string added_as = {};   // what describes them, which is written down first; empty: it stands elsewhere
+    bool begins_anew = false;    // they take the places of pools that waited for their memory
+    bool tries_again = false;    // they take the places of pools that were unavailable
+    bool is_configured = false;  // they are new in the configuration: one that cannot be opened is unavailable
     // Or the one pool takes the place of one that waited for this memory of its own:
     std::unique_ptr<Device> memory = {};
     std::optional<PoolRecord> record = {};

@@ -7,9 +7,11 @@
 
 #include <cerrno>
 #include <csignal>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <stdexcept>
 #include <string>
+#include <sys/stat.h>
 
 namespace maru::test {
 namespace {
@@ -110,6 +112,22 @@ TEST_F(Unavailable, AReloadTriesWhatNoTimeWouldMend) {
   devices_->add("dax0.0", kBytes);
   ::kill(marud_->pid(), SIGHUP);
   EXPECT_TRUE(wait_until([&] { return condition() == "serving"; }));
+}
+
+TEST_F(Unavailable, ANewPoolOfTheConfigurationThatCannotBeOpenedHasItsPlaceToo) {
+  start({PoolWish{}});
+  const std::string folder = marud_->directory().file("missing");
+  std::ofstream(marud_->directory().file("marud.toml"), std::ios::app)
+      << "\n[[pool]]\nname = \"late\"\nbackend = \"file\"\npath = \"" << folder << "/pool\"\nsize = \"32MiB\"\n";
+  ::kill(marud_->pid(), SIGHUP);
+  EXPECT_TRUE(wait_until([&] { return condition("late") == "unavailable"; })) << marud_->log();
+  EXPECT_NE(marud_->pool_status("late").value("reason", "").find(folder), std::string::npos);
+  int refused = 0;
+  EXPECT_EQ(TestClient::try_attach(marud_->socket_path(), "late", &refused), nullptr);
+  EXPECT_EQ(refused, -ENODEV);
+  ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
+  EXPECT_TRUE(wait_until([&] { return condition("late") == "serving"; })) << "nobody asked for it";
+  EXPECT_EQ(client("late")->store("k", "text"), 0);
 }
 
 TEST_F(Unavailable, ItCanBeRemovedAndStaysSo) {
