@@ -121,6 +121,9 @@ int support_dump(const Arguments& arguments) {
   }
   dump["pools"] = std::move(pools);
 
+  // It is written all the same: what it says of the machine may be why.
+  if (const auto why = dump["status"].find("not_answered"); why != dump["status"].end())
+    complain(kExitDone, "marud says nothing of itself in it: " + why->get<std::string>());
   const std::string path = arguments.output.value_or(default_path());
   const std::string text = dump.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   if (path == "-") return print(text), kExitDone;

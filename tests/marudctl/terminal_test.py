@@ -351,6 +351,8 @@ def check_support_dump(arguments, marud):
     expect(again.returncode == 1 and "found a file, expected none" in again.stderr, f"an existing file: {again.stderr}")
     lost = run(arguments, marud, "--socket", "/nonexistent/socket", "support-dump", "--output", "-")
     expect(lost.returncode == 0 and "not_answered" in json.loads(lost.stdout)["status"], "without marud the rest is written")
+    expect("marud says nothing of itself in it: " in lost.stderr and "nothing of itself" not in said.stderr,
+           f"what is missing is not said: {lost.stderr}")
 
 
 def main():
