@@ -85,8 +85,10 @@ void print_pools(const json& pools) {
       row["policy"] = text(pool, "policy");
     }
     rows.push_back(std::move(row));
-    if (const std::string reason = text(pool, "reason"); !reason.empty())
-      reasons += wrapped(text(pool, "name") + ": " + reason, "", line_width() != 0 ? line_width() : std::string::npos);
+    std::string reason = text(pool, "reason");
+    if (reason.empty()) continue;
+    if (!reason.starts_with("pool \"")) reason = "pool \"" + text(pool, "name") + "\": " + reason;
+    reasons += wrapped(reason, "", line_width() != 0 ? line_width() : std::string::npos);
   }
   print("\n" +
         table_text(rows, {"pool", "condition", "size_bytes", "used_percent", "blocks", "clients", "policy"},

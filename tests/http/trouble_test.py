@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -165,6 +166,9 @@ def an_unavailable_pool_is_said(program):
             run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "--pool", "far", *words], capture_output=True,
                                  text=True, timeout=PATIENCE)
             expect(run.returncode == 1 and why in run.stderr, f"{words}: {run.returncode} {run.stderr}")
+        shown = subprocess.run([arguments.marudctl, "--socket", marud.socket, "status"], capture_output=True, text=True,
+                               timeout=PATIENCE).stdout
+        expect(re.search(r"(?m)^default +serving .*\nfar +unavailable .*\npool \"far\": " + why, shown), shown)
         found = [row for row in what_marudctl_says(marud, "doctor")["findings"] if row["what"] == 'pool "far"']
         expect(len(found) == 1 and found[0]["grade"] == "wrong" and why in found[0]["why"], found)
         cleared = ask("POST", "/clear-cache", 200)["pools"]
