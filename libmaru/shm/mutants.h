@@ -61,6 +61,7 @@ enum MutantId : unsigned {
   kMutantFormatByLook = 53,       // memory that was seen blank is claimed by a store
   kMutantFormatUuidAnew = 54,     // who begins to format again takes another uuid
   kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
+  kMutantReplyBeforeBit = 60,     // tests/sim/scenario_lanes.cc: a client has its lane before its bit is set
   kMutantServeUnflushed = 55,  // tests/sim/scenario_format.cc: a pool is adopted whose magic number is in a cache alone
 };
 

@@ -18,6 +18,7 @@ std::span<const Scenario> grant_scenarios();
 std::span<const Scenario> tenant_scenarios();
 std::span<const Scenario> poison_scenarios();
 std::span<const Scenario> host_scenarios();
+std::span<const Scenario> lane_scenarios();
 std::span<const Scenario> attach_scenarios();
 std::span<const Scenario> format_scenarios();
 std::span<const Scenario> wrong_pool_scenarios();

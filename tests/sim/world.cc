@@ -389,9 +389,12 @@ const WorldPlaces& world_places() {
 
 LaneId lane_id(uint32_t lane) { return {lane, lane_generations[lane]}; }
 unsigned lane_process(uint32_t lane) { return lane_processes[lane]; }
-void reuse_lane(uint32_t lane, unsigned process) {
-  ++lane_generations[lane];
+void assign_lane(uint32_t lane, uint32_t generation, unsigned process) {
+  lane_generations[lane] = generation;
   lane_processes[lane] = process;
+}
+void reuse_lane(uint32_t lane, unsigned process) {
+  assign_lane(lane, lane_generations[lane] + 1, process);
   region.lane_bitmap().words[0].fetch_add_seq_cst(uint64_t(1) << lane);
   region.identity(lane).state.store_release(uint64_t(lane_generations[lane]) << 48 | uint64_t(LaneState::kLive));
 }

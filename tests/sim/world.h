@@ -59,6 +59,7 @@ const shm::ControlRegion& world();
 LaneId lane_id(uint32_t lane);
 unsigned lane_process(uint32_t lane);
 void reuse_lane(uint32_t lane, unsigned process);
+void assign_lane(uint32_t lane, uint32_t generation, unsigned process);  // and nothing is written
 
 // Keys. Those of one bucket share the home bucket; with `same_tag` also the 64-bit tag, so that only the block line
 // tells them apart.
