@@ -245,11 +245,11 @@ class Pool {
 
   // Administration. `request` is the JSON object of the client; the reply is an object; errors are {"error": text}.
   // Commands: "regions", "blocks" {cursor, limit, prefix, tenant, type, min_priority, pinned}, "block" {key},
-  // "pins" {cursor, limit, overdue}, "evict" {pages}, "memory.poison" {page or key},
-  // "memory.list" {cursor, limit},
+  // "pins" {cursor, limit, overdue}, "evict" {pages}, "memory.poison" {page or key}, "memory.list" {cursor, limit},
   // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
   // 200) and carry "next" for the next call's cursor. "quota.set" and others: pool_quota.cc.
-  // What takes many turns ("delete_tree", "clear", "check", "quota.set"; what changes a pool that is quiesced) leaves a ticket in *ret_ticket and returns nothing;
+  // What takes many turns ("delete_tree", "clear", "check"), is written down first ("quota.set") or would change a pool that is
+  // quiesced leaves a ticket in *ret_ticket and returns nothing;
   // the same request with that ticket, later, returns the reply and makes it 0, or nothing again. Without a place for one it is
   // done when this returns.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,
