@@ -254,7 +254,10 @@ Result<Reply> Connection::request_locked(const Deadline& deadline, wire::Type ty
 // little after that, and until then they look alive: so once more on another one.
 void Connection::detach_locked() {
   for (int attempt = 0; attempt < 2; ++attempt) {
-    if (stale_ || (known_ && !reattach_locked(deadline()))) return;
+    if (stale_) return;
+    const auto connected = known_ ? reattach_locked(deadline()) : Result<void>();
+    // Of a pool that is fenced marud says so, and keeps the connection for this.
+    if (!connected && (connected.error().code != EIO || !socket_.is_open())) return;
     const auto reply = exchange(deadline(), wire::Type::kDetach, {});
     if (reply || !known_) return;
     const int code = reply.error().code;

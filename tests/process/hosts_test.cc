@@ -17,7 +17,10 @@
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <memory>
 #include <sstream>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <thread>
 #include <unistd.h>
 
@@ -324,6 +327,29 @@ TEST_F(Hosts, AHostThatWasDeclaredDeadTakesNothingBackThatIsAnothersByNow) {
   EXPECT_TRUE(wait_until([&] { return a.ask({{"command", "status"}}).at("pools").at(0).at("condition") == "fenced"; }));
   EXPECT_EQ(slot.load_acquire(), 7u);
   slot.store_release(0);
+}
+
+// Its process lives on, so that marud would wait for it for ever.
+TEST_F(Hosts, WhoLostItsConnectionToAFencedPoolSaysGoodbyeAllTheSame) {
+  Host a(directory_, 0), b(directory_, 1);
+  auto client =
+      std::make_unique<TestClient>(a.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD);
+  ASSERT_EQ(client->store("of a", "stored by a"), 0);
+  const json dead = b.ask({{"command", "host.declare_dead"}, {"host", 0}, {"force", true}});
+  ASSERT_EQ(dead.value("state", ""), "dead") << dead;
+  EXPECT_TRUE(wait_until([&] { return a.ask({{"command", "status"}}).at("pools").at(0).at("condition") == "fenced"; }));
+  int ended = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_un peer = {};
+    socklen_t bytes = sizeof(peer);
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 && peer.sun_path == a.socket_path())
+      ended += ::shutdown(fd, SHUT_RDWR) == 0;
+  }
+  ASSERT_EQ(ended, 1);
+  EXPECT_TRUE(a.has_logged("is kept until the process ends or attaches again"));
+  client.reset();
+  const json all = a.ask({{"command", "device.list"}});
+  EXPECT_EQ(all.at("devices").at(0).at("clients"), 0) << all.dump();
 }
 
 // Who has a fenced pool mapped would read what others have made of it since.
