@@ -11,7 +11,7 @@
 namespace maru::daemon {
 namespace {
 
-constexpr size_t kStackBytes = 64u << 10;
+constexpr size_t kStackBytes = 256u << 10;
 constexpr std::chrono::seconds kIdle(10);  // and then a thread ends, all but the last one
 
 }  // namespace
@@ -89,15 +89,21 @@ Closer::~Closer() {
 }
 
 void Closer::close(int fd, uint64_t account_number) {
-  const std::lock_guard lock(work_->mutex);
+  std::unique_lock lock(work_->mutex);
   Work::Account& account = work_->accounts[account_number];
   if (account.closing >= kThreadsPerAccount) {
     account.waiting.push_back(fd);
     return;
   }
+  if (work_->idle <= work_->ready.size() && work_->threads < kThreadsMax) Work::add_thread(work_);
+  if (work_->threads == 0) {  // there never was one, and nobody would close it
+    if (account.closing == 0) work_->accounts.erase(account_number);
+    lock.unlock();
+    ::close(fd);
+    return;
+  }
   ++account.closing;
   work_->ready.push_back({account_number, fd});
-  if (work_->idle < work_->ready.size() && work_->threads < kThreadsMax) Work::add_thread(work_);
   work_->has_ready.notify_one();
 }
 

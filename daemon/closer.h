@@ -22,7 +22,7 @@ class Closer {
   Closer& operator=(const Closer&) = delete;
   ~Closer();
 
-  // Never blocks. `account`: whose doing it is (users.h). Any thread.
+  // Never blocks, unless marud could not start a thread at all. `account`: whose doing it is (users.h). Any thread.
   void close(int fd, uint64_t account);
   bool is_behind(uint64_t account) const;
 
