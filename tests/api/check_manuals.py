@@ -47,8 +47,8 @@ def without_examples(text):
     return re.sub(r'^```$.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL)
 
 
-def help_of(program):
-    return subprocess.run([program, '--help'], check=True, capture_output=True, text=True, timeout=30).stdout
+def help_of(program, *words):
+    return subprocess.run([program, *words, '--help'], check=True, capture_output=True, text=True, timeout=30).stdout
 
 
 def check_lines(what, text):
@@ -91,8 +91,7 @@ def check_command_options(page, text, program):
     for entry in re.findall(r'^\*' + name + r'\*(.*)$', section(text, 'COMMANDS'), re.MULTILINE):
         entries.setdefault(entry[0], set()).update(re.findall(r'\*(--[a-z][a-z-]*)\*', entry[1]))
     for command, options in shown.items():
-        of_command = subprocess.run([program, *command.split(), '--help'], check=True, capture_output=True, text=True, timeout=30)
-        check_lines(f'{page}, {command} --help', of_command.stdout)
+        check_lines(f'{page}, {command} --help', help_of(program, *command.split()))
         compare(f'{page}, {command}', 'option', options, entries.get(command, set())) if options else None
     described = {}
     for heading, body in re.findall(r'^(\*--.*)\n((?:\t.*\n)+)', section(text, 'OPTIONS') + '\n', re.MULTILINE):

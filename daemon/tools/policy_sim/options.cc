@@ -185,8 +185,8 @@ Qwen-Bailian.
   --json               print the result as one JSON object
   --help, --version
 
-)" +
-         names + R"(
+)" + names +
+         R"(
 
 Exit status: 0 done; 1 the trace cannot be read, or the plot not written; 2 the
 command line is wrong.
