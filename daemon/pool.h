@@ -256,7 +256,7 @@ class Pool {
                        uint64_t* ret_ticket = nullptr);
   nlohmann::json status_json(uint64_t now_ms) const;
   nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;
-  // Of a shared pool: the lanes, from this one on, that clients of other hosts have, with their host. All of it is what the pool
+  // Of a shared pool: the lanes, from this one on, that clients of other hosts have, with their host. All is what the pool
   // says, and whoever may write to the pool may have written it. [] where the pool is of one host.
   nlohmann::json lanes_elsewhere(uint32_t from) const;
   bool is_shared() const;

@@ -101,9 +101,8 @@ DaxDevice* find_device(PlanState& state, const Wish& wish) {
   if (const Made* made = state.made_for(wish.name, WishKind::kDevice, is_there))
     return find_named(state.machine.dax_devices, made->name);
   for (DaxDevice& device : state.machine.dax_devices) {
-    const bool is_others = std::any_of(state.made.begin(), state.made.end(), [&](const Made& made) {
-      return is_it(made, device) && made.wish != wish.name;
-    });
+    const bool is_others = std::any_of(state.made.begin(), state.made.end(),
+                                       [&](const Made& made) { return is_it(made, device) && made.wish != wish.name; });
     if (is_others || state.claimed.contains(device.name)) continue;
     if (!is_place(wish, device.region, device.numa_node)) continue;
     const DaxRegion* region = find_named(state.machine.dax_regions, device.region);

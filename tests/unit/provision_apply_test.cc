@@ -208,9 +208,8 @@ TEST(ProvisionApply, WhatIsMadeIsWrittenDownStepByStep) {
   ScriptedExecutor executor;
   executor.fails_at = "c";
   std::vector<size_t> kept;
-  apply(
-      three_steps(), executor,
-      {.say = [](const std::string&) {}, .keep = [&](const Outcome& so_far) { kept.push_back(so_far.done.size()); }});
+  apply(three_steps(), executor,
+        {.say = [](const std::string&) {}, .keep = [&](const Outcome& so_far) { kept.push_back(so_far.done.size()); }});
   EXPECT_EQ(kept, (std::vector<size_t>{1, 2, 1, 0}));
 }
 
