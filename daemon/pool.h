@@ -256,12 +256,12 @@ class Pool {
                        uint64_t* ret_ticket = nullptr);
   nlohmann::json status_json(uint64_t now_ms) const;
   nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;
+  // The same from a census that is complete.
+  nlohmann::json status_json(const metrics::PageCensus& census) const;
   // Of a shared pool: the lanes, from this one on, that clients of other hosts have, with their host. All is what the pool
   // says, and whoever may write to the pool may have written it. [] where the pool is of one host.
   nlohmann::json lanes_elsewhere(uint32_t from) const;
   bool is_shared() const;
-  // The same from a census that is complete.
-  nlohmann::json status_json(const metrics::PageCensus& census) const;
   // Of the last audit, at start or since: what holds always, whether clients are at work or not.
   uint64_t audit_findings() const;
   // Counts the next pages. Returns true when the census is complete.
