@@ -341,6 +341,18 @@ def test_with_cuda_a_handle_is_stored_whole_also_without_its_object(handler, sta
     assert handler.store("k", handle) and same(get(handler, staged, "k").tensor, chunk(3))
 
 
+def test_with_cuda_the_engines_inference_mode_does_not_matter(handler, staged):
+    """In which LMCache allocates and fills; it stores and prefetches in threads of its own, without."""
+    with torch.inference_mode():
+        item = staged.allocate(SHAPE, DTYPE)
+        item.tensor.copy_(chunk(1))
+    assert handler.store("k", staged.create_store_handle(item))
+    found = get(handler, staged, "k")
+    with torch.inference_mode():
+        assert same(found.tensor, chunk(1)) and same(get(handler, staged, "k").tensor, chunk(1))
+    found.tensor.copy_(item.tensor)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
 def test_with_cuda_the_memory_is_pinned(handler, adapter):
     item = adapter.allocate(SHAPE, DTYPE)
