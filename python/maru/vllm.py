@@ -13,6 +13,10 @@ scheduled before the scheduler learnt of the failure: both count the steps in wh
 its last report has arrived (`epoch`), however many steps were scheduled ahead. And where there are several ranks, of which one
 cannot know what another failed to load, a request that shares blocks with a load is stored only when that load must have been
 reported.
+
+vLLM gives the blocks of a request their hashes, under which others find them, when it schedules the request, before they are
+loaded or computed; and after a failed load it leaves them there for the request to fill, which an aborted request never does, and
+another may take several steps to do. So the scheduler's half takes all blocks that hold nonsense out of vLLM's prefix cache.
 """
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
 from .tokens import BLOCK_TOKENS_MAX
-from .vllm_plan import RequestPlan, Transfer, features_of
+from .vllm_plan import RequestPlan, Transfer, compute_again, features_of, first_of, following
 
 logger = logging.getLogger("vllm.maru")
 
@@ -96,6 +100,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._step = 0
         self._epoch = 0
         self._loading: list[tuple[int, set[int]]] = []  # steps and the blocks that they load
+        self._under_way: list[tuple[int, list[list[int]]]] = []  # steps and the blocks of each request in them
         # A worker's.
         self._layers: Optional[PagedLayers] = None
         self._rank_digest = b""
@@ -321,6 +326,7 @@ class MaruConnector(KVConnectorBase_V1):
         metadata = StepMetadata(epoch=self._epoch)
         # What was loaded in steps of which the outcome must be known by now.
         self._loading = [(step, blocks) for step, blocks in self._loading if self._step - step < self._depth]
+        self._under_way = [(step, lists) for step, lists in self._under_way if self._step - step < self._depth]
         scheduled: list[tuple[str, int]] = []
         for new in scheduler_output.scheduled_new_reqs:
             plan = self._requests.get(new.req_id)
@@ -338,16 +344,28 @@ class MaruConnector(KVConnectorBase_V1):
                 plan.blocks = []
             plan.blocks += added[0] if added else []
             scheduled.append((request_id, cached.num_computed_tokens[i]))
+        self._distrust_preempted()
         for request_id, _ in scheduled:
             self._add_load(self._requests[request_id], metadata)
         if self._stores:
             for request_id, computed in scheduled:
                 self._add_store(self._requests[request_id], computed + scheduler_output.num_scheduled_tokens[request_id],
                                 metadata)
+        if self._loads and scheduled:
+            # A list grows with its request, and is another one after the request was preempted.
+            self._under_way.append((self._step, [self._requests[request_id].blocks for request_id, _ in scheduled]))
         for plan in self._requests.values():
             if plan.held and self._step - plan.held_since > self._depth:
                 plan.let_go()
         return metadata
+
+    def _distrust_preempted(self) -> None:
+        """vLLM answers with what steps that are under way sample for a request that it preempts meanwhile, and does not look
+        whether they loaded what they should have."""
+        for plan in self._requests.values() if self._loading else ():
+            if getattr(plan.request, "num_stale_output_tokens", 0) and any(
+                    blocks.intersection(plan.blocks) for _, blocks in self._loading):
+                plan.request.drop_stale_output = True
 
     def _add_load(self, plan: RequestPlan, metadata: StepMetadata) -> None:
         if plan.load is None:
@@ -376,6 +394,19 @@ class MaruConnector(KVConnectorBase_V1):
             self._epoch += 1
             for plan in self._requests.values():
                 plan.stored = 0  # workers know what is there already
+            self._forget(connector_output.invalid_block_ids)
+
+    def _forget(self, failed: set[int]) -> None:
+        """Takes the blocks that could not be loaded, and what was computed from them, out of vLLM's prefix cache, and lets every
+        request that has any of them compute it. A block may have gone to another request since, which loses a later hit by this
+        and nothing else."""
+        wrong = following(failed, [blocks for _, lists in self._under_way for blocks in lists])
+        if self._kv_cache_manager is not None:
+            self._kv_cache_manager.evict_blocks(wrong)
+        for plan in self._requests.values():
+            place = first_of(plan.blocks, wrong)
+            if place is not None:
+                compute_again(plan.request, place * self._block_tokens)
 
     def reset_cache(self) -> bool:
         """What others share is not this engine's to clear, so vLLM is told that it was not."""

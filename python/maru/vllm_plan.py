@@ -3,7 +3,7 @@ loaded. Plain values; nothing here needs vLLM or a pool."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Collection, Iterable, Optional
 
 import numpy
 
@@ -66,6 +66,38 @@ class RequestPlan:
         for match in self.held:
             match.release()
         self.held.clear()
+
+
+def first_of(blocks: Iterable[int], among: Collection[int]) -> Optional[int]:
+    """The place of the first block that is among others; None when none is."""
+    return next((place for place, block in enumerate(blocks) if block in among), None)
+
+
+def following(failed: Collection[int], lists: Collection[list[int]]) -> set[int]:
+    """The failed blocks, and those that stand behind one of them in any list of a request's blocks: what these hold was, or will
+    be, computed from what was not loaded. Lists may share blocks. Ends because each turn but the last finds a block more."""
+    found, before = set(failed), 0
+    while len(found) > before:
+        before = len(found)
+        for blocks in lists:
+            place = first_of(blocks, found)
+            if place is not None:
+                found.update(blocks[place:])
+    return found
+
+
+def compute_again(request: Any, computed: int) -> None:
+    """Makes vLLM's scheduler compute a request from its token `computed` on, and drop what steps that are under way return for it.
+    vLLM itself takes a request back to the first block that failed, but not where another request of the batch is to compute that
+    block, which may take that one several steps; and it would deliver what was sampled in steps that were scheduled ahead."""
+    request.num_computed_tokens = min(request.num_computed_tokens, computed)
+    if getattr(request, "num_in_flight_tokens", None) is None:
+        return  # a vLLM that does not count them
+    # What vLLM does with a request that is preempted because its cache is reset.
+    request.num_stale_output_tokens = request.num_in_flight_tokens
+    request.drop_stale_output = request.num_in_flight_tokens > 0
+    request.num_output_placeholders = 0
+    request.spec_token_ids = []
 
 
 def features_of(request: Any, chunk_tokens: int) -> dict[int, bytes]:

@@ -15,6 +15,7 @@ from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
@@ -44,7 +45,7 @@ def model_config():
 
 class Engine:
     def __init__(self, socket, *, ranks=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both", prefix_caching=True,
-                 **extra):
+                 asynchronous=False, **extra):
         transfer = KVTransferConfig(
             kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
             kv_load_failure_policy="recompute",
@@ -62,8 +63,10 @@ class Engine:
         names = [f"model.layers.{i}.self_attn" for i in range(LAYERS)]
         self.kv_config = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[],
                                        kv_cache_groups=[KVCacheGroupSpec(layer_names=names, kv_cache_spec=spec)])
-        self.scheduler = Scheduler(vllm_config=config, kv_cache_config=self.kv_config, block_size=BLOCK, log_stats=False,
-                                   structured_output_manager=StructuredOutputManager(config))
+        config.scheduler_config.async_scheduling = asynchronous
+        self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
+            vllm_config=config, kv_cache_config=self.kv_config, block_size=BLOCK, log_stats=False,
+            structured_output_manager=StructuredOutputManager(config))
         self.connector = self.scheduler.connector
         self.workers, self.caches = [], []
         for rank in range(ranks):
@@ -146,12 +149,14 @@ class Engine:
     def _compute(self, request, blocks, begin, end):
         place = lambda position: (blocks[position // BLOCK], position % BLOCK)  # noqa: E731
         for position in range(begin, end):
+            # Of a step that was scheduled ahead and is of no use any more, the token before was never sampled.
+            token = request.all_token_ids[position] if position < request.num_tokens else -1
             seen = b"".join(layer[blocks].flatten(0, 1)[:position].contiguous().numpy().tobytes()
                             for cache in self.caches for layer in cache)
             for rank, cache in enumerate(self.caches):
                 for number, layer in enumerate(cache):
                     # Nothing else decides it: not the request, not the engine.
-                    seed = hashlib.sha256(f"{request.all_token_ids[position]} {rank} {number}".encode() + seen).digest()
+                    seed = hashlib.sha256(f"{token} {rank} {number}".encode() + seen).digest()
                     noise = torch.frombuffer(bytearray(seed * 8), dtype=torch.uint8)
                     rest = layer[place(position)]
                     rest.copy_(noise[:rest.numel()].reshape(rest.shape).float())

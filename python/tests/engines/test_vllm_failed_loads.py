@@ -1,0 +1,128 @@
+"""A load that failed, and what becomes of the blocks meanwhile: nobody may find nonsense in vLLM's prefix cache, in the pool or in
+an answer."""
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
+from small_engine import CHUNK, Engine  # noqa: E402
+from test_vllm import PROMPT, _keys, answer  # noqa: E402, F401
+from vllm.v1.request import RequestStatus  # noqa: E402
+
+import maru  # noqa: E402
+
+
+@pytest.fixture
+def engines(pool):
+    """One that stored PROMPT; one that is to load it, one step ahead where `asynchronous`; and a maker of others."""
+    opened = []
+
+    def make(**options):
+        opened.append(Engine(pool.socket, **options))
+        return opened[-1]
+
+    yield make
+    for engine in opened:
+        engine.close()
+
+
+def lose(pool, engine, name, keys, kept=0):
+    """Between the scheduler's promise and the load, where its hold on the chunks has failed."""
+    engine.connector._requests[name].let_go()
+    with maru.Client(str(pool.socket), timeout_ms=60_000) as client:
+        for key in keys[:kept - 1 if kept else None:-1]:
+            assert client.delete(key)
+
+
+def lookahead(engine, turn, until):
+    """Turns of the engine, the next scheduled before the last is finished, until they are done."""
+    for _ in range(200):
+        if until():
+            break
+        ahead = engine.schedule()
+        if turn is not None:
+            engine.finish(turn)
+        turn = ahead if ahead[1] else None
+    assert until()
+    if turn is not None:
+        engine.finish(turn)
+
+
+def right_everywhere(make, engine, answer, prompt=PROMPT):  # noqa: F811
+    """The engine that lost something answers right, and so does one that loads what there is in the pool."""
+    assert engine.run("after", prompt, 4) == answer(prompt)
+    assert make().run("elsewhere", prompt, 4) == answer(prompt)
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_request_that_is_aborted_leaves_no_block_that_was_not_loaded(pool, engines, answer, kept):  # noqa: F811
+    """vLLM's engine takes in what is to be aborted right before what a step returned."""
+    first, second = engines(), engines()
+    first.run("a", PROMPT)
+    longer = PROMPT + list(range(600, 600 + 3 * CHUNK))
+    second.add("b", longer, 4)
+    turn = second.schedule()
+    lose(pool, second, "b", _keys(first, PROMPT), kept)
+    returned = second.execute(turn)
+    assert returned.kv_connector_output.invalid_block_ids
+    second.scheduler.finish_requests("b", RequestStatus.FINISHED_ABORTED)
+    second.update(turn, returned)
+    right_everywhere(engines, second, answer, longer)
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_request_that_is_preempted_meanwhile_answers_right(pool, engines, answer, kept):  # noqa: F811
+    first, second = engines(), engines(asynchronous=True)
+    first.run("a", PROMPT)
+    second.add("b", PROMPT, 4)
+    request = second.scheduler.requests["b"]
+    turn = second.schedule()
+    lose(pool, second, "b", _keys(first, PROMPT), kept)
+    second.scheduler.running.remove(request)
+    second.scheduler._preempt_request(request, 0.0)
+    lookahead(second, turn, request.is_finished)
+    assert request.num_preemptions == 1 and second.recomputed == 1
+    assert list(request.output_token_ids) == answer(PROMPT)
+    right_everywhere(engines, second, answer)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4])
+@pytest.mark.parametrize("kept", [0, 3])
+def test_what_was_sampled_ahead_of_the_report_is_not_answered(pool, engines, answer, kept, max_tokens):  # noqa: F811
+    first, second = engines(), engines(asynchronous=True)
+    first.run("a", PROMPT)
+    second.add("b", PROMPT, max_tokens)
+    request = second.scheduler.requests["b"]
+    turn = second.schedule()
+    lose(pool, second, "b", _keys(first, PROMPT), kept)
+    lookahead(second, turn, request.is_finished)
+    assert second.recomputed == 1
+    assert list(request.output_token_ids) == answer(PROMPT, max_tokens=max_tokens)
+    right_everywhere(engines, second, answer)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("arriving", ["with it", "after the report"])
+def test_others_do_not_wait_for_a_block_that_is_computed_later(pool, engines, answer, arriving, asynchronous):  # noqa: F811
+    """The request whose load failed computes its prompt in pieces; another with the same beginning must not read what is not
+    computed yet."""
+    first, second = engines(), engines(asynchronous=asynchronous)
+    first.run("a", PROMPT)
+    # One chunk of each request in a step.
+    second.scheduler.scheduler_config.long_prefill_token_threshold = CHUNK
+    other = PROMPT + [9] * CHUNK
+    second.add("b", PROMPT, 4)
+    requests = {"b": second.scheduler.requests["b"]}
+    if arriving == "with it":
+        second.add("c", other, 4)
+    turn = second.schedule()
+    lose(pool, second, "b", _keys(first, PROMPT))
+    second.finish(turn)
+    assert second.recomputed == 1
+    if arriving != "with it":
+        second.add("c", other, 4)
+    requests["c"] = second.scheduler.requests["c"]
+    for _ in range(100):
+        second.step()
+    assert all(request.is_finished() for request in requests.values())
+    assert list(requests["b"].output_token_ids) == answer(PROMPT)
+    assert list(requests["c"].output_token_ids) == answer(other)
+    right_everywhere(engines, second, answer, other)
