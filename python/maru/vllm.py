@@ -32,14 +32,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     KVConnectorRole,
 )
+from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from . import chunk_keys
 from ._maru import Client
-from .chunk_keys import HASH_BYTES, Value
+from .chunk_keys import HASH_BYTES
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
 from .tokens import BLOCK_TOKENS_MAX
+from .vllm_model import attention_of, identify, refuse_what_cannot_be_shared
 from .vllm_plan import RequestPlan, Transfer, compute_again, features_of, first_of, following
 
 logger = logging.getLogger("vllm.maru")
@@ -69,20 +71,14 @@ class MaruConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         settings = Settings("kv_connector_extra_config", transfer.kv_connector_extra_config or {}, SETTINGS)
-        groups = kv_cache_config.kv_cache_groups
-        if len(groups) != 1:
-            raise InvalidArgumentError(f"This model has {len(groups)} groups of KV cache (attention of several kinds); one can "
-                                       "be shared. Start vLLM with --disable-hybrid-kv-cache-manager.")
-        self._block_tokens: int = groups[0].kv_cache_spec.block_size
+        specs = attention_of(kv_cache_config)
+        refuse_what_cannot_be_shared(vllm_config)
+        self._block_tokens: int = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         self._chunk_tokens = settings.number("maru_chunk_tokens", 256, 1, BLOCK_TOKENS_MAX)
         if self._chunk_tokens % self._block_tokens:
             raise InvalidArgumentError(f"maru_chunk_tokens is {self._chunk_tokens}; it must be a multiple of vLLM's block "
                                        f"size, {self._block_tokens}.")
         parallel = vllm_config.parallel_config
-        for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-            if getattr(parallel, name, 1) != 1:
-                raise InvalidArgumentError(f"{name} is {getattr(parallel, name)}: blocks that are spread over ranks by token "
-                                           "cannot be shared; use 1.")
         self._ranks: int = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         self._depth = max(2, parallel.pipeline_parallel_size) + 1  # steps that may be under way, and one
         self._stores: bool = bool(transfer.is_kv_producer)
@@ -92,7 +88,9 @@ class MaruConnector(KVConnectorBase_V1):
         # An engine that only loads may be run by a user who may only read.
         self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms, read_only=not self._stores)
         self._tenant: Optional[int] = self._client.tenant(settings.tenant) if settings.tenant else None
-        self._identity = self._identify(settings.model)
+        self._identity = identify(vllm_config, settings.model, self._block_tokens, self._chunk_tokens)
+        # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
+        self._is_shared = all(type(spec) is MLAAttentionSpec for spec in specs)
         self.dropped = 0  # chunks that could not be stored
         # The scheduler's.
         self._rank_digests: list[bytes] = []
@@ -111,17 +109,6 @@ class MaruConnector(KVConnectorBase_V1):
     def requires_kv_delivery(self) -> bool:
         return False  # a chunk that is not stored is a later miss
 
-    def _identify(self, name: Optional[str]) -> dict[str, Value]:
-        """What all ranks and requests of this engine share."""
-        config = self._vllm_config
-        model, cache = config.model_config, config.cache_config
-        return {
-            "version": 1, "model": name or str(model.model),
-            "revision": _text(getattr(model, "revision", None)), "dtype": str(model.dtype),
-            "quantization": _text(getattr(model, "quantization", None)), "cache_dtype": str(cache.cache_dtype),
-            "block_tokens": self._block_tokens, "chunk_tokens": self._chunk_tokens,
-        }
-
     def _root(self, request: Any) -> bytes:
         """What the chain of a request's chunks begins with."""
         lora = getattr(request, "lora_request", None)
@@ -139,16 +126,13 @@ class MaruConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         self._layers = PagedLayers(kv_caches, self._kv_cache_config.num_blocks)
-        config = self._vllm_config
-        parallel = config.parallel_config
+        parallel = self._vllm_config.parallel_config
         rank = parallel.rank % self._ranks
         pipeline_rank, tensor_rank = divmod(rank, parallel.tensor_parallel_size)
-        # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
-        is_shared = bool(getattr(config.model_config, "use_mla", False))
-        self._stores = self._stores and not (is_shared and tensor_rank != 0)
+        self._stores = self._stores and not (self._is_shared and tensor_rank != 0)
         self._rank_digest = chunk_keys.digest({
             "pipeline": [pipeline_rank, parallel.pipeline_parallel_size],
-            "tensor": None if is_shared else [tensor_rank, parallel.tensor_parallel_size], "layout": self._layers.layout})
+            "tensor": None if self._is_shared else [tensor_rank, parallel.tensor_parallel_size], "layout": self._layers.layout})
 
     def get_handshake_metadata(self) -> Optional[RankMetadata]:
         return RankMetadata(self._rank_digest) if self._rank_digest else None
@@ -270,9 +254,11 @@ class MaruConnector(KVConnectorBase_V1):
         self._rank_digests = sorted({value.digest for value in metadata.values()})
 
     def _plan(self, request: Any) -> Optional[RequestPlan]:
-        """None for a request whose KV cache does not follow from its tokens."""
+        """None for a request whose KV cache does not follow from its tokens, or not for long."""
         if getattr(request, "prompt_embeds", None) is not None:
             return None
+        if getattr(getattr(request, "lora_request", None), "load_inplace", False):
+            return None  # other weights under the same name and path
         plan = self._requests.get(request.request_id)
         if plan is None:
             plan = RequestPlan(request, self._root(request), features_of(request, self._chunk_tokens))

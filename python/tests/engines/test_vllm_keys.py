@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
 import torch  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
+from vllm.v1 import kv_cache_interface as kept  # noqa: E402
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs  # noqa: E402
 
 import maru  # noqa: E402
 from maru import chunk_keys  # noqa: E402
@@ -18,17 +20,22 @@ BLOCKS, BLOCK, CHUNK = 16, 4, 8
 PROMPT = list(range(3 * CHUNK))
 
 
+def spec(kind, block=BLOCK, **more):
+    return kind(block_size=block, num_kv_heads=2, head_size=8, dtype=torch.bfloat16, **more)
+
+
 def connector(pool, *, kv=(2, BLOCKS, BLOCK, 2, 8), dtype=torch.bfloat16, layers=2, groups=1, block=BLOCK, mla=False,
-              parallel=None, model=None, cache_dtype="auto", **extra):
+              parallel=None, model=None, cache_dtype="auto", attention=None, cache=None, whole=None, **extra):
     settings = {"maru_socket": str(pool.socket), "maru_chunk_tokens": CHUNK, "maru_timeout_ms": 60_000, **extra}
     places = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "rank": 0, **(parallel or {})}
     config = SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_connector_extra_config=settings, is_kv_producer=True, is_kv_consumer=True),
         parallel_config=SimpleNamespace(**places),
-        model_config=SimpleNamespace(**{"model": "m", "revision": None, "dtype": "bf16", "quantization": None, "use_mla": mla,
+        model_config=SimpleNamespace(**{"model": "m", "revision": None, "dtype": "bf16", "quantization": None,
                                         **(model or {})}),
-        cache_config=SimpleNamespace(cache_dtype=cache_dtype))
-    group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=block))
+        cache_config=SimpleNamespace(**{"cache_dtype": cache_dtype, "enable_prefix_caching": True, **(cache or {})}),
+        **(whole or {}))
+    group = SimpleNamespace(kv_cache_spec=attention or spec(MLAAttentionSpec if mla else FullAttentionSpec, block))
     made = MaruConnector(config, KVConnectorRole.WORKER, SimpleNamespace(num_blocks=BLOCKS, kv_cache_groups=[group] * groups))
     made.register_kv_caches({f"layer {i}": torch.zeros(kv, dtype=dtype) for i in range(layers)})
     return made
@@ -49,13 +56,47 @@ def keys(made, **request):
     {"cache_dtype": "fp8"}, {"maru_model": "n"}, {"maru_chunk_tokens": 4, "block": 4}, {"dtype": torch.float16}, {"layers": 3},
     {"kv": (2, BLOCKS, BLOCK, 4, 8)}, {"kv": (BLOCKS, BLOCK, 32)}, {"kv": (2, BLOCKS, 2, BLOCK, 8)},
     {"parallel": {"tensor_parallel_size": 2}}, {"parallel": {"tensor_parallel_size": 2, "rank": 1}},
-    {"parallel": {"pipeline_parallel_size": 2}}, {"parallel": {"pipeline_parallel_size": 2, "rank": 1}}])
+    {"parallel": {"pipeline_parallel_size": 2}}, {"parallel": {"pipeline_parallel_size": 2, "rank": 1}},
+    {"model": {"code_revision": "c1"}}, {"model": {"model_impl": "transformers"}},
+    {"whole": {"load_config": SimpleNamespace(load_format="dummy")}},
+    {"model": {"multimodal_config": SimpleNamespace(mm_processor_kwargs={"max_pixels": 1})}},
+    {"whole": {"speculative_config": SimpleNamespace(method="eagle", draft_model_config=SimpleNamespace(model="d"))}}])
 def test_whatever_changes_the_bytes_changes_every_key(pool, change):
     if "maru_chunk_tokens" in change:
         other = connector(pool, **change)
         assert other._root(SimpleNamespace()) != connector(pool)._root(SimpleNamespace())
         return
     assert not keys(connector(pool)) & keys(connector(pool, **change))
+
+
+def test_what_is_overridden_of_the_model_s_configuration_is_in_the_keys(pool):
+    """As vLLM itself reads it: --hf-overrides, here another scaling of positions."""
+    from small_engine import model_config
+    from vllm.config import ModelConfig
+    folder = model_config().model
+
+    def root(length=2048, **scaling):
+        rope = {"rope_parameters": {"rope_theta": 10000.0, "original_max_position_embeddings": 512, **scaling}} if scaling else {}
+        model = ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float32", seed=0,
+                            max_model_len=length, hf_overrides=rope)
+        made = connector(pool, model={name: getattr(model, name) for name in ("hf_config", "max_model_len")})
+        made.shutdown()
+        return made._root(SimpleNamespace())
+
+    long = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    assert root() == root(1024)
+    assert len({root(), root(rope_type="yarn", factor=4.0), root(rope_type="yarn", factor=2.0), root(**long),
+                root(512, **long)}) == 5
+
+
+def test_copies_of_a_model_in_two_folders_are_one(pool):
+    def root(folder, version):
+        values = {"_name_or_path": folder, "transformers_version": version, "rope_theta": 1e4, "text_config": {"dtype": folder}}
+        made = connector(pool, model={"hf_config": SimpleNamespace(to_dict=lambda: values), "model": folder}, maru_model="m")
+        made.shutdown()
+        return made._root(SimpleNamespace())
+
+    assert root("/a", "4.1") == root("/b", "4.2")
 
 
 def test_ranks_differ_from_each_other(pool):
@@ -138,8 +179,40 @@ def test_heads_before_tokens_in_memory_are_the_same_block(pool):
     assert buffers[0] == buffers[1] and any(buffers[0])
 
 
+def test_latent_attention_beside_other_attention_has_a_kv_cache_for_each_rank(pool):
+    """As with a draft model of another kind."""
+    both = UniformTypeKVCacheSpecs(block_size=BLOCK, kv_cache_specs={"a": spec(MLAAttentionSpec), "b": spec(FullAttentionSpec)})
+    parts = [connector(pool, attention=both, parallel={"tensor_parallel_size": 2, "rank": rank}) for rank in (0, 1)]
+    assert [part._stores for part in parts] == [True, True]
+    assert not keys(parts[0]) & keys(parts[1])
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+@pytest.mark.parametrize("kind, more", [
+    (kept.SlidingWindowSpec, {"sliding_window": 8}), (kept.ChunkedLocalAttentionSpec, {"attention_chunk_size": 8}),
+    (kept.RSWASpec, {"rswa_window": 8}), (kept.SinkFullAttentionSpec, {"sink_len": BLOCK}), (kept.HiddenStateCacheSpec, {}),
+    (kept.CrossAttentionSpec, {}), (kept.EncoderOnlyAttentionSpec, {}), (FullAttentionSpec, {"non_causal": True}),
+    (MLAAttentionSpec, {"tokens_per_state": 4})])
+def test_what_is_not_kept_for_every_token_is_refused(pool, kind, more, wrap):
+    """Blocks before a window are freed, and stand in vLLM's tables as its block 0, or as what another request has in them."""
+    attention = spec(kind, **more)
+    if wrap:
+        attention = UniformTypeKVCacheSpecs(block_size=BLOCK, kv_cache_specs={"a": spec(FullAttentionSpec), "b": attention})
+    with pytest.raises(maru.InvalidArgumentError, match="without --kv-transfer-config"):
+        connector(pool, attention=attention)
+
+
+def test_a_window_that_vllm_computes_and_does_not_free_is_kept_whole(pool):
+    """What a model with several kinds of attention has without vLLM's hybrid manager."""
+    assert len(keys(connector(pool, attention=spec(FullAttentionSpec, sliding_window=8)))) == 3
+
+
 @pytest.mark.parametrize("change, word", [
-    ({"groups": 2}, "disable-hybrid"), ({"maru_chunk_tokens": 6}, "multiple"), ({"maru_chunk_tokens": 0}, "from 1 to 4096"),
+    ({"groups": 0}, "0 groups"), ({"groups": 2}, "disable-hybrid"), ({"model": {"is_diffusion": True}}, "diffusion"),
+    ({"cache": {"calculate_kv_scales": True}}, "calculate-kv-scales"),
+    ({"model": {"multimodal_config": SimpleNamespace(mm_processor_cache_gb=0)}, "cache": {"enable_prefix_caching": False}},
+     "mm-processor-cache-gb"),
+    ({"parallel": {"prefill_context_parallel_size": 2}}, "prefill_context"), ({"maru_chunk_tokens": 6}, "multiple"), ({"maru_chunk_tokens": 0}, "from 1 to 4096"),
     ({"maru_chunk_tokens": 4100}, "from 1 to 4096"), ({"maru_priority": -1}, "maru_priority"),
     ({"maru_ttl_ms": -1}, "maru_ttl"), ({"maru_store_generated": "false"}, "true or false"),
     ({"maru_sockt": "x"}, "maru_sockt"), ({"parallel": {"decode_context_parallel_size": 2}}, "decode_context"),
@@ -159,6 +232,16 @@ def test_before_the_workers_said_how_their_memory_lies_nothing_matches(pool):
 
 def test_the_pool_is_not_said_to_be_cleared(pool):
     assert connector(pool).reset_cache() is False
+
+
+def test_adapters_that_are_replaced_in_place_are_left_alone(pool):
+    made = connector(pool)
+    made.set_xfer_handshake_metadata({0: made.get_handshake_metadata()})
+    lora = SimpleNamespace(lora_name="l", lora_path="/a", load_inplace=True)
+    request = SimpleNamespace(request_id="r", all_token_ids=PROMPT, num_tokens=len(PROMPT), lora_request=lora)
+    assert made.get_num_new_matched_tokens(request, 0) == (0, False)
+    made.update_state_after_alloc(request, None, 0)
+    assert made._requests == {}
 
 
 def test_prompts_that_are_embeddings_are_left_alone(pool):

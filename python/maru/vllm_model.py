@@ -1,0 +1,140 @@
+"""What vLLM's configuration says of a model and its KV cache: which of it cannot be shared in chunks, and is refused when an engine
+starts, and which of it the keys of chunks carry. All of it runs once, in the constructor of a connector."""
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, Optional
+
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
+
+from . import chunk_keys
+from .chunk_keys import Value
+from .errors import InvalidArgumentError
+
+# Of a model's config.json: what names a copy of it or those who read it, and what is in the keys anyway.
+_NAMES = {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype", "_attn_implementation",
+          "_attn_implementation_internal", "_attn_implementation_autoset", "_experts_implementation_internal"}
+# Settings of multi-modal inputs that vLLM's hash of an input does not cover.
+_INPUTS = ("mm_processor_kwargs", "media_io_kwargs", "mm_device_do_normalize", "mm_encoder_attn_dtype",
+           "mm_encoder_fp8_scale_path", "video_pruning_rate", "video_pruning_method")
+# Kinds of positions that follow from the longest prompt that an engine takes.
+_POSITIONS_BY_LENGTH = {"longrope", "dynamic"}
+
+
+def attention_of(kv_cache_config: Any) -> list[Any]:
+    """What vLLM keeps of each layer, all in one group of blocks. Raises InvalidArgumentError where blocks are not all kept, or do
+    not follow from the tokens up to their end: they would be stored and found as what they are not."""
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        raise InvalidArgumentError(f"This model has {len(groups)} groups of KV cache (attention of several kinds, or none); one "
+                                   "can be shared. Start vLLM with --disable-hybrid-kv-cache-manager, or without "
+                                   "--kv-transfer-config.")
+    whole = groups[0].kv_cache_spec
+    specs: list[Any] = list(whole.kv_cache_specs.values()) if type(whole) is UniformTypeKVCacheSpecs else [whole]
+    for spec in specs:
+        # Not what derives from these: vLLM frees blocks of some kinds, and keeps other things than keys and values in others.
+        if type(spec) not in (FullAttentionSpec, MLAAttentionSpec):
+            _refuse(f"This model keeps a {type(spec).__name__}", "only attention to all tokens before can be shared in chunks")
+        if getattr(spec, "non_causal", False):
+            _refuse("Tokens of this model attend to tokens after them",
+                    "its KV cache does not follow from what a key stands for")
+        if getattr(spec, "tokens_per_state", 1) != 1:
+            _refuse(f"This model keeps {spec.tokens_per_state} tokens in one state", "that cannot be shared in chunks")
+    return specs
+
+
+def refuse_what_cannot_be_shared(vllm_config: Any) -> None:
+    """Raises InvalidArgumentError where equal keys could stand for different bytes."""
+    parallel, cache, model = vllm_config.parallel_config, vllm_config.cache_config, vllm_config.model_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) != 1:
+            raise InvalidArgumentError(f"{name} is {getattr(parallel, name)}: blocks that are spread over ranks by token cannot "
+                                       "be shared; use 1.")
+    if getattr(cache, "calculate_kv_scales", False):
+        raise InvalidArgumentError("calculate_kv_scales is set: every engine would scale its KV cache by the first prompt that it "
+                                   "happens to get. Start vLLM without --calculate-kv-scales, with scales from the model's "
+                                   "checkpoint.")
+    if getattr(model, "is_diffusion", False):
+        _refuse("This model generates by diffusion", "what it keeps of a token changes until its whole block is there")
+    inputs = getattr(model, "multimodal_config", None)
+    if inputs is not None and getattr(inputs, "mm_processor_cache_gb", 1) == 0 and not cache.enable_prefix_caching:
+        raise InvalidArgumentError("With --mm-processor-cache-gb 0 and without prefix caching vLLM numbers images and other "
+                                   "inputs instead of hashing them, and another engine counts as well. Set one of "
+                                   "--enable-prefix-caching and --mm-processor-cache-gb to what is not 0.")
+
+
+def _refuse(found: str, why: str) -> None:
+    raise InvalidArgumentError(f"{found}: {why}. Start vLLM without --kv-transfer-config for it.")
+
+
+def identify(vllm_config: Any, name: Optional[str], block_tokens: int, chunk_tokens: int) -> dict[str, Value]:
+    """What all ranks and requests of an engine share, and two engines must have in common. name: the model's, instead of
+    vLLM's."""
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    config = _config_of(model)
+    load = getattr(vllm_config, "load_config", None)
+    return {
+        "version": 2, "model": name or str(model.model), "dtype": str(model.dtype), "cache_dtype": str(cache.cache_dtype),
+        "revision": _text(getattr(model, "revision", None)), "code_revision": _text(getattr(model, "code_revision", None)),
+        "quantization": _text(getattr(model, "quantization", None)),
+        "implementation": _text(getattr(model, "model_impl", None)),
+        # Weights that are made up are not those of the model.
+        "load": "dummy" if str(getattr(load, "load_format", "")) == "dummy" else None,
+        # With what --hf-overrides and others changed in it.
+        "config": _hex(config),
+        "length": getattr(model, "max_model_len", None) if _names(config) & _POSITIONS_BY_LENGTH else None,
+        "inputs": _hex(_inputs_of(model)), "draft": _draft(vllm_config),
+        "block_tokens": block_tokens, "chunk_tokens": chunk_tokens,
+    }
+
+
+def _config_of(model: Any) -> Value:
+    config = getattr(model, "hf_config", None)
+    return _plain(config.to_dict()) if config is not None else None
+
+
+def _inputs_of(model: Any) -> Value:
+    inputs = getattr(model, "multimodal_config", None)
+    return _plain({name: getattr(inputs, name, None) for name in _INPUTS}) if inputs is not None else None
+
+
+def _draft(vllm_config: Any) -> Value:
+    """The model that drafts: vLLM keeps its layers beside those of the model."""
+    speculative = getattr(vllm_config, "speculative_config", None)
+    draft = getattr(speculative, "draft_model_config", None)
+    if draft is None:
+        return None
+    return [_text(getattr(speculative, "method", None)), str(draft.model), _text(getattr(draft, "revision", None)),
+            _hex(_config_of(draft))]
+
+
+def _plain(value: Any) -> Value:
+    """As JSON, without names that say nothing of what is computed."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items() if name not in _NAMES}
+    if isinstance(value, (set, frozenset)):
+        return sorted(str(one) for one in value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return str(value)
+
+
+def _names(value: Value) -> set[str]:
+    """All texts in it."""
+    if isinstance(value, str):
+        return {value}
+    inside: Iterable[Value] = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, (list, tuple)):
+        inside = value
+    return set().union(*(_names(one) for one in inside))
+
+
+def _hex(value: Value) -> Optional[str]:
+    return None if value is None else chunk_keys.digest({"": value}).hex()
+
+
+def _text(value: Any) -> Optional[str]:
+    return None if value is None else str(value)
