@@ -18,13 +18,20 @@ class PagedLayers:
     def __init__(self, layers: Mapping[str, torch.Tensor], blocks: int) -> None:
         if not layers:
             raise InvalidArgumentError("The engine has registered no layer with a KV cache.")
+        self._names: list[str] = []
         self._shapes: list[Value] = []
+        seen: set[tuple[object, ...]] = set()
         # By block, then the bytes of a block in the order in which the engine counts its dimensions.
         self._layers: list[torch.Tensor] = []
         for name, tensor in layers.items():
             if not isinstance(tensor, torch.Tensor):
                 raise InvalidArgumentError(f"The KV cache of layer {name} is a {type(tensor).__name__}, not a tensor: layers "
                                            "that keep a state (Mamba) cannot be shared in chunks.")
+            # Layers may share the KV cache of another one (Gemma 3n): it is copied once.
+            place = (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
+            if place in seen:
+                continue
+            seen.add(place)
             dimension = _block_dimension(name, tuple(tensor.shape), blocks)
             # A kernel may want smaller blocks than the engine counts in: then several are one.
             by_block = tensor.unflatten(dimension, (blocks, -1)).movedim(dimension, 0).movedim(dimension + 1, 1)
@@ -32,7 +39,8 @@ class PagedLayers:
                 raise InvalidArgumentError(f"The KV cache of layer {name} has strides {tuple(tensor.stride())}; the last "
                                            "dimension must be contiguous.")
             self._layers.append(by_block.view(torch.uint8))
-            self._shapes.append([str(tensor.dtype), *by_block.shape[1:]])
+            self._names.append(name)
+            self._shapes.append([tensor.device.type, str(tensor.dtype), *by_block.shape[1:]])
         self._sizes = [layer[0].numel() for layer in self._layers]
 
     @property
@@ -42,10 +50,8 @@ class PagedLayers:
 
     @property
     def layout(self) -> Value:
-        """What must be equal for the bytes of a block to mean the same."""
-        if all(shape == self._shapes[0] for shape in self._shapes):
-            return [len(self._shapes), self._shapes[0]]
-        return list(self._shapes)
+        """What must be equal for the bytes of a block to mean the same: which layers these are, in which order, and of what."""
+        return [list(self._names), self._shapes[:1] if all(shape == self._shapes[0] for shape in self._shapes) else self._shapes]
 
     def gather(self, blocks: Sequence[int], into: Any) -> None:
         """Copies the blocks into a buffer of len(blocks) * block_bytes."""

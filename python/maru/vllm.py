@@ -41,7 +41,7 @@ from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
 from .tokens import BLOCK_TOKENS_MAX
-from .vllm_model import attention_of, identify, refuse_what_cannot_be_shared
+from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared
 from .vllm_plan import RequestPlan, Transfer, compute_again, features_of, first_of, following
 
 logger = logging.getLogger("vllm.maru")
@@ -132,7 +132,8 @@ class MaruConnector(KVConnectorBase_V1):
         self._stores = self._stores and not (self._is_shared and tensor_rank != 0)
         self._rank_digest = chunk_keys.digest({
             "pipeline": [pipeline_rank, parallel.pipeline_parallel_size],
-            "tensor": None if self._is_shared else [tensor_rank, parallel.tensor_parallel_size], "layout": self._layers.layout})
+            "tensor": None if self._is_shared else [tensor_rank, parallel.tensor_parallel_size],
+            "layout": self._layers.layout, "attention": attention_backends(self._vllm_config, kv_caches)})
 
     def get_handshake_metadata(self) -> Optional[RankMetadata]:
         return RankMetadata(self._rank_digest) if self._rank_digest else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Mapping, Optional
 
+from vllm import envs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
 
 from . import chunk_keys
@@ -85,6 +86,14 @@ def identify(vllm_config: Any, name: Optional[str], block_tokens: int, chunk_tok
         "inputs": _hex(_inputs_of(model)), "draft": _draft(vllm_config),
         "block_tokens": block_tokens, "chunk_tokens": chunk_tokens,
     }
+
+
+def attention_backends(vllm_config: Any, layers: Iterable[str]) -> Value:
+    """What reads and writes the KV cache of the layers: two back-ends may put other things into blocks of the same shape."""
+    known = getattr(getattr(vllm_config, "compilation_config", None), "static_forward_context", None) or {}
+    names = [known[layer].get_attn_backend().get_name() for layer in layers if layer in known]
+    # Under ROCm one back-end has two orders within a block.
+    return [names[:1] if len(set(names)) == 1 else names, bool(getattr(envs, "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", False))]
 
 
 def _config_of(model: Any) -> Value:

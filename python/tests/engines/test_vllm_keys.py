@@ -25,7 +25,8 @@ def spec(kind, block=BLOCK, **more):
 
 
 def connector(pool, *, kv=(2, BLOCKS, BLOCK, 2, 8), dtype=torch.bfloat16, layers=2, groups=1, block=BLOCK, mla=False,
-              parallel=None, model=None, cache_dtype="auto", attention=None, cache=None, whole=None, **extra):
+              parallel=None, model=None, cache_dtype="auto", attention=None, cache=None, whole=None,
+              names="layer {}", **extra):
     settings = {"maru_socket": str(pool.socket), "maru_chunk_tokens": CHUNK, "maru_timeout_ms": 60_000, **extra}
     places = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "rank": 0, **(parallel or {})}
     config = SimpleNamespace(
@@ -37,8 +38,13 @@ def connector(pool, *, kv=(2, BLOCKS, BLOCK, 2, 8), dtype=torch.bfloat16, layers
         **(whole or {}))
     group = SimpleNamespace(kv_cache_spec=attention or spec(MLAAttentionSpec if mla else FullAttentionSpec, block))
     made = MaruConnector(config, KVConnectorRole.WORKER, SimpleNamespace(num_blocks=BLOCKS, kv_cache_groups=[group] * groups))
-    made.register_kv_caches({f"layer {i}": torch.zeros(kv, dtype=dtype) for i in range(layers)})
+    made.register_kv_caches({names.format(i): torch.zeros(kv, dtype=dtype) for i in range(layers)})
     return made
+
+
+def backend(name):
+    layer = SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(get_name=lambda: name))
+    return {"compilation_config": SimpleNamespace(static_forward_context={f"layer {i}": layer for i in range(2)})}
 
 
 def keys(made, **request):
@@ -58,6 +64,7 @@ def keys(made, **request):
     {"parallel": {"tensor_parallel_size": 2}}, {"parallel": {"tensor_parallel_size": 2, "rank": 1}},
     {"parallel": {"pipeline_parallel_size": 2}}, {"parallel": {"pipeline_parallel_size": 2, "rank": 1}},
     {"model": {"code_revision": "c1"}}, {"model": {"model_impl": "transformers"}},
+    {"names": "other layer {}"}, {"whole": backend("FLASH_ATTN")}, {"whole": backend("FLASHINFER")},
     {"whole": {"load_config": SimpleNamespace(load_format="dummy")}},
     {"model": {"multimodal_config": SimpleNamespace(mm_processor_kwargs={"max_pixels": 1})}},
     {"whole": {"speculative_config": SimpleNamespace(method="eagle", draft_model_config=SimpleNamespace(model="d"))}}])
@@ -97,6 +104,28 @@ def test_copies_of_a_model_in_two_folders_are_one(pool):
         return made._root(SimpleNamespace())
 
     assert root("/a", "4.1") == root("/b", "4.2")
+
+
+def test_attention_back_ends_do_not_share_blocks(pool):
+    assert not keys(connector(pool, whole=backend("FLASH_ATTN"))) & keys(connector(pool, whole=backend("FLASHINFER")))
+    assert keys(connector(pool, whole=backend("FLASHINFER"))) == keys(connector(pool, whole=backend("FLASHINFER")))
+
+
+def test_stages_of_other_layers_do_not_share_blocks(pool):
+    """As VLLM_PP_LAYER_PARTITION makes them: the second of three stages with layers 8 to 19, or 12 to 23."""
+    from maru.paged_layers import PagedLayers
+
+    def stage(first):
+        return PagedLayers({f"model.layers.{first + i}.attn": torch.zeros(2, BLOCKS, BLOCK, 2, 8) for i in range(12)}, BLOCKS)
+
+    assert stage(8).layout == stage(8).layout != stage(12).layout
+
+
+def test_a_kv_cache_that_layers_share_is_kept_once():
+    from maru.paged_layers import PagedLayers
+    layers = {name: torch.randn(2, BLOCKS, BLOCK, 2, 8) for name in "ab"}
+    alone, shared = PagedLayers(layers, BLOCKS), PagedLayers({**layers, "c": layers["a"]}, BLOCKS)
+    assert alone.block_bytes == shared.block_bytes and alone.layout == shared.layout
 
 
 def test_ranks_differ_from_each_other(pool):
