@@ -42,7 +42,7 @@ from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceErro
 from .paged_layers import PagedLayers
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared
-from .vllm_plan import RequestPlan, Transfer, compute_again, features_of, first_of, following
+from .vllm_plan import RequestPlan, Transfer, compute_again, first_of, following
 
 logger = logging.getLogger("vllm.maru")
 
@@ -262,7 +262,7 @@ class MaruConnector(KVConnectorBase_V1):
             return None  # other weights under the same name and path
         plan = self._requests.get(request.request_id)
         if plan is None:
-            plan = RequestPlan(request, self._root(request), features_of(request, self._chunk_tokens))
+            plan = RequestPlan(request, self._root(request))
             self._requests[request.request_id] = plan
         return plan
 

@@ -32,7 +32,6 @@ class RequestPlan:
 
     request: Any
     root: bytes
-    features: dict[int, bytes]
     hashes: bytes = b""
     offered_from: int = 0  # tokens that were computed when the scheduler last asked
     load: Optional[tuple[int, int]] = None  # tokens from and to, once blocks are allocated
@@ -48,7 +47,8 @@ class RequestPlan:
         if chunks > done:
             # Only what is new is copied out of the scheduler's list: chunks before stand as their hashes.
             new = numpy.array(self.request.all_token_ids[done * chunk_tokens:chunks * chunk_tokens], dtype=numpy.int64)
-            features = {chunk - done: value for chunk, value in self.features.items() if chunk >= done}
+            # Read again each time: a streaming session gets more of them with every turn.
+            features = {chunk - done: value for chunk, value in features_of(self.request, chunk_tokens).items() if chunk >= done}
             parent = self.hashes[-HASH_BYTES:] if done else self.root
             self.hashes += chunk_keys.extend(new, chunk_tokens, parent, features)
         return self.hashes[:chunks * HASH_BYTES]

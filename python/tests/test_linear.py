@@ -42,9 +42,13 @@ class SlicedList(list):
         return part
 
 
-def plan_of(n, features=None):
-    request = types.SimpleNamespace(request_id="r", all_token_ids=SlicedList(range(n)))
-    return RequestPlan(request, ROOT, features or {})
+def image(token, name="image"):
+    return types.SimpleNamespace(modality="image", identifier=name, mm_position=types.SimpleNamespace(offset=token, length=2))
+
+
+def plan_of(n, features=()):
+    request = types.SimpleNamespace(request_id="r", all_token_ids=SlicedList(range(n)), mm_features=list(features))
+    return RequestPlan(request, ROOT)
 
 
 @pytest.mark.parametrize("n", [CHUNK * 8, CHUNK * 64, CHUNK * 512])
@@ -78,9 +82,24 @@ def test_asking_again_and_for_less_hashes_nothing(counted):
 @pytest.mark.parametrize("images", [1, 8, 64])
 def test_images_split_the_call_and_hash_no_token_twice(counted, images):
     n = CHUNK * 256
-    plan = plan_of(n, {chunk: b"image" for chunk in range(1, 256, 256 // images)})
+    plan = plan_of(n, [image(chunk * CHUNK + 3) for chunk in range(1, 256, 256 // images)])
     plan.hash_to(n, CHUNK)
-    assert counted.tokens == n and counted.calls == len(plan.features) + 1
+    assert counted.tokens == n and counted.calls == images + 1
+
+
+@pytest.mark.parametrize("before", [0, CHUNK // 2])
+def test_images_of_later_turns_change_the_hashes(before):
+    """A streaming session's tokens and images grow in place; its last chunk may be half full."""
+    def session(name):
+        plan = plan_of(CHUNK * 2 + before, [image(3)])
+        first = plan.hash_to(CHUNK * 2 + before, CHUNK)
+        plan.request.all_token_ids.extend([99] * CHUNK * 2)
+        plan.request.mm_features.append(image(CHUNK * 2 + before, name))
+        return first, plan.hash_to(CHUNK * 4, CHUNK)
+
+    (first, cat), (again, dog) = session("cat"), session("dog")
+    assert first == again == cat[:len(first)] == dog[:len(first)]
+    assert not {cat[i:i + 32] for i in (64, 96)} & {dog[i:i + 32] for i in (64, 96)}
 
 
 @pytest.mark.parametrize("algorithm", ["blake3", "sha256_cbor", "sha256", "xxhash_cbor", "xxhash"])
