@@ -31,6 +31,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorWorkerMetadata,
 )
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
@@ -64,6 +65,16 @@ class StepMetadata(KVConnectorMetadata):
     epoch: int = 0  # reports of failed loads that had arrived when the step was scheduled
     loads: list[Transfer] = field(default_factory=list)
     stores: list[Transfer] = field(default_factory=list)
+
+
+@dataclass
+class StoreMetadata(KVConnectorWorkerMetadata):
+    """From the workers to the scheduler, after a step in which it is needed."""
+
+    interrupted: set[str]  # requests whose chunks before those to store are gone from the pool
+
+    def aggregate(self, other: Any) -> "StoreMetadata":
+        return StoreMetadata(self.interrupted | other.interrupted)
 
 
 class MaruConnector(KVConnectorBase_V1):
@@ -104,6 +115,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._rank_digest = b""
         self._failed_blocks: set[int] = set()  # not reported yet
         self._failures = 0  # reports of failed loads, with the one to come
+        self._interrupted: set[str] = set()  # not reported yet
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -216,6 +228,8 @@ class MaruConnector(KVConnectorBase_V1):
                                          tenant=self._tenant, **self._options)
             except (ParentGoneError, QuotaError) as error:
                 logger.debug("maru: %s", error)
+                if isinstance(error, ParentGoneError):
+                    self._interrupted.add(transfer.request_id)
                 return present + sum(not buffer.is_held for buffer in buffers)
             finally:
                 for buffer in buffers:
@@ -242,6 +256,10 @@ class MaruConnector(KVConnectorBase_V1):
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
+
+    def build_connector_worker_meta(self) -> Optional[StoreMetadata]:
+        interrupted, self._interrupted = self._interrupted, set()
+        return StoreMetadata(interrupted) if interrupted else None
 
     # -- the scheduler ------------------------------------------------------------------------------------------------
 
@@ -377,6 +395,10 @@ class MaruConnector(KVConnectorBase_V1):
         plan.stored = last
 
     def update_connector_output(self, connector_output: Any) -> None:
+        stored = getattr(connector_output, "kv_connector_worker_meta", None)
+        for request_id in stored.interrupted if stored is not None else ():
+            if (plan := self._requests.get(request_id)) is not None:
+                plan.stored = 0  # what follows is stored when all before it is there again
         if getattr(connector_output, "invalid_block_ids", None):
             self._epoch += 1
             for plan in self._requests.values():

@@ -124,16 +124,19 @@ class Engine:
             sampled.append(self._compute(request, blocks, begin, end))
             if end < request.num_tokens:
                 sampled[-1] = []
-        failed = set()
+        failed, stored = set(), None
         for worker in self.workers:
             worker.wait_for_save()
             failed |= worker.get_block_ids_with_load_errors()
+            of_worker = worker.build_connector_worker_meta()
+            stored = stored.aggregate(of_worker) if stored and of_worker else stored or of_worker
             worker.clear_connector_metadata()
         self.recomputed += bool(failed)
         names = [name for name, *_ in pieces]
         return ModelRunnerOutput(
             req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=sampled,
-            kv_connector_output=KVConnectorOutput(invalid_block_ids=failed) if failed else None)
+            kv_connector_output=KVConnectorOutput(invalid_block_ids=failed, kv_connector_worker_meta=stored)
+            if failed or stored else None)
 
     def update(self, turn, runner_output):
         self.scheduler.update_from_output(turn[0], runner_output)

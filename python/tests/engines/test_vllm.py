@@ -104,6 +104,23 @@ def test_chunks_that_vllm_itself_had_are_stored_as_well(pool):
         assert second.computed == len(longer) - len(longer) // CHUNK * CHUNK + 1
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_request_whose_chunks_were_evicted_is_stored_from_its_beginning_again(pool, answer, ranks):
+    with Engine(pool.socket, ranks=ranks) as engine, Engine(pool.socket, ranks=ranks) as other, \
+            maru.Client(str(pool.socket), timeout_ms=60_000) as client:
+        engine.add("a", PROMPT, 3 * CHUNK)
+        request = engine.scheduler.requests["a"]
+        engine.step()
+        keys = _keys(engine, PROMPT, ranks - 1)
+        for key in keys[:1:-1]:  # of one rank
+            assert client.delete(key)
+        while not request.is_finished():
+            engine.step()
+        prompt = PROMPT + list(request.output_token_ids)
+        assert other.run("b", prompt, 4) == answer(prompt, ranks)
+        assert other.computed == (len(prompt) - 1) % CHUNK + 1 + 3
+
+
 def _keys(engine, prompt, rank=0):
     """The keys of the whole chunks of a prompt."""
     from types import SimpleNamespace
