@@ -51,7 +51,8 @@ class PagedLayers:
     @property
     def layout(self) -> Value:
         """What must be equal for the bytes of a block to mean the same: which layers these are, in which order, and of what."""
-        return [list(self._names), self._shapes[:1] if all(shape == self._shapes[0] for shape in self._shapes) else self._shapes]
+        uniform = all(shape == self._shapes[0] for shape in self._shapes)
+        return [list(self._names), self._shapes[:1] if uniform else self._shapes]
 
     def gather(self, blocks: Sequence[int], into: Any) -> None:
         """Copies the blocks into a buffer of len(blocks) * block_bytes."""

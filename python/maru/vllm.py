@@ -15,8 +15,8 @@ cannot know what another failed to load, a request that shares blocks with a loa
 reported.
 
 vLLM gives the blocks of a request their hashes, under which others find them, when it schedules the request, before they are
-loaded or computed; and after a failed load it leaves them there for the request to fill, which an aborted request never does, and
-another may take several steps to do. So the scheduler's half takes all blocks that hold nonsense out of vLLM's prefix cache.
+loaded or computed; and after a failed load it leaves them there for the request to fill, which an aborted request never does,
+and another may take several steps to do. So the scheduler's half takes all that hold nonsense out of vLLM's prefix cache.
 """
 from __future__ import annotations
 
@@ -91,9 +91,14 @@ class MaruConnector(KVConnectorBase_V1):
                                        f"size, {self._block_tokens}.")
         parallel = vllm_config.parallel_config
         self._ranks: int = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-        self._depth = max(2, parallel.pipeline_parallel_size) + 1  # steps that may be under way, and one
+        # Steps that may be under way, and one. vLLM's own count knows of steps scheduled ahead in each stage of a pipeline.
+        self._depth = max(2, parallel.pipeline_parallel_size, getattr(vllm_config, "max_concurrent_batches", 0)) + 1
         self._stores: bool = bool(transfer.is_kv_producer)
         self._loads: bool = bool(transfer.is_kv_consumer)
+        if self._loads and not hasattr(KVConnectorBase_V1, "bind_kv_cache_manager"):
+            raise InvalidArgumentError("This vLLM does not let a connector take a block out of its prefix cache, where one "
+                                       "that could not be loaded would be found. Use vLLM 0.33 or newer, or kv_role "
+                                       "kv_producer.")
         self._stores_generated = settings.flag("maru_store_generated", True)
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         # An engine that only loads may be run by a user who may only read.
@@ -406,9 +411,9 @@ class MaruConnector(KVConnectorBase_V1):
             self._forget(connector_output.invalid_block_ids)
 
     def _forget(self, failed: set[int]) -> None:
-        """Takes the blocks that could not be loaded, and what was computed from them, out of vLLM's prefix cache, and lets every
-        request that has any of them compute it. A block may have gone to another request since, which loses a later hit by this
-        and nothing else."""
+        """Takes the blocks that could not be loaded, and what was computed from them, out of vLLM's prefix cache, and lets
+        every request that has any of them compute it. A block may have gone to another request since, which then computes more
+        than it needs."""
         wrong = following(failed, [blocks for _, lists in self._under_way for blocks in lists])
         if self._kv_cache_manager is not None:
             self._kv_cache_manager.evict_blocks(wrong)

@@ -1,5 +1,5 @@
-"""What vLLM's configuration says of a model and its KV cache: which of it cannot be shared in chunks, and is refused when an engine
-starts, and which of it the keys of chunks carry. All of it runs once, in the constructor of a connector."""
+"""What vLLM's configuration says of a model and its KV cache: which of it cannot be shared in chunks, and is refused when an
+engine starts, and which of it the keys of chunks carry. All of it runs once, when a connector is made."""
 from __future__ import annotations
 
 from typing import Any, Iterable, Mapping, Optional
@@ -12,8 +12,9 @@ from .chunk_keys import Value
 from .errors import InvalidArgumentError
 
 # Of a model's config.json: what names a copy of it or those who read it, and what is in the keys anyway.
-_NAMES = {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype", "_attn_implementation",
-          "_attn_implementation_internal", "_attn_implementation_autoset", "_experts_implementation_internal"}
+_NAMES = {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype",
+          "_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset",
+          "_experts_implementation_internal"}
 # Settings of multi-modal inputs that vLLM's hash of an input does not cover.
 _INPUTS = ("mm_processor_kwargs", "media_io_kwargs", "mm_device_do_normalize", "mm_encoder_attn_dtype",
            "mm_encoder_fp8_scale_path", "video_pruning_rate", "video_pruning_method")
@@ -22,12 +23,12 @@ _POSITIONS_BY_LENGTH = {"longrope", "dynamic"}
 
 
 def attention_of(kv_cache_config: Any) -> list[Any]:
-    """What vLLM keeps of each layer, all in one group of blocks. Raises InvalidArgumentError where blocks are not all kept, or do
-    not follow from the tokens up to their end: they would be stored and found as what they are not."""
+    """What vLLM keeps of each layer, all in one group of blocks. Raises InvalidArgumentError where blocks are not all kept, or
+    do not follow from the tokens up to their end: they would be stored and found as what they are not."""
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
-        raise InvalidArgumentError(f"This model has {len(groups)} groups of KV cache (attention of several kinds, or none); one "
-                                   "can be shared. Start vLLM with --disable-hybrid-kv-cache-manager, or without "
+        raise InvalidArgumentError(f"This model has {len(groups)} groups of KV cache (attention of several kinds, or none); "
+                                   "one can be shared. Start vLLM with --disable-hybrid-kv-cache-manager, or without "
                                    "--kv-transfer-config.")
     whole = groups[0].kv_cache_spec
     specs: list[Any] = list(whole.kv_cache_specs.values()) if type(whole) is UniformTypeKVCacheSpecs else [whole]
@@ -48,12 +49,12 @@ def refuse_what_cannot_be_shared(vllm_config: Any) -> None:
     parallel, cache, model = vllm_config.parallel_config, vllm_config.cache_config, vllm_config.model_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) != 1:
-            raise InvalidArgumentError(f"{name} is {getattr(parallel, name)}: blocks that are spread over ranks by token cannot "
-                                       "be shared; use 1.")
+            raise InvalidArgumentError(f"{name} is {getattr(parallel, name)}: blocks that are spread over ranks by token "
+                                       "cannot be shared; use 1.")
     if getattr(cache, "calculate_kv_scales", False):
-        raise InvalidArgumentError("calculate_kv_scales is set: every engine would scale its KV cache by the first prompt that it "
-                                   "happens to get. Start vLLM without --calculate-kv-scales, with scales from the model's "
-                                   "checkpoint.")
+        raise InvalidArgumentError("calculate_kv_scales is set: every engine would scale its KV cache by the first prompt that "
+                                   "it happens to get. Start vLLM without --calculate-kv-scales, with scales from the "
+                                   "model's checkpoint.")
     if getattr(model, "is_diffusion", False):
         _refuse("This model generates by diffusion", "what it keeps of a token changes until its whole block is there")
     inputs = getattr(model, "multimodal_config", None)

@@ -48,7 +48,8 @@ class RequestPlan:
             # Only what is new is copied out of the scheduler's list: chunks before stand as their hashes.
             new = numpy.array(self.request.all_token_ids[done * chunk_tokens:chunks * chunk_tokens], dtype=numpy.int64)
             # Read again each time: a streaming session gets more of them with every turn.
-            features = {chunk - done: value for chunk, value in features_of(self.request, chunk_tokens).items() if chunk >= done}
+            features = features_of(self.request, chunk_tokens)
+            features = {chunk - done: value for chunk, value in features.items() if chunk >= done}
             parent = self.hashes[-HASH_BYTES:] if done else self.root
             self.hashes += chunk_keys.extend(new, chunk_tokens, parent, features)
         return self.hashes[:chunks * HASH_BYTES]
@@ -74,8 +75,8 @@ def first_of(blocks: Iterable[int], among: Collection[int]) -> Optional[int]:
 
 
 def following(failed: Collection[int], lists: Collection[list[int]]) -> set[int]:
-    """The failed blocks, and those that stand behind one of them in any list of a request's blocks: what these hold was, or will
-    be, computed from what was not loaded. Lists may share blocks. Ends because each turn but the last finds a block more."""
+    """The failed blocks, and those that stand behind one of them in any list of a request's blocks: what these hold was, or
+    will be, computed from what was not loaded. Lists may share blocks. Ends because each turn but the last finds a block."""
     found, before = set(failed), 0
     while len(found) > before:
         before = len(found)
@@ -87,9 +88,9 @@ def following(failed: Collection[int], lists: Collection[list[int]]) -> set[int]
 
 
 def compute_again(request: Any, computed: int) -> None:
-    """Makes vLLM's scheduler compute a request from its token `computed` on, and drop what steps that are under way return for it.
-    vLLM itself takes a request back to the first block that failed, but not where another request of the batch is to compute that
-    block, which may take that one several steps; and it would deliver what was sampled in steps that were scheduled ahead."""
+    """Makes vLLM's scheduler compute a request from its token `computed` on, and drop what steps that are under way return for
+    it. vLLM itself takes a request back to the first block that failed, but not where another request of the batch is to
+    compute that block, which may take that one several steps; and it would deliver what steps scheduled ahead sampled."""
     request.num_computed_tokens = min(request.num_computed_tokens, computed)
     if getattr(request, "num_in_flight_tokens", None) is None:
         return  # a vLLM that does not count them

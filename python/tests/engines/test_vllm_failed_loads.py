@@ -1,5 +1,5 @@
-"""A load that failed, and what becomes of the blocks meanwhile: nobody may find nonsense in vLLM's prefix cache, in the pool or in
-an answer."""
+"""A load that failed, and what becomes of the blocks meanwhile: nobody may find nonsense in vLLM's prefix cache, in the pool or
+in an answer."""
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
@@ -12,7 +12,7 @@ import maru  # noqa: E402
 
 @pytest.fixture
 def engines(pool):
-    """One that stored PROMPT; one that is to load it, one step ahead where `asynchronous`; and a maker of others."""
+    """Makes engines that share a pool; their requests are scheduled a step ahead where they are `asynchronous`."""
     opened = []
 
     def make(**options):

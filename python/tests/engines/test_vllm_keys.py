@@ -83,7 +83,8 @@ def test_what_is_overridden_of_the_model_s_configuration_is_in_the_keys(pool):
     folder = model_config().model
 
     def root(length=2048, **scaling):
-        rope = {"rope_parameters": {"rope_theta": 10000.0, "original_max_position_embeddings": 512, **scaling}} if scaling else {}
+        values = {"rope_theta": 10000.0, "original_max_position_embeddings": 512, **scaling}
+        rope = {"rope_parameters": values} if scaling else {}
         model = ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float32", seed=0,
                             max_model_len=length, hf_overrides=rope)
         made = connector(pool, model={name: getattr(model, name) for name in ("hf_config", "max_model_len")})
@@ -241,7 +242,8 @@ def test_a_window_that_vllm_computes_and_does_not_free_is_kept_whole(pool):
     ({"cache": {"calculate_kv_scales": True}}, "calculate-kv-scales"),
     ({"model": {"multimodal_config": SimpleNamespace(mm_processor_cache_gb=0)}, "cache": {"enable_prefix_caching": False}},
      "mm-processor-cache-gb"),
-    ({"parallel": {"prefill_context_parallel_size": 2}}, "prefill_context"), ({"maru_chunk_tokens": 6}, "multiple"), ({"maru_chunk_tokens": 0}, "from 1 to 4096"),
+    ({"parallel": {"prefill_context_parallel_size": 2}}, "prefill_context"),
+    ({"maru_chunk_tokens": 6}, "multiple"), ({"maru_chunk_tokens": 0}, "from 1 to 4096"),
     ({"maru_chunk_tokens": 4100}, "from 1 to 4096"), ({"maru_priority": -1}, "maru_priority"),
     ({"maru_ttl_ms": -1}, "maru_ttl"), ({"maru_store_generated": "false"}, "true or false"),
     ({"maru_sockt": "x"}, "maru_sockt"), ({"parallel": {"decode_context_parallel_size": 2}}, "decode_context"),
@@ -249,6 +251,24 @@ def test_a_window_that_vllm_computes_and_does_not_free_is_kept_whole(pool):
 def test_what_cannot_work_is_refused_at_the_start(pool, change, word):
     with pytest.raises(maru.InvalidArgumentError, match=word):
         connector(pool, **change)
+
+
+def test_a_vllm_without_a_way_to_forget_blocks_is_refused(pool, monkeypatch):
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+    monkeypatch.delattr(KVConnectorBase_V1, "bind_kv_cache_manager")
+    with pytest.raises(maru.InvalidArgumentError, match="0.33"):
+        connector(pool)
+
+
+def test_a_load_is_remembered_for_all_steps_that_vllm_schedules_ahead(pool):
+    """Four stages of a pipeline with asynchronous scheduling have five steps under way."""
+    from vllm.config import VllmConfig
+    places = {"pipeline_parallel_size": 4}
+    batches = VllmConfig.max_concurrent_batches.fget(SimpleNamespace(
+        parallel_config=SimpleNamespace(**places), scheduler_config=SimpleNamespace(async_scheduling=True),
+        use_v2_model_runner=True))
+    assert batches == 5
+    assert connector(pool, parallel=places, whole={"max_concurrent_batches": batches})._depth > batches
 
 
 def test_before_the_workers_said_how_their_memory_lies_nothing_matches(pool):
