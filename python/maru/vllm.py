@@ -8,6 +8,10 @@ scheduler's half looks for chunks of all ranks and holds those that it wants loa
 what it could not load, so that vLLM computes it. Chunks of a prompt are stored as a chain: one is evicted only after all that
 follow it.
 
+With vLLM's second model runner a request is loaded in a step before the first that computes it: vLLM calls that loading
+asynchronously, though the worker copies within the step. With the first one it is loaded in the same step, and the rest of this
+is about that.
+
 What a step computes after a failed load was computed from nonsense, on every rank. So workers store nothing of steps that were
 scheduled before the scheduler learnt of the failure: both count the steps in which loads failed, and the worker is ahead until
 its last report has arrived (`epoch`), however many steps were scheduled ahead. And where there are several ranks, of which one
@@ -90,6 +94,9 @@ class MaruConnector(KVConnectorBase_V1):
             raise InvalidArgumentError(f"maru_chunk_tokens is {self._chunk_tokens}; it must be a multiple of vLLM's block "
                                        f"size, {self._block_tokens}.")
         parallel = vllm_config.parallel_config
+        # vLLM's second model runner keeps on the GPU how far a request is, and cannot take one back whose load failed. With it
+        # a request is loaded in a step in which it computes nothing, and scheduled when it is known what was loaded.
+        self._apart = bool(getattr(vllm_config, "use_v2_model_runner", False))
         self._ranks: int = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         # Steps that may be under way, and one. vLLM's own count knows of steps scheduled ahead in each stage of a pipeline.
         self._depth = max(2, parallel.pipeline_parallel_size, getattr(vllm_config, "max_concurrent_batches", 0)) + 1
@@ -113,12 +120,14 @@ class MaruConnector(KVConnectorBase_V1):
         self._requests: dict[str, RequestPlan] = {}
         self._step = 0
         self._epoch = 0
+        self._allocated: list[RequestPlan] = []  # to be loaded in the next step
         self._loading: list[tuple[int, set[int]]] = []  # steps and the blocks that they load
         self._under_way: list[tuple[int, list[list[int]]]] = []  # steps and the blocks of each request in them
         # A worker's.
         self._layers: Optional[PagedLayers] = None
         self._rank_digest = b""
         self._failed_blocks: set[int] = set()  # not reported yet
+        self._loaded: set[str] = set()  # requests of which a load has ended, well or not; not reported yet
         self._failures = 0  # reports of failed loads, with the one to come
         self._interrupted: set[str] = set()  # not reported yet
 
@@ -161,6 +170,12 @@ class MaruConnector(KVConnectorBase_V1):
             if failed and not self._failed_blocks:
                 self._failures += 1
             self._failed_blocks |= failed
+            if self._apart:
+                self._loaded.add(transfer.request_id)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[Optional[set[str]], Optional[set[str]]]:
+        loaded, self._loaded = self._loaded, set()
+        return None, loaded or None
 
     def _load(self, transfer: Transfer) -> set[int]:
         """Returns the blocks that were not loaded."""
@@ -297,9 +312,11 @@ class MaruConnector(KVConnectorBase_V1):
             return 0, False
         # One token has to be computed in any case, so that there is something to go on from.
         hashes = plan.hash_to(request.num_tokens - 1, self._chunk_tokens)
-        found = self._match(hashes, plan=None) * self._chunk_tokens
+        if plan.loadable is not None:
+            hashes = hashes[:plan.loadable * HASH_BYTES]
+        found = max(0, self._match(hashes, plan=None) * self._chunk_tokens - num_computed_tokens)
         plan.offered_from = num_computed_tokens
-        return max(0, found - num_computed_tokens), False
+        return found, self._apart and found > 0
 
     def _match(self, hashes: bytes, plan: Optional[RequestPlan]) -> int:
         """How many leading chunks all ranks can load. With a plan they are held for it."""
@@ -330,6 +347,9 @@ class MaruConnector(KVConnectorBase_V1):
         self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
         plan.held_since = self._step
         plan.stored = end // self._chunk_tokens
+        if self._apart:
+            (plan.blocks,) = (list(ids) for ids in blocks.get_block_ids())
+            self._allocated.append(plan)
 
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         self._step += 1
@@ -355,13 +375,14 @@ class MaruConnector(KVConnectorBase_V1):
             plan.blocks += added[0] if added else []
             scheduled.append((request_id, cached.num_computed_tokens[i]))
         self._distrust_preempted()
-        for request_id, _ in scheduled:
-            self._add_load(self._requests[request_id], metadata)
+        for plan in [*self._allocated, *(self._requests[request_id] for request_id, _ in scheduled)]:
+            self._add_load(plan, metadata)
+        self._allocated.clear()
         if self._stores:
             for request_id, computed in scheduled:
                 self._add_store(self._requests[request_id], computed + scheduler_output.num_scheduled_tokens[request_id],
                                 metadata)
-        if self._loads and scheduled:
+        if self._loads and not self._apart and scheduled:
             # A list grows with its request, and is another one after the request was preempted.
             self._under_way.append((self._step, [self._requests[request_id].blocks for request_id, _ in scheduled]))
         for plan in self._requests.values():
@@ -383,7 +404,8 @@ class MaruConnector(KVConnectorBase_V1):
         transfer = plan.transfer(*plan.load, self._block_tokens, self._chunk_tokens)
         plan.load = None
         metadata.loads.append(transfer)
-        self._loading.append((self._step, set(transfer.blocks)))
+        if not self._apart:
+            self._loading.append((self._step, set(transfer.blocks)))
 
     def _add_store(self, plan: RequestPlan, computed: int, metadata: StepMetadata) -> None:
         request = plan.request
@@ -420,6 +442,7 @@ class MaruConnector(KVConnectorBase_V1):
         for plan in self._requests.values():
             place = first_of(plan.blocks, wrong)
             if place is not None:
+                plan.loadable = place * self._block_tokens // self._chunk_tokens
                 compute_again(plan.request, place * self._block_tokens)
 
     def reset_cache(self) -> bool:

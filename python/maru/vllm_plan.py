@@ -35,6 +35,7 @@ class RequestPlan:
     hashes: bytes = b""
     offered_from: int = 0  # tokens that were computed when the scheduler last asked
     load: Optional[tuple[int, int]] = None  # tokens from and to, once blocks are allocated
+    loadable: Optional[int] = None  # leading chunks, after those behind them could not be loaded
     blocks: list[int] = field(default_factory=list)
     stored: int = 0  # chunks that are in the pool, or on their way
     held: list[Any] = field(default_factory=list)  # what keeps the chunks to load from being evicted
@@ -60,7 +61,7 @@ class RequestPlan:
         return Transfer(
             request_id=self.request.request_id, hashes=self.hashes[first * HASH_BYTES:last * HASH_BYTES],
             parent=self.hashes[(first - 1) * HASH_BYTES:first * HASH_BYTES] if first else None,
-            blocks=self.blocks[begin // block_tokens:end // block_tokens],
+            blocks=self.blocks[begin // block_tokens:-(-end // block_tokens)],
             skip=(begin - first * chunk_tokens) // block_tokens)
 
     def let_go(self) -> None:

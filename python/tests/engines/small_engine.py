@@ -6,8 +6,10 @@ everything after.
 import functools
 import hashlib
 import json
+import os
 import pathlib
 import tempfile
+from unittest import mock
 
 import torch
 from vllm import SamplingParams
@@ -45,7 +47,11 @@ def model_config():
 
 class Engine:
     def __init__(self, socket, *, ranks=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both", prefix_caching=True,
-                 asynchronous=False, **extra):
+                 asynchronous=False, runner=2, **extra):
+        with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
+            self._start(socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, extra)
+
+    def _start(self, socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, extra):
         transfer = KVTransferConfig(
             kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
             kv_load_failure_policy="recompute",
@@ -78,6 +84,7 @@ class Engine:
             self.caches.append([self._by_token(tensor, layout) for tensor in cache.values()])
         self.connector.set_xfer_handshake_metadata_pp_aware(
             {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)})
+        self.reached = {}  # of each request that was scheduled: how far it is, as vLLM's second model runner counts by itself
         self.computed = 0  # tokens
         self.recomputed = 0  # steps in which a load failed
 
@@ -118,15 +125,24 @@ class Engine:
         output, pieces = turn
         for worker in self.workers:
             worker.bind_connector_metadata(output.kv_connector_metadata)
-            worker.start_load_kv(None)
+            if output.has_sync_kv_loads:
+                worker.start_load_kv(None)
+        if self.scheduler.use_v2_model_runner:
+            self.reached.update((new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs)
+            pieces = [(name, request, blocks, self.reached[name], self.reached[name] + end - begin)
+                      for name, request, blocks, begin, end in pieces]
         sampled = []
-        for _, request, blocks, begin, end in pieces:
+        for name, request, blocks, begin, end in pieces:
+            self.reached[name] = end
             sampled.append(self._compute(request, blocks, begin, end))
             if end < request.num_tokens:
                 sampled[-1] = []
-        failed, stored = set(), None
+        failed, stored, loaded = set(), None, []
         for worker in self.workers:
+            if not output.has_sync_kv_loads:
+                worker.start_load_kv(None)
             worker.wait_for_save()
+            loaded.append(worker.get_finished(output.finished_req_ids)[1] or set())
             failed |= worker.get_block_ids_with_load_errors()
             of_worker = worker.build_connector_worker_meta()
             stored = stored.aggregate(of_worker) if stored and of_worker else stored or of_worker
@@ -135,8 +151,8 @@ class Engine:
         names = [name for name, *_ in pieces]
         return ModelRunnerOutput(
             req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=sampled,
-            kv_connector_output=KVConnectorOutput(invalid_block_ids=failed, kv_connector_worker_meta=stored)
-            if failed or stored else None)
+            kv_connector_output=KVConnectorOutput(invalid_block_ids=failed, kv_connector_worker_meta=stored,
+                                                  finished_recving=set.intersection(*loaded) or None))
 
     def update(self, turn, runner_output):
         self.scheduler.update_from_output(turn[0], runner_output)
