@@ -2,20 +2,44 @@
 #include "daemon/config_table.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <grp.h>
 #include <pwd.h>
+#include <vector>
 
 namespace maru::daemon {
 
+namespace {
+
+// Configurations are read by several threads at once, so each look has a buffer of its own. How large an entry can be, nobody
+// says: a group's has the names of all its members.
+constexpr size_t kEntryBytes = 4096, kEntryBytesMax = 16u << 20;
+
+template <typename Entry, typename Find>
+std::optional<Entry> entry_of(Find find, const std::string& name, std::vector<char>& buffer) {
+  for (buffer.resize(kEntryBytes); buffer.size() <= kEntryBytesMax; buffer.resize(4 * buffer.size())) {
+    Entry entry = {};
+    Entry* found = nullptr;
+    int error = EINTR;
+    while (error == EINTR) error = find(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+    if (error != ERANGE) return found ? std::optional(entry) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<gid_t> group_of(const std::string& name) {
-  const group* entry = ::getgrnam(name.c_str());
-  return entry ? std::optional<gid_t>(entry->gr_gid) : std::nullopt;
+  std::vector<char> buffer;
+  const auto entry = entry_of<group>(::getgrnam_r, name, buffer);
+  return entry ? std::optional(entry->gr_gid) : std::nullopt;
 }
 
 std::optional<uid_t> user_of(const std::string& name) {
-  const passwd* entry = ::getpwnam(name.c_str());
-  return entry ? std::optional<uid_t>(entry->pw_uid) : std::nullopt;
+  std::vector<char> buffer;
+  const auto entry = entry_of<passwd>(::getpwnam_r, name, buffer);
+  return entry ? std::optional(entry->pw_uid) : std::nullopt;
 }
 
 void read_access(ConfigTable& table, PoolSpec& spec) {

@@ -1,6 +1,7 @@
 #include "daemon/subordinate_users.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
@@ -8,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <pwd.h>
+#include <vector>
 
 namespace maru::daemon {
 namespace {
@@ -46,8 +48,16 @@ SubordinateUsers SubordinateUsers::parse(std::istream& lines, const UserOf& user
 
 SubordinateUsers SubordinateUsers::of_this_machine() {
   std::map<std::string, uid_t, std::less<>> users;
-  if (std::unique_ptr<FILE, int (*)(FILE*)> passwords(std::fopen("/etc/passwd", "re"), std::fclose); passwords)
-    while (const passwd* entry = ::fgetpwent(passwords.get())) users.emplace(entry->pw_name, entry->pw_uid);
+  if (std::unique_ptr<FILE, int (*)(FILE*)> passwords(std::fopen("/etc/passwd", "re"), std::fclose); passwords) {
+    std::vector<char> line(4096);  // a buffer of its own: several threads read configurations
+    passwd entry = {};
+    passwd* found = nullptr;
+    for (int error = 0; error == 0 || error == ERANGE;) {
+      error = ::fgetpwent_r(passwords.get(), &entry, line.data(), line.size(), &found);
+      if (error == 0) users.emplace(entry.pw_name, entry.pw_uid);
+      if (error == ERANGE) line.resize(2 * line.size());  // and the line once more
+    }
+  }
   std::ifstream file("/etc/subuid");
   return parse(file, [&](const std::string& name) {
     const auto found = users.find(name);

@@ -4,10 +4,13 @@
 #include "daemon/options.h"
 #include "tests/support/temporary_directory.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace maru::daemon {
@@ -29,6 +32,32 @@ std::string problem_of(const std::string& text) {
 }
 
 constexpr const char* kPool = "[[pool]]\nname = \"a\"\nbackend = \"memory\"\n";
+
+// As several that add pools and one that reads the configuration again.
+TEST(Config, ManyThreadsLookUpNames) {
+  std::vector<std::pair<std::string, uid_t>> users;
+  std::vector<std::pair<std::string, gid_t>> groups;
+  for (const char* name : {"root", "daemon", "bin", "sys", "mail", "news", "games", "man", "lp", "nobody"}) {
+    if (const auto user = user_of(name)) users.emplace_back(name, *user);
+    if (const auto group = group_of(name)) groups.emplace_back(name, *group);
+  }
+  ASSERT_GT(users.size(), 3u);
+  ASSERT_GT(groups.size(), 3u);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (size_t thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&, thread] {
+      for (size_t i = thread; i < 2000; ++i) {
+        const auto& [user, uid] = users[i % users.size()];
+        const auto& [group, gid] = groups[i % groups.size()];
+        wrong += user_of(user) != uid;
+        wrong += group_of(group) != gid;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_FALSE(user_of("nobody has this name"));
+}
 
 TEST(Config, ProblemsNameTheirKeyAndItsLine) {
   const std::string pool = kPool;
