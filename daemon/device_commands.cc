@@ -415,6 +415,7 @@ bool DeviceCommands::step(Moment now) {
 void DeviceCommands::step_leaving(Moment now) {
   for (const auto& hosted : pools_) {
     if (hosted->condition() != HostedPool::Condition::kLeaving) continue;
+    if (is_changing(*hosted)) continue;  // it may stay after all: that is being written down
     const auto clients = clients_of(*hosted);
     HostedPool::Leave& leave = hosted->leaving();
     if (clients.empty()) {
