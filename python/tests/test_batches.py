@@ -23,6 +23,15 @@ def test_an_array_in_is_an_array_out(client, digests):
     assert client.exists_batch([maru.Digest(row) for row in digests]) == present.tolist()
 
 
+@pytest.mark.parametrize("most", [64, 70])
+def test_texts_of_every_length_in_one_batch(client, most):
+    """Short ones are copied before the GIL is given up; from 65 bytes on they are held where they are."""
+    texts = ["x" * length for length in range(1, most + 1)] + ["y" + "x" * length for length in range(most - 1)]
+    for text in texts[::2]:
+        client.store_copy(text, b"x")
+    assert client.exists_batch(texts) == [client.exists(text) for text in texts] == [i % 2 == 0 for i in range(len(texts))]
+
+
 def test_digests_of_32_bytes(client, digests):
     wide = digests.reshape(32, 32)
     client.store_copy(wide[1], b"x")

@@ -85,6 +85,7 @@ class KeyBatch {
 
   void read_array(uint64_t tenant);
   bool copy_texts(PyObject* const* items, size_t n, uint64_t tenant);
+  bool copy_texts_masked(PyObject* const* items, size_t n, uint64_t tenant);
   void read_items(PyObject* const* items, size_t n, uint64_t tenant);
   void name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant);
   void make_room(size_t size);
@@ -96,7 +97,7 @@ class KeyBatch {
   maru_key* keys_ = few_;
   pybind11::object array_;
   Kept kept_;
-  char texts_[kFew * kShort];  // not zeroed
+  alignas(64) char texts_[kFew * kShort];  // not zeroed
   std::list<HeldBuffer> buffers_;
 };
 
