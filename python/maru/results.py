@@ -84,7 +84,8 @@ class AllocHandle:
 
 class FoundInOrder(list[Optional[MemoryInfo]]):
     """What was found under `keys`, for a reader that may stop at what it cannot use: then on_stop is called with the keys from
-    there on, by the thread that reads and before its loop is left. A reader that reads all of it calls nothing."""
+    there on, by the thread that reads and before its loop is left. A reader that reads on to the end calls nothing; one that
+    takes the last and does not ask whether there are more (a zip() with this as its second) has stopped at the last."""
 
     def __init__(self, found: Sequence[Optional[MemoryInfo]], keys: Sequence[str],
                  on_stop: Callable[[Sequence[str]], None]) -> None:
@@ -97,9 +98,7 @@ class FoundInOrder(list[Optional[MemoryInfo]]):
             try:
                 yield self[i]
             except GeneratorExit:
-                # zip() of something before this asks that first, and leaves this behind the last, having read it all.
-                if i + 1 < len(self) or self[i] is None:
-                    self._on_stop(self._keys[i:])
+                self._on_stop(self._keys[i:])
                 raise
 
 

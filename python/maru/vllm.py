@@ -195,7 +195,7 @@ class MaruConnector(KVConnectorBase_V1):
                 if _is_lost(view):
                     failed.update(blocks)
         if failed:
-            logger.warning("maru: %d blocks of request %s could not be loaded; vLLM computes them", len(failed),
+            logger.warning("maru: %d blocks of request %s could not be loaded", len(failed),
                            transfer.request_id)
         return failed
 

@@ -2,6 +2,7 @@
 engine starts, and which of it the keys of chunks carry. All of it runs once, when a connector is made."""
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Iterable, Mapping, Optional
 
 from vllm import envs
@@ -78,7 +79,9 @@ def identify(vllm_config: Any, name: Optional[str], block_tokens: int, chunk_tok
         "version": 2, "model": name or str(model.model), "dtype": str(model.dtype), "cache_dtype": str(cache.cache_dtype),
         "revision": _text(getattr(model, "revision", None)), "code_revision": _text(getattr(model, "code_revision", None)),
         "quantization": _text(getattr(model, "quantization", None)),
+        "quantization_config": _plain(getattr(model, "quantization_config", None)),
         "implementation": _text(getattr(model, "model_impl", None)),
+        "classes": _plain(getattr(model, "model_class_overrides", None) or None),
         # Weights that are made up are not those of the model.
         "load": "dummy" if str(getattr(load, "load_format", "")) == "dummy" else None,
         # With what --hf-overrides and others changed in it.
@@ -121,6 +124,8 @@ def _plain(value: Any) -> Value:
     """As JSON, without names that say nothing of what is computed."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items() if name not in _NAMES}
     if isinstance(value, (set, frozenset)):

@@ -60,7 +60,8 @@ _LMCACHE_ENDS_LOOKUP_PINS = hasattr(StorageBackendInterface, "has_external_pin_s
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
-def _copy(staged: torch.Tensor, page: memoryview) -> None:
+def _copy(staged: torch.Tensor, gpu: int, page: memoryview) -> None:
+    staging.wait_for(gpu)
     torch.frombuffer(page, dtype=torch.uint8).copy_(staged)
 
 
@@ -98,6 +99,7 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         self._tokens: int = shapes[0][fmt.token_dim()]  # of a full chunk
         self._is_closed = False
         self._is_staged = staging.is_wanted()
+        self._gpu = staging.device() if self._is_staged else -1  # of the thread that computes: the one that allocates
         # How many pages the handler may hold, for get_capacity_bytes.
         self._pages: dict[int, int] = {}
         self._objects: weakref.WeakSet[PoolMemoryObj] = weakref.WeakSet()
@@ -160,12 +162,13 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         """That of the handles, or what is copied there when they are stored; None when there is not enough."""
         if not self._is_staged:
             return [torch.frombuffer(handle.buf, dtype=torch.uint8) for handle in handles]
+        self._gpu = staging.device()
         memory = []
         for handle in handles:
             staged = staging.allocate(handle.size)
             if staged is None:
                 return None
-            handle._fill = partial(_copy, staged)
+            handle._fill = partial(_copy, staged, self._gpu)
             memory.append(staged)
         return memory
 
@@ -188,6 +191,8 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         if not isinstance(memory_obj, PoolMemoryObj) or not memory_obj.is_valid():
             return
         memory_obj.invalidate()
+        if self._is_staged and memory_obj.key is not None:
+            staging.wait_for(self._gpu)  # torch gives the memory to the next who asks
         memory_obj.raw_data = _NOTHING  # with it goes the pin, or the page, unless somebody still has a tensor
         handle, memory_obj.handle = memory_obj.handle, None
         if handle is not None and not handle.is_spent:

@@ -40,5 +40,16 @@ def copy_of(memory: torch.Tensor) -> Optional[torch.Tensor]:
     return None if copy is None else copy.copy_(memory)
 
 
+def device() -> int:
+    """The GPU of the calling thread. LMCache's engine has one of its own, and its other threads do not know which."""
+    return int(torch.cuda.current_device())
+
+
+def wait_for(gpu: int) -> None:
+    """Until it has done all that was begun. Some of LMCache's connectors leave kernels running that write what is then stored,
+    or read what is then let go (0.5.6: TensorRT-LLM's); with the others there is nothing to wait for."""
+    torch.cuda.synchronize(gpu)
+
+
 def _pinned(nbytes: int) -> torch.Tensor:
     return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)

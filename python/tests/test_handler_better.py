@@ -485,7 +485,7 @@ def first_absent(found):
 
 @pytest.mark.parametrize("read, pinned", [
     (list, [0, 1, 3, 4]), (lambda found: [len(info.view) for info in found if info is not None], [0, 1, 3, 4]),
-    (lambda found: list(zip(range(5), found)), [0, 1, 3, 4]), (lambda found: list(zip(found, range(5))), [0, 1, 3, 4]),
+    (lambda found: list(zip(range(5), found)), [0, 1, 3]), (lambda found: list(zip(found, range(5))), [0, 1, 3, 4]),
     (lambda found: found[3], [0, 1, 3, 4]), (first_absent, [0, 1]), (lambda found: next(iter(found)), [])])
 def test_a_reader_that_stops_ends_the_pins_of_what_it_leaves(handler, key, read, pinned):
     """For LMCache, which the adapter says: it reads on to the first that it cannot use, and ends no pins behind it."""

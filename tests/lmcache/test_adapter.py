@@ -1,6 +1,7 @@
 """CxlMemoryAdapter against LMCache's classes."""
 import gc
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -295,6 +296,8 @@ def staged(monkeypatch, handler):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(staging, "_pinned", pinned)
+    monkeypatch.setattr(staging, "device", lambda: 3)
+    monkeypatch.setattr(staging, "wait_for", lambda gpu: None)
     adapter = CxlMemoryAdapter(handler, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)
     adapter.pinned = made
     yield adapter
@@ -353,6 +356,27 @@ def test_with_cuda_the_engines_inference_mode_does_not_matter(handler, staged):
     found.tensor.copy_(item.tensor)
 
 
+def test_with_cuda_a_kernel_that_still_runs_is_waited_for(monkeypatch, handler, staged):
+    """Some of LMCache's connectors leave one that writes what is then stored, or reads what is then let go."""
+    item = staged.allocate(SHAPE, DTYPE)
+    waited = []
+
+    def wait_for(gpu):
+        waited.append((gpu, found.is_valid() if found else None, found.tensor is not None if found else None))
+        item.tensor.copy_(chunk(7))
+
+    found = None
+    monkeypatch.setattr(staging, "wait_for", wait_for)
+    assert handler.store("k", staged.create_store_handle(item)) and waited == [(3, None, None)]
+    found = get(handler, staged, "k")
+    assert same(found.tensor, chunk(7)) and len(waited) == 1
+    memory = weakref.ref(found.raw_data)
+    still_there = []
+    monkeypatch.setattr(staging, "wait_for", lambda gpu: still_there.append(memory() is not None))
+    found.ref_count_down()
+    assert still_there == [True] and found.tensor is None
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
 def test_with_cuda_the_memory_is_pinned(handler, adapter):
     item = adapter.allocate(SHAPE, DTYPE)
@@ -365,6 +389,7 @@ def test_with_cuda_the_memory_is_pinned(handler, adapter):
 def test_where_no_memory_can_be_pinned_a_chunk_is_absent_and_said(monkeypatch, handler, adapter, caplog):
     put(handler, adapter, "k", 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(staging, "device", lambda: 0)
     refused = CxlMemoryAdapter(handler, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)  # there is no CUDA to pin it
     assert get(handler, refused, "k") is None and "pinned" in caplog.text and pins(handler) == 0
     caplog.clear()

@@ -52,6 +52,8 @@ def test_as_with_cuda_through_memory_that_is_not_the_pools(marud, monkeypatch):
     """All of the way through LMCache; only that the memory is not pinned here, where there is no CUDA."""
     monkeypatch.setattr(staging, "is_wanted", lambda: True)
     monkeypatch.setattr(staging, "_pinned", lambda nbytes: torch.full((nbytes,), 0xEE, dtype=torch.uint8))
+    monkeypatch.setattr(staging, "device", lambda: 0)
+    monkeypatch.setattr(staging, "wait_for", lambda gpu: None)
     with Storage(str(marud.socket)) as storage:
         storage.store(range(4))
         storage.store([4], tokens=17)
@@ -176,6 +178,16 @@ def test_the_pins_of_chunks_that_are_not_loaded_end(unreadable):
         assert (found, len(items)) == (6, 2) and storage.pins() == 4  # two lookup pins and what they are of
         drop(items)
         assert storage.pins() == 0
+
+
+def test_the_pin_of_a_last_chunk_that_is_not_loaded_ends(storage):
+    storage.store(range(3))
+    assert storage.handler.store(key_of(3).to_string(), storage.handler.alloc(7))  # another model's layout
+    loading = look_up_and_load(storage, [key_of(n) for n in range(4)])
+    found, items = asyncio.run_coroutine_threadsafe(loading, storage.manager.loop).result(60)
+    assert (found, len(items)) == (4, 3)
+    drop(items)
+    assert storage.pins() == 0
 
 
 def test_pins_of_the_synchronous_path_are_ended_by_lmcache_alone():

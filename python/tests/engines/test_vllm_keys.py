@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
 import torch  # noqa: E402
+from vllm.config.quantization import QuantizationConfigArgs  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.v1 import kv_cache_interface as kept  # noqa: E402
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs  # noqa: E402
@@ -64,6 +65,9 @@ def keys(made, **request):
     {"parallel": {"tensor_parallel_size": 2}}, {"parallel": {"tensor_parallel_size": 2, "rank": 1}},
     {"parallel": {"pipeline_parallel_size": 2}}, {"parallel": {"pipeline_parallel_size": 2, "rank": 1}},
     {"model": {"code_revision": "c1"}}, {"model": {"model_impl": "transformers"}},
+    {"model": {"quantization_config": {"linear": {"weight": "fp8_per_tensor"}}}},
+    {"model": {"quantization_config": QuantizationConfigArgs(ignore=["re:.*qkv.*"])}},
+    {"model": {"model_class_overrides": {"LlamaForCausalLM": "other.module:Class"}}},
     {"names": "other layer {}"}, {"whole": backend("FLASH_ATTN")}, {"whole": backend("FLASHINFER")},
     {"whole": {"load_config": SimpleNamespace(load_format="dummy")}},
     {"model": {"multimodal_config": SimpleNamespace(mm_processor_kwargs={"max_pixels": 1})}},
