@@ -5,6 +5,7 @@
 #include <deque>
 #include <mutex>
 #include <pthread.h>
+#include <set>
 #include <unistd.h>
 #include <unordered_map>
 
@@ -16,7 +17,7 @@ constexpr std::chrono::seconds kIdle(10);  // and then a thread ends, all but th
 
 }  // namespace
 
-struct Closer::Work {
+struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
   struct Account {
     size_t closing = 0;  // in `ready`, or with a thread
     std::deque<int> waiting;
@@ -29,8 +30,45 @@ struct Closer::Work {
   std::condition_variable has_ready;
   std::unordered_map<uint64_t, Account> accounts;  // that have something
   std::deque<Ready> ready;
+  std::set<uint64_t> held_back;  // accounts that could have more closing if others had less
+  size_t closing = 0;            // of all accounts
   size_t threads = 0, idle = 0;
   bool is_over = false;
+
+  // With the mutex. Whether the account may have one more closing now; where not, one of its own ends some time.
+  bool has_room(const Account& account) const {
+    return account.closing == 0 || (account.closing < kThreadsPerAccount && closing < kThreadsMax - kThreadsForFirst);
+  }
+  // With the mutex.
+  void begin(uint64_t number, Account& account, int fd) {
+    if (idle <= ready.size() && threads < kThreadsMax) add_thread(shared_from_this());
+    ++account.closing;
+    ++closing;
+    ready.push_back({number, fd});
+    has_ready.notify_one();
+  }
+  // With the mutex: it is closed.
+  void end(uint64_t number) {
+    const auto found = accounts.find(number);
+    Account& account = found->second;
+    --closing;
+    --account.closing;
+    take_up(number, account);
+    if (account.closing == 0) accounts.erase(found);
+    while (!held_back.empty() && closing < kThreadsMax - kThreadsForFirst) {
+      const uint64_t other = *held_back.begin();
+      held_back.erase(held_back.begin());
+      if (const auto there = accounts.find(other); there != accounts.end()) take_up(other, there->second);
+    }
+  }
+  // With the mutex.
+  void take_up(uint64_t number, Account& account) {
+    while (!account.waiting.empty() && has_room(account)) {
+      begin(number, account, account.waiting.front());
+      account.waiting.pop_front();
+    }
+    if (!account.waiting.empty() && account.closing < kThreadsPerAccount) held_back.insert(number);
+  }
 
   // With the mutex. Where no thread is to be had now, those that are there do it later.
   static void add_thread(const std::shared_ptr<Work>& work) {
@@ -54,25 +92,21 @@ struct Closer::Work {
 
   void run() {
     std::unique_lock lock(mutex);
+    ++idle;
     while (true) {
-      ++idle;
       const bool has_work = has_ready.wait_for(lock, kIdle, [this] { return is_over || !ready.empty(); });
-      --idle;
       if (is_over || (!has_work && threads > 1)) break;
       if (!has_work) continue;
+      --idle;
       const Ready next = ready.front();
       ready.pop_front();
       lock.unlock();
       ::close(next.fd);
       lock.lock();
-      Account& account = accounts[next.account];
-      if (!account.waiting.empty()) {
-        ready.push_back({next.account, account.waiting.front()});
-        account.waiting.pop_front();
-      } else if (--account.closing == 0) {
-        accounts.erase(next.account);
-      }
+      ++idle;
+      end(next.account);
     }
+    --idle;
     --threads;
   }
 };
@@ -88,23 +122,22 @@ Closer::~Closer() {
   work_->has_ready.notify_all();
 }
 
-void Closer::close(int fd, uint64_t account_number) {
+void Closer::close(int fd, uint64_t number) {
   std::unique_lock lock(work_->mutex);
-  Work::Account& account = work_->accounts[account_number];
-  if (account.closing >= kThreadsPerAccount) {
+  Work::Account& account = work_->accounts[number];
+  if (!work_->has_room(account)) {
     account.waiting.push_back(fd);
+    if (account.closing < kThreadsPerAccount) work_->held_back.insert(number);
     return;
   }
-  if (work_->idle <= work_->ready.size() && work_->threads < kThreadsMax) Work::add_thread(work_);
+  if (work_->threads == 0) Work::add_thread(work_);
   if (work_->threads == 0) {  // there never was one, and nobody would close it
-    if (account.closing == 0) work_->accounts.erase(account_number);
+    if (account.closing == 0) work_->accounts.erase(number);
     lock.unlock();
     ::close(fd);
     return;
   }
-  ++account.closing;
-  work_->ready.push_back({account_number, fd});
-  work_->has_ready.notify_one();
+  work_->begin(number, account, fd);
 }
 
 bool Closer::is_behind(uint64_t account_number) const {

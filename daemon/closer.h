@@ -1,6 +1,7 @@
 // Closes what clients made, on threads of its own: the last close of some descriptors (a socket that lingers, a file of a
 // file system that does not answer) lasts as long as the client wants it to. So that one user's do not keep those of the
-// others waiting, each has so many of the threads at most, and what it brings beyond that waits for its own.
+// others waiting, each has so many of the threads at most, and what it brings beyond that waits for its own. And so that a
+// few users together do not: the last of the threads are for those that have none yet.
 //
 // The threads are not waited for: marud ends while some close, and what they are at the kernel closes then.
 #pragma once
@@ -14,6 +15,8 @@ namespace maru::daemon {
 class Closer {
  public:
   static constexpr size_t kThreadsMax = 256, kThreadsPerAccount = 16;
+  // Of them, for accounts that have nothing closing yet.
+  static constexpr size_t kThreadsForFirst = 16;
   // Descriptors of one account that wait: who has more may not bring others.
   static constexpr size_t kWaitingMax = 1024;
 

@@ -87,6 +87,30 @@ TEST(Closer, WhatOneUserLeavesOpenKeepsNoOtherWaiting) {
   EXPECT_TRUE(test::wait_until([&] { return own.is_closed(); }));
 }
 
+TEST(Closer, WhatManyUsersLeaveOpenKeepsNoOtherWaiting) {
+  constexpr size_t kUsers = Closer::kThreadsMax / Closer::kThreadsPerAccount;
+  std::vector<Lingering> sockets(kUsers * Closer::kThreadsPerAccount);
+  Pipe others;
+  Closer closer;
+  for (size_t i = 0; i < sockets.size(); ++i) closer.close(sockets[i].writer(), 1000 + i % kUsers);
+  closer.close(others.writer, 999);
+  EXPECT_TRUE(test::wait_until([&] { return others.is_closed(); }));
+  sockets.clear();
+}
+
+TEST(Closer, WhatWaitedForOtherUsersIsClosedWhenTheyAreDone) {
+  constexpr size_t kUsers = Closer::kThreadsMax / Closer::kThreadsPerAccount;
+  std::vector<Lingering> others(kUsers * Closer::kThreadsPerAccount), own(2);
+  std::vector<Pipe> pipes(Closer::kThreadsPerAccount);
+  Closer closer;
+  for (size_t i = 0; i < others.size(); ++i) closer.close(others[i].writer(), 1000 + i % kUsers);
+  for (const Lingering& socket : own) closer.close(socket.writer(), 999);
+  for (const Pipe& pipe : pipes) closer.close(pipe.writer, 999);
+  others.clear();
+  own.erase(own.begin());
+  for (const Pipe& pipe : pipes) EXPECT_TRUE(test::wait_until([&] { return pipe.is_closed(); }));
+}
+
 TEST(Closer, WhoLeavesTooMuchOpenIsBehind) {
   std::vector<Lingering> sockets(Closer::kThreadsPerAccount);
   std::vector<Pipe> pipes(Closer::kWaitingMax + 1);
