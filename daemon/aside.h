@@ -9,7 +9,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -32,13 +31,12 @@ class Aside {
   ~Aside() { forget(); }
 
   // `work` owns what it uses. What it throws becomes `otherwise`; where there is no thread to be had it is done here and now.
+  // An exception (no memory for it) leaves this as it was.
   template <typename F>
   void begin(F work, T otherwise) {
-    forget();
-    shared_ = std::make_shared<Shared>();
-    ++works_aside;
+    auto begun = std::make_shared<Shared>();
     auto run = std::make_shared<F>(std::move(work));
-    const auto done = [shared = shared_, run, failed = std::make_shared<T>(std::move(otherwise))] {
+    const auto done = [shared = begun, run, failed = std::make_shared<T>(std::move(otherwise))] {
       try {
         shared->value.emplace((*run)());
       } catch (const std::exception&) {
@@ -46,9 +44,12 @@ class Aside {
       }
       shared->is_done.store(true, std::memory_order_release);
     };
+    forget();
+    shared_ = std::move(begun);
+    ++works_aside;
     try {
       std::thread(done).detach();
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {  // std::system_error, or no memory for one
       done();
     }
   }

@@ -133,8 +133,9 @@ void DeviceCommands::let_in() {
 // What is read names users and groups, and a name service answers when it likes.
 json DeviceCommands::add(const json& request, const std::string& who) {
   if (additions_.size() >= kAdditionsMax) return refusal(EBUSY, "too many pools are being added already: try again");
-  Addition& addition = additions_.emplace_back();
-  addition.ticket = ticket_ = ++last_ticket_;
+  json reply = {{"reading", true}};
+  additions_.reserve(kAdditionsMax);
+  Addition addition = {};
   addition.who = who;
   addition.toml = text_in(request, "toml");
   Wanted failed = failure(ENOMEM, "read what is to be added");
@@ -149,7 +150,10 @@ json DeviceCommands::add(const json& request, const std::string& who) {
     addition.wanted.begin([name, reread = reread_, known] { return in_configuration(name, reread(), known); },
                           std::move(failed));
   }
-  return {{"reading", true}};
+  // Nothing is thrown from here on: who would wait for a ticket of something that was not begun?
+  addition.ticket = ticket_ = ++last_ticket_;
+  additions_.push_back(std::move(addition));
+  return reply;
 }
 
 void DeviceCommands::step_additions() {
@@ -483,6 +487,7 @@ json DeviceCommands::list(Moment now) const {
 }
 
 json DeviceCommands::run(const std::string& command, const json& request, const std::string& who, Moment now) {
+  ticket_ = 0;  // of one before that ended with an exception: nobody has taken it
   if (command == "device.list") return list(now);
   if (command == "device.add") return add(request, who);
   const bool is_known = command == "device.drain" || command == "device.cancel" || command == "device.remove";
