@@ -196,7 +196,7 @@ json DeviceCommands::open_added(uint64_t ticket, const std::string& who, std::st
 
 // All pools of a request, or where one cannot be, those before it: each is said.
 void DeviceCommands::take_opened() {
-  auto ended = openings_.take_ended();
+  auto ended = openings_.take_ended(state_);
   for (PoolOpenings::Opening& opening : ended) {
     json added = json::array();
     for (auto& hosted : opening.opened) {
@@ -247,11 +247,15 @@ void DeviceCommands::take_opened() {
   if (!ended.empty()) let_in();
 }
 
-void DeviceCommands::end_openings() {
+std::vector<HostedPool*> DeviceCommands::end_openings() {
+  std::vector<HostedPool*> came;
   // What was cut off is begun again by the next marud, if it was written down.
   for (PoolOpenings::Opening& opening : openings_.end())
-    for (auto& hosted : opening.opened)
+    for (auto& hosted : opening.opened) {
+      came.push_back(hosted.get());
       opening.takes_place() ? take_place(std::move(hosted)) : pools_.push_back(std::move(hosted));
+    }
+  return came;
 }
 
 void DeviceCommands::begin_anew(const HostedPool& waiting) {

@@ -84,8 +84,9 @@ class DeviceCommands {
   bool step(Moment now);
   // Whether a process has a lane of this pool, watched or not.
   bool is_held(const HostedPool& hosted) const { return !clients_of(hosted).empty(); }
-  // At the end of marud: what is being opened is ended, or kept if it is open.
-  void end_openings();
+  // At the end of marud: what is being opened is ended, or kept if it is open. Waits a few seconds at most. Returns the pools
+  // that came, or came in the place of others.
+  std::vector<HostedPool*> end_openings();
   // Who may connect to the socket, after pools came or access lists changed.
   void let_in();
 

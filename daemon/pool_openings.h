@@ -1,6 +1,7 @@
 // Pools that are opened while marud serves others. To look through a device, clear it, format it or verify what is on it takes
 // minutes for a large one, so a thread does that: the same as marud does at its start, with a pool that nobody else knows yet.
-// The pool and its device are that thread's until it has ended, and the deciding thread's from then on.
+// The pool and its device are that thread's until it has ended, and the deciding thread's from then on. What describes pools
+// that are added is written down before that, by a thread that nobody waits for (aside.h).
 //
 // If marud dies here: the device is as after a marud that died at its start (docs/format.md, "Format"; hosted_pool_device.cc).
 #pragma once
@@ -40,9 +41,10 @@ class PoolOpenings {
   ~PoolOpenings();
 
   void begin(Opening opening, const StateDirectory& state);
-  // Those that are done.
-  std::vector<Opening> take_ended();
-  // All of them; what can be ended early ends with ECANCELED. For the end of marud.
+  // Those that are done. And those that are written down by now are begun.
+  std::vector<Opening> take_ended(const StateDirectory& state);
+  // All of them; what can be ended early ends with ECANCELED. For the end of marud: waits a few seconds at most, and what lasts
+  // longer (a disk that does not answer) is left where it is, as if marud had died there.
   std::vector<Opening> end();
 
   // The pool of this name that is being opened, or nothing.
@@ -54,7 +56,7 @@ class PoolOpenings {
 
  private:
   struct Work;
-  std::vector<std::unique_ptr<Work>> works_;
+  std::vector<std::shared_ptr<Work>> works_;
 };
 
 }  // namespace maru::daemon

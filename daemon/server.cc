@@ -417,11 +417,16 @@ void Server::on_process_end(uint64_t id, int result) {
 }
 
 // Those whose end has not come up yet, at the end of marud: a pool that nobody has is left in order.
-void Server::take_back_ended() {
+void Server::take_back_ended(const std::vector<HostedPool*>& those) {
+  const auto is_one = [&](uint32_t pool) {
+    return std::find(those.begin(), those.end(), pools_[pool].get()) != those.end();
+  };
   for (uint32_t pool = 0; pool < pools_.size(); ++pool)
-    if (pool < adopted_due_ms_.size() && adopted_due_ms_[pool] && pools_[pool]->known()) watch_adopted(pool);
+    if (is_one(pool) && pool < adopted_due_ms_.size() && adopted_due_ms_[pool] && pools_[pool]->known())
+      watch_adopted(pool);
   std::vector<uint64_t> ended;
   for (const auto& [id, watch] : lanes_.all()) {
+    if (!is_one(watch.pool)) continue;
     pollfd process = {watch.pidfd.get(), POLLIN, 0};
     if (::poll(&process, 1, 0) == 1) ended.push_back(id);
   }
@@ -530,11 +535,18 @@ void Server::on_signal() {
   loop_->watch_signals(signals_.get());
 }
 
+// Those that are there first: what is being opened may wait for a disk.
 void Server::stop() {
   notify("STOPPING=1");
-  devices_.end_openings();
-  take_back_ended();
-  for (const auto& hosted : pools_) hosted->stop(devices_.is_held(*hosted));
+  std::vector<HostedPool*> there;
+  for (const auto& hosted : pools_) there.push_back(hosted.get());
+  stop_pools(there);
+  stop_pools(devices_.end_openings());
+}
+
+void Server::stop_pools(const std::vector<HostedPool*>& those) {
+  take_back_ended(those);
+  for (HostedPool* hosted : those) hosted->stop(devices_.is_held(*hosted));
 }
 
 }  // namespace maru::daemon

@@ -51,7 +51,8 @@ class Server {
   bool has_memory();
   void on_receive(Session& session, int result);
   void on_process_end(uint64_t watch, int result);
-  void take_back_ended();
+  void take_back_ended(const std::vector<HostedPool*>& those);
+  void stop_pools(const std::vector<HostedPool*>& those);
   void on_signal();
   void apply(Session& session, Outcome outcome);
   void send(std::vector<Notice>& notices);

@@ -139,6 +139,40 @@ TEST_F(Aside, APoolOfAFileIsWrittenDown) {
   EXPECT_TRUE(wait_until([&] { return marud_.ask({{"command", "device.list"}}).at("devices").size() == 2; }));
 }
 
+TEST_F(Aside, MarudEndsWhileAPoolIsWrittenDown) {
+  const std::string next = next_file("more.added");
+  ASSERT_EQ(::mkfifo(next.c_str(), 0600), 0);  // who opens it stands still as long as marud lasts
+  auto added =
+      ask({{"command", "device.add"},
+           {"toml", "[[pool]]\nname = \"more\"\nbackend = \"memory\"\nsize = \"4MiB\"\npage_bytes = \"4KiB\"\n"}});
+  ASSERT_TRUE(wait_until([&] { return marud_.ask({{"command", "device.list"}}).at("devices").size() == 3; }));
+  marud_.stop();
+  ASSERT_TRUE(is_ready(added));
+  EXPECT_THROW(added.get(), std::exception) << "who has asked gets no answer";
+  EXPECT_TRUE(marud_.has_logged("stays with its clients")) << "the pools that were there are in order";
+  std::filesystem::remove(next);
+  marud_.start();
+  EXPECT_EQ(maru_reattach(client_), 0);
+  EXPECT_EQ(client_.text("k"), "text");
+  EXPECT_EQ(marud_.ask({{"command", "device.list"}}).at("devices").size(), 2u);
+}
+
+TEST_F(Aside, MarudEndsWhileMemoryThatWasHandedBackIsLookedThrough) {
+  marud_.kill();
+  SlowFile limits(marud_.directory().file("state/pool-default.tenants"));
+  marud_.start();
+  auto back = std::async(std::launch::async, [this] { return maru_reattach(client_); });
+  ASSERT_TRUE(limits.is_reached());
+  marud_.stop();
+  EXPECT_TRUE(marud_.has_logged("pool \"default\" is not open yet, and is cut off where it is"));
+  ASSERT_TRUE(is_ready(back));
+  EXPECT_NE(back.get(), 0);
+  limits.end();
+  marud_.start();
+  ASSERT_TRUE(wait_until([&] { return maru_reattach(client_) == 0; }));
+  EXPECT_EQ(client_.text("k"), "text");
+}
+
 TEST_F(Aside, ThatAPoolIsDrainedIsWrittenDown) {
   const json drain = {{"command", "device.drain"}, {"name", "default"}};
   const json cancel = {{"command", "device.cancel"}, {"name", "default"}};
