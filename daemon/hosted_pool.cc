@@ -242,6 +242,7 @@ bool HostedPool::fence_if_lost() {
   fenced_because_ =
       bad.empty() ? "its memory went away (" + pool_->device().name() + " was truncated, or the machine ran out of it)"
                   : bad;
+  pool_->give_up_turns();
   log_error("pool \"{}\" is fenced: {}; its clients are asked to leave and it takes no new ones", name(),
             fenced_because_);
   return true;

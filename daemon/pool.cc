@@ -218,6 +218,9 @@ Result<void> Pool::close() {
     log_warning("pool \"{}\" is not left in order: {}", config().name, lost_because());
     return {};
   }
+  // Nobody waits for the end of a check at rest any more, and who ended during it is gone.
+  state_->drop_rest_audit();
+  for (const uint32_t lane : state_->take_ended_lanes()) state_->end_lane(lane);
   state_->finish_lanes(kReclaimPagesAtClose);
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
@@ -334,7 +337,7 @@ bool Pool::is_lane_coming() const {
 
 bool Pool::is_reclaiming() const {
   const PoolHosts& hosts = state_->hosts;
-  return state_->has_lane_in(LaneRecord::Phase::kReclaiming) || hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
+  return !state_->ended_lanes.empty() || state_->has_lane_in(LaneRecord::Phase::kReclaiming) || hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
 }
 
 bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
@@ -372,9 +375,17 @@ void Pool::give_up_lane(uint32_t lane) {
   if (state_->lanes.is_live(lane)) state_->lanes.records[lane].phase = LaneRecord::Phase::kFree;
 }
 
+void Pool::give_up_turns() {
+  state_->drop_rest_audit();
+  for (const uint32_t lane : state_->take_ended_lanes()) give_up_lane(lane);
+}
+
 std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
   std::vector<AdoptedLane> live;
+  std::vector<bool> has_ended(state_->lanes.records.size(), false);
+  for (const LaneId ended : state_->ended_lanes) has_ended[ended.lane] = state_->lanes.id(ended.lane) == ended;
   for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
+    if (has_ended[lane]) continue;
     const LaneRecord& record = state_->lanes.records[lane];
     const bool is_elsewhere = record.pid_namespace != state_->pid_namespace;
     if (state_->lanes.is_live(lane)) live.push_back({lane, record.who, record.same_boot, is_elsewhere});

@@ -177,7 +177,7 @@ class Pool {
   // While it is checked at rest turns do nothing else, what ends waits, and the caller keeps requests that change something:
   // attach(), rent(), delete_tree(), grant_credit(), report_bad_page(), set_policy().
   bool is_quiesced() const;
-  // Whether turns still take back what a client or a host held that is gone.
+  // Whether turns still take back, or have yet to, what a client or a host held that is gone.
   bool is_reclaiming() const;
   // Whether attach() would give this process this lane back.
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
@@ -187,6 +187,9 @@ class Pool {
   void client_died(uint32_t lane);
   // The same of a pool that was fenced, whose memory is not touched any more.
   void give_up_lane(uint32_t lane);
+  // It was fenced and has no turns any more: a check at rest ends without an answer, and the lanes that ended during it are
+  // given up.
+  void give_up_turns();
   // Lanes that are in use and whose process is not watched yet (after adopt): who to look for.
   struct AdoptedLane {
     uint32_t lane;
@@ -195,7 +198,7 @@ class Pool {
     bool is_elsewhere;  // who.pid is of another pid namespace, or of one that is not known
   };
   std::vector<AdoptedLane> adopted_lanes() const;
-  // Every lane that a process has, whether that is watched or not.
+  // Every lane that a process has, whether that is watched or not; none whose process ended while the pool is checked at rest.
   std::vector<AdoptedLane> live_lanes() const;
   // Whose process an adopted lane is, by the kernel's word: what stands in the pool for it could have been written by anybody.
   void set_adopted_user(uint32_t lane, uid_t user);

@@ -158,9 +158,22 @@ bool Pool::State::step_rest_audit() {
   const json reply = tell_audit(all, report, true);
   for (const uint64_t ticket : audit.tickets) keep_answer(ticket, reply);
   rest_audit.reset();
-  for (const LaneId lane : std::exchange(ended_lanes, {}))
-    if (lanes.is_live(lane.lane) && lanes.id(lane.lane) == lane) end_lane(lane.lane);
+  for (const uint32_t lane : take_ended_lanes()) end_lane(lane);
   return !rest_audits_wanted.empty();
+}
+
+// Whoever asked is told that the pool went away: late_answer().
+void Pool::State::drop_rest_audit() {
+  rest_audit.reset();
+  rest_audits_wanted.clear();
+}
+
+// Those that wait for the end of a check at rest, and are nobody else's meanwhile.
+std::vector<uint32_t> Pool::State::take_ended_lanes() {
+  std::vector<uint32_t> ended;
+  for (const LaneId lane : std::exchange(ended_lanes, {}))
+    if (lanes.is_live(lane.lane) && lanes.id(lane.lane) == lane) ended.push_back(lane.lane);
+  return ended;
 }
 
 // What is found of a lane that begins to be taken back would be taken for damage.

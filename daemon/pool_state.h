@@ -536,6 +536,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::vector<LaneId> ended_lanes;           // while it was quiesced
   bool is_quiesced() const;
   bool step_rest_audit();
+  void drop_rest_audit();
+  std::vector<uint32_t> take_ended_lanes();
   nlohmann::json check_in_turns(std::vector<uint64_t>& wanted, const std::vector<uint64_t>* asked,
                                 uint64_t* ret_ticket);
   void lane_ended(uint32_t lane);

@@ -37,6 +37,14 @@ class LargePool : public ::testing::Test {
     }
     return reply;
   }
+  // The ticket of a check at rest from whose preparation the pool has come.
+  uint64_t begin_check_at_rest() {
+    uint64_t ticket = 0;
+    EXPECT_TRUE(pool_.pool->admin("check", {{"quiesce", true}}, pool_.now_ms, &ticket).is_null());
+    for (int turns = 0; !pool_.pool->is_quiesced() && turns < 100'000; ++turns) pool_.pool->turn(++pool_.now_ms);
+    EXPECT_TRUE(pool_.pool->is_quiesced());
+    return ticket;
+  }
   void expect_clean() { EXPECT_EQ(pool_.audit(), std::set<std::string>()); }
 
   PoolUnderTest pool_{kPages * 4096, 1024};
@@ -263,6 +271,39 @@ TEST_F(LargePool, AuditAtRestGoesOnOverTurns) {
   EXPECT_FALSE(pool_.pool->is_reclaiming());
   pool_.settle();
   expect_clean();
+}
+
+// What a client that is gone held is not left to the next marud because of a check.
+TEST_F(LargePool, PoolThatIsClosedDuringAnAuditAtRestHasTakenBackWhoEnded) {
+  client_->store("root");
+  ASSERT_NE(begin_check_at_rest(), 0u);
+  pool_.pool->client_died(client_->grant.lane);
+  EXPECT_TRUE(pool_.pool->live_lanes().empty()) << "nobody holds the memory any more";
+  EXPECT_TRUE(pool_.pool->is_reclaiming());
+  ASSERT_TRUE(pool_.pool->close());
+  EXPECT_EQ(format::LaneState(pool_.region.identity(client_->grant.lane).state.load_acquire() & 0xFFFF),
+            format::LaneState::kFree);
+  EXPECT_EQ(pool_.region.host(0).clean.load_relaxed(), 1u);
+  ASSERT_TRUE(pool_.restart());
+  EXPECT_TRUE(pool_.pool->live_lanes().empty());
+  EXPECT_TRUE(pool_.exists("root"));
+  expect_clean();
+}
+
+// A fenced pool has no turns.
+TEST_F(LargePool, PoolThatIsFencedDuringAnAuditAtRestIsLeftByWhoEnded) {
+  const auto other = pool_.attach();
+  uint64_t check = begin_check_at_rest();
+  ASSERT_NE(check, 0u);
+  pool_.pool->client_died(other->grant.lane);
+  pool_.pool->give_up_turns();
+  EXPECT_FALSE(pool_.pool->is_quiesced());
+  EXPECT_FALSE(pool_.pool->is_reclaiming());
+  ASSERT_EQ(pool_.pool->live_lanes().size(), 1u);
+  EXPECT_EQ(pool_.pool->live_lanes()[0].lane, client_->grant.lane);
+  EXPECT_EQ(pool_.pool->admin("check", {{"quiesce", true}}, pool_.now_ms, &check)["errno"], ECANCELED);
+  pool_.pool->give_up_lane(client_->grant.lane);
+  EXPECT_TRUE(pool_.pool->live_lanes().empty());
 }
 
 TEST_F(LargePool, AuditAtRestFindsWhatHoldsOnlyThen) {
