@@ -337,7 +337,8 @@ bool Pool::is_lane_coming() const {
 
 bool Pool::is_reclaiming() const {
   const PoolHosts& hosts = state_->hosts;
-  return !state_->ended_lanes.empty() || state_->has_lane_in(LaneRecord::Phase::kReclaiming) || hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
+  return !state_->ended_lanes.empty() || state_->has_lane_in(LaneRecord::Phase::kReclaiming) ||
+         hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
 }
 
 bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {

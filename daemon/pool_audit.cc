@@ -19,6 +19,9 @@ constexpr size_t kAuditsWantedMax = 64;
 // Of a page about a microsecond.
 constexpr uint64_t kAuditStepsPerTurn = 1u << 11;
 constexpr uint64_t kAuditedAtOncePages = 1u << 10;
+// How long a check at rest waits until what is half taken back is done: a parent whose child a client has half stored may be
+// recounted for as long as that client stands still.
+constexpr uint64_t kSettlePauseMs = 10'000;
 
 class Collected final : public shm::FindingSink {
  public:
@@ -71,6 +74,7 @@ struct Pool::State::RestAudit {
   std::vector<uint64_t> tickets;
   LiveAudit live;
   uint64_t swept = 0;
+  std::optional<uint64_t> settle_until_ms;
   bool is_prepared = false;
   std::vector<shm::Finding> found;  // by every pass until now
   uint32_t pass = 0;
@@ -140,9 +144,19 @@ bool Pool::State::step_rest_audit() {
   RestAudit& audit = *rest_audit;
   if (!audit.is_prepared) {
     if (audit.swept < pages()) {
+      const uint64_t from = sweep_next % pages();
       sweep(kSweepPagesPerTurn);
-      audit.swept += kSweepPagesPerTurn;
-    } else if (audit.live.run.step(kAuditStepsPerTurn)) {
+      audit.swept +=
+          sweep_next > from ? sweep_next - from : sweep_next + pages() - from;  // fewer where they are costly
+    } else if (audit.settle_until_ms || audit.live.run.step(kAuditStepsPerTurn)) {
+      // Whoever waits for that says whether there is more to do right away.
+      if (!audit.settle_until_ms) audit.settle_until_ms = now_ms + kSettlePauseMs;
+      take_findings();
+      // What is half taken back looks like damage, and does not go on while marud leaves the pool alone.
+      const bool has_settled = !has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
+                               hosts.waiting.empty() && findings.parents.empty() && recounts.empty() &&
+                               deletions.empty();
+      if (!has_settled && rests(now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
       drain_touches(kTouchesPerDrain);
       take_findings();
       finish_retired(kRetiredPerTurn);

@@ -290,6 +290,47 @@ TEST_F(LargePool, PoolThatIsClosedDuringAnAuditAtRestHasTakenBackWhoEnded) {
   expect_clean();
 }
 
+// A lane that is half taken back, and a parent that counts a child too many, would look like damage.
+TEST_F(LargePool, AuditAtRestWaitsForWhatIsBeingTakenBack) {
+  const PageRef root = client_->store("root");
+  const auto dying = pool_.attach();
+  const auto check = [&](int dies_after_turns, int* ret_turns) {
+    uint64_t ticket = 0;
+    EXPECT_TRUE(pool_.pool->admin("check", {{"quiesce", true}}, pool_.now_ms, &ticket).is_null());
+    for (*ret_turns = 0; !pool_.pool->is_quiesced() && *ret_turns < 100'000; ++*ret_turns) {
+      if (*ret_turns == dies_after_turns) {
+        // In the middle of a store below the root.
+        pool_.region.block(root.page()).word.store_release(PageWord::ready(root.generation(), 1).bits);
+        dying->lane.header().parent_intent[0].store_release(root.bits);
+        pool_.pool->client_died(dying->grant.lane);
+      }
+      pool_.pool->turn(++pool_.now_ms);
+    }
+    json reply;
+    for (int turns = 0; reply.is_null() && turns < 100'000; ++turns) {
+      pool_.pool->turn(++pool_.now_ms);
+      reply = pool_.pool->admin("check", {{"quiesce", true}}, pool_.now_ms, &ticket);
+    }
+    return reply;
+  };
+  int prepared = 0, again = 0;
+  EXPECT_EQ(check(-1, &prepared)["found"], 0);
+  const json reply = check(prepared - 1, &again);
+  EXPECT_EQ(reply["found"], 0) << reply.dump();
+  EXPECT_FALSE(pool_.pool->is_reclaiming());
+}
+
+// The same for a client that stands still there: the check does not wait for ever.
+TEST_F(LargePool, AuditAtRestDoesNotWaitForAClientThatStandsStill) {
+  const PageRef root = client_->store("root");
+  const auto dying = pool_.attach();
+  pool_.region.block(root.page()).word.store_release(PageWord::ready(root.generation(), 1).bits);
+  client_->lane.header().parent_intent[0].store_release(root.bits);
+  dying->lane.header().parent_intent[0].store_release(root.bits);
+  pool_.pool->client_died(dying->grant.lane);
+  EXPECT_NE(begin_check_at_rest(), 0u);
+}
+
 // A fenced pool has no turns.
 TEST_F(LargePool, PoolThatIsFencedDuringAnAuditAtRestIsLeftByWhoEnded) {
   const auto other = pool_.attach();
