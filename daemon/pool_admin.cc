@@ -56,13 +56,16 @@ const char* Pool::State::reason_name(EvictReason reason) {
 }
 
 json Pool::State::admin(const std::string& command, const json& request, uint64_t* ret_ticket) {
-  static constexpr std::string_view kChanging[] = {"evict",         "delete_tree", "clear",
-                                                   "memory.poison", "quota.set",   "quota.remove",
-                                                   "quota.default", "quota.mode",  "host.declare_dead"};
+  static constexpr std::string_view kChanging[] = {
+      "evict", "delete_tree", "clear", "memory.poison", "quota.set", "quota.remove", "host.declare_dead"};
+  // "quota.default" and "quota.mode" without values only ask.
+  const bool changes = std::ranges::find(kChanging, command) != std::end(kChanging) ||
+                       (command.starts_with("quota.") &&
+                        (request.contains("soft") || request.contains("hard") || request.contains("listed")));
   constexpr uint64_t kHeld = UINT64_MAX;  // the ticket of what was not begun yet
   if (ret_ticket && *ret_ticket == kHeld) *ret_ticket = 0;
   const bool is_new = !ret_ticket || *ret_ticket == 0;
-  if (is_new && is_quiesced() && std::ranges::find(kChanging, command) != std::end(kChanging)) {
+  if (is_new && is_quiesced() && changes) {
     if (!ret_ticket) return refusal(EAGAIN, "the pool is being checked at rest: try again");
     *ret_ticket = kHeld;
     return {};

@@ -253,8 +253,10 @@ json PoolTenants::admin(const std::string& command, const json& request, bool as
 
 // One after the other, in the order in which they came: the next one changes what the one before has left.
 json Pool::State::quota(const std::string& command, const json& request, uint64_t* ret_ticket) {
-  const bool only_asks = command == "quota.list" || command == "quota.get";
-  if (only_asks || !ret_ticket) return tenants.admin(command, request);
+  // "quota.default" and "quota.mode" without values show what there is: that waits for nobody's disk.
+  const bool changes = command == "quota.set" || command == "quota.remove" || request.contains("soft") ||
+                       request.contains("hard") || request.contains("listed");
+  if (!changes || !ret_ticket) return tenants.admin(command, request);
   if (*ret_ticket == 0) {
     if (quotas.size() >= kQuotasMax) return refusal(EAGAIN, "too many limits are being set already: try again");
     quotas.push_back({* ret_ticket = ++last_ticket, command, request});

@@ -4,6 +4,7 @@
 #include "libmaru/shm/tenant_account.h"
 
 #include <cerrno>
+#include <future>
 #include <map>
 
 namespace maru::daemon {
@@ -352,6 +353,33 @@ TEST_F(PoolTenantsTest, MoreTenantsThanPlacesAreCountedTogether) {
   const json empty = ask({{"command", "quota.list"}});
   for (const json& row : empty["tenants"]) EXPECT_EQ(row["used_bytes"], 0);
   EXPECT_EQ(empty["others_used_bytes"], 0);
+}
+
+// -- limits that are being written down -----------------------------------------------------------------------------------
+
+class PoolTenantsOnSlowDisk : public PoolTenantsTest {
+ protected:
+  PoolTenantsOnSlowDisk() : PoolTenantsTest(1u << 20, 8) {
+    home_.pool->set_tenant_limits({}, [written = written_.get_future().share()](const TenantSettings&) {
+      written.wait();
+      return Result<void>();
+    });
+  }
+  json ask(json request, uint64_t* ret_ticket) {
+    return home_.pool->admin(request["command"].get<std::string>(), request, home_.now_ms, ret_ticket);
+  }
+  std::promise<void> written_;
+};
+
+TEST_F(PoolTenantsOnSlowDisk, WhatOnlyAsksDoesNotWait) {
+  uint64_t change = 0;
+  ASSERT_TRUE(ask({{"command", "quota.default"}, {"soft", 4096}}, &change).is_null());
+  for (const char* asks : {"quota.default", "quota.mode", "quota.list"}) {
+    uint64_t ticket = 0;
+    EXPECT_FALSE(ask({{"command", asks}}, &ticket).is_null()) << asks;
+    EXPECT_EQ(ticket, 0u) << asks;
+  }
+  written_.set_value();
 }
 
 // -- tenants that somebody scribbled ------------------------------------------------------------------------------------

@@ -331,6 +331,18 @@ TEST_F(LargePool, AuditAtRestDoesNotWaitForAClientThatStandsStill) {
   EXPECT_NE(begin_check_at_rest(), 0u);
 }
 
+TEST_F(LargePool, LimitsAreShownDuringAnAuditAtRest) {
+  ASSERT_NE(begin_check_at_rest(), 0u);
+  for (const char* asks : {"quota.default", "quota.mode", "quota.list"}) {
+    uint64_t ticket = 0;
+    EXPECT_FALSE(pool_.pool->admin(asks, json::object(), pool_.now_ms, &ticket).is_null()) << asks;
+    EXPECT_EQ(ticket, 0u) << asks;
+  }
+  uint64_t ticket = 0;
+  EXPECT_TRUE(pool_.pool->admin("quota.default", {{"soft", 4096}}, pool_.now_ms, &ticket).is_null());
+  EXPECT_NE(ticket, 0u);
+}
+
 // A fenced pool has no turns.
 TEST_F(LargePool, PoolThatIsFencedDuringAnAuditAtRestIsLeftByWhoEnded) {
   const auto other = pool_.attach();
