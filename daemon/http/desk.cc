@@ -61,6 +61,8 @@ bool Desk::turn(const AdminView& view) {
       exchange_.answer(*slot, {EACCES, "only root, marud's own user and the admin group may administrate", nullptr});
     } else if (question.kind == Question::Kind::kMetrics || question.kind == Question::Kind::kStatus) {
       waiting_.push_back(*slot);
+    } else if (question.kind == Question::Kind::kAdmin && removals_.size() >= kWaitingMax) {
+      exchange_.answer(*slot, {EAGAIN, "too many questions wait for their pools already: try again", nullptr});
     } else if (uint64_t ticket = 0; !answer_now(view, *slot, ticket)) {
       removals_.push_back({*slot, ticket});
     }

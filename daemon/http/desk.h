@@ -12,6 +12,9 @@ class Desk {
  public:
   // Questions that one turn answers: each costs what the same command of marudctl does.
   static constexpr uint32_t kQuestionsPerTurn = 4;
+  // Questions that may wait for a pool at the same time, perhaps for a disk that does not answer. The other places are for
+  // what is answered at once, such as health.
+  static constexpr uint32_t kWaitingMax = Exchange::kSlots * 3 / 4;
 
   Desk(Exchange& exchange, const Config& config) : exchange_(exchange), config_(config) {}
 

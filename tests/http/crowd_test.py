@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -105,6 +106,28 @@ def idle_and_slow_ones_stand_in_nobodys_way(marud):
     slow.close()
 
 
+def questions_that_wait_for_a_disk_leave_room(marud):
+    """As many limits as there are places for questions, whose writing down stands still at a pipe: health is answered."""
+    pipe = marud.socket.parent / "state" / "pool-default.tenants.next"
+    os.mkfifo(pipe)
+    waiting = []
+    for i in range(32):
+        connection = UnixConnection(marud.http_socket)
+        connection.request("PUT", f"/quota/slow{i}", json.dumps({"limit_gb": 1}))
+        waiting.append(connection)
+    wait_for(lambda: len(select.select([one.sock for one in waiting], [], [], 0)[0]) >= 8, "the refusal of eight")
+    for _ in range(3):
+        health = marud.http("GET", "/healthcheck")
+        expect(health.status == 200, f"beside limits that are being written down: {health}")
+    with open(pipe, "rb") as reader:
+        reader.read()
+    statuses = [one.getresponse().status for one in waiting]
+    # The first one met the pipe, which cannot be made to last.
+    expect(statuses.count(503) >= 8 and statuses.count(200) >= 20, statuses)
+    for one in waiting:
+        one.close()
+
+
 def strangers_by_tcp_keep_nobody_out(marud):
     """As many as like to connect without a token, silent, byte by byte, or never reading: whoever has it gets in at once."""
     def connect(text=b""):
@@ -193,6 +216,7 @@ def no_user_keeps_out_another(marud):
 def main():
     with ObservedMarud(arguments.marud, tcp=True) as marud:
         keep_alive(marud)
+        questions_that_wait_for_a_disk_leave_room(marud)
         garbage_does_no_harm(marud)
         strangers_by_tcp_keep_nobody_out(marud)
         no_user_keeps_out_another(marud)
