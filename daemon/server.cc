@@ -48,6 +48,20 @@ Moment moment() {
           uint64_t(monotonic.tv_sec) * 1000 + uint64_t(monotonic.tv_nsec) / 1'000'000};
 }
 
+// Nothing lies unread in it and nothing can come any more: its last close cannot last.
+bool is_over_and_empty(int socket) {
+  // A packet brings who sent it, so that one without bytes or descriptors is told from the end.
+  const int on = 1;
+  if (::shutdown(socket, SHUT_RDWR) != 0 || ::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0)
+    return false;
+  char byte;
+  iovec part = {&byte, 1};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  return ::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) == 0 && (message.msg_flags & MSG_CTRUNC) == 0;
+}
+
 }  // namespace
 
 Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, std::unique_ptr<EventLoop> loop,
@@ -104,7 +118,7 @@ Result<void> Server::run() {
 
 uint64_t Server::wait_ms(bool more_to_do) const {
   if (more_to_do) return 0;
-  uint64_t timeout_ms = lanes_.size() > 0 ? kTurnMs : kIdleMs;
+  uint64_t timeout_ms = lanes_.size() > 0 || !held_up_.empty() ? kTurnMs : kIdleMs;
   if (works_aside > 0 || devices_.is_opening()) timeout_ms = std::min(timeout_ms, kAsideLookMs);
   if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
   if (watchdog_ms_ > 0) timeout_ms = std::min(timeout_ms, watchdog_ms_);
@@ -176,7 +190,7 @@ void Server::on_accept(const Event& event) {
   const auto user = user_of_peer(socket.get());
   const ShareOf share = {user ? requests_.users().account_of(*user) : kNobody, Share::kArrivals};
   if (!has_memory() || !user || work_.size(share) >= kArrivalsMax)
-    return closer_.close(socket.release(), share.first);  // as in remove_if_idle()
+    return close_connection(socket.release(), share.first);
   ++arrivals_;
   work_.push(share, {.arrival = std::move(socket)});
 }
@@ -230,7 +244,7 @@ void Server::on_arrival(FileDescriptor socket) {
   --arrivals_;
   const auto close_aside = [&] {
     const auto user = user_of_peer(socket.get());
-    closer_.close(socket.release(), user ? requests_.users().account_of(*user) : kNobody);
+    close_connection(socket.release(), user ? requests_.users().account_of(*user) : kNobody);
   };
   if (!has_memory()) return close_aside();
   auto peer = identify_peer(socket.get());
@@ -264,7 +278,7 @@ void Server::on_arrival(FileDescriptor socket) {
 }
 
 void Server::take_in(std::unique_ptr<Session> session) {
-  session->begin_receive(*loop_);
+  receive_from(*session);
   const uint64_t id = session->id();
   sessions_.emplace(id, std::move(session));
   requests_.connections = sessions_.size();
@@ -274,7 +288,7 @@ void Server::take_in(std::unique_ptr<Session> session) {
 // nothing must not keep them from it.
 void Server::turn_away(std::unique_ptr<Session> session) {
   if (turned_away_ >= 2 * kTurnedAwayMax)
-    return closer_.close(session->release_socket(), session->account);  // without a word
+    return close_connection(session->release_socket(), session->account);  // without a word
   ++turned_away_;
   silent_.push_back(session->id());
   take_in(std::move(session));
@@ -296,7 +310,7 @@ void Server::on_receive(Session& session, int result) {
   if (!session.is_closing()) {
     if (!received.end.empty())
       end_session(session, received.end, received.is_hangup);
-    else if (!received.descriptors.empty() && closer_.is_behind(session.account))
+    else if (!received.descriptors.empty() && closer_.is_behind(session.account))  // it was asked for before that
       end_session(session, "a descriptor, while too many that this user has brought are not closed yet", false);
     else if (session.turned_away_because.empty())
       apply(session, requests_.handle(session, received, now_));
@@ -307,7 +321,7 @@ void Server::on_receive(Session& session, int result) {
   }
   for (FileDescriptor& descriptor : received.descriptors)
     if (descriptor.is_open()) closer_.close(descriptor.release(), session.account);
-  if (!session.is_closing()) session.begin_receive(*loop_);
+  if (!session.is_closing()) receive_from(session);
   remove_if_idle(session.id());
 }
 
@@ -367,12 +381,38 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
   session.close(*loop_);
 }
 
+// What lies unread in the socket may hold descriptors of the client, and the last close of some of them lasts as long as the
+// client wants it to.
+void Server::close_connection(int socket, uid_t account) {
+  if (is_over_and_empty(socket))
+    ::close(socket);
+  else
+    closer_.close(socket, account);
+}
+
+// Of a user who has brought too many descriptors that are not closed yet, nothing is received until they are fewer: what is
+// sent stays in the kernel, where it counts as the sender's.
+void Server::receive_from(Session& session) {
+  if (closer_.is_behind(session.account))
+    held_up_.push_back(session.id());
+  else
+    session.begin_receive(*loop_);
+}
+
+void Server::receive_from_held_up() {
+  std::erase_if(held_up_, [&](uint64_t id) {
+    Session* session = find(id);
+    if (!session || session->is_closing()) return true;
+    if (closer_.is_behind(session->account)) return false;
+    session->begin_receive(*loop_);
+    return true;
+  });
+}
+
 void Server::remove_if_idle(uint64_t id) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || !found->second->is_closing() || !found->second->is_idle()) return;
-  // What lies unread in the socket may hold descriptors of the client, and the last close of some of them lasts as long as the
-  // client wants it to.
-  closer_.close(found->second->release_socket(), found->second->account);
+  close_connection(found->second->release_socket(), found->second->account);
   if (found->second->turned_away_because.empty()) {
     requests_.users().left(found->second->account, found->second->is_strangers);
   } else {
@@ -437,6 +477,7 @@ void Server::take_back_ended(const std::vector<HostedPool*>& those) {
 
 void Server::after_events() {
   adopted_due_ms_.resize(pools_.size(), 0);  // pools that came at run time
+  receive_from_held_up();
   for (const Requests::Settled& settled : requests_.settle_waiting(now_)) {
     Session* session = find(settled.session);
     if (!session || session->is_closing()) continue;
@@ -542,6 +583,13 @@ void Server::stop() {
   for (const auto& hosted : pools_) there.push_back(hosted.get());
   stop_pools(there);
   stop_pools(devices_.end_openings());
+  // What lies unread in connections may last when it is closed, but not when the kernel closes it after the process.
+  for (const auto& [id, session] : sessions_) static_cast<void>(session->release_socket());
+  while (!work_.empty())
+    work_.serve_next([](Work&& work) {
+      static_cast<void>(work.arrival.release());
+      return uint64_t(0);
+    });
 }
 
 void Server::stop_pools(const std::vector<HostedPool*>& those) {

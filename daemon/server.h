@@ -58,6 +58,9 @@ class Server {
   void send(std::vector<Notice>& notices);
   void end_session(Session& session, const std::string& why, bool is_expected);
   void remove_if_idle(uint64_t session);
+  void close_connection(int socket, uid_t account);
+  void receive_from(Session& session);
+  void receive_from_held_up();
   std::optional<uint64_t> watch_adopted(uint32_t pool);
   void after_events();
   bool turn_pools();
@@ -97,6 +100,7 @@ class Server {
   http::Desk* desk_;         // null: there is no HTTP
   std::string http_opened_;  // what its thread said last of its sockets; empty: all are open
   FairQueue<ShareOf, Work> work_;
+  std::vector<uint64_t> held_up_;                        // sessions of which nothing is received for now
   std::vector<Work> kept_;                               // what came for pools that are quiesced
   std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
   // Per pool: its lanes whose processes are of other pid namespaces, for which all processes of the machine are looked at.

@@ -9,6 +9,7 @@
 #include "tests/support/wait_until.h"
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -334,6 +335,20 @@ TEST_F(HostileSocket, DescriptorsBeyondThoseThatMakeSenseAreClosedAsideToo) {
     EXPECT_TRUE(marud_.has_logged("a packet with " + std::to_string(count) + " descriptors"));
     expect_service();
   }
+}
+
+TEST_F(HostileSocket, WhatLiesUnreadHoldsUpNoEnd) {
+  LingeringSocket lingering;
+  const FileDescriptor socket = connect();
+  marud_.suspend();
+  // Its end comes before the second packet is read.
+  ::kill(marud_.pid(), SIGTERM);
+  EXPECT_TRUE(send_raw(socket.get(), request(Type::kPing)));
+  EXPECT_TRUE(send_raw(socket.get(), request(Type::kPing), {lingering.near()}));
+  lingering.let_go();
+  marud_.stop();
+  marud_.start();
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client_) == 0; }));
 }
 
 TEST_F(HostileSocket, WhoReadsNothingIsSentNoMoreDescriptors) {
