@@ -118,8 +118,8 @@ Result<void> Server::run() {
 
 uint64_t Server::wait_ms(bool more_to_do) const {
   if (more_to_do) return 0;
-  uint64_t timeout_ms = lanes_.size() > 0 || !held_up_.empty() ? kTurnMs : kIdleMs;
-  if (works_aside > 0 || devices_.is_opening()) timeout_ms = std::min(timeout_ms, kAsideLookMs);
+  uint64_t timeout_ms = lanes_.size() > 0 ? kTurnMs : kIdleMs;
+  if (works_aside > 0 || devices_.is_opening() || !held_up_.empty()) timeout_ms = std::min(timeout_ms, kAsideLookMs);
   if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
   if (watchdog_ms_ > 0) timeout_ms = std::min(timeout_ms, watchdog_ms_);
   const auto until_ms = [&](uint64_t due_ms) { return due_ms > now_.monotonic_ms ? due_ms - now_.monotonic_ms : 0; };
@@ -381,13 +381,9 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
   session.close(*loop_);
 }
 
-// What lies unread in the socket may hold descriptors of the client, and the last close of some of them lasts as long as the
-// client wants it to.
+// What lies unread in it may hold descriptors, and the last close of some lasts as long as the client wants it to.
 void Server::close_connection(int socket, uid_t account) {
-  if (is_over_and_empty(socket))
-    ::close(socket);
-  else
-    closer_.close(socket, account);
+  is_over_and_empty(socket) ? void(::close(socket)) : closer_.close(socket, account);
 }
 
 // Of a user who has brought too many descriptors that are not closed yet, nothing is received until they are fewer: what is
@@ -400,10 +396,12 @@ void Server::receive_from(Session& session) {
 }
 
 void Server::receive_from_held_up() {
+  std::set<uid_t> begun;
   std::erase_if(held_up_, [&](uint64_t id) {
     Session* session = find(id);
     if (!session || session->is_closing()) return true;
-    if (closer_.is_behind(session->account)) return false;
+    // One a turn: each may bring as many as make the user be behind again.
+    if (closer_.is_behind(session->account) || !begun.insert(session->account).second) return false;
     session->begin_receive(*loop_);
     return true;
   });
