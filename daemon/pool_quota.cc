@@ -64,15 +64,10 @@ json PoolTenants::changed(const Result<void>& saved, const TenantSettings& at_ru
   return answer();
 }
 
-// While there is an answer to give, the places of those that the settings list are nobody else's: is_idle().
 json PoolTenants::change(const TenantSettings& at_run_time, Answer answer) {
+  if (!writes_aside_ || !save_) return changed(save_ ? save_(at_run_time) : Result<void>(), at_run_time, answer);
   writing_.settings = at_run_time;
   writing_.answer = std::move(answer);
-  if (!writes_aside_ || !save_) {
-    json reply = changed(save_ ? save_(at_run_time) : Result<void>(), at_run_time, writing_.answer);
-    writing_.answer = {};
-    return reply;
-  }
   writing_.saved.begin([save = save_, at_run_time] { return save(at_run_time); },
                        failure(ENOMEM, "write down the limits of tenants"));
   return {};
@@ -81,9 +76,7 @@ json PoolTenants::change(const TenantSettings& at_run_time, Answer answer) {
 std::optional<json> PoolTenants::take_written() {
   const auto saved = writing_.saved.take();
   if (!saved) return std::nullopt;
-  json reply = changed(*saved, writing_.settings, writing_.answer);
-  writing_.answer = {};
-  return reply;
+  return changed(*saved, writing_.settings, std::exchange(writing_.answer, {}));
 }
 
 // The tenant that "tenant", a name, or "id" means; 0 if the table does not have it.
@@ -162,17 +155,9 @@ json PoolTenants::set(const json& request) {
     return refusal(ENOSPC, "the pool has no place for another tenant: it was formatted for " +
                                std::to_string(table_.size() - 1) +
                                " (tenants_max), and those that could have this one's place are in use");
-  // By its name is_idle() knows that the place is taken until this is written down.
-  table_.set_name(table_.index_of(id), name);
   settings.tenants[name] = limits;
   settings.removed.erase(name);
-  return change(settings, [this, id] {
-    const uint32_t index = table_.index_of(id);
-    return index != 0 ? row_json(index)
-                      : refusal(ENOSPC,
-                                "the limits are written down and not in force: another tenant has taken the "
-                                "last place in the pool's table (tenants_max) meanwhile");
-  });
+  return change(settings, [this, id] { return row_json(table_.index_of(id)); });
 }
 
 json PoolTenants::remove(const json& request) {

@@ -60,8 +60,6 @@ void PoolTenants::find_busy() {
 }
 
 bool PoolTenants::is_idle(uint32_t index) {
-  // Its limits are being written down, or are about to be in force.
-  if (writing_.answer && writing_.settings.tenants.contains(table_.row(index).name)) return false;
   // What a pass has counted for this one must not be taken for another's.
   if (keeps_[index].balance != 0 || (counting_ && counted_[index] != 0)) return false;
   // Without this its lanes' accounts would count for nothing when it comes back.

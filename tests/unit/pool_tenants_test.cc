@@ -2,7 +2,6 @@
 #include "tests/unit/pool_fixture.h"
 
 #include "libmaru/shm/tenant_account.h"
-#include "tests/support/wait_until.h"
 
 #include <cerrno>
 #include <future>
@@ -381,23 +380,6 @@ TEST_F(PoolTenantsOnSlowDisk, WhatOnlyAsksDoesNotWait) {
     EXPECT_EQ(ticket, 0u) << asks;
   }
   written_.set_value();
-}
-
-TEST_F(PoolTenantsOnSlowDisk, PlaceIsKeptForATenantWhoseLimitsAreWrittenDown) {
-  const json change = {{"command", "quota.set"}, {"tenant", "listed"}, {"hard", 1u << 20}};
-  uint64_t ticket = 0;
-  ASSERT_TRUE(ask(change, &ticket).is_null());
-  auto client = home_.attach();
-  for (int i = 0; i < 40; ++i) EXPECT_EQ(store(*client, "k" + std::to_string(i), "t" + std::to_string(i)), 0);
-  EXPECT_GT(PoolTenantsTest::ask({{"command", "quota.list"}})["others_used_bytes"], 0) << "no place is left";
-  written_.set_value();
-  json reply;
-  EXPECT_TRUE(test::wait_until([&] {
-    home_.pool->turn(++home_.now_ms);
-    return !(reply = ask(change, &ticket)).is_null();
-  }));
-  EXPECT_EQ(reply.value("listed", false), true) << reply.dump();
-  EXPECT_EQ(reply.value("hard_bytes", 0), 1 << 20) << reply.dump();
 }
 
 // -- tenants that somebody scribbled ------------------------------------------------------------------------------------
