@@ -219,7 +219,7 @@ typedef struct maru_view {
  * Errors (the buffer stays the caller's): -EDQUOT the tenant is at its hard limit: delete blocks of it, or wait until some are
  * evicted; -EPERM the pool takes only tenants that its administrator has listed; -ENOTCONN, -ETIMEDOUT, -ESTALE marud was
  * needed for credit and did not answer; -ENOLINK the parent is gone: store it again first, or store this as a root;
- * -EXFULL the registry or the space for long keys is full at this key; -ENOBUFS every pin slot is taken; -EAGAIN an
+ * -EXFULL the registry is full at this key, or no cell is free for so long a one; -ENOBUFS every pin slot is taken; -EAGAIN an
  * expired block with children is in the way, or marud is counting what the tenant uses: try later; -EINVAL. */
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);

@@ -81,6 +81,18 @@ const char* check_size(const FormatWishes& wishes) {
 
 constexpr const char* kTooSmall = "the pool is too small for its control region and a single region of pages";
 
+// Of the bytes of the pages, what cells for long keys take, and inline keys that are longer than the usual default.
+constexpr uint64_t kKeyBytesShare = 64;
+constexpr uint64_t kKeyInlineDefaultMax = 1024;
+
+// A pool whose users have long keys must hold as many blocks as any other. Where a page is large enough for its share to hold a
+// cell, there is one for each page; below that the inline key takes a share as large.
+uint32_t default_key_inline(uint64_t page_bytes) {
+  const uint64_t share = page_bytes / kKeyBytesShare;
+  if (share >= limits::kKeyExtentBytes) return limits::kKeyInlineDefault;
+  return uint32_t(std::clamp<uint64_t>(share, limits::kKeyInlineDefault, kKeyInlineDefaultMax));
+}
+
 // All but the pages, with the defaults of a pool of `size` bytes, of which `cut_bytes` are cut into regions. A smaller one's
 // are nowhere larger, so that whoever tries them in turns never refuses a pool that is larger than one which was possible.
 const char* choose_shape(const FormatWishes& wishes, uint64_t size, uint64_t cut_bytes, Parameters* ret_parameters) {
@@ -105,7 +117,7 @@ const char* choose_shape(const FormatWishes& wishes, uint64_t size, uint64_t cut
                              : uint32_t(std::clamp<uint64_t>(size / limits::kTenantPoolBytes,
                                                              limits::kTenantsMinDefault, limits::kTenantsDefault));
   choose_lanes(wishes, size, &p);
-  p.key_inline_bytes = wishes.key_inline_bytes ? wishes.key_inline_bytes : limits::kKeyInlineDefault;
+  p.key_inline_bytes = wishes.key_inline_bytes ? wishes.key_inline_bytes : default_key_inline(p.page_bytes);
   p.section_align = small ? 4096 : 2ull << 20;
   *ret_parameters = p;
   return nullptr;
@@ -126,9 +138,10 @@ const char* choose_pages(const FormatWishes& wishes, uint64_t room_bytes, const 
     const uint64_t middle = enough + (too_many - enough) / 2;
     p.pages = middle * p.region_pages;
     // One cell for each page while that is at most 1/64 of the pages' bytes: 4 KiB for 2 MiB costs 0.2 %.
-    p.key_extents = wishes.key_extents ? wishes.key_extents
-                                       : std::clamp<uint64_t>(pages_bytes_of(p) / 64 / limits::kKeyExtentBytes, 8,
-                                                              std::max<uint64_t>(8, p.pages));
+    p.key_extents = wishes.key_extents
+                        ? wishes.key_extents
+                        : std::clamp<uint64_t>(pages_bytes_of(p) / kKeyBytesShare / limits::kKeyExtentBytes, 8,
+                                               std::max<uint64_t>(8, p.pages));
     Layout layout{};
     const char* refusal = plan_layout(p, &layout);
     if (refusal == nullptr) refusal = fits(p, layout);

@@ -120,7 +120,7 @@ class ParentGoneError(MaruError):
 
 
 class RegistryFullError(MaruError):
-    """The registry, or the space for long keys, is full at this key."""
+    """The registry is full at this key, or has no cell free for a key this long."""
 
 
 class PinsExhaustedError(MaruError):
@@ -199,7 +199,8 @@ _BY_ERRNO: dict[int, tuple[type[MaruError], str]] = {
     _errno.ENOLINK: (ParentGoneError, "the parent is gone: store it again first, or store this as a root"),
     _errno.EXFULL: (
         RegistryFullError,
-        "the registry or the space for long keys is full at this key: use another key, or a Digest",
+        "the registry is full at this key, or has no cell free for one this long: use another key or a Digest,"
+        " or format the pool with a larger key_inline_bytes",
     ),
     _errno.ENOBUFS: (
         PinsExhaustedError,

@@ -89,6 +89,26 @@ TEST_F(Keys, LongestKeysAreKeptWhole) {
 
 // Texts beside each other are hashed together where their lengths allow that: they are near each other here, or of one length,
 // with other kinds of keys, other tenants and what is no key between them.
+// A pool of small pages, as small pools have them, takes as many blocks with long keys as with short ones.
+TEST_F(Keys, APoolIsFilledWithLongKeys) {
+  PoolWish wish;
+  wish.bytes = 32u << 20;
+  wish.page_bytes = 64u << 10;
+  const MarudProcess marud({wish});
+  TestClient client(marud.socket_path());
+  const uint64_t pages = client.geometry().pages;
+  const auto name = [](uint64_t i) { return std::string(1000, 'k') + std::to_string(i); };
+  uint64_t refused = 0, stored = 0;
+  for (uint64_t i = 0; i < 2 * pages; ++i) {
+    const int result = client.store(name(i), "text");
+    ASSERT_TRUE(result == 0 || result == -EXFULL) << i << ": " << result;
+    refused += result == -EXFULL;  // rare: its bucket is full
+  }
+  EXPECT_LE(refused, 2u);
+  for (uint64_t i = 0; i < 2 * pages; ++i) stored += uint64_t(client.exists(name(i)));
+  EXPECT_GE(stored, pages - pages / 8) << "of " << pages << " pages";
+}
+
 TEST_F(Keys, BatchesOfEveryMixtureAgreeWithSingleCalls) {
   Random random(fresh_seed());
   uint64_t tenant = 0;

@@ -1,6 +1,7 @@
 #include "daemon/tools/replay/report.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -134,7 +135,8 @@ std::string Report::text() const {
   append(text, "  walked        %llu matches that search could not prove\n", wide(search_fallbacks));
   if (failed_stores != 0)
     append(text, "  failed        %llu stores, one with: %s\n", wide(failed_stores),
-           std::strerror(int(failed_store_errno)));
+           failed_store_errno == EXFULL ? "no place in the registry at its key, as of one in 50,000 in a full pool"
+                                        : std::strerror(int(failed_store_errno)));
   if (options.verify_afterwards)
     append(text, "  read again    %llu blocks that were still there afterwards\n", wide(checked_blocks));
   append(text, "  wrong bytes   %llu\n", wide(wrong_bytes));
