@@ -292,9 +292,9 @@ typedef struct maru_match {
 MARU_PUBLIC int maru_match_prefix(maru_client *client, const maru_key *keys, size_t n, maru_match *ret_match);
 
 /* Where the blocks of a match are: views of the first n keys given to maru_match_prefix, n at most match->blocks. The views
- * live as long as the match and are not released themselves (their pin is 0). That the keys are these is the caller's part: for
- * others it is not always refused, and what their views show may be overwritten at any time. Errors: -ENOENT a block was
- * lost to bad memory; -EINVAL. */
+ * live as long as the match and are not released themselves (their pin is 0). A view is only given of what the match holds; for
+ * fewer keys than it has blocks that costs a look at each block between. Errors: -ENOENT a block was lost to bad memory, or the
+ * keys are others; -EINVAL. */
 MARU_PUBLIC int maru_resolve(maru_client *client, const maru_match *match, const maru_key *keys, size_t n,
                              maru_view *ret_views);
 

@@ -19,6 +19,15 @@ using shm::Digest;
 using shm::FindStatus;
 using shm::PageRef;
 
+// maru_match.pins: this, and behind it the blocks that a match pins, in the order of their keys.
+struct MatchPins {
+  uint64_t count;
+
+  shm::HeldBlock* blocks() { return reinterpret_cast<shm::HeldBlock*>(this + 1); }
+  std::span<const shm::HeldBlock> span() const { return {reinterpret_cast<const shm::HeldBlock*>(this + 1), count}; }
+};
+static_assert(sizeof(MatchPins) % alignof(shm::HeldBlock) == 0);
+
 }  // namespace
 
 Result<ForkGuard> ForkGuard::create() {
@@ -377,17 +386,13 @@ int Client::match_prefix(const maru_key* keys, size_t n, maru_match* ret_match) 
   if (result.held == 1) {
     match.pin = pin_of(held[0].slot);
   } else if (result.held > 1) {
-    // How many, then the pins.
-    auto* pins = static_cast<uint64_t*>(std::malloc((1 + 2 * result.held) * sizeof(uint64_t)));
+    auto* pins = static_cast<MatchPins*>(std::malloc(sizeof(MatchPins) + result.held * sizeof(shm::HeldBlock)));
     if (pins == nullptr) {
       shm::release_prefix(lane_, held.data(), result.held);
       return -ENOMEM;
     }
-    pins[0] = result.held;
-    for (size_t i = 0; i < result.held; ++i) {
-      pins[1 + 2 * i] = held[i].ref.bits;
-      pins[2 + 2 * i] = held[i].slot;
-    }
+    pins->count = result.held;
+    std::copy_n(held.data(), result.held, pins->blocks());
     match.pins = pins;
   }
   // A touch of a block stands for its ancestors: they cannot go before it, and inherit its time when it goes.
@@ -404,27 +409,27 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
   if (all.size() > match.blocks) return -EINVAL;
   const std::span<PageRef> refs = scratch<PageRef>(all.size());
   const std::span<uint64_t> lengths = scratch<uint64_t>(all.size());
+  const PageRef deepest = PageRef::from_bits(match.deepest);
+  if (match.blocks != 0 && !region_.is_page(deepest)) return -EINVAL;
+  const shm::HeldBlock one = {deepest, 0, uint32_t(match.blocks - 1)};
+  const auto* many = static_cast<const MatchPins*>(match.pins);
+  const std::span<const shm::HeldBlock> pins = many ? many->span() : std::span(&one, 1);
   size_t found = 0;
-  if (const auto* pins = static_cast<const uint64_t*>(match.pins)) {
+  if (all.empty()) return 0;
+  if (many)
     found = shm::resolve_batch(region_, all, refs.data(), lengths.data());
-    // A block that the match pins itself may have lost its key since, and another, unpinned one may have it now. Blocks
-    // above those have children: their keys stay.
-    uint64_t next = 0;
-    for (size_t i = 0; i < all.size() && next < pins[0]; ++i) {
-      const PageRef ref = PageRef::from_bits(pins[1 + 2 * next]);
-      if (!(shm::block_digest(region_, ref.page()) == all[i])) continue;
-      found += refs[i].is_none();
-      refs[i] = ref;
-      lengths[i] = region_.block(ref.page()).length.load_relaxed();  // under the pin
-      ++next;
-    }
-  } else if (!all.empty()) {
-    const PageRef deepest = PageRef::from_bits(match.deepest);
-    if (!region_.is_page(deepest)) return -EINVAL;
-    if (all.size() == match.blocks && !(shm::block_digest(region_, deepest.page()) == all.back())) return -EINVAL;
+  else
     found = shm::resolve_chain(region_, deepest, match.blocks, all, refs.data(), lengths.data());
-    if (found == all.size() && !shm::is_one_chain(region_, refs.first(found))) return -ENOENT;
+  // A block that the match pins itself may have lost its key since, and another, unpinned one may have it now. Blocks above those
+  // have children: their keys stay.
+  for (const shm::HeldBlock& pin : pins) {
+    if (pin.key >= all.size()) break;
+    if (!(shm::block_digest(region_, pin.ref.page()) == all[pin.key])) return -EINVAL;
+    found += refs[pin.key].is_none();
+    refs[pin.key] = pin.ref;
+    lengths[pin.key] = region_.block(pin.ref.page()).length.load_relaxed();  // under the pin
   }
+  if (found == all.size() && !shm::are_held(region_, refs, pins)) return -ENOENT;
   if (found != all.size()) return -ENOENT;
   for (size_t i = 0; i < all.size(); ++i) {
     const uint32_t page = refs[i].page();
@@ -443,9 +448,9 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
 int Client::release_match(maru_match& match) {
   int status = 0;
   if (match.pin != kNoPin && !unpin(uint32_t(match.pin - 1), PageRef::from_bits(match.deepest))) status = -EINVAL;
-  if (auto* pins = static_cast<uint64_t*>(match.pins)) {
-    for (uint64_t i = 0; i < pins[0]; ++i)
-      if (!unpin(uint32_t(pins[2 + 2 * i]), PageRef::from_bits(pins[1 + 2 * i]))) status = -EINVAL;
+  if (auto* pins = static_cast<MatchPins*>(match.pins)) {
+    for (const shm::HeldBlock& pin : pins->span())
+      if (!unpin(pin.slot, pin.ref)) status = -EINVAL;
     std::free(pins);
   }
   match = {};

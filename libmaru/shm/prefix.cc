@@ -86,7 +86,7 @@ void walk(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms,
         lane.pins->unpin(held[result->held - 1].slot, held[result->held - 1].ref);
         --result->held;
       }
-      held[result->held++] = {found.ref, found.slot};
+      held[result->held++] = {found.ref, found.slot, uint32_t(i)};
       result->deepest = found.ref;
       result->blocks = i + 1;
     }
@@ -131,7 +131,7 @@ PrefixResult match_prefix(LaneContext& lane, const PrefixKeys& prefix, uint64_t 
     const format::BlockLine& line = region.block(found.ref.page());
     const uint32_t depth = uint32_t(line.shape.load_relaxed() >> 32);  // under the pin
     if (MARU_MUTANT(kMutantSearchWithoutChain) || (depth == end - 1 && line.chain.load_relaxed() == sum)) {
-      ret_held[0] = {found.ref, found.slot};
+      ret_held[0] = {found.ref, found.slot, uint32_t(end - 1)};
       result.blocks = end;
       result.held = 1;
       result.deepest = found.ref;
@@ -287,9 +287,24 @@ constexpr int64_t kBreakCost = 16;
 
 }  // namespace
 
-bool is_one_chain(const ControlRegion& region, std::span<const PageRef> refs) {
-  for (size_t i = 1; i < refs.size(); ++i)
-    if (region.block(refs[i].page()).parent.load_relaxed() != refs[i - 1].bits) return false;  // held by the match
+bool are_held(const ControlRegion& region, std::span<const PageRef> refs, std::span<const HeldBlock> pins) {
+  const auto parent_of = [&](PageRef ref) {
+    return region.is_page(ref)
+               ? PageRef::from_bits(region.block(ref.page()).parent.load_relaxed())  // held by the match
+               : PageRef::none();
+  };
+  size_t next = 0;  // the first pin of the keys from i on
+  while (next < pins.size() && pins[next].key < refs.size()) ++next;
+  PageRef held;  // the block of key i
+  if (next < pins.size()) {
+    held = pins[next].ref;
+    for (size_t i = pins[next].key; i >= refs.size(); --i) held = parent_of(held);
+  }
+  for (size_t i = refs.size(); i-- > 0;) {
+    if (next > 0 && pins[next - 1].key == i) held = pins[--next].ref;
+    if (held.is_none() || refs[i].bits != held.bits) return false;
+    held = parent_of(held);
+  }
   return true;
 }
 

@@ -337,6 +337,41 @@ TEST_F(Keys, MatchedBlocksAreResolvedThoughTheirKeysWereTaken) {
   }
 }
 
+// What a match holds is given, whatever keys are named, and nothing else, though it is there.
+TEST_F(Keys, BlocksThatAMatchDoesNotHoldAreNotResolved) {
+  constexpr size_t kKeys = 12;
+  // Roots; a chain; chains of three each, which is a match that is walked.
+  for (const size_t length : {size_t{1}, kKeys, size_t{3}}) {
+    std::vector<std::string> names[2];
+    std::vector<maru_key> keys[2];
+    for (int which = 0; which < 2; ++which) {
+      for (size_t i = 0; i < kKeys; ++i)
+        names[which].push_back(std::to_string(length) + (which ? " other " : " own ") + std::to_string(i));
+      for (size_t i = 0; i < kKeys; ++i) {
+        keys[which].push_back(key_of(names[which][i]));
+        ASSERT_EQ(writer_.store(names[which][i], names[which][i], i % length != 0 ? names[which][i - 1] : ""), 0);
+      }
+    }
+    maru_match match;
+    ASSERT_EQ(maru_match_prefix(reader_, keys[0].data(), kKeys, &match), 0);
+    ASSERT_EQ(match.blocks, kKeys);
+    maru_view views[kKeys];
+    for (size_t n = 1; n <= kKeys; ++n) {
+      const std::string which = std::to_string(n) + " keys, chains of " + std::to_string(length);
+      ASSERT_EQ(maru_resolve(reader_, &match, keys[0].data(), n, views), 0) << which;
+      for (size_t i = 0; i < n; ++i)
+        EXPECT_EQ(std::string_view(static_cast<const char*>(views[i].data), views[i].bytes), names[0][i]) << which;
+      EXPECT_LT(maru_resolve(reader_, &match, keys[1].data(), n, views), 0) << which;
+      for (size_t i = 0; i < n; ++i) {
+        std::vector<maru_key> mixed = keys[0];
+        mixed[i] = keys[1][i];
+        EXPECT_LT(maru_resolve(reader_, &match, mixed.data(), n, views), 0) << which << ", one of them another: " << i;
+      }
+    }
+    EXPECT_EQ(maru_release_match(reader_, &match), 0);
+  }
+}
+
 TEST_F(Keys, BlockWhoseTimeIsOverIsAbsentAndReplaced) {
   ASSERT_EQ(writer_.store("short", "old", {}, 1), 0);
   EXPECT_TRUE(wait_until([&] { return !reader_.text("short"); }));
