@@ -1,8 +1,8 @@
 """The calls of maru.h. What each does, when it blocks and what each error means stands there; here is what Python adds.
 
 Thread safety: everything may be called from any thread. Fork: the child gets ForkedError from every object of the parent;
-memoryviews and arrays that it inherited must not be touched there (their memory is not in the child, which would end with
-SIGSEGV).
+memoryviews and arrays that it inherited must not be touched there. Their memory is not in the child, which ends with SIGSEGV, or
+meets what came to lie at these addresses meanwhile: its own mapping of the pool after connect(), with other blocks in it.
 """
 import os
 from types import TracebackType

@@ -252,3 +252,36 @@ def test_errors_are_named_while_the_interpreter_ends(marud):
         sys.modules["late"] = Late()
     """, marud.socket)
     assert ended.returncode == 0 and ended.stdout == "named\n", (ended.stdout, ended.stderr)
+
+
+def test_the_class_of_an_object_stays(client, key):
+    client.store_copy(key, b"text")
+    kinds = [maru.Pin, maru.View, maru.Client, maru.Buffer, maru.Match, maru.MemoryInfo]
+    objects = [client.pin(key), client.retrieve(key), client, client.alloc(10),
+               client.match_prefix([key])]
+    for thing in objects:
+        for kind in kinds:
+            if kind is type(thing):
+                continue
+            with pytest.raises(TypeError):
+                thing.__class__ = kind
+    for kind in kinds:
+        with pytest.raises(TypeError):
+            kind.block = 1
+
+
+def test_a_memoryview_that_was_ended_is_made_anew(client, key):
+    buffer = client.alloc(4)
+    with buffer.data as data:
+        data[:] = b"text"
+    with pytest.raises(ValueError):
+        data[0]
+    assert bytes(buffer.data) == b"text"
+    client.store(key, buffer)
+    view = client.retrieve(key)
+    with view.data as data:
+        assert bytes(data) == b"text"
+    assert bytes(view.data) == b"text"
+    view.release()
+    with pytest.raises(maru.ClosedError):
+        view.data

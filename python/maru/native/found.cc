@@ -88,8 +88,8 @@ PyType_Slot slots[] = {
     {Py_sq_length, slot(length)},
     {0, nullptr},
 };
-PyType_Spec spec = {"maru.MemoryInfo", sizeof(InfoObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                    slots};
+constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE;
+PyType_Spec spec = {"maru.MemoryInfo", sizeof(InfoObject), 0, kFlags, slots};
 
 }  // namespace
 

@@ -19,7 +19,7 @@ BufferHold& Buffer::held() const {
 
 py::object Buffer::data() {
   const BufferHold& hold = held();
-  if (!data_) data_ = view_of_pages(hold_, hold.buffer().data, hold.buffer().bytes, true);
+  if (!data_ || is_released(data_)) data_ = view_of_pages(hold_, hold.buffer().data, hold.buffer().bytes, true);
   return data_;
 }
 

@@ -78,6 +78,11 @@ class BufferHold : public Hold {
   maru_view view_{};  // kPinned
 };
 
+// Whether somebody has ended this memoryview, by release() or `with`: it shows nothing any more.
+inline bool is_released(pybind11::handle memoryview) {
+  return (reinterpret_cast<PyMemoryViewObject*>(memoryview.ptr())->flags & _Py_MEMORYVIEW_RELEASED) != 0;
+}
+
 // A memoryview of new Pages.
 pybind11::object view_of_pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable);
 

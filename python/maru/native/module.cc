@@ -93,6 +93,18 @@ void check_memory_of_objects(py::handle type) {
   PyType_Modified(made);
 }
 
+// Python lets an object's class be exchanged for another that looks as large to it, and then calls that one's methods with this
+// one's memory. Not from or to a class that cannot be changed.
+void make_immutable(const py::module_& module) {
+  const py::dict names = module.attr("__dict__");
+  for (const auto& [name, value] : names) {
+    if (!PyType_Check(value.ptr()) || !value.attr("__module__").equal(module.attr("__name__"))) continue;
+    auto* const type = reinterpret_cast<PyTypeObject*>(value.ptr());
+    type->tp_flags |= Py_TPFLAGS_IMMUTABLETYPE;
+    PyType_Modified(type);
+  }
+}
+
 // pybind11 says in words of its own that Python's API has failed. Python's exception says it better: a MemoryError.
 void prefer_the_exception_of_python(std::exception_ptr thrown) {
   try {
@@ -171,6 +183,7 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::define_held(module);
   maru_python::define_client(module);
   for (const char* name : {"Buffer", "Match", "Client"}) maru_python::check_memory_of_objects(module.attr(name));
+  maru_python::make_immutable(module);
   py::register_local_exception_translator(&maru_python::prefer_the_exception_of_python);
   module.def("version", &maru_version);
   module.def("handle_memory_errors", &maru_python::handle_memory_errors, py::kw_only(), "views"_a = false);

@@ -58,6 +58,7 @@ PyObject* data(PyObject* self, void*) {
   try {
     if (pin.hold == nullptr) raise_named("ClosedError", "This view was released: retrieve the block again.");
     pin.hold->attachment()->open();
+    if (pin.data != nullptr && is_released(pin.data)) Py_CLEAR(pin.data);
     if (pin.data == nullptr) {
       py::object made = view_of_pages(pin.hold, const_cast<void*>(pin.view.data), pin.view.bytes, false);
       if (pin.data == nullptr) pin.data = made.release().ptr();  // another thread's may have come meanwhile
