@@ -420,8 +420,8 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
     found = shm::resolve_batch(region_, all, refs.data(), lengths.data());
   else
     found = shm::resolve_chain(region_, deepest, match.blocks, all, refs.data(), lengths.data());
-  // A block that the match pins itself may have lost its key since, and another, unpinned one may have it now. Blocks above those
-  // have children: their keys stay.
+  // A block that the match pins itself may have lost its key since, and another, unpinned one may have it now. Blocks above
+  // those have children: their keys stay.
   for (const shm::HeldBlock& pin : pins) {
     if (pin.key >= all.size()) break;
     if (!(shm::block_digest(region_, pin.ref.page()) == all[pin.key])) return -EINVAL;

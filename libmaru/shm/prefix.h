@@ -74,10 +74,10 @@ size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digest
 size_t resolve_chain(const ControlRegion& region, PageRef deepest, size_t blocks, std::span<const Digest> digests,
                      PageRef* ret_refs, uint64_t* ret_lengths);
 
-// Whether these, the blocks of the first keys of a match, are all held by its pins, which are in the order of their keys: each is
-// pinned, or the parent of the next one. Blocks above a pinned one keep their keys, unless the memory of one goes bad: then its
-// key may be another block's by now, which the pin does not hold. Reads a line a block, and a line for each key between the last
-// of these and the next pin.
+// Whether these, the blocks of the first keys of a match, are all held by its pins, which are in the order of their keys: each
+// is pinned, or the parent of the next one. Blocks above a pinned one keep their keys, unless the memory of one goes bad: then
+// its key may be another block's by now, which the pin does not hold. Reads a line a block, and a line for each key between the
+// last of these and the next pin.
 bool are_held(const ControlRegion& region, std::span<const PageRef> refs, std::span<const HeldBlock> pins);
 
 }  // namespace maru::shm
