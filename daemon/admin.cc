@@ -173,6 +173,14 @@ void name_holders(const AdminView& view, const Pool& pool, json& rows) {
     }
 }
 
+// As marudctl's command is written: "device add" for "device.add". What it has no command for stands as it is.
+std::string words_of(const std::string& command) {
+  std::string words = printable(command);
+  std::replace(words.begin(), words.end(), '.', ' ');
+  std::replace(words.begin(), words.end(), '_', '-');
+  return "\"" + words + "\"";
+}
+
 AdminReply run(const AdminView& view, const std::string& command, const json& request, const std::string& who) {
   json reply;
   // Never another pool than was meant.
@@ -189,7 +197,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
   } else if (command == "clients") {
     reply = clients_of(view, request);
   } else if (view.only_for && (command.starts_with("device.") || command == "client.fence" || command == "metrics")) {
-    return {EACCES, "\"" + printable(command) + "\" is for root, marud's own user and the admin group"};
+    return {EACCES, words_of(command) + " is for root, marud's own user and the admin group"};
   } else if (command.starts_with("device.")) {
     reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms});
     if (reply.contains("error"))

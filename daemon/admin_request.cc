@@ -35,16 +35,29 @@ uint64_t rows_in(const json& request) {
 
 json refusal(int code, const std::string& text) { return {{"error", text}, {"errno", code}}; }
 
-std::string key_text(std::span<const std::byte> key) {
-  const auto is_printable = [](std::byte b) { return b > std::byte{0x20} && b < std::byte{0x7f}; };
-  const std::string text(reinterpret_cast<const char*>(key.data()), key.size());
-  if (std::all_of(key.begin(), key.end(), is_printable) && !text.starts_with("0x")) return text;
+namespace {
+
+std::string hex_text(std::span<const std::byte> bytes) {
   std::string hex = "0x";
-  for (std::byte b : key) {
+  for (std::byte b : bytes) {
     hex += "0123456789abcdef"[uint8_t(b) >> 4];
     hex += "0123456789abcdef"[uint8_t(b) & 15];
   }
   return hex;
+}
+
+}  // namespace
+
+std::string key_text(std::span<const std::byte> key) {
+  const auto is_printable = [](std::byte b) { return b > std::byte{0x20} && b < std::byte{0x7f}; };
+  const std::string text(reinterpret_cast<const char*>(key.data()), key.size());
+  const bool is_text = std::all_of(key.begin(), key.end(), is_printable) && !text.starts_with("0x");
+  return is_text ? text : hex_text(key);
+}
+
+std::string tenant_name_text(const std::string& name) {
+  const auto bytes = std::as_bytes(std::span(name));
+  return name.starts_with("id:") || name.starts_with("(") ? hex_text(bytes) : key_text(bytes);
 }
 
 std::vector<std::byte> key_bytes(const std::string& text) {

@@ -30,5 +30,8 @@ nlohmann::json refusal(int code, const std::string& text);
 // foreign digit makes it text.
 std::string key_text(std::span<const std::byte> key);
 std::vector<std::byte> key_bytes(const std::string& text);
+// The name of a tenant, as a key; one that would read like what stands for tenants without a name ("id:7", "(others)") in
+// hexadecimal digits.
+std::string tenant_name_text(const std::string& name);
 
 }  // namespace maru::daemon

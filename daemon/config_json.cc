@@ -29,7 +29,7 @@ json pool_json(const HostedPool& hosted) {
   json options = json::object(), tenants = json::array();
   for (const auto& [name, value] : spec.pool.policy_options) options[name] = value;
   for (const auto& [name, limits] : spec.pool.tenants.tenants)
-    tenants.push_back({{"name", key_text(std::as_bytes(std::span(name)))},
+    tenants.push_back({{"name", tenant_name_text(name)},
                        {"soft", limits.soft_bytes ? json(*limits.soft_bytes) : json(nullptr)},
                        {"hard", limits.hard_bytes ? json(*limits.hard_bytes) : json(nullptr)}});
   json pool = {{"name", spec.pool.name},

@@ -77,7 +77,7 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   for (uint32_t index = 0; index < table.size(); ++index) {
     const TenantTable::Row& row = table.row(index);
     if (row.id == 0 && index != 0) continue;
-    const std::string name = row.name.empty() ? "" : key_text(std::as_bytes(std::span(row.name)));
+    const std::string name = row.name.empty() ? "" : tenant_name_text(row.name);
     snapshot.tenants.push_back({name, row.id, row.used_bytes, row.soft_bytes, row.hard_bytes, tenants.refusals(index)});
   }
   const auto uses_more = [](const metrics::TenantUse& a, const metrics::TenantUse& b) {

@@ -23,7 +23,7 @@ std::string name_in(const json& request) {
 }
 
 json name_json(const std::string& name) {
-  return name.empty() ? json(nullptr) : json(key_text(std::as_bytes(std::span(name))));
+  return name.empty() ? json(nullptr) : json(tenant_name_text(name));
 }
 
 json limit_json(const std::optional<uint64_t>& limit) { return limit ? json(*limit) : json(nullptr); }

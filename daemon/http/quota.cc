@@ -3,7 +3,8 @@
 // hard one.
 //
 //   a limit of 0      those servers evict all of such a tenant; marud's 0 means no limit, so it becomes one byte
-//   "_default"        blocks of no tenant; the tenant of that name is reached as %5Fdefault, and so is one named "config"
+//   "_default"        blocks of no tenant; the tenant of that name is reached, and shown, as %5Fdefault, and so is one named
+//                     "config", which stands for the default
 #include "daemon/admin_request.h"
 #include "daemon/http/request.h"
 
@@ -24,6 +25,7 @@ constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 constexpr double kGibMax = double(1ull << 32);  // 4 ZiB less than overflows, and more than any pool has
 constexpr uint64_t kNothingAtAll = 1;           // bytes: the limit of a tenant that may keep nothing
 constexpr const char* kNobody = "_default";
+constexpr const char* kConfig = "config";  // in the place of a name: the default
 
 // To nine decimals, which are finer than a byte: what was set as 0.3 is 0.3 again.
 double gib_of(uint64_t bytes) { return bytes <= kNothingAtAll ? 0.0 : std::round(double(bytes) / kGib * 1e9) / 1e9; }
@@ -36,8 +38,10 @@ bool has_escape(const std::string& text) {
 }
 
 // Names are bytes. UTF-8 without control characters stands as it is, everything else percent-encoded as in a path, and so does
-// a text that looks so: no two names are shown alike, and what has an escape in it is the part of the path as it stands.
+// a text that looks so: no two names are shown alike, and what has an escape in it is the part of the path as it stands. So
+// do the two names that mean something else in a path, by their first letter.
 json salt_json(const std::string& name) {
+  if (name == kNobody || name == kConfig) return fmt::format("%{:02X}{}", uint8_t(name.front()), name.substr(1));
   const bool is_plain = std::none_of(name.begin(), name.end(), [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; });
   try {
     if (is_plain && !has_escape(name)) {

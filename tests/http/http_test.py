@@ -174,9 +174,12 @@ def quotas_are_those_of_lmcache(marud, client):
         nobody = marud.http("GET", f"{root}/_default").json
         expect(nobody["cache_salt"] == "_default" and nobody["exists"] is False, nobody)
         refused(marud.http("PUT", f"{root}/_default", {"limit_gb": 1}), 400, "%5Fdefault")
-        expect(marud.http("PUT", f"{root}/%5Fdefault", {"limit_gb": 1}).json["cache_salt"] == "_default", "a salt _default")
+        expect(marud.http("PUT", f"{root}/%5Fdefault", {"limit_gb": 1}).json["cache_salt"] == "%5Fdefault",
+               "a tenant _default, which GET on _default does not show")
         expect(marud.http("GET", f"{root}/%5Fdefault").json["exists"] is True, "a salt _default")
-        expect(marud.http("PUT", f"{root}/%63onfig", {"limit_gb": 4}).json["cache_salt"] == "config", "a salt config")
+        expect(marud.http("PUT", f"{root}/%63onfig", {"limit_gb": 4}).json["cache_salt"] == "%63onfig", "config")
+        listed = marud.http("GET", root).json["users"]
+        expect({"%5Fdefault", "%63onfig"} <= set(listed) and not {"_default", "config"} & set(listed), listed)
         marud.http("DELETE", f"{root}/%5Fdefault")
         marud.http("DELETE", f"{root}/%63onfig")
         odd = marud.http("PUT", f"{root}/caf%C3%A9%2Fbar", {"limit_gb": 1}).json
@@ -184,14 +187,17 @@ def quotas_are_those_of_lmcache(marud, client):
         expect("café/bar" in marud.http("GET", root).json["users"], "an odd name in the list")
         # Names that look like what others are shown as, or are no text at all: no two are shown alike.
         names = [b"\xff\x01", b"0xff01", b"%FF%01", b"%ff%01", b"\0", b"%00", b"a\xffb/", b"50%", b"50%25",
-                 "\u20ac".encode()]
+                 "\u20ac".encode(), b"(others)", b"(further)", b"id:7", b"id 7"]
         shown = []
         for i, name in enumerate(names):
             reply = marud.http("PUT", f"{root}/{quote(name, safe='')}", {"limit_gb": i + 1})
             expect(reply.status == 200, f"{name}: {reply}")
             shown.append(reply.json.get("cache_salt"))
         expect(shown == ["%FF%01", "0xff01", "%25FF%2501", "%25ff%2501", "%00", "%2500", "a%FFb%2F", "50%", "50%2525",
-                         "\u20ac"], shown)
+                         "\u20ac", "(others)", "(further)", "id:7", "id 7"], shown)
+        series = [line.split(" ")[0] for line in marud.http("GET", "/metrics").text.splitlines() if "{" in line]
+        twice = {one for one in series if series.count(one) > 1}
+        expect(not twice, f"tenants with one name in /metrics: {twice}")
         users = marud.http("GET", root).json["users"]
         for i, salt in enumerate(shown):
             expect(users.get(salt, {}).get("limit_gb") == i + 1, f"{salt} in the list: {users}")
