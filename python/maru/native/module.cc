@@ -166,7 +166,7 @@ void define_client(py::module_& module) {
 }
 
 void handle_memory_errors(py::handle views) {
-  const uint32_t flags = flag_of(views, "views") ? MARU_MEMORY_ERRORS_VIEWS : 0u;
+  const uint32_t flags = flag_of(views, "views") ? uint32_t{MARU_MEMORY_ERRORS_VIEWS} : 0;
   check(maru_handle_memory_errors(flags), "maru_handle_memory_errors");
 }
 
