@@ -18,9 +18,14 @@ constexpr std::chrono::seconds kIdle(10);  // and then a thread ends, all but th
 }  // namespace
 
 struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
+  struct Item {
+    int fd;
+    Kind kind;
+  };
   struct Account {
-    size_t closing = 0;  // in `ready`, or with a thread
-    std::deque<int> waiting;
+    size_t closing = 0;      // in `ready`, or with a thread
+    size_t connections = 0;  // of what is waiting
+    std::deque<Item> waiting;
   };
   struct Ready {
     uint64_t account;
@@ -64,8 +69,10 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
   // With the mutex.
   void take_up(uint64_t number, Account& account) {
     while (!account.waiting.empty() && has_room(account)) {
-      begin(number, account, account.waiting.front());
+      const Item next = account.waiting.front();
       account.waiting.pop_front();
+      account.connections -= next.kind == Kind::kConnection;
+      begin(number, account, next.fd);
     }
     if (!account.waiting.empty() && account.closing < kThreadsPerAccount) held_back.insert(number);
   }
@@ -122,11 +129,12 @@ Closer::~Closer() {
   work_->has_ready.notify_all();
 }
 
-void Closer::close(int fd, uint64_t number) {
+void Closer::close(int fd, uint64_t number, Kind kind) {
   std::unique_lock lock(work_->mutex);
   Work::Account& account = work_->accounts[number];
   if (!work_->has_room(account)) {
-    account.waiting.push_back(fd);
+    account.waiting.push_back({fd, kind});
+    account.connections += kind == Kind::kConnection;
     if (account.closing < kThreadsPerAccount) work_->held_back.insert(number);
     return;
   }
@@ -144,6 +152,12 @@ bool Closer::is_behind(uint64_t account_number) const {
   const std::lock_guard lock(work_->mutex);
   const auto found = work_->accounts.find(account_number);
   return found != work_->accounts.end() && found->second.waiting.size() > kWaitingMax;
+}
+
+size_t Closer::connections_waiting(uint64_t account_number) const {
+  const std::lock_guard lock(work_->mutex);
+  const auto found = work_->accounts.find(account_number);
+  return found == work_->accounts.end() ? 0 : found->second.connections;
 }
 
 }  // namespace maru::daemon

@@ -26,8 +26,11 @@ class Closer {
   ~Closer();
 
   // Never blocks, unless marud could not start a thread at all. `account`: whose doing it is (users.h). Any thread.
-  void close(int fd, uint64_t account);
+  enum class Kind : uint8_t { kAny, kConnection };
+  void close(int fd, uint64_t account, Kind kind = Kind::kAny);
   bool is_behind(uint64_t account) const;
+  // Of what waits, how many were connections.
+  size_t connections_waiting(uint64_t account) const;
 
  private:
   struct Work;

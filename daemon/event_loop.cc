@@ -84,8 +84,7 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create() {
 
   std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(io_uring_get_probe_ring(&ring->uring),
                                                                         io_uring_free_probe);
-  for (int operation :
-       {IORING_OP_ACCEPT, IORING_OP_RECVMSG, IORING_OP_SENDMSG, IORING_OP_POLL_ADD, IORING_OP_ASYNC_CANCEL})
+  for (int operation : {IORING_OP_ACCEPT, IORING_OP_SENDMSG, IORING_OP_POLL_ADD, IORING_OP_ASYNC_CANCEL})
     if (!probe || !io_uring_opcode_supported(probe.get(), operation))
       return failure(ENOSYS, "use io_uring: this kernel lacks operation " + std::to_string(operation));
   return std::unique_ptr<EventLoop>(new EventLoop(std::move(ring)));
@@ -103,10 +102,10 @@ void EventLoop::cancel_accepts() {
   io_uring_sqe_set_data64(entry, token(EventKind::kNone, 0));
 }
 
-void EventLoop::receive(uint64_t id, int fd, msghdr* message) {
+void EventLoop::watch_packets(uint64_t id, int fd) {
   io_uring_sqe* entry = ring_->next_entry();
-  io_uring_prep_recvmsg(entry, fd, message, MSG_CMSG_CLOEXEC);
-  io_uring_sqe_set_data64(entry, token(EventKind::kReceive, id));
+  io_uring_prep_poll_add(entry, fd, POLLIN);
+  io_uring_sqe_set_data64(entry, token(EventKind::kPacket, id));
 }
 
 void EventLoop::send(uint64_t id, int fd, msghdr* message) {

@@ -18,7 +18,7 @@ namespace maru::daemon {
 enum class EventKind : uint8_t {
   kNone = 0,
   kAccept,   // result: a connection
-  kReceive,  // result: bytes of the packet
+  kPacket,   // a connection: something can be received or it is over; result: the events, as poll(2) has them
   kSend,     // result: bytes sent
   kProcess,  // a pidfd became readable: the process ended
   kSignal,   // the signal descriptor is readable
@@ -41,7 +41,9 @@ class EventLoop {
   // One connection; it may be asked for several times at once.
   void accept(int listener);
   void cancel_accepts();  // each completes, with a connection or -ECANCELED
-  void receive(uint64_t id, int fd, msghdr* message);
+  // Once something can be received, or the other end is gone. Nothing is received: what clients send stays in the kernel,
+  // where it counts as theirs, until it is their turn.
+  void watch_packets(uint64_t id, int fd);
   void send(uint64_t id, int fd, msghdr* message);
   void watch_process(uint64_t id, int pidfd);
   void watch_signals(int fd);
@@ -51,7 +53,7 @@ class EventLoop {
 
   // Submits what was asked for, waits until something completes or the time is over, and returns everything that has completed:
   // who is served first is decided among all, so nothing may be left behind that many others came before. How much that can
-  // be is bounded by what was asked for, a receive and a send of each connection and a process of each lane; beyond kEventsMax
+  // be is bounded by what was asked for, a packet and a send of each connection and a process of each lane; beyond kEventsMax
   // it waits for the next turn. The vector is valid until the next call.
   Result<const std::vector<Event>*> wait(uint64_t timeout_ms);
 

@@ -109,12 +109,13 @@ Session* Server::find(uint64_t session) {
 void Server::on_event(const Event& event) {
   switch (event.kind) {
     case EventKind::kAccept: return on_accept(event);
-    case EventKind::kReceive:
+    case EventKind::kPacket:
       if (Session* session = find(event.id)) {
-        if (event.result > 0) session->lane_is_news = false;
+        const bool is_over = session->finish_await(event.result);
         // An end is nothing to serve, and makes room for a connection that may be waiting already.
-        if (event.result <= 0) return on_receive(*session, event.result);
-        work_.push({session->account, Share::kRequests}, {event.id, event.result});
+        if (is_over || session->is_closing()) return on_packet(*session);
+        session->lane_is_news = false;
+        work_.push({session->account, Share::kRequests}, {event.id});
       }
       return;
     case EventKind::kSend:
@@ -127,7 +128,7 @@ void Server::on_event(const Event& event) {
     case EventKind::kProcess:
       if (const LaneWatch* watch = lanes_.find(event.id))
         work_.push({requests_.users().account_of(watch->who.uid), Share::kRequests},
-                   {.result = event.result, .ended_lane = event.id});
+                   {.ended_lane = event.id, .result = event.result});
       return;
     case EventKind::kSignal: return on_signal();
     case EventKind::kHttp:
@@ -151,7 +152,7 @@ void Server::serve() {
       else if (work.ended_lane != 0)
         on_process_end(work.ended_lane, work.result);
       else if (Session* session = find(work.session))
-        is_kept(*session) ? kept_.push_back(std::move(work)) : on_receive(*session, work.result);
+        is_kept(*session) ? kept_.push_back(std::move(work)) : on_packet(*session);
       const auto before = std::exchange(now, Clock::now());
       return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count());
     });
@@ -227,7 +228,7 @@ void Server::take_back_ended(const std::vector<HostedPool*>& those) {
 
 void Server::after_events() {
   adopted_due_ms_.resize(pools_.size(), 0);  // pools that came at run time
-  receive_from_held_up();
+  serve_held_up();
   for (const Requests::Settled& settled : requests_.settle_waiting(now_)) {
     Session* session = find(settled.session);
     if (!session || session->is_closing()) continue;

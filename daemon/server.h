@@ -49,7 +49,7 @@ class Server {
   void turn_away(std::unique_ptr<Session> session);
   void tell_why(Session& session, const Session::Received& received);
   bool has_memory();
-  void on_receive(Session& session, int result);
+  void on_packet(Session& session);
   void on_process_end(uint64_t watch, int result);
   void take_back_ended(const std::vector<HostedPool*>& those);
   void stop_pools(const std::vector<HostedPool*>& those);
@@ -59,8 +59,7 @@ class Server {
   void end_session(Session& session, const std::string& why, bool is_expected);
   void remove_if_idle(uint64_t session);
   void close_connection(int socket, uid_t account);
-  void receive_from(Session& session);
-  void receive_from_held_up();
+  void serve_held_up();
   std::optional<uint64_t> watch_adopted(uint32_t pool);
   void after_events();
   bool turn_pools();
@@ -79,10 +78,10 @@ class Server {
   enum class Share : uint8_t { kRequests, kArrivals };
   using ShareOf = std::pair<uid_t, Share>;
   struct Work {
-    uint64_t session = 0;  // what a receive of it brought:
-    int result = 0;
+    uint64_t session = 0;         // that has a packet
     FileDescriptor arrival = {};  // or, when it is open, a connection that was accepted
-    uint64_t ended_lane = 0;      // or, when it is not 0, the watch of a process that ended
+    uint64_t ended_lane = 0;      // or, when it is not 0, the watch of a process that ended,
+    int result = 0;               // and how that was seen
   };
 
   Config& config_;
@@ -100,8 +99,8 @@ class Server {
   http::Desk* desk_;         // null: there is no HTTP
   std::string http_opened_;  // what its thread said last of its sockets; empty: all are open
   FairQueue<ShareOf, Work> work_;
-  std::vector<uint64_t> held_up_;                        // sessions of which nothing is received for now
-  std::vector<Work> kept_;                               // what came for pools that are quiesced
+  std::vector<uint64_t> held_up_;  // sessions whose packets bring what their users may not bring now
+  std::vector<Work> kept_;         // what came for pools that are quiesced
   std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
   // Per pool: its lanes whose processes are of other pid namespaces, for which all processes of the machine are looked at.
   struct Elsewhere {

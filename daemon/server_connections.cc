@@ -108,7 +108,8 @@ void Server::on_arrival(FileDescriptor socket) {
   Users& users = requests_.users();
   session->account = users.account_of(session->peer().who.uid);
   session->turned_away_because =
-      users.why_no_connection(session->peer(), session->text(), sessions_.size() - turned_away_, now_.monotonic_ms);
+      users.why_no_connection(session->peer(), session->text(), sessions_.size() - turned_away_,
+                              closer_.connections_waiting(session->account), now_.monotonic_ms);
   if (session->turned_away_because.empty()) {
     log_debug("{} connected", session->text());
     session->is_strangers = users.is_stranger(session->peer());
@@ -120,7 +121,7 @@ void Server::on_arrival(FileDescriptor socket) {
 }
 
 void Server::take_in(std::unique_ptr<Session> session) {
-  receive_from(*session);
+  session->await_packet(*loop_);
   const uint64_t id = session->id();
   sessions_.emplace(id, std::move(session));
   requests_.connections = sessions_.size();
@@ -147,23 +148,26 @@ void Server::tell_why(Session& session, const Session::Received& received) {
   apply(session, Requests::turn_away(session, received));
 }
 
-void Server::on_receive(Session& session, int result) {
-  Session::Received received = session.finish_receive(result);
+// What the packet brings is marud's from here on. So of a user who has brought too many descriptors that are not closed yet, none
+// that brings others is received until they are fewer: it stays in the kernel, where it counts as the sender's.
+void Server::on_packet(Session& session) {
+  Session::Received received;
   if (!session.is_closing()) {
+    if (closer_.is_behind(session.account) && session.is_bringing_descriptors())
+      return held_up_.push_back(session.id());
+    received = session.receive();
     if (!received.end.empty())
       end_session(session, received.end, received.is_hangup);
-    else if (!received.descriptors.empty() && closer_.is_behind(session.account))  // it was asked for before that
-      end_session(session, "a descriptor, while too many that this user has brought are not closed yet", false);
-    else if (session.turned_away_because.empty())
+    else if (!received.is_nothing && session.turned_away_because.empty())
       apply(session, requests_.handle(session, received, now_));
-    else
+    else if (!received.is_nothing)
       tell_why(session, received);
     for (uint32_t pool = 0; pool < pools_.size(); ++pool)
       if (pools_[pool]->fence_if_lost()) ask_to_leave(pool);
   }
   for (FileDescriptor& descriptor : received.descriptors)
     if (descriptor.is_open()) closer_.close(descriptor.release(), session.account);
-  if (!session.is_closing()) receive_from(session);
+  if (!session.is_closing()) session.await_packet(*loop_);
   remove_if_idle(session.id());
 }
 
@@ -225,26 +229,17 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
 
 // What lies unread in it may hold descriptors, and the last close of some lasts as long as the client wants it to.
 void Server::close_connection(int socket, uid_t account) {
-  is_over_and_empty(socket) ? void(::close(socket)) : closer_.close(socket, account);
+  is_over_and_empty(socket) ? void(::close(socket)) : closer_.close(socket, account, Closer::Kind::kConnection);
 }
 
-// Of a user who has brought too many descriptors that are not closed yet, nothing is received until they are fewer: what is
-// sent stays in the kernel, where it counts as the sender's.
-void Server::receive_from(Session& session) {
-  if (closer_.is_behind(session.account))
-    held_up_.push_back(session.id());
-  else
-    session.begin_receive(*loop_);
-}
-
-void Server::receive_from_held_up() {
-  std::set<uid_t> begun;
+// Those whose users were behind: one or two packets of each may bring as many as make it behind again, and the rest is held up
+// again then.
+void Server::serve_held_up() {
   std::erase_if(held_up_, [&](uint64_t id) {
     Session* session = find(id);
     if (!session || session->is_closing()) return true;
-    // One a turn: each may bring as many as make the user be behind again.
-    if (closer_.is_behind(session->account) || !begun.insert(session->account).second) return false;
-    session->begin_receive(*loop_);
+    if (closer_.is_behind(session->account)) return false;
+    work_.push({session->account, Share::kRequests}, {id});
     return true;
   });
 }

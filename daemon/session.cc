@@ -13,35 +13,70 @@ std::string Session::text() const {
   return fmt::format("process {} ({}, user {})", peer_.who.pid, peer_.command, peer_.who.uid);
 }
 
-void Session::begin_receive(EventLoop& loop) {
-  // Not value-initialised: the kernel's pages behind it are only touched as far as packets reach.
-  if (!receive_bytes_) receive_bytes_.reset(new std::byte[limits::kMessageBytesMax]);
-  receive_part_ = {receive_bytes_.get(), limits::kMessageBytesMax};
-  receive_message_ = {};
-  receive_message_.msg_iov = &receive_part_;
-  receive_message_.msg_iovlen = 1;
-  receive_message_.msg_control = receive_control_;
-  receive_message_.msg_controllen = sizeof(receive_control_);
-  receiving_ = true;
-  loop.receive(id_, socket_.get(), &receive_message_);
+void Session::await_packet(EventLoop& loop) {
+  is_awaited_ = true;
+  loop.watch_packets(id_, socket_.get());
 }
 
-Session::Received Session::finish_receive(int result) {
-  receiving_ = false;
+bool Session::finish_await(int result) {
+  is_awaited_ = false;
+  if (result < 0) return true;
+  if ((result & (POLLHUP | POLLERR | POLLRDHUP)) == 0) return false;
+  bool brings = false;
+  return peek(brings) <= 0 && !brings;
+}
+
+bool Session::is_bringing_descriptors() {
+  bool brings = false;
+  return peek(brings) >= 0 && brings;
+}
+
+// What receive() would have next stays where it is. As recvmsg(2).
+ssize_t Session::peek(bool& brings_descriptors) {
+  char byte;
+  iovec part = {&byte, 1};
+  msghdr message = {};  // without room for descriptors: the kernel says that it left some out
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  const ssize_t result = take(message, MSG_PEEK);
+  brings_descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
+  return result;
+}
+
+// recvmsg(2). That the other end was closed with something of ours unread the kernel says once (unix(7)), and before it gives
+// what came earlier.
+ssize_t Session::take(msghdr& message, int flags) {
+  const ssize_t result = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags);
+  if (result >= 0 || errno != ECONNRESET) return result;
+  left_unread_ = true;
+  return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags);
+}
+
+Session::Received Session::receive() {
+  // Not value-initialised: the kernel's pages behind it are only touched as far as packets reach.
+  if (!receive_bytes_) receive_bytes_.reset(new std::byte[limits::kMessageBytesMax]);
+  iovec part = {receive_bytes_.get(), limits::kMessageBytesMax};
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsOfLinuxMax * sizeof(int))];
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t result = take(message, 0);
   Received received;
   if (result < 0) {
-    received.end = std::string("receiving failed: ") + std::strerror(-result);
-    received.is_hangup = result == -ECONNRESET || result == -EPIPE || result == -ECANCELED;
-    left_unread_ = result == -ECONNRESET;  // unix(7): the kernel's way to say so
+    received.is_nothing = errno == EAGAIN;
+    received.is_hangup = errno == ECONNRESET || errno == EPIPE;
+    if (!received.is_nothing) received.end = std::string("receiving failed: ") + std::strerror(errno);
     return received;
   }
-  received.descriptors = wire::take_descriptors(receive_message_);
-  if ((receive_message_.msg_flags & MSG_TRUNC) != 0) {
+  received.descriptors = wire::take_descriptors(message);
+  if ((message.msg_flags & MSG_TRUNC) != 0) {
     received.end = fmt::format("a packet of more than {} bytes", limits::kMessageBytesMax);
   } else if (received.descriptors.size() > kDescriptorsMax) {
     received.end = fmt::format("a packet with {} descriptors, where at most {} make sense", received.descriptors.size(),
                                kDescriptorsMax);
-  } else if ((receive_message_.msg_flags & MSG_CTRUNC) != 0) {
+  } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
     received.end = "a packet with more descriptors than marud has left";
   } else if (result == 0) {
     // The end of the connection and an empty packet look the same; only the state of the socket tells them apart.
@@ -100,7 +135,7 @@ void Session::close(EventLoop& loop) {
   if (is_closing_) return;
   is_closing_ = true;
   ::shutdown(socket_.get(), SHUT_RDWR);
-  if (receiving_) loop.cancel(EventKind::kReceive, id_);
+  if (is_awaited_) loop.cancel(EventKind::kPacket, id_);
   if (sending_) loop.cancel(EventKind::kSend, id_);
 }
 

@@ -1,7 +1,8 @@
-// One connection: who is at its end, the packet being received, and the replies on their way. It knows nothing of what the
+// One connection: who is at its end, the packet that was received, and the replies on their way. It knows nothing of what the
 // packets mean.
 //
-// A session is removed only when none of its operations is in flight, because the kernel writes into it until then.
+// A packet is received when it is its user's turn to be served, and not before: the descriptors that it brings are marud's from
+// then on. A session is removed only when none of its operations is in flight, because the kernel reads from it until then.
 #pragma once
 
 #include "daemon/event_loop.h"
@@ -51,15 +52,21 @@ class Session {
   const Peer& peer() const { return peer_; }
   std::string text() const;  // "process 17 (python3, user 1000)"
 
-  void begin_receive(EventLoop& loop);
-  // What a completed receive brought. Says why the session must end, or nothing.
+  // The loop is asked to say when a packet is there or the connection is over: EventKind::kPacket, one for each call.
+  void await_packet(EventLoop& loop);
+  // It has said so, with this result. True: the connection is over, and nothing lies unread in it.
+  bool finish_await(int result);
+  // What can be received next brings descriptors. It stays where it is.
+  bool is_bringing_descriptors();
+  // What is there, and why the session must end, or nothing. Never blocks.
   struct Received {
-    std::span<const std::byte> bytes;  // valid until begin_receive()
+    std::span<const std::byte> bytes;  // valid until the next receive()
     std::vector<FileDescriptor> descriptors;
-    std::string end;         // not empty: the session must end, for this reason
-    bool is_hangup = false;  // the reason is the other end's going, not its doing
+    std::string end;          // not empty: the session must end, for this reason
+    bool is_hangup = false;   // the reason is the other end's going, not its doing
+    bool is_nothing = false;  // there was nothing to receive after all
   };
-  Received finish_receive(int result);
+  Received receive();
 
   // False: the client reads too slowly, the session must end.
   bool send(EventLoop& loop, Packet packet);
@@ -74,7 +81,7 @@ class Session {
   bool is_behind() const;
   bool is_closing() const { return is_closing_; }
   void close_when_sent() { close_when_sent_ = true; }
-  bool is_idle() const { return !receiving_ && !sending_; }
+  bool is_idle() const { return !is_awaited_ && !sending_; }
   int release_socket() { return socket_.release(); }
 
   std::string turned_away_because;  // not empty: told so whatever it asks, and then it goes
@@ -89,6 +96,8 @@ class Session {
 
  private:
   void begin_send(EventLoop& loop);
+  ssize_t peek(bool& brings_descriptors);
+  ssize_t take(msghdr& message, int flags);
 
   const uint64_t id_;
   FileDescriptor socket_;
@@ -98,11 +107,8 @@ class Session {
   bool left_unread_ = false;  // the other end was closed with something of ours unread
   bool send_failed_ = false;
 
-  bool receiving_ = false;
-  msghdr receive_message_ = {};
-  iovec receive_part_ = {};
+  bool is_awaited_ = false;  // a packet, by the loop
   std::unique_ptr<std::byte[]> receive_bytes_;
-  alignas(cmsghdr) char receive_control_[CMSG_SPACE(kDescriptorsOfLinuxMax * sizeof(int))] = {};
 
   bool sending_ = false;
   std::deque<Packet> unsent_;  // the first is the one being sent

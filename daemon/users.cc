@@ -96,20 +96,21 @@ void Users::refuse(Refusal refusal, uid_t user, const std::string& text, uint64_
   complaints.say(user, "{}", text);
 }
 
-std::string Users::why_no_connection(const Peer& peer, const std::string& who, size_t connections, uint64_t now_ms) {
+std::string Users::why_no_connection(const Peer& peer, const std::string& who, size_t connections, size_t closing,
+                                     uint64_t now_ms) {
   const uid_t account = account_of(peer.who.uid);
   const uint64_t most = limits_of(peer.who.uid, peer.who.gid, peer.groups).connections;
   const auto found = connections_.find(account);
-  const uint64_t has = found == connections_.end() ? 0 : found->second;
+  const uint64_t has = (found == connections_.end() ? 0 : found->second) + closing;
   const size_t reserved = may_administrate_anything(peer) ? 0 : kConnectionsReserved;
   std::string why;
   if (connections + reserved >= limits::kConnectionsMax)
     why = "there are " + std::to_string(connections) + " connections to marud already, as many as there can be" +
           (reserved == 0 ? "" : " beside those that are kept for administrators");
   else if (most != 0 && has >= most)
-    why =
-        user_text(account) + " has " + std::to_string(has) +
-        " connections to marud already, as many as it may have (connections under [limits] or [[limit]] in marud.toml)";
+    why = user_text(account) + " has " + std::to_string(has) + " connections to marud already, " +
+          (closing == 0 ? "" : std::to_string(closing) + " of them not closed yet, ") +
+          "as many as it may have (connections under [limits] or [[limit]] in marud.toml)";
   else if (strangers_ >= kStrangersMax && is_stranger(peer))
     why = "users who may use no pool have " + std::to_string(strangers_) +
           " connections to marud already, as many as all of them may have (users and groups under [[pool]] in "

@@ -43,7 +43,9 @@ class Users {
   // Connections. Each why_... says why not, or nothing; `who` is for the log.
   // Who may use no pool and administrate nothing: such users have few connections, all together.
   bool is_stranger(const Peer& peer) const;
-  std::string why_no_connection(const Peer& peer, const std::string& who, size_t connections, uint64_t now_ms);
+  // `connections` of all users; `closing`, those of this one's account that are over and still wait to be closed, are its own.
+  std::string why_no_connection(const Peer& peer, const std::string& who, size_t connections, size_t closing,
+                                uint64_t now_ms);
   void connected(uid_t account, bool is_strangers);
   void left(uid_t account, bool was_strangers);
 

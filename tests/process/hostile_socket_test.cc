@@ -9,14 +9,15 @@
 #include "tests/support/wait_until.h"
 
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -302,6 +303,23 @@ class LingeringSocket {
   FileDescriptor near_;
 };
 
+// marud's deciding thread stands still. Its other threads go on, and what they wait for at the kernel is not interrupted, as it
+// is when the whole process is stopped and goes on: then no close lasts any more.
+class DecidingThreadStopped {
+ public:
+  explicit DecidingThreadStopped(pid_t marud) : thread_(marud) {
+    EXPECT_EQ(::ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr), 0) << std::strerror(errno);
+    EXPECT_EQ(::ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr), 0) << std::strerror(errno);
+    EXPECT_EQ(::waitpid(thread_, nullptr, __WALL), thread_);
+  }
+  DecidingThreadStopped(const DecidingThreadStopped&) = delete;
+  DecidingThreadStopped& operator=(const DecidingThreadStopped&) = delete;
+  ~DecidingThreadStopped() { EXPECT_EQ(::ptrace(PTRACE_DETACH, thread_, nullptr, nullptr), 0) << std::strerror(errno); }
+
+ private:
+  const pid_t thread_;
+};
+
 TEST_F(HostileSocket, ACloseThatLastsHoldsNobodyUp) {
   LingeringSocket lingering;
   marud_.suspend();
@@ -337,18 +355,47 @@ TEST_F(HostileSocket, DescriptorsBeyondThoseThatMakeSenseAreClosedAsideToo) {
   }
 }
 
-TEST_F(HostileSocket, WhatLiesUnreadHoldsUpNoEnd) {
-  LingeringSocket lingering;
-  const FileDescriptor socket = connect();
-  marud_.suspend();
-  // Its end comes before the second packet is read.
-  ::kill(marud_.pid(), SIGTERM);
-  EXPECT_TRUE(send_raw(socket.get(), request(Type::kPing)));
-  EXPECT_TRUE(send_raw(socket.get(), request(Type::kPing), {lingering.near()}));
-  lingering.let_go();
-  marud_.stop();
-  marud_.start();
-  EXPECT_TRUE(wait_until([&] { return maru_reattach(client_) == 0; }));
+// How many descriptors a process has.
+size_t descriptors_of(pid_t process) {
+  const std::filesystem::directory_iterator all("/proc/" + std::to_string(process) + "/fd");
+  return size_t(std::distance(begin(all), end(all)));
+}
+
+TEST_F(HostileSocket, WhoBringsWhatIsNotClosedFillsMarudWithLittle) {
+  constexpr size_t kMost = 253, kConnections = 40, kStuck = 16;
+  constexpr size_t kReceived = 5;  // then more wait to be closed than may, and no more is received until they are fewer
+  std::vector<LingeringSocket> lingering(kStuck);
+  std::vector<FileDescriptor> sockets;
+  for (size_t i = 0; i < kStuck; ++i) sockets.push_back(connect());
+  {
+    const DecidingThreadStopped stopped(marud_.pid());
+    for (size_t i = 0; i < kStuck; ++i) {
+      EXPECT_TRUE(send_raw(sockets[i].get(), request(Type::kPing), std::vector<int>(5, lingering[i].near())));
+      lingering[i].let_go();
+    }
+  }
+  for (const FileDescriptor& socket : sockets) EXPECT_TRUE(is_dropped(socket));
+  sockets.clear();
+  const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (size_t i = 0; i < kConnections; ++i) {
+    sockets.push_back(connect());
+    ASSERT_TRUE(send_raw(sockets.back().get(), request(Type::kPing)));
+    ASSERT_TRUE(wire::receive_packet(sockets.back().get(), far_too_long_ms()));
+  }
+  const FileDescriptor last = connect();
+  const size_t before = descriptors_of(marud_.pid());
+  {  // all at once
+    const DecidingThreadStopped stopped(marud_.pid());
+    for (const FileDescriptor& socket : sockets)
+      EXPECT_TRUE(send_raw(socket.get(), request(Type::kPing), std::vector<int>(kMost, nothing.get())));
+    EXPECT_TRUE(send_raw(last.get(), request(Type::kPing)));
+  }
+  // It is served after those that came before it, though its user has brought too many: it brings none.
+  EXPECT_TRUE(wire::receive_packet(last.get(), far_too_long_ms()));
+  EXPECT_LE(descriptors_of(marud_.pid()), before + kReceived * kMost);
+  EXPECT_EQ(marud_.ask({{"command", "status"}}).at("connections"), kConnections + 3 - kReceived);
+  lingering.clear();  // and those that were not received are
+  for (const FileDescriptor& socket : sockets) EXPECT_TRUE(is_dropped(socket));
 }
 
 TEST_F(HostileSocket, WhoReadsNothingIsSentNoMoreDescriptors) {

@@ -125,5 +125,20 @@ TEST(Closer, WhoLeavesTooMuchOpenIsBehind) {
   EXPECT_FALSE(closer.is_behind(1000));
 }
 
+TEST(Closer, ConnectionsThatWaitAreCounted) {
+  std::vector<Lingering> sockets(Closer::kThreadsPerAccount);
+  Pipe connection, file;
+  Closer closer;
+  for (const Lingering& socket : sockets) closer.close(socket.writer(), 1000, Closer::Kind::kConnection);
+  EXPECT_EQ(closer.connections_waiting(1000), 0u);
+  closer.close(connection.writer, 1000, Closer::Kind::kConnection);
+  closer.close(file.writer, 1000);
+  EXPECT_EQ(closer.connections_waiting(1000), 1u);
+  EXPECT_EQ(closer.connections_waiting(1001), 0u);
+  sockets.clear();
+  EXPECT_TRUE(test::wait_until([&] { return connection.is_closed() && file.is_closed(); }));
+  EXPECT_EQ(closer.connections_waiting(1000), 0u);
+}
+
 }  // namespace
 }  // namespace maru::daemon

@@ -54,12 +54,13 @@ class UsersTest : public testing::Test {
   }
   // Connects as Server does. Why not, or nothing.
   std::string connect(const Peer& who) {
-    const std::string why = users_.why_no_connection(who, "somebody", connections_, 0);
+    const std::string why = users_.why_no_connection(who, "somebody", connections_, closing_, 0);
     if (!why.empty()) return why;
     users_.connected(users_.account_of(who.who.uid), users_.is_stranger(who));
     ++connections_;
     return {};
   }
+  size_t closing_ = 0;
   Config config_;
   std::vector<std::unique_ptr<HostedPool>> pools_;
   LaneWatches lanes_;
@@ -89,6 +90,16 @@ TEST_F(UsersTest, SubordinateIdsOfAUserShareItsLimit) {
       {.user = 100'004, .group = {}, .connections = 1, .regions = {}, .bytes = {}, .pins = {}});
   EXPECT_EQ(connect(peer(100'004)), "");
   EXPECT_NE(connect(peer(100'004)).find("user 100004 has 1 connections"), std::string::npos);
+}
+
+TEST_F(UsersTest, AConnectionThatIsNotClosedYetIsOneStill) {
+  config_.user_limits.connections = 3;
+  closing_ = 2;
+  EXPECT_EQ(connect(peer(kAlice)), "");
+  EXPECT_NE(connect(peer(kAlice)).find("has 3 connections to marud already, 2 of them not closed yet"),
+            std::string::npos);
+  closing_ = 0;
+  EXPECT_EQ(connect(peer(kAlice)), "");
 }
 
 TEST_F(UsersTest, StrangersHaveFewConnectionsAllTogetherAndAdministratorsTheLastOnes) {
