@@ -168,6 +168,8 @@ class Client {
   void finish(shm::PageRef ref);
   // The checksum of payload; false when its memory is bad.
   bool checksum(const void* data, uint64_t bytes, uint64_t* ret_checksum);
+  // Writes payload back into memory that is durable; false when it is bad.
+  bool flush(const void* data, uint64_t bytes);
   int upkeep();
   void begin_leaving();
   void leave();

@@ -1,7 +1,6 @@
 // The half of a client that writes: memory from marud, and blocks made of it.
 #include "libmaru/client/call.h"
 #include "libmaru/client/client.h"
-#include "libmaru/shm/flush.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -246,7 +245,7 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
   const std::byte* data = payload_->at(own.page());
   if (region_.has_checksums() && !checksum(data, buffer.bytes, &block.checksum)) return -EHWPOISON;
   // Whoever filled the buffer did it with ordinary stores, as far as anybody knows.
-  if (region_.is_durable()) shm::flush_lines(data, size_t(buffer.bytes));
+  if (region_.is_durable() && !flush(data, buffer.bytes)) return -EHWPOISON;
   // After the last look at the payload: what was filled in after its memory went bad is in no other process.
   if (bad_pages_->meets(own.page(), buffer.bytes)) return -EHWPOISON;
 

@@ -8,24 +8,34 @@
 #include "libmaru/client/call.h"
 #include "libmaru/client/client.h"
 #include "libmaru/client/payload_copy.h"
+#include "libmaru/shm/flush.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace maru::client {
 namespace {
 constexpr int kLookAgainMs = 20;
-}
+constexpr int kTellAgainMs = 500;
+}  // namespace
 
 bool Client::checksum(const void* data, uint64_t bytes, uint64_t* ret_checksum) {
-  uintptr_t bad = 0;
+  BadRange bad;
   const std::span<const std::byte> payload{static_cast<const std::byte*>(data), size_t(bytes)};
   if (guarded(data, bytes, [&] { *ret_checksum = shm::payload_checksum(payload); }, &bad)) return true;
   bad_pages_->note(bad);
   return false;
 }
 
+bool Client::flush(const void* data, uint64_t bytes) {
+  BadRange bad;
+  if (guarded(data, bytes, [&] { shm::flush_lines(data, size_t(bytes)); }, &bad)) return true;
+  bad_pages_->note(bad);
+  return false;
+}
+
 int Client::fill(const maru_buffer& buffer, const void* data) {
-  uintptr_t bad = 0;
+  BadRange bad;
   if (guarded(buffer.data, buffer.bytes, [&] { copy_payload(buffer.data, data, buffer.bytes); }, &bad)) return 0;
   // The pages stay RESERVED, so that nobody gets them before marud has looked.
   bad_pages_->note(bad);
@@ -45,12 +55,16 @@ int Client::view_error(const maru_view& view) const {
 int Client::upkeep() {
   if (left_) return -1;
   uint32_t page = 0;
-  while (bad_pages_->next_unsaid(&page)) {
+  int again_ms = -1;
+  while (again_ms < 0 && bad_pages_->next_unsaid(&page)) {
     const wire::BadMemoryReport report{page, 0};
-    // If marud is not there, whoever meets the page again says so again.
-    (void)connection_.request(wire::Type::kBadMemory, wire::bytes_of(report));
+    const auto told = connection_.request(wire::Type::kBadMemory, wire::bytes_of(report));
+    if (!told && (told.error().code == ENOTCONN || told.error().code == ETIMEDOUT))
+      again_ms = kTellAgainMs;  // the marud that comes next is told
+    else
+      bad_pages_->was_said(page);
   }
-  if (!is_leaving()) return -1;
+  if (!is_leaving()) return again_ms;
   if (pins_.slots_in_use() != 0) return kLookAgainMs;
   leave();
   return left_ ? -1 : kLookAgainMs;

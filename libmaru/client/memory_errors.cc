@@ -11,6 +11,7 @@
 #include <new>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 namespace maru::client {
@@ -19,7 +20,7 @@ namespace {
 struct Frame {
   sigjmp_buf landing;
   uintptr_t start, end;
-  uintptr_t bad;
+  BadRange bad;
   Frame* outer;
 };
 // In the block of thread-local memory that every thread has anyway: a load, no call, also in the handler.
@@ -45,18 +46,46 @@ struct sigaction previous;  // written before `installed`
 void pass_on(int number, siginfo_t* info, void* context) {
   if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(number, info, context);
   if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(number);
+  const bool is_notice = info->si_code == BUS_MCEERR_AO || info->si_code <= 0;
+  if (is_notice && previous.sa_handler == SIG_IGN) return;  // an access cannot be ignored
   // The default action: the access is repeated and meets it; a notice, which nothing repeats, is sent again.
   ::signal(number, SIG_DFL);
-  if (info->si_code == BUS_MCEERR_AO || info->si_code <= 0) ::raise(number);
+  if (is_notice) ::raise(number);
+}
+
+constexpr bool is_size(unsigned bits) { return bits >= kLostBitsMin && bits <= kLostBitsMax; }
+
+// Of memory with large pages the kernel names the first byte of the page, whichever the access met.
+BadRange lost_with(const siginfo_t& info) {
+  const auto address = reinterpret_cast<uintptr_t>(info.si_addr);
+  const bool is_memory_error = info.si_code == BUS_MCEERR_AR || info.si_code == BUS_MCEERR_AO;
+  const auto bits = unsigned(info.si_addr_lsb);
+  if (!is_memory_error || !is_size(bits)) return {address, address + 1};
+  const uintptr_t size = uintptr_t(1) << bits, start = address / size * size;
+  return {start, start + size};
+}
+
+// A program's own handler that called this one may have blocked signals: a return would undo that, a jump does not.
+void restore_signals(const void* context) {
+  if (context) {
+    ::pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
+    return;
+  }
+  sigset_t bus;
+  sigemptyset(&bus);
+  sigaddset(&bus, SIGBUS);
+  ::pthread_sigmask(SIG_UNBLOCK, &bus, nullptr);
 }
 
 void on_bus_error(int number, siginfo_t* info, void* context) {
   const int code = errno;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const BadRange lost = lost_with(*info);
   const bool is_access = info->si_code == BUS_MCEERR_AR || info->si_code == BUS_ADRERR;
   Frame* frame = innermost;
-  if (is_access && frame && address >= frame->start && address < frame->end) {
-    frame->bad = address;
+  if (is_access && frame && lost.end > frame->start && lost.start < frame->end) {
+    frame->bad = {std::max(lost.start, frame->start), std::min(lost.end, frame->end)};
+    restore_signals(context);
     errno = code;
     siglongjmp(frame->landing, 1);
   }
@@ -67,9 +96,9 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
     table->looking.fetch_add(1, std::memory_order_seq_cst);
     for (const auto& place : table->clients) {
       BadPages* client = place.load(std::memory_order_seq_cst);
-      if (client == nullptr || !client->covers(address)) continue;
+      if (client == nullptr || !client->covers(lost)) continue;
       is_done = info->si_code == BUS_MCEERR_AO || client->replace(address, unsigned(info->si_addr_lsb));
-      if (is_done) client->note(address);
+      if (is_done) client->note(lost);
       break;
     }
     table->looking.fetch_sub(1, std::memory_order_seq_cst);
@@ -131,7 +160,7 @@ int handle_memory_errors(uint32_t flags) {
   return 0;
 }
 
-bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argument, uintptr_t* ret_bad) {
+bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argument, BadRange* ret_bad) {
   if (!installed.load(std::memory_order_relaxed)) {
     run(argument);
     return true;
@@ -139,7 +168,7 @@ bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argu
   Frame frame;
   frame.start = reinterpret_cast<uintptr_t>(start);
   frame.end = frame.start + bytes;
-  frame.bad = 0;
+  frame.bad = {};
   frame.outer = innermost;
   if (sigsetjmp(frame.landing, 0) != 0) {
     innermost = frame.outer;
@@ -182,11 +211,12 @@ BadPages::~BadPages() {
   }
 }
 
-void BadPages::note(uintptr_t address) {
-  if (!covers(address)) return;
-  const auto page = uint32_t((address - base_) / page_bytes_);
-  mark(page, page);
-  say(page);
+void BadPages::note(const BadRange& bad) {
+  if (!covers(bad)) return;
+  const auto first = uint32_t((std::max(bad.start, base_) - base_) / page_bytes_);
+  const auto last = uint32_t(std::min<uint64_t>((bad.end - 1 - base_) / page_bytes_, pages_ - 1));
+  mark(first, last);
+  for (uint32_t page = first; page <= last && page - first < kUnsaid; ++page) say(page);
 }
 
 void BadPages::mark(uint32_t first, uint32_t last) {
@@ -218,20 +248,26 @@ void BadPages::say(uint32_t page) {
   if (wake_ >= 0 && ::write(wake_, &one, sizeof(one)) < 0) return;  // full: it is awake
 }
 
-bool BadPages::next_unsaid(uint32_t* ret_page) {
-  for (AtomicU64& word : unsaid_) {
-    uint64_t found = word.load_relaxed();  // the CAS decides
-    if (found == 0 || !word.cas_relaxed(found, 0)) continue;
+bool BadPages::next_unsaid(uint32_t* ret_page) const {
+  for (const AtomicU64& word : unsaid_) {
+    const uint64_t found = word.load_relaxed();  // as above
+    if (found == 0) continue;
     *ret_page = uint32_t(found - 1);
     return true;
   }
   return false;
 }
 
+void BadPages::was_said(uint32_t page) {
+  for (AtomicU64& word : unsaid_) {
+    uint64_t found = uint64_t(page) + 1;
+    if (word.load_relaxed() == found && word.cas_relaxed(found, 0)) return;
+  }
+}
+
 bool BadPages::replace(uintptr_t address, unsigned size_bits) {
-  const bool is_known = size_bits >= kLostBitsMin && size_bits <= kLostBitsMax;
   // Huge pages go as wholes.
-  const uint64_t size = std::max(is_known ? uint64_t(1) << size_bits : 0, unit_);
+  const uint64_t size = std::max(is_size(size_bits) ? uint64_t(1) << size_bits : 0, unit_);
   const uintptr_t start = std::max(mapped_, address / size * size);
   const uintptr_t end = std::min(mapped_end_, address / size * size + size);
   // First: who has seen the private memory, or written into it, finds its page bad. (If it cannot be replaced they are bad

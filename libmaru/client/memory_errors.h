@@ -25,12 +25,17 @@ namespace maru::client {
 // Installs the handler; more flags may follow. 0 or -errno.
 int handle_memory_errors(uint32_t flags);
 
+// Addresses of memory that is bad, or may be: `end` does not count.
+struct BadRange {
+  uintptr_t start = 0, end = 0;
+};
+
 // Runs `run(argument)`, which reads or writes [start, start + bytes) and has nothing to clean up. False: it met memory there
-// that is bad (*ret_bad: where), and was left. Without the handler the signal goes to whoever owns it.
-bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argument, uintptr_t* ret_bad);
+// that is bad (*ret_bad: where in it), and was left. Without the handler the signal goes to whoever owns it.
+bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argument, BadRange* ret_bad);
 
 template <typename F>
-bool guarded(const void* start, size_t bytes, F&& run, uintptr_t* ret_bad) {
+bool guarded(const void* start, size_t bytes, F&& run, BadRange* ret_bad) {
   return run_guarded(start, bytes, [](void* argument) { (*static_cast<F*>(argument))(); }, &run, ret_bad);
 }
 
@@ -44,17 +49,20 @@ class BadPages {
   BadPages(const BadPages&) = delete;
   BadPages& operator=(const BadPages&) = delete;
 
-  void note(uintptr_t address);  // of payload; safe in a signal handler
+  // The pages of the pool in there are bad, and marud is to be told of as many as there is room for. Safe in a signal handler.
+  void note(const BadRange& bad);
   bool has(uint32_t page) const { return (bits_[page / 64].load_relaxed() >> page % 64 & 1) != 0; }  // own process
   // Whether something of these bytes, from a page on, is bad. The first time that such a page is met here marud is to be
   // told of it.
   bool meets(uint32_t first, uint64_t bytes) {
     return is_any_.load_relaxed() != 0 && look_for(first, bytes);  // set by this process, before the memory is replaced
   }
-  // A page that marud was not told of yet.
-  bool next_unsaid(uint32_t* ret_page);
+  // A page that marud was not told of yet; it stays one until was_said().
+  bool next_unsaid(uint32_t* ret_page) const;
+  void was_said(uint32_t page);
 
-  bool covers(uintptr_t address) const { return address >= base_ && (address - base_) / page_bytes_ < pages_; }
+  // Whether a page of the pool lies in there.
+  bool covers(const BadRange& bad) const { return bad.end > base_ && bad.start < base_ + pages_ * page_bytes_; }
   // Puts zeroed private memory where the machine has lost some; every page of that is bad before. `size_bits`: how much the
   // kernel says is lost; where it does not know it says 0, or nonsense. Safe in a signal handler.
   bool replace(uintptr_t address, unsigned size_bits);

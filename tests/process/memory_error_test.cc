@@ -4,8 +4,9 @@
 // The memory of a file that was truncated is really gone, and copies meet that. A memory error proper (MADV_HWPOISON) can be
 // made by kernels with CONFIG_MEMORY_FAILURE alone: the tests named Real do that or skip, and `scripts/vm-test kernel` runs
 // them where they do not. The others send the signal that the kernel would (tests/support/memory_error.h).
-#include "tests/support/memory_error.h"
+#include "libmaru/shm/control_region.h"
 #include "tests/support/control_map.h"
+#include "tests/support/memory_error.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/test_client.h"
@@ -14,6 +15,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -72,6 +74,30 @@ TEST_F(MemoryError, CopyAndChecksumsSayThatMemoryIsGone) {
   EXPECT_TRUE(marud.has_logged("is said to have bad memory, but marud cannot look")) << marud.log();
 }
 
+// What lies in such memory is flushed before it is visible, also where it has no checksum.
+TEST_F(MemoryError, StoringIntoDurableMemoryThatIsGoneSaysSo) {
+  PoolWish pool;
+  pool.in_file = true;
+  MarudProcess marud({pool});
+  {
+    std::fstream file(marud.pool_file("default"), std::ios::in | std::ios::out | std::ios::binary);
+    format::Header header;
+    ASSERT_TRUE(file.read(reinterpret_cast<char*>(&header), sizeof(header)));
+    header.incompat_flags |= format::kIncompatDurable;  // for the client that comes; marud has its copy
+    header.checksum = shm::header_checksum(header);
+    ASSERT_TRUE(file.seekp(0).write(reinterpret_cast<const char*>(&header), sizeof(header)).flush());
+  }
+  TestClient client(marud.socket_path());
+  maru_buffer buffer;
+  ASSERT_EQ(maru_alloc(client, 100, &buffer), 0);
+  std::memset(buffer.data, 'x', buffer.bytes);
+  lose_pages(marud, client);
+  const maru_key key = key_of("k");
+  EXPECT_EQ(maru_store(client, &key, &buffer, nullptr, nullptr), -EHWPOISON);
+  EXPECT_EQ(passed_on, 0);
+  EXPECT_EQ(client.exists("k"), 0);
+}
+
 TEST_F(MemoryError, RetrievingWithChecksumsSaysSo) {
   MarudProcess marud({checked_file()});
   TestClient client(marud.socket_path());
@@ -120,6 +146,21 @@ TEST_F(MemoryError, ViewReadsZerosAndSaysSo) {
   EXPECT_TRUE(wait_until([&] { return marud.pool_status().at("condition") == "serving"; }));
   EXPECT_EQ(marud.pool_status().at("page_states").at("poisoned"), 2) << "the bad page and the head of its run";
   EXPECT_EQ(client.text("k"), "again");
+}
+
+TEST_F(MemoryError, AMarudThatWasAwayIsToldWhenItIsBack) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  maru_view view;
+  ASSERT_EQ(client.retrieve("k", &view), 0);
+  marud.kill();
+  ASSERT_TRUE(raise_memory_error(view.data, BUS_MCEERR_AR));
+  EXPECT_EQ(maru_view_error(client, &view), -EHWPOISON);
+  EXPECT_EQ(maru_reattach(client), -ECONNREFUSED);
+  marud.start();
+  EXPECT_TRUE(marud.has_logged("is said to have bad memory, but marud reads all of it")) << marud.log();
+  client.release(view);
 }
 
 // What the machine takes away is 2 MiB on devices and huge pages, and holds many pages of the pool.

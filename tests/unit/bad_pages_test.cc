@@ -2,13 +2,17 @@
 #include "libmaru/client/memory_errors.h"
 
 #include "libmaru/base/mapping.h"
+#include "tests/support/memory_error.h"
+#include "tests/support/sanitizers.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <gtest/gtest.h>
 #include <iterator>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace maru::client {
 namespace {
@@ -80,6 +84,82 @@ TEST_F(BadPagesTest, OfOrdinaryMemoryAPageOfTheKernelGoesOrWhatItSays) {
   ASSERT_TRUE(bad.replace(address_of(page(40)), 30));
   EXPECT_EQ(replaced(), std::pair(uint64_t{0}, kUnits * kUnit)) << "all that is mapped, and nothing else";
   EXPECT_TRUE(bad.has(0));
+}
+
+TEST_F(BadPagesTest, MarudIsToldOfAllThatIsLostAtOnceAndForgetsNothingBeforeItAnswers) {
+  BadPages bad = make(kUnit);
+  const uintptr_t start = address_of(mapped_.data());
+  EXPECT_FALSE(bad.covers({start, start + kUnit / 2})) << "what lies before page 0";
+  ASSERT_TRUE(bad.covers({start, start + kUnit}));
+  bad.note({start, start + kUnit});
+  std::vector<uint32_t> said;
+  for (uint32_t page = 0, again = 0; bad.next_unsaid(&page); bad.was_said(page)) {
+    ASSERT_TRUE(bad.next_unsaid(&again));
+    ASSERT_EQ(page, again) << "nobody has said it yet";
+    said.push_back(page);
+  }
+  std::sort(said.begin(), said.end());
+  ASSERT_EQ(said.size(), kUnit / 2 / kPageBytes);
+  EXPECT_EQ(said.front(), 0u);
+  EXPECT_EQ(said.back(), kUnit / 2 / kPageBytes - 1);
+}
+
+// The handler, which stays.
+class GuardedTest : public BadPagesTest {
+ protected:
+  void SetUp() override {
+    if (test::kHasThreadSanitizer)
+      GTEST_SKIP() << "the thread sanitizer runs handlers later, and loses track of one that is left by a jump";
+    ASSERT_EQ(handle_memory_errors(0), 0);
+  }
+  // What a copy from or to page 20 says when the kernel reports an error at `address` meanwhile.
+  bool copy(const std::byte* address, unsigned size_bits, BadRange* ret_bad) {
+    return guarded(
+        page(20), kPageBytes, [&] { (void)test::raise_memory_error(address, BUS_MCEERR_AR, size_bits); }, ret_bad);
+  }
+};
+
+TEST_F(GuardedTest, AnErrorThatIsNamedByTheStartOfItsHugePageIsTheCopys) {
+  const std::byte* huge_page = mapped_.data() + (page(20) - mapped_.data()) / kUnit * kUnit;
+  ASSERT_LT(huge_page, page(20));
+  BadRange bad;
+  ASSERT_FALSE(copy(huge_page, 21, &bad));
+  EXPECT_EQ(bad.start, address_of(page(20))) << "what the copy has of it";
+  EXPECT_EQ(bad.end, address_of(page(21)));
+  ASSERT_FALSE(copy(page(20) + 8192, 12, &bad));
+  EXPECT_EQ(bad.start, address_of(page(20) + 8192));
+  EXPECT_EQ(bad.end, address_of(page(20) + 12288));
+}
+
+struct sigaction the_librarys;
+void programs_own(int number, siginfo_t* info, void* context) { the_librarys.sa_sigaction(number, info, context); }
+
+// It runs with the signal blocked, and others, as a handler does that asks for nothing special.
+TEST_F(GuardedTest, AHandlerOfTheProgramThatCallsOursFindsItsSignalsAsTheyWere) {
+  struct sigaction action = {};
+  action.sa_sigaction = programs_own;
+  action.sa_flags = SA_SIGINFO;
+  sigfillset(&action.sa_mask);
+  ASSERT_EQ(::sigaction(SIGBUS, &action, &the_librarys), 0);
+  BadRange bad;
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(copy(page(20), 12, &bad)) << "time " << i;
+  sigset_t blocked;
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &blocked), 0);
+  EXPECT_EQ(sigismember(&blocked, SIGBUS), 0);
+  EXPECT_EQ(sigismember(&blocked, SIGTERM), 0);
+  ASSERT_EQ(::sigaction(SIGBUS, &the_librarys, nullptr), 0);
+}
+
+void notice_and_end() {
+  int elsewhere = 0;
+  ::signal(SIGBUS, SIG_IGN);
+  const bool is_sent = handle_memory_errors(0) == 0 && test::raise_memory_error(&elsewhere, BUS_MCEERR_AO);
+  ::_exit(is_sent && ::raise(SIGBUS) == 0 ? 0 : 1);
+}
+
+TEST(GuardedDeathTest, AProgramThatIgnoresTheSignalGoesOnIgnoringWhatIsNoAccess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the handler is installed once in a process
+  EXPECT_EXIT(notice_and_end(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
