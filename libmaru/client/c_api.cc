@@ -33,10 +33,15 @@ int with_any(maru_client* client, F&& operation) {
   }
 }
 
-// Also refuses what would be new work for a pool whose memory marud wants back.
+// Also refuses what would be new work for a pool whose memory marud wants back. What fails because it went away under the call
+// (no page word is what it was, no marud answers) fails with the same word.
 template <typename F>
 int with(maru_client* client, F&& operation) {
-  return with_any(client, [&](Client& c) { return c.is_leaving() ? -ESHUTDOWN : int(operation(c)); });
+  return with_any(client, [&](Client& c) {
+    if (c.is_leaving()) return -ESHUTDOWN;
+    const int result = operation(c);
+    return result < 0 && c.is_leaving() ? -ESHUTDOWN : result;
+  });
 }
 
 template <typename F>

@@ -146,7 +146,8 @@ int Client::abort(const maru_buffer& buffer) {
   if (!region_.is_page(ref)) return -EINVAL;
   // Nobody may get a page with bad memory next: it stays RESERVED until marud has looked.
   if (bad_pages_->meets(ref.page(), region_.run_pages(ref.page()) * region_.page_bytes())) return -EHWPOISON;
-  return pages_->give_back(ref) ? 0 : -EINVAL;
+  // Once the pool has been left the pages are nobody's.
+  return pages_->give_back(ref) || is_leaving() ? 0 : -EINVAL;
 }
 
 // -- storing ----------------------------------------------------------------------------------------------------------
@@ -202,6 +203,10 @@ int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const m
   if (pin.status != shm::PinStatus::kPinned) {
     count(format::kCounterPinFull);
     return -ENOBUFS;
+  }
+  if (is_leaving()) {  // after the pin, as in view_of()
+    pins_.unpin(pin.slot, own);
+    return -ESHUTDOWN;
   }
   const int status = publish(key, buffer, options, parent, Duplicate::kKeep, nullptr);
   if (status == 0) {

@@ -15,8 +15,13 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <gtest/gtest.h>
+#include <semaphore.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <thread>
+#include <utility>
 
 namespace maru::test {
 namespace {
@@ -149,6 +154,106 @@ uint64_t sleeps_of_threads(pid_t pid) {
       if (line.starts_with("voluntary_ctxt_switches:")) sum += std::stoull(line.substr(line.find(':') + 1));
   }
   return sum;
+}
+
+// A key that the library stops at when it reads it, in a handler of SIGSEGV, until it may go on. One at a time.
+class HeldKey {
+ public:
+  explicit HeldKey(const std::string& text) : bytes_(text.size()) {
+    page_ = static_cast<char*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    std::memcpy(page_, text.data(), bytes_);
+    ::mprotect(page_, kBytes, PROT_NONE);
+    ::sem_init(&reached_, 0, 0);
+    ::sem_init(&may_go_on_, 0, 0);
+    the_one_ = this;
+    struct sigaction action = {};
+    action.sa_handler = [](int) {
+      ::sem_post(&the_one_->reached_);
+      while (::sem_wait(&the_one_->may_go_on_) != 0) {  // ends: go_on()
+      }
+      ::mprotect(the_one_->page_, kBytes, PROT_READ);
+    };
+    ::sigaction(SIGSEGV, &action, &before_);
+  }
+  ~HeldKey() {
+    ::sigaction(SIGSEGV, &before_, nullptr);
+    ::munmap(page_, kBytes);
+  }
+  maru_key key() const { return {page_, uint32_t(bytes_), MARU_KEY_BYTES, 0}; }
+  void wait_until_reached() {
+    while (::sem_wait(&reached_) != 0) {  // ends: the call reads its key
+    }
+  }
+  void go_on() { ::sem_post(&may_go_on_); }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+  static inline HeldKey* the_one_ = nullptr;
+  char* page_;
+  size_t bytes_;
+  sem_t reached_, may_go_on_;
+  struct sigaction before_;
+};
+
+// A call that began before marud asked for the pool.
+class CallUnderWay {
+ public:
+  using Store = std::function<int(const maru_key&, const maru_store_options&)>;
+  explicit CallUnderWay(Store store) : store_(std::move(store)) {
+    thread_ = std::thread([this] {
+      const maru_key key = key_of("under way"), parent = held_.key();
+      maru_store_options options = {};
+      options.size = sizeof(options);
+      options.parent_key = &parent;
+      result_ = store_(key, options);
+    });
+    held_.wait_until_reached();
+  }
+  ~CallUnderWay() {
+    if (thread_.joinable()) result();
+  }
+  int result() {
+    held_.go_on();
+    thread_.join();
+    return result_;
+  }
+
+ private:
+  Store store_;
+  HeldKey held_{"k"};
+  int result_ = 0;
+  std::thread thread_;
+};
+
+TEST_P(Hotplug, NoViewComesOfACallThatWasUnderWay) {
+  TestClient client(marud_.socket_path(), "second");
+  ASSERT_EQ(client.store("k", "text"), 0);
+  maru_view held, view = {};
+  ASSERT_EQ(client.retrieve("k", &held), 0);
+  maru_buffer buffer;
+  ASSERT_EQ(maru_alloc(client, 100, &buffer), 0);
+  CallUnderWay call([&](const maru_key& key, const maru_store_options& options) {
+    return maru_store_pinned(client, &key, &buffer, &options, &view);
+  });
+  ASSERT_FALSE(ask("remove", {{"deadline_ms", far_too_long_ms()}, {"discard", true}}).contains("error"));
+  ASSERT_TRUE(wait_until([&] { return client.exists("k") == -ESHUTDOWN; }));
+  EXPECT_EQ(call.result(), -ESHUTDOWN);
+  EXPECT_EQ(view.pin, 0u);
+  EXPECT_EQ(client.statistics().pins, 1u);
+  EXPECT_EQ(client.release(held), 0);
+  EXPECT_TRUE(wait_until([&] { return is_gone(); }));
+  EXPECT_EQ(maru_abort(client, &buffer), 0) << "it went with the pool";
+}
+
+TEST_P(Hotplug, ACallUnderWaySaysThatThePoolHasGone) {
+  TestClient client(marud_.socket_path(), "second");
+  ASSERT_EQ(client.store("k", "text"), 0);
+  CallUnderWay call([&](const maru_key& key, const maru_store_options& options) {
+    return maru_store_copy(client, &key, "text", 4, &options, nullptr);
+  });
+  ASSERT_FALSE(ask("remove", {{"deadline_ms", far_too_long_ms()}, {"discard", true}}).contains("error"));
+  EXPECT_TRUE(wait_until([&] { return is_gone(); }));
+  EXPECT_EQ(call.result(), -ESHUTDOWN);
 }
 
 TEST_P(Hotplug, AClientThatCouldNotLeaveTriesAgain) {
