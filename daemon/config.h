@@ -26,6 +26,7 @@
 //
 //   profile = "local"     coherent = false        hosts = 4          suspect_after_ms = 5000
 //   fencing_command = ["/usr/local/sbin/fence", "--now"]             fencing_timeout_ms = 30000
+//   fencing_names = ["left", "right"]
 //
 //   [[pool.tenant]]
 //   name = "alice"        soft = "4GiB"           hard = "8GiB"

@@ -19,9 +19,13 @@ void read_sharing(ConfigTable& table, PoolSpec& spec) {
   sharing.fencing_command = table.texts("fencing_command");
   if (!sharing.fencing_command.empty() && sharing.fencing_command.front().front() != '/')
     table.wrong("fencing_command", "an absolute path and its arguments, [\"/path\", \"argument\"]");
+  sharing.fencing_names = table.texts("fencing_names");
+  if (!sharing.fencing_names.empty() && sharing.fencing_command.empty())
+    table.wrong("fencing_names", "nothing without fencing_command");
   spec.pool.checksums |= sharing.is_shared;
   if (sharing.is_shared) return;
-  for (const char* key : {"coherent", "hosts", "suspect_after_ms", "fencing_timeout_ms", "fencing_command"})
+  for (const char* key :
+       {"coherent", "hosts", "suspect_after_ms", "fencing_timeout_ms", "fencing_command", "fencing_names"})
     if (table.has(key)) table.wrong(key, "nothing without profile = \"shared\"");
 }
 

@@ -1,4 +1,5 @@
-// Keys of a [[pool]] about hosts: profile, coherent, hosts, suspect_after_ms, fencing_command, fencing_timeout_ms.
+// Keys of a [[pool]] about hosts: profile, coherent, hosts, suspect_after_ms, fencing_command, fencing_names,
+// fencing_timeout_ms.
 #pragma once
 
 #include "daemon/config.h"

@@ -272,6 +272,21 @@ void Pool::State::take_over_reclaim(uint32_t host) {
   hosts.waiting.push_back(host);
 }
 
+// What stands against giving the fencing command this name: any client can have written a whole host, name and all, into a slot
+// that nobody has. Empty: nothing.
+std::string Pool::State::why_not_fenced(uint32_t host, const std::string& name) const {
+  const std::vector<std::string>& names = config.sharing.fencing_names;
+  if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end())
+    return "fencing_names has no such name";
+  for (uint32_t other = 0; other < region.hosts(); ++other) {
+    const HostWatch& seen = hosts.watches[other];
+    if (other == host || !seen.claim.is(HostState::kLive) || !seen.is_met() || seen.name != name) continue;
+    if (!seen.is_silent(hosts.now_ms, config.sharing.suspect_after_ms))
+      return "host " + std::to_string(other) + " has the same name and is alive";
+  }
+  return {};
+}
+
 // Whoever may write to the pool may have written all that is known of the host, its silence, too. So the command is given the
 // name by which the host was met in this life, and cuts the power of one machine not time after time.
 void Pool::State::start_fencing(uint32_t host) {
@@ -279,8 +294,12 @@ void Pool::State::start_fencing(uint32_t host) {
   if (sharing.fencing_command.empty() || (hosts.fencing && hosts.fencing->is_running())) return;
   HostWatch& seen = hosts.watches[host];
   const format::HostRecord& record = region.host(host);
-  const std::string written = name_in(record), name = seen.named_in == seen.claim.generation() ? seen.name : written;
+  const std::string written = name_in(record), name = seen.is_met() ? seen.name : written;
   seen.fence_at_ms = hosts.now_ms + sharing.fencing_timeout_ms + kFencePauseMs;
+  if (const std::string why = why_not_fenced(host, name); !why.empty()) {
+    hosts.alarms.say({}, "pool \"{}\": host {} ({}) stays suspect and is not fenced: {}", config.name, host, name, why);
+    return;
+  }
   if (const uint64_t until_ms = hosts.rests_until_ms(host, name); until_ms != 0) {
     seen.fence_at_ms = until_ms;
     log_error(

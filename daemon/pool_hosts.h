@@ -44,6 +44,7 @@ struct HostWatch {
   bool beats(shm::HostClaim found, uint64_t beat) const {
     return found.is_in_use() && found.generation() == claim.generation() && beat != heartbeat;
   }
+  bool is_met() const { return named_in == claim.generation(); }
   void look(shm::HostClaim found, uint64_t beat, uint64_t now_ms) {
     if (found != claim || beat != heartbeat) {
       changed_ms = now_ms;

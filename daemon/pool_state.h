@@ -348,6 +348,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void fence_if_suspect(uint32_t host);
   void take_over_reclaim(uint32_t host);
   bool is_own_slot_lost();
+  std::string why_not_fenced(uint32_t host, const std::string& name) const;
   void start_fencing(uint32_t host);
   void watch_fencing();
   bool declare_dead(uint32_t host, uint32_t generation, const std::string& proof);

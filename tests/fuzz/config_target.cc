@@ -45,7 +45,8 @@ std::vector<Input> first_inputs() {
                "after_power_loss = \"format\"\n[[pool]]\nname = \"c\"\nbackend = \"dax\"\ndevice = \"cxl:free\"\n"),
            std::string_view("[[pool]]\nname = \"hosts\"\nbackend = \"file\"\npath = \"/mnt/pool\"\nsize = \"1GiB\"\n"
                             "profile = \"shared\"\ncoherent = true\nhosts = 4\nsuspect_after_ms = 5000\n"
-                            "fencing_command = [\"/bin/false\", \"-x\"]\nfencing_timeout_ms = 30000\n"),
+                            "fencing_command = [\"/bin/false\", \"-x\"]\nfencing_timeout_ms = 30000\n"
+                            "fencing_names = [\"a\", \"b\"]\n"),
            std::string_view(
                "[[pool]]\nname = \"a\"\nbackend = \"memory\"\nsize = \"1GiB\"\nnuma_nodes = [0, 1]\nnuma_policy = "
                "\"interleave\"\n"

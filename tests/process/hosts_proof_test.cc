@@ -83,6 +83,42 @@ TEST_F(Hosts, AHostIsFencedByTheNameWithWhichItWasMet) {
   EXPECT_EQ(line, name);
 }
 
+// Nor may a client have other machines fenced, by making a host of that name up.
+TEST_F(Hosts, AHostIsFencedOnlyIfItsNameIsConfigured) {
+  char own[256] = {};
+  ASSERT_EQ(::gethostname(own, sizeof(own) - 1), 0);
+  const std::string told = directory_.file("told"), script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_NAME\" >> " << told << "\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  const std::string fences = watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 20000\n";
+  {
+    Host a(directory_, 0, watch_), b(directory_, 1, fences + "fencing_names = [\"another\", \"" + own + "x\"]\n");
+    ASSERT_TRUE(b.has_logged("host 0 is met as " + std::string(own)));
+    a.kill();
+    EXPECT_TRUE(b.has_logged("stays suspect and is not fenced: fencing_names has no such name"));
+    EXPECT_EQ(b.state_of(0), "suspect");
+    EXPECT_FALSE(std::ifstream(told).is_open());
+    b.kill();
+  }
+  Host b(directory_, 1, fences + "fencing_names = [\"another\", \"" + own + "\"]\n");
+  EXPECT_TRUE(b.sees(0, "free"));
+}
+
+TEST_F(Hosts, TheNameOfAHostThatIsAliveIsNotFenced) {
+  const std::string told = directory_.file("told"), script = directory_.file("fence");
+  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_NAME\" >> " << told << "\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  const std::string three = watch_ + "hosts = 3\n";
+  Host a(directory_, 0, three);
+  Host b(directory_, 1, three + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 20000\n");
+  Host c(directory_, 2, three);
+  ASSERT_TRUE(b.has_logged("host 2 is met as"));
+  a.kill();
+  EXPECT_TRUE(b.has_logged("stays suspect and is not fenced: host 2 has the same name and is alive"));
+  EXPECT_EQ(b.state_of(0), "suspect");
+  EXPECT_FALSE(std::ifstream(told).is_open());
+}
+
 // Any client can write a heartbeat that stands still, again and again.
 TEST_F(Hosts, AMachineThatWasFencedIsNotFencedAgainAtOnce) {
   const std::string told = directory_.file("told"), script = directory_.file("fence");

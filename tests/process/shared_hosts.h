@@ -23,7 +23,8 @@ namespace maru::test {
 
 using nlohmann::json;
 
-inline constexpr const char* kBoot[] = {"11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"};
+inline constexpr const char* kBoot[] = {"11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222",
+                                        "44444444-4444-4444-8444-444444444444"};
 inline constexpr const char* kNextBoot = "33333333-3333-4333-8333-333333333333";
 
 // A marud that plays one of the hosts.
@@ -38,8 +39,8 @@ class Host {
         << ".state\"\nlog_level = \"debug\"\n\n[[pool]]\nname = \"default\"\nbackend = \"file\"\n"
         << "path = \"" << directory.file("pool") << "\"\nsize = " << bytes << "\npage_bytes = 4096\n"
         << "region_bytes = 1048576\nlanes = 16\npins = 1024\nhigh_watermark = 1\n"
-        << "profile = \"shared\"\ncoherent = true\nhosts = 2\n"
-        << more;
+        << "profile = \"shared\"\ncoherent = true\n"
+        << (more.find("hosts = ") == std::string::npos ? "hosts = 2\n" : "") << more;
     begin();
     if (how == Start::kWholly) await();
   }

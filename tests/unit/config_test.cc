@@ -249,6 +249,19 @@ TEST(Config, TheLeastSizeIsTheLeastThatIsTaken) {
       }
 }
 
+TEST(Config, FencingIsOfSharedPoolsAndNamesAreOfFencing) {
+  const std::string pool = "[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/a\"\nsize = \"1GiB\"\n";
+  const std::string shared = "profile = \"shared\"\ncoherent = true\n";
+  const std::string command = "fencing_command = [\"/fence\"]\n", names = "fencing_names = [\"b\", \"c\"]\n";
+  const SharingConfig sharing = config_of(pool + shared + command + names).pools.at(0).pool.sharing;
+  EXPECT_EQ(sharing.fencing_names, (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(problem_of(pool + shared + names),
+            "8: pool.fencing_names: found an array, expected nothing without fencing_command");
+  EXPECT_EQ(problem_of(pool + shared + command + "fencing_names = []\n"),
+            "9: pool.fencing_names: found an array, expected an array of texts that are not empty");
+  EXPECT_EQ(problems_of(pool + command + names).size(), 2u) << "each of them needs the profile";
+}
+
 TEST(Config, OptionsOfAPolicyAreHandedOnAsText) {
   const std::string pool = std::string(kPool) + "size = \"1GiB\"\npolicy = \"mine\"\n";
   const PoolConfig config =
