@@ -86,7 +86,11 @@ Outcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker
       outcome.failure = step_text(step) + ": " + name.error().error.text();
       if (!name.error().left.empty()) {
         outcome.left.push_back(step_text(step) + ": " + name.error().left);
-        left.add(step, "");
+        left.add(step, name.error().there);
+      }
+      if (const std::string& there = name.error().there; !there.empty()) {
+        outcome.unfinished.push_back({step, there});
+        onlooker.keep(outcome);
       }
     }
     undo(outcome, left, executor, onlooker);

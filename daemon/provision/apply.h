@@ -13,12 +13,13 @@
 namespace maru::daemon::provision {
 
 // Why a step was not done. `left`: what it changed and could not put back; empty: the machine is as it was before the step.
-// `there`: the device that an undoing put back all the same, by name.
+// `there`: the device that an undoing put back all the same, or what the step made and could not remove, by name.
 struct StepError {
   Error error;
   std::string left, there;
 
-  StepError(Error why, std::string remains = "") : error(std::move(why)), left(std::move(remains)) {}
+  StepError(Error why, std::string remains = "", std::string name = "")
+      : error(std::move(why)), left(std::move(remains)), there(std::move(name)) {}
   std::string text() const { return error.text() + (left.empty() ? "" : " (" + left + ")"); }
 };
 using StepResult = tl::expected<std::string, StepError>;
@@ -45,6 +46,7 @@ struct Outcome {
   std::vector<std::string> undone;  // texts of steps
   std::vector<std::string> left;    // what could not be undone or put back, and why
   std::vector<Done> put_back;       // kRemoveDevice: what is there again, by its name of now
+  std::vector<Done> unfinished;     // what the step that failed made and could not remove: it may not be cleared
 };
 
 // Who looks on.

@@ -7,7 +7,7 @@ namespace {
 
 StepResult left_as_well(Error error, const StepResult& unmade, const std::string& name) {
   if (unmade) return tl::unexpected<StepError>(std::move(error));
-  return tl::unexpected<StepError>({std::move(error), name + " is left: " + unmade.error().text()});
+  return tl::unexpected<StepError>({std::move(error), name + " is left: " + unmade.error().text(), name});
 }
 
 // A device that somebody may get holds nothing of its memory's former users; one that cannot be cleared is not left. But one
@@ -15,7 +15,7 @@ StepResult left_as_well(Error error, const StepResult& unmade, const std::string
 template <typename Unmake>
 StepResult not_cleared(Error error, Unmake unmake, const std::string& name) {
   if (error.code == EBUSY)
-    return tl::unexpected<StepError>({std::move(error), name + " is left as it is: a marud has it"});
+    return tl::unexpected<StepError>({std::move(error), name + " is left as it is: a marud has it", name});
   return left_as_well(std::move(error), unmake(), name);
 }
 

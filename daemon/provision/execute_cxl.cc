@@ -95,8 +95,8 @@ StepResult make_cxl_region(const Step& step) {
   if (!region) {
     const int wrong = window && errno ? errno : ENODEV;
     const bool is_left = !made.empty() && !delete_region(step.target, made);
-    return tl::unexpected<StepError>(
-        {Error{wrong, "make a region in " + step.target}, is_left ? made + " is left, empty" : ""});
+    return tl::unexpected<StepError>({Error{wrong, "make a region in " + step.target},
+                                      is_left ? made + " is left, empty" : "", is_left ? made : ""});
   }
   const std::string name = text_of(cxl_region_get_devname(region));
 
@@ -140,7 +140,10 @@ StepResult make_cxl_region(const Step& step) {
   for (cxl_decoder* decoder : taken)
     if (const auto bytes = cxl_decoder_get_dpa_size(decoder); bytes != 0 && bytes != ~0ull)
       back.attempt("give back memory", [&] { return cxl_decoder_set_dpa_size(decoder, 0); });
-  if (!back.is_good()) error.left = name + " is left: " + back.finish(name).error().text();
+  if (!back.is_good()) {
+    error.left = name + " is left: " + back.finish(name).error().text();
+    error.there = name;
+  }
   return tl::unexpected<StepError>(std::move(error));
 }
 

@@ -163,7 +163,9 @@ StepResult make_device(const std::string& region, uint64_t bytes, uint64_t align
   changes.attempt("enable " + name, [&] { return enable(name); });
   const bool is_made = changes.is_good();
   auto made = changes.finish(name);
-  if (!is_made) drop_if_empty(name);
+  if (is_made) return made;
+  drop_if_empty(name);
+  if (change(name, [](daxctl_dev* device) { return daxctl_dev_get_size(device) != 0; }) == 1) made.error().there = name;
   return made;
 }
 

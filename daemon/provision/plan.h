@@ -53,6 +53,8 @@ struct Made {
   WishKind kind = WishKind::kDevice;
   std::string name;    // of the device, namespace or CXL region
   uint64_t start = 0;  // kDevice: its physical address
+  // Making it failed half-way, and it could not be removed: it may hold what its memory held before.
+  bool is_unfinished = false;
 };
 
 struct Plan {

@@ -177,8 +177,20 @@ void plan_device(PlanState& state, const Wish& wanted) {
                           "found no " + wish.device + ", expected one; marud-provision list shows what there is");
     return settle_device(state, wish, *device, find_named(state.machine.dax_regions, device->region));
   }
-  if (DaxDevice* device = find_device(state, wish))
+  if (DaxDevice* device = find_device(state, wish)) {
+    // A pool that is there by now was made of what the device held.
+    const bool is_unfinished =
+        device->pool.empty() && std::any_of(state.made.begin(), state.made.end(), [&](const Made& made) {
+          return made.is_unfinished && is_it(made, *device);
+        });
+    if (is_unfinished)
+      return state.refuse(wish, place_key(wish),
+                          "found " + device->name +
+                              ", which was made for this table by an apply that failed and could not clear or remove "
+                              "it, expected none; release it first (marud-provision release " +
+                              wish.name + ")");
     return settle_device(state, wish, *device, find_named(state.machine.dax_regions, device->region));
+  }
   if (!give_back(state, wish)) return;
 
   std::string against;

@@ -49,6 +49,7 @@ Result<std::vector<Made>> read_record(const std::string& path) {
     made.wish = one.value("table", "");
     made.name = one.value("name", "");
     made.start = one.value("start", uint64_t(0));
+    made.is_unfinished = one.value("unfinished", false);
     const std::string kind = one.value("kind", "");
     made.kind = kind == "namespace"    ? WishKind::kNamespace
                 : kind == "cxl-region" ? WishKind::kCxlRegion
@@ -60,8 +61,10 @@ Result<std::vector<Made>> read_record(const std::string& path) {
 
 Result<void> write_record(const std::string& path, const std::vector<Made>& made) {
   nlohmann::json all = nlohmann::json::array();
-  for (const Made& one : made)
+  for (const Made& one : made) {
     all.push_back({{"table", one.wish}, {"kind", name_of(one.kind)}, {"name", one.name}, {"start", one.start}});
+    if (one.is_unfinished) all.back()["unfinished"] = true;
+  }
   make_folder(path);
   const std::string next = path + ".next";
   std::ofstream file(next, std::ios::trunc);
@@ -90,15 +93,21 @@ std::vector<Made> after(std::vector<Made> made, const Outcome& outcome, const Ma
         put_back.push_back({was.wish, was.kind, one.name, start_of(one.name, machine)});
     forget(made, one.step.target);
   }
+  const auto add = [&](const Done& one, WishKind kind, bool is_unfinished) {
+    if (kind == WishKind::kDevice) forget(made, one.name);
+    made.push_back(
+        {one.step.wish, kind, one.name, kind == WishKind::kDevice ? start_of(one.name, machine) : 0, is_unfinished});
+  };
+  const auto add_made = [&](const Done& one, bool is_unfinished) {
+    if (one.step.kind == Step::Kind::kMakeCxlRegion) add(one, WishKind::kCxlRegion, is_unfinished);
+    if (one.step.kind == Step::Kind::kMakeNamespace) add(one, WishKind::kNamespace, is_unfinished);
+    if (one.step.kind == Step::Kind::kMakeDevice) add(one, WishKind::kDevice, is_unfinished);
+  };
   for (const Done& one : outcome.done) {
     switch (one.step.kind) {
-      case Step::Kind::kMakeCxlRegion: made.push_back({one.step.wish, WishKind::kCxlRegion, one.name, 0}); break;
-      case Step::Kind::kMakeNamespace: made.push_back({one.step.wish, WishKind::kNamespace, one.name, 0}); break;
-      case Step::Kind::kMakeDevice: {
-        forget(made, one.name);
-        made.push_back({one.step.wish, WishKind::kDevice, one.name, start_of(one.name, machine)});
-        break;
-      }
+      case Step::Kind::kMakeCxlRegion:
+      case Step::Kind::kMakeNamespace:
+      case Step::Kind::kMakeDevice: add_made(one, false); break;
       case Step::Kind::kRemoveCxlRegion:
       case Step::Kind::kRemoveNamespace:
       case Step::Kind::kRemoveDevice: forget(made, one.name); break;
@@ -109,6 +118,7 @@ std::vector<Made> after(std::vector<Made> made, const Outcome& outcome, const Ma
     forget(made, one.name);
     made.push_back(one);
   }
+  for (const Done& one : outcome.unfinished) add_made(one, true);
   return made;
 }
 

@@ -18,12 +18,13 @@ namespace {
 // Writes down what it is told, and fails at a step or at undoing one.
 class ScriptedExecutor : public Executor {
  public:
-  std::string fails_at, leaves, cannot_undo;
+  std::string fails_at, leaves, leaves_name, cannot_undo;
   std::vector<std::string> calls;
 
   StepResult run(const Step& step) override {
     calls.push_back("run " + step.wish + " on " + step.target);
-    if (step.wish == fails_at) return tl::unexpected<StepError>({Error{ENOSPC, "make " + step.wish}, leaves});
+    if (step.wish == fails_at)
+      return tl::unexpected<StepError>({Error{ENOSPC, "make " + step.wish}, leaves, leaves_name});
     return "made-" + step.wish;
   }
   StepResult undo(const Step& step, const std::string& name) override {
@@ -280,6 +281,49 @@ TEST(ProvisionRecord, ADeviceThatWasRemovedAndPutBackElsewhereIsStillItsTables) 
     EXPECT_EQ(release.steps[0].target, name);
     EXPECT_EQ(plan_release(machine, "hot", made, false).steps.size(), 1u);
   }
+}
+
+// It is its table's: release finds it, and the next apply does not take it for one that was cleared.
+TEST(ProvisionRecord, WhatAStepMadeAndCouldNotRemoveIsKnownAsItsTables) {
+  Step making = three_steps()[0];
+  making.kind = Step::Kind::kMakeDevice;
+  making.wish = "kv";
+  making.target = "dax0";
+  ScriptedExecutor executor;
+  executor.fails_at = "kv";
+  executor.leaves = "dax0.1 is left: give back the memory of dax0.1: Device or resource busy";
+  executor.leaves_name = "dax0.1";
+  std::vector<Made> kept;
+  Machine machine;
+  machine.dax_regions = {dax_region("dax0", 16 * kGiB, 8 * kGiB)};
+  machine.dax_devices = {dax_device("dax0.1", 8 * kGiB)};
+  const Outcome outcome = apply(
+      {making}, executor,
+      {.say = [](const std::string&) {}, .keep = [&](const Outcome& so_far) { kept = after({}, so_far, machine); }});
+  EXPECT_EQ(kept.size(), 1u) << "also when this process is killed while it undoes other steps";
+
+  test::TemporaryDirectory folder;
+  const std::string path = folder.path() + "/made.json";
+  ASSERT_TRUE(write_record(path, after({}, outcome, machine)));
+  const auto made = read_record(path);
+  ASSERT_TRUE(made);
+  const Plan release = plan_release(machine, "kv", *made, false);
+  ASSERT_EQ(release.steps.size(), 1u) << (release.problems.empty() ? "" : release.problems[0].text);
+  EXPECT_EQ(release.steps[0].target, "dax0.1");
+
+  Wish wish;
+  wish.name = "kv";
+  wish.kind = WishKind::kDevice;
+  wish.region = "dax0";
+  wish.bytes = 8 * kGiB;
+  const Plan again = make_plan(machine, {wish}, *made, false);
+  ASSERT_EQ(again.problems.size(), 1u);
+  EXPECT_NE(again.problems[0].text.find("release it first (marud-provision release kv)"), std::string::npos)
+      << again.problems[0].text;
+  EXPECT_TRUE(again.steps.empty() && again.settled.empty());
+  machine.dax_devices[0].pool = "01234567-89ab-cdef-0123-456789abcdef";
+  machine.dax_devices[0].is_blank = false;
+  EXPECT_EQ(make_plan(machine, {wish}, *made, false).settled.size(), 1u) << "a marud was faster than the clearing";
 }
 
 TEST(ProvisionRecord, OneAtATime) {
