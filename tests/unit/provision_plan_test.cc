@@ -347,12 +347,18 @@ TEST(ProvisionVolatileCxl, ARegionIsReleasedAfterItsTablesDevices) {
       Texts{"0: release \"fast\": found dax0.0 of the table \"hot\" in region0, expected none; release it first"});
 }
 
-TEST(ProvisionRelease, GivesBackWhatWasMadeAndNothingElse) {
+// A namespace of that label, and a device.
+Machine with_namespace(const std::string& label) {
   Machine machine;
   machine.nvdimm_regions = {nvdimm_region("region0", 64 * kGiB)};
-  machine.namespaces = {devdax_namespace("namespace0.0", "kv", "region0", 32 * kGiB, "dax1.0")};
+  machine.namespaces = {devdax_namespace("namespace0.0", label, "region0", 32 * kGiB, "dax1.0")};
   machine.dax_regions = {dax_region("dax0", 64 * kGiB, 48 * kGiB)};
   machine.dax_devices = {dax_device("dax0.1", 16 * kGiB), dax_device("dax1.0", 31 * kGiB)};
+  return machine;
+}
+
+TEST(ProvisionRelease, GivesBackWhatWasMadeAndNothingElse) {
+  Machine machine = with_namespace("kv");
   const std::vector<Made> made = {{"hot", WishKind::kDevice, "dax0.1", 4 * kGiB},
                                   {"gone", WishKind::kDevice, "dax0.1", 8 * kGiB}};
   EXPECT_EQ(texts_of(plan_release(machine, "kv", made, false)),
@@ -371,11 +377,7 @@ TEST(ProvisionRelease, GivesBackWhatWasMadeAndNothingElse) {
 }
 
 TEST(ProvisionRelease, WhatATableHasGoesBeforeANamespaceThatIsCalledTheSame) {
-  Machine machine;
-  machine.nvdimm_regions = {nvdimm_region("region0", 64 * kGiB)};
-  machine.namespaces = {devdax_namespace("namespace0.0", "hot", "region0", 32 * kGiB, "dax1.0")};
-  machine.dax_regions = {dax_region("dax0", 64 * kGiB, 48 * kGiB)};
-  machine.dax_devices = {dax_device("dax0.1", 16 * kGiB), dax_device("dax1.0", 31 * kGiB)};
+  Machine machine = with_namespace("hot");
   EXPECT_EQ(texts_of(plan_release(machine, "hot", {{"hot", WishKind::kDevice, "dax0.1", 4 * kGiB}}, true)),
             Texts{"give back dax0.1 (16 GiB, aligned to 2 MiB) to dax0"});
   machine.namespaces.push_back(devdax_namespace("namespace1.0", "hot", "region1", 8 * kGiB, "dax2.0"));

@@ -141,19 +141,23 @@ release() {
 }
 dynamic_region() { "$provision" --json list | python3 -c 'import json, sys
 print([r["region"] for r in json.load(sys.stdin)["dax_regions"] if r["dynamic"]][0])'; }
-dynamic() {
-  local hmem
-  hmem=$(dynamic_region)
+# hot_and_cold REGION SIZE SIZE: tables for a device each.
+hot_and_cold() {
   table "[[provision]]
 name = \"hot\"
 kind = \"device\"
-region = \"$hmem\"
-size = \"64MiB\"
+region = \"$1\"
+size = \"$2\"
 [[provision]]
 name = \"cold\"
 kind = \"device\"
-region = \"$hmem\"
-size = \"128MiB\""
+region = \"$1\"
+size = \"$3\""
+}
+dynamic() {
+  local hmem
+  hmem=$(dynamic_region)
+  hot_and_cold $hmem 64MiB 128MiB
   refused 'has 0 B free, the rest is in' apply
   sed -i "0,/size = \"64MiB\"/s//size = \"64MiB\"\nreplace = [\"$hmem.0\"]/" $configuration
   says "give back $hmem.0" apply
@@ -173,16 +177,7 @@ assert region["free_bytes"] == region["size_bytes"], region'
 names() {
   local hmem
   hmem=$(dynamic_region)
-  table "[[provision]]
-name = \"hot\"
-kind = \"device\"
-region = \"$hmem\"
-size = \"4MiB\"
-[[provision]]
-name = \"cold\"
-kind = \"device\"
-region = \"$hmem\"
-size = \"6MiB\""
+  hot_and_cold $hmem 4MiB 6MiB
   says 'done: 2 steps' apply
   "$provision" list >/run/tests/before
   table "[[provision]]
