@@ -231,9 +231,28 @@ MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_
 MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                                   const maru_store_options *options, maru_view *ret_view);
 
+/* maru_store for n buffers under keys that need not know of each other, each as if it were stored alone, in their order; the
+ * options hold for all of them. ret_results (n entries) receives for each what maru_store returns: 0 it was stored, 1 a block
+ * was there already, also one of this very call; either way the buffer is used up. Or its error: the buffer stays the caller's.
+ * ret_blocks (n entries, may be NULL) receives the blocks under the keys, 0 where there was an error. What marud does not
+ * answer to one of the blocks it is not asked for the others: the call blocks for at most timeout_ms. Returns how many
+ * are new. Errors (nothing was stored, all buffers stay the caller's): -EROFS the client only reads; -EINVAL, also when one of
+ * them is not a key. */
+MARU_PUBLIC int maru_store_batch(maru_client *client, const maru_key *keys, const maru_buffer *buffers, size_t n,
+                                 const maru_store_options *options, maru_block *ret_blocks, int32_t *ret_results);
+
 /* maru_alloc, memcpy, maru_store; nothing is allocated when the key is present, or when the parent is gone. Errors: of both. */
 MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const void *data, uint64_t bytes,
                                 const maru_store_options *options, maru_block *ret_block);
+
+/* The same for n keys, the bytes[i] bytes at data[i] under keys[i]; options, ret_blocks and the value returned are those of
+ * maru_store_batch. What pages are missing for all of them is computed first and asked for in one request for each tenant and
+ * number of pages; they are taken together, so the blocks that are new must fit into the pool beside each other. Where not all
+ * can be had, the first of them are stored. ret_results (n entries, may be NULL) receives for each what maru_store_copy
+ * returns. Errors (nothing was stored): of maru_store_batch. */
+MARU_PUBLIC int maru_store_copy_batch(maru_client *client, const maru_key *keys, const void *const *data,
+                                      const uint64_t *bytes, size_t n, const maru_store_options *options,
+                                      maru_block *ret_blocks, int32_t *ret_results);
 
 /* Stores n buffers as a chain: the first under options->parent (or as a root), each further one under the one before.
  * Where a block is there already the chain goes on below that one. ret_blocks (n entries, may be NULL) receives the blocks,
@@ -267,6 +286,10 @@ MARU_PUBLIC int maru_retrieve_batch(maru_client *client, const maru_key *keys, s
 
 /* As maru_retrieve, but neither maps nor verifies the payload: ret_view->data is NULL. */
 MARU_PUBLIC int maru_pin(maru_client *client, const maru_key *key, maru_view *ret_view);
+
+/* The same for n keys. Absent keys get a view of nothing, with block 0, which need not be released but may. Returns how many
+ * were found. On an error nothing is pinned, and the views say so. */
+MARU_PUBLIC int maru_pin_batch(maru_client *client, const maru_key *keys, size_t n, maru_view *ret_views);
 
 /* As maru_pin, by block. Errors: -ENOENT the block is gone; -ENOBUFS; -EINVAL. */
 MARU_PUBLIC int maru_pin_block(maru_client *client, maru_block block, maru_view *ret_view);

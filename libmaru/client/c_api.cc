@@ -95,6 +95,26 @@ int store_one(Client& c, const maru_key* key, const maru_buffer* buffer, const m
   return c.store(*key, *buffer, options, parent, ret_block);
 }
 
+// Options of a batch, and the parent that they name: that it is not there is the result of each block.
+template <typename F>
+int with_common_options(Client& c, const maru_store_options* given, F&& operation) {
+  if (c.is_read_only()) return -EROFS;
+  maru_store_options options;
+  if (const int status = read_options(given, &options); status != 0) return status;
+  maru_block parent = 0;
+  const int status = c.parent_of(options, &parent);
+  if (status != 0 && status != -ENOLINK) return status;
+  return operation(Client::CommonOptions{options, parent, status});
+}
+
+int find_batch(maru_client* client, const maru_key* keys, size_t n, bool payload, maru_view* ret_views) {
+  // Whatever the error: who releases them again ends no pin of an earlier call.
+  if (ret_views && n <= maru::limits::kBatchKeysMax) std::fill_n(ret_views, n, maru_view{});
+  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
+    return ret_views || n == 0 ? c.retrieve_batch(digests, payload, ret_views) : -EINVAL;
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -248,6 +268,28 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
   });
 }
 
+int maru_store_batch(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
+                     const maru_store_options* given, maru_block* ret_blocks, int32_t* ret_results) {
+  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
+    if ((buffers == nullptr || ret_results == nullptr) && n != 0) return -EINVAL;
+    return with_common_options(c, given, [&](const Client::CommonOptions& common) {
+      return c.store_batch(keys, digests, buffers, common, ret_blocks, ret_results);
+    });
+  });
+}
+
+int maru_store_copy_batch(maru_client* client, const maru_key* keys, const void* const* data, const uint64_t* bytes,
+                          size_t n, const maru_store_options* given, maru_block* ret_blocks, int32_t* ret_results) {
+  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
+    if ((data == nullptr || bytes == nullptr) && n != 0) return -EINVAL;
+    for (size_t i = 0; i < n; ++i)
+      if (data[i] == nullptr || bytes[i] == 0) return -EINVAL;
+    return with_common_options(c, given, [&](const Client::CommonOptions& common) {
+      return c.store_copy_batch(keys, digests, data, bytes, common, ret_blocks, ret_results);
+    });
+  });
+}
+
 int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
                      const maru_store_options* given, maru_block* ret_blocks, size_t* ret_stored, size_t* ret_done) {
   size_t stored = 0, done = 0;
@@ -292,17 +334,17 @@ int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view)
 }
 
 int maru_retrieve_batch(maru_client* client, const maru_key* keys, size_t n, maru_view* ret_views) {
-  // Whatever the error: who releases them again ends no pin of an earlier call.
-  if (ret_views && n <= maru::limits::kBatchKeysMax) std::fill_n(ret_views, n, maru_view{});
-  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
-    return ret_views || n == 0 ? c.retrieve_batch(digests, ret_views) : -EINVAL;
-  });
+  return find_batch(client, keys, n, true, ret_views);
 }
 
 int maru_pin(maru_client* client, const maru_key* key, maru_view* ret_view) {
   return with_digest(client, key, [&](Client& c, const Digest& digest) {
     return ret_view ? c.retrieve(digest, false, ret_view) : -EINVAL;
   });
+}
+
+int maru_pin_batch(maru_client* client, const maru_key* keys, size_t n, maru_view* ret_views) {
+  return find_batch(client, keys, n, false, ret_views);
 }
 
 int maru_pin_block(maru_client* client, maru_block block, maru_view* ret_view) {

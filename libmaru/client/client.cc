@@ -300,7 +300,7 @@ int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
 }
 
 // The views are empty, and stay so where nothing is found.
-int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
+int Client::retrieve_batch(std::span<const Digest> all, bool payload, maru_view* ret_views) {
   const uint64_t now = now_ms();
   const std::span<shm::Found> blocks = scratch<shm::Found>(all.size());
   if (!shm::find_and_pin_batch(lane_, all, now, blocks.data())) {
@@ -313,7 +313,7 @@ int Client::retrieve_batch(std::span<const Digest> all, maru_view* ret_views) {
       if (!blocks[i].ref.is_none()) touch(blocks[i].ref.page(), now);  // it has expired: marud takes it away
       continue;
     }
-    const int status = view_of(blocks[i].ref, blocks[i].slot, true, &ret_views[i]);
+    const int status = view_of(blocks[i].ref, blocks[i].slot, payload, &ret_views[i]);
     if (status == -EIO || status == -EHWPOISON) continue;  // deleted, or marud is told: absent
     if (status != 0) {
       for (size_t k = 0; k < i; ++k) {

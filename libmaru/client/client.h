@@ -121,6 +121,18 @@ class Client {
   // The same; a block that was stored stays pinned, and a buffer that was not stays reserved.
   int store_pinned(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
                    maru_view* ret_view);
+  // Many at once, whose keys have these digests: 0, 1 or -errno for each in ret_results, in which everything has a result
+  // afterwards. Where `parent_status` is not 0 there is no parent, and it is the result. How many are new.
+  struct CommonOptions {
+    const maru_store_options& options;
+    maru_block parent;
+    int parent_status;
+  };
+  int store_batch(const maru_key* keys, std::span<const shm::Digest> digests, const maru_buffer* buffers,
+                  const CommonOptions& common, maru_block* ret_blocks, int32_t* ret_results);
+  int store_copy_batch(const maru_key* keys, std::span<const shm::Digest> digests, const void* const* data,
+                       const uint64_t* bytes, const CommonOptions& common, maru_block* ret_blocks,
+                       int32_t* ret_results);
   // What this thread stores next is for this tenant: marud is told with the next request for memory. store() sets it, too.
   static void set_tenant(uint64_t tenant);
   // Whether a block is under this key already; then as a store that loses to it.
@@ -135,7 +147,7 @@ class Client {
   bool exists(const shm::Digest& digest);
   int exists_batch(const maru_key* keys, size_t n, uint8_t* ret_present);
   int retrieve(const shm::Digest& digest, bool payload, maru_view* ret_view);
-  int retrieve_batch(std::span<const shm::Digest> digests, maru_view* ret_views);
+  int retrieve_batch(std::span<const shm::Digest> digests, bool payload, maru_view* ret_views);
   int pin_block(shm::PageRef ref, maru_view* ret_view);
   int release(const maru_view& view);
   int match_prefix(const maru_key* keys, size_t n, maru_match* ret_match);
@@ -154,12 +166,24 @@ class Client {
   size_t plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&ret_plain)[shm::kSipLanes]) const;
   bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
   bool unpin(uint32_t slot, shm::PageRef ref);
-  int take_good_pages(size_t n, uint32_t run_pages, shm::PageRef* ret_heads);
+  int take_good_pages(size_t n, uint32_t run_pages, shm::PageRef* ret_heads, size_t* ret_taken = nullptr);
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
   int ask_for_credit(uint64_t tenant, uint64_t bytes);
   enum class Duplicate : uint8_t { kGiveBack, kKeep };
-  int publish(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
-              Duplicate duplicate, maru_block* ret_block);
+  // What marud refused, or did not answer, within one call: no further block of the call asks for it again.
+  struct Unanswered {
+    int status = 0;
+    uint64_t tenant = 0, bytes = 0;  // what was asked for
+    bool is_silence() const;         // and not an answer
+    bool holds_for(uint64_t of_tenant, uint64_t of_bytes) const {
+      return status != 0 && (is_silence() || (tenant == of_tenant && bytes <= of_bytes));
+    }
+  };
+  int publish(const maru_key& key, const shm::Digest& digest, const maru_buffer& buffer,
+              const maru_store_options& options, maru_block parent, Duplicate duplicate, Unanswered* unanswered,
+              maru_block* ret_block);
+  struct CopyBatch;
+  void take_for(CopyBatch& batch, Unanswered& unanswered);
   int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented);
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);

@@ -107,17 +107,23 @@ int Client::next_evicted(maru_key_copy* ret_key) {
 
 // None of them in memory that this process has replaced: what it wrote there nobody else would see. Those stay RESERVED, so
 // that they are not offered again; they are few, and free when this process ends or marud has looked.
-int Client::take_good_pages(size_t n, uint32_t run_pages, PageRef* ret_heads) {
-  if (const int status = pages_->take(n, run_pages, ret_heads); status != 0) return status;
-  for (size_t i = 0; i < n; ++i)
-    while (bad_pages_->meets(ret_heads[i].page(), run_pages * region_.page_bytes())) {  // ends: each is met once
-      const int status = pages_->take(1, run_pages, &ret_heads[i]);
-      if (status == 0) continue;
-      for (size_t k = 0; k < n; ++k)
-        if (k != i) pages_->give_back(ret_heads[k]);
-      return status;
+int Client::take_good_pages(size_t n, uint32_t run_pages, PageRef* ret_heads, size_t* ret_taken) {
+  size_t taken = n;
+  int status = pages_->take(n, run_pages, ret_heads, ret_taken ? &taken : nullptr);
+  if (status != 0 && !ret_taken) return status;
+  for (size_t i = 0; i < taken; ++i)
+    while (i < taken && bad_pages_->meets(ret_heads[i].page(), run_pages * region_.page_bytes())) {
+      // Ends: each is met once.
+      const int again = pages_->take(1, run_pages, &ret_heads[i]);
+      if (again == 0) continue;
+      status = again;
+      ret_heads[i] = ret_heads[--taken];
     }
-  return 0;
+  if (ret_taken)
+    *ret_taken = taken;
+  else if (status != 0)
+    for (size_t k = 0; k < taken; ++k) pages_->give_back(ret_heads[k]);
+  return status;
 }
 
 int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
@@ -191,14 +197,17 @@ int Client::parent_of(const maru_store_options& options, maru_block* ret_parent)
 
 int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
                   maru_block* ret_block) {
-  return publish(key, buffer, options, parent, Duplicate::kGiveBack, ret_block);
+  Digest d;
+  if (!digest(key, d)) return -EINVAL;
+  return publish(key, d, buffer, options, parent, Duplicate::kGiveBack, nullptr, ret_block);
 }
 
 // The pin is there before the block is visible, as the publisher's own is; so there is no moment to evict it in.
 int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options,
                          maru_block parent, maru_view* ret_view) {
   const PageRef own = PageRef::from_bits(buffer.block);
-  if (!region_.is_page(own)) return -EINVAL;
+  Digest d;
+  if (!digest(key, d) || !region_.is_page(own)) return -EINVAL;
   const shm::Pin pin = pins_.pin_own(own);
   if (pin.status != shm::PinStatus::kPinned) {
     count(format::kCounterPinFull);
@@ -208,7 +217,7 @@ int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const m
     pins_.unpin(pin.slot, own);
     return -ESHUTDOWN;
   }
-  const int status = publish(key, buffer, options, parent, Duplicate::kKeep, nullptr);
+  const int status = publish(key, d, buffer, options, parent, Duplicate::kKeep, nullptr, nullptr);
   if (status == 0) {
     *ret_view = {buffer.data, buffer.bytes, own.bits, pin_of(pin.slot)};
     return 0;
@@ -218,11 +227,9 @@ int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const m
   return status;
 }
 
-int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options,
-                    maru_block parent, Duplicate duplicate, maru_block* ret_block) {
+int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buffer, const maru_store_options& options,
+                    maru_block parent, Duplicate duplicate, Unanswered* unanswered, maru_block* ret_block) {
   if (read_only_) return -EROFS;
-  Digest d;
-  if (!digest(key, d)) return -EINVAL;
   const PageRef own = PageRef::from_bits(buffer.block);
   if (!region_.is_page(own) || buffer.bytes == 0 || buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
     return -EINVAL;
@@ -278,9 +285,10 @@ int Client::publish(const maru_key& key, const maru_buffer& buffer, const maru_s
         continue;
       }
       case shm::PublishStatus::kNeedsCredit: {
-        const int asked = credit_tries++ == kCreditRetries
-                              ? -EDQUOT
-                              : ask_for_credit(key.tenant, region_.run_pages(own.page()) * region_.page_bytes());
+        const uint64_t bytes = region_.run_pages(own.page()) * region_.page_bytes();
+        if (unanswered && unanswered->holds_for(key.tenant, bytes)) return unanswered->status;
+        const int asked = credit_tries++ == kCreditRetries ? -EDQUOT : ask_for_credit(key.tenant, bytes);
+        if (asked != 0 && unanswered) *unanswered = {asked, key.tenant, bytes};
         if (asked != 0) return asked;
         --tries;
         continue;

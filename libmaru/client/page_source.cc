@@ -247,14 +247,18 @@ void PageSource::give_back_granted(std::span<const uint32_t> request_ids) {
   if (freed > 0) region_.lane(lane_.lane).header->frees.fetch_add_relaxed(freed);  // whoever owns them finds them
 }
 
-int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
+int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads, size_t* ret_taken) {
   // What can never be had must not evict everybody's blocks on the way to being refused.
+  if (ret_taken) *ret_taken = 0;
   if (runs > region_.pages() / run_pages) return -ENOSPC;
   if (caches_hold_lost_.load(std::memory_order_relaxed)) return_lost_pages();  // private, and almost never so
   size_t taken = run_pages == 1 ? take_cached(runs, ret_heads) : 0;
   if (taken == runs) return 0;
-  const auto undo = [&](int status) {
-    for (size_t i = 0; i < taken; ++i) give_back(ret_heads[i]);
+  const auto fail = [&](int status) {
+    if (ret_taken)
+      *ret_taken = taken;
+    else
+      for (size_t i = 0; i < taken; ++i) give_back(ret_heads[i]);
     return status;
   };
   for (int round = 0; round < kRentRounds; ++round) {
@@ -265,7 +269,7 @@ int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
     const auto look_once_more = [&](int status) {
       taken += take_owned(runs - taken, run_pages, ret_heads + taken);
       if (taken < runs && run_pages == 1) taken += steal_cached(runs - taken, ret_heads + taken);
-      return taken == runs ? 0 : undo(status);
+      return taken == runs ? 0 : fail(status);
     };
     Rented rented;
     if (const int status = rent_(runs - taken, run_pages, &rented); status != 0) return look_once_more(status);
@@ -279,9 +283,9 @@ int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads) {
         give_back(head);
     });
     if (taken == runs) return 0;
-    if (rented.regions.empty() && granted == 0) return undo(-ENOSPC);
+    if (rented.regions.empty() && granted == 0) return fail(-ENOSPC);
   }
-  return undo(-ENOSPC);
+  return fail(-ENOSPC);
 }
 
 bool PageSource::give_back(PageRef head) {

@@ -38,8 +38,8 @@ class PageSource {
 
   PageSource(const shm::ControlRegion& region, shm::LaneId lane, uint32_t cache_pages, RegionIndex::Fit fit, Rent rent);
 
-  // Takes `runs` runs of `run_pages` pages each, all or nothing. 0 or -errno.
-  int take(size_t runs, uint32_t run_pages, shm::PageRef* ret_heads);
+  // Takes `runs` runs of `run_pages` pages each. 0, or -errno and nothing was taken; with ret_taken as many as it says then.
+  int take(size_t runs, uint32_t run_pages, shm::PageRef* ret_heads, size_t* ret_taken = nullptr);
   // Gives back a RESERVED run of this lane. False if it is not one.
   bool give_back(shm::PageRef head);
   // A run that this client has just freed by deleting its block: taken again if it lies in a region of this client, left to

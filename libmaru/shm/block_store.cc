@@ -234,6 +234,15 @@ bool withdraw(LaneContext& lane, PageRef own, PageRef parent) {
 
 }  // namespace
 
+void prefetch_publish(const ControlRegion& region, PageRef own, const Digest& digest) {
+  registry_prefetch(region, digest);
+  registry_prefetch_locations(region, digest);
+  if (!region.is_page(own)) return;
+  __builtin_prefetch(&region.block(own.page()), 1);
+  __builtin_prefetch(&region.detail(own.page()), 1);
+  __builtin_prefetch(region.key_cell(own.page()).data(), 1);
+}
+
 PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   const ControlRegion& region = *lane.region;
   if (!region.is_page(own)) return {};

@@ -100,6 +100,9 @@ struct PublishResult {
 // Makes the RESERVED run `own` of this lane visible under block.digest. Unless it says kStored the run is RESERVED by the
 // lane as before (or POISONED). kStored is also said of a block that a `clear` took away before it had its entry.
 PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block);
+// Fetches the lines that publish() looks at first and writes to, for whoever stores other blocks before this one. `own` may
+// be any word.
+void prefetch_publish(const ControlRegion& region, PageRef own, const Digest& digest);
 
 // -- removing ---------------------------------------------------------------------------------------------------------
 
