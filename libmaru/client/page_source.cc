@@ -248,12 +248,7 @@ void PageSource::give_back_granted(std::span<const uint32_t> request_ids) {
 }
 
 int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads, size_t* ret_taken) {
-  // What can never be had must not evict everybody's blocks on the way to being refused.
-  if (ret_taken) *ret_taken = 0;
-  if (runs > region_.pages() / run_pages) return -ENOSPC;
-  if (caches_hold_lost_.load(std::memory_order_relaxed)) return_lost_pages();  // private, and almost never so
-  size_t taken = run_pages == 1 ? take_cached(runs, ret_heads) : 0;
-  if (taken == runs) return 0;
+  size_t taken = 0;
   const auto fail = [&](int status) {
     if (ret_taken)
       *ret_taken = taken;
@@ -261,6 +256,11 @@ int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads, size_t
       for (size_t i = 0; i < taken; ++i) give_back(ret_heads[i]);
     return status;
   };
+  // What can never be had must not evict everybody's blocks on the way to being refused.
+  if (runs > region_.pages() / run_pages) return fail(-ENOSPC);
+  if (caches_hold_lost_.load(std::memory_order_relaxed)) return_lost_pages();  // private, and almost never so
+  if (run_pages == 1) taken = take_cached(runs, ret_heads);
+  if (taken == runs) return 0;
   for (int round = 0; round < kRentRounds; ++round) {
     taken += take_owned(runs - taken, run_pages, ret_heads + taken);
     if (taken < runs && run_pages == 1) taken += steal_cached(runs - taken, ret_heads + taken);
