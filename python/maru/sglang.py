@@ -28,10 +28,11 @@ from ._maru import Client
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
 from .paged_layers import writable
+from .sglang_model import dtype_of, identify, refuse_an_unknown_draft, refuse_names_of_tokens_alone
 
 logger = logging.getLogger("sglang.maru")
 
-SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model",
+SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model", "maru_kv_dtype",
             "maru_timeout_ms", "maru_read_only"}
 # Places in memory and sizes; a page is what lies there, one after the other.
 Parts = list[tuple[int, int]]
@@ -47,10 +48,12 @@ class MaruHiCacheStorage(HiCacheStorage):
         if getattr(storage_config, "dcp_size", 1) != 1:
             raise InvalidArgumentError(f"dcp_size is {storage_config.dcp_size}: pages of ranks that share the decoding of a "
                                        "context are not told apart here. Leave decode context parallelism out.")
+        refuse_names_of_tokens_alone()
         self._config = storage_config
         self._knows_prefixes = True  # until SGLang has been seen not to say them
         self._is_zero_copy = bool(extra.get("interface_v1", 0))
-        self._model = settings.model or str(storage_config.model_name)
+        self._model = identify(settings.model)
+        self._kv_dtype = settings.text("maru_kv_dtype")
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         self._identity = b""  # until the memory is registered
         self._is_read_only = settings.flag("maru_read_only", False)
@@ -65,19 +68,22 @@ class MaruHiCacheStorage(HiCacheStorage):
         config, pool = self._config, mem_pool_host
 
         def shape(*names: str) -> list[chunk_keys.Value]:
-            return [int(getattr(pool, name)) if hasattr(pool, name) else None for name in names]
+            sizes = [getattr(pool, name, None) for name in names]
+            return [None if size is None else int(size) for size in sizes]
 
+        refuse_an_unknown_draft(pool)
         # Latent attention (MLA) has the same pages on all ranks of a tensor-parallel group, whatever their number.
         is_shared = bool(config.is_mla_model)
         self._identity = chunk_keys.digest({
-            "version": 2, "engine": "sglang", "model": self._model, "zero_copy": self._is_zero_copy,
+            "version": 3, "engine": "sglang", "model": self._model, "zero_copy": self._is_zero_copy,
             "tensor": None if is_shared else [config.tp_rank, config.tp_size],
             "pipeline": [getattr(config, "pp_rank", 0), getattr(config, "pp_size", 1)],
             "context": [getattr(config, "attn_cp_rank", 0), getattr(config, "attn_cp_size", 1)],
-            "pool": type(pool).__name__, "dtype": str(pool.dtype), "layout": str(getattr(pool, "layout", None)),
+            "pool": type(pool).__name__, "dtype": dtype_of(pool, self._kv_dtype),
+            "layout": _text(getattr(pool, "layout", None)), "format": _text(getattr(pool, "storage_format_tag", None)),
             "page_tokens": int(pool.page_size),
-            "shape": shape("start_layer", "end_layer", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank",
-                           "qk_rope_head_dim")})
+            "shape": shape("start_layer", "end_layer", "target_layer_num", "layer_num", "head_num", "head_dim", "v_head_dim",
+                           "kv_lora_rank", "qk_rope_head_dim")})
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
@@ -267,3 +273,7 @@ def _tensor_parts(tensor: Any) -> Parts:
     if not isinstance(tensor, torch.Tensor) or not tensor.is_contiguous() or tensor.device.type != "cpu":
         raise InvalidArgumentError("A page is a contiguous tensor in host memory.")
     return [(tensor.data_ptr(), tensor.numel() * tensor.element_size())]
+
+
+def _text(value: Any) -> Optional[str]:
+    return None if value is None else str(value)

@@ -1,6 +1,9 @@
-"""SGLang's own storage interface and factory, imported from the installed package without its __init__, which wants kernels and
-packages that have nothing to do with storage. Its host memory pool needs those, too; HostPool stands in for it: the same names,
-layouts and order of the parts of a page."""
+"""SGLang's own storage interface and factory, configuration and names of pages, imported from the installed package without its
+__init__ and its kernels, which want packages that have nothing to do with storage. Its host memory pool needs those, too; HostPool
+stands in for it: the same names, layouts and order of the parts of a page."""
+import contextlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import pathlib
 import sys
@@ -18,8 +21,62 @@ for _name in ("sglang", "sglang.srt", "sglang.srt.mem_cache"):
     _module.__path__ = [str(root.joinpath(*_name.split(".")[1:]))]
     sys.modules.setdefault(_name, _module)
 
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, HiCacheStorageExtraInfo  # noqa: E402, F401
-from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory  # noqa: E402
+
+
+class Kernels(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Modules in the place of SGLang's kernels and of Triton, with which they are written. Nothing calls them."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "triton" or f"{name}.".startswith("sglang.kernels."):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return types.ModuleType(spec.name)
+
+    def exec_module(self, module):
+        module.__getattr__ = Kernel.attribute
+
+
+class Kernel:
+    """Whatever one does with a kernel before it runs."""
+
+    @staticmethod
+    def attribute(name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Kernel()
+
+    def __getattr__(self, name):
+        return self.attribute(name)
+
+    def __call__(self, *arguments, **named):
+        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else self
+
+    def __getitem__(self, index):
+        return self
+
+
+@contextlib.contextmanager
+def without_kernels():
+    """While SGLang is imported; the others in this process look whether there is a Triton, and must not find this one."""
+    finder = Kernels()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
+            del sys.modules[name]
+
+
+with without_kernels():
+    from sglang.srt import runtime_context
+    from sglang.srt.lora.lora_registry import LoRARef  # noqa: F401
+    from sglang.srt.mem_cache import utils as page_names  # noqa: F401
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, HiCacheStorageExtraInfo  # noqa: F401
+    from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
+    from sglang.srt.server_args import ServerArgs
 
 PAGE, LAYERS, HEADS, HEAD = 16, 3, 2, 8
 
@@ -67,8 +124,28 @@ class HostPool:
         page.copy_(data.reshape(page.shape))
 
 
-def backend(socket, host_pool, **changes):
-    """As SGLang makes it from its arguments."""
+@contextlib.contextmanager
+def started_with(**arguments):
+    """As in a process of SGLang that was started with these arguments, which it has published; without what it derives from them
+    and the model's files."""
+    context, derive = runtime_context.get_context(), runtime_context._install_derived_leaves
+    before = context._server_args, context._config_bags
+    runtime_context._install_derived_leaves = lambda *_: None
+    try:
+        context.set_server_args(ServerArgs(**{"model_path": "small", **arguments}))
+        yield
+    finally:
+        runtime_context._install_derived_leaves = derive
+        context._server_args, context._config_bags = before
+
+
+def backend(socket, host_pool, arguments=(), **changes):
+    """As SGLang makes it from its arguments. arguments: those of the whole engine; None where it has published none."""
+    with started_with(**dict(arguments)) if arguments is not None else contextlib.nullcontext():
+        return _backend(socket, host_pool, **changes)
+
+
+def _backend(socket, host_pool, **changes):
     extra = {"backend_name": "maru", "module_path": "maru.sglang", "class_name": "MaruHiCacheStorage", "interface_v1": 1,
              "maru_socket": str(socket), "maru_timeout_ms": 60_000, **changes.pop("extra", {})}
     config = HiCacheStorageConfig(**{

@@ -4,7 +4,7 @@ import hashlib
 import pytest
 
 torch = pytest.importorskip("torch")
-from sglang_interface import PAGE, HiCacheStorageExtraInfo, HostPool, backend  # noqa: E402
+from sglang_interface import PAGE, HiCacheStorageExtraInfo, HostPool, LoRARef, backend, page_names  # noqa: E402
 
 import maru  # noqa: E402
 
@@ -60,7 +60,11 @@ def test_the_two_interfaces_do_not_meet(pool, names):
 
 @pytest.mark.parametrize("change", [
     {"tp_rank": 1, "tp_size": 2}, {"tp_size": 2}, {"pp_size": 2}, {"pp_rank": 1, "pp_size": 2}, {"attn_cp_size": 2},
-    {"model_name": "other"}, {"extra": {"maru_model": "other"}}, {"extra": {"maru_tenant": "other"}}, {"is_mla_model": True}])
+    {"arguments": {"model_path": "other"}}, {"arguments": {"revision": "other"}}, {"arguments": {"weight_version": "other"}},
+    {"arguments": {"quantization": "fp8"}}, {"arguments": {"load_format": "dummy"}},
+    {"arguments": {"json_model_override_args": '{"rope_scaling": null}'}},
+    {"arguments": {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": "draft"}},
+    {"extra": {"maru_model": "other"}}, {"extra": {"maru_tenant": "other"}}, {"is_mla_model": True}])
 def test_another_place_or_model_is_another_page(pool, names, change):
     here = HostPool().fill(4)
     first, other = backend(pool.socket, here), backend(pool.socket, here, **change)
@@ -68,6 +72,87 @@ def test_another_place_or_model_is_another_page(pool, names, change):
     assert other.batch_exists(names) == 0
     assert other.batch_get_v1(names, here.indices(range(8))) == [False] * 8
     assert first.batch_exists(names) == 8
+
+
+def test_the_name_under_which_a_model_is_served_says_nothing_of_its_pages(pool, names):
+    """Two fine-tunes may be served under one name, and one model under two."""
+    here = HostPool().fill(4)
+    chat = backend(pool.socket, here, arguments={"model_path": "a"}, model_name="chat")
+    chat.batch_set_v1(names, here.indices(range(8)))
+    assert backend(pool.socket, here, arguments={"model_path": "b"}, model_name="chat").batch_exists(names) == 0
+    for same in ({"model_path": "a"}, {"model_path": "elsewhere"}):
+        extra = {} if same == {"model_path": "a"} else {"maru_model": "a"}
+        assert backend(pool.socket, here, arguments=same, extra=extra, model_name="other").batch_exists(names) == 8
+
+
+def test_a_model_that_sglang_does_not_say_has_to_be_named(pool, names):
+    here = HostPool().fill(4)
+    for name in (None, "None", "chat"):
+        with pytest.raises(maru.InvalidArgumentError, match="maru_model"):
+            backend(pool.socket, here, arguments=None, model_name=name)
+    backend(pool.socket, here, arguments=None, extra={"maru_model": "a"}).batch_set_v1(names, here.indices(range(8)))
+    assert backend(pool.socket, here, arguments=None, extra={"maru_model": "b"}).batch_exists(names) == 0
+
+
+def test_numbers_that_sglang_keeps_as_bytes_are_told_apart(pool, names):
+    """Both kinds of FP8 are torch.uint8 in its host memory."""
+    here = HostPool(dtype=torch.uint8)
+    here.kv_buffer.random_(0, 255)
+    first = backend(pool.socket, here, arguments={"kv_cache_dtype": "fp8_e4m3"})
+    first.batch_set_v1(names, here.indices(range(8)))
+    assert backend(pool.socket, here, arguments={"kv_cache_dtype": "fp8_e5m2"}).batch_exists(names) == 0
+    assert backend(pool.socket, here, arguments={"kv_cache_dtype": "fp8_e4m3"}).batch_exists(names) == 8
+    assert backend(pool.socket, here, extra={"maru_kv_dtype": "fp8_e4m3"}).batch_exists(names) == 8
+    with pytest.raises(maru.InvalidArgumentError, match="maru_kv_dtype"):
+        backend(pool.socket, here, arguments=None, extra={"maru_model": "small"})
+
+
+def test_layers_of_a_model_that_drafts_are_those_of_that_model(pool, names):
+    """SGLang packs them into the pages of the model."""
+    def drafting(model):
+        return {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": model}
+
+    here = HostPool().fill(4)
+    here.target_layer_num = here.layer_num - 1
+    backend(pool.socket, here, arguments=drafting("a")).batch_set_v1(names, here.indices(range(8)))
+    assert backend(pool.socket, here, arguments=drafting("b")).batch_exists(names) == 0
+    assert backend(pool.socket, here, arguments=drafting("a")).batch_exists(names) == 8
+    with pytest.raises(maru.InvalidArgumentError, match="drafts"):
+        backend(pool.socket, here, arguments=None, extra={"maru_model": "small"})
+
+
+class Prompt(list):
+    """Of SGLang's RadixKey what its hash function reads."""
+
+    extra_key = cache_salt = None
+
+
+def test_a_request_with_a_lora_or_a_salt_does_not_find_the_pages_of_others(pool):
+    """SGLang's own names of pages, which begin with what it calls the extra key: a LoRA's id, which is the same in engines that
+    were started with the same name and path of one."""
+    try:
+        page_names.get_storage_hash_str(Prompt(range(PAGE)), page_size=PAGE)
+    except RuntimeError as error:
+        pytest.skip(f"SGLang's hash function is not to be had: {error.__cause__}")
+    here = HostPool().fill(4)
+    first, second = backend(pool.socket, here), backend(pool.socket, here)
+
+    def pages(lora=None, salt=None):
+        prompt = Prompt(range(2 * PAGE))
+        prompt.extra_key, prompt.cache_salt = lora and LoRARef.deterministic_id(lora, f"/loras/{lora}"), salt
+        return page_names.get_storage_hash_str(prompt, page_size=PAGE)
+
+    first.batch_set_v1(pages(), here.indices([0, 1]))
+    for other in ({"lora": "a"}, {"lora": "b"}, {"salt": "a"}, {"lora": "a", "salt": "a"}):
+        assert second.batch_exists(pages(**other)) == 0
+        first.batch_set_v1(pages(**other), here.indices([0, 1]))
+        assert second.batch_exists(pages(**other)) == 2
+
+
+def test_an_sglang_that_names_pages_by_their_tokens_alone_is_refused(pool, monkeypatch):
+    monkeypatch.delattr(page_names, "get_storage_hash_str")  # as before 0.5.23
+    with pytest.raises(maru.InvalidArgumentError, match="0.5.23"):
+        backend(pool.socket, HostPool())
 
 
 @pytest.mark.parametrize("other", [{"dtype": torch.float16}, {"heads": 4}, {"layout": "layer_first"}])
