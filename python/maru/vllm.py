@@ -25,6 +25,7 @@ and another may take several steps to do. So the scheduler's half takes all that
 from __future__ import annotations
 
 import logging
+import secrets
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Optional
 
@@ -446,10 +447,22 @@ class MaruConnector(KVConnectorBase_V1):
                 compute_again(plan.request, place * self._block_tokens)
 
     def reset_cache(self) -> bool:
-        """What others share is not this engine's to clear, so vLLM is told that it was not."""
-        logger.warning("maru: the pool is not cleared by one engine; `marudctl clear` does that. After weights were changed in "
-                       "place, start engines with another maru_model")
-        return False
+        """Nothing that was stored before is found by this engine any more, nor what it stores from here on by others: its chains
+        begin with a random value, and hashes reach the workers from here alone. What others share is not this engine's to
+        clear. False, and nothing done, while vLLM itself has not reset its prefix cache because requests hold blocks of it: what
+        follows in these blocks was computed from what is to be forgotten."""
+        manager = getattr(self, "_kv_cache_manager", None)
+        if manager.usage > 0 if manager is not None else any(plan.request.num_computed_tokens for plan in self._requests.values()):
+            logger.warning("maru: not reset while requests hold blocks of vLLM's KV cache: it would be stored as new what was "
+                           "computed from what is there")
+            return False
+        self._identity = {**self._identity, "reset": secrets.token_hex(16)}
+        for plan in self._requests.values():
+            plan.begin_again(self._root(plan.request))
+        self._allocated.clear()
+        logger.info("maru: what is in the pool is not found by this engine any more, nor what it stores from now on by others; "
+                    "the pool is not cleared, which `marudctl clear` does")
+        return True
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:
         plan = self._requests.pop(request.request_id, None)

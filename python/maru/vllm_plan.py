@@ -64,6 +64,14 @@ class RequestPlan:
             blocks=self.blocks[begin // block_tokens:-(-end // block_tokens)],
             skip=(begin - first * chunk_tokens) // block_tokens)
 
+    def begin_again(self, root: bytes) -> None:
+        """With other hashes, when nothing of the request is computed."""
+        self.let_go()
+        self.root, self.hashes = root, b""
+        self.offered_from = self.stored = 0
+        self.load = self.loadable = None
+        self.blocks = []
+
     def let_go(self) -> None:
         for match in self.held:
             match.release()

@@ -283,10 +283,6 @@ def test_before_the_workers_said_how_their_memory_lies_nothing_matches(pool):
         made.set_xfer_handshake_metadata({0: made.get_handshake_metadata(), 1: made.get_handshake_metadata()})
 
 
-def test_the_pool_is_not_said_to_be_cleared(pool):
-    assert connector(pool).reset_cache() is False
-
-
 def test_adapters_that_are_replaced_in_place_are_left_alone(pool):
     made = connector(pool)
     made.set_xfer_handshake_metadata({0: made.get_handshake_metadata()})
