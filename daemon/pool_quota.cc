@@ -22,9 +22,7 @@ std::string name_in(const json& request) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-json name_json(const std::string& name) {
-  return name.empty() ? json(nullptr) : json(tenant_name_text(name));
-}
+json name_json(const std::string& name) { return name.empty() ? json(nullptr) : json(tenant_name_text(name)); }
 
 json limit_json(const std::optional<uint64_t>& limit) { return limit ? json(*limit) : json(nullptr); }
 
@@ -44,9 +42,10 @@ bool read_limits(const json& request, TenantLimits& limits) {
   return read("soft", limits.soft_bytes) && read("hard", limits.hard_bytes);
 }
 
-// A soft limit above the hard one would never be reached.
-std::string soft_above_hard(const TenantLimits& limits) {
-  const uint64_t soft = limits.soft_bytes.value_or(0), hard = limits.hard_bytes.value_or(0);
+// A soft limit above the hard one that applies would never be reached.
+std::string soft_above_hard(const TenantLimits& limits, const TenantLimits& defaults) {
+  const uint64_t soft = limits.soft_bytes.value_or(0);
+  const uint64_t hard = limits.hard_bytes.value_or(defaults.hard_bytes.value_or(0));
   if (hard == 0 || soft <= hard) return "";
   return "found the soft limit " + size_text(soft) + ", expected at most the hard one, which is " + size_text(hard);
 }
@@ -148,7 +147,7 @@ json PoolTenants::set(const json& request) {
   const auto now = both.tenants.find(name);
   TenantLimits limits = now == both.tenants.end() ? TenantLimits{} : now->second;
   if (!read_limits(request, limits)) return refusal(EINVAL, kLimitText);
-  if (const std::string wrong = soft_above_hard(limits); !wrong.empty()) return refusal(EINVAL, wrong);
+  if (const std::string wrong = soft_above_hard(limits, both.defaults); !wrong.empty()) return refusal(EINVAL, wrong);
   const uint64_t id = shm::tenant_id(region_->secret(), std::as_bytes(std::span(name)));
   begin_step();
   if (add(id) == 0)
@@ -193,7 +192,8 @@ json PoolTenants::default_json() const {
 json PoolTenants::set_default(const json& request) {
   TenantSettings settings = at_run_time_;
   if (!read_limits(request, settings.defaults)) return refusal(EINVAL, kLimitText);
-  if (const std::string wrong = soft_above_hard(settings.defaults); !wrong.empty()) return refusal(EINVAL, wrong);
+  if (const std::string wrong = soft_above_hard(settings.defaults, configured_.defaults); !wrong.empty())
+    return refusal(EINVAL, wrong);
   if (settings == at_run_time_) return default_json();
   return change(settings, [this] { return default_json(); });
 }

@@ -27,8 +27,14 @@ constexpr uint64_t kNothingAtAll = 1;           // bytes: the limit of a tenant 
 constexpr const char* kNobody = "_default";
 constexpr const char* kConfig = "config";  // in the place of a name: the default
 
-// To nine decimals, which are finer than a byte: what was set as 0.3 is 0.3 again.
-double gib_of(uint64_t bytes) { return bytes <= kNothingAtAll ? 0.0 : std::round(double(bytes) / kGib * 1e9) / 1e9; }
+// With as few decimals as mean just this number of bytes: what was set as 0.3 is 0.3 again, and what is sent back changes nothing.
+double gib_of(uint64_t bytes) {
+  if (bytes <= kNothingAtAll) return 0.0;
+  const double exact = double(bytes) / kGib;
+  for (double scale = 1; scale < 1e13; scale *= 10)
+    if (const double gib = std::round(exact * scale) / scale; std::llround(gib * kGib) == int64_t(bytes)) return gib;
+  return exact;
+}
 
 bool has_escape(const std::string& text) {
   const auto is_digit = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
@@ -155,16 +161,24 @@ Step quota_get(const Call& call) {
                        {"exists", false}});
     });
   }
-  // Of a tenant that was never seen the default applies.
-  const auto of_stranger = [salt = salt_json(call.salt)](const Answer& answer) {
-    return answer.code != 0 ? say_refusal(answer) : say_tenant(salt, json::parse(answer.text), 0, false);
+  // Of a tenant that nobody listed the default applies, or, where only listed ones may store, none.
+  const auto of_stranger = [salt = salt_json(call.salt), mode = command_for(call, "quota.mode")](const json& limits,
+                                                                                                 uint64_t used_bytes) {
+    return ask(mode, [salt, limits, used_bytes](const Answer& answer) {
+      if (answer.code != 0) return say_refusal(answer);
+      const bool may_store = !json::parse(answer.text)["listed"].get<bool>();
+      return say_tenant(salt, may_store ? limits : json{{"soft_bytes", 0}, {"hard_bytes", 0}}, used_bytes, false);
+    });
   };
-  return ask(quota_command(call, "quota.get"), [salt = salt_json(call.salt), of_stranger,
+  const auto of_unknown = [of_stranger](const Answer& answer) {
+    return answer.code != 0 ? say_refusal(answer) : of_stranger(json::parse(answer.text), 0);
+  };
+  return ask(quota_command(call, "quota.get"), [salt = salt_json(call.salt), of_stranger, of_unknown,
                                                 command = command_for(call, "quota.default")](const Answer& answer) {
-    if (is_unknown_tenant(answer)) return ask(command, of_stranger);
+    if (is_unknown_tenant(answer)) return ask(command, of_unknown);
     if (answer.code != 0) return say_refusal(answer);
     const json row = json::parse(answer.text);
-    return say_tenant(salt, row, row["used_bytes"], row["listed"]);
+    return row["listed"] ? say_tenant(salt, row, row["used_bytes"], true) : of_stranger(row, row["used_bytes"]);
   });
 }
 

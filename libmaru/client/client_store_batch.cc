@@ -22,9 +22,7 @@ constexpr size_t kAhead = 8;
 
 }  // namespace
 
-bool Client::Unanswered::is_silence() const {
-  return status == -ENOTCONN || status == -ETIMEDOUT || status == -ESTALE;
-}
+bool Client::Unanswered::is_silence() const { return status == -ENOTCONN || status == -ETIMEDOUT || status == -ESTALE; }
 
 int Client::store_batch(const maru_key* keys, std::span<const Digest> digests, const maru_buffer* buffers,
                         const CommonOptions& common, maru_block* ret_blocks, int32_t* ret_results) {
@@ -123,11 +121,12 @@ int Client::store_copy_batch(const maru_key* keys, std::span<const Digest> diges
     if (results[i] == 0) indices[missing++] = uint32_t(i);
     if (ret_blocks) ret_blocks[i] = block;
   }
-  CopyBatch batch{keys, bytes, indices.first(missing), indices.subspan(n, missing), refs.first(missing),
+  CopyBatch batch{keys,         bytes,  indices.first(missing), indices.subspan(n, missing), refs.first(missing),
                   refs.last(n), results};
   int parent_status = common.parent_status;
   // Before anything is evicted and copied for nothing. (The parent may still go meanwhile.)
-  if (parent_status == 0 && common.parent != 0 && !is_there(PageRef::from_bits(common.parent))) parent_status = -ENOLINK;
+  if (parent_status == 0 && common.parent != 0 && !is_there(PageRef::from_bits(common.parent)))
+    parent_status = -ENOLINK;
   Unanswered unanswered;
   if (parent_status == 0)
     take_for(batch, unanswered);
@@ -140,8 +139,10 @@ int Client::store_copy_batch(const maru_key* keys, std::span<const Digest> diges
     const PageRef own = batch.pages[i];
     std::byte* const memory = payload_->writable(own.page());
     const maru_buffer buffer{memory, bytes[i], own.bits};
-    if (is_leaving()) results[i] = -ESHUTDOWN;
-    else if (memory == nullptr) results[i] = -ENOMEM;
+    if (is_leaving())
+      results[i] = -ESHUTDOWN;
+    else if (memory == nullptr)
+      results[i] = -ENOMEM;
     if (results[i] == 0) {
       shm::prefetch_publish(region_, own, digests[i]);  // while the bytes are copied
       payload_->back_with_huge_pages(own.page(), uint32_t((bytes[i] - 1) / region_.page_bytes() + 1));

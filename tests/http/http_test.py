@@ -246,6 +246,24 @@ def a_list_of_quotas_says_what_each_path_says(marud, client):
             expect(not got["exists"] and got["limit_gb"] == (default or 0.0), got)
         expect(marud.http("GET", "/quota/_default").json["limit_gb"] == 0.0, "blocks of no tenant have no limit")
     marud.http("PUT", "/quota/config", {"default_limit_gb": None})
+    # What was read can be written back, to the byte.
+    for soft in (4096, 1 << 20, (1 << 20) + 1, 123456789, (1 << 40) + 1):
+        marudctl("quota", "set", "soft", "--soft", str(soft))
+        marud.http("PUT", "/quota/soft", {"limit_gb": marud.http("GET", "/quota/soft").json["limit_gb"]})
+        kept = json.loads(marudctl("quota", "get", "soft", "--json"))["soft_bytes"]
+        expect(kept == soft, f"a limit of {soft} became {kept}")
+    # Who is not listed may keep nothing where only listed tenants may store.
+    marud.http("PUT", "/quota/config", {"default_limit_gb": 0.5})
+    marudctl("quota", "mode", "listed")
+    for salt in ("stranger", "was"):
+        got = marud.http("GET", f"/quota/{salt}").json
+        expect(got["limit_gb"] == 0.0 and not got["exists"], f"in a pool of listed tenants: {got}")
+    marudctl("quota", "mode", "any")
+    expect(marud.http("GET", "/quota/stranger").json["limit_gb"] == 0.5, "the default holds for others again")
+    # A default hard limit holds for a tenant without one of its own.
+    marudctl("quota", "default", "--soft", "none", "--hard", "1MiB")
+    refused(marud.http("PUT", "/quota/above", {"limit_gb": 5}), 400, "at most the hard one")
+    marudctl("quota", "default", "--hard", "none")
     said = marudctl("quota", "get", "nothing")
     expect(re.search(r"(?m)^soft\W+nothing$", said), said)
     expect(marudctl("quota", "set", "nothing", "--soft", "nothing") == said, "marudctl does not take what it says")

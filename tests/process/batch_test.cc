@@ -74,9 +74,9 @@ TEST_F(Batch, EachBufferHasAResultOfItsOwn) {
   for (size_t i = 0; i < buffers.size(); ++i) std::snprintf(static_cast<char*>(buffers[i].data), 20, "text %zu", i);
   maru_block before = 0;
   ASSERT_EQ(other_.store("k3", "was there", {}, 0, &before), 0);
-  items.keys[50] = items.keys[40];                 // twice in one call
+  items.keys[50] = items.keys[40];  // twice in one call
   const maru_buffer other_buffer = buffers[60];
-  buffers[60] = buffers[59];                       // used up by the one before
+  buffers[60] = buffers[59];  // used up by the one before
   const uint64_t duplicates = client_.statistics().duplicates;
   EXPECT_EQ(maru_store_batch(client_, items.keys.data(), buffers.data(), items.size(), nullptr, items.blocks.data(),
                              items.results.data()),
@@ -136,9 +136,8 @@ TEST_F(Batch, AChildForEachKeyUnderOneParent) {
   Items orphans(10, "o");
   std::vector<maru_buffer> buffers(10);
   ASSERT_EQ(maru_alloc_batch(client_, kPageBytes, buffers.size(), buffers.data()), 0);
-  EXPECT_EQ(maru_store_batch(client_, orphans.keys.data(), buffers.data(), 10, &options, nullptr,
-                             orphans.results.data()),
-            0);
+  EXPECT_EQ(
+      maru_store_batch(client_, orphans.keys.data(), buffers.data(), 10, &options, nullptr, orphans.results.data()), 0);
   EXPECT_EQ(orphans.count(-ENOLINK), 10u);
   EXPECT_EQ(pages_lost(), 10u);
   EXPECT_EQ(maru_abort_batch(client_, buffers.data(), buffers.size()), 0);
@@ -337,8 +336,7 @@ TEST_F(Batch, ATenantAtItsLimitIsRefusedOnce) {
   uint64_t tenant = 0;
   ASSERT_EQ(maru_tenant(client_, "a", 1, &tenant), 0);
   const auto quota = [&] { return marud_.ask({{"command", "quota"}, {"tenant", "a"}}); };
-  ASSERT_FALSE(
-      marud_.ask({{"command", "quota.set"}, {"tenant", "a"}, {"hard", 30 * kPageBytes}}).contains("refused"));
+  ASSERT_FALSE(marud_.ask({{"command", "quota.set"}, {"tenant", "a"}, {"hard", 30 * kPageBytes}}).contains("refused"));
   Items items(100, "k", tenant);
   EXPECT_EQ(items.copy_to(client_), 30);
   for (size_t i = 0; i < items.size(); ++i) EXPECT_EQ(items.results[i], i < 30 ? 0 : -EDQUOT) << i;
@@ -361,8 +359,7 @@ TEST_F(Batch, ATenantAtItsLimitIsRefusedOnce) {
 TEST_F(Batch, WithoutMarudWhatNeedsItIsRefused) {
   uint64_t tenant = 0;
   ASSERT_EQ(maru_tenant(client_, "a", 1, &tenant), 0);
-  ASSERT_FALSE(
-      marud_.ask({{"command", "quota.set"}, {"tenant", "a"}, {"hard", 300 * kPageBytes}}).contains("refused"));
+  ASSERT_FALSE(marud_.ask({{"command", "quota.set"}, {"tenant", "a"}, {"hard", 300 * kPageBytes}}).contains("refused"));
   std::vector<maru_buffer> buffers(200);
   ASSERT_EQ(maru_alloc_batch(client_, kPageBytes, buffers.size(), buffers.data()), 0);
   Items items(200, "k", tenant);

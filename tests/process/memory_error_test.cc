@@ -4,9 +4,9 @@
 // The memory of a file that was truncated is really gone, and copies meet that. A memory error proper (MADV_HWPOISON) can be
 // made by kernels with CONFIG_MEMORY_FAILURE alone: the tests named Real do that or skip, and `scripts/vm-test kernel` runs
 // them where they do not. The others send the signal that the kernel would (tests/support/memory_error.h).
+#include "tests/support/memory_error.h"
 #include "libmaru/shm/control_region.h"
 #include "tests/support/control_map.h"
-#include "tests/support/memory_error.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/test_client.h"

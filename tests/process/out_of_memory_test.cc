@@ -215,7 +215,8 @@ TEST_F(OutOfMemory, PagesThatWereForgottenAreFoundAgainInEveryRegion) {
       [&](bool ran_out, int result) {
         EXPECT_TRUE(result == 0 || ran_out) << result;
         if (result != 0) {
-          ASSERT_EQ(maru_alloc_batch(client, kPageBytes, apart.size(), apart.data()), 0) << "its own pages: nobody is asked";
+          ASSERT_EQ(maru_alloc_batch(client, kPageBytes, apart.size(), apart.data()), 0)
+              << "its own pages: nobody is asked";
         }
       });
 }
