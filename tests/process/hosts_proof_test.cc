@@ -90,7 +90,7 @@ TEST_F(Hosts, AHostIsFencedOnlyIfItsNameIsConfigured) {
   const std::string told = directory_.file("told"), script = directory_.file("fence");
   std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_NAME\" >> " << told << "\n";
   ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
-  const std::string fences = watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 20000\n";
+  const std::string fences = watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 5000\n";
   {
     Host a(directory_, 0, watch_), b(directory_, 1, fences + "fencing_names = [\"another\", \"" + own + "x\"]\n");
     ASSERT_TRUE(b.has_logged("host 0 is met as " + std::string(own)));

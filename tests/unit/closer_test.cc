@@ -111,7 +111,7 @@ TEST(Closer, WhatWaitedForOtherUsersIsClosedWhenTheyAreDone) {
   for (const Pipe& pipe : pipes) ASSERT_TRUE(test::wait_until([&] { return pipe.is_closed(); }));
 }
 
-// Whether this process may have so many descriptors open. A machine's first process may have a thousand unless it asks for more.
+// Whether this process may have so many descriptors open. A first process may have a thousand unless it asks for more.
 bool may_open(rlim_t descriptors) {
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
