@@ -1,5 +1,6 @@
-"""What SGLang's own configuration says of the model whose pages it keeps, in the keys of which it belongs. SGLang hands a storage
-back-end only the name under which the model is served; the rest is read from what SGLang has published in this process."""
+"""What SGLang's own configuration says of the model whose pages it keeps, in the keys of which it belongs. SGLang hands a
+storage back-end only the name under which the model is served; the rest is read from what SGLang has published in this
+process."""
 from __future__ import annotations
 
 from typing import Any, Optional
@@ -16,12 +17,12 @@ _DRAFT = ("speculative_algorithm", "speculative_draft_model_path", "speculative_
 
 
 def refuse_names_of_tokens_alone() -> None:
-    """Raises InvalidArgumentError where SGLang names pages by their tokens and nothing else: requests with a LoRA or a salt would
-    be given the pages of those without."""
+    """Raises InvalidArgumentError where SGLang names pages by their tokens and nothing else: requests with a LoRA or a salt
+    would be given the pages of those without."""
     from sglang.srt.mem_cache import utils
     if not hasattr(utils, "get_storage_hash_str"):
-        raise InvalidArgumentError("This SGLang names pages by their tokens alone, so a request with a LoRA would find the pages "
-                                   "of requests without. Use SGLang 0.5.23 or newer.")
+        raise InvalidArgumentError("This SGLang names pages by their tokens alone, so a request with a LoRA would find the "
+                                   "pages of requests without. Use SGLang 0.5.23 or newer.")
 
 
 def identify(name: Optional[str]) -> chunk_keys.Value:
@@ -39,15 +40,16 @@ def identify(name: Optional[str]) -> chunk_keys.Value:
 
 
 def dtype_of(pool: Any, given: Optional[str]) -> str:
-    """What the numbers in a host pool are. SGLang keeps those of 8 bits and fewer as plain bytes, in which several kinds look the
-    same, so there it is what it was told (--kv-cache-dtype), or `given`. Raises InvalidArgumentError where that is not known."""
+    """What the numbers in a host pool are. SGLang keeps those of 8 bits and fewer as plain bytes, in which several kinds look
+    the same, so there it is what it was told (--kv-cache-dtype), or `given`. Raises InvalidArgumentError where that is not
+    known."""
     stored = str(pool.dtype)
     if pool.dtype.itemsize > 1:
         return stored
     told = given or _configured("kv_cache_dtype")
     if told is None:
-        raise InvalidArgumentError(f"SGLang's host memory is {stored}, which may stand for several kinds of numbers, and SGLang "
-                                   "does not say here for which (--kv-cache-dtype): set maru_kv_dtype in "
+        raise InvalidArgumentError(f"SGLang's host memory is {stored}, which may stand for several kinds of numbers, and "
+                                   "SGLang does not say here for which (--kv-cache-dtype): set maru_kv_dtype in "
                                    'hicache-storage-backend-extra-config, for instance to "fp8_e4m3".')
     return f"{told} as {stored}"
 

@@ -447,12 +447,13 @@ class MaruConnector(KVConnectorBase_V1):
                 compute_again(plan.request, place * self._block_tokens)
 
     def reset_cache(self) -> bool:
-        """Nothing that was stored before is found by this engine any more, nor what it stores from here on by others: its chains
-        begin with a random value, and hashes reach the workers from here alone. What others share is not this engine's to
-        clear. False, and nothing done, while vLLM itself has not reset its prefix cache because requests hold blocks of it: what
-        follows in these blocks was computed from what is to be forgotten."""
+        """Nothing that was stored before is found by this engine any more, nor what it stores from here on by others: its
+        chains begin with a random value, and hashes reach the workers from here alone. What others share is not this engine's
+        to clear. False, and nothing done, while vLLM itself has not reset its prefix cache because requests hold blocks of it:
+        what follows in these blocks was computed from what is to be forgotten."""
         manager = getattr(self, "_kv_cache_manager", None)
-        if manager.usage > 0 if manager is not None else any(plan.request.num_computed_tokens for plan in self._requests.values()):
+        computed = any(plan.request.num_computed_tokens for plan in self._requests.values())
+        if manager.usage > 0 if manager is not None else computed:
             logger.warning("maru: not reset while requests hold blocks of vLLM's KV cache: it would be stored as new what was "
                            "computed from what is there")
             return False

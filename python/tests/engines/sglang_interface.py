@@ -1,6 +1,6 @@
-"""SGLang's own storage interface and factory, configuration and names of pages, imported from the installed package without its
-__init__ and its kernels, which want packages that have nothing to do with storage. Its host memory pool needs those, too; HostPool
-stands in for it: the same names, layouts and order of the parts of a page."""
+"""SGLang's own storage interface and factory, configuration and names of pages, imported from the installed package without
+its __init__ and its kernels, which want packages that have nothing to do with storage. Its host memory pool needs those, too;
+HostPool stands in for it: the same names, layouts and order of the parts of a page."""
 import contextlib
 import importlib.abc
 import importlib.machinery
@@ -126,8 +126,8 @@ class HostPool:
 
 @contextlib.contextmanager
 def started_with(**arguments):
-    """As in a process of SGLang that was started with these arguments, which it has published; without what it derives from them
-    and the model's files."""
+    """As in a process of SGLang that was started with these arguments, which it has published; without what it derives from
+    them and the model's files."""
     context, derive = runtime_context.get_context(), runtime_context._install_derived_leaves
     before = context._server_args, context._config_bags
     runtime_context._install_derived_leaves = lambda *_: None

@@ -1,5 +1,5 @@
-"""What vLLM's reset of its caches is to the connector: the pool is shared and stays, but this engine, whose weights may be others
-now, finds nothing of what was there before, and nobody else what it stores from then on."""
+"""What vLLM's reset of its caches is to the connector: the pool is shared and stays, but this engine, whose weights may be
+others now, finds nothing of what was there before, and nobody else what it stores from then on."""
 from types import SimpleNamespace
 
 import pytest
