@@ -55,6 +55,8 @@ class Aside {
   }
 
   bool is_begun() const { return shared_ != nullptr; }
+  // Its thread is at it still.
+  bool is_lasting() const { return shared_ && !shared_->is_done.load(std::memory_order_acquire); }
   // Once, when it is done.
   std::optional<T> take() {
     if (!shared_ || !shared_->is_done.load(std::memory_order_acquire)) return std::nullopt;

@@ -428,6 +428,7 @@ void DeviceCommands::step_leaving(Moment now) {
     HostedPool::Leave& leave = hosted->leaving();
     if (clients.empty()) {
       if (hosted->serving() && hosted->serving()->is_reclaiming()) continue;  // its turns go on with it
+      if (hosted->is_writing_limits()) continue;
       if (!hosted->is_written_out()) continue;
       removed_.insert(hosted->name());
       hosted->end();
@@ -475,6 +476,8 @@ json DeviceCommands::list(Moment now) const {
       row["note"] = "its memory was handed back, and is looked through";
     else if (begins_anew(*hosted))
       row["note"] = "nobody handed its memory back: it begins anew";
+    else if (hosted->condition() == HostedPool::Condition::kLeaving && hosted->is_writing_limits())
+      row["note"] = "limits of its tenants are being written down";
     if (!hosted->stays_because().empty()) row["note"] = hosted->stays_because();
     if (const std::string& reason = hosted->reason(); !reason.empty())
       row["note"] = hosted->stays_because().empty() ? reason : reason + "; " + hosted->stays_because();

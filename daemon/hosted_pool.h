@@ -90,6 +90,9 @@ class HostedPool {
   // Nobody uses it any more: what is not on its disk yet goes there, by a thread of its own, since that can take minutes.
   // True once it is.
   bool is_written_out();
+  // Limits of its tenants are being written down. Two threads must not write one file, so it is there until that has ended, and
+  // with it whoever would bring another pool of its name.
+  bool is_writing_limits() const;
   // And then the device is closed.
   void end();
   bool is_gone() const { return condition_ == Condition::kGone; }

@@ -72,6 +72,11 @@ bool HostedPool::is_written_out() {
   return true;
 }
 
+bool HostedPool::is_writing_limits() const {
+  // One that was fenced gets no turns: nobody takes what was written, and what waits behind it is not begun.
+  return pool_ && (serving() ? pool_->is_writing_limits() : pool_->has_limits_writer());
+}
+
 void HostedPool::close() {
   if (!serving()) return;
   // The kernel tells of what it could not write once.

@@ -335,6 +335,9 @@ bool Pool::is_lane_coming() const {
   return state_->has_lane_in(LaneRecord::Phase::kReclaiming) && !state_->has_lane_in(LaneRecord::Phase::kFree);
 }
 
+bool Pool::is_writing_limits() const { return !state_->quotas.empty(); }
+bool Pool::has_limits_writer() const { return state_->tenants.has_writer(); }
+
 bool Pool::is_reclaiming() const {
   const PoolHosts& hosts = state_->hosts;
   return !state_->ended_lanes.empty() || state_->has_lane_in(LaneRecord::Phase::kReclaiming) ||

@@ -180,6 +180,9 @@ class Pool {
   bool is_quiesced() const;
   // Whether turns still take back, or have yet to, what a client or a host held that is gone.
   bool is_reclaiming() const;
+  // Limits of tenants are being written down, and others may wait behind them; or only what a thread is still at.
+  bool is_writing_limits() const;
+  bool has_limits_writer() const;
   // Whether attach() would give this process this lane back.
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
   // The client said goodbye: its lane is reclaimed now and may be given out again.

@@ -67,6 +67,7 @@ class PoolTenants final : public shm::TenantReturns {
   // the reply comes from take_written() when that is done; until then there is not another one.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, bool aside = false);
   bool is_writing() const { return writing_.saved.is_begun(); }
+  bool has_writer() const { return writing_.saved.is_lasting(); }
   std::optional<nlohmann::json> take_written();
   nlohmann::json status() const;
 

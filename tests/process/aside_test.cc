@@ -1,5 +1,7 @@
 // What may last as long as a disk or a name service likes, and is no reason for marud to let others wait: in each of these
 // tests somebody stands still at a file that is a pipe.
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/slow_file.h"
 #include "tests/support/test_client.h"
@@ -214,6 +216,67 @@ TEST_F(Aside, LimitsOfTenantsAreWrittenDownOneAfterTheOther) {
     if (row.value("hard_bytes", 0) != 0) limits.push_back(row["hard_bytes"]);
   std::sort(limits.begin(), limits.end());
   EXPECT_EQ(limits, (std::vector<uint64_t>{one.contains("refused") ? 2u << 20 : 1u << 20, 3u << 20}));
+}
+
+// Pool "more", which comes while marud runs, and goes.
+class AsideOfAPoolThatGoes : public Aside {
+ protected:
+  AsideOfAPoolThatGoes() { EXPECT_EQ(marud_.ask(add_).value("refused", 0), 0); }
+
+  bool is_there() const { return marud_.ask({{"command", "device.list"}}).at("devices").size() == 3; }
+  // A connection that marud has answered.
+  FileDescriptor connect() const {
+    auto socket = wire::connect_to(marud_.socket_path());
+    if (!socket) throw std::runtime_error(socket.error().text());
+    if (!wire::send_packet(socket->get(), wire::encode(wire::Type::kPing, 1, 0, {}), -1, int(far_too_long_ms())) ||
+        !wire::receive_packet(socket->get(), far_too_long_ms()))
+      throw std::runtime_error("marud does not answer");
+    return std::move(*socket);
+  }
+  static void send(const FileDescriptor& socket, const json& request) {
+    const std::string text = request.dump();
+    const auto packet = wire::encode(wire::Type::kAdmin, 1, 0, std::as_bytes(std::span(text.data(), text.size())));
+    EXPECT_TRUE(wire::send_packet(socket.get(), packet, -1, int(far_too_long_ms())));
+  }
+  static bool is_answered(const FileDescriptor& socket) {
+    return wire::receive_packet(socket.get(), far_too_long_ms()).has_value();
+  }
+
+  const json add_ = {
+      {"command", "device.add"},
+      {"toml", "[[pool]]\nname = \"more\"\nbackend = \"memory\"\nsize = \"4MiB\"\npage_bytes = \"4KiB\"\n"}};
+};
+
+// Else the next pool of this name would be another writer of its files.
+TEST_F(AsideOfAPoolThatGoes, WaitsForLimitsOfItsTenantsToBeWrittenDown) {
+  const FileDescriptor administrator = connect();
+  SlowNewFile slow(next_file("more.tenants"));
+  send(administrator, {{"command", "quota.set"}, {"pool", "more"}, {"tenant", "a"}, {"hard", 1 << 20}});
+  EXPECT_EQ(marud_.ask({{"command", "device.remove"}, {"name", "more"}, {"discard", true}}).value("refused", 0), 0);
+  EXPECT_TRUE(serves_others());
+  EXPECT_TRUE(is_there());
+  EXPECT_NE(marud_.ask(add_).value("refused", 0), 0);
+  slow.go_on();
+  EXPECT_TRUE(is_answered(administrator));
+  EXPECT_TRUE(wait_until([&] { return !is_there(); }));
+  EXPECT_EQ(marud_.ask(add_).value("refused", 0), 0);
+}
+
+TEST_F(AsideOfAPoolThatGoes, WaitsForThatItIsDrainedToBeWrittenDown) {
+  const FileDescriptor first = connect(), second = connect();
+  SlowNewFile slow(next_file("more.draining"));
+  // In one turn: that it shall go is looked at in the end of the turn, and by then it is about to be drained.
+  marud_.suspend();
+  send(first, {{"command", "device.remove"}, {"name", "more"}});
+  send(second, {{"command", "device.drain"}, {"name", "more"}});
+  marud_.resume();
+  EXPECT_TRUE(is_answered(first));
+  EXPECT_TRUE(serves_others());
+  EXPECT_TRUE(is_there());
+  slow.go_on();
+  EXPECT_TRUE(is_answered(second));
+  EXPECT_TRUE(wait_until([&] { return !is_there(); }));
+  EXPECT_FALSE(std::filesystem::exists(marud_.directory().file("state/pool-more.draining")));
 }
 
 }  // namespace
