@@ -58,9 +58,10 @@ constexpr const char* kLimitText =
 }  // namespace
 
 json PoolTenants::changed(const Result<void>& saved, const TenantSettings& at_run_time, const Answer& answer) {
-  if (!saved) return refusal(saved.error().code, saved.error().text());
-  set_limits(at_run_time, {});
-  return answer();
+  // Of a change that failed nothing stays: the place is for whoever needs it, as before.
+  if (saved) set_limits(at_run_time, {});
+  placed_ = 0;
+  return saved ? answer() : refusal(saved.error().code, saved.error().text());
 }
 
 json PoolTenants::change(const TenantSettings& at_run_time, Answer answer) {
@@ -156,6 +157,7 @@ json PoolTenants::set(const json& request) {
                                " (tenants_max), and those that could have this one's place are in use");
   settings.tenants[name] = limits;
   settings.removed.erase(name);
+  placed_ = id;
   return change(settings, [this, id] { return row_json(table_.index_of(id)); });
 }
 
@@ -235,6 +237,7 @@ json PoolTenants::list(const json& request) {
 
 json PoolTenants::admin(const std::string& command, const json& request, bool aside) {
   writes_aside_ = aside;
+  if (!is_writing()) placed_ = 0;  // of a request that ended with an exception
   read_accounts();
   if (command == "quota.set") return set(request);
   if (command == "quota.remove") return remove(request);

@@ -60,6 +60,7 @@ void PoolTenants::find_busy() {
 }
 
 bool PoolTenants::is_idle(uint32_t index) {
+  if (placed_ != 0 && table_.row(index).id == placed_) return false;
   // What a pass has counted for this one must not be taken for another's.
   if (keeps_[index].balance != 0 || (counting_ && counted_[index] != 0)) return false;
   // Without this its lanes' accounts would count for nothing when it comes back.
@@ -258,12 +259,15 @@ void PoolTenants::set_limits(const TenantSettings& at_run_time, SaveTenants save
   table_.reset_limits(both.defaults, both.listed_only.value_or(false));
   names_without_place_ = 0;
   has_rules_ = false;  // nothing is tightened one by one
+  // Those that have a place first, so that none of the others gets it.
+  std::vector<std::pair<std::string_view, const TenantLimits*>> without;
   for (const auto& [name, limits] : both.tenants) {
-    const uint32_t index = add(shm::tenant_id(region_->secret(), bytes_of(name)));
-    if (index == 0)
-      ++names_without_place_;
-    else
-      table_.set(index, name, limits);
+    const uint32_t index = table_.index_of(shm::tenant_id(region_->secret(), bytes_of(name)));
+    index == 0 ? void(without.emplace_back(name, &limits)) : table_.set(index, name, limits);
+  }
+  for (const auto& [name, limits] : without) {
+    const uint32_t index = add(shm::tenant_id(region_->secret(), std::as_bytes(std::span(name))));
+    index == 0 ? void(++names_without_place_) : table_.set(index, name, *limits);
   }
   table_.finish_limits();
   has_rules_ = true;

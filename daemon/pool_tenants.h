@@ -136,6 +136,7 @@ class PoolTenants final : public shm::TenantReturns {
     Aside<Result<void>> saved;
   };
   Writing writing_;
+  uint64_t placed_ = 0;         // the tenant whose limits are being written down: nobody else gets its place; 0: none
   bool writes_aside_ = false;   // what the request at hand changes
   std::vector<uint64_t> sums_;  // by index, scratch
   bool has_rules_ = false;

@@ -2,6 +2,7 @@
 #include "tests/unit/pool_fixture.h"
 
 #include "libmaru/shm/tenant_account.h"
+#include "tests/support/wait_until.h"
 
 #include <cerrno>
 #include <future>
@@ -361,14 +362,28 @@ class PoolTenantsOnSlowDisk : public PoolTenantsTest {
  protected:
   PoolTenantsOnSlowDisk() : PoolTenantsTest(1u << 20, 8) {
     home_.pool->set_tenant_limits({}, [written = written_.get_future().share()](const TenantSettings&) {
-      written.wait();
-      return Result<void>();
+      return written.get() ? Result<void>() : Result<void>(failure(ENOSPC, "write"));
     });
   }
   json ask(json request, uint64_t* ret_ticket) {
     return home_.pool->admin(request["command"].get<std::string>(), request, home_.now_ms, ret_ticket);
   }
-  std::promise<void> written_;
+  // What it answers in the end.
+  json answer(const json& request, uint64_t* ret_ticket) {
+    json reply;
+    EXPECT_TRUE(test::wait_until([&] {
+      home_.pool->turn(++home_.now_ms);
+      return !(reply = ask(request, ret_ticket)).is_null();
+    }));
+    return reply;
+  }
+  void fill_the_table() {
+    if (!client_) client_ = home_.attach();
+    for (int i = 0; i < 40; ++i) EXPECT_EQ(store(*client_, "k" + std::to_string(i), "t" + std::to_string(i)), 0);
+    EXPECT_GT(PoolTenantsTest::ask({{"command", "quota.list"}})["others_used_bytes"], 0) << "no place is left";
+  }
+  std::promise<bool> written_;
+  std::unique_ptr<InProcessClient> client_;
 };
 
 TEST_F(PoolTenantsOnSlowDisk, WhatOnlyAsksDoesNotWait) {
@@ -379,7 +394,30 @@ TEST_F(PoolTenantsOnSlowDisk, WhatOnlyAsksDoesNotWait) {
     EXPECT_FALSE(ask({{"command", asks}}, &ticket).is_null()) << asks;
     EXPECT_EQ(ticket, 0u) << asks;
   }
-  written_.set_value();
+  written_.set_value(true);
+}
+
+TEST_F(PoolTenantsOnSlowDisk, PlaceIsKeptForATenantWhoseLimitsAreWrittenDown) {
+  const json change = {{"command", "quota.set"}, {"tenant", "listed"}, {"hard", 1u << 20}};
+  uint64_t ticket = 0;
+  ASSERT_TRUE(ask(change, &ticket).is_null());
+  fill_the_table();
+  written_.set_value(true);
+  const json reply = answer(change, &ticket);
+  EXPECT_EQ(reply.value("listed", false), true) << reply.dump();
+  EXPECT_EQ(reply.value("hard_bytes", 0), 1 << 20) << reply.dump();
+}
+
+TEST_F(PoolTenantsOnSlowDisk, PlaceIsGivenBackWhenTheyCannotBe) {
+  const json change = {{"command", "quota.set"}, {"tenant", "listed"}, {"hard", 1u << 20}};
+  uint64_t ticket = 0;
+  ASSERT_TRUE(ask(change, &ticket).is_null());
+  written_.set_value(false);
+  EXPECT_EQ(answer(change, &ticket)["errno"], ENOSPC);
+  const json list = PoolTenantsTest::ask({{"command", "quota.list"}});
+  for (const json& row : list["tenants"]) EXPECT_TRUE(row["tenant"].is_null()) << row.dump();
+  fill_the_table();
+  EXPECT_EQ(PoolTenantsTest::ask({{"command", "quota.get"}, {"tenant", "listed"}})["errno"], ENOENT);
 }
 
 // -- tenants that somebody scribbled ------------------------------------------------------------------------------------
