@@ -528,8 +528,12 @@ json DeviceCommands::change(HostedPool& hosted, bool drains, const std::string& 
   if (!may) return refusal(may.error().code, may.error().doing);
   const auto condition = drains ? HostedPool::Condition::kDraining : HostedPool::Condition::kServing;
   if (hosted.condition() == condition) return {{"pool", hosted.name()}, {"condition", condition_text(condition)}};
-  Change& begun = changes_.emplace_back(Change{ticket_ = ++last_ticket_, &hosted, drains, who, {}});
+  changes_.reserve(changes_.size() + 1);
+  Change begun = {last_ticket_ + 1, &hosted, drains, who, {}};
   save_draining(begun);
+  // Nothing is thrown from here on: one that is not begun would never end, and the pool would be changing for ever.
+  ticket_ = ++last_ticket_;
+  changes_.push_back(std::move(begun));
   step_changes(now);
   return {{"pool", hosted.name()}};
 }
@@ -537,6 +541,7 @@ json DeviceCommands::change(HostedPool& hosted, bool drains, const std::string& 
 void DeviceCommands::step_changes(Moment now) {
   for (size_t i = 0; i < changes_.size();) {
     Change& change = changes_[i];
+    if (!change.saved.is_begun()) save_draining(change);  // an exception came after it had been taken
     const auto saved = change.saved.take();
     if (!saved) {
       ++i;
