@@ -265,6 +265,8 @@ void Pool::State::show_lane_bits() {
 
 bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
   if (!lanes.is_live(lane)) return false;
+  // Who said goodbye during a check at rest.
+  if (std::find(ended_lanes.begin(), ended_lanes.end(), lanes.id(lane)) != ended_lanes.end()) return false;
   const LaneRecord& record = lanes.records[lane];
   // A process is itself whatever user it has become: nobody else could take the lane back. Of one of another namespace only its
   // start is known, and its user has to be the same.

@@ -343,6 +343,15 @@ TEST_F(LargePool, LimitsAreShownDuringAnAuditAtRest) {
   EXPECT_NE(ticket, 0u);
 }
 
+TEST_F(LargePool, WhoSaysGoodbyeDuringAnAuditAtRestDoesNotKeepItsLane) {
+  const ClientIdentity who = {4711, 0, 0, 1};
+  const LaneGrant grant = pool_.pool->attach(who, 0, 0, pool_.now_ms).value();
+  ASSERT_NE(begin_check_at_rest(), 0u);
+  EXPECT_TRUE(pool_.pool->keeps_lane(who, grant.lane, grant.generation));
+  pool_.pool->detach(grant.lane);
+  EXPECT_FALSE(pool_.pool->keeps_lane(who, grant.lane, grant.generation));
+}
+
 // A fenced pool has no turns.
 TEST_F(LargePool, PoolThatIsFencedDuringAnAuditAtRestIsLeftByWhoEnded) {
   const auto other = pool_.attach();
