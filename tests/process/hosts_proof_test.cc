@@ -17,14 +17,21 @@
 namespace maru::test {
 namespace {
 
+// The lines of a configuration that fence by a shell script of this text, which is written to `path`.
+std::string fencing_by(const std::string& path, const std::string& text, uint32_t timeout_ms,
+                       const std::string& argument = {}) {
+  std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
+  EXPECT_EQ(::chmod(path.c_str(), 0755), 0);
+  return "fencing_command = [\"" + path + "\"" + (argument.empty() ? "" : ", \"" + argument + "\"") +
+         "]\nfencing_timeout_ms = " + std::to_string(timeout_ms) + "\n";
+}
+
 TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
   const std::string told = directory_.file("told"), ready = directory_.file("ready");
-  const std::string script = directory_.file("fence");
-  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_POOL $MARU_HOST_SLOT $1\" >> " << told << "\ntest -e " << ready
-                        << "\n";
-  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
   Host a(directory_, 0, watch_);
-  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\", \"off\"]\nfencing_timeout_ms = 20000\n");
+  Host b(directory_, 1,
+         watch_ + fencing_by(directory_.file("fence"),
+                             "echo \"$MARU_POOL $MARU_HOST_SLOT $1\" >> " + told + "\ntest -e " + ready, 20000, "off"));
   a.kill();
   EXPECT_TRUE(b.has_logged("the fencing command failed: it ended with status 1"));
   EXPECT_EQ(b.state_of(0), "suspect") << "a command that fails proves nothing";
@@ -42,11 +49,10 @@ TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
 
 // A proof takes its time, in which the machine may come back.
 TEST_F(Hosts, AProofOfDeathIsForTheLifeThatWasFenced) {
-  const std::string ready = directory_.file("ready"), script = directory_.file("fence");
-  std::ofstream(script) << "#!/bin/sh\nuntil test -e " << ready << "; do sleep 0.05; done\n";
-  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  const std::string ready = directory_.file("ready");
   Host a(directory_, 0, watch_);
-  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 600000\n");
+  Host b(directory_, 1,
+         watch_ + fencing_by(directory_.file("fence"), "until test -e " + ready + "; do sleep 0.05; done", 600000));
   const uint64_t generation = b.host(0).at("generation");
   a.kill();
   ASSERT_TRUE(b.has_logged("host 0 is fenced with"));
@@ -62,11 +68,9 @@ TEST_F(Hosts, AProofOfDeathIsForTheLifeThatWasFenced) {
 
 // Whoever may write to the pool may write there what another machine is called.
 TEST_F(Hosts, AHostIsFencedByTheNameWithWhichItWasMet) {
-  const std::string told = directory_.file("told"), script = directory_.file("fence");
-  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_NAME\" >> " << told << "\n";
-  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  const std::string told = directory_.file("told");
   Host a(directory_, 0, watch_);
-  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 20000\n");
+  Host b(directory_, 1, watch_ + fencing_by(directory_.file("fence"), "echo \"$MARU_HOST_NAME\" >> " + told, 20000));
   const std::string name = b.host(0).at("name");
   ASSERT_TRUE(b.has_logged("host 0 is met as " + name));
   const ControlMap map(b.socket_path());
@@ -121,11 +125,10 @@ TEST_F(Hosts, TheNameOfAHostThatIsAliveIsNotFenced) {
 
 // Any client can write a heartbeat that stands still, again and again.
 TEST_F(Hosts, AMachineThatWasFencedIsNotFencedAgainAtOnce) {
-  const std::string told = directory_.file("told"), script = directory_.file("fence");
-  std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_GENERATION\" >> " << told << "\n";
-  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  const std::string told = directory_.file("told");
   Host a(directory_, 0, watch_);
-  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 20000\n");
+  Host b(directory_, 1,
+         watch_ + fencing_by(directory_.file("fence"), "echo \"$MARU_HOST_GENERATION\" >> " + told, 20000));
   a.kill();
   ASSERT_TRUE(b.sees(0, "free"));
   a.start();
@@ -162,11 +165,9 @@ TEST_F(Hosts, AClientThatScribblesOnClaimsDoesNotFillTheLog) {
 
 // Who found the host suspect runs the command, and may be gone before it has succeeded.
 TEST_F(Hosts, AHostThatIsFoundSuspectIsFencedAsWell) {
-  const std::string ready = directory_.file("ready"), script = directory_.file("fence");
-  std::ofstream(script) << "#!/bin/sh\ntest -e " << ready << "\n";
-  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  const std::string ready = directory_.file("ready");
   Host a(directory_, 0, watch_);
-  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 1000\n");
+  Host b(directory_, 1, watch_ + fencing_by(directory_.file("fence"), "test -e " + ready, 1000));
   a.kill();
   ASSERT_TRUE(b.has_logged("the fencing command failed"));
   b.kill();
@@ -176,11 +177,8 @@ TEST_F(Hosts, AHostThatIsFoundSuspectIsFencedAsWell) {
 }
 
 TEST_F(Hosts, AHostWhoseMarudWasStoppedInOrderIsNotFenced) {
-  const std::string script = directory_.file("fence");
-  std::ofstream(script) << "#!/bin/sh\nexit 0\n";
-  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
   Host a(directory_, 0, watch_);
-  Host b(directory_, 1, watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 1000\n");
+  Host b(directory_, 1, watch_ + fencing_by(directory_.file("fence"), "exit 0", 1000));
   Puppet on_a(a.socket_path()), on_b(b.socket_path());
   ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
   const auto ended = a.stop();
