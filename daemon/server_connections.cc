@@ -148,8 +148,8 @@ void Server::tell_why(Session& session, const Session::Received& received) {
   apply(session, Requests::turn_away(session, received));
 }
 
-// What the packet brings is marud's from here on. So of a user who has brought too many descriptors that are not closed yet, none
-// that brings others is received until they are fewer: it stays in the kernel, where it counts as the sender's.
+// What the packet brings is marud's from here on. So of a user who has brought too many descriptors that are not closed yet,
+// none that brings others is received until they are fewer: it stays in the kernel, where it counts as the sender's.
 void Server::on_packet(Session& session) {
   Session::Received received;
   if (!session.is_closing()) {
