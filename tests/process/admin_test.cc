@@ -133,6 +133,23 @@ TEST_F(Admin, ABlockOfATenantIsShownInFull) {
   EXPECT_EQ(events.at(0).value("tenant_name", ""), "salt") << events;
 }
 
+TEST_F(Admin, TheStatusOfSeveralPoolsSaysOfEachWhatItHolds) {
+  PoolWish other;
+  other.name = "other";
+  MarudProcess marud({PoolWish{}, other});
+  TestClient one(marud.socket_path()), two(marud.socket_path(), "other");
+  ASSERT_EQ(one.store("a", "text"), 0);
+  ASSERT_EQ(two.store("a", "text"), 0);
+  ASSERT_EQ(two.store("b", "text"), 0);
+  EXPECT_EQ(marud.pool_status("default").at("blocks"), 1);
+  EXPECT_EQ(marud.pool_status("other").at("blocks"), 2);
+  const json alone = marud.ask({{"command", "status"}, {"pool", "other"}}).at("pools");
+  ASSERT_EQ(alone.size(), 1u);
+  EXPECT_EQ(alone[0].at("blocks"), 2);
+  const std::string metrics = marud.ask({{"command", "metrics"}, {"pool", "other"}}).at("metrics");
+  EXPECT_NE(metrics.find("maru_blocks{pool=\"other\"} 2\n"), std::string::npos) << metrics;
+}
+
 TEST_F(Admin, APoolThatIsNotNamedIsNotTouched) {
   PoolWish other;
   other.name = "other";
