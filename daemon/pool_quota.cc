@@ -142,7 +142,7 @@ json PoolTenants::set(const json& request) {
   named(request, &name, &refused);
   if (!refused.is_null()) return refused;
   if (name.empty())
-    return refusal(EINVAL, "nobody has told marud the name of this tenant: set its limits by \"tenant\", the name");
+    return refusal(EINVAL, "nobody has told marud the name of this tenant, by which its limits are set");
   TenantSettings settings = at_run_time_;
   const TenantSettings both = merged(configured_, at_run_time_);
   const auto now = both.tenants.find(name);

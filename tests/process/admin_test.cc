@@ -107,6 +107,8 @@ TEST_F(Admin, ABlockOfATenantIsShownInFull) {
     EXPECT_EQ(json::parse(output_).at("blocks").size(), 1u) << named;
   }
   EXPECT_EQ(marud.ask({{"command", "blocks"}, {"tenant", tenant}}).at("blocks").size(), 1u) << "the number itself";
+  EXPECT_EQ(marudctl({"quota", "set", "id:" + id, "--soft", "1GiB"}, marud), 1) << output_;
+  EXPECT_NE(output_.find("nobody has told marud the name of this tenant, by which"), std::string::npos) << output_;
   EXPECT_EQ(marudctl({"--json", "quota", "set", "salt", "--soft", "1GiB"}, marud), 0) << output_;
   EXPECT_EQ(json::parse(output_).at("id"), id);
   EXPECT_EQ(marudctl({"--json", "quota", "get", "id:" + id}, marud), 0) << output_;
