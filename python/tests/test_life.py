@@ -241,7 +241,10 @@ def test_arrays_that_outlive_a_chain_keep_its_blocks(marud_program):
         assert client.statistics().pins == 1  # of "d", which the array shows; it holds the blocks above
         client.delete("d")
         for i in range(3000):  # more than the pool holds
-            client.store_copy(f"other {i}", b"\xff" * PAGE)
+            try:
+                client.store_copy(f"other {i}", b"\xff" * PAGE)
+            except maru.RegistryFullError:  # rare: both of its buckets are full
+                pass
         assert (array == 10).all() and (middle == 7).all()
         del array, middle
         assert client.statistics().pins == 0
