@@ -30,6 +30,11 @@ _EXPLAINED = {
 }
 
 
+def is_truth(value: object) -> bool:
+    """True or False, also NumPy's (without a look into NumPy, which need not be there), which before 1.25 were numbers."""
+    return isinstance(value, bool) or type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+
+
 def _size_of(text: str) -> int:
     """In bytes, what is left of one dropped; 0 when it is no size."""
     found = _SIZE.fullmatch(text)
@@ -120,7 +125,7 @@ class MaruConfig:
             if name in _SIZES and isinstance(value, str):
                 number = _size_of(value)
             else:
-                number = 0 if isinstance(value, bool) else operator.index(value)
+                number = 0 if is_truth(value) else operator.index(value)
         except TypeError:
             number = 0
         if number <= 0:

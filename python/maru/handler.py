@@ -24,7 +24,7 @@ from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, TypeVa
 
 from ._maru import Client, Pin, View
 from .address import Address, parse
-from .config import MaruConfig
+from .config import MaruConfig, is_truth
 from .errors import (BadMemoryError, ClosedError, DamagedBlockError, ForkedError, HandleUsedError, InvalidArgumentError,
                      LanesExhaustedError, MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError,
                      PoolReplacedError, QuotaError)
@@ -44,7 +44,7 @@ _UNREADABLE = (BadMemoryError, DamagedBlockError, PinsExhaustedError)
 
 def _whole(value: Any) -> int:
     try:
-        if not isinstance(value, bool):
+        if not is_truth(value):
             return operator.index(value)
     except TypeError:
         pass

@@ -152,7 +152,7 @@ def test_sizes_that_cannot_be_stored_are_refused(client, key):
         client.store_copy(key, "text is no buffer")
     with pytest.raises(maru.InvalidArgumentError):
         client.store_copy(key, numpy.zeros((8, 8))[:, ::2])
-    for value in (-1, 1 << 64, "many", 1.0, None, True):
+    for value in (-1, 1 << 64, "many", 1.0, None, True, numpy.bool_(True)):
         with pytest.raises(maru.InvalidArgumentError, match="nbytes is a whole number"):
             client.alloc(value)
         for name in ("ttl_ms", "priority", "content_type"):

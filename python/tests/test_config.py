@@ -2,6 +2,7 @@
 import dataclasses
 import logging
 
+import numpy
 import pytest
 
 import maru
@@ -55,7 +56,7 @@ def test_instances_are_named_apart():
     {"pool_size": 1e9}, {"chunk_size_bytes": None}, {"pool_size": ""}, {"pool_size": "G"}, {"pool_size": "-4G"},
     {"pool_size": "0"}, {"pool_size": "1e9"}, {"pool_size": "4 G B"}, {"pool_size": "1.5.0G"}, {"pool_size": "\u0664G"},
     {"pool_size": "inf"}, {"pool_size": "4G\n"}, {"pool_size": b"4G"}, {"pool_size": "9" * 5000},
-    {"chunk_size_bytes": "0.1"}, {"timeout_ms": "2K"}, {"expand_size": "1K"},
+    {"chunk_size_bytes": "0.1"}, {"timeout_ms": "2K"}, {"timeout_ms": numpy.bool_(True)}, {"expand_size": "1K"},
 ])
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(maru.InvalidArgumentError) as raised:

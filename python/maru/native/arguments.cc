@@ -19,6 +19,8 @@ bool is_truth_of_numpy(py::handle value) {
 
 }  // namespace
 
+bool is_truth(py::handle value) { return PyBool_Check(value.ptr()) || is_truth_of_numpy(value); }
+
 bool flag_of(py::handle value, const char* name) {
   if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
   if (!is_truth_of_numpy(value))

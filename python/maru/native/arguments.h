@@ -10,6 +10,9 @@ namespace maru_python {
 // A bool, also NumPy's; `name` is the argument's. Everything else is refused: a text is true, whatever it says.
 bool flag_of(pybind11::handle value, const char* name);
 
+// True or False, also NumPy's.
+bool is_truth(pybind11::handle value);
+
 // Everything but a Buffer is refused.
 Buffer& buffer_of(pybind11::handle value);
 

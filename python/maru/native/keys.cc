@@ -1,5 +1,6 @@
 #include "keys.h"
 
+#include "arguments.h"
 #include "arrays.h"
 #include "errors.h"
 
@@ -159,7 +160,8 @@ uint64_t tenant_of(const maru_client* client, py::handle tenant) {
 }
 
 uint64_t number_of(py::handle value, const char* name, uint64_t max) {
-  if (!PyBool_Check(value.ptr()) && PyIndex_Check(value.ptr())) {
+  // Before NumPy 1.25 its True and False were numbers to Python.
+  if (!is_truth(value) && PyIndex_Check(value.ptr())) {
     const auto whole = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
     if (!whole) throw py::error_already_set();
     const uint64_t number = PyLong_AsUnsignedLongLong(whole.ptr());
