@@ -68,9 +68,13 @@ Result<void> touch_all(const std::string& pool, const Device& device) {
     auto touched = look_at_all(part, PROT_READ | PROT_WRITE, touch, tell_progress(pool, "touched", device.name()));
     if (!touched) return touched;
   }
-  log_info("pool \"{}\" took its memory in {:.3f} seconds per GiB", pool,
-           double(monotonic_ms() - start_ms) / 1000 / (double(device.bytes()) / double(1u << 30)));
+  log_time_taken(pool, device.bytes(), std::chrono::milliseconds(monotonic_ms() - start_ms));
   return {};
+}
+
+void log_time_taken(const std::string& pool, uint64_t bytes, std::chrono::nanoseconds taken) {
+  log_info("pool \"{}\" took its memory in {:.3f} seconds per GiB", pool,
+           std::chrono::duration<double>(taken).count() / (double(bytes) / double(1u << 30)));
 }
 
 std::string DaxDevices::text() const {

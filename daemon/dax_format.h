@@ -6,6 +6,7 @@
 #include "daemon/pool.h"
 #include "daemon/state_file.h"
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ void end_long_work();
 // Has the kernel take all memory of a new pool now, where its policy puts it, by several threads: what is first touched by a
 // client costs that client a page fault for every page. Logs the seconds per GiB.
 Result<void> touch_all(const std::string& pool, const Device& device);
+void log_time_taken(const std::string& pool, uint64_t bytes, std::chrono::nanoseconds taken);
 
 // The device of a pool, or both devices of a split one, and whether they must be cleared before they are formatted: they
 // are not all zeros.

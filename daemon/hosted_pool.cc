@@ -2,6 +2,7 @@
 
 #include "daemon/dax/memory_device.h"
 #include "daemon/dax_format.h"
+#include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/size_text.h"
 
@@ -224,9 +225,15 @@ Result<void> HostedPool::adopt_memory(std::unique_ptr<Device> memory, uint64_t n
 // The state file goes on naming the memory before until remember(): a marud that is cut off here left that as it was.
 Result<void> HostedPool::begin_anew(uint64_t now_ms) {
   const auto division = [&](uint64_t bytes, uint64_t unit) { return Pool::control_room(spec_.pool, bytes, unit, 0); };
-  auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa, division);
+  const auto start = std::chrono::steady_clock::now();
+  auto device = MemoryDevice::create(name(), spec_.bytes, spec_.huge_pages, spec_.numa, division,
+                                     tell_progress(name(), "placed", spec_.numa.text()));
   if (!device) return tl::unexpected(device.error());
-  if (spec_.numa.first_touch)
+  if (const std::string& why = (*device)->without_huge_pages(); !why.empty())
+    log_info("pool \"{}\" does without huge pages: {}", name(), why);
+  if ((*device)->is_taken())
+    log_time_taken(name(), (*device)->bytes(), std::chrono::steady_clock::now() - start);
+  else if (spec_.numa.first_touch)
     if (auto touched = touch_all(name(), **device); !touched) return touched;
   auto served = serve(Pool::format(spec_.pool, std::move(*device), now_ms));
   if (!served) return served;

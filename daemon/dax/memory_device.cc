@@ -1,7 +1,14 @@
 #include "daemon/dax/memory_device.h"
 
+#include "daemon/size_text.h"
+#include "libmaru/base/mapping.h"
+
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <numa.h>
 #include <numaif.h>
 #include <sys/mman.h>
@@ -33,11 +40,8 @@ bool reserve_huge_pages(int fd, uint64_t bytes) {
 #define MPOL_PREFERRED_MANY 5  // Linux 5.15
 #endif
 
-std::string nodes_text(const std::vector<int>& nodes) {
-  std::string text;
-  for (int node : nodes) text += (text.empty() ? "" : ", ") + std::to_string(node);
-  return (nodes.size() == 1 ? "NUMA node " : "NUMA nodes ") + text;
-}
+using NodeMask = std::vector<unsigned long>;
+constexpr int kWordBits = 8 * sizeof(unsigned long);
 
 int mode_of(const NumaPlacement& placement) {
   switch (placement.policy) {
@@ -48,13 +52,14 @@ int mode_of(const NumaPlacement& placement) {
   return placement.nodes.size() == 1 ? MPOL_PREFERRED : MPOL_PREFERRED_MANY;
 }
 
-// The policy of shared memory belongs to the file, so that it holds in every process that maps it.
-Result<void> place(int fd, uint64_t bytes, const NumaPlacement& placement) {
-  const std::string doing = "place the pool on " + nodes_text(placement.nodes);
+std::string place_text(const NumaPlacement& placement) { return "place the pool on " + placement.text(); }
+
+Result<NodeMask> mask_of(const NumaPlacement& placement) {
+  NodeMask mask;
+  if (placement.nodes.empty()) return mask;
+  const std::string doing = place_text(placement);
   if (::numa_available() < 0)
     return failure(ENOSYS, doing + ": found a kernel without NUMA policies, expected one; leave numa_nodes out");
-  constexpr int kWordBits = 8 * sizeof(unsigned long);
-  std::vector<unsigned long> mask;
   for (int node : placement.nodes) {
     if (node > ::numa_max_node() || !numa_bitmask_isbitset(numa_all_nodes_ptr, unsigned(node)))
       return failure(ENODEV, doing + ": found no memory on node " + std::to_string(node) + ", expected one of the " +
@@ -62,13 +67,97 @@ Result<void> place(int fd, uint64_t bytes, const NumaPlacement& placement) {
     if (mask.size() <= size_t(node / kWordBits)) mask.resize(size_t(node / kWordBits) + 1);
     mask[size_t(node / kWordBits)] |= 1ul << (node % kWordBits);
   }
-  void* address = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (address == MAP_FAILED) return failure(errno, "map the pool to " + doing);
-  const long bound = ::mbind(address, bytes, mode_of(placement), mask.data(), mask.size() * kWordBits + 1, 0);
-  const int code = errno;
-  ::munmap(address, bytes);
-  if (bound != 0) return failure(code, doing);
+  return mask;
+}
+
+Result<Mapping> map_placed(int fd, uint64_t bytes, int protection, const NumaPlacement& placement,
+                           const NodeMask& mask) {
+  void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (address == MAP_FAILED) return failure(errno, "map the pool to " + place_text(placement));
+  Mapping mapping(static_cast<std::byte*>(address), bytes);
+  if (::mbind(address, bytes, mode_of(placement), mask.data(), mask.size() * kWordBits + 1, 0) != 0)
+    return failure(errno, place_text(placement));
+  return mapping;
+}
+
+// The policy of ordinary shared memory belongs to the file, so that it holds in every process that maps it.
+Result<void> place(int fd, uint64_t bytes, const NumaPlacement& placement, const NodeMask& mask) {
+  auto placed = map_placed(fd, bytes, PROT_NONE, placement, mask);
+  if (!placed) return tl::unexpected(placed.error());
   return {};
+}
+
+// Where each node shall have its turns, the kernel takes a page of another node for one that this node does not have.
+bool are_in_turns(const Mapping& mapping, const NumaPlacement& placement) {
+  const uint64_t count = mapping.size() / kHugePageBytes;
+  std::vector<void*> pages(count);
+  std::vector<int> nodes(count, -1);
+  for (uint64_t i = 0; i < count; ++i) pages[i] = mapping.data() + i * kHugePageBytes;
+  if (::move_pages(0, count, pages.data(), nullptr, nodes.data(), 0) != 0) return true;  // a kernel that does not say
+  if (std::ranges::any_of(nodes, [](int node) { return node < 0; })) return true;
+  return std::ranges::all_of(placement.nodes, [&](int node) {
+    return uint64_t(std::ranges::count(nodes, node)) >= count / placement.nodes.size();
+  });
+}
+
+// Takes every huge page of the file, by the policy of this mapping. ENOMEM: the nodes have too few.
+Result<void> take_placed(int fd, uint64_t bytes, const NumaPlacement& placement, const NodeMask& mask,
+                         const Progress& progress) {
+  constexpr uint64_t kWindowBytes = 1ull << 30, kPartBytes = 64ull << 20;
+  auto mapping = map_placed(fd, bytes, PROT_READ | PROT_WRITE, placement, mask);
+  if (!mapping) return tl::unexpected(mapping.error());
+  std::atomic<int> code{0};
+  for (uint64_t begin = 0; begin < bytes; begin += kWindowBytes) {
+    if (progress && !progress(begin, bytes)) return failure(ECANCELED, place_text(placement));
+    const uint64_t end = std::min(bytes, begin + kWindowBytes);
+    in_parallel((end - begin + kPartBytes - 1) / kPartBytes, 1, [&](uint64_t part) {
+      const uint64_t at = begin + part * kPartBytes;
+      if (code.load() == 0 && ::madvise(mapping->data() + at, std::min(kPartBytes, end - at), MADV_POPULATE_WRITE) != 0)
+        code.store(errno);
+    });
+    // EFAULT stands for the SIGBUS of who would touch a page that is not to be had.
+    if (const int found = code.load(); found != 0)
+      return failure(found == EFAULT ? ENOMEM : found,
+                     "take " + size_text(bytes) + " in huge pages on " + placement.text());
+  }
+  if (progress) progress(bytes, bytes);
+  if (placement.policy == NumaPlacement::Policy::kInterleave && !are_in_turns(*mapping, placement))
+    return failure(ENOMEM, "take " + size_text(bytes) + " in huge pages in turns on " + placement.text());
+  return {};
+}
+
+std::optional<uint64_t> number_in(const std::string& file) {
+  std::ifstream stream(file);
+  uint64_t value = 0;
+  return stream >> value ? std::optional(value) : std::nullopt;
+}
+
+const char* const kHugePagesFolder = "/hugepages/hugepages-2048kB/";
+
+// "8 free on NUMA node 1", or of all nodes: "12 free, 4 of them promised to others".
+std::string free_huge_pages(const NumaPlacement& placement) {
+  const auto text = [](std::optional<uint64_t> number) {
+    return number ? std::to_string(*number) : "an unknown number";
+  };
+  if (placement.nodes.empty()) {
+    const std::string folder = std::string("/sys/kernel/mm") + kHugePagesFolder;
+    const auto promised = number_in(folder + "resv_hugepages");
+    return text(number_in(folder + "free_hugepages")) + " free" +
+           (promised.value_or(0) != 0 ? ", " + text(promised) + " of them promised to others" : "");
+  }
+  std::string all;
+  for (int node : placement.nodes)
+    all +=
+        (all.empty() ? "" : ", ") +
+        text(number_in("/sys/devices/system/node/node" + std::to_string(node) + kHugePagesFolder + "free_hugepages")) +
+        " free on NUMA node " + std::to_string(node);
+  return all;
+}
+
+bool has_huge_pages() {
+  const std::string folder = std::string("/sys/kernel/mm") + kHugePagesFolder;
+  return number_in(folder + "nr_hugepages").value_or(0) != 0 ||
+         number_in(folder + "nr_overcommit_hugepages").value_or(0) != 0;
 }
 
 Result<DeviceIdentity> identify(int fd, const std::string& name) {
@@ -83,8 +172,7 @@ Result<DeviceIdentity> identify(int fd, const std::string& name) {
 Result<FileDescriptor> make_memory(const std::string& label, uint64_t bytes, bool huge) {
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | kMemfdHuge2Mib : 0);
   FileDescriptor fd(::memfd_create(label.c_str(), flags));
-  if (!fd.is_open() || ::fchmod(fd.get(), 0600) != 0 || ::ftruncate(fd.get(), off_t(bytes)) != 0 ||
-      (huge && !reserve_huge_pages(fd.get(), bytes)))
+  if (!fd.is_open() || ::fchmod(fd.get(), 0600) != 0 || ::ftruncate(fd.get(), off_t(bytes)) != 0)
     return failure(errno, "take " + std::to_string(bytes) + " bytes of memory");
   return fd;
 }
@@ -105,6 +193,12 @@ Result<FileDescriptor> open_again(int fd, int mode, const std::string& why) {
 
 }  // namespace
 
+std::string NumaPlacement::text() const {
+  std::string text;
+  for (int node : nodes) text += (text.empty() ? "" : ", ") + std::to_string(node);
+  return (nodes.size() == 1 ? "NUMA node " : "NUMA nodes ") + text;
+}
+
 Result<void> MemoryDevice::take(const std::string& label, uint64_t bytes, bool huge, const Division& division) {
   const uint64_t multiple = huge ? kHugePageBytes : uint64_t(::sysconf(_SC_PAGESIZE));
   bytes = round_up(bytes, multiple);
@@ -123,6 +217,24 @@ Result<void> MemoryDevice::take(const std::string& label, uint64_t bytes, bool h
   return {};
 }
 
+// All or nothing: with an error there is no memory any more.
+Result<void> MemoryDevice::take_huge(const std::string& label, uint64_t bytes, const NumaPlacement& placement,
+                                     const NodeMask& nodes, const Division& division, const Progress& progress) {
+  auto taken = take(label, bytes, true, division);
+  const auto hold = [&](int fd, uint64_t room, const Progress& told) -> Result<void> {
+    if (!placement.nodes.empty()) return take_placed(fd, room, placement, nodes, told);
+    if (reserve_huge_pages(fd, room)) return {};
+    return failure(errno, "take " + size_text(room) + " in huge pages");
+  };
+  if (taken) taken = hold(control_fd(), control_room_, {});
+  if (taken) taken = hold(fd(), pages_room_, progress);
+  is_taken_ = taken && !placement.nodes.empty();
+  if (taken) return {};
+  control_fd_.reset();
+  fd_.reset();
+  return taken;
+}
+
 // What is known of the memory once its descriptors are there.
 Result<void> MemoryDevice::identify_both() {
   auto control = identify(control_fd(), name_);
@@ -139,16 +251,31 @@ Result<void> MemoryDevice::identify_both() {
   return {};
 }
 
-Result<std::unique_ptr<Device>> MemoryDevice::create(const std::string& pool, uint64_t bytes, HugePages huge_pages,
-                                                     const NumaPlacement& placement, const Division& division) {
+Result<std::unique_ptr<MemoryDevice>> MemoryDevice::create(const std::string& pool, uint64_t bytes,
+                                                           HugePages huge_pages, const NumaPlacement& placement,
+                                                           const Division& division, const Progress& progress) {
   auto device = std::unique_ptr<MemoryDevice>(new MemoryDevice);
   const std::string label = "marud:" + pool;
+  const auto nodes = mask_of(placement);
+  if (!nodes) return tl::unexpected(nodes.error());
   if (huge_pages != HugePages::kNever) {
-    auto taken = device->take(label, bytes, true, division);
+    auto taken = device->take_huge(label, bytes, placement, *nodes, division, progress);
+    if (!taken && taken.error().code == ECANCELED) return tl::unexpected(taken.error());
+    const auto why = [&] {  // now that those which were taken are free again
+      const std::string wanted = std::to_string(round_up(bytes, kHugePageBytes) / kHugePageBytes);
+      return "take " + wanted + " huge pages of 2 MiB for pool \"" + pool + "\": found " + free_huge_pages(placement) +
+             ", expected " + wanted +
+             (placement.nodes.size() > 1 && placement.policy == NumaPlacement::Policy::kInterleave ? " in equal parts"
+                                                                                                   : "");
+    };
     if (!taken && huge_pages == HugePages::kRequire)
-      return failure(taken.error().code, "take " + std::to_string(round_up(bytes, kHugePageBytes) / kHugePageBytes) +
-                                             " huge pages of 2 MiB for pool \"" + pool +
-                                             "\" (see /proc/sys/vm/nr_hugepages): " + taken.error().doing);
+      return failure(taken.error().code, why() + " (" + taken.error().doing + "); have the machine set more aside (" +
+                                             (placement.nodes.empty() ? "/proc/sys/vm/nr_hugepages"
+                                                                      : "/sys/devices/system/node/node" +
+                                                                            std::to_string(placement.nodes.front()) +
+                                                                            kHugePagesFolder + "nr_hugepages") +
+                                             "), or say huge_pages = \"try\"");
+    if (!taken && has_huge_pages()) device->without_huge_pages_ = why() + ": " + std::strerror(taken.error().code);
   }
   if (!device->fd_.is_open())
     if (auto taken = device->take(label, bytes, false, division); !taken)
@@ -156,13 +283,14 @@ Result<std::unique_ptr<Device>> MemoryDevice::create(const std::string& pool, ui
   device->advise_huge_ = device->map_alignment_ != kHugePageBytes && huge_pages == HugePages::kTry;
   for (const auto& [fd, room] :
        {std::pair(device->control_fd(), device->control_room_), std::pair(device->fd(), device->pages_room_)}) {
-    if (!placement.nodes.empty())
-      if (auto placed = place(fd, room, placement); !placed) return tl::unexpected(placed.error());
+    if (!placement.nodes.empty() && !device->is_taken_)
+      if (auto placed = place(fd, room, placement, *nodes); !placed) return tl::unexpected(placed.error());
     if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) return failure(errno, "seal the memory of pool \"" + pool + "\"");
   }
   if (auto identified = device->identify_both(); !identified) return tl::unexpected(identified.error());
-  return std::unique_ptr<Device>(std::move(device));
+  return device;
 }
+
 Result<std::unique_ptr<Device>> MemoryDevice::adopt(HeldMemory held, const DeviceIdentity& expected,
                                                     const std::optional<DeviceIdentity>& expected_pages) {
   if (held.pages.is_open() != expected_pages.has_value())

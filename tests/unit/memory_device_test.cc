@@ -55,6 +55,25 @@ TEST(MemoryDevice, LiesOnTheNodesThatAreNamed) {
   EXPECT_NE(nowhere.error().doing.find("found no memory on node 1000"), std::string::npos) << nowhere.error().doing;
 }
 
+// What a machine with huge pages and two nodes does: tests/hardware/vm/numa.py.
+TEST(MemoryDevice, WithoutTheHugePagesThatItMustHaveItSaysHowManyThereAre) {
+  constexpr uint64_t kTooMany = 1ull << 46;
+  const auto division = [](uint64_t, uint64_t) -> Result<uint64_t> { return uint64_t{4} << 20; };
+  auto refused = MemoryDevice::create("test", kTooMany, HugePages::kRequire, {}, division);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().doing.find("take 33554432 huge pages of 2 MiB for pool \"test\": found "),
+            std::string::npos)
+      << refused.error().doing;
+  EXPECT_NE(refused.error().doing.find(" free"), std::string::npos) << refused.error().doing;
+  EXPECT_NE(refused.error().doing.find("expected 33554432"), std::string::npos) << refused.error().doing;
+  if (::numa_available() < 0) GTEST_SKIP() << "this kernel has no NUMA policies";
+  using Policy = NumaPlacement::Policy;
+  refused = MemoryDevice::create("test", kTooMany, HugePages::kRequire, {{0}, Policy::kBind, false}, division);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ENOMEM);
+  EXPECT_NE(refused.error().doing.find(" free on NUMA node 0"), std::string::npos) << refused.error().doing;
+}
+
 TEST(MemoryDevice, FirstTouchTakesEveryPage) {
   auto device = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
   ASSERT_TRUE(device);
