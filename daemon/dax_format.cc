@@ -141,18 +141,23 @@ Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state
     if (force && !wish.starts_with("/") && !wish.starts_with("uuid:"))
       return failure(EINVAL, "force the device of pool \"" + spec.pool.name + "\": found device = \"" + wish +
                                  "\", expected a path or \"uuid:...\", so that it is clear which device is meant");
-    auto candidates = find_dax_devices(wish, std::nullopt, holds, spec.dax.rules);
+    auto candidates = find_dax_devices(wish, std::nullopt, holds, BlankDevices::kFirst, spec.dax.rules);
     if (!candidates) return tl::unexpected(candidates.error());
-    auto device = DaxDevice::open(candidates->front(), spec.dax.alignment, spec.dax.rules);
-    if (!device) return tl::unexpected(device.error());
-    auto found = what_is_on(**device, spec.pool.name);
-    if (!found) return tl::unexpected(found.error());
-    if (*found && !force)
-      return failure(EEXIST, "format " + (*device)->name() + ": found " + **found +
-                                 ", expected it blank; --force clears it, and what it holds is lost");
-    *ret_clears = found->has_value();
-    *ret_device = std::move(*device);
-    return {};
+    Error last = {ENOENT, "find a device"};
+    for (const DaxDescription& candidate : *candidates) {
+      if (last.code == ECANCELED) break;
+      auto device = DaxDevice::open(candidate, spec.dax.alignment, spec.dax.rules);
+      auto found = device ? what_is_on(**device, spec.pool.name) : tl::unexpected(device.error());
+      if (found && (!*found || force)) {
+        *ret_clears = found->has_value();
+        *ret_device = std::move(*device);
+        return {};
+      }
+      last = !found ? found.error()
+                    : Error{EEXIST, "format " + (*device)->name() + ": found " + **found +
+                                        ", expected it blank; --force clears it, and what it holds is lost"};
+    }
+    return failure(last.code, last.doing);
   };
   if (auto taken = take(is_split ? spec.dax.control_device : spec.dax.device, DeviceLabel::Kind::kPool, &devices.main,
                         &devices.clears_main);

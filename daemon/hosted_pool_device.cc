@@ -51,7 +51,9 @@ using Record = std::optional<PoolRecord>;
 
 class Opening {
  public:
-  Opening(const PoolSpec& spec, const Record& record) : spec_(spec), record_(record) {}
+  // `record_path`: where the state file keeps the record.
+  Opening(const PoolSpec& spec, const Record& record, std::string record_path)
+      : spec_(spec), record_(record), record_path_(std::move(record_path)) {}
 
   Result<DaxDevices> run(Fate* ret_fate) {
     const bool is_split = !spec_.dax.control_device.empty();
@@ -94,14 +96,19 @@ class Opening {
   template <typename Accept>
   Result<std::unique_ptr<DaxDevice>> choose(const std::string& wish, const std::optional<Uuid>& known,
                                             DeviceLabel::Kind holds, const std::string& name, Accept&& accept) {
-    auto candidates = find_dax_devices(wish, known, holds, spec_.dax.rules);
+    auto candidates = find_dax_devices(wish, known, holds, blank_devices(), spec_.dax.rules);
     const bool is_lost = !candidates && candidates.error().code == ENOENT && record_ && !spec_.pool.sharing.is_shared;
     // Volatile memory no longer says what it was; the state file does, of a device that the configuration may mean.
     if (is_lost)
       for (const DaxDescription& device : list_dax_devices(spec_.dax.rules))
         if (lost_power(*record_, device, name) && may_mean(wish, device, record_->uuid))
           candidates = std::vector<DaxDescription>{device};
-    if (!candidates) return tl::unexpected(candidates.error());
+    if (!candidates) {
+      const Error& error = candidates.error();
+      const bool takes_none = blank_devices() == BlankDevices::kNever && !uuid_in(wish) && !wish.starts_with("/");
+      if (!takes_none || error.code != ENOENT) return tl::unexpected(error);
+      return failure(error.code, error.doing + "; a blank device is not taken in its place" + how_to_forget());
+    }
     Error last = {ENOENT, "find a device"};
     for (const DaxDescription& found : *candidates) {
       auto device = DaxDevice::open(found, spec_.dax.alignment, spec_.dax.rules);
@@ -117,6 +124,38 @@ class Opening {
       if (candidates->size() > 1) log_info("pool \"{}\" does not take {}: {}", spec_.pool.name, found.path, last.doing);
     }
     return failure(last.code, last.doing);
+  }
+
+  // A pool that marud knows may lie on a device that is late, or may not be opened now, and one in memory that lost its content
+  // does not: but of that only the device itself, when it is read, can be sure.
+  BlankDevices blank_devices() const {
+    if (!record_ || record_->is_being_cleared) return BlankDevices::kElse;
+    const bool is_gone = record_->is_volatile && record_->boot_id != current_boot_id() && !spec_.pool.sharing.is_shared;
+    return is_gone ? BlankDevices::kIfAllAreRead : BlankDevices::kNever;
+  }
+
+  std::string how_to_forget() const {
+    return "; marud --config FILE --format " + spec_.pool.name + " makes a new pool on a blank device, and so does " +
+           "marud itself when " + record_path_ + " is removed";
+  }
+
+  // The configuration names this blank device, which had the pool and its name when that was last open: names change.
+  Result<void> expect_nowhere_else(const DaxDevice& device) const {
+    if (blank_devices() != BlankDevices::kNever || record_->dax_name != device.description().name) return {};
+    const std::string uuid = text_of(record_->uuid);
+    const auto elsewhere =
+        find_dax_devices("uuid:" + uuid, {}, DeviceLabel::Kind::kPool, BlankDevices::kNever, spec_.dax.rules);
+    if (!elsewhere && elsewhere.error().code == ENOENT) {
+      log_warning(
+          "pool \"{}\": {} is blank, and pool {}, which was there, is on no device that can be read: a new one "
+          "is made",
+          spec_.pool.name, device.name(), uuid);
+      return {};
+    }
+    if (!elsewhere) return tl::unexpected(elsewhere.error());
+    return failure(EEXIST, "use " + device.name() + ": found it blank, expected the pool that it was, " + uuid +
+                               ", which is on " + elsewhere->front().path +
+                               "; devices change their names: say device = \"uuid:" + uuid + "\"" + how_to_forget());
   }
 
   // A device that only its name speaks for, and names change from boot to boot.
@@ -175,7 +214,10 @@ class Opening {
     auto found = what_is_on(device, spec_.pool.name);
     if (!found) return tl::unexpected(found.error());
     if (!*found) {
-      if (spec_.dax.formats_blank) return Fate::kFormat;
+      if (spec_.dax.formats_blank) {
+        if (auto nowhere = expect_nowhere_else(device); !nowhere) return tl::unexpected(nowhere.error());
+        return Fate::kFormat;
+      }
       return failure(ENODATA, "use " + device.name() +
                                   ": found it blank, expected a pool, since format = \"never\"; "
                                   "marud --config FILE --format " +
@@ -248,7 +290,23 @@ class Opening {
 
   const PoolSpec& spec_;
   const Record& record_;
+  const std::string record_path_;
 };
+
+// "cxl:free" is one device; whoever expects all that is free learns what is left.
+void tell_of_unused(const PoolSpec& spec, const DaxDevices& devices) {
+  const std::string wish = "cxl:free";
+  if (spec.dax.device != wish && spec.dax.control_device != wish) return;
+  const auto blank = find_dax_devices(wish, {}, DeviceLabel::Kind::kPool, BlankDevices::kFirst, spec.dax.rules);
+  std::string unused;
+  for (const DaxDescription& device : blank ? *blank : std::vector<DaxDescription>())
+    if (device.name != devices.main->description().name &&
+        (!devices.pages || device.name != devices.pages->description().name))
+      unused += (unused.empty() ? "" : ", ") + device.text();
+  if (!unused.empty())
+    log_info("pool \"{}\" takes no more than that of the CXL memory; blank, or not in use, are also {}", spec.pool.name,
+             unused);
+}
 
 }  // namespace
 
@@ -257,9 +315,10 @@ Result<void> HostedPool::start_dax(uint64_t now_ms) {
   if (!loaded) log_warning("pool \"{}\": what was known of its device is lost: {}", name(), loaded.error().text());
   const Record known = loaded && *loaded && !(*loaded)->dax_name.empty() ? *loaded : std::nullopt;
   Fate fate = Fate::kAdopt;
-  auto devices = Opening(spec_, known).run(&fate);
+  auto devices = Opening(spec_, known, state_.file_of(name())).run(&fate);
   if (!devices) return tl::unexpected(devices.error());
   log_info("pool \"{}\" lies on {}", name(), devices->text());
+  tell_of_unused(spec_, *devices);
   PoolRecord record = devices->record(name(), {});
   const auto made = fate == Fate::kFormat || fate == Fate::kClearAndFormat
                         ? serve(format_dax(spec_, state_, std::move(*devices), now_ms))

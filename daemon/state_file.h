@@ -55,6 +55,7 @@ class StateDirectory {
   Result<std::optional<PoolRecord>> load(const std::string& pool) const;
   Result<void> save(const PoolRecord& record) const;
   void remove(const std::string& pool) const;
+  std::string file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".state"; }  // of the record
 
   // That the pool was being drained, in a file of its own.
   bool is_draining(const std::string& pool) const;
@@ -73,7 +74,6 @@ class StateDirectory {
   Result<void> save_tenants(const std::string& pool, const TenantSettings& at_run_time) const;
 
  private:
-  std::string file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".state"; }
   std::string tenants_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".tenants"; }
   std::string draining_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".draining"; }
   std::string added_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".added"; }

@@ -38,8 +38,9 @@ Result<void> check_usable(const DaxDescription& found, uint64_t alignment_wanted
     return failure(ENODEV, use + "that no driver has it, expected the mode devdax; have it enabled first");
   const uint64_t os_page = uint64_t(::sysconf(_SC_PAGESIZE));
   if (found.alignment < os_page || found.alignment > (1ull << 30))
-    return failure(EINVAL, use + "an alignment of " + size_text(found.alignment) + ", expected " + size_text(os_page) +
-                               " to 1 GiB");
+    return failure(EINVAL,
+                   use + "an alignment of " + size_text(found.alignment) + ", expected " + size_text(os_page) +
+                       " to 1 GiB; make the device anew with such an alignment (marudctl provision, or daxctl)");
   if (alignment_wanted != 0 && alignment_wanted != found.alignment)
     return failure(EINVAL, use + "an alignment of " + size_text(found.alignment) + ", configured is " +
                                size_text(alignment_wanted) +
@@ -48,41 +49,67 @@ Result<void> check_usable(const DaxDescription& found, uint64_t alignment_wanted
   if (found.bytes == 0) return failure(EINVAL, use + "that it has no memory, expected some; give it a size first");
   if (found.bytes % found.alignment != 0)
     return failure(EINVAL, use + std::to_string(found.bytes) + " bytes, expected a multiple of its alignment of " +
-                               size_text(found.alignment));
+                               size_text(found.alignment) +
+                               "; make the device anew with such a size (marudctl provision, or daxctl)");
   constexpr uint64_t kLeastBytes = 256u << 10;
   if (found.bytes < kLeastBytes)
-    return failure(EINVAL, use + size_text(found.bytes) + ", expected at least " + size_text(kLeastBytes));
+    return failure(EINVAL, use + size_text(found.bytes) + ", expected at least " + size_text(kLeastBytes) +
+                               "; make the device larger (marudctl provision, or daxctl), or name another one");
   return {};
 }
 
 struct SeenDevice {
   DaxDescription device;
   std::optional<DeviceLabel> label = {};  // nothing when it cannot be read: then it is no candidate
+  std::string unread_because = {};        // of one that should be readable and is not
+  bool is_forbidden = false;              // marud's user may not open it
   bool is_taken = false;                  // by a pool that is open, of this marud or of another
 };
 
 SeenDevice look_at(DaxDescription device) {
   SeenDevice seen{std::move(device)};
+  if (seen.device.mode == DaxMode::kDisabled) seen.unread_because = "no driver has it";
   if (seen.device.mode != DaxMode::kDevdax || seen.device.bytes == 0) return seen;
   FileDescriptor fd(::open(seen.device.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.is_open()) return seen;
+  if (!fd.is_open()) {
+    seen.is_forbidden = errno == EACCES || errno == EPERM;
+    seen.unread_because = "which cannot be opened: " + std::string(std::strerror(errno));
+    return seen;
+  }
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   seen.is_taken = ::fcntl(fd.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
   auto label = read_label({fd.get(), seen.device.bytes, seen.device.alignment, seen.device.path});
-  if (label) seen.label = std::move(*label);
+  if (label)
+    seen.label = std::move(*label);
+  else
+    seen.unread_because = "which cannot be read: " + label.error().text();
   return seen;
 }
 
-std::string seen_text(const std::vector<SeenDevice>& all) {
+constexpr size_t kNamedMax = 32;  // devices in one message
+
+// `all`: those that the wish means; `machine`: every device, named when it means none.
+std::string seen_text(const std::vector<SeenDevice>& all, const std::vector<DaxDescription>& machine) {
   std::string text;
-  for (const auto& [device, label, is_taken] : all) {
-    text += (text.empty() ? "" : "; ") + device.path + ", " + dax_mode_text(device.mode);
-    if (is_taken) text += ", in use by a pool";
-    if (label) text += label->kind == DeviceLabel::Kind::kNothing ? ", blank at its beginning" : ", " + label->found;
+  size_t count = 0;
+  const auto add = [&](const std::string& one) {
+    if (++count <= kNamedMax) text += (text.empty() ? "" : "; ") + one;
+  };
+  for (const SeenDevice& seen : all) {
+    std::string one = seen.device.path + ", " + dax_mode_text(seen.device.mode);
+    if (seen.is_taken) one += ", in use by a pool";
+    if (!seen.unread_because.empty()) one += ", " + seen.unread_because;
+    if (seen.label)
+      one += seen.label->kind == DeviceLabel::Kind::kNothing ? ", blank at its beginning" : ", " + seen.label->found;
+    add(one);
   }
-  return text.empty() ? "no DAX device at all" : text;
+  if (all.empty())
+    for (const DaxDescription& device : machine) add(device.text());
+  if (text.empty()) return "no DAX device at all";
+  if (count > kNamedMax) text += "; and " + std::to_string(count - kNamedMax) + " more";
+  return all.empty() ? "none there, and elsewhere " + text : text;
 }
 
 }  // namespace
@@ -151,7 +178,8 @@ std::optional<Uuid> uuid_in(const std::string& wish) {
 }
 
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
-                                                     DeviceLabel::Kind holds, const DaxRules& rules) {
+                                                     DeviceLabel::Kind holds, BlankDevices blank,
+                                                     const DaxRules& rules) {
   if (wish.starts_with("/")) {
     auto described = describe_dax_device(wish, rules);
     if (!described) return tl::unexpected(described.error());
@@ -160,20 +188,24 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
   const bool by_uuid = wish.starts_with(kByUuid), by_node = wish.starts_with(kByNode);
   const auto uuid = by_uuid ? parse_uuid(wish.substr(kByUuid.size())) : known;
   const auto node = by_node ? node_of(wish) : std::nullopt;
+  const std::vector<DaxDescription> machine = list_dax_devices(rules);
   std::vector<SeenDevice> seen;
-  for (DaxDescription& device : list_dax_devices(rules)) {
+  for (const DaxDescription& device : machine) {
     if (by_node && device.node != node) continue;
     if (wish == kFreeCxl && !device.is_cxl) continue;
-    seen.push_back(look_at(std::move(device)));
+    seen.push_back(look_at(device));
   }
-  std::vector<DaxDescription> ours, others, blank;
-  for (const auto& [device, label, is_taken] : seen) {
-    if (!label) continue;
-    const bool is_ours = label->kind == holds && uuid && label->uuid == *uuid;
-    if (is_ours) ours.push_back(device);  // taken or not: whoever opens it is told by whom
-    if (is_ours || is_taken) continue;
-    if (label->kind == holds) others.push_back(device);
-    if (label->kind == DeviceLabel::Kind::kNothing) blank.push_back(device);
+  std::vector<DaxDescription> ours, others, blank_ones;
+  bool are_all_read = true, is_forbidden = false;
+  for (const SeenDevice& one : seen) {
+    are_all_read &= one.unread_because.empty();
+    is_forbidden |= one.is_forbidden;
+    if (!one.label) continue;
+    const bool is_ours = one.label->kind == holds && uuid && one.label->uuid == *uuid;
+    if (is_ours) ours.push_back(one.device);  // taken or not: whoever opens it is told by whom
+    if (is_ours || one.is_taken) continue;
+    if (one.label->kind == holds) others.push_back(one.device);
+    if (one.label->kind == DeviceLabel::Kind::kNothing) blank_ones.push_back(one.device);
   }
   if (ours.size() > 1)
     return failure(ENOTUNIQ, "find the device of pool " + uuid_text_of(*uuid) + ": found it on " + ours[0].path +
@@ -181,17 +213,25 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
                                  ", expected one of them; one may be a copy: name the right "
                                  "one by its path");
   if (!ours.empty()) return ours;
-  if (by_uuid)
-    return failure(ENOENT, "find the device that holds pool " + uuid_text_of(*uuid) + ": found " + seen_text(seen) +
-                               "; expected one that holds it");
+  const auto missing = [&](const std::string& what, const std::string& expected) {
+    return failure(ENOENT, "find " + what + ": found " + seen_text(seen, machine) + "; expected " + expected +
+                               (is_forbidden ? "; marud's user may not open all of these: give it their group (udev "
+                                               "does so for packages)"
+                                             : ""));
+  };
+  if (by_uuid) return missing("the device that holds pool " + uuid_text_of(*uuid), "one that holds it");
+  if (blank == BlankDevices::kFirst && !blank_ones.empty()) return blank_ones;
   // Without a record of its own a pool is taken for this one if nothing else can be meant.
   if (!known && others.size() == 1) return others;
   if (!known && others.size() > 1)
-    return failure(ENOTUNIQ, "choose a device for \"" + wish + "\": found " + seen_text(seen) +
+    return failure(ENOTUNIQ, "choose a device for \"" + wish + "\": found " + seen_text(seen, machine) +
                                  "; expected one pool at most: say device = \"uuid:...\"");
-  if (!blank.empty()) return blank;
-  return failure(ENOENT, "find a device for \"" + wish + "\": found " + seen_text(seen) +
-                             "; expected one that holds this pool, or a blank one");
+  const bool waits_for_all = blank == BlankDevices::kIfAllAreRead && !are_all_read;
+  if (blank == BlankDevices::kNever || waits_for_all)
+    return missing("the device of pool " + (known ? uuid_text_of(*known) : "") + " for \"" + wish + "\"",
+                   waits_for_all ? "the one that holds it, or that all of these can be read" : "the one that holds it");
+  if (!blank_ones.empty()) return blank_ones;
+  return missing("a device for \"" + wish + "\"", "one that holds this pool, or a blank one");
 }
 
 }  // namespace maru::daemon

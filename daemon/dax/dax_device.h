@@ -36,6 +36,14 @@ class DaxDevice final : public Device {
   DeviceLabel label_;
 };
 
+// When find_dax_devices() may return devices that begin blank.
+enum class BlankDevices : uint8_t {
+  kElse,          // when none holds a pool that may be meant
+  kFirst,         // whatever others hold: of a command that formats
+  kIfAllAreRead,  // as kElse, if every device that the wish means could be read: one that could not may hold the pool
+  kNever,  // the pool is somewhere, and no other may take its place because its device is not to be seen just now
+};
+
 // The devices that `wish` may mean, best first:
 //   a path           that device
 //   "uuid:UUID"      the device that holds this pool, whatever its name is
@@ -43,8 +51,10 @@ class DaxDevice final : public Device {
 //                    a pool; else those that begin blank
 //   "cxl:free"       the same, of the devices of CXL memory
 // `holds`: what the device must hold, its control region (kPool) or its pages (kData). Looks at labels and changes nothing.
+// Errors: ENOENT, with what was found on each device, or why it could not be read; ENOTUNIQ.
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
-                                                     DeviceLabel::Kind holds, const DaxRules& rules);
+                                                     DeviceLabel::Kind holds, BlankDevices blank,
+                                                     const DaxRules& rules);
 
 // Of a device that no label speaks for: whether the wish may mean it. A uuid means the device that `known` was on; a path means
 // no device but the one behind it.

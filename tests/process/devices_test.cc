@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <string>
@@ -96,6 +97,32 @@ TEST_F(Devices, BlocksSurviveStopAndKill) {
   EXPECT_EQ(client()->text("a"), "first");
   EXPECT_EQ(marud_->pool_status().at("epoch"), 3u);
   EXPECT_EQ(violations(), 0u);
+}
+
+TEST_F(Devices, AKnownPoolWaitsForItsDeviceBesideABlankOne) {
+  start("device = \"node:0\"\n");
+  EXPECT_EQ(client()->store("a", "first"), 0);
+  marud_->stop();
+  const std::string path = devices_->path("dax0.0");
+  std::filesystem::rename(path, path + ".late");
+  EXPECT_THROW(marud_->start(), std::runtime_error);
+  EXPECT_TRUE(marud_->has_logged("a blank device is not taken in its place"));
+  EXPECT_EQ(devices_->get("dax1.0", 0, 4096), std::string(4096, 0));
+  std::filesystem::rename(path + ".late", path);
+  marud_->start();
+  EXPECT_EQ(client()->text("a"), "first");
+}
+
+TEST_F(Devices, FreeCxlMemoryIsOneDeviceAndTheOthersAreNamed) {
+  marud_ = std::make_unique<MarudProcess>(std::vector<PoolWish>{on_device("device = \"cxl:free\"\n")},
+                                          MarudProcess::kGraceMs, [&](const TemporaryDirectory& directory) {
+                                            devices_ = std::make_unique<DaxStandIn>(directory.file("dax"));
+                                            for (const char* name : {"dax0.0", "dax1.0"})
+                                              devices_->add(name, kBytes, DaxStandIn::kCxl);
+                                          });
+  EXPECT_TRUE(marud_->has_logged("takes no more than that of the CXL memory; blank, or not in use, are also " +
+                                 devices_->path("dax1.0")))
+      << marud_->log();
 }
 
 TEST_F(Devices, ALossOfPowerDropsWhatIsDamagedAndKeepsTheRest) {

@@ -1,10 +1,13 @@
-// Devices that nothing but the name in the state file speaks for: which of them are taken, and cleared.
+// Devices that nothing but the name in the state file speaks for: which of them are taken, and cleared. And pools that the
+// state file knows, whose device is not to be seen.
 #include "tests/unit/dax_pool_fixture.h"
 
+#include "daemon/dax_format.h"
 #include "libmaru/shm/data_label.h"
 #include "libmaru/shm/format_claim.h"
 
 #include <cerrno>
+#include <filesystem>
 
 namespace maru::daemon {
 namespace {
@@ -47,9 +50,9 @@ TEST_F(LostDaxPool, ADeviceThatTheWishCannotMeanIsNotTaken) {
   spec_.dax.device = devices_.path("dax9.0");
   expect_untouched("dax9.0");
   spec_.dax.device = "node:0";
-  expect_untouched("found no DAX device");
+  expect_untouched("found none there, and elsewhere " + devices_.path("dax0.0"));
   spec_.dax.device = "cxl:free";
-  expect_untouched("found no DAX device");
+  expect_untouched("found none there, and elsewhere " + devices_.path("dax0.0"));
   spec_.dax.device = "uuid:11111111-1111-4111-8111-111111111111";
   expect_untouched("expected one that holds it");
   spec_.dax.device = "node:1";
@@ -92,6 +95,84 @@ TEST_F(DaxPool, ClearingGoesOnInAnotherBootOnlyOnWhatLooksLikeIt) {
   devices_.put("dax0.0", kBytes - 7, "secret");
   EXPECT_TRUE(start());
   EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
+}
+
+// Late, or not to be opened, or with bad memory at its beginning: it is somewhere, and the blank one is another device.
+TEST_F(DaxPool, AKnownPoolWhoseDeviceIsNotToBeSeenIsNotReplaced) {
+  devices_.add("dax0.0", kBytes);
+  devices_.add("dax1.0", kBytes);
+  spec_.dax.device = "node:0";
+  const std::string uuid = leave_pool(), away = devices_.path("away");
+  std::filesystem::rename(devices_.path("dax0.0"), away);
+  for (const bool is_shared : {false, true}) {
+    spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = is_shared;
+    const Error error = refusal();
+    EXPECT_EQ(error.code, ENOENT) << "it is tried again";
+    for (const char* part : {"dax0.0, devdax, which cannot be opened: No such file",
+                             "dax1.0, devdax, blank at its beginning; expected the one that holds it",
+                             "a blank device is not taken in its place", "--format far makes a new pool"})
+      EXPECT_NE(error.doing.find(part), std::string::npos) << error.doing;
+    EXPECT_EQ(devices_.get("dax1.0", 0, 4096), std::string(4096, 0));
+    ASSERT_TRUE(state_.load("far") && *state_.load("far"));
+    EXPECT_EQ((*state_.load("far"))->is_being_cleared, false);
+  }
+  spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = false;
+  std::filesystem::rename(away, devices_.path("dax0.0"));
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+TEST_F(DaxPool, ANewPoolInPlaceOfOneThatIsNotToBeSeenIsMadeOnCommandOrWhenItIsForgotten) {
+  for (const char* name : {"dax0.0", "dax1.0", "dax2.0"}) devices_.add(name, kBytes);
+  spec_.dax.device = "node:0";
+  const std::string uuid = leave_pool();
+  std::filesystem::rename(devices_.path("dax0.0"), devices_.path("away0"));
+  const auto made = format_on_command(spec_, state_, false, 1000);
+  ASSERT_TRUE(made) << made.error().text();
+  const std::string second = leave_pool();
+  EXPECT_NE(second, uuid);
+  EXPECT_EQ(uuid_text(header("dax1.0").uuid), second);
+  std::filesystem::rename(devices_.path("dax1.0"), devices_.path("away1"));
+  EXPECT_EQ(refusal().code, ENOENT);
+  std::filesystem::remove(state_.file_of("far"));
+  const std::string third = leave_pool();
+  EXPECT_EQ(uuid_text(header("dax2.0").uuid), third);
+}
+
+// Its content went with the power, unless a device that cannot be read says something else.
+TEST_F(DaxPool, APoolInVolatileMemoryOfAnotherBootIsReplacedOnceAllDevicesAreRead) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+  devices_.add("dax1.0", kBytes, DaxStandIn::kVolatile);
+  spec_.dax.device = "node:0";
+  const std::string uuid = leave_pool();
+  pretend_other_boot("dax0.0", false);
+  std::filesystem::rename(devices_.path("dax0.0"), devices_.path("away"));
+  EXPECT_EQ(refusal().code, ENOENT);
+  devices_.add("dax2.0", kBytes, DaxStandIn::kVolatile);  // and another name
+  devices_.remove("dax0.0", DaxStandIn::kVolatile);
+  const std::string second = leave_pool();
+  EXPECT_NE(second, uuid);
+  EXPECT_EQ(uuid_text(header("dax1.0").uuid), second);
+}
+
+TEST_F(DaxPool, ABlankDeviceUnderTheNameOfAPoolThatIsElsewhereIsRefused) {
+  devices_.add("dax0.0", kBytes);
+  const std::string uuid = leave_pool();
+  devices_.rename("dax0.0", "dax7.0");
+  devices_.add("dax0.0", kBytes);
+  const Error error = refusal();
+  EXPECT_EQ(error.code, EEXIST);
+  EXPECT_NE(error.doing.find("found it blank, expected the pool that it was, " + uuid + ", which is on " +
+                             devices_.path("dax7.0")),
+            std::string::npos)
+      << error.doing;
+  EXPECT_EQ(devices_.get("dax0.0", 0, 4096), std::string(4096, 0));
+  spec_.dax.device = "uuid:" + uuid;
+  EXPECT_EQ(leave_pool(), uuid);
+  // Nowhere any more: somebody made the device blank.
+  devices_.remove("dax7.0");
+  spec_.dax.device = devices_.path("dax7.0");
+  devices_.add("dax7.0", kBytes);
+  EXPECT_NE(leave_pool(), uuid);
 }
 
 }  // namespace

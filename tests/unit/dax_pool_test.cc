@@ -390,7 +390,9 @@ TEST_F(DaxPairPool, ABlankControlDeviceGivesNoPagesUp) {
   devices_.add("dax0.0", kControlBytes);
   const Error error = refusal();
   EXPECT_EQ(error.code, EEXIST);
-  EXPECT_NE(error.doing.find("found the pages of a pool of marud, uuid " + uuid), std::string::npos) << error.doing;
+  EXPECT_NE(error.doing.find("expected the pool that it was, " + uuid + ", which is on " + devices_.path("dax7.0")),
+            std::string::npos)
+      << error.doing;
   EXPECT_EQ(label(), before);
   spec_.dax.control_device = devices_.path("dax7.0");
   EXPECT_EQ(leave_pool(), uuid);

@@ -102,7 +102,8 @@ TEST_F(Dax, ADeviceThatCannotBeAPoolIsRefusedAndSaysWhy) {
   devices_.add("dax1.0", kBytes, DaxStandIn::kVolatile, 0, 2u << 20, "");
   EXPECT_EQ(refusal("dax1.0").code, ENODEV);
   devices_.add("dax2.0", kBytes + 4096);
-  EXPECT_NE(refusal("dax2.0").doing.find("expected a multiple of its alignment of 2 MiB"), std::string::npos);
+  EXPECT_NE(refusal("dax2.0").doing.find("expected a multiple of its alignment of 2 MiB; make the device anew"),
+            std::string::npos);
   devices_.add("dax3.0", kBytes);
   EXPECT_NE(refusal("dax3.0", 1u << 30).doing.find("found an alignment of 2 MiB, configured is 1 GiB"),
             std::string::npos);
@@ -110,7 +111,8 @@ TEST_F(Dax, ADeviceThatCannotBeAPoolIsRefusedAndSaysWhy) {
   devices_.add("dax4.0", 0);
   EXPECT_NE(refusal("dax4.0").doing.find("that it has no memory"), std::string::npos);
   devices_.add("dax5.0", 128u << 10, DaxStandIn::kVolatile, 0, 4096);
-  EXPECT_NE(refusal("dax5.0").doing.find("found 128 KiB, expected at least 256 KiB"), std::string::npos);
+  EXPECT_NE(refusal("dax5.0").doing.find("found 128 KiB, expected at least 256 KiB; make the device larger"),
+            std::string::npos);
 }
 
 TEST_F(Dax, ADeviceIsTakenByOneMarudAlone) {
@@ -203,7 +205,9 @@ TEST_F(Dax, APoolIsFoundByItsUuidWhateverTheDeviceIsCalled) {
   for (const char* name : {"dax0.0", "dax1.0", "dax2.0"}) devices_.add(name, kBytes);
   format_pool("dax1.0", 7);
   const std::string wish = "uuid:07000000-0000-0000-0000-000000000000";
-  const auto find = [&] { return find_dax_devices(wish, {}, DeviceLabel::Kind::kPool, devices_.rules()); };
+  const auto find = [&] {
+    return find_dax_devices(wish, {}, DeviceLabel::Kind::kPool, BlankDevices::kElse, devices_.rules());
+  };
   ASSERT_TRUE(find());
   EXPECT_EQ(find()->at(0).name, "dax1.0");
   devices_.rename("dax1.0", "dax9.0");
@@ -224,9 +228,10 @@ TEST_F(Dax, ANodeMeansItsDeviceThatHoldsThePoolElseABlankOne) {
   devices_.add("dax1.0", kBytes, DaxStandIn::kPersistent, 1);
   devices_.add("dax2.0", kBytes, DaxStandIn::kCxl, 1);
   devices_.add("dax3.0", kBytes, DaxStandIn::kCxl, 1, 2u << 20, "kmem");
-  const auto find = [&](const char* wish, std::optional<Uuid> known = std::nullopt) {
+  const auto find = [&](const char* wish, std::optional<Uuid> known = std::nullopt,
+                        BlankDevices blank = BlankDevices::kElse) {
     std::string names;
-    const auto found = find_dax_devices(wish, known, DeviceLabel::Kind::kPool, devices_.rules());
+    const auto found = find_dax_devices(wish, known, DeviceLabel::Kind::kPool, blank, devices_.rules());
     if (!found) return std::string(std::generic_category().message(found.error().code));
     for (const DaxDescription& device : *found) names += device.name + " ";
     return names;
@@ -238,6 +243,10 @@ TEST_F(Dax, ANodeMeansItsDeviceThatHoldsThePoolElseABlankOne) {
   format_pool("dax2.0", 7);
   EXPECT_EQ(find("node:1"), "dax2.0 ");           // the only pool there
   EXPECT_EQ(find("node:1", uuid(8)), "dax1.0 ");  // another pool than this one
+  EXPECT_EQ(find("node:1", uuid(8), BlankDevices::kIfAllAreRead), "dax1.0 ");
+  EXPECT_EQ(find("node:1", uuid(8), BlankDevices::kNever), "No such file or directory") << "it is somewhere";
+  EXPECT_EQ(find("node:1", uuid(7), BlankDevices::kNever), "dax2.0 ");
+  EXPECT_EQ(find("node:1", std::nullopt, BlankDevices::kFirst), "dax1.0 ");
   {
     const auto other = open("dax2.0");  // a pool that names it by its path
     EXPECT_EQ(find("node:1"), "dax1.0 ");
@@ -247,6 +256,36 @@ TEST_F(Dax, ANodeMeansItsDeviceThatHoldsThePoolElseABlankOne) {
   format_pool("dax1.0", 8);
   EXPECT_EQ(find("node:1", uuid(8)), "dax1.0 ");
   EXPECT_EQ(find("node:1"), "Name not unique on network");  // ENOTUNIQ: which one?
+}
+
+TEST_F(Dax, WhyADeviceIsNotReadIsSaidAndTheDevicesElsewhere) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kPersistent, 0);
+  devices_.add("dax1.0", kBytes, DaxStandIn::kPersistent, 1);
+  devices_.add("dax2.0", kBytes, DaxStandIn::kPersistent, 1);
+  const auto text = [&](const std::string& wish, BlankDevices blank = BlankDevices::kElse) {
+    const auto found = find_dax_devices(wish, uuid(7), DeviceLabel::Kind::kPool, blank, devices_.rules());
+    return found ? "found " + found->front().name : found.error().doing;
+  };
+  const auto expect = [&](const std::string& said, const std::string& part) {
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+  };
+  const std::string elsewhere = "found none there, and elsewhere " + devices_.path("dax0.0") + " (16 MiB";
+  expect(text("node:9"), elsewhere);
+  expect(text("node:9"), "NUMA node 1, devdax");
+  expect(text("cxl:free"), elsewhere);
+  // As one whose name udev has not made yet.
+  std::filesystem::rename(devices_.path("dax1.0"), devices_.path("later"));
+  const std::string unread = devices_.path("dax1.0") + ", devdax, which cannot be opened: No such file or directory";
+  expect(text("uuid:07000000-0000-0000-0000-000000000000"), unread);
+  expect(text("node:1", BlankDevices::kIfAllAreRead), unread);
+  expect(text("node:1", BlankDevices::kIfAllAreRead),
+         "expected the one that holds it, or that all of these can be read");
+  expect(text("node:1"), "found dax2.0");
+  // As one with bad memory at its beginning.
+  std::filesystem::rename(devices_.path("later"), devices_.path("dax1.0"));
+  std::filesystem::resize_file(devices_.path("dax1.0"), 4096);
+  expect(text("node:1", BlankDevices::kNever), devices_.path("dax1.0") + ", devdax, which cannot be read: ");
+  expect(text("node:1", BlankDevices::kNever), "(a memory error)");
 }
 
 TEST_F(Dax, WishesHaveAForm) {
