@@ -90,6 +90,11 @@ std::string found_text(const DeviceLabel& label) { return label.found.empty() ? 
 
 Result<void> check_whole(const FileDevice& device) {
   const DeviceLabel& label = device.label();
+  if (label.kind == Kind::kDamaged)
+    return failure(EBADMSG, "use " + quoted(device.name()) + " as a pool: found " + label.found +
+                                ", expected one of version " + std::to_string(format::kVersionMajor) +
+                                " that is whole; let the marud that made it serve it, or remove the file, whose blocks "
+                                "are lost then, and marud creates it");
   if (label.kind != Kind::kPool || label.header.parameters.pool_bytes <= device.bytes()) return {};
   return failure(EEXIST, "use " + quoted(device.name()) + " as a pool: found " + label.found + ", in a file of " +
                              size_text(device.bytes()) +
@@ -160,7 +165,9 @@ Result<Files> open_both(const PoolSpec& spec, uint32_t machine) {
   uint64_t control_bytes = 0;
   if (!*there) {
     if (bytes == 0)
-      return failure(EINVAL, "create " + quoted(spec.control_path) + " and " + quoted(spec.path) + " without a size");
+      return failure(EINVAL, "create " + quoted(spec.control_path) + " and " + quoted(spec.path) +
+                                 " without a size: found neither, expected a pool there, or a size to create one; say "
+                                 "size =, or name the files that have the pool");
     auto room = Pool::control_room(spec.pool, bytes, *unit, format::kDataLabelRoom);
     if (!room) return tl::unexpected(room.error());
     control_bytes = *room;
@@ -192,8 +199,9 @@ Result<void> HostedPool::start_file(uint64_t now_ms, bool gives_up) {
   if (!device) return tl::unexpected(device.error());
   if (auto all = check_whole(**device); !all) return all;
   if ((*device)->content() == FileDevice::Content::kBlank) {
-    log_info("pool \"{}\" is new: {} is formatted", name(), spec_.path);
-    return serve(Pool::format(spec_.pool, std::move(*device), now_ms));
+    auto made = Pool::format(spec_.pool, std::move(*device), now_ms);
+    if (made) log_info("pool \"{}\" is new: {} was formatted", name(), spec_.path);
+    return serve(std::move(made));
   }
   const auto belief = believe(spec_, **device, (*device)->bytes(), gives_up);
   if (!belief) return tl::unexpected(belief.error());

@@ -110,6 +110,29 @@ Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, ui
   return pieces.control_room;
 }
 
+namespace {
+
+// The least size that would do where this one does not, in pages; nothing when none would. A size that does makes every larger
+// one do (control_region.cc, choose_shape()).
+std::optional<uint64_t> least_bytes(shm::FormatWishes wishes) {
+  constexpr uint64_t kUnit = 4096;
+  const auto is_enough = [&](uint64_t units) {
+    format::Parameters parameters;
+    shm::Layout layout;
+    wishes.pool_bytes = units * kUnit;
+    return shm::choose_parameters(wishes, &parameters) == nullptr && shm::plan_layout(parameters, &layout) == nullptr;
+  };
+  uint64_t too_few = wishes.pool_bytes / kUnit, enough = limits::kPoolBytesMax / kUnit;
+  if (!is_enough(enough)) return std::nullopt;
+  while (enough - too_few > 1) {
+    const uint64_t middle = too_few + (enough - too_few) / 2;
+    (is_enough(middle) ? enough : too_few) = middle;
+  }
+  return enough * kUnit;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms) {
   auto state = std::make_unique<State>();
   state->config = config;
@@ -121,7 +144,13 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   const char* problem = state->device->is_split() ? shm::choose_parameters_in_two(wishes, pieces, &parameters, &layout)
                                                   : shm::choose_parameters(wishes, &parameters);
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
-  if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
+  if (problem) {
+    const auto least = state->device->is_split() ? std::nullopt : least_bytes(wishes);
+    return failure(EINVAL, "format pool \"" + config.name + "\" on " + state->device->name() + ": found " +
+                               size_text(wishes.pool_bytes) + ", expected " +
+                               (least ? std::to_string(*least) + " bytes at least" : "another shape") + ": " + problem +
+                               "; make it larger, or say fewer lanes, pins or touch_entries");
+  }
   if (auto fits = check_memory_limit(state->device->control_fd(), layout.control_bytes,
                                      "the control region of pool \"" + config.name + "\"");
       !fits)

@@ -119,8 +119,9 @@ Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine,
   }
 }
 
-// The first page through a mapping, because hugetlbfs has no write and a read may see holes only.
-Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uint64_t map_bytes, uint32_t machine) {
+// The first page through a mapping, because hugetlbfs has no write and a read may see holes only. `label` was read before.
+Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uint64_t map_bytes, uint32_t machine,
+                                            const DeviceLabel& label) {
   auto mapped = Mapping::map_shared(fd, 0, map_bytes, PROT_READ);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + quoted(path));
   FaultGuard guard;
@@ -143,9 +144,9 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
   }
   for (std::byte value : first)
     if (value != std::byte{0})
-      return failure(EEXIST, "use " + quoted(path) +
-                                 " as a pool: it holds something else (it begins neither with zeros nor as a control "
-                                 "region); remove it, or name another file");
+      return failure(EEXIST, "use " + quoted(path) + " as a pool: found " +
+                                 (label.found.empty() ? "content that is not marud's" : label.found) +
+                                 ", expected a pool or nothing but zeros; remove it, or name another file");
   return FileDevice::Content::kBlank;
 }
 
@@ -246,7 +247,11 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   bool is_new = false;
   device->lock_.reset(::open(path.c_str(), kFlags));
   if (!device->lock_.is_open() && errno == ENOENT) {
-    if (bytes == 0) return failure(EINVAL, "create " + quoted(path) + " without a size");
+    if (bytes == 0)
+      return failure(EINVAL,
+                     "create " + quoted(path) +
+                         " without a size: found no such file, expected a pool there, or a size to create one; say "
+                         "size =, or name the file that has the pool");
     device->lock_.reset(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0600));
     is_new = device->lock_.is_open();
     if (is_new) device->created_path_ = path;  // and removed again unless it becomes a pool
@@ -300,7 +305,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   device->label_ = std::move(*label);
   const bool is_blank = device->label_.kind == DeviceLabel::Kind::kNothing;
   auto content = part == Part::kPages ? Result<Content>(is_blank ? Content::kBlank : Content::kPool)
-                                      : look_at_content(fd, path, alignment, machine);
+                                      : look_at_content(fd, path, alignment, machine, device->label_);
   if (!content) return tl::unexpected(content.error());
   const bool is_claimed = device->label_.kind == DeviceLabel::Kind::kClaimed;
   if (*content == Content::kBlank && !is_new && !is_claimed)

@@ -99,6 +99,12 @@ int check_file(const std::string& path, const std::optional<std::string>& pages_
     return refuse(path,
                   "found the pages of a pool in two files, expected its control region: name that with --file and this "
                   "one with --pages");
+  if (header.magic == format::kMagic && header.version_major != format::kVersionMajor)
+    return refuse(path, "found a pool of version " + std::to_string(header.version_major) + "." +
+                            std::to_string(header.version_minor) + " of the format" +
+                            (header.checksum == shm::header_checksum(header) ? "" : ", or a damaged header") +
+                            ", expected one of version " + std::to_string(format::kVersionMajor) +
+                            "; take the marudctl that belongs to the marud that made it");
   uint64_t bytes = file->bytes;
   if (pages_path) {
     const auto pages = open_file(*pages_path);

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,10 @@ def check_statuses(arguments, known):
             expect("is marud running" in said.stderr, f"{ask}: {said.stderr}")
     says(arguments, ["check"], 3, "is marud running")
     says(arguments, ["check", "--file", "/nonexistent"], 1, "/nonexistent: No such file")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(struct.pack("<8sII", b"MARUCTL1", 9, 2) + bytes(1 << 16))
+        file.flush()
+        says(arguments, ["check", "--file", file.name], 1, "found a pool of version 9.2 of the format, or a damaged header")
     says(arguments, ["device", "add", "pool"], 3, "is marud running")
 
 

@@ -3,6 +3,7 @@
 #include "daemon/dax/split_device.h"
 #include "daemon/hosted_pool.h"
 #include "libmaru/base/mapping.h"
+#include "libmaru/shm/control_region.h"
 #include "libmaru/shm/data_label.h"
 #include "libmaru/shm/format_claim.h"
 #include "maru/format/data_label.h"
@@ -155,6 +156,48 @@ TEST_F(FilePool, PagesOfAnotherPoolAreRefused) {
   EXPECT_EQ(get(directory_.file("blank"), 4096), std::string(4096, 0));
   spec_.control_path = control_;
   EXPECT_EQ(leave_pool(), uuid);
+}
+
+TEST_F(FilePool, WhatIsInAFileIsNamed) {
+  spec_.control_path.clear();
+  make_blank(pages_, kBytes);
+  put(pages_, 0x438, "\x53\xEF");
+  expect_refusal("found an ext2, ext3 or ext4 file system, expected a pool or nothing but zeros");
+  make_blank(pages_, kBytes);
+  leave_pool();
+  format::Header header = this->header(pages_);
+  header.version_major = 9;
+  header.checksum = shm::header_checksum(header);
+  put(pages_, 0, std::string(reinterpret_cast<const char*>(&header), sizeof(header)));
+  expect_refusal("use \"" + pages_ +
+                 "\" as a pool: found a pool of marud with version 9.0 of the format, expected one of version 1");
+  expect_refusal("let the marud that made it serve it, or remove the file");
+  header.created_unix_ms ^= 1;
+  header.version_major = 1;
+  put(pages_, 0, std::string(reinterpret_cast<const char*>(&header), sizeof(header)));
+  expect_refusal("found what was a pool of marud: the header's checksum does not match");
+}
+
+TEST_F(FilePool, AFileThatIsTooSmallAndNoneWithoutASizeAreToldWhatToDo) {
+  spec_.control_path.clear();
+  make_blank(pages_, 100u << 10);
+  spec_.bytes = 0;
+  expect_refusal("found 100 KiB, expected ");
+  expect_refusal(
+      " bytes at least: the pool is too small for its control region and a single region of pages; make it larger");
+  const std::string text = refusal().text(), before = "expected ";
+  spec_.bytes = std::stoull(text.substr(text.find(before) + before.size()));
+  fs::resize_file(pages_, spec_.bytes - 4096);
+  spec_.bytes -= 4096;
+  expect_refusal("too small");
+  fs::remove(pages_);
+  spec_.bytes += 4096;
+  EXPECT_FALSE(leave_pool().empty()) << "as many are enough";
+  fs::remove(pages_);
+  spec_.bytes = 0;
+  expect_refusal("found no such file, expected a pool there, or a size to create one; say size =");
+  spec_.control_path = control_;
+  expect_refusal("found neither, expected a pool there, or a size to create one; say size =");
 }
 
 // A file system or an archive may well begin with zeros.
