@@ -180,6 +180,8 @@ Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& sto
     log_warning("pool \"{}\" begins anew: {}", name(), record.error().text());
   } else if (*record && !(*record)->dax_name.empty()) {
     log_info("pool \"{}\" begins anew: until now it was on {}, which is left as it is", name(), (*record)->dax_name);
+  } else if (*record && !(*record)->file_path.empty()) {
+    log_info("pool \"{}\" begins anew: until now it was in {}, which is left as it is", name(), (*record)->file_path);
   } else if (*record && (*record)->boot_id != current_boot_id()) {
     log_info("pool \"{}\" begins anew: its memory was lost with the last boot", name());
   } else {

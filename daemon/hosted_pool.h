@@ -108,8 +108,11 @@ class HostedPool {
   Result<void> adopt_memory(std::unique_ptr<Device> memory, uint64_t now_ms);
   void tell_of_differences() const;
   // hosted_pool_file.cc. `gives_up`: a pool that lies there is formatted anew.
-  Result<void> start_file(uint64_t now_ms, bool gives_up = false);
+  Result<void> start_file(uint64_t now_ms);
+  Result<void> open_files(uint64_t now_ms, bool gives_up);
   Result<void> start_two_files(uint32_t machine, uint64_t now_ms, bool gives_up);
+  Result<void> serve_new(Result<std::unique_ptr<Pool>> made, const std::string& places);
+  Result<void> judge_identity(const DeviceLabel& label, const std::string& path) const;
   Result<void> adopt_file(std::unique_ptr<Device> device, Belief belief, uint64_t now_ms);
   Result<void> start_dax(uint64_t now_ms);  // hosted_pool_device.cc
   Result<void> adopt_dax(DaxDevices devices, bool verifies, uint64_t now_ms);

@@ -7,6 +7,7 @@
 //   a control region, and the pages of this pool  is adopted, of this boot or left in order
 //   the same, cut off in another boot             is adopted after every block was verified, or formatted (after_power_loss)
 //   a formatting that was cut off                 is formatted
+//   another pool than the state file remembers    is refused
 //   anything else, or one of them is missing      is refused, and nothing is changed
 #include "daemon/dax/file_device.h"
 #include "daemon/dax/split_device.h"
@@ -19,6 +20,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <thread>
@@ -30,6 +32,12 @@ using Kind = DeviceLabel::Kind;
 using Files = std::pair<std::unique_ptr<FileDevice>, std::unique_ptr<FileDevice>>;  // control region, pages
 
 std::string quoted(const std::string& path) { return "\"" + path + "\""; }
+
+std::string text_of(const Uuid& uuid) {
+  uint8_t bytes[16];
+  std::memcpy(bytes, uuid.data(), sizeof(bytes));
+  return uuid_text(bytes);
+}
 
 // As when another marud creates both at this moment.
 bool is_locked(const std::string& path) {
@@ -192,20 +200,60 @@ Result<Belief> believe(const PoolSpec& spec, FileDevice& control, uint64_t pool_
 
 }  // namespace
 
-Result<void> HostedPool::start_file(uint64_t now_ms, bool gives_up) {
+Result<void> HostedPool::start_file(uint64_t now_ms) {
+  auto known = state_.load(name());
+  if (!known)
+    log_warning("pool \"{}\": which pool it was is not known any more: {}", name(), known.error().text());
+  else if (*known && !(*known)->file_path.empty())
+    record_ = *known;
+  const auto started = open_files(now_ms, false);
+  record_.reset();
+  if (!started) return started;
+  const std::string& path = spec_.control_path.empty() ? spec_.path : spec_.control_path;
+  PoolRecord record = {name(), {}, pool_->device().identity(), current_boot_id()};
+  record.file_path = path;
+  std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
+  // The pool itself says what it is; without the record another one in its place is taken for it.
+  if (auto saved = state_.save(record); !saved) log_warning("pool \"{}\": {}", name(), saved.error().text());
+  return {};
+}
+
+Result<void> HostedPool::open_files(uint64_t now_ms, bool gives_up) {
   const uint32_t machine = spec_.pool.sharing.is_shared ? machine_number(spec_.pool.sharing) : 0;
   if (!spec_.control_path.empty()) return start_two_files(machine, now_ms, gives_up);
   auto device = FileDevice::open(spec_.path, spec_.bytes, machine);
   if (!device) return tl::unexpected(device.error());
   if (auto all = check_whole(**device); !all) return all;
   if ((*device)->content() == FileDevice::Content::kBlank) {
-    auto made = Pool::format(spec_.pool, std::move(*device), now_ms);
-    if (made) log_info("pool \"{}\" is new: {} was formatted", name(), spec_.path);
-    return serve(std::move(made));
+    return serve_new(Pool::format(spec_.pool, std::move(*device), now_ms), spec_.path);
   }
+  if (auto same = judge_identity((*device)->label(), spec_.path); !same) return same;
   const auto belief = believe(spec_, **device, (*device)->bytes(), gives_up);
   if (!belief) return tl::unexpected(belief.error());
   return adopt_file(std::move(*device), *belief, now_ms);
+}
+
+Result<void> HostedPool::serve_new(Result<std::unique_ptr<Pool>> made, const std::string& places) {
+  if (!made) return tl::unexpected(made.error());
+  if (record_)
+    log_warning("pool \"{}\": pool {}, which was in {}, is not there any more: a new one was made", name(),
+                text_of(record_->uuid), record_->file_path);
+  log_info("pool \"{}\" is new: {} was formatted", name(), places);
+  return serve(std::move(made));
+}
+
+// A file that became another pool's, such as by a copy. Where the configuration names another file, it is meant.
+Result<void> HostedPool::judge_identity(const DeviceLabel& label, const std::string& path) const {
+  if (!record_ || label.kind != Kind::kPool || label.uuid == record_->uuid) return {};
+  const std::string was = text_of(record_->uuid);
+  if (path != record_->file_path) {
+    log_warning("pool \"{}\" was pool {} in {} until now, and is {} in {}", name(), was, record_->file_path,
+                text_of(label.uuid), path);
+    return {};
+  }
+  return failure(EEXIST, "use " + quoted(path) + ": found " + label.found + ", expected the pool that it was, " + was +
+                             "; bring that file back, or remove " + state_.file_of(name()) +
+                             ", and what lies there now is served as pool \"" + name() + "\"");
 }
 
 Result<void> HostedPool::adopt_file(std::unique_ptr<Device> device, Belief belief, uint64_t now_ms) {
@@ -214,7 +262,7 @@ Result<void> HostedPool::adopt_file(std::unique_ptr<Device> device, Belief belie
     const std::string place = device->name();
     const auto is_believed = adopt_verified(std::move(device), place, now_ms);
     if (!is_believed) return tl::unexpected(is_believed.error());
-    return *is_believed ? Result<void>() : start_file(now_ms, true);
+    return *is_believed ? Result<void>() : open_files(now_ms, true);
   }
   if (auto mapped = device->map_control(sizeof(format::Header)); !mapped) return mapped;
   shm::give_up_pool(device->control());
@@ -231,14 +279,15 @@ Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms, bool
     if (auto taken = files->first->allocate(files->first->bytes()); !taken) return tl::unexpected(taken.error());
     if (auto fits = files->second->expect_room(); !fits) return tl::unexpected(fits.error());
   }
+  if (!*is_new)
+    if (auto same = judge_identity(files->first->label(), spec_.control_path); !same) return same;
   auto belief = Result<Belief>(Belief::kAdopt);
   if (!*is_new) belief = believe(spec_, *files->first, files->first->bytes() + files->second->bytes(), gives_up);
   if (!belief) return tl::unexpected(belief.error());
   auto device = SplitDevice::join(std::move(files->first), std::move(files->second));
   if (!device) return tl::unexpected(device.error());
   if (!*is_new) return adopt_file(std::move(*device), *belief, now_ms);
-  log_info("pool \"{}\" is new: {} and {} are formatted", name(), spec_.control_path, spec_.path);
-  return serve(Pool::format(spec_.pool, std::move(*device), now_ms));
+  return serve_new(Pool::format(spec_.pool, std::move(*device), now_ms), spec_.control_path + " with " + spec_.path);
 }
 
 }  // namespace maru::daemon

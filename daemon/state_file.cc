@@ -59,6 +59,7 @@ std::optional<PoolRecord> parse(const std::string& text) {
     return found != json.end() && *found == true;
   };
   record.dax_name = string("dax_name").value_or("");
+  record.file_path = string("file_path").value_or("");
   record.dax_pages_name = string("dax_pages_name").value_or("");
   record.is_volatile = flag("volatile");
   record.is_being_cleared = flag("being_cleared");
@@ -248,6 +249,7 @@ Result<void> StateDirectory::save(const PoolRecord& record) const {
   json.update({{"version", kStateVersion}, {"pool", record.pool}, {"uuid", uuid_text(uuid)}});
   json["boot_id"] = record.boot_id;
   if (record.pages) json["pages"] = identity_json(*record.pages);
+  if (!record.file_path.empty()) json["file_path"] = record.file_path;
   if (!record.dax_name.empty()) {
     json["dax_name"] = record.dax_name;
     if (!record.dax_pages_name.empty()) json["dax_pages_name"] = record.dax_pages_name;

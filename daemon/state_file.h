@@ -1,6 +1,6 @@
 // What marud remembers of a pool across its own end: of a memory pool, how to know its memory again when a client or the
-// service manager hands it back; of any pool, the limits of tenants that were set at run time, and how it is described if it
-// was added at run time. One small file for each, replaced as a whole.
+// service manager hands it back; of one on a device or in a file, which pool it was; of any pool, the limits of tenants that
+// were set at run time, and how it is described if it was added at run time. One small file for each, replaced as a whole.
 #pragma once
 
 #include "daemon/dax/device.h"
@@ -24,12 +24,13 @@ struct PoolRecord {
   DeviceIdentity device;
   std::string boot_id;  // memory of another boot is gone
   // Of a pool on a DAX device:
-  std::string dax_name = {};        // "dax0.0", as the kernel called it; empty: it is a memory pool
+  std::string dax_name = {};        // "dax0.0", as the kernel called it; empty: it is in memory or in a file
   std::string dax_pages_name = {};  // of a split pool: the device of its pages, dax_name has the control region
   bool is_volatile = false;         // the device's content does not outlive power
   bool is_being_cleared = false;    // what it held is given up, and it is not all zeros yet
   // Of a memory pool in two pieces its pages; `device` is its control region, with the bytes of both.
   std::optional<DeviceIdentity> pages = {};
+  std::string file_path = {};  // of a pool in a file, or the file of its control region; else empty
 };
 
 std::string uuid_text(const uint8_t (&uuid)[16]);

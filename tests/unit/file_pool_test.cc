@@ -158,6 +158,47 @@ TEST_F(FilePool, PagesOfAnotherPoolAreRefused) {
   EXPECT_EQ(leave_pool(), uuid);
 }
 
+TEST_F(FilePool, AnotherPoolInItsFileIsRefused) {
+  spec_.control_path.clear();
+  const std::string uuid = leave_pool(), other_path = directory_.file("other");
+  spec_.pool.name = "other";
+  spec_.path = other_path;
+  const std::string other = leave_pool();
+  spec_.pool.name = "far";
+  spec_.path = pages_;
+  fs::rename(pages_, directory_.file("kept"));
+  fs::copy_file(other_path, pages_);
+  expect_refusal("found a pool of marud, uuid " + other);
+  expect_refusal("expected the pool that it was, " + uuid + "; bring that file back, or remove " +
+                 state_.file_of("far"));
+  fs::rename(directory_.file("kept"), pages_);
+  EXPECT_EQ(leave_pool(), uuid);
+  // Another file is another pool; and so is what is there once the one before is forgotten.
+  spec_.path = directory_.file("another");
+  fs::copy_file(other_path, spec_.path);
+  EXPECT_EQ(leave_pool(), other);
+  fs::copy_file(pages_, spec_.path, fs::copy_options::overwrite_existing);
+  expect_refusal("expected the pool that it was, " + other);
+  fs::remove(state_.file_of("far"));
+  EXPECT_EQ(leave_pool(), uuid);
+  fs::remove(spec_.path);
+  EXPECT_NE(leave_pool(), uuid) << "a file that is gone is made anew";
+}
+
+TEST_F(FilePool, AnotherPoolInItsTwoFilesIsRefused) {
+  const std::string uuid = leave_pool();
+  fs::rename(control_, directory_.file("control-kept"));
+  fs::rename(pages_, directory_.file("pages-kept"));
+  const StateDirectory here = state_;
+  state_ = StateDirectory(directory_.file("elsewhere"));
+  const std::string other = leave_pool();
+  state_ = here;
+  expect_refusal("found a pool of marud, uuid " + other);
+  expect_refusal("expected the pool that it was, " + uuid);
+  for (const std::string& path : {control_, pages_}) fs::rename(path + "-kept", path);
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
 TEST_F(FilePool, WhatIsInAFileIsNamed) {
   spec_.control_path.clear();
   make_blank(pages_, kBytes);
