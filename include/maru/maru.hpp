@@ -354,6 +354,39 @@ class Client {
     if (const int result = maru_alloc_batch(client_, bytes, n, buffers.get()); result < 0) return Failed{-result};
     return Buffers(client_, std::move(buffers), n);
   }
+  // Stores what `buffers` has left under keys[0], keys[1], ..., which need not know of each other. How many are new; ret_results
+  // has 0, 1 or -errno for each. Buffers that were not stored are given back. ret_blocks is empty or has an entry for each.
+  Outcome<size_t> store_batch(std::span<const Key> keys, Buffers& buffers, std::span<int32_t> ret_results,
+                              const maru_store_options& options = store_options(),
+                              std::span<maru_block> ret_blocks = {}) {
+    const size_t count = buffers.size() - buffers.done();
+    if (keys.size() != count || ret_results.size() != count || (!ret_blocks.empty() && ret_blocks.size() != count))
+      return Failed{EINVAL};
+    const maru_buffer* const first = buffers.c() + buffers.done();
+    const int result = maru_store_batch(client_, keys.data(), first, count, &options,
+                                        ret_blocks.empty() ? nullptr : ret_blocks.data(), ret_results.data());
+    if (result < 0) return Failed{-result};
+    for (size_t i = 0; i < count; ++i)
+      if (ret_results[i] < 0) maru_abort(client_, first + i);
+    buffers.forget(count);
+    return size_t(result);
+  }
+  // data[i] and bytes[i] are for keys[i]. ret_results is empty, or receives 0, 1 or -errno for each; ret_blocks likewise.
+  Outcome<size_t> store_copy_batch(std::span<const Key> keys, std::span<const void* const> data,
+                                   std::span<const uint64_t> bytes, std::span<int32_t> ret_results = {},
+                                   const maru_store_options& options = store_options(),
+                                   std::span<maru_block> ret_blocks = {}) {
+    const auto fits = [&](size_t size) { return size == 0 || size == keys.size(); };
+    if (data.size() != keys.size() || bytes.size() != keys.size() || !fits(ret_results.size()) ||
+        !fits(ret_blocks.size()))
+      return Failed{EINVAL};
+    const int result =
+        maru_store_copy_batch(client_, keys.data(), data.data(), bytes.data(), keys.size(), &options,
+                              ret_blocks.empty() ? nullptr : ret_blocks.data(),
+                              ret_results.empty() ? nullptr : ret_results.data());
+    if (result < 0) return Failed{-result};
+    return size_t(result);
+  }
   // The buffer is used up on success and stays the caller's on an error.
   Outcome<Stored> store(const Key& key, Buffer& buffer, const maru_store_options& options = store_options()) {
     Stored stored;
@@ -420,13 +453,10 @@ class Client {
   Outcome<View> pin_block(maru_block block) { return view_from(maru_pin_block, block); }
   // ret_views[i] stays empty where keys[i] is absent.
   Outcome<size_t> retrieve_batch(std::span<const Key> keys, std::span<View> ret_views) {
-    if (ret_views.size() != keys.size()) return Failed{EINVAL};
-    std::unique_ptr<maru_view[]> views(new (std::nothrow) maru_view[keys.size()]());
-    if (!views) return Failed{ENOMEM};
-    const int result = maru_retrieve_batch(client_, keys.data(), keys.size(), views.get());
-    if (result < 0) return Failed{-result};
-    for (size_t i = 0; i < keys.size(); ++i) ret_views[i] = views[i].block ? View(client_, views[i]) : View();
-    return size_t(result);
+    return views_from(maru_retrieve_batch, keys, ret_views);
+  }
+  Outcome<size_t> pin_batch(std::span<const Key> keys, std::span<View> ret_views) {
+    return views_from(maru_pin_batch, keys, ret_views);
   }
   Outcome<Match> match_prefix(std::span<const Key> keys) {
     maru_match match{};
@@ -461,6 +491,16 @@ class Client {
     maru_view view{};
     if (const int result = find(client_, what, &view); result < 0) return Failed{-result};
     return View(client_, view);
+  }
+  template <typename Find>
+  Outcome<size_t> views_from(Find find, std::span<const Key> keys, std::span<View> ret_views) {
+    if (ret_views.size() != keys.size()) return Failed{EINVAL};
+    std::unique_ptr<maru_view[]> views(new (std::nothrow) maru_view[keys.size()]());
+    if (!views) return Failed{ENOMEM};
+    const int result = find(client_, keys.data(), keys.size(), views.get());
+    if (result < 0) return Failed{-result};
+    for (size_t i = 0; i < keys.size(); ++i) ret_views[i] = views[i].block ? View(client_, views[i]) : View();
+    return size_t(result);
   }
 
   maru_client* client_ = nullptr;

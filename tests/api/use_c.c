@@ -100,6 +100,39 @@ static void go_on_using_a_buffer(maru_client *client) {
   EXPECT(result == 0);
 }
 
+static void use_many_at_once(maru_client *client) {
+  static const char *const names[BLOCKS] = {"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"};
+  maru_key keys[BLOCKS];
+  maru_buffer buffers[BLOCKS];
+  maru_view views[BLOCKS];
+  maru_block blocks[BLOCKS];
+  const void *data[BLOCKS];
+  uint64_t bytes[BLOCKS];
+  int32_t results[BLOCKS];
+  size_t i;
+  int result;
+  for (i = 0; i < BLOCKS; ++i) {
+    keys[i] = key_of(names[i]);
+    data[i] = names[i];
+    bytes[i] = 2;
+  }
+  result = maru_alloc_batch(client, BLOCK_BYTES, BLOCKS, buffers);
+  EXPECT(result == 0);
+  if (result != 0) return;
+  result = maru_store_batch(client, keys, buffers, BLOCKS / 2, NULL, blocks, results);
+  EXPECT(result == BLOCKS / 2 && results[0] == 0 && blocks[0] == buffers[0].block);
+  result = maru_abort_batch(client, buffers + BLOCKS / 2, BLOCKS - BLOCKS / 2);
+  EXPECT(result == 0);
+  result = maru_store_copy_batch(client, keys, data, bytes, BLOCKS, NULL, NULL, results);
+  EXPECT(result == BLOCKS - BLOCKS / 2 && results[0] == 1 && results[BLOCKS - 1] == 0);
+  result = maru_pin_batch(client, keys, BLOCKS, views);
+  EXPECT(result == BLOCKS && views[0].block == blocks[0] && views[0].data == NULL && views[BLOCKS - 1].bytes == 2);
+  result = maru_release_batch(client, views, BLOCKS);
+  EXPECT(result == 0);
+  result = maru_delete_batch(client, keys, BLOCKS, NULL);
+  EXPECT(result == BLOCKS);
+}
+
 static void use_a_chain(maru_client *client) {
   static const char *const names[BLOCKS] = {"c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"};
   maru_key keys[BLOCKS];
@@ -152,6 +185,7 @@ int main(void) {
   EXPECT(strcmp(maru_version(), "0.1.0") == 0);
   use_one_block(client);
   go_on_using_a_buffer(client);
+  use_many_at_once(client);
   use_a_chain(client);
   maru_detach(client);
   if (failures == 0) printf("used libmaru %s from C\n", maru_version());

@@ -90,6 +90,36 @@ void buffers_are_aborted_or_stored(maru::Client& client) {
   EXPECT(client.remove(key).ok());
 }
 
+void many_at_once(maru::Client& client) {
+  constexpr std::array<std::string_view, 4> names = {"m0", "m1", "m2", "m3"};
+  std::array<maru::Key, 4> keys;
+  std::array<const void*, 4> data;
+  std::array<uint64_t, 4> bytes;
+  std::array<int32_t, 4> results;
+  std::array<maru_block, 4> blocks;
+  std::array<maru::View, 4> views;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = maru::Key(names[i]);
+    data[i] = names[i].data();
+    bytes[i] = names[i].size();
+  }
+  maru::Outcome<maru::Buffers> buffers = client.alloc_batch(kBlockBytes, 3);
+  EXPECT(buffers.ok());
+  if (!buffers) return;
+  EXPECT(client.store_batch(keys, *buffers, results).error() == EINVAL);  // four keys for three buffers
+  const std::span<const maru::Key> first(keys.data(), 3);
+  const maru::Outcome<size_t> stored =
+      client.store_batch(first, *buffers, std::span(results).first(3), maru::store_options(), std::span(blocks).first(3));
+  EXPECT(stored && *stored == 3 && results[2] == 0 && blocks[2] != 0 && buffers->done() == 3);
+  const maru::Outcome<size_t> copied = client.store_copy_batch(keys, data, bytes, results);
+  EXPECT(copied && *copied == 1 && results[0] == 1 && results[3] == 0);
+  const maru::Outcome<size_t> pinned = client.pin_batch(keys, views);
+  EXPECT(pinned && *pinned == 4 && views[2].block() == blocks[2] && views[2].bytes().empty() && views[3].size() == 2);
+  for (maru::View& view : views) view.release();
+  EXPECT(pins_of(client) == 0);
+  EXPECT(client.remove_batch(keys).ok());
+}
+
 void a_match_holds_its_chain(maru::Client& client) {
   std::array<uint64_t[2], 16> digests;
   std::array<maru::Key, 16> keys;
@@ -164,6 +194,7 @@ int main() {
   EXPECT(geometry && geometry->pages > 0);
   views_release_what_they_pin(client);
   buffers_are_aborted_or_stored(client);
+  many_at_once(client);
   a_match_holds_its_chain(client);
   a_view_of_bad_memory_says_so(client);
   client.detach();

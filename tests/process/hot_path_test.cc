@@ -46,6 +46,18 @@ class HotPath {
     }
     must(maru_retrieve_batch(client_, keys_, kKeys, views_) == int(kKeys) ? 0 : -1, "retrieve_batch");
     must(maru_release_batch(client_, views_, kKeys), "release_batch");
+    must(maru_pin_batch(client_, keys_, kKeys, views_) == int(kKeys) ? 0 : -1, "pin_batch");
+    must(maru_release_batch(client_, views_, kKeys), "release_batch");
+    const maru_key fresh_keys[] = {key_of("fresh 1"), key_of("fresh 2"), key_of("fresh 3")};
+    const void* const texts[] = {"a", "b", "c"};
+    const uint64_t sizes[] = {1, 1, 1};
+    maru_buffer buffers[3];
+    int32_t results[3];
+    must(maru_store_copy_batch(client_, fresh_keys, texts, sizes, 3, nullptr, nullptr, nullptr) - 3, "store_copy_batch");
+    must(maru_delete_batch(client_, fresh_keys, 3, nullptr) - 3, "delete_batch");
+    must(maru_alloc_batch(client_, 3000, 3, buffers), "alloc_batch");
+    must(maru_store_batch(client_, fresh_keys, buffers, 3, nullptr, nullptr, results) - 3, "store_batch");
+    must(maru_delete_batch(client_, fresh_keys, 3, nullptr) - 3, "delete_batch");
     maru_match match;
     must(maru_match_prefix(client_, keys_, kKeys, &match), "match_prefix");
     must(match.blocks == kKeys ? 0 : -1, "the chain is there");
