@@ -380,10 +380,9 @@ class Client {
     if (data.size() != keys.size() || bytes.size() != keys.size() || !fits(ret_results.size()) ||
         !fits(ret_blocks.size()))
       return Failed{EINVAL};
-    const int result =
-        maru_store_copy_batch(client_, keys.data(), data.data(), bytes.data(), keys.size(), &options,
-                              ret_blocks.empty() ? nullptr : ret_blocks.data(),
-                              ret_results.empty() ? nullptr : ret_results.data());
+    const int result = maru_store_copy_batch(client_, keys.data(), data.data(), bytes.data(), keys.size(), &options,
+                                             ret_blocks.empty() ? nullptr : ret_blocks.data(),
+                                             ret_results.empty() ? nullptr : ret_results.data());
     if (result < 0) return Failed{-result};
     return size_t(result);
   }

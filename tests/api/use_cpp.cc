@@ -108,8 +108,8 @@ void many_at_once(maru::Client& client) {
   if (!buffers) return;
   EXPECT(client.store_batch(keys, *buffers, results).error() == EINVAL);  // four keys for three buffers
   const std::span<const maru::Key> first(keys.data(), 3);
-  const maru::Outcome<size_t> stored =
-      client.store_batch(first, *buffers, std::span(results).first(3), maru::store_options(), std::span(blocks).first(3));
+  const maru::Outcome<size_t> stored = client.store_batch(first, *buffers, std::span(results).first(3),
+                                                          maru::store_options(), std::span(blocks).first(3));
   EXPECT(stored && *stored == 3 && results[2] == 0 && blocks[2] != 0 && buffers->done() == 3);
   const maru::Outcome<size_t> copied = client.store_copy_batch(keys, data, bytes, results);
   EXPECT(copied && *copied == 1 && results[0] == 1 && results[3] == 0);

@@ -111,7 +111,8 @@ TEST_F(Batch, CopiesMayBeOfAnySize) {
   EXPECT_EQ(items.copy_to(client_), 38);
   for (size_t i = 0; i < items.size(); ++i) {
     EXPECT_EQ(items.results[i], i == 20 ? -EFBIG : i == 21 ? 1 : 0) << i;
-    if (i != 20 && i != 21) EXPECT_TRUE(other_.text(items.names[i]) == texts[i]) << i;
+    if (i == 20 || i == 21) continue;
+    EXPECT_TRUE(other_.text(items.names[i]) == texts[i]) << i;
   }
   EXPECT_EQ(items.blocks[20], 0u);
   EXPECT_EQ(items.blocks[21], items.blocks[11]);
@@ -252,10 +253,10 @@ TEST_F(BatchOfPins, MoreThanThereAreSlotsPinsNothing) {
   EXPECT_EQ(views[0].block, 0u);
   EXPECT_EQ(map_.count_pins(), 0u);
   EXPECT_EQ(maru_pin_batch(client_, items.keys.data(), 50, views.data()), 50);
-  // One block takes one slot, however often it is asked for.
+  // However often a block is asked for, it takes no more than the slots of its set.
   for (maru_key& key : items.keys) key = items.keys[0];
   EXPECT_EQ(maru_pin_batch(client_, items.keys.data(), 450, views.data() + 50), 450);
-  EXPECT_EQ(map_.count_pins(), 50u);
+  EXPECT_LE(map_.count_pins(), 50u + 8u);
   EXPECT_EQ(maru_release_batch(client_, views.data(), views.size()), 0);
   EXPECT_EQ(map_.count_pins(), 0u);
   // Stores need a slot each, for a moment.
@@ -323,7 +324,8 @@ TEST_F(BatchInASmallPool, WhereNotAllFitTheFirstAreStored) {
     EXPECT_EQ(client_.exists(items.names[i]), 0) << i;
   }
   for (size_t i = 0; i < first_refused; ++i) {
-    if (items.results[i] == 0) EXPECT_EQ(client_.text(items.names[i]), items.names[i]);
+    if (items.results[i] != 0) continue;
+    EXPECT_EQ(client_.text(items.names[i]), items.names[i]);
   }
   EXPECT_EQ(pages_lost(), 0u);
   EXPECT_EQ(maru_release_batch(other_, views.data(), views.size()), 0);
@@ -332,10 +334,9 @@ TEST_F(BatchInASmallPool, WhereNotAllFitTheFirstAreStored) {
   EXPECT_EQ(rest.count(-ENOSPC), 0u) << "nothing was lost";
 }
 
-TEST_F(Batch, ATenantAtItsLimitIsRefusedOnce) {
+TEST_F(Batch, ATenantAtItsLimitIsRefusedAndOthersAreNot) {
   uint64_t tenant = 0;
   ASSERT_EQ(maru_tenant(client_, "a", 1, &tenant), 0);
-  const auto quota = [&] { return marud_.ask({{"command", "quota"}, {"tenant", "a"}}); };
   ASSERT_FALSE(marud_.ask({{"command", "quota.set"}, {"tenant", "a"}, {"hard", 30 * kPageBytes}}).contains("refused"));
   Items items(100, "k", tenant);
   EXPECT_EQ(items.copy_to(client_), 30);
@@ -351,7 +352,8 @@ TEST_F(Batch, ATenantAtItsLimitIsRefusedOnce) {
   EXPECT_EQ(items.count(-EDQUOT), 35u);
   EXPECT_EQ(pages_lost(), 35u);
   for (size_t i = 0; i < items.size(); ++i) {
-    if (items.results[i] < 0) EXPECT_EQ(maru_abort(client_, &buffers[i]), 0) << i;
+    if (items.results[i] >= 0) continue;
+    EXPECT_EQ(maru_abort(client_, &buffers[i]), 0) << i;
   }
   EXPECT_EQ(pages_lost(), 0u);
 }
@@ -368,7 +370,7 @@ TEST_F(Batch, WithoutMarudWhatNeedsItIsRefused) {
   EXPECT_EQ(maru_store_batch(client_, items.keys.data(), buffers.data(), 200, nullptr, nullptr, items.results.data()),
             100);
   for (size_t i = 0; i < items.size(); ++i) EXPECT_EQ(items.results[i], i % 2 ? -ENOTCONN : 0) << i;
-  Items copies(5000, "c");
+  Items copies(2000, "c");
   const int stored = copies.copy_to(client_);
   EXPECT_GT(stored, 0) << "what is free in its regions";
   EXPECT_EQ(copies.count(0) + copies.count(-ENOTCONN) + copies.count(-ENOSPC), copies.size());

@@ -53,7 +53,8 @@ class HotPath {
     const uint64_t sizes[] = {1, 1, 1};
     maru_buffer buffers[3];
     int32_t results[3];
-    must(maru_store_copy_batch(client_, fresh_keys, texts, sizes, 3, nullptr, nullptr, nullptr) - 3, "store_copy_batch");
+    must(maru_store_copy_batch(client_, fresh_keys, texts, sizes, 3, nullptr, nullptr, nullptr) - 3,
+         "store_copy_batch");
     must(maru_delete_batch(client_, fresh_keys, 3, nullptr) - 3, "delete_batch");
     must(maru_alloc_batch(client_, 3000, 3, buffers), "alloc_batch");
     must(maru_store_batch(client_, fresh_keys, buffers, 3, nullptr, nullptr, results) - 3, "store_batch");
