@@ -62,6 +62,8 @@ enum MutantId : unsigned {
   kMutantFormatUuidAnew = 54,     // who begins to format again takes another uuid
   kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
   kMutantReplyBeforeBit = 60,     // tests/sim/scenario_lanes.cc: a client has its lane before its bit is set
+  kMutantPinBatchWithoutBarrier = 70,  // a batch of pins looks at the words while its slots may not be visible
+  kMutantExistsBatchOneHeader = 71,    // a batch of keys believes tags without reading the headers again
   kMutantServeUnflushed = 55,  // tests/sim/scenario_format.cc: a pool is adopted whose magic number is in a cache alone
 };
 

@@ -192,7 +192,8 @@ void PinTable::pin_batch(const PageRef* refs, size_t count, Pin* ret_pins) {
       }
     }
   }
-  lane_.header->pin_overflow.fetch_add_seq_cst(0);  // the barrier: [pairs pin.slot] [pairs page.retiring]
+  if (!MARU_MUTANT(kMutantPinBatchWithoutBarrier))
+    lane_.header->pin_overflow.fetch_add_seq_cst(0);  // the barrier: [pairs pin.slot] [pairs page.retiring]
   for (size_t i = 0; i < count; ++i) {
     if (ret_pins[i].slot == kBusy) {
       ret_pins[i] = pin(refs[i]);  // its set is full: join, or the overflow area

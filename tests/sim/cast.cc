@@ -34,21 +34,18 @@ shm::TenantReturns* tenant_returns;
 void (*fold_lane)(uint32_t lane);
 std::byte key_bytes[kWorldKeys][40];
 
-// A call's result is compared with what was true during the call. What the caller has stored last may still be in its
-// buffer, and then nobody could know the result yet; so the comparison is made after everything became visible, and in
-// some schedules not at all, or no store would ever linger beyond a call.
-bool compare_result() {
-  if (chance().chance(4)) return false;
-  settle();
-  return true;
-}
-
 std::span<const std::byte> key_text(uint32_t key) {
   std::memset(key_bytes[key], int(key + 1), sizeof key_bytes[key]);
   return {key_bytes[key], key >= kFirstLongKey ? size_t(40) : size_t(16)};
 }
 
 }  // namespace
+
+bool compare_result() {
+  if (chance().chance(4)) return false;
+  settle();
+  return true;
+}
 
 Client& client(uint32_t lane) { return clients[lane]; }
 

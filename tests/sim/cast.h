@@ -80,6 +80,17 @@ Held move_pin(Client& who, Held held);
 
 bool exists(uint32_t key);
 
+// The same of at most kBatchMax keys in one call (cast_batch.cc); of what was found all is held at a time. How many are there.
+// Not where blocks expire.
+inline constexpr size_t kBatchMax = 8;
+uint32_t retrieve_batch(Client& who, std::span<const uint32_t> keys);
+uint32_t exists_batch(std::span<const uint32_t> keys);
+
+// A call's result is compared with what was true during the call. What the caller has stored last may still be in its
+// buffer, and then nobody could know the result yet; so the comparison is made after everything became visible, and in
+// some schedules not at all, or no store would ever linger beyond a call. Whether it is to be made now.
+bool compare_result();
+
 // Deletes the key and frees its page, or leaves it to marud when it is pinned.
 shm::RetireStatus remove(Client& who, uint32_t key);
 // Frees what is RETIRED by `who` and not pinned.

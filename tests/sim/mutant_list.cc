@@ -5,6 +5,8 @@ namespace maru::sim {
 std::span<const MutantRecord> mutant_records() {
   static constexpr MutantRecord kRecords[] = {
       {kMutantPinWithoutBarrier, "pin without the barrier", {"pin-evict", "pin-delete"}},
+      {kMutantPinBatchWithoutBarrier, "a batch of pins without the barrier", {"pin-batch"}},
+      {kMutantExistsBatchOneHeader, "exists of many keys without the second header read", {"slots-replaced"}},
       {kMutantOneRetiredState, "RETIRED for both tentative and final", {"pin-evict", "bucket-churn"}},
       {kMutantRetiringWithoutAttempt, "RETIRING without attempt number", {"two-evictors"}},
       {kMutantPinMoves, "a pin moved between slots", {"pin-move"}},

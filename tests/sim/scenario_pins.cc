@@ -57,6 +57,52 @@ void pin_evict_setup() {
   allow_deaths(0b000110, 1);
 }
 
+// -- many pins in one call --------------------------------------------------------------------------------------------
+
+constexpr uint32_t kBatchKeys = 6;
+
+// Two to four keys a call, now and then one of them twice.
+void read_many(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t rounds = 1 + chance().below(3); rounds > 0; --rounds) {
+    uint32_t keys[4];
+    const uint32_t count = 2 + chance().below(3), first = chance().below(kBatchKeys);
+    for (uint32_t i = 0; i < count; ++i) keys[i] = (first + i) % kBatchKeys;
+    if (chance().chance(4)) keys[1] = keys[0];
+    if (chance().chance(4)) exists_batch({keys, count});
+    retrieve_batch(who, {keys, count});
+  }
+}
+
+void delete_and_store(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t rounds = 1 + chance().below(4); rounds > 0; --rounds) {
+    const uint32_t key = chance().below(kBatchKeys);
+    remove(who, key);
+    if (chance().chance(2)) store(who, key);
+  }
+}
+
+// `occupied`: slots of each set of eight that other pins of the readers have. What does not fit goes one by one, and to
+// the overflow area.
+void batch_setup(uint32_t occupied) {
+  begin(kBatchKeys, 4);
+  for (uint32_t key = 0; key < kBatchKeys; ++key) store(client(4), key);
+  for (uint32_t lane = 1; lane <= 2; ++lane) {
+    shm::LaneView view = world().lane(lane);
+    for (uint32_t i = 0; i < view.pins.size(); ++i)
+      if (i % limits::kPinSetSlots < occupied) occupy_pin_slot(lane, i);
+  }
+  spawn("reader 1", 1, read_many, argument_of(1));
+  if (chance().chance(2)) spawn("thread 1b", 1, read_many, argument_of(1));
+  spawn("reader 2", 2, chance().chance(2) ? read_many : read_keys, argument_of(2));
+  if (chance().chance(2)) spawn("writer", 3, delete_and_store, argument_of(3));
+  spawn("marud", kMarud, evict_everything);
+  allow_deaths(0b001110, 1);
+}
+void batch_free_setup() { batch_setup(0); }
+void batch_full_setup() { batch_setup(uint32_t(limits::kPinSetSlots) - 1 - chance().below(2)); }
+
 // -- pin against delete -----------------------------------------------------------------------------------------------
 
 void pin_delete_setup() {
@@ -187,6 +233,9 @@ void released_twice_setup() {
 constexpr Scenario kScenarios[] = {
     {"pin-evict", "readers pin while marud evicts: no page is reused under a pin, no block that stays is missed",
      pin_evict_setup, settle_world, forget_process},
+    {"pin-batch", "several blocks pinned in one call, all slots before one barrier, while marud evicts",
+     batch_free_setup, settle_world, forget_process},
+    {"pin-batch-full", "the same with hardly a slot left in the sets", batch_full_setup, settle_world, forget_process},
     {"pin-delete", "readers pin while others delete the key and marud evicts", pin_delete_setup, settle_world,
      forget_process},
     {"pin-threads", "threads of one client share its slots", threads_setup, settle_world, forget_process},

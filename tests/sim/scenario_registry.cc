@@ -101,16 +101,23 @@ void look_for_both(void*) {
   for (uint32_t rounds = 4 + chance().below(4); rounds > 0; --rounds) exists(rounds % 2);
 }
 
-void replace_setup() {
+void look_for_both_at_once(void*) {
+  const uint32_t keys[] = {0, 1, chance().below(8), 0};
+  for (uint32_t rounds = 2 + chance().below(3); rounds > 0; --rounds) exists_batch({keys, 2 + chance().below(3)});
+}
+
+void replace_while(void (*look)(void*)) {
   begin(4, 8, false);
   // The last slot of the home bucket, so that there is time between a look at the header and one at the slot.
   for (uint32_t key = 2; key < 8; ++key) store(client(4), key);
   store(client(4), 0);
   spawn("writer", 1, replace, argument_of(1));
-  spawn("looker 2", 2, look_for_both, argument_of(2));
-  spawn("looker 3", 3, look_for_both, argument_of(3));
+  spawn("looker 2", 2, look, argument_of(2));
+  spawn("looker 3", 3, look, argument_of(3));
   allow_deaths(0b0010, 1);
 }
+void replace_setup() { replace_while(look_for_both); }
+void replace_many_setup() { replace_while(look_for_both_at_once); }
 
 // -- a key is deleted and stored again at once ------------------------------------------------------------------------
 
@@ -218,6 +225,8 @@ constexpr Scenario kScenarios[] = {
     {"entry-helped", "publishers help a deleted entry out of sight and take its slot", help_setup, settle_world,
      forget_process},
     {"slot-replaced", "a slot changes its key while others ask whether either is there", replace_setup, settle_world,
+     forget_process},
+    {"slots-replaced", "the same, while others ask for several keys in one call", replace_many_setup, settle_world,
      forget_process},
     {"bucket-overflow", "an overflow bucket comes and goes under stores, deletes and lookups", overflow_setup,
      settle_world, forget_process},
