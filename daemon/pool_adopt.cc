@@ -113,7 +113,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
     // The pins that told of it are gone, so every block of those lanes is asked for.
     if (!dead.empty() && now.is(PageState::kReady)) {
       const LaneId publisher = LaneId::from_low(uint32_t(region.detail(page).owner.load_relaxed()));  // a hint
-      if (std::find(dead.begin(), dead.end(), publisher) != dead.end() && !is_registered(page))
+      if (std::find(dead.begin(), dead.end(), publisher) != dead.end() && !shm::is_registered(region, page))
         findings.unregistered(PageRef::of(page, now.generation()));
     }
     if (!now.is(PageState::kSealed) && !now.is(PageState::kReady) && !now.is(PageState::kRetired)) continue;

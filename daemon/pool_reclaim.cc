@@ -23,27 +23,6 @@ void Pool::State::take_counters(uint32_t lane) {
   }
 }
 
-bool Pool::State::is_registered(uint32_t page) const {
-  const shm::Candidates candidates = shm::registry_find(region, shm::block_digest(region, page));
-  bool is_there = false;
-  for (uint32_t i = 0; i < candidates.count; ++i) is_there |= candidates.ref(i).page() == page;
-  return is_there;
-}
-
-// A publisher that dies between READY and its registry entry leaves a block that nobody will find. It holds a pin on it
-// all that time, so these are looked for among the pins, before they end.
-void Pool::State::find_unregistered(uint32_t lane) {
-  const shm::LaneView view = region.lane(lane);
-  const auto look = [&](const AtomicU64& slot) {
-    const PageRef ref = PageRef::from_bits(slot.load_relaxed());  // its writer is dead
-    if (!region.is_page(ref) || !word(ref.page()).is(PageState::kReady, ref.generation())) return;
-    const auto publisher = uint32_t(region.detail(ref.page()).owner.load_relaxed());  // a hint
-    if (LaneId::from_low(publisher) == lanes.id(lane) && !is_registered(ref.page())) findings.unregistered(ref);
-  };
-  for (const AtomicU64& slot : view.pins) look(slot);
-  for (const AtomicU64& slot : view.pin_overflow) look(slot);
-}
-
 // After proof that the client of this lane is gone, or after its goodbye.
 void Pool::State::begin_reclaim(uint32_t lane) {
   drain_touches(kTouchesPerDrain);
@@ -55,9 +34,7 @@ void Pool::State::begin_reclaim(uint32_t lane) {
   totals.lost_touches += record.lost();
   record.touches.restart();
   record.lost_before = 0;
-  find_unregistered(lane);
-  shm::clear_pins(region, lane);
-  shm::reclaim_intents(region, lane, findings);
+  shm::begin_reclaim(region, lanes.id(lane), findings);
   ++totals.clients_reclaimed;
 }
 

@@ -458,8 +458,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void add_missing(std::vector<uint32_t>& missing, bool is_bounded = false);
 
   // pool_reclaim.cc
-  bool is_registered(uint32_t page) const;
-  void find_unregistered(uint32_t lane);
   void begin_reclaim(uint32_t lane);
   uint64_t reclaim_cost(uint32_t page) const;
   bool reclaim_lane(uint32_t lane, uint64_t pages);

@@ -64,6 +64,7 @@ enum MutantId : unsigned {
   kMutantReplyBeforeBit = 60,     // tests/sim/scenario_lanes.cc: a client has its lane before its bit is set
   kMutantPinBatchWithoutBarrier = 70,  // a batch of pins looks at the words while its slots may not be visible
   kMutantExistsBatchOneHeader = 71,    // a batch of keys believes tags without reading the headers again
+  kMutantUnregisteredAfterPins = 72,   // the pins that tell of a dead publisher's block end before they are looked at
   kMutantServeUnflushed = 55,  // tests/sim/scenario_format.cc: a pool is adopted whose magic number is in a cache alone
 };
 

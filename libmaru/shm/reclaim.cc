@@ -35,6 +35,38 @@ void clear_pins(const ControlRegion& region, uint32_t lane) {
   view.header->pin_overflow.store_release(0);             // [pairs pin.overflow]
 }
 
+bool is_registered(const ControlRegion& region, uint32_t page) {
+  const Candidates candidates = registry_find(region, block_digest(region, page));
+  bool is_there = false;
+  for (uint32_t i = 0; i < candidates.count; ++i) is_there |= candidates.ref(i).page() == page;
+  return is_there;
+}
+
+namespace {
+
+void find_unregistered(const ControlRegion& region, LaneId dead, ReclaimSink& sink) {
+  const LaneView view = region.lane(dead.lane);
+  const auto look = [&](const AtomicU64& slot) {
+    const PageRef ref = PageRef::from_bits(slot.load_relaxed());  // its writer is dead
+    if (!region.is_page(ref)) return;
+    const PageWord word{region.block(ref.page()).word.load_acquire()};  // [pairs page.word]
+    if (!word.is(PageState::kReady, ref.generation())) return;
+    const auto publisher = uint32_t(region.detail(ref.page()).owner.load_relaxed());  // a hint
+    if (LaneId::from_low(publisher) == dead && !is_registered(region, ref.page())) sink.unregistered(ref);
+  };
+  for (const AtomicU64& slot : view.pins) look(slot);
+  for (const AtomicU64& slot : view.pin_overflow) look(slot);
+}
+
+}  // namespace
+
+void begin_reclaim(const ControlRegion& region, LaneId dead, ReclaimSink& sink) {
+  if (MARU_MUTANT(kMutantUnregisteredAfterPins)) clear_pins(region, dead.lane);
+  find_unregistered(region, dead, sink);
+  clear_pins(region, dead.lane);
+  reclaim_intents(region, dead.lane, sink);
+}
+
 void clear_lane(const ControlRegion& region, uint32_t lane) {
   const LaneView view = region.lane(lane);
   for (AtomicU64& touch : view.touches) touch.store_relaxed(0);  // the next client gets the lane with a message
@@ -73,10 +105,7 @@ void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, ui
       // What a publisher left that died between READY and its registry entry: no pin, no entry, so nobody will find it.
       const LaneId publisher = LaneId::from_low(uint32_t(region.detail(page).owner.load_relaxed()));  // a hint
       if (!dead.is_dead(publisher)) continue;
-      const Candidates candidates = registry_find(region, block_digest(region, page));
-      bool registered = false;
-      for (uint32_t i = 0; i < candidates.count; ++i) registered |= candidates.ref(i).page() == page;
-      if (!registered) sink.unregistered(PageRef::of(page, found.generation()));
+      if (!is_registered(region, page)) sink.unregistered(PageRef::of(page, found.generation()));
       continue;
     }
     if (!found.names_lane() || !dead.is_dead(found.lane())) continue;

@@ -20,6 +20,8 @@ namespace maru::shm {
 
 // Ends all pins of a lane and empties its overflow count. After proof of death only.
 void clear_pins(const ControlRegion& region, uint32_t lane);
+// Whether an entry of the registry names this page, whose block it is by its line.
+bool is_registered(const ControlRegion& region, uint32_t page);
 // Empties touches, counters, intents: what a new client of this lane must not inherit. Touches and counters must have been
 // read by then. Not the accounts: fold_accounts.
 void clear_lane(const ControlRegion& region, uint32_t lane);
@@ -61,6 +63,11 @@ void free_dead_tails(const ControlRegion& region, const DeadLanes& dead, uint32_
 
 // The parents named by intents of a dead lane; clears them.
 void reclaim_intents(const ControlRegion& region, uint32_t lane, ReclaimSink& sink);
+
+// The first step, after proof of death: the blocks that its publishers left between READY and their entry are looked for among
+// the pins, since a publisher holds one all that time; then the pins end, and the intents are read. If the process dies here:
+// the lane is still said to be dead, and whoever starts over asks for every block of it (the READY ones of reclaim_pages).
+void begin_reclaim(const ControlRegion& region, LaneId dead, ReclaimSink& sink);
 
 struct Recount {
   PageRef parent;

@@ -4,7 +4,6 @@
 #include "libmaru/shm/find_batch.h"
 #include "libmaru/shm/mutants.h"
 #include "libmaru/shm/prefix.h"
-#include "libmaru/shm/reclaim.h"
 
 #include <algorithm>
 #include <array>
@@ -24,14 +23,12 @@ using shm::RetireStatus;
 
 Client clients[kWorldLanes];
 uint16_t eviction_attempts[2];
-unsigned reclaimed_mask;
 uint64_t clock_ms;
 uint64_t time_to_live_ms;
 bool clearing;        // marud clears the pool in this schedule
 bool early_children;  // somebody names a block as a parent before its store has returned
 uint64_t stores_for_tenant;
 shm::TenantReturns* tenant_returns;
-void (*fold_lane)(uint32_t lane);
 std::byte key_bytes[kWorldKeys][40];
 
 std::span<const std::byte> key_text(uint32_t key) {
@@ -64,7 +61,7 @@ void make_client(uint32_t lane) {
 Client& marud() { return clients[kMarud]; }
 
 void make_marud() {
-  reclaimed_mask = 0;
+  begin_reclaims();
   begin_poison(true);
   clock_ms = 1;
   time_to_live_ms = 0;
@@ -72,7 +69,6 @@ void make_marud() {
   early_children = false;
   stores_for_tenant = 0;
   tenant_returns = nullptr;
-  fold_lane = nullptr;
   eviction_attempts[0] = 0;
   eviction_attempts[1] = 0x8000;
   make_client(kMarud);
@@ -90,7 +86,7 @@ void make_marud_again() {
 void play_with_tenant(uint64_t tenant, shm::TenantReturns* returns, void (*fold)(uint32_t lane)) {
   stores_for_tenant = tenant;
   tenant_returns = returns;
-  fold_lane = fold;
+  fold_lanes_with(fold);
   marud().context.returns = returns;
 }
 
@@ -98,6 +94,7 @@ uint64_t now_ms() { return clock_ms; }
 void advance_time(uint64_t milliseconds) { clock_ms += milliseconds; }
 void set_time_to_live(uint64_t milliseconds) { time_to_live_ms = milliseconds; }
 void allow_early_children() { early_children = true; }
+bool has_early_children() { return early_children; }
 
 // -- pages ------------------------------------------------------------------------------------------------------------
 
@@ -427,170 +424,6 @@ void free_handed_over() {
       shm::finish_retired(marud().context, PageRef::of(page, word.generation()), lanes, nullptr);
     }
   }
-}
-
-LaneSet live_lanes() {
-  LaneSet live;
-  for (uint32_t lane = 0; lane < kWorldLanes; ++lane) {
-    if (lane == kMarud || !process_died(lane_process(lane))) live.add(lane);
-  }
-  return live;
-}
-
-namespace {
-
-// What reclaim finds, in arrays of the simulated marud: it may die, and then nobody frees anything.
-struct Findings final : shm::ReclaimSink {
-  std::array<shm::Recount, 2 * kWorldPages> suspects;
-  size_t suspect_count = 0;
-  std::array<uint32_t, kWorldPages> unregistered_pages;
-  size_t unregistered_count = 0;
-
-  void parent_suspect(PageRef parent) override {
-    for (size_t i = 0; i < suspect_count; ++i) {
-      if (suspects[i].parent == parent) return;
-    }
-    suspects[suspect_count++].parent = parent;
-  }
-  void retired_taken(PageRef) override {}  // free_handed_over finds it
-  void unregistered(PageRef ref) override { unregistered_pages[unregistered_count++] = ref.page(); }
-  void pages_freed(uint32_t) override {}
-  std::span<shm::Recount> sorted() {
-    std::sort(suspects.begin(), suspects.begin() + ptrdiff_t(suspect_count),
-              [](const shm::Recount& a, const shm::Recount& b) { return a.parent.bits < b.parent.bits; });
-    return {suspects.data(), suspect_count};
-  }
-};
-
-struct DeadProcesses final : shm::DeadLanes {
-  bool is_dead(LaneId lane) const override {
-    if (lane.lane == kMarud) return !(lane == shm::daemon_lane(world()));
-    return lane.lane >= kWorldLanes || !(lane == lane_id(lane.lane)) || process_died(lane_process(lane.lane));
-  }
-  bool is_let_go(uint32_t page) const override { return is_poison_let_go(page); }
-};
-
-// Counts again until every count is in; somebody who postpones it has to get on.
-void recount_all(Findings& findings) {
-  const DeadProcesses dead;
-  const std::span<shm::Recount> recounts = findings.sorted();
-  size_t again = recounts.size();
-  while (again > 0) {
-    shm::recount_begin(world(), recounts);
-    shm::recount_pages(world(), recounts, dead, 0, kWorldPages);
-    again = shm::recount_commit(world(), recounts, live_lanes());
-    if (again > 0) yield();
-  }
-}
-
-}  // namespace
-
-void recount(PageRef parent) {
-  Findings findings;
-  findings.parent_suspect(parent);
-  recount_all(findings);
-}
-
-namespace {
-
-void finish_reclaim(Findings& findings) {
-  free_handed_over();
-  for (size_t i = 0; i < findings.unregistered_count; ++i) evict_page(findings.unregistered_pages[i]);
-  recount_all(findings);
-}
-
-}  // namespace
-
-void reclaim_lane(uint32_t lane) {
-  note("marud reclaims lane %u", lane);
-  Findings findings;
-  const shm::ControlRegion& region = world();
-  shm::clear_pins(region, lane);
-  shm::reclaim_pages(marud().context, lane_id(lane), 0, kWorldPages, findings);
-  shm::reclaim_intents(region, lane, findings);
-  finish_reclaim(findings);
-  shm::release_overflow_of(region, lane_id(lane));
-  if (fold_lane != nullptr) fold_lane(lane);
-  shm::clear_lane(region, lane);
-  // The lane may be given out again, and its regions.
-  AtomicU64& in_use = region.lane_bitmap().words[0];
-  uint64_t found = in_use.load_acquire();
-  while ((found >> lane & 1) != 0 && !in_use.cas_seq_cst(found, found & ~(uint64_t(1) << lane))) {
-  }
-  region.identity(lane).state.store_release(uint64_t(lane_id(lane).generation) << 48 |
-                                            uint64_t(format::LaneState::kFree));
-  for (uint32_t i = 0; i < region.regions(); ++i) {
-    AtomicU64& word = region.region(i).word;
-    if ((word.load_acquire() >> 16 & 0xFFF) == lane) word.store_release(uint64_t(format::RegionState::kOrphaned) << 60);
-  }
-  settle();
-  reclaimed_mask |= 1u << lane;
-}
-
-void reclaim_the_dead(unsigned process_mask) {
-  unsigned done = 0;
-  while (done != process_mask) {
-    for (unsigned process = 0; process < kWorldLanes; ++process) {
-      if ((process_mask >> process & 1) == 0 || (done >> process & 1) != 0 || !process_ended(process)) continue;
-      done |= 1u << process;
-      if (process_died(process) && (reclaimed_mask >> process & 1) == 0) reclaim_lane(process);
-    }
-    if (done != process_mask) {
-      // Whoever ends next.
-      static unsigned waiting_for;
-      waiting_for = process_mask & ~done;
-      wait_until(
-          [](void*) {
-            for (unsigned process = 0; process < kWorldLanes; ++process) {
-              if ((waiting_for >> process & 1) != 0 && process_ended(process)) return true;
-            }
-            return false;
-          },
-          nullptr);
-    }
-  }
-}
-
-void adopt() {
-  note("a new marud adopts the pool");
-  Findings findings;
-  shm::clear_pins(world(), kMarud);
-  const auto tails = world().is_durable() ? shm::Tails::kAreFreed : shm::Tails::kToFree;
-  if (tails == shm::Tails::kAreFreed) shm::free_dead_tails(world(), DeadProcesses(), 0, kWorldPages, findings);
-  shm::reclaim_pages(marud().context, DeadProcesses(), 0, kWorldPages, findings, tails);
-  shm::reclaim_intents(world(), kMarud, findings);
-  // Which parents the last marud was about to count again died with it.
-  for (uint32_t page = 0; page < kWorldPages; ++page) {
-    const PageWord word{world().block(page).word.load_acquire()};
-    if (word.is(PageState::kReady) && word.children() != 0) {
-      findings.parent_suspect(PageRef::of(page, word.generation()));
-    }
-  }
-  finish_reclaim(findings);
-}
-
-void settle_world() {
-  if (process_died(kMarud)) {
-    make_marud_again();
-    adopt();
-    for (uint32_t page = 0; page < kWorldPages; ++page) {  // what the dead was about to evict
-      AtomicU64& word = world().block(page).word;
-      const PageWord found{word.raw};
-      if (found.is(PageState::kRetiring)) word.raw = PageWord::ready(found.generation(), 0).bits;
-    }
-  }
-  for (uint32_t lane = 1; lane < kWorldLanes; ++lane) {
-    if (process_died(lane_process(lane)) && (reclaimed_mask >> lane & 1) == 0) reclaim_lane(lane);
-  }
-  free_handed_over();
-  // What a publisher left that died between READY and its entry, or could not withdraw, goes the ordinary way of eviction.
-  for (uint32_t page = 0; page < kWorldPages; ++page) {
-    const PageWord word{world().block(page).word.raw};
-    if ((deaths() > 0 || early_children) && word.is(PageState::kReady) && entries_of(page, word.generation()) == 0)
-      evict_page(page);
-  }
-  if (poisons()) settle_poison(true);
-  check_rest();
 }
 
 }  // namespace maru::sim

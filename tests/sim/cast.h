@@ -63,6 +63,7 @@ void advance_time(uint64_t milliseconds);
 void set_time_to_live(uint64_t milliseconds);
 // Somebody stores below a block whose store has not returned yet: it may lose its key to another and stay for its children.
 void allow_early_children();
+bool has_early_children();
 
 // Finds and pins; while it holds the pin, looks at the payload and lets others go on; unpins. Returns whether it was a hit.
 bool retrieve(Client& who, uint32_t key);
@@ -103,6 +104,9 @@ void evict_page(uint32_t page);
 void clear_blocks();
 // marud frees RETIRED pages that were handed to it.
 void free_handed_over();
+// For make_marud and play_with_tenant: nothing is reclaimed yet; who folds a dead lane's accounts.
+void begin_reclaims();
+void fold_lanes_with(void (*fold)(uint32_t lane));
 // marud takes back what a dead client held. The client must be dead.
 void reclaim_lane(uint32_t lane);
 // marud's part in most scenarios: reclaims whoever dies, until every process in the mask has ended.

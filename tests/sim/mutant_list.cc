@@ -60,6 +60,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantReplyBeforeBit, "a lane's bit set after the reply that hands it out", {"lane-attach"}},
       {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
       {kMutantGiveBackUnclaimed, "tails freed by who does not hold their head", {"run-given-back-twice"}},
+      {kMutantUnregisteredAfterPins, "a dead publisher's block looked for after its pins", {"owner-death"}},
       {kMutantWithdrawParent, "a withdrawn block with children retired", {"early-child"}},
       {kMutantWithdrawnIsOwn, "pages that a clear took said to be the publisher's own", {"store-pinned-clear"}},
   };
