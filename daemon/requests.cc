@@ -259,6 +259,9 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   reply.descriptors = device.is_split() ? 2 : 1;
   reply.pages_offset = device.is_split() ? device.pages_offset() : head.control_bytes;
   reply.control_alignment = device.control_alignment();
+  const UserLimits limits = users_.limits_of(who.uid, who.gid, session.peer().groups);
+  reply.user_regions_max = limits.regions;
+  reply.user_bytes_max = limits.bytes;
   outcome.reply = Packet{wire::encode(wire::Type::kAttach, request_id, 0, wire::bytes_of(reply)), std::move(memory),
                          std::move(control)};
   if (is_leaving) outcome.notices.push_back(devices_.leave_notice(session.id(), hosted, now));

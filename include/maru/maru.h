@@ -138,6 +138,9 @@ typedef struct maru_geometry {
   uint8_t uuid[16];
   uint32_t checksums; /* 1: finding a block reads all of it, to verify it; 0: it does not */
   uint32_t reserved0;
+  /* What all clients of this user together may rent, over all pools, as it was when this one attached. 0: no limit */
+  uint64_t user_regions_max;
+  uint64_t user_bytes_max;
 } maru_geometry;
 
 /* Errors: -EINVAL size is unknown. */

@@ -189,6 +189,8 @@ int maru_get_geometry(const maru_client* client, maru_geometry* ret_geometry) {
   g.key_bytes_max = maru::limits::kKeyBytesMax;
   std::memcpy(g.uuid, c.attached().uuid, sizeof(g.uuid));
   g.checksums = c.region().has_checksums();
+  g.user_regions_max = c.attached().user_regions_max;
+  g.user_bytes_max = c.attached().user_bytes_max;
   return write_sized(g, ret_geometry);
 }
 

@@ -75,6 +75,20 @@ TEST(UserLimits, RegionsEndAtTheLimitForAllClientsOfAUserTogether) {
   EXPECT_EQ(result, -EDQUOT);
 }
 
+TEST(UserLimits, AClientIsToldWhatItsUserMayRent) {
+  const auto told = [](const MarudProcess& marud) {
+    const TestClient client(marud.socket_path());
+    maru_geometry geometry{};
+    geometry.size = sizeof(geometry);
+    EXPECT_EQ(maru_get_geometry(client, &geometry), 0);
+    return std::make_pair(geometry.user_regions_max, geometry.user_bytes_max);
+  };
+  const MarudProcess limited({pool(own_limit("regions = 3\nbytes = \"700KiB\""))}),
+      others({pool(limit_of(kAnother, "regions = 3"))});
+  EXPECT_EQ(told(limited), std::make_pair(uint64_t{3}, uint64_t{700} << 10));
+  EXPECT_EQ(told(others), std::make_pair(uint64_t{0}, uint64_t{0}));
+}
+
 TEST(UserLimits, WhatHoldsForEverybodyDoesNotHoldForMarudsOwnUser) {
   MarudProcess marud({pool("\n[limits]\nregions = 1\nconnections = 1\n")});
   TestClient first(marud.socket_path()), second(marud.socket_path());

@@ -72,7 +72,8 @@ struct AttachReply {
   uint32_t descriptors;        // 1 or 2
   uint64_t pages_offset;       // of page 0 in the first descriptor
   uint64_t control_alignment;  // as map_alignment, of the device with the control region
-  uint64_t reserved[2];
+  uint64_t user_regions_max;   // that the user may rent over all pools, now; 0: as many as there are
+  uint64_t user_bytes_max;     // of these regions
 };
 static_assert(sizeof(AttachReply) == 96);
 
