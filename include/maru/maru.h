@@ -272,15 +272,17 @@ MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
 /* -- finding and reading --------------------------------------------------------------------------------------------- */
 
 /* 1 present, 0 absent. Speaks about 64 bits of the key's digest and does not hold the block: maru_retrieve is the proof.
- * Errors: -EINVAL. */
+ * Errors: -ESHUTDOWN as below; -EINVAL. */
 MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 
-/* ret_present: n bytes, 1 or 0 each. Returns how many are present (INT32_MAX at most). Errors: -EINVAL, also when one of them
- * is not a key; some of ret_present is written then. */
+/* ret_present: n bytes, 1 or 0 each. Returns how many are present (INT32_MAX at most). Errors: -ESHUTDOWN as below; -EINVAL,
+ * also when one of them is not a key; some of ret_present is written then. */
 MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
 
 /* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the
- * payload does not match its checksum (the block is deleted, unless it has children or this client only reads); -EINVAL. */
+ * payload does not match its checksum (the block is deleted, unless it has children or this client only reads); -EHWPOISON
+ * its memory is bad, where maru_handle_memory_errors() was called; -ESHUTDOWN the pool is being removed, or marud has fenced
+ * it: release what is held, and detach; -EINVAL. */
 MARU_PUBLIC int maru_retrieve(maru_client *client, const maru_key *key, maru_view *ret_view);
 
 /* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may. Returns how

@@ -27,7 +27,7 @@ from .address import Address, parse
 from .config import MaruConfig, is_truth
 from .errors import (BadMemoryError, ClosedError, DamagedBlockError, ForkedError, HandleUsedError, InvalidArgumentError,
                      LanesExhaustedError, MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError,
-                     PoolReplacedError, QuotaError)
+                     PoolLeavesError, PoolReplacedError, QuotaError)
 from .handler_stats import statistics_of
 from .places import RETRIEVED, Budget, Place, Retrieved
 from .records import Digest
@@ -38,8 +38,8 @@ logger = logging.getLogger("maru")
 RegionAdded = Callable[[int, int], None]
 _Item = TypeVar("_Item")
 
-# Of a value that is there: it cannot be read, or not be held.
-_UNREADABLE = (BadMemoryError, DamagedBlockError, PinsExhaustedError)
+# Of a value that is there: it cannot be read, or not be held, or its pool is being removed.
+_UNREADABLE = (BadMemoryError, DamagedBlockError, PinsExhaustedError, PoolLeavesError)
 
 
 def _whole(value: Any) -> int:
@@ -126,6 +126,7 @@ class MaruHandler:
 
     def _renew_attachment(self) -> None:
         self._pins = {}
+        self._has_said_leaving = False  # of the pool, to one who passes over it
         self._retrieved = Retrieved(self._retrieved.next_index())  # a place of before leads to nothing else
         self._budget = Budget(self._config.chunk_size_bytes, self._config.pool_size)
 
@@ -299,7 +300,12 @@ class MaruHandler:
         client = self._ask()
         self._expect_text(key)
         with self._pins_lock:  # also while it is deleted: a pin comes before or after
-            return False if self._pins.get(key) else client.delete(key, self._tenant)
+            try:
+                return False if self._pins.get(key) else client.delete(key, self._tenant)
+            except PoolLeavesError as error:
+                if not self._passes_over(error):
+                    raise
+                return False
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
@@ -309,14 +315,24 @@ class MaruHandler:
         client = self._client
         if client is None:
             self._refuse()
-        return client.exists(key, self._tenant)
+        try:
+            return client.exists(key, self._tenant)
+        except PoolLeavesError as error:
+            if not self._passes_over(error):
+                raise
+            return False
 
     def batch_exists(self, keys: Sequence[str]) -> list[bool]:
         """Of every key, also behind absent ones."""
         client = self._client
         if client is None:
             self._refuse()
-        return client.exists_batch(keys, self._tenant)
+        try:
+            return client.exists_batch(keys, self._tenant)
+        except PoolLeavesError as error:
+            if not self._passes_over(error):
+                raise
+            return [False] * len(keys)
 
     def retrieve(self, key: str) -> Optional[MemoryInfo]:
         """None when the value is absent."""
@@ -349,9 +365,14 @@ class MaruHandler:
             logger.debug("The pins went with their handler: %s", error)
 
     def _passes_over(self, error: MaruError) -> bool:
-        if self._passes_over_unreadable:
+        if not self._passes_over_unreadable:
+            return False
+        if not isinstance(error, PoolLeavesError):
             logger.error("Taken for absent: %s", error)
-        return self._passes_over_unreadable
+        elif not self._has_said_leaving:
+            self._has_said_leaving = True
+            logger.error("Taken for absent, and so is everything from now on: %s", error)
+        return True
 
     def _pin(self, client: Client, key: str) -> Optional[Pin]:
         try:

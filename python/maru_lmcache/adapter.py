@@ -10,7 +10,8 @@ Where there is CUDA the tensor is pinned memory instead (staging.py says why): s
 found is a copy, for which nothing in the pool is held.
 
 LMCache takes an object, or None and computes the chunk; an exception it would not survive. So what is there and cannot be read
-(damaged, of another layout, no pin left to hold it) is logged as an error, and None.
+(damaged, of another layout, no pin left to hold it) is logged as an error, and None. So is everything once the pool is being
+removed, which is logged once.
 
 LMCache's lookups pin keys as well. Those of the asynchronous path no released version ends (0.5.6; its issue 3027), so here
 

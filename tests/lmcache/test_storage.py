@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from kv_store import BACKEND, HITS, STORES, Storage, chunk, key_of, same
 from lmcache.v1.config import LMCacheEngineConfig
 from with_marud import Marud
 
+import maru
 from maru_lmcache import staging
 
 PROGRAM = pathlib.Path(__file__).with_name("kv_store.py")
@@ -105,6 +107,42 @@ def test_a_damaged_chunk_is_absent_and_computed_again(caplog):
         assert storage.pins() == 0
         storage.store([1])
         assert same(storage.load([1])[0].tensor, chunk(1))
+
+
+def test_a_pool_that_is_removed_holds_nothing_any_more(marud, storage, caplog):
+    """LMCache computes on its own from then on; what it is reading it goes on reading, and marud waits for that."""
+    storage.store(range(4))
+    keys, (held,) = [key_of(n) for n in range(4)], storage.load([0])
+    marudctl = pathlib.Path(os.environ["MARU_TEST_MARUD"]).with_name("marudctl")
+    removing = subprocess.Popen([marudctl, "--socket", str(marud.socket), "device", "remove", "default", "--deadline", "300",
+                                 "--yes"], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while storage.manager.batched_contains(keys)[0]:
+            assert time.monotonic() < deadline and removing.poll() is None
+            time.sleep(0.01)
+        assert storage.manager.batched_contains(keys, None, True)[0] == 0
+        assert not storage.manager.contains(keys[0]) and not storage.backend.pin(keys[0])
+        assert not storage.backend.remove(keys[0])
+        assert storage.manager.get(keys[0], BACKEND) is None and storage.load(range(4)) == [None] * 4
+        assert storage.allocate(200) is None
+
+        async def look_up():
+            assert await storage.backend.batched_async_contains("id", keys, True) == 0
+            return await storage.backend.batched_get_non_blocking("id", keys)
+
+        assert asyncio.run_coroutine_threadsafe(look_up(), storage.manager.loop).result(60) == []
+        assert same(held.tensor, chunk(0)) and removing.poll() is None
+        said = [record for record in caplog.records if record.name == "maru" and record.levelname == "ERROR"]
+        assert len(said) == 1 and "everything from now on" in said[0].message
+        with pytest.raises(maru.PoolLeavesError):
+            storage.handler._client.exists("a")  # others are told
+        held.ref_count_down()
+        del held
+        assert removing.wait(120) == 0
+    finally:
+        removing.kill()
+        removing.wait()
 
 
 def test_what_the_pool_does_not_take_is_dropped(caplog):
