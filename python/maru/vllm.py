@@ -101,6 +101,10 @@ class MaruConnector(KVConnectorBase_V1):
         self._ranks: int = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         # Steps that may be under way, and one. vLLM's own count knows of steps scheduled ahead in each stage of a pipeline.
         self._depth = max(2, parallel.pipeline_parallel_size, getattr(vllm_config, "max_concurrent_batches", 0)) + 1
+        # What a model that drafts from hidden states keeps of a token follows from the token after it as well. A chunk's hash
+        # does not cover the one after its last, so vLLM computes that block, as it does for what its own prefix cache has.
+        drops_last = getattr(getattr(vllm_config, "speculative_config", None), "use_eagle_block_drop", None)
+        self._dropped_tokens = self._block_tokens if drops_last is not None and drops_last() else 0
         self._stores: bool = bool(transfer.is_kv_producer)
         self._loads: bool = bool(transfer.is_kv_consumer)
         if self._loads and not hasattr(KVConnectorBase_V1, "bind_kv_cache_manager"):
@@ -315,7 +319,7 @@ class MaruConnector(KVConnectorBase_V1):
         hashes = plan.hash_to(request.num_tokens - 1, self._chunk_tokens)
         if plan.loadable is not None:
             hashes = hashes[:plan.loadable * HASH_BYTES]
-        found = max(0, self._match(hashes, plan=None) * self._chunk_tokens - num_computed_tokens)
+        found = max(0, self._match(hashes, plan=None) * self._chunk_tokens - self._dropped_tokens - num_computed_tokens)
         plan.offered_from = num_computed_tokens
         return found, self._apart and found > 0
 

@@ -13,7 +13,8 @@ from unittest import mock
 
 import torch
 from vllm import SamplingParams
-from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import (CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, SpeculativeConfig,
+                         VllmConfig)
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -47,11 +48,11 @@ def model_config():
 
 class Engine:
     def __init__(self, socket, *, ranks=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both", prefix_caching=True,
-                 asynchronous=False, runner=2, **extra):
+                 asynchronous=False, runner=2, drafting=None, **extra):
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
-            self._start(socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, extra)
+            self._start(socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra)
 
-    def _start(self, socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, extra):
+    def _start(self, socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra):
         transfer = KVTransferConfig(
             kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
             kv_load_failure_policy="recompute",
@@ -64,6 +65,12 @@ class Engine:
                                              max_model_len=2048, is_encoder_decoder=False, async_scheduling=False),
             cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=prefix_caching))
         config.cache_config.num_gpu_blocks = blocks
+        if drafting is not None:
+            # One that needs no model, said to be another: nothing drafts here.
+            config.speculative_config = SpeculativeConfig(
+                method="ngram", num_speculative_tokens=1, prompt_lookup_max=1, target_model_config=config.model_config,
+                target_parallel_config=config.parallel_config)
+            config.speculative_config.method = drafting
         config.parallel_config.tensor_parallel_size = ranks
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=HEADS, head_size=HEAD, dtype=torch.float32)
         names = [f"model.layers.{i}.self_attn" for i in range(LAYERS)]

@@ -59,6 +59,22 @@ def test_a_prompt_that_is_wholly_there_leaves_a_token_to_compute(pool):
 
 
 @pytest.mark.parametrize("runner", [1, 2])
+@pytest.mark.parametrize("drafting", ["ngram", "dflash", "eagle", "eagle3", "mtp"])
+def test_the_last_block_is_computed_where_it_follows_from_the_token_after_it(pool, answer, drafting, runner):
+    """As vLLM computes it where its own prefix cache has it: a model that drafts from hidden states looks one token ahead."""
+    with Engine(pool.socket, runner=runner, drafting=drafting) as first, \
+            Engine(pool.socket, runner=runner, drafting=drafting) as second:
+        first.run("a", PROMPT)
+        other = PROMPT[:5 * CHUNK] + [1, 2, 3]
+        assert second.run("b", other, 4) == answer(other)
+        dropped = BLOCK if drafting in ("eagle", "eagle3", "mtp") else 0
+        assert second.computed == len(PROMPT) - 5 * CHUNK + 3 + dropped
+        assert second.scheduler.use_eagle_block_drop is bool(dropped)
+        # Nor is what stands in the pool changed by it.
+        assert second.run("c", PROMPT[:CHUNK] + [7] * CHUNK) == first.run("d", PROMPT[:CHUNK] + [7] * CHUNK)
+
+
+@pytest.mark.parametrize("runner", [1, 2])
 def test_asking_twice_changes_nothing_and_holds_nothing(pool, runner):
     """With vLLM's second model runner a request is loaded in a step before it is computed."""
     with Engine(pool.socket) as first, Engine(pool.socket, runner=runner) as second, \
