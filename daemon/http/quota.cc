@@ -27,7 +27,8 @@ constexpr uint64_t kNothingAtAll = 1;           // bytes: the limit of a tenant 
 constexpr const char* kNobody = "_default";
 constexpr const char* kConfig = "config";  // in the place of a name: the default
 
-// With as few decimals as mean just this number of bytes: what was set as 0.3 is 0.3 again, and what is sent back changes nothing.
+// With as few decimals as mean just this number of bytes: what was set as 0.3 is 0.3 again, and what was read can be
+// sent back.
 double gib_of(uint64_t bytes) {
   if (bytes <= kNothingAtAll) return 0.0;
   const double exact = double(bytes) / kGib;

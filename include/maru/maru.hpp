@@ -354,8 +354,9 @@ class Client {
     if (const int result = maru_alloc_batch(client_, bytes, n, buffers.get()); result < 0) return Failed{-result};
     return Buffers(client_, std::move(buffers), n);
   }
-  // Stores what `buffers` has left under keys[0], keys[1], ..., which need not know of each other. How many are new; ret_results
-  // has 0, 1 or -errno for each. Buffers that were not stored are given back. ret_blocks is empty or has an entry for each.
+  // Stores what `buffers` has left under keys[0], keys[1], ..., which need not know of each other. How many are new;
+  // ret_results has 0, 1 or -errno for each. Buffers that were not stored are given back. ret_blocks is empty or has an
+  // entry for each.
   Outcome<size_t> store_batch(std::span<const Key> keys, Buffers& buffers, std::span<int32_t> ret_results,
                               const maru_store_options& options = store_options(),
                               std::span<maru_block> ret_blocks = {}) {
