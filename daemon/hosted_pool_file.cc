@@ -242,11 +242,12 @@ Result<void> HostedPool::serve_new(Result<std::unique_ptr<Pool>> made, const std
   return serve(std::move(made));
 }
 
-// A file that became another pool's, such as by a copy. Where the configuration names another file, it is meant.
+// A file that became another pool's, such as by a copy. Where the configuration names another file, it is meant; and of a pool
+// that several hosts share another one may have made it anew, as this one does when the file is gone.
 Result<void> HostedPool::judge_identity(const DeviceLabel& label, const std::string& path) const {
   if (!record_ || label.kind != Kind::kPool || label.uuid == record_->uuid) return {};
   const std::string was = text_of(record_->uuid);
-  if (path != record_->file_path) {
+  if (path != record_->file_path || spec_.pool.sharing.is_shared) {
     log_warning("pool \"{}\" was pool {} in {} until now, and is {} in {}", name(), was, record_->file_path,
                 text_of(label.uuid), path);
     return {};
