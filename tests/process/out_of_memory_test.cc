@@ -5,6 +5,7 @@
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -262,6 +263,57 @@ TEST_F(OutOfMemory, AStoreThatAsksForCreditLosesNoPageAndNoPin) {
     EXPECT_TRUE(!is_pinned || asked_without_memory > 0);
     EXPECT_EQ(maru_abort(client, &buffer), 0);
   }
+}
+
+// Two sizes and two tenants, so that marud is asked several times, and one of the tenants needs credit.
+TEST_F(OutOfMemory, ABatchSaysWhatBecameOfEachBlockAndLosesNoPage) {
+  PoolWish pool;
+  pool.more = "tenants_max = 1024\n";
+  MarudProcess marud({pool});
+  const ControlMap map(marud.socket_path());
+  TestClient client(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD, 1);
+  constexpr size_t kBlocks = 40;
+  const std::string text(2 * kPageBytes, 'x');
+  std::array<std::string, kBlocks> names;
+  std::array<maru_key, kBlocks> keys;
+  std::array<const void*, kBlocks> data;
+  std::array<uint64_t, kBlocks> bytes;
+  std::array<int32_t, kBlocks> results;
+  int tenants = 0;
+  const auto begin = [&] {
+    uint64_t tenant = 0;
+    const std::string name = "tenant " + std::to_string(++tenants);
+    ASSERT_TRUE(
+        marud.ask({{"command", "quota.set"}, {"tenant", name}, {"hard", 100 * kPageBytes}}).contains("hard_bytes"));
+    ASSERT_EQ(maru_tenant(client, name.data(), name.size(), &tenant), 0);
+    for (size_t i = 0; i < kBlocks; ++i) {
+      names[i] = std::to_string(i);
+      keys[i] = key_of(names[i], i % 2 ? tenant : 0);
+      data[i] = text.data();
+      bytes[i] = i % 3 ? kPageBytes : 2 * kPageBytes;
+    }
+  };
+  begin();
+  at_each_allocation(
+      [&] {
+        return maru_store_copy_batch(client, keys.data(), data.data(), bytes.data(), kBlocks, nullptr, nullptr,
+                                     results.data());
+      },
+      [&](bool ran_out, int result) {
+        ASSERT_TRUE(result == int(kBlocks) || ran_out) << result;
+        if (result >= 0) {
+          EXPECT_EQ(std::count(results.begin(), results.end(), 0), result);
+          for (const int32_t one : results)  // -ENOTCONN: what was answered was lost, and the client has yet to say so
+            EXPECT_TRUE(one == 0 || one == -ENOMEM || one == -ENOTCONN) << one;
+        } else {
+          EXPECT_EQ(result, -ENOMEM);
+        }
+        EXPECT_EQ(maru_delete_batch(client, keys.data(), kBlocks, nullptr), std::max(result, 0));
+        EXPECT_EQ(client.statistics().pins, 0u);
+        EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+        EXPECT_EQ(map.count_pages()[PageState::kReserved], client.statistics().pages_cached);
+        begin();
+      });
 }
 
 TEST_F(OutOfMemory, TheSessionThreadWaitsUntilThereIsSome) {
