@@ -14,6 +14,9 @@ from typing import Any, Optional
 from .address import parse, say_once
 from .errors import InvalidArgumentError
 
+# This very text, made when this is loaded: an equal one was chosen by somebody.
+UNCHOSEN = "://".join(("tcp", "localhost:5555"))
+
 # As "4G", "1.5GB" and "64 MiB"; all of them with the units of 1024.
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
 _SIZES = ("pool_size", "chunk_size_bytes", "expand_size")
@@ -70,7 +73,7 @@ class MaruConfig:
     The rest is accepted for the sake of programs that set it; the first handler that sets it logs why it does nothing.
     """
 
-    server_url: str = "tcp://localhost:5555"
+    server_url: str = UNCHOSEN
     instance_id: Optional[str] = None
     pool_size: int = 100 * 1024 * 1024
     chunk_size_bytes: int = 1024 * 1024
@@ -92,7 +95,7 @@ class MaruConfig:
         self.enable_stats = _flag_of_environment("MARU_STAT", self.enable_stats)
         if not isinstance(self.server_url, str):
             raise InvalidArgumentError(f"server_url is {self.server_url!r}: it must be the path of a socket, or a URL.")
-        if self.server_url != type(self).server_url:  # nobody chose the default
+        if self.server_url is not UNCHOSEN:
             parse(self.server_url)
         for name in ("auto_connect", "auto_expand", "read_only"):
             setattr(self, name, self._flag(name, getattr(self, name)))

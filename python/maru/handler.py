@@ -24,7 +24,7 @@ from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, TypeVa
 
 from ._maru import Client, Pin, View
 from .address import Address, parse
-from .config import MaruConfig, is_truth
+from .config import UNCHOSEN, MaruConfig, is_truth
 from .errors import (BadMemoryError, ClosedError, DamagedBlockError, ForkedError, HandleUsedError, InvalidArgumentError,
                      LanesExhaustedError, MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError,
                      PoolLeavesError, PoolReplacedError, QuotaError)
@@ -102,8 +102,8 @@ class MaruHandler:
             if self._client is not None:
                 return
             self._config.explain_what_does_nothing()
-            usual = self._config.server_url == MaruConfig.server_url
-            address = Address(None, None, None) if usual else parse(self._config.server_url)
+            url = self._config.server_url
+            address = Address(None, None, None) if url is UNCHOSEN else parse(url)
             client = Client(address.socket_path, address.pool, timeout_ms=self._config.timeout_ms,
                             read_only=self._config.read_only)
             shape = client.geometry()

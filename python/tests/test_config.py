@@ -120,6 +120,14 @@ def test_the_default_address_and_paths_are_not_warned_about(caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize("chosen", ["".join(("tcp://local", "host:5555")), "maru://localhost:5555"])
+def test_who_chose_what_is_the_default_is_warned_as_others_are(caplog, chosen):
+    """LMCache's own examples do, for `maru_path`."""
+    config = maru.MaruConfig(server_url=chosen)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and "localhost:5555" in caplog.text
+    assert maru.MaruConfig().server_url == "tcp://localhost:5555" and dataclasses.replace(config).server_url == chosen
+
+
 def test_what_does_nothing_is_explained_once(caplog, marud):
     caplog.set_level(logging.INFO, "maru")
     for _ in range(2):
