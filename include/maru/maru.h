@@ -201,7 +201,7 @@ typedef struct maru_store_options {
   const maru_key *parent_key; /* or its key; at most one of the two */
   uint64_t ttl_ms;            /* 0: for ever. A block never outlives its parent's time */
   uint32_t priority;          /* for the eviction policy */
-  uint32_t content_type;      /* enum maru_content_type */
+  uint32_t content_type;      /* enum maru_content_type; -EINVAL for what is none */
   uint64_t reserved[4];
 } maru_store_options;
 

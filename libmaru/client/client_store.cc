@@ -172,8 +172,8 @@ bool Client::is_stored(const Digest& d, maru_block* ret_block) {
 }
 
 bool Client::are_valid(const maru_store_options& options) {
-  // A type that does not fit would be taken for another one, and a word that names no page for "no parent".
-  return options.content_type <= 0xFF && (options.parent == 0 || options.parent_key == nullptr) &&
+  // A type that nobody knows would be shown and evicted as another one, and a word that names no page be taken for "no parent".
+  return options.content_type <= MARU_CONTENT_GRADIENT && (options.parent == 0 || options.parent_key == nullptr) &&
          (options.parent == 0 || !PageRef::from_bits(options.parent).is_none());
 }
 

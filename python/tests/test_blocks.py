@@ -159,6 +159,9 @@ def test_sizes_that_cannot_be_stored_are_refused(client, key):
             with pytest.raises(maru.InvalidArgumentError, match=name) as raised:
                 client.store_copy(key, bytes(1 << 20), **{name: value})
             assert len(str(raised.value)) < 200  # and not the block
+    for value in (5, 99, 256):
+        with pytest.raises(maru.InvalidArgumentError, match="content_type is a whole number from 0 to 4"):
+            client.store_copy(key, b"x", content_type=value)
     with pytest.raises(maru.InvalidArgumentError, match="from 0 to 4294967295"):
         client.store_copy(key, b"x", priority=1 << 32)
     assert client.alloc(numpy.int64(5)).nbytes == 5 and len(client.alloc_batch(numpy.uint8(5), numpy.int32(2))) == 2

@@ -245,8 +245,10 @@ TEST_F(Keys, ACopyIsRefusedBeforeMemoryIsAskedFor) {
   options.parent = 0;
   EXPECT_EQ(maru_store_copy(fresh, &key, "c", 1, &options, nullptr), -ENOLINK);
   options.parent_key = nullptr;
-  options.content_type = 256;
-  EXPECT_EQ(maru_store_copy(fresh, &key, "c", 1, &options, nullptr), -EINVAL);
+  for (const uint32_t unknown : {5u, 99u, 256u}) {
+    options.content_type = unknown;
+    EXPECT_EQ(maru_store_copy(fresh, &key, "c", 1, &options, nullptr), -EINVAL) << unknown;
+  }
   EXPECT_EQ(fresh.statistics().rents, 0u);
 }
 

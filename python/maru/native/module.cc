@@ -27,7 +27,7 @@ Client::StoreOptions options_of(py::object parent, py::handle ttl_ms, py::handle
                                 py::object tenant) {
   return {std::move(parent), number_of(ttl_ms, "ttl_ms", UINT64_MAX),
           uint32_t(number_of(priority, "priority", UINT32_MAX)),
-          uint32_t(number_of(content_type, "content_type", UINT32_MAX)), std::move(tenant)};
+          uint32_t(number_of(content_type, "content_type", MARU_CONTENT_GRADIENT)), std::move(tenant)};
 }
 
 template <typename Class>
