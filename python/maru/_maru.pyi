@@ -140,7 +140,8 @@ class Client:
 
     def exists(self, key: Key, tenant: Tenant = None) -> bool: ...
     @overload
-    def exists_batch(self, keys: Digests, tenant: Tenant = None, out: None = None) -> NDArray[numpy.bool_]: ...
+    def exists_batch(self, keys: Digests, tenant: Tenant = None, out: None = None) -> NDArray[numpy.bool_]:
+        """A list where there is no NumPy, and the digests are a memoryview."""
     @overload
     def exists_batch(self, keys: Sequence[Key], tenant: Tenant = None, out: None = None) -> list[bool]: ...
     @overload

@@ -68,6 +68,16 @@ py::list new_unfilled_list(size_t n) {
   return made;
 }
 
+bool has_numpy() {
+  try {
+    numpy();
+    return true;
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_ImportError)) throw;
+    return false;
+  }
+}
+
 py::object new_truths(Py_ssize_t n, uint8_t** ret_data) {
   const NumPy& api = numpy();
   // Takes the reference to the description. The strides are NumPy's to find.

@@ -25,7 +25,10 @@ pybind11::list new_list(size_t n);
 // The same, with any bytes where the items will be: all are set before anything else runs.
 pybind11::list new_unfilled_list(size_t n);
 
-// A new array of n bool, not set.
+// Whether NumPy can be imported.
+bool has_numpy();
+
+// A new array of n bool, not set. Wants NumPy.
 pybind11::object new_truths(Py_ssize_t n, uint8_t** ret_data);
 
 }  // namespace maru_python

@@ -205,7 +205,7 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
     ask(given.get().buf);
     return out;
   }
-  if (batch.is_array()) {
+  if (batch.is_array() && has_numpy()) {
     uint8_t* truths = nullptr;
     py::object present = new_truths(Py_ssize_t(n), &truths);
     ask(truths);
@@ -336,7 +336,7 @@ py::object Client::remove_batch(py::handle keys, py::handle tenant) {
     if (failed == 0 && results[i] != -ENOENT) failed = results[i];
   }
   const auto gone = size_t(std::count(is_gone.begin(), is_gone.end(), uint8_t(1)));
-  py::object answer = batch.is_array() ? array_of(is_gone) : list_of(is_gone, gone);
+  py::object answer = batch.is_array() && has_numpy() ? array_of(is_gone) : list_of(is_gone, gone);
   if (failed != 0) raise_with(failed, "maru_delete_batch", "deleted", answer);
   return answer;
 }
