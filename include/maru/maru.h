@@ -285,8 +285,9 @@ MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, siz
  * it: release what is held, and detach; -EINVAL. */
 MARU_PUBLIC int maru_retrieve(maru_client *client, const maru_key *key, maru_view *ret_view);
 
-/* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may. Returns how
- * many were found. On an error nothing is pinned, and the views say so. */
+/* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may; its bytes are 0,
+ * or EIO or EHWPOISON where a block was there and could not be read. Returns how many were found. On an error nothing is
+ * pinned, and the views say so. */
 MARU_PUBLIC int maru_retrieve_batch(maru_client *client, const maru_key *keys, size_t n, maru_view *ret_views);
 
 /* As maru_retrieve, but neither maps nor verifies the payload: ret_view->data is NULL. */

@@ -299,7 +299,7 @@ int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
   return 0;
 }
 
-// The views are empty, and stay so where nothing is found.
+// The views are empty, and stay so where nothing is found; where something is that cannot be read, `bytes` is the error.
 int Client::retrieve_batch(std::span<const Digest> all, bool payload, maru_view* ret_views) {
   const uint64_t now = now_ms();
   const std::span<shm::Found> blocks = scratch<shm::Found>(all.size());
@@ -314,7 +314,10 @@ int Client::retrieve_batch(std::span<const Digest> all, bool payload, maru_view*
       continue;
     }
     const int status = view_of(blocks[i].ref, blocks[i].slot, payload, &ret_views[i]);
-    if (status == -EIO || status == -EHWPOISON) continue;  // deleted, or marud is told: absent
+    if (status == -EIO || status == -EHWPOISON) {  // deleted, or marud is told: absent, and the view says why
+      ret_views[i] = {nullptr, uint64_t(-status), 0, kNoPin};
+      continue;
+    }
     if (status != 0) {
       for (size_t k = 0; k < i; ++k) {
         release(ret_views[k]);

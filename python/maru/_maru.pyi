@@ -11,6 +11,7 @@ from typing import Any, Optional, Sequence, TypeVar, Union, overload
 import numpy
 from numpy.typing import NDArray
 
+from .errors import MaruError
 from .places import Retrieved
 from .records import Digest, EvictedKey, Geometry, Statistics, Stored, StoredChain
 
@@ -149,9 +150,10 @@ class Client:
         """out: one byte per key (an array of bool or uint8, a bytearray), which is returned."""
     def retrieve(self, key: Key, tenant: Tenant = None) -> Optional[View]:
         """None when the block is absent."""
-    def retrieve_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[Optional[View]]:
-        """None for what is absent; and, so that the others are not lost, for what lies in bad memory or does not match its
-        checksum, which statistics().checksum_errors counts."""
+    def retrieve_batch(self, keys: Union[Sequence[Key], Digests],
+                       tenant: Tenant = None) -> list[Union[View, MaruError, None]]:
+        """None for what is absent. So that the others are not lost, what is there and cannot be read is not raised: in its
+        place is the DamagedBlockError (statistics().checksum_errors counts these) or BadMemoryError."""
     # For MaruHandler.
     def _find(self, key: Key, tenant: Tenant, places: Retrieved) -> Optional[MemoryInfo]: ...
     def _find_batch(self, keys: Sequence[Key], tenant: Tenant, places: Retrieved) -> list[Optional[MemoryInfo]]: ...

@@ -24,7 +24,7 @@ import numpy
 from numpy.typing import NDArray
 
 from . import _maru
-from .errors import ClosedError, ForkedError
+from .errors import ClosedError, ForkedError, MaruError
 from .records import Digest, Stored, StoredChain
 
 Key = Union[str, bytes, bytearray, memoryview, Digest, NDArray[numpy.uint8]]
@@ -140,7 +140,7 @@ class Client:
     def retrieve(self, key: Key, tenant: Tenant = None) -> Optional[_maru.View]:
         return self.sync.retrieve(key, tenant)
 
-    def retrieve_batch(self, keys: Keys, tenant: Tenant = None) -> list[Optional[_maru.View]]:
+    def retrieve_batch(self, keys: Keys, tenant: Tenant = None) -> list[Union[_maru.View, MaruError, None]]:
         return self.sync.retrieve_batch(keys, tenant)
 
     def match_prefix(self, keys: Keys, tenant: Tenant = None) -> _maru.Match:

@@ -348,7 +348,7 @@ class MaruHandler:
 
     def batch_retrieve(self, keys: Sequence[str]) -> list[Optional[MemoryInfo]]:
         """retrieve() of each, but for a value that is damaged or lies in bad memory, which is no reason to lose the others: it
-        is None and gone from the pool, and what was damaged is counted (`checksum_errors` in get_stats()["native"])."""
+        is None and gone from the pool, and logged; what was damaged is counted (`checksum_errors` in get_stats()["native"])."""
         try:
             found = self._ask()._find_batch(keys, self._tenant, self._retrieved)
         except _UNREADABLE:

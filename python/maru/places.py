@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import weakref
 from bisect import bisect_right
@@ -26,6 +27,8 @@ from collections import deque
 from typing import Any, Generic, NamedTuple, Optional, TypeVar
 
 from ._maru import View
+
+logger = logging.getLogger("maru")
 
 RETRIEVED = 0  # the region of what was retrieved
 
@@ -104,6 +107,10 @@ class Retrieved:
                 return there  # the one that was made, or one that this thread has entered meanwhile
             self._of_block[block] = mine  # the other ends at this moment
             return made
+
+    def pass_over(self, key: object, error: Exception) -> None:
+        """Of a batch, what is there and cannot be read: it is None, for the others are not to be lost, and said here."""
+        logger.error("Taken for absent in a batch, under %.100r: %s", key, error)
 
     def view(self, page_index: int) -> Optional[View]:
         there = self._there(page_index)

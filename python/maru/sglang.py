@@ -115,10 +115,12 @@ class MaruHiCacheStorage(HiCacheStorage):
             views: list[Any] = list(self._client.retrieve_batch(keys, self._options["tenant"]))
         except MaruError as error:
             logger.warning("maru: %s", error)
-            views = [self._view(key) for key in keys]  # one damaged block is no reason to lose all
+            views = [self._view(key) for key in keys]  # as many as can be held
         loaded = []
         for name, view, parts in zip(names, views, pages):
-            if view is None:
+            if view is None or isinstance(view, MaruError):
+                if view is not None:
+                    logger.warning("maru: page %s is not loaded: %s", name, view)
                 loaded.append(False)
                 continue
             with view:

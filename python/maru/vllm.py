@@ -206,10 +206,14 @@ class MaruConnector(KVConnectorBase_V1):
 
     def _views(self, keys: NDArray[numpy.uint8]) -> Iterable[Any]:
         try:
-            return self._client.retrieve_batch(keys, self._tenant)
+            found = self._client.retrieve_batch(keys, self._tenant)
         except MaruError as error:
             logger.warning("maru: %s", error)
-        return [self._view(key) for key in keys]  # one damaged block is no reason to lose all
+            return [self._view(key) for key in keys]  # as many as can be held
+        for view in found:
+            if isinstance(view, MaruError):
+                logger.warning("maru: %s", view)
+        return [None if isinstance(view, MaruError) else view for view in found]
 
     def _view(self, key: NDArray[numpy.uint8]) -> Any:
         try:

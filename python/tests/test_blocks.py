@@ -183,6 +183,20 @@ def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):
         assert bytes(client.retrieve(b"other").data) == b"whole"
 
 
+def test_a_block_of_a_batch_that_was_damaged_is_told_from_one_that_is_absent(marud_program):
+    payload = os.urandom(2000)
+    with Marud(marud_program, more="checksums = true") as running, \
+            maru.Client(str(running.socket), timeout_ms=60_000) as client:
+        client.store_copy(b"k", payload)
+        client.store_copy(b"other", b"whole")
+        running.damage(payload)
+        absent, damaged, whole = client.retrieve_batch([b"absent", b"k", b"other"])
+        assert absent is None and bytes(whole.data) == b"whole"
+        assert type(damaged) is maru.DamagedBlockError and damaged.errno == errno.EIO
+        assert (damaged.call, client.statistics().checksum_errors) == ("maru_retrieve_batch", 1)
+        assert client.retrieve_batch([b"k"]) == [None]
+
+
 def gives_up_the_gil(call, times):
     """Whether one of the calls does: Python never takes the GIL away here, so the other thread runs only while it is given."""
     may_run, has_run = threading.Lock(), []

@@ -98,7 +98,7 @@ def test_what_the_pool_does_not_take_is_false_and_said(marud_program, key, caplo
                 handler.free(handle)
 
 
-def test_a_damaged_value_is_an_error_and_then_absent(marud_program, key):
+def test_a_damaged_value_is_an_error_and_then_absent(marud_program, key, caplog):
     from with_marud import Marud
     payloads = [os.urandom(2000) for _ in range(3)]
     with Marud(marud_program, more="checksums = true") as running, maru.MaruHandler(config(running)) as handler:
@@ -110,8 +110,10 @@ def test_a_damaged_value_is_an_error_and_then_absent(marud_program, key):
         with pytest.raises(maru.DamagedBlockError):
             handler.retrieve(keys[0])
         assert handler.retrieve(keys[0]) is None
-        # Of a batch the others are wanted all the same: what is damaged is counted, and absent at once.
+        # Of a batch the others are wanted all the same: what is damaged is counted and said, and absent at once.
         assert [info is not None for info in handler.batch_retrieve(keys)] == [False, False, True]
+        said, = (record.getMessage() for record in caplog.records if record.name == "maru" and record.levelname == "ERROR")
+        assert "checksum" in said and keys[1] in said
         assert handler.get_stats()["native"]["checksum_errors"] == 2 and handler.get_stats()["native"]["pins"] == 0
         assert put(handler, keys[0], payloads[0]) and read(handler, keys[0]) == payloads[0]
 

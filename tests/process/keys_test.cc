@@ -450,6 +450,8 @@ TEST(Checksums, WhoMayOnlyReadDeletesNothing) {
   const maru_key key = key_of("k");
   for (int i = 0; i < 2; ++i) EXPECT_EQ(reader.retrieve("k", &view), -EIO);
   EXPECT_EQ(maru_retrieve_batch(reader, &key, 1, &view), 0) << "absent in a batch";
+  EXPECT_EQ(view.block, 0u);
+  EXPECT_EQ(view.bytes, uint64_t(EIO)) << "and why is said";
   EXPECT_EQ(reader.statistics().pins, 0u);
   EXPECT_EQ(reader.statistics().checksum_errors, 3u);
   const auto page = format::PageRef::from_bits(block);

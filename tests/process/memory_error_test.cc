@@ -109,6 +109,7 @@ TEST_F(MemoryError, RetrievingWithChecksumsSaysSo) {
   EXPECT_EQ(client.statistics().pins, 0u) << "nothing stays pinned";
   const maru_key key = key_of("k");
   EXPECT_EQ(maru_retrieve_batch(client, &key, 1, &view), 0) << "absent in a batch";
+  EXPECT_EQ(view.bytes, uint64_t(EHWPOISON)) << "and why is said";
 }
 
 TEST_F(MemoryError, ViewReadsZerosAndSaysSo) {

@@ -243,8 +243,8 @@ py::object Client::find(py::handle key, py::handle tenant, py::handle places) co
   });
 }
 
-template <typename Make>
-py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make) const {
+template <typename Make, typename Fail>
+py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make, Fail&& fail) const {
   const Use use(attachment());
   const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Items::kKept);
   const size_t n = batch.size();
@@ -263,7 +263,11 @@ py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& ma
       std::shared_ptr<Hold> hold;
       if (views[i].block != 0) hold = std::make_shared<PinHold>(attachment_, views[i]);
       ++held;
-      py::object item = hold ? make(std::move(hold), views[i], batch.item(i)) : py::none();
+      py::object item = py::none();
+      if (hold)
+        item = make(std::move(hold), views[i], batch.item(i));
+      else if (views[i].bytes != 0) [[unlikely]]  // there, and cannot be read
+        item = fail(exception_of(-int(views[i].bytes), "maru_retrieve_batch"), batch.item(i));
       PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), item.release().ptr());
     }
     return result;
@@ -274,15 +278,19 @@ py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& ma
 }
 
 py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
-  return retrieve_batch_as(keys, tenant, [](std::shared_ptr<Hold> hold, const maru_view& view, py::handle) {
-    return new_view(std::move(hold), view);
-  });
+  return retrieve_batch_as(
+      keys, tenant,
+      [](std::shared_ptr<Hold> hold, const maru_view& view, py::handle) { return new_view(std::move(hold), view); },
+      [](py::object error, py::handle) { return error; });
 }
 
 py::list Client::find_batch(py::handle keys, py::handle tenant, py::handle places) const {
-  return retrieve_batch_as(keys, tenant, [&](std::shared_ptr<Hold> hold, const maru_view& view, py::handle key) {
-    return new_memory_info(std::move(hold), view, key, places);
-  });
+  return retrieve_batch_as(
+      keys, tenant,
+      [&](std::shared_ptr<Hold> hold, const maru_view& view, py::handle key) {
+        return new_memory_info(std::move(hold), view, key, places);
+      },
+      [&](const py::object& error, py::handle key) { return places.attr("pass_over")(key, error); });
 }
 
 py::object Client::pin(py::handle key, py::handle tenant) const {

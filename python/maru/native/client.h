@@ -70,8 +70,8 @@ class Client : public ZeroedMemory {
   [[noreturn]] static void refuse();
   template <typename Make>
   pybind11::object retrieve_as(pybind11::handle key, pybind11::handle tenant, Make&& make) const;
-  template <typename Make>
-  pybind11::list retrieve_batch_as(pybind11::handle keys, pybind11::handle tenant, Make&& make) const;
+  template <typename Make, typename Fail>
+  pybind11::list retrieve_batch_as(pybind11::handle keys, pybind11::handle tenant, Make&& make, Fail&& fail) const;
 
   std::shared_ptr<Attachment> attachment_;
   bool verifies_ = false;  // the pool has checksums

@@ -20,10 +20,12 @@ py::handle errors() {
 
 void load_errors() { errors(); }
 
-void raise(int status, const char* call) { throw_exception(errors().attr("error_for")(-status, call)); }
+py::object exception_of(int status, const char* call) { return errors().attr("error_for")(-status, call); }
+
+void raise(int status, const char* call) { throw_exception(exception_of(status, call)); }
 
 void raise_with(int status, const char* call, const char* name, const py::object& value) {
-  const py::object exception = errors().attr("error_for")(-status, call);
+  const py::object exception = exception_of(status, call);
   exception.attr(name) = value;
   throw_exception(exception);
 }

@@ -9,6 +9,9 @@ namespace maru_python {
 // Called once, when the module is loaded: what is raised later needs no import.
 void load_errors();
 
+// The exception for a negative result, not raised.
+pybind11::object exception_of(int status, const char* call);
+
 // Raises the exception for a negative result. `call` is the name of the function of maru.h that returned it.
 [[noreturn]] void raise(int status, const char* call);
 
