@@ -479,7 +479,8 @@ bool Pool::State::turn() {
     region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
   if (is_quiesced()) return step_rest_audit();
   bool has_more = step_mending();
-  drain_touches(kTouchesPerDrain);
+  turns_behind = drain_touches(kTouchesPerDrain) ? 0 : turns_behind + 1;
+  has_more |= turns_behind != 0;
   cool_regions();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;
@@ -501,7 +502,7 @@ bool Pool::State::turn() {
   if (now_ms < last_upkeep_ms || now_ms - last_upkeep_ms >= kUpkeepPauseMs) {
     last_upkeep_ms = now_ms;
     finish_retired(kRetiredPerTurn);
-    look_at_held(kHeldPerRequest);
+    look_at_held(kHeldPerTurn);
     sweep(kSweepPagesPerTurn);
     count_used(kCountPagesPerTurn);
     if (watch) step_watch();

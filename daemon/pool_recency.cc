@@ -97,7 +97,8 @@ bool Pool::State::step_mending() {
   return !unordered_regions.empty();
 }
 
-void Pool::State::drain_touches(size_t limit) {
+// Reads the rings, each at most once. Returns false if the limit came before the end of them all.
+bool Pool::State::drain_touches(size_t limit) {
   const uint64_t now = tick(now_ms);
   const size_t ring = region.parameters().touch_entries;
   touches.clear();
@@ -124,6 +125,7 @@ void Pool::State::drain_touches(size_t limit) {
                   touches.end());
   }
   drain_next = lane;
+  const bool is_all = touches.size() < limit;
   std::stable_sort(touches.begin(), touches.end(),
                    [](const shm::Touch& a, const shm::Touch& b) { return a.tick < b.tick; });
 
@@ -160,6 +162,7 @@ void Pool::State::drain_touches(size_t limit) {
       late.push_back(touch.page);
   }
   add_missing(late, true);
+  return is_all;
 }
 
 // Blocks that belong into a queue and are in none. Bounded: in regions that miss many and that this turn has no room for, they
@@ -203,27 +206,55 @@ void Pool::State::hold(PageRef ref) {
   if (held.has(ref.page())) return;
   queue_remove(ref.page());
   held.add(ref.page());
-  held_blocks.push_back(ref);
+  held_blocks.push_back({ref, shm::find_pin(region, shm::with_other_hosts(region, lanes.in_use), ref.page())});
 }
 
-// Blocks whose pins ended return to their queues, to their old places.
-void Pool::State::look_at_held(size_t limit) {
+// Blocks whose pins ended return to their queues, to their old places. Most are pinned where they were, which costs one load.
+void Pool::State::look_at_held(uint64_t looks) {
   if (held_blocks.empty()) return;
-  const size_t looks = std::max<size_t>(1, limit / look_cost());
-  for (size_t looked = std::min(looks, held_blocks.size()); looked > 0; --looked) {
+  const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
+  const uint64_t cost = look_cost() * kSlotsPerLook;
+  uint64_t slots_left = std::max(looks * kSlotsPerLook, cost);
+  std::vector<uint32_t> back;
+  for (size_t left = held_blocks.size(); left > 0 && slots_left > 0; --left) {
     if (held_next >= held_blocks.size()) held_next = 0;
-    const PageRef ref = held_blocks[held_next];
-    const PageWord found = word(ref.page());
-    const bool is_there = found.is(PageState::kReady, ref.generation());
-    if (is_there && shm::is_pinned(region, lanes.in_use, ref.page())) {
+    HeldBlock& block = held_blocks[held_next];
+    if (block.is_pinned_there()) {
+      --slots_left;
+      ++held_next;
+      continue;
+    }
+    slots_left -= std::min(slots_left, cost);
+    const PageRef ref = block.ref;
+    const bool is_there = word(ref.page()).is(PageState::kReady, ref.generation());
+    block.pin = is_there ? shm::find_pin(region, in_use, ref.page()) : nullptr;
+    if (block.pin != nullptr) {
       ++held_next;
       continue;
     }
     held.remove(ref.page());
-    held_blocks[held_next] = held_blocks.back();
+    block = held_blocks.back();
     held_blocks.pop_back();
-    if (is_there) queue_insert(ref.page(), ref.generation());
+    if (is_there) back.push_back(ref.page());
   }
+  take_back(back);
+}
+
+// The coldest come last, so that each of those that are colder than all others finds its place at once.
+void Pool::State::take_back(std::vector<uint32_t>& blocks) {
+  std::sort(blocks.begin(), blocks.end(),
+            [&](uint32_t a, uint32_t b) { return order.last_use(a) > order.last_use(b); });
+  std::vector<uint32_t> others;
+  for (const uint32_t page : blocks) {
+    const PageWord found = word(page);
+    if (!found.is(PageState::kReady)) continue;
+    know(page, found.generation());
+    if (order.is_at_an_end(page))
+      queue_insert(page, found.generation());
+    else
+      others.push_back(page);
+  }
+  add_missing(others);
 }
 
 // -- sweep ------------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ void Pool::State::finish_lanes(uint64_t count) {
 void Pool::State::queue_retired(PageRef ref) {
   if (retired_known.has(ref.page())) return;
   retired_known.add(ref.page());
-  retired_blocks.push_back(ref);
+  retired_blocks.push_back({ref});
 }
 
 void Pool::State::take_findings() {
@@ -130,23 +130,37 @@ void Pool::State::take_findings() {
 
 void Pool::State::finish_all_retired() { finish_retired(retired_blocks.size(), 2 * pages()); }
 
-// `pages_left`: to walk for tails; clients wrote how long the runs are.
-void Pool::State::finish_retired(size_t limit, uint64_t pages_left) {
+// `pages_left`: to walk for tails; clients wrote how long the runs are. Most are pinned where they were, which costs one load.
+void Pool::State::finish_retired(uint64_t looks, uint64_t pages_left) {
   if (retired_blocks.empty()) return;
-  const size_t looks = std::max<size_t>(1, limit / look_cost());
-  for (size_t looked = std::min(looks, retired_blocks.size()); looked > 0 && pages_left > 0; --looked) {
+  const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
+  const uint64_t cost = look_cost() * kSlotsPerLook;
+  uint64_t slots_left = std::max(looks * kSlotsPerLook, cost);
+  for (size_t left = retired_blocks.size(); left > 0 && slots_left > 0 && pages_left > 0; --left) {
     if (retired_next >= retired_blocks.size()) retired_next = 0;
-    const PageRef ref = retired_blocks[retired_next];
+    HeldBlock& block = retired_blocks[retired_next];
+    if (block.is_pinned_there()) {
+      --slots_left;
+      ++retired_next;
+      continue;
+    }
+    slots_left -= std::min(slots_left, cost);
+    const PageRef ref = block.ref;
+    block.pin = shm::find_pin(region, in_use, ref.page());
+    if (block.pin != nullptr) {
+      ++retired_next;
+      continue;
+    }
     const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // ours while RETIRED
     const uint64_t at_tick = tick_of(ref.page(), ref.generation());
-    const uint64_t cost = reclaim_cost(ref.page());
+    const uint64_t walked = reclaim_cost(ref.page());
     uint32_t freed = 0;
     const shm::FinishStatus status = shm::finish_retired(self, ref, lanes.in_use, &freed);
     if (status == shm::FinishStatus::kPinned) {
       ++retired_next;
       continue;
     }
-    pages_left -= std::min(pages_left, cost);
+    pages_left -= std::min(pages_left, walked);
     retired_known.remove(ref.page());
     retired_blocks[retired_next] = retired_blocks.back();
     retired_blocks.pop_back();

@@ -32,8 +32,6 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
     return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
                              std::to_string(region.region_pages()));
   if (region.is_shared()) look_at_regions();
-  drain_touches(kTouchesPerDrain);
-  look_at_held(kHeldPerRequest);
   ask_for_tenant(request.tenant);
 
   RentResult result;
@@ -49,6 +47,10 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   shortage.window_pages_left = std::max<uint64_t>(kWindowPagesPerRequest, region.region_pages());
   rent_regions(shortage);
 
+  // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now, before
+  // those are given away), and every block whose pins have ended is back in its queue. Each ring has as many touches as it has
+  // places at most, so this ends whatever clients do.
+  if (shortage.is_open()) drain_touches(kNever);
   const std::vector<uint32_t> own = regions_of(shortage.asker);
   if (shortage.is_open()) {
     uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
@@ -63,6 +65,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
   constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
   shortage.room_pages_left = 4 * shortage.run_pages * shortage.runs_left();
+  if (shortage.is_open()) look_at_held(kLooksPerRequest);
   // A tenant over its limit makes room first, wherever its blocks are.
   if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
   if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
@@ -79,11 +82,17 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
     evict(all, shortage, kRoundsAnywhere);
     tenants.table().all_may_yield(false);
   }
-  // Before refusing: blocks whose touches were lost, pins that ended since they were seen, and other owners' FREE pages.
+  if (has_nothing() && !retired_blocks.empty()) {  // deleted while somebody held them
+    const uint64_t frees_before = own_frees;
+    finish_retired(kLooksPerRequest);
+    uint64_t pages_left = own_frees == frees_before ? 0 : kNever;
+    if (pages_left != 0) evict(all, shortage, kRoundsAnywhere);  // what was above them
+    if (pages_left != 0 && shortage.is_open()) take_free(all, shortage, &pages_left);
+  }
+  // Before refusing: blocks whose touches were lost, and other owners' FREE pages.
   const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
   if (has_nothing() && !rests(now_ms, next_full_search_ms, pause_ms)) {
     sweep(pages());
-    look_at_held(kLooksPerRequest);
     finish_retired(kLooksPerRequest);
     shortage.looks_left = kLooksPerRequest;
     evict(all, shortage, kRoundsAnywhere);

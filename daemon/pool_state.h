@@ -7,8 +7,10 @@
 
 #include "daemon/block_watch.h"
 #include "daemon/dax/device.h"
+#include "daemon/held_block.h"
 #include "daemon/lane_table.h"
 #include "daemon/metrics/snapshot.h"
+#include "daemon/page_bits.h"
 #include "daemon/policy/eviction_order.h"
 #include "daemon/pool.h"
 #include "daemon/pool_hosts.h"
@@ -69,7 +71,10 @@ inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
 // At the end of marud, for all lanes together: about a second.
 inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
 inline constexpr size_t kRetiredPerTurn = 1024;
-inline constexpr size_t kHeldPerRequest = 256;
+// Held blocks that one turn looks at; a request that is about to evict looks at as many as it may.
+inline constexpr uint64_t kHeldPerTurn = 256;
+// A slot that had a pin when it was last looked at is one load, of which so many cost what a look at all lanes does.
+inline constexpr uint64_t kSlotsPerLook = 16;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
 inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 15;
 inline constexpr uint64_t kLostScanPagesPerRequest = 1u << 18;
@@ -132,18 +137,6 @@ class Findings final : public shm::ReclaimSink {
   void retired_taken(PageRef ref) override { taken.push_back(ref); }
   void unregistered(PageRef ref) override { orphans.push_back(ref); }
   void pages_freed(uint32_t pages) override { freed += pages; }
-};
-
-// One bit for each page, private.
-class PageBits {
- public:
-  void resize(uint64_t pages) { words_.assign((pages + 63) / 64, 0); }
-  bool has(uint32_t page) const { return (words_[page / 64] >> page % 64 & 1) != 0; }
-  void add(uint32_t page) { words_[page / 64] |= 1ull << page % 64; }
-  void remove(uint32_t page) { words_[page / 64] &= ~(1ull << page % 64); }
-
- private:
-  std::vector<uint64_t> words_;
 };
 
 // What a request still lacks. With lane 0 as the asker pages are only freed, and `runs` counts pages.
@@ -213,10 +206,11 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool queues_by_tenant = false;
   uint32_t asking_tenant = 0;  // index of the tenant for whom memory is wanted; 0: of none
   PageBits held;               // out of the queues because a pin was seen
-  std::vector<PageRef> held_blocks;
+  std::vector<HeldBlock> held_blocks;
   size_t held_next = 0;
   std::vector<shm::Touch> touches;
   uint32_t drain_next = 0;
+  uint64_t turns_behind = 0;                       // in a row, that did not read all rings to their ends
   std::vector<uint32_t> unordered_regions;         // as their entries say; perhaps mended meanwhile
   uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
   uint64_t sweep_next = 0;                         // page
@@ -230,8 +224,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t next_full_search_ms = 0;
   uint32_t window_next = 0;  // region: where a search for windows goes on that had not time for all
 
-  PageBits retired_known;               // in retired_blocks
-  std::vector<PageRef> retired_blocks;  // RETIRED by lane 0, waiting for their pins
+  PageBits retired_known;                 // in retired_blocks
+  std::vector<HeldBlock> retired_blocks;  // RETIRED by lane 0, waiting for their pins
   size_t retired_next = 0;
   Findings findings;
   std::vector<shm::Recount> recounts;  // the pass that is under way
@@ -441,7 +435,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t tick(uint64_t unix_ms) const;
   uint64_t tick_of(uint32_t page, uint32_t generation) const;
   uint64_t lost_touches() const;
-  void drain_touches(size_t limit);
+  bool drain_touches(size_t limit);
   void know(uint32_t page, uint32_t generation);
   void queue_insert(uint32_t page, uint32_t generation);
   void queue_remove(uint32_t page);
@@ -451,7 +445,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool step_mending();
   void child_left(PageRef parent, uint64_t child_tick, EvictionOrder::Coldest* coldest);
   void hold(PageRef ref);
-  void look_at_held(size_t limit);
+  void look_at_held(uint64_t looks);
+  void take_back(std::vector<uint32_t>& blocks);
   void sweep(uint64_t pages);
   void sweep_region(uint32_t region_index);
   void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);
@@ -466,7 +461,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void take_counters(uint32_t lane);
   void take_findings();
   void queue_retired(PageRef ref);
-  void finish_retired(size_t limit, uint64_t pages_left = kReclaimPagesPerTurn);
+  void finish_retired(uint64_t looks, uint64_t pages_left = kReclaimPagesPerTurn);
   void finish_all_retired();
   bool step_recounts(uint64_t pages);
 

@@ -18,24 +18,28 @@ LaneSet with_other_hosts(const ControlRegion& region, const LaneSet& own) {
   return set;
 }
 
-bool is_pinned(const ControlRegion& region, const LaneSet& lanes, uint32_t page) {
+const AtomicU64* find_pin(const ControlRegion& region, const LaneSet& lanes, uint32_t page) {
   const uint32_t set = pin_set_start(region.layout(), page);
-  bool found = false;
+  const AtomicU64* found = nullptr;
   lanes.for_each(region.lanes(), [&](uint32_t lane) {
-    if (found) return;
+    if (found != nullptr) return;
     const AtomicU64* pins = region.lane_pins(lane) + set;
     for (uint32_t i = 0; i < limits::kPinSetSlots; ++i) {
       const PageRef ref = PageRef::from_bits(pins[i].load_seq_cst());  // [pairs pin.slot]
-      found |= !ref.is_none() && ref.page() == page;
+      if (!ref.is_none() && ref.page() == page) found = &pins[i];
     }
     // The count is read after RETIRING was written, and was raised before the slot it counts. [pairs pin.overflow]
-    if (!found && region.lane_header(lane).pin_overflow.load_seq_cst() != 0)
+    if (found == nullptr && region.lane_header(lane).pin_overflow.load_seq_cst() != 0)
       for (const AtomicU64& slot : region.lane(lane).pin_overflow) {
         const PageRef ref = PageRef::from_bits(slot.load_seq_cst());
-        found |= !ref.is_none() && ref.page() == page;
+        if (!ref.is_none() && ref.page() == page) found = &slot;
       }
   });
   return found;
+}
+
+bool is_pinned(const ControlRegion& region, const LaneSet& lanes, uint32_t page) {
+  return find_pin(region, lanes, page) != nullptr;
 }
 
 void prefetch_pins(const ControlRegion& region, const LaneSet& lanes, uint32_t page) {

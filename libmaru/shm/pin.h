@@ -60,6 +60,14 @@ LaneSet with_other_hosts(const ControlRegion& region, const LaneSet& own);
 
 // Whether any lane of the set has a slot for this page, of whatever generation: a pin that is just being undone counts.
 bool is_pinned(const ControlRegion& region, const LaneSet& lanes, uint32_t page);
+// The same, and the slot itself, null for none. It is as long as the region is mapped.
+const AtomicU64* find_pin(const ControlRegion& region, const LaneSet& lanes, uint32_t page);
+// Whether a slot that find_pin has found for this page has it still: a single load in place of a look at all lanes. A hint for
+// whoever leaves a pinned block alone; of one that is not pinned here any more other slots may tell.
+inline bool pins_page(const AtomicU64& slot, uint32_t page) {
+  const PageRef ref = PageRef::from_bits(slot.load_relaxed());  // stale is as if this had been asked a little earlier
+  return !ref.is_none() && ref.page() == page;
+}
 // Brings the lines that is_pinned will read closer.
 void prefetch_pins(const ControlRegion& region, const LaneSet& lanes, uint32_t page);
 

@@ -65,7 +65,7 @@ struct PoolUnderTest {
   uint64_t next_start_time = 100;
 
   explicit PoolUnderTest(uint64_t bytes = 1u << 20, uint32_t region_pages = 16, uint32_t pins_max = 64,
-                         const SharingConfig& sharing = {}, uint32_t tenants_max = 0) {
+                         const SharingConfig& sharing = {}, uint32_t tenants_max = 0, uint32_t touch_entries = 256) {
     config.name = "test";
     config.tenants_max = tenants_max;
     config.sharing = sharing;
@@ -73,7 +73,7 @@ struct PoolUnderTest {
     config.region_bytes = uint64_t(region_pages) * 4096;
     config.lanes = 8;
     config.pins_max = pins_max;
-    config.touch_entries = 256;
+    config.touch_entries = touch_entries;
     config.key_inline_bytes = 64;
     auto device = MemoryDevice::create("test", bytes, HugePages::kNever, {}, [&](uint64_t all, uint64_t unit) {
       return Pool::control_room(config, all, unit, 0);

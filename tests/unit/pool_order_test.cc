@@ -1,0 +1,155 @@
+// The order of eviction is exact as long as no touch was lost: whatever ends, waits, or changes hands before the request that
+// evicts.
+#include "tests/unit/pool_fixture.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace maru::daemon {
+namespace {
+
+using Keys = std::vector<std::string>;
+
+std::string name(uint64_t i) { return "key-" + std::to_string(i); }
+
+// Fills the whole pool with one-page roots, a millisecond apart.
+std::vector<PageRef> fill(PoolUnderTest& home, InProcessClient& client) {
+  std::vector<PageRef> blocks;
+  for (uint64_t i = 0; i < home.region.pages(); ++i) {
+    ++home.now_ms;
+    blocks.push_back(client.store(name(i)));
+    if (i % 100 == 0) home.pool->turn(home.now_ms);
+  }
+  home.pool->turn(home.now_ms);
+  EXPECT_TRUE(client.evicted.empty());
+  return blocks;
+}
+
+Keys names(uint64_t first, uint64_t count) {
+  Keys all;
+  for (uint64_t i = first; i < first + count; ++i) all.push_back(name(i));
+  return all;
+}
+
+uint64_t lost(const PoolUnderTest& home) { return home.pool->status_json(home.now_ms)["lost_touches"].get<uint64_t>(); }
+
+TEST(PoolOrder, BlocksWhosePinsHaveEndedGoBeforeWarmerOnesHoweverMany) {
+  PoolUnderTest home(8u << 20, 256, 2048);
+  const auto client = home.attach(), reader = home.attach();
+  const std::vector<PageRef> blocks = fill(home, *client);
+  std::vector<shm::Pin> pins;
+  for (uint64_t i = 0; i < 1000; ++i) pins.push_back(reader->pin(blocks[i]));
+  ASSERT_TRUE(client->rent(100));
+  EXPECT_EQ(client->evicted, names(1000, 100));
+  for (uint64_t i = 0; i < 1000; ++i) ASSERT_TRUE(reader->pins.unpin(pins[i].slot, blocks[i]));
+  client->evicted.clear();
+  ASSERT_TRUE(client->rent(600));
+  EXPECT_EQ(client->evicted, names(0, 600));
+  client->evicted.clear();
+  ASSERT_TRUE(client->rent(600));
+  Keys next = names(600, 400);
+  const Keys after = names(1100, 200);
+  next.insert(next.end(), after.begin(), after.end());
+  EXPECT_EQ(client->evicted, next);
+  EXPECT_EQ(home.audit(), std::set<std::string>{});
+}
+
+TEST(PoolOrder, WhatIsHeldAgainAndAgainIsLeftAlone) {
+  PoolUnderTest home(8u << 20, 256, 2048);
+  const auto client = home.attach(), reader = home.attach(), other = home.attach();
+  const std::vector<PageRef> blocks = fill(home, *client);
+  const shm::Pin first = reader->pin(blocks[0]), second = other->pin(blocks[0]);
+  ASSERT_TRUE(client->rent(1));
+  ASSERT_TRUE(reader->pins.unpin(first.slot, blocks[0]));  // where it was seen; the other one holds it still
+  ASSERT_TRUE(client->rent(1));
+  ASSERT_TRUE(other->pins.unpin(second.slot, blocks[0]));
+  ASSERT_TRUE(client->rent(1));
+  EXPECT_EQ(client->evicted, (Keys{name(1), name(2), name(0)}));
+}
+
+TEST(PoolOrder, EveryRingIsReadBeforeAnythingGoes) {
+  constexpr uint32_t kRing = 1u << 14;
+  PoolUnderTest home(4u << 20, 64, 64, {}, 0, kRing);
+  std::vector<std::unique_ptr<InProcessClient>> clients;
+  while (auto client = home.attach()) clients.push_back(std::move(client));
+  ASSERT_GT((clients.size() - 1) * kRing, 1u << 16) << "more than a turn reads";
+  const std::vector<PageRef> blocks = fill(home, *clients[0]);
+  constexpr uint64_t kCold = 100;
+  ++home.now_ms;
+  for (size_t i = 0; i + 1 < clients.size(); ++i)
+    for (uint32_t k = 0; k < kRing; ++k) clients[i]->touch(blocks[kCold + k % (blocks.size() - kCold)]);
+  ++home.now_ms;
+  for (uint64_t i = 0; i < kCold; ++i) clients.back()->touch(blocks[i]);
+  ASSERT_TRUE(clients[0]->rent(50));
+  ASSERT_EQ(clients[0]->evicted.size(), 50u);
+  EXPECT_EQ(lost(home), 0u);
+  const Keys cold = names(0, kCold);
+  for (const std::string& key : clients[0]->evicted)
+    EXPECT_EQ(std::count(cold.begin(), cold.end(), key), 0) << key << " was used last of all";
+}
+
+TEST(PoolOrder, NothingIsEvictedInTheBackgroundBeforeTheRingsAreRead) {
+  constexpr uint32_t kRing = 1u << 14;
+  PoolUnderTest home(4u << 20, 64, 64, {}, 0, kRing);
+  home.config.high_watermark = 0.9;
+  home.config.low_watermark = 0.8;
+  std::vector<std::unique_ptr<InProcessClient>> clients;
+  ASSERT_TRUE(home.restart());
+  while (auto client = home.attach()) clients.push_back(std::move(client));
+  std::vector<PageRef> blocks;
+  for (uint64_t i = 0; i < home.region.pages(); ++i) {
+    ++home.now_ms;
+    blocks.push_back(clients[0]->store(name(i)));
+  }
+  constexpr uint64_t kCold = 100;
+  ++home.now_ms;
+  for (size_t i = 0; i + 1 < clients.size(); ++i)
+    for (uint32_t k = uint32_t(i == 0 ? blocks.size() : 0); k < kRing; ++k)
+      clients[i]->touch(blocks[kCold + k % (blocks.size() - kCold)]);
+  ++home.now_ms;
+  for (uint64_t i = 0; i < kCold; ++i) clients.back()->touch(blocks[i]);
+  home.settle();
+  EXPECT_EQ(lost(home), 0u);
+  EXPECT_LE(home.count(PageState::kReady), home.region.pages() * 82 / 100);
+  for (uint64_t i = 0; i < kCold; ++i) EXPECT_TRUE(home.exists(name(i))) << i;
+}
+
+TEST(PoolOrder, MemoryIsFoundWhenAPinEndsRightAfterARefusal) {
+  PoolUnderTest home(320u << 20, 1024, 1u << 17);
+  const auto client = home.attach();
+  while (client->regions.size() < home.region.regions()) ASSERT_TRUE(client->rent(home.region.pages()));
+  std::vector<PageRef> blocks;
+  std::vector<shm::Pin> pins;
+  for (uint32_t i = 0; i < home.region.pages(); ++i) {
+    ASSERT_FALSE(shm::take_run(home.region, client->lane.id, i, 1, nullptr).is_none());
+    client->runs.push_back({i, 1});  // a search for FREE pages for each of them would take long
+    blocks.push_back(client->store(name(i)));
+    pins.emplace_back();
+    if (blocks.back().is_none()) {  // of so many keys one may find its buckets full; then the page stays RESERVED
+      ASSERT_FALSE(shm::take_run(home.region, client->lane.id, i, 1, nullptr).is_none());
+      continue;
+    }
+    pins.back() = client->pin(blocks.back());
+    ASSERT_EQ(pins.back().status, shm::PinStatus::kPinned);
+    if (i % 100 == 0) home.pool->turn(++home.now_ms);
+  }
+  ASSERT_GT(home.region.pages(), 1u << 16) << "a pool that is not searched before every refusal";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(client->rent(1));
+    EXPECT_EQ(client->last_status, -ENOSPC);
+  }
+  client->evicted.clear();
+  ASSERT_TRUE(client->pins.unpin(pins[30'000].slot, blocks[30'000]));
+  EXPECT_TRUE(client->rent(1));
+  EXPECT_EQ(client->evicted, (Keys{name(30'000)}));
+  // Deleted while it is held: its memory comes when the pin goes.
+  ASSERT_EQ(shm::retire_ref(client->lane, blocks[40'000]), shm::RetireStatus::kRetired);
+  ASSERT_TRUE(shm::hand_over_retired(home.region, blocks[40'000], client->lane.id, shm::daemon_lane(home.region)));
+  client->touch(blocks[40'000]);
+  EXPECT_FALSE(client->rent(1));
+  ASSERT_TRUE(client->pins.unpin(pins[40'000].slot, blocks[40'000]));
+  EXPECT_TRUE(client->rent(1));
+}
+
+}  // namespace
+}  // namespace maru::daemon
