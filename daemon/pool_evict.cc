@@ -80,11 +80,12 @@ void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shorta
   if (region.is_page(parent) && owns_page(parent.page()) && order.knows(parent.page(), parent.generation()) &&
       !order.child_left(parent.page(), ref.page()))
     mend_queues(region.region_of(parent.page()));
+  inherit_use(parent, at_tick);
   const uint32_t run_pages = region.run_pages(ref.page());
   uint32_t freed = 0;
   if (shm::free_retired(self, ref, &freed) != shm::FinishStatus::kFreed) return;
   take_freed(ref.page(), std::min(run_pages, freed), shortage);
-  child_left(parent, at_tick, coldest);
+  child_left(parent, coldest);
 }
 
 namespace {

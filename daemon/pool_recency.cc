@@ -134,6 +134,15 @@ bool Pool::State::drain_touches(size_t limit) {
     const PageWord found = word(touch.page);
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)  // a client left it to us, for its pins
       queue_retired(PageRef::of(touch.page, found.generation()));
+    if (found.is(PageState::kRetired) ||
+        found.is(PageState::kFree)) {  // the last life is over, and its line still there
+      const PageRef parent = PageRef::from_bits(region.block(touch.page).parent.load_acquire());  // checked below
+      inherit_use(parent, touch.tick);
+      if (region.is_page(parent) && word(parent.page()).is(PageState::kReady, parent.generation()) &&
+          word(parent.page()).children() == 0 && !order.contains(parent.page()) && owns_page(parent.page()))
+        late.push_back(parent.page());
+      continue;
+    }
     if (!found.is(PageState::kReady) || !owns_page(touch.page)) continue;
     if (has_expired(touch.page)) {  // a lookup missed it: that was no use
       if (met_expired.size() < kMetExpiredMax) met_expired.push_back(touch.page);
@@ -187,15 +196,23 @@ void Pool::State::add_missing(std::vector<uint32_t>& missing, bool is_bounded) {
   }
 }
 
-// A child of this block is gone for good: without children left it may go too, as late as the later of the two.
-void Pool::State::child_left(PageRef parent, uint64_t child_tick, EvictionOrder::Coldest* coldest) {
+// A child of this block goes, or a use of one that is gone was read: the later of the two uses is the block's. Before the child
+// is FREE, so that a death in between leaves no parent that is childless and colder than its child was.
+void Pool::State::inherit_use(PageRef parent, uint64_t child_tick) {
+  if (!region.is_page(parent)) return;
+  const uint32_t page = parent.page(), generation = parent.generation();
+  if (!word(page).is(PageState::kReady, generation) || !owns_page(page)) return;
+  know(page, generation);
+  if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) mend_queues(region.region_of(page));
+}
+
+// A child of this block is gone for good: without children left it may go too.
+void Pool::State::child_left(PageRef parent, EvictionOrder::Coldest* coldest) {
   if (!region.is_page(parent)) return;
   const uint32_t page = parent.page(), generation = parent.generation();
   const PageWord found = word(page);
-  if (!found.is(PageState::kReady, generation) || found.children() != 0 || !owns_page(page)) return;
-  know(page, generation);
-  if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) mend_queues(region.region_of(page));
-  if (held.has(page)) return;
+  if (!found.is(PageState::kReady, generation) || !owns_page(page) || held.has(page)) return;
+  if (found.children() != 0) return;
   queue_insert(page, generation);
   if (coldest) coldest->push(page);
 }

@@ -152,7 +152,7 @@ void Pool::State::finish_retired(uint64_t looks, uint64_t pages_left) {
       continue;
     }
     const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // ours while RETIRED
-    const uint64_t at_tick = tick_of(ref.page(), ref.generation());
+    inherit_use(parent, tick_of(ref.page(), ref.generation()));
     const uint64_t walked = reclaim_cost(ref.page());
     uint32_t freed = 0;
     const shm::FinishStatus status = shm::finish_retired(self, ref, lanes.in_use, &freed);
@@ -167,7 +167,7 @@ void Pool::State::finish_retired(uint64_t looks, uint64_t pages_left) {
     if (status != shm::FinishStatus::kFreed) continue;
     own_frees += freed;
     queue_remove(ref.page());
-    child_left(parent, at_tick, nullptr);
+    child_left(parent, nullptr);
   }
 }
 
@@ -198,7 +198,7 @@ bool Pool::State::step_recounts(uint64_t count) {
   for (const shm::Recount& recount : recounts) {
     // What was postponed waits for a live client's next step: once more, later.
     if (recount.postponed) findings.parents.push_back(recount.parent);
-    child_left(recount.parent, 0, nullptr);
+    child_left(recount.parent, nullptr);  // with the use that its child's end has left it
   }
   recounts.clear();
   if (!findings.parents.empty()) recount_again_ms = now_ms + kRecountPauseMs;

@@ -443,7 +443,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool may_rebuild();
   void mend_queues(uint32_t region_index);
   bool step_mending();
-  void child_left(PageRef parent, uint64_t child_tick, EvictionOrder::Coldest* coldest);
+  void inherit_use(PageRef parent, uint64_t child_tick);
+  void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
   void hold(PageRef ref);
   void look_at_held(uint64_t looks);
   void take_back(std::vector<uint32_t>& blocks);

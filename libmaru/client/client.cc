@@ -201,6 +201,14 @@ void Client::touch(uint32_t page, uint64_t unix_ms) {
   shm::leave_touch(lane_view_, page, at);
 }
 
+// The tick of the last touch of this page by this client, as far as the filter has it; 0: it has not.
+uint64_t Client::recent_use(uint32_t page, uint64_t now_tick) const {
+  const uint64_t recent = recent_touches_[page % kRecentTouches].load_relaxed();  // a hint
+  if (recent >> 32 != uint64_t(page) + 1) return 0;
+  const uint64_t at = (now_tick & ~uint64_t{0xFFFF'FFFF}) | (recent & 0xFFFF'FFFF);
+  return at <= now_tick ? at : at - std::min(at, uint64_t{1} << 32);
+}
+
 // What the filter remembers may be of a block that was in the page before, in this very tick.
 void Client::touch_stored(uint32_t page, uint64_t unix_ms) {
   const uint64_t at = tick(unix_ms);

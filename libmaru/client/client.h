@@ -188,6 +188,7 @@ class Client {
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);
   void touch_stored(uint32_t page, uint64_t unix_ms);  // by it marud learns of the block
+  uint64_t recent_use(uint32_t page, uint64_t now_tick) const;
   void count(format::LaneCounter which, uint64_t by = 1);
   void finish(shm::PageRef ref);
   // The checksum of payload; false when its memory is bad.

@@ -309,11 +309,12 @@ int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buf
 void Client::finish(PageRef ref) {
   const shm::LaneSet lanes = shm::LaneSet::in_use(region_);
   uint32_t pages = 0;
-  const shm::FinishStatus status = shm::finish_retired(lane_, ref, lanes, &pages);
+  const uint64_t now = tick(now_ms());
+  const shm::FinishStatus status = shm::finish_deleted(lane_, ref, lanes, recent_use(ref.page(), now), now, &pages);
   if (status == shm::FinishStatus::kFreed) pages_->was_freed(ref.page(), pages);
   if (status != shm::FinishStatus::kPinned) return;
   if (shm::hand_over_retired(region_, ref, lane_.id, shm::daemon_lane(region_, region_.host_of_lane(lane_.id.lane))))
-    shm::leave_touch(lane_view_, ref.page(), tick(now_ms()));  // so that marud looks at it soon
+    shm::leave_touch(lane_view_, ref.page(), now);  // so that marud looks at it soon
 }
 
 }  // namespace maru::client

@@ -2,6 +2,7 @@
 
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
+#include "libmaru/shm/touch.h"
 
 #include <algorithm>
 #include <cstring>
@@ -413,6 +414,24 @@ FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes
   // Once more, now that no publisher of this page can be between its header CAS and its last look (it would have a pin).
   if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
   return free_retired(lane, ref, ret_pages);
+}
+
+FinishStatus finish_deleted(LaneContext& lane, PageRef ref, const LaneSet& lanes, uint64_t use_tick, uint64_t now_tick,
+                            uint32_t* ret_pages) {
+  const ControlRegion& region = *lane.region;
+  const PageRef parent = parent_of(region, ref.page());  // RETIRED: ours alone
+  if (parent.is_none()) return finish_retired(lane, ref, lanes, ret_pages);
+  // What marud has read of the block's uses until now, or else when it was stored: hints, of which any value does.
+  const PolicyEntry& known = region.policy(ref.page());
+  const uint64_t stored_ms = region.detail(ref.page()).stored_ms.load_relaxed(), zero = region.header().created_unix_ms;
+  uint64_t last = known.generation.load_relaxed() == ref.generation() + 1 ? known.last_use_ms.load_relaxed()
+                                                                          : stored_ms - std::min(stored_ms, zero);
+  last = std::min(std::max(last, use_tick), now_tick);
+  // Before the page is FREE: whoever finds the parent without children finds this in the ring, whoever dies. [pairs page.word]
+  if (!MARU_MUTANT(kMutantParentTouchedLate)) leave_touch(region.lane(lane.id.lane), parent.page(), last);
+  const FinishStatus status = finish_retired(lane, ref, lanes, ret_pages);
+  if (MARU_MUTANT(kMutantParentTouchedLate)) leave_touch(region.lane(lane.id.lane), parent.page(), last);
+  return status;
 }
 
 bool hand_over_retired(const ControlRegion& region, PageRef ref, LaneId from, LaneId to) {

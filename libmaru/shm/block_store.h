@@ -116,6 +116,11 @@ enum class FinishStatus : uint8_t { kFreed, kPinned, kNotMine };
 // Frees a run that this lane has RETIRED, if no lane of `lanes` pins it, and uncounts it from its parent.
 // *ret_pages (may be null): pages that became FREE.
 FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes, uint32_t* ret_pages);
+// The same for a client. The block's last use is left as a touch of its parent, or a hot one would go cold with its last child:
+// marud passes on itself what it frees. `use_tick`: the last use that the caller knows of, 0 for none; `now_tick`: milliseconds
+// since the pool was made.
+FinishStatus finish_deleted(LaneContext& lane, PageRef ref, const LaneSet& lanes, uint64_t use_tick, uint64_t now_tick,
+                            uint32_t* ret_pages);
 // The same without looking for pins, for whoever has looked already while the page was RETIRING.
 // Its registry entry must have been removed after that look.
 FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages);

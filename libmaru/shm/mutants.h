@@ -61,6 +61,7 @@ enum MutantId : unsigned {
   kMutantFormatByLook = 53,       // memory that was seen blank is claimed by a store
   kMutantFormatUuidAnew = 54,     // who begins to format again takes another uuid
   kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
+  kMutantParentTouchedLate = 61,  // a parent gets its deleted child's last use after it can be seen without children
   kMutantReplyBeforeBit = 60,     // tests/sim/scenario_lanes.cc: a client has its lane before its bit is set
   kMutantPinBatchWithoutBarrier = 70,  // a batch of pins looks at the words while its slots may not be visible
   kMutantExistsBatchOneHeader = 71,    // a batch of keys believes tags without reading the headers again

@@ -427,6 +427,33 @@ TEST_F(Keys, WhatHasExpiredIsHandedToMarud) {
   EXPECT_EQ(reader_.text("root"), "new");
 }
 
+// Otherwise a parent that is in use all the time would be as cold as when it was stored.
+TEST_F(Keys, DeletedChildLeavesItsLastUseToItsParent) {
+  ControlMap map(marud_.socket_path());
+  maru_block root = 0, child = 0;
+  ASSERT_EQ(writer_.store("root", "r", {}, 0, &root), 0);
+  ASSERT_EQ(writer_.store("child", "c", "root", 0, &child), 0);
+  marud_.suspend();
+  const uint32_t page = format::PageRef::from_bits(root).page();
+  const auto ring = map.region().lane(writer_.geometry().lane).touches;
+  const auto last_touch = [&](uint32_t of) {
+    uint64_t tick = 0;
+    for (const AtomicU64& entry : ring)
+      if (const uint64_t word = entry.load_acquire(); word >> 32 == uint64_t(of) + 1)
+        tick = std::max(tick, word & 0x7FFF'FFFF);
+    return tick;
+  };
+  const uint64_t stored = last_touch(page);
+  EXPECT_TRUE(wait_until([&] {
+    EXPECT_EQ(writer_.text("child"), "c");
+    return last_touch(format::PageRef::from_bits(child).page()) > stored;
+  }));
+  const uint64_t used = last_touch(format::PageRef::from_bits(child).page());
+  ASSERT_EQ(writer_.remove("child"), 0);
+  EXPECT_EQ(last_touch(page), used);
+  marud_.resume();
+}
+
 // One byte of the block's first page is another one.
 void damage(const ControlMap& map, maru_block block) {
   const uint64_t at =

@@ -370,7 +370,7 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
 // -- removing ---------------------------------------------------------------------------------------------------------
 
 void free_or_hand_over(Client& who, PageRef ref) {
-  const FinishStatus status = shm::finish_retired(who.context, ref, LaneSet::in_use(world()), nullptr);
+  const FinishStatus status = shm::finish_deleted(who.context, ref, LaneSet::in_use(world()), 0, steps(), nullptr);
   if (PageWord{world().block(ref.page()).word.load_acquire()}.is(PageState::kPoisoned)) return;
   if (status == FinishStatus::kNotMine) fail("lane %u cannot free page %u that it retired", who.lane.lane, ref.page());
   const LaneId daemon = shm::daemon_lane(world(), world().host_of_lane(who.lane.lane));

@@ -57,6 +57,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantFormatByLook, "memory claimed by a store because it was seen blank", {"format"}},
       {kMutantServeUnflushed, "a pool adopted whose magic number is not flushed", {"format"}},
       {kMutantFormatUuidAnew, "another uuid for a formatting that was cut off", {"format"}},
+      {kMutantParentTouchedLate, "a parent touched after its child is free", {"deleted-child"}},
       {kMutantReplyBeforeBit, "a lane's bit set after the reply that hands it out", {"lane-attach"}},
       {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
       {kMutantGiveBackUnclaimed, "tails freed by who does not hold their head", {"run-given-back-twice"}},

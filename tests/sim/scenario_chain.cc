@@ -57,6 +57,35 @@ void store_fork(void* argument) {
 
 void store_the_chain(void* argument) { store_chain(client_of(argument), 0, kChain); }
 
+// -- the use of a deleted child -----------------------------------------------------------------------------------------
+
+PageRef watched_parent;
+
+void delete_the_child(void* argument) { remove(client_of(argument), 1); }
+
+// marud may evict the parent as soon as it has no child: by then the child's last use must be in the ring of who deleted it.
+void watch_the_parent(void*) {
+  for (uint32_t rounds = 60; rounds > 0; --rounds) {
+    const PageWord found{world().block(watched_parent.page()).word.load_acquire()};
+    if (!found.is(PageState::kReady) || found.children() != 0) continue;
+    bool is_touched = false;
+    for (const AtomicU64& entry : world().lane(1).touches)
+      is_touched |= entry.load_acquire() >> 32 == uint64_t(watched_parent.page()) + 1;
+    if (!is_touched) fail("page %u has no child any more, and no touch of it was left", watched_parent.page());
+    return;
+  }
+}
+
+void deleted_child_setup() {
+  begin(4);
+  watched_parent = store(client(4), 0).block;
+  store(client(4), 1, watched_parent);
+  spawn("client", 1, delete_the_child, argument_of(1));
+  spawn("marud", kMarud, watch_the_parent);
+  if (chance().chance(2)) spawn("reader", 2, [](void* argument) { retrieve(client_of(argument), 1); }, argument_of(2));
+  allow_deaths(0b0110, 1);
+}
+
 void match_the_chain(void* argument) {
   Client& who = client_of(argument);
   const uint32_t rounds = 1 + chance().below(2);
@@ -187,6 +216,9 @@ constexpr Scenario kScenarios[] = {
      settle_world, forget_process},
     {"chain-hold", "a pin on the deepest block holds its ancestors, also when the block is deleted", hold_setup,
      settle_world, forget_process},
+    {"deleted-child",
+     "a client deletes a child and may die: whoever sees the parent without it finds its use in the ring",
+     deleted_child_setup, settle_world, forget_process},
     {"chain-race", "several clients store one chain, going on with the winner", chain_race_setup, settle_world,
      forget_process},
     {"recount", "publishers and deleters of children die: counts are right again, and never too low", recount_setup,

@@ -50,6 +50,7 @@ struct InProcessClient {
   PageRef take_free(uint32_t pages = 1);  // FREE only
   PageRef store(std::string_view key, PageRef parent = PageRef::none(), uint32_t pages = 1);
   void touch(PageRef ref);
+  bool remove(PageRef ref);  // as maru_delete does; false if it is not gone
   shm::Pin pin(PageRef ref) { return pins.pin(ref); }
 };
 
@@ -233,6 +234,12 @@ inline PageRef InProcessClient::take(uint32_t pages) {
 
 inline void InProcessClient::touch(PageRef ref) {
   shm::leave_touch(home.region.lane(grant.lane), ref.page(), home.now_ms - kStartMs);
+}
+
+inline bool InProcessClient::remove(PageRef ref) {
+  return shm::retire_ref(lane, ref) == shm::RetireStatus::kRetired &&
+         shm::finish_deleted(lane, ref, shm::LaneSet::in_use(home.region), 0, home.now_ms - kStartMs, nullptr) ==
+             shm::FinishStatus::kFreed;
 }
 
 inline PageRef InProcessClient::store(std::string_view key, PageRef parent, uint32_t pages) {

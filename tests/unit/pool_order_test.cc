@@ -151,5 +151,92 @@ TEST(PoolOrder, MemoryIsFoundWhenAPinEndsRightAfterARefusal) {
   EXPECT_TRUE(client->rent(1));
 }
 
+// -- parents ----------------------------------------------------------------------------------------------------------
+
+class PoolOrderOfParents : public ::testing::Test {
+ protected:
+  // A root and its child, both older than all others; then the child is used once more.
+  void begin() {
+    root_ = client_->store("root");
+    child_ = client_->store("child", root_);
+    for (uint64_t i = 2; i < home_.region.pages(); ++i) {
+      ++home_.now_ms;
+      client_->store(name(i));
+      if (i % 100 == 0) home_.pool->turn(home_.now_ms);
+    }
+    home_.now_ms += 10;
+    client_->touch(child_);
+  }
+  // Nothing that was used before the child goes after the root.
+  void expect_root_goes_last() {
+    client_->evicted.clear();
+    ASSERT_TRUE(client_->rent(home_.region.pages() - 3));
+    EXPECT_TRUE(home_.exists("root"));
+    EXPECT_EQ(std::count(client_->evicted.begin(), client_->evicted.end(), "root"), 0);
+  }
+  PoolUnderTest home_;
+  std::unique_ptr<InProcessClient> client_ = home_.attach();
+  PageRef root_, child_;
+};
+
+TEST_F(PoolOrderOfParents, ARootIsAsWarmAsTheChildThatItsClientDeleted) {
+  begin();
+  home_.pool->turn(home_.now_ms);
+  home_.now_ms += 10;
+  ASSERT_TRUE(client_->remove(child_));
+  expect_root_goes_last();
+}
+
+TEST_F(PoolOrderOfParents, AlsoWhenMarudHadNotReadTheUseByThen) {
+  begin();
+  ASSERT_TRUE(client_->remove(child_));
+  expect_root_goes_last();
+}
+
+TEST_F(PoolOrderOfParents, AndNotWarmer) {
+  begin();
+  home_.pool->turn(home_.now_ms);
+  home_.now_ms += 10;
+  client_->touch(PageRef::of(5, 0));
+  home_.now_ms += 10;
+  ASSERT_TRUE(client_->remove(child_));
+  home_.pool->turn(home_.now_ms);
+  const uint64_t root_use = home_.region.policy(root_.page()).last_use_ms.load_relaxed();
+  EXPECT_LT(root_use, home_.region.policy(5).last_use_ms.load_relaxed()) << "used after the child, and before its end";
+  EXPECT_EQ(root_use, home_.region.policy(child_.page()).last_use_ms.load_relaxed());
+}
+
+TEST_F(PoolOrderOfParents, AChildThatIsNotTheLastOneCountsAsWell) {
+  const PageRef root = client_->store("root");
+  client_->store("cold", root);
+  const PageRef hot = client_->store("hot", root);
+  for (uint64_t i = 3; i < home_.region.pages(); ++i) {
+    ++home_.now_ms;
+    client_->store(name(i));
+    if (i % 100 == 0) home_.pool->turn(home_.now_ms);
+  }
+  home_.now_ms += 10;
+  client_->touch(hot);
+  home_.pool->turn(home_.now_ms);
+  ASSERT_EQ(home_.delete_tree(home_.digest("hot")).deleted, 1u);
+  expect_root_goes_last();
+}
+
+TEST_F(PoolOrderOfParents, ADeathInTheMiddleOfADeletionLosesNoUse) {
+  begin();
+  home_.pool->turn(home_.now_ms);
+  home_.now_ms += 10;
+  // All of finish_deleted, except that the parent's count was not lowered.
+  ASSERT_TRUE(client_->remove(child_));
+  uint64_t word = PageWord::ready(root_.generation(), 0).bits;
+  ASSERT_TRUE(home_.region.block(root_.page()).word.cas_seq_cst(word, PageWord::ready(root_.generation(), 1).bits));
+  home_.region.lane_header(client_->grant.lane).parent_intent[0].store_release(root_.bits);
+  home_.pool->client_died(client_->grant.lane);
+  home_.settle();
+  EXPECT_EQ(home_.word(root_.page()), PageWord::ready(root_.generation(), 0));
+  EXPECT_EQ(home_.region.policy(root_.page()).last_use_ms.load_relaxed(),
+            home_.region.policy(child_.page()).last_use_ms.load_relaxed());
+}
+
 }  // namespace
 }  // namespace maru::daemon

@@ -120,9 +120,9 @@ void PoolModel::free_page(uint32_t page, EvictionOrder::Coldest& coldest) {
   if (parent != kNoPage) order_.child_left(parent, page);
   page_of_[block] = kNoPage;
   pages_[page].block = kNoBlock;
-  if (parent == kNoPage || --pages_[parent].children > 0) return;
+  if (parent == kNoPage) return;
   order_.inherit(parent, last_use);
-  if (pages_[parent].is_held) return;
+  if (--pages_[parent].children > 0 || pages_[parent].is_held) return;
   order_.insert(parent);
   coldest.push(parent);
 }
