@@ -28,7 +28,7 @@ struct LaneRecord {
   uint64_t pid_namespace = 0;  // in which who.pid counts; 0: not known
   shm::TouchReader touches;
   uint64_t pins_seen = 0;     // when its slots were last looked at
-  uint64_t lost_before = 0;   // touches that were overwritten before this marud began to read
+  uint64_t lost_before = 0;   // of another host's lane: overwritten before this marud began to read
   uint64_t reclaimed_to = 0;  // kReclaiming: the pages before this one were looked at
   uint64_t arrival = 0;       // a number that rises with each client that this marud gives a lane; 0: adopted
 

@@ -33,6 +33,7 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
       record.who.uid = uid_t(credentials >> 32);
       record.who.gid = gid_t(credentials);
       record.attached_ms = identity.attached_ms.load_relaxed();
+      record.touches.resume(region.lane_header(lane).touches_read.load_relaxed());  // the last marud is gone
       record.pid_namespace = identity.pid_namespace.load_relaxed();
       record.same_boot =
           identity.boot_id_lo.load_relaxed() == boot_id[0] && identity.boot_id_hi.load_relaxed() == boot_id[1];
@@ -143,8 +144,10 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
   for (uint32_t i = 0; i < regions.size(); ++i) rebuild_queues(i);
   totals.queues_rebuilt = 0;
-  drain_touches(kTouchesPerDrain);
-  for (LaneRecord& record : lanes.records) record.lost_before = record.touches.lost();  // read by the marud before
+  drain_touches(kNever);
+  // What the last marud had read of the lanes of other hosts nobody knows.
+  for (uint32_t lane = 0; lane < lanes.records.size(); ++lane)
+    if (!lanes.is_own(lane)) lanes.records[lane].lost_before = lanes.records[lane].touches.lost();
   take_findings();
   finish_all_retired();
 }

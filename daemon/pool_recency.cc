@@ -171,6 +171,12 @@ bool Pool::State::drain_touches(size_t limit) {
       late.push_back(touch.page);
   }
   add_missing(late, true);
+  // Now that they are applied: what this marud has read no other one counts as lost.
+  for (uint32_t own = lanes.first + 1; own < lanes.end; ++own) {
+    const uint64_t read = lanes.records[own].touches.cursor();
+    AtomicU64& shown = region.lane_header(own).touches_read;
+    if (lanes.is_live(own) && shown.load_relaxed() != read) shown.store_relaxed(read);  // for the marud after this one
+  }
   return is_all;
 }
 

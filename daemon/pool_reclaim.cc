@@ -25,7 +25,7 @@ void Pool::State::take_counters(uint32_t lane) {
 
 // After proof that the client of this lane is gone, or after its goodbye.
 void Pool::State::begin_reclaim(uint32_t lane) {
-  drain_touches(kTouchesPerDrain);
+  drain_touches(kNever);  // all of them: the ring ends with its lane
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kReclaiming;
   record.reclaimed_to = 0;

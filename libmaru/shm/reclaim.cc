@@ -74,6 +74,7 @@ void clear_lane(const ControlRegion& region, uint32_t lane) {
   for (AtomicU64& counter : view.header->own_counters) counter.store_relaxed(0);
   for (AtomicU64& counter : view.header->counters) counter.store_relaxed(0);
   view.header->touch_count.store_relaxed(0);
+  view.header->touches_read.store_relaxed(0);
   view.header->frees.store_relaxed(0);
 }
 

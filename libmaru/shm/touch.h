@@ -25,8 +25,12 @@ class TouchReader {
   // were put into ret_touches; pages beyond `pages` are dropped.
   size_t read(const LaneView& lane, uint64_t now_tick_ms, uint64_t pages, Touch* ret_touches, size_t limit);
   uint64_t lost() const { return lost_; }
-  // For a new marud, or a new client of the lane: starts with what is in the ring.
+  // Touches of this lane that were read, or are lost.
+  uint64_t cursor() const { return cursor_; }
+  // For a new client of the lane: starts with what is in the ring.
   void restart() { *this = {}; }
+  // For a new marud: goes on where the last one was, as the lane's header says.
+  void resume(uint64_t cursor) { *this = {}, cursor_ = cursor; }
 
  private:
   uint64_t cursor_ = 0;

@@ -185,6 +185,7 @@ TEST(Layout, Lanes) {
   EXPECT_PLACE(LaneHeader, pin_overflow, 8);
   EXPECT_PLACE(LaneHeader, frees, 16);
   EXPECT_PLACE(LaneHeader, accounts, 24);
+  EXPECT_PLACE(LaneHeader, touches_read, 32);
   EXPECT_PLACE(LaneHeader, parent_intent, 64);
   EXPECT_PLACE(LaneHeader, own_counters, 128);
   EXPECT_PLACE(LaneHeader, counters, 256);

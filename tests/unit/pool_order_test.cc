@@ -238,5 +238,25 @@ TEST_F(PoolOrderOfParents, ADeathInTheMiddleOfADeletionLosesNoUse) {
             home_.region.policy(child_.page()).last_use_ms.load_relaxed());
 }
 
+// -- another marud ----------------------------------------------------------------------------------------------------
+
+TEST(PoolOrder, TouchesThatWereLostWhileNoMarudRanAreCounted) {
+  PoolUnderTest home;
+  const auto client = home.attach();
+  const std::vector<PageRef> blocks = fill(home, *client);
+  for (int i = 0; i < 40; ++i) {  // laps around the ring, all of them read
+    for (int k = 0; k < 100; ++k) client->touch(blocks[size_t(k)]);
+    home.pool->turn(++home.now_ms);
+  }
+  ASSERT_TRUE(home.restart());
+  EXPECT_EQ(lost(home), 0u) << "the marud before has read them";
+  for (int k = 0; k < 1000; ++k) client->touch(blocks[size_t(k) % blocks.size()]);
+  ASSERT_TRUE(home.restart());
+  EXPECT_EQ(lost(home), 1000u - 256u);
+  for (int k = 0; k < 200; ++k) client->touch(blocks[size_t(k)]);
+  ASSERT_TRUE(home.restart());
+  EXPECT_EQ(lost(home), 0u) << "those that the ring still has are read";
+}
+
 }  // namespace
 }  // namespace maru::daemon

@@ -322,7 +322,8 @@ struct alignas(64) LaneHeader {
   AtomicU64 pin_overflow;  // slots of the pin overflow area that may be in use: raised before, lowered after
   AtomicU64 frees;         // pages this lane has freed and not taken again, so that owners of regions look again
   AtomicU64 accounts;      // tenant accounts claimed in this lane, or about to be: 0 is none
-  AtomicU64 reserved[4];
+  AtomicU64 touches_read;  // of touch_count; marud's, for the marud after it. More than that is damage
+  AtomicU64 reserved[3];
   // line 1
   AtomicU64 parent_intent[limits::kParentIntents];  // PageRef of a parent whose count is being lowered
   // lines 2 to 5: a counter is the sum of its two words. The first is written by one thread of the client alone, so that
