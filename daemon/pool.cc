@@ -502,11 +502,14 @@ bool Pool::State::turn() {
   if (now_ms < last_upkeep_ms || now_ms - last_upkeep_ms >= kUpkeepPauseMs) {
     last_upkeep_ms = now_ms;
     finish_retired(kRetiredPerTurn);
+    is_clearing = !cleared.empty();
     look_at_held(kHeldPerTurn);
     sweep(kSweepPagesPerTurn);
     count_used(kCountPagesPerTurn);
     if (watch) step_watch();
   }
+  if (is_clearing) is_clearing = step_cleared();
+  has_more |= is_clearing;
   if (now_ms < last_pin_look_ms || now_ms - last_pin_look_ms >= kPinLookPauseMs) {
     last_pin_look_ms = now_ms;
     look_at_pins(kPinSlotsPerTurn);  // ages of pins are for people

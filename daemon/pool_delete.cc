@@ -11,8 +11,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kDeletionsMax = 4096;  // of administrators; each client has one
-constexpr size_t kRemovalsMax = 64;     // of those who went away meanwhile
+constexpr size_t kDeletionsMax = 4096;    // of administrators; each client has one
+constexpr size_t kRemovalsMax = 64;       // of those who went away meanwhile
+constexpr size_t kClearedPerTurn = 1024;  // a millisecond, if all of them go
 
 json removed_json(const TreeWalk& walk) {
   if (!walk.is_whole) return {{"deleted_blocks", walk.deleted}, {"left_blocks", walk.left}};
@@ -51,7 +52,10 @@ json Pool::State::remove(const std::string& command, const json& request, uint64
   else if (!begin_deletion({digest.lo, digest.hi}, walk))
     return refusal(ENOENT, "no block is stored under this key");
   uint64_t budget = ret_ticket ? kTreeStepsPerTurn : kNever;
-  if ((!ret_ticket || deletions.empty()) && step_tree(walk, budget)) return removed_json(walk);
+  if ((!ret_ticket || deletions.empty()) && step_tree(walk, budget)) {
+    keep_clearing(walk);
+    return removed_json(walk);
+  }
   if (deletions.size() >= kDeletionsMax) return refusal(EAGAIN, "too many trees are being deleted already: try again");
   *ret_ticket = ++last_ticket;
   deletions.push_back({lanes.daemon, *ret_ticket, std::move(walk)});
@@ -90,11 +94,47 @@ DeleteTreeResult Pool::State::begin_delete_tree(LaneId asker, const wire::Delete
   return {};
 }
 
+// Of a block that somebody holds the key goes, and the memory when nobody does. False if it has children, or is not there.
+bool Pool::State::take_key(PageRef ref) {
+  if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) return false;
+  if (watch) watch_removed(ref, reason_name(EvictReason::kAdmin));
+  if (!held.has(ref.page())) queue_remove(ref.page());
+  queue_retired(ref);
+  return true;
+}
+
+// What a `clear` had to leave goes when what is below it has gone. If marud dies, it stays.
+void Pool::State::keep_clearing(TreeWalk& walk) {
+  cleared.erase(cleared.begin() + long(cleared_kept), cleared.begin() + long(cleared_next));
+  cleared_next = cleared_kept = 0;
+  cleared.insert(cleared.end(), walk.stays.begin(), walk.stays.end());
+}
+
+// A part of a pass over what was left: children come before their parents, so one pass takes a whole chain. Returns true when
+// there is more to do right away.
+bool Pool::State::step_cleared() {
+  if (cleared.empty()) return false;
+  const size_t end = std::min<size_t>(cleared.size(), cleared_next + kClearedPerTurn);
+  for (; cleared_next < end; ++cleared_next) {
+    const PageRef ref = cleared[cleared_next];
+    const PageWord found = word(ref.page());
+    if (!found.is_findable(ref.generation())) continue;  // gone
+    const uint32_t page = ref.page();
+    if (found.low() == 0 && (evict_pages({&page, 1}, EvictReason::kAdmin) != 0 || take_key(ref))) continue;
+    cleared[cleared_kept++] = ref;
+  }
+  if (cleared_next < cleared.size()) return true;
+  cleared.resize(cleared_kept);
+  cleared_next = cleared_kept = 0;
+  return false;
+}
+
 // Also for a client that has gone meanwhile: it asked for it.
 bool Pool::State::step_deletions() {
   uint64_t budget = kTreeStepsPerTurn;
   while (!deletions.empty() && step_tree(deletions.front().walk, budget)) {
-    const Deletion& done = deletions.front();
+    Deletion& done = deletions.front();
+    keep_clearing(done.walk);
     if (done.asker == lanes.daemon)
       keep_answer(done.ticket, removed_json(done.walk));
     else

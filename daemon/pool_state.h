@@ -278,6 +278,11 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::optional<TreeWalk> expired_walk;
   uint64_t expired_again_ms = 0;
   std::deque<Deletion> deletions;  // the first one is under way
+  // What a `clear` has left above blocks that are held, children before their parents. A pass is at `cleared_next`, and what it
+  // has looked at and keeps are the first `cleared_kept`.
+  std::vector<PageRef> cleared;
+  size_t cleared_next = 0, cleared_kept = 0;
+  bool is_clearing = false;  // a pass is under way
   std::vector<DeletedTree> deleted_trees;
   std::map<uint64_t, nlohmann::json> late_answers;  // what administrators asked for and did not fetch yet, by ticket
   uint64_t last_ticket = 0;
@@ -483,6 +488,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void keep_answer(uint64_t ticket, nlohmann::json reply);
   DeleteTreeResult begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request, uint64_t* ret_ticket);
   bool step_deletions();
+  void keep_clearing(TreeWalk& walk);
+  bool take_key(PageRef ref);
+  bool step_cleared();
 
   // pool_quota.cc
   nlohmann::json quota(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);

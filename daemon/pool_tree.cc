@@ -124,11 +124,10 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
       const PageWord found = word(page);
       if (!walk.retires || !found.is(PageState::kReady)) continue;
       const PageRef ref = PageRef::of(page, found.generation());
-      if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) continue;
-      ++walk.retired;
-      if (watch) watch_removed(ref, reason_name(EvictReason::kAdmin));
-      if (!held.has(page)) queue_remove(page);
-      queue_retired(ref);
+      if (take_key(ref))
+        ++walk.retired;
+      else if (found.children() != 0)
+        walk.stays.push_back(ref);
     }
   }
   return true;

@@ -31,6 +31,7 @@ struct TreeWalk {
   std::vector<bool> has_below;   // for each root: something that counts names it as its parent
   bool is_whole = false;         // the roots are all blocks that have no parent
   bool retires = false;          // of what cannot go the key goes
+  std::vector<PageRef> stays;    // of those that keep their keys, above what is held: children before their parents
   EvictReason reason = EvictReason::kAdmin;
   uint64_t deleted = 0, left = 0;  // blocks
   uint64_t retired = 0;            // of those left: without a key, and gone when nobody holds them
