@@ -206,6 +206,31 @@ def it_fits_a_phone(page):
         picture(page, name)
 
 
+def one_picture_is_of_one_pool(page):
+    """A pool is chosen while marud is being asked about the one before: nothing of that one is shown under its name."""
+    page.value("""(() => {
+        const ask = window.fetch;
+        window.pictures = [];
+        window.fetch = async (path, options) => {
+          if (path === 'clients?pool=default' && !window.goOn) await new Promise((resolve) => { window.goOn = resolve; });
+          return ask(path, options);
+        };
+        new MutationObserver(() => pictures.push({
+          pool: document.querySelector('[data-pool][aria-pressed=true]').dataset.pool, map: shown.map.pool,
+          tenants: document.getElementById('tenants').innerText,
+        })).observe(document.getElementById('evictions'), {childList: true});
+      })()""")
+    page.wait_for("'goOn' in window", "a look is between the map and the clients")
+    click(page, "[data-pool=second]")
+    page.value("goOn()")
+    page.wait_for("pictures.some((one) => one.pool === 'second')", "the other pool is shown")
+    for one in page.value("pictures"):
+        expect(one["map"] == one["pool"], f"the map of {one['map']} is shown for {one['pool']}")
+        expect(("alice" in one["tenants"]) == (one["pool"] == "default"), f"tenants of {one['pool']}: {one['tenants']}")
+    click(page, "[data-pool=default]")
+    page.wait_for("shown.map.pool === 'default'", "the first pool is shown again")
+
+
 def pools_come_and_go(page, marud):
     click(page, "[data-pool=second]")
     page.wait_for("document.querySelector('[data-pool=second]').ariaPressed === 'true' && "
@@ -251,6 +276,7 @@ def main():
             who_ends_leaves_its_blocks(page, marud, other)
             evictions_are_counted(page, one)
             it_fits_a_phone(page)
+            one_picture_is_of_one_pool(page)
             pools_come_and_go(page, marud)
             silence_is_said(page, marud)
             addresses = {address for address in page.addresses() if not address.startswith("data:")}

@@ -40,9 +40,9 @@ async function ask(path) {
 }
 
 // What a pool cannot be asked for any more is not there.
-async function askAbout(path, otherwise) {
+async function askAbout(path, name, otherwise) {
   try {
-    return await ask(`${path}?pool=${encodeURIComponent(chosenPool)}`);
+    return await ask(`${path}?pool=${encodeURIComponent(name)}`);
   } catch (error) {
     if (error instanceof Refusal && (error.status === 404 || error.status === 503)) return otherwise;
     throw error;
@@ -185,9 +185,13 @@ async function look() {
   const pill = byId("health");
   pill.className = `pill ${health.status === "healthy" ? "good" : health.status === "degraded" ? "" : "bad"}`;
   setText("health", health.status);
-  const pool = status.pools.find((row) => row.name === chosenPool);
-  const [map, clients, tenants] = !pool ? [null, {clients: []}, {tenants: []}]
-      : [await askAbout("map", null), await askAbout("clients", {clients: []}), await askAbout("tenants", {tenants: []})];
+  let pool, map, clients, tenants;
+  do {  // again where another pool was chosen meanwhile: one picture is of one pool
+    pool = status.pools.find((row) => row.name === chosenPool);
+    map = pool ? await askAbout("map", pool.name, null) : null;
+    clients = pool ? await askAbout("clients", pool.name, {clients: []}) : {clients: []};
+    tenants = pool ? await askAbout("tenants", pool.name, {tenants: []}) : {tenants: []};
+  } while (pool && pool.name !== chosenPool);
   shown = {map};
   byId("login").hidden = true;
   byId("picture").hidden = false;
