@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr int kDepthMax = 8;
 
-std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n"; }
+std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 int status_of(int code) {
   switch (code) {
@@ -99,18 +99,19 @@ Step put_policy(const Call& call) {
   return ask(command, as_it_is);
 }
 
-// Every pool in turn, unless one is named.
-Step clear_next(std::vector<std::string> names, json done) {
+// Every pool in turn, or the one that is named. Of several, one that was removed meanwhile has no block.
+Step clear_next(std::vector<std::string> names, json done, bool is_named) {
   if (names.empty()) return say(200, {{"status", "ok"}, {"pools", std::move(done)}});
   const std::string name = names.back();
   names.pop_back();
   return ask({{"command", "clear"}, {"pool", name}},
-             [name, names = std::move(names), done = std::move(done)](const Answer& answer) mutable {
+             [name, names = std::move(names), done = std::move(done), is_named](const Answer& answer) mutable {
+               if (answer.code == ENOENT && !is_named) return clear_next(std::move(names), std::move(done), false);
                if (answer.code != 0) return say_refusal(answer);
                json row = json::parse(answer.text);
                row["pool"] = name;
                done.push_back(std::move(row));
-               return clear_next(std::move(names), std::move(done));
+               return clear_next(std::move(names), std::move(done), is_named);
              });
 }
 
@@ -125,14 +126,15 @@ Step clear_cache(const Call& call) {
                            ", expected false or nothing: marud never frees a block that somebody holds; its key goes "
                            "now and its memory when it is let go");
   }
-  if (!call.pool.empty()) return clear_next({call.pool}, json::array());
+  if (!call.pool.empty()) return clear_next({call.pool}, json::array(), true);
   return ask_kind(Question::Kind::kHealth, [](const Answer& answer) {
     if (answer.code != 0) return say_refusal(answer);
     std::vector<std::string> names;
     const json health = json::parse(answer.text);
     for (const json& pool : health["pools"])
-      if (pool["condition"] == "serving") names.insert(names.begin(), pool["name"].get<std::string>());
-    return clear_next(std::move(names), json::array());
+      if (pool.contains("audit_findings"))  // it has blocks to read, also while it is drained or left
+        names.insert(names.begin(), pool["name"].get<std::string>());
+    return clear_next(std::move(names), json::array(), false);
   });
 }
 
@@ -233,7 +235,9 @@ std::string read_query(std::string_view query, const Route& route, Call& call) {
 
 }  // namespace
 
-Step say(int status, const json& body) { return {{}, {}, {.status = status, .body = text_of(body), .allow = {}}}; }
+Step say(int status, const json& body) {
+  return {{}, {}, {.status = status, .body = text_of(body) + "\n", .allow = {}}};
+}
 
 Step say_error(int status, const std::string& text) { return say(status, {{"error", text}}); }
 

@@ -123,7 +123,8 @@ def unknown_things_are_refused(marud):
     refused(marud.http("PUT", "/policy", '{"name": "lru", "shape": 1}'), 400, "unknown field \"shape\"")
     refused(marud.http("PUT", "/policy", '{"name": "nothing_like_it"}'), 404, "nothing_like_it")
     refused(marud.http("PUT", "/policy", "[" * 2000), 400, "JSON")
-    refused(marud.http("POST", "/clear-cache", '{"force": true}'), 400, "never frees a block that somebody holds")
+    refused(marud.http("POST", "/clear-cache", '{"force": true}'), 400,
+            "force: found true, expected false or nothing: marud never frees a block that somebody holds")
     refused(marud.http("GET", "/" + "x" * 4000), 414, "at most 2048")
     refused(marud.http("PUT", "/policy", "x" * 70000), 413, "at most 65536")
     refused(marud.http("PUT", "/policy", "", {"Transfer-Encoding": "chunked"}), 411, "Content-Length")
@@ -342,6 +343,14 @@ def clearing(marud, client):
     client.ask("drop")
     wait_for(lambda: "asked for \"clear\" on pool \"default\"" in marud.log.read_text(), "a log of clearing")
     wait_for(lambda: "by HTTP" in marud.log.read_text(), "a log of who cleared")
+    client.ask("fill c 20 4096")
+    client.ask("hold c0")
+    device = [arguments.marudctl, "--socket", marud.socket, "device"]
+    subprocess.run([*device, "drain", "default"], check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
+    pools = marud.http("POST", "/clear-cache").json["pools"]
+    expect(len(pools) == 1 and client.ask("exists c0") == 0, f"a pool that is drained is cleared like the others: {pools}")
+    subprocess.run([*device, "cancel", "default"], check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
+    client.ask("drop")
 
 
 def without_a_pool(program):
