@@ -1,5 +1,6 @@
 #include "daemon/added_pools.h"
 
+#include "daemon/config_table.h"
 #include "daemon/log.h"
 
 #include <algorithm>
@@ -48,6 +49,21 @@ Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& 
   if (problems.empty()) check_policies(fresh.pools, problems);
   if (!problems.empty()) return failure(EINVAL, "the file cannot be used: " + problems_text(problems));
   return std::move(fresh.pools);
+}
+
+Result<std::vector<PoolSpec>> read_addition(const std::string& toml, const Config& config) {
+  auto specs = read_added(toml, config);
+  if (!specs) return specs;
+  std::vector<ConfigProblem> problems;
+  parse_toml(toml, problems, [&](const ConfigTable& root) {
+    for (const char* key : {"daemon", "http", "limits", "limit"})
+      if (root.has(key))
+        problems.push_back({root.lines()[key], std::string(key) +
+                                                   ": found what is of marud as a whole, and belongs into its own "
+                                                   "configuration; expected [[pool]] alone"});
+  });
+  if (!problems.empty()) return failure(EINVAL, "the file cannot be used: " + problems_text(problems));
+  return specs;
 }
 
 void say_that_it_is_without(const PoolSpec& spec, const Error& why) {

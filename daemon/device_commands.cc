@@ -140,7 +140,7 @@ json DeviceCommands::add(const json& request, const std::string& who) {
   addition.toml = text_in(request, "toml");
   Wanted failed = failure(ENOMEM, "read what is to be added");
   if (!addition.toml.empty()) {
-    addition.wanted.begin([toml = addition.toml, config = config_] { return read_added(toml, config); },
+    addition.wanted.begin([toml = addition.toml, config = config_] { return read_addition(toml, config); },
                           std::move(failed));
   } else {
     const std::string name = text_in(request, "name");

@@ -347,6 +347,9 @@ TEST(HotplugAlone, WrongRequestsAreRefusedAndChangeNothing) {
   EXPECT_EQ(refused({{"command", "device.add"}, {"name", "none"}}), ENOENT);
   EXPECT_EQ(refused({{"command", "device.add"}, {"name", "default"}}), EEXIST);
   EXPECT_EQ(refused({{"command", "device.add"}, {"toml", "[[pool]]\nname = 3\n"}}), EINVAL);
+  const std::string pool = "[[pool]]\nname = \"far\"\nbackend = \"memory\"\nsize = \"64MiB\"\nlanes = 16\n";
+  for (const std::string other : {"[daemon]\n", "[http]\n", "[limits]\npins = 3\n", "[[limit]]\nuser = 0\npins = 3\n"})
+    EXPECT_EQ(refused({{"command", "device.add"}, {"toml", pool + other}}), EINVAL) << other << " would have no effect";
   EXPECT_EQ(
       refused(
           {{"command", "device.add"},
