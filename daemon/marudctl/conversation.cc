@@ -57,6 +57,7 @@ int Conversation::fail(int status, const std::string& text) {
 }
 
 int Conversation::ask(json request, json& ret_reply) {
+  refused_with_ = 0;
   if (!socket_.is_open()) {
     auto connected = wire::connect_to(arguments_.socket_path, arguments_.timeout_ms);
     if (!connected && connected.error().code == EACCES)
@@ -79,7 +80,8 @@ int Conversation::ask(json request, json& ret_reply) {
   if (header->request_id != last_id_) return fail(kExitUnreachable, "marud answered another request");
   const auto payload = wire::payload_of(received->bytes);
   const std::string_view body(reinterpret_cast<const char*>(payload.data()), payload.size());
-  if (header->status < 0) return fail(kExitRefused, body.empty() ? std::strerror(-header->status) : std::string(body));
+  if (header->status < 0) refused_with_ = -header->status;
+  if (refused_with_ != 0) return fail(kExitRefused, body.empty() ? std::strerror(refused_with_) : std::string(body));
   ret_reply = json::parse(body, nullptr, false);
   if (!ret_reply.is_object()) return fail(kExitUnreachable, "marud's reply is not a JSON object");
   return kExitDone;

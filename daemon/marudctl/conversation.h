@@ -26,6 +26,8 @@ class Conversation {
   // For a program that draws its own screen: what goes wrong is kept for said() and not printed.
   void be_silent(bool is_silent) { is_silent_ = is_silent; }
   const std::string& said() const { return said_; }
+  // The errno with which marud refused what was asked last; 0: it did not.
+  int refused_with() const { return refused_with_; }
 
  private:
   int fail(int status, const std::string& text);
@@ -33,6 +35,7 @@ class Conversation {
   const Arguments& arguments_;
   bool is_silent_ = false;
   std::string said_;
+  int refused_with_ = 0;
   FileDescriptor socket_;
   uint32_t last_id_ = 0;
 };

@@ -107,7 +107,8 @@ int device_remove(const Arguments& arguments) {
                         {"deadline_ms", deadline_s * 1000},
                         {"fence", arguments.fence},
                         {"discard", arguments.yes}};
-  if (const int code = conversation.ask(request, reply); code != kExitDone) return code;
+  if (const int code = conversation.ask(request, reply); code != kExitDone)
+    return conversation.refused_with() == ENOTEMPTY ? kExitUsage : code;  // --yes was wanted
   if (reply.value("forgotten", false)) {
     if (arguments.json) return print_json(reply), kExitDone;
     print("pool \"" + pool + "\" did not serve, and is not started again\n");

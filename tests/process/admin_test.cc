@@ -389,6 +389,17 @@ TEST_F(Admin, AFileThatDoesNotFitIsRefused) {
 }
 
 // A client that gave up waiting knows nothing of the lane that it is given afterwards.
+TEST_F(Admin, AMissingConfirmationIsAWrongCommandLine) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  EXPECT_EQ(marudctl({"clear"}, marud), 2) << output_;
+  EXPECT_EQ(marudctl({"device", "remove", "default"}, marud), 2) << output_;
+  EXPECT_NE(output_.find("confirm with --yes"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"device", "remove", "nobody"}, marud), 1) << output_;
+  EXPECT_EQ(client.text("k"), "text");
+}
+
 TEST_F(Admin, ALaneThatNobodyLearnedOfIsFreeAgain) {
   MarudProcess marud;
   marud.suspend();
