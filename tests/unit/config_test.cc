@@ -404,6 +404,19 @@ TEST(Config, TheExampleIsRight) {
   EXPECT_TRUE(problems.empty()) << problems[0].text;
 }
 
+// What it shows as a default is one, wherever marud was built for.
+TEST(Config, TheExampleShowsNoOtherFolderOfPoliciesAsTheDefault) {
+  const char* path = std::getenv("MARU_EXAMPLE_CONFIG");
+  ASSERT_NE(path, nullptr);
+  std::ifstream file(path);
+  std::string line, before;
+  while (std::getline(file, line) && !line.starts_with("#policy_dir = ")) before = line;
+  ASSERT_TRUE(line.starts_with("#policy_dir = ")) << "the example does not have it";
+  const std::string shown = config_of("[daemon]\n" + line.substr(1) + "\n" + kPool + "size = \"1GiB\"\n").policy_dir;
+  EXPECT_TRUE(shown == kPolicyDir || before.find("The default is") != std::string::npos)
+      << "found " << shown << " shown as the default, which is " << kPolicyDir;
+}
+
 Config read(const std::string& text) {
   std::vector<ConfigProblem> problems;
   Config config = parse_config(text, problems);
