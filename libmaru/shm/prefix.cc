@@ -293,6 +293,7 @@ bool are_held(const ControlRegion& region, std::span<const PageRef> refs, std::s
                ? PageRef::from_bits(region.block(ref.page()).parent.load_relaxed())  // held by the match
                : PageRef::none();
   };
+  if (refs.empty()) return true;
   size_t next = 0;  // the first pin of the keys from i on
   while (next < pins.size() && pins[next].key < refs.size()) ++next;
   PageRef held;  // the block of key i

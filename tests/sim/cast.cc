@@ -353,7 +353,7 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
     for (uint32_t i = 0; i < wanted; ++i) is_whole &= !refs[i].is_none();
     // A block that was POISONED is resolved as absent, or as another one that has its key now, which is no part of the chain.
     const bool is_refused = !is_whole || (walks && refs[wanted - 1] != result.deepest) ||
-                            !shm::is_one_chain(world(), {refs.data(), wanted});
+                            !shm::are_held(world(), {refs.data(), wanted}, {held.data(), 1});
     for (uint32_t i = 0; i < wanted; ++i) {
       if (poisons() && (is_refused || !walks)) break;
       if (refs[i].is_none() ||
