@@ -233,6 +233,71 @@ def test_daemon_threads_in_calls_do_not_end_the_process_badly(marud):
         assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.parametrize("call", [
+    "client.exists_batch(Fresh())",
+    "client.match_prefix(Fresh())",
+    "client.alloc(Number())",
+    "client.alloc_batch(1, Number())",
+    "client.store_copy('k', b'x', ttl_ms=Number())",
+    "client.store_chain(['k'], Fresh())",
+    "client.pin_block(1 << 63)",
+    "maru.Client(Path())",
+])
+def test_a_daemon_thread_is_ended_inside_a_call(marud, call):
+    """It is in Python code that a call of ours calls, and asks for the GIL when the interpreter has begun to end: the stack
+    that Python may unwind then has our frames in it."""
+    ended = run("""
+        import _thread, sys, threading, time
+        import maru
+        client = maru.Client(sys.argv[1], timeout_ms=60_000)
+        inside, ending = _thread.allocate_lock(), _thread.allocate_lock()
+        inside.acquire()
+        ending.acquire()
+        def wait(*_):
+            inside.release()
+            ending.acquire()
+            return 1
+        class Next:
+            __next__ = wait
+        class Fresh:
+            __iter__ = lambda self: Next()
+        class Number:
+            __index__ = wait
+        class Path:
+            __fspath__ = wait
+        maru.errors.error_for = wait
+        threading.Thread(target=eval, args=("(lambda: " + sys.argv[2] + ")()", globals()), daemon=True).start()
+        inside.acquire()
+        class Late:
+            def __del__(self, ending=ending, sleep=time.sleep, print=print):
+                ending.release()
+                sleep(0.1)  # for the thread to be ended in
+                print("ended", flush=True)
+        sys.modules["late"] = Late()
+    """, marud.socket, call)
+    assert ended.returncode == 0 and ended.stdout == "ended\n", (ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_batches_fit_the_smallest_stack_of_a_thread(marud):
+    ended = run("""
+        import sys, threading
+        import maru
+        client = maru.Client(sys.argv[1], timeout_ms=60_000)
+        keys = ["small stack %d" % i for i in range(256)]
+        client.store_copy(keys[0], b"x")
+        def ask():
+            found = client.exists_batch(keys)
+            views = client.retrieve_batch(keys)
+            gone = client.delete_batch(keys)
+            print(sum(found), sum(view is not None for view in views), sum(gone), flush=True)
+        threading.stack_size(32768)
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    """, marud.socket)
+    assert ended.returncode == 0 and ended.stdout == "1 1 1\n", (ended.returncode, ended.stdout, ended.stderr)
+
+
 def test_errors_are_named_while_the_interpreter_ends(marud):
     ended = run("""
         import sys

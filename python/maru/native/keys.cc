@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -210,6 +211,20 @@ OneKey::OneKey(py::handle key, uint64_t tenant) {
   });
 }
 
+KeyBatch::Scratch* KeyBatch::spare_ = nullptr;
+
+KeyBatch::Scratch* KeyBatch::take_scratch() {
+  Scratch* const spare = std::exchange(spare_, nullptr);
+  return spare != nullptr ? spare : new Scratch;
+}
+
+void KeyBatch::GiveBack::operator()(Scratch* scratch) const {
+  if (spare_ == nullptr)
+    spare_ = scratch;
+  else
+    delete scratch;
+}
+
 KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Items wanted) {
   PyObject* const o = keys.ptr();
   if (PyUnicode_Check(o) || PyBytes_Check(o) || PyByteArray_Check(o))
@@ -243,13 +258,14 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Items wanted) {
 // As copy_texts(); each text is one load that reads nothing beyond its end, and one store into a line of its own.
 __attribute__((target("avx512bw"))) bool KeyBatch::copy_texts_masked(PyObject* const* items, size_t n,
                                                                      uint64_t tenant) {
-  char* to = texts_;
+  maru_key* const keys = scratch_->keys;
+  char* to = scratch_->texts;
   for (size_t i = 0; i < n; ++i, to += kShort) {
     if (i + kAhead < n) fetch(items[i + kAhead], 2);
     maru_key key;
     if (!read_ascii(items[i], kShort, key)) return false;
     _mm512_store_si512(to, _mm512_maskz_loadu_epi8(~uint64_t{0} >> (kShort - key.size), key.data));
-    few_[i] = {to, key.size, MARU_KEY_BYTES, tenant};
+    keys[i] = {to, key.size, MARU_KEY_BYTES, tenant};
   }
   size_ = n;
   return true;
@@ -263,13 +279,14 @@ bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant) {
   static const bool has_masks = __builtin_cpu_supports("avx512bw");
   if (has_masks) return copy_texts_masked(items, n, tenant);
 #endif
-  char* to = texts_;
+  maru_key* const keys = scratch_->keys;
+  char* to = scratch_->texts;
   for (size_t i = 0; i < n; ++i) {
     if (i + kAhead < n) fetch(items[i + kAhead], 2);
     maru_key key;
     if (!read_ascii(items[i], kShort, key)) return false;
     copy_short(to, static_cast<const char*>(key.data), key.size);
-    few_[i] = {to, key.size, MARU_KEY_BYTES, tenant};
+    keys[i] = {to, key.size, MARU_KEY_BYTES, tenant};
     to += key.size;
   }
   size_ = n;
@@ -279,6 +296,7 @@ bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant) {
 // All references are taken before anything runs that could change the list.
 void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
   make_room(n);
+  kept_.items = scratch_->kept;
   if (n > kFew) {
     kept_.many = std::make_unique_for_overwrite<PyObject*[]>(n);
     kept_.items = kept_.many.get();

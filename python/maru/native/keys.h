@@ -69,17 +69,28 @@ class KeyBatch {
   static constexpr size_t kFew = 256;
   static constexpr size_t kShort = 64;  // bytes
 
+  // What few keys need, 26 KiB: too much for the stacks that some programs give their threads. Nothing is zeroed.
+  struct Scratch {
+    maru_key keys[kFew];
+    PyObject* kept[kFew];
+    alignas(64) char texts[kFew * kShort];
+  };
+  // One stays for the next batch, so that its lines stay in the processor's cache; the GIL guards it.
+  struct GiveBack {
+    void operator()(Scratch* scratch) const;
+  };
+  static Scratch* take_scratch();
+
   // A reference to each item: a list could be changed by another thread meanwhile.
   struct Kept {
-    Kept() {}  // few is not zeroed
+    Kept() = default;
     Kept(const Kept&) = delete;
     Kept& operator=(const Kept&) = delete;
     ~Kept() {
       for (size_t i = 0; i < n; ++i) Py_DECREF(items[i]);
     }
-    PyObject* few[kFew];
     std::unique_ptr<PyObject*[]> many;
-    PyObject** items = few;
+    PyObject** items = nullptr;
     size_t n = 0;
   };
 
@@ -90,14 +101,15 @@ class KeyBatch {
   void name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant);
   void make_room(size_t size);
 
+  static Scratch* spare_;  // null while a batch uses it
+
+  std::unique_ptr<Scratch, GiveBack> scratch_{take_scratch()};
   bool is_array_ = false;
   size_t size_ = 0;
-  maru_key few_[kFew];  // not zeroed, and neither are the many: every one is written
-  std::unique_ptr<maru_key[]> many_;
-  maru_key* keys_ = few_;
+  std::unique_ptr<maru_key[]> many_;  // not zeroed: every one is written
+  maru_key* keys_ = scratch_->keys;
   pybind11::object array_;
   Kept kept_;
-  alignas(64) char texts_[kFew * kShort];  // not zeroed
   std::list<HeldBuffer> buffers_;
 };
 
