@@ -253,20 +253,20 @@ def test_a_daemon_thread_is_ended_inside_a_call(marud, call):
         inside, ending = _thread.allocate_lock(), _thread.allocate_lock()
         inside.acquire()
         ending.acquire()
-        def wait(*_):
+        def wait(*_, inside=inside, ending=ending):
             inside.release()
             ending.acquire()
             return 1
-        class Next:
-            __next__ = wait
         class Fresh:
-            __iter__ = lambda self: Next()
+            def __iter__(self):
+                yield wait()
         class Number:
             __index__ = wait
         class Path:
             __fspath__ = wait
         maru.errors.error_for = wait
-        threading.Thread(target=eval, args=("(lambda: " + sys.argv[2] + ")()", globals()), daemon=True).start()
+        call = eval("lambda: " + sys.argv[2])
+        threading.Thread(target=call, daemon=True).start()
         inside.acquire()
         class Late:
             def __del__(self, ending=ending, sleep=time.sleep, print=print):
