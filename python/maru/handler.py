@@ -517,7 +517,8 @@ class MaruHandler:
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def get_stats(self) -> dict[str, Any]:
-        """What this handler has done and holds; `marudctl status --json` has the same of the whole pool."""
+        """What this handler has done and holds: `total_entries` and `total_size` count what it has stored since it connected.
+        `marudctl status --json` has what the whole pool holds now."""
         return statistics_of(self._ask().statistics(), self._config, self._budget, self._region_bytes)
 
     @property
