@@ -253,7 +253,7 @@ def test_a_daemon_thread_is_ended_inside_a_call(marud, call):
         inside, ending = _thread.allocate_lock(), _thread.allocate_lock()
         inside.acquire()
         ending.acquire()
-        def wait(*_, inside=inside, ending=ending):
+        def wait(inside=inside, ending=ending):
             inside.release()
             ending.acquire()
             return 1
@@ -261,17 +261,19 @@ def test_a_daemon_thread_is_ended_inside_a_call(marud, call):
             def __iter__(self):
                 yield wait()
         class Number:
-            __index__ = wait
+            def __index__(self):
+                return wait()
         class Path:
-            __fspath__ = wait
-        maru.errors.error_for = wait
+            def __fspath__(self):
+                return wait()
+        maru.errors.error_for = lambda status, call: wait()
         call = eval("lambda: " + sys.argv[2])
         threading.Thread(target=call, daemon=True).start()
         inside.acquire()
         class Late:
             def __del__(self, ending=ending, sleep=time.sleep, print=print):
                 ending.release()
-                sleep(0.1)  # for the thread to be ended in
+                sleep(0.3)  # for the thread to be ended in
                 print("ended", flush=True)
         sys.modules["late"] = Late()
     """, marud.socket, call)
