@@ -110,6 +110,7 @@ class HostedPool {
   // hosted_pool_file.cc. `gives_up`: a pool that lies there is formatted anew.
   Result<void> start_file(uint64_t now_ms);
   Result<void> open_files(uint64_t now_ms, bool gives_up);
+  void forget_pool();
   Result<void> start_two_files(uint32_t machine, uint64_t now_ms, bool gives_up);
   Result<void> serve_new(Result<std::unique_ptr<Pool>> made, const std::string& places);
   Result<void> judge_identity(const DeviceLabel& label, const std::string& path) const;

@@ -218,6 +218,10 @@ Result<void> HostedPool::start_file(uint64_t now_ms) {
   return {};
 }
 
+// The pool that the record names ends here. If marud dies before the next one's is saved, or that cannot be, the file is no other
+// pool's than expected.
+void HostedPool::forget_pool() { state_.remove(name()); }
+
 Result<void> HostedPool::open_files(uint64_t now_ms, bool gives_up) {
   const uint32_t machine = spec_.pool.sharing.is_shared ? machine_number(spec_.pool.sharing) : 0;
   if (!spec_.control_path.empty()) return start_two_files(machine, now_ms, gives_up);
@@ -225,6 +229,7 @@ Result<void> HostedPool::open_files(uint64_t now_ms, bool gives_up) {
   if (!device) return tl::unexpected(device.error());
   if (auto all = check_whole(**device); !all) return all;
   if ((*device)->content() == FileDevice::Content::kBlank) {
+    forget_pool();
     return serve_new(Pool::format(spec_.pool, std::move(*device), now_ms), spec_.path);
   }
   if (auto same = judge_identity((*device)->label(), spec_.path); !same) return same;
@@ -266,6 +271,7 @@ Result<void> HostedPool::adopt_file(std::unique_ptr<Device> device, Belief belie
     return *is_believed ? Result<void>() : open_files(now_ms, true);
   }
   if (auto mapped = device->map_control(sizeof(format::Header)); !mapped) return mapped;
+  forget_pool();
   shm::give_up_pool(device->control());
   return serve(Pool::format(spec_.pool, std::move(device), now_ms));
 }
@@ -288,6 +294,7 @@ Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms, bool
   auto device = SplitDevice::join(std::move(files->first), std::move(files->second));
   if (!device) return tl::unexpected(device.error());
   if (!*is_new) return adopt_file(std::move(*device), *belief, now_ms);
+  forget_pool();
   return serve_new(Pool::format(spec_.pool, std::move(*device), now_ms), spec_.control_path + " with " + spec_.path);
 }
 

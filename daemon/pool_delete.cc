@@ -105,9 +105,9 @@ bool Pool::State::take_key(PageRef ref) {
 
 // What a `clear` had to leave goes when what is below it has gone. If marud dies, it stays.
 void Pool::State::keep_clearing(TreeWalk& walk) {
-  cleared.erase(cleared.begin() + long(cleared_kept), cleared.begin() + long(cleared_next));
+  if (!walk.is_whole) return;
+  cleared = std::move(walk.stays);  // it has met what earlier ones had to leave, too
   cleared_next = cleared_kept = 0;
-  cleared.insert(cleared.end(), walk.stays.begin(), walk.stays.end());
 }
 
 // A part of a pass over what was left: children come before their parents, so one pass takes a whole chain. Returns true when

@@ -194,7 +194,9 @@ json PoolTenants::default_json() const {
 json PoolTenants::set_default(const json& request) {
   TenantSettings settings = at_run_time_;
   if (!read_limits(request, settings.defaults)) return refusal(EINVAL, kLimitText);
-  if (const std::string wrong = soft_above_hard(settings.defaults, configured_.defaults); !wrong.empty())
+  TenantLimits applied = settings.defaults;
+  if (!applied.soft_bytes) applied.soft_bytes = configured_.defaults.soft_bytes;
+  if (const std::string wrong = soft_above_hard(applied, configured_.defaults); !wrong.empty())
     return refusal(EINVAL, wrong);
   if (settings == at_run_time_) return default_json();
   return change(settings, [this] { return default_json(); });

@@ -137,7 +137,7 @@ bool Pool::State::drain_touches(size_t limit) {
     if (found.is(PageState::kRetired) ||
         found.is(PageState::kFree)) {  // the last life is over, and its line still there
       const PageRef parent = PageRef::from_bits(region.block(touch.page).parent.load_acquire());  // checked below
-      inherit_use(parent, touch.tick);
+      if (!has_expired(touch.page)) inherit_use(parent, touch.tick);  // a touch of what has expired was no use
       if (region.is_page(parent) && word(parent.page()).is(PageState::kReady, parent.generation()) &&
           word(parent.page()).children() == 0 && !order.contains(parent.page()) && owns_page(parent.page()))
         late.push_back(parent.page());
@@ -264,11 +264,14 @@ void Pool::State::look_at_held(uint64_t looks) {
 }
 
 // The coldest come last, so that each of those that are colder than all others finds its place at once.
-void Pool::State::take_back(std::vector<uint32_t>& blocks) {
-  std::sort(blocks.begin(), blocks.end(),
-            [&](uint32_t a, uint32_t b) { return order.last_use(a) > order.last_use(b); });
+void Pool::State::take_back(const std::vector<uint32_t>& blocks) {
+  // Each tick is read once: they are shared memory, and may change while they are sorted.
+  std::vector<std::pair<uint64_t, uint32_t>> sorted;
+  sorted.reserve(blocks.size());
+  for (const uint32_t page : blocks) sorted.emplace_back(order.last_use(page), page);
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<uint32_t> others;
-  for (const uint32_t page : blocks) {
+  for (const auto& [tick, page] : sorted) {
     const PageWord found = word(page);
     if (!found.is(PageState::kReady)) continue;
     know(page, found.generation());

@@ -85,9 +85,9 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   if (has_nothing() && !retired_blocks.empty()) {  // deleted while somebody held them
     const uint64_t frees_before = own_frees;
     finish_retired(kLooksPerRequest);
-    uint64_t pages_left = own_frees == frees_before ? 0 : kNever;
-    if (pages_left != 0) evict(all, shortage, kRoundsAnywhere);  // what was above them
-    if (pages_left != 0 && shortage.is_open()) take_free(all, shortage, &pages_left);
+    uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
+    if (own_frees != frees_before) evict(all, shortage, kRoundsAnywhere);  // what was above them
+    if (own_frees != frees_before && has_nothing()) take_free(all, shortage, &pages_left);
   }
   // Before refusing: blocks whose touches were lost, and other owners' FREE pages.
   const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;

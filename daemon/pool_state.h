@@ -452,7 +452,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
   void hold(PageRef ref);
   void look_at_held(uint64_t looks);
-  void take_back(std::vector<uint32_t>& blocks);
+  void take_back(const std::vector<uint32_t>& blocks);
   void sweep(uint64_t pages);
   void sweep_region(uint32_t region_index);
   void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);

@@ -126,7 +126,7 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
       const PageRef ref = PageRef::of(page, found.generation());
       if (take_key(ref))
         ++walk.retired;
-      else if (found.children() != 0)
+      else if (found.low() != 0)  // it has children, or they are being counted
         walk.stays.push_back(ref);
     }
   }

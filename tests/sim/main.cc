@@ -21,7 +21,7 @@ namespace maru::sim {
 namespace {
 
 constexpr uint64_t kSchedulesDefault = 100'000;
-constexpr uint64_t kMutantSchedulesDefault = 200'000;
+constexpr uint64_t kMutantSchedulesDefault = 1'000'000;
 
 struct Options {
   uint64_t schedules = 0;
