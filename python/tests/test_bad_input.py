@@ -3,6 +3,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 
 import numpy
 import pytest
@@ -344,6 +345,10 @@ def test_a_memoryview_that_was_ended_is_made_anew(client, key):
     with pytest.raises(ValueError):
         data[0]
     assert bytes(buffer.data) == b"text"
+    # Some libraries write through a memoryview that they refer to, ended or not.
+    with pytest.raises(maru.ViewsHeldError):
+        client.store(key, buffer)
+    del data
     client.store(key, buffer)
     view = client.retrieve(key)
     with view.data as data:
@@ -352,3 +357,15 @@ def test_a_memoryview_that_was_ended_is_made_anew(client, key):
     view.release()
     with pytest.raises(maru.ClosedError):
         view.data
+
+
+def test_a_view_that_is_released_while_its_memoryview_goes_is_a_closed_one(client, key):
+    client.store_copy(key, b"text")
+    view = client.retrieve(key)
+    data = view.data
+    data.release()
+    watch = weakref.ref(data, lambda _: view.release())
+    del data
+    with pytest.raises(maru.ClosedError):
+        view.data
+    assert watch() is None

@@ -5,7 +5,7 @@
 #include "keys.h"
 #include "pins.h"
 
-#include <vector>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -18,16 +18,23 @@ BufferHold& Buffer::held() const {
 }
 
 py::object Buffer::data() {
-  const BufferHold& hold = held();
-  if (!data_ || is_released(data_)) data_ = view_of_pages(hold_, hold.buffer().data, hold.buffer().bytes, true);
+  held();
+  if (data_ && is_released(data_)) {
+    const py::object ended = std::exchange(data_, py::object());
+    if (Py_REFCNT(ended.ptr()) > 1) ended_.push_back(ended);  // somebody may still write through it
+  }
+  const BufferHold& hold = held();  // what was called when the old one went may have stored or aborted the buffer
+  if (!data_) data_ = view_of_pages(hold_, hold.buffer().data, hold.buffer().bytes, true);
   return data_;
 }
 
 // Some libraries (torch.frombuffer) refer to our memoryview and are no export of it: its release() would succeed and leave them
 // writing, into a published block and then into memory that is gone. So it may have no other reference.
 void Buffer::take_views_back() {
+  for (py::object& view : std::exchange(ended_, {}))
+    if (Py_REFCNT(view.ptr()) > 1) ended_.push_back(std::move(view));
   if (data_ && Py_REFCNT(data_.ptr()) == 1) data_ = py::object();
-  if (data_ || hold_->exports() != 0)
+  if (data_ || !ended_.empty() || hold_->exports() != 0)
     raise_named(
         "ViewsHeldError",
         "A variable, an array or a tensor still refers to this buffer's data, and could write into a block that "

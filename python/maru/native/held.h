@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <pybind11/pybind11.h>
+#include <vector>
 
 namespace maru_python {
 
@@ -40,6 +41,7 @@ class Buffer : public ZeroedMemory {
   maru_block block_;
   uint64_t bytes_;
   pybind11::object data_;
+  std::vector<pybind11::object> ended_;  // memoryviews that were released while somebody referred to them
 };
 
 class Match : public ZeroedMemory {

@@ -56,9 +56,9 @@ Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(pin_of(self).
 PyObject* data(PyObject* self, void*) {
   PinObject& pin = pin_of(self);
   try {
+    if (pin.data != nullptr && is_released(pin.data)) Py_CLEAR(pin.data);  // which may call what releases this view
     if (pin.hold == nullptr) raise_named("ClosedError", "This view was released: retrieve the block again.");
     pin.hold->attachment()->open();
-    if (pin.data != nullptr && is_released(pin.data)) Py_CLEAR(pin.data);
     if (pin.data == nullptr) {
       py::object made = view_of_pages(pin.hold, const_cast<void*>(pin.view.data), pin.view.bytes, false);
       if (pin.data == nullptr) pin.data = made.release().ptr();  // another thread's may have come meanwhile
