@@ -218,8 +218,8 @@ Result<void> HostedPool::start_file(uint64_t now_ms) {
   return {};
 }
 
-// The pool that the record names ends here. If marud dies before the next one's is saved, or that cannot be, the file is no other
-// pool's than expected.
+// The pool that the record names ends here. If marud dies before the next one's is saved, or that cannot be, the file is no
+// other pool's than expected.
 void HostedPool::forget_pool() { state_.remove(name()); }
 
 Result<void> HostedPool::open_files(uint64_t now_ms, bool gives_up) {
