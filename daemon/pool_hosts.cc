@@ -45,12 +45,20 @@ uint64_t machine_hash(const std::string& text, uint64_t secret) {
   return hash == 0 ? 1 : hash;
 }
 
+using OwnName = std::array<char, sizeof(format::HostRecord::name)>;
+
+// Of this machine, as far as a record has room for it.
+OwnName own_name() {
+  OwnName name = {};
+  ::gethostname(name.data(), name.size() - 1);
+  return name;
+}
+
 void write_name(format::HostRecord& record) {
-  char name[sizeof(record.name)] = {};
-  ::gethostname(name, sizeof(name) - 1);
+  const OwnName name = own_name();
   for (size_t i = 0; i < std::size(record.name); ++i) {
     uint64_t word;
-    std::memcpy(&word, name + 8 * i, 8);
+    std::memcpy(&word, name.data() + 8 * i, 8);
     record.name[i].store_relaxed(word);  // for people
   }
 }
@@ -284,6 +292,8 @@ std::string Pool::State::why_not_fenced(uint32_t host, const std::string& name) 
     if (!seen.is_silent(hosts.now_ms, config.sharing.suspect_after_ms))
       return "host " + std::to_string(other) + " has the same name and is alive";
   }
+  // This host's own slot is not watched, and says what anybody wrote.
+  if (names.empty() && name == own_name().data()) return "this host has the same name";
   return {};
 }
 

@@ -85,7 +85,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   if (has_nothing() && !retired_blocks.empty()) {  // deleted while somebody held them
     const uint64_t frees_before = own_frees;
     finish_retired(kLooksPerRequest);
-    uint64_t pages_left = kNever;  // what was freed may lie anywhere
+    uint64_t pages_left = kNever;                                          // what was freed may lie anywhere
     if (own_frees != frees_before) evict(all, shortage, kRoundsAnywhere);  // what was above them
     if (own_frees != frees_before && has_nothing()) take_free(all, shortage, &pages_left);
   }

@@ -17,13 +17,20 @@
 namespace maru::test {
 namespace {
 
+// All hosts of a test are this machine.
+std::string own_name() {
+  char name[256] = {};
+  EXPECT_EQ(::gethostname(name, sizeof(name) - 1), 0);
+  return name;
+}
+
 // The lines of a configuration that fence by a shell script of this text, which is written to `path`.
 std::string fencing_by(const std::string& path, const std::string& text, uint32_t timeout_ms,
                        const std::string& argument = {}) {
   std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
   EXPECT_EQ(::chmod(path.c_str(), 0755), 0);
   return "fencing_command = [\"" + path + "\"" + (argument.empty() ? "" : ", \"" + argument + "\"") +
-         "]\nfencing_timeout_ms = " + std::to_string(timeout_ms) + "\n";
+         "]\nfencing_names = [\"" + own_name() + "\"]\nfencing_timeout_ms = " + std::to_string(timeout_ms) + "\n";
 }
 
 TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
@@ -89,18 +96,25 @@ TEST_F(Hosts, AHostIsFencedByTheNameWithWhichItWasMet) {
 
 // Nor may a client have other machines fenced, by making a host of that name up.
 TEST_F(Hosts, AHostIsFencedOnlyIfItsNameIsConfigured) {
-  char own[256] = {};
-  ASSERT_EQ(::gethostname(own, sizeof(own) - 1), 0);
-  const std::string told = directory_.file("told"), script = directory_.file("fence");
+  const std::string own = own_name(), told = directory_.file("told"), script = directory_.file("fence");
   std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_NAME\" >> " << told << "\n";
   ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
   const std::string fences = watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 5000\n";
   {
     Host a(directory_, 0, watch_), b(directory_, 1, fences + "fencing_names = [\"another\", \"" + own + "x\"]\n");
-    ASSERT_TRUE(b.has_logged("host 0 is met as " + std::string(own)));
+    ASSERT_TRUE(b.has_logged("host 0 is met as " + own));
     a.kill();
     EXPECT_TRUE(b.has_logged("stays suspect and is not fenced: fencing_names has no such name"));
     EXPECT_EQ(b.state_of(0), "suspect");
+    EXPECT_FALSE(std::ifstream(told).is_open());
+    b.kill();
+  }
+  {
+    // Without names any but the machine's own: nobody has it fence itself.
+    Host a(directory_, 0, watch_), b(directory_, 1, fences);
+    ASSERT_TRUE(b.has_logged("host 0 is met as " + own));
+    a.kill();
+    EXPECT_TRUE(b.has_logged("stays suspect and is not fenced: this host has the same name"));
     EXPECT_FALSE(std::ifstream(told).is_open());
     b.kill();
   }
