@@ -158,7 +158,7 @@ TEST_F(MemoryError, AMarudThatWasAwayIsToldWhenItIsBack) {
   marud.kill();
   ASSERT_TRUE(raise_memory_error(view.data, BUS_MCEERR_AR));
   EXPECT_EQ(maru_view_error(client, &view), -EHWPOISON);
-  EXPECT_EQ(maru_reattach(client), -ECONNREFUSED);
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == -ECONNREFUSED; }));  // when it has noticed
   marud.start();
   EXPECT_TRUE(marud.has_logged("is said to have bad memory, but marud reads all of it")) << marud.log();
   client.release(view);
