@@ -1,4 +1,5 @@
 """Storing, finding and reading one block, and its keys."""
+import contextlib
 import errno
 import os
 import sys
@@ -170,13 +171,20 @@ def test_sizes_that_cannot_be_stored_are_refused(client, key):
             call()
 
 
-def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):
+@contextlib.contextmanager
+def damaged_block(marud_program):
+    """A client of a pool with checksums, in which the block b"k" is damaged and b"other" is whole."""
     payload = os.urandom(2000)
     with Marud(marud_program, more="checksums = true") as running, \
             maru.Client(str(running.socket), timeout_ms=60_000) as client:
         client.store_copy(b"k", payload)
         client.store_copy(b"other", b"whole")
         running.damage(payload)
+        yield client
+
+
+def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):
+    with damaged_block(marud_program) as client:
         with pytest.raises(maru.DamagedBlockError):
             client.retrieve(b"k")
         assert client.retrieve(b"k") is None
@@ -184,12 +192,7 @@ def test_a_block_that_was_damaged_is_an_error_and_then_a_miss(marud_program):
 
 
 def test_a_block_of_a_batch_that_was_damaged_is_told_from_one_that_is_absent(marud_program):
-    payload = os.urandom(2000)
-    with Marud(marud_program, more="checksums = true") as running, \
-            maru.Client(str(running.socket), timeout_ms=60_000) as client:
-        client.store_copy(b"k", payload)
-        client.store_copy(b"other", b"whole")
-        running.damage(payload)
+    with damaged_block(marud_program) as client:
         absent, damaged, whole = client.retrieve_batch([b"absent", b"k", b"other"])
         assert absent is None and bytes(whole.data) == b"whole"
         assert type(damaged) is maru.DamagedBlockError and damaged.errno == errno.EIO

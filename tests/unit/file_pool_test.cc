@@ -185,6 +185,21 @@ TEST_F(FilePool, AnotherPoolInItsFileIsRefused) {
   EXPECT_NE(leave_pool(), uuid) << "a file that is gone is made anew";
 }
 
+// Or a marud whose disk is full would make a pool that the next one refuses.
+TEST_F(FilePool, APoolThatWasMadeAnewIsKnownThoughItsRecordCouldNotBeWritten) {
+  for (const bool in_two : {true, false}) {
+    if (!in_two) spec_.control_path.clear();
+    const std::string uuid = leave_pool(), in_the_way = state_.file_of("far") + ".next";
+    for (const std::string& path : {pages_, control_}) fs::remove(path);
+    ASSERT_TRUE(fs::create_directory(in_the_way));
+    const std::string anew = leave_pool();
+    EXPECT_NE(anew, uuid);
+    fs::remove(in_the_way);
+    EXPECT_EQ(leave_pool(), anew);
+    for (const std::string& path : {pages_, control_}) fs::remove(path);
+  }
+}
+
 TEST_F(FilePool, AnotherPoolInItsTwoFilesIsRefused) {
   const std::string uuid = leave_pool();
   fs::rename(control_, directory_.file("control-kept"));

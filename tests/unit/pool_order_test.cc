@@ -1,6 +1,6 @@
 // The order of eviction is exact as long as no touch was lost: whatever ends, waits, or changes hands before the request that
 // evicts.
-#include "tests/unit/pool_fixture.h"
+#include "tests/unit/filled_pool.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,20 +8,10 @@
 namespace maru::daemon {
 namespace {
 
-using Keys = std::vector<std::string>;
-
-std::string name(uint64_t i) { return "key-" + std::to_string(i); }
-
-// Fills the whole pool with one-page roots, a millisecond apart.
-std::vector<PageRef> fill(PoolUnderTest& home, InProcessClient& client) {
-  std::vector<PageRef> blocks;
-  for (uint64_t i = 0; i < home.region.pages(); ++i) {
-    ++home.now_ms;
-    blocks.push_back(client.store(name(i)));
-    if (i % 100 == 0) home.pool->turn(home.now_ms);
-  }
+// With every touch read.
+std::vector<PageRef> fill_and_turn(PoolUnderTest& home, InProcessClient& client) {
+  std::vector<PageRef> blocks = fill(home, client);
   home.pool->turn(home.now_ms);
-  EXPECT_TRUE(client.evicted.empty());
   return blocks;
 }
 
@@ -36,7 +26,7 @@ uint64_t lost(const PoolUnderTest& home) { return home.pool->status_json(home.no
 TEST(PoolOrder, BlocksWhosePinsHaveEndedGoBeforeWarmerOnesHoweverMany) {
   PoolUnderTest home(8u << 20, 256, 2048);
   const auto client = home.attach(), reader = home.attach();
-  const std::vector<PageRef> blocks = fill(home, *client);
+  const std::vector<PageRef> blocks = fill_and_turn(home, *client);
   std::vector<shm::Pin> pins;
   for (uint64_t i = 0; i < 1000; ++i) pins.push_back(reader->pin(blocks[i]));
   ASSERT_TRUE(client->rent(100));
@@ -57,7 +47,7 @@ TEST(PoolOrder, BlocksWhosePinsHaveEndedGoBeforeWarmerOnesHoweverMany) {
 TEST(PoolOrder, WhatIsHeldAgainAndAgainIsLeftAlone) {
   PoolUnderTest home(8u << 20, 256, 2048);
   const auto client = home.attach(), reader = home.attach(), other = home.attach();
-  const std::vector<PageRef> blocks = fill(home, *client);
+  const std::vector<PageRef> blocks = fill_and_turn(home, *client);
   const shm::Pin first = reader->pin(blocks[0]), second = other->pin(blocks[0]);
   ASSERT_TRUE(client->rent(1));
   ASSERT_TRUE(reader->pins.unpin(first.slot, blocks[0]));  // where it was seen; the other one holds it still
@@ -73,7 +63,7 @@ TEST(PoolOrder, EveryRingIsReadBeforeAnythingGoes) {
   std::vector<std::unique_ptr<InProcessClient>> clients;
   while (auto client = home.attach()) clients.push_back(std::move(client));
   ASSERT_GT((clients.size() - 1) * kRing, 1u << 16) << "more than a turn reads";
-  const std::vector<PageRef> blocks = fill(home, *clients[0]);
+  const std::vector<PageRef> blocks = fill_and_turn(home, *clients[0]);
   constexpr uint64_t kCold = 100;
   ++home.now_ms;
   for (size_t i = 0; i + 1 < clients.size(); ++i)
@@ -243,7 +233,7 @@ TEST_F(PoolOrderOfParents, ADeathInTheMiddleOfADeletionLosesNoUse) {
 TEST(PoolOrder, TouchesThatWereLostWhileNoMarudRanAreCounted) {
   PoolUnderTest home;
   const auto client = home.attach();
-  const std::vector<PageRef> blocks = fill(home, *client);
+  const std::vector<PageRef> blocks = fill_and_turn(home, *client);
   for (int i = 0; i < 40; ++i) {  // laps around the ring, all of them read
     for (int k = 0; k < 100; ++k) client->touch(blocks[size_t(k)]);
     home.pool->turn(++home.now_ms);

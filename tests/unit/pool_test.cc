@@ -1,5 +1,5 @@
 // Pool: lanes, renting, eviction order, reclaim, adoption, administration.
-#include "tests/unit/pool_fixture.h"
+#include "tests/unit/filled_pool.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,22 +8,6 @@
 
 namespace maru::daemon {
 namespace {
-
-using Keys = std::vector<std::string>;
-
-std::string name(uint64_t i) { return "key-" + std::to_string(i); }
-
-// Fills the whole pool with one-page roots, a millisecond apart. Returns them in the order of their names.
-std::vector<PageRef> fill(PoolUnderTest& home, InProcessClient& client) {
-  std::vector<PageRef> blocks;
-  for (uint64_t i = 0; i < home.region.pages(); ++i) {
-    ++home.now_ms;
-    blocks.push_back(client.store(name(i)));
-    if (i % 100 == 0) home.pool->turn(home.now_ms);
-  }
-  EXPECT_TRUE(client.evicted.empty());
-  return blocks;
-}
 
 TEST(PoolRent, GivesOneRegionAndNotMoreThanIsAskedFor) {
   PoolUnderTest home;

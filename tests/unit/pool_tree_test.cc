@@ -129,6 +129,23 @@ TEST_F(LargePool, EverythingIsClearedInTurns) {
   expect_clean();
 }
 
+// Whoever clears again and again while something is held leaves marud no more to do than who clears once.
+TEST_F(LargePool, WhatIsLeftIsRememberedOnceHoweverOftenItIsCleared) {
+  PageRef deepest = PageRef::none();
+  for (int i = 0; i < 700; ++i) deepest = client_->store("chain " + std::to_string(i), deepest);
+  const shm::Pin pin = client_->pin(deepest);
+  for (int i = 0; i < 110; ++i) {
+    uint64_t ticket = 0;
+    EXPECT_TRUE(clear(&ticket).is_null());
+    EXPECT_EQ(turn_until_cleared(&ticket)["left_blocks"], 699);
+  }
+  pool_.settle();  // 64 turns are enough, and a turn looks at a thousand blocks
+  client_->pins.unpin(pin.slot, deepest);
+  pool_.settle();
+  EXPECT_EQ(pool_.count(PageState::kReady) + pool_.count(PageState::kRetired), 0u);
+  expect_clean();
+}
+
 TEST_F(LargePool, WhoClearsAfterAnotherHasAnAnswerOfItsOwn) {
   client_->store("first");
   uint64_t one = 0, two = 0, unknown = 4711;
