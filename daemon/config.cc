@@ -376,7 +376,7 @@ Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems)
   return config;
 }
 
-Config read_config(const std::string& path, std::vector<ConfigProblem>& problems) {
+std::optional<std::string> read_config_text(const std::string& path, std::vector<ConfigProblem>& problems) {
   constexpr size_t kConfigBytesMax = 1u << 20;
   std::ifstream file(path, std::ios::binary);
   std::string text;
@@ -387,13 +387,18 @@ Config read_config(const std::string& path, std::vector<ConfigProblem>& problems
   }
   if (!file && !file.eof()) {
     problems.push_back({0, "cannot read the file: " + std::string(std::strerror(errno))});
-    return {};
+    return std::nullopt;
   }
   if (text.size() > kConfigBytesMax) {
     problems.push_back({0, "the file has more than 1 MiB"});
-    return {};
+    return std::nullopt;
   }
-  return parse_config(text, problems);
+  return text;
+}
+
+Config read_config(const std::string& path, std::vector<ConfigProblem>& problems) {
+  const auto text = read_config_text(path, problems);
+  return text ? parse_config(*text, problems) : Config{};
 }
 
 }  // namespace maru::daemon

@@ -72,6 +72,9 @@ class ConfigTable {
 // config_http.cc
 void read_http(ConfigTable table, HttpConfig& http);
 
+// What the file holds; nothing when it cannot be read.
+std::optional<std::string> read_config_text(const std::string& path, std::vector<ConfigProblem>& problems);
+
 // Parses and calls `read` with the root. Syntax errors become a problem, and `read` is not called.
 void parse_toml(std::string_view text, std::vector<ConfigProblem>& problems,
                 const std::function<void(ConfigTable)>& read);

@@ -9,6 +9,7 @@
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/memory_reserve.h"
+#include "daemon/named_devices.h"
 #include "daemon/notify.h"
 #include "daemon/options.h"
 #include "daemon/passed_socket.h"
@@ -143,10 +144,18 @@ int run(int count, char** arguments, const DaxRules& rules) {
   if (options.action == Options::Action::kVersion) return std::printf("marud %s\n", kVersionText) < 0;
 
   std::vector<ConfigProblem> problems;
-  Config config = effective_config(options, problems);
+  std::vector<std::string> devices;
+  Config config;
+  const bool lists_devices = options.action == Options::Action::kListDevices;
+  if (lists_devices)
+    devices = named_devices(*options.config_path, problems);
+  else
+    config = effective_config(options, problems);
   for (const ConfigProblem& problem : problems)
     std::fprintf(stderr, "%s%s\n", priority.c_str(), problem_text(options, problem).c_str());
   if (!problems.empty()) return 1;
+  for (const std::string& device : devices) std::puts(device.c_str());
+  if (lists_devices) return std::fflush(stdout) != 0;
   if (options.action == Options::Action::kCheckConfig) return std::puts("OK") < 0;
 
   // From here on the configuration is known to be good.

@@ -18,6 +18,7 @@ namespace {
 enum Flag : int {
   kFlagConfig = 1000,
   kFlagCheckConfig,
+  kFlagListDevices,
   kFlagMemory,
   kFlagFile,
   kFlagSize,
@@ -47,6 +48,7 @@ enum Flag : int {
 constexpr option kFlags[] = {
     {"config", required_argument, nullptr, kFlagConfig},
     {"check-config", no_argument, nullptr, kFlagCheckConfig},
+    {"list-devices", no_argument, nullptr, kFlagListDevices},
     {"memory", required_argument, nullptr, kFlagMemory},
     {"file", required_argument, nullptr, kFlagFile},
     {"size", required_argument, nullptr, kFlagSize},
@@ -130,6 +132,7 @@ const char* const kHelpText =
     R"(usage: marud --memory SIZE [options]
        marud --file PATH --size SIZE [options]
        marud --config FILE [--check-config] [options]
+       marud --config FILE --list-devices
        marud --config FILE --format POOL [--force]
 
 Serves pools of shared memory to processes that share KV blocks.
@@ -160,6 +163,8 @@ The pool, on the command line:
 Or in a file, which can describe several:
   --config FILE         TOML; see marud.toml(5)
   --check-config        say all that is wrong with the configuration, and exit
+  --list-devices        print the devices below /dev that pools name by their
+                        paths, and exit
   --format POOL         format the DAX device of this pool, and exit; the device
                         must be blank
   --force               with --format: whatever the device holds, which is lost
@@ -206,6 +211,7 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
     switch (flag) {
       case kFlagConfig: options.config_path = absolute(value); break;
       case kFlagCheckConfig: options.action = Options::Action::kCheckConfig; break;
+      case kFlagListDevices: options.action = Options::Action::kListDevices; break;
       case kFlagMemory:
         has_memory = true;
         spec.bytes = read_size("--memory", value, problems);
@@ -266,6 +272,8 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
   if (has_memory && has_file) problems.push_back("found --memory and --file, expected one of them");
   if (!options.format_pool.empty() && !options.config_path)
     problems.push_back("found --format without --config, expected a file that describes the pool");
+  if (options.action == Options::Action::kListDevices && !options.config_path)
+    problems.push_back("found --list-devices without --config, expected a file that describes pools");
   if (options.force && options.format_pool.empty()) problems.push_back("found --force without --format POOL");
   if (has_size && !has_file) problems.push_back("found --size without --file");
   const auto is_hex = [](const std::string& text) {

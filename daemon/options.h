@@ -10,7 +10,7 @@
 namespace maru::daemon {
 
 struct Options {
-  enum class Action : uint8_t { kServe, kCheckConfig, kFormat, kHelp, kVersion };
+  enum class Action : uint8_t { kServe, kCheckConfig, kListDevices, kFormat, kHelp, kVersion };
   Action action = Action::kServe;
   std::optional<std::string> config_path;
   std::optional<std::string> socket_path;

@@ -22,6 +22,9 @@ case $1 in
     [ "$(dpkg-query -W -f '${Conffiles}' marud | awk '{ print $1 }')" = /etc/marud/marud.toml ] ||
       fail "/etc/marud/marud.toml is no file of configuration"
     marud --config /etc/marud/marud.toml --check-config >/dev/null
+    # What systemd would run at boot: the configuration as it comes names no device.
+    /lib/systemd/system-generators/marud-generator /tmp/generated /tmp/generated /tmp/generated || fail "the generator fails"
+    [ ! -e /tmp/generated ] || fail "the generator writes something for a configuration without a device"
     ;;
 
   use)

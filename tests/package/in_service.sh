@@ -109,6 +109,27 @@ systemctl restart marud
 /tmp/keep_block find || fail "the memory was lost while HTTP was set up"
 echo "asked by HTTP: by the admin group, by a new one, with the token"
 
+# The service waits for devices that pools name: systemd has what the generator makes of the configuration, each time.
+waits_for() {
+  systemctl daemon-reload
+  for kind in Wants After; do
+    found=$(systemctl show -p $kind --value marud | tr ' ' '\n' | grep '^dev-' | sort | tr '\n' ' ' || true)
+    [ "$found" = "$1" ] || fail "$kind= of marud.service has the devices $found, expected $1"
+  done
+}
+waits_for ''
+printf '[[pool]]\nname = "far"\nbackend = "dax"\n' >>/etc/marud/marud.toml
+printf 'device = "/dev/dax7.0"\ncontrol_device = "/dev/far-one"\n' >>/etc/marud/marud.toml
+waits_for 'dev-dax7.0.device dev-far\x2done.device '
+systemctl cat marud | grep -q '^# /run/systemd/generator/marud.service.d/50-devices.conf$' ||
+  fail "systemctl cat does not show what is waited for"
+echo '[[pool' >>/etc/marud/marud.toml
+waits_for ''
+cp /tmp/good.toml /etc/marud/marud.toml
+sed -i 's/^size = "2GiB"/size = "1GiB"/' /etc/marud/marud.toml
+waits_for ''
+echo "devices that pools name are waited for"
+
 # So often that systemd would give up a unit with its usual limit.
 for _ in 1 2 3 4 5 6; do
   old=$(main_pid)

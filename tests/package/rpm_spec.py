@@ -21,6 +21,7 @@ DEBIAN_ALONE = {"debhelper-compat", "dh-python", "pybind11-dev", "python3-dev"}
 MACROS = {
     "_prefix": "/usr", "_bindir": "/usr/bin", "_libdir": "/usr/lib/TRIPLET", "_includedir": "/usr/include",
     "_mandir": "/usr/share/man", "_sysconfdir": "/etc", "_unitdir": "/lib/systemd/system",
+    "_systemdgeneratordir": "/lib/systemd/system-generators",
     "_sysusersdir": "/usr/lib/sysusers.d", "_udevrulesdir": "/lib/udev/rules.d", "_libexecdir": "/usr/libexec",
     "_datadir": "/usr/share",
 }

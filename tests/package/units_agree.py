@@ -41,6 +41,9 @@ def main():
     provision = settings(root / "systemd/marud-provision.service")
     same("the configuration that marud-provision.service reads", provision["ExecStart"].split()[2], "marud.service",
          service["ExecStart"].split()[2])
+    generator = (root / "systemd/system-generators/marud-generator").read_text()
+    same("what marud-generator reads, and with what", re.findall(r"^\w+=\$\{MARUD_\w+:-(.*)\}$", generator, re.MULTILINE),
+         "ExecStart= of marud.service", [service["ExecStart"].split()[2], service["ExecStart"].split()[0]])
     # Every start of marud waits for this unit: what takes long is for the program to decide.
     for key in ("ExecStartPre", "ExecStartPost"):
         same(f"{key}= of marud-provision.service", provision.get(key), "marud, which has no time for it,", None)

@@ -75,6 +75,9 @@ waits() {
   systemctl list-jobs --no-legend --no-pager
   systemctl list-jobs --no-legend | grep -q 'marud.service *start *waiting'
   [ "$(systemctl show -p ActiveState --value marud)" = inactive ]
+  # Nobody wrote a drop-in: the generator did.
+  systemctl --no-pager cat marud | grep -A 9 '^# /run/systemd/generator/marud.service.d/50-devices.conf$' |
+    grep '^Wants=dev-dax0.0.device$'
   [ ! -e /dev/dax0.0 ]
 }
 driver_comes() {
@@ -125,6 +128,9 @@ kind = "namespace"
 region = "region1"
 TOML
   said() { journalctl --sync; journalctl --no-pager -o cat -u marud-provision; }
+  # marud waits for the device while the other service makes it.
+  systemctl daemon-reload
+  systemctl --no-pager show -p Wants marud | grep -q 'dev-dax1.0.device'
   systemctl restart marud || { said; log | tail -n 30; return 1; }
   said | grep -q 'done: 2 steps'
   [ "$(stat -c %U /dev/dax1.0)" = marud ]
@@ -171,16 +177,13 @@ def prepare(root):
 
 
 def install(root):
-    """What an administrator does to an image: the packages, a pool on a device, and what the unit then needs."""
+    """What an administrator does to an image: the packages, and a pool on a device."""
     if not fresh_root.inside(root, "install"):
         return False
     subprocess.run(["chroot", root, "sh", "-c",
                     "gcc -std=c99 -o /packages/keep_block /packages/keep_block.c $(pkg-config --cflags --libs maru)"],
                    check=True, timeout=120)
     (root / "etc/marud/marud.toml").write_text(CONFIGURATION)
-    drop_in = root / "etc/systemd/system/marud.service.d/dax.conf"
-    drop_in.parent.mkdir()
-    drop_in.write_bytes((machine.SOURCE / "docs/examples/systemd/dax.conf").read_bytes())
     return True
 
 
