@@ -8,10 +8,18 @@ fail() {
   exit 1
 }
 
+# The folders that the unit would make, for a marud that somebody else starts.
+folders_are_marud_s() {
+  [ "$(stat -c '%n %U %G %a' /run/marud)" = '/run/marud marud marud 755' ] || fail "/run/marud is not there, or not marud's"
+  [ "$(stat -c '%n %U %G %a' /var/lib/marud)" = '/var/lib/marud marud marud 700' ] ||
+    fail "/var/lib/marud is not there, or not marud's"
+}
+
 case $1 in
   install)
     dpkg -i ./*.deb >/dev/null
     getent passwd marud >/dev/null || fail "there is no user marud"
+    folders_are_marud_s
     [ "$(readlink /etc/systemd/system/multi-user.target.wants/marud.service)" = /lib/systemd/system/marud.service ] ||
       fail "marud.service is not enabled"
     # Pages of the manual are left out of some roots, so systemd is not asked for them.
@@ -34,9 +42,9 @@ case $1 in
     g++ -std=c++20 -Wall -Wextra -Wpedantic -Werror -o /tmp/use_cpp use_cpp.cc $(pkg-config --cflags --libs maru)
     g++ -std=c++20 -Wall -Wextra -fPIC -shared -o /tmp/deep_first.so /usr/share/doc/libmaru-dev/examples/policy/deep_first.cc
 
-    # As the unit would start it: its user, its folders, its configuration.
-    install -d -o marud -g marud -m 0755 /run/marud
-    install -d -o marud -g marud -m 0700 /var/lib/marud
+    # As the unit would start it: its user, its folders, its configuration. /run is empty, as after a boot.
+    systemd-tmpfiles --create marud.conf || fail "the folders cannot be made"
+    folders_are_marud_s
     # Nobody is left who could hand the memory of the last time back. Waiting for that takes most of a client's patience.
     rm -f /var/lib/marud/*.state
     setpriv --reuid marud --regid marud --clear-groups --no-new-privs --bounding-set=-all \

@@ -22,7 +22,8 @@ MACROS = {
     "_prefix": "/usr", "_bindir": "/usr/bin", "_libdir": "/usr/lib/TRIPLET", "_includedir": "/usr/include",
     "_mandir": "/usr/share/man", "_sysconfdir": "/etc", "_unitdir": "/lib/systemd/system",
     "_systemdgeneratordir": "/lib/systemd/system-generators",
-    "_sysusersdir": "/usr/lib/sysusers.d", "_udevrulesdir": "/lib/udev/rules.d", "_libexecdir": "/usr/libexec",
+    "_sysusersdir": "/usr/lib/sysusers.d", "_tmpfilesdir": "/usr/lib/tmpfiles.d",
+    "_udevrulesdir": "/lib/udev/rules.d", "_libexecdir": "/usr/libexec",
     "_datadir": "/usr/share",
 }
 

@@ -32,6 +32,12 @@ def main():
              config["state_dir"])
     same("the folder of marud.socket", str(pathlib.Path(listens).parent), "RuntimeDirectory= of marud.service",
          "/run/" + service["RuntimeDirectory"])
+    # Without the unit the folders are the same: for other service managers, and by hand.
+    made = dict(re.findall(r"^d (\S+) (\d+ \S+ \S+) -$", (root / "systemd/tmpfiles.d/marud.conf").read_text(), re.MULTILINE))
+    owner = f"{service['User']} {service['Group']}"
+    same("the folders of tmpfiles.d/marud.conf", made, "marud.service",
+         {"/run/" + service["RuntimeDirectory"]: f"{service.get('RuntimeDirectoryMode', '0755')} {owner}",
+          "/var/lib/" + service["StateDirectory"]: f"{service.get('StateDirectoryMode', '0755')} {owner}"})
     # A folder that goes with the service would take the socket along that systemd still listens on.
     same("RuntimeDirectoryPreserve= of marud.service", service["RuntimeDirectoryPreserve"], "marud.socket, which needs it,",
          "yes")
@@ -72,6 +78,8 @@ def main():
     for name, start in (("debian/marud.postinst", "#DEBHELPER#"), ("packaging/rpm/marud.spec", "%systemd_post ")):
         steps = ["systemd-sysusers marud.conf", f"udevadm trigger --subsystem-match={subsystem} --action=change",
                  "udevadm settle", start]
+        if name.endswith(".spec"):  # debhelper writes this step of the other one
+            steps.insert(1, "systemd-tmpfiles --create marud.conf")
         found = [(root / name).read_text().find(step) for step in steps]
         if -1 in found or found != sorted(found):
             wrong.append(f"{name} does not have udev apply 60-marud.rules to devices that are there before marud is started: "
