@@ -1,6 +1,7 @@
 """What a call from Python costs beside the same call from C, on one pool and interleaved: exists, retrieve with release,
-exists_batch of 256 digests; and MaruHandler's calls, which take texts, beside the C calls for the same texts. Times are
-medians of rounds, in nanoseconds of processor time for each call, so that other work on the machine shows less.
+exists_batch of 256 digests; blocks stored (and deleted again: both sides take the memory and delete in batches) and pinned in 256
+calls and in one; and MaruHandler's calls, which take texts, beside the C calls for the same texts. Times are medians of rounds,
+in nanoseconds of processor time for each call (of 256 keys where it says 256), so that other work on the machine shows less.
 
     scripts/test-python --bench [--rounds N]
 
@@ -25,7 +26,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "api"))
 from with_marud import Marud  # noqa: E402
 
-BLOCKS, CALLS, BATCH = 4096, 20_000, 256
+BLOCKS, CALLS, BATCH, PAGE = 4096, 20_000, 256, 4096
 utf8 = ctypes.pythonapi.PyUnicode_AsUTF8AndSize  # where a str has its text
 utf8.argtypes, utf8.restype = (ctypes.py_object, ctypes.c_void_p), ctypes.c_void_p
 KEY_BYTES, KEY_DIGEST128 = 0, 1  # of maru.h
@@ -36,7 +37,7 @@ def floor_library(directory, libmaru):
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-I", ROOT / "include", HERE / "calls_floor.c", libmaru,
                     f"-Wl,-rpath,{libmaru.parent}", "-o", built], check=True)
     library = ctypes.CDLL(str(built))
-    for name in ("floor_exists", "floor_retrieve", "floor_exists_batch"):
+    for name in ("floor_exists", "floor_retrieve", "floor_exists_batch", "floor_store", "floor_pin"):
         getattr(library, name).restype = ctypes.c_double
     library.floor_attach.restype = library.floor_keys.restype = ctypes.c_void_p
     return library
@@ -79,12 +80,41 @@ def main():
         c_digests = c_keys(library, [row.ctypes.data for row in digests], 16, KEY_DIGEST128)
         c_texts, c_long = (c_keys(library, [utf8(text, None) for text in some], len(some[0]), KEY_BYTES)
                            for some in (texts, long_texts))
+        fresh = numpy.random.default_rng(2).integers(0, 256, (BATCH, 16), dtype=numpy.uint8)  # stored, and deleted again
+        fresh_keys = [maru.Digest(row) for row in fresh]
+        rows = numpy.zeros((BATCH, PAGE), numpy.uint8)
+        c_fresh = c_keys(library, [row.ctypes.data for row in fresh], 16, KEY_DIGEST128)
+        c_rows, c_sizes = ((ctypes.c_void_p * BATCH)(*(row.ctypes.data for row in rows)), (ctypes.c_uint64 * BATCH)(*[PAGE] * BATCH))
         exists, retrieve, exists_batch = client.exists, client.retrieve, client.exists_batch
 
         def floors(keys):
             return (lambda: library.floor_exists(c, keys, BLOCKS, CALLS),
                     lambda: library.floor_retrieve(c, keys, BLOCKS, CALLS),
                     lambda: library.floor_exists_batch(c, keys, BLOCKS, BATCH, 1000))
+
+        def floor_store(data, is_batch):
+            return lambda: library.floor_store(c, c_fresh, BATCH, data, c_sizes, is_batch, 100)
+
+        def floor_pin(is_batch):
+            return lambda: library.floor_pin(c, c_digests, BATCH, is_batch, 300)
+
+        def store_each(_):
+            for key, buffer in zip(fresh_keys, client.alloc_batch(PAGE, BATCH)):
+                client.store(key, buffer)
+            client.delete_batch(fresh)
+
+        def store_at_once(_):
+            client.store_batch(fresh, client.alloc_batch(PAGE, BATCH))
+            client.delete_batch(fresh)
+
+        def copy_each(_):
+            for key, row in zip(fresh_keys, rows):
+                client.store_copy(key, row)
+            client.delete_batch(fresh)
+
+        def copy_at_once(_):
+            client.store_copy_batch(fresh, rows)
+            client.delete_batch(fresh)
 
         # The arguments of all calls stand in a list, so that finding the next one costs next to nothing.
         def loop(call, arguments=keys, times=CALLS):
@@ -98,7 +128,7 @@ def main():
         floor_exists, floor_retrieve, floor_batch = floors(c_digests)
         text_exists, text_retrieve, text_batch = floors(c_texts)
         long_batch = floors(c_long)[2]
-        rows = {
+        table = {
             "an empty Python call": (loop(lambda key: None), CALLS, None),
             "exists": (loop(exists), CALLS, floor_exists),
             "retrieve, release": (loop(retrieve), CALLS, floor_retrieve),
@@ -106,14 +136,20 @@ def main():
             "exists_batch of 256": (loop(exists_batch, batches, 1000), 1000, floor_batch),
             "exists_batch of 256, out=": (loop(lambda keys: exists_batch(keys, None, out), batches, 1000), 1000,
                                          floor_batch),
+            "256 x store": (loop(store_each, [None], 100), 100, floor_store(None, 0)),
+            "store_batch of 256": (loop(store_at_once, [None], 100), 100, floor_store(None, 1)),
+            "256 x store_copy": (loop(copy_each, [None], 100), 100, floor_store(c_rows, 0)),
+            "store_copy_batch of 256": (loop(copy_at_once, [None], 100), 100, floor_store(c_rows, 1)),
+            "256 x pin": (loop(lambda some: [client.pin(key) for key in some], [keys[:BATCH]], 300), 300, floor_pin(0)),
+            "pin_batch of 256": (loop(client.pin_batch, batches[:1], 300), 300, floor_pin(1)),
             "MaruHandler.exists": (loop(handler.exists, texts), CALLS, text_exists),
             "MaruHandler.retrieve, drop": (loop(handler.retrieve, texts), CALLS, text_retrieve),
             "MaruHandler.batch_exists, 256": (loop(handler.batch_exists, text_batches, 1000), 1000, text_batch),
             f"the same, {len(long_texts[0])} characters": (loop(handler.batch_exists, long_batches, 1000), 1000, long_batch),
         }
-        times = {name: ([], []) for name in rows}
+        times = {name: ([], []) for name in table}
         for _ in range(rounds):
-            for name, (work, calls, floor) in rows.items():
+            for name, (work, calls, floor) in table.items():
                 times[name][0].append(per_call(work, calls))
                 times[name][1].append(floor() if floor else 0.0)
         print(f"{'':30}{'Python ns':>11}{'C ns':>9}{'ratio':>8}{'added ns':>10}")
@@ -121,7 +157,7 @@ def main():
             mine, its = statistics.median(python), statistics.median(floor)
             ratio = f"{mine / its:8.2f}" if its else " " * 8
             print(f"{name:30}{mine:11.0f}{its:9.0f}{ratio}{mine - its:10.0f}")
-        for some in (c_digests, c_texts, c_long):
+        for some in (c_digests, c_texts, c_long, c_fresh):
             library.floor_drop_keys(some)
         handler.close()
         client.close()

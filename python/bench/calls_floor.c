@@ -44,6 +44,48 @@ double floor_retrieve(maru_client *client, const maru_key *keys, int n, int call
   return (now_ns() - start) / calls;
 }
 
+/* n blocks of `bytes` bytes stored, and deleted again: in one call or in n, from buffers (`data` NULL) or by copying. */
+double floor_store(maru_client *client, const maru_key *keys, int n, const void *const *data, const uint64_t *bytes, int is_batch,
+                   int calls) {
+  maru_buffer *buffers = malloc((size_t)n * sizeof(*buffers));
+  int32_t *results = malloc((size_t)n * sizeof(*results));
+  int failed = 0;
+  const double start = now_ns();
+  for (int i = 0; i < calls; ++i) {
+    if (data == NULL) failed |= maru_alloc_batch(client, *bytes, (size_t)n, buffers) != 0;
+    if (is_batch && data == NULL)
+      failed |= maru_store_batch(client, keys, buffers, (size_t)n, NULL, NULL, results) != n;
+    else if (is_batch)
+      failed |= maru_store_copy_batch(client, keys, data, bytes, (size_t)n, NULL, NULL, results) != n;
+    else
+      for (int k = 0; k < n; ++k)
+        failed |= data == NULL ? maru_store(client, &keys[k], &buffers[k], NULL, NULL) != 0
+                               : maru_store_copy(client, &keys[k], data[k], bytes[k], NULL, NULL) != 0;
+    failed |= maru_delete_batch(client, keys, (size_t)n, NULL) != n;
+  }
+  const double ns = (now_ns() - start) / calls;
+  free(results);
+  free(buffers);
+  return failed ? -1 : ns;
+}
+
+/* n blocks pinned and released, in one call or in n. */
+double floor_pin(maru_client *client, const maru_key *keys, int n, int is_batch, int calls) {
+  maru_view *views = malloc((size_t)n * sizeof(*views));
+  int failed = 0;
+  const double start = now_ns();
+  for (int i = 0; i < calls; ++i) {
+    if (is_batch)
+      failed |= maru_pin_batch(client, keys, (size_t)n, views) != n;
+    else
+      for (int k = 0; k < n; ++k) failed |= maru_pin(client, &keys[k], &views[k]) != 0;
+    maru_release_batch(client, views, (size_t)n);
+  }
+  const double ns = (now_ns() - start) / calls;
+  free(views);
+  return failed ? -1 : ns;
+}
+
 double floor_exists_batch(maru_client *client, const maru_key *keys, int n, int batch, int calls) {
   unsigned char *present = malloc((size_t)batch);
   int found = batch;

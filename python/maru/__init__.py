@@ -51,7 +51,7 @@ from .errors import (
     ViewsHeldError,
 )
 from .handler import MaruHandler
-from .records import ContentType, Digest, EvictedKey, Geometry, Statistics, Stored, StoredChain
+from .records import ContentType, Digest, EvictedKey, Geometry, Statistics, Stored, StoredBatch, StoredChain
 from .results import AllocHandle, MemoryInfo
 
 __version__ = version()
@@ -63,6 +63,6 @@ __all__ = [
     "MaruConfig", "MaruError", "MaruHandler", "Match", "MemoryInfo", "NoSpaceError", "NotConnectedError",
     "NotFoundError", "ParentGoneError", "Pin", "PinsExhaustedError", "PoolExhaustedError", "PoolLeavesError",
     "PoolReplacedError", "PoolUnavailableError", "QuotaError", "ReadOnlyError", "RegistryFullError", "Statistics",
-    "StillPinnedError", "Stored", "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError", "VersionError",
-    "View", "ViewsHeldError", "handle_memory_errors", "version",
+    "StillPinnedError", "Stored", "StoredBatch", "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError",
+    "VersionError", "View", "ViewsHeldError", "handle_memory_errors", "version",
 ]

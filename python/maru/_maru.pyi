@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .errors import MaruError
 from .places import Retrieved
-from .records import Digest, EvictedKey, Geometry, Statistics, Stored, StoredChain
+from .records import Digest, EvictedKey, Geometry, Statistics, Stored, StoredBatch, StoredChain
 
 # str, bytes, bytearray and memoryview: the bytes of the key, 1 to 4096 (str as UTF-8). Digest, or an array of 16 or 32 uint8:
 # a digest, which is another key than the same bytes.
@@ -21,7 +21,7 @@ Key = Union[str, bytes, bytearray, memoryview, Digest, NDArray[numpy.uint8]]
 # A str is the name of a tenant; an int is what Client.tenant() returned for it, which is faster.
 Tenant = Union[None, str, int]
 # The parent of a block that is stored: its key, or its `block`.
-Parent = Union[None, Key, int]
+Parent = Union[None, Key, int, numpy.uint64]
 # An n x 16 or n x 32 array of digests, C-contiguous.
 Digests = NDArray[numpy.uint8]
 
@@ -111,8 +111,8 @@ class Match:
 class Client:
     """One attachment to one pool of the marud that listens on socket_path.
 
-    Calls that may ask marud, copy, or take many keys (64 digests or 16 texts to ask whether they exist, 8 of a prefix, 3 to
-    delete) run without the GIL; those for one key keep it, since they take less time than giving it up does. In a pool with
+    Calls that may ask marud, copy, or take many keys (64 digests or 16 texts to ask whether they exist, 8 of a prefix or to
+    pin, 3 to delete) run without the GIL; those for one key keep it, since they take less time than giving it up does. In a pool with
     checksums retrieve reads the whole block, and runs without.
     """
 
@@ -158,6 +158,8 @@ class Client:
     def _find(self, key: Key, tenant: Tenant, places: Retrieved) -> Optional[MemoryInfo]: ...
     def _find_batch(self, keys: Sequence[Key], tenant: Tenant, places: Retrieved) -> list[Optional[MemoryInfo]]: ...
     def pin(self, key: Key, tenant: Tenant = None) -> Optional[Pin]: ...
+    def pin_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[Optional[Pin]]:
+        """None for what is absent, and nothing is pinned when it raises."""
     def pin_block(self, block: int) -> Optional[Pin]: ...
     def unpin(self, pin: Pin) -> None:
         """The same as pin.release()."""
@@ -176,6 +178,28 @@ class Client:
     def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                    content_type: int = 0, tenant: Tenant = None) -> Stored:
         """data: anything with a contiguous buffer: bytes, an array."""
+    @overload
+    def store_batch(self, keys: Digests, buffers: Sequence[Buffer], *, parent: Parent = None, ttl_ms: int = 0,
+                    priority: int = 0, content_type: int = 0, tenant: Tenant = None,
+                    keep_views: bool = False) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
+    @overload
+    def store_batch(self, keys: Sequence[Key], buffers: Sequence[Buffer], *, parent: Parent = None, ttl_ms: int = 0,
+                    priority: int = 0, content_type: int = 0, tenant: Tenant = None,
+                    keep_views: bool = False) -> StoredBatch[list[int], list[bool]]:
+        """store() of each, in their order; the options hold for all of them. What is wrong with one of them is in `errors` and
+        not raised: that buffer is still the caller's (is_held). After an exception all of them are, and nothing is stored.
+        keep_views as of store(), but that `blocks` has the block that was there already."""
+    @overload
+    def store_copy_batch(self, keys: Digests, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
+                         content_type: int = 0, tenant: Tenant = None,
+                         ) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
+    @overload
+    def store_copy_batch(self, keys: Sequence[Key], data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
+                         content_type: int = 0, tenant: Tenant = None) -> StoredBatch[list[int], list[bool]]:
+        """store_copy() of each. data: a sequence of what store_copy() takes, or one C-contiguous array of whose first dimension
+        each row is the bytes of one block. Pages that are missing are asked for in one request, and taken together: where
+        not all can be had the first blocks are stored, and none where they are more than the pool holds. errors as of
+        store_batch()."""
     def store_chain(self, keys: Union[Sequence[Key], Digests], buffers: Sequence[Buffer], *, parent: Parent = None,
                     ttl_ms: int = 0, priority: int = 0, content_type: int = 0, tenant: Tenant = None,
                     keep_views: bool = False) -> StoredChain:

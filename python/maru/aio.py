@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from . import _maru
 from .errors import ClosedError, ForkedError, MaruError
-from .records import Digest, Stored, StoredChain
+from .records import Digest, Stored, StoredBatch, StoredChain
 
 Key = Union[str, bytes, bytearray, memoryview, Digest, NDArray[numpy.uint8]]
 Keys = Union[Sequence[Key], NDArray[numpy.uint8]]
@@ -117,6 +117,19 @@ class Client:
         client = self.sync
         return await self._wait(lambda: client.store_copy(key, data, parent=parent, ttl_ms=ttl_ms, priority=priority,
                                                           content_type=content_type, tenant=tenant))
+
+    async def store_batch(self, keys: Keys, buffers: Sequence[_maru.Buffer], *, parent: Parent = None, ttl_ms: int = 0,
+                          priority: int = 0, content_type: int = 0, tenant: Tenant = None,
+                          keep_views: bool = False) -> StoredBatch[Any, Any]:
+        client = self.sync
+        return await self._wait(lambda: client.store_batch(keys, buffers, parent=parent, ttl_ms=ttl_ms, priority=priority,
+                                                           content_type=content_type, tenant=tenant, keep_views=keep_views))
+
+    async def store_copy_batch(self, keys: Keys, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
+                               content_type: int = 0, tenant: Tenant = None) -> StoredBatch[Any, Any]:
+        client = self.sync
+        return await self._wait(lambda: client.store_copy_batch(keys, data, parent=parent, ttl_ms=ttl_ms, priority=priority,
+                                                                content_type=content_type, tenant=tenant))
 
     async def store_chain(self, keys: Keys, buffers: Sequence[_maru.Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                           priority: int = 0, content_type: int = 0, tenant: Tenant = None,

@@ -222,6 +222,12 @@ _BATCH: _Errors = {
     _errno.EINVAL: (InvalidArgumentError, "an argument has a value that is not possible; a batch has at most 2^20 keys"),
 }
 _ALLOC: _Errors = {_errno.EDQUOT: (QuotaError, _USERS_MEMORY)}
+_STORE_COPY: _Errors = {
+    _errno.EDQUOT: (
+        QuotaError,
+        f"the tenant is at its hard limit: delete blocks of it, or wait until some are evicted; or {_USERS_MEMORY}",
+    ),
+}
 
 # Where the same number asks for something else.
 _OF_CALL: dict[str, _Errors] = {
@@ -261,12 +267,10 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_reattach": {_errno.EIO: _FENCED, _errno.EPIPE: _CLOSED, _errno.ECONNRESET: _CLOSED},
     "maru_alloc": _ALLOC,
     "maru_alloc_batch": _ALLOC,
-    "maru_store_copy": {
-        _errno.EDQUOT: (
-            QuotaError,
-            f"the tenant is at its hard limit: delete blocks of it, or wait until some are evicted; or {_USERS_MEMORY}",
-        ),
-    },
+    "maru_store_copy": _STORE_COPY,
+    "maru_store_batch": _BATCH,
+    "maru_store_copy_batch": {**_BATCH, **_STORE_COPY},
+    "maru_pin_batch": _BATCH,
     "maru_exists_batch": _BATCH,
     "maru_retrieve_batch": _BATCH,
     "maru_match_prefix": _BATCH,

@@ -2,9 +2,14 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, Union
+from typing import Generic, NamedTuple, TypeVar, Union
 
 from .errors import InvalidArgumentError
+
+
+# Lists; for keys that are a NumPy array arrays of uint64 and of bool.
+_Blocks = TypeVar("_Blocks")
+_Truths = TypeVar("_Truths")
 
 
 class Digest(bytes):
@@ -50,6 +55,15 @@ class StoredChain(NamedTuple):
     new_blocks: int
 
 
+class StoredBatch(NamedTuple, Generic[_Blocks, _Truths]):
+    """For each key the block that is under it, 0 where there is an error; whether that is the one that was just stored; and what
+    hindered the others, by their places in the batch."""
+
+    blocks: _Blocks
+    is_new: _Truths
+    errors: dict[int, Exception]
+
+
 class EvictedKey(NamedTuple):
     """The key of a block that a request of this client evicted: bytes or a Digest; and its tenant."""
 
@@ -71,6 +85,8 @@ class Geometry(NamedTuple):
     key_bytes_max: int
     uuid: bytes
     checksums: bool
+    user_regions_max: int
+    user_bytes_max: int
 
 
 class Statistics(NamedTuple):

@@ -21,6 +21,17 @@ const NumPy& numpy() {
   return *(found = &NumPy::get());
 }
 
+// A new array of n items of a type of NumPy's, not set.
+py::object new_array(int type, Py_ssize_t n, void** ret_data) {
+  const NumPy& api = numpy();
+  // Takes the reference to the description. The strides are NumPy's to find.
+  PyObject* const made = api.PyArray_NewFromDescr_(api.PyArray_Type_, api.PyArray_DescrFromType_(type), 1, &n, nullptr,
+                                                   nullptr, 0, nullptr);
+  if (made == nullptr) throw py::error_already_set();
+  *ret_data = py::detail::array_proxy(made)->data;
+  return py::reinterpret_steal<py::object>(made);
+}
+
 // Of the one NumPy that is loaded; never given back.
 PyTypeObject* array_type = nullptr;
 
@@ -79,13 +90,17 @@ bool has_numpy() {
 }
 
 py::object new_truths(Py_ssize_t n, uint8_t** ret_data) {
-  const NumPy& api = numpy();
-  // Takes the reference to the description. The strides are NumPy's to find.
-  PyObject* const made = api.PyArray_NewFromDescr_(api.PyArray_Type_, api.PyArray_DescrFromType_(NumPy::NPY_BOOL_), 1,
-                                                   &n, nullptr, nullptr, 0, nullptr);
-  if (made == nullptr) throw py::error_already_set();
-  *ret_data = reinterpret_cast<uint8_t*>(py::detail::array_proxy(made)->data);
-  return py::reinterpret_steal<py::object>(made);
+  void* data = nullptr;
+  py::object made = new_array(NumPy::NPY_BOOL_, n, &data);
+  *ret_data = static_cast<uint8_t*>(data);
+  return made;
+}
+
+py::object new_numbers(Py_ssize_t n, uint64_t** ret_data) {
+  void* data = nullptr;
+  py::object made = new_array(NumPy::NPY_UINT64_, n, &data);
+  *ret_data = static_cast<uint64_t*>(data);
+  return made;
 }
 
 }  // namespace maru_python

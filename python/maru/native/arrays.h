@@ -30,5 +30,7 @@ bool has_numpy();
 
 // A new array of n bool, not set. Wants NumPy.
 pybind11::object new_truths(Py_ssize_t n, uint8_t** ret_data);
+// The same, of uint64.
+pybind11::object new_numbers(Py_ssize_t n, uint64_t** ret_data);
 
 }  // namespace maru_python

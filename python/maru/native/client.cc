@@ -18,7 +18,8 @@ namespace maru_python {
 namespace {
 
 // From so many keys on a call takes more than a microsecond, which is long beside giving up the GIL and asking for it again: to
-// ask whether digests, or texts, which have to be hashed, exist; to match a prefix of blocks that are no chain; to delete.
+// ask whether digests, or texts, which have to be hashed, exist; to match a prefix of blocks that are no chain, or pin blocks; to
+// delete.
 constexpr size_t kManyDigests = 64, kManyTexts = 16, kManyMatched = 8, kManyDeleted = 3;
 
 // Runs a call of n keys, `many` of which are many.
@@ -128,10 +129,11 @@ py::object Client::geometry() const {
   g.size = sizeof(g);
   check(maru_get_geometry(attachment().open(), &g), "maru_get_geometry");
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
-  return record("Geometry", Py_BuildValue("(KKKKKIIIIy#O)", number(g.pool_bytes), number(g.control_bytes),
+  return record("Geometry", Py_BuildValue("(KKKKKIIIIy#OKK)", number(g.pool_bytes), number(g.control_bytes),
                                           number(g.page_bytes), number(g.pages), number(g.region_pages), g.lanes,
                                           g.lane, g.pins_max, g.key_bytes_max, reinterpret_cast<const char*>(g.uuid),
-                                          Py_ssize_t(sizeof(g.uuid)), g.checksums != 0 ? Py_True : Py_False));
+                                          Py_ssize_t(sizeof(g.uuid)), g.checksums != 0 ? Py_True : Py_False,
+                                          number(g.user_regions_max), number(g.user_bytes_max)));
 }
 
 py::object Client::statistics() const {
@@ -243,18 +245,10 @@ py::object Client::find(py::handle key, py::handle tenant, py::handle places) co
   });
 }
 
+// An object of each view: make(hold, view, i), or fail(i) of what is there and cannot be read, or None.
 template <typename Make, typename Fail>
-py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make, Fail&& fail) const {
-  const Use use(attachment());
-  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Items::kKept);
-  const size_t n = batch.size();
-  std::vector<maru_view> views(n);
-  int status = 0;
-  {
-    const WithoutGil released;
-    status = maru_retrieve_batch(use.client(), batch.data(), n, views.data());
-  }
-  check(status, "maru_retrieve_batch");
+py::list Client::found_as(const std::vector<maru_view>& views, maru_client* client, Make&& make, Fail&& fail) const {
+  const size_t n = views.size();
   size_t held = 0;  // views that the objects made of them release
   try {
     py::list result = new_list(n);
@@ -265,16 +259,35 @@ py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& ma
       ++held;
       py::object item = py::none();
       if (hold)
-        item = make(std::move(hold), views[i], batch.item(i));
-      else if (views[i].bytes != 0) [[unlikely]]  // there, and cannot be read
-        item = fail(exception_of(-int(views[i].bytes), "maru_retrieve_batch"), batch.item(i));
+        item = make(std::move(hold), views[i], i);
+      else if (views[i].bytes != 0) [[unlikely]]
+        item = fail(i);
       PyList_SET_ITEM(result.ptr(), Py_ssize_t(i), item.release().ptr());
     }
     return result;
   } catch (...) {
-    maru_release_batch(use.client(), views.data() + held, n - held);
+    maru_release_batch(client, views.data() + held, n - held);
     throw;
   }
+}
+
+template <typename Make, typename Fail>
+py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make, Fail&& fail) const {
+  const Use use(attachment());
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Items::kKept);
+  std::vector<maru_view> views(batch.size());
+  int status = 0;
+  {
+    const WithoutGil released;
+    status = maru_retrieve_batch(use.client(), batch.data(), views.size(), views.data());
+  }
+  check(status, "maru_retrieve_batch");
+  return found_as(
+      views, use.client(),
+      [&](std::shared_ptr<Hold> hold, const maru_view& view, size_t i) {
+        return make(std::move(hold), view, batch.item(i));
+      },
+      [&](size_t i) { return fail(exception_of(-int(views[i].bytes), "maru_retrieve_batch"), batch.item(i)); });
 }
 
 py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
@@ -300,6 +313,19 @@ py::object Client::pin(py::handle key, py::handle tenant) const {
   if (status == -ENOENT) return py::none();
   check(status, "maru_pin");
   return new_pin(hold_of(attachment_, view), view);
+}
+
+py::list Client::pin_batch(py::handle keys, py::handle tenant) const {
+  const Use use(attachment());
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant));
+  std::vector<maru_view> views(batch.size());
+  check(run(views.size(), kManyMatched,
+            [&] { return maru_pin_batch(use.client(), batch.data(), views.size(), views.data()); }),
+        "maru_pin_batch");
+  return found_as(
+      views, use.client(),
+      [](std::shared_ptr<Hold> hold, const maru_view& view, size_t) { return new_pin(std::move(hold), view); },
+      [](size_t) { return py::none(); });
 }
 
 py::object Client::pin_block(maru_block block) const {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <pybind11/pybind11.h>
 #include <string>
+#include <vector>
 
 namespace maru_python {
 
@@ -47,6 +48,7 @@ class Client : public ZeroedMemory {
   pybind11::object find(pybind11::handle key, pybind11::handle tenant, pybind11::handle places) const;
   pybind11::list find_batch(pybind11::handle keys, pybind11::handle tenant, pybind11::handle places) const;
   pybind11::object pin(pybind11::handle key, pybind11::handle tenant) const;
+  pybind11::list pin_batch(pybind11::handle keys, pybind11::handle tenant) const;
   pybind11::object pin_block(maru_block block) const;
   std::unique_ptr<Match> match_prefix(pybind11::handle keys, pybind11::handle tenant) const;
 
@@ -54,6 +56,9 @@ class Client : public ZeroedMemory {
   pybind11::list alloc_batch(uint64_t bytes, size_t n);
   pybind11::object store(pybind11::handle key, Buffer& buffer, const StoreOptions& options, bool keep_views);
   pybind11::object store_copy(pybind11::handle key, pybind11::handle data, const StoreOptions& options);
+  pybind11::object store_batch(pybind11::handle keys, pybind11::handle buffers, const StoreOptions& options,
+                               bool keep_views);
+  pybind11::object store_copy_batch(pybind11::handle keys, pybind11::handle data, const StoreOptions& options);
   pybind11::object store_chain(pybind11::handle keys, pybind11::handle buffers, const StoreOptions& options,
                                bool keep_views);
 
@@ -70,6 +75,8 @@ class Client : public ZeroedMemory {
   [[noreturn]] static void refuse();
   template <typename Make>
   pybind11::object retrieve_as(pybind11::handle key, pybind11::handle tenant, Make&& make) const;
+  template <typename Make, typename Fail>
+  pybind11::list found_as(const std::vector<maru_view>& views, maru_client* client, Make&& make, Fail&& fail) const;
   template <typename Make, typename Fail>
   pybind11::list retrieve_batch_as(pybind11::handle keys, pybind11::handle tenant, Make&& make, Fail&& fail) const;
 

@@ -51,6 +51,23 @@ void define_stores(Class& client) {
           "key"_a, "data"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
           "content_type"_a = 0, "tenant"_a = py::none())
       .def(
+          "store_batch",
+          [](Client& self, py::handle keys, py::handle buffers, py::object parent, py::handle ttl_ms,
+             py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views) {
+            return self.store_batch(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant),
+                                    flag_of(keep_views, "keep_views"));
+          },
+          "keys"_a, "buffers"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
+          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false)
+      .def(
+          "store_copy_batch",
+          [](Client& self, py::handle keys, py::handle data, py::object parent, py::handle ttl_ms, py::handle priority,
+             py::handle content_type, py::object tenant) {
+            return self.store_copy_batch(keys, data, options_of(parent, ttl_ms, priority, content_type, tenant));
+          },
+          "keys"_a, "data"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
+          "content_type"_a = 0, "tenant"_a = py::none())
+      .def(
           "store_chain",
           [](Client& self, py::handle keys, py::handle buffers, py::object parent, py::handle ttl_ms,
              py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views) {
@@ -142,6 +159,7 @@ void define_client(py::module_& module) {
       .def("retrieve_batch", &Client::retrieve_batch, "keys"_a, "tenant"_a = py::none())
       .def("_find_batch", &Client::find_batch, "keys"_a, "tenant"_a, "places"_a)
       .def("pin", &Client::pin, "key"_a, "tenant"_a = py::none())
+      .def("pin_batch", &Client::pin_batch, "keys"_a, "tenant"_a = py::none())
       .def(
           "pin_block",
           [](const Client& self, py::handle block) { return self.pin_block(number_of(block, "block", UINT64_MAX)); },
