@@ -116,6 +116,16 @@ class MaruConfig:
             raise InvalidArgumentError(f"expand_size is {self.expand_size} and chunk_size_bytes {self.chunk_size_bytes}: an "
                                        "expansion holds one chunk at the least.")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: an address that nobody chose stays behind, and is chosen by nobody where it arrives."""
+        fields = dict(self.__dict__)
+        if fields.get("server_url") is UNCHOSEN:
+            del fields["server_url"]
+        return fields
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        self.__dict__.update({"server_url": UNCHOSEN, **fields})
+
     @staticmethod
     def _flag(name: str, value: object) -> bool:
         if value is not True and value is not False and not (isinstance(value, int) and value in (0, 1)):

@@ -1,6 +1,8 @@
 """MaruConfig: the fields and defaults that programs for the older system rely on, what is refused, which socket is meant."""
+import copy
 import dataclasses
 import logging
+import pickle
 
 import numpy
 import pytest
@@ -126,6 +128,20 @@ def test_who_chose_what_is_the_default_is_warned_as_others_are(caplog, chosen):
     config = maru.MaruConfig(server_url=chosen)
     assert [record.levelname for record in caplog.records] == ["WARNING"] and "localhost:5555" in caplog.text
     assert maru.MaruConfig().server_url == "tcp://localhost:5555" and dataclasses.replace(config).server_url == chosen
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config)),
+                                   lambda config: maru.MaruConfig(**dataclasses.asdict(config)), dataclasses.replace])
+def test_a_default_that_went_to_another_process_is_chosen_by_nobody(caplog, again):
+    config = maru.MaruConfig(chunk_size_bytes="2M")
+    assert again(config) == config and dataclasses.replace(again(config)) == config
+    assert not caplog.records
+    chosen = maru.MaruConfig(server_url="".join(("tcp://local", "host:5555")), instance_id="x")
+    assert again(chosen) == chosen and again(maru.MaruConfig(server_url="/run/a.sock")).server_url == "/run/a.sock"
+    address._said.clear()
+    caplog.clear()
+    dataclasses.replace(again(chosen))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_what_does_nothing_is_explained_once(caplog, marud):
