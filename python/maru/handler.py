@@ -258,36 +258,60 @@ class MaruHandler:
 
     def _store(self, client: Client, key: str, handle: AllocHandle) -> bool:
         try:
-            if handle._fill is not None:
-                handle._fill(handle.buf)
-                handle._fill = None  # and of the memory that it copies
+            handle._fill_now()
             # Arrays made from buf may live on; the block is pinned as long.
             client.store(key, handle._buffer, tenant=self._tenant, keep_views=True)
         except (InvalidArgumentError, ClosedError, ForkedError):
             raise
         except MaruError as error:
-            logger.warning("Not stored, %d bytes under %.100r: %s", handle.size, key, error)
-            handle._leave()
-            handle._buffer.abort()
+            self._give_up(key, handle, error)
             return False
         handle._leave()
         return True
 
+    @staticmethod
+    def _give_up(key: str, handle: AllocHandle, error: Exception) -> None:
+        logger.warning("Not stored, %d bytes under %.100r: %s", handle.size, key, error)
+        handle._leave()
+        handle._buffer.abort()
+
     def batch_store(self, keys: Sequence[str], handles: Sequence[AllocHandle]) -> list[bool]:
         """store() of each, in order; a wrong key or handle raises before anything is stored."""
-        self._ask()
+        client = self._ask()
         keys, handles = self._list_of(keys, "keys"), self._list_of(handles, "handles")
         if len(keys) != len(handles):
             raise InvalidArgumentError(f"{len(keys)} keys, but {len(handles)} handles: keys and handles must have the same "
                                        "length.")
-        self._ask().exists_batch(keys)  # every key is one
         for handle in handles:
             self._expect_handle(handle)
             if handle.is_spent:
                 raise HandleUsedError("A handle was stored or freed already; nothing of this batch is stored.")
         if len(set(map(id, handles))) != len(handles):
             raise HandleUsedError("A handle is there twice; nothing of this batch is stored.")
-        return [self.store(key, handle) for key, handle in zip(keys, handles)]
+        under_way = threading.RLock()  # as in store()
+        with under_way:
+            self._stores.add(weakref.ref(under_way, self._stores.discard))
+            if self._client is not client:
+                self._refuse()
+            return self._store_batch(client, keys, handles)
+
+    def _store_batch(self, client: Client, keys: list[str], handles: list[AllocHandle]) -> list[bool]:
+        try:
+            client.exists_batch([key for key, handle in zip(keys, handles) if handle._fill is not None])  # copied for a key
+            for handle in handles:
+                handle._fill_now()
+            errors = client.store_batch(keys, [handle._buffer for handle in handles], tenant=self._tenant,
+                                        keep_views=True).errors
+        except (InvalidArgumentError, ClosedError, ForkedError):
+            raise
+        except MaruError as error:
+            errors = dict.fromkeys(range(len(keys)), error)
+        for i, handle in enumerate(handles):
+            if i in errors:
+                self._give_up(keys[i], handle, errors[i])
+            else:
+                handle._leave()
+        return [i not in errors for i in range(len(keys))]
 
     def _expect_handle(self, handle: AllocHandle) -> None:
         if not isinstance(handle, AllocHandle):

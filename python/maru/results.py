@@ -61,6 +61,12 @@ class AllocHandle:
     _region_id = region_id
     _page_index = page_index
 
+    def _fill_now(self) -> None:
+        fill = self._fill
+        if fill is not None:
+            fill(self.buf)
+            self._fill = None  # and of the memory that it copies
+
     def _leave(self) -> bool:
         """Spends it: the place is free again. False when somebody did that before."""
         try:

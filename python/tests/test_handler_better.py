@@ -82,6 +82,22 @@ def test_a_wrong_batch_stores_nothing(handler, key):
         assert not handler.exists(key) and not good.is_spent
 
 
+def test_what_of_a_batch_the_pool_does_not_take_is_false_and_said(marud_program, key, caplog):
+    from with_marud import Marud
+    with Marud(marud_program, pins=64) as running, maru.MaruHandler(config(running)) as handler:
+        keys = [f"{key} {i}" for i in range(2000)]
+        handles = [handler.alloc(4) for _ in keys]
+        for i, handle in enumerate(handles):
+            handle._fill = lambda page, i=i: page.__setitem__(slice(None), i.to_bytes(4, "little"))
+        arrays = [numpy.frombuffer(handle.buf, numpy.uint8) for handle in handles[::2]]  # of each a pin is wanted
+        stored = handler.batch_store(keys, handles)
+        assert all(stored[1::2]) and 0 < stored.count(False) < 1000 and stored == handler.batch_exists(keys)
+        assert stored.count(False) == caplog.text.count("every pin slot of this client is taken")
+        assert all(handle.is_spent for handle in handles) and handler.allocator.num_allocated == 0
+        del arrays
+        assert [int.from_bytes(read(handler, name), "little") for name in keys[1::2]] == list(range(1, 2000, 2))
+
+
 def test_what_the_pool_does_not_take_is_false_and_said(marud_program, key, caplog):
     from with_marud import Marud
     limit = 'tenants = "listed"'
