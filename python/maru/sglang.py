@@ -25,8 +25,9 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from . import chunk_keys
 from ._maru import Client
+from .buffers import take_what_there_is
 from .engine_settings import Settings
-from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
+from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError
 from .paged_layers import writable
 from .sglang_model import dtype_of, identify, refuse_an_unknown_draft, refuse_names_of_tokens_alone
 
@@ -191,12 +192,7 @@ class MaruHiCacheStorage(HiCacheStorage):
 
     def _store_chain(self, keys: NDArray[numpy.uint8], pages: Sequence[Parts], parent: Any) -> int:
         """As many as there is room for."""
-        buffers: list[Any] = []
-        try:
-            for parts in pages:
-                buffers.append(self._client.alloc(sum(size for _, size in parts)))
-        except (NoSpaceError, QuotaError) as error:
-            logger.debug("maru: %s", error)
+        buffers = take_what_there_is(self._client, [sum(size for _, size in parts) for parts in pages])
         if not buffers:
             return 0
         try:

@@ -42,9 +42,10 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from . import chunk_keys
 from ._maru import Client
+from .buffers import take_what_there_is
 from .chunk_keys import HASH_BYTES
 from .engine_settings import Settings
-from .errors import BadMemoryError, InvalidArgumentError, MaruError, NoSpaceError, ParentGoneError, QuotaError
+from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared
@@ -247,7 +248,7 @@ class MaruConnector(KVConnectorBase_V1):
         parent: Any = chunk_keys.of_rank(transfer.parent, self._rank_digest)[0] if transfer.parent else None
         with self._client.match_prefix(keys, self._tenant) as match:
             present = match.blocks
-            buffers = self._buffers(per_chunk * layers.block_bytes, transfer.chunks - present)
+            buffers = take_what_there_is(self._client, [per_chunk * layers.block_bytes] * (transfer.chunks - present))
             if not buffers:
                 return present
             try:
@@ -264,18 +265,6 @@ class MaruConnector(KVConnectorBase_V1):
                 for buffer in buffers:
                     buffer.abort()  # what was stored has none left to give back
         return present + len(buffers)
-
-    def _buffers(self, nbytes: int, n: int) -> list[Any]:
-        try:
-            return self._client.alloc_batch(nbytes, n)
-        except (NoSpaceError, QuotaError):
-            buffers: list[Any] = []
-            try:
-                while len(buffers) < n:
-                    buffers.append(self._client.alloc(nbytes))
-            except (NoSpaceError, QuotaError):
-                pass
-            return buffers
 
     def _registered(self) -> PagedLayers:
         if self._layers is None:

@@ -270,6 +270,19 @@ def test_a_full_pool_stores_what_it_can(marud_program, names):
         assert first.batch_exists(names) == 0
 
 
+def test_memory_for_pages_is_asked_for_once(marud_program, names):
+    from with_marud import Marud
+    with Marud(marud_program, size="8MiB", more="high_watermark = 1") as small:
+        here = HostPool(heads=8).fill(15)  # a page is several of the pool's
+        first = backend(small.socket, here)
+        for i in range(first._client.geometry().pages):
+            first._client.store_copy(f"other {i}", bytes(3 * 4096))
+        before = first._client.statistics()
+        assert first.batch_set_v1(names, here.indices(range(8))) == [True] * 8
+        after = first._client.statistics()
+        assert after.evicted > before.evicted and after.rents == before.rents + 1
+
+
 def test_a_damaged_page_is_not_loaded_and_the_others_are(marud_program, names):
     from with_marud import Marud
     with Marud(marud_program, size="64MiB", more="checksums = true") as running, \

@@ -1,0 +1,27 @@
+"""Memory for what an engine stores at once: one request to marud where all of it can be had, and as much as there is otherwise."""
+from __future__ import annotations
+
+import logging
+from typing import Sequence
+
+from ._maru import Buffer, Client
+from .errors import NoSpaceError, QuotaError
+
+logger = logging.getLogger("maru")
+
+
+def take_what_there_is(client: Client, sizes: Sequence[int]) -> list[Buffer]:
+    """A buffer for each of the first sizes (bytes): for as many as there is room for, and the user may have. May wait for marud;
+    raises what else hinders."""
+    buffers: list[Buffer] = []
+    try:
+        if len(set(sizes)) == 1:
+            return client.alloc_batch(sizes[0], len(sizes))
+    except (NoSpaceError, QuotaError):
+        pass
+    try:
+        for size in sizes:
+            buffers.append(client.alloc(size))
+    except (NoSpaceError, QuotaError) as error:
+        logger.debug("maru: room for %d of %d: %s", len(buffers), len(sizes), error)
+    return buffers
