@@ -1,5 +1,5 @@
 // The auditor over a file, without marud: nothing is written, not even by accident, because nothing is mapped for writing.
-#include "daemon/marudctl/commands.h"
+#include "daemon/marudctl/conversation.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/mapping.h"
 #include "libmaru/shm/audit.h"
@@ -16,10 +16,7 @@
 namespace maru::marudctl {
 namespace {
 
-int refuse(const std::string& path, const std::string& why) {
-  std::fprintf(stderr, "marudctl: %s: %s\n", path.c_str(), why.c_str());
-  return kExitRefused;
-}
+int refuse(const std::string& path, const std::string& why) { return complain(kExitRefused, path + ": " + why); }
 
 class Findings final : public shm::FindingSink {
  public:
@@ -89,8 +86,7 @@ int check_file(const std::string& path, const std::optional<std::string>& pages_
   const auto file = open_file(path);
   if (!file) return kExitRefused;
   if (is_served(file->fd.get()))
-    std::fprintf(stderr, "marudctl: %s: a marud serves it; what clients have not finished counts as wrong here\n",
-                 path.c_str());
+    complain(kExitDone, path + ": a marud serves it; what clients have not finished counts as wrong here");
   if (file->bytes < sizeof(format::Header)) return refuse(path, "too short for a pool");
   format::Header header;
   if (::pread(file->fd.get(), &header, sizeof(header), 0) != ssize_t(sizeof(header)))

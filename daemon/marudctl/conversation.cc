@@ -16,6 +16,12 @@ namespace maru::marudctl {
 
 using nlohmann::json;
 
+namespace {
+
+bool says_errors_in_json = false;
+
+}  // namespace
+
 size_t line_width() {
   winsize size = {};
   return ::isatty(STDOUT_FILENO) && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -46,8 +52,13 @@ std::string json_text(const json& value, int indent) {
 
 void print_json(const json& value) { print(json_text(value, 2) + "\n"); }
 
+void complain_in_json(bool is_in_json) { says_errors_in_json = is_in_json; }
+
 int complain(int status, const std::string& text) {
-  std::fprintf(stderr, "marudctl: %s\n", daemon::plain_text(text).c_str());
+  if (says_errors_in_json)
+    std::fprintf(stderr, "%s\n", json_text({{"error", text}, {"status", status}}, -1).c_str());
+  else
+    std::fprintf(stderr, "marudctl: %s\n", daemon::plain_text(text).c_str());
   return status;
 }
 

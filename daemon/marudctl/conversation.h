@@ -47,7 +47,10 @@ void print(const std::string& text);
 // On one line when `indent` is -1. Control characters are escaped, also those that JSON would allow.
 std::string json_text(const nlohmann::json& value, int indent);
 void print_json(const nlohmann::json& value);
-// To standard error. Returns the status.
+// From now on what goes wrong is said in JSON, or in words again.
+void complain_in_json(bool is_in_json);
+// To standard error: a line, or an object {"error": TEXT, "status": STATUS} on one. kExitDone: the command goes on all the
+// same. Returns the status.
 int complain(int status, const std::string& text);
 
 // Asks for one object and prints it: with --json as it is, else as fields, those of `first` first.

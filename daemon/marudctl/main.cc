@@ -27,11 +27,21 @@ int check_words(const Command& command, const Arguments& arguments, const Asked&
   return kExitDone;
 }
 
+// Whether the words ask for JSON, before it is known whether they are right: "--json" or its beginning, which no other option
+// has.
+bool seems_to_ask_for_json(int count, char** values) {
+  for (int at = 1; at < count && std::strcmp(values[at], "--") != 0; ++at)
+    if (std::strlen(values[at]) > 2 && std::strncmp(values[at], "--json", std::strlen(values[at])) == 0) return true;
+  return false;
+}
+
 int run(int count, char** values) {
+  complain_in_json(seems_to_ask_for_json(count, values));
   Arguments arguments;
   arguments.socket_path = wire::default_socket_path();
   Asked asked;
   if (const int code = read_command_line(count, values, arguments, asked); code != kExitDone) return code;
+  complain_in_json(arguments.json);
   std::vector<std::string>& words = arguments.operands;
   if (asked.help) return print_help(words, true);
   if (asked.version) words = {"version"};
@@ -49,8 +59,8 @@ int run(int count, char** values) {
 // A script that keeps the output must not take half of it, or nothing, for all.
 int after_output(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  std::fprintf(stderr, "marudctl: the output could not be written: %s\n", std::strerror(errno));
-  return code == kExitDone ? kExitRefused : code;
+  return complain(code == kExitDone ? kExitRefused : code,
+                  std::string("the output could not be written: ") + std::strerror(errno));
 }
 
 }  // namespace
@@ -60,7 +70,6 @@ int main(int count, char** values) {
   try {
     return maru::marudctl::after_output(maru::marudctl::run(count, values));
   } catch (const std::exception& exception) {
-    std::fprintf(stderr, "marudctl: %s\n", exception.what());
-    return maru::marudctl::kExitUnreachable;
+    return maru::marudctl::complain(maru::marudctl::kExitUnreachable, exception.what());
   }
 }

@@ -1,6 +1,6 @@
 // Discovery and provisioning of devices are another program's, which root runs: found beside this one in a build, else where it
 // was installed.
-#include "daemon/marudctl/commands.h"
+#include "daemon/marudctl/conversation.h"
 
 #include <cerrno>
 #include <climits>
@@ -38,9 +38,8 @@ int provision(const Arguments& arguments) {
   for (std::string& word : words) values.push_back(word.data());
   values.push_back(nullptr);
   ::execv(program.c_str(), values.data());
-  std::fprintf(stderr, "marudctl: provision: cannot run %s: %s; it is part of the package marud\n", program.c_str(),
-               std::strerror(errno));
-  return kExitUnreachable;
+  return complain(kExitUnreachable, "provision: cannot run " + program + ": " + std::strerror(errno) +
+                                        "; it is part of the package marud");
 }
 
 }  // namespace maru::marudctl

@@ -11,6 +11,7 @@
 #include "daemon/provision/stop_signals.h"
 #include "daemon/version.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -60,19 +61,25 @@ void print_help() {
       "2 the command line or the configuration is wrong.");
 }
 
-int complain(const std::string& text) {
-  std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
-  return kExitRefused;
+// Set where the command line is read: what goes wrong is said in JSON then, too.
+bool says_errors_in_json = false;
+
+std::string text_of(const nlohmann::json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-int usage(const std::string& text) {
-  complain(text + "; see marud-provision --help");
-  return kExitUsage;
+// Returns the status.
+int complain(const std::string& text, int status = kExitRefused) {
+  if (says_errors_in_json)
+    std::fprintf(stderr, "%s\n", text_of({{"error", text}, {"status", status}}, -1).c_str());
+  else
+    std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
+  return status;
 }
 
-void print(const nlohmann::json& json) {
-  std::puts(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
-}
+int usage(const std::string& text) { return complain(text + "; see marud-provision --help", kExitUsage); }
+
+void print(const nlohmann::json& json) { std::puts(text_of(json, 2).c_str()); }
 
 int list(const Arguments& arguments, const Machine& machine) {
   if (arguments.json)
@@ -105,7 +112,12 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
     return write_record(arguments.record, after(made, so_far, *now));
   };
   Onlooker onlooker;
-  onlooker.say = [&](const std::string& text) { std::fprintf(stderr, "marud-provision: %s\n", text.c_str()); };
+  onlooker.say = [&](const std::string& text) {
+    if (arguments.json)
+      std::fprintf(stderr, "%s\n", text_of({{"progress", text}}, -1).c_str());
+    else
+      std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
+  };
   // Tried again at the end, and complained of then.
   onlooker.keep = [&](const Outcome& so_far) { (void)write_down(so_far); };
   StopSignals signals;
@@ -129,8 +141,10 @@ int run(const Arguments& arguments) {
   if (arguments.command == "plan" || arguments.command == "apply") {
     std::vector<ConfigProblem> problems;
     config = read_config(arguments.config, problems);
-    for (const ConfigProblem& problem : problems)
-      std::fprintf(stderr, "%s:%d: %s\n", arguments.config.c_str(), problem.line, problem.text.c_str());
+    for (const ConfigProblem& problem : problems) {
+      const std::string text = arguments.config + ":" + std::to_string(problem.line) + ": " + problem.text;
+      arguments.json ? void(complain(text, kExitUsage)) : void(std::fprintf(stderr, "%s\n", text.c_str()));
+    }
     if (!problems.empty()) return kExitUsage;
     if (config.wishes.empty()) {
       if (arguments.json)
@@ -163,6 +177,8 @@ int run(const Arguments& arguments) {
 
 int start(int count, char** values) {
   Arguments arguments;
+  says_errors_in_json =
+      std::any_of(values, values + count, [](const char* word) { return !std::strcmp(word, "--json"); });
   opterr = 0;
   while (true) {
     const int flag = ::getopt_long(count, values, "", kOptions, nullptr);
@@ -177,6 +193,7 @@ int start(int count, char** values) {
       default: return usage(std::string("found ") + values[optind - 1] + ", expected an option, with its value");
     }
   }
+  says_errors_in_json = arguments.json;
   std::vector<std::string> operands(values + optind, values + count);
   if (operands.empty()) return usage("found no command, expected list, plan, apply or release");
   arguments.command = operands.front();
@@ -197,7 +214,6 @@ int main(int count, char** values) {
   try {
     return maru::daemon::provision::start(count, values);
   } catch (const std::exception& exception) {
-    std::fprintf(stderr, "marud-provision: %s\n", exception.what());
-    return 1;
+    return maru::daemon::provision::complain(exception.what());
   }
 }

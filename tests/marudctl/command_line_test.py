@@ -1,6 +1,7 @@
 """The words of marudctl's command line: help and version wherever they are asked for, what is said of wrong words, and the exit
 statuses that marudctl(1) documents, for every command of the summary. Without marud."""
 import argparse
+import json
 import os
 import re
 import socket
@@ -39,6 +40,22 @@ def says(arguments, words, status, text, refused=""):
     expect(text in there, f"{words}: {text!r} is not in {there!r}")
     expect(not refused or refused not in there, f"{words}: {refused!r} is in {there!r}")
     expect(not (status and said.stdout), f"{words}: something wrong is said on the standard output: {said.stdout}")
+    if status:
+        check_json(arguments, ["--json", *words], said)
+
+
+def check_json(arguments, words, plain, at=NOBODY):
+    """With --json the same is said as one object on one line, and nothing on the standard output."""
+    said = run(arguments, *words, at=at)
+    expect(said.returncode == plain.returncode and not said.stdout and said.stderr.count("\n") == 1, f"{words}: {said}")
+    try:
+        found = json.loads(said.stderr)
+    except json.JSONDecodeError as mistake:
+        expect(False, f"{words}: {mistake}: {said.stderr!r}")
+        return
+    expect(set(found) == {"error", "status"} and found["status"] == plain.returncode, f"{words}: {found}")
+    if not plain.stderr.startswith("{"):
+        expect(plain.stderr.endswith(f"marudctl: {found['error']}\n"), f"{words}: {found} and {plain.stderr!r}")
 
 
 def commands(arguments):
@@ -116,6 +133,7 @@ def check_statuses(arguments, known):
         expect(said.returncode == expected, f"{ask} without marud: {said.returncode}, expected {expected}: {said.stderr}")
         if expected == 3:
             expect("is marud running" in said.stderr, f"{ask}: {said.stderr}")
+            check_json(arguments, [*ask, "--json"], said)
     says(arguments, ["check"], 3, "is marud running")
     says(arguments, ["check", "--file", "/nonexistent"], 1, "/nonexistent: No such file")
     with tempfile.NamedTemporaryFile() as file:
@@ -143,6 +161,25 @@ def check_wrong_words(arguments):
     says(arguments, ["--socket", "", "status"], 2, "--socket: found nothing, expected PATH")
     says(arguments, ["--pool=", "status"], 2, "--pool: found nothing, expected NAME")
     says(arguments, ["--socket", "x" * 200, "status"], 2, "found a path of 200 bytes, expected at most 107")
+
+
+def check_json_is_asked_for(arguments):
+    """Wherever --json stands, before the mistake or behind it, and however short; not as the value of another option."""
+    plain = run(arguments, "status", "--pool")
+    for words in (["--json", "status", "--pool"], ["status", "--jso", "--pool"], ["--j", "status", "--pool"]):
+        check_json(arguments, words, plain)
+    check_json(arguments, ["--nonsense", "--json"], run(arguments, "--nonsense"))
+    for words in (["--pool", "--json", "status"], ["status", "--", "--json"], ["--", "--json"]):
+        expect(run(arguments, *words).stderr.startswith("marudctl: "), f"{words}: said in JSON, for which nobody asked")
+    unwritten = subprocess.run(f"exec '{arguments.marudctl}' --json version >/dev/full", shell=True, capture_output=True,
+                               text=True, timeout=PATIENCE_S)
+    expect(unwritten.returncode == 1 and json.loads(unwritten.stderr)["status"] == 1, f"a full disk: {unwritten}")
+    says(arguments, ["check", "--file", "/etc/passwd"], 1, "too short for a pool")
+    for words in (["nonsense"], ["list", "more"], ["apply", "--config", "/nonexistent"]):
+        said = run(arguments, "provision", "--json", *words)
+        found = json.loads(said.stderr)
+        expect(not said.stdout and found["status"] == said.returncode == 2, f"{words}: {said}")
+        expect(words[-1] in found["error"], f"{words}: {said}")
 
 
 def check_numbers(arguments):
@@ -177,6 +214,7 @@ def check_full_queue(arguments):
             waiting.append(one)
         said = run(arguments, "--timeout-ms", "200", "status", at=path)
         expect(said.returncode == 3 and "timed out" in said.stderr.lower(), f"a full queue: {said.returncode} {said.stderr}")
+        check_json(arguments, ["--timeout-ms", "200", "status", "--json"], said, at=path)
         for one in waiting:
             one.close()
 
@@ -192,6 +230,7 @@ def main():
     check_width(arguments, known)
     check_statuses(arguments, known)
     check_wrong_words(arguments)
+    check_json_is_asked_for(arguments)
     check_numbers(arguments)
     check_full_queue(arguments)
     print("\n".join(failures) or f"{len(known)} commands say what they take, and what was wrong")

@@ -108,6 +108,17 @@ def check_tables(arguments, marud):
     expect("\na-pool-that-goes: 0 pages left, 0 blocks in them, 0 pinned\n" in text, f"draining: {text}")
 
 
+def check_refusals(arguments, marud):
+    """What marud refuses is said in JSON, too."""
+    for words, status in ((["--pool", "nobody's", "status"], 1), (["delete-tree", "no such key"], 1),
+                          (["client", "fence", "15"], 1), (["policy", "set", "nonsense"], 1),
+                          (["--pool", "default", "device", "drain", "nobody's"], 1), (["clear"], 2)):
+        plain, said = run(arguments, marud, *words), run(arguments, marud, "--json", *words)
+        expect(plain.returncode == said.returncode == status and not said.stdout, f"{words}: {plain} {said}")
+        expect(json.loads(said.stderr) == {"error": plain.stderr.removeprefix("marudctl: ").rstrip("\n"), "status": status},
+               f"{words}: {plain.stderr} {said.stderr}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("--marud", "--marudctl", "--client"):
@@ -126,6 +137,7 @@ def main():
                 said = run(arguments, marud, *words)
                 expect(said.returncode == 0, f"{words}: {said.stderr}")
             check_tables(arguments, marud)
+            check_refusals(arguments, marud)
     print("\n".join(failures) or "every table fits, is in order, and is JSON when it shall be")
     return bool(failures)
 
