@@ -340,4 +340,4 @@ def test_the_configuration_of_the_page_is_lmcaches(tmp_path):
     config = LMCacheEngineConfig.from_file(str(written))
     assert (config.maru_path, config.maru_pool_size, config.local_cpu, config.max_local_cpu_size) == (
         "maru:///run/marud/marud.sock", 4, False, 0)
-    assert config.extra_config == {"maru_timeout_ms": 5000}
+    assert config.extra_config == {"maru_timeout_ms": 5000} and config.pre_caching_hash_algorithm == "sha256_cbor"

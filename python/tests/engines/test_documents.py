@@ -1,7 +1,10 @@
 """The configurations in docs/python are what the engines take."""
 import json
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +37,25 @@ def test_vllm_takes_what_its_document_says(pool):
                                 "maru_ttl_ms": 60000, "maru_tenant": "t", "maru_store_generated": False}) as engine:
         engine.run("a", list(range(20)), 20)
         assert engine.workers[0]._client.statistics().stores == 2, "what was generated is not stored"
+
+
+def test_engines_with_lmcache_give_the_same_chunk_the_same_name():
+    """LMCache's chunk hashes begin with vLLM's NONE_HASH."""
+    pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
+    from vllm.config import KVTransferConfig
+
+    text, given = configuration("lmcache.md", "--kv-transfer-config")
+    assert KVTransferConfig(**given).kv_connector == "LMCacheConnectorV1"
+    command = re.search(r"^((?:[A-Z_]+=\S+ )+)vllm serve", text, re.MULTILINE)[1]
+    chosen = dict(word.split("=") for word in command.split())
+    assert chosen["LMCACHE_CONFIG_FILE"] == re.search(r"```yaml\n# (\S+)\n", text)[1]
+    algorithm = re.search(r'^pre_caching_hash_algorithm: "(\w+)"', text, re.MULTILINE)[1]
+    code = ("from vllm.utils.hashing import get_hash_fn_by_name; from vllm.v1.core import kv_cache_utils\n"
+            f"kv_cache_utils.init_none_hash(get_hash_fn_by_name('{algorithm}')); print(kv_cache_utils.NONE_HASH.hex())")
+    first, second, of_another_seed = (
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, **chosen, **more}, capture_output=True, text=True,
+                       timeout=300, check=True).stdout for more in ({}, {}, {"PYTHONHASHSEED": "1"}))
+    assert first == second != of_another_seed
 
 
 def test_sglang_takes_what_its_document_says(pool):
