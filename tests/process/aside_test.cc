@@ -218,7 +218,7 @@ TEST_F(Aside, LimitsOfTenantsAreWrittenDownOneAfterTheOther) {
   EXPECT_EQ(limits, (std::vector<uint64_t>{one.contains("refused") ? 2u << 20 : 1u << 20, 3u << 20}));
 }
 
-// Pool "more", which comes while marud runs, and goes.
+// Pool "more", which comes while marud runs, and goes. It takes some turns to see that it holds no blocks.
 class AsideOfAPoolThatGoes : public Aside {
  protected:
   AsideOfAPoolThatGoes() { EXPECT_EQ(marud_.ask(add_).value("refused", 0), 0); }
@@ -244,7 +244,7 @@ class AsideOfAPoolThatGoes : public Aside {
 
   const json add_ = {
       {"command", "device.add"},
-      {"toml", "[[pool]]\nname = \"more\"\nbackend = \"memory\"\nsize = \"4MiB\"\npage_bytes = \"4KiB\"\n"}};
+      {"toml", "[[pool]]\nname = \"more\"\nbackend = \"memory\"\nsize = \"512MiB\"\npage_bytes = \"4KiB\"\n"}};
 };
 
 // Else the next pool of this name would be another writer of its files.
@@ -265,7 +265,7 @@ TEST_F(AsideOfAPoolThatGoes, WaitsForLimitsOfItsTenantsToBeWrittenDown) {
 TEST_F(AsideOfAPoolThatGoes, WaitsForThatItIsDrainedToBeWrittenDown) {
   const FileDescriptor first = connect(), second = connect();
   SlowNewFile slow(next_file("more.draining"));
-  // In one turn: that it shall go is looked at in the end of the turn, and by then it is about to be drained.
+  // In the same turn or the next one: before it is clear that it may go, it is about to be drained.
   marud_.suspend();
   send(first, {{"command", "device.remove"}, {"name", "more"}});
   send(second, {{"command", "device.drain"}, {"name", "more"}});
