@@ -1,19 +1,62 @@
 #include "daemon/closer.h"
 
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/wire/passed_descriptors.h"
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <pthread.h>
 #include <set>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <unordered_map>
+#include <utility>
 
 namespace maru::daemon {
 namespace {
 
 constexpr size_t kStackBytes = 256u << 10;
 constexpr std::chrono::seconds kIdle(10);  // and then a thread ends, all but the last one
+// Descriptors that one packet can bring, and how deep Linux lets sockets lie in each other's queues (SCM_MAX_FD,
+// MAX_RECURSION_LEVEL).
+constexpr size_t kDescriptorsOfLinuxMax = 253;
+constexpr int kDepthMax = 5;
+// More than a queue has room for. An empty packet and the end look the same, so this is also how often the end is looked at.
+constexpr int kPacketsMax = 1024;
+
+void empty_out(int socket, int depth);
+
+// Closes a descriptor that came along with a packet. Who made it may have it wait for what it still has to send only as long as
+// that process keeps it, too, and then this is not the last close.
+void close_passed(FileDescriptor passed, int depth) {
+  const linger none = {};
+  ::setsockopt(passed.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+  empty_out(passed.get(), depth);
+}
+
+// Takes what lies unread in a Unix socket and closes what came with it: the kernel would, and wait for what lingers. Blocks no
+// longer than those closes. Of anything else there is nothing to take. A descriptor that finds no room in this process, and a
+// connection that nobody took from a listening socket in the queue, is left to the kernel.
+void empty_out(int socket, int depth) {
+  int domain = 0;
+  socklen_t bytes = sizeof(domain);
+  if (depth > kDepthMax || ::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0 || domain != AF_UNIX)
+    return;
+  for (int packets = 0; packets < kPacketsMax; ++packets) {
+    char ignored[4096];
+    iovec part = {ignored, sizeof(ignored)};
+    alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsOfLinuxMax * sizeof(int))];
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    if (::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) return;
+    for (FileDescriptor& passed : wire::take_descriptors(message)) close_passed(std::move(passed), depth + 1);
+  }
+}
 
 }  // namespace
 
@@ -29,7 +72,7 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
   };
   struct Ready {
     uint64_t account;
-    int fd;
+    Item item;
   };
   mutable std::mutex mutex;
   std::condition_variable has_ready;
@@ -45,11 +88,11 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
     return account.closing == 0 || (account.closing < kThreadsPerAccount && closing < kThreadsMax - kThreadsForFirst);
   }
   // With the mutex.
-  void begin(uint64_t number, Account& account, int fd) {
+  void begin(uint64_t number, Account& account, Item item) {
     if (idle <= ready.size() && threads < kThreadsMax) add_thread(shared_from_this());
     ++account.closing;
     ++closing;
-    ready.push_back({number, fd});
+    ready.push_back({number, item});
     has_ready.notify_one();
   }
   // With the mutex: it is closed.
@@ -72,7 +115,7 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
       const Item next = account.waiting.front();
       account.waiting.pop_front();
       account.connections -= next.kind == Kind::kConnection;
-      begin(number, account, next.fd);
+      begin(number, account, next);
     }
     if (!account.waiting.empty() && account.closing < kThreadsPerAccount) held_back.insert(number);
   }
@@ -108,7 +151,8 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
       const Ready next = ready.front();
       ready.pop_front();
       lock.unlock();
-      ::close(next.fd);
+      if (next.item.kind == Kind::kConnection) empty_out(next.item.fd, 0);
+      ::close(next.item.fd);
       lock.lock();
       ++idle;
       end(next.account);
@@ -145,7 +189,7 @@ void Closer::close(int fd, uint64_t number, Kind kind) {
     ::close(fd);
     return;
   }
-  work_->begin(number, account, fd);
+  work_->begin(number, account, {fd, kind});
 }
 
 bool Closer::is_behind(uint64_t account_number) const {

@@ -3,6 +3,10 @@
 // others waiting, each has so many of the threads at most, and what it brings beyond that waits for its own. And so that a
 // few users together do not: the last of the threads are for those that have none yet.
 //
+// Connections that marud does not keep are as many as a user likes to make, and descriptors that lie unread in them are closed
+// with them. So those are taken out first, and closed one by one without waiting for what a socket of them still has to send:
+// what waits here because of them stays little. What marud received before is bounded by who is behind.
+//
 // The threads are not waited for: marud ends while some close, and what they are at the kernel closes then.
 #pragma once
 
@@ -26,6 +30,7 @@ class Closer {
   ~Closer();
 
   // Never blocks, unless marud could not start a thread at all. `account`: whose doing it is (users.h). Any thread.
+  // A connection is one that nothing can come on any more.
   enum class Kind : uint8_t { kAny, kConnection };
   void close(int fd, uint64_t account, Kind kind = Kind::kAny);
   bool is_behind(uint64_t account) const;

@@ -2,6 +2,7 @@
 #include "daemon/closer.h"
 
 #include "libmaru/base/file_descriptor.h"
+#include "libmaru/wire/passed_descriptors.h"
 #include "tests/support/wait_until.h"
 
 #include <algorithm>
@@ -135,6 +136,47 @@ TEST(Closer, WhoLeavesTooMuchOpenIsBehind) {
   sockets.clear();
   EXPECT_TRUE(test::wait_until([&] { return pipes.back().is_closed(); }));
   EXPECT_FALSE(closer.is_behind(1000));
+}
+
+// A connection in which descriptors lie unread, and nobody else has them.
+FileDescriptor connection_with(const std::vector<int>& descriptors) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("no connection");
+  const FileDescriptor far(ends[0]);
+  FileDescriptor near(ends[1]);
+  for (const int fd : descriptors) {
+    if (::send(far.get(), "", 0, 0) != 0) throw std::runtime_error("an empty packet is not sent");
+    char byte = 0;
+    iovec part = {&byte, 1};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    wire::DescriptorRoom room;
+    wire::attach_descriptors(message, room, fd);
+    if (::sendmsg(far.get(), &message, 0) != 1) throw std::runtime_error("a descriptor is not sent");
+    ::close(fd);
+  }
+  ::shutdown(near.get(), SHUT_RDWR);
+  return near;
+}
+
+TEST(Closer, WhatLiesUnreadInConnectionsKeepsNothingWaiting) {
+  constexpr size_t kConnections = 2 * Closer::kThreadsPerAccount;
+  std::vector<Lingering> sockets(3 * kConnections);
+  Pipe deep, own;
+  Closer closer;
+  for (size_t i = 0; i < kConnections; ++i) {
+    std::vector<int> unread = {sockets[3 * i].writer(), sockets[3 * i + 1].writer()};
+    // In the queue of a socket that lies in the queue.
+    std::vector<int> inner = {sockets[3 * i + 2].writer()};
+    if (i == 0) inner.push_back(deep.writer);
+    unread.push_back(connection_with(inner).release());
+    closer.close(connection_with(unread).release(), 1000, Closer::Kind::kConnection);
+  }
+  EXPECT_TRUE(test::wait_until([&] { return deep.is_closed(); }));
+  closer.close(own.writer, 1000);
+  EXPECT_TRUE(test::wait_until([&] { return own.is_closed(); })) << "its threads wait for sockets that linger";
+  EXPECT_TRUE(test::wait_until([&] { return closer.connections_waiting(1000) == 0; }));
 }
 
 TEST(Closer, ConnectionsThatWaitAreCounted) {
