@@ -104,7 +104,7 @@ void EventLoop::cancel_accepts() {
 
 void EventLoop::watch_packets(uint64_t id, int fd) {
   io_uring_sqe* entry = ring_->next_entry();
-  io_uring_prep_poll_add(entry, fd, POLLIN);
+  io_uring_prep_poll_add(entry, fd, POLLIN);  // io_uring says POLLHUP and POLLRDHUP besides, unasked
   io_uring_sqe_set_data64(entry, token(EventKind::kPacket, id));
 }
 

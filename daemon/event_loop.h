@@ -41,8 +41,8 @@ class EventLoop {
   // One connection; it may be asked for several times at once.
   void accept(int listener);
   void cancel_accepts();  // each completes, with a connection or -ECANCELED
-  // Once something can be received, or the other end is gone. Nothing is received: what clients send stays in the kernel,
-  // where it counts as theirs, until it is their turn.
+  // Once something can be received, or the other end is gone, or will send no more. Nothing is received: what clients send
+  // stays in the kernel, where it counts as theirs, until it is their turn.
   void watch_packets(uint64_t id, int fd);
   void send(uint64_t id, int fd, msghdr* message);
   void watch_process(uint64_t id, int pidfd);

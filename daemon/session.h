@@ -1,6 +1,9 @@
 // One connection: who is at its end, the packet that was received, and the replies on their way. It knows nothing of what the
 // packets mean.
 //
+// A client that shuts its writing side down has left, as one that closes the connection has: what it asked before is answered,
+// as far as it reads, and then marud ends the connection, too. One that shuts its reading side down goes with the first reply.
+//
 // A packet is received when it is its user's turn to be served, and not before: the descriptors that it brings are marud's from
 // then on. A session is removed only when none of its operations is in flight, because the kernel reads from it until then.
 #pragma once

@@ -151,6 +151,25 @@ TEST_F(HostileSocket, PacketsThatAreNotWellFormedAreDroppedWithTheirReason) {
   drop(request(Type::kAttach, wire::bytes_of(attach)));
 }
 
+TEST_F(HostileSocket, WhoShutsItsWritingSideDownHasLeft) {
+  const auto connections = [&] { return marud_.ask({{"command", "status"}}).at("connections").get<size_t>(); };
+  const size_t before = connections();
+  const FileDescriptor silent = connect(), asking = connect();
+  ASSERT_TRUE(send_raw(asking.get(), request(Type::kPing)));
+  for (const FileDescriptor* one : {&silent, &asking}) ASSERT_EQ(::shutdown(one->get(), SHUT_WR), 0);
+  EXPECT_TRUE(wire::receive_packet(asking.get(), far_too_long_ms())) << "what it asked before is not answered";
+  EXPECT_TRUE(is_dropped(silent));
+  EXPECT_TRUE(is_dropped(asking));
+  EXPECT_TRUE(wait_until([&] { return connections() == before; })) << "it is gone and has its place still";
+  // Who cannot be told anything any more goes when there is something to tell.
+  const FileDescriptor deaf = connect();
+  ASSERT_EQ(::shutdown(deaf.get(), SHUT_RD), 0);
+  EXPECT_EQ(connections(), before + 1);
+  ASSERT_TRUE(send_raw(deaf.get(), request(Type::kPing)));
+  EXPECT_TRUE(wait_until([&] { return connections() == before; }));
+  expect_service();
+}
+
 TEST_F(HostileSocket, EmptyPacketIsDropped) { expect_dropped({}, "an empty packet"); }
 
 TEST_F(HostileSocket, OversizePacketIsDropped) {

@@ -7,8 +7,10 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <liburing.h>
+#include <poll.h>
 #include <set>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 namespace {
 bool kernel_is_short = false;
@@ -39,6 +41,26 @@ TEST(EventLoop, WhatTheKernelDoesNotTakeNowWaits) {
     for (const Event& event : **events) EXPECT_TRUE(seen.insert(event.id).second);
   }
   EXPECT_EQ(seen.size(), kCount);
+}
+
+// Who will send no more is told from who has sent something: only the latter waits for a turn.
+TEST(EventLoop, AConnectionThatIsHalfClosedIsOver) {
+  auto loop = EventLoop::create();
+  if (!loop) GTEST_SKIP() << loop.error().text();
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const FileDescriptor ours(ends[0]), theirs(ends[1]);
+  const auto next = [&] {
+    (*loop)->watch_packets(7, ours.get());
+    const auto events = (*loop)->wait(60'000);
+    return events && (*events)->size() == 1 ? (*events)->front().result : -1;
+  };
+  ASSERT_EQ(::send(theirs.get(), "x", 1, 0), 1);
+  EXPECT_EQ(next() & (POLLIN | POLLRDHUP), POLLIN);
+  char byte;
+  ASSERT_EQ(::recv(ours.get(), &byte, 1, 0), 1);
+  ASSERT_EQ(::shutdown(theirs.get(), SHUT_WR), 0);
+  EXPECT_NE(next() & POLLRDHUP, 0);
 }
 
 // Whoever waits for the next turn waits behind all who came meanwhile.
