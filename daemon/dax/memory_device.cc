@@ -75,8 +75,13 @@ Result<Mapping> map_placed(int fd, uint64_t bytes, int protection, const NumaPla
   void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (address == MAP_FAILED) return failure(errno, "map the pool to " + place_text(placement));
   Mapping mapping(static_cast<std::byte*>(address), bytes);
-  if (::mbind(address, bytes, mode_of(placement), mask.data(), mask.size() * kWordBits + 1, 0) != 0)
+  if (::mbind(address, bytes, mode_of(placement), mask.data(), mask.size() * kWordBits + 1, 0) != 0) {
+    if (errno == EINVAL && mode_of(placement) == MPOL_PREFERRED_MANY)
+      return failure(ENOTSUP, place_text(placement) +
+                                  ": found a kernel that can prefer one node alone, expected Linux 5.15 or newer; name "
+                                  "one node, or say numa_policy = \"bind\" or \"interleave\"");
     return failure(errno, place_text(placement));
+  }
   return mapping;
 }
 
@@ -115,8 +120,14 @@ Result<void> take_placed(int fd, uint64_t bytes, const NumaPlacement& placement,
       if (code.load() == 0 && ::madvise(mapping->data() + at, std::min(kPartBytes, end - at), MADV_POPULATE_WRITE) != 0)
         code.store(errno);
     });
+    const int found = code.load();
+    if (found == EINVAL)  // the range is a whole mapping, so it is the advice that this kernel does not know
+      return failure(ENOTSUP,
+                     "take huge pages on " + placement.text() +
+                         ": found a kernel that cannot take them ahead (MADV_POPULATE_WRITE), expected Linux 5.14 "
+                         "or newer; say huge_pages = \"never\", or leave the nodes out");
     // EFAULT stands for the SIGBUS of who would touch a page that is not to be had.
-    if (const int found = code.load(); found != 0)
+    if (found != 0)
       return failure(found == EFAULT ? ENOMEM : found,
                      "take " + size_text(bytes) + " in huge pages on " + placement.text());
   }
@@ -261,6 +272,10 @@ Result<std::unique_ptr<MemoryDevice>> MemoryDevice::create(const std::string& po
   if (huge_pages != HugePages::kNever) {
     auto taken = device->take_huge(label, bytes, placement, *nodes, division, progress);
     if (!taken && taken.error().code == ECANCELED) return tl::unexpected(taken.error());
+    // More huge pages would not help.
+    const bool is_old_kernel = !taken && taken.error().code == ENOTSUP;
+    if (is_old_kernel && huge_pages == HugePages::kRequire)
+      return failure(ENOTSUP, "pool \"" + pool + "\": " + taken.error().doing);
     const auto why = [&] {  // now that those which were taken are free again
       const std::string wanted = std::to_string(round_up(bytes, kHugePageBytes) / kHugePageBytes);
       return "take " + wanted + " huge pages of 2 MiB for pool \"" + pool + "\": found " + free_huge_pages(placement) +
@@ -275,7 +290,10 @@ Result<std::unique_ptr<MemoryDevice>> MemoryDevice::create(const std::string& po
                                                                             std::to_string(placement.nodes.front()) +
                                                                             kHugePagesFolder + "nr_hugepages") +
                                              "), or say huge_pages = \"try\"");
-    if (!taken && has_huge_pages()) device->without_huge_pages_ = why() + ": " + std::strerror(taken.error().code);
+    if (is_old_kernel)
+      device->without_huge_pages_ = taken.error().doing;
+    else if (!taken && has_huge_pages())
+      device->without_huge_pages_ = why() + ": " + std::strerror(taken.error().code);
   }
   if (!device->fd_.is_open())
     if (auto taken = device->take(label, bytes, false, division); !taken)

@@ -10,6 +10,27 @@
 #include <numaif.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace {
+struct {
+  bool lacks_populating = false;   // MADV_POPULATE_WRITE, Linux 5.14
+  bool prefers_one_alone = false;  // MPOL_PREFERRED_MANY, Linux 5.15
+} older_kernel;
+}  // namespace
+
+// Instead of those of the libraries.
+extern "C" int madvise(void* address, size_t bytes, int advice) noexcept {
+  if (older_kernel.lacks_populating && advice == MADV_POPULATE_WRITE) return errno = EINVAL, -1;
+  return int(::syscall(SYS_madvise, address, bytes, advice));
+}
+extern "C" long mbind(void* address, unsigned long bytes, int mode, const unsigned long* nodes, unsigned long nodes_max,
+                      unsigned flags) {
+  constexpr int kPreferredMany = 5;
+  if (older_kernel.prefers_one_alone && mode == kPreferredMany) return errno = EINVAL, -1;
+  return ::syscall(SYS_mbind, address, bytes, mode, nodes, nodes_max, flags);
+}
 
 namespace maru::daemon {
 namespace {
@@ -72,6 +93,43 @@ TEST(MemoryDevice, WithoutTheHugePagesThatItMustHaveItSaysHowManyThereAre) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ENOMEM);
   EXPECT_NE(refused.error().doing.find(" free on NUMA node 0"), std::string::npos) << refused.error().doing;
+}
+
+// A kernel that says EINVAL means that it does not know how, and more huge pages would not help.
+TEST(MemoryDevice, OfAnOlderKernelItSaysWhatThatLacks) {
+  if (::numa_available() < 0) GTEST_SKIP() << "this kernel has no NUMA policies";
+  using Policy = NumaPlacement::Policy;
+  const auto division = [](uint64_t, uint64_t) -> Result<uint64_t> { return uint64_t{4} << 20; };
+  const auto make = [&](HugePages huge_pages) {
+    return MemoryDevice::create("old", 8u << 20, huge_pages, {{0}, Policy::kBind, false}, division);
+  };
+  FileDescriptor huge(::memfd_create("huge", MFD_CLOEXEC | MFD_HUGETLB));
+  if (!huge.is_open()) GTEST_SKIP() << "this kernel has no huge pages";
+  older_kernel.lacks_populating = true;
+  const auto refused = make(HugePages::kRequire);
+  const auto without = make(HugePages::kTry);
+  older_kernel.lacks_populating = false;
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ENOTSUP);
+  const std::string said = refused.error().text();
+  EXPECT_NE(said.find("pool \"old\": take huge pages on NUMA node 0: found a kernel that"), std::string::npos) << said;
+  EXPECT_NE(said.find("expected Linux 5.14 or newer"), std::string::npos) << said;
+  EXPECT_EQ(said.find("have the machine set more aside"), std::string::npos) << said;
+  ASSERT_TRUE(without) << without.error().text();
+  EXPECT_NE((*without)->without_huge_pages().find("Linux 5.14"), std::string::npos) << (*without)->without_huge_pages();
+}
+
+TEST(MemoryDevice, OfAKernelThatPrefersOneNodeAloneItSaysSo) {
+  if (::numa_available() < 0) GTEST_SKIP() << "this kernel has no NUMA policies";
+  using Policy = NumaPlacement::Policy;
+  older_kernel.prefers_one_alone = true;
+  // Node 0 twice stands for two nodes, which this machine may not have.
+  const auto refused =
+      MemoryDevice::create("old", kBytes, HugePages::kNever, {{0, 0}, Policy::kPreferred, false}, a_quarter);
+  older_kernel.prefers_one_alone = false;
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().text().find("expected Linux 5.15 or newer; name one node"), std::string::npos)
+      << refused.error().text();
 }
 
 TEST(MemoryDevice, FirstTouchTakesEveryPage) {
