@@ -64,8 +64,8 @@ class Opening {
     devices.main = nullptr;
     if (is_split) {
       // First the pages, which nothing is decided by: how large the pool is follows from both.
-      auto pages = choose(spec_.dax.device, known, DeviceLabel::Kind::kData, record_ ? record_->dax_pages_name : "",
-                          [](DaxDevice&) { return Result<void>(); });
+      auto pages = choose(spec_.dax.device, known_pages(wish, known), DeviceLabel::Kind::kData,
+                          record_ ? record_->dax_pages_name : "", [](DaxDevice&) { return Result<void>(); });
       if (!pages) return tl::unexpected(pages.error());
       devices.pages = std::move(*pages);
     }
@@ -92,11 +92,24 @@ class Opening {
   }
 
  private:
+  // The uuid that the pages have. Of a formatting that was cut off it stands in the claim, and in no record yet.
+  std::optional<Uuid> known_pages(const std::string& control_wish, const std::optional<Uuid>& known) const {
+    if (record_ && !record_->is_being_cleared) return known;
+    const auto found =
+        find_dax_devices(control_wish, known, DeviceLabel::Kind::kPool, blank_devices(), spec_.dax.rules, own_number());
+    if (!found) return known;
+    const auto control = DaxDevice::open(found->front(), spec_.dax.alignment, spec_.dax.rules);
+    const bool is_cut_off = control && is_own_claim((*control)->label()) && (*control)->label().uuid != Uuid{};
+    return is_cut_off ? std::optional((*control)->label().uuid) : known;
+  }
+
   // The first device that the wish may mean and `accept` takes.
   template <typename Accept>
   Result<std::unique_ptr<DaxDevice>> choose(const std::string& wish, const std::optional<Uuid>& known,
                                             DeviceLabel::Kind holds, const std::string& name, Accept&& accept) {
-    auto candidates = find_dax_devices(wish, known, holds, blank_devices(), spec_.dax.rules);
+    // Claims are made where the control region will be.
+    const auto claimed_by = holds == DeviceLabel::Kind::kPool ? std::optional(own_number()) : std::nullopt;
+    auto candidates = find_dax_devices(wish, known, holds, blank_devices(), spec_.dax.rules, claimed_by);
     const bool is_lost = !candidates && candidates.error().code == ENOENT && record_ && !spec_.pool.sharing.is_shared;
     // Volatile memory no longer says what it was; the state file does, of a device that the configuration may mean.
     if (is_lost)
@@ -191,6 +204,13 @@ class Opening {
                                         : Fate::kClearAndFormat;
   }
 
+  // Under which this machine claims memory that it formats.
+  uint32_t own_number() const { return spec_.pool.sharing.is_shared ? machine_number(spec_.pool.sharing) : 0; }
+
+  bool is_own_claim(const DeviceLabel& label) const {
+    return label.kind == DeviceLabel::Kind::kClaimed && label.claimed_by == own_number();
+  }
+
   static uint64_t bytes_of(const DaxDevice& device, const DaxDevice* pages) {
     return device.bytes() + (pages ? pages->bytes() : 0);
   }
@@ -200,8 +220,7 @@ class Opening {
     const DaxDescription& description = device.description();
     const DeviceLabel& label = device.label();
     const SharingConfig& sharing = spec_.pool.sharing;
-    if (label.kind == DeviceLabel::Kind::kClaimed &&
-        label.claimed_by == (sharing.is_shared ? machine_number(sharing) : 0)) {
+    if (is_own_claim(label)) {
       log_warning("pool \"{}\": formatting {} was cut off, it begins anew", spec_.pool.name, device.name());
       return Fate::kFormat;  // it was blank before, or had been cleared
     }

@@ -178,8 +178,8 @@ std::optional<Uuid> uuid_in(const std::string& wish) {
 }
 
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
-                                                     DeviceLabel::Kind holds, BlankDevices blank,
-                                                     const DaxRules& rules) {
+                                                     DeviceLabel::Kind holds, BlankDevices blank, const DaxRules& rules,
+                                                     std::optional<uint32_t> claimed_by) {
   if (wish.starts_with("/")) {
     auto described = describe_dax_device(wish, rules);
     if (!described) return tl::unexpected(described.error());
@@ -195,16 +195,19 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
     if (wish == kFreeCxl && !device.is_cxl) continue;
     seen.push_back(look_at(device));
   }
-  std::vector<DaxDescription> ours, others, blank_ones;
+  std::vector<DaxDescription> ours, others, cut_off, blank_ones;
   bool are_all_read = true, is_forbidden = false;
   for (const SeenDevice& one : seen) {
     are_all_read &= one.unread_because.empty();
     is_forbidden |= one.is_forbidden;
     if (!one.label) continue;
-    const bool is_ours = one.label->kind == holds && uuid && one.label->uuid == *uuid;
+    const bool is_cut_off = one.label->kind == DeviceLabel::Kind::kClaimed && one.label->claimed_by == claimed_by;
+    const bool has_uuid = uuid && *uuid != Uuid{} && one.label->uuid == *uuid;
+    const bool is_ours = has_uuid && (one.label->kind == holds || is_cut_off);
     if (is_ours) ours.push_back(one.device);  // taken or not: whoever opens it is told by whom
     if (is_ours || one.is_taken) continue;
     if (one.label->kind == holds) others.push_back(one.device);
+    if (is_cut_off) cut_off.push_back(one.device);
     if (one.label->kind == DeviceLabel::Kind::kNothing) blank_ones.push_back(one.device);
   }
   if (ours.size() > 1)
@@ -230,6 +233,7 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
   if (blank == BlankDevices::kNever || waits_for_all)
     return missing("the device of pool " + (known ? uuid_text_of(*known) : "") + " for \"" + wish + "\"",
                    waits_for_all ? "the one that holds it, or that all of these can be read" : "the one that holds it");
+  blank_ones.insert(blank_ones.begin(), cut_off.begin(), cut_off.end());  // it was blank, or would be by now
   if (!blank_ones.empty()) return blank_ones;
   return missing("a device for \"" + wish + "\"", "one that holds this pool, or a blank one");
 }

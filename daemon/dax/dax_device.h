@@ -50,11 +50,13 @@ enum class BlankDevices : uint8_t {
 //   "node:N"         of the devices on NUMA node N the one that holds the pool `known`; without `known` the only one that holds
 //                    a pool; else those that begin blank
 //   "cxl:free"       the same, of the devices of CXL memory
-// `holds`: what the device must hold, its control region (kPool) or its pages (kData). Looks at labels and changes nothing.
-// Errors: ENOENT, with what was found on each device, or why it could not be read; ENOTUNIQ.
+// `holds`: what the device must hold, its control region (kPool) or its pages (kData). `claimed_by`: whose formatting that was
+// cut off (DeviceLabel::claimed_by) leaves a device that is as good as the pool whose uuid it has, and before those that begin
+// blank. Looks at labels and changes nothing. Errors: ENOENT, with what was found on each device, or why it could not be read;
+// ENOTUNIQ.
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
-                                                     DeviceLabel::Kind holds, BlankDevices blank,
-                                                     const DaxRules& rules);
+                                                     DeviceLabel::Kind holds, BlankDevices blank, const DaxRules& rules,
+                                                     std::optional<uint32_t> claimed_by = std::nullopt);
 
 // Of a device that no label speaks for: whether the wish may mean it. A uuid means the device that `known` was on; a path means
 // no device but the one behind it.

@@ -175,5 +175,39 @@ TEST_F(DaxPool, ABlankDeviceUnderTheNameOfAPoolThatIsElsewhereIsRefused) {
   EXPECT_NE(leave_pool(), uuid);
 }
 
+// The device that was chosen is not blank any more, and no pool yet: it is found again all the same, by itself alone.
+TEST_F(DaxPool, FormattingThatWasCutOffIsFoundAgainWhereADeviceIsChosen) {
+  constexpr size_t kUuid = offsetof(format::Header, uuid);
+  for (const char* wish : {"node:0", "cxl:free"}) {
+    SCOPED_TRACE(wish);
+    state_.remove("far");
+    const std::string parent = wish[0] == 'c' ? DaxStandIn::kCxl : DaxStandIn::kPersistent;
+    devices_.add("dax0.0", kBytes, parent);
+    const uint64_t claim = shm::FormatClaim::of(0).bits;
+    devices_.put("dax0.0", 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)));
+    devices_.put("dax0.0", kUuid, std::string(16, 'u'));
+    spec_.dax.device = wish;
+    {
+      auto pool = start();
+      ASSERT_TRUE(pool) << pool.error().text();
+      EXPECT_EQ(uuid_of(**pool), "75757575-7575-7575-7575-757575757575") << "whoever begins again keeps it";
+      (*pool)->stop(false);
+    }
+    devices_.remove("dax0.0", parent);
+  }
+}
+
+TEST_F(DaxPool, FormattingThatAnotherHostBeganIsNoCandidate) {
+  devices_.add("dax0.0", kBytes);
+  const uint64_t claim = shm::FormatClaim::of(77).bits;
+  devices_.put("dax0.0", 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)));
+  spec_.dax.device = "node:0";
+  const Error error = refusal();
+  EXPECT_EQ(error.code, ENOENT);
+  EXPECT_NE(error.text().find("another host formats it at this moment, or died over it"), std::string::npos)
+      << error.text();
+  EXPECT_EQ(devices_.get("dax0.0", 0, 8), std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)));
+}
+
 }  // namespace
 }  // namespace maru::daemon

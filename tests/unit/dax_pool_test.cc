@@ -2,6 +2,7 @@
 #include "daemon/dax_format.h"
 #include "daemon/hosted_pool.h"
 #include "libmaru/shm/control_region.h"
+#include "libmaru/shm/data_label.h"
 #include "libmaru/shm/format_claim.h"
 #include "tests/support/dax_stand_in.h"
 #include "tests/unit/dax_pool_fixture.h"
@@ -365,6 +366,39 @@ TEST_F(DaxPairPool, FormattingThatWasCutOffBeginsAnew) {
       (*pool)->stop(false);
     }
   }
+}
+
+TEST_F(DaxPairPool, FormattingThatWasCutOffIsFoundAgainWhereDevicesAreChosen) {
+  devices_.remove("dax1.0");
+  devices_.add("dax1.0", kBytes, DaxStandIn::kPersistent, 1);
+  const std::string uuid = leave_pool();
+  // On the same node, and not to be taken for them.
+  devices_.add("dax3.0", kBytes, DaxStandIn::kPersistent, 1);
+  const uint8_t another[16] = {1, 2, 3};
+  const format::DataLabel others = shm::make_data_label(another, kBytes, format::kDataLabelRoom);
+  devices_.put("dax3.0", 0, std::string(reinterpret_cast<const char*>(&others), sizeof(others)));
+  // With the pages labelled and not yet, with the state file of that moment and without one.
+  for (const bool is_labelled : {true, false})
+    for (const bool is_known : {true, false}) {
+      SCOPED_TRACE(is_labelled ? "labelled" : "not labelled");
+      SCOPED_TRACE(is_known ? "known" : "not known");
+      cut_off(0);
+      if (!is_labelled) devices_.put("dax1.0", 0, std::string(4096, 0));
+      if (is_known) {
+        begin_to_clear();
+        auto record = state_.load("far");
+        (*record)->uuid = {};
+        ASSERT_TRUE(state_.save(**record));
+      } else {
+        state_.remove("far");
+      }
+      spec_.dax.control_device = "node:0";
+      spec_.dax.device = "node:1";
+      auto pool = start();
+      ASSERT_TRUE(pool) << pool.error().text();
+      EXPECT_EQ(uuid_of(**pool), uuid);
+      (*pool)->stop(false);
+    }
 }
 
 TEST_F(DaxPairPool, AClaimFormatsNoPagesButItsOwn) {
