@@ -120,7 +120,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._identity = identify(vllm_config, settings.model, self._block_tokens, self._chunk_tokens)
         # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
         self._is_shared = all(type(spec) is MLAAttentionSpec for spec in specs)
-        self.dropped = 0  # chunks that could not be stored
+        self.dropped = self._dropped_said = 0  # chunks that could not be stored
         # The scheduler's.
         self._rank_digests: list[bytes] = []
         self._requests: dict[str, RequestPlan] = {}
@@ -158,6 +158,12 @@ class MaruConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         self._layers = PagedLayers(kv_caches, self._kv_cache_config.num_blocks)
+        shape = self._client.geometry()
+        chunk_bytes = self._chunk_tokens // self._block_tokens * self._layers.block_bytes
+        if chunk_bytes > shape.region_pages * shape.page_bytes:
+            raise InvalidArgumentError(f"A chunk of {self._chunk_tokens} tokens has {chunk_bytes} bytes, and the pool takes blocks "
+                                       f"of {shape.region_pages * shape.page_bytes} at the most: set region_bytes of the pool "
+                                       "higher, or maru_chunk_tokens lower.")
         parallel = self._vllm_config.parallel_config
         rank = parallel.rank % self._ranks
         pipeline_rank, tensor_rank = divmod(rank, parallel.tensor_parallel_size)
@@ -238,7 +244,16 @@ class MaruConnector(KVConnectorBase_V1):
             except MaruError as error:
                 logger.warning("maru: chunks of request %s were not stored: %s", transfer.request_id, error)
                 stored = 0
-            self.dropped += transfer.chunks - stored
+            self._note_dropped(transfer.chunks - stored)
+
+    def _note_dropped(self, chunks: int) -> None:
+        """Says it the first time, and whenever there are as many again: a pool that is too small drops some in every step."""
+        self.dropped += chunks
+        if self.dropped > 2 * self._dropped_said:
+            self._dropped_said = self.dropped
+            logger.warning("maru: %d chunks were not stored so far, mostly because nothing in the pool was free and nothing could "
+                           "be evicted: what is being read or stored holds all of it, or the tenant or user has all that it may",
+                           self.dropped)
 
     def _store(self, transfer: Transfer) -> int:
         """Returns how many chunks are in the pool now; what there is no room for is not."""
