@@ -1,7 +1,8 @@
 """What a call from Python costs beside the same call from C, on one pool and interleaved: exists, retrieve with release,
-exists_batch of 256 digests; blocks stored (and deleted again: both sides take the memory and delete in batches) and pinned in 256
-calls and in one; and MaruHandler's calls, which take texts, beside the C calls for the same texts. Times are medians of rounds,
-in nanoseconds of processor time for each call (of 256 keys where it says 256), so that other work on the machine shows less.
+exists_batch of 256 digests; blocks stored (and deleted again: both sides take the memory and delete in batches) and pinned in
+256 calls and in one; and MaruHandler's calls, which take texts, beside the C calls for the same texts. Times are medians of
+rounds, in nanoseconds of processor time for each call (of 256 keys where it says 256), so that other work on the machine shows
+less.
 
     scripts/test-python --bench [--rounds N]
 
@@ -84,7 +85,8 @@ def main():
         fresh_keys = [maru.Digest(row) for row in fresh]
         rows = numpy.zeros((BATCH, PAGE), numpy.uint8)
         c_fresh = c_keys(library, [row.ctypes.data for row in fresh], 16, KEY_DIGEST128)
-        c_rows, c_sizes = ((ctypes.c_void_p * BATCH)(*(row.ctypes.data for row in rows)), (ctypes.c_uint64 * BATCH)(*[PAGE] * BATCH))
+        c_rows = (ctypes.c_void_p * BATCH)(*(row.ctypes.data for row in rows))
+        c_sizes = (ctypes.c_uint64 * BATCH)(*[PAGE] * BATCH)
         exists, retrieve, exists_batch = client.exists, client.retrieve, client.exists_batch
 
         def floors(keys):

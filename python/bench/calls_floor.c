@@ -45,8 +45,8 @@ double floor_retrieve(maru_client *client, const maru_key *keys, int n, int call
 }
 
 /* n blocks of `bytes` bytes stored, and deleted again: in one call or in n, from buffers (`data` NULL) or by copying. */
-double floor_store(maru_client *client, const maru_key *keys, int n, const void *const *data, const uint64_t *bytes, int is_batch,
-                   int calls) {
+double floor_store(maru_client *client, const maru_key *keys, int n, const void *const *data, const uint64_t *bytes,
+                   int is_batch, int calls) {
   maru_buffer *buffers = malloc((size_t)n * sizeof(*buffers));
   int32_t *results = malloc((size_t)n * sizeof(*results));
   int failed = 0;

@@ -81,7 +81,9 @@ class Buffer:
     @property
     def data(self) -> memoryview:
         """Writable; the same memoryview each time. Nothing may refer to it any more when the buffer is stored, unless that is
-        done with keep_views. Raises ClosedError once the buffer was stored or aborted."""
+        done with keep_views. Then it is read-only from the store on, and so is what is made from it afterwards; arrays, tensors
+        and slices that were made from it before go on writing, which Python cannot end: into a block that others read. Raises
+        ClosedError once the buffer was stored or aborted."""
     def abort(self) -> None:
         """Gives the pages back, when the last memoryview of them is gone. May be called again."""
     def __len__(self) -> int: ...
@@ -172,8 +174,8 @@ class Client:
               content_type: int = 0, tenant: Tenant = None, keep_views: bool = False) -> Stored:
         """Uses the buffer up, also when a block was there already (is_new is False: that one stays). After an exception
         it is still the caller's. While a variable, an array or a tensor still refers to buffer.data, ViewsHeldError is raised.
-        keep_views says that nobody will write through them any more. They stay valid then: the block is pinned for as long
-        as they live; or, when a block was there already, they keep the pages of the buffer, and Stored.block is 0. ttl_ms 0
+        keep_views says that nobody will write through them any more (see Buffer.data for what can still be). They stay valid
+        then: the block is pinned for as long as they live; or, when a block was there already, they keep the pages of the buffer, and Stored.block is 0. ttl_ms 0
         is for ever."""
     def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                    content_type: int = 0, tenant: Tenant = None) -> Stored:

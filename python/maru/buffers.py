@@ -1,4 +1,4 @@
-"""Memory for what an engine stores at once: one request to marud where all of it can be had, and as much as there is otherwise."""
+"""Memory for what an engine stores at once: one request to marud where all of it can be had, otherwise as much as there is."""
 from __future__ import annotations
 
 import logging
@@ -11,8 +11,8 @@ logger = logging.getLogger("maru")
 
 
 def take_what_there_is(client: Client, sizes: Sequence[int]) -> list[Buffer]:
-    """A buffer for each of the first sizes (bytes): for as many as there is room for, and the user may have. May wait for marud;
-    raises what else hinders."""
+    """A buffer for each of the first sizes (bytes): for as many as there is room for, and the user may have. May wait for
+    marud; raises what else hinders."""
     buffers: list[Buffer] = []
     try:
         if len(set(sizes)) == 1:

@@ -56,8 +56,8 @@ class StoredChain(NamedTuple):
 
 
 class StoredBatch(NamedTuple, Generic[_Blocks, _Truths]):
-    """For each key the block that is under it, 0 where there is an error; whether that is the one that was just stored; and what
-    hindered the others, by their places in the batch."""
+    """For each key the block that is under it, 0 where there is an error; whether that is the one that was just stored; and
+    what hindered the others, by their places in the batch."""
 
     blocks: _Blocks
     is_new: _Truths

@@ -161,9 +161,9 @@ class MaruConnector(KVConnectorBase_V1):
         shape = self._client.geometry()
         chunk_bytes = self._chunk_tokens // self._block_tokens * self._layers.block_bytes
         if chunk_bytes > shape.region_pages * shape.page_bytes:
-            raise InvalidArgumentError(f"A chunk of {self._chunk_tokens} tokens has {chunk_bytes} bytes, and the pool takes blocks "
-                                       f"of {shape.region_pages * shape.page_bytes} at the most: set region_bytes of the pool "
-                                       "higher, or maru_chunk_tokens lower.")
+            raise InvalidArgumentError(f"A chunk of {self._chunk_tokens} tokens has {chunk_bytes} bytes, and the pool takes "
+                                       f"blocks of {shape.region_pages * shape.page_bytes} at the most: set region_bytes of "
+                                       "the pool higher, or maru_chunk_tokens lower.")
         parallel = self._vllm_config.parallel_config
         rank = parallel.rank % self._ranks
         pipeline_rank, tensor_rank = divmod(rank, parallel.tensor_parallel_size)
@@ -251,9 +251,9 @@ class MaruConnector(KVConnectorBase_V1):
         self.dropped += chunks
         if self.dropped > 2 * self._dropped_said:
             self._dropped_said = self.dropped
-            logger.warning("maru: %d chunks were not stored so far, mostly because nothing in the pool was free and nothing could "
-                           "be evicted: what is being read or stored holds all of it, or the tenant or user has all that it may",
-                           self.dropped)
+            logger.warning("maru: %d chunks were not stored so far, mostly because nothing in the pool was free and nothing "
+                           "could be evicted: what is being read or stored holds all of it, or the tenant or user has all "
+                           "that it may", self.dropped)
 
     def _store(self, transfer: Transfer) -> int:
         """Returns how many chunks are in the pool now; what there is no room for is not."""

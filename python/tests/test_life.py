@@ -250,6 +250,57 @@ def test_arrays_that_outlive_a_chain_keep_its_blocks(marud_program):
         assert client.statistics().pins == 0
 
 
+STORES = {
+    "store": lambda client, keys, buffers, **more: client.store(keys[0], buffers[0], keep_views=True, **more),
+    "store_batch": lambda client, keys, buffers, **more: client.store_batch(keys, buffers, keep_views=True, **more),
+    "store_chain": lambda client, keys, buffers, **more: client.store_chain(keys, buffers, keep_views=True, **more),
+}
+
+
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_memoryview_only_reads_once_its_buffer_is_stored(client, other, key, store, is_there):
+    if is_there:
+        other.store_copy(key, b"there already")
+    buffer = client.alloc(PAGE)
+    view = buffer.data
+    array = numpy.frombuffer(view, dtype=numpy.uint8)
+    view[:] = b"a" * PAGE
+    store(client, [key], [buffer])
+    for made in (view, view[1:], view.cast("f"), memoryview(view), memoryview(view.obj), memoryview(numpy.asarray(view))):
+        assert made.readonly
+        with pytest.raises(TypeError):
+            made[0] = 1
+    assert bytes(view) == b"a" * PAGE and array[0] == ord("a")
+    assert bytes(other.retrieve(key).data)[:5] == (b"there" if is_there else b"aaaaa")
+
+
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_a_memoryview_of_what_was_not_stored_writes_again(client, key, store):
+    buffer = client.alloc(PAGE)
+    view = buffer.data
+    try:
+        assert store(client, [key], [buffer], parent="nobody").errors
+    except maru.ParentGoneError:
+        pass
+    assert buffer.is_held and buffer.data is view and not view.readonly
+    view[:] = b"b" * PAGE
+    store(client, [key], [buffer])
+    assert view.readonly and bytes(client.retrieve(key).data) == b"b" * PAGE
+
+
+def test_a_memoryview_that_was_ended_is_counted_after_a_store_that_failed(client, key):
+    buffer = client.alloc(PAGE)
+    tensor = Tensor(buffer.data)
+    with pytest.raises(maru.ParentGoneError):
+        client.store(key, buffer, parent="nobody", keep_views=True)
+    tensor.source.release()
+    with pytest.raises(maru.ViewsHeldError):
+        client.store(key, buffer)
+    del tensor
+    assert client.store(key, buffer).is_new
+
+
 def test_a_chain_that_fails_leaves_its_buffers_held(client, other, key):
     gone = other.store_copy(key, b"x").block
     assert other.delete(key)

@@ -38,9 +38,10 @@ def test_sequences_in_are_lists_out(client, key):
     assert stored.is_new == [True, True, True, False] and stored.errors == {}
     assert stored.blocks == [client.retrieve(name).block for name in [*keys, keys[0]]]
     assert client.store_batch([], []) == maru.StoredBatch([], [], {})
-    copied = client.store_copy_batch([*keys, key], [b"a", bytearray(b"b"), memoryview(b"c"), numpy.arange(4, dtype=numpy.float32)])
+    numbers = numpy.arange(4, dtype=numpy.float32)
+    copied = client.store_copy_batch([*keys, key], [b"a", bytearray(b"b"), memoryview(b"c"), numbers])
     assert copied.is_new == [False, False, False, True] and copied.blocks[:3] == stored.blocks[:3]
-    assert bytes(client.retrieve(key).data) == numpy.arange(4, dtype=numpy.float32).tobytes()
+    assert bytes(client.retrieve(key).data) == numbers.tobytes()
     assert client.store_copy_batch([], []) == maru.StoredBatch([], [], {})
 
 
@@ -204,7 +205,8 @@ def test_other_threads_run_meanwhile(client, other, key):
 def test_readers_closed_clients_and_children_are_refused(marud, client, digests):
     buffers = filled(client, 2)
     with maru.Client(str(marud.socket), timeout_ms=60_000, read_only=True) as reader:
-        for call in (lambda: reader.store_batch(digests[:2], buffers), lambda: reader.store_copy_batch(digests[:2], [b"x", b"y"])):
+        for call in (lambda: reader.store_batch(digests[:2], buffers),
+                     lambda: reader.store_copy_batch(digests[:2], [b"x", b"y"])):
             with pytest.raises(maru.ReadOnlyError):
                 call()
         assert reader.pin_batch(digests[:2]) == [None, None]

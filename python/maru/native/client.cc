@@ -18,8 +18,8 @@ namespace maru_python {
 namespace {
 
 // From so many keys on a call takes more than a microsecond, which is long beside giving up the GIL and asking for it again: to
-// ask whether digests, or texts, which have to be hashed, exist; to match a prefix of blocks that are no chain, or pin blocks; to
-// delete.
+// ask whether digests, or texts, which have to be hashed, exist; to match a prefix of blocks that are no chain, or to pin
+// blocks; to delete.
 constexpr size_t kManyDigests = 64, kManyTexts = 16, kManyMatched = 8, kManyDeleted = 3;
 
 // Runs a call of n keys, `many` of which are many.

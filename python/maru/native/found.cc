@@ -101,7 +101,7 @@ py::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, py
                         : py::reinterpret_borrow<py::object>(key);
   if (!text) throw py::error_already_set();
   // Made at once, not when asked for: it keeps the memory mapped beyond a close() of the handler.
-  py::object data = view_of_pages(hold, const_cast<void*>(view.data), view.bytes, false);
+  py::object data = view_of_pages(hold, const_cast<void*>(view.data), view.bytes);
   PyObject* const self = info_type->tp_alloc(info_type, 0);
   if (self == nullptr) throw py::error_already_set();
   InfoObject& info = info_of(self);

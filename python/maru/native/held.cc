@@ -24,7 +24,7 @@ py::object Buffer::data() {
     if (Py_REFCNT(ended.ptr()) > 1) ended_.push_back(ended);  // somebody may still write through it
   }
   const BufferHold& hold = held();  // what was called when the old one went may have stored or aborted the buffer
-  if (!data_) data_ = view_of_pages(hold_, hold.buffer().data, hold.buffer().bytes, true);
+  if (!data_) data_ = view_of_pages(hold_, hold.buffer().data, hold.buffer().bytes);
   return data_;
 }
 
@@ -47,18 +47,40 @@ const maru_buffer& Buffer::begin_store(bool keep_views) {
   hold.state = BufferHold::State::kBusy;
   try {
     if (keep_views)
-      data_ = py::object();  // only our own
+      let_views_read();
     else
       take_views_back();
   } catch (...) {
-    hold.state = BufferHold::State::kHeld;
+    end_store(false);
     throw;
   }
   return hold.buffer();
 }
 
+// Drops our own reference.
+void Buffer::let_views_read() {
+  if (!data_) return;
+  if (Py_REFCNT(data_.ptr()) > 1) {
+    shown_ = py::reinterpret_steal<py::object>(PyWeakref_NewRef(data_.ptr(), nullptr));
+    if (!shown_) throw py::error_already_set();
+    set_read_only(data_, true);
+  }
+  data_ = py::object();
+}
+
+// What was not stored is the caller's again, with the memoryview that it had.
+void Buffer::let_views_write() {
+  const py::object shown = std::exchange(shown_, py::object());
+  if (!shown) return;
+  const auto view = py::reinterpret_borrow<py::object>(PyWeakref_GET_OBJECT(shown.ptr()));
+  if (view.is_none()) return;
+  set_read_only(view, false);
+  data_ = view;
+}
+
 void Buffer::end_store(bool is_used_up) {
   hold_->state = is_used_up ? BufferHold::State::kUsedUp : BufferHold::State::kHeld;
+  if (!is_used_up) let_views_write();
 }
 
 void Buffer::end_shared_store(const maru_view& view) {
@@ -66,6 +88,7 @@ void Buffer::end_shared_store(const maru_view& view) {
     hold_->keep_pinned(view);
   else
     hold_->state = BufferHold::State::kLeftOver;
+  shown_ = py::object();
   hold_.reset();  // what is held now is held by the views
 }
 

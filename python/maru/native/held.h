@@ -26,7 +26,8 @@ class Buffer : public ZeroedMemory {
   void abort();
 
   // For a store: nobody else may write from now on. Without keep_views it raises ViewsHeldError while somebody could; with it,
-  // is_shared() says whether somebody can.
+  // is_shared() says whether somebody shows the memory. The memoryview that data() gave is read-only then; Python leaves no way
+  // to what was made from it before.
   const maru_buffer& begin_store(bool keep_views);
   bool is_shared() const { return hold_->exports() != 0; }
   // How the store ended.
@@ -36,11 +37,14 @@ class Buffer : public ZeroedMemory {
  private:
   BufferHold& held() const;
   void take_views_back();
+  void let_views_read();
+  void let_views_write();
 
   std::shared_ptr<BufferHold> hold_;
   maru_block block_;
   uint64_t bytes_;
   pybind11::object data_;
+  pybind11::object shown_;               // a weak reference to what was data_, while it is read-only because of a store
   std::vector<pybind11::object> ended_;  // memoryviews that were released while somebody referred to them
 };
 

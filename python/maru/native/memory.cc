@@ -44,7 +44,6 @@ struct PagesObject {
   PyObject_HEAD std::shared_ptr<Hold> hold;
   void* data;
   uint64_t bytes;
-  bool is_writable;
 };
 
 PyTypeObject* pages_type = nullptr;  // never given back: the module lives as long as the interpreter
@@ -67,7 +66,7 @@ int get_buffer(PyObject* self, Py_buffer* ret_buffer, int flags) {
     raised.restore();
     return -1;
   }
-  if (PyBuffer_FillInfo(ret_buffer, self, pages.data, static_cast<Py_ssize_t>(pages.bytes), !pages.is_writable,
+  if (PyBuffer_FillInfo(ret_buffer, self, pages.data, static_cast<Py_ssize_t>(pages.bytes), !pages.hold->is_writable(),
                         flags) == 0)
     return 0;
   pages.hold->end_export();
@@ -93,7 +92,7 @@ PyType_Spec pages_spec = {"maru._maru.Pages", sizeof(PagesObject), 0,
 
 }  // namespace
 
-py::object view_of_pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable) {
+py::object view_of_pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes) {
   PyObject* const self = pages_type->tp_alloc(pages_type, 0);
   if (self == nullptr) throw py::error_already_set();
   const auto owned = py::reinterpret_steal<py::object>(self);
@@ -101,7 +100,6 @@ py::object view_of_pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes,
   new (&pages.hold) std::shared_ptr<Hold>(std::move(hold));
   pages.data = data;
   pages.bytes = bytes;
-  pages.is_writable = is_writable;
   PyObject* const view = PyMemoryView_FromObject(self);
   if (view == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(view);

@@ -23,6 +23,8 @@ class Hold {
 
   const std::shared_ptr<Attachment>& attachment() const { return attachment_; }
   virtual bool has_pages() const { return true; }
+  // Whether what shows them from here on may be written through.
+  virtual bool is_writable() const { return false; }
   size_t exports() const { return exports_; }
   // Around the life of each Py_buffer. The first raises when the attachment is closed, or the pages are not the holder's.
   void begin_export();
@@ -67,6 +69,7 @@ class BufferHold : public Hold {
   const maru_buffer& buffer() const { return buffer_; }
   // Somebody may have kept the Pages, from which another memoryview can be made, also while and after a block is made of them.
   bool has_pages() const override { return state != State::kBusy && state != State::kUsedUp; }
+  bool is_writable() const override { return state == State::kHeld; }
   void keep_pinned(const maru_view& view) {
     view_ = view;
     state = State::kPinned;
@@ -83,8 +86,14 @@ inline bool is_released(pybind11::handle memoryview) {
   return (reinterpret_cast<PyMemoryViewObject*>(memoryview.ptr())->flags & _Py_MEMORYVIEW_RELEASED) != 0;
 }
 
-// A memoryview of new Pages.
-pybind11::object view_of_pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes, bool is_writable);
+// As memoryview.toreadonly(), and back, of this one memoryview: of what is made from it afterwards, too, and of nothing that was
+// made from it before.
+inline void set_read_only(pybind11::handle memoryview, bool is_read_only) {
+  PyMemoryView_GET_BUFFER(memoryview.ptr())->readonly = is_read_only;
+}
+
+// A memoryview of new Pages, writable where the hold is.
+pybind11::object view_of_pages(std::shared_ptr<Hold> hold, void* data, uint64_t bytes);
 
 void define_pages(pybind11::module_& module);
 

@@ -60,7 +60,7 @@ PyObject* data(PyObject* self, void*) {
     if (pin.hold == nullptr) raise_named("ClosedError", "This view was released: retrieve the block again.");
     pin.hold->attachment()->open();
     if (pin.data == nullptr) {
-      py::object made = view_of_pages(pin.hold, const_cast<void*>(pin.view.data), pin.view.bytes, false);
+      py::object made = view_of_pages(pin.hold, const_cast<void*>(pin.view.data), pin.view.bytes);
       if (pin.data == nullptr) pin.data = made.release().ptr();  // another thread's may have come meanwhile
     }
   } catch (py::error_already_set& raised) {

@@ -18,7 +18,8 @@ def test_a_prompt_that_the_pool_cannot_hold_is_answered(marud_program, caplog, r
             chunks = client.geometry().pages  # each takes one
         prompts = {name: [(i * 7 + number) % 1000 for i in range((chunks + 8) * CHUNK)] for number, name in enumerate("ab")}
         answers, computed = {}, []
-        with Engine(small.socket, blocks=3 * (chunks + 8), step_tokens=step_tokens, runner=runner, prefix_caching=False) as engine:
+        with Engine(small.socket, blocks=3 * (chunks + 8), step_tokens=step_tokens, runner=runner,
+                    prefix_caching=False) as engine:
             for turn, name in enumerate("aabba"):
                 before = engine.computed
                 answer = engine.run(f"{name} {turn}", prompts[name], 3)
