@@ -86,8 +86,8 @@ inline bool is_released(pybind11::handle memoryview) {
   return (reinterpret_cast<PyMemoryViewObject*>(memoryview.ptr())->flags & _Py_MEMORYVIEW_RELEASED) != 0;
 }
 
-// As memoryview.toreadonly(), and back, of this one memoryview: of what is made from it afterwards, too, and of nothing that was
-// made from it before.
+// As memoryview.toreadonly(), and back, of this one memoryview: of what is made from it afterwards, too, and of nothing that
+// was made from it before.
 inline void set_read_only(pybind11::handle memoryview, bool is_read_only) {
   PyMemoryView_GET_BUFFER(memoryview.ptr())->readonly = is_read_only;
 }
