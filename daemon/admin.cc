@@ -228,7 +228,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     if (command == "policy")
       reply = show_policy(*hosted);
     else if (command == "policy.set")
-      reply = set_policy(*hosted, request, view.now_unix_ms);
+      reply = set_policy(*hosted, request, view.now_unix_ms, view.removal);
     else
       reply = hosted->serving()->admin(command, request, view.now_unix_ms, view.removal);
     if (view.removal && *view.removal != 0) return reply.is_null() ? AdminReply{} : admin_reply(reply);

@@ -11,9 +11,11 @@ namespace maru::daemon {
 
 const char* condition_text(HostedPool::Condition condition);
 
-// "policy": what evicts, and what the configuration says. "policy.set" {name, options}: another policy until marud restarts.
+// "policy": what evicts, and what the configuration says. "policy.set" {name, options}: another policy until marud restarts;
+// the reply may take turns, as those of Pool::admin() do.
 nlohmann::json show_policy(const HostedPool& hosted);
-nlohmann::json set_policy(const HostedPool& hosted, const nlohmann::json& request, uint64_t now_unix_ms);
+nlohmann::json set_policy(const HostedPool& hosted, const nlohmann::json& request, uint64_t now_unix_ms,
+                          uint64_t* ret_ticket);
 
 // "client.fence" {pid, start_time} or {pool, lane}: ends a client with SIGKILL. What it held is taken back when its pidfd
 // says that it has ended, as after any death. The reply says what the process held; errno EPERM: marud may not signal it.

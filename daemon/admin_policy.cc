@@ -27,7 +27,8 @@ json show_policy(const HostedPool& hosted) {
   return reply;
 }
 
-json set_policy(const HostedPool& hosted, const json& request, uint64_t now_unix_ms) {
+json set_policy(const HostedPool& hosted, const json& request, uint64_t now_unix_ms, uint64_t* ret_ticket) {
+  if (ret_ticket && *ret_ticket != 0) return hosted.serving()->late_policy(ret_ticket);
   const std::string name = text_in(request, "name");
   if (name.empty()) return refusal(EINVAL, "\"name\" is the name of a policy");
   PolicyOptions options;
@@ -42,13 +43,14 @@ json set_policy(const HostedPool& hosted, const json& request, uint64_t now_unix
   }
   if (hosted.serving()->is_quiesced()) return refusal(EAGAIN, "the pool is being checked at rest: try again");
   const json was = policy_json(hosted.serving()->config());
-  if (auto set = hosted.serving()->set_policy(name, options, now_unix_ms); !set)
+  if (auto set = hosted.serving()->set_policy(name, options, now_unix_ms, ret_ticket != nullptr); !set)
     return refusal(set.error().code, set.error().doing);
-  return {{"pool", hosted.name()},
-          {"was", was},
-          {"is", policy_json(hosted.serving()->config())},
-          {"lasts_until", "marud restarts"},
-          {"configured", policy_json(hosted.spec().pool)}};
+  json reply = {{"pool", hosted.name()},
+                {"was", was},
+                {"is", policy_json(hosted.serving()->config())},
+                {"lasts_until", "marud restarts"},
+                {"configured", policy_json(hosted.spec().pool)}};
+  return hosted.serving()->when_ordered(std::move(reply), ret_ticket);
 }
 
 }  // namespace maru::daemon

@@ -81,7 +81,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   }
   // Whose regions are whose is not known yet, and the queues of another host's are not to be touched.
   for (RegionEntry& entry : regions) entry.is_foreign = region.is_shared();
-  return set_policy(std::string(config.policy), PolicyOptions(config.policy_options));
+  return set_policy(std::string(config.policy), PolicyOptions(config.policy_options), false);
 }
 
 void Pool::State::show_host(bool is_clean) {
@@ -251,6 +251,7 @@ Result<void> Pool::close() {
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) state_->end_lane(lane);
   state_->finish_lanes(kReclaimPagesAtClose);
+  if (!state_->backlog.empty()) state_->drain_all_touches();  // the last ones of clients that have ended
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
   // First everything else: a file may be left with any part of what was written to it last.
@@ -437,11 +438,12 @@ std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
 // -- the rest of the interface ----------------------------------------------------------------------------------------
 
 RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits,
-                      uint32_t request_id) {
+                      uint32_t request_id, uint64_t* ret_ticket) {
   state_->now_ms = now_ms;
   const auto begun = std::chrono::steady_clock::now();
-  RentResult result = state_->rent(lane, request, limits, request_id);
+  RentResult result = state_->rent(lane, request, limits, request_id, ret_ticket);
   state_->show_frees();
+  if (ret_ticket && *ret_ticket != 0) return result;
   const auto lasted = std::chrono::steady_clock::now() - begun;
   state_->totals.rent_latency.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
   return result;
@@ -478,8 +480,11 @@ bool Pool::State::turn() {
   else
     region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
   if (is_quiesced()) return step_rest_audit();
+  separate_tenants();
   bool has_more = step_mending();
-  turns_behind = drain_touches(kTouchesPerDrain) ? 0 : turns_behind + 1;
+  const bool begins_round = rounds_begun == rounds_done;
+  has_round_ended = drain_touches(kTouchesPerDrain);
+  turns_behind = begins_round && has_round_ended ? 0 : turns_behind + 1;
   has_more |= turns_behind != 0;
   cool_regions();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
@@ -492,6 +497,7 @@ bool Pool::State::turn() {
   take_findings();
   has_more |= step_poison();
   has_more |= step_deletions();
+  has_more |= step_evictions();
   step_quotas();
   has_more |= step_expired();
   has_more |= step_audit();
@@ -531,10 +537,18 @@ nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& req
   return state_->admin(command, request, ret_ticket);
 }
 
-Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms) {
+bool Pool::may_rent(uint64_t ticket) const { return state_->rounds_done >= ticket && !state_->is_reordering(); }
+
+Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms, bool in_turns) {
   state_->now_ms = now_ms;
-  return state_->set_policy(name, options);
+  return state_->set_policy(name, options, in_turns);
 }
+
+nlohmann::json Pool::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
+  return state_->when_ordered(std::move(reply), ret_ticket);
+}
+
+nlohmann::json Pool::late_policy(uint64_t* ret_ticket) { return state_->late_policy(ret_ticket); }
 
 nlohmann::json Pool::status_json(uint64_t) const {
   metrics::PageCensus census;

@@ -211,8 +211,11 @@ class Pool {
 
   // Refused with EDQUOT when it is for the limits alone that there is nothing.
   // `request_id`: by which the client knows what was taken for it, should the answer be lost.
+  // With a place for a ticket, 0: blocks can be chosen only after some turns, as long as it is not 0 afterwards; nothing was
+  // done yet, and the same request with that ticket is for when may_rent() says so. Without one it is done when this returns.
   RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {},
-                  uint32_t request_id = 0);
+                  uint32_t request_id = 0, uint64_t* ret_ticket = nullptr);
+  bool may_rent(uint64_t ticket) const;
   // A tree that is small, in a small pool, is gone when this returns. Otherwise *ret_ticket is not 0 and turns go on with it:
   // its result is among take_deleted_trees() under this number. One at a time for each lane (EAGAIN).
   DeleteTreeResult delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,
@@ -227,7 +230,12 @@ class Pool {
                          std::function<Result<void>(const TenantSettings& at_run_time)> save);
 
   // Another policy from now on; no block is lost. On an error the policy is as before.
-  Result<void> set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms);
+  // `in_turns`: of a large pool it is told of the blocks in turns; until then nothing is evicted, and requests for memory wait.
+  Result<void> set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms,
+                          bool in_turns = false);
+  // The reply, or nothing and a ticket until that is done; and then with the ticket the reply.
+  nlohmann::json when_ordered(nlohmann::json reply, uint64_t* ret_ticket);
+  nlohmann::json late_policy(uint64_t* ret_ticket);
 
   // Bounded background work: drain touch rings, sweep, free RETIRED pages whose pins are gone, reclaim. Returns true when
   // there is more to do right away.
@@ -255,8 +263,8 @@ class Pool {
   // "pins" {cursor, limit, overdue}, "evict" {pages}, "memory.poison" {page or key}, "memory.list" {cursor, limit},
   // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
   // 200) and carry "next" for the next call's cursor. "quota.set" and others: pool_quota.cc.
-  // What takes many turns ("delete_tree", "clear", "check"), is written down first ("quota.set") or would change a pool that is
-  // quiesced leaves a ticket in *ret_ticket and returns nothing;
+  // What takes many turns ("evict", "delete_tree", "clear", "check"), is written down first ("quota.set") or would change a
+  // pool that is quiesced leaves a ticket in *ret_ticket and returns nothing;
   // the same request with that ticket, later, returns the reply and makes it 0, or nothing again. Without a place for one it is
   // done when this returns.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,

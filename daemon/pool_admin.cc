@@ -15,8 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kPagesPerList = 1u << 16;   // looked at for one reply
-constexpr uint64_t kEvictPagesMax = 1u << 16;  // for one request
+constexpr uint64_t kPagesPerList = 1u << 16;  // looked at for one reply
 
 constexpr const char* kKindNames[] = {"bytes", "digest128", "digest256"};
 constexpr const char* kContentNames[] = {"kv_cache", "lora_weight", "temporary", "activation", "gradient"};
@@ -88,21 +87,7 @@ json Pool::State::admin(const std::string& command, const json& request, uint64_
   if (command == "memory.poison") return poison_command(request);
   if (command == "memory.list") return list_poisoned(request);
   if (command == "check") return check(flag_in(request, "quiesce"), ret_ticket);
-  if (command == "evict") {
-    Shortage shortage;
-    shortage.reason = EvictReason::kAdmin;
-    shortage.runs = std::min(number_in(request, "pages", 0), kEvictPagesMax);
-    if (shortage.runs == 0) return refusal(EINVAL, "\"pages\" is a number above zero");
-    drain_touches(kTouchesPerDrain);
-    look_at_held(held_blocks.size());
-    sweep(pages());
-    const std::vector<uint32_t> all = own_regions();
-    ask_for_tenant(0);
-    tenants.table().all_may_yield(true);
-    evict(all, shortage, 1);
-    tenants.table().all_may_yield(false);
-    return {{"evicted_blocks", shortage.blocks_evicted}, {"evicted_pages", shortage.pages_evicted}};
-  }
+  if (command == "evict") return make_room(request, ret_ticket);
   if (command == "delete_tree" || command == "clear") return remove(command, request, ret_ticket);
   return refusal(EOPNOTSUPP, "there is no such command for a pool");
 }

@@ -144,7 +144,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
   for (uint32_t i = 0; i < regions.size(); ++i) rebuild_queues(i);
   totals.queues_rebuilt = 0;
-  drain_touches(kNever);
+  drain_all_touches();
   // What the last marud had read of the lanes of other hosts nobody knows.
   for (uint32_t lane = 0; lane < lanes.records.size(); ++lane)
     if (!lanes.is_own(lane)) lanes.records[lane].lost_before = lanes.records[lane].touches.lost();

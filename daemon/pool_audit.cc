@@ -138,16 +138,13 @@ bool Pool::is_quiesced() const { return state_->is_quiesced(); }
 
 bool Pool::State::step_rest_audit() {
   if (!rest_audit) {
-    if (rest_audits_wanted.empty()) return false;
+    if (rest_audits_wanted.empty() || is_reordering()) return false;
     rest_audit = std::make_shared<RestAudit>(*this, std::exchange(rest_audits_wanted, {}));
   }
   RestAudit& audit = *rest_audit;
   if (!audit.is_prepared) {
     if (audit.swept < pages()) {
-      const uint64_t from = sweep_next % pages();
-      sweep(kSweepPagesPerTurn);
-      audit.swept +=
-          sweep_next > from ? sweep_next - from : sweep_next + pages() - from;  // fewer where they are costly
+      audit.swept += sweep(kSweepPagesPerTurn);
     } else if (audit.settle_until_ms || audit.live.run.step(kAuditStepsPerTurn)) {
       // Whoever waits for that says whether there is more to do right away.
       if (!audit.settle_until_ms) audit.settle_until_ms = now_ms + kSettlePauseMs;
@@ -174,6 +171,16 @@ bool Pool::State::step_rest_audit() {
   rest_audit.reset();
   for (const uint32_t lane : take_ended_lanes()) end_lane(lane);
   return !rest_audits_wanted.empty();
+}
+
+// The queues are about to be no order for a while, which would look like damage: those that are under way begin again when
+// they are one. Never while the pool is quiesced.
+void Pool::State::restart_audits() {
+  if (live_audit) audits_wanted.insert(audits_wanted.begin(), live_audit->tickets.begin(), live_audit->tickets.end());
+  if (rest_audit)
+    rest_audits_wanted.insert(rest_audits_wanted.begin(), rest_audit->tickets.begin(), rest_audit->tickets.end());
+  live_audit.reset();
+  rest_audit.reset();
 }
 
 // Whoever asked is told that the pool went away: late_answer().
@@ -215,7 +222,7 @@ json Pool::State::check_now() {
 
 bool Pool::State::step_audit() {
   if (!live_audit) {
-    if (audits_wanted.empty()) return false;
+    if (audits_wanted.empty() || is_reordering()) return false;
     live_audit = std::make_shared<LiveAudit>(*this, std::exchange(audits_wanted, {}));
   }
   if (!live_audit->run.step(kAuditStepsPerTurn)) return true;
@@ -228,7 +235,7 @@ bool Pool::State::step_audit() {
 // Everything, also what is only true at rest. Live clients may be in the middle of something, so only what two audits saw with
 // the same words is reported.
 json Pool::State::check_at_rest() {
-  drain_touches(kTouchesPerDrain);
+  drain_all_touches();
   sweep(pages());
   take_findings();
   finish_all_retired();

@@ -62,9 +62,12 @@ bool Pool::State::evict_to_low_watermark() {
   if (is_evicting && pages_in_use <= low) is_evicting = false;
   if (!is_evicting || rests(now_ms, evict_again_ms, kNothingGoesPauseMs)) return false;
 
-  // Exact only when every use until now has been read; but not for ever, whatever clients write into their rings.
-  if (turns_behind != 0 && turns_behind <= region.lanes() * region.parameters().touch_entries / kTouchesPerDrain)
-    return true;
+  if (is_reordering()) return true;
+  // Exact only when every use until now has been read; but not for ever, whatever clients write into their rings. A whole
+  // round reads and applies all that they hold.
+  const uint64_t round_turns =
+      2 * (region.lanes() * uint64_t(region.parameters().touch_entries) / kTouchesPerDrain + 1);
+  if (turns_behind != 0 && !has_round_ended && turns_behind <= round_turns) return true;
   look_at_held(kLooksPerTurn);
   ask_for_tenant(0);
   const std::vector<uint32_t> all = own_regions();

@@ -4,6 +4,8 @@
 #include "daemon/pool_state.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 namespace maru::daemon {
 namespace {
@@ -18,31 +20,83 @@ uint64_t name_hash(std::string_view name) {
 }  // namespace
 
 // Every block is told to the new policy as if it had been stored when it was last used; nothing of the old order is kept.
-// Costs about a tenth of a microsecond a page, in one turn.
-Result<void> Pool::State::set_policy(const std::string& name, const PolicyOptions& options) {
+// Costs about a tenth of a microsecond a page: in one go, or in turns, in which nothing is chosen by it.
+Result<void> Pool::State::set_policy(const std::string& name, const PolicyOptions& options, bool in_turns) {
   auto made = make_policy(name, options, config.policy_dir);
   if (!made) return tl::unexpected(made.error());
   const uint64_t wrote =
       region.host(hosts.self).policy.load_relaxed();  // a hint from the marud before: wrong, the order is a poor one
+  const bool is_first = policy == nullptr;
   // In a pool of several hosts the words of all of them lie in one table, and zeros would end the others' order, too.
-  const bool keep_words = policy == nullptr && (wrote == name_hash(name) || region.is_shared());
+  const bool keep_words = is_first && (wrote == name_hash(name) || region.is_shared());
   settle_evictions();  // while config.policy names the old one
   const std::unique_ptr<Policy> old = std::exchange(policy, std::move(*made));
-  order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
-  order.set_policy(*policy, keep_words, region.is_shared());
+  if (is_first)
+    order.set_policy(*policy, keep_words, region.is_shared());
+  else
+    order.change_policy(*policy);
   queues_by_tenant = has_queues_by_tenant();
   region.host(hosts.self).policy.store_relaxed(name_hash(name));  // for the next marud
   config.policy = name;
   config.policy_options = options;
-  if (!keep_words)
-    for (uint64_t i = 0; i < pages(); ++i) {
-      const auto page = uint32_t(i);
-      const PageWord found = word(page);
-      if (found.is(PageState::kReady) && owns_page(page) && order.knows(page, found.generation()))
-        order.learn(page, found.generation(), order.last_use(page));
-    }
-  for (uint32_t i = 0; i < regions.size(); ++i) rebuild_queues(i);
+  begin_reorder(!keep_words);
+  if (!in_turns || pages() <= kMendedPagesPerTurn) reorder_now();
   return {};
+}
+
+// All queues of our own regions are built anew, region by region. Until the last one is, nobody chooses by them: a request that
+// would have to waits.
+void Pool::State::begin_reorder(bool is_new_policy) {
+  restart_audits();
+  for (uint32_t i = 0; i < regions.size(); ++i) {
+    if (regions[i].is_foreign) continue;
+    is_new_policy ? order.unlearn(i) : order.forget(i);
+    regions[i].is_unordered = true;
+  }
+  reorder_next = 0;
+}
+
+// As many regions as this turn has room for.
+void Pool::State::step_reorder() {
+  order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
+  for (; reorder_next < regions.size(); ++reorder_next) {
+    if (regions[reorder_next].is_foreign || !regions[reorder_next].is_unordered) continue;
+    if (!may_rebuild()) return;
+    rebuild_queues(reorder_next);
+  }
+  reorder_next = kNotReordering;
+  for (Ordered& waiting : std::exchange(ordered_replies, {})) keep_answer(waiting.ticket, std::move(waiting.reply));
+}
+
+void Pool::State::reorder_now() {
+  if (!is_reordering()) return;
+  const uint64_t left = std::exchange(mend_pages_left, kNever);
+  step_reorder();
+  mend_pages_left = left;
+}
+
+// From the ticks alone: what the policy before has noted down is nothing to this one.
+void Pool::State::relearn(uint32_t region_index) {
+  order.learn_anew(region_index);
+  const uint32_t first = region_index * region.region_pages();
+  for (uint32_t page = first; page < first + region.region_pages(); ++page) {
+    const PageWord found = word(page);
+    if (found.is(PageState::kReady) && owns_page(page) && order.knows(page, found.generation()))
+      order.learn(page, found.generation(), order.last_use(page));
+  }
+}
+
+// The reply, now or when the queues are built: then there is a ticket for it.
+nlohmann::json Pool::State::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
+  if (!ret_ticket || !is_reordering()) return reply;
+  ordered_replies.push_back({* ret_ticket = ++last_ticket, std::move(reply)});
+  return {};
+}
+
+nlohmann::json Pool::State::late_policy(uint64_t* ret_ticket) {
+  const auto is_it = [&](const Ordered& waiting) { return waiting.ticket == *ret_ticket; };
+  if (std::any_of(ordered_replies.begin(), ordered_replies.end(), is_it)) return {};
+  return late_answer(ret_ticket);
 }
 
 void Pool::State::read(uint32_t page, uint32_t needs, PolicyBlock& block) const {
@@ -80,12 +134,15 @@ uint32_t Pool::State::tenant_class(uint32_t index) const {
 
 PolicyTenant Pool::State::tenant_usage(uint32_t index) const { return tenants.table().usage(index); }
 
+// Tenants get queues of their own when the first limit comes, and lose them with the last one.
+void Pool::State::separate_tenants() {
+  if (has_queues_by_tenant() == queues_by_tenant) return;
+  queues_by_tenant = !queues_by_tenant;
+  begin_reorder(false);
+}
+
 // Before blocks are chosen: what tenants use now, and for whom (0: nobody) the memory is.
 void Pool::State::ask_for_tenant(uint64_t asker) {
-  if (const bool now = has_queues_by_tenant(); now != queues_by_tenant) {
-    queues_by_tenant = now;
-    for (uint32_t i = 0; i < regions.size(); ++i) rebuild_queues(i);
-  }
   if (!queues_by_tenant) return;
   tenants.read_accounts();
   asking_tenant = tenants.table().index_of(asker);

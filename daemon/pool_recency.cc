@@ -6,6 +6,12 @@
 #include <algorithm>
 
 namespace maru::daemon {
+namespace {
+
+// How old the clock of the last turn may be when a client's end is seen.
+constexpr uint64_t kClockLagMs = 1000;
+
+}  // namespace
 
 uint64_t Pool::State::tick(uint64_t unix_ms) const {
   const uint64_t zero = region.header().created_unix_ms;
@@ -50,6 +56,7 @@ void Pool::State::queue_remove(uint32_t page) {
 void Pool::State::rebuild_queues(uint32_t region_index) {
   if (regions[region_index].is_foreign) return;
   regions[region_index].is_unordered = false;
+  if (order.is_unlearned(region_index)) relearn(region_index);
   ++totals.queues_rebuilt;
   std::vector<uint32_t> members;
   const uint32_t first = region_index * region.region_pages();
@@ -86,6 +93,7 @@ void Pool::State::mend_queues(uint32_t region_index) {
 // Returns true when regions still wait.
 bool Pool::State::step_mending() {
   mend_pages_left = std::max<uint64_t>(kMendedPagesPerTurn, region.region_pages());
+  if (is_reordering()) step_reorder();
   while (!unordered_regions.empty()) {
     const uint32_t index = unordered_regions.back();
     if (regions[index].is_unordered) {
@@ -94,41 +102,108 @@ bool Pool::State::step_mending() {
     }
     unordered_regions.pop_back();
   }
-  return !unordered_regions.empty();
+  return !unordered_regions.empty() || is_reordering();
 }
 
-// Reads the rings, each at most once. Returns false if the limit came before the end of them all.
-bool Pool::State::drain_touches(size_t limit) {
-  const uint64_t now = tick(now_ms);
-  const size_t ring = region.parameters().touch_entries;
-  touches.clear();
-  const shm::LaneSet others = shm::with_other_hosts(region, {});
-  uint32_t lane = drain_next;
-  for (uint32_t i = 0; i < region.lanes() && touches.size() < limit; ++i, ++lane) {
-    if (lane >= region.lanes()) lane = 0;
-    const bool is_of_other_host = !lanes.is_own(lane) && others.has(lane);
-    if (!lanes.is_live(lane) && !is_of_other_host) continue;
-    const size_t start = touches.size(), n = std::min(ring, limit - start);
-    touches.resize(start + n);
-    touches.resize(start +
-                   lanes.records[lane].touches.read(region.lane(lane), now, pages(), touches.data() + start, n));
-    if (!is_of_other_host) continue;
-    // What another host's marud touches, it wants to be counted again; of what its clients touch, our own counts.
-    for (size_t k = start; k < touches.size() && lane % region.lanes_per_host() == 0; ++k) {
-      const PageWord found = word(touches[k].page);
-      if (found.is(PageState::kReady) && found.children() != 0 && owns_page(touches[k].page))
-        findings.parents.push_back(PageRef::of(touches[k].page, found.generation()));
-    }
-    if (lane % region.lanes_per_host() == 0) touches.resize(start);
-    touches.erase(std::remove_if(touches.begin() + long(start), touches.end(),
-                                 [&](const shm::Touch& touch) { return !owns_page(touch.page); }),
-                  touches.end());
+// At most `limit` touches of this lane's ring, behind those that are in `touches`. Returns how many were read.
+size_t Pool::State::gather_lane(uint32_t lane, size_t limit) {
+  ring_touches.resize(region.parameters().touch_entries);
+  limit = std::min(limit, ring_touches.size());
+  touches.reserve(touches.size() + limit);  // before they are taken out of the ring
+  const size_t read =
+      lanes.records[lane].touches.read(region.lane(lane), tick(now_ms), pages(), ring_touches.data(), limit);
+  const std::span<const shm::Touch> found(ring_touches.data(), read);
+  if (lanes.is_own(lane)) {
+    touches.insert(touches.end(), found.begin(), found.end());
+    return read;
   }
-  drain_next = lane;
-  const bool is_all = touches.size() < limit;
-  std::stable_sort(touches.begin(), touches.end(),
-                   [](const shm::Touch& a, const shm::Touch& b) { return a.tick < b.tick; });
+  // What another host's marud touches, it wants to be counted again; of what its clients touch, our own counts.
+  const bool is_of_marud = lane % region.lanes_per_host() == 0;
+  for (const shm::Touch& touch : found) {
+    if (!owns_page(touch.page)) continue;
+    const PageWord now = word(touch.page);
+    if (!is_of_marud)
+      touches.push_back(touch);
+    else if (now.is(PageState::kReady) && now.children() != 0)
+      findings.parents.push_back(PageRef::of(touch.page, now.generation()));
+  }
+  return read;
+}
 
+// At most `limit` touches of the rings that this round has not read. Returns true when it has read them all.
+bool Pool::State::gather_touches(size_t limit) {
+  const shm::LaneSet others = shm::with_other_hosts(region, {});
+  touches.clear();
+  while (lanes_unread > 0 && limit > 0) {
+    if (drain_next >= region.lanes()) drain_next = 0;
+    if (lanes.is_live(drain_next) || (!lanes.is_own(drain_next) && others.has(drain_next))) {
+      const size_t wanted = std::min<size_t>(limit, ring_left), read = gather_lane(drain_next, wanted);
+      limit -= read;
+      ring_left -= read;
+      // More may be there. A client that writes as fast as marud reads is read once around its ring, no further.
+      if (read == wanted && ring_left > 0) continue;
+    }
+    ++drain_next;
+    --lanes_unread;
+    ring_left = region.parameters().touch_entries;
+  }
+  backlog.add(touches);
+  return lanes_unread == 0;
+}
+
+// All of the ring of a client that is gone: it ends with its lane. That is seen between turns, with the clock of the last one,
+// and what the client has used since then is not to look older than it is.
+void Pool::State::take_last_touches(uint32_t lane) {
+  touches.clear();
+  now_ms += kClockLagMs;
+  gather_lane(lane, region.parameters().touch_entries);
+  now_ms -= kClockLagMs;
+  backlog.add(touches);
+}
+
+// A step of a round: reads and applies at most `limit` touches. Returns true at its end. What was read is applied in the order
+// of the ticks, whatever ring it comes from and in however many steps: as if all of it had been read at once.
+bool Pool::State::drain_touches(size_t limit) {
+  if (!is_applying) {
+    if (lanes_unread == 0) {
+      lanes_unread = region.lanes();
+      ring_left = region.parameters().touch_entries;
+      ++rounds_begun;
+    }
+    if (!gather_touches(std::min(limit, kTouchesKept)) && backlog.size() < kTouchesKept) return false;
+    is_applying = true;
+  }
+  apply_touches(limit);
+  if (!backlog.empty()) return false;
+  is_applying = false;
+  // What this marud has read no other one counts as lost.
+  for (uint32_t own = lanes.first + 1; own < lanes.end; ++own) {
+    const uint64_t read = lanes.records[own].touches.cursor();
+    AtomicU64& shown = region.lane_header(own).touches_read;
+    if (lanes.is_live(own) && shown.load_relaxed() != read) shown.store_relaxed(read);  // for the marud after this one
+  }
+  if (lanes_unread != 0) return false;
+  ++rounds_done;
+  return true;
+}
+
+// All that is there, in one go. Each ring has as many touches as it has places at most, so this ends whatever clients do.
+void Pool::State::drain_all_touches() {
+  for (const uint64_t round = rounds_begun + 1; rounds_done < round;) drain_touches(kNever);
+}
+
+// Whether every touch was applied that was there when this was first asked, with `round` 0; it is for the next time. Asks for
+// one step at most, and turns go on.
+bool Pool::State::has_read_touches(uint64_t& round) {
+  if (round == 0) {
+    round = rounds_begun + 1;
+    if (rounds_begun == rounds_done) drain_touches(kTouchesPerDrain);
+  }
+  return rounds_done >= round;
+}
+
+void Pool::State::apply_touches(size_t limit) {
+  backlog.take(limit, touches);
   std::vector<uint32_t> late;  // pages whose place is not at the front
   for (const shm::Touch& touch : touches) {
     const PageWord found = word(touch.page);
@@ -171,13 +246,6 @@ bool Pool::State::drain_touches(size_t limit) {
       late.push_back(touch.page);
   }
   add_missing(late, true);
-  // Now that they are applied: what this marud has read no other one counts as lost.
-  for (uint32_t own = lanes.first + 1; own < lanes.end; ++own) {
-    const uint64_t read = lanes.records[own].touches.cursor();
-    AtomicU64& shown = region.lane_header(own).touches_read;
-    if (lanes.is_live(own) && shown.load_relaxed() != read) shown.store_relaxed(read);  // for the marud after this one
-  }
-  return is_all;
 }
 
 // Blocks that belong into a queue and are in none. Bounded: in regions that miss many and that this turn has no room for, they
@@ -233,13 +301,16 @@ void Pool::State::hold(PageRef ref) {
 }
 
 // Blocks whose pins ended return to their queues, to their old places. Most are pinned where they were, which costs one load.
-void Pool::State::look_at_held(uint64_t looks) {
-  if (held_blocks.empty()) return;
+// Returns how many were looked at.
+uint64_t Pool::State::look_at_held(uint64_t looks) {
+  if (held_blocks.empty()) return 0;
   const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  const uint64_t cost = look_cost() * kSlotsPerLook;
+  const uint64_t cost = held_cost();
   uint64_t slots_left = std::max(looks * kSlotsPerLook, cost);
   std::vector<uint32_t> back;
-  for (size_t left = held_blocks.size(); left > 0 && slots_left > 0; --left) {
+  size_t left = held_blocks.size();
+  const size_t before = left;
+  for (; left > 0 && slots_left > 0; --left) {
     if (held_next >= held_blocks.size()) held_next = 0;
     HeldBlock& block = held_blocks[held_next];
     if (block.is_pinned_there()) {
@@ -261,6 +332,7 @@ void Pool::State::look_at_held(uint64_t looks) {
     if (is_there) back.push_back(ref.page());
   }
   take_back(back);
+  return before - left;
 }
 
 // The coldest come last, so that each of those that are colder than all others finds its place at once.
@@ -322,11 +394,12 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
   if (found.children() == 0 && !order.contains(page)) missing.push_back(page);
 }
 
-// The next `count` pages, region by region; fewer where what somebody wrote makes them costly.
-void Pool::State::sweep(uint64_t count) {
+// The next `count` pages, region by region; fewer where what somebody wrote makes them costly. Returns how many.
+uint64_t Pool::State::sweep(uint64_t count) {
   std::vector<uint32_t> missing, expired;
   sweep_walked = 0;
-  for (uint64_t i = 0; i < std::min(count, pages()) && sweep_walked <= 2 * count; ++i) {
+  uint64_t swept = 0;
+  for (; swept < std::min(count, pages()) && sweep_walked <= 2 * count; ++swept) {
     if (sweep_next >= pages()) sweep_next = 0;
     const auto page = uint32_t(sweep_next++);
     sweep_page(page, missing, expired);
@@ -343,6 +416,7 @@ void Pool::State::sweep(uint64_t count) {
   }
   add_missing(missing);
   evict_expired(std::move(expired), kSweepPagesPerTurn);
+  return swept;
 }
 
 void Pool::State::sweep_region(uint32_t region_index) {

@@ -25,7 +25,7 @@ void Pool::State::take_counters(uint32_t lane) {
 
 // After proof that the client of this lane is gone, or after its goodbye.
 void Pool::State::begin_reclaim(uint32_t lane) {
-  drain_touches(kNever);  // all of them: the ring ends with its lane
+  take_last_touches(lane);
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kReclaiming;
   record.reclaimed_to = 0;
@@ -134,7 +134,7 @@ void Pool::State::finish_all_retired() { finish_retired(retired_blocks.size(), 2
 void Pool::State::finish_retired(uint64_t looks, uint64_t pages_left) {
   if (retired_blocks.empty()) return;
   const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  const uint64_t cost = look_cost() * kSlotsPerLook;
+  const uint64_t cost = held_cost();
   uint64_t slots_left = std::max(looks * kSlotsPerLook, cost);
   for (size_t left = retired_blocks.size(); left > 0 && slots_left > 0 && pages_left > 0; --left) {
     if (retired_next >= retired_blocks.size()) retired_next = 0;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace maru::daemon {
 namespace {
@@ -21,8 +22,23 @@ RentResult refuse(int code, std::string explanation) {
 
 }  // namespace
 
+// Whether blocks can be chosen now: their queues are built, and every use was read that was left before this was first asked
+// for the ticket. Without a place for one that is done at once.
+bool Pool::State::may_choose(uint64_t* ret_ticket) {
+  separate_tenants();
+  if (!ret_ticket) {
+    reorder_now();
+    drain_all_touches();
+    return true;
+  }
+  if (!has_read_touches(*ret_ticket) || is_reordering()) return false;
+  *ret_ticket = 0;
+  return true;
+}
+
 RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits,
-                             uint32_t request_id) {
+                             uint32_t request_id, uint64_t* ret_ticket) {
+  uint64_t ticket = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
   if (region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
   if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
   if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
@@ -32,7 +48,6 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
     return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
                              std::to_string(region.region_pages()));
   if (region.is_shared()) look_at_regions();
-  ask_for_tenant(request.tenant);
 
   RentResult result;
   Shortage shortage;
@@ -47,10 +62,14 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   shortage.window_pages_left = std::max<uint64_t>(kWindowPagesPerRequest, region.region_pages());
   rent_regions(shortage);
 
-  // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now, before
-  // those are given away), and every block whose pins have ended is back in its queue. Each ring has as many touches as it has
-  // places at most, so this ends whatever clients do.
-  if (shortage.is_open()) drain_touches(kNever);
+  // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now,
+  // before those are given away), and every block whose pins have ended is back in its queue. When that takes turns, who
+  // asked has what there is, and asks again, or waits.
+  if (shortage.is_open() && !may_choose(ret_ticket ? &ticket : nullptr)) {
+    if (result.regions.empty() && result.runs.empty()) *ret_ticket = ticket;
+    return result;
+  }
+  ask_for_tenant(request.tenant);
   const std::vector<uint32_t> own = regions_of(shortage.asker);
   if (shortage.is_open()) {
     uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
@@ -92,6 +111,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   // Before refusing: blocks whose touches were lost, and other owners' FREE pages.
   const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
   if (has_nothing() && !rests(now_ms, next_full_search_ms, pause_ms)) {
+    look_at_held(held_blocks.size() * held_cost());  // all
     sweep(pages());
     finish_retired(kLooksPerRequest);
     shortage.looks_left = kLooksPerRequest;

@@ -14,7 +14,9 @@
 #include "daemon/policy/eviction_order.h"
 #include "daemon/pool.h"
 #include "daemon/pool_hosts.h"
+#include "daemon/pool_limits.h"
 #include "daemon/pool_tenants.h"
+#include "daemon/touch_backlog.h"
 #include "daemon/tree_walk.h"
 #include "libmaru/shm/audit.h"
 #include "libmaru/shm/block_store.h"
@@ -46,66 +48,6 @@ using format::RegionState;
 using shm::PageRef;
 using shm::PageState;
 using shm::PageWord;
-
-// -- limits of one step -----------------------------------------------------------------------------------------------
-
-// Touches that one request or turn applies: sixteen full rings of the default size.
-inline constexpr size_t kTouchesPerDrain = 1u << 16;
-// A turn must not keep requests waiting: about a quarter of a millisecond of cold page words.
-inline constexpr uint32_t kSweepPagesPerTurn = 4096;
-// Counting what is in use reads a word a line, in order.
-inline constexpr uint64_t kCountPagesPerTurn = 1u << 15;
-// Turns come with every request; what is only upkeep rests in between.
-inline constexpr uint64_t kUpkeepPauseMs = 10;
-inline constexpr uint64_t kPinLookPauseMs = 200;
-// What a dead client held is taken back before anything else, a few milliseconds at a time.
-inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 16;
-// Of a walk over a tree: a page that is looked at is one, a block that is taken away so many.
-inline constexpr uint64_t kTreeStepsPerTurn = 1u << 16;
-inline constexpr uint64_t kStepsOfABlock = 64;
-// Queues whose links somebody scribbled over are built anew in this many pages a turn, a few milliseconds; the rest waits,
-// without an order, for the next turns.
-inline constexpr uint64_t kMendedPagesPerTurn = 1u << 15;
-// A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
-inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
-// At the end of marud, for all lanes together: about a second.
-inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
-inline constexpr size_t kRetiredPerTurn = 1024;
-// Held blocks that one turn looks at; a request that is about to evict looks at as many as it may.
-inline constexpr uint64_t kHeldPerTurn = 256;
-// A slot that had a pin when it was last looked at is one load, of which so many cost what a look at all lanes does.
-inline constexpr uint64_t kSlotsPerLook = 16;
-// Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
-inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 15;
-inline constexpr uint64_t kLostScanPagesPerRequest = 1u << 18;
-// Blocks that one request looks at, whether they go or not, and pages among which it looks for room for runs.
-inline constexpr uint64_t kLooksPerRequest = 1u << 16;
-inline constexpr uint64_t kWindowPagesPerRequest = 1u << 20;
-// A look reads a line of each lane; of those whose pins overflow so many more slots cost as much again.
-inline constexpr uint64_t kOverflowSlotsPerLook = 512;
-// Pools up to this size are searched completely before every refusal, larger ones once in a while; in between all rest for
-// longer than the search took.
-inline constexpr uint64_t kSmallPoolPages = 1u << 16;
-inline constexpr uint64_t kFullSearchPauseMs = 200;
-inline constexpr uint64_t kPagesSearchedPerMs = 1u << 12;
-// Parents whose recount had to be postponed wait for a live client's next step.
-inline constexpr uint64_t kRecountPauseMs = 20;
-// A walk reads every page word, and the sweep finds what expired, too, somewhat later.
-inline constexpr uint64_t kExpiredPauseMs = 1000;
-inline constexpr size_t kMetExpiredMax = 1u << 14;
-// Blocks missing from one list that are worth finding their places one by one; more are sorted in together.
-inline constexpr size_t kSingleInsertsMax = 32;
-// About a tenth of a second; a restart must answer soon.
-inline constexpr uint64_t kAuditedAtStartPages = 1u << 18;
-inline constexpr size_t kPinAgesMax = 1u << 16;
-inline constexpr uint64_t kPinSlotsPerTurn = 1u << 14;
-
-// Whether a pause of this length that ends at `until_ms` is still going on. A clock that was set back ends it.
-constexpr bool rests(uint64_t now_ms, uint64_t until_ms, uint64_t pause_ms) {
-  return now_ms < until_ms && until_ms - now_ms <= pause_ms;
-}
-
-inline constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 // -- parts ------------------------------------------------------------------------------------------------------------
 
@@ -183,6 +125,7 @@ struct PoolTotals {
 };
 
 struct Pool::State final : BlockFacts, shm::RegionTrust {
+  static constexpr uint32_t kNotReordering = UINT32_MAX;
   PoolConfig config;
   std::unique_ptr<Device> device;
   shm::ControlRegion region;
@@ -208,12 +151,25 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   PageBits held;               // out of the queues because a pin was seen
   std::vector<HeldBlock> held_blocks;
   size_t held_next = 0;
-  std::vector<shm::Touch> touches;
-  uint32_t drain_next = 0;
-  uint64_t turns_behind = 0;                       // in a row, that did not read all rings to their ends
+  std::vector<shm::Touch> touches, ring_touches;  // scratch
+  TouchBacklog backlog;                           // read and not applied
+  // A round reads each ring once, as far as it has touches when its turn comes, and applies what it read.
+  uint64_t rounds_begun = 0, rounds_done = 0;
+  uint32_t lanes_unread = 0;  // in the round that is under way
+  uint32_t drain_next = 0;    // the lane that is read next
+  uint64_t ring_left = 0;     // that may be read of it
+  bool is_applying = false;
+  bool has_round_ended = false;                    // in this turn
+  uint64_t turns_behind = 0;                       // in a row, in which no whole round had room
   std::vector<uint32_t> unordered_regions;         // as their entries say; perhaps mended meanwhile
   uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
-  uint64_t sweep_next = 0;                         // page
+  uint32_t reorder_next = kNotReordering;          // region: all queues are built anew from here on
+  struct Ordered {
+    uint64_t ticket;
+    nlohmann::json reply;
+  };
+  std::vector<Ordered> ordered_replies;  // of those who wait for the end of that
+  uint64_t sweep_next = 0;               // page
   uint32_t sweep_free = 0, sweep_used = 0;
   uint64_t sweep_walked = 0;    // pages, for the tails of the dead
   uint64_t count_next = 0;      // page: counting what is in use
@@ -292,6 +248,14 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
     nlohmann::json request;
   };
   std::deque<QuotaCommand> quotas;  // the first one is being written down
+  struct Eviction {
+    uint64_t ticket = 0;
+    uint64_t round = 0;  // of touches, which it waits for
+    uint64_t held_left = 0;
+    uint64_t sweep_left = 0;  // pages
+    Shortage shortage;
+  };
+  std::deque<Eviction> evictions;  // for administrators; the first one is under way
 
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
@@ -389,7 +353,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::vector<uint32_t> regions_of(LaneId owner) const;
 
   // pool_rent.cc
-  RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits, uint32_t request_id);
+  RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits, uint32_t request_id,
+                  uint64_t* ret_ticket);
+  bool may_choose(uint64_t* ret_ticket);
 
   // pool_takeover.cc: a region of one client for another
   struct Outlook {
@@ -405,6 +371,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_evict.cc
   uint64_t look_cost() const;
+  uint64_t held_cost() const;
   bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
   void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, EvictionOrder::Coldest* coldest);
   void report_evicted(PageRef ref, Shortage& shortage);
@@ -423,12 +390,25 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void set_counted(uint32_t region_index, uint32_t used);
   bool evict_to_low_watermark();
 
+  // pool_make_room.cc: "evict" of administrators
+  nlohmann::json make_room(const nlohmann::json& request, uint64_t* ret_ticket);
+  bool step_eviction(Eviction& eviction);
+  bool step_evictions();
+
   // pool_window.cc: room for a run among blocks of other sizes
   bool evict_windows(std::span<const uint32_t> in, Shortage& shortage);
   bool may_all_go(std::span<const uint32_t> heads, Shortage& shortage);
 
   // pool_policy.cc: what the policy is asked, and told of the blocks
-  Result<void> set_policy(const std::string& name, const PolicyOptions& options);
+  Result<void> set_policy(const std::string& name, const PolicyOptions& options, bool in_turns);
+  nlohmann::json when_ordered(nlohmann::json reply, uint64_t* ret_ticket);
+  nlohmann::json late_policy(uint64_t* ret_ticket);
+  bool is_reordering() const { return reorder_next != kNotReordering; }
+  void begin_reorder(bool is_new_policy);
+  void step_reorder();
+  void reorder_now();
+  void relearn(uint32_t region_index);
+  void separate_tenants();
   void read(uint32_t page, uint32_t needs, PolicyBlock& block) const override;
   bool has_queues_by_tenant() const;
   void ask_for_tenant(uint64_t asker);
@@ -440,7 +420,13 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t tick(uint64_t unix_ms) const;
   uint64_t tick_of(uint32_t page, uint32_t generation) const;
   uint64_t lost_touches() const;
+  size_t gather_lane(uint32_t lane, size_t limit);
+  void take_last_touches(uint32_t lane);
+  bool gather_touches(size_t limit);
+  void apply_touches(size_t limit);
   bool drain_touches(size_t limit);
+  void drain_all_touches();
+  bool has_read_touches(uint64_t& round);
   void know(uint32_t page, uint32_t generation);
   void queue_insert(uint32_t page, uint32_t generation);
   void queue_remove(uint32_t page);
@@ -451,9 +437,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void inherit_use(PageRef parent, uint64_t child_tick);
   void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
   void hold(PageRef ref);
-  void look_at_held(uint64_t looks);
+  uint64_t look_at_held(uint64_t looks);
   void take_back(const std::vector<uint32_t>& blocks);
-  void sweep(uint64_t pages);
+  uint64_t sweep(uint64_t pages);
   void sweep_region(uint32_t region_index);
   void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);
   void add_missing(std::vector<uint32_t>& missing, bool is_bounded = false);
@@ -539,6 +525,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::vector<LaneId> ended_lanes;           // while it was quiesced
   bool is_quiesced() const;
   bool step_rest_audit();
+  void restart_audits();
   void drop_rest_audit();
   std::vector<uint32_t> take_ended_lanes();
   nlohmann::json check_in_turns(std::vector<uint64_t>& wanted, const std::vector<uint64_t>* asked,

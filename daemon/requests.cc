@@ -1,6 +1,7 @@
 #include "daemon/requests.h"
 
 #include "daemon/log.h"
+#include "daemon/request_outcome.h"
 #include "libmaru/wire/codec.h"
 
 #include <algorithm>
@@ -11,26 +12,10 @@
 namespace maru::daemon {
 namespace {
 
-Outcome answer(const wire::MessageHeader& header, std::span<const std::byte> payload) {
-  Outcome outcome;
-  outcome.reply = Packet{wire::encode(wire::Type(header.type), header.request_id, 0, payload), {}};
-  return outcome;
-}
-
-Outcome refuse(uint16_t type, uint32_t request_id, int code, std::string_view why) {
-  Outcome outcome;
-  outcome.reply = Packet{wire::encode_refusal(type, request_id, -code, why), {}};
-  return outcome;
-}
-
 // An attach that is refused, said in the log with the words of the reply.
 Outcome refuse_attach(Users& users, const Session& session, uint32_t request_id, int code, const std::string& why) {
   users.complaints.say(session.account, "{} may not attach: {}", session.text(), why);
   return refuse(uint16_t(wire::Type::kAttach), request_id, code, why);
-}
-
-Outcome refuse(const wire::MessageHeader& header, int code, std::string_view why) {
-  return refuse(header.type, header.request_id, code, why);
 }
 
 Outcome deleted_answer(const wire::MessageHeader& header, const DeleteTreeResult& result) {
@@ -38,12 +23,6 @@ Outcome deleted_answer(const wire::MessageHeader& header, const DeleteTreeResult
   log_debug("a tree is deleted: {} blocks are gone, {} stay", result.deleted, result.left);
   const wire::DeleteTreeReply reply = {result.deleted, result.left};
   return answer(header, wire::bytes_of(reply));
-}
-
-Outcome drop(std::string why) {
-  Outcome outcome;
-  outcome.drop = std::move(why);
-  return outcome;
 }
 
 }  // namespace
@@ -322,6 +301,7 @@ void Requests::forget(uint64_t session) {
   std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.session == session; });
   std::erase_if(late_, [&](const Late& late) { return late.session == session; });
   std::erase_if(deletions_, [&](const Deletion& waiting) { return waiting.session == session; });
+  std::erase_if(rents_, [&](const Renting& waiting) { return waiting.session == session; });
 }
 
 std::optional<uint64_t> Requests::waiting_ms(Moment now) const {
@@ -365,64 +345,6 @@ Outcome Requests::detach(Session& session, const wire::MessageHeader& header) {
   lanes_.remove(watch->id);
   session.lane_watch = 0;
   return outcome;
-}
-
-Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
-                       Moment now) {
-  const auto request = wire::read_exactly<wire::RentRequest>(payload);
-  if (!request) return drop("a rent request of the wrong size");
-  if (const auto wrong = wire::check(*request)) return drop("a rent request: " + std::string(*wrong));
-  Outcome outcome;
-  LaneWatch* watch = lane_of(session, header, outcome);
-  if (!watch) return outcome;
-  if (session.is_read_only) return refuse(header, EROFS, "this client attached to read only");
-  Pool& serving = *pools_[watch->pool]->serving();
-  const Users::Allowance allowed = users_.allowance(session.peer(), serving);
-  RentResult result;
-  if (allowed.why.empty() || allowed.evicts_own) {
-    result = serving.rent(watch->lane, *request, now.unix_ms, allowed.limits, header.request_id);
-  } else {
-    result.status = -EDQUOT;
-  }
-  if (result.status == -EDQUOT) {
-    result.explanation = allowed.why;
-    users_.refuse(allowed.refusal, session.account, session.text() + ": " + allowed.why, now.monotonic_ms);
-  }
-  const std::string& pool = pools_[watch->pool]->name();
-  // A refusal is a text and has no room for what was evicted on the way to it; an answer without memory says both.
-  const bool evicted_in_vain = (result.status == -ENOSPC || result.status == -EDQUOT) && result.evicted_total > 0;
-  if (result.status < 0) log_debug("{} gets no memory of pool \"{}\": {}", session.text(), pool, result.explanation);
-  if (result.status < 0 && !evicted_in_vain) return refuse(header, -result.status, result.explanation);
-  log_debug("{} gets {} regions and {} runs of pool \"{}\"; {} blocks were evicted for it", session.text(),
-            result.regions.size(), result.runs.size(), pool, result.evicted_total);
-  if (result.regions.size() + result.runs.size() > wire::kRentItemsMax)
-    return drop(fmt::format("renting gave {} regions and {} runs, more than a reply can hold", result.regions.size(),
-                            result.runs.size()));
-  outcome =
-      answer(header, wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total));
-  for (const TakenRegion& region : result.taken) {
-    const LaneWatch* owner = lanes_.find_lane(watch->pool, region.lane);
-    users_.movements.say(
-        session.account,
-        "pool \"{}\": region {} is taken from lane {} (process {}) for lane {} (process {}): {} blocks "
-        "were evicted, {} stay",
-        pool, region.region, region.lane, owner ? owner->who.pid : 0, watch->lane, watch->who.pid, region.evicted,
-        region.left);
-  }
-  outcome.notices = tell_old_owners(watch->pool, result.taken);
-  return outcome;
-}
-
-// For those that are connected; the others find it in shared memory.
-std::vector<Outcome::Notice> Requests::tell_old_owners(uint32_t pool, std::span<const TakenRegion> taken) {
-  std::vector<Outcome::Notice> notices;
-  for (const TakenRegion& region : taken) {
-    const LaneWatch* owner = lanes_.find_lane(pool, region.lane);
-    if (!owner || owner->session == 0) continue;
-    const wire::RegionTaken message = {region.region, region.generation};
-    notices.push_back({owner->session, {wire::encode(wire::Type::kRegionTaken, 0, 0, wire::bytes_of(message)), {}}});
-  }
-  return notices;
 }
 
 Outcome Requests::credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,

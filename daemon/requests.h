@@ -51,6 +51,12 @@ class Requests {
   // attach_again(), if its session still lives.
   std::vector<Settled> settle_waiting(Moment now);
   Outcome attach_again(Session& session, const Settled& settled, Moment now);
+
+  // A request for memory that waits for turns of its pool. What else its connection brings waits behind it.
+  bool has_waiting_rent(uint64_t session) const;
+  // The sessions of those that can go on, each once: the caller passes it to rent_again(), if it still lives.
+  std::vector<uint64_t> ready_rents();
+  Outcome rent_again(Session& session, Moment now);
   void forget(uint64_t session);
   // Milliseconds until settle_waiting() has something to do; nothing when nobody waits.
   std::optional<uint64_t> waiting_ms(Moment now) const;
@@ -95,6 +101,16 @@ class Requests {
     uint64_t ticket;  // of the pool
   };
 
+  // One for each connection at most.
+  struct Renting {
+    uint64_t session;
+    wire::MessageHeader header;
+    wire::RentRequest request;
+    uint32_t pool;
+    uint64_t ticket;       // of the pool
+    bool is_said = false;  // by ready_rents()
+  };
+
   // An administration request that is answered later. One for each connection, so that nobody can pile them up.
   struct Late {
     uint64_t session;
@@ -119,6 +135,8 @@ class Requests {
   uint64_t bind_for_goodbye(Session& session, uint32_t pool, const wire::AttachRequest& request);
   Outcome detach(Session& session, const wire::MessageHeader& header);
   Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  Outcome rent_for(Session& session, const wire::MessageHeader& header, const wire::RentRequest& request, Moment now,
+                   uint64_t ticket);
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome bad_memory(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                      Moment now);
@@ -138,6 +156,7 @@ class Requests {
   std::vector<Waiting> waiting_;
   std::vector<Late> late_;
   std::vector<Deletion> deletions_;
+  std::vector<Renting> rents_;
   std::optional<Survey> survey_;
   std::vector<std::optional<uint64_t>> grace_ends_ms_;  // per pool, monotonic
   Moment start_ = {};

@@ -152,14 +152,18 @@ void Server::serve() {
       else if (work.ended_lane != 0)
         on_process_end(work.ended_lane, work.result);
       else if (Session* session = find(work.session))
-        is_kept(*session) ? kept_.push_back(std::move(work)) : on_packet(*session);
+        is_kept(*session, work) ? kept_.push_back(std::move(work))
+        : work.rents            ? on_rent(*session)
+                                : on_packet(*session);
       const auto before = std::exchange(now, Clock::now());
       return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count());
     });
 }
 
-// A client's requests, one of each connection, while its pool is checked at rest. (An end is never kept.)
-bool Server::is_kept(const Session& session) {
+// A client's requests, one of each connection, while its pool is checked at rest, or behind one for memory that waits. (An end
+// is never kept.)
+bool Server::is_kept(const Session& session, const Work& work) {
+  if (!work.rents && !session.is_closing() && requests_.has_waiting_rent(session.id())) return true;
   const LaneWatch* watch = session.lane_watch == 0 ? nullptr : lanes_.find(session.lane_watch);
   const Pool* pool = watch ? pools_[watch->pool]->serving() : nullptr;
   return pool && pool->is_quiesced() && !session.is_closing();
@@ -168,10 +172,15 @@ bool Server::is_kept(const Session& session) {
 void Server::serve_kept() {
   std::erase_if(kept_, [&](Work& work) {
     Session* session = find(work.session);
-    if (session && is_kept(*session)) return false;
+    if (session && is_kept(*session, work)) return false;
     if (session) work_.push({session->account, Share::kRequests}, std::move(work));
     return true;
   });
+}
+
+void Server::on_rent(Session& session) {
+  if (!session.is_closing()) apply(session, requests_.rent_again(session, now_));
+  remove_if_idle(session.id());
 }
 
 // The pool was fenced. Its clients have it mapped and would go on reading and storing there, so they are told; until they have
@@ -297,6 +306,9 @@ bool Server::turn_pools() {
   notices = devices_.take_notices();
   send(notices);
   more_to_do |= requests_.step_survey();
+  for (const uint64_t id : requests_.ready_rents())
+    if (const Session* session = find(id))
+      work_.push({session->account, Share::kRequests}, {.session = id, .rents = true});
   for (Notice& late : requests_.late_answers(now_)) {
     Session* session = find(late.session);
     if (!session || session->is_closing()) continue;

@@ -42,8 +42,10 @@ class Server {
   void on_accept(const Event& event);
   void ask_for_connections();
   void serve();
-  bool is_kept(const Session& session);
+  struct Work;
+  bool is_kept(const Session& session, const Work& work);
   void serve_kept();
+  void on_rent(Session& session);
   void on_arrival(FileDescriptor socket);
   void take_in(std::unique_ptr<Session> session);
   void turn_away(std::unique_ptr<Session> session);
@@ -82,6 +84,7 @@ class Server {
     FileDescriptor arrival = {};  // or, when it is open, a connection that was accepted
     uint64_t ended_lane = 0;      // or, when it is not 0, the watch of a process that ended,
     int result = 0;               // and how that was seen
+    bool rents = false;           // or the request of `session` for memory, which has waited, goes on
   };
 
   Config& config_;
@@ -100,7 +103,7 @@ class Server {
   std::string http_opened_;  // what its thread said last of its sockets; empty: all are open
   FairQueue<ShareOf, Work> work_;
   std::vector<uint64_t> held_up_;  // sessions whose packets bring what their users may not bring now
-  std::vector<Work> kept_;         // what came for pools that are quiesced
+  std::vector<Work> kept_;         // what came for pools that are quiesced, or behind a request for memory that waits
   std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
   // Per pool: its lanes whose processes are of other pid namespaces, for which all processes of the machine are looked at.
   struct Elsewhere {

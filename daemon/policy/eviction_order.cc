@@ -133,12 +133,14 @@ void EvictionOrder::learn(uint32_t page, uint32_t generation, uint64_t tick) {
   each.generation.store_relaxed(generation + 1);
   each.last_use_ms.store_relaxed(tick);
   each.word.store_relaxed(0);
+  if (is_unlearned_page(page)) return;
   PolicyBlock fresh = block(page);
   policy_->stored(fresh, pool_);
   each.word.store_relaxed(fresh.word);
 }
 
 bool EvictionOrder::use(uint32_t page, uint64_t tick) {
+  if (is_unlearned_page(page)) return inherit(page, tick);
   const PolicyBlock before = block(page);
   PolicyBlock changed = before;
   changed.last_use = std::max(changed.last_use, tick);
@@ -148,6 +150,10 @@ bool EvictionOrder::use(uint32_t page, uint64_t tick) {
 
 bool EvictionOrder::inherit(uint32_t page, uint64_t tick) {
   if (last_use(page) >= tick) return true;
+  if (is_unlearned_page(page)) {
+    entry(page).last_use_ms.store_relaxed(tick);
+    return true;
+  }
   const PolicyBlock before = block(page);
   PolicyBlock changed = before;
   changed.last_use = tick;
@@ -155,6 +161,7 @@ bool EvictionOrder::inherit(uint32_t page, uint64_t tick) {
 }
 
 bool EvictionOrder::child_left(uint32_t page, uint32_t child) {
+  if (is_unlearned_page(page) || is_unlearned_page(child)) return true;
   const PolicyBlock before = block(page);
   PolicyBlock changed = before;
   policy_->child_left(changed, block(child), pool_);
@@ -217,7 +224,9 @@ bool EvictionOrder::insert_at(uint32_t page, const PolicyPlace& place) {
   return true;
 }
 
-void EvictionOrder::was_evicted(uint32_t page) { policy_->evicted(block(page)); }
+void EvictionOrder::was_evicted(uint32_t page) {
+  if (!is_unlearned_page(page)) policy_->evicted(block(page));
+}
 
 // -- a region ---------------------------------------------------------------------------------------------------------
 
@@ -228,7 +237,20 @@ void EvictionOrder::forget(uint32_t region_index) {
     lists_[number] = {};
     unused_lists_.push_back(number);
   }
-  region = {};
+  region.lists.clear();
+  region.count = 0;
+  region.is_damaged = false;
+}
+
+void EvictionOrder::unlearn(uint32_t region_index) {
+  forget(region_index);
+  regions_[region_index].is_unlearned = true;
+}
+
+void EvictionOrder::learn_anew(uint32_t region_index) {
+  regions_[region_index].is_unlearned = false;
+  for (PolicyEntry& each : entries_.subspan(size_t(region_index) * region_pages_, region_pages_))
+    each.word.store_relaxed(0);
 }
 
 void EvictionOrder::clear(uint32_t region_index) {

@@ -49,6 +49,8 @@ class EvictionOrder final : private PolicyQueues {
   // keep_unknown: regions that have no queue here are somebody else's, and their entries stay.
   void set_policy(Policy& policy, bool keep_words, bool keep_unknown = false);
   Policy& policy() const { return *policy_; }
+  // Another policy chooses from now on. The queues stay until unlearn() ends those of a region. Not owned.
+  void change_policy(Policy& policy) { policy_ = &policy; }
   void set_pool(const PolicyPool& pool) { pool_ = pool; }  // what the policy is told from now on
 
   // -- a block --------------------------------------------------------------------------------------------------------
@@ -86,6 +88,12 @@ class EvictionOrder final : private PolicyQueues {
   uint64_t count(uint32_t region_index) const { return regions_[region_index].count; }
   // Choosing met damage: what Coldest gives of this region is incomplete until rebuild().
   bool is_damaged(uint32_t region_index) const { return regions_[region_index].is_damaged; }
+  // The words of the region's entries are another policy's: until learn_anew() this one is told nothing of its blocks, and only
+  // their ticks go on. Its queues end.
+  void unlearn(uint32_t region_index);
+  bool is_unlearned(uint32_t region_index) const { return regions_[region_index].is_unlearned; }
+  // Its words are nobody's, and the policy is told of its blocks again: for learn(), and then rebuild().
+  void learn_anew(uint32_t region_index);
   // From cold to warm, queue by queue, for listings and tests.
   std::vector<uint32_t> listed(uint32_t region_index) const;
 
@@ -157,8 +165,10 @@ class EvictionOrder final : private PolicyQueues {
     std::map<uint64_t, uint32_t> lists;  // tenant << 32 | queue -> number of the list; none is empty
     uint64_t count = 0;
     bool is_damaged = false;
+    bool is_unlearned = false;
   };
 
+  bool is_unlearned_page(uint32_t page) const { return regions_[region_of(page)].is_unlearned; }
   format::PolicyEntry& entry(uint32_t page) const { return entries_[page]; }
   uint32_t region_of(uint32_t page) const { return page / region_pages_; }
   PolicyBlock block(uint32_t page) const;

@@ -66,13 +66,14 @@ struct PoolUnderTest {
   uint64_t next_start_time = 100;
 
   explicit PoolUnderTest(uint64_t bytes = 1u << 20, uint32_t region_pages = 16, uint32_t pins_max = 64,
-                         const SharingConfig& sharing = {}, uint32_t tenants_max = 0, uint32_t touch_entries = 256) {
+                         const SharingConfig& sharing = {}, uint32_t tenants_max = 0, uint32_t touch_entries = 256,
+                         uint32_t lanes = 8) {
     config.name = "test";
     config.tenants_max = tenants_max;
     config.sharing = sharing;
     config.page_bytes = 4096;
     config.region_bytes = uint64_t(region_pages) * 4096;
-    config.lanes = 8;
+    config.lanes = lanes;
     config.pins_max = pins_max;
     config.touch_entries = touch_entries;
     config.key_inline_bytes = 64;

@@ -3,7 +3,9 @@
 #include "tests/unit/filled_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <thread>
 
 namespace maru::daemon {
 namespace {
@@ -76,6 +78,132 @@ TEST(PoolOrder, EveryRingIsReadBeforeAnythingGoes) {
   const Keys cold = names(0, kCold);
   for (const std::string& key : clients[0]->evicted)
     EXPECT_EQ(std::count(cold.begin(), cold.end(), key), 0) << key << " was used last of all";
+}
+
+// A full pool, and rings that hold more than a turn reads. What was stored first was used last of all, in the last ring.
+class FullRings : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kRing = 1u << 14;
+  static constexpr uint64_t kCold = 100;
+
+  FullRings() {
+    while (auto client = home_.attach()) clients_.push_back(std::move(client));
+    EXPECT_GT((clients_.size() - 1) * kRing, 1u << 16) << "more than a turn reads";
+    blocks_ = fill(home_, *clients_[0]);
+  }
+  void touch_all() {
+    ++home_.now_ms;
+    for (size_t i = 0; i + 1 < clients_.size(); ++i)
+      for (uint32_t k = 0; k < kRing; ++k) clients_[i]->touch(blocks_[kCold + k % (blocks_.size() - kCold)]);
+    ++home_.now_ms;
+    for (uint64_t i = 0; i < kCold; ++i) clients_.back()->touch(blocks_[i]);
+  }
+  void expect_used_last_are_there() {
+    EXPECT_EQ(lost(home_), 0u);
+    for (uint64_t i = 0; i < kCold; ++i) EXPECT_TRUE(home_.exists(name(i))) << i;
+  }
+  RentResult rent(uint64_t runs, uint64_t* ticket) {
+    wire::RentRequest request = {};
+    request.runs = runs;
+    request.run_pages = 1;
+    return home_.pool->rent(clients_[0]->grant.lane, request, home_.now_ms, {}, 0, ticket);
+  }
+  // Until that request may go on, as many as it takes.
+  int turn_until_may_rent(uint64_t ticket) {
+    int turns = 0;
+    for (; !home_.pool->may_rent(ticket) && turns < 1000; ++turns) home_.pool->turn(home_.now_ms);
+    return turns;
+  }
+
+  PoolUnderTest home_{4u << 20, 64, 64, {}, 0, kRing};
+  std::vector<std::unique_ptr<InProcessClient>> clients_;
+  std::vector<PageRef> blocks_;
+};
+
+TEST_F(FullRings, ARequestThatEvictsWaitsForTurnsThatReadThem) {
+  touch_all();
+  uint64_t ticket = 0;
+  RentResult result = rent(50, &ticket);
+  ASSERT_NE(ticket, 0u);
+  EXPECT_TRUE(result.runs.empty());
+  EXPECT_EQ(home_.count(PageState::kReady), blocks_.size()) << "nothing has gone yet";
+  EXPECT_GT(turn_until_may_rent(ticket), 1);
+  EXPECT_EQ(home_.count(PageState::kReady), blocks_.size());
+  result = rent(50, &ticket);
+  EXPECT_EQ(ticket, 0u);
+  EXPECT_EQ(result.runs.size(), 50u);
+  EXPECT_EQ(result.evicted_total, 50u);
+  expect_used_last_are_there();
+  EXPECT_EQ(home_.audit(), std::set<std::string>{});
+}
+
+// What is left while a round is under way is in a ring that this one has read: the request needs the next one.
+TEST_F(FullRings, UsesUntilTheRequestCameCountAlsoIfTurnsWereReadingAlready) {
+  clients_.back()->touch(blocks_[kCold]);
+  touch_all();
+  home_.pool->turn(home_.now_ms);  // has begun, and has not come to the last ring
+  ++home_.now_ms;
+  for (uint64_t i = 0; i < kCold; ++i) clients_[0]->touch(blocks_[i]);
+  uint64_t ticket = 0;
+  rent(50, &ticket);
+  ASSERT_NE(ticket, 0u);
+  turn_until_may_rent(ticket);
+  rent(uint64_t(blocks_.size()) - kCold, &ticket);
+  EXPECT_EQ(ticket, 0u);
+  expect_used_last_are_there();
+}
+
+TEST_F(FullRings, AClientThatTouchesAllTheTimeHoldsUpNobody) {
+  touch_all();
+  uint64_t ticket = 0;
+  rent(1, &ticket);
+  int turns = 0;
+  for (; !home_.pool->may_rent(ticket) && turns < 1000; ++turns) {
+    for (uint32_t k = 0; k < kRing; ++k) clients_[1]->touch(blocks_[k % blocks_.size()]);
+    home_.pool->turn(home_.now_ms);
+  }
+  EXPECT_LT(turns, 20);
+}
+
+TEST_F(FullRings, AnAdministratorsEvictionReadsThemAll) {
+  touch_all();
+  EXPECT_EQ(home_.pool->admin("evict", {{"pages", 50}}, home_.now_ms).at("evicted_blocks"), 50);
+  expect_used_last_are_there();
+}
+
+TEST_F(FullRings, AlsoInTurns) {
+  touch_all();
+  uint64_t ticket = 0;
+  nlohmann::json reply;
+  int turns = 0;
+  for (; reply.is_null() && turns < 1000; ++turns) {
+    reply = home_.pool->admin("evict", {{"pages", 300}}, home_.now_ms, &ticket);
+    if (reply.is_null()) home_.pool->turn(home_.now_ms);
+  }
+  EXPECT_EQ(reply.value("evicted_blocks", 0), 300) << reply.dump();
+  EXPECT_EQ(ticket, 0u);
+  EXPECT_GT(turns, 4);
+  expect_used_last_are_there();
+}
+
+// The others' are for turns.
+TEST_F(FullRings, WhoEndsHasItsOwnRingRead) {
+  touch_all();
+  clients_.back()->home.pool->client_died(clients_.back()->grant.lane);
+  for (size_t i = 0; i + 1 < clients_.size(); ++i)
+    EXPECT_LT(home_.region.lane_header(clients_[i]->grant.lane).touches_read.load_relaxed(), uint64_t{kRing}) << i;
+  home_.settle();
+  ASSERT_TRUE(clients_[0]->rent(blocks_.size() - kCold));
+  expect_used_last_are_there();
+}
+
+TEST_F(FullRings, WhatTheDeadUsedLastIsKnownToTheNextMarudIfThisOneEndsInOrder) {
+  touch_all();
+  home_.pool->client_died(clients_.back()->grant.lane);
+  ASSERT_TRUE(home_.pool->close());
+  ASSERT_TRUE(home_.restart());
+  ASSERT_TRUE(clients_[0]->rent(blocks_.size() - kCold));
+  expect_used_last_are_there();
 }
 
 TEST(PoolOrder, NothingIsEvictedInTheBackgroundBeforeTheRingsAreRead) {
@@ -226,6 +354,64 @@ TEST_F(PoolOrderOfParents, ADeathInTheMiddleOfADeletionLosesNoUse) {
   EXPECT_EQ(home_.word(root_.page()), PageWord::ready(root_.generation(), 0));
   EXPECT_EQ(home_.region.policy(root_.page()).last_use_ms.load_relaxed(),
             home_.region.policy(child_.page()).last_use_ms.load_relaxed());
+}
+
+// A lookup that misses an expired block leaves a touch, so that marud takes it away. It may come when that has happened.
+TEST_F(PoolOrderOfParents, ATouchOfWhatHasExpiredIsNoUseOfTheParent) {
+  root_ = client_->store("root");
+  const PageRef own = client_->take();
+  shm::NewBlock block{};
+  const std::string_view key = "over";
+  block.digest = home_.digest(key);
+  block.key = std::as_bytes(std::span(key.data(), key.size()));
+  block.length = 100;
+  block.parent = root_;
+  block.now_ms = home_.now_ms;
+  block.expires_ms = home_.now_ms + 5;
+  ASSERT_EQ(shm::publish(client_->lane, own, block).status, shm::PublishStatus::kStored);
+  client_->touch(own);
+  home_.pool->turn(++home_.now_ms);
+  const auto last_use = [&] { return home_.region.policy(root_.page()).last_use_ms.load_relaxed(); };
+  const uint64_t used = last_use();
+  home_.settle();
+  ASSERT_TRUE(home_.word(own.page()).is(PageState::kFree)) << "it has gone";
+  ASSERT_EQ(last_use(), used);
+  client_->touch(own);
+  home_.pool->turn(++home_.now_ms);
+  EXPECT_EQ(last_use(), used);
+}
+
+// -- held blocks ------------------------------------------------------------------------------------------------------
+
+// The ticks by which blocks that come back are sorted lie where a client can write, also while that is done.
+TEST(PoolOrder, TicksThatChangeWhileBlocksComeBackHarmNobody) {
+  PoolUnderTest home(16u << 20, 256, 4096);
+  const auto client = home.attach(), reader = home.attach();
+  const std::vector<PageRef> blocks = fill(home, *client);
+  std::atomic<bool> is_over{false};
+  std::thread scribbler([&] {
+    for (uint64_t random = 1; !is_over.load(std::memory_order_relaxed); random = random * 6364136223846793005u + 1)
+      home.region.policy(blocks[(random >> 33) % blocks.size()].page()).last_use_ms.store_relaxed(random >> 40);
+  });
+  const auto held = [&] { return home.pool->status_json(home.now_ms).at("held_blocks").get<uint64_t>(); };
+  for (int round = 0; round < 10; ++round) {
+    std::vector<shm::Pin> pins;
+    std::vector<PageRef> pinned;
+    for (const PageRef ref : blocks) {
+      if (!home.word(ref.page()).is(PageState::kReady, ref.generation())) continue;
+      pins.push_back(reader->pin(ref));
+      pinned.push_back(ref);
+    }
+    home.pool->admin("evict", {{"pages", 1}}, home.now_ms);
+    EXPECT_GT(held(), 0u);
+    for (size_t i = 0; i < pins.size(); ++i) reader->pins.unpin(pins[i].slot, pinned[i]);
+    home.pool->admin("evict", {{"pages", 1}}, ++home.now_ms);
+  }
+  is_over = true;
+  scribbler.join();
+  home.settle();
+  EXPECT_EQ(held(), 0u);
+  EXPECT_EQ(home.pool->admin("check", nlohmann::json::object(), home.now_ms).at("found"), 0);
 }
 
 // -- another marud ----------------------------------------------------------------------------------------------------

@@ -256,6 +256,123 @@ TEST_F(LargePool, LiveAuditGoesOnOverTurns) {
   EXPECT_TRUE(check(&unknown).contains("error"));
 }
 
+// A block that counts a child too many, or is being counted again, stays as long as it does, and is not forgotten.
+TEST_F(LargePool, ABlockThatIsBeingCountedGoesAfterTheClear) {
+  const PageRef one = client_->store("one"), other = client_->store("other");
+  pool_.pool->turn(++pool_.now_ms);
+  const auto count = [&](PageRef block, uint32_t children, bool is_counted) {
+    const PageWord word = PageWord::ready(block.generation(), children, is_counted);
+    pool_.region.block(block.page()).word.store_release(word.bits);
+  };
+  count(one, 1, true);
+  count(other, 0, true);
+  const json reply = pool_.pool->admin("clear", json::object(), pool_.now_ms);
+  EXPECT_EQ(reply.at("left_blocks"), 1) << reply.dump();
+  EXPECT_TRUE(pool_.exists("one"));
+  EXPECT_FALSE(pool_.exists("other")) << "nobody is below it: its key goes at once";
+  pool_.settle();
+  EXPECT_TRUE(pool_.exists("one"));
+  count(one, 0, false);
+  pool_.settle();
+  EXPECT_FALSE(pool_.exists("one"));
+  expect_clean();
+}
+
+// Every page is looked at before the coldest block of all is known.
+TEST_F(LargePool, AnAdministratorEvictsInTurns) {
+  for (int i = 0; i < 10; ++i, ++pool_.now_ms) client_->store("block " + std::to_string(i));
+  uint64_t ticket = 0;
+  json reply;
+  int turns = 0;
+  for (; reply.is_null() && turns < 1000; ++turns) {
+    reply = pool_.pool->admin("evict", {{"pages", 3}}, pool_.now_ms, &ticket);
+    if (reply.is_null()) pool_.pool->turn(++pool_.now_ms);
+  }
+  EXPECT_EQ(reply.value("evicted_pages", 0), 3) << reply.dump();
+  EXPECT_GE(turns, int(kPages / 4096));
+  EXPECT_EQ(ticket, 0u);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(pool_.exists("block " + std::to_string(i)), i >= 3) << i;
+  uint64_t unknown = 12'345;
+  EXPECT_TRUE(pool_.pool->admin("evict", {{"pages", 3}}, pool_.now_ms, &unknown).contains("error"));
+}
+
+// Queues that are built anew, region by region: who would have to choose by them waits.
+class ReorderedPool : public LargePool {
+ protected:
+  // Memory of regions that it has already.
+  RentResult rent(uint64_t* ticket) {
+    wire::RentRequest request = {};
+    request.runs = request.run_pages = 1;
+    return pool_.pool->rent(client_->grant.lane, request, pool_.now_ms, {0, true}, 0, ticket);
+  }
+  void expect_turns_until_ordered() {
+    uint64_t ticket = 0;
+    EXPECT_TRUE(rent(&ticket).runs.empty());
+    ASSERT_NE(ticket, 0u);
+    int turns = 0;
+    for (; !pool_.pool->may_rent(ticket) && turns < 1000; ++turns) pool_.pool->turn(++pool_.now_ms);
+    EXPECT_GE(turns, int(kPages >> 15)) << "a turn looks at so many pages";
+    EXPECT_LT(turns, 100);
+    EXPECT_EQ(rent(&ticket).runs.size(), 1u);
+    EXPECT_EQ(ticket, 0u);
+  }
+};
+
+TEST_F(ReorderedPool, APolicyIsToldOfTheBlocksInTurns) {
+  std::vector<PageRef> blocks;
+  for (int i = 0; i < 10; ++i, ++pool_.now_ms) blocks.push_back(client_->store("block " + std::to_string(i)));
+  for (int i = 0; i < 5; ++i, ++pool_.now_ms) client_->touch(blocks[size_t(i)]);
+  pool_.pool->turn(++pool_.now_ms);
+  ASSERT_TRUE(pool_.pool->set_policy("lfu", {}, pool_.now_ms, true));
+  uint64_t ticket = 0;
+  EXPECT_TRUE(pool_.pool->when_ordered({{"is", "lfu"}}, &ticket).is_null());
+  ASSERT_NE(ticket, 0u);
+  EXPECT_TRUE(pool_.pool->late_policy(&ticket).is_null());
+  client_->touch(blocks[7]);  // read while only ticks go on, and in place then
+  expect_turns_until_ordered();
+  EXPECT_EQ(pool_.pool->late_policy(&ticket).value("is", ""), "lfu");
+  EXPECT_EQ(ticket, 0u);
+  for (int round = 0; round < 2; ++round)
+    for (int i = 0; i < 10; ++i, ++pool_.now_ms)
+      if (i != 6) client_->touch(blocks[size_t(i)]);
+  EXPECT_EQ(pool_.pool->admin("evict", {{"pages", 1}}, pool_.now_ms).at("evicted_blocks"), 1);
+  EXPECT_FALSE(pool_.exists("block 6"));
+  ASSERT_TRUE(pool_.pool->set_policy("lru", {}, pool_.now_ms, true));
+  expect_turns_until_ordered();
+  EXPECT_EQ(pool_.pool->admin("evict", {{"pages", 1}}, pool_.now_ms).at("evicted_blocks"), 1);
+  EXPECT_FALSE(pool_.exists("block 0")) << "used longest ago";
+  expect_clean();
+}
+
+// The order is none meanwhile, which is no damage.
+TEST_F(ReorderedPool, ACheckWaitsForThat) {
+  for (int i = 0; i < 10; ++i) client_->store("block " + std::to_string(i));
+  pool_.pool->turn(++pool_.now_ms);
+  for (const bool is_quiesced : {false, true}) {
+    uint64_t ticket = 0;
+    const auto check = [&] { return pool_.pool->admin("check", {{"quiesce", is_quiesced}}, pool_.now_ms, &ticket); };
+    EXPECT_TRUE(check().is_null());
+    pool_.pool->turn(++pool_.now_ms);
+    ASSERT_TRUE(pool_.pool->set_policy(is_quiesced ? "lru" : "fifo", {}, pool_.now_ms, true));
+    json reply;
+    for (int turns = 0; reply.is_null() && turns < 100'000; ++turns) {
+      client_->touch(PageRef::of(uint32_t(turns % 10), 0));
+      pool_.pool->turn(++pool_.now_ms);
+      reply = check();
+    }
+    EXPECT_EQ(reply.value("found", -1), 0) << reply.dump();
+  }
+}
+
+TEST_F(ReorderedPool, TheFirstLimitOfATenantSeparatesTheQueuesInTurns) {
+  pool_.pool->set_tenant_limits({}, [](const TenantSettings&) { return Result<void>(); });
+  client_->store("block");
+  pool_.pool->turn(++pool_.now_ms);
+  EXPECT_FALSE(pool_.pool->admin("quota.set", {{"tenant", "one"}, {"soft", 4096}}, pool_.now_ms).contains("error"));
+  expect_turns_until_ordered();
+  expect_clean();
+}
+
 // marud leaves the pool alone while it looks for what holds only at rest, and takes turns with others all the same.
 TEST_F(LargePool, AuditAtRestGoesOnOverTurns) {
   const PageRef root = client_->store("root");

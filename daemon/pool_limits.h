@@ -1,0 +1,73 @@
+// How much one step of a pool's work may be: what one request does at most, and what a turn does before others have theirs.
+// For the pool*.cc files alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace maru::daemon {
+
+// Touches that one request or turn reads, and applies: sixteen full rings of the default size.
+inline constexpr size_t kTouchesPerDrain = 1u << 16;
+// Touches that are read before those are applied: 64 MiB of them.
+inline constexpr size_t kTouchesKept = 1u << 22;
+// A turn must not keep requests waiting: about a quarter of a millisecond of cold page words.
+inline constexpr uint32_t kSweepPagesPerTurn = 4096;
+// Counting what is in use reads a word a line, in order.
+inline constexpr uint64_t kCountPagesPerTurn = 1u << 15;
+// Turns come with every request; what is only upkeep rests in between.
+inline constexpr uint64_t kUpkeepPauseMs = 10;
+inline constexpr uint64_t kPinLookPauseMs = 200;
+// What a dead client held is taken back before anything else, a few milliseconds at a time.
+inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 16;
+// Of a walk over a tree: a page that is looked at is one, a block that is taken away so many.
+inline constexpr uint64_t kTreeStepsPerTurn = 1u << 16;
+inline constexpr uint64_t kStepsOfABlock = 64;
+// Queues whose links somebody scribbled over are built anew in this many pages a turn, a few milliseconds; the rest waits,
+// without an order, for the next turns.
+inline constexpr uint64_t kMendedPagesPerTurn = 1u << 15;
+// A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
+inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
+// At the end of marud, for all lanes together: about a second.
+inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
+inline constexpr size_t kRetiredPerTurn = 1024;
+// Held blocks that one turn looks at; a request that is about to evict looks at as many as it may.
+inline constexpr uint64_t kHeldPerTurn = 256;
+// A slot that had a pin when it was last looked at is one load, of which so many cost what a look at all lanes does.
+inline constexpr uint64_t kSlotsPerLook = 16;
+// Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
+inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 15;
+inline constexpr uint64_t kLostScanPagesPerRequest = 1u << 18;
+// Blocks that one request looks at, whether they go or not, and pages among which it looks for room for runs.
+inline constexpr uint64_t kLooksPerRequest = 1u << 16;
+inline constexpr uint64_t kWindowPagesPerRequest = 1u << 20;
+// A look reads a line of each lane; of those whose pins overflow so many more slots cost as much again.
+inline constexpr uint64_t kOverflowSlotsPerLook = 512;
+// Of a held block it also reads a line or two of each lane: of so many they cost as much again.
+inline constexpr uint64_t kLanesPerLook = 32;
+// Pools up to this size are searched completely before every refusal, larger ones once in a while; in between all rest for
+// longer than the search took.
+inline constexpr uint64_t kSmallPoolPages = 1u << 16;
+inline constexpr uint64_t kFullSearchPauseMs = 200;
+inline constexpr uint64_t kPagesSearchedPerMs = 1u << 12;
+// Parents whose recount had to be postponed wait for a live client's next step.
+inline constexpr uint64_t kRecountPauseMs = 20;
+// A walk reads every page word, and the sweep finds what expired, too, somewhat later.
+inline constexpr uint64_t kExpiredPauseMs = 1000;
+inline constexpr size_t kMetExpiredMax = 1u << 14;
+// Blocks missing from one list that are worth finding their places one by one; more are sorted in together.
+inline constexpr size_t kSingleInsertsMax = 32;
+// About a tenth of a second; a restart must answer soon.
+inline constexpr uint64_t kAuditedAtStartPages = 1u << 18;
+inline constexpr size_t kPinAgesMax = 1u << 16;
+inline constexpr uint64_t kPinSlotsPerTurn = 1u << 14;
+
+// Whether a pause of this length that ends at `until_ms` is still going on. A clock that was set back ends it.
+constexpr bool rests(uint64_t now_ms, uint64_t until_ms, uint64_t pause_ms) {
+  return now_ms < until_ms && until_ms - now_ms <= pause_ms;
+}
+
+inline constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+}  // namespace maru::daemon
