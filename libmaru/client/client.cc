@@ -103,6 +103,8 @@ Result<void> Client::open(const Options& options) {
   connection_.on_late_reply([this](wire::Type type, std::span<const std::byte> late) {
     PageSource::Rented rented;
     if (type == wire::Type::kRent && read_rent_reply(late, &rented) == 0) pages_->accept_late(rented);
+    // Answers come in the order of the requests: this one is about that page.
+    if (type == wire::Type::kBadMemory) bad_pages_->was_said(page_told_.load(std::memory_order_relaxed));
   });
   connection_.on_lost_answers([this](std::span<const uint32_t> ids) { pages_->give_back_granted(ids); });
   connection_.on_notice([this](wire::Type type, std::span<const std::byte> notice) {

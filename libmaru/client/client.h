@@ -217,7 +217,10 @@ class Client {
   std::unique_ptr<PageSource> pages_;
   std::unique_ptr<BadPages> bad_pages_;
   std::atomic<bool> leaving_{false};
-  bool left_ = false;  // the session thread's
+  bool left_ = false;  // the session thread's, as what follows
+  uint32_t tell_pause_ms_ = 0;
+  wire::Deadline tell_again_{0};        // marud is told of bad pages when it is over
+  std::atomic<uint32_t> page_told_{0};  // the last one of which marud was told; its answer may come late, in any thread
 
   AtomicU32 counting_thread_{0};  // the one that counts with plain stores
 

@@ -232,6 +232,11 @@ Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> pa
   return whole_or_lost([&] { return request_locked(deadline(), type, payload); });
 }
 
+Result<Reply> Connection::request(wire::Type type, std::span<const std::byte> payload, uint32_t wait_ms) {
+  const std::lock_guard lock(mutex_);
+  return whole_or_lost([&] { return request_locked(Deadline(std::min(wait_ms, target_.timeout_ms)), type, payload); });
+}
+
 Result<Reply> Connection::request_locked(const Deadline& deadline, wire::Type type,
                                          std::span<const std::byte> payload) {
   for (int attempt = 0;; ++attempt) {

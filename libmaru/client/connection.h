@@ -52,6 +52,8 @@ class Connection {
   // Sends a request and waits for its reply. A lost connection is made again once, with the same lane. Errors: ENOTCONN no
   // marud there; ETIMEDOUT; ESTALE as from reattach(); what marud refuses with.
   Result<Reply> request(wire::Type type, std::span<const std::byte> payload);
+  // The same, and waits for `wait_ms` at most: after ETIMEDOUT its reply may be a late one.
+  Result<Reply> request(wire::Type type, std::span<const std::byte> payload, uint32_t wait_ms);
   // Connects again if the connection is lost. ECONNREFUSED: no marud there. ESTALE: marud has another pool of this name, or
   // gave the lane up.
   Result<void> reattach();

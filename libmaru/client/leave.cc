@@ -16,7 +16,11 @@
 namespace maru::client {
 namespace {
 constexpr int kLookAgainMs = 20;
-constexpr int kTellAgainMs = 500;
+// While marud is told of a bad page, calls of other threads that need marud wait. A marud that hangs must not
+// make that longer.
+constexpr uint32_t kTellMs = 50;
+constexpr uint32_t kTellAgainMs = 500;
+constexpr uint32_t kTellAgainMaxMs = 30'000;  // when marud hangs
 }  // namespace
 
 bool Client::checksum(const void* data, uint64_t bytes, uint64_t* ret_checksum) {
@@ -57,12 +61,22 @@ int Client::upkeep() {
   uint32_t page = 0;
   int again_ms = -1;
   while (again_ms < 0 && bad_pages_->next_unsaid(&page)) {
+    if (const uint32_t left_ms = tell_again_.left_ms(); left_ms != 0) {
+      again_ms = int(left_ms);
+      break;
+    }
+    page_told_.store(page, std::memory_order_relaxed);
     const wire::BadMemoryReport report{page, 0};
-    const auto told = connection_.request(wire::Type::kBadMemory, wire::bytes_of(report));
-    if (!told && (told.error().code == ENOTCONN || told.error().code == ETIMEDOUT))
-      again_ms = kTellAgainMs;  // the marud that comes next is told
-    else
-      bad_pages_->was_said(page);
+    const auto told = connection_.request(wire::Type::kBadMemory, wire::bytes_of(report), kTellMs);
+    const int code = told ? 0 : told.error().code;
+    if (code == ENOTCONN || code == ETIMEDOUT) {  // the marud that comes next is told, or this one when it goes on
+      tell_pause_ms_ = code == ETIMEDOUT ? std::clamp(2 * tell_pause_ms_, kTellAgainMs, kTellAgainMaxMs) : kTellAgainMs;
+      tell_again_ = wire::Deadline(tell_pause_ms_);
+      again_ms = int(tell_pause_ms_);
+      break;
+    }
+    tell_pause_ms_ = 0;
+    bad_pages_->was_said(page);
   }
   if (!is_leaving()) return again_ms;
   if (pins_.slots_in_use() != 0) return kLookAgainMs;

@@ -15,9 +15,16 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <string>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
@@ -160,6 +167,42 @@ TEST_F(MemoryError, AMarudThatWasAwayIsToldWhenItIsBack) {
   EXPECT_EQ(maru_view_error(client, &view), -EHWPOISON);
   EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == -ECONNREFUSED; }));  // when it has noticed
   marud.start();
+  EXPECT_TRUE(marud.has_logged("is said to have bad memory, but marud reads all of it")) << marud.log();
+  client.release(view);
+}
+
+// Bytes that marud has not received yet of what this process sent it.
+int unreceived(const MarudProcess& marud) {
+  int all = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_un peer = {};
+    socklen_t size = sizeof(peer);
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || peer.sun_family != AF_UNIX) continue;
+    int bytes = 0;
+    if (peer.sun_path == marud.socket_path() && ::ioctl(fd, SIOCOUTQ, &bytes) == 0) all += bytes;
+  }
+  return all;
+}
+
+// A report that marud does not answer is nothing that others wait for.
+TEST_F(MemoryError, WhileMarudHangsCallsDoNotWaitForTheReport) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("k", "text"), 0);
+  maru_view view;
+  ASSERT_EQ(client.retrieve("k", &view), 0);
+  marud.suspend();
+  ASSERT_TRUE(raise_memory_error(view.data, BUS_MCEERR_AR));
+  ASSERT_TRUE(wait_until([&] { return unreceived(marud) > 0; })) << "marud is told";
+  const int told = unreceived(marud);
+  auto call = std::async(std::launch::async, [&] {
+    const maru_key key = key_of("absent");
+    return maru_delete_tree(client, &key, nullptr);
+  });
+  EXPECT_TRUE(wait_until([&] { return unreceived(marud) > told; }, far_too_long() / 2)) << "it has not asked marud yet";
+  marud.resume();
+  EXPECT_EQ(call.get(), -ENOENT);
   EXPECT_TRUE(marud.has_logged("is said to have bad memory, but marud reads all of it")) << marud.log();
   client.release(view);
 }
