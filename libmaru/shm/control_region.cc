@@ -2,6 +2,7 @@
 
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/format_claim.h"
+#include "libmaru/shm/mutants.h"
 
 #include <algorithm>
 #include <bit>
@@ -345,7 +346,7 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   header.checksum = header_checksum(header);
   const auto* bytes = reinterpret_cast<const std::byte*>(&header);
   std::memcpy(memory.data() + sizeof(first), bytes + sizeof(first), sizeof(header) - sizeof(first));
-  if (header.incompat_flags != 0)
+  if (header.incompat_flags != 0 && !MARU_MUTANT(kMutantFormatUnflushed))
     flush_lines(memory.data(), layout.control_bytes);  // all of it before the word that counts
   uint64_t expected = claim.bits;
   if (!first.cas_seq_cst(expected, header.magic)) return "another host has begun to format the same memory meanwhile";

@@ -66,6 +66,9 @@ enum MutantId : unsigned {
   kMutantPinBatchWithoutBarrier = 70,  // a batch of pins looks at the words while its slots may not be visible
   kMutantExistsBatchOneHeader = 71,    // a batch of keys believes tags without reading the headers again
   kMutantUnregisteredAfterPins = 72,   // the pins that tell of a dead publisher's block end before they are looked at
+  kMutantFormatUnflushed =
+      73,  // tests/sim/scenario_format.cc: a magic number before the header and the zeros are in memory
+  kMutantUuidUnflushed = 74,   // pages are labelled with a uuid that is in a cache alone
   kMutantServeUnflushed = 55,  // tests/sim/scenario_format.cc: a pool is adopted whose magic number is in a cache alone
 };
 

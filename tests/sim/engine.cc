@@ -206,6 +206,7 @@ void die() {
 }  // namespace
 
 void point() {
+  note_plain_stores();
   if (++engine.steps > engine.settings.steps_max) {
     fail("no end after %" PRIu64 " steps: somebody waits or retries for ever", engine.settings.steps_max);
   }

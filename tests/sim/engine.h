@@ -66,6 +66,9 @@ void allow_deaths(unsigned process_mask, unsigned deaths);
 // chance wants: each goes back to what was last written back. `lost` is called after that.
 void play_hosts(unsigned (*host_of_process)(unsigned process), void (*lost)(unsigned host));
 void track_lines(void* begin, size_t bytes);  // before play_hosts; at most two ranges, of whole lines
+// What is written there by plain stores is dirty in the same way, from the next access on of the fibre that wrote it. For
+// memory of which nobody else reads such lines before they are flushed.
+void lose_plain_stores();  // before play_hosts
 // Lets at most one of the hosts in the mask die, with all of its processes at once.
 void allow_host_death(unsigned host_mask);
 bool host_died(unsigned host);

@@ -109,6 +109,7 @@ void forget_lines();
 // Before a word changes for everybody, by a process; kNobody: from outside, straight into memory.
 void line_written(const void* address, unsigned process);
 void line_read(const void* address);  // by the running fibre
+void note_plain_stores();             // of the running fibre, until now
 void lose_lines(unsigned host);
 
 // -- engine.cc --------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ struct Range {
 };
 Range ranges[kRanges];
 unsigned range_count;
+bool loses_plain_stores;
 
 Range* range_of(const void* address, size_t* ret_line) {
   for (unsigned i = 0; i < range_count; ++i) {
@@ -43,7 +44,26 @@ unsigned running_host() { return engine.host_of_process(engine.fibres[engine.cur
 
 }  // namespace
 
-void forget_lines() { range_count = 0; }
+void forget_lines() {
+  range_count = 0;
+  loses_plain_stores = false;
+}
+
+void lose_plain_stores() { loses_plain_stores = true; }
+
+void note_plain_stores() {
+  if (!loses_plain_stores || engine.host_of_process == nullptr || engine.current == kNobody) return;
+  for (unsigned i = 0; i < range_count; ++i) {
+    Range& range = ranges[i];
+    const size_t bytes = range.lines * kLineBytes;
+    if (std::memcmp(range.begin, range.in_memory, bytes) == 0) continue;
+    for (size_t line = 0; line < range.lines; ++line) {
+      const size_t at = line * kLineBytes;
+      if (range.dirty_at[line] == kClean && std::memcmp(range.begin + at, range.in_memory + at, kLineBytes) != 0)
+        range.dirty_at[line] = uint8_t(running_host());
+    }
+  }
+}
 
 void track_lines(void* begin, size_t bytes) {
   if (range_count == kRanges || bytes % kLineBytes != 0 || bytes / kLineBytes > kLinesMax)

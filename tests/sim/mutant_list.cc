@@ -56,6 +56,8 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantPoisonNotFlushed, "a page POISONED in a cache alone", {"host-poison"}},
       {kMutantFormatByLook, "memory claimed by a store because it was seen blank", {"format"}},
       {kMutantServeUnflushed, "a pool adopted whose magic number is not flushed", {"format"}},
+      {kMutantFormatUnflushed, "a magic number before the header is in memory", {"format"}},
+      {kMutantUuidUnflushed, "pages labelled with a uuid that is not in memory", {"format"}},
       {kMutantFormatUuidAnew, "another uuid for a formatting that was cut off", {"format"}},
       {kMutantParentTouchedLate, "a parent touched after its child is free", {"deleted-child"}},
       {kMutantReplyBeforeBit, "a lane's bit set after the reply that hands it out", {"lane-attach"}},

@@ -2,7 +2,7 @@
 //
 // Nobody formats beside another host that lives, nor what somebody serves already; a header that is valid stays as it is, and
 // the pages are labelled for it; and memory is blank, claimed, or a pool, so that the next marud of the same host can go on.
-// What is written between the claim and the header is written by plain stores, which the simulated caches do not lose.
+// A host that loses power takes with it what it wrote between the claim and the magic number, too: header, zeros, uuid.
 #include "libmaru/shm/control_region.h"
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/format_claim.h"
@@ -148,6 +148,7 @@ void setup() {
   }
   track_lines(memory, sizeof(memory));
   track_lines(&label, sizeof(label));
+  lose_plain_stores();
   play_hosts(host_of, [](unsigned) {});
   allow_deaths(maruds, 2);
   if (chance().chance(2)) allow_host_death(0b011);
@@ -161,6 +162,11 @@ void finish() {
   const FormatClaim claim{word};
   if (word != 0 && (!claim.is_one() || claim.machine() == 0 || claim.machine() > kHosts))
     fail("nobody can go on with memory that begins with %#llx", static_cast<unsigned long long>(word));
+  // The next marud of that machine knows the pages by the claim's uuid.
+  uint64_t uuid[2];
+  std::memcpy(uuid, shm::claimed_uuid(bytes()).data(), sizeof(uuid));
+  if (label.magic.raw == kLabelMagic && (label.uuid[0].raw != uuid[0] || label.uuid[1].raw != uuid[1]))
+    fail("the pages are labelled for another pool than the one that is claimed");
 }
 
 constexpr Scenario kScenarios[] = {
