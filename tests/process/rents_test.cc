@@ -1,0 +1,81 @@
+// Requests for memory that have to wait for turns of their pool, with a real marud: they are answered, as exactly as others.
+#include "tests/support/control_map.h"
+#include "tests/support/marud_process.h"
+#include "tests/support/test_client.h"
+#include "tests/support/wait_until.h"
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <gtest/gtest.h>
+#include <string>
+#include <vector>
+
+namespace maru::test {
+namespace {
+
+using nlohmann::json;
+
+std::string name(size_t i) { return "block " + std::to_string(i); }
+
+// Uses that marud has not read are more than a turn reads; the block that was not used meanwhile goes.
+TEST(Rents, WaitUntilManyUsesAreRead) {
+  constexpr uint64_t kUses = 100'000;
+  PoolWish pool;
+  pool.bytes = 64u << 20;
+  pool.page_bytes = 64u << 10;
+  pool.region_bytes = 4u << 20;
+  pool.lanes = 4;
+  pool.more = "touch_entries = 262144\n";
+  MarudProcess marud({pool});
+  TestClient client(marud.socket_path());
+  size_t stored = 0;
+  while (stored < 2 || client.exists(name(0)) == 1) ASSERT_EQ(client.store(name(stored++), "text"), 0);
+  const ControlMap map(marud.socket_path());
+  const auto uses = [&] {
+    uint64_t most = 0;
+    for (uint32_t lane = 1; lane < map.region().lanes(); ++lane)
+      most = std::max(most, map.region().lane_header(lane).touch_count.load_relaxed());
+    return most;
+  };
+  size_t cold = 0;
+  while (client.exists(name(cold)) == 0) ++cold;
+  marud.suspend();
+  const uint64_t before = uses();
+  ASSERT_TRUE(wait_until([&] {
+    for (size_t i = cold + 1; i < stored; ++i) EXPECT_EQ(client.text(name(i)), "text");
+    return uses() >= before + kUses;
+  }));
+  auto next = std::async(std::launch::async, [&] { return client.store("next", "text"); });
+  marud.resume();
+  EXPECT_EQ(next.get(), 0);
+  EXPECT_EQ(client.exists(name(cold)), 0);
+  EXPECT_EQ(client.exists(name(cold + 1)), 1);
+  EXPECT_EQ(client.exists(name(stored - 1)), 1);
+  EXPECT_EQ(marud.pool_status().at("lost_touches"), 0);
+}
+
+// Nobody is refused meanwhile.
+TEST(Rents, WaitWhileAPolicyIsToldOfTheBlocks) {
+  PoolWish pool;
+  pool.bytes = 320u << 20;  // more pages than it is told of in one turn
+  pool.max_regions_per_instance = 1;
+  MarudProcess marud({pool});
+  TestClient client(marud.socket_path());
+  std::atomic<bool> is_over{false};
+  auto policies = std::async(std::launch::async, [&] {
+    std::vector<json> replies;
+    for (int i = 0; i < 10; ++i)
+      replies.push_back(marud.ask({{"command", "policy.set"}, {"name", i % 2 == 0 ? "fifo" : "lru"}}));
+    is_over = true;
+    return replies;
+  });
+  size_t stored = 0;
+  for (; !is_over || stored < 1000; ++stored) ASSERT_EQ(client.store(name(stored), "text"), 0);
+  for (const json& reply : policies.get()) EXPECT_TRUE(reply.contains("is")) << reply.dump();
+  EXPECT_EQ(marud.ask({{"command", "check"}}).at("found"), 0);
+  EXPECT_EQ(marud.ask({{"command", "evict"}, {"pages", 10}}).at("evicted_pages"), 10);
+}
+
+}  // namespace
+}  // namespace maru::test
