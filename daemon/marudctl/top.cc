@@ -124,30 +124,60 @@ std::string next_pool(const json& figures, const std::string& pool) {
   return "";
 }
 
+void choose(const TopScreen& screen, size_t row, TopView& view) {
+  if (row >= screen.clients.size()) return;
+  view.selected = row;
+  view.chosen = screen.clients[row];
+}
+
+// Into the selected client, or back.
+void look(const TopScreen& screen, bool is_looking, TopView& view) {
+  view.is_looking = is_looking;
+  if (is_looking)
+    choose(screen, view.selected, view);
+  else if (!screen.has_chosen)
+    view.chosen.reset();
+}
+
 // What a key does. False: the end.
-bool press(std::string_view key, const json& figures, size_t clients, TopView& view, uint64_t& interval_ms) {
+bool press(std::string_view key, const json& figures, const TopScreen& screen, TopView& view, uint64_t& interval_ms) {
   if (key == "q" || key == "\x03" || key == "\x04") return false;
   if (key == "h" || key == "?") view.has_help = !view.has_help;
   if (key == " ") view.is_paused = !view.is_paused;
   if (key == "s") view.order = TopOrder((size_t(view.order) + 1) % kTopOrders);
   if (key == "r") view.is_reversed = !view.is_reversed;
-  if (key == "p") view.pool = next_pool(figures, view.pool), view.selected = 0;
+  if (key == "p") {
+    view.pool = next_pool(figures, view.pool);
+    view.selected = 0;
+    view.is_looking = false;
+    view.chosen.reset();
+  }
   if (key == "+") interval_ms = std::max(kIntervalMinMs, interval_ms / 2);
   if (key == "-") interval_ms = std::min(kIntervalMaxMs, interval_ms * 2);
-  if (key == "\n" || key == "\r") view.is_looking = !view.is_looking;
-  if (key == "\033") view.is_looking = view.has_help = false;
-  if ((key == "k" || key == "\033[A") && view.selected > 0) --view.selected;
-  if ((key == "j" || key == "\033[B") && view.selected + 1 < clients) ++view.selected;
+  if (key == "\n" || key == "\r") look(screen, !view.is_looking, view);
+  if (key == "\033") {
+    view.has_help = false;
+    look(screen, false, view);
+  }
+  const bool is_up = key == "k" || key == "\033[A" || key == "\033OA";
+  const bool is_down = key == "j" || key == "\033[B" || key == "\033OB";
+  if (is_up && view.selected > 0) choose(screen, view.selected - 1, view);
+  if (is_down) choose(screen, view.selected + 1, view);
   return true;
 }
 
-// One key from what was read: an arrow is three bytes.
+// One key from what was read. Arrows and the like are several bytes: "ESC [", parameters and a letter or "~", or "ESC O" and a
+// letter. Whatever of them is not known does nothing, and is not taken for Escape and letters.
 std::string_view first_key(std::string_view typed) {
-  return typed.substr(0, typed.starts_with("\033[") && typed.size() >= 3 ? 3 : 1);
+  if (typed.starts_with("\033O") && typed.size() >= 3) return typed.substr(0, 3);
+  if (!typed.starts_with("\033[")) return typed.substr(0, 1);
+  size_t at = 2;
+  while (at < typed.size() && (typed[at] < '@' || typed[at] > '~')) ++at;
+  return typed.substr(0, at + 1);
 }
 
 // Until `until_ns`, a key, or a signal. False: the end.
-bool wait(uint64_t until_ns, const json& figures, size_t clients, TopView& view, uint64_t& interval_ms) {
+bool wait(uint64_t until_ns, const json& figures, const TopScreen& screen, TopView& view, uint64_t& interval_ms) {
   const uint64_t now_ns = monotonic_ns();
   const uint64_t left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
   const timespec left = {time_t(left_ns / 1'000'000'000), long(left_ns % 1'000'000'000)};
@@ -157,7 +187,7 @@ bool wait(uint64_t until_ns, const json& figures, size_t clients, TopView& view,
   const ssize_t count = ::read(STDIN_FILENO, typed, sizeof(typed));
   if (count <= 0) return false;  // the terminal went away
   for (std::string_view rest(typed, size_t(count)); !rest.empty(); rest.remove_prefix(first_key(rest).size()))
-    if (!press(first_key(rest), figures, clients, view, interval_ms)) return false;
+    if (!press(first_key(rest), figures, screen, view, interval_ms)) return false;
   return stopped == 0;
 }
 
@@ -183,10 +213,11 @@ int live(const Arguments& arguments, uint64_t interval_ms, TopView view) {
     Terminal::size(view);
     const json figures = changes(before, after);
     const TopScreen screen = draw_top(figures, view, said);
-    view.selected = screen.clients == 0 ? 0 : std::min(view.selected, screen.clients - 1);
+    view.selected = screen.selected;
+    if (!screen.has_chosen && !view.is_looking) view.chosen.reset();
     Terminal::show(screen);
     const uint64_t next_ns = after.taken_ns + interval_ms * 1'000'000;
-    if (!wait(view.is_paused ? monotonic_ns() + 1'000'000'000 : next_ns, figures, screen.clients, view, interval_ms))
+    if (!wait(view.is_paused ? monotonic_ns() + 1'000'000'000 : next_ns, figures, screen, view, interval_ms))
       return kExitDone;
     if (view.is_paused || monotonic_ns() < next_ns) continue;
     Sample taken;

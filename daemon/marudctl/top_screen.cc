@@ -189,10 +189,31 @@ void add_pools_briefly(const std::vector<const json*>& pools, size_t lines_max, 
     lines.push_back("and " + std::to_string(pools.size() - shown) + " more pools (p: one at a time)");
 }
 
+TopClient identity_of(const json& client) {
+  return {whole(client, "pid"), whole(client, "lane"), text(client, "pool")};
+}
+
+// The row of the client that was chosen. False: it is gone, or none was, and the row stays what it was.
+bool find_chosen(const TopView& view, TopScreen& screen) {
+  screen.selected = screen.clients.empty() ? 0 : std::min(view.selected, screen.clients.size() - 1);
+  if (!view.chosen) return true;
+  const auto found = std::find(screen.clients.begin(), screen.clients.end(), *view.chosen);
+  if (found == screen.clients.end()) return false;
+  screen.selected = size_t(found - screen.clients.begin());
+  return true;
+}
+
+// A pool's name of 63 characters leaves no room for what stands behind it.
+std::string pool_text(const std::string& pool, const TopView& view, size_t others) {
+  return shortened(pool, std::max<size_t>(view.width > others ? view.width - others : 0, 12));
+}
+
 void add_client(const json& client, const TopView& view, std::vector<std::string>& lines) {
+  constexpr size_t kOthers = 75;  // with the longest names and numbers
   lines.push_back(format("client: process %llu, %s, user %llu, pool %s, lane %llu, %s",
                          static_cast<unsigned long long>(whole(client, "pid")), text(client, "command").c_str(),
-                         static_cast<unsigned long long>(whole(client, "uid")), text(client, "pool").c_str(),
+                         static_cast<unsigned long long>(whole(client, "uid")),
+                         pool_text(text(client, "pool"), view, kOthers).c_str(),
                          static_cast<unsigned long long>(whole(client, "lane")), text(client, "state").c_str()));
   const bool has_age = client.contains("oldest_pin_ms") && client["oldest_pin_ms"].is_number();
   add_parts(view,
@@ -226,7 +247,7 @@ void add_clients(const std::vector<const json*>& rows, const TopView& view, TopS
   // The selected one is always shown.
   const size_t room =
       view.height == 0 ? rows.size() : std::max<size_t>(view.height > lines.size() ? view.height - lines.size() : 0, 1);
-  const size_t selected = rows.empty() ? 0 : std::min(view.selected, rows.size() - 1);
+  const size_t selected = screen.selected;
   const size_t first = selected >= room ? selected + 1 - room : 0;
   for (size_t i = first; i < rows.size() && i < first + room; ++i) {
     const json& client = *rows[i];
@@ -258,7 +279,8 @@ const char* name_of(TopOrder order) {
 TopScreen draw_top(const json& figures, const TopView& view, const std::string& said) {
   TopScreen screen;
   const std::vector<const json*> rows = chosen_clients(figures, view);
-  screen.clients = rows.size();
+  for (const json* row : rows) screen.clients.push_back(identity_of(*row));
+  screen.has_chosen = find_chosen(view, screen);
   std::vector<std::string>& lines = screen.lines;
   lines.push_back(format("marud %s, process %llu, up %s, answers in %.1f ms, every %.1f s%s",
                          text(figures, "version").c_str(), static_cast<unsigned long long>(whole(figures, "pid")),
@@ -279,10 +301,15 @@ TopScreen draw_top(const json& figures, const TopView& view, const std::string& 
   lines.emplace_back();
   if (view.has_help) {
     for (std::string& line : help_lines()) lines.push_back(std::move(line));
+  } else if (view.is_looking && !screen.has_chosen) {
+    lines.push_back(format("client: process %llu has left pool %s   (Enter: back)",
+                           static_cast<unsigned long long>(view.chosen->pid),
+                           pool_text(view.chosen->pool, view, 45).c_str()));
   } else if (view.is_looking && !rows.empty()) {
-    add_client(*rows[std::min(view.selected, rows.size() - 1)], view, lines);
+    add_client(*rows[screen.selected], view, lines);
   } else {
-    const std::string whose = view.pool.empty() ? "all pools" : "pool " + view.pool;
+    constexpr size_t kOthers = 52;  // of the title, with the longest words
+    const std::string whose = view.pool.empty() ? "all pools" : "pool " + pool_text(view.pool, view, kOthers);
     lines.push_back(format("%zu client%s of %s, by %s%s   (h: keys)", rows.size(), rows.size() == 1 ? "" : "s",
                            whose.c_str(), name_of(view.order), view.is_reversed ? ", reversed" : ""));
     add_clients(rows, view, screen);

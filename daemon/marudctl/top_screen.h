@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,14 @@ namespace maru::marudctl {
 
 enum class TopOrder : unsigned char { kAsked, kStores, kPins, kRegions, kPid };
 inline constexpr size_t kTopOrders = 5;
+
+// A client, wherever its row is.
+struct TopClient {
+  uint64_t pid = 0;
+  uint64_t lane = 0;
+  std::string pool;
+  bool operator==(const TopClient&) const = default;
+};
 
 // What the person in front of it has chosen.
 struct TopView {
@@ -19,15 +29,19 @@ struct TopView {
   bool is_paused = false;
   bool has_help = false;
   std::string pool;         // only this one and its clients; empty: all
-  size_t selected = 0;      // row of the clients
+  size_t selected = 0;      // row of the clients, as long as none is chosen
   bool is_looking = false;  // into the selected client
+  // Followed wherever its row goes: from one look to the next the order changes. Nobody, until a key chooses one.
+  std::optional<TopClient> chosen = std::nullopt;
 };
 
 struct TopScreen {
   std::vector<std::string> lines;  // none wider than the view, no escape sequences
   size_t selected_line = 0;        // where the selected client stands; no line when nobody is there
   bool has_selected = false;
-  size_t clients = 0;  // rows there are, shown or not
+  std::vector<TopClient> clients;  // a row each, shown or not
+  size_t selected = 0;             // of them
+  bool has_chosen = true;          // or the client that was chosen is gone; also when none was
 };
 
 // `figures` is what changes() makes (sample.h); `said` what went wrong lately, empty when nothing did.

@@ -73,7 +73,7 @@ TEST(TopScreen, FitsEightyColumnsAndTheHeight) {
   const TopScreen screen = draw_top(figures_with(clients), view, std::string(300, 'x'));
   EXPECT_EQ(screen.lines.size(), 24u);
   for (const std::string& line : screen.lines) EXPECT_LE(line.size(), 80u) << line;
-  EXPECT_EQ(screen.clients, 100u);
+  EXPECT_EQ(screen.clients.size(), 100u);
   ASSERT_TRUE(screen.has_selected) << "the selected client scrolled out of the picture";
   EXPECT_NE(screen.lines[screen.selected_line].find("1000000"), std::string::npos)
       << "the last by rate is the first by number";
@@ -137,11 +137,51 @@ TEST(TopScreen, LooksIntoOneClientAndKeepsPoolsApart) {
   TopView view;
   view.pool = "other";
   const json figures = figures_with({client(11, 5, 1), client(22, 50, 0, "other")});
-  EXPECT_EQ(draw_top(figures, view, "").clients, 1u);
+  EXPECT_EQ(draw_top(figures, view, "").clients.size(), 1u);
   view.is_looking = true;
   const TopScreen screen = draw_top(figures, view, "");
   EXPECT_LT(line_with(screen, "process 22"), screen.lines.size());
   EXPECT_LT(line_with(screen, "stores             4321"), screen.lines.size());
+}
+
+// The order changes from one look to the next, and somebody else's row is where that of the chosen one was.
+TEST(TopScreen, WhoWasChosenIsFollowed) {
+  TopView view;
+  view.chosen = TopClient{11, 11, "default"};
+  const json before = figures_with({client(11, 50, 1), client(22, 5, 1)});
+  const json after = figures_with({client(11, 5, 1), client(22, 50, 1), client(33, 60, 1)});
+  EXPECT_EQ(draw_top(before, view, "").selected, 0u);
+  const TopScreen listed = draw_top(after, view, "");
+  EXPECT_EQ(listed.selected, 2u);
+  EXPECT_EQ(listed.selected_line, line_with(listed, "     11 "));
+  view.is_looking = true;
+  for (const json& figures : {before, after}) {
+    const TopScreen screen = draw_top(figures, view, "");
+    EXPECT_LT(line_with(screen, "client: process 11, "), screen.lines.size());
+  }
+  // The same process in another pool is another client.
+  const TopScreen gone = draw_top(figures_with({client(11, 5, 1, "other"), client(22, 5, 1)}), view, "");
+  EXPECT_FALSE(gone.has_chosen);
+  EXPECT_LT(line_with(gone, "client: process 11 has left pool default"), gone.lines.size());
+  EXPECT_EQ(line_with(gone, "process 22"), gone.lines.size());
+  view.is_looking = false;
+  EXPECT_LT(line_with(draw_top(figures_with({client(22, 5, 1)}), view, ""), "     22 "), 24u);
+}
+
+TEST(TopScreen, ALongNameOfAPoolLeavesRoomForTheRest) {
+  const std::string pool(63, 'p');
+  json one = client(4'194'304, 5, 1, pool.c_str());
+  one.update({{"command", "a-command-of-15"}, {"uid", 4'294'967'294u}, {"lane", 4095u}, {"state", "unconnected"}});
+  TopView view;
+  view.pool = pool;
+  view.order = TopOrder::kRegions;
+  view.is_reversed = true;
+  const json figures = figures_with({one});
+  EXPECT_LT(line_with(draw_top(figures, view, ""), "by rented, reversed   (h: keys)"), 24u);
+  view.is_looking = true;
+  EXPECT_LT(line_with(draw_top(figures, view, ""), ", lane 4095, "), 24u);
+  view.width = 200;
+  EXPECT_LT(line_with(draw_top(figures, view, ""), "pool " + pool + ", lane 4095, unconnected"), 24u);
 }
 
 TEST(TopScreen, NothingThatAClientChoseSteersTheTerminal) {
