@@ -110,11 +110,15 @@ def _inputs_of(model: Any) -> Value:
     return _plain({name: getattr(inputs, name, None) for name in _INPUTS}) if inputs is not None else None
 
 
+# What looks for its drafts in the tokens. To some of these vLLM gives the model's own configuration as that of a draft model.
+_DRAFTS_WITHOUT_LAYERS = frozenset(("ngram", "ngram_gpu", "suffix"))
+
+
 def _draft(vllm_config: Any) -> Value:
     """The model that drafts: vLLM keeps its layers beside those of the model."""
     speculative = getattr(vllm_config, "speculative_config", None)
     draft = getattr(speculative, "draft_model_config", None)
-    if draft is None:
+    if draft is None or getattr(speculative, "method", None) in _DRAFTS_WITHOUT_LAYERS:
         return None
     return [_text(getattr(speculative, "method", None)), str(draft.model), _text(getattr(draft, "revision", None)),
             _hex(_config_of(draft))]

@@ -21,13 +21,13 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from maru.vllm import MaruConnector
 
-BLOCK, CHUNK, LAYERS, HEADS, HEAD = 4, 8, 3, 2, 8
+BLOCK, CHUNK, LAYERS, HEADS, HEAD, DRAFTED = 4, 8, 3, 2, 8, 3
 SHAPES = {  # how attention back-ends lay out a layer
     "flash": lambda blocks: (2, blocks, BLOCK, HEADS, HEAD),
     "triton": lambda blocks: (blocks, 2, BLOCK, HEADS, HEAD),
@@ -46,9 +46,20 @@ def model_config():
     return ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float32", seed=0, max_model_len=2048)
 
 
+def drafter(chance, of_prompt):
+    """For Engine: tokens that are right and wrong by turns. of_prompt: what follows a prompt."""
+    def draft(request):
+        right = of_prompt(tuple(request.prompt_token_ids))[len(request.output_token_ids):][:DRAFTED]
+        return [token if chance.random() < 0.7 else (token + 1) % 1000 for token in right[:chance.randrange(DRAFTED + 1)]]
+    return draft
+
+
 class Engine:
     def __init__(self, socket, *, ranks=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both", prefix_caching=True,
-                 asynchronous=False, runner=2, drafting=None, **extra):
+                 asynchronous=False, runner=2, drafting=None, drafts=None, **extra):
+        """drafts: what is called with a request for the tokens, DRAFTED at most, that may follow the last of it."""
+        self.drafts, self.accepted, self.rejected = drafts, 0, 0
+        drafting = drafting or ("ngram" if drafts else None)
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
             self._start(socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra)
 
@@ -68,7 +79,7 @@ class Engine:
         if drafting is not None:
             # One that needs no model, said to be another: nothing drafts here.
             config.speculative_config = SpeculativeConfig(
-                method="ngram", num_speculative_tokens=1, prompt_lookup_max=1, target_model_config=config.model_config,
+                method="ngram", num_speculative_tokens=DRAFTED if self.drafts else 1, prompt_lookup_max=1, target_model_config=config.model_config,
                 target_parallel_config=config.parallel_config)
             config.speculative_config.method = drafting
         config.parallel_config.tensor_parallel_size = ranks
@@ -140,8 +151,11 @@ class Engine:
                       for name, request, blocks, begin, end in pieces]
         sampled = []
         for name, request, blocks, begin, end in pieces:
-            self.reached[name] = end
-            sampled.append(self._compute(request, blocks, begin, end))
+            drafted = output.scheduled_spec_decode_tokens.get(name, [])
+            sampled.append(self._compute(request, blocks, begin, end, drafted))
+            wrong = len(drafted) + 1 - len(sampled[-1])
+            self.accepted, self.rejected = self.accepted + len(drafted) - wrong, self.rejected + wrong
+            self.reached[name] = end - wrong
             if end < request.num_tokens:
                 sampled[-1] = []
         failed, stored, loaded = set(), None, []
@@ -163,6 +177,10 @@ class Engine:
 
     def update(self, turn, runner_output):
         self.scheduler.update_from_output(turn[0], runner_output)
+        names = [name for name, sampled in zip(runner_output.req_ids, runner_output.sampled_token_ids)
+                 if self.drafts and sampled and name in self.scheduler.requests]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(
+            names, [self.drafts(self.scheduler.requests[name])[:DRAFTED] for name in names]))
 
     def run(self, name, prompt, max_tokens=1, **more):
         """Until it is finished. Returns the tokens that were generated."""
@@ -172,11 +190,16 @@ class Engine:
             self.step()
         return list(request.output_token_ids)
 
-    def _compute(self, request, blocks, begin, end):
+    def _compute(self, request, blocks, begin, end, drafted):
+        """Returns what is sampled: a token, and one more for each that was drafted right. What was drafted wrong leaves its
+        nonsense in the KV cache."""
+        known = end - len(drafted)
         place = lambda position: (blocks[position // BLOCK], position % BLOCK)  # noqa: E731
         for position in range(begin, end):
             # Of a step that was scheduled ahead and is of no use any more, the token before was never sampled.
             token = request.all_token_ids[position] if position < request.num_tokens else -1
+            if position >= known:
+                token = drafted[position - known]
             seen = b"".join(layer[blocks].flatten(0, 1)[:position].contiguous().numpy().tobytes()
                             for cache in self.caches for layer in cache)
             for rank, cache in enumerate(self.caches):
@@ -187,8 +210,12 @@ class Engine:
                     rest = layer[place(position)]
                     rest.copy_(noise[:rest.numel()].reshape(rest.shape).float())
             self.computed += 1
-        last = self.caches[0][-1][place(end - 1)].sum()
-        return [int(last) % 1000]
+        sampled = []
+        for position in range(known - 1, end):
+            sampled.append(int(self.caches[0][-1][place(position)].sum()) % 1000)
+            if position + 1 < end and sampled[-1] != drafted[position + 1 - known]:
+                break
+        return sampled
 
     def close(self):
         for connector in [self.connector, *self.workers]:

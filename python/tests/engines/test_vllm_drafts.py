@@ -1,0 +1,48 @@
+"""Speculative decoding by vLLM's own scheduler, of tokens that are right and wrong by turns."""
+import random
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
+from small_engine import CHUNK, Engine, drafter  # noqa: E402
+from test_vllm import PROMPT, answer  # noqa: E402, F401
+from test_vllm_disorder import lose  # noqa: E402
+
+import maru  # noqa: E402
+from maru import chunk_keys  # noqa: E402
+
+TOKENS = 60
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("runner", [1, 2])
+def test_what_was_drafted_wrong_is_never_stored(pool, answer, runner, ranks):  # noqa: F811
+    expected = answer(PROMPT, ranks, TOKENS)
+    drafts = drafter(random.Random(f"{runner} {ranks}"), lambda prompt: expected)
+    with Engine(pool.socket, ranks=ranks, runner=runner, drafts=drafts) as first, \
+            Engine(pool.socket, ranks=ranks, runner=runner) as second:
+        assert first.run("a", PROMPT, TOKENS) == expected
+        assert first.accepted > 5 and first.rejected > 5
+        # All of it, with what was generated, but for the last token; also by one that does not draft.
+        everything = PROMPT + expected[:-1]
+        assert second.run("b", everything) == expected[-1:]
+        assert second.computed <= CHUNK + 1
+
+
+@pytest.mark.parametrize("runner", [1, 2])
+def test_drafts_go_on_after_a_load_that_failed(pool, answer, runner):  # noqa: F811
+    expected = answer(PROMPT, 1, TOKENS)
+    drafts = drafter(random.Random(runner), lambda prompt: expected)
+    with Engine(pool.socket, runner=runner) as first, Engine(pool.socket, runner=runner, drafts=drafts) as second, \
+            maru.Client(str(pool.socket), timeout_ms=60_000) as client:
+        first.run("a", PROMPT)
+        second.add("b", PROMPT, TOKENS)
+        request = second.scheduler.requests["b"]
+        turn = second.schedule()
+        (transfer,) = turn[0].kv_connector_metadata.loads
+        lose(client, second, chunk_keys.of_rank(transfer.hashes, second.workers[0]._rank_digest)[0])
+        second.finish(turn)
+        while not request.is_finished():
+            second.step()
+        assert list(request.output_token_ids) == expected and second.recomputed == 1
+        assert second.accepted > 5 and second.rejected > 5
