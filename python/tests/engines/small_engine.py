@@ -17,10 +17,10 @@ from vllm.config import (CacheConfig, DeviceConfig, KVTransferConfig, ModelConfi
                          VllmConfig)
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
@@ -55,15 +55,15 @@ def drafter(chance, of_prompt):
 
 
 class Engine:
-    def __init__(self, socket, *, ranks=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both", prefix_caching=True,
+    def __init__(self, socket, *, ranks=1, stages=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both", prefix_caching=True,
                  asynchronous=False, runner=2, drafting=None, drafts=None, **extra):
-        """drafts: what is called with a request for the tokens, DRAFTED at most, that may follow the last of it."""
+        """ranks: of each of the stages of a pipeline, which has as many times LAYERS layers. drafts: what is called with a request for the tokens, DRAFTED at most, that may follow the last of it."""
         self.drafts, self.accepted, self.rejected = drafts, 0, 0
         drafting = drafting or ("ngram" if drafts else None)
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
-            self._start(socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra)
+            self._start(socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra)
 
-    def _start(self, socket, ranks, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra):
+    def _start(self, socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra):
         transfer = KVTransferConfig(
             kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
             kv_load_failure_policy="recompute",
@@ -79,29 +79,35 @@ class Engine:
         if drafting is not None:
             # One that needs no model, said to be another: nothing drafts here.
             config.speculative_config = SpeculativeConfig(
-                method="ngram", num_speculative_tokens=DRAFTED if self.drafts else 1, prompt_lookup_max=1, target_model_config=config.model_config,
-                target_parallel_config=config.parallel_config)
+                method="ngram", num_speculative_tokens=DRAFTED if self.drafts else 1, prompt_lookup_max=1,
+                target_model_config=config.model_config, target_parallel_config=config.parallel_config)
             config.speculative_config.method = drafting
         config.parallel_config.tensor_parallel_size = ranks
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=HEADS, head_size=HEAD, dtype=torch.float32)
-        names = [f"model.layers.{i}.self_attn" for i in range(LAYERS)]
-        self.kv_config = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[],
-                                       kv_cache_groups=[KVCacheGroupSpec(layer_names=names, kv_cache_spec=spec)])
+        config.parallel_config.pipeline_parallel_size = stages
+        kind = MLAAttentionSpec if layout == "mla" and stages > 1 else FullAttentionSpec
+        spec = kind(block_size=BLOCK, num_kv_heads=HEADS, head_size=HEAD, dtype=torch.float32)
+        names = [[f"model.layers.{stage * LAYERS + i}.self_attn" for i in range(LAYERS)] for stage in range(stages)]
+        kv_configs = [KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[],
+                                    kv_cache_groups=[KVCacheGroupSpec(layer_names=of_stage, kv_cache_spec=spec)])
+                      for of_stage in names]
+        self.kv_config = generate_scheduler_kv_cache_config(kv_configs)
         config.scheduler_config.async_scheduling = asynchronous
         self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
             vllm_config=config, kv_cache_config=self.kv_config, block_size=BLOCK, log_stats=False,
             structured_output_manager=StructuredOutputManager(config))
         self.connector = self.scheduler.connector
         self.workers, self.caches = [], []
-        for rank in range(ranks):
+        handshakes = {}
+        for rank in range(stages * ranks):
             config.parallel_config.rank = rank
-            worker = MaruConnector(config, KVConnectorRole.WORKER, self.kv_config)
-            cache = {name: torch.full(SHAPES[layout](blocks), -1.0) for name in names}
+            stage = rank // ranks
+            worker = MaruConnector(config, KVConnectorRole.WORKER, kv_configs[stage])
+            cache = {name: torch.full(SHAPES[layout](blocks), -1.0) for name in names[stage]}
             worker.register_kv_caches(cache)
+            handshakes[stage, rank % ranks] = worker.get_handshake_metadata()
             self.workers.append(worker)
             self.caches.append([self._by_token(tensor, layout) for tensor in cache.values()])
-        self.connector.set_xfer_handshake_metadata_pp_aware(
-            {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)})
+        self.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
         self.reached = {}  # of each request that was scheduled: how far it is, as vLLM's second model runner counts by itself
         self.computed = 0  # tokens
         self.recomputed = 0  # steps in which a load failed
