@@ -508,7 +508,7 @@ json DeviceCommands::run(const std::string& command, const json& request, const 
   if (is_changing(*hosted))
     return refusal(EBUSY, "pool \"" + name + "\" is being drained or called back just now: try again");
   if (command == "device.remove") return remove(*hosted, request, who, now);
-  return change(*hosted, command == "device.drain", who, now);
+  return change(*hosted, command == "device.drain", who);
 }
 
 // -- draining ---------------------------------------------------------------------------------------------------------
@@ -523,19 +523,20 @@ void DeviceCommands::save_draining(Change& change) {
                      failure(ENOMEM, "write down whether the pool is drained"));
 }
 
-json DeviceCommands::change(HostedPool& hosted, bool drains, const std::string& who, Moment now) {
+json DeviceCommands::change(HostedPool& hosted, bool drains, const std::string& who) {
   const auto may = drains ? hosted.may_drain() : hosted.may_cancel();
   if (!may) return refusal(may.error().code, may.error().doing);
   const auto condition = drains ? HostedPool::Condition::kDraining : HostedPool::Condition::kServing;
   if (hosted.condition() == condition) return {{"pool", hosted.name()}, {"condition", condition_text(condition)}};
   changes_.reserve(changes_.size() + 1);
+  json reply = {{"pool", hosted.name()}};
   Change begun = {last_ticket_ + 1, &hosted, drains, who, {}};
   save_draining(begun);
-  // Nothing is thrown from here on: one that is not begun would never end, and the pool would be changing for ever.
+  // Nothing is thrown from here on: one that is not begun would never end, and the pool would be changing for ever. This turn
+  // still looks whether it is written down.
   ticket_ = ++last_ticket_;
   changes_.push_back(std::move(begun));
-  step_changes(now);
-  return {{"pool", hosted.name()}};
+  return reply;
 }
 
 void DeviceCommands::step_changes(Moment now) {

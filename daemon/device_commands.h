@@ -132,7 +132,7 @@ class DeviceCommands {
   void step_leaving(Moment now);
   nlohmann::json ask_to_leave(const Removal& removal, Moment now);
   nlohmann::json list(Moment now) const;
-  nlohmann::json change(HostedPool& hosted, bool drains, const std::string& who, Moment now);
+  nlohmann::json change(HostedPool& hosted, bool drains, const std::string& who);
   bool is_changing(const HostedPool& hosted) const;
   void save_draining(Change& change);
   nlohmann::json add(const nlohmann::json& request, const std::string& who);

@@ -2,14 +2,32 @@
 #include "daemon/device_commands.h"
 #include "daemon/admin_commands.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/wait_until.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <gtest/gtest.h>
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+namespace {
+thread_local size_t fails_of = 0;  // the next allocation of so many bytes by this thread fails
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (bytes == fails_of) {
+    fails_of = 0;
+    throw std::bad_alloc();
+  }
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace maru::daemon {
 namespace {
@@ -96,6 +114,43 @@ TEST_F(UnwatchedLane, IsNamedAndItsProcessNotEnded) {
   EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kServing);
   for (const std::string& said : {std::to_string(process_), std::string("only the pool says")})
     EXPECT_NE(pools_[0]->stays_because().find(said), std::string::npos) << pools_[0]->stays_because();
+}
+
+// The pool is drained by then, and its answer finds no memory.
+TEST_F(UnwatchedLane, IsDrainedAndCalledBackWhereTheAnswerFindsNoMemoryAtFirst) {
+  for (const bool drains : {true, false}) {
+    const nlohmann::json asked =
+        devices_.run(drains ? "device.drain" : "device.cancel", {{"name", "default"}}, "a test", kNow);
+    ASSERT_FALSE(asked.contains("error")) << asked.dump();
+    std::vector<LateAnswer> answers = devices_.take_answers();
+    bool has_failed = !answers.empty();  // written down at once: nothing is left to fail
+    EXPECT_TRUE(test::wait_until([&] {
+      fails_of = has_failed ? 0 : sizeof(LateAnswer);
+      try {
+        devices_.step(kNow);
+      } catch (const std::bad_alloc&) {
+        has_failed = true;
+      }
+      fails_of = 0;
+      if (answers.empty()) answers = devices_.take_answers();
+      return !answers.empty();
+    }));
+    EXPECT_TRUE(has_failed) << "the test would prove nothing";
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_EQ(answers[0].reply.code, 0) << answers[0].reply.text;
+    const auto expected = drains ? HostedPool::Condition::kDraining : HostedPool::Condition::kServing;
+    EXPECT_EQ(pools_[0]->condition(), expected);
+    for (int turns = 0; turns < 3; ++turns) devices_.step(kNow);
+    EXPECT_EQ(state_.is_draining("default"), drains);
+  }
+}
+
+// A command whose reply finds no memory is over for who asked, and the next one is not answered in its place.
+TEST_F(UnwatchedLane, ANumberThatNobodyTookIsNotTheNextCommands) {
+  const nlohmann::json drain = {{"name", "default"}};
+  EXPECT_FALSE(devices_.run("device.drain", drain, "a test", kNow).contains("error"));
+  EXPECT_TRUE(devices_.run("device.drain", {{"name", "absent"}}, "a test", kNow).contains("error"));
+  EXPECT_EQ(devices_.take_ticket(), 0u);
 }
 
 class WatchedLane : public UnwatchedLane {
