@@ -55,9 +55,10 @@ def drafter(chance, of_prompt):
 
 
 class Engine:
-    def __init__(self, socket, *, ranks=1, stages=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both", prefix_caching=True,
-                 asynchronous=False, runner=2, drafting=None, drafts=None, **extra):
-        """ranks: of each of the stages of a pipeline, which has as many times LAYERS layers. drafts: what is called with a request for the tokens, DRAFTED at most, that may follow the last of it."""
+    def __init__(self, socket, *, ranks=1, stages=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both",
+                 prefix_caching=True, asynchronous=False, runner=2, drafting=None, drafts=None, **extra):
+        """ranks: of each of the stages of a pipeline, which has as many times LAYERS layers. drafts: what is called with a
+        request for the tokens, DRAFTED at most, that may follow the last of it."""
         self.drafts, self.accepted, self.rejected = drafts, 0, 0
         drafting = drafting or ("ngram" if drafts else None)
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
