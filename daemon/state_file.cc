@@ -179,12 +179,13 @@ std::string uuid_text(const uint8_t (&uuid)[16]) {
 }
 
 const std::string& current_boot_id() {
-  static const std::string known = [] {
+  // Never destroyed: a thread may still ask when marud ends (aside.h).
+  static const auto& known = *new std::string([] {
     std::ifstream file("/proc/sys/kernel/random/boot_id");
     std::string id;
     file >> id;
     return id;
-  }();
+  }());
   return known;
 }
 
