@@ -250,8 +250,8 @@ MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const 
 
 /* The same for n keys, the bytes[i] bytes at data[i] under keys[i]; options, ret_blocks and the value returned are those of
  * maru_store_batch. What pages are missing for all of them is computed first and asked for in one request for each tenant and
- * number of pages; they are taken together, so the blocks that are new must fit into the pool beside each other. Where not all
- * can be had, the first of them are stored. ret_results (n entries, may be NULL) receives for each what maru_store_copy
+ * number of pages, and they are taken together. Where not all can be had at this time, the first of them are stored; where they
+ * are more than the whole pool holds, none. ret_results (n entries, may be NULL) receives for each what maru_store_copy
  * returns. Errors (nothing was stored): of maru_store_batch. */
 MARU_PUBLIC int maru_store_copy_batch(maru_client *client, const maru_key *keys, const void *const *data,
                                       const uint64_t *bytes, size_t n, const maru_store_options *options,
