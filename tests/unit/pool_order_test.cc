@@ -89,7 +89,7 @@ class FullRings : public ::testing::Test {
   FullRings() {
     while (auto client = home_.attach()) clients_.push_back(std::move(client));
     EXPECT_GT((clients_.size() - 1) * kRing, 1u << 16) << "more than a turn reads";
-    blocks_ = fill(home_, *clients_[0]);
+    blocks_ = fill_and_turn(home_, *clients_[0]);
   }
   void touch_all() {
     ++home_.now_ms;
@@ -387,7 +387,7 @@ TEST_F(PoolOrderOfParents, ATouchOfWhatHasExpiredIsNoUseOfTheParent) {
 TEST(PoolOrder, TicksThatChangeWhileBlocksComeBackHarmNobody) {
   PoolUnderTest home(16u << 20, 256, 4096);
   const auto client = home.attach(), reader = home.attach();
-  const std::vector<PageRef> blocks = fill(home, *client);
+  const std::vector<PageRef> blocks = fill_and_turn(home, *client);
   std::atomic<bool> is_over{false};
   std::thread scribbler([&] {
     for (uint64_t random = 1; !is_over.load(std::memory_order_relaxed); random = random * 6364136223846793005u + 1)
