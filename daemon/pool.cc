@@ -251,6 +251,7 @@ Result<void> Pool::close() {
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) state_->end_lane(lane);
   state_->finish_lanes(kReclaimPagesAtClose);
+  state_->reorder_now();  // half of that is an order that an audit takes for damaged
   if (!state_->backlog.empty()) state_->drain_all_touches();  // the last ones of clients that have ended
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
@@ -438,9 +439,10 @@ std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
 // -- the rest of the interface ----------------------------------------------------------------------------------------
 
 RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits,
-                      uint32_t request_id, uint64_t* ret_ticket) {
+                      uint32_t request_id, uint64_t* ret_ticket,
+                      std::optional<std::chrono::steady_clock::time_point> came) {
   state_->now_ms = now_ms;
-  const auto begun = std::chrono::steady_clock::now();
+  const auto begun = came ? *came : std::chrono::steady_clock::now();
   RentResult result = state_->rent(lane, request, limits, request_id, ret_ticket);
   state_->show_frees();
   if (ret_ticket && *ret_ticket != 0) return result;
@@ -482,10 +484,8 @@ bool Pool::State::turn() {
   if (is_quiesced()) return step_rest_audit();
   separate_tenants();
   bool has_more = step_mending();
-  const bool begins_round = rounds_begun == rounds_done;
-  has_round_ended = drain_touches(kTouchesPerDrain);
-  turns_behind = begins_round && has_round_ended ? 0 : turns_behind + 1;
-  has_more |= turns_behind != 0;
+  turns_behind = drain_touches(kTouchesPerDrain) ? 0 : turns_behind + 1;
+  has_more |= turns_behind != 0 || rounds_done < round_wanted;
   cool_regions();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;

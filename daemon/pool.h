@@ -9,6 +9,7 @@
 #include "maru/format/control_region.h"
 #include "maru/format/wire.h"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -213,8 +214,10 @@ class Pool {
   // `request_id`: by which the client knows what was taken for it, should the answer be lost.
   // With a place for a ticket, 0: blocks can be chosen only after some turns, as long as it is not 0 afterwards; nothing was
   // done yet, and the same request with that ticket is for when may_rent() says so. Without one it is done when this returns.
+  // `came`: when the request did, if that was before this call.
   RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {},
-                  uint32_t request_id = 0, uint64_t* ret_ticket = nullptr);
+                  uint32_t request_id = 0, uint64_t* ret_ticket = nullptr,
+                  std::optional<std::chrono::steady_clock::time_point> came = std::nullopt);
   bool may_rent(uint64_t ticket) const;
   // A tree that is small, in a small pool, is gone when this returns. Otherwise *ret_ticket is not 0 and turns go on with it:
   // its result is among take_deleted_trees() under this number. One at a time for each lane (EAGAIN).

@@ -67,7 +67,7 @@ bool Pool::State::evict_to_low_watermark() {
   // round reads and applies all that they hold.
   const uint64_t round_turns =
       2 * (region.lanes() * uint64_t(region.parameters().touch_entries) / kTouchesPerDrain + 1);
-  if (turns_behind != 0 && !has_round_ended && turns_behind <= round_turns) return true;
+  if (turns_behind != 0 && turns_behind <= round_turns) return true;
   look_at_held(kLooksPerTurn);
   ask_for_tenant(0);
   const std::vector<uint32_t> all = own_regions();

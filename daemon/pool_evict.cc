@@ -121,13 +121,6 @@ uint64_t Pool::State::look_cost() const {
   return 1 + slots / kOverflowSlotsPerLook;
 }
 
-// What looking for the pins of a block costs that had one when it was last looked at, in slots: more with more lanes.
-uint64_t Pool::State::held_cost() const {
-  uint64_t in_use = 0;
-  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t) { ++in_use; });
-  return (look_cost() + in_use / kLanesPerLook) * kSlotsPerLook;
-}
-
 // Returns false if it stopped at a block of another size than the runs that are wanted.
 bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});

@@ -44,8 +44,6 @@ inline constexpr uint64_t kLooksPerRequest = 1u << 16;
 inline constexpr uint64_t kWindowPagesPerRequest = 1u << 20;
 // A look reads a line of each lane; of those whose pins overflow so many more slots cost as much again.
 inline constexpr uint64_t kOverflowSlotsPerLook = 512;
-// Of a held block it also reads a line or two of each lane: of so many they cost as much again.
-inline constexpr uint64_t kLanesPerLook = 32;
 // Pools up to this size are searched completely before every refusal, larger ones once in a while; in between all rest for
 // longer than the search took.
 inline constexpr uint64_t kSmallPoolPages = 1u << 16;

@@ -36,7 +36,7 @@ Result<void> Pool::State::set_policy(const std::string& name, const PolicyOption
   else
     order.change_policy(*policy);
   queues_by_tenant = has_queues_by_tenant();
-  region.host(hosts.self).policy.store_relaxed(name_hash(name));  // for the next marud
+  if (!keep_words) region.host(hosts.self).policy.store_relaxed(0);  // until all words are its own
   config.policy = name;
   config.policy_options = options;
   begin_reorder(!keep_words);
@@ -65,6 +65,7 @@ void Pool::State::step_reorder() {
     rebuild_queues(reorder_next);
   }
   reorder_next = kNotReordering;
+  region.host(hosts.self).policy.store_relaxed(name_hash(config.policy));  // for the next marud: whose the words are
   for (Ordered& waiting : std::exchange(ordered_replies, {})) keep_answer(waiting.ticket, std::move(waiting.reply));
 }
 

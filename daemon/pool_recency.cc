@@ -159,23 +159,26 @@ void Pool::State::take_last_touches(uint32_t lane) {
   gather_lane(lane, region.parameters().touch_entries);
   now_ms -= kClockLagMs;
   backlog.add(touches);
+  while (backlog.size() > kTouchesKept) apply_touches(kTouchesPerDrain);  // however many clients end in one round
 }
 
 // A step of a round: reads and applies at most `limit` touches. Returns true at its end. What was read is applied in the order
 // of the ticks, whatever ring it comes from and in however many steps: as if all of it had been read at once.
 bool Pool::State::drain_touches(size_t limit) {
-  if (!is_applying) {
+  if (touches_unapplied == 0) {
     if (lanes_unread == 0) {
       lanes_unread = region.lanes();
       ring_left = region.parameters().touch_entries;
       ++rounds_begun;
     }
     if (!gather_touches(std::min(limit, kTouchesKept)) && backlog.size() < kTouchesKept) return false;
-    is_applying = true;
+    touches_unapplied = backlog.size();
   }
-  apply_touches(limit);
-  if (!backlog.empty()) return false;
-  is_applying = false;
+  // Those of clients that end meanwhile come in between and behind, and this step of the round ends all the same.
+  const size_t n = std::min(limit, touches_unapplied);
+  apply_touches(n);
+  touches_unapplied -= n;
+  if (touches_unapplied != 0) return false;
   // What this marud has read no other one counts as lost.
   for (uint32_t own = lanes.first + 1; own < lanes.end; ++own) {
     const uint64_t read = lanes.records[own].touches.cursor();
@@ -196,7 +199,7 @@ void Pool::State::drain_all_touches() {
 // one step at most, and turns go on.
 bool Pool::State::has_read_touches(uint64_t& round) {
   if (round == 0) {
-    round = rounds_begun + 1;
+    round = round_wanted = rounds_begun + 1;
     if (rounds_begun == rounds_done) drain_touches(kTouchesPerDrain);
   }
   return rounds_done >= round;
@@ -305,7 +308,7 @@ void Pool::State::hold(PageRef ref) {
 uint64_t Pool::State::look_at_held(uint64_t looks) {
   if (held_blocks.empty()) return 0;
   const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  const uint64_t cost = held_cost();
+  const uint64_t cost = look_cost() * kSlotsPerLook;
   uint64_t slots_left = std::max(looks * kSlotsPerLook, cost);
   std::vector<uint32_t> back;
   size_t left = held_blocks.size();

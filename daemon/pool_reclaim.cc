@@ -134,7 +134,7 @@ void Pool::State::finish_all_retired() { finish_retired(retired_blocks.size(), 2
 void Pool::State::finish_retired(uint64_t looks, uint64_t pages_left) {
   if (retired_blocks.empty()) return;
   const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  const uint64_t cost = held_cost();
+  const uint64_t cost = look_cost() * kSlotsPerLook;
   uint64_t slots_left = std::max(looks * kSlotsPerLook, cost);
   for (size_t left = retired_blocks.size(); left > 0 && slots_left > 0 && pages_left > 0; --left) {
     if (retired_next >= retired_blocks.size()) retired_next = 0;

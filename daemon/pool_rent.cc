@@ -111,7 +111,6 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   // Before refusing: blocks whose touches were lost, and other owners' FREE pages.
   const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
   if (has_nothing() && !rests(now_ms, next_full_search_ms, pause_ms)) {
-    look_at_held(held_blocks.size() * held_cost());  // all
     sweep(pages());
     finish_retired(kLooksPerRequest);
     shortage.looks_left = kLooksPerRequest;

@@ -155,12 +155,12 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   TouchBacklog backlog;                           // read and not applied
   // A round reads each ring once, as far as it has touches when its turn comes, and applies what it read.
   uint64_t rounds_begun = 0, rounds_done = 0;
-  uint32_t lanes_unread = 0;  // in the round that is under way
-  uint32_t drain_next = 0;    // the lane that is read next
-  uint64_t ring_left = 0;     // that may be read of it
-  bool is_applying = false;
-  bool has_round_ended = false;                    // in this turn
-  uint64_t turns_behind = 0;                       // in a row, in which no whole round had room
+  uint32_t lanes_unread = 0;                       // in the round that is under way
+  uint32_t drain_next = 0;                         // the lane that is read next
+  uint64_t ring_left = 0;                          // that may be read of it
+  size_t touches_unapplied = 0;                    // of those that the round has read; meanwhile it reads no more
+  uint64_t round_wanted = 0;                       // the last one for which somebody waits
+  uint64_t turns_behind = 0;                       // in a row, in which no round came to its end
   std::vector<uint32_t> unordered_regions;         // as their entries say; perhaps mended meanwhile
   uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
   uint32_t reorder_next = kNotReordering;          // region: all queues are built anew from here on
@@ -371,7 +371,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_evict.cc
   uint64_t look_cost() const;
-  uint64_t held_cost() const;
   bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
   void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, EvictionOrder::Coldest* coldest);
   void report_evicted(PageRef ref, Shortage& shortage);

@@ -12,6 +12,7 @@
 #include "daemon/users.h"
 #include "maru/format/wire.h"
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -107,7 +108,8 @@ class Requests {
     wire::MessageHeader header;
     wire::RentRequest request;
     uint32_t pool;
-    uint64_t ticket;       // of the pool
+    uint64_t ticket;  // of the pool
+    std::chrono::steady_clock::time_point came;
     bool is_said = false;  // by ready_rents()
   };
 
@@ -136,7 +138,7 @@ class Requests {
   Outcome detach(Session& session, const wire::MessageHeader& header);
   Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome rent_for(Session& session, const wire::MessageHeader& header, const wire::RentRequest& request, Moment now,
-                   uint64_t ticket);
+                   uint64_t ticket, std::chrono::steady_clock::time_point came);
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome bad_memory(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                      Moment now);

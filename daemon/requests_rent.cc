@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 namespace maru::daemon {
 
@@ -15,7 +16,7 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
   const auto request = wire::read_exactly<wire::RentRequest>(payload);
   if (!request) return drop("a rent request of the wrong size");
   if (const auto wrong = wire::check(*request)) return drop("a rent request: " + std::string(*wrong));
-  return rent_for(session, header, *request, now, 0);
+  return rent_for(session, header, *request, now, 0, std::chrono::steady_clock::now());
 }
 
 bool Requests::has_waiting_rent(uint64_t session) const {
@@ -24,6 +25,7 @@ bool Requests::has_waiting_rent(uint64_t session) const {
 
 std::vector<uint64_t> Requests::ready_rents() {
   std::vector<uint64_t> ready;
+  ready.reserve(rents_.size());  // before any of them counts as said
   for (Renting& rent : rents_) {
     const Pool* serving = pools_[rent.pool]->serving();  // one that does not serve any more refuses
     if (rent.is_said || (serving && !serving->may_rent(rent.ticket))) continue;
@@ -39,12 +41,12 @@ Outcome Requests::rent_again(Session& session, Moment now) {
   if (found == rents_.end()) return {};
   const Renting waiting = *found;
   rents_.erase(found);
-  return rent_for(session, waiting.header, waiting.request, now, waiting.ticket);
+  return rent_for(session, waiting.header, waiting.request, now, waiting.ticket, waiting.came);
 }
 
 // With a ticket it has waited for its pool.
 Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, const wire::RentRequest& request,
-                           Moment now, uint64_t ticket) {
+                           Moment now, uint64_t ticket, std::chrono::steady_clock::time_point came) {
   Outcome outcome;
   LaneWatch* watch = lane_of(session, header, outcome);
   if (!watch) return outcome;
@@ -53,9 +55,9 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
   const Users::Allowance allowed = users_.allowance(session.peer(), serving);
   RentResult result;
   if (allowed.why.empty() || allowed.evicts_own) {
-    result = serving.rent(watch->lane, request, now.unix_ms, allowed.limits, header.request_id, &ticket);
+    result = serving.rent(watch->lane, request, now.unix_ms, allowed.limits, header.request_id, &ticket, came);
     if (ticket != 0) {
-      rents_.push_back({session.id(), header, request, watch->pool, ticket});
+      rents_.push_back({session.id(), header, request, watch->pool, ticket, came});
       return {};
     }
   } else {

@@ -187,6 +187,27 @@ TEST_F(FullRings, AlsoInTurns) {
 }
 
 // The others' are for turns.
+// Their touches come faster than turns apply them.
+TEST_F(FullRings, ClientsThatEndAllTheTimeHoldUpNobody) {
+  touch_all();
+  uint64_t ticket = 0;
+  rent(50, &ticket);
+  ASSERT_NE(ticket, 0u);
+  int turns = 0;
+  for (; !home_.pool->may_rent(ticket) && turns < 300; ++turns) {
+    for (int i = 0; i < 5; ++i) {
+      home_.pool->detach(clients_.back()->grant.lane);
+      clients_.pop_back();
+      clients_.push_back(home_.attach());
+      ASSERT_TRUE(clients_.back());
+      for (uint32_t k = 0; k < kRing; ++k) clients_.back()->touch(blocks_[k % blocks_.size()]);
+    }
+    home_.pool->turn(home_.now_ms);
+  }
+  EXPECT_LT(turns, 100);
+  EXPECT_EQ(rent(50, &ticket).runs.size(), 50u);
+}
+
 TEST_F(FullRings, WhoEndsHasItsOwnRingRead) {
   touch_all();
   clients_.back()->home.pool->client_died(clients_.back()->grant.lane);

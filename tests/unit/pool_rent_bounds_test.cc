@@ -49,33 +49,5 @@ TEST(PoolRentBounds, LooksAtLanesWhosePinsOverflowCountForWhatTheyCost) {
   EXPECT_LT(with_overflow, 1000u);
 }
 
-// A look at a block whose pin has ended reads a line of each lane.
-TEST(PoolRentBounds, LooksAtHeldBlocksCostMoreWithMoreLanes) {
-  constexpr uint32_t kHeld = 250;
-  PoolUnderTest home(80u << 20, 64, 1u << 13, {}, 0, 64, 256);
-  const auto client = home.attach(), reader = home.attach();
-  std::vector<std::unique_ptr<InProcessClient>> others;
-  while (auto other = home.attach()) others.push_back(std::move(other));
-  ASSERT_GT(others.size(), 200u);
-  std::vector<PageRef> blocks;
-  while (blocks.size() < kHeld) {
-    ++home.now_ms;
-    blocks.push_back(client->store("k" + std::to_string(blocks.size())));
-    ASSERT_FALSE(blocks.back().is_none());
-    if (blocks.size() % 60 == 0) home.pool->turn(home.now_ms);
-  }
-  std::vector<shm::Pin> pins;
-  for (const PageRef block : blocks) pins.push_back(reader->pin(block));
-  const auto held = [&] { return home.pool->status_json(home.now_ms).at("held_blocks").get<uint64_t>(); };
-  home.pool->admin("evict", {{"pages", 1}}, home.now_ms);
-  ASSERT_EQ(held(), kHeld);
-  for (uint32_t i = 0; i < kHeld; ++i) ASSERT_TRUE(reader->pins.unpin(pins[i].slot, blocks[i]));
-  home.pool->turn(home.now_ms += 100);
-  EXPECT_LT(held(), kHeld);
-  EXPECT_GT(held(), kHeld / 2) << "a turn has no time for more";
-  for (int turns = 0; turns < 100 && held() > 0; ++turns) home.pool->turn(home.now_ms += 100);
-  EXPECT_EQ(held(), 0u);
-}
-
 }  // namespace
 }  // namespace maru::daemon

@@ -344,6 +344,34 @@ TEST_F(ReorderedPool, APolicyIsToldOfTheBlocksInTurns) {
   expect_clean();
 }
 
+// Nor does it stay half done, with links of lists that are no more, when marud ends; nor are words believed to be one policy's
+// while some are the other one's.
+TEST_F(ReorderedPool, AnEndInTheMiddleOfItLeavesAnOrder) {
+  std::vector<PageRef> blocks;
+  for (int i = 0; i < 110'000; ++i, ++pool_.now_ms) {
+    blocks.push_back(client_->store("block " + std::to_string(i)));
+    if (i % 100 == 0) pool_.pool->turn(pool_.now_ms);
+  }
+  pool_.settle();
+  const auto whose = [&] { return pool_.region.host(0).policy.load_relaxed(); };
+  const uint64_t lru = whose();
+  EXPECT_NE(lru, 0u);
+  ASSERT_TRUE(pool_.pool->set_policy("lfu", {}, pool_.now_ms, true));
+  pool_.pool->turn(++pool_.now_ms);
+  EXPECT_EQ(whose(), 0u);
+  // Of a region whose turn has not come.
+  ASSERT_TRUE(client_->remove(blocks[105'000]));
+  ASSERT_FALSE(client_->store("again").is_none());
+  pool_.pool->turn(++pool_.now_ms);
+  uint64_t ticket = 0;
+  EXPECT_TRUE(rent(&ticket).runs.empty());
+  EXPECT_NE(ticket, 0u) << "the test would prove nothing";
+  EXPECT_TRUE(pool_.pool->close());
+  expect_clean();
+  EXPECT_NE(whose(), 0u);
+  EXPECT_NE(whose(), lru);
+}
+
 // The order is none meanwhile, which is no damage.
 TEST_F(ReorderedPool, ACheckWaitsForThat) {
   for (int i = 0; i < 10; ++i) client_->store("block " + std::to_string(i));
