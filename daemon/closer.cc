@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <pthread.h>
 #include <set>
 #include <sys/socket.h>
@@ -23,7 +24,7 @@ constexpr std::chrono::seconds kIdle(10);  // and then a thread ends, all but th
 // MAX_RECURSION_LEVEL).
 constexpr size_t kDescriptorsOfLinuxMax = 253;
 constexpr int kDepthMax = 5;
-// More than a queue has room for. An empty packet and the end look the same, so this is also how often the end is looked at.
+// More than a queue has room for.
 constexpr int kPacketsMax = 1024;
 
 void empty_out(int socket, int depth);
@@ -33,6 +34,7 @@ void empty_out(int socket, int depth);
 void close_passed(FileDescriptor passed, int depth) {
   const linger none = {};
   ::setsockopt(passed.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+  ::shutdown(passed.get(), SHUT_RD);  // or it could be filled as fast as it is emptied
   empty_out(passed.get(), depth);
 }
 
@@ -44,16 +46,19 @@ void empty_out(int socket, int depth) {
   socklen_t bytes = sizeof(domain);
   if (depth > kDepthMax || ::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0 || domain != AF_UNIX)
     return;
+  const int on = 1;  // every packet says who sent it then, also an empty one; the end does not
+  ::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
   for (int packets = 0; packets < kPacketsMax; ++packets) {
     char ignored[4096];
     iovec part = {ignored, sizeof(ignored)};
-    alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsOfLinuxMax * sizeof(int))];
+    alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsOfLinuxMax * sizeof(int)) + CMSG_SPACE(sizeof(ucred))];
     msghdr message = {};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
-    if (::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) return;
+    const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 || (got == 0 && message.msg_controllen == 0)) return;
     for (FileDescriptor& passed : wire::take_descriptors(message)) close_passed(std::move(passed), depth + 1);
   }
 }
@@ -151,7 +156,10 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
       const Ready next = ready.front();
       ready.pop_front();
       lock.unlock();
-      if (next.item.kind == Kind::kConnection) empty_out(next.item.fd, 0);
+      try {
+        if (next.item.kind == Kind::kConnection) empty_out(next.item.fd, 0);
+      } catch (const std::bad_alloc&) {  // what is left the kernel closes
+      }
       ::close(next.item.fd);
       lock.lock();
       ++idle;
