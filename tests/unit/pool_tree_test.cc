@@ -347,11 +347,10 @@ TEST_F(ReorderedPool, APolicyIsToldOfTheBlocksInTurns) {
 // Nor does it stay half done, with links of lists that are no more, when marud ends; nor are words believed to be one policy's
 // while some are the other one's.
 TEST_F(ReorderedPool, AnEndInTheMiddleOfItLeavesAnOrder) {
+  constexpr int kLarge = 80;
   std::vector<PageRef> blocks;
-  for (int i = 0; i < 110'000; ++i, ++pool_.now_ms) {
-    blocks.push_back(client_->store("block " + std::to_string(i)));
-    if (i % 100 == 0) pool_.pool->turn(pool_.now_ms);
-  }
+  for (int i = 0; i < kLarge + 20; ++i, ++pool_.now_ms)
+    blocks.push_back(client_->store("block " + std::to_string(i), PageRef::none(), i < kLarge ? 1024 : 1));
   pool_.settle();
   const auto whose = [&] { return pool_.region.host(0).policy.load_relaxed(); };
   const uint64_t lru = whose();
@@ -360,7 +359,7 @@ TEST_F(ReorderedPool, AnEndInTheMiddleOfItLeavesAnOrder) {
   pool_.pool->turn(++pool_.now_ms);
   EXPECT_EQ(whose(), 0u);
   // Of a region whose turn has not come.
-  ASSERT_TRUE(client_->remove(blocks[105'000]));
+  ASSERT_TRUE(client_->remove(blocks[kLarge + 10]));
   ASSERT_FALSE(client_->store("again").is_none());
   pool_.pool->turn(++pool_.now_ms);
   uint64_t ticket = 0;
