@@ -87,8 +87,6 @@ TEST_F(Keys, LongestKeysAreKeptWhole) {
   EXPECT_EQ(store(key_of(long_key), "too long"), -EINVAL);
 }
 
-// Texts beside each other are hashed together where their lengths allow that: they are near each other here, or of one length,
-// with other kinds of keys, other tenants and what is no key between them.
 // A pool of small pages, as small pools have them, takes as many blocks with long keys as with short ones.
 TEST_F(Keys, APoolIsFilledWithLongKeys) {
   PoolWish wish;
@@ -109,6 +107,8 @@ TEST_F(Keys, APoolIsFilledWithLongKeys) {
   EXPECT_GE(stored, pages - pages / 8) << "of " << pages << " pages";
 }
 
+// Texts beside each other are hashed together where their lengths allow that: they are near each other here, or of one length,
+// with other kinds of keys, other tenants and what is no key between them.
 TEST_F(Keys, BatchesOfEveryMixtureAgreeWithSingleCalls) {
   Random random(fresh_seed());
   uint64_t tenant = 0;
@@ -119,7 +119,7 @@ TEST_F(Keys, BatchesOfEveryMixtureAgreeWithSingleCalls) {
     for (size_t i = 0; i < names.size(); ++i) {
       const bool is_digest = random.one_in(10);
       names[i] = std::to_string(lengths) + " " + std::to_string(1000 + i);
-      names[i].resize(is_digest ? 16 : 6 + random.below(lengths), 'x');
+      names[i].resize(is_digest ? 16 : names[i].size() + random.below(lengths), 'x');
       keys.push_back(key_of(names[i], random.one_in(2) ? tenant : 0));
       if (is_digest) keys.back().kind = MARU_KEY_DIGEST128;
       if (i % 2 == 0) {
