@@ -14,12 +14,13 @@ namespace {
 using shm::LaneSet;
 
 unsigned reclaimed_mask;
+unsigned begun_mask;  // lanes that some marud has begun to take back, and none has finished
 void (*fold_lane)(uint32_t lane);
 
 }  // namespace
 
 void begin_reclaims() {
-  reclaimed_mask = 0;
+  reclaimed_mask = begun_mask = 0;
   fold_lane = nullptr;
 }
 
@@ -119,10 +120,13 @@ void reclaim_lane(uint32_t lane) {
   Findings findings;
   const shm::ControlRegion& region = world();
   const std::array<bool, kWorldPages> before = unregistered_of(lane_id(lane));
+  // A marud that died after it had begun has ended the pins that tell; then such a block goes when it is the coldest.
+  const bool is_begun = (begun_mask >> lane & 1) != 0;
+  begun_mask |= 1u << lane;
   shm::begin_reclaim(region, lane_id(lane), findings);
   const std::array<bool, kWorldPages> after = unregistered_of(lane_id(lane));
   for (uint32_t page = 0; page < kWorldPages; ++page)
-    if (before[page] && after[page] && !findings.has_unregistered(page) && !has_early_children())
+    if (before[page] && after[page] && !is_begun && !findings.has_unregistered(page) && !has_early_children())
       fail("lane %u left page %u READY and in no bucket, and marud does not find it", lane, page);
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{region.block(page).word.load_acquire()};
@@ -146,6 +150,7 @@ void reclaim_lane(uint32_t lane) {
     if ((word.load_acquire() >> 16 & 0xFFF) == lane) word.store_release(uint64_t(format::RegionState::kOrphaned) << 60);
   }
   settle();
+  begun_mask &= ~(1u << lane);
   reclaimed_mask |= 1u << lane;
 }
 
