@@ -37,6 +37,8 @@ constexpr size_t kResidents = 2;
 constexpr uid_t kStranger = 65534;  // who is the last connection, and may do little
 // A pool is used for so many inputs before it is made anew: what one input left is part of the next one's world.
 constexpr int kInputsPerPool = 64;
+// Far more than any answer takes in pools this small.
+constexpr uint64_t kTurnsMax = 1u << 20;
 
 class World {
  public:
@@ -73,7 +75,10 @@ class World {
                                                : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
     for (size_t i = 0; descriptors == kMemoryOfLost && i < lost_memory_.size(); ++i)
       received.descriptors.emplace_back(::fcntl(lost_memory_[i].get(), F_DUPFD_CLOEXEC, 3));
-    settle(*sessions_[connection], requests_.handle(*sessions_[connection], received, now()));
+    Session& session = *sessions_[connection];
+    settle(session, requests_.handle(session, received, now()));
+    // What else a connection brings waits behind a request for memory.
+    finish_waiting([&] { return !requests_.has_waiting_rent(session.id()); });
     for (const auto& again : requests_.settle_waiting(now()))
       settle(*sessions_[again.session - 1], requests_.attach_again(*sessions_[again.session - 1], again, now()));
     turn();
@@ -123,9 +128,9 @@ class World {
       const auto bytes = wire::encode(type, 1, 0, payload);
       Session::Received received;
       received.bytes = bytes;
-      Outcome outcome = requests_.handle(session, received, now());
-      must(outcome.drop.empty() && outcome.reply, "somebody who means well is dropped");
-      return std::optional(std::move(outcome.reply->bytes));
+      settle(session, requests_.handle(session, received, now()));
+      finish_waiting([&] { return answers_.contains(session.id()); });
+      return std::optional(std::move(answers_.extract(session.id()).mapped()));
     };
     wire::AttachRequest attach{};
     std::strcpy(attach.pool, kPools[which]);
@@ -136,11 +141,25 @@ class World {
     residents_.back()->settle_in(now().unix_ms);
   }
 
+  // Some answers take turns, as many as a slow machine needs for them.
+  template <typename Done>
+  void finish_waiting(Done is_done) {
+    for (uint64_t turns = 0; !is_done(); ++turns) {
+      must(turns < kTurnsMax, "an answer does not come");
+      turn();
+    }
+  }
+
   // What marud does between packets.
   void turn() {
     while (requests_.step_survey()) continue;
-    for (const auto& notice : requests_.late_answers(now()))
-      must(wire::decode_reply(notice.packet.bytes).has_value(), "a late answer that no client can read");
+    for (const uint64_t id : requests_.ready_rents())
+      settle(*sessions_[id - 1], requests_.rent_again(*sessions_[id - 1], now()));
+    for (auto& notice : requests_.late_answers(now())) {
+      Outcome outcome;
+      outcome.reply = std::move(notice.packet);
+      settle(*sessions_[notice.session - 1], std::move(outcome));
+    }
     while (devices_.step(now())) continue;
     for (const auto& pool : pools_) {
       if (pool->serving()) pool->serving()->turn(now().unix_ms);
@@ -149,6 +168,7 @@ class World {
     (void)requests_.drained_notices();
   }
 
+  static bool is_resident(const Session& session) { return session.id() > kConnections; }
   static daemon::Moment now() {
     const auto seconds = uint64_t(std::time(nullptr));
     return {seconds * 1000, seconds * 1000};
@@ -159,8 +179,10 @@ class World {
       must(bytes.size() <= limits::kMessageBytesMax, "a reply that is too long");
       // A request of another version may have any type, and gets it back.
       must(wire::decode_reply(bytes).has_value() || outcome.drop_after_reply, "a reply that no client can read");
+      if (is_resident(session)) answers_[session.id()] = std::move(outcome.reply->bytes);
     }
     if (outcome.drop.empty()) return;
+    must(!is_resident(session), "somebody who means well is dropped");
     const uint64_t watch = session.lane_watch;
     session.lane_watch = 0;
     requests_.forget(session.id());
@@ -182,6 +204,7 @@ class World {
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<FileDescriptor> lost_memory_;
   std::vector<std::unique_ptr<Resident>> residents_;
+  std::map<uint64_t, std::vector<std::byte>> answers_;  // to residents, by session
 };
 
 void append(Writer& input, size_t connection, size_t descriptors, Type type, std::span<const std::byte> payload) {
