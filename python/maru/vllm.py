@@ -48,7 +48,7 @@ from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
 from .tokens import BLOCK_TOKENS_MAX
-from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared
+from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared, schedules_ahead
 from .vllm_plan import RequestPlan, Transfer, compute_again, first_of, following
 
 logger = logging.getLogger("vllm.maru")
@@ -98,7 +98,9 @@ class MaruConnector(KVConnectorBase_V1):
         parallel = vllm_config.parallel_config
         # vLLM's second model runner keeps on the GPU how far a request is, and cannot take one back whose load failed. With it
         # a request is loaded in a step in which it computes nothing, and scheduled when it is known what was loaded.
-        self._apart = bool(getattr(vllm_config, "use_v2_model_runner", False))
+        # Nor can the first one with drafts under an asynchronous scheduler: when it learns how many were wrong, it corrects
+        # the place of the step after, also of one that begins anew because a load failed.
+        self._apart = bool(getattr(vllm_config, "use_v2_model_runner", False)) or _drafts_ahead(vllm_config)
         self._ranks: int = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         # Steps that may be under way, and one. vLLM's own count knows of steps scheduled ahead in each stage of a pipeline.
         self._depth = max(2, parallel.pipeline_parallel_size, getattr(vllm_config, "max_concurrent_batches", 0)) + 1
@@ -492,6 +494,12 @@ def _is_lost(view: Any) -> bool:
         logger.warning("maru: %s", error)
         return True
     return False
+
+
+def _drafts_ahead(vllm_config: Any) -> bool:
+    """Whether steps with drafts are scheduled before it is known which drafts of the step before were right."""
+    return (getattr(vllm_config, "speculative_config", None) is not None
+            and schedules_ahead(vllm_config))
 
 
 def _text(value: Any) -> Optional[str]:

@@ -65,6 +65,11 @@ def refuse_what_cannot_be_shared(vllm_config: Any) -> None:
                                    "--enable-prefix-caching and --mm-processor-cache-gb to what is not 0.")
 
 
+def schedules_ahead(vllm_config: Any) -> bool:
+    """Whether a request is scheduled before what its step before has sampled is known: vLLM's asynchronous scheduling."""
+    return bool(getattr(getattr(vllm_config, "scheduler_config", None), "async_scheduling", False))
+
+
 def _refuse(found: str, why: str) -> None:
     raise InvalidArgumentError(f"{found}: {why}. Start vLLM without --kv-transfer-config for it.")
 

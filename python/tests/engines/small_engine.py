@@ -48,8 +48,8 @@ def model_config():
 
 def drafter(chance, of_prompt):
     """For Engine: tokens that are right and wrong by turns. of_prompt: what follows a prompt."""
-    def draft(request):
-        right = of_prompt(tuple(request.prompt_token_ids))[len(request.output_token_ids):][:DRAFTED]
+    def draft(request, generated):
+        right = of_prompt(tuple(request.prompt_token_ids))[generated:][:DRAFTED]
         return [token if chance.random() < 0.7 else (token + 1) % 1000 for token in right[:chance.randrange(DRAFTED + 1)]]
     return draft
 
@@ -58,13 +58,14 @@ class Engine:
     def __init__(self, socket, *, ranks=1, stages=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both",
                  prefix_caching=True, asynchronous=False, runner=2, drafting=None, drafts=None, **extra):
         """ranks: of each of the stages of a pipeline, which has as many times LAYERS layers. drafts: what is called with a
-        request for the tokens, DRAFTED at most, that may follow the last of it."""
+        request and how many tokens it has generated for those, DRAFTED at most, that may follow."""
         self.drafts, self.accepted, self.rejected = drafts, 0, 0
-        drafting = drafting or ("ngram" if drafts else None)
+        drafting = drafting or (("ngram_gpu" if asynchronous else "ngram") if drafts else None)
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
             self._start(socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra)
 
     def _start(self, socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra):
+        self.asynchronous = asynchronous
         transfer = KVTransferConfig(
             kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
             kv_load_failure_policy="recompute",
@@ -110,6 +111,10 @@ class Engine:
             self.caches.append([self._by_token(tensor, layout) for tensor in cache.values()])
         self.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
         self.reached = {}  # of each request that was scheduled: how far it is, as vLLM's second model runner counts by itself
+        self.updated = 0  # turns of which the scheduler knows the outcome
+        self.executed = 0  # turns
+        self.before = {}  # by request: tokens that the last turn drafted for it and that were wrong
+        self.proposed = {}  # by request: the drafts of an asynchronous scheduler's workers, which it never sees
         self.computed = 0  # tokens
         self.recomputed = 0  # steps in which a load failed
 
@@ -140,14 +145,14 @@ class Engine:
             request = self.scheduler.requests[name]
             (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
             pieces.append((name, request, blocks, request.num_computed_tokens - scheduled, request.num_computed_tokens))
-        return output, pieces
+        return output, pieces, self.updated
 
     def finish(self, turn):
         """The second half: loads, computes, stores, and tells the scheduler."""
         self.update(turn, self.execute(turn))
 
     def execute(self, turn):
-        output, pieces = turn
+        output, pieces, updated = turn
         for worker in self.workers:
             worker.bind_connector_metadata(output.kv_connector_metadata)
             if output.has_sync_kv_loads:
@@ -156,13 +161,24 @@ class Engine:
             self.reached.update((new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs)
             pieces = [(name, request, blocks, self.reached[name], self.reached[name] + end - begin)
                       for name, request, blocks, begin, end in pieces]
+        elif updated < self.executed:
+            # The scheduler took all drafts of the turn before for right. vLLM's first model runner takes back what was not.
+            pieces = [(name, request, blocks, begin - self.before.get(name, 0), end - self.before.get(name, 0))
+                      for name, request, blocks, begin, end in pieces]
+        self.executed, self.before = self.executed + 1, {}
         sampled = []
         for name, request, blocks, begin, end in pieces:
             drafted = output.scheduled_spec_decode_tokens.get(name, [])
+            if self.asynchronous:
+                drafted = (self.proposed.get(name, []) + [0] * DRAFTED)[:len(drafted)]
             sampled.append(self._compute(request, blocks, begin, end, drafted))
             wrong = len(drafted) + 1 - len(sampled[-1])
             self.accepted, self.rejected = self.accepted + len(drafted) - wrong, self.rejected + wrong
             self.reached[name] = end - wrong
+            if drafted:
+                self.before[name] = wrong
+            if self.drafts:
+                self.proposed[name] = self.drafts(request, request.num_output_tokens + len(sampled[-1]))
             if end < request.num_tokens:
                 sampled[-1] = []
         failed, stored, loaded = set(), None, []
@@ -183,11 +199,17 @@ class Engine:
                                                   finished_recving=set.intersection(*loaded) or None))
 
     def update(self, turn, runner_output):
+        self.updated += 1
         self.scheduler.update_from_output(turn[0], runner_output)
+        if self.asynchronous:
+            return
         names = [name for name, sampled in zip(runner_output.req_ids, runner_output.sampled_token_ids)
                  if self.drafts and sampled and name in self.scheduler.requests]
         self.scheduler.update_draft_token_ids(DraftTokenIds(
-            names, [self.drafts(self.scheduler.requests[name])[:DRAFTED] for name in names]))
+            names, [self._drafts_now(self.scheduler.requests[name]) for name in names]))
+
+    def _drafts_now(self, request):
+        return self.drafts(request, request.num_output_tokens)
 
     def run(self, name, prompt, max_tokens=1, **more):
         """Until it is finished. Returns the tokens that were generated."""

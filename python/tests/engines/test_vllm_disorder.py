@@ -28,7 +28,7 @@ def lose(client, engine, key):
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_wrong_whatever_happens(pool, answer, seed, runner, asynchronous, ranks):  # noqa: F811
     chance = random.Random(f"{seed} {runner} {asynchronous} {ranks}")
-    drafts = drafter(chance, lambda prompt: answer(prompt, ranks, 6)) if not asynchronous and seed % 2 == 0 else None
+    drafts = drafter(chance, lambda prompt: answer(prompt, ranks, 6)) if seed % 2 == 0 else None
     with Engine(pool.socket, ranks=ranks, runner=runner, asynchronous=asynchronous, blocks=chance.choice([16, 20, 64]),
                 step_tokens=chance.choice([CHUNK, 20, 64]), prefix_caching=chance.random() < 0.6, drafts=drafts) as engine, \
             Engine(pool.socket, ranks=ranks) as other, maru.Client(str(pool.socket), timeout_ms=60_000) as client:
@@ -48,7 +48,7 @@ def test_nothing_is_wrong_whatever_happens(pool, answer, seed, runner, asynchron
                 if chance.random() < 0.5:
                     digest = engine.workers[chance.randrange(ranks)]._rank_digest
                     lose(client, engine, chance.choice(chunk_keys.of_rank(transfer.hashes, digest)))
-            if drafts:  # vLLM drafts from what the step before has returned
+            if drafts and not asynchronous:  # ahead only in a pipeline, where the connector refuses drafts
                 turn, ahead = ahead, None
             running = [name for name, (_, request) in requests.items() if not request.is_finished()]
             if turn is not None:
