@@ -161,11 +161,15 @@ Chains store_chains(maru_client* client, uint64_t keys) {
   return chains;
 }
 
-void store_root(maru_client* client, const Key& key, const maru_buffer& buffer) {
+bool store_block(maru_client* client, const Key& key, const maru_buffer& buffer, const maru_store_options* options) {
   const maru_key name = as_maru_key(key);
-  int result = maru_store(client, &name, &buffer, nullptr, nullptr);
-  if (result == -EXFULL) result = maru_abort(client, &buffer);
+  const int result = maru_store(client, &name, &buffer, options, nullptr);
+  if (result == -EXFULL) {
+    must(maru_abort(client, &buffer), "abort");
+    return false;
+  }
   must(result, "store");
+  return true;
 }
 
 void store_roots(maru_client* client, uint64_t first, uint64_t keys) {
@@ -174,7 +178,7 @@ void store_roots(maru_client* client, uint64_t first, uint64_t keys) {
   for (uint64_t done = 0; done < keys;) {
     const uint64_t count = std::min(kAtOnce, keys - done);
     must(maru_alloc_batch(client, kSmallBytes, count, buffers), "alloc");
-    for (uint64_t i = 0; i < count; ++i) store_root(client, key_of(first + done + i), buffers[i]);
+    for (uint64_t i = 0; i < count; ++i) store_block(client, key_of(first + done + i), buffers[i]);
     done += count;
   }
 }

@@ -14,8 +14,8 @@ namespace maru::bench {
 // The number of keys in as many chains as hold `wanted`.
 uint64_t whole_chains(uint64_t wanted);
 
-// Which of the chains are stored. About one bucket of the registry in a million is full when the pool is, and then
-// says so (-EXFULL); a chain that meets one ends there, and nobody asks for it.
+// Which of the chains are stored. A store into a full pool meets a full bucket of the registry once in 50,000 times
+// (-EXFULL); a chain that meets one ends there, and nobody asks for it.
 class Chains {
  public:
   explicit Chains(uint64_t keys) : complete_(keys / kChainBlocks, true) {}
@@ -35,8 +35,9 @@ class Chains {
 Chains store_chains(maru_client* client, uint64_t keys);
 // Publishes key_of(first..first + keys) as roots, except where the registry is full.
 void store_roots(maru_client* client, uint64_t first, uint64_t keys);
-// maru_store of a root; where the registry is full the buffer is given back.
-void store_root(maru_client* client, const Key& key, const maru_buffer& buffer);
+// maru_store. False where the registry is full: the buffer is given back.
+bool store_block(maru_client* client, const Key& key, const maru_buffer& buffer,
+                 const maru_store_options* options = nullptr);
 
 Facts facts_of(const maru_geometry& geometry, uint64_t keys);
 

@@ -31,7 +31,7 @@ double evict_batches(maru_client* client, uint64_t batches, uint64_t& next_key) 
     must(maru_alloc_batch(client, 64, kBatchPages, buffers.data()), "alloc");
     const uint64_t took_ns = now_ns() - started_ns;
     if (const uint64_t evicted = evicted_by(client) - before) laps.add(took_ns, evicted);
-    for (const maru_buffer& buffer : buffers) store_root(client, key_of(next_key++), buffer);
+    for (const maru_buffer& buffer : buffers) store_block(client, key_of(next_key++), buffer);
   }
   if (laps.empty()) throw std::runtime_error("nothing was evicted");
   return laps.median();

@@ -27,7 +27,7 @@ double evict_batches(maru_client* client, size_t batch, uint64_t batches, uint64
     const uint64_t started_ns = now_ns();
     must(maru_alloc_batch(client, 64, batch, buffers.data()), "alloc");
     laps.add(now_ns() - started_ns, batch);
-    for (const maru_buffer& buffer : buffers) store_root(client, key_of(next_key++), buffer);
+    for (const maru_buffer& buffer : buffers) store_block(client, key_of(next_key++), buffer);
   }
   return laps.median();
 }
