@@ -4,6 +4,7 @@ Without systemd as the first process; systemd-escape and systemd-analyze are tho
 written for a part of the unit is shown by scripts/vm-test systemd."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -106,13 +107,28 @@ class Generator(unittest.TestCase):
         (self.units / "marud.service.d").symlink_to(self.folder / "none/none")
         self.assertEqual(self.generate(), {})
 
-    def test_systemd_understands_what_is_written(self):
-        self.waits_for(GOOD)
+    def verify(self):
+        """What systemd says of the service with what is there for it."""
         for unit in ("marud.service", "marud-provision.service"):
             shutil.copy(SOURCE / "systemd" / unit, self.units)
         run = subprocess.run(["systemd-analyze", "verify", "--man=no", self.units / "marud.service"], capture_output=True,
                              text=True, timeout=60, env={**os.environ, "SYSTEMD_UNIT_PATH": f"{self.units}:"})
-        self.assertNotIn("50-devices.conf", run.stdout + run.stderr)
+        return run.stdout + run.stderr
+
+    def test_systemd_understands_what_is_written(self):
+        self.waits_for(GOOD)
+        self.assertNotIn("50-devices.conf", self.verify())
+
+    def test_the_time_to_wait_is_said_of_the_device_as_the_manual_does(self):
+        manual = (SOURCE / "man/marud.8.scd").read_text()
+        [(unit, name, text)] = re.findall(r"# /etc/systemd/system/(\S+)\.d/(\S+)\n(.*?)```", manual, re.DOTALL)
+        self.assertEqual(self.waits_for(GOOD), [unit])
+        drop_in = self.units / f"{unit}.d" / name
+        drop_in.parent.mkdir()
+        drop_in.write_text(text)
+        self.assertNotIn(name, self.verify())
+        drop_in.write_text(text.replace("JobRunning", "JobRuning"))
+        self.assertIn(name, self.verify())  # it does read it
 
 
 if __name__ == "__main__":
