@@ -56,6 +56,12 @@ def refuse_what_cannot_be_shared(vllm_config: Any) -> None:
         raise InvalidArgumentError("calculate_kv_scales is set: every engine would scale its KV cache by the first prompt that "
                                    "it happens to get. Start vLLM without --calculate-kv-scales, with scales from the "
                                    "model's checkpoint.")
+    if (parallel.pipeline_parallel_size > 1 and getattr(vllm_config, "speculative_config", None) is not None
+            and not schedules_ahead(vllm_config)):
+        raise InvalidArgumentError("Without asynchronous scheduling vLLM computes drafts in a pipeline before it knows the "
+                                   "token that they follow (its issue 52071): what is answered and stored would be wrong. "
+                                   "Start vLLM without --no-async-scheduling, with its second model runner, or without "
+                                   "speculative decoding.")
     if getattr(model, "is_diffusion", False):
         _refuse("This model generates by diffusion", "what it keeps of a token changes until its whole block is there")
     inputs = getattr(model, "multimodal_config", None)

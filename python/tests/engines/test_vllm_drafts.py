@@ -7,6 +7,7 @@ pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines insta
 from small_engine import CHUNK, Engine, drafter  # noqa: E402
 from test_vllm import PROMPT, answer  # noqa: E402, F401
 from test_vllm_disorder import lose  # noqa: E402
+from vllm.v1.outputs import DraftTokenIds  # noqa: E402
 
 import maru  # noqa: E402
 from maru import chunk_keys  # noqa: E402
@@ -54,3 +55,15 @@ def test_drafts_go_on_after_a_load_that_failed(pool, answer, runner, asynchronou
         # Nor was anything stored of what was computed at a wrong place.
         first.scheduler.reset_prefix_cache()
         assert first.run("c", PROMPT + expected[:-1]) == expected[-1:]
+
+
+def test_vllm_itself_computes_drafts_before_the_token_that_they_follow_is_known(pool):
+    """Why the connector refuses drafts in a pipeline without asynchronous scheduling: there vLLM asks for the drafts of a step
+    whose outcome its scheduler does not have yet. When this fails, vLLM may have mended it (its issue 52071)."""
+    with Engine(pool.socket, drafts=lambda *_: []) as engine:
+        engine.add("a", PROMPT, TOKENS)
+        turn = engine.schedule()
+        engine.scheduler.update_draft_token_ids(DraftTokenIds(["a"], [[1, 2, 3]]))
+        ahead = engine.schedule()
+        assert engine.scheduler.requests["a"].num_output_tokens == 0 and ahead[0].num_scheduled_tokens == {"a": 3}
+        engine.finish(turn)

@@ -43,6 +43,11 @@ def connector(pool, *, kv=(2, BLOCKS, BLOCK, 2, 8), dtype=torch.bfloat16, layers
     return made
 
 
+def drafting(asynchronous):
+    return {"speculative_config": SimpleNamespace(method="ngram"),
+            "scheduler_config": SimpleNamespace(async_scheduling=asynchronous)}
+
+
 def backend(name):
     layer = SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(get_name=lambda: name))
     return {"compilation_config": SimpleNamespace(static_forward_context={f"layer {i}": layer for i in range(2)})}
@@ -247,6 +252,7 @@ def test_a_window_that_vllm_computes_and_does_not_free_is_kept_whole(pool):
     ({"model": {"multimodal_config": SimpleNamespace(mm_processor_cache_gb=0)}, "cache": {"enable_prefix_caching": False}},
      "mm-processor-cache-gb"),
     ({"parallel": {"prefill_context_parallel_size": 2}}, "prefill_context"),
+    ({"parallel": {"pipeline_parallel_size": 2}, "whole": drafting(asynchronous=False)}, "no-async-scheduling"),
     ({"maru_chunk_tokens": 6}, "multiple"), ({"maru_chunk_tokens": 0}, "from 1 to 4096"),
     ({"maru_chunk_tokens": 4100}, "from 1 to 4096"), ({"maru_priority": -1}, "maru_priority"),
     ({"maru_ttl_ms": -1}, "maru_ttl"), ({"maru_store_generated": "false"}, "true or false"),
@@ -255,6 +261,11 @@ def test_a_window_that_vllm_computes_and_does_not_free_is_kept_whole(pool):
 def test_what_cannot_work_is_refused_at_the_start(pool, change, word):
     with pytest.raises(maru.InvalidArgumentError, match=word):
         connector(pool, **change)
+
+
+def test_drafts_in_a_pipeline_are_taken_with_asynchronous_scheduling(pool):
+    connector(pool, parallel={"pipeline_parallel_size": 2}, whole=drafting(asynchronous=True)).shutdown()
+    connector(pool, whole=drafting(asynchronous=False)).shutdown()
 
 
 def test_a_vllm_without_a_way_to_forget_blocks_is_refused(pool, monkeypatch):
