@@ -484,8 +484,9 @@ bool Pool::State::turn() {
   if (is_quiesced()) return step_rest_audit();
   separate_tenants();
   bool has_more = step_mending();
-  turns_behind = drain_touches(kTouchesPerDrain) ? 0 : turns_behind + 1;
-  has_more |= turns_behind != 0 || rounds_done < round_wanted;
+  has_more |= !drain_touches(kTouchesPerDrain);
+  if (is_pass_due()) look_at_held(kHeldLinesPerTurn);
+  has_more |= !has_ended(round_wanted);
   cool_regions();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;
@@ -509,7 +510,7 @@ bool Pool::State::turn() {
     last_upkeep_ms = now_ms;
     finish_retired(kRetiredPerTurn);
     is_clearing = !cleared.empty();
-    look_at_held(kHeldPerTurn);
+    look_at_held(kHeldLinesOfUpkeep);
     sweep(kSweepPagesPerTurn);
     count_used(kCountPagesPerTurn);
     if (watch) step_watch();
@@ -537,7 +538,7 @@ nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& req
   return state_->admin(command, request, ret_ticket);
 }
 
-bool Pool::may_rent(uint64_t ticket) const { return state_->rounds_done >= ticket && !state_->is_reordering(); }
+bool Pool::may_rent(uint64_t ticket) const { return state_->has_ended(ticket) && !state_->is_reordering(); }
 
 Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms, bool in_turns) {
   state_->now_ms = now_ms;

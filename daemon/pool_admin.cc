@@ -340,7 +340,7 @@ json Pool::State::status(const metrics::PageCensus& census) const {
   }
   reply["rents"] = rents;
   reply["rents_by_time"] = std::move(by_time);
-  reply["rents_us"] = totals.rent_latency.sum_ns() / 1000;  // what deciding on all of them took
+  reply["rents_us"] = totals.rent_latency.sum_ns() / 1000;  // from when each came to its answer
   // Of the FREE pages, the share that is not in the longest run of them.
   reply["fragmentation_percent"] = free_pages == 0 ? 0 : (free_pages - census.longest_free) * 100 / free_pages;
   if (!audit_json.empty()) reply["audit"] = audit_json;

@@ -12,8 +12,9 @@
 namespace maru::daemon {
 namespace {
 
-constexpr uint64_t kEvictedPerTurn = shm::kEvictBatchMax;  // about a quarter of a millisecond
-constexpr uint64_t kLooksPerTurn = 4 * kEvictedPerTurn;    // also if they are all pinned
+constexpr uint64_t kEvictedPerTurn = shm::kEvictBatchMax;         // about a quarter of a millisecond
+constexpr uint64_t kEvictedAfterTurns = 8 * shm::kEvictBatchMax;  // when it had to wait for others
+constexpr uint64_t kLooksPerPage = 4;                             // also if they are all pinned
 constexpr uint64_t kNothingGoesPauseMs = 100;
 
 uint64_t share_of(uint64_t pages, double share) { return uint64_t(double(pages) * share); }
@@ -57,24 +58,22 @@ bool Pool::State::evict_to_low_watermark() {
   const uint64_t high = std::max(low + 1, share_of(whole, config.high_watermark));
   if (!is_evicting && pages_in_use >= high) {
     is_evicting = true;
+    evict_round = 0;
     ++totals.background_wakes;
   }
   if (is_evicting && pages_in_use <= low) is_evicting = false;
   if (!is_evicting || rests(now_ms, evict_again_ms, kNothingGoesPauseMs)) return false;
 
-  if (is_reordering()) return true;
-  // Exact only when every use until now has been read; but not for ever, whatever clients write into their rings. A whole
-  // round reads and applies all that they hold.
-  const uint64_t round_turns =
-      2 * (region.lanes() * uint64_t(region.parameters().touch_entries) / kTouchesPerDrain + 1);
-  if (turns_behind != 0 && turns_behind <= round_turns) return true;
-  look_at_held(kLooksPerTurn);
+  // Each batch is as exact as that of a request: what was left until now is read, and held blocks are looked at, first.
+  const uint64_t most = evict_round == 0 ? kEvictedPerTurn : kEvictedAfterTurns;
+  if (!has_caught_up(evict_round) || is_reordering()) return true;
+  evict_round = 0;
   ask_for_tenant(0);
   const std::vector<uint32_t> all = own_regions();
   Shortage room;
   room.reason = EvictReason::kBackground;
-  room.runs = std::min(kEvictedPerTurn, pages_in_use - low);
-  room.looks_left = kLooksPerTurn;
+  room.runs = std::min(most, pages_in_use - low);
+  room.looks_left = kLooksPerPage * most;
   const uint64_t before = pages_in_use;
   evict_coldest(all, room);
   if (pages_in_use < before || room.looks_left == 0) return true;

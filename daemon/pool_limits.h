@@ -32,8 +32,11 @@ inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
 // At the end of marud, for all lanes together: about a second.
 inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
 inline constexpr size_t kRetiredPerTurn = 1024;
-// Held blocks that one turn looks at; a request that is about to evict looks at as many as it may.
-inline constexpr uint64_t kHeldPerTurn = 256;
+// Looks at held blocks, in lines of memory that they read: what a request that is about to evict does itself, what turns do of a
+// pass that somebody waits for, and what is upkeep. The first is some milliseconds.
+inline constexpr uint64_t kHeldLinesPerRequest = 1u << 18;
+inline constexpr uint64_t kHeldLinesPerTurn = 1u << 16;
+inline constexpr uint64_t kHeldLinesOfUpkeep = 1u << 12;
 // A slot that had a pin when it was last looked at is one load, of which so many cost what a look at all lanes does.
 inline constexpr uint64_t kSlotsPerLook = 16;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.

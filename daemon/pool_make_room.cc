@@ -37,12 +37,11 @@ json Pool::State::make_room(const json& request, uint64_t* ret_ticket) {
   if (wanted.shortage.runs == 0) return refusal(EINVAL, "\"pages\" is a number above zero");
   if (evictions.size() >= kEvictionsMax)
     return refusal(EAGAIN, "too many administrators wait for room already: try again");
-  wanted.held_left = held_blocks.size();
   wanted.sweep_left = pages();
   wanted.shortage.looks_left = (2 * pages() + 1024) * look_cost();  // more than there are, if nobody scribbles
   if (!ret_ticket) {
     may_choose(nullptr);
-    wanted.round = rounds_done;
+    wanted.round = rounds_begun;
     while (!step_eviction(wanted)) {
     }
     return evicted_json(wanted.shortage);
@@ -54,12 +53,7 @@ json Pool::State::make_room(const json& request, uint64_t* ret_ticket) {
 
 // Returns true when it is done.
 bool Pool::State::step_eviction(Eviction& eviction) {
-  if (!has_read_touches(eviction.round) || is_reordering()) return false;
-  if (eviction.held_left > 0) {
-    const uint64_t looked_at = look_at_held(kHeldPerTurn);
-    eviction.held_left -= std::min(eviction.held_left, looked_at == 0 ? eviction.held_left : looked_at);
-    return false;
-  }
+  if (!has_caught_up(eviction.round) || is_reordering()) return false;
   if (eviction.sweep_left > 0) {
     eviction.sweep_left -= std::min(eviction.sweep_left, sweep(kSweepPagesPerTurn));
     return false;

@@ -4,6 +4,7 @@
 #include "daemon/pool_state.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace maru::daemon {
 namespace {
@@ -90,9 +91,27 @@ void Pool::State::mend_queues(uint32_t region_index) {
   unordered_regions.push_back(region_index);
 }
 
+// Uses that are older than others that were applied before, as of rings that were read earlier in the last round, have put many of
+// this region's blocks out of its queues. Requests that wait for this round wait for their places, too.
+void Pool::State::leave_for_later(uint32_t region_index) {
+  if (std::exchange(regions[region_index].is_late, true)) return;
+  late_regions.push_back({region_index, rounds_begun});
+}
+
+// In regions of so many pages together. Nobody's scribbling takes this room away.
+void Pool::State::place_late(uint64_t pages_left) {
+  for (; !late_regions.empty() && pages_left >= region.region_pages(); pages_left -= region.region_pages()) {
+    const uint32_t index = late_regions.front().index;
+    rebuild_queues(index);
+    regions[index].is_late = false;
+    late_regions.pop_front();
+  }
+}
+
 // Returns true when regions still wait.
 bool Pool::State::step_mending() {
   mend_pages_left = std::max<uint64_t>(kMendedPagesPerTurn, region.region_pages());
+  place_late(mend_pages_left);
   if (is_reordering()) step_reorder();
   while (!unordered_regions.empty()) {
     const uint32_t index = unordered_regions.back();
@@ -102,7 +121,7 @@ bool Pool::State::step_mending() {
     }
     unordered_regions.pop_back();
   }
-  return !unordered_regions.empty() || is_reordering();
+  return !unordered_regions.empty() || !late_regions.empty() || is_reordering();
 }
 
 // At most `limit` touches of this lane's ring, behind those that are in `touches`. Returns how many were read.
@@ -193,16 +212,22 @@ bool Pool::State::drain_touches(size_t limit) {
 // All that is there, in one go. Each ring has as many touches as it has places at most, so this ends whatever clients do.
 void Pool::State::drain_all_touches() {
   for (const uint64_t round = rounds_begun + 1; rounds_done < round;) drain_touches(kNever);
+  place_late(kNever);
 }
 
-// Whether every touch was applied that was there when this was first asked, with `round` 0; it is for the next time. Asks for
-// one step at most, and turns go on.
-bool Pool::State::has_read_touches(uint64_t& round) {
+// Whether every touch was applied, and every held block looked at, that was there when this was first asked, with `round` 0; it
+// is for the next time. Asks for one step of either at most, and turns go on.
+bool Pool::State::has_caught_up(uint64_t& round) {
   if (round == 0) {
-    round = round_wanted = rounds_begun + 1;
-    if (rounds_begun == rounds_done) drain_touches(kTouchesPerDrain);
+    round = rounds_begun + 1;
+    if (held_seen >= round_wanted) pass_wanted = round;  // nobody else waits for one
+    round_wanted = round;
+    if (rounds_begun == rounds_done) {
+      drain_touches(kTouchesPerDrain);
+      if (pass_wanted == round) look_at_held(kHeldLinesPerRequest);
+    }
   }
-  return rounds_done >= round;
+  return has_ended(round);
 }
 
 void Pool::State::apply_touches(size_t limit) {
@@ -252,7 +277,7 @@ void Pool::State::apply_touches(size_t limit) {
 }
 
 // Blocks that belong into a queue and are in none. Bounded: in regions that miss many and that this turn has no room for, they
-// are left to the sweep.
+// are left to the next turns.
 void Pool::State::add_missing(std::vector<uint32_t>& missing, bool is_bounded) {
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
@@ -261,7 +286,10 @@ void Pool::State::add_missing(std::vector<uint32_t>& missing, bool is_bounded) {
     size_t end = start;
     while (end < missing.size() && region.region_of(missing[end]) == index) ++end;
     if (end - start > kSingleInsertsMax) {
-      if (!is_bounded || may_rebuild()) rebuild_queues(index);
+      if (!is_bounded || may_rebuild())
+        rebuild_queues(index);
+      else
+        leave_for_later(index);
     } else {
       for (size_t i = start; i < end; ++i) {
         const PageWord found = word(missing[i]);
@@ -303,39 +331,60 @@ void Pool::State::hold(PageRef ref) {
   held_blocks.push_back({ref, shm::find_pin(region, shm::with_other_hosts(region, lanes.in_use), ref.page())});
 }
 
-// Blocks whose pins ended return to their queues, to their old places. Most are pinned where they were, which costs one load.
-// Returns how many were looked at.
-uint64_t Pool::State::look_at_held(uint64_t looks) {
-  if (held_blocks.empty()) return 0;
+// What a look at all lanes for one block reads, in lines: its own, and of each lane a set of slots, with those of lanes whose
+// pins overflow, or whose client says so.
+uint64_t Pool::State::look_lines() const {
+  constexpr uint64_t kOwnLines = 4, kSlotsPerLine = 8;
+  uint64_t lines = kOwnLines;
+  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
+    ++lines;
+    if (region.lane_header(lane).pin_overflow.load_relaxed() != 0)  // a guess
+      lines += region.layout().pin_overflow_slots / kSlotsPerLine;
+  });
+  return lines;
+}
+
+// Whether somebody waits for a pass that begins now, or began since.
+bool Pool::State::is_pass_due() const { return held_seen < round_wanted && pass_wanted <= rounds_begun; }
+
+// Blocks whose pins ended return to their queues, to their old places. Most are pinned where they were, which costs one line.
+// Goes on with the pass that is under way as far as these lines last, to its end at most, or begins one. It walks down, so that
+// whoever takes the place of a block that returns was looked at in this pass, or was not held when it began.
+void Pool::State::look_at_held(uint64_t lines) {
+  if (is_pass_due() && held_round < pass_wanted) held_left = 0;  // nobody waits for the one that is under way
+  if (held_left == 0) {
+    held_left = held_blocks.size();
+    held_round = rounds_begun;
+  }
   const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  const uint64_t cost = look_cost() * kSlotsPerLook;
-  uint64_t slots_left = std::max(looks * kSlotsPerLook, cost);
+  const uint64_t cost = held_left == 0 ? 0 : look_lines();
   std::vector<uint32_t> back;
-  size_t left = held_blocks.size();
-  const size_t before = left;
-  for (; left > 0 && slots_left > 0; --left) {
-    if (held_next >= held_blocks.size()) held_next = 0;
-    HeldBlock& block = held_blocks[held_next];
+  while (held_left > 0 && lines > 0) {
+    HeldBlock& block = held_blocks[--held_left];
     if (block.is_pinned_there()) {
-      --slots_left;
-      ++held_next;
+      --lines;
       continue;
     }
-    slots_left -= std::min(slots_left, cost);
+    lines -= std::min(lines, cost);
     const PageRef ref = block.ref;
     const bool is_there = word(ref.page()).is(PageState::kReady, ref.generation());
     block.pin = is_there ? shm::find_pin(region, in_use, ref.page()) : nullptr;
-    if (block.pin != nullptr) {
-      ++held_next;
-      continue;
-    }
+    if (block.pin != nullptr) continue;
     held.remove(ref.page());
     block = held_blocks.back();
     held_blocks.pop_back();
     if (is_there) back.push_back(ref.page());
   }
   take_back(back);
-  return before - left;
+  if (held_left > 0) return;
+  held_seen = held_round;
+  pass_wanted = std::max(pass_wanted, held_seen + 1);
+}
+
+// In one go, also if somebody waits for the pass that is under way.
+void Pool::State::look_at_all_held() {
+  held_left = 0;
+  look_at_held(kNever);
 }
 
 // The coldest come last, so that each of those that are colder than all others finds its place at once.

@@ -22,16 +22,17 @@ RentResult refuse(int code, std::string explanation) {
 
 }  // namespace
 
-// Whether blocks can be chosen now: their queues are built, and every use was read that was left before this was first asked
-// for the ticket. Without a place for one that is done at once.
+// Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked for the
+// ticket, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
 bool Pool::State::may_choose(uint64_t* ret_ticket) {
   separate_tenants();
   if (!ret_ticket) {
     reorder_now();
     drain_all_touches();
+    look_at_all_held();
     return true;
   }
-  if (!has_read_touches(*ret_ticket) || is_reordering()) return false;
+  if (!has_caught_up(*ret_ticket) || is_reordering()) return false;
   *ret_ticket = 0;
   return true;
 }
@@ -84,7 +85,6 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
   constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
   shortage.room_pages_left = 4 * shortage.run_pages * shortage.runs_left();
-  if (shortage.is_open()) look_at_held(kLooksPerRequest);
   // A tenant over its limit makes room first, wherever its blocks are.
   if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
   if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);

@@ -55,6 +55,7 @@ struct RegionEntry {
   RegionState state = RegionState::kUnused;
   bool is_foreign = false;    // another host's; its state is not ours to know
   bool is_unordered = false;  // its queues are empty until they are built anew
+  bool is_late = false;       // blocks are missing from its queues until then; it is in late_regions
   uint32_t generation = 0;    // 20 bits
   LaneId owner;
   uint32_t free_pages = 0;  // when it was last swept
@@ -150,7 +151,12 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint32_t asking_tenant = 0;  // index of the tenant for whom memory is wanted; 0: of none
   PageBits held;               // out of the queues because a pin was seen
   std::vector<HeldBlock> held_blocks;
-  size_t held_next = 0;
+  // A pass looks at each block that was held when it began; those behind held_left were looked at, or came later. Its number is
+  // that of the last round of touches that had begun by then.
+  size_t held_left = 0;
+  uint64_t held_round = 0;   // the number of the pass that is under way, or was last
+  uint64_t held_seen = 0;    // of the last one that came to its end
+  uint64_t pass_wanted = 0;  // the lowest number that anybody waits for, or lower than that, if anybody does
   std::vector<shm::Touch> touches, ring_touches;  // scratch
   TouchBacklog backlog;                           // read and not applied
   // A round reads each ring once, as far as it has touches when its turn comes, and applies what it read.
@@ -160,10 +166,14 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t ring_left = 0;                          // that may be read of it
   size_t touches_unapplied = 0;                    // of those that the round has read; meanwhile it reads no more
   uint64_t round_wanted = 0;                       // the last one for which somebody waits
-  uint64_t turns_behind = 0;                       // in a row, in which no round came to its end
   std::vector<uint32_t> unordered_regions;         // as their entries say; perhaps mended meanwhile
   uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
-  uint32_t reorder_next = kNotReordering;          // region: all queues are built anew from here on
+  struct LateRegion {
+    uint32_t index;
+    uint64_t round;  // the last one that had begun when its blocks were left out
+  };
+  std::deque<LateRegion> late_regions;     // each once
+  uint32_t reorder_next = kNotReordering;  // region: all queues are built anew from here on
   struct Ordered {
     uint64_t ticket;
     nlohmann::json reply;
@@ -176,6 +186,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint32_t counted_used = 0;    // of the region that is being counted
   uint64_t pages_in_use = 0;    // of the pool: the sum of what was last counted in each region
   bool is_evicting = false;     // in the background, from the high watermark down to the low one
+  uint64_t evict_round = 0;     // what the next batch of that waits for; 0: it was not asked for yet
   uint64_t evict_again_ms = 0;  // nothing could go: not before this
   uint64_t next_full_search_ms = 0;
   uint32_t window_next = 0;  // region: where a search for windows goes on that had not time for all
@@ -250,8 +261,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::deque<QuotaCommand> quotas;  // the first one is being written down
   struct Eviction {
     uint64_t ticket = 0;
-    uint64_t round = 0;  // of touches, which it waits for
-    uint64_t held_left = 0;
+    uint64_t round = 0;       // of touches, and of a pass over held blocks, which it waits for
     uint64_t sweep_left = 0;  // pages
     Shortage shortage;
   };
@@ -425,18 +435,27 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void apply_touches(size_t limit);
   bool drain_touches(size_t limit);
   void drain_all_touches();
-  bool has_read_touches(uint64_t& round);
+  bool has_caught_up(uint64_t& round);
+  bool has_ended(uint64_t round) const {
+    const bool is_placed = late_regions.empty() || late_regions.front().round > round;
+    return rounds_done >= round && is_placed && held_seen >= round;
+  }
   void know(uint32_t page, uint32_t generation);
   void queue_insert(uint32_t page, uint32_t generation);
   void queue_remove(uint32_t page);
   void rebuild_queues(uint32_t region_index);
   bool may_rebuild();
   void mend_queues(uint32_t region_index);
+  void leave_for_later(uint32_t region_index);
+  void place_late(uint64_t pages);
   bool step_mending();
   void inherit_use(PageRef parent, uint64_t child_tick);
   void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
   void hold(PageRef ref);
-  uint64_t look_at_held(uint64_t looks);
+  uint64_t look_lines() const;
+  bool is_pass_due() const;
+  void look_at_held(uint64_t lines);
+  void look_at_all_held();
   void take_back(const std::vector<uint32_t>& blocks);
   uint64_t sweep(uint64_t pages);
   void sweep_region(uint32_t region_index);
