@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <thread>
 
 namespace maru::daemon {
@@ -153,6 +154,39 @@ TEST_F(FullRings, UsesUntilTheRequestCameCountAlsoIfTurnsWereReadingAlready) {
   expect_used_last_are_there();
 }
 
+// marud's loop sleeps when no turn says that there is more to do.
+TEST_F(FullRings, TurnsGoOnAsLongAsARequestWaits) {
+  touch_all();
+  home_.pool->turn(home_.now_ms);  // has begun: the request waits for the next round, which has nothing to read
+  uint64_t ticket = 0;
+  rent(50, &ticket);
+  ASSERT_NE(ticket, 0u);
+  int turns = 1;
+  while (home_.pool->turn(home_.now_ms) && turns < 1000) ++turns;
+  EXPECT_TRUE(home_.pool->may_rent(ticket)) << "after " << turns << " turns";
+  EXPECT_LT(turns, 1000);
+}
+
+// However long it waited. (An hour is more than this test takes.)
+TEST_F(FullRings, TheTimeThatARequestTakesCountsFromWhenItCame) {
+  constexpr uint64_t kHourUs = 3'600'000'000;
+  touch_all();
+  const auto rents = [&](const char* what) { return home_.pool->status_json(home_.now_ms)[what].get<uint64_t>(); };
+  const uint64_t answered = rents("rents"), before_us = rents("rents_us");
+  wire::RentRequest request = {};
+  request.runs = request.run_pages = 1;
+  const auto came = std::chrono::steady_clock::now() - std::chrono::hours(1);
+  uint64_t ticket = 0;
+  home_.pool->rent(clients_[0]->grant.lane, request, home_.now_ms, {}, 0, &ticket, came);
+  ASSERT_NE(ticket, 0u);
+  EXPECT_EQ(rents("rents"), answered) << "it waits";
+  turn_until_may_rent(ticket);
+  home_.pool->rent(clients_[0]->grant.lane, request, home_.now_ms, {}, 0, &ticket, came);
+  ASSERT_EQ(ticket, 0u);
+  EXPECT_EQ(rents("rents"), answered + 1);
+  EXPECT_GE(rents("rents_us") - before_us, kHourUs);
+}
+
 TEST_F(FullRings, AClientThatTouchesAllTheTimeHoldsUpNobody) {
   touch_all();
   uint64_t ticket = 0;
@@ -186,7 +220,6 @@ TEST_F(FullRings, AlsoInTurns) {
   expect_used_last_are_there();
 }
 
-// The others' are for turns.
 // Their touches come faster than turns apply them.
 TEST_F(FullRings, ClientsThatEndAllTheTimeHoldUpNobody) {
   touch_all();
@@ -208,6 +241,7 @@ TEST_F(FullRings, ClientsThatEndAllTheTimeHoldUpNobody) {
   EXPECT_EQ(rent(50, &ticket).runs.size(), 50u);
 }
 
+// The others' are for turns.
 TEST_F(FullRings, WhoEndsHasItsOwnRingRead) {
   touch_all();
   clients_.back()->home.pool->client_died(clients_.back()->grant.lane);
