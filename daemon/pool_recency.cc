@@ -91,8 +91,8 @@ void Pool::State::mend_queues(uint32_t region_index) {
   unordered_regions.push_back(region_index);
 }
 
-// Uses that are older than others that were applied before, as of rings that were read earlier in the last round, have put many of
-// this region's blocks out of its queues. Requests that wait for this round wait for their places, too.
+// Uses that are older than others that were applied before, as of rings that were read earlier in the last round, have put
+// many of this region's blocks out of its queues. Requests that wait for this round wait for their places, too.
 void Pool::State::leave_for_later(uint32_t region_index) {
   if (std::exchange(regions[region_index].is_late, true)) return;
   late_regions.push_back({region_index, rounds_begun});

@@ -22,8 +22,8 @@ RentResult refuse(int code, std::string explanation) {
 
 }  // namespace
 
-// Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked for the
-// ticket, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
+// Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked for
+// the ticket, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
 bool Pool::State::may_choose(uint64_t* ret_ticket) {
   separate_tenants();
   if (!ret_ticket) {

@@ -35,8 +35,8 @@ TEST(PoolOrderLate, NothingGoesInTheBackgroundBeforeARoundHasEndedHoweverManyTur
     home.pool->turn(home.now_ms);
   }
   ASSERT_EQ(home.count(PageState::kReady), most);
-  // From now on the first ones are used all the time, too; and then it is high time. What is stored last is coldest, and more than
-  // has to go.
+  // From now on the first ones are used all the time, too; and then it is high time. What is stored last is coldest, and
+  // more than has to go.
   home.now_ms += 10;
   while (blocks.size() < home.region.pages() * 95 / 100) store();
   for (int turn = 0; turn < 200 && home.count(PageState::kReady) > low; ++turn) {
@@ -49,8 +49,8 @@ TEST(PoolOrderLate, NothingGoesInTheBackgroundBeforeARoundHasEndedHoweverManyTur
   EXPECT_LE(home.count(PageState::kReady), low) << "and it goes on under that load";
 }
 
-// Uses that a later round reads and that are older than what an earlier one has applied find their places all the same, in however
-// many regions.
+// Uses that a later round reads and that are older than what an earlier one has applied find their places all the same, in
+// however many regions.
 TEST(PoolOrderLate, UsesThatAreReadLateAreInTheirPlacesBeforeARequestEvicts) {
   constexpr uint32_t kRing = 1u << 16;
   PoolUnderTest home(200u << 20, 64, 64, {}, 0, kRing, 4);
