@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <sys/random.h>
 
 namespace maru::daemon {
 namespace {
@@ -20,6 +21,12 @@ uint64_t monotonic_ms() {
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
+}
+
+Result<Uuid> random_uuid() {
+  Uuid uuid;
+  if (::getrandom(uuid.data(), uuid.size(), 0) != ssize_t(uuid.size())) return failure(errno, "read random bytes");
+  return uuid;
 }
 
 std::atomic<bool> is_ending{false};
@@ -97,6 +104,12 @@ Result<std::unique_ptr<Device>> DaxDevices::join() && {
   return std::unique_ptr<Device>(std::move(*joined));
 }
 
+std::vector<OtherPool> other_pools(const StateDirectory& state, const std::string& pool) {
+  std::vector<OtherPool> others;
+  for (PoolRecord& record : state.others_on_dax(pool)) others.push_back({record.uuid, std::move(record.pool)});
+  return others;
+}
+
 Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std::string& pool) {
   if (device.label().kind != DeviceLabel::Kind::kNothing) return std::optional(device.label().found);
   auto content = find_content(device.content(), tell_progress(pool, "looked at", device.name()));
@@ -117,8 +130,8 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   const std::string& pool = spec.pool.name;
   const bool clears = devices.clears_main || devices.clears_pages;
   log_info("pool \"{}\" is new: {} is {}formatted", pool, devices.text(), clears ? "cleared and " : "");
-  if (clears || devices.pages) {
-    PoolRecord record = devices.record(pool, devices.main->label().uuid);
+  PoolRecord record = devices.record(pool, devices.main->label().uuid);
+  if (clears) {
     record.is_being_cleared = true;
     if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
   }
@@ -127,9 +140,19 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
     if (is_cleared)
       if (auto cleared = clear_content(device->content(), tell_progress(pool, "cleared", device->name())); !cleared)
         return tl::unexpected(cleared.error());
+  // What is cut off from here on is this pool's and no other's, since the claim will have this uuid.
+  const bool goes_on = devices.main->label().kind == DeviceLabel::Kind::kClaimed && !devices.clears_main;
+  if (!goes_on || record.uuid == Uuid{}) {
+    auto uuid = random_uuid();
+    if (!uuid) return tl::unexpected(uuid.error());
+    record.uuid = *uuid;
+  }
+  record.is_being_cleared = false;
+  record.is_being_formatted = true;
+  if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
   auto device = std::move(devices).join();
   if (!device) return tl::unexpected(device.error());
-  return Pool::format(spec.pool, std::move(*device), now_ms);
+  return Pool::format(spec.pool, std::move(*device), now_ms, record.uuid);
 }
 
 Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state, bool force, uint64_t now_ms) {
@@ -141,7 +164,8 @@ Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state
     if (force && !wish.starts_with("/") && !wish.starts_with("uuid:"))
       return failure(EINVAL, "force the device of pool \"" + spec.pool.name + "\": found device = \"" + wish +
                                  "\", expected a path or \"uuid:...\", so that it is clear which device is meant");
-    auto candidates = find_dax_devices(wish, std::nullopt, holds, BlankDevices::kFirst, spec.dax.rules);
+    auto candidates = find_dax_devices(wish, std::nullopt, holds, BlankDevices::kFirst, spec.dax.rules, std::nullopt,
+                                       other_pools(state, spec.pool.name));
     if (!candidates) return tl::unexpected(candidates.error());
     Error last = {ENOENT, "find a device"};
     for (const DaxDescription& candidate : *candidates) {

@@ -39,6 +39,9 @@ struct DaxDevices {
   Result<std::unique_ptr<Device>> join() &&;
 };
 
+// The pools on DAX devices that the state files know beside this one.
+std::vector<OtherPool> other_pools(const StateDirectory& state, const std::string& pool);
+
 // What is on the device keeps it from being formatted, or only from being so without being cleared; nothing: it is zeros all
 // over. Reads all of it unless its label says enough.
 Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std::string& pool);

@@ -51,9 +51,12 @@ using Record = std::optional<PoolRecord>;
 
 class Opening {
  public:
-  // `record_path`: where the state file keeps the record.
-  Opening(const PoolSpec& spec, const Record& record, std::string record_path)
-      : spec_(spec), record_(record), record_path_(std::move(record_path)) {}
+  // `record`: of the pool, in the state directory.
+  Opening(const PoolSpec& spec, const Record& record, const StateDirectory& state)
+      : spec_(spec),
+        record_(record),
+        record_path_(state.file_of(spec.pool.name)),
+        others_(other_pools(state, spec.pool.name)) {}
 
   Result<DaxDevices> run(Fate* ret_fate) {
     const bool is_split = !spec_.dax.control_device.empty();
@@ -94,22 +97,32 @@ class Opening {
  private:
   // The uuid that the pages have. Of a formatting that was cut off it stands in the claim, and in no record yet.
   std::optional<Uuid> known_pages(const std::string& control_wish, const std::optional<Uuid>& known) const {
-    if (record_ && !record_->is_being_cleared) return known;
-    const auto found =
-        find_dax_devices(control_wish, known, DeviceLabel::Kind::kPool, blank_devices(), spec_.dax.rules, own_number());
+    if (record_ && record_->is_made()) return known;
+    const auto found = find(control_wish, known, DeviceLabel::Kind::kPool);
     if (!found) return known;
     const auto control = DaxDevice::open(found->front(), spec_.dax.alignment, spec_.dax.rules);
     const bool is_cut_off = control && is_own_claim((*control)->label()) && (*control)->label().uuid != Uuid{};
     return is_cut_off ? std::optional((*control)->label().uuid) : known;
   }
 
+  Result<std::vector<DaxDescription>> find(const std::string& wish, const std::optional<Uuid>& known,
+                                           DeviceLabel::Kind holds) const {
+    // Claims are made where the control region will be.
+    const auto claimed_by = holds == DeviceLabel::Kind::kPool ? std::optional(own_number()) : std::nullopt;
+    const auto look_for = [&](const std::optional<Uuid>& uuid, BlankDevices blank) {
+      return find_dax_devices(wish, uuid, holds, blank, spec_.dax.rules, claimed_by, others_);
+    };
+    if (!record_ || !record_->is_being_formatted) return look_for(known, blank_devices());
+    // There may be none of this uuid: then it is a pool that marud does not know yet.
+    auto begun = look_for(known, BlankDevices::kNever);
+    return begun || begun.error().code != ENOENT ? begun : look_for(std::nullopt, blank_devices());
+  }
+
   // The first device that the wish may mean and `accept` takes.
   template <typename Accept>
   Result<std::unique_ptr<DaxDevice>> choose(const std::string& wish, const std::optional<Uuid>& known,
                                             DeviceLabel::Kind holds, const std::string& name, Accept&& accept) {
-    // Claims are made where the control region will be.
-    const auto claimed_by = holds == DeviceLabel::Kind::kPool ? std::optional(own_number()) : std::nullopt;
-    auto candidates = find_dax_devices(wish, known, holds, blank_devices(), spec_.dax.rules, claimed_by);
+    auto candidates = find(wish, known, holds);
     const bool is_lost = !candidates && candidates.error().code == ENOENT && record_ && !spec_.pool.sharing.is_shared;
     // Volatile memory no longer says what it was; the state file does, of a device that the configuration may mean.
     if (is_lost)
@@ -142,7 +155,7 @@ class Opening {
   // A pool that marud knows may lie on a device that is late, or may not be opened now, and one in memory that lost its content
   // does not: but of that only the device itself, when it is read, can be sure.
   BlankDevices blank_devices() const {
-    if (!record_ || record_->is_being_cleared) return BlankDevices::kElse;
+    if (!record_ || !record_->is_made()) return BlankDevices::kElse;
     const bool is_gone = record_->is_volatile && record_->boot_id != current_boot_id() && !spec_.pool.sharing.is_shared;
     return is_gone ? BlankDevices::kIfAllAreRead : BlankDevices::kNever;
   }
@@ -171,6 +184,15 @@ class Opening {
                                "; devices change their names: say device = \"uuid:" + uuid + "\"" + how_to_forget());
   }
 
+  // Pools are walls, and the configuration may name a device that another one of them has.
+  Result<void> expect_no_other_pool(const DaxDevice& device) const {
+    const OtherPool* owner = owner_of(device.label().uuid, others_);
+    if (!owner) return {};
+    return failure(EEXIST, "use " + device.name() + ": found " + device.label().found + ", which is pool \"" +
+                               owner->name + "\", expected a blank device or this pool; if it has this name now, say " +
+                               "device = \"uuid:" + text_of(owner->uuid) + "\"" + how_to_force(spec_));
+  }
+
   // A device that only its name speaks for, and names change from boot to boot.
   Result<void> expect_garbage(const DaxDevice& device) const {
     const DeviceLabel& label = device.label();
@@ -184,9 +206,12 @@ class Opening {
     const DeviceLabel& label = device.label();
     const std::string& wish = pages ? spec_.dax.control_device : spec_.dax.device;
     // A record that was made before a formatting does not say what became of it.
-    const bool is_known = record_ && !record_->is_being_cleared;
+    const bool is_known = record_ && record_->is_made();
     const auto named = uuid_in(wish);
     const auto expected = named || !is_known ? named : std::optional(record_->uuid);
+    const bool is_own = record_ && record_->uuid == label.uuid;
+    if (auto nobodys = expected || is_own ? Result<void>() : expect_no_other_pool(device); !nobodys)
+      return tl::unexpected(nobodys.error());
     if (expected && *expected != label.uuid)
       return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", expected the pool that it was, " +
                                  text_of(*expected) + "; devices change their names: say device = \"uuid:...\"" +
@@ -221,6 +246,7 @@ class Opening {
     const DeviceLabel& label = device.label();
     const SharingConfig& sharing = spec_.pool.sharing;
     if (is_own_claim(label)) {
+      if (auto nobodys = expect_no_other_pool(device); !nobodys) return tl::unexpected(nobodys.error());
       log_warning("pool \"{}\": formatting {} was cut off, it begins anew", spec_.pool.name, device.name());
       return Fate::kFormat;  // it was blank before, or had been cleared
     }
@@ -310,6 +336,7 @@ class Opening {
   const PoolSpec& spec_;
   const Record& record_;
   const std::string record_path_;
+  const std::vector<OtherPool> others_;
 };
 
 // "cxl:free" is one device; whoever expects all that is free learns what is left.
@@ -334,7 +361,7 @@ Result<void> HostedPool::start_dax(uint64_t now_ms) {
   if (!loaded) log_warning("pool \"{}\": what was known of its device is lost: {}", name(), loaded.error().text());
   const Record known = loaded && *loaded && !(*loaded)->dax_name.empty() ? *loaded : std::nullopt;
   Fate fate = Fate::kAdopt;
-  auto devices = Opening(spec_, known, state_.file_of(name())).run(&fate);
+  auto devices = Opening(spec_, known, state_).run(&fate);
   if (!devices) return tl::unexpected(devices.error());
   log_info("pool \"{}\" lies on {}", name(), devices->text());
   tell_of_unused(spec_, *devices);

@@ -1,4 +1,5 @@
-// The part of the state directory that is about pools added at run time.
+// The part of the state directory that is about pools as they are found in it: those that were added at run time, and those
+// that devices are known to hold.
 #include "daemon/state_file.h"
 #include "libmaru/wire/codec.h"
 
@@ -12,23 +13,35 @@
 namespace maru::daemon {
 namespace {
 
-constexpr std::string_view kBefore = "pool-", kBehind = ".added";
-
-}  // namespace
-
-std::vector<std::string> StateDirectory::added() const {
+// The pools that have a file whose name ends so.
+std::vector<std::string> pools_with(const std::string& path, std::string_view behind) {
+  constexpr std::string_view kBefore = "pool-";
   std::vector<std::string> pools;
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path_.c_str()), ::closedir);
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
   if (!directory) return pools;  // nothing was ever written there
   while (const dirent* entry = ::readdir(directory.get())) {
     const std::string_view name = entry->d_name;
-    if (!name.starts_with(kBefore) || !name.ends_with(kBehind) || name.size() <= kBefore.size() + kBehind.size())
+    if (!name.starts_with(kBefore) || !name.ends_with(behind) || name.size() <= kBefore.size() + behind.size())
       continue;
-    std::string pool(name.substr(kBefore.size(), name.size() - kBefore.size() - kBehind.size()));
+    std::string pool(name.substr(kBefore.size(), name.size() - kBefore.size() - behind.size()));
     if (wire::is_pool_name(pool)) pools.push_back(std::move(pool));
   }
   std::sort(pools.begin(), pools.end());
   return pools;
+}
+
+}  // namespace
+
+std::vector<std::string> StateDirectory::added() const { return pools_with(path_, ".added"); }
+
+std::vector<PoolRecord> StateDirectory::others_on_dax(const std::string& pool) const {
+  std::vector<PoolRecord> others;
+  for (const std::string& name : pools_with(path_, ".state")) {
+    if (name == pool) continue;
+    auto record = load(name);
+    if (record && *record && !(*record)->dax_name.empty()) others.push_back(std::move(**record));
+  }
+  return others;
 }
 
 bool StateDirectory::is_added(const std::string& pool) const {

@@ -63,6 +63,7 @@ std::optional<PoolRecord> parse(const std::string& text) {
   record.dax_pages_name = string("dax_pages_name").value_or("");
   record.is_volatile = flag("volatile");
   record.is_being_cleared = flag("being_cleared");
+  record.is_being_formatted = flag("being_formatted");
   return record;
 }
 
@@ -256,6 +257,7 @@ Result<void> StateDirectory::save(const PoolRecord& record) const {
     if (!record.dax_pages_name.empty()) json["dax_pages_name"] = record.dax_pages_name;
     json["volatile"] = record.is_volatile;
     json["being_cleared"] = record.is_being_cleared;
+    json["being_formatted"] = record.is_being_formatted;
   }
   const std::string text = json.dump(2) + "\n";
   return replace(file_of(record.pool), text);

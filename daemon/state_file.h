@@ -28,9 +28,12 @@ struct PoolRecord {
   std::string dax_pages_name = {};  // of a split pool: the device of its pages, dax_name has the control region
   bool is_volatile = false;         // the device's content does not outlive power
   bool is_being_cleared = false;    // what it held is given up, and it is not all zeros yet
+  bool is_being_formatted = false;  // under this uuid: nothing of it may be there, or all
   // Of a memory pool in two pieces its pages; `device` is its control region, with the bytes of both.
   std::optional<DeviceIdentity> pages = {};
   std::string file_path = {};  // of a pool in a file, or the file of its control region; else empty
+
+  bool is_made() const { return !is_being_cleared && !is_being_formatted; }
 };
 
 std::string uuid_text(const uint8_t (&uuid)[16]);
@@ -55,6 +58,9 @@ class StateDirectory {
   // Nothing when there is no record. Errors: EBADMSG the file is not one that marud wrote.
   Result<std::optional<PoolRecord>> load(const std::string& pool) const;
   Result<void> save(const PoolRecord& record) const;
+  // The records of all pools on DAX devices but this one, also of pools that nobody configures any more. Those that cannot be
+  // read are left out.
+  std::vector<PoolRecord> others_on_dax(const std::string& pool) const;
   void remove(const std::string& pool) const;
   std::string file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".state"; }  // of the record
 

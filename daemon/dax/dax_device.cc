@@ -3,6 +3,7 @@
 #include "daemon/size_text.h"
 #include "daemon/state_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -64,6 +65,7 @@ struct SeenDevice {
   std::string unread_because = {};        // of one that should be readable and is not
   bool is_forbidden = false;              // marud's user may not open it
   bool is_taken = false;                  // by a pool that is open, of this marud or of another
+  const OtherPool* owner = nullptr;       // of what the label speaks of, if that is known to be another pool
 };
 
 SeenDevice look_at(DaxDescription device) {
@@ -103,6 +105,7 @@ std::string seen_text(const std::vector<SeenDevice>& all, const std::vector<DaxD
     if (!seen.unread_because.empty()) one += ", " + seen.unread_because;
     if (seen.label)
       one += seen.label->kind == DeviceLabel::Kind::kNothing ? ", blank at its beginning" : ", " + seen.label->found;
+    if (seen.owner) one += ", which is pool \"" + seen.owner->name + "\"";
     add(one);
   }
   if (all.empty())
@@ -177,9 +180,15 @@ std::optional<Uuid> uuid_in(const std::string& wish) {
   return wish.starts_with(kByUuid) ? parse_uuid(wish.substr(kByUuid.size())) : std::nullopt;
 }
 
+const OtherPool* owner_of(const Uuid& uuid, const std::vector<OtherPool>& others) {
+  const auto found = std::find_if(others.begin(), others.end(), [&](const OtherPool& one) { return one.uuid == uuid; });
+  return uuid == Uuid{} || found == others.end() ? nullptr : &*found;
+}
+
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
                                                      DeviceLabel::Kind holds, BlankDevices blank, const DaxRules& rules,
-                                                     std::optional<uint32_t> claimed_by) {
+                                                     std::optional<uint32_t> claimed_by,
+                                                     const std::vector<OtherPool>& others) {
   if (wish.starts_with("/")) {
     auto described = describe_dax_device(wish, rules);
     if (!described) return tl::unexpected(described.error());
@@ -195,9 +204,9 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
     if (wish == kFreeCxl && !device.is_cxl) continue;
     seen.push_back(look_at(device));
   }
-  std::vector<DaxDescription> ours, others, cut_off, blank_ones;
+  std::vector<DaxDescription> ours, not_known, cut_off, blank_ones;
   bool are_all_read = true, is_forbidden = false;
-  for (const SeenDevice& one : seen) {
+  for (SeenDevice& one : seen) {
     are_all_read &= one.unread_because.empty();
     is_forbidden |= one.is_forbidden;
     if (!one.label) continue;
@@ -205,8 +214,9 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
     const bool has_uuid = uuid && *uuid != Uuid{} && one.label->uuid == *uuid;
     const bool is_ours = has_uuid && (one.label->kind == holds || is_cut_off);
     if (is_ours) ours.push_back(one.device);  // taken or not: whoever opens it is told by whom
-    if (is_ours || one.is_taken) continue;
-    if (one.label->kind == holds) others.push_back(one.device);
+    if (!is_ours) one.owner = owner_of(one.label->uuid, others);
+    if (is_ours || one.is_taken || one.owner) continue;
+    if (one.label->kind == holds) not_known.push_back(one.device);
     if (is_cut_off) cut_off.push_back(one.device);
     if (one.label->kind == DeviceLabel::Kind::kNothing) blank_ones.push_back(one.device);
   }
@@ -225,8 +235,8 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
   if (by_uuid) return missing("the device that holds pool " + uuid_text_of(*uuid), "one that holds it");
   if (blank == BlankDevices::kFirst && !blank_ones.empty()) return blank_ones;
   // Without a record of its own a pool is taken for this one if nothing else can be meant.
-  if (!known && others.size() == 1) return others;
-  if (!known && others.size() > 1)
+  if (!known && not_known.size() == 1) return not_known;
+  if (!known && not_known.size() > 1)
     return failure(ENOTUNIQ, "choose a device for \"" + wish + "\": found " + seen_text(seen, machine) +
                                  "; expected one pool at most: say device = \"uuid:...\"");
   const bool waits_for_all = blank == BlankDevices::kIfAllAreRead && !are_all_read;

@@ -44,6 +44,14 @@ enum class BlankDevices : uint8_t {
   kNever,  // the pool is somewhere, and no other may take its place because its device is not to be seen just now
 };
 
+// A pool that lies, or is to lie, on some other device of this marud, as its state files say.
+struct OtherPool {
+  Uuid uuid = {};
+  std::string name;
+};
+// The one that has this uuid; null: none.
+const OtherPool* owner_of(const Uuid& uuid, const std::vector<OtherPool>& others);
+
 // The devices that `wish` may mean, best first:
 //   a path           that device
 //   "uuid:UUID"      the device that holds this pool, whatever its name is
@@ -52,11 +60,13 @@ enum class BlankDevices : uint8_t {
 //   "cxl:free"       the same, of the devices of CXL memory
 // `holds`: what the device must hold, its control region (kPool) or its pages (kData). `claimed_by`: whose formatting that was
 // cut off (DeviceLabel::claimed_by) leaves a device that is as good as the pool whose uuid it has, and before those that begin
-// blank. Looks at labels and changes nothing. Errors: ENOENT, with what was found on each device, or why it could not be read;
-// ENOTUNIQ.
+// blank. `others`: what one of these has is not chosen, nor a formatting for it that was cut off; a path or a uuid finds it
+// nevertheless. Looks at labels and changes nothing. Errors: ENOENT, with what was found on each device, or why it could not be
+// read; ENOTUNIQ.
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
                                                      DeviceLabel::Kind holds, BlankDevices blank, const DaxRules& rules,
-                                                     std::optional<uint32_t> claimed_by = std::nullopt);
+                                                     std::optional<uint32_t> claimed_by = std::nullopt,
+                                                     const std::vector<OtherPool>& others = {});
 
 // Of a device that no label speaks for: whether the wish may mean it. A uuid means the device that `known` was on; a path means
 // no device but the one behind it.

@@ -197,6 +197,56 @@ TEST_F(DaxPool, FormattingThatWasCutOffIsFoundAgainWhereADeviceIsChosen) {
   }
 }
 
+// Of two new pools that may lie on the same devices the one is formatted, and cut off; the other one is started first.
+TEST_F(DaxPool, FormattingThatWasCutOffIsLeftToItsPool) {
+  for (const char* name : {"dax0.0", "dax1.0"}) devices_.add(name, kBytes);
+  spec_.dax.device = "node:0";
+  const uint64_t claim = shm::FormatClaim::of(0).bits;
+  const std::string cut_off(reinterpret_cast<const char*>(&claim), sizeof(claim));
+  devices_.put("dax0.0", 0, cut_off);
+  devices_.put("dax0.0", offsetof(format::Header, uuid), std::string(16, 'u'));
+  PoolRecord record = {"near"};
+  record.uuid.fill('u');
+  record.dax_name = "dax0.0";
+  record.is_being_formatted = true;
+  ASSERT_TRUE(state_.save(record));
+  const std::string uuid = leave_pool();
+  EXPECT_EQ(devices_.get("dax0.0", 0, 8), cut_off) << "the pool \"far\" has taken what the pool \"near\" had begun";
+  EXPECT_EQ(header("dax1.0").magic, format::kMagic);
+  spec_.pool.name = "third";
+  EXPECT_EQ(refusal().code, ENOENT);
+  spec_.dax.device = devices_.path("dax0.0");
+  EXPECT_EQ(refusal().code, EEXIST);
+  spec_.dax.device = "node:0";
+  spec_.pool.name = "near";
+  EXPECT_EQ(leave_pool(), "75757575-7575-7575-7575-757575757575");
+  spec_.pool.name = "far";
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+// What stands in the state file is what the claim will have, and keeps the pool from nothing when there is no claim.
+TEST_F(DaxPool, TheStateFileSaysWhatIsFormattedBeforeItIs) {
+  devices_.add("dax0.0", kBytes);
+  spec_.dax.device = "node:0";
+  const uint64_t page_bytes = spec_.pool.page_bytes;
+  spec_.pool.page_bytes = kBytes;  // a shape that the device has no room for
+  EXPECT_EQ(refusal().code, EINVAL);
+  auto record = state_.load("far");
+  ASSERT_TRUE(record && *record);
+  EXPECT_TRUE((*record)->is_being_formatted);
+  EXPECT_NE((*record)->uuid, Uuid{});
+  devices_.rename("dax0.0", "dax1.0");
+  spec_.pool.page_bytes = page_bytes;
+  const std::string uuid = leave_pool();
+  record = state_.load("far");
+  ASSERT_TRUE(record && *record);
+  EXPECT_TRUE((*record)->is_made());
+  EXPECT_EQ((*record)->dax_name, "dax1.0");
+  uint8_t known[16];
+  std::memcpy(known, (*record)->uuid.data(), sizeof(known));
+  EXPECT_EQ(uuid_text(known), uuid);
+}
+
 TEST_F(DaxPool, FormattingThatAnotherHostBeganIsNoCandidate) {
   devices_.add("dax0.0", kBytes);
   const uint64_t claim = shm::FormatClaim::of(77).bits;
@@ -207,6 +257,32 @@ TEST_F(DaxPool, FormattingThatAnotherHostBeganIsNoCandidate) {
   EXPECT_NE(error.text().find("another host formats it at this moment, or died over it"), std::string::npos)
       << error.text();
   EXPECT_EQ(devices_.get("dax0.0", 0, 8), std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)));
+}
+
+// Two pools that may lie on the same devices. The one that is new is started first, and the other's device is the only one there
+// that holds a pool.
+TEST_F(DaxPool, APoolThatAnotherOneIsKnownToBeIsNotAdopted) {
+  devices_.add("dax0.0", kBytes);
+  spec_.dax.device = "node:0";
+  const std::string uuid = leave_pool();
+  spec_.pool.name = "near";
+  const Error none = refusal();
+  EXPECT_EQ(none.code, ENOENT);
+  EXPECT_NE(none.doing.find("a pool of marud, uuid " + uuid), std::string::npos) << none.doing;
+  EXPECT_NE(none.doing.find("which is pool \"far\""), std::string::npos) << none.doing;
+  // Not under the name of the device either, which may have become this one's; but by its uuid.
+  spec_.dax.device = devices_.path("dax0.0");
+  const Error named = refusal();
+  EXPECT_EQ(named.code, EEXIST);
+  EXPECT_NE(named.doing.find("which is pool \"far\""), std::string::npos) << named.doing;
+  spec_.dax.device = "node:0";
+  devices_.add("dax1.0", kBytes);
+  EXPECT_NE(leave_pool(), uuid);
+  spec_.pool.name = "far";
+  EXPECT_EQ(leave_pool(), uuid);
+  spec_.pool.name = "renamed";
+  spec_.dax.device = "uuid:" + uuid;
+  EXPECT_EQ(leave_pool(), uuid);
 }
 
 }  // namespace
