@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <sys/random.h>
+#include <utility>
 
 namespace maru::daemon {
 namespace {
@@ -27,6 +28,21 @@ Result<Uuid> random_uuid() {
   Uuid uuid;
   if (::getrandom(uuid.data(), uuid.size(), 0) != ssize_t(uuid.size())) return failure(errno, "read random bytes");
   return uuid;
+}
+
+// All that is to be cleared is given up before any of it is cleared.
+Result<void> clear(const std::string& pool, const DaxDevices& devices, const Uuid& uuid) {
+  const std::pair<const DaxDevice*, bool> both[] = {{devices.main.get(), devices.clears_main},
+                                                    {devices.pages.get(), devices.clears_pages}};
+  for (const auto& [device, is_cleared] : both)
+    if (is_cleared)
+      if (auto given_up = give_up_content(device->content(), device == devices.pages.get(), uuid); !given_up)
+        return given_up;
+  for (const auto& [device, is_cleared] : both)
+    if (is_cleared)
+      if (auto cleared = clear_content(device->content(), tell_progress(pool, "cleared", device->name())); !cleared)
+        return cleared;
+  return {};
 }
 
 std::atomic<bool> is_ending{false};
@@ -110,6 +126,10 @@ std::vector<OtherPool> other_pools(const StateDirectory& state, const std::strin
   return others;
 }
 
+uint32_t claim_number(const PoolSpec& spec) {
+  return spec.pool.sharing.is_shared ? machine_number(spec.pool.sharing) : 0;
+}
+
 Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std::string& pool) {
   if (device.label().kind != DeviceLabel::Kind::kNothing) return std::optional(device.label().found);
   auto content = find_content(device.content(), tell_progress(pool, "looked at", device.name()));
@@ -131,22 +151,21 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   const bool clears = devices.clears_main || devices.clears_pages;
   log_info("pool \"{}\" is new: {} is {}formatted", pool, devices.text(), clears ? "cleared and " : "");
   PoolRecord record = devices.record(pool, devices.main->label().uuid);
+  auto random = random_uuid();
+  if (!random) return tl::unexpected(random.error());
   if (clears) {
+    if (record.uuid == Uuid{} && devices.pages) record.uuid = devices.pages->label().uuid;
+    if (record.uuid == Uuid{}) record.uuid = *random;
     record.is_being_cleared = true;
     if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
+    if (auto cleared = clear(pool, devices, record.uuid); !cleared) return tl::unexpected(cleared.error());
   }
-  for (const auto& [device, is_cleared] :
-       {std::pair(devices.main.get(), devices.clears_main), std::pair(devices.pages.get(), devices.clears_pages)})
-    if (is_cleared)
-      if (auto cleared = clear_content(device->content(), tell_progress(pool, "cleared", device->name())); !cleared)
-        return tl::unexpected(cleared.error());
   // What is cut off from here on is this pool's and no other's, since the claim will have this uuid.
-  const bool goes_on = devices.main->label().kind == DeviceLabel::Kind::kClaimed && !devices.clears_main;
-  if (!goes_on || record.uuid == Uuid{}) {
-    auto uuid = random_uuid();
-    if (!uuid) return tl::unexpected(uuid.error());
-    record.uuid = *uuid;
-  }
+  const DeviceLabel& label = devices.main->label();
+  const bool goes_on = label.kind == DeviceLabel::Kind::kClaimed && !devices.clears_main && label.uuid != Uuid{};
+  // By its uuid the configuration has to find it at the next start, too.
+  const auto named = uuid_in(devices.pages ? spec.dax.control_device : spec.dax.device);
+  record.uuid = goes_on ? label.uuid : named.value_or(*random);
   record.is_being_cleared = false;
   record.is_being_formatted = true;
   if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
@@ -158,22 +177,35 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
 Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state, bool force, uint64_t now_ms) {
   DaxDevices devices;
   const bool is_split = !spec.dax.control_device.empty();
+  const auto others = other_pools(state, spec.pool.name);
+  // A command that was cut off before is given again: what it left may be cleared, or need not be.
+  const auto is_given_up = [&](const DeviceLabel& label) {
+    return label.kind == DeviceLabel::Kind::kGivenUp && !spec.pool.sharing.is_shared && !owner_of(label.uuid, others);
+  };
+  const auto is_begun = [&](const DaxDevice& device, DeviceLabel::Kind holds) {
+    const DeviceLabel& label = device.label();
+    if (holds == DeviceLabel::Kind::kData) return are_claimed(label, device.bytes(), devices.main->label());
+    return label.kind == DeviceLabel::Kind::kClaimed && label.claimed_by == claim_number(spec) &&
+           !owner_of(label.uuid, others);
+  };
   const auto take = [&](const std::string& wish, DeviceLabel::Kind holds, std::unique_ptr<DaxDevice>* ret_device,
                         bool* ret_clears) -> Result<void> {
     // Only a device that is named can be forced: of several the wrong one would be lost.
     if (force && !wish.starts_with("/") && !wish.starts_with("uuid:"))
       return failure(EINVAL, "force the device of pool \"" + spec.pool.name + "\": found device = \"" + wish +
                                  "\", expected a path or \"uuid:...\", so that it is clear which device is meant");
-    auto candidates = find_dax_devices(wish, std::nullopt, holds, BlankDevices::kFirst, spec.dax.rules, std::nullopt,
-                                       other_pools(state, spec.pool.name));
+    const auto claimed_by = holds == DeviceLabel::Kind::kPool ? std::optional(claim_number(spec)) : std::nullopt;
+    auto candidates =
+        find_dax_devices(wish, std::nullopt, holds, BlankDevices::kFirst, spec.dax.rules, claimed_by, others);
     if (!candidates) return tl::unexpected(candidates.error());
     Error last = {ENOENT, "find a device"};
     for (const DaxDescription& candidate : *candidates) {
       if (last.code == ECANCELED) break;
       auto device = DaxDevice::open(candidate, spec.dax.alignment, spec.dax.rules);
       auto found = device ? what_is_on(**device, spec.pool.name) : tl::unexpected(device.error());
-      if (found && (!*found || force)) {
-        *ret_clears = found->has_value();
+      const bool goes_on = found && is_begun(**device, holds);
+      if (found && (!*found || force || goes_on || is_given_up((*device)->label()))) {
+        *ret_clears = found->has_value() && !goes_on;
         *ret_device = std::move(*device);
         return {};
       }

@@ -42,6 +42,9 @@ struct DaxDevices {
 // The pools on DAX devices that the state files know beside this one.
 std::vector<OtherPool> other_pools(const StateDirectory& state, const std::string& pool);
 
+// Under which this machine claims memory that it formats.
+uint32_t claim_number(const PoolSpec& spec);
+
 // What is on the device keeps it from being formatted, or only from being so without being cleared; nothing: it is zeros all
 // over. Reads all of it unless its label says enough.
 Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std::string& pool);

@@ -8,6 +8,7 @@
 //   the same, on volatile memory that held   is cleared and formatted: what lies there is what memory holds when power comes
 //     this pool in another boot              back, and the state file says so
 //   a formatting that was cut off            is formatted, if it was begun by this machine and no pages but its own are there
+//   what was being cleared                   is cleared and formatted
 //
 // A pool that several hosts share is never verified, cleared or formatted because of what this host knows: others may be at
 // work in it. Its blocks are compared with their checksums at every hit.
@@ -101,14 +102,16 @@ class Opening {
     const auto found = find(control_wish, known, DeviceLabel::Kind::kPool);
     if (!found) return known;
     const auto control = DaxDevice::open(found->front(), spec_.dax.alignment, spec_.dax.rules);
-    const bool is_cut_off = control && is_own_claim((*control)->label()) && (*control)->label().uuid != Uuid{};
-    return is_cut_off ? std::optional((*control)->label().uuid) : known;
+    if (!control) return known;
+    const DeviceLabel& label = (*control)->label();
+    const bool is_cut_off = (is_own_claim(label) || is_given_up(label)) && label.uuid != Uuid{};
+    return is_cut_off ? std::optional(label.uuid) : known;
   }
 
   Result<std::vector<DaxDescription>> find(const std::string& wish, const std::optional<Uuid>& known,
                                            DeviceLabel::Kind holds) const {
     // Claims are made where the control region will be.
-    const auto claimed_by = holds == DeviceLabel::Kind::kPool ? std::optional(own_number()) : std::nullopt;
+    const auto claimed_by = holds == DeviceLabel::Kind::kPool ? std::optional(claim_number(spec_)) : std::nullopt;
     const auto look_for = [&](const std::optional<Uuid>& uuid, BlankDevices blank) {
       return find_dax_devices(wish, uuid, holds, blank, spec_.dax.rules, claimed_by, others_);
     };
@@ -185,9 +188,9 @@ class Opening {
   }
 
   // Pools are walls, and the configuration may name a device that another one of them has.
-  Result<void> expect_no_other_pool(const DaxDevice& device) const {
+  Result<void> expect_no_other_pool(const DaxDevice& device, const std::string& wish) const {
     const OtherPool* owner = owner_of(device.label().uuid, others_);
-    if (!owner) return {};
+    if (!owner || uuid_in(wish) == owner->uuid || (record_ && record_->uuid == owner->uuid)) return {};
     return failure(EEXIST, "use " + device.name() + ": found " + device.label().found + ", which is pool \"" +
                                owner->name + "\", expected a blank device or this pool; if it has this name now, say " +
                                "device = \"uuid:" + text_of(owner->uuid) + "\"" + how_to_force(spec_));
@@ -209,9 +212,8 @@ class Opening {
     const bool is_known = record_ && record_->is_made();
     const auto named = uuid_in(wish);
     const auto expected = named || !is_known ? named : std::optional(record_->uuid);
-    const bool is_own = record_ && record_->uuid == label.uuid;
-    if (auto nobodys = expected || is_own ? Result<void>() : expect_no_other_pool(device); !nobodys)
-      return tl::unexpected(nobodys.error());
+    if (!expected)
+      if (auto nobodys = expect_no_other_pool(device, wish); !nobodys) return tl::unexpected(nobodys.error());
     if (expected && *expected != label.uuid)
       return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", expected the pool that it was, " +
                                  text_of(*expected) + "; devices change their names: say device = \"uuid:...\"" +
@@ -229,11 +231,12 @@ class Opening {
                                         : Fate::kClearAndFormat;
   }
 
-  // Under which this machine claims memory that it formats.
-  uint32_t own_number() const { return spec_.pool.sharing.is_shared ? machine_number(spec_.pool.sharing) : 0; }
-
   bool is_own_claim(const DeviceLabel& label) const {
-    return label.kind == DeviceLabel::Kind::kClaimed && label.claimed_by == own_number();
+    return label.kind == DeviceLabel::Kind::kClaimed && label.claimed_by == claim_number(spec_);
+  }
+  // Of a pool of several hosts another one may be clearing it at this moment.
+  bool is_given_up(const DeviceLabel& label) const {
+    return label.kind == DeviceLabel::Kind::kGivenUp && !spec_.pool.sharing.is_shared;
   }
 
   static uint64_t bytes_of(const DaxDevice& device, const DaxDevice* pages) {
@@ -245,10 +248,16 @@ class Opening {
     const DaxDescription& description = device.description();
     const DeviceLabel& label = device.label();
     const SharingConfig& sharing = spec_.pool.sharing;
+    const std::string& wish = pages ? spec_.dax.control_device : spec_.dax.device;
     if (is_own_claim(label)) {
-      if (auto nobodys = expect_no_other_pool(device); !nobodys) return tl::unexpected(nobodys.error());
+      if (auto nobodys = expect_no_other_pool(device, wish); !nobodys) return tl::unexpected(nobodys.error());
       log_warning("pool \"{}\": formatting {} was cut off, it begins anew", spec_.pool.name, device.name());
       return Fate::kFormat;  // it was blank before, or had been cleared
+    }
+    if (is_given_up(label)) {
+      if (auto nobodys = expect_no_other_pool(device, wish); !nobodys) return tl::unexpected(nobodys.error());
+      log_warning("pool \"{}\": clearing {} was cut off, it begins anew", spec_.pool.name, device.name());
+      return Fate::kClearAndFormat;
     }
     if (record_ && is_half_cleared(device, record_->dax_name) && record_->device.bytes == bytes_of(device, pages) &&
         !sharing.is_shared) {
@@ -307,6 +316,10 @@ class Opening {
     }
     *ret_clears = false;
     if (are_claimed(label, pages.bytes(), main.label())) return {};
+    if (is_given_up(label)) {
+      *ret_clears = true;
+      return expect_no_other_pool(pages, spec_.dax.device);
+    }
     *ret_clears = may_clear(pages, main, fate);
     if (*ret_clears) return {};
     auto found = what_is_on(pages, spec_.pool.name);

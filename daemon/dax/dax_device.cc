@@ -90,6 +90,16 @@ SeenDevice look_at(DaxDescription device) {
   return seen;
 }
 
+// What lies there is given up by whoever was cut off.
+bool begins_anew(const DeviceLabel& label, DeviceLabel::Kind holds, std::optional<uint32_t> claimed_by) {
+  if (label.kind == DeviceLabel::Kind::kGivenUp) return label.is_of_pages == (holds == DeviceLabel::Kind::kData);
+  return label.kind == DeviceLabel::Kind::kClaimed && label.claimed_by == claimed_by;
+}
+
+bool is_no_label(const DeviceLabel& label) {
+  return label.kind == DeviceLabel::Kind::kForeign || label.kind == DeviceLabel::Kind::kDamaged;
+}
+
 constexpr size_t kNamedMax = 32;  // devices in one message
 
 // `all`: those that the wish means; `machine`: every device, named when it means none.
@@ -210,9 +220,12 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
     are_all_read &= one.unread_because.empty();
     is_forbidden |= one.is_forbidden;
     if (!one.label) continue;
-    const bool is_cut_off = one.label->kind == DeviceLabel::Kind::kClaimed && one.label->claimed_by == claimed_by;
-    const bool has_uuid = uuid && *uuid != Uuid{} && one.label->uuid == *uuid;
-    const bool is_ours = has_uuid && (one.label->kind == holds || is_cut_off);
+    const bool is_cut_off = begins_anew(*one.label, holds, claimed_by);
+    const bool is_known = uuid && *uuid != Uuid{};
+    const bool has_uuid = is_known && one.label->uuid == *uuid;
+    const bool is_in_part = is_known && holds == DeviceLabel::Kind::kData && is_no_label(*one.label) &&
+                            are_labelled_in_part(*one.label, one.device.bytes, *uuid);
+    const bool is_ours = (has_uuid && (one.label->kind == holds || is_cut_off)) || is_in_part;
     if (is_ours) ours.push_back(one.device);  // taken or not: whoever opens it is told by whom
     if (!is_ours) one.owner = owner_of(one.label->uuid, others);
     if (is_ours || one.is_taken || one.owner) continue;

@@ -6,6 +6,7 @@
 #include "libmaru/base/mapping.h"
 #include "libmaru/shm/control_region.h"
 #include "libmaru/shm/data_label.h"
+#include "libmaru/shm/flush.h"
 #include "libmaru/shm/format_claim.h"
 
 #include <algorithm>
@@ -133,7 +134,15 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
     label.kind = DeviceLabel::Kind::kClaimed;
     label.claimed_by = claim.machine();
     label.uuid = shm::claimed_uuid(begin);
-    label.found = "that another host formats it at this moment, or died over it";
+    label.found = label.claimed_by != 0 ? "that another host formats it at this moment, or died over it"
+                                        : "the formatting of a pool of marud, which was cut off";
+    return label;
+  }
+  if (const shm::ClearingMark mark = shm::clearing_mark_in(begin); mark.is_one()) {
+    label.kind = DeviceLabel::Kind::kGivenUp;
+    label.is_of_pages = mark.is_of_pages();
+    if (mark.has_uuid()) label.uuid = shm::claimed_uuid(begin);
+    label.found = "what marud gave up and was clearing when it was cut off";
     return label;
   }
   label.kind = DeviceLabel::Kind::kForeign;
@@ -150,9 +159,13 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
 bool are_claimed(const DeviceLabel& pages, uint64_t pages_bytes, const DeviceLabel& control) {
   if (control.kind != DeviceLabel::Kind::kClaimed || control.uuid == Uuid{}) return false;
   if (pages.kind == DeviceLabel::Kind::kData) return pages.uuid == control.uuid;
-  uint8_t uuid[16];
-  std::memcpy(uuid, control.uuid.data(), sizeof(uuid));
-  return shm::is_part_of(pages.data, shm::make_data_label(uuid, pages_bytes, format::kDataLabelRoom));
+  return are_labelled_in_part(pages, pages_bytes, control.uuid);
+}
+
+bool are_labelled_in_part(const DeviceLabel& pages, uint64_t pages_bytes, const Uuid& uuid) {
+  uint8_t bytes[16];
+  std::memcpy(bytes, uuid.data(), sizeof(bytes));
+  return shm::is_part_of(pages.data, shm::make_data_label(bytes, pages_bytes, format::kDataLabelRoom));
 }
 
 void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_t)>& work) {
@@ -215,9 +228,36 @@ Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Pr
   return std::optional<uint64_t>();
 }
 
+namespace {
+
+// Of the mark: its beginning, to be written.
+Result<void> change_beginning(const DeviceBytes& device, const std::function<void(std::span<std::byte>)>& change) {
+  auto mapped =
+      Mapping::map_shared(device.fd, 0, round_up(shm::kMarkedBytes, device.alignment), PROT_READ | PROT_WRITE);
+  if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device.name);
+  FaultGuard guard;
+  if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + device.name);
+  change(mapped->bytes());
+  if (guard.has_fired()) return failure(EIO, "write the beginning of " + device.name + " (a memory error)");
+  return {};
+}
+
+}  // namespace
+
+Result<void> give_up_content(const DeviceBytes& device, bool is_of_pages, const Uuid& uuid) {
+  uint8_t bytes[16];
+  std::memcpy(bytes, uuid.data(), sizeof(bytes));
+  return change_beginning(device, [&](std::span<std::byte> begin) { shm::begin_clearing(begin, is_of_pages, bytes); });
+}
+
 Result<void> clear_content(const DeviceBytes& device, const Progress& progress) {
-  const auto clear = [](std::span<std::byte> part, uint64_t) { std::memset(part.data(), 0, part.size()); };
-  return look_at_all(device, PROT_READ | PROT_WRITE, clear, progress);
+  const auto clear = [](std::span<std::byte> part, uint64_t offset) {
+    const std::span<std::byte> rest = part.subspan(offset == 0 ? std::min(shm::kMarkedBytes, part.size()) : 0);
+    std::memset(rest.data(), 0, rest.size());
+    shm::flush_lines(rest.data(), rest.size());  // before there is no mark any more
+  };
+  if (auto cleared = look_at_all(device, PROT_READ | PROT_WRITE, clear, progress); !cleared) return cleared;
+  return change_beginning(device, [](std::span<std::byte> begin) { shm::end_clearing(begin); });
 }
 
 }  // namespace maru::daemon

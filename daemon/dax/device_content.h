@@ -34,15 +34,18 @@ struct DeviceLabel {
     kPool,     // a control region that this version can use
     kData,     // the pages of a split pool
     kClaimed,  // somebody formats it at this moment, or died over it (libmaru/shm/format_claim.h)
+    kGivenUp,  // somebody clears it at this moment, or died over it
     kDamaged,  // begins as a control region does, and is none that can be used
     kForeign,  // something else
   };
   Kind kind = Kind::kNothing;
   std::string found;  // for people: "a pool of marud, uuid ..., 64 GiB in pages of 2 MiB", "an ext4 file system"
-  Uuid uuid = {};     // kPool, kData; kClaimed: for which the pages are labelled, zeros before there is one
+  // kPool, kData; kClaimed: for which the pages are labelled, zeros before there is one; kGivenUp: of what is cleared
+  Uuid uuid = {};
   format::Header header = {};   // kPool
   format::DataLabel data = {};  // kData; else whatever lies in its place
   uint32_t claimed_by = 0;      // kClaimed: the number of a machine, or 0
+  bool is_of_pages = false;     // kGivenUp: of a split pool
 };
 
 // Looks at the beginning alone. Only reads.
@@ -58,8 +61,14 @@ using Progress = std::function<bool(uint64_t done_bytes, uint64_t of_bytes)>;
 // Where the first byte that is not zero lies, looking at all of it; nothing when there is none. EIO: some of it cannot be read.
 Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Progress& progress);
 
-// Makes all of it zero, the beginning first: what is cleared half-way has no label any more.
+// That what lies there is given up: says so at its beginning, for clear_content(). `uuid`: shm::begin_clearing().
+Result<void> give_up_content(const DeviceBytes& device, bool is_of_pages, const Uuid& uuid);
+// Makes all of what was given up zero, the mark last: what is cleared half-way is known by that. With the content in memory that
+// outlives power.
 Result<void> clear_content(const DeviceBytes& device, const Progress& progress);
+
+// Whether these pages are labelled for a pool of this uuid in part, as a death while that was done leaves them.
+bool are_labelled_in_part(const DeviceLabel& pages, uint64_t pages_bytes, const Uuid& uuid);
 
 // Calls `work` once for each number below `count`, `step` neighbouring ones at a time, on several threads, and waits.
 void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_t)>& work);

@@ -3,11 +3,9 @@
 #include "libmaru/base/map_sync.h"
 #include "libmaru/shm/data_label.h"
 #include "libmaru/shm/flush.h"
-#include "maru/format/atomic_word.h"
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 
 namespace maru::daemon {
@@ -55,10 +53,7 @@ Result<void> SplitDevice::label_pages(const uint8_t (&uuid)[16]) {
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + pages_device_->name());
   FaultGuard guard;
   if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + pages_device_->name());
-  // The magic number last: a part of a label has the uuid by which it is known, and is nobody's label yet.
-  constexpr size_t kRest = sizeof(label.magic);
-  std::memcpy(mapped->data() + kRest, reinterpret_cast<const std::byte*>(&label) + kRest, sizeof(label) - kRest);
-  reinterpret_cast<AtomicU64*>(mapped->data())->store_release(label.magic);
+  shm::write_data_label(mapped->data(), label);
   shm::flush_lines(mapped->data(), sizeof(label));  // before the header, without which it means nothing
   if (guard.has_fired()) return failure(EIO, "write the label of " + pages_device_->name() + " (a memory error)");
   return {};

@@ -1,6 +1,7 @@
 // The label of pages that lie in a piece of their own.
 #pragma once
 
+#include "maru/format/atomic_word.h"
 #include "maru/format/data_label.h"
 
 #include <cstddef>
@@ -23,6 +24,17 @@ inline format::DataLabel make_data_label(const uint8_t (&uuid)[16], uint64_t dat
   label.checksum = data_label_checksum(label);
   return label;
 }
+
+// Writes it where everything is zero, or a part of it. The uuid first, by which a part is known, and the magic number last: a
+// part is nobody's label yet. The caller flushes it.
+inline void write_data_label(void* memory, const format::DataLabel& label) {
+  uint64_t words[sizeof(label) / 8];
+  std::memcpy(words, &label, sizeof(words));
+  auto* to = static_cast<AtomicU64*>(memory);
+  for (size_t i = 1; i < sizeof(words) / 8; ++i) to[i].store_release(words[i]);
+  to[0].store_release(words[0]);
+}
+static_assert(offsetof(format::DataLabel, uuid) == 8, "the second word");
 
 // Whether what was found is a part of this label, as a death while it is written leaves it: of its words some are there, the
 // uuid among them, and the others are zero.

@@ -52,10 +52,38 @@ void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]) {
   }
   std::memcpy(uuid, found, sizeof(found));
 }
+
 void give_up_pool(std::span<std::byte> memory) {
   auto& word = *reinterpret_cast<AtomicU64*>(memory.data());
   word.store_release(FormatClaim::of(0).bits);
   flush_lines(&word, sizeof(word));
+}
+
+ClearingMark clearing_mark_in(std::span<const std::byte> begin) { return {claim_in(begin).bits}; }
+
+namespace {
+
+// The words of the line, each in memory before the next one: nobody else writes them.
+void put_word(std::span<std::byte> memory, size_t offset, uint64_t bits) {
+  auto& word = *reinterpret_cast<AtomicU64*>(memory.data() + offset);
+  word.store_release(bits);
+  flush_lines(&word, sizeof(word));
+}
+
+}  // namespace
+
+void begin_clearing(std::span<std::byte> memory, bool is_of_pages, const uint8_t (&uuid)[16]) {
+  uint64_t words[2];
+  std::memcpy(words, uuid, sizeof(words));
+  put_word(memory, 0, ClearingMark::of(is_of_pages, false).bits);
+  for (size_t i = 0; i < 2; ++i) put_word(memory, kUuidAt + 8 * i, words[i]);
+  put_word(memory, 0, ClearingMark::of(is_of_pages, true).bits);
+}
+
+void end_clearing(std::span<std::byte> memory) {
+  put_word(memory, 0, ClearingMark::of(clearing_mark_in(memory).is_of_pages(), false).bits);
+  for (size_t at = sizeof(uint64_t); at < kMarkedBytes; at += sizeof(uint64_t)) put_word(memory, at, 0);
+  put_word(memory, 0, 0);
 }
 
 }  // namespace maru::shm

@@ -7,7 +7,10 @@
 #include "libmaru/shm/format_claim.h"
 
 #include <cerrno>
+#include <csignal>
+#include <ctime>
 #include <filesystem>
+#include <iterator>
 
 namespace maru::daemon {
 namespace {
@@ -205,7 +208,8 @@ TEST_F(DaxPool, FormattingThatWasCutOffIsLeftToItsPool) {
   const std::string cut_off(reinterpret_cast<const char*>(&claim), sizeof(claim));
   devices_.put("dax0.0", 0, cut_off);
   devices_.put("dax0.0", offsetof(format::Header, uuid), std::string(16, 'u'));
-  PoolRecord record = {"near"};
+  PoolRecord record;
+  record.pool = "near";
   record.uuid.fill('u');
   record.dax_name = "dax0.0";
   record.is_being_formatted = true;
@@ -245,6 +249,103 @@ TEST_F(DaxPool, TheStateFileSaysWhatIsFormattedBeforeItIs) {
   uint8_t known[16];
   std::memcpy(known, (*record)->uuid.data(), sizeof(known));
   EXPECT_EQ(uuid_text(known), uuid);
+}
+
+std::string bytes_of(const shm::ClearingMark& mark) {
+  return std::string(reinterpret_cast<const char*>(&mark.bits), sizeof(mark.bits));
+}
+
+// Clearing, cut off after each of its steps: docs/format.md, "Clear".
+TEST_F(DaxPool, ClearingThatWasCutOffIsFoundAgainWhereADeviceIsChosen) {
+  constexpr size_t kUuid = offsetof(format::Header, uuid);
+  const std::string mark = bytes_of(shm::ClearingMark::of(false, false));
+  const std::string with_uuid = bytes_of(shm::ClearingMark::of(false, true));
+  const std::string old(kUuid - 8, 'o'), uuid(16, 'u'), half = std::string(8, 'u') + std::string(8, 'o');
+  const std::string beginnings[] = {mark + old + std::string(16, 'o'),
+                                    mark + old + half,
+                                    mark + old + uuid,
+                                    with_uuid + old + uuid,
+                                    mark + old + uuid,
+                                    mark + std::string(56, 0)};
+  for (const char* wish : {"node:0", "cxl:free", "path"})
+    for (const bool is_known : {true, false})
+      for (size_t i = 0; i < std::size(beginnings); ++i) {
+        SCOPED_TRACE(std::string(wish) + (is_known ? ", known, " : ", not known, ") + std::to_string(i));
+        const std::string parent = wish[0] == 'c' ? DaxStandIn::kCxl : DaxStandIn::kPersistent;
+        devices_.add("dax0.0", kBytes, parent);
+        devices_.put("dax0.0", 0, beginnings[i]);
+        devices_.put("dax0.0", kBytes - 7, "secret");
+        PoolRecord record;
+        record.pool = "far";
+        record.uuid.fill('u');
+        record.boot_id = "another boot";
+        record.dax_name = "dax7.0";  // as it was called then
+        record.is_being_cleared = true;
+        if (is_known)
+          ASSERT_TRUE(state_.save(record));
+        else
+          state_.remove("far");
+        spec_.dax.device = wish[0] == 'p' ? devices_.path("dax0.0") : wish;
+        {
+          auto pool = start();
+          ASSERT_TRUE(pool) << pool.error().text();
+          EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
+          EXPECT_NE(uuid_of(**pool), "75757575-7575-7575-7575-757575757575") << "it is another pool";
+          (*pool)->stop(false);
+        }
+        devices_.remove("dax0.0", parent);
+      }
+}
+
+TEST_F(DaxPool, ClearingThatWasCutOffIsLeftToItsPoolAndToOneOfThisMachine) {
+  devices_.add("dax0.0", kBytes);
+  spec_.dax.device = "node:0";
+  leave_pool();
+  // marud is told to stop before the first byte is cleared.
+  pretend_other_boot("dax0.0", false);
+  spec_.after_power_loss = AfterPowerLoss::kFormat;
+  sigset_t term, before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &term, &before), 0);
+  ASSERT_EQ(::raise(SIGTERM), 0);
+  EXPECT_EQ(refusal().code, ECANCELED);
+  const timespec at_once = {};
+  ASSERT_EQ(::sigtimedwait(&term, nullptr, &at_once), SIGTERM);
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+  const auto mark = [&] { return devices_.get("dax0.0", 0, 8); };
+  ASSERT_EQ(mark(), bytes_of(shm::ClearingMark::of(false, true)));
+  spec_.pool.name = "near";
+  EXPECT_EQ(refusal().code, ENOENT);
+  spec_.dax.device = devices_.path("dax0.0");
+  EXPECT_EQ(refusal().code, EEXIST);
+  // Of a pool of several hosts another one may be at it.
+  spec_.pool.name = "far";
+  spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = true;
+  spec_.pool.sharing.machine_id = "aaaa";
+  EXPECT_EQ(refusal().code, EEXIST);
+  EXPECT_EQ(mark(), bytes_of(shm::ClearingMark::of(false, true)));
+  spec_.pool.sharing = {};
+  spec_.dax.device = "node:0";
+  leave_pool();
+  EXPECT_EQ(header("dax0.0").magic, format::kMagic);
+}
+
+// The command, given again.
+TEST_F(DaxPool, FormatOnCommandGoesOnWithWhatWasCutOff) {
+  devices_.add("dax0.0", kBytes);
+  const uint64_t claim = shm::FormatClaim::of(0).bits;
+  for (const std::string& begin : {std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)),
+                                   bytes_of(shm::ClearingMark::of(false, true))})
+    for (const char* wish : {"node:0", "path"}) {
+      SCOPED_TRACE(wish);
+      devices_.put("dax0.0", 0, std::string(4096, 0));
+      devices_.put("dax0.0", 0, begin);
+      spec_.dax.device = wish[0] == 'p' ? devices_.path("dax0.0") : wish;
+      const auto made = format_on_command(spec_, state_, false, 1000);
+      ASSERT_TRUE(made) << made.error().text();
+      EXPECT_EQ(header("dax0.0").magic, format::kMagic);
+    }
 }
 
 TEST_F(DaxPool, FormattingThatAnotherHostBeganIsNoCandidate) {

@@ -244,8 +244,11 @@ TEST_F(DaxPool, GarbageOfVolatileMemoryThatHeldThisPoolIsCleared) {
   spec_.dax.device = "uuid:" + uuid;  // which nothing on the device says any more
   auto pool = start();
   ASSERT_TRUE(pool) << pool.error().text();
-  EXPECT_NE(uuid_of(**pool), uuid);
+  EXPECT_EQ(uuid_of(**pool), uuid) << "or the configuration would not find it again";
   EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
+  (*pool)->stop(false);
+  pool->reset();
+  expect_adoption(uuid, 2);
 }
 
 TEST_F(DaxPool, GarbageThatNothingIsKnownOfStays) {
@@ -394,6 +397,29 @@ TEST_F(DaxPairPool, FormattingThatWasCutOffIsFoundAgainWhereDevicesAreChosen) {
       }
       spec_.dax.control_device = "node:0";
       spec_.dax.device = "node:1";
+      auto pool = start();
+      ASSERT_TRUE(pool) << pool.error().text();
+      EXPECT_EQ(uuid_of(**pool), uuid);
+      (*pool)->stop(false);
+    }
+}
+
+// Its first line holds all of the label, word for word from the uuid on.
+TEST_F(DaxPairPool, PagesThatAreLabelledInPartAreFoundAgainWhereDevicesAreChosen) {
+  devices_.remove("dax1.0");
+  devices_.add("dax1.0", kBytes, DaxStandIn::kPersistent, 1);
+  const std::string uuid = leave_pool(), whole = label().substr(0, sizeof(format::DataLabel));
+  spec_.dax.control_device = "node:0";
+  spec_.dax.device = "node:1";
+  for (size_t bytes = 16; bytes <= whole.size(); bytes += 8)
+    for (const bool is_known : {true, false}) {
+      SCOPED_TRACE(std::to_string(bytes) + (is_known ? ", known" : ", not known"));
+      cut_off(0);
+      devices_.put("dax1.0", 0, std::string(8, 0) + whole.substr(8, bytes - 8) + std::string(whole.size() - bytes, 0));
+      PoolRecord record = **state_.load("far");
+      record.is_being_formatted = true;
+      EXPECT_TRUE(state_.save(record));
+      if (!is_known) state_.remove("far");
       auto pool = start();
       ASSERT_TRUE(pool) << pool.error().text();
       EXPECT_EQ(uuid_of(**pool), uuid);

@@ -184,6 +184,11 @@ TEST_F(Dax, EveryByteOfADeviceIsLookedAt) {
     devices_.put("dax0.0", at, "x");
     EXPECT_EQ(find_content((*device)->content(), {})->value_or(0), at);
   }
+  ASSERT_TRUE(give_up_content((*device)->content(), false, uuid(7)));
+  const auto given_up = read_label((*device)->content());
+  ASSERT_TRUE(given_up);
+  EXPECT_EQ(given_up->kind, DeviceLabel::Kind::kGivenUp);
+  EXPECT_EQ(given_up->uuid, uuid(7));
   ASSERT_TRUE(clear_content((*device)->content(), {}));
   EXPECT_FALSE(find_content((*device)->content(), {})->has_value());
   const auto stopped = clear_content((*device)->content(), [](uint64_t, uint64_t) { return false; });
