@@ -95,6 +95,7 @@ Result<void> Client::open(const Options& options) {
     if (auto prepared = connection_.prepare_watching(); !prepared) return prepared;
   bad_pages_ = std::make_unique<BadPages>(payload_->base(), region_.pages(), region_.page_bytes(), payload_->mapped(),
                                           alignment, connection_.wake_fd());
+  if (bad_pages_->unplaced_because() == ENOMEM) return failure(ENOMEM, "have its memory looked after");
   pages_ = std::make_unique<PageSource>(
       region_, lane_.id, options.thread_cache_pages,
       options.first_fit ? RegionIndex::Fit::kFirst : RegionIndex::Fit::kBest,

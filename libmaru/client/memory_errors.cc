@@ -30,12 +30,12 @@ thread_local Frame* volatile innermost __attribute__((tls_model("initial-exec"))
 constexpr unsigned kLostBitsMin = 12, kLostBitsMax = 30;
 constexpr uint64_t kOsPageBytes = 4096;
 
-constexpr int kClientsMax = 64;  // whose views are looked after; further ones have no place
 // In memory that the kernel empties in a child of fork(): there the parent's views are not mapped, what lies at their addresses
 // is the child's own, and threads that were in the handler do not exist.
 struct Table {
-  std::atomic<BadPages*> clients[kClientsMax];
-  // Handlers that are looking at `clients` now: whoever leaves the table waits for them.
+  std::atomic<BadPages*> clients[500];
+  std::atomic<Table*> next;  // once there are more clients than places; never taken away
+  // Of the first table: handlers that are looking at `clients` now, of any table. Whoever leaves one waits for them.
   std::atomic<uint32_t> looking;
 };
 std::atomic<Table*> the_table{nullptr};
@@ -77,6 +77,15 @@ void restore_signals(const void* context) {
   ::pthread_sigmask(SIG_UNBLOCK, &bus, nullptr);
 }
 
+BadPages* client_of(const Table& first, const BadRange& lost) {
+  for (const Table* table = &first; table; table = table->next.load(std::memory_order_acquire))
+    for (const auto& place : table->clients) {
+      BadPages* client = place.load(std::memory_order_seq_cst);
+      if (client && client->covers(lost)) return client;
+    }
+  return nullptr;
+}
+
 void on_bus_error(int number, siginfo_t* info, void* context) {
   const int code = errno;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
@@ -94,12 +103,9 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   Table* table = the_table.load(std::memory_order_acquire);
   if (is_memory_error && table && (enabled.load(std::memory_order_relaxed) & MARU_MEMORY_ERRORS_VIEWS) != 0) {
     table->looking.fetch_add(1, std::memory_order_seq_cst);
-    for (const auto& place : table->clients) {
-      BadPages* client = place.load(std::memory_order_seq_cst);
-      if (client == nullptr || !client->covers(lost)) continue;
+    if (BadPages* client = client_of(*table, lost)) {
       is_done = info->si_code == BUS_MCEERR_AO || client->replace(address, unsigned(info->si_addr_lsb));
       if (is_done) client->note(lost);
-      break;
     }
     table->looking.fetch_sub(1, std::memory_order_seq_cst);
   }
@@ -107,9 +113,9 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   if (!is_done) pass_on(number, info, context);
 }
 
-// Nothing when the process has no memory left, or the kernel does not empty it.
-Table* make_table() {
-  if (Table* table = the_table.load(std::memory_order_acquire)) return table;
+// The table there, or a new one. Nothing when the process has no memory left, or the kernel does not empty it (errno).
+Table* table_at(std::atomic<Table*>& link) {
+  if (Table* table = link.load(std::memory_order_acquire)) return table;
   const size_t bytes = size_t(::sysconf(_SC_PAGESIZE));
   static_assert(sizeof(Table) <= 4096);
   void* page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -117,9 +123,11 @@ Table* make_table() {
   Table* none = nullptr;
   if (::madvise(page, bytes, MADV_WIPEONFORK) == 0) {
     auto* made = new (page) Table{};
-    if (the_table.compare_exchange_strong(none, made, std::memory_order_acq_rel)) return made;
+    if (link.compare_exchange_strong(none, made, std::memory_order_acq_rel)) return made;
   }
+  const int code = errno;
   ::munmap(page, bytes);
+  errno = code;
   return none;  // another thread's
 }
 
@@ -194,20 +202,29 @@ BadPages::BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, std::sp
       wake_(wake),
       bits_(std::make_unique<AtomicU64[]>((pages + 63) / 64)),
       met_(std::make_unique<AtomicU64[]>((pages + 63) / 64)) {
-  for (AtomicU64& word : unsaid_) word.store_relaxed(0);  // nobody else has it yet
-  Table* table = make_table();
-  for (int i = 0; table && i < kClientsMax && place_ < 0; ++i) {
-    BadPages* nobody = nullptr;
-    if (table->clients[i].compare_exchange_strong(nobody, this)) place_ = i;
+  for (AtomicU64& word : unsaid_) word.store_relaxed(0);              // nobody else has it yet
+  for (std::atomic<Table*>* link = &the_table; place_ == nullptr;) {  // ends: a new table has a place, or there is none
+    Table* table = table_at(*link);
+    if (table == nullptr) {
+      unplaced_because_ = errno;
+      return;
+    }
+    for (auto& place : table->clients) {
+      BadPages* nobody = nullptr;
+      if (!place.compare_exchange_strong(nobody, this)) continue;
+      place_ = &place;
+      break;
+    }
+    link = &table->next;
   }
 }
 
 BadPages::~BadPages() {
-  if (place_ < 0) return;
-  Table& table = *the_table.load(std::memory_order_acquire);
+  if (place_ == nullptr) return;
   BadPages* self = this;
-  if (!table.clients[place_].compare_exchange_strong(self, nullptr)) return;  // a child's copy of its parent's
-  while (table.looking.load(std::memory_order_seq_cst) != 0) {                // ends: a handler looks and leaves
+  if (!place_->compare_exchange_strong(self, nullptr)) return;  // a child's copy of its parent's
+  const Table& first = *the_table.load(std::memory_order_acquire);
+  while (first.looking.load(std::memory_order_seq_cst) != 0) {  // ends: a handler looks and leaves
   }
 }
 

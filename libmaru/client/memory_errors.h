@@ -49,6 +49,9 @@ class BadPages {
   BadPages(const BadPages&) = delete;
   BadPages& operator=(const BadPages&) = delete;
 
+  // 0: the handler finds it. Else why not: ENOMEM, or what a kernel says that cannot empty memory in a child of fork().
+  int unplaced_because() const { return unplaced_because_; }
+
   // The pages of the pool in there are bad, and marud is to be told of as many as there is room for. Safe in a signal handler.
   void note(const BadRange& bad);
   bool has(uint32_t page) const { return (bits_[page / 64].load_relaxed() >> page % 64 & 1) != 0; }  // own process
@@ -81,8 +84,9 @@ class BadPages {
   const int wake_;
   std::unique_ptr<AtomicU64[]> bits_, met_;  // bad; bad, and met by a call
   AtomicU32 is_any_{0};
-  AtomicU64 unsaid_[kUnsaid];  // page + 1; 0: free. What finds no place is met again by somebody
-  int place_ = -1;
+  AtomicU64 unsaid_[kUnsaid];                // page + 1; 0: free. What finds no place is met again by somebody
+  std::atomic<BadPages*>* place_ = nullptr;  // where the handler finds it; each client of the process has one
+  int unplaced_because_ = 0;
 };
 
 }  // namespace maru::client

@@ -2,6 +2,7 @@
 #include "libmaru/client/memory_errors.h"
 
 #include "libmaru/base/mapping.h"
+#include "maru/maru.h"
 #include "tests/support/memory_error.h"
 #include "tests/support/sanitizers.h"
 
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -129,6 +131,32 @@ TEST_F(GuardedTest, AnErrorThatIsNamedByTheStartOfItsHugePageIsTheCopys) {
   ASSERT_FALSE(copy(page(20) + 8192, 12, &bad));
   EXPECT_EQ(bad.start, address_of(page(20) + 8192));
   EXPECT_EQ(bad.end, address_of(page(20) + 12288));
+}
+
+// As many as there may be, of one process: none goes without.
+TEST_F(GuardedTest, EveryClientOfAProcessIsLookedAfter) {
+  constexpr size_t kClients = 1200, kBytes = 4096;
+  ASSERT_LE(kClients * kBytes, mapped_.size());
+  ASSERT_EQ(handle_memory_errors(MARU_MEMORY_ERRORS_VIEWS), 0);
+  std::vector<std::unique_ptr<BadPages>> clients;
+  const auto attach = [&](size_t i) {
+    const std::span<std::byte> memory = mapped_.subspan(i * kBytes, kBytes);
+    clients.push_back(std::make_unique<BadPages>(memory.data(), 1, kBytes, memory, kBytes, -1));
+    EXPECT_EQ(clients.back()->unplaced_because(), 0);
+  };
+  for (size_t i = 0; i < kClients; ++i) attach(i);
+  for (size_t i : {size_t{0}, size_t{63}, size_t{64}, size_t{499}, size_t{500}, kClients - 1}) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(test::raise_memory_error(&mapped_[i * kBytes], BUS_MCEERR_AR));
+    EXPECT_EQ(mapped_[i * kBytes], std::byte{0});
+    EXPECT_TRUE(clients[i]->has(0));
+    EXPECT_FALSE(clients[i + 1 < kClients ? i + 1 : i - 1]->has(0));
+  }
+  // Places that were left are taken again.
+  clients.clear();
+  for (size_t i = 2; i < kClients; ++i) attach(i);
+  ASSERT_TRUE(test::raise_memory_error(&mapped_[700 * kBytes], BUS_MCEERR_AR));
+  EXPECT_EQ(mapped_[700 * kBytes], std::byte{0});
 }
 
 struct sigaction the_librarys;
