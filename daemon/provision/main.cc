@@ -142,7 +142,8 @@ int run(const Arguments& arguments) {
     std::vector<ConfigProblem> problems;
     config = read_config(arguments.config, problems);
     for (const ConfigProblem& problem : problems) {
-      const std::string text = arguments.config + ":" + std::to_string(problem.line) + ": " + problem.text;
+      const std::string line = problem.line > 0 ? ":" + std::to_string(problem.line) : "";
+      const std::string text = arguments.config + line + ": " + problem.text;
       arguments.json ? void(complain(text, kExitUsage)) : void(std::fprintf(stderr, "%s\n", text.c_str()));
     }
     if (!problems.empty()) return kExitUsage;

@@ -180,6 +180,7 @@ def check_json_is_asked_for(arguments):
         found = json.loads(said.stderr)
         expect(not said.stdout and found["status"] == said.returncode == 2, f"{words}: {said}")
         expect(words[-1] in found["error"], f"{words}: {said}")
+    expect("/nonexistent: cannot" in found["error"], f"a file that is not there has no lines: {said}")
 
 
 def check_numbers(arguments):
