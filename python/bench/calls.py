@@ -118,6 +118,10 @@ def main():
             client.store_copy_batch(fresh, rows)
             client.delete_batch(fresh)
 
+        def pin_and_unpin(some):
+            handler.batch_pin(some)
+            handler.batch_unpin(some)
+
         # The arguments of all calls stand in a list, so that finding the next one costs next to nothing.
         def loop(call, arguments=keys, times=CALLS):
             given = (arguments * (times // len(arguments) + 1))[:times]
@@ -148,6 +152,7 @@ def main():
             "MaruHandler.retrieve, drop": (loop(handler.retrieve, texts), CALLS, text_retrieve),
             "MaruHandler.batch_exists, 256": (loop(handler.batch_exists, text_batches, 1000), 1000, text_batch),
             f"the same, {len(long_texts[0])} characters": (loop(handler.batch_exists, long_batches, 1000), 1000, long_batch),
+            "MaruHandler.batch_(un)pin, 256": (loop(pin_and_unpin, text_batches[:1], 100), 100, None),
         }
         times = {name: ([], []) for name in table}
         for _ in range(rounds):

@@ -20,7 +20,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, TypeVar, Union, cast
 
 from ._maru import Client, Pin, View
 from .address import Address, parse
@@ -452,15 +452,21 @@ class MaruHandler:
         """Pins the leading keys that are present; False from the first that is absent."""
         client = self._ask()
         texts = self._expect_texts(keys)
-        taken: list[Pin] = []
         with self._pins_lock:
-            for key in texts:
-                pin = self._pin(client, key)  # when this raises, what is taken ends with the list
-                if pin is None:
-                    break
-                taken.append(pin)
+            taken = self._pin_leading(client, texts)
             self._keep_pins(client, texts, taken)
-        return [i < len(taken) for i in range(len(texts))]
+        return [True] * len(taken) + [False] * (len(texts) - len(taken))
+
+    def _pin_leading(self, client: Client, keys: Sequence[str]) -> list[Pin]:
+        try:
+            pins = client.pin_batch(keys, self._tenant)
+        except MaruError:  # one by one: it may be about what stands behind an absent key
+            pins = []
+            for key in keys:
+                pins.append(self._pin(client, key))  # when this raises, what is taken ends with the list
+                if pins[-1] is None:
+                    break
+        return cast("list[Pin]", pins[:pins.index(None)] if None in pins else pins)
 
     def batch_unpin(self, keys: Sequence[str]) -> list[bool]:
         """unpin() of each, in order; what is no key raises before any is unpinned."""

@@ -400,6 +400,27 @@ def test_a_batch_pins_the_leading_keys(handler, key):
     assert all(handler.delete(keys[i]) for i in (0, 1, 4))
 
 
+def test_a_batch_is_pinned_in_one_call(handler, key):
+    keys = [f"{key} {i}" for i in range(5)]
+    for i in (0, 1, 3):
+        put(handler, keys[i], b"x")
+    client, asked = handler._client, []
+
+    class Asked:
+        def __getattr__(self, name):
+            asked.append(name)
+            return getattr(client, name)
+
+    handler._client = Asked()
+    assert handler.batch_pin(keys) == [True, True, False, False, False]
+    assert asked == ["pin_batch"] and client.statistics().pins == 2
+    # What stands behind an absent key is not asked for, whatever it is.
+    assert handler.batch_pin([keys[0], keys[2], "x" * 4097]) == [True, False, False]
+    handler._client = client
+    assert handler.batch_unpin([keys[0], *keys]) == [True, True, True, False, False, False]
+    assert client.statistics().pins == 0
+
+
 # -- accessors --------------------------------------------------------------------------------------------------------------
 
 def test_places_lead_to_what_is_held(handler, key):

@@ -377,12 +377,13 @@ class Interposed:
         return call
 
 
-@pytest.mark.parametrize("pin", [lambda handler, key: handler.pin(key), lambda handler, key: handler.batch_pin([key])[0]])
-def test_what_is_pinned_at_this_moment_is_not_deleted(handler, key, pin):
+@pytest.mark.parametrize("pin, pin_call", [
+    (lambda handler, key: handler.pin(key), "pin"), (lambda handler, key: handler.batch_pin([key])[0], "pin_batch")])
+def test_what_is_pinned_at_this_moment_is_not_deleted(handler, key, pin, pin_call):
     put(handler, key, b"x")
     answers = []
     client = handler._client
-    deleting = Interposed(handler, "pin", lambda: answers.append(handler.delete(key)), is_before=False)
+    deleting = Interposed(handler, pin_call, lambda: answers.append(handler.delete(key)), is_before=False)
     answers.append(pin(handler, key))
     deleting.thread.join(60)
     assert answers == [True, False] and handler.unpin(key)

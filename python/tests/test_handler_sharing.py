@@ -163,11 +163,12 @@ def test_closed_and_connected_again_in_the_middle_of_alloc(marud, key):
         assert handler.allocator.num_allocated == 0 and put(handler, key, b"x")
 
 
-@pytest.mark.parametrize("pin", [lambda handler, key: handler.pin(key), lambda handler, key: handler.batch_pin([key])])
-def test_a_pin_that_comes_after_close_is_nobodys(marud, key, pin):
+@pytest.mark.parametrize("pin, pin_call", [
+    (lambda handler, key: handler.pin(key), "pin"), (lambda handler, key: handler.batch_pin([key]), "pin_batch")])
+def test_a_pin_that_comes_after_close_is_nobodys(marud, key, pin, pin_call):
     with maru.MaruHandler(config(marud)) as handler:
         put(handler, key, b"x")
-        Meanwhile(handler, "pin", is_before=False)
+        Meanwhile(handler, pin_call, is_before=False)
         with pytest.raises(maru.NotConnectedError):
             pin(handler, key)
         assert handler.unpin(key) is False and handler.delete(key) is True
