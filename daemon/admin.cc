@@ -161,6 +161,15 @@ const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply
   return nullptr;
 }
 
+// What was counted for this request, or the pages as they are now.
+metrics::PageCensus census_of(const AdminView& view, const HostedPool& hosted) {
+  for (size_t index = 0; view.censuses && index < view.pools.size(); ++index)
+    if (view.pools[index].get() == &hosted) return (*view.censuses)[index];
+  metrics::PageCensus census;
+  hosted.serving()->take_census(census, UINT64_MAX);
+  return census;
+}
+
 // Pins, and owners of regions, are listed by the pool, which knows processes by their number alone.
 void name_holders(const AdminView& view, const Pool& pool, json& rows) {
   for (json& row : rows)
@@ -186,7 +195,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
   // Never another pool than was meant.
   if (const auto pool = request.find("pool"); pool != request.end() && !pool->is_string())
     return {EINVAL, "\"pool\" is the name of a pool"};
-  const bool counts_pages = command == "status" || (command == "metrics" && !view.only_for);
+  const bool counts_pages = command == "status" || (command == "metrics" && !view.only_for) ||
+                            (command == "quota.list" && !request.contains("cursor"));
   if (counts_pages && !view.censuses && view.can_wait) {
     AdminReply later;
     later.needs_census = true;
@@ -235,6 +245,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     for (const char* held : {"pins", "owners"})
       if (const auto rows = reply.find(held); rows != reply.end()) name_holders(view, *hosted->serving(), *rows);
     if (command == "map") reply["pool"] = hosted->name();
+    if (const auto others = reply.find("others_used_bytes"); others != reply.end())
+      *others = others->get<uint64_t>() + census_of(view, *hosted).no_tenant_bytes;
     const bool only_asks = (command == "quota.default" || command == "quota.mode") && !request.contains("soft") &&
                            !request.contains("hard") && !request.contains("listed");
     if (!only_asks && std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))

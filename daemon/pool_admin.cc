@@ -329,7 +329,7 @@ json Pool::State::status(const metrics::PageCensus& census) const {
                 {"pins_overdue", pins_overdue()},
                 {"pins_overdue_total", pins_overdue_total},
                 {"retired_waiting", retired_blocks.size()},
-                {"tenants", tenants.status()},
+                {"tenants", tenants.status(census.no_tenant_bytes)},
                 {"held_blocks", held_blocks.size()},
                 {"counters", std::move(counters)}};
   uint64_t rents = 0;

@@ -18,6 +18,8 @@ bool Pool::State::take_census(metrics::PageCensus& census, uint64_t count) const
     if (state == PageState::kReady || state == PageState::kRetiring)
       census.block_bytes +=
           std::min(region.block(page).length.load_relaxed(), region.run_pages(page) * region.page_bytes());
+    uint64_t tenant = 0;
+    if (const uint64_t bytes = shm::block_bytes(region, page, &tenant); tenant == 0) census.no_tenant_bytes += bytes;
   }
   return census.next >= pages();
 }
@@ -78,7 +80,9 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
     const TenantTable::Row& row = table.row(index);
     if (row.id == 0 && index != 0) continue;
     const std::string name = row.name.empty() ? "" : tenant_name_text(row.name);
-    snapshot.tenants.push_back({name, row.id, row.used_bytes, row.soft_bytes, row.hard_bytes, tenants.refusals(index)});
+    // No account says what blocks of no tenant use: the pages do, each as it was when the census came to it.
+    const uint64_t used_bytes = row.used_bytes + (index == 0 ? snapshot.census.no_tenant_bytes : 0);
+    snapshot.tenants.push_back({name, row.id, used_bytes, row.soft_bytes, row.hard_bytes, tenants.refusals(index)});
   }
   const auto uses_more = [](const metrics::TenantUse& a, const metrics::TenantUse& b) {
     return a.used_bytes > b.used_bytes;

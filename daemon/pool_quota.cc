@@ -229,7 +229,9 @@ json PoolTenants::list(const json& request) {
     bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
     rows.push_back(std::move(row));
   }
-  json reply = {{"tenants", std::move(rows)}, {"others_used_bytes", table_.row(0).used_bytes}};
+  json reply = {{"tenants", std::move(rows)}};
+  // Of tenants without a place. Whoever has counted the pages adds the blocks of no tenant, once for a list.
+  if (!request.contains("cursor")) reply["others_used_bytes"] = table_.row(0).used_bytes;
   reply["default"] = {{"soft_bytes", table_.defaults().soft_bytes.value_or(0)},
                       {"hard_bytes", table_.defaults().hard_bytes.value_or(0)}};
   reply["listed_only"] = table_.is_listed_only();
@@ -288,7 +290,7 @@ void Pool::State::step_quotas() {
   }
 }
 
-json PoolTenants::status() const {
+json PoolTenants::status(uint64_t no_tenant_bytes) const {
   uint64_t tenants = 0, limited = 0;
   for (uint32_t index = 1; index < table_.size(); ++index) {
     tenants += table_.row(index).id != 0;
@@ -298,7 +300,7 @@ json PoolTenants::status() const {
                 {"tenants_max", table_.size() - 1},
                 {"limited", limited},
                 {"listed_only", table_.is_listed_only()},
-                {"others_used_bytes", table_.row(0).used_bytes},  // of tenants without a place: exempt from limits
+                {"others_used_bytes", no_tenant_bytes + table_.row(0).used_bytes},  // exempt from limits
                 {"counting", is_counting()}};
   if (has_missed_)
     reply["others"] =

@@ -69,7 +69,8 @@ class PoolTenants final : public shm::TenantReturns {
   bool is_writing() const { return writing_.saved.is_begun(); }
   bool has_writer() const { return writing_.saved.is_lasting(); }
   std::optional<nlohmann::json> take_written();
-  nlohmann::json status() const;
+  // `no_tenant_bytes`: what blocks of no tenant use, of which no account knows.
+  nlohmann::json status(uint64_t no_tenant_bytes) const;
 
  private:
   bool shows() const { return !region_->is_shared(); }

@@ -8,22 +8,28 @@ namespace {
 
 using nlohmann::json;
 
-Step list_from(const json& command, const char* field, json rows) {
-  return ask(command, [command, field, rows = std::move(rows)](const Answer& answer) mutable {
+// `whole`: an object with the rows so far in `field`. What is in `beside` comes with the first part.
+Step list_from(const json& command, const char* field, const char* beside, json whole) {
+  return ask(command, [command, field, beside, whole = std::move(whole)](const Answer& answer) mutable {
     if (answer.code != 0) return say_refusal(answer);
     json part = json::parse(answer.text);
-    for (json& row : part[field]) rows.push_back(std::move(row));
-    if (!part.contains("next")) return say(200, {{field, std::move(rows)}});
+    for (json& row : part[field]) whole[field].push_back(std::move(row));
+    if (beside && part.contains(beside)) whole[beside] = part[beside];
+    if (!part.contains("next")) return say(200, whole);
     json next = command;
     next["cursor"] = part["next"];
-    return list_from(next, field, std::move(rows));
+    return list_from(next, field, beside, std::move(whole));
   });
 }
 
 }  // namespace
 
-Step list_clients(const Call& call) { return list_from(command_for(call, "clients"), "clients", json::array()); }
+Step list_clients(const Call& call) {
+  return list_from(command_for(call, "clients"), "clients", nullptr, {{"clients", json::array()}});
+}
 
-Step list_tenants(const Call& call) { return list_from(command_for(call, "quota.list"), "tenants", json::array()); }
+Step list_tenants(const Call& call) {
+  return list_from(command_for(call, "quota.list"), "tenants", "others_used_bytes", {{"tenants", json::array()}});
+}
 
 }  // namespace maru::daemon::http

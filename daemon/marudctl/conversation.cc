@@ -112,7 +112,8 @@ int Conversation::ask_for_list(json request, const char* field, std::optional<ui
       for (json& row : *found) rows.push_back(std::move(row));
     const json next = part.value("next", json());
     part[field] = json::array();
-    ret_reply = std::move(part);
+    if (ret_reply.is_object()) ret_reply.erase("next");
+    ret_reply.update(part);  // what only the first part says stays
     // A cursor that does not move would be asked for ever.
     const bool is_end = next.is_null() || (request.contains("cursor") && request["cursor"] == next);
     if (is_end || (limit && rows.size() >= *limit)) break;

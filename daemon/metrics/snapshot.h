@@ -24,13 +24,14 @@ inline constexpr size_t kTenantsShown = 1000;
 struct PageCensus {
   std::array<uint64_t, 16> states = {};  // by page state
   uint64_t block_bytes = 0;
+  uint64_t no_tenant_bytes = 0;  // of whole pages, of blocks of no tenant
   uint64_t longest_free = 0;  // pages in a row, within a region
   uint64_t free_in_a_row = 0;
   uint64_t next = 0;  // page; at the end of the pool the census is complete
 };
 
 struct TenantUse {
-  std::string name;  // as marudctl shows it; "" for blocks of no tenant or of one without a place
+  std::string name;  // as marudctl shows it; "" for one whose name is not known, and for blocks of none
   uint64_t id = 0;
   uint64_t used_bytes = 0, soft_bytes = 0, hard_bytes = 0;
   uint64_t refused = 0;

@@ -115,7 +115,7 @@ FreeReturn::~FreeReturn() {
 
 // -- marud ------------------------------------------------------------------------------------------------------------
 
-uint64_t tenant_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant) {
+uint64_t block_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant) {
   AtomicU64& word = region.block(page).word;
   for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
     const PageWord found{word.load_acquire()};  // [pairs page.word]
@@ -125,9 +125,14 @@ uint64_t tenant_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_
     *ret_tenant = region.detail(page).tenant.load_acquire();  // before the word is read again: [pairs page.word]
     const uint64_t bytes = region.run_pages(page) * region.page_bytes();  // the same while the generation is
     const PageWord now{word.load_acquire()};                              // [pairs page.word]
-    if (now.generation() == found.generation()) return *ret_tenant == 0 ? 0 : bytes;
+    if (now.generation() == found.generation()) return bytes;
   }
   return 0;  // it changes all the time: whoever changes it, changes an account as well
+}
+
+uint64_t tenant_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant) {
+  const uint64_t bytes = block_bytes(region, page, ret_tenant);
+  return bytes == 0 || *ret_tenant == 0 ? 0 : bytes;
 }
 
 void read_account(const LaneAccount& account, TenantReading* reading) {

@@ -96,7 +96,9 @@ class FreeReturn {
 
 // -- marud ------------------------------------------------------------------------------------------------------------
 
-// The tenant that this page counts for, and how many bytes; 0 if it counts for none.
+// How many bytes of blocks this page counts for, and the tenant for whom, 0 for none; 0 if it counts for no block.
+uint64_t block_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant);
+// The same where there is a tenant; 0 if there is none.
 uint64_t tenant_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant);
 
 // The sums over the accounts of some lanes. Equal and quiet before and after a pass over the pages: nobody has changed any

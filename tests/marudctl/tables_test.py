@@ -101,6 +101,12 @@ def check_tables(arguments, marud):
     text = in_terminal(arguments, marud, "quota", "list")
     expect(text.index("\nuser ") < text.index("\nalice "), f"who uses most is not the first: {text}")
     expect(column(text, "SHARE")[:1] == ["%"], f"shares are not aligned to the right: {text}")
+    # The block with the long key.
+    expect(re.search(r"^blocks of no tenant.*: 4 KiB$", text, re.MULTILINE), f"what blocks of no tenant use: {text}")
+    expect(asked(arguments, marud, "quota", "list")["others_used_bytes"] == 4096, "others_used_bytes of quota list")
+    expect(asked(arguments, marud, "quota", "list", "--limit", "1")["others_used_bytes"] == 4096, "of a short list")
+    pools = {pool["name"]: pool["tenants"] for pool in asked(arguments, marud, "status")["pools"]}
+    expect(pools["default"]["others_used_bytes"] == 4096, f"others_used_bytes of status: {pools}")
 
     said = run(arguments, marud, "device", "drain", "a-pool-that-goes")
     expect(said.returncode == 0, f"device drain: {said.stderr}")

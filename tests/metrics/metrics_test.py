@@ -132,6 +132,13 @@ def tenants(marud, client):
     for i in range(4):
         client.ask(f"store over{i} 4096 alice")
     step.more("maru_tenant_refusals_total", tenant="alice")
+    step = Look(marud)
+    expect(client.ask("store nobody0 4096") == 0 and client.ask("store nobody1 8192") == 0, "storing for no tenant")
+    step.by(3 * 4096, "maru_tenant_bytes", tenant="(others)")
+    expect(client.ask("delete nobody0") == 0, "deleting a block of no tenant")
+    step.by(2 * 4096, "maru_tenant_bytes", tenant="(others)")
+    expect(client.ask("delete nobody1") == 0, "deleting a block of no tenant")
+    step.by(0, "maru_tenant_bytes", tenant="(others)")
     expect(look(marud).value("maru_tenant_bytes", tenant="alice") <= 8192, "a hard limit")
 
 

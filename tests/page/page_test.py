@@ -160,6 +160,9 @@ def clients_and_tenants_are_listed(page, marud, clients):
     expect(all(name in shown for name in MORE_TENANTS[:2]) and "0x" + MORE_TENANTS[2].encode().hex() in shown, shown)
     expect(shown.count("nothing") == len(MORE_TENANTS), f"tenants that may keep nothing: {shown}")
     expect("id:" in text_of(page, "#tenants"), f"a tenant whose name nobody has told: {text_of(page, '#tenants')}")
+    nobody = page.value("[...document.querySelectorAll('#tenants tr')].map((row) => row.innerText)"
+                        ".filter((text) => text.startsWith('no tenant'))")
+    expect(len(nobody) == 1 and "2.7 MiB" in nobody[0], f"what blocks of no tenant use: {nobody}")
     expect(page.value("document.querySelectorAll('#boom, main img, main script').length") == 0, "a name became markup")
     expect(page.value("document.title") == "marud", f"a name ran: {page.value('document.title')}")
 

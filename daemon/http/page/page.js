@@ -120,8 +120,9 @@ function drawClients(clients) {
   byId("clients").replaceChildren(list, ...more);
 }
 
-function drawTenants(tenants) {
-  const rows = [...tenants].sort((a, b) => b.used_bytes - a.used_bytes);
+function drawTenants(tenants, othersBytes) {
+  const others = othersBytes > 0 ? [{nobody: true, used_bytes: othersBytes}] : [];
+  const rows = [...tenants, ...others].sort((a, b) => b.used_bytes - a.used_bytes);
   const limit = (row) => row.soft_bytes || row.hard_bytes;
   const limitText = (bytes) => (bytes === 1 ? "nothing" : bytes ? sizeText(bytes) : "no limit");  // no block has one byte
   const use = (row) => {
@@ -129,7 +130,7 @@ function drawTenants(tenants) {
     if (limit(row)) cell.append(bar(row.used_bytes / limit(row)));
     return cell;
   };
-  const list = table([["Tenant", "", (row) => row.tenant ?? `id:${row.id}`], ["Uses", "number", use],
+  const list = table([["Tenant", "", (row) => (row.nobody ? element("span", "none", "no tenant") : row.tenant ?? `id:${row.id}`)], ["Uses", "number", use],
                       ["May use", "number", (row) => limitText(limit(row))]],
                      rows.slice(0, ROWS_MAX), "No tenant has stored anything or has a limit.");
   const more = rows.length > ROWS_MAX ? [element("p", "none", `and ${rows.length - ROWS_MAX} more: marudctl quota list`)] : [];
@@ -202,7 +203,7 @@ async function look() {
     drawChosen();
     drawHistory(history.get(pool.name) ?? []);
     drawClients(clients.clients);
-    drawTenants(tenants.tenants);
+    drawTenants(tenants.tenants, tenants.others_used_bytes ?? 0);
     drawEvictions(pool);
   }
   say(farewell || (pool ? "" : "marud has no pool."));
