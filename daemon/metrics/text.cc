@@ -195,8 +195,8 @@ void write_tenants(TextWriter& out, const Snapshot& snapshot) {
   const auto for_tenants = [&](auto&& act) {
     for_serving(snapshot, [&](const PoolSnapshot& pool) {
       for (const TenantUse& tenant : pool.tenants) {
-        const std::string id = std::to_string(tenant.id);
-        act(pool, tenant, tenant.name.empty() ? (tenant.id == 0 ? "(others)" : "id " + id) : tenant.name);
+        const std::string nameless = tenant.id == 0 ? "(others)" : "id:" + std::to_string(tenant.id);
+        act(pool, tenant, tenant.name.empty() ? nameless : tenant.name);
       }
     });
   };

@@ -121,6 +121,9 @@ def tenants(marud, client):
     step = Look(marud)
     odd = 'a"b\\c'
     expect(client.ask("store t0 4096 alice") == 0 and client.ask(f"store t1 4096 {odd}") == 0, "storing for tenants")
+    ids = {f"id:{row['id']}" for row in marud.http("GET", "/tenants").json["tenants"] if row["tenant"] is None}
+    shown = set(look(marud).labels("maru_tenant_bytes", "tenant"))
+    expect(len(ids) == 2 and ids | {"(others)"} == shown, f"tenants without a name, {ids}, are shown as {shown}")
     marud.http("PUT", "/quota/alice", {"limit_gb": 4096 / 2**30, "hard_limit_gb": 8192 / 2**30})
     marud.http("PUT", "/quota/a%22b%5Cc", {"limit_gb": 1})
     step.by(4096, "maru_tenant_bytes", tenant="alice")
