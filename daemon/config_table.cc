@@ -22,20 +22,6 @@ const ConfigTable::Node* node_of(const toml::table& table) {
 
 int line_of(const toml::node& node) { return int(node.source().begin.line); }
 
-// The value as the file has it, short.
-std::string found(const toml::node& node) {
-  if (node.is_table()) return "a table";
-  if (node.is_array()) return "an array";
-  std::ostringstream out;
-  node.visit([&](const auto& value) {
-    if constexpr (toml::is_value<decltype(value)>) out << value;
-  });
-  std::string text = node.is_string() ? "\"" + *node.value<std::string>() + "\"" : out.str();
-  constexpr size_t kBytesMax = 80;
-  if (text.size() > kBytesMax) text = text.substr(0, kBytesMax) + "...";
-  return printable(text);
-}
-
 // A number in the shortest form that means the same, whatever the locale; nothing for what is no scalar, or not finite.
 std::optional<std::string> scalar_text(const toml::node& node) {
   if (node.is_string()) return *node.value<std::string>();
@@ -45,6 +31,28 @@ std::optional<std::string> scalar_text(const toml::node& node) {
   char text[64];
   const auto end = std::to_chars(text, text + sizeof(text), *node.value<double>());
   return std::string(text, end.ptr);
+}
+
+// The value as TOML has it. A number that is no integer is in the shortest form that reads back the same, with a point.
+std::string value_text(const toml::node& node) {
+  if (node.is_floating_point())
+    if (const auto text = scalar_text(node))
+      return text->find_first_of(".e") == std::string::npos ? *text + ".0" : *text;
+  std::ostringstream out;
+  node.visit([&](const auto& value) {
+    if constexpr (toml::is_value<decltype(value)>) out << value;
+  });
+  return out.str();
+}
+
+// The value as the file has it, short.
+std::string found(const toml::node& node) {
+  if (node.is_table()) return "a table";
+  if (node.is_array()) return "an array";
+  std::string text = node.is_string() ? "\"" + *node.value<std::string>() + "\"" : value_text(node);
+  constexpr size_t kBytesMax = 80;
+  if (text.size() > kBytesMax) text = text.substr(0, kBytesMax) + "...";
+  return printable(text);
 }
 
 // A value on one line.
@@ -60,10 +68,7 @@ std::string written_value(const toml::node& node) {
     for (const auto& [key, value] : *table) out << " " << key.str() << " = " << written_value(value);
     return out.str() + " }";
   }
-  node.visit([&](const auto& value) {
-    if constexpr (toml::is_value<decltype(value)>) out << value;
-  });
-  return out.str();
+  return value_text(node);
 }
 
 // How an element of an array of tables is called: by its name, or else by its place.

@@ -430,8 +430,8 @@ TEST(ConfigChanges, WhatWaitsForARestartIsNamedWithBothValues) {
                               "users = [0]\npolicy = \"lru\"\n[[pool.tenant]]\nname = \"t\"\nsoft = \"1MiB\"\n");
   const Config fresh =
       read("[daemon]\nlog_level = \"debug\"\nsocket = \"/c\"\n[limits]\npins = 3\n" + std::string(kPool) +
-           "size = \"2GiB\"\nusers = [0, 1]\nhigh_watermark = 0.5\nlow_watermark = 0.25\n"
-           "policy_options = { probation = 0.5 }\n[[pool.tenant]]\nname = \"t\"\nsoft = \"2MiB\"\n");
+           "size = \"2GiB\"\nusers = [0, 1]\nhigh_watermark = 0.7\nlow_watermark = 0.40\n"
+           "policy_options = { probation = 1.0 }\n[[pool.tenant]]\nname = \"t\"\nsoft = \"2MiB\"\n");
   using Lines = std::vector<std::string>;
   const std::string wait = " now: this waits for a restart of marud";
   EXPECT_EQ(waiting_changes("daemon", running.written_daemon, running.written_daemon), Lines());
@@ -443,9 +443,9 @@ TEST(ConfigChanges, WhatWaitsForARestartIsNamedWithBothValues) {
       waiting_changes("pool a", running.pools[0].written, fresh.pools[0].written),
       (Lines{"pool a: policy was \"lru\" and is not set" + wait, "pool a: size was \"1GiB\" and is \"2GiB\"" + wait,
              "pool a: tenant.t.soft was \"1MiB\" and is \"2MiB\"" + wait,
-             "pool a: high_watermark was not set and is 0.5" + wait,
-             "pool a: low_watermark was not set and is 0.25" + wait,
-             "pool a: policy_options.probation was not set and is 0.5" + wait}));
+             "pool a: high_watermark was not set and is 0.7" + wait,
+             "pool a: low_watermark was not set and is 0.4" + wait,
+             "pool a: policy_options.probation was not set and is 1.0" + wait}));
 }
 
 TEST(ConfigChanges, ArgumentsOfCommandsStayOutOfTheLog) {
