@@ -63,6 +63,9 @@ bool Pool::State::gather_links(TreeWalk& walk, uint64_t& budget) {
     const auto page = uint32_t(walk.next);
     const PageWord found = word(page);
     if (!counts_for_parent(page, found)) continue;
+    // A client may have left it to us a moment ago, in a touch that was not read yet.
+    if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)
+      queue_retired(PageRef::of(page, found.generation()));
     const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
     const bool is_child = region.is_page(parent) && parent.page() != page &&
                           word(parent.page()).generation() == parent.generation() &&
@@ -154,6 +157,7 @@ bool Pool::State::step_tree(TreeWalk& walk, uint64_t& budget) {
   }
   if (walk.phase == Phase::kTree) {
     if (!climb(walk, budget)) return false;
+    finish_retired(kLooksPerRequest);  // deleted while somebody held them: nobody does any more, and their parents may go
     walk.phase = Phase::kTake;
   }
   if (walk.phase == Phase::kTake && !take_tree(walk, budget)) return false;

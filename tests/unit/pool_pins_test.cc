@@ -1,4 +1,4 @@
-// Pins that have lasted long: seen, named once, and never ended.
+// Pins that have lasted long: seen, named once, and never ended; and what was deleted under a pin.
 #include "tests/unit/pool_fixture.h"
 
 #include <gtest/gtest.h>
@@ -109,6 +109,41 @@ TEST_F(LongPins, ThePinsOfALaneThatIsGoneAreGone) {
   EXPECT_EQ(status().at("pins_overdue"), 0);
   EXPECT_TRUE(pins(false).empty());
   EXPECT_TRUE(home_.exists("held"));
+}
+
+// -- deleted meanwhile ------------------------------------------------------------------------------------------------
+
+// What was deleted while somebody held it is there until marud frees it, and until then its parent has a child.
+TEST(DeletedWhileHeld, ParentGoesAsSoonAsNobodyHoldsIt) {
+  for (const char* how : {"by a client", "by an administrator", "everything"}) {
+    PoolUnderTest pool;
+    const auto client = pool.attach();
+    const PageRef a = client->store("a"), b = client->store("b", a), c = client->store("c", b);
+    pool.settle();
+    const shm::Pin pin = client->pin(c);
+    ASSERT_FALSE(client->remove(c)) << "held";
+    ASSERT_TRUE(shm::hand_over_retired(pool.region, c, client->lane.id, shm::daemon_lane(pool.region, 0)));
+    client->touch(c);
+    client->pins.unpin(pin.slot, c);
+    // marud has no turn in between.
+    if (how == std::string("by a client")) {
+      const DeleteTreeResult result = pool.delete_tree(pool.digest("a"));
+      EXPECT_EQ(result.status, 0);
+      EXPECT_EQ(result.deleted, 2u);
+      EXPECT_EQ(result.left, 0u);
+    } else {
+      const bool is_whole = how == std::string("everything");
+      const nlohmann::json reply =
+          pool.pool->admin(is_whole ? "clear" : "delete_tree",
+                           is_whole ? nlohmann::json::object() : nlohmann::json{{"key", "a"}}, pool.now_ms, nullptr);
+      EXPECT_EQ(reply["deleted_blocks"], 2) << how << ": " << reply;
+      EXPECT_EQ(reply["left_blocks"], 0) << how << ": " << reply;
+    }
+    EXPECT_FALSE(pool.exists("a")) << how;
+    EXPECT_EQ(pool.count(PageState::kReady) + pool.count(PageState::kRetired), 0u) << how;
+    pool.settle();
+    EXPECT_EQ(pool.audit(), std::set<std::string>()) << how;
+  }
 }
 
 // -- listings ---------------------------------------------------------------------------------------------------------
