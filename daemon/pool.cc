@@ -225,11 +225,12 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   if (auto written = state->device->write_out_control(state->device->control().data(), sizeof(header)); !written)
     return tl::unexpected(written.error());
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
-  std::vector<LaneId> dead;
-  state->adopt_lanes(&dead);
+  std::vector<LaneId> begun;
+  state->adopt_lanes(&begun);
   state->tenants.adopt();
   state->adopt_regions();
-  state->adopt_pages(dead);
+  state->adopt_pages(begun);
+  state->finish_begun_lanes(begun);
   // A host that was lost took its caches with it: entries may be older than their pages.
   if (state->region.is_shared()) shm::repair_entries(state->region, 0, state->region.buckets());
   state->adopt_audit();

@@ -3,6 +3,7 @@
 // children are checked in one pass, and the lists are built anew from the ticks.
 #include "daemon/log.h"
 #include "daemon/pool_state.h"
+#include "libmaru/shm/adopt.h"
 #include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/region_handover.h"
 
@@ -10,8 +11,8 @@
 
 namespace maru::daemon {
 
-// ret_dead: lanes that the last marud was taking back.
-void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
+// ret_begun: lanes that the last marud was taking back.
+void Pool::State::adopt_lanes(std::vector<LaneId>* ret_begun) {
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
     totals.counters[i] = region.lane(lanes.first).header->counters[i].load_relaxed();  // the last marud is gone
   uint64_t bits[limits::kLanesMax / 64];
@@ -42,16 +43,12 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_dead) {
     }
     // The last marud was taking it back, or about to hand it out: nobody knows of it.
     if (!has_bit && (state & 0xFF) == uint64_t(format::LaneState::kFree)) continue;
-    ret_dead->push_back(lanes.id(lane));
+    ret_begun->push_back(lanes.id(lane));
+    show_lane(lane, format::LaneState::kDead);  // until all is done (finish_begun_lanes)
     take_counters(lane);
-    shm::clear_pins(region, lane);
-    shm::reclaim_intents(region, lane, findings);
-    shm::clear_lane(region, lane);
-    show_lane(lane, format::LaneState::kFree);
+    shm::adopt_lane(region, lane, findings);
   }
-  // Pins and intents of marud's own lane are of the marud before.
-  shm::clear_pins(region, lanes.first);
-  shm::reclaim_intents(region, lanes.first, findings);
+  shm::adopt_lane(region, lanes.first, findings);
   if (region.is_shared()) lanes.in_use.add(lanes.first);
   show_lane_bits();
 }
@@ -76,64 +73,29 @@ void Pool::State::adopt_regions() {
   }
 }
 
-// Overflow buckets whose word names a lane that left them. One pass, whatever names somebody wrote there.
-void Pool::State::adopt_overflow() {
-  for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
-    const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
-    const auto low = uint32_t(owner & 0xFFF'FFFF);
-    if (low != 0 && lanes.is_dead(LaneId::from_low(low))) shm::release_overflow_bucket(region, i, owner);
-  }
-}
-
-void Pool::State::adopt_pages(std::span<const LaneId> dead) {
-  // Children of each page, as the children say. Clients change things while this counts, so it only tells whom to recount.
+void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   std::vector<uint32_t> children(pages(), 0);
-  // In a durable pool the length that a head's line says is walked for its tails, and clients wrote that: so of a region with a
-  // dead head all tails of the dead go first, in one walk.
-  const auto tails = region.is_durable() ? shm::Tails::kAreFreed : shm::Tails::kToFree;
-  uint64_t tails_freed_to = 0;  // page
+  shm::Adoption adoption = {.daemon = &self, .dead = &lanes, .sink = &findings, .begun = begun, .children = children};
+  for (uint64_t page = 0; page < pages(); ++page)
+    if (owns_page(uint32_t(page))) shm::flag_count(region, uint32_t(page));
   for (uint64_t i = 0; i < pages(); ++i) {
     const auto page = uint32_t(i);
-    PageWord now = word(page);
-    const bool is_own_mark = !region.is_shared() || now.lane().lane == lanes.first;
-    if (now.is(PageState::kRetiring) && is_own_mark) {
-      region.block(page).word.cas_seq_cst(now.bits, PageWord::ready(now.generation(), 0).bits);
-      now = word(page);
-    }
-    if (now.names_lane() && lanes.is_dead(now.lane())) {
-      if (region.is_durable() && i >= tails_freed_to) {
-        const uint64_t first = i - i % region.region_pages();
-        tails_freed_to = std::min(first + region.region_pages(), pages());
-        shm::free_dead_tails(region, lanes, uint32_t(first), uint32_t(tails_freed_to), findings);
-      }
-      shm::reclaim_pages(self, lanes, page, page + 1, findings, tails);
-      now = word(page);
-    }
+    const PageWord now = shm::adopt_page(adoption, page);
     if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) adopt_poison(page);
     if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) queue_retired(PageRef::of(page, now.generation()));
-    // The pins that told of it are gone, so every block of those lanes is asked for.
-    if (!dead.empty() && now.is(PageState::kReady)) {
-      const LaneId publisher = LaneId::from_low(uint32_t(region.detail(page).owner.load_relaxed()));  // a hint
-      if (std::find(dead.begin(), dead.end(), publisher) != dead.end() && !shm::is_registered(region, page))
-        findings.unregistered(PageRef::of(page, now.generation()));
-    }
-    if (!now.is(PageState::kSealed) && !now.is(PageState::kReady) && !now.is(PageState::kRetired)) continue;
-    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked before use
-    if (region.is_page(parent) && word(parent.page()).generation() == parent.generation()) ++children[parent.page()];
   }
   for (uint64_t i = 0; i < pages(); ++i) {
     const auto page = uint32_t(i);
-    const PageWord now = word(page);
     // Of other hosts' what a death of the last marud may have left too high; their own recounts are their own.
-    if (now.is(PageState::kReady) && ((owns_page(page) && now.recount()) || now.children() > children[page]))
-      findings.parents.push_back(PageRef::of(page, now.generation()));
+    if (const PageRef parent = shm::suspect_of(adoption, page, owns_page(page)); !parent.is_none())
+      findings.parents.push_back(parent);
   }
   children = {};
   for (int tries = 0; tries < 3 && !findings.parents.empty(); ++tries) {
     recount_again_ms = 0;
     step_recounts(pages());
   }
-  adopt_overflow();
+  shm::adopt_overflow(region, lanes);
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kRented) {
       shm::open_region_pages(region, i);  // what the last marud was about to give
@@ -150,6 +112,14 @@ void Pool::State::adopt_pages(std::span<const LaneId> dead) {
     if (!lanes.is_own(lane)) lanes.records[lane].lost_before = lanes.records[lane].touches.lost();
   take_findings();
   finish_all_retired();
+}
+
+// Only now: a marud that dies before this leaves the next one the same lanes to ask for.
+void Pool::State::finish_begun_lanes(std::span<const LaneId> begun) {
+  for (const LaneId id : begun) {
+    shm::clear_lane(region, id.lane);
+    show_lane(id.lane, format::LaneState::kFree);
+  }
 }
 
 // The whole audit costs more than everything above together, so a large pool is audited when somebody asks.

@@ -299,10 +299,10 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool turn();
 
   // pool_adopt.cc: taking over what another marud left
-  void adopt_lanes(std::vector<LaneId>* ret_dead);
+  void adopt_lanes(std::vector<LaneId>* ret_begun);
   void adopt_regions();
-  void adopt_overflow();
-  void adopt_pages(std::span<const LaneId> dead);
+  void adopt_pages(std::span<const LaneId> begun);
+  void finish_begun_lanes(std::span<const LaneId> begun);
   void adopt_audit();
 
   // pool_verify.cc: after a loss of power

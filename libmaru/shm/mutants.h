@@ -43,7 +43,7 @@ enum MutantId : unsigned {
   kMutantTakeOverBySlot = 34,             // the life of the reclaimer in whose slot another host is by now is not over
   kMutantProofOfAnyLife = 35,             // the proof of a host's death is used against whoever has its slot by then
   kMutantDrainForeign = 36,               // tests/sim/cast_wishes.cc: a host drains the regions of the others, too
-  kMutantAdoptKeepsRetiring = 37,         // tests/sim/scenario_hosts.cc: a new marud leaves the marks of the last one
+  kMutantAdoptKeepsRetiring = 37,         // a new marud leaves the marks of the last one
   kMutantGrantAtOnce = 38,        // marud takes pages for a client in the client's name, and marks them afterwards
   kMutantGiveBackUnmarked = 39,   // after a lost answer a client gives back all it has RESERVED
   kMutantMarkOfAnyLife = 41,      // the mark of a page's earlier life counts for its present one
@@ -66,6 +66,8 @@ enum MutantId : unsigned {
   kMutantPinBatchWithoutBarrier = 70,  // a batch of pins looks at the words while its slots may not be visible
   kMutantExistsBatchOneHeader = 71,    // a batch of keys believes tags without reading the headers again
   kMutantUnregisteredAfterPins = 72,   // the pins that tell of a dead publisher's block end before they are looked at
+  kMutantBegunNotAskedFor = 75,      // the next marud does not ask for the blocks of a lane whose pins ended before it
+  kMutantAdoptCountsUnflagged = 76,  // the next marud believes its count of children that came and went meanwhile
   kMutantFormatUnflushed =
       73,  // tests/sim/scenario_format.cc: a magic number before the header and the zeros are in memory
   kMutantUuidUnflushed = 74,   // pages are labelled with a uuid that is in a cache alone

@@ -109,6 +109,7 @@ void begin_reclaims();
 void fold_lanes_with(void (*fold)(uint32_t lane));
 // marud takes back what a dead client held. The client must be dead.
 void reclaim_lane(uint32_t lane);
+bool is_lane_live(uint32_t lane);  // by its identity: it may be rented a region
 // marud's part in most scenarios: reclaims whoever dies, until every process in the mask has ended.
 void reclaim_the_dead(unsigned process_mask);
 

@@ -2,7 +2,8 @@
 // steps, and in the slices, of daemon/pool_reclaim.cc and pool_adopt.cc.
 #include "cast.h"
 
-#include "libmaru/shm/mutants.h"
+#include "libmaru/shm/adopt.h"
+#include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/reclaim.h"
 
 #include <algorithm>
@@ -11,16 +12,18 @@
 namespace maru::sim {
 namespace {
 
+using format::LaneState;
 using shm::LaneSet;
 
 unsigned reclaimed_mask;
-unsigned begun_mask;  // lanes that some marud has begun to take back, and none has finished
+unsigned marud_process;  // of the marud that serves, or died: there is none after it yet that has adopted the pool
 void (*fold_lane)(uint32_t lane);
 
 }  // namespace
 
 void begin_reclaims() {
-  reclaimed_mask = begun_mask = 0;
+  reclaimed_mask = 0;
+  marud_process = kMarud;
   fold_lane = nullptr;
 }
 
@@ -107,6 +110,14 @@ std::array<bool, kWorldPages> unregistered_of(LaneId dead) {
   return found;
 }
 
+// Whoever takes the lane back has to find those that were there before and are now.
+void expect_found(LaneId dead, const std::array<bool, kWorldPages>& before, const Findings& findings) {
+  const std::array<bool, kWorldPages> after = unregistered_of(dead);
+  for (uint32_t page = 0; page < kWorldPages; ++page)
+    if (before[page] && after[page] && !findings.has_unregistered(page) && !has_early_children())
+      fail("lane %u left page %u READY and in no bucket, and marud does not find it", dead.lane, page);
+}
+
 void finish_reclaim(Findings& findings) {
   free_handed_over();
   for (size_t i = 0; i < findings.unregistered_count; ++i) evict_page(findings.unregistered_pages[i]);
@@ -115,44 +126,54 @@ void finish_reclaim(Findings& findings) {
 
 }  // namespace
 
+namespace {
+
+LaneState shown_state(uint32_t lane) { return LaneState(world().identity(lane).state.load_acquire() & 0xFF); }
+bool is_lane_shown(uint32_t lane) { return (world().lane_bitmap().words[0].load_seq_cst() >> lane & 1) != 0; }
+
+void show_state(LaneId id, LaneState state) {
+  world().identity(id.lane).state.store_release(uint64_t(id.generation) << 48 | uint64_t(state));
+}
+
+// The lane may be given out again, and its regions.
+void finish_lane(LaneId id) {
+  const shm::ControlRegion& region = world();
+  for (uint32_t i = 0; i < region.regions(); ++i) {
+    AtomicU64& word = region.region(i).word;
+    if ((word.load_acquire() >> 16 & 0xFFF) == id.lane)
+      word.store_release(uint64_t(format::RegionState::kOrphaned) << 60);
+  }
+  shm::clear_pins(region, id.lane);
+  shm::clear_lane(region, id.lane);
+  if (fold_lane != nullptr) fold_lane(id.lane);
+  show_state(id, LaneState::kFree);
+  shm::set_lane_bit(region, id.lane, false);
+  settle();
+  reclaimed_mask |= 1u << id.lane;
+}
+
+}  // namespace
+
 void reclaim_lane(uint32_t lane) {
+  if (shown_state(lane) == LaneState::kFree) return;  // the marud before had begun, and to adopt was to finish it
   note("marud reclaims lane %u", lane);
   Findings findings;
   const shm::ControlRegion& region = world();
-  const std::array<bool, kWorldPages> before = unregistered_of(lane_id(lane));
-  // A marud that died after it had begun has ended the pins that tell; then such a block goes when it is the coldest.
-  const bool is_begun = (begun_mask >> lane & 1) != 0;
-  begun_mask |= 1u << lane;
-  shm::begin_reclaim(region, lane_id(lane), findings);
-  const std::array<bool, kWorldPages> after = unregistered_of(lane_id(lane));
-  for (uint32_t page = 0; page < kWorldPages; ++page)
-    if (before[page] && after[page] && !is_begun && !findings.has_unregistered(page) && !has_early_children())
-      fail("lane %u left page %u READY and in no bucket, and marud does not find it", lane, page);
+  const LaneId id = lane_id(lane);
+  const std::array<bool, kWorldPages> before = unregistered_of(id);
+  show_state(id, LaneState::kDead);
+  shm::begin_reclaim(region, id, findings);
+  expect_found(id, before, findings);
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{region.block(page).word.load_acquire()};
-    if (word.names_lane() && word.lane() == lane_id(lane))
-      shm::reclaim_pages(marud().context, lane_id(lane), page, page + 1, findings);
+    if (word.names_lane() && word.lane() == id) shm::reclaim_pages(marud().context, id, page, page + 1, findings);
   }
   finish_reclaim(findings);
-  shm::release_overflow_of(region, lane_id(lane));
-  shm::clear_pins(region, lane);
-  shm::clear_lane(region, lane);
-  if (fold_lane != nullptr) fold_lane(lane);
-  // The lane may be given out again, and its regions.
-  AtomicU64& in_use = region.lane_bitmap().words[0];
-  uint64_t found = in_use.load_acquire();
-  while ((found >> lane & 1) != 0 && !in_use.cas_seq_cst(found, found & ~(uint64_t(1) << lane))) {
-  }
-  region.identity(lane).state.store_release(uint64_t(lane_id(lane).generation) << 48 |
-                                            uint64_t(format::LaneState::kFree));
-  for (uint32_t i = 0; i < region.regions(); ++i) {
-    AtomicU64& word = region.region(i).word;
-    if ((word.load_acquire() >> 16 & 0xFFF) == lane) word.store_release(uint64_t(format::RegionState::kOrphaned) << 60);
-  }
-  settle();
-  begun_mask &= ~(1u << lane);
-  reclaimed_mask |= 1u << lane;
+  shm::release_overflow_of(region, id);
+  finish_lane(id);
 }
+
+bool is_lane_live(uint32_t lane) { return shown_state(lane) == LaneState::kLive; }
 
 void reclaim_the_dead(unsigned process_mask) {
   unsigned done = 0;
@@ -178,38 +199,89 @@ void reclaim_the_dead(unsigned process_mask) {
   }
 }
 
+namespace {
+
+// What a new marud knows of the lanes: which the identities call live.
+struct AdoptedLanes final : shm::DeadLanes {
+  std::array<uint64_t, kWorldLanes> states;
+  std::array<LaneId, kWorldLanes> begun;
+  std::array<std::array<bool, kWorldPages>, kWorldLanes> left;  // by the lanes of `begun`
+  size_t begun_count = 0;
+
+  bool is_dead(LaneId lane) const override {
+    if (lane.lane == kMarud) return !(lane == shm::daemon_lane(world()));
+    return lane.lane >= kWorldLanes || LaneState(states[lane.lane] & 0xFF) != LaneState::kLive ||
+           states[lane.lane] >> 48 != lane.generation;
+  }
+  bool is_let_go(uint32_t page) const override { return is_poison_let_go(page); }
+};
+
+// As adopt_lanes() of daemon/pool_adopt.cc.
+void adopt_lanes(AdoptedLanes& lanes, Findings& findings) {
+  for (uint32_t lane = 1; lane < kWorldLanes; ++lane) {
+    const uint64_t state = lanes.states[lane] = world().identity(lane).state.load_acquire();
+    const bool is_free = LaneState(state & 0xFF) == LaneState::kFree;
+    if (LaneState(state & 0xFF) == LaneState::kLive || (is_free && !is_lane_shown(lane))) continue;
+    const LaneId id = lanes.begun[lanes.begun_count] = {lane, uint32_t(state >> 48)};
+    lanes.left[lanes.begun_count++] = unregistered_of(id);
+    show_state(id, LaneState::kDead);
+    shm::adopt_lane(world(), lane, findings);
+  }
+  shm::adopt_lane(world(), kMarud, findings);
+}
+
+}  // namespace
+
 void adopt() {
   note("a new marud adopts the pool");
   Findings findings;
-  shm::clear_pins(world(), kMarud);
-  const auto tails = world().is_durable() ? shm::Tails::kAreFreed : shm::Tails::kToFree;
-  if (tails == shm::Tails::kAreFreed) shm::free_dead_tails(world(), DeadProcesses(), 0, kWorldPages, findings);
-  shm::reclaim_pages(marud().context, DeadProcesses(), 0, kWorldPages, findings, tails);
-  shm::reclaim_intents(world(), kMarud, findings);
-  // Which parents the last marud was about to count again died with it.
+  AdoptedLanes lanes;
+  adopt_lanes(lanes, findings);
+  std::array<uint32_t, kWorldPages> children = {};
+  shm::Adoption adoption = {.daemon = &marud().context,
+                            .dead = &lanes,
+                            .sink = &findings,
+                            .begun = {lanes.begun.data(), lanes.begun_count},
+                            .children = children};
+  for (uint32_t page = 0; page < kWorldPages; ++page) shm::flag_count(world(), page);
+  for (uint32_t page = 0; page < kWorldPages; ++page) shm::adopt_page(adoption, page);
+  for (size_t i = 0; i < lanes.begun_count; ++i) expect_found(lanes.begun[i], lanes.left[i], findings);
   for (uint32_t page = 0; page < kWorldPages; ++page) {
-    const PageWord word{world().block(page).word.load_acquire()};
-    if (word.is(PageState::kReady) && word.children() != 0) {
-      findings.parent_suspect(PageRef::of(page, word.generation()));
-    }
+    if (const PageRef parent = shm::suspect_of(adoption, page, true); !parent.is_none())
+      findings.parent_suspect(parent);
   }
+  shm::adopt_overflow(world(), lanes);
   finish_reclaim(findings);
+  for (size_t i = 0; i < lanes.begun_count; ++i) finish_lane(lanes.begun[i]);
+  marud_process = current_process();
 }
 
+namespace {
+
+// As sweep_page() of daemon/pool_recency.cc: what somebody left who is gone, after its lane was taken back. A client that was about
+// to hand a page over, for one, may have named the marud before.
+void sweep(Findings& findings) {
+  const DeadProcesses dead;
+  for (uint32_t page = 0; page < kWorldPages; ++page) {
+    const PageWord found{world().block(page).word.load_acquire()};
+    if (found.names_lane() && dead.is_dead(found.lane()))
+      shm::reclaim_pages(marud().context, dead, page, page + 1, findings);
+  }
+}
+
+}  // namespace
+
 void settle_world() {
-  if (process_died(kMarud)) {
+  if (process_died(marud_process)) {
     make_marud_again();
     adopt();
-    for (uint32_t page = 0; page < kWorldPages; ++page) {  // what the dead was about to evict
-      AtomicU64& word = world().block(page).word;
-      const PageWord found{word.raw};
-      if (found.is(PageState::kRetiring)) word.raw = PageWord::ready(found.generation(), 0).bits;
-    }
   }
   for (uint32_t lane = 1; lane < kWorldLanes; ++lane) {
     if (process_died(lane_process(lane)) && (reclaimed_mask >> lane & 1) == 0) reclaim_lane(lane);
   }
-  free_handed_over();
+  Findings findings;
+  sweep(findings);
+  finish_reclaim(findings);
   // What a publisher left that died between READY and its entry, or could not withdraw, goes the ordinary way of eviction.
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{world().block(page).word.raw};

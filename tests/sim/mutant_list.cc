@@ -19,7 +19,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantSearchWithoutChain, "search without the chain sum", {"prefix"}},
       {kMutantTailsAfterHead, "tails freed after the head", {"runs", "pages"}},
       {kMutantCountBeforeFree, "the parent's count lowered before the child is FREE", {"chain-hold", "recount"}},
-      {kMutantRecountSkipsRetiring, "a recount that skips RETIRING", {"recount-restart"}},
+      {kMutantRecountSkipsRetiring, "a recount that skips RETIRING", {"host-death"}},
       {kMutantLocationPlainStore, "a location cleared by a plain store", {"entry-helped"}},
       {kMutantOverflowCountAfterSlot, "pin overflow count raised after its slot", {"pin-overflow"}},
       {kMutantUntaggedFreeList, "the untagged free list of a well-known design", {"free-list"}},
@@ -64,6 +64,8 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
       {kMutantGiveBackUnclaimed, "tails freed by who does not hold their head", {"run-given-back-twice"}},
       {kMutantUnregisteredAfterPins, "a dead publisher's block looked for after its pins", {"owner-death"}},
+      {kMutantBegunNotAskedFor, "a dead publisher's block not asked for by the next marud", {"lane-attach"}},
+      {kMutantAdoptCountsUnflagged, "children counted at a start though they came and went", {"recount-adopt"}},
       {kMutantWithdrawParent, "a withdrawn block with children retired", {"early-child"}},
       {kMutantWithdrawnIsOwn, "pages that a clear took said to be the publisher's own", {"store-pinned-clear"}},
   };

@@ -150,6 +150,28 @@ void recount_restart_setup() {
   allow_deaths(0b0010, 1);
 }
 
+// The same with publishers that go on while the next marud counts.
+void change_children(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t rounds = 2 + chance().below(5); rounds > 0; --rounds) {
+    const uint32_t key = 8 + chance().below(4);
+    if (chance().chance(2))
+      store(who, key, visible_block(0));
+    else
+      remove(who, key);
+  }
+}
+
+void recount_adopt_setup() {
+  begin(4);
+  store(client(4), 0);
+  for (uint32_t lane = 1; lane <= 3; ++lane) spawn("publisher", lane, change_children, argument_of(lane));
+  spawn("marud", kMarud, [](void*) { reclaim_the_dead(0b1110); });
+  spawn("next marud", kNextMarud, next_marud);
+  allow_deaths(0b0001, 1);
+  allow_deaths(0b1110, 2);
+}
+
 // -- clear, against publishers ----------------------------------------------------------------------------------------
 
 void marud_clears(void*) {
@@ -318,6 +340,8 @@ constexpr Scenario kScenarios[] = {
      forget_process},
     {"recount-restart", "marud dies while it evicts children whose parent must be counted again", recount_restart_setup,
      settle_world, forget_process},
+    {"recount-adopt", "marud dies over taking back a publisher, and the next one counts while others publish",
+     recount_adopt_setup, settle_world, forget_process},
     {"clear", "marud clears the pool while clients publish into it", clear_setup, settle_world, forget_process},
     {"clear-restart", "marud dies while it clears the pool, and another one adopts", clear_restart_setup, settle_world,
      forget_process},

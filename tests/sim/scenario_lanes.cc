@@ -65,29 +65,30 @@ void attach(unsigned process) {
   talk.answer = Answer::kRefused;
 }
 
-// Its process has ended.
-void take_back(uint32_t lane) {
+void expect_ended(uint32_t lane) {
   if (holders[lane] != kNobody && !process_ended(holders[lane]))
     fail("lane %u is taken back from process %u, which lives", lane, holders[lane]);
   holders[lane] = kNobody;
-  show_lane(lane, LaneState::kDead);
-  reclaim_lane(lane);  // the identity and the bit last
+}
+
+// Its process has ended.
+void take_back(uint32_t lane) {
+  expect_ended(lane);
+  reclaim_lane(lane);
   records[lane].is_live = false;
 }
 
-// As adopt_lanes() of pool_adopt.cc.
-void adopt_lanes() {
+// What the last marud was taking back, adopt() finishes.
+void read_lanes() {
   for (uint32_t lane = kFirstLane; lane < kLanesEnd; ++lane) {
     const uint64_t state = world().identity(lane).state.load_acquire();
     Record& record = records[lane];
     record = {LaneState(state & 0xFF) == LaneState::kLive, uint32_t(state >> 48),
               unsigned(world().identity(lane).process.load_relaxed())};
-    const bool has_bit = (world().lane_bitmap().words[0].load_seq_cst() >> lane & 1) != 0;
-    if (record.is_live || (!has_bit && LaneState(state & 0xFF) == LaneState::kFree)) {
-      shm::set_lane_bit(world(), lane, record.is_live);
-      continue;
-    }
-    take_back(lane);
+    if (record.is_live)
+      shm::set_lane_bit(world(), lane, true);
+    else
+      expect_ended(lane);
   }
 }
 
@@ -166,7 +167,7 @@ void setup() {
     wait_for_process(kMarud);
     if (!process_died(kMarud)) return;
     make_marud_again();
-    adopt_lanes();
+    read_lanes();
     adopt();
     serve();
   });

@@ -223,7 +223,7 @@ void evict_childless(uint32_t index) {
 }
 
 void take_region(uint32_t index) {
-  if (has_pinned_block(index)) return;
+  if (has_pinned_block(index) || !is_lane_live(kHeir)) return;
   note("marud takes region %u", index);
   set_region(index, RegionState::kDraining, {});
   shm::close_region_pages(world(), index);
@@ -283,6 +283,7 @@ void cancel_drain() {
 
 // Somebody asks for memory when the pool serves again.
 void rent_to_heir() {
+  if (!is_lane_live(kHeir)) return;
   for (uint32_t index = 0; index < world().regions(); ++index) {
     const RegionState state = RegionWord{world().region(index).word.load_acquire()}.state();
     if ((state != RegionState::kUnused && state != RegionState::kOrphaned) || chance().chance(2)) continue;
