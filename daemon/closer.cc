@@ -26,6 +26,7 @@ constexpr size_t kDescriptorsOfLinuxMax = 253;
 constexpr int kDepthMax = 5;
 // More than a queue has room for.
 constexpr int kPacketsMax = 1024;
+constexpr int kBacklogMax = 1 << 16;  // what net.core.somaxconn may say; nobody connects to what was shut
 
 void empty_out(int socket, int depth);
 
@@ -38,14 +39,29 @@ void close_passed(FileDescriptor passed, int depth) {
   empty_out(passed.get(), depth);
 }
 
-// Takes what lies unread in a Unix socket and closes what came with it: the kernel would, and wait for what lingers. Blocks no
-// longer than those closes. Of anything else there is nothing to take. A descriptor that finds no room in this process, and a
-// connection that nobody took from a listening socket in the queue, is left to the kernel.
+// The connections that nobody took from a listening socket, and what lies unread in those. Nothing more can come, and accepting
+// does not block, once the socket was shut for reading.
+void empty_backlog(int listener, int depth) {
+  for (int taken = 0; taken < kBacklogMax; ++taken) {
+    FileDescriptor connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!connection.is_open()) return;
+    ::shutdown(connection.get(), SHUT_RDWR);
+    empty_out(connection.get(), depth);
+  }
+}
+
+// Takes what lies unread in a Unix socket that was shut for reading and closes what came with it: the kernel would, and wait for
+// what lingers. Blocks no longer than those closes. Of anything else there is nothing to take. A descriptor that finds no room in
+// this process is left to the kernel.
 void empty_out(int socket, int depth) {
   int domain = 0;
   socklen_t bytes = sizeof(domain);
   if (depth > kDepthMax || ::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0 || domain != AF_UNIX)
     return;
+  int listens = 0;
+  bytes = sizeof(listens);
+  if (::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens != 0)
+    return empty_backlog(socket, depth + 1);
   const int on = 1;  // every packet says who sent it then, also an empty one; the end does not
   ::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
   for (int packets = 0; packets < kPacketsMax; ++packets) {
@@ -71,9 +87,9 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
     Kind kind;
   };
   struct Account {
-    size_t closing = 0;      // in `ready`, or with a thread
-    size_t connections = 0;  // of what is waiting
-    std::deque<Item> waiting;
+    size_t closing = 0;                        // in `ready`, or with a thread
+    size_t connections_closing = 0;            // of them
+    std::deque<int> descriptors, connections;  // that wait
   };
   struct Ready {
     uint64_t account;
@@ -89,23 +105,33 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
   bool is_over = false;
 
   // With the mutex. Whether the account may have one more closing now; where not, one of its own ends some time.
-  bool has_room(const Account& account) const {
-    return account.closing == 0 || (account.closing < kThreadsPerAccount && closing < kThreadsMax - kThreadsForFirst);
+  bool has_room(const Account& account, Kind kind) const {
+    if (account.closing == 0) return true;
+    if (kind == Kind::kConnection && account.connections_closing >= kConnectionsPerAccount) return false;
+    return account.closing < kThreadsPerAccount && closing < kThreadsMax - kThreadsForFirst;
+  }
+  // With the mutex. Whether something of the account waits that its own limits let begin.
+  static bool is_held_by_others(const Account& account) {
+    if (account.closing >= kThreadsPerAccount) return false;
+    return !account.descriptors.empty() ||
+           (!account.connections.empty() && account.connections_closing < kConnectionsPerAccount);
   }
   // With the mutex.
   void begin(uint64_t number, Account& account, Item item) {
     if (idle <= ready.size() && threads < kThreadsMax) add_thread(shared_from_this());
     ++account.closing;
+    account.connections_closing += item.kind == Kind::kConnection;
     ++closing;
     ready.push_back({number, item});
     has_ready.notify_one();
   }
   // With the mutex: it is closed.
-  void end(uint64_t number) {
+  void end(uint64_t number, Kind kind) {
     const auto found = accounts.find(number);
     Account& account = found->second;
     --closing;
     --account.closing;
+    account.connections_closing -= kind == Kind::kConnection;
     take_up(number, account);
     if (account.closing == 0) accounts.erase(found);
     while (!held_back.empty() && closing < kThreadsMax - kThreadsForFirst) {
@@ -116,13 +142,16 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
   }
   // With the mutex.
   void take_up(uint64_t number, Account& account) {
-    while (!account.waiting.empty() && has_room(account)) {
-      const Item next = account.waiting.front();
-      account.waiting.pop_front();
-      account.connections -= next.kind == Kind::kConnection;
-      begin(number, account, next);
-    }
-    if (!account.waiting.empty() && account.closing < kThreadsPerAccount) held_back.insert(number);
+    const auto take_from = [&](std::deque<int>& waiting, Kind kind) {
+      while (!waiting.empty() && has_room(account, kind)) {
+        const int fd = waiting.front();
+        waiting.pop_front();
+        begin(number, account, {fd, kind});
+      }
+    };
+    take_from(account.descriptors, Kind::kAny);
+    take_from(account.connections, Kind::kConnection);
+    if (is_held_by_others(account)) held_back.insert(number);
   }
 
   // With the mutex. Where no thread is to be had now, those that are there do it later.
@@ -163,7 +192,7 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
       ::close(next.item.fd);
       lock.lock();
       ++idle;
-      end(next.account);
+      end(next.account, next.item.kind);
     }
     --idle;
     --threads;
@@ -184,10 +213,9 @@ Closer::~Closer() {
 void Closer::close(int fd, uint64_t number, Kind kind) {
   std::unique_lock lock(work_->mutex);
   Work::Account& account = work_->accounts[number];
-  if (!work_->has_room(account)) {
-    account.waiting.push_back({fd, kind});
-    account.connections += kind == Kind::kConnection;
-    if (account.closing < kThreadsPerAccount) work_->held_back.insert(number);
+  if (!work_->has_room(account, kind)) {
+    (kind == Kind::kConnection ? account.connections : account.descriptors).push_back(fd);
+    if (work_->is_held_by_others(account)) work_->held_back.insert(number);
     return;
   }
   if (work_->threads == 0) Work::add_thread(work_);
@@ -203,13 +231,14 @@ void Closer::close(int fd, uint64_t number, Kind kind) {
 bool Closer::is_behind(uint64_t account_number) const {
   const std::lock_guard lock(work_->mutex);
   const auto found = work_->accounts.find(account_number);
-  return found != work_->accounts.end() && found->second.waiting.size() > kWaitingMax;
+  return found != work_->accounts.end() &&
+         found->second.descriptors.size() + found->second.connections.size() > kWaitingMax;
 }
 
 size_t Closer::connections_waiting(uint64_t account_number) const {
   const std::lock_guard lock(work_->mutex);
   const auto found = work_->accounts.find(account_number);
-  return found == work_->accounts.end() ? 0 : found->second.connections;
+  return found == work_->accounts.end() ? 0 : found->second.connections.size();
 }
 
 }  // namespace maru::daemon

@@ -7,15 +7,35 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <atomic>
+#include <cstdlib>
 #include <fcntl.h>
+#include <filesystem>
 #include <gtest/gtest.h>
+#include <iterator>
 #include <netinet/in.h>
+#include <new>
 #include <poll.h>
 #include <stdexcept>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <vector>
+
+namespace {
+std::atomic<size_t> fails_of = 0;  // the next allocation of so many bytes by a thread of a closer fails
+thread_local bool is_of_a_closer = true;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  size_t wanted = bytes;
+  if (is_of_a_closer && bytes != 0 && fails_of.compare_exchange_strong(wanted, 0)) throw std::bad_alloc();
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace maru::daemon {
 namespace {
@@ -70,6 +90,30 @@ class Pipe {
 };
 
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+
+size_t threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return size_t(std::distance(begin(tasks), end(tasks)));
+}
+
+// The first one, so that no other closer's threads are there.
+TEST(Closer, ItsEndWaitsForNothingAndItsThreadsEnd) {
+  const size_t before = threads();
+  std::vector<Lingering> sockets(Closer::kThreadsPerAccount);
+  Pipe idle, waiting;
+  {
+    Closer closer;
+    for (const Lingering& socket : sockets) closer.close(socket.writer(), 1000);
+    closer.close(idle.writer, 1001);
+    EXPECT_TRUE(test::wait_until([&] { return idle.is_closed(); }));
+    closer.close(waiting.writer, 1000);
+    EXPECT_GT(threads(), before);
+  }
+  EXPECT_FALSE(waiting.is_closed()) << "what waits the kernel closes at the end of marud";
+  sockets.clear();
+  EXPECT_TRUE(test::wait_until([&] { return threads() == before; }));
+  ::close(waiting.writer);
+}
 
 TEST(Closer, WhatOneUserLeavesOpenKeepsNoOtherWaiting) {
   std::vector<Lingering> sockets(Closer::kThreadsMax + 44);
@@ -179,17 +223,95 @@ TEST(Closer, WhatLiesUnreadInConnectionsKeepsNothingWaiting) {
   EXPECT_TRUE(test::wait_until([&] { return closer.connections_waiting(1000) == 0; }));
 }
 
-TEST(Closer, ConnectionsThatWaitAreCounted) {
-  std::vector<Lingering> sockets(Closer::kThreadsPerAccount);
+// A listening socket, and a connection to it that nobody took, with descriptors unread in it.
+FileDescriptor listener_with(int descriptor) {
+  FileDescriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const FileDescriptor far(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  socklen_t bytes = sizeof(sa_family_t);  // a name of the kernel's choice
+  if (::bind(listener.get(), any, bytes) != 0 || ::listen(listener.get(), 8) != 0)
+    throw std::runtime_error("no socket");
+  bytes = sizeof(address);
+  if (::getsockname(listener.get(), any, &bytes) != 0 || ::connect(far.get(), any, bytes) != 0)
+    throw std::runtime_error("cannot connect");
+  char byte = 0;
+  iovec part = {&byte, 1};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  wire::DescriptorRoom room;
+  wire::attach_descriptors(message, room, descriptor);
+  if (::sendmsg(far.get(), &message, 0) != 1) throw std::runtime_error("a descriptor is not sent");
+  ::close(descriptor);
+  return listener;
+}
+
+TEST(Closer, WhatLiesUnreadInConnectionsThatNobodyTookKeepsNothingWaiting) {
+  constexpr size_t kConnections = 2 * Closer::kThreadsPerAccount;
+  std::vector<Lingering> sockets(kConnections);
+  Pipe last;
+  Closer closer;
+  for (const Lingering& socket : sockets)
+    closer.close(connection_with({listener_with(socket.writer()).release()}).release(), 1000,
+                 Closer::Kind::kConnection);
+  closer.close(connection_with({last.writer}).release(), 1000, Closer::Kind::kConnection);
+  EXPECT_TRUE(test::wait_until([&] { return last.is_closed(); })) << "its threads wait for sockets that linger";
+}
+
+// As when what lies unread in them is of a file system that does not answer.
+TEST(Closer, ConnectionsThatLastKeepNoOtherOfTheirUsersDescriptorsWaiting) {
+  std::vector<Lingering> sockets(2 * Closer::kThreadsPerAccount);
   Pipe connection, file;
   Closer closer;
   for (const Lingering& socket : sockets) closer.close(socket.writer(), 1000, Closer::Kind::kConnection);
+  closer.close(connection.writer, 1000, Closer::Kind::kConnection);
+  closer.close(file.writer, 1000);
+  EXPECT_TRUE(test::wait_until([&] { return file.is_closed(); })) << "it waits for connections";
+  EXPECT_FALSE(connection.is_closed());
+  sockets.clear();
+  EXPECT_TRUE(test::wait_until([&] { return connection.is_closed(); }));
+}
+
+TEST(Closer, NoMemoryForWhatLiesUnreadIsNoEnd) {
+  is_of_a_closer = false;
+  Pipe first, second, after;
+  Closer closer;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const FileDescriptor far(ends[0]);
+  char byte = 0;
+  iovec part = {&byte, 1};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  wire::DescriptorRoom room;
+  wire::attach_descriptors(message, room, first.writer, second.writer);
+  ASSERT_EQ(::sendmsg(far.get(), &message, 0), 1);
+  ::close(first.writer);
+  ::close(second.writer);
+  fails_of = 2 * sizeof(FileDescriptor);
+  closer.close(ends[1], 1000, Closer::Kind::kConnection);
+  EXPECT_TRUE(test::wait_until([&] { return first.is_closed() && second.is_closed(); }));
+  EXPECT_EQ(fails_of, 0u) << "it needed no memory";
+  closer.close(after.writer, 1000);
+  EXPECT_TRUE(test::wait_until([&] { return after.is_closed(); }));
+}
+
+TEST(Closer, ConnectionsThatWaitAreCounted) {
+  std::vector<Lingering> sockets(Closer::kConnectionsPerAccount), files(Closer::kThreadsPerAccount);
+  Pipe connection, file;
+  Closer closer;
+  for (const Lingering& socket : sockets) closer.close(socket.writer(), 1000, Closer::Kind::kConnection);
+  for (const Lingering& socket : files) closer.close(socket.writer(), 1000);
   EXPECT_EQ(closer.connections_waiting(1000), 0u);
   closer.close(connection.writer, 1000, Closer::Kind::kConnection);
   closer.close(file.writer, 1000);
   EXPECT_EQ(closer.connections_waiting(1000), 1u);
   EXPECT_EQ(closer.connections_waiting(1001), 0u);
   sockets.clear();
+  files.clear();
   EXPECT_TRUE(test::wait_until([&] { return connection.is_closed() && file.is_closed(); }));
   EXPECT_EQ(closer.connections_waiting(1000), 0u);
 }
