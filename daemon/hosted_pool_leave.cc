@@ -58,6 +58,7 @@ void HostedPool::stay(const std::string& why) {
   log_warning("pool \"{}\" is not removed: {} (marudctl device remove {} --fence ends them)", name(), why, name());
 }
 
+// What is much by now is written out on a thread, so that closing, which writes out what has changed since, is short.
 bool HostedPool::is_written_out() {
   if (!serving() || pool_->device().kind() != "file" || spec_.pool.sharing.is_shared || !written_) return true;
   if (!writing_.valid()) {

@@ -258,7 +258,9 @@ Result<void> Pool::close() {
   if (!state_->backlog.empty()) state_->drain_all_touches();  // the last ones of clients that have ended
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
-  // First everything else: a file may be left with any part of what was written to it last.
+  // First everything else: a file may be left with any part of what was written to it last. Where somebody waited for the disk
+  // already (HostedPool::is_written_out), that was before the last turns and the lines above, so once more; it is little by now.
+  // And a third time, of the host record alone, since nothing says in which order one call writes.
   auto written = is_clean && !is_shared ? state_->device->write_out() : Result<void>();
   state_->show_host(is_clean && written);
   if (is_shared) state_->leave_slot();
