@@ -3,7 +3,7 @@
 // Nobody formats beside another host that lives, nor what somebody serves already; a header that is valid stays as it is, and
 // the pages are labelled for it; and memory is blank, claimed, or a pool, so that the next marud of the same host can go on.
 // A host that loses power takes with it what it wrote between the claim and the magic number, too: header, zeros, uuid.
-// And memory that is cleared, before it is formatted: "Clear".
+// And memory that is cleared, before it is formatted: "Give up".
 #include "libmaru/shm/control_region.h"
 #include "libmaru/shm/flush.h"
 #include "libmaru/shm/format_claim.h"
@@ -175,7 +175,8 @@ void finish() {
 // One machine, of which a host is one boot: whoever dies over clearing memory leaves it as it was, marked, or zero all over.
 
 constexpr uint8_t kGivenUp = 0x5a;
-constexpr size_t kStep = 16u << 10;
+constexpr size_t kStep = 1024, kCleared = 4 * kStep;
+std::span<std::byte> cleared() { return bytes().first(kCleared); }
 
 bool is_all(std::span<const std::byte> part, uint8_t value) {
   return std::all_of(part.begin(), part.end(), [=](std::byte b) { return b == std::byte(value); });
@@ -183,8 +184,8 @@ bool is_all(std::span<const std::byte> part, uint8_t value) {
 
 void check_what_is_left(const char* who) {
   const uint64_t word = first_word();
-  if (shm::ClearingMark{word}.is_one() || (word == 0 && is_all(bytes(), 0))) return;
-  if (!is_served && is_all(bytes(), kGivenUp)) return;
+  if (shm::ClearingMark{word}.is_one() || (word == 0 && is_all(cleared(), 0))) return;
+  if (!is_served && is_all(cleared(), kGivenUp)) return;
   fail("%s cannot tell what memory holds that begins with %#llx", who, static_cast<unsigned long long>(word));
 }
 
@@ -194,14 +195,14 @@ void clearing_life(void*) {
   if (first_word() == 0) return;
   uint8_t uuid[16];
   std::memset(uuid, 0x11, sizeof(uuid));
-  shm::begin_clearing(bytes(), false, uuid);
-  for (size_t at = shm::kMarkedBytes; at < kMemoryBytes; at = at / kStep * kStep + kStep) {
-    const auto part = bytes().subspan(at, std::min(kStep - at % kStep, kMemoryBytes - at));
+  shm::begin_clearing(cleared(), false, uuid);
+  for (size_t at = shm::kMarkedBytes; at < kCleared; at = at / kStep * kStep + kStep) {
+    const auto part = cleared().subspan(at, kStep - at % kStep);
     std::memset(part.data(), 0, part.size());
     shm::flush_lines(part.data(), part.size());
     yield();
   }
-  shm::end_clearing(bytes());
+  shm::end_clearing(cleared());
   is_served = true;
 }
 
@@ -211,12 +212,12 @@ void next_clearing(void* argument) {
 }
 
 void setup_clearing() {
-  std::memset(memory, kGivenUp, sizeof(memory));
+  std::memset(memory, kGivenUp, kCleared);
   is_served = false;
   spawn("marud", 0, clearing_life, nullptr);
   spawn("next marud", 1, next_clearing, reinterpret_cast<void*>(uintptr_t{0}));
   spawn("marud of the next boot", 2, next_clearing, reinterpret_cast<void*>(uintptr_t{1}));
-  track_lines(memory, sizeof(memory));
+  track_lines(memory, kCleared);
   lose_plain_stores();
   play_hosts(host_of, [](unsigned) {});
   allow_deaths(0b111, 3);
@@ -230,7 +231,7 @@ void finish_clearing() {
 
 constexpr Scenario kScenarios[] = {
     {"format", "hosts find the same memory blank, and die over formatting it", setup, finish, nullptr},
-    {"clear", "a machine dies over clearing memory that is given up", setup_clearing, finish_clearing, nullptr},
+    {"give-up", "a machine dies over clearing memory that is given up", setup_clearing, finish_clearing, nullptr},
 };
 
 }  // namespace

@@ -255,7 +255,7 @@ std::string bytes_of(const shm::ClearingMark& mark) {
   return std::string(reinterpret_cast<const char*>(&mark.bits), sizeof(mark.bits));
 }
 
-// Clearing, cut off after each of its steps: docs/format.md, "Clear".
+// Clearing, cut off after each of its steps: docs/format.md, "Give up".
 TEST_F(DaxPool, ClearingThatWasCutOffIsFoundAgainWhereADeviceIsChosen) {
   constexpr size_t kUuid = offsetof(format::Header, uuid);
   const std::string mark = bytes_of(shm::ClearingMark::of(false, false));
