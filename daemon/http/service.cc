@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kHeaderBytesMax = 16u << 10;  // libmicrohttpd's memory of a connection: the headers both ways
 constexpr unsigned kIdleSeconds = 15;          // a connection on which nothing comes
 constexpr uint64_t kLifeMs = 60'000;           // a request, from its first byte to the last of its reply
+constexpr size_t kRefusedMax = 64;             // connections that were told why they are refused, and are still open
 constexpr uint64_t kTokenMs = 2'000;           // from a connection by TCP to the headers with the token
 constexpr uint64_t kAcceptPauseMs = 200;       // no descriptor is left
 constexpr uint64_t kOpenPauseMs = 1'000;       // a socket could not be opened; twice as long each time, up to
@@ -94,6 +95,7 @@ void Service::Thread::run() {
     settle_waiting();
     complaints_.renew(now_ms());
     MHD_run(mhd_);
+    close_refused();
     end_old();  // behind the reading: who was quick while this thread had no processor is not late
   }
   // Whatever waits was answered "marud stops" above and is sent as far as the socket takes it.
@@ -162,6 +164,17 @@ void say_and_shut(int socket, const char* status, const std::string& why) {
   ::shutdown(socket, SHUT_WR);
 }
 
+// What lies unread would make the kernel reset the connection, and the reason could be lost. False: the other end is closed.
+bool discard_unread(int socket) {
+  char unread[4096];
+  for (int reads = 0; reads < 16; ++reads) {  // not for as long as it writes
+    const ssize_t bytes = ::recv(socket, unread, sizeof(unread), MSG_DONTWAIT);
+    if (bytes < 0) return errno == EAGAIN || errno == EINTR;
+    if (bytes == 0) return false;
+  }
+  return true;
+}
+
 bool has_unread(int socket) {
   char byte = 0;
   return ::recv(socket, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) > 0;
@@ -173,10 +186,17 @@ void Service::Thread::refuse(FileDescriptor socket, const std::string& who, std:
                              const std::string& why) {
   complain(uid, who + " is refused: " + why);
   say_and_shut(socket.get(), "503 Service Unavailable", why);
-  // What lies unread would make the kernel reset the connection, and the reason could be lost.
-  char unread[4096];
-  while (::recv(socket.get(), unread, sizeof(unread), MSG_DONTWAIT) > 0) {
-  }
+  // Closed at once, it would be gone before its owner looks whether it is there: curl says then that it failed to connect.
+  while (refused_.size() >= kRefusedMax) refused_.pop_front();
+  discard_unread(socket.get());
+  refused_.push_back({std::move(socket), now_ms()});
+}
+
+void Service::Thread::close_refused() {
+  const uint64_t now = now_ms();
+  std::erase_if(refused_, [&](const Refused& one) {
+    return !discard_unread(one.socket.get()) || now - one.since_ms > kLifeMs;
+  });
 }
 
 // libmicrohttpd sees the end of it and closes it. One that never sent a request is told why; on others what is said could be

@@ -6,6 +6,8 @@
 #include "daemon/http/service.h"
 #include "daemon/log_budget.h"
 
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <microhttpd.h>
 #include <optional>
@@ -61,6 +63,7 @@ class Service::Thread {
   bool make_room(const Caller& caller, std::string& ret_why_not);
   void end(int fd, Connection& connection, const std::string& why);
   void refuse(FileDescriptor socket, const std::string& who, std::optional<uid_t> uid, const std::string& why);
+  void close_refused();
   void complain(std::optional<uid_t> uid, const std::string& text);
   void end_old();
 
@@ -86,6 +89,12 @@ class Service::Thread {
   MHD_Daemon* mhd_ = nullptr;
   int mhd_fd_ = -1;
   std::map<int, Connection> connections_;  // by descriptor; entries do not move
+  // Told why not, and open until their owner has seen it: the oldest first.
+  struct Refused {
+    FileDescriptor socket;
+    uint64_t since_ms;
+  };
+  std::deque<Refused> refused_;
   uint64_t counted_ = 0;                   // what Connection::since is taken from
   std::vector<Call*> waiting_;
   uint64_t accept_due_ms_ = 0;

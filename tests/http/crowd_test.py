@@ -177,10 +177,7 @@ def connect():
     peer = socket.socket(socket.AF_UNIX)
     peer.settimeout(%d)
     peer.connect(sys.argv[3])
-    try:
-        peer.sendall(b'GET /status HTTP/1.1\\r\\nHost: x\\r\\nX: ')
-    except BrokenPipeError:
-        pass  # refused already; the reason is there all the same
+    peer.sendall(b'GET /status HTTP/1.1\\r\\nHost: x\\r\\nX: ')  # also where it is refused already
     return peer
 crowd = [connect() for _ in range(int(sys.argv[1]))]
 said = b''
@@ -188,6 +185,14 @@ while not said.startswith(b'HTTP/1.1 503'):  # one whose request was not read ye
     crowd.append(connect())
     if select.select(crowd[-1:], [], [], 1)[0]:
         said = crowd[-1].recv(4096)
+refused = crowd[-1]
+state = select.poll()
+state.register(refused, 0)
+assert not state.poll(0), 'who was refused finds a connection that is gone: curl would say that it failed to connect'
+refused.sendall(b'y\\r\\n\\r\\n')
+while piece := refused.recv(4096):
+    said += piece
+assert b'{"error":' in said, said
 print(said.split(b'\\r\\n')[0].decode(), flush=True)
 sys.stdin.read()
 """ % PATIENCE
