@@ -1,5 +1,6 @@
 #include "daemon/closer.h"
 
+#include "daemon/thread_priority.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/wire/passed_descriptors.h"
 
@@ -162,6 +163,7 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
     ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     auto* owned = new std::shared_ptr<Work>(work);
     const auto run = [](void* argument) -> void* {
+      give_up_priority();
       const std::unique_ptr<std::shared_ptr<Work>> mine(static_cast<std::shared_ptr<Work>*>(argument));
       (*mine)->run();
       return nullptr;

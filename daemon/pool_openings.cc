@@ -2,6 +2,7 @@
 
 #include "daemon/aside.h"
 #include "daemon/log.h"
+#include "daemon/thread_priority.h"
 
 #include <algorithm>
 #include <atomic>
@@ -50,7 +51,10 @@ struct PoolOpenings::Work {
   }
   static void start(const std::shared_ptr<Work>& work, const StateDirectory& state) {
     try {
-      work->thread = std::thread([work, state] { work->run(state); });
+      work->thread = std::thread([work, state] {
+        give_up_priority();
+        work->run(state);
+      });
     } catch (const std::exception&) {
       work->opening.error = Error{EAGAIN, "start a thread that opens the pool"};
       work->is_done.store(true);

@@ -6,6 +6,7 @@
 // nobody keeps others out by connecting. Whoever is refused is told why, before the connection is closed.
 #include "daemon/http/service_thread.h"
 #include "daemon/log.h"
+#include "daemon/thread_priority.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -78,6 +79,7 @@ Service::Thread::~Thread() {
 
 void Service::Thread::run() {
   ::pthread_setname_np(::pthread_self(), "marud-http");
+  give_up_priority();
   while (!is_stopping_) {
     const bool accepts = now_ms() >= accept_due_ms_;
     pollfd entries[] = {{stop_.get(), POLLIN, 0},

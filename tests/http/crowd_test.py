@@ -3,6 +3,7 @@
   crowd_test.py --marud PROGRAM --client PROGRAM
 """
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -218,9 +219,34 @@ def no_user_keeps_out_another(marud):
     os.chmod(marud.http_socket, 0o660)
 
 
+@contextlib.contextmanager
+def priority_of_the_unit():
+    """What is started meanwhile has the priority that marud's unit gives it, where this may be set."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+    except PermissionError:
+        print("no priority may be set here: marud runs without one")
+    yield
+    os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+def nobody_but_the_deciding_thread_goes_first(marud):
+    """Whoever likes to connect keeps the thread of HTTP busy: it has no priority."""
+    if os.getpriority(os.PRIO_PROCESS, marud.process.pid) >= 0:
+        return
+    tasks = list(pathlib.Path(f"/proc/{marud.process.pid}/task").iterdir())
+    http_threads = [int(task.name) for task in tasks if (task / "comm").read_text() == "marud-http\n"]
+    nice = [os.getpriority(os.PRIO_PROCESS, thread) for thread in http_threads]
+    expect(nice == [0], f"nice values of the threads of HTTP: {nice}")
+
+
 def main():
-    with ObservedMarud(arguments.marud, tcp=True) as marud:
+    with contextlib.ExitStack() as stack:
+        with priority_of_the_unit():
+            marud = stack.enter_context(ObservedMarud(arguments.marud, tcp=True))
         keep_alive(marud)
+        nobody_but_the_deciding_thread_goes_first(marud)
         questions_that_wait_for_a_disk_leave_room(marud)
         garbage_does_no_harm(marud)
         strangers_by_tcp_keep_nobody_out(marud)
