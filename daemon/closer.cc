@@ -51,9 +51,9 @@ void empty_backlog(int listener, int depth) {
   }
 }
 
-// Takes what lies unread in a Unix socket that was shut for reading and closes what came with it: the kernel would, and wait for
-// what lingers. Blocks no longer than those closes. Of anything else there is nothing to take. A descriptor that finds no room in
-// this process is left to the kernel.
+// Takes what lies unread in a Unix socket that was shut for reading and closes what came with it: the kernel would, and wait
+// for what lingers. Blocks no longer than those closes. Of anything else there is nothing to take. A descriptor that finds no
+// room in this process is left to the kernel.
 void empty_out(int socket, int depth) {
   int domain = 0;
   socklen_t bytes = sizeof(domain);

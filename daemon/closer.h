@@ -19,8 +19,8 @@ namespace maru::daemon {
 class Closer {
  public:
   static constexpr size_t kThreadsMax = 256, kThreadsPerAccount = 16;
-  // Of an account's: for connections. What lies unread in one may last whatever is done here: the close of a file of a file system
-  // that does not answer, which the user serves itself. Its descriptors that marud received do not wait for that.
+  // Of an account's: for connections. What lies unread in one may last whatever is done here: the close of a file of a file
+  // system that does not answer, which the user serves itself. Its descriptors that marud received do not wait for that.
   static constexpr size_t kConnectionsPerAccount = kThreadsPerAccount / 2;
   // Of them all, for accounts that have nothing closing yet.
   static constexpr size_t kThreadsForFirst = 16;

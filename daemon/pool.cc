@@ -259,7 +259,7 @@ Result<void> Pool::close() {
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
   // First everything else: a file may be left with any part of what was written to it last. Where somebody waited for the disk
-  // already (HostedPool::is_written_out), that was before the last turns and the lines above, so once more; it is little by now.
+  // already (HostedPool::is_written_out), that was before the last turns and the lines above, so once more; it is little now.
   // And a third time, of the host record alone, since nothing says in which order one call writes.
   auto written = is_clean && !is_shared ? state_->device->write_out() : Result<void>();
   state_->show_host(is_clean && written);
