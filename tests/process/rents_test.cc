@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <gtest/gtest.h>
 #include <string>
@@ -52,6 +53,56 @@ TEST(Rents, WaitUntilManyUsesAreRead) {
   EXPECT_EQ(client.exists(name(cold)), 0);
   EXPECT_EQ(client.exists(name(cold + 1)), 1);
   EXPECT_EQ(client.exists(name(stored - 1)), 1);
+  EXPECT_EQ(marud.pool_status().at("lost_touches"), 0);
+}
+
+// More blocks were held than one request looks at, since lanes say that their pins overflow. They come back in the order of
+// their uses, before anything that was used later goes.
+TEST(Rents, WaitUntilBlocksWhosePinsHaveEndedAreBack) {
+  constexpr size_t kHeld = 2500, kEachMs = 100;
+  PoolWish pool;
+  pool.bytes = 32u << 20;
+  pool.lanes = 8;
+  pool.pins = 16384;
+  MarudProcess marud({pool});
+  TestClient client(marud.socket_path()), reader(marud.socket_path());
+  std::vector<maru_view> views(kHeld);
+  for (size_t i = 0; i < kHeld; ++i) {
+    ASSERT_EQ(client.store(name(i), "text"), 0);
+    if (i % kEachMs == 0) {
+      const auto before = std::chrono::system_clock::now();
+      ASSERT_TRUE(
+          wait_until([&] { return std::chrono::system_clock::now() >= before + std::chrono::milliseconds(5); }));
+    }
+    ASSERT_EQ(reader.retrieve(name(i), &views[i]), 0);
+  }
+  // They are the coldest ones in the end.
+  size_t stored = kHeld;
+  const auto store = [&] {
+    const int result = client.store(name(stored++), "text");
+    ASSERT_TRUE(result == 0 || result == -EXFULL) << result;  // rare: both of its buckets are full
+  };
+  while (marud.pool_status().at("held_blocks") < kHeld) {
+    ASSERT_LT(stored, 1'000'000u);
+    for (int i = 0; i < 500; ++i) store();
+  }
+  const ControlMap others[] = {ControlMap(marud.socket_path()), ControlMap(marud.socket_path()),
+                               ControlMap(marud.socket_path()), ControlMap(marud.socket_path())};
+  for (const ControlMap& other : others)
+    other.region().lane_header(other.attached().lane).pin_overflow.store_relaxed(1);
+  for (const maru_view& view : views) ASSERT_EQ(reader.release(view), 0);
+  std::vector<size_t> newer;
+  for (size_t i = kHeld; i < stored; ++i)
+    if (client.exists(name(i)) == 1) newer.push_back(i);
+  std::vector<size_t> gone;
+  for (const size_t end = stored + 10'000; gone.empty() && stored < end;) {
+    for (int i = 0; i < 10; ++i) store();
+    for (size_t i = 0; i < kHeld; ++i)
+      if (client.exists(name(i)) == 0) gone.push_back(i);
+  }
+  ASSERT_FALSE(gone.empty());
+  EXPECT_LT(gone.back(), gone.size() + 2 * kEachMs) << "the coldest of them";
+  for (const size_t i : newer) EXPECT_EQ(client.exists(name(i)), 1) << i;
   EXPECT_EQ(marud.pool_status().at("lost_touches"), 0);
 }
 
