@@ -60,9 +60,9 @@ const OtherPool* owner_of(const Uuid& uuid, const std::vector<OtherPool>& others
 //   "cxl:free"       the same, of the devices of CXL memory
 // `holds`: what the device must hold, its control region (kPool) or its pages (kData). `claimed_by`: whose formatting that was
 // cut off (DeviceLabel::claimed_by) leaves a device that is as good as the pool whose uuid it has, and before those that begin
-// blank; as is one that was being cleared, and pages that were being labelled. `others`: what one of these has is not chosen, nor a formatting for it that was cut off; a path or a uuid finds it
-// nevertheless. Looks at labels and changes nothing. Errors: ENOENT, with what was found on each device, or why it could not be
-// read; ENOTUNIQ.
+// blank; as is one that was being cleared, and pages that were being labelled. `others`: what one of these has is not chosen,
+// nor a formatting for it that was cut off; a path or a uuid finds it nevertheless. Looks at labels and changes nothing.
+// Errors: ENOENT, with what was found on each device, or why it could not be read; ENOTUNIQ.
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
                                                      DeviceLabel::Kind holds, BlankDevices blank, const DaxRules& rules,
                                                      std::optional<uint32_t> claimed_by = std::nullopt,

@@ -63,8 +63,7 @@ Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Pr
 
 // That what lies there is given up: says so at its beginning, for clear_content(). `uuid`: shm::begin_clearing().
 Result<void> give_up_content(const DeviceBytes& device, bool is_of_pages, const Uuid& uuid);
-// Makes all of what was given up zero, the mark last: what is cleared half-way is known by that. With the content in memory that
-// outlives power.
+// Makes all of what was given up zero, and flushes that; the mark last: what is cleared half-way is known by it.
 Result<void> clear_content(const DeviceBytes& device, const Progress& progress);
 
 // Whether these pages are labelled for a pool of this uuid in part, as a death while that was done leaves them.

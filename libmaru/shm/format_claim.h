@@ -40,8 +40,8 @@ void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]);
 // the lock. The uuid stays, so its pages are still its own.
 void give_up_pool(std::span<std::byte> memory);
 
-// In the place of a claim while memory is cleared whose content is given up: whoever finds it goes on clearing. Of one device of
-// a pool, or of both; a lock keeps all others out.
+// In the place of a claim while memory is cleared whose content is given up: whoever finds it goes on clearing. Of one device
+// of a pool, or of both; a lock keeps all others out.
 struct ClearingMark {
   uint64_t bits = 0;
 

@@ -360,8 +360,8 @@ TEST_F(DaxPool, FormattingThatAnotherHostBeganIsNoCandidate) {
   EXPECT_EQ(devices_.get("dax0.0", 0, 8), std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)));
 }
 
-// Two pools that may lie on the same devices. The one that is new is started first, and the other's device is the only one there
-// that holds a pool.
+// Two pools that may lie on the same devices. The one that is new is started first, and the other's device is the only one
+// there that holds a pool.
 TEST_F(DaxPool, APoolThatAnotherOneIsKnownToBeIsNotAdopted) {
   devices_.add("dax0.0", kBytes);
   spec_.dax.device = "node:0";
