@@ -196,9 +196,8 @@ void Service::Thread::refuse(FileDescriptor socket, const std::string& who, std:
 
 void Service::Thread::close_refused() {
   const uint64_t now = now_ms();
-  std::erase_if(refused_, [&](const Refused& one) {
-    return !discard_unread(one.socket.get()) || now - one.since_ms > kLifeMs;
-  });
+  std::erase_if(refused_,
+                [&](const Refused& one) { return !discard_unread(one.socket.get()) || now - one.since_ms > kLifeMs; });
 }
 
 // libmicrohttpd sees the end of it and closes it. One that never sent a request is told why; on others what is said could be

@@ -95,7 +95,7 @@ class Service::Thread {
     uint64_t since_ms;
   };
   std::deque<Refused> refused_;
-  uint64_t counted_ = 0;                   // what Connection::since is taken from
+  uint64_t counted_ = 0;  // what Connection::since is taken from
   std::vector<Call*> waiting_;
   uint64_t accept_due_ms_ = 0;
   uint64_t open_due_ms_ = 0, open_pause_ms_ = 0;  // when what is not open is tried again; a pause of 0: all is open

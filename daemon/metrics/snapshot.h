@@ -25,7 +25,7 @@ struct PageCensus {
   std::array<uint64_t, 16> states = {};  // by page state
   uint64_t block_bytes = 0;
   uint64_t no_tenant_bytes = 0;  // of whole pages, of blocks of no tenant
-  uint64_t longest_free = 0;  // pages in a row, within a region
+  uint64_t longest_free = 0;     // pages in a row, within a region
   uint64_t free_in_a_row = 0;
   uint64_t next = 0;  // page; at the end of the pool the census is complete
 };

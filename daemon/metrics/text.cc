@@ -200,10 +200,9 @@ void write_tenants(TextWriter& out, const Snapshot& snapshot) {
       }
     });
   };
-  out.family(
-      "maru_tenant_bytes", "gauge",
-      "Bytes of whole pages that a tenant uses; \"(others)\" are blocks of no tenant, and of tenants without a place in "
-      "the table, \"(further)\" the sum of those that use least where there are more than 1000.");
+  out.family("maru_tenant_bytes", "gauge",
+             "Bytes of whole pages that a tenant uses; \"(others)\" are blocks of no tenant, and of tenants without a "
+             "place in the table, \"(further)\" the sum of those that use least where there are more than 1000.");
   for_tenants([&](const PoolSnapshot& pool, const TenantUse& tenant, const std::string& name) {
     out.sample({{"pool", pool.name}, {"tenant", name}}, tenant.used_bytes);
   });
