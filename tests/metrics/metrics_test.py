@@ -138,6 +138,12 @@ def tenants(marud, client):
     step = Look(marud)
     expect(client.ask("store nobody0 4096") == 0 and client.ask("store nobody1 8192") == 0, "storing for no tenant")
     step.by(3 * 4096, "maru_tenant_bytes", tenant="(others)")
+    others = step.after.value("maru_tenant_bytes", tenant="(others)")
+    for path in ("/quota/_default", "/api/quota/_default"):
+        used = marud.http("GET", path).json["current_usage_gb"]
+        expect(round(used * 2**30) == others, f"{path}: {used} GiB, {others} bytes in /metrics")
+    listed = marud.http("GET", "/tenants").json.get("others_used_bytes")
+    expect(listed == others, f"/tenants: {listed} bytes of no tenant, {others} in /metrics")
     expect(client.ask("delete nobody0") == 0, "deleting a block of no tenant")
     step.by(2 * 4096, "maru_tenant_bytes", tenant="(others)")
     expect(client.ask("delete nobody1") == 0, "deleting a block of no tenant")

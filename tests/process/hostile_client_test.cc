@@ -46,7 +46,7 @@ struct Latencies {
   }
 };
 
-// marud as its unit starts it, before all others in the queue for a processor. Only where that is permitted: else as any process.
+// marud as its unit starts it, before all others in the queue for a processor, where that is permitted: else as any process.
 class AsTheUnit {
  public:
   explicit AsTheUnit(std::vector<PoolWish> pools)
