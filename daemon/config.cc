@@ -244,7 +244,7 @@ const char* why_no_pool(const PoolSpec& spec, const shm::FormatWishes& wishes) {
 }
 
 // The least size, in units, that would do where this one does not; nothing when none would. A size that does makes every larger
-// one do (control_region.cc, choose_shape()), so halving the difference finds it.
+// one do (control_region.cc, choose_shape()) up to where there are too many pages, so doubling and then halving finds it.
 std::optional<uint64_t> least_size(const PoolSpec& spec) {
   const uint64_t unit = unit_of(spec), most = limits::kPoolBytesMax / unit;
   shm::FormatWishes wishes = wishes_of(spec);
@@ -252,8 +252,12 @@ std::optional<uint64_t> least_size(const PoolSpec& spec) {
     wishes.pool_bytes = units * unit;
     return why_no_pool(spec, wishes) == nullptr;
   };
-  uint64_t too_few = wishes.pool_bytes / unit, enough = most;
-  if (!is_enough(enough)) return std::nullopt;
+  uint64_t too_few = wishes.pool_bytes / unit, enough = std::min(2 * too_few, most);
+  while (!is_enough(enough)) {
+    if (enough == most) return std::nullopt;
+    too_few = enough;
+    enough = std::min(2 * enough, most);
+  }
   while (enough - too_few > 1) {
     const uint64_t middle = too_few + (enough - too_few) / 2;
     (is_enough(middle) ? enough : too_few) = middle;
@@ -268,10 +272,26 @@ std::string exact_size_text(uint64_t bytes) {
   return whole(20) ? std::to_string(bytes >> 20) + " MiB" : std::to_string(bytes >> 10) + " KiB";
 }
 
+// Too many pages: the least page_bytes that would do.
+void refuse_page_bytes(const PoolSpec& spec, const char* wrong, std::vector<ConfigProblem>& problems) {
+  // Pages are never larger than a region, so a small one may have made them small.
+  const char* key = spec.pool.page_bytes != 0 ? "page_bytes" : "region_bytes";
+  shm::FormatWishes wishes = wishes_of(spec);
+  const uint64_t found = wishes.page_bytes != 0 ? wishes.page_bytes : wishes.region_bytes;
+  for (wishes.page_bytes = found; wishes.page_bytes < limits::kPageBytesMax && why_no_pool(spec, wishes);) {
+    wishes.page_bytes *= 2;
+    if (wishes.region_bytes != 0) wishes.region_bytes = std::max(wishes.region_bytes, wishes.page_bytes);
+  }
+  problems.push_back({line_of(spec, key), "pool \"" + printable(spec.pool.name) + "\": " + key + ": found " +
+                                              size_text(found) + ", expected at least " + size_text(wishes.page_bytes) +
+                                              " for a pool of " + size_text(spec.bytes) + ": " + wrong});
+}
+
 // Values that are possible one by one and not together: what formatting would say, before anything is touched.
 void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   const char* wrong = why_no_pool(spec, wishes_of(spec));
   if (!wrong) return;
+  if (std::string_view(wrong).starts_with("page_bytes")) return refuse_page_bytes(spec, wrong, problems);
   const auto least = least_size(spec);
   const bool is_huge = unit_of(spec) == kHugePageBytes;
   problems.push_back(

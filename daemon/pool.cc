@@ -113,7 +113,7 @@ Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, ui
 namespace {
 
 // The least size that would do where this one does not, in pages; nothing when none would. A size that does makes every larger
-// one do (control_region.cc, choose_shape()).
+// one do (control_region.cc, choose_shape()) up to where there are too many pages.
 std::optional<uint64_t> least_bytes(shm::FormatWishes wishes) {
   constexpr uint64_t kUnit = 4096;
   const auto is_enough = [&](uint64_t units) {
@@ -122,8 +122,13 @@ std::optional<uint64_t> least_bytes(shm::FormatWishes wishes) {
     wishes.pool_bytes = units * kUnit;
     return shm::choose_parameters(wishes, &parameters) == nullptr && shm::plan_layout(parameters, &layout) == nullptr;
   };
-  uint64_t too_few = wishes.pool_bytes / kUnit, enough = limits::kPoolBytesMax / kUnit;
-  if (!is_enough(enough)) return std::nullopt;
+  constexpr uint64_t kMost = limits::kPoolBytesMax / kUnit;
+  uint64_t too_few = wishes.pool_bytes / kUnit, enough = std::min(std::max<uint64_t>(1, 2 * too_few), kMost);
+  while (!is_enough(enough)) {
+    if (enough == kMost) return std::nullopt;
+    too_few = enough;
+    enough = std::min(2 * enough, kMost);
+  }
   while (enough - too_few > 1) {
     const uint64_t middle = too_few + (enough - too_few) / 2;
     (is_enough(middle) ? enough : too_few) = middle;
@@ -146,11 +151,13 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
                                                   : shm::choose_parameters(wishes, &parameters);
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
   if (problem) {
+    const std::string what = "format pool \"" + config.name + "\" on " + state->device->name() + ": found " +
+                             size_text(wishes.pool_bytes) + ", expected ";
+    if (std::string_view(problem).starts_with("page_bytes"))
+      return failure(EINVAL, what + "fewer and larger pages: " + problem);
     const auto least = state->device->is_split() ? std::nullopt : least_bytes(wishes);
-    return failure(EINVAL, "format pool \"" + config.name + "\" on " + state->device->name() + ": found " +
-                               size_text(wishes.pool_bytes) + ", expected " +
-                               (least ? std::to_string(*least) + " bytes at least" : "another shape") + ": " + problem +
-                               "; make it larger, or say fewer lanes, pins or touch_entries");
+    return failure(EINVAL, what + (least ? std::to_string(*least) + " bytes at least" : "another shape") + ": " +
+                               problem + "; make it larger, or say fewer lanes, pins or touch_entries");
   }
   if (auto fits = check_memory_limit(state->device->control_fd(), layout.control_bytes,
                                      "the control region of pool \"" + config.name + "\"");

@@ -81,6 +81,9 @@ const char* check_size(const FormatWishes& wishes) {
 }
 
 constexpr const char* kTooSmall = "the pool is too small for its control region and a single region of pages";
+constexpr const char* kTooManyPages =
+    "page_bytes is too small for this size: there would be more than 2^32 - 2 pages, and the rest would stay unused; "
+    "choose a larger page_bytes";
 
 // Of the bytes of the pages, what cells for long keys take, and inline keys that are longer than the usual default.
 constexpr uint64_t kKeyBytesShare = 64;
@@ -126,14 +129,49 @@ const char* choose_shape(const FormatWishes& wishes, uint64_t size, uint64_t cut
 
 uint64_t pages_bytes_of(const Parameters& p) { return p.pages * p.page_bytes; }
 
+// Of parameters that are possible, or with more pages than a reference can name: nullptr if there is room for them.
+const char* lay_out(const Parameters& p, Layout* ret_layout) {
+  Layout layout{};
+  layout.buckets = buckets_for(p.pages);
+  layout.overflow_buckets = overflow_buckets_for(layout.buckets);
+  plan_lane(p, &layout);
+
+  const uint64_t bytes[kSectionCount] = {
+      p.hosts * sizeof(HostRecord),
+      p.pages / p.region_pages * sizeof(RegionRecord),
+      sizeof(LaneBitmap) + p.lanes * sizeof(LaneIdentity),
+      p.pages * sizeof(PolicyEntry),
+      sizeof(TenantRules) + p.tenants * sizeof(TenantRecord) + 8ull * p.lanes * layout.account_slots,
+      p.pages * sizeof(BlockLine),
+      p.pages * sizeof(DetailLine),
+      p.pages * p.key_inline_bytes,
+      align_up(p.key_extents * sizeof(uint64_t), 64) + p.key_extents * limits::kKeyExtentBytes,
+      layout.buckets * sizeof(Bucket),
+      layout.overflow_buckets * sizeof(Bucket),
+      p.lanes * layout.lane_bytes,
+  };
+  uint64_t offset = align_up(sizeof(Header), p.section_align);
+  for (uint32_t i = 0; i < kSectionCount; ++i) {
+    layout.sections[i] = {offset, bytes[i]};
+    offset = align_up(offset + bytes[i], p.section_align);
+  }
+  layout.control_bytes = align_up(offset, std::max(p.section_align, p.page_bytes));
+  if (layout.control_bytes > p.pool_bytes || (p.pool_bytes - layout.control_bytes) / p.page_bytes < p.pages)
+    return kTooSmall;
+  *ret_layout = layout;
+  return nullptr;
+}
+
 // As many regions of pages as `room_bytes` and the control region have room for; `fits` says of a layout whether the latter
-// has. The control region grows with them, so the largest count is found by bisection.
+// has. The control region grows with them, so the largest count is found by bisection. Refused when there is room for a region
+// more than references can name: whoever gives memory to a pool wants all of it used.
 template <typename Fits>
 const char* choose_pages(const FormatWishes& wishes, uint64_t room_bytes, const Fits& fits, Parameters* shape,
                          Layout* ret_layout) {
   Parameters p = *shape;
   const uint64_t region_bytes = p.region_pages * p.page_bytes;
-  uint64_t enough = 0, too_many = std::min(room_bytes / region_bytes, limits::kPagesMax / p.region_pages) + 1;
+  const uint64_t most = limits::kPagesMax / p.region_pages;
+  uint64_t enough = 0, too_many = std::min(room_bytes / region_bytes, most + 1) + 1;
   const char* problem = kTooSmall;
   while (too_many - enough > 1) {
     const uint64_t middle = enough + (too_many - enough) / 2;
@@ -144,7 +182,7 @@ const char* choose_pages(const FormatWishes& wishes, uint64_t room_bytes, const 
                         : std::clamp<uint64_t>(pages_bytes_of(p) / kKeyBytesShare / limits::kKeyExtentBytes, 8,
                                                std::max<uint64_t>(8, p.pages));
     Layout layout{};
-    const char* refusal = plan_layout(p, &layout);
+    const char* refusal = middle > most ? lay_out(p, &layout) : plan_layout(p, &layout);
     if (refusal == nullptr) refusal = fits(p, layout);
     if (refusal == nullptr) {
       enough = middle;
@@ -155,6 +193,7 @@ const char* choose_pages(const FormatWishes& wishes, uint64_t room_bytes, const 
       too_many = middle;
     }
   }
+  if (enough > most) return kTooManyPages;
   return enough ? nullptr : problem;
 }
 
@@ -212,35 +251,7 @@ const char* plan_layout(const Parameters& p, Layout* ret_layout) {
     return "section_align is not a power of two from 4 KiB";
   if (p.pool_bytes > limits::kPoolBytesMax) return "the pool is larger than 64 TiB";
 
-  Layout layout{};
-  layout.buckets = buckets_for(p.pages);
-  layout.overflow_buckets = overflow_buckets_for(layout.buckets);
-  plan_lane(p, &layout);
-
-  const uint64_t bytes[kSectionCount] = {
-      p.hosts * sizeof(HostRecord),
-      p.pages / p.region_pages * sizeof(RegionRecord),
-      sizeof(LaneBitmap) + p.lanes * sizeof(LaneIdentity),
-      p.pages * sizeof(PolicyEntry),
-      sizeof(TenantRules) + p.tenants * sizeof(TenantRecord) + 8ull * p.lanes * layout.account_slots,
-      p.pages * sizeof(BlockLine),
-      p.pages * sizeof(DetailLine),
-      p.pages * p.key_inline_bytes,
-      align_up(p.key_extents * sizeof(uint64_t), 64) + p.key_extents * limits::kKeyExtentBytes,
-      layout.buckets * sizeof(Bucket),
-      layout.overflow_buckets * sizeof(Bucket),
-      p.lanes * layout.lane_bytes,
-  };
-  uint64_t offset = align_up(sizeof(Header), p.section_align);
-  for (uint32_t i = 0; i < kSectionCount; ++i) {
-    layout.sections[i] = {offset, bytes[i]};
-    offset = align_up(offset + bytes[i], p.section_align);
-  }
-  layout.control_bytes = align_up(offset, std::max(p.section_align, p.page_bytes));
-  if (layout.control_bytes > p.pool_bytes || (p.pool_bytes - layout.control_bytes) / p.page_bytes < p.pages)
-    return kTooSmall;
-  *ret_layout = layout;
-  return nullptr;
+  return lay_out(p, ret_layout);
 }
 
 const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parameters) {

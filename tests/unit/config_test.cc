@@ -4,6 +4,7 @@
 #include "daemon/options.h"
 #include "tests/support/temporary_directory.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -221,6 +222,26 @@ TEST(Config, APoolTooSmallForItsPiecesIsToldTheLeastSize) {
   const std::string odd = std::string(kPool) + "page_bytes = \"4MiB\"\nregion_bytes = \"1GiB\"\nsize = ";
   EXPECT_NE(problem_of(odd + "\"1GiB\"\n").find("expected at least 10"), std::string::npos)
       << problem_of(odd + "\"1GiB\"\n");
+}
+
+TEST(Config, PagesTooSmallForTheSizeAreToldTheLeast) {
+  const std::string memory = "[[pool]]\nname = \"a\"\nbackend = \"memory\"\nsize = \"64TiB\"\n";
+  const std::string file = "[[pool]]\nname = \"a\"\nbackend = \"file\"\nsize = \"64TiB\"\npath = \"/a\"\n";
+  const std::string why =
+      ": page_bytes is too small for this size: there would be more than 2^32 - 2 pages, and the rest "
+      "would stay unused; choose a larger page_bytes";
+  for (const std::string& pool : {memory, file, file + "control_path = \"/b\"\n"}) {
+    const std::string line = std::to_string(1 + std::count(pool.begin(), pool.end(), '\n'));
+    for (const char* page : {"4 KiB", "8 KiB"})
+      EXPECT_EQ(
+          problem_of(pool + "page_bytes = \"" + page + "\"\n"),
+          line + ": pool \"a\": page_bytes: found " + page + ", expected at least 16 KiB for a pool of 64 TiB" + why);
+    EXPECT_EQ(problem_of(pool + "region_bytes = \"8KiB\"\n"),
+              line + ": pool \"a\": region_bytes: found 8 KiB, expected at least 16 KiB for a pool of 64 TiB" + why);
+    for (const char* key : {"page_bytes", "region_bytes"})
+      EXPECT_TRUE(problems_of(pool + key + " = \"16KiB\"\n").empty()) << pool << key;
+    EXPECT_TRUE(problems_of(pool).empty());
+  }
 }
 
 // Against trying one size after the other.

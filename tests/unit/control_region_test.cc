@@ -307,6 +307,47 @@ TEST(ControlRegion, RefusesMorePagesThanReferencesCanName) {
   EXPECT_NE(choose_parameters(wishes, &p), nullptr);
 }
 
+// All that is given to a pool is used, or it is refused.
+TEST(ControlRegion, RefusesPagesTooSmallForTheSize) {
+  FormatWishes wishes;
+  wishes.pool_bytes = 64 * kTiB;
+  for (const uint64_t page_bytes : {4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB}) {
+    wishes.page_bytes = page_bytes;
+    Parameters p;
+    const char* problem = choose_parameters(wishes, &p);
+    Pieces pieces;
+    Layout layout;
+    const char* in_two = divide_pool(wishes, 2 * kMiB, 2 * kMiB, &pieces);
+    if (page_bytes >= 16 * kKiB) {
+      EXPECT_EQ(problem, nullptr) << page_bytes;
+      EXPECT_EQ(in_two, nullptr) << page_bytes;
+    } else {
+      ASSERT_NE(problem, nullptr) << page_bytes << ": " << p.pages;
+      EXPECT_EQ(std::string_view(problem).substr(0, 24), "page_bytes is too small ");
+      ASSERT_NE(in_two, nullptr) << page_bytes;
+      EXPECT_STREQ(in_two, problem);
+      const char* on_devices = choose_parameters_in_two(wishes, {16 * kTiB, 48 * kTiB}, &p, &layout);
+      ASSERT_NE(on_devices, nullptr) << page_bytes;
+      EXPECT_STREQ(on_devices, problem);
+    }
+  }
+  // The last size that is used to its end: the region of which it would have too little more is the first that cannot be.
+  wishes.page_bytes = 4 * kKiB;
+  wishes.region_bytes = 64 * kMiB;
+  Parameters p;
+  uint64_t good = 16 * kTiB, bad = 32 * kTiB;
+  while (bad - good > 4 * kKiB) {
+    wishes.pool_bytes = (good + bad) / 2 / (4 * kKiB) * (4 * kKiB);
+    (choose_parameters(wishes, &p) == nullptr ? good : bad) = wishes.pool_bytes;
+  }
+  wishes.pool_bytes = good;
+  ASSERT_EQ(choose_parameters(wishes, &p), nullptr);
+  EXPECT_EQ(p.pages, limits::kPagesMax / p.region_pages * p.region_pages);
+  Layout layout;
+  ASSERT_EQ(plan_layout(p, &layout), nullptr);
+  EXPECT_LT(good - layout.control_bytes - p.pages * p.page_bytes, 2 * wishes.region_bytes);
+}
+
 TEST(ControlRegion, RefusesImpossibleParameters) {
   Parameters good;
   Layout layout;
