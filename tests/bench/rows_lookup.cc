@@ -368,7 +368,8 @@ class Lookup {
                       {"floor", [&] { return floor_->searches(groups_ * kGroupBatches); }}},
                      facts_);
     }
-    resolve_row("resolve256", Questions::Pages::kSideBySide);
+    resolve_row("resolve256", Questions::Pages::kAny);
+    resolve_row("resolve256_adjacent", Questions::Pages::kSideBySide);
     resolve_row("resolve256_strewn", Questions::Pages::kStrewn);
   }
 

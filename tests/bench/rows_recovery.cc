@@ -1,12 +1,15 @@
 // Coming and going: attaching, marud killed and restarted, a client killed that holds many pins.
+#include "maru/format/control_region.h"
 #include "tests/bench/clock.h"
 #include "tests/bench/content.h"
 #include "tests/bench/floors.h"
 #include "tests/bench/suite.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
+#include <iterator>
 #include <stdexcept>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -100,22 +103,41 @@ double read_once(const std::string& path, uint64_t bytes) {
   return watch.per(1);
 }
 
-// Until marud says that the process has no lane and that nobody holds a pin.
-double reclaim_once(const MarudProcess& marud, uint64_t pins) {
-  const auto holder = start_role({"holding", marud.socket_path(), "0", std::to_string(pins)});
-  const std::string pid = std::to_string(holder->pid());
-  if (marud.ask("{\"command\":\"clients\"}").find(pid) == std::string::npos) {
-    throw std::runtime_error("marud does not list the client that holds the pins");
+// Whether a client has a lane, as the bits in the pool's file say. marud clears a lane's bit last of all, when its pins have
+// ended, the pass over the pages is over, and what it had rented is somebody else's or nobody's.
+bool is_any_lane_in_use(int pool) {
+  format::Header header;
+  uint64_t words[sizeof(format::LaneBitmap) / sizeof(uint64_t)];
+  if (pread(pool, &header, sizeof header, 0) != ssize_t(sizeof header))
+    throw std::runtime_error("read the pool's file");
+  const uint64_t offset = header.sections[format::kSectionLaneIdentities].offset;
+  if (pread(pool, words, sizeof words, off_t(offset)) != ssize_t(sizeof words))
+    throw std::runtime_error("read the pool's file");
+  return std::any_of(std::begin(words), std::end(words), [](uint64_t word) { return word != 0; });
+}
+
+void wait_until_all_is_free(int pool) {
+  const uint64_t deadline_ns = now_ns() + 60'000'000'000ull;
+  while (is_any_lane_in_use(pool)) {
+    if (now_ns() > deadline_ns) throw std::runtime_error("a client that is gone is never reclaimed");
+    usleep(50);
   }
+}
+
+// Until all is free that a killed client had: only then its lane may be given out again.
+double reclaim_once(const MarudProcess& marud, uint64_t pins) {
+  const int pool = open((marud.directory() + "/pool").c_str(), O_RDONLY | O_CLOEXEC);
+  if (pool < 0) throw std::runtime_error("cannot open the pool's file");
+  wait_until_all_is_free(pool);  // in a large pool what a client had is taken back after its detaching was answered
+  const auto holder = start_role({"holding", marud.socket_path(), "0", std::to_string(pins)});
+  if (!is_any_lane_in_use(pool)) throw std::runtime_error("the client that holds the pins has no lane");
   Stopwatch watch;
   watch.start();
   holder->signal(SIGKILL);
-  const uint64_t deadline_ns = now_ns() + 60'000'000'000ull;
-  while (marud.ask("{\"command\":\"clients\"}").find(pid) != std::string::npos) {
-    if (now_ns() > deadline_ns) throw std::runtime_error("the dead client is never reclaimed");
-  }
+  wait_until_all_is_free(pool);
   watch.stop();
   holder->kill_now();
+  close(pool);
   return watch.per(1);
 }
 
