@@ -1,9 +1,11 @@
 // Any bytes as an HTTP request, past libmicrohttpd's parser: method, target and body, then the answers of the deciding thread.
 // Whatever it was, it ends in one reply after a bounded number of questions, and every question is a command that marud's own
 // parser takes.
+#include "daemon/http/foreign_site.h"
 #include "daemon/http/request.h"
 #include "tests/fuzz/target.h"
 
+#include <array>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -43,6 +45,11 @@ Answer answer_to(const Question& question, uint64_t mood) {
     if (!is_last) page["next"] = 7;
     return {0, page.dump(), nullptr};
   }
+  if (name == "clients") {
+    nlohmann::json page = {{"clients", {{{"pid", mood}, {"lane", 1}}}}};
+    if (mood % 3 != 0) page["next"] = mood % 2;
+    return {0, page.dump(), nullptr};
+  }
   return {0, R"({"tenant":"a","soft_bytes":5,"hard_bytes":0,"used_bytes":3,"listed":true,"deleted_blocks":1})",
           nullptr};
 }
@@ -57,10 +64,16 @@ std::string as_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), 
 
 std::vector<Input> first_inputs() {
   std::vector<Input> inputs;
-  for (const char* target :
-       {"/", "/healthcheck", "/status?pool=a", "/conf", "/policy", "/quota", "/quota/config", "/api/quota/alice",
-        "/quota/_default", "/quota/%5Fdefault?pool=b", "/quota/%ff%00", "/metrics"})
+  for (const char* target : {"/", "/healthcheck", "/status?pool=a", "/conf", "/policy", "/quota", "/quota/config",
+                             "/api/quota/alice", "/quota/_default", "/quota/%5Fdefault?pool=b", "/quota/%ff%00",
+                             "/metrics", "/clients", "/clients?pool=a", "/tenants", "/tenants?pool=b", "/map?pool=a"})
     inputs.push_back(input_of("GET", target, ""));
+  // The headers Sec-Fetch-Site, Host and Origin, in the same places.
+  for (const auto& [site, host, origin] :
+       {std::array{"same-origin", "localhost:9101", "http://localhost:9101"}, std::array{"cross-site", "127.0.0.1", ""},
+        std::array{"", "marud.example.com:80", ""}, std::array{"", "[::1]:80", "null"},
+        std::array{"none", "localhost", "https://elsewhere.example"}})
+    inputs.push_back(input_of(site, host, origin));
   inputs.push_back(input_of("PUT", "/quota/alice", R"({"limit_gb": 1.5, "hard_limit_gb": 2})"));
   inputs.push_back(input_of("PUT", "/quota/config", R"({"default_limit_gb": null})"));
   inputs.push_back(input_of("PUT", "/api/quota/a", R"({"limit_gb": 1e400})"));
@@ -81,6 +94,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   request.target = as_text(reader.bytes(reader.number(2)));
   const uint64_t mood = reader.left();
   request.body = as_text(reader.bytes(reader.left()));
+  const std::string foreign = maru::daemon::http::foreign_site(request.target, request.body, request.method);
+  must(nlohmann::json(foreign).dump().size() < 1000,
+       "a refusal that is no short text");  // it throws at what is not UTF-8
   Step step = maru::daemon::http::begin(request);
   for (int steps = 0; step.question && steps < kStepsMax; ++steps) {
     must(bool(step.then), "a question without what follows");
