@@ -110,6 +110,12 @@ void restart_setup() {
   allow_deaths(0b1110, 2);
 }
 
+// The same, and the marud that adopts dies over it; settle_world() is the third.
+void adopt_restart_setup() {
+  restart_setup();
+  allow_deaths(1u << kNextMarud, 1);
+}
+
 // -- marud dies while it evicts children, and their parents are counted again -----------------------------------------
 
 void store_children(void* argument) {
@@ -338,6 +344,8 @@ constexpr Scenario kScenarios[] = {
      owner_finish, forget_process},
     {"restart", "marud dies in the middle of eviction or reclaim and another one adopts", restart_setup, settle_world,
      forget_process},
+    {"adopt-restart", "marud dies, the one that adopts dies over that, and a third one adopts", adopt_restart_setup,
+     settle_world, forget_process},
     {"recount-restart", "marud dies while it evicts children whose parent must be counted again", recount_restart_setup,
      settle_world, forget_process},
     {"recount-adopt", "marud dies over taking back a publisher, and the next one counts while others publish",
