@@ -1,11 +1,14 @@
 #include "daemon/event_loop.h"
 
 #include "daemon/log.h"
+#include "daemon/size_text.h"
 
 #include <cerrno>
 #include <deque>
 #include <liburing.h>
 #include <poll.h>
+#include <string>
+#include <sys/resource.h>
 
 namespace maru::daemon {
 namespace {
@@ -14,6 +17,16 @@ constexpr unsigned kSubmissionEntries = 1024;
 constexpr unsigned kCompletionEntries = EventLoop::kEventsMax;
 constexpr uint64_t kRetryMs = 10;  // while the kernel does not take what it is asked for
 constexpr uint64_t kIdMask = (1ull << 56) - 1;
+
+// Of a process without CAP_IPC_LOCK the kernel counts what rings take as locked memory of its user.
+std::string why_no_ring_memory() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return ": found a limit of " + size_text(limit.rlim_cur) +
+         " for all locked memory of this user (RLIMIT_MEMLOCK), expected 8 MiB or more: raise it with \"ulimit -l "
+         "8192\" or " +
+         "LimitMEMLOCK= of the service, or give marud CAP_IPC_LOCK";
+}
 
 uint64_t token(EventKind kind, uint64_t id) { return uint64_t(kind) << 56 | (id & kIdMask); }
 
@@ -80,6 +93,7 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create() {
   if (code == EPERM || code == EACCES)
     return failure(code,
                    "create an io_uring (see /proc/sys/kernel/io_uring_disabled and the container's seccomp filter)");
+  if (code == ENOMEM) return failure(code, "create an io_uring" + why_no_ring_memory());
   if (code != 0) return failure(code, "create an io_uring");
 
   std::unique_ptr<io_uring_probe, decltype(&io_uring_free_probe)> probe(io_uring_get_probe_ring(&ring->uring),

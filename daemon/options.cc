@@ -193,17 +193,33 @@ Exit status: 0 stopped as asked, or the configuration is good; 1 the
 configuration is bad, or marud cannot serve; 2 the command line is wrong.
 )";
 
+namespace {
+
+// An option that was the last word and needs a value: "--memory SIZE", as the help text has it.
+std::string with_value(int flag) {
+  const auto* found =
+      std::find_if(std::begin(kFlags), std::end(kFlags) - 1, [&](const option& one) { return one.val == flag; });
+  const std::string name = std::string("--") + found->name + " ";
+  const std::string_view help = kHelpText;
+  const size_t begins = help.find("  " + name);
+  if (begins == std::string_view::npos) return name + "VALUE";
+  const std::string_view value = help.substr(begins + 2 + name.size());
+  return name + std::string(value.substr(0, value.find_first_of(" \n,")));
+}
+
+}  // namespace
+
 Options parse_options(int count, char** arguments, std::vector<std::string>& problems) {
   Options options;
   PoolSpec spec = default_pool_spec();
   spec.pool.policy_dir = kPolicyDir;
-  bool describes_pool = false, has_memory = false, has_size = false;
+  bool describes_pool = false, has_memory = false, has_size = false, lacks_value = false;
   opterr = 0;
   optind = 1;
   const char* refused = nullptr;  // the last word whose letters are no options
   while (true) {
     const int begins = optind;
-    const int flag = ::getopt_long(count, arguments, "+", kFlags, nullptr);
+    const int flag = ::getopt_long(count, arguments, "+:", kFlags, nullptr);
     if (flag < 0) break;
     const char* value = optarg ? optarg : "";
     describes_pool |= (flag >= kFlagMemory && flag <= kFlagPins) || flag == kFlagPool || flag == kFlagChecksums ||
@@ -252,6 +268,11 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
       case kFlagMachineId: options.machine_id = value; break;
       case kFlagHelp: options.action = Options::Action::kHelp; return options;
       case kFlagVersion: options.action = Options::Action::kVersion; return options;
+      case ':':
+        lacks_value = true;
+        problems.push_back("found \"" + printable(arguments[optind - 1]) + "\" without a value, expected \"" +
+                           with_value(optopt) + "\"; see --help");
+        break;
       default: {
         // A word with one '-' is taken letter by letter, and is told of once. Only when its last letter is taken is it over.
         const char* word = arguments[optind == begins ? optind : optind - 1];
@@ -267,7 +288,7 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
   const bool has_file = spec.backend == Backend::kFile;
   if (options.config_path && describes_pool)
     problems.push_back("found --config and options of a pool, expected one of them");
-  else if (!options.config_path && !has_memory && !has_file)
+  else if (!options.config_path && !has_memory && !has_file && !lacks_value)
     problems.push_back("found no pool, expected --memory SIZE, --file PATH or --config FILE; see --help");
   if (has_memory && has_file) problems.push_back("found --memory and --file, expected one of them");
   if (!options.format_pool.empty() && !options.config_path)

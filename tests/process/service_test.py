@@ -5,6 +5,7 @@ finds what would keep marud from starting, a folder that clients can pass, and s
 """
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -200,13 +201,39 @@ class Service(unittest.TestCase):
 
     def test_a_word_that_is_no_option_is_told_of_once(self):
         for words, expected in ((["-memory", "1GiB"], '"-memory", expected "--memory"; see --help'),
-                                (["-mem", "--size"], '"-mem", expected an option with its value'),
-                                (["-x", "-y"], '"-x", expected an option with its value'),
-                                (["--memory"], '"--memory", expected an option with its value')):
+                                (["-mem", "--foreground"], '"-mem", expected an option with its value'),
+                                (["-x", "-y"], '"-x", expected an option with its value')):
             ended = subprocess.run([MARUD, *words], capture_output=True, text=True, timeout=WAIT_S)
             self.assertEqual(ended.returncode, 2)
             self.assertIn(f"marud: found {expected}", ended.stderr)
             self.assertEqual(ended.stderr.count(f'"{words[0]}"'), 1, ended.stderr)
+
+    def test_an_option_without_its_value_is_all_that_is_told_of(self):
+        for words, expected in ((["--memory"], '"--memory" without a value, expected "--memory SIZE"'),
+                                (["--file", "/a", "--size"], '"--size" without a value, expected "--size SIZE"'),
+                                (["--config"], '"--config" without a value, expected "--config FILE"'),
+                                (["--memory", "1GiB", "--policy-option"],
+                                 '"--policy-option" without a value, expected "--policy-option NAME=VALUE"')):
+            ended = subprocess.run([MARUD, *words], capture_output=True, text=True, timeout=WAIT_S)
+            self.assertEqual(ended.returncode, 2)
+            self.assertEqual(ended.stderr, f"marud: found {expected}; see --help\n")
+
+    def test_a_limit_of_locked_memory_is_named_with_what_to_do(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
+
+        with tempfile.TemporaryDirectory(prefix="maru-test-") as folder:
+            who = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+            if who:
+                os.chown(folder, 65534, 65534)
+                if subprocess.run(["test", "-x", MARUD], **who).returncode != 0:
+                    self.skipTest("nobody else may run the marud that is tested")
+            ended = subprocess.run([MARUD, "--memory", "32MiB", "--socket", folder + "/marud.sock"], capture_output=True,
+                                   text=True, timeout=WAIT_S, preexec_fn=limit, **who)
+            self.assertEqual(ended.returncode, 1, ended.stderr)
+            self.assertIn("create an io_uring: found a limit of 64 KiB for all locked memory of this user (RLIMIT_MEMLOCK)",
+                          ended.stderr)
+            self.assertIn("LimitMEMLOCK=", ended.stderr)
 
     # -- what cannot be opened -----------------------------------------------------------------------------------------
 
