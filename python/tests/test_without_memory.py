@@ -1,16 +1,40 @@
 """Python without memory: MemoryError, and nothing stays held that nobody has. In processes of their own: Python's own allocator
-is told to fail."""
+is told to fail, or C++'s, which is the process's."""
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-pytest.importorskip("_testcapi")
-
+PYTHONS = """
+    from _testcapi import remove_mem_hooks as recover, set_nomemory as fail
+"""
+CXXS = """
+    import ctypes
+    process = ctypes.CDLL(None)
+    fail, recover = process.fail_new, process.recover_new
+"""
+# Of the thread that says so: the allocations from the first on, counted from 1, until the last.
+NEW = """
+    #include <cstdlib>
+    #include <new>
+    static thread_local long number, first, last;
+    extern "C" void fail_new(int from, int to) { number = 0, first = from, last = to; }
+    extern "C" void recover_new() { last = 0; }
+    void* operator new(std::size_t bytes) {
+      const bool fails = last != 0 && ++number >= first && number < last;
+      void* const made = fails ? nullptr : std::malloc(bytes != 0 ? bytes : 1);
+      if (made == nullptr) throw std::bad_alloc();
+      return made;
+    }
+    void operator delete(void* memory) noexcept { std::free(memory); }
+    void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+"""
 BEGIN = """
     import gc, sys
-    import _testcapi, numpy
+    import numpy
     import maru
 
     client = maru.Client(sys.argv[1], timeout_ms=60_000)
@@ -54,22 +78,29 @@ BEGIN = """
         return client.statistics().pins, handler.get_stats()["native"]["pins"], handler.allocator.num_allocated
 
     before, raised = held(), set()
-    for allocations in (1, 10**6):
-        for first in range(1, 150):
-            gc.disable()
-            _testcapi.set_nomemory(first, first + allocations)
-            try:
-                call()
-            except MemoryError:
-                raised.add(MemoryError)
-            except BaseException as error:
-                raised.add(type(error))
-            finally:
-                _testcapi.remove_mem_hooks()
-            gc.collect()
-            while handler.unpin(keys[1]):
-                pass
-            assert held() == before, (allocations, first)
+    def lacks(first, last):  # whether that was an error
+        gc.disable()
+        fail(first, last)
+        ended = None
+        try:
+            call()
+        except BaseException as error:
+            ended = type(error)
+            raised.add(ended)
+        finally:
+            recover()
+        gc.collect()
+        while handler.unpin(keys[1]):
+            pass
+        assert held() == before, (first, last)
+        return ended is not None
+
+    first = 1
+    while lacks(first, first + 10**6):  # until it does with fewer
+        first += 1
+        assert first < 1000
+    for only in range(1, first):
+        lacks(only, only + 1)
     assert raised <= {MemoryError}, raised
     held = client.alloc_batch(4096, 64)  # no page is lost to somebody who is nobody
     client.close()
@@ -81,8 +112,30 @@ CALLS = ["retrieve", "retrieve_batch", "find", "find_batch", "match_prefix", "ex
          "subclass"]
 
 
+@pytest.fixture(scope="session")
+def failing_new(tmp_path_factory):
+    compiler = shutil.which("c++")
+    if compiler is None or "LD_PRELOAD" in os.environ:
+        pytest.skip("no C++ compiler is here, or another library replaces C++'s allocator")
+    folder = tmp_path_factory.mktemp("new")
+    (folder / "new.cc").write_text(NEW)
+    subprocess.run([compiler, "-shared", "-fPIC", folder / "new.cc", "-o", folder / "new.so"], check=True, timeout=600)
+    return folder / "new.so"
+
+
+def run(whose, marud, call, **environment):
+    ended = subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(whose) + textwrap.dedent(BEGIN),
+                            str(marud.socket), call],
+                           capture_output=True, text=True, timeout=600, env={**os.environ, **environment})
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_a_lack_of_memory_is_an_error_and_leaves_nothing_held(marud, call):
-    ended = subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(BEGIN), str(marud.socket), call],
-                           capture_output=True, text=True, timeout=120)
-    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+    pytest.importorskip("_testcapi")
+    run(PYTHONS, marud, call)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_so_is_a_lack_of_memory_of_the_process(marud, failing_new, call):
+    run(CXXS, marud, call, LD_PRELOAD=str(failing_new))

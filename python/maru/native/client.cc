@@ -98,7 +98,13 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
     status = maru_attach(&options, &client);
   }
   check(status, "maru_attach");
-  attachment_ = std::make_shared<Attachment>(client);
+  try {
+    attachment_ = std::make_shared<Attachment>(client);
+  } catch (...) {
+    const WithoutGil released;
+    maru_detach(client);
+    throw;
+  }
   maru_geometry shape{};
   shape.size = sizeof(shape);
   verifies_ = maru_get_geometry(client, &shape) == 0 && shape.checksums != 0;
@@ -336,14 +342,21 @@ py::object Client::pin_block(maru_block block) const {
   return new_pin(hold_of(attachment_, view), view);
 }
 
-std::unique_ptr<Match> Client::match_prefix(py::handle keys, py::handle tenant) const {
+py::object Client::match_prefix(py::handle keys, py::handle tenant) const {
   const Use use(attachment());
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   maru_match match;
   check(run(batch.size(), kManyMatched,
             [&] { return maru_match_prefix(use.client(), batch.data(), batch.size(), &match); }),
         "maru_match_prefix");
-  return std::make_unique<Match>(attachment_, match);
+  std::unique_ptr<Match> made;
+  try {
+    made = std::make_unique<Match>(attachment_, match);
+  } catch (...) {
+    maru_release_match(use.client(), &match);
+    throw;
+  }
+  return object_of(std::move(made));
 }
 
 // -- deleting ---------------------------------------------------------------------------------------------------------

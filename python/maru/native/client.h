@@ -50,9 +50,9 @@ class Client : public ZeroedMemory {
   pybind11::object pin(pybind11::handle key, pybind11::handle tenant) const;
   pybind11::list pin_batch(pybind11::handle keys, pybind11::handle tenant) const;
   pybind11::object pin_block(maru_block block) const;
-  std::unique_ptr<Match> match_prefix(pybind11::handle keys, pybind11::handle tenant) const;
+  pybind11::object match_prefix(pybind11::handle keys, pybind11::handle tenant) const;
 
-  std::unique_ptr<Buffer> alloc(uint64_t bytes);
+  pybind11::object alloc(uint64_t bytes);
   pybind11::list alloc_batch(uint64_t bytes, size_t n);
   pybind11::object store(pybind11::handle key, Buffer& buffer, const StoreOptions& options, bool keep_views);
   pybind11::object store_copy(pybind11::handle key, pybind11::handle data, const StoreOptions& options);

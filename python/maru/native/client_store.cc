@@ -261,7 +261,7 @@ int store_chain_pinned(maru_client* client, const maru_key* keys, const maru_buf
 
 }  // namespace
 
-std::unique_ptr<Buffer> Client::alloc(uint64_t bytes) {
+py::object Client::alloc(uint64_t bytes) {
   const Use use(attachment());
   maru_buffer buffer;
   int status = 0;
@@ -270,7 +270,15 @@ std::unique_ptr<Buffer> Client::alloc(uint64_t bytes) {
     status = maru_alloc(use.client(), bytes, &buffer);
   }
   check(status, "maru_alloc");
-  return std::make_unique<Buffer>(attachment_, buffer);
+  std::unique_ptr<Buffer> made;
+  try {
+    made = std::make_unique<Buffer>(attachment_, buffer);
+  } catch (...) {
+    const WithoutGil released;
+    maru_abort(use.client(), &buffer);
+    throw;
+  }
+  return object_of(std::move(made));
 }
 
 py::list Client::alloc_batch(uint64_t bytes, size_t n) {
@@ -291,7 +299,7 @@ py::list Client::alloc_batch(uint64_t bytes, size_t n) {
     while (held < n) {
       auto buffer = std::make_unique<Buffer>(attachment_, buffers[held]);
       const auto i = Py_ssize_t(held++);
-      PyList_SET_ITEM(result.ptr(), i, py::cast(std::move(buffer)).release().ptr());
+      PyList_SET_ITEM(result.ptr(), i, object_of(std::move(buffer)).release().ptr());
     }
     return result;
   } catch (...) {

@@ -67,6 +67,23 @@ class Match : public ZeroedMemory {
   maru_block deepest_;
 };
 
+// What Python sees of it. pybind11's own cast would free it twice where there is no memory to note which object it belongs to.
+template <typename T>
+pybind11::object object_of(std::unique_ptr<T> made) {
+  auto* const type = reinterpret_cast<PyTypeObject*>(pybind11::type::of<T>().ptr());
+  auto object = pybind11::reinterpret_steal<pybind11::object>(pybind11::detail::make_new_instance(type));
+  auto* const instance = reinterpret_cast<pybind11::detail::instance*>(object.ptr());
+  auto place = instance->get_value_and_holder(pybind11::detail::get_type_info(typeid(T)));
+  place.value_ptr() = made.get();
+  try {
+    place.type->init_instance(instance, &made);  // takes it over as its last step
+  } catch (...) {
+    place.value_ptr() = nullptr;  // it is still ours
+    throw;
+  }
+  return object;
+}
+
 void define_held(pybind11::module_& module);
 
 }  // namespace maru_python
