@@ -64,10 +64,11 @@ std::string as_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), 
 
 std::vector<Input> first_inputs() {
   std::vector<Input> inputs;
-  for (const char* target : {"/", "/healthcheck", "/status?pool=a", "/conf", "/policy", "/quota", "/quota/config",
-                             "/api/quota/alice", "/quota/_default", "/quota/%5Fdefault?pool=b", "/quota/%ff%00",
-                             "/metrics", "/clients", "/clients?pool=a", "/tenants", "/tenants?pool=b", "/map?pool=a"})
-    inputs.push_back(input_of("GET", target, ""));
+  for (const char* target :
+       {"/", "/healthcheck", "/status", "/conf", "/policy", "/quota", "/quota/config", "/api/quota/alice",
+        "/quota/_default", "/quota/%5Fdefault", "/quota/%ff%00", "/metrics", "/clients", "/tenants", "/map"})
+    for (const char* end : {"?pool=a", "?pool=ab", "?pool=abcdefg"})  // marud says something else for each length
+      inputs.push_back(input_of("GET", std::string(target) + end, ""));
   // The headers Sec-Fetch-Site, Host and Origin, in the same places.
   for (const auto& [site, host, origin] :
        {std::array{"same-origin", "localhost:9101", "http://localhost:9101"}, std::array{"cross-site", "127.0.0.1", ""},
@@ -78,7 +79,12 @@ std::vector<Input> first_inputs() {
   inputs.push_back(input_of("PUT", "/quota/config", R"({"default_limit_gb": null})"));
   inputs.push_back(input_of("PUT", "/api/quota/a", R"({"limit_gb": 1e400})"));
   inputs.push_back(input_of("PUT", "/policy", R"({"name": "s3fifo", "options": {"threshold": 1, "x": [[[[]]]]}})"));
+  inputs.push_back(input_of("PUT", "/policy", R"({"name": 3})"));
+  inputs.push_back(input_of("PUT", "/quota/_default", R"({"limit_gb": 1})"));
+  inputs.push_back(input_of("PUT", "/quota/alice", R"({"limit_gb": "1"})"));
+  inputs.push_back(input_of("PUT", "/quota/alice", R"([1])"));
   inputs.push_back(input_of("POST", "/clear-cache", R"({"force": false})"));
+  inputs.push_back(input_of("POST", "/clear-cache", R"({"force": true})"));
   inputs.push_back(input_of("DELETE", "/quota/alice", ""));
   inputs.push_back(input_of("PATCH", "/status", "x"));
   return inputs;
@@ -92,7 +98,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Request request;
   request.method = as_text(reader.bytes(reader.number(1)));
   request.target = as_text(reader.bytes(reader.number(2)));
-  const uint64_t mood = reader.left();
+  const uint64_t mood = request.target.size() + reader.left();
   request.body = as_text(reader.bytes(reader.left()));
   const std::string foreign = maru::daemon::http::foreign_site(request.target, request.body, request.method);
   must(nlohmann::json(foreign).dump().size() < 1000,
