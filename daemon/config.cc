@@ -252,7 +252,7 @@ std::optional<uint64_t> least_size(const PoolSpec& spec) {
     wishes.pool_bytes = units * unit;
     return why_no_pool(spec, wishes) == nullptr;
   };
-  uint64_t too_few = wishes.pool_bytes / unit, enough = std::min(2 * too_few, most);
+  uint64_t too_few = wishes.pool_bytes / unit, enough = std::clamp<uint64_t>(2 * too_few, 1, most);
   while (!is_enough(enough)) {
     if (enough == most) return std::nullopt;
     too_few = enough;

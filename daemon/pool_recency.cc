@@ -102,7 +102,7 @@ void Pool::State::leave_for_later(uint32_t region_index) {
 void Pool::State::place_late(uint64_t pages_left) {
   for (; !late_regions.empty() && pages_left >= region.region_pages(); pages_left -= region.region_pages()) {
     const uint32_t index = late_regions.front().index;
-    rebuild_queues(index);
+    if (owns_page(uint32_t(index * region.region_pages()))) rebuild_queues(index);  // not given away meanwhile
     regions[index].is_late = false;
     late_regions.pop_front();
   }
@@ -373,7 +373,7 @@ void Pool::State::look_at_held(uint64_t lines) {
     held.remove(ref.page());
     block = held_blocks.back();
     held_blocks.pop_back();
-    if (is_there) back.push_back(ref.page());
+    if (word(ref.page()).is(PageState::kReady)) back.push_back(ref.page());  // or the block that has its page now
   }
   take_back(back);
   if (held_left > 0) return;

@@ -270,6 +270,15 @@ TEST(Config, TheLeastSizeIsTheLeastThatIsTaken) {
       }
 }
 
+// Less than one page of the memory that it is to be taken from.
+TEST(Config, TheLeastSizeIsSaidOfWhatIsLessThanAHugePage) {
+  for (const char* size : {"256KiB", "1MiB", "2MiB"}) {
+    const std::string said =
+        problem_of("[[pool]]\nname = \"a\"\nhuge_pages = \"require\"\nsize = \"" + std::string(size) + "\"\n");
+    EXPECT_NE(said.find("expected at least 4 MiB"), std::string::npos) << said;
+  }
+}
+
 TEST(Config, FencingIsOfSharedPoolsAndNamesAreOfFencing) {
   const std::string pool = "[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/a\"\nsize = \"1GiB\"\n";
   const std::string shared = "profile = \"shared\"\ncoherent = true\n";

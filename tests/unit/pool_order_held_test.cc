@@ -201,5 +201,37 @@ TEST(PoolOrderHeld, ManyLanesAreLookedAtInTurns) {
   for (uint64_t i = 0; i < 500; ++i) EXPECT_FALSE(home.exists(name(i))) << i;
 }
 
+// The held block went, and its page has another one, which was never pinned.
+TEST(PoolOrderHeld, ANewBlockOnAPageThatWasHeldHasItsPlace) {
+  PoolUnderTest home(1u << 20, 16, 64);
+  const auto client = home.attach(), reader = home.attach();
+  const std::vector<PageRef> blocks = fill(home, *client);
+  home.pool->turn(home.now_ms);
+  const shm::Pin pin = reader->pin(blocks[0]);
+  ++home.now_ms;
+  ASSERT_TRUE(client->rent(1));
+  ASSERT_EQ(home.pool->status_json(home.now_ms)["held_blocks"], 1);
+  ASSERT_TRUE(reader->pins.unpin(pin.slot, blocks[0]));
+  ASSERT_TRUE(client->remove(blocks[0]));
+  bool is_on_that_page = false;
+  for (const char* key : {"new-0", "new-1"}) {
+    ++home.now_ms;
+    const PageRef stored = client->store(key);
+    ASSERT_FALSE(stored.is_none());
+    is_on_that_page |= stored.page() == blocks[0].page();
+  }
+  ASSERT_TRUE(is_on_that_page);
+  home.now_ms += 100;
+  for (size_t i = 2; i < blocks.size(); ++i) {
+    if (!home.exists(name(i))) continue;
+    ++home.now_ms;
+    client->touch(blocks[i]);
+  }
+  ++home.now_ms;
+  ASSERT_TRUE(client->rent(2));
+  EXPECT_FALSE(home.exists("new-0"));
+  EXPECT_FALSE(home.exists("new-1"));
+}
+
 }  // namespace
 }  // namespace maru::daemon
