@@ -30,14 +30,29 @@ Result<Uuid> random_uuid() {
   return uuid;
 }
 
-// All that is to be cleared is given up before any of it is cleared.
-Result<void> clear(const std::string& pool, const DaxDevices& devices, const Uuid& uuid) {
+// All that is to be cleared is given up before any of it is cleared. `record`: to be saved, of the pool that will be there;
+// `before`: what there is of it in the state file.
+Result<void> clear(const StateDirectory& state, const DaxDevices& devices, const std::optional<PoolRecord>& before,
+                   PoolRecord record) {
   const std::pair<const DaxDevice*, bool> both[] = {{devices.main.get(), devices.clears_main},
                                                     {devices.pages.get(), devices.clears_pages}};
+  const std::string& pool = record.pool;
+  const Uuid& uuid = record.uuid;
+  record.is_being_cleared = true;
+  // Until there is a mark, only the record says of memory that it lost power: by the boot that it is of.
+  const std::string boot_id = record.boot_id;
+  const bool is_of_record =
+      before && before->dax_name == record.dax_name && before->dax_pages_name == record.dax_pages_name;
+  if (is_of_record && before->is_volatile) record.boot_id = before->boot_id;
+  if (auto saved = state.save(record); !saved) return saved;
   for (const auto& [device, is_cleared] : both)
     if (is_cleared)
       if (auto given_up = give_up_content(device->content(), device == devices.pages.get(), uuid); !given_up)
         return given_up;
+  if (record.boot_id != boot_id) {
+    record.boot_id = boot_id;  // or it would speak for whatever lies there when this is done
+    if (auto saved = state.save(record); !saved) return saved;
+  }
   for (const auto& [device, is_cleared] : both)
     if (is_cleared)
       if (auto cleared = clear_content(device->content(), tell_progress(pool, "cleared", device->name())); !cleared)
@@ -150,15 +165,15 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   const std::string& pool = spec.pool.name;
   const bool clears = devices.clears_main || devices.clears_pages;
   log_info("pool \"{}\" is new: {} is {}formatted", pool, devices.text(), clears ? "cleared and " : "");
+  const auto loaded = state.load(pool);
+  const std::optional<PoolRecord> before = loaded ? *loaded : std::nullopt;
   PoolRecord record = devices.record(pool, devices.main->label().uuid);
   auto random = random_uuid();
   if (!random) return tl::unexpected(random.error());
   if (clears) {
     if (record.uuid == Uuid{} && devices.pages) record.uuid = devices.pages->label().uuid;
     if (record.uuid == Uuid{}) record.uuid = *random;
-    record.is_being_cleared = true;
-    if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
-    if (auto cleared = clear(pool, devices, record.uuid); !cleared) return tl::unexpected(cleared.error());
+    if (auto cleared = clear(state, devices, before, record); !cleared) return tl::unexpected(cleared.error());
   }
   // What is cut off from here on is this pool's and no other's, since the claim will have this uuid.
   const DeviceLabel& label = devices.main->label();
@@ -166,7 +181,6 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   // By its uuid the configuration has to find it at the next start, too.
   const auto named = uuid_in(devices.pages ? spec.dax.control_device : spec.dax.device);
   record.uuid = goes_on ? label.uuid : named.value_or(*random);
-  record.is_being_cleared = false;
   record.is_being_formatted = true;
   if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
   auto device = std::move(devices).join();

@@ -288,14 +288,13 @@ class Opening {
                                how_to_force(spec_));
   }
 
-  // Whether this device was being cleared. In this boot its name says that it is the one, and its label may be what was left
-  // of another pool's; but whoever formatted it since has another uuid. In another boot it must look like it, too.
+  // Whether this device was being cleared, by its name and by what lies there: nothing at its beginning, or this pool still.
+  // Anything else has come since, or was not given up yet: while a device is cleared, it begins with a mark.
   bool is_half_cleared(const DaxDevice& device, const std::string& name) const {
     if (!record_->is_being_cleared || name != device.description().name) return false;
     const DeviceLabel& label = device.label();
     const bool is_ours = is_of_a_pool(label) && label.uuid == record_->uuid;
-    if (label.kind == DeviceLabel::Kind::kNothing || is_ours) return true;
-    return record_->boot_id == current_boot_id() && label.kind != DeviceLabel::Kind::kPool;
+    return label.kind == DeviceLabel::Kind::kNothing || is_ours;
   }
 
   // What lay there went with the power, the label too, and the control region on another device did not.

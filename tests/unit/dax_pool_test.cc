@@ -273,7 +273,7 @@ TEST_F(DaxPool, ClearingThatWasCutOffGoesOn) {
   ASSERT_TRUE(record && *record);
   (*record)->is_being_cleared = true;
   ASSERT_TRUE(state_.save(**record));
-  devices_.put("dax0.0", 0, std::string(4096, 0));
+  devices_.put("dax0.0", 0, "MRKC" + std::string(4092, 0));  // the mark: libmaru/shm/format_claim.h
   devices_.put("dax0.0", kBytes - 7, "secret");
   auto pool = start();
   ASSERT_TRUE(pool) << pool.error().text();
@@ -482,7 +482,7 @@ TEST_F(DaxPairPool, APoolThatTheRecordOfItsFormattingDoesNotNameIsAdopted) {
 TEST_F(DaxPairPool, ClearingThatWasCutOffGoesOn) {
   leave_pool();
   begin_to_clear();
-  devices_.put("dax0.0", 0, std::string(4096, 0));
+  devices_.put("dax0.0", 0, "MRKC" + std::string(4092, 0));  // the mark: libmaru/shm/format_claim.h
   devices_.put("dax1.0", kBytes - 7, "secret");
   auto pool = start();
   ASSERT_TRUE(pool) << pool.error().text();
