@@ -177,7 +177,7 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   }
   // What is cut off from here on is this pool's and no other's, since the claim will have this uuid.
   const DeviceLabel& label = devices.main->label();
-  const bool goes_on = label.kind == DeviceLabel::Kind::kClaimed && !devices.clears_main && label.uuid != Uuid{};
+  const bool goes_on = label.kind == DeviceLabel::Kind::kClaimed && !devices.clears_main && is_whole(label.uuid);
   // By its uuid the configuration has to find it at the next start, too.
   const auto named = uuid_in(devices.pages ? spec.dax.control_device : spec.dax.device);
   record.uuid = goes_on ? label.uuid : named.value_or(*random);

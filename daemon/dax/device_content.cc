@@ -106,6 +106,12 @@ bool is_zero(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+bool is_whole(const Uuid& uuid) {
+  uint64_t words[2];
+  std::memcpy(words, uuid.data(), sizeof(words));
+  return words[0] != 0 && words[1] != 0;
+}
+
 Result<DeviceLabel> read_label(const DeviceBytes& device) {
   DeviceLabel label;
   const uint64_t map_bytes = round_up(std::min<uint64_t>(kLabelBytes, device.bytes), device.alignment);

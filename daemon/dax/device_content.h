@@ -28,6 +28,9 @@ struct DeviceBytes {
   std::string name;           // for people
 };
 
+// Neither half of it is zero, as a death between the two words that it is written in leaves it.
+bool is_whole(const Uuid& uuid);
+
 struct DeviceLabel {
   enum class Kind : uint8_t {
     kNothing,  // zeros, as far as a label reaches: it may be blank

@@ -204,6 +204,26 @@ TEST_F(DaxPool, FormattingThatWasCutOffIsFoundAgainWhereADeviceIsChosen) {
   }
 }
 
+// A death between the two words of the uuid.
+TEST_F(DaxPool, HalfAUuidBesideAClaimIsNoPools) {
+  constexpr size_t kUuid = offsetof(format::Header, uuid);
+  const uint64_t claim = shm::FormatClaim::of(0).bits;
+  for (const size_t half : {0, 8}) {
+    SCOPED_TRACE(half);
+    state_.remove("far");
+    devices_.add("dax0.0", kBytes);
+    devices_.put("dax0.0", 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)));
+    devices_.put("dax0.0", kUuid + half, std::string(8, 'u'));
+    leave_pool();
+    const format::Header made = header("dax0.0");
+    uint64_t words[2];
+    std::memcpy(words, made.uuid, sizeof(words));
+    EXPECT_NE(words[0], 0u);
+    EXPECT_NE(words[1], 0u);
+    devices_.remove("dax0.0", DaxStandIn::kPersistent);
+  }
+}
+
 // Of two new pools that may lie on the same devices the one is formatted, and cut off; the other one is started first.
 TEST_F(DaxPool, FormattingThatWasCutOffIsLeftToItsPool) {
   for (const char* name : {"dax0.0", "dax1.0"}) devices_.add(name, kBytes);
