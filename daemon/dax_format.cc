@@ -183,9 +183,21 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   record.uuid = goes_on ? label.uuid : named.value_or(*random);
   record.is_being_formatted = true;
   if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
+  // It lay on what was cleared, or went with the power.
+  const auto had_it = [&](const DaxDevice& device, const std::string& name) {
+    const bool is_lost = before->is_volatile && before->boot_id != current_boot_id();
+    return device.label().uuid == before->uuid || (is_lost && device.description().name == name);
+  };
+  const bool is_gone = before && ((devices.clears_main && had_it(*devices.main, before->dax_name)) ||
+                                  (devices.clears_pages && had_it(*devices.pages, before->dax_pages_name)));
   auto device = std::move(devices).join();
-  if (!device) return tl::unexpected(device.error());
-  return Pool::format(spec.pool, std::move(*device), now_ms, record.uuid);
+  auto made = device ? Pool::format(spec.pool, std::move(*device), now_ms, record.uuid)
+                     : Result<std::unique_ptr<Pool>>(tl::unexpected(device.error()));
+  // Else the pool that marud knew is still somewhere, and no blank device is to be taken in its place.
+  if (!made && before && before->is_made() && !before->dax_name.empty() && !is_gone)
+    if (auto saved = state.save(*before); !saved)
+      log_warning("pool \"{}\": where it lay before is forgotten: {}", pool, saved.error().text());
+  return made;
 }
 
 Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state, bool force, uint64_t now_ms) {

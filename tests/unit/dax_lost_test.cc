@@ -145,6 +145,39 @@ TEST_F(DaxPool, ANewPoolInPlaceOfOneThatIsNotToBeSeenIsMadeOnCommandOrWhenItIsFo
   EXPECT_EQ(uuid_text(header("dax2.0").uuid), third);
 }
 
+// The command did nothing, and so marud knows the pool still that is somewhere.
+TEST_F(DaxPool, FormatOnCommandThatFailsForgetsNoPool) {
+  devices_.add("dax0.0", kBytes);
+  devices_.add("dax1.0", kBytes);
+  spec_.dax.device = "node:0";
+  const std::string uuid = leave_pool(), away = devices_.path("away");
+  std::filesystem::rename(devices_.path("dax0.0"), away);
+  const uint64_t page_bytes = spec_.pool.page_bytes;
+  spec_.pool.page_bytes = kBytes;  // a shape that the device has no room for
+  const auto made = format_on_command(spec_, state_, false, 1000);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, EINVAL) << made.error().text();
+  spec_.pool.page_bytes = page_bytes;
+  EXPECT_EQ(refusal().code, ENOENT) << "it took a blank device in place of its own";
+  std::filesystem::rename(away, devices_.path("dax0.0"));
+  EXPECT_EQ(leave_pool(), uuid);
+}
+
+// But the pool that was cleared away is nowhere.
+TEST_F(DaxPool, FormatOnCommandThatFailsAfterClearingForgetsThePoolThatWasCleared) {
+  devices_.add("dax0.0", kBytes);
+  leave_pool();
+  const uint64_t page_bytes = spec_.pool.page_bytes;
+  spec_.pool.page_bytes = kBytes;
+  const auto made = format_on_command(spec_, state_, true, 1000);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, EINVAL) << made.error().text();
+  spec_.pool.page_bytes = page_bytes;
+  spec_.dax.device = "node:0";
+  leave_pool();
+  EXPECT_EQ(header("dax0.0").magic, format::kMagic);
+}
+
 // Its content went with the power, unless a device that cannot be read says something else.
 TEST_F(DaxPool, APoolInVolatileMemoryOfAnotherBootIsReplacedOnceAllDevicesAreRead) {
   devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
