@@ -31,13 +31,14 @@ Result<Uuid> random_uuid() {
 }
 
 // All that is to be cleared is given up before any of it is cleared. `record`: to be saved, of the pool that will be there;
-// `before`: what there is of it in the state file.
+// `before`: what there is of it in the state file. `is_shared`: it will be a pool that several hosts share.
 Result<void> clear(const StateDirectory& state, const DaxDevices& devices, const std::optional<PoolRecord>& before,
-                   PoolRecord record) {
+                   PoolRecord record, bool is_shared) {
   const std::pair<const DaxDevice*, bool> both[] = {{devices.main.get(), devices.clears_main},
                                                     {devices.pages.get(), devices.clears_pages}};
   const std::string& pool = record.pool;
   const Uuid& uuid = record.uuid;
+  for (const auto& [device, is_cleared] : both) is_shared |= is_cleared && device->label().is_shared;
   record.is_being_cleared = true;
   // Until there is a mark, only the record says of memory that it lost power: by the boot that it is of.
   const std::string boot_id = record.boot_id;
@@ -47,7 +48,7 @@ Result<void> clear(const StateDirectory& state, const DaxDevices& devices, const
   if (auto saved = state.save(record); !saved) return saved;
   for (const auto& [device, is_cleared] : both)
     if (is_cleared)
-      if (auto given_up = give_up_content(device->content(), device == devices.pages.get(), uuid); !given_up)
+      if (auto given_up = give_up_content(device->content(), device == devices.pages.get(), uuid, is_shared); !given_up)
         return given_up;
   if (record.boot_id != boot_id) {
     record.boot_id = boot_id;  // or it would speak for whatever lies there when this is done
@@ -173,7 +174,8 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   if (clears) {
     if (record.uuid == Uuid{} && devices.pages) record.uuid = devices.pages->label().uuid;
     if (record.uuid == Uuid{}) record.uuid = *random;
-    if (auto cleared = clear(state, devices, before, record); !cleared) return tl::unexpected(cleared.error());
+    if (auto cleared = clear(state, devices, before, record, spec.pool.sharing.is_shared); !cleared)
+      return tl::unexpected(cleared.error());
   }
   // What is cut off from here on is this pool's and no other's, since the claim will have this uuid.
   const DeviceLabel& label = devices.main->label();
@@ -206,7 +208,8 @@ Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state
   const auto others = other_pools(state, spec.pool.name);
   // A command that was cut off before is given again: what it left may be cleared, or need not be.
   const auto is_given_up = [&](const DeviceLabel& label) {
-    return label.kind == DeviceLabel::Kind::kGivenUp && !spec.pool.sharing.is_shared && !owner_of(label.uuid, others);
+    return label.kind == DeviceLabel::Kind::kGivenUp && !label.is_shared && !spec.pool.sharing.is_shared &&
+           !owner_of(label.uuid, others);
   };
   const auto is_begun = [&](const DaxDevice& device, DeviceLabel::Kind holds) {
     const DeviceLabel& label = device.label();

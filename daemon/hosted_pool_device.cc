@@ -8,7 +8,7 @@
 //   the same, on volatile memory that held   is cleared and formatted: what lies there is what memory holds when power comes
 //     this pool in another boot              back, and the state file says so
 //   a formatting that was cut off            is formatted, if it was begun by this machine and no pages but its own are there
-//   what was being cleared                   is cleared and formatted
+//   what was being cleared                   is cleared and formatted, unless several hosts reach it
 //
 // A pool that several hosts share is never verified, cleared or formatted because of what this host knows: others may be at
 // work in it. Its blocks are compared with their checksums at every hit.
@@ -34,6 +34,7 @@ bool lost_power(const PoolRecord& record, const DaxDescription& device, const st
 
 bool is_of_a_pool(const DeviceLabel& label) {
   using Kind = DeviceLabel::Kind;
+  if (label.kind == Kind::kGivenUp) return label.is_shared;  // another host may be at it
   return label.kind == Kind::kPool || label.kind == Kind::kData || label.kind == Kind::kClaimed;
 }
 
@@ -234,9 +235,9 @@ class Opening {
   bool is_own_claim(const DeviceLabel& label) const {
     return label.kind == DeviceLabel::Kind::kClaimed && label.claimed_by == claim_number(spec_);
   }
-  // Of a pool of several hosts another one may be clearing it at this moment.
+  // Of a pool of several hosts another one may be clearing it at this moment, whatever pool this is.
   bool is_given_up(const DeviceLabel& label) const {
-    return label.kind == DeviceLabel::Kind::kGivenUp && !spec_.pool.sharing.is_shared;
+    return label.kind == DeviceLabel::Kind::kGivenUp && !label.is_shared && !spec_.pool.sharing.is_shared;
   }
 
   static uint64_t bytes_of(const DaxDevice& device, const DaxDevice* pages) {
@@ -293,7 +294,8 @@ class Opening {
   bool is_half_cleared(const DaxDevice& device, const std::string& name) const {
     if (!record_->is_being_cleared || name != device.description().name) return false;
     const DeviceLabel& label = device.label();
-    const bool is_ours = is_of_a_pool(label) && label.uuid == record_->uuid;
+    const bool is_ours =
+        is_of_a_pool(label) && label.uuid == record_->uuid && label.kind != DeviceLabel::Kind::kGivenUp;
     return label.kind == DeviceLabel::Kind::kNothing || is_ours;
   }
 

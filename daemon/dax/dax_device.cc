@@ -230,7 +230,7 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
     if (!is_ours) one.owner = owner_of(one.label->uuid, others);
     if (is_ours || one.is_taken || one.owner) continue;
     if (one.label->kind == holds) not_known.push_back(one.device);
-    if (is_cut_off) cut_off.push_back(one.device);
+    if (is_cut_off && !one.label->is_shared) cut_off.push_back(one.device);
     if (one.label->kind == DeviceLabel::Kind::kNothing) blank_ones.push_back(one.device);
   }
   if (ours.size() > 1)

@@ -64,6 +64,7 @@ Uuid uuid_of(const uint8_t (&bytes)[16]) {
 void read_pool_header(std::span<const std::byte> begin, uint64_t device_bytes, DeviceLabel& label) {
   std::memcpy(&label.header, begin.data(), sizeof(label.header));
   const format::Header& header = label.header;
+  label.is_shared = (header.incompat_flags & format::kIncompatShared) != 0;
   shm::Layout layout;
   // A split pool is larger than the device of its control region; the opener compares that with both.
   const uint64_t bytes = std::max(device_bytes, header.parameters.pool_bytes);
@@ -147,8 +148,10 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
   if (const shm::ClearingMark mark = shm::clearing_mark_in(begin); mark.is_one()) {
     label.kind = DeviceLabel::Kind::kGivenUp;
     label.is_of_pages = mark.is_of_pages();
+    label.is_shared = mark.is_shared();
     if (mark.has_uuid()) label.uuid = shm::claimed_uuid(begin);
-    label.found = "what marud gave up and was clearing when it was cut off";
+    label.found = label.is_shared ? "memory of several hosts that one of them clears at this moment, or died over it"
+                                  : "what marud gave up and was clearing when it was cut off";
     return label;
   }
   label.kind = DeviceLabel::Kind::kForeign;
@@ -250,10 +253,11 @@ Result<void> change_beginning(const DeviceBytes& device, const std::function<voi
 
 }  // namespace
 
-Result<void> give_up_content(const DeviceBytes& device, bool is_of_pages, const Uuid& uuid) {
+Result<void> give_up_content(const DeviceBytes& device, bool is_of_pages, const Uuid& uuid, bool is_shared) {
   uint8_t bytes[16];
   std::memcpy(bytes, uuid.data(), sizeof(bytes));
-  return change_beginning(device, [&](std::span<std::byte> begin) { shm::begin_clearing(begin, is_of_pages, bytes); });
+  return change_beginning(
+      device, [&](std::span<std::byte> begin) { shm::begin_clearing(begin, is_of_pages, bytes, is_shared); });
 }
 
 Result<void> clear_content(const DeviceBytes& device, const Progress& progress) {

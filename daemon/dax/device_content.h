@@ -49,6 +49,7 @@ struct DeviceLabel {
   format::DataLabel data = {};  // kData; else whatever lies in its place
   uint32_t claimed_by = 0;      // kClaimed: the number of a machine, or 0
   bool is_of_pages = false;     // kGivenUp: of a split pool
+  bool is_shared = false;  // kPool, kDamaged: by several hosts; kGivenUp: several reach it, another one may be at it
 };
 
 // Looks at the beginning alone. Only reads.
@@ -64,8 +65,9 @@ using Progress = std::function<bool(uint64_t done_bytes, uint64_t of_bytes)>;
 // Where the first byte that is not zero lies, looking at all of it; nothing when there is none. EIO: some of it cannot be read.
 Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Progress& progress);
 
-// That what lies there is given up: says so at its beginning, for clear_content(). `uuid`: shm::begin_clearing().
-Result<void> give_up_content(const DeviceBytes& device, bool is_of_pages, const Uuid& uuid);
+// That what lies there is given up: says so at its beginning, for clear_content(). `uuid`, `is_shared`:
+// shm::begin_clearing().
+Result<void> give_up_content(const DeviceBytes& device, bool is_of_pages, const Uuid& uuid, bool is_shared = false);
 // Makes all of what was given up zero, and flushes that; the mark last: what is cleared half-way is known by it.
 Result<void> clear_content(const DeviceBytes& device, const Progress& progress);
 

@@ -72,16 +72,17 @@ void put_word(std::span<std::byte> memory, size_t offset, uint64_t bits) {
 
 }  // namespace
 
-void begin_clearing(std::span<std::byte> memory, bool is_of_pages, const uint8_t (&uuid)[16]) {
+void begin_clearing(std::span<std::byte> memory, bool is_of_pages, const uint8_t (&uuid)[16], bool is_shared) {
   uint64_t words[2];
   std::memcpy(words, uuid, sizeof(words));
-  put_word(memory, 0, ClearingMark::of(is_of_pages, false).bits);
+  put_word(memory, 0, ClearingMark::of(is_of_pages, false, is_shared).bits);
   for (size_t i = 0; i < 2; ++i) put_word(memory, kUuidAt + 8 * i, words[i]);
-  put_word(memory, 0, ClearingMark::of(is_of_pages, true).bits);
+  put_word(memory, 0, ClearingMark::of(is_of_pages, true, is_shared).bits);
 }
 
 void end_clearing(std::span<std::byte> memory) {
-  put_word(memory, 0, ClearingMark::of(clearing_mark_in(memory).is_of_pages(), false).bits);
+  const ClearingMark mark = clearing_mark_in(memory);
+  put_word(memory, 0, ClearingMark::of(mark.is_of_pages(), false, mark.is_shared()).bits);
   for (size_t at = sizeof(uint64_t); at < kMarkedBytes; at += sizeof(uint64_t)) put_word(memory, at, 0);
   put_word(memory, 0, 0);
 }

@@ -41,16 +41,19 @@ void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]);
 void give_up_pool(std::span<std::byte> memory);
 
 // In the place of a claim while memory is cleared whose content is given up: whoever finds it goes on clearing. Of one device
-// of a pool, or of both; a lock keeps all others out.
+// of a pool, or of both; a lock keeps all others of this host out, and nothing those of another one.
 struct ClearingMark {
   uint64_t bits = 0;
 
-  static constexpr ClearingMark of(bool is_of_pages, bool has_uuid) {
-    return {uint64_t(uint32_t(has_uuid) | uint32_t(is_of_pages) << 1) << 32 | kMark};
+  static constexpr ClearingMark of(bool is_of_pages, bool has_uuid, bool is_shared = false) {
+    return {uint64_t(uint32_t(has_uuid) | uint32_t(is_of_pages) << 1 | uint32_t(is_shared) << 2) << 32 | kMark};
   }
-  constexpr bool is_one() const { return uint32_t(bits) == kMark && bits >> 34 == 0; }
+  constexpr bool is_one() const { return uint32_t(bits) == kMark && bits >> 35 == 0; }
   constexpr bool has_uuid() const { return (bits >> 32 & 1) != 0; }  // there is one beside it, as beside a claim
   constexpr bool is_of_pages() const { return (bits >> 33 & 1) != 0; }
+  constexpr bool is_shared() const {
+    return (bits >> 34 & 1) != 0;
+  }  // several hosts reach it: another one may be at it
 
   static constexpr uint32_t kMark = 0x434b524d;  // "MRKC" when read as bytes
 };
@@ -58,7 +61,7 @@ inline constexpr size_t kMarkedBytes = 64;  // the line that it is in, with the 
 
 ClearingMark clearing_mark_in(std::span<const std::byte> begin);
 // Marks memory before any of it is cleared. `uuid`: of the pool that is cleared away, or any; its two devices have the same.
-void begin_clearing(std::span<std::byte> memory, bool is_of_pages, const uint8_t (&uuid)[16]);
+void begin_clearing(std::span<std::byte> memory, bool is_of_pages, const uint8_t (&uuid)[16], bool is_shared = false);
 // Of memory that begins with a mark, and is zero and flushed behind kMarkedBytes: makes these zero, too.
 void end_clearing(std::span<std::byte> memory);
 

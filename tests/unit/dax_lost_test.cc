@@ -393,6 +393,69 @@ TEST_F(DaxPool, ClearingThatWasCutOffIsLeftToItsPoolAndToOneOfThisMachine) {
   EXPECT_EQ(header("dax0.0").magic, format::kMagic);
 }
 
+// To another host, which no lock keeps from the device, it looks as if it had been cut off. The command was given for a pool of
+// several hosts, or for one of this host in the place of such a pool.
+TEST_F(DaxPool, WhatAnotherHostIsClearingIsTakenByForceAlone) {
+  for (const bool is_pool_shared : {true, false}) {
+    SCOPED_TRACE(is_pool_shared);
+    devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+    const std::string path = devices_.path("dax0.0");
+    spec_.dax.device = path;
+    const auto share = [&] {
+      spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = true;
+      spec_.pool.sharing.hosts = 2;
+      spec_.pool.sharing.machine_id = "aaaa";
+      spec_.pool.sharing.boot_id = "11111111-1111-4111-8111-111111111111";
+    };
+    share();
+    leave_pool();
+    if (!is_pool_shared) spec_.pool.sharing = {};
+    while_told_to_stop([&] {
+      const auto cut_off = format_on_command(spec_, state_, true, 1000);
+      ASSERT_FALSE(cut_off);
+      EXPECT_EQ(cut_off.error().code, ECANCELED) << cut_off.error().text();
+    });
+    const std::string mark = devices_.get("dax0.0", 0, 64);
+    // The other host, also when it had a pool there once, in memory that lost power since.
+    spec_.pool.sharing = {};
+    for (const bool has_record : {false, true}) {
+      const StateDirectory elsewhere(directory_.file("elsewhere"));
+      PoolRecord record;
+      record.pool = "far";
+      record.uuid.fill('v');
+      record.boot_id = "another boot";
+      record.dax_name = "dax0.0";
+      record.device.bytes = kBytes;
+      record.is_volatile = true;
+      if (has_record)
+        ASSERT_TRUE(elsewhere.save(record));
+      else
+        elsewhere.remove("far");
+      std::map<std::string, FileDescriptor> stored;
+      for (const std::string& wish : {std::string("node:0"), path}) {
+        SCOPED_TRACE(wish);
+        spec_.dax.device = wish;
+        const auto started = HostedPool::start(spec_, elsewhere, stored, 1000);
+        EXPECT_FALSE(started);
+        const auto made = format_on_command(spec_, elsewhere, false, 1000);
+        EXPECT_FALSE(made);
+        EXPECT_EQ(devices_.get("dax0.0", 0, 64), mark);
+      }
+    }
+    // Nor does this one go on by itself.
+    spec_.dax.device = path;
+    if (is_pool_shared) share();
+    EXPECT_EQ(refusal().code, EEXIST);
+    EXPECT_EQ(devices_.get("dax0.0", 0, 64), mark);
+    const auto made = format_on_command(spec_, state_, true, 1000);
+    ASSERT_TRUE(made) << made.error().text();
+    EXPECT_EQ(header("dax0.0").magic, format::kMagic);
+    spec_.pool.sharing = {};
+    state_.remove("far");
+    devices_.remove("dax0.0", DaxStandIn::kVolatile);
+  }
+}
+
 // The command, given again.
 TEST_F(DaxPool, FormatOnCommandGoesOnWithWhatWasCutOff) {
   devices_.add("dax0.0", kBytes);
