@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <fcntl.h>
 #include <sys/random.h>
 #include <utility>
 
@@ -38,7 +39,9 @@ Result<void> clear(const StateDirectory& state, const DaxDevices& devices, const
                                                     {devices.pages.get(), devices.clears_pages}};
   const std::string& pool = record.pool;
   const Uuid& uuid = record.uuid;
-  for (const auto& [device, is_cleared] : both) is_shared |= is_cleared && device->label().is_shared;
+  // A claim with a machine's number is one on memory that several hosts reach.
+  for (const auto& [device, is_cleared] : both)
+    is_shared |= is_cleared && (device->label().is_shared || device->label().claimed_by != 0);
   record.is_being_cleared = true;
   // Until there is a mark, only the record says of memory that it lost power: by the boot that it is of.
   const std::string boot_id = record.boot_id;
@@ -46,10 +49,15 @@ Result<void> clear(const StateDirectory& state, const DaxDevices& devices, const
       before && before->dax_name == record.dax_name && before->dax_pages_name == record.dax_pages_name;
   if (is_of_record && before->is_volatile) record.boot_id = before->boot_id;
   if (auto saved = state.save(record); !saved) return saved;
-  for (const auto& [device, is_cleared] : both)
-    if (is_cleared)
-      if (auto given_up = give_up_content(device->content(), device == devices.pages.get(), uuid, is_shared); !given_up)
-        return given_up;
+  bool is_any_marked = false;
+  for (const auto& [device, is_cleared] : both) {
+    if (!is_cleared) continue;
+    if (auto given_up = give_up_content(device->content(), device == devices.pages.get(), uuid, is_shared); !given_up) {
+      if (before && !is_any_marked) (void)state.save(*before);  // all is as it was
+      return given_up;
+    }
+    is_any_marked = true;
+  }
   if (record.boot_id != boot_id) {
     record.boot_id = boot_id;  // or it would speak for whatever lies there when this is done
     if (auto saved = state.save(record); !saved) return saved;
@@ -192,11 +200,17 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   };
   const bool is_gone = before && ((devices.clears_main && had_it(*devices.main, before->dax_name)) ||
                                   (devices.clears_pages && had_it(*devices.pages, before->dax_pages_name)));
+  DeviceBytes main = devices.main->content();
+  const FileDescriptor main_fd(::fcntl(main.fd, F_DUPFD_CLOEXEC, 3));  // its own goes to the pool
+  main.fd = main_fd.get();
   auto device = std::move(devices).join();
   auto made = device ? Pool::format(spec.pool, std::move(*device), now_ms, record.uuid)
                      : Result<std::unique_ptr<Pool>>(tl::unexpected(device.error()));
+  if (made) return made;
+  const auto left = read_label(main);
+  const bool is_begun = left && left->uuid == record.uuid;  // it is found by the record, as after a death
   // Else the pool that marud knew is still somewhere, and no blank device is to be taken in its place.
-  if (!made && before && before->is_made() && !before->dax_name.empty() && !is_gone)
+  if (before && before->is_made() && !before->dax_name.empty() && !is_gone && !is_begun)
     if (auto saved = state.save(*before); !saved)
       log_warning("pool \"{}\": where it lay before is forgotten: {}", pool, saved.error().text());
   return made;

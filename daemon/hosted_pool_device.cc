@@ -296,7 +296,9 @@ class Opening {
     const DeviceLabel& label = device.label();
     const bool is_ours =
         is_of_a_pool(label) && label.uuid == record_->uuid && label.kind != DeviceLabel::Kind::kGivenUp;
-    return label.kind == DeviceLabel::Kind::kNothing || is_ours;
+    // Zeros at the beginning of another boot say nothing of what lies behind them.
+    const bool is_zero_still = label.kind == DeviceLabel::Kind::kNothing && record_->boot_id == current_boot_id();
+    return is_zero_still || is_ours;
   }
 
   // What lay there went with the power, the label too, and the control region on another device did not.

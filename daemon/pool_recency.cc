@@ -373,7 +373,8 @@ void Pool::State::look_at_held(uint64_t lines) {
     held.remove(ref.page());
     block = held_blocks.back();
     held_blocks.pop_back();
-    if (word(ref.page()).is(PageState::kReady)) back.push_back(ref.page());  // or the block that has its page now
+    if (owns_page(ref.page()) && word(ref.page()).is(PageState::kReady))
+      back.push_back(ref.page());  // or the block that has its page now
   }
   take_back(back);
   if (held_left > 0) return;

@@ -64,7 +64,9 @@ Uuid uuid_of(const uint8_t (&bytes)[16]) {
 void read_pool_header(std::span<const std::byte> begin, uint64_t device_bytes, DeviceLabel& label) {
   std::memcpy(&label.header, begin.data(), sizeof(label.header));
   const format::Header& header = label.header;
-  label.is_shared = (header.incompat_flags & format::kIncompatShared) != 0;
+  // Of garbage that memory without power left, every other one has the flag.
+  label.is_shared =
+      header.checksum == shm::header_checksum(header) && (header.incompat_flags & format::kIncompatShared) != 0;
   shm::Layout layout;
   // A split pool is larger than the device of its control region; the opener compares that with both.
   const uint64_t bytes = std::max(device_bytes, header.parameters.pool_bytes);

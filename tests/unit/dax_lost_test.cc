@@ -91,8 +91,9 @@ TEST_F(DaxPool, ClearingGoesOnOnlyOnWhatLooksLikeIt) {
   auto record = state_.load("far");
   ASSERT_TRUE(record && *record);
   (*record)->is_being_cleared = true;
+  const std::string own_boot = (*record)->boot_id;
   devices_.put("dax0.0", 0, "XFSB" + std::string((128u << 10) - 4, '\0'));
-  for (const std::string& boot_id : {(*record)->boot_id, std::string("another boot")}) {
+  for (const std::string& boot_id : {own_boot, std::string("another boot")}) {
     (*record)->boot_id = boot_id;
     ASSERT_TRUE(state_.save(**record));
     EXPECT_EQ(refusal().code, EEXIST) << "nothing that marud was clearing: it has no mark";
@@ -100,6 +101,10 @@ TEST_F(DaxPool, ClearingGoesOnOnlyOnWhatLooksLikeIt) {
   }
   devices_.put("dax0.0", 0, std::string(4, '\0'));
   devices_.put("dax0.0", kBytes - 7, "secret");
+  EXPECT_FALSE(start()) << "of another boot";
+  EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), "secret");
+  (*record)->boot_id = own_boot;
+  ASSERT_TRUE(state_.save(**record));
   EXPECT_TRUE(start());
   EXPECT_EQ(devices_.get("dax0.0", kBytes - 7, 6), std::string(6, 0));
 }
@@ -509,6 +514,56 @@ TEST_F(DaxPool, APoolThatAnotherOneIsKnownToBeIsNotAdopted) {
   spec_.pool.name = "renamed";
   spec_.dax.device = "uuid:" + uuid;
   EXPECT_EQ(leave_pool(), uuid);
+}
+
+// Power was lost, and memory came back as zeros. What such a start leaves is the next one's.
+TEST_F(DaxPool, AStartThatFailsAfterTheHeaderIsGoneOnWith) {
+  devices_.add("dax0.0", kBytes, DaxStandIn::kVolatile);
+  leave_pool();
+  pretend_other_boot("dax0.0", false);
+  devices_.put("dax0.0", 0, std::string(kBytes, '\0'));
+  spec_.pool.policy = "no-such-policy";
+  EXPECT_FALSE(start());
+  spec_.pool.policy = "lru";
+  const auto again = start();
+  EXPECT_TRUE(again) << again.error().text();
+}
+
+TEST_F(DaxPool, ACommandThatFailsAfterTheHeaderIsGoneOnWith) {
+  devices_.add("dax0.0", kBytes);
+  devices_.add("dax1.0", kBytes);
+  leave_pool();
+  spec_.dax.device = devices_.path("dax1.0");
+  spec_.pool.policy = "no-such-policy";
+  EXPECT_FALSE(format_on_command(spec_, state_, false, 1000));
+  spec_.pool.policy = "lru";
+  const auto again = start();
+  EXPECT_TRUE(again) << again.error().text();
+}
+
+TEST_F(DaxPool, WhatAnotherHostHadClaimedIsMarkedAsSharedWhileItIsCleared) {
+  devices_.add("dax0.0", kBytes);
+  const uint64_t claim = shm::FormatClaim::of(77).bits;
+  devices_.put("dax0.0", 0, std::string(reinterpret_cast<const char*>(&claim), sizeof(claim)));
+  while_told_to_stop([&] { EXPECT_FALSE(format_on_command(spec_, state_, true, 1000)); });
+  EXPECT_EQ(devices_.get("dax0.0", 0, 8), bytes_of(shm::ClearingMark::of(false, true, true)));
+  const StateDirectory elsewhere(directory_.file("elsewhere"));
+  std::map<std::string, FileDescriptor> stored;
+  spec_.dax.device = "node:0";
+  EXPECT_FALSE(HostedPool::start(spec_, elsewhere, stored, 1000));
+}
+
+// Memory decayed: the magic number is still there, and flags that nobody set.
+TEST_F(LostDaxPool, AHeaderThatDecayedIsNotSharedByItsFlags) {
+  std::string garbage = kGarbage;
+  const uint64_t magic = format::kMagic;
+  const uint32_t flags = 0xFFFF'FFFF;
+  std::memcpy(garbage.data(), &magic, sizeof(magic));
+  std::memcpy(garbage.data() + offsetof(format::Header, incompat_flags), &flags, sizeof(flags));
+  lose(garbage);
+  while_told_to_stop([&] { EXPECT_EQ(refusal().code, ECANCELED); });
+  const auto again = start();
+  EXPECT_TRUE(again) << again.error().text();
 }
 
 }  // namespace
