@@ -497,7 +497,7 @@ bool Pool::State::turn() {
   separate_tenants();
   bool has_more = step_mending();
   has_more |= !drain_touches(kTouchesPerDrain);
-  if (is_pass_due()) look_at_held(kHeldLinesPerTurn);
+  if (is_pass_due()) look_at_held(kHeldLinesAtOnce);
   has_more |= !has_ended(round_wanted);
   cool_regions();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {

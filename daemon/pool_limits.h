@@ -32,10 +32,9 @@ inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
 // At the end of marud, for all lanes together: about a second.
 inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
 inline constexpr size_t kRetiredPerTurn = 1024;
-// Looks at held blocks, in lines of memory that they read: what a request that is about to evict does itself, what
-// turns do of a pass that somebody waits for, and what is upkeep. A line that no cache has costs some 100 ns.
-inline constexpr uint64_t kHeldLinesPerRequest = 1u << 16;
-inline constexpr uint64_t kHeldLinesPerTurn = 1u << 16;
+// Looks at held blocks, in lines of memory that they read: what a request that is about to evict does itself, and each turn
+// of a pass that somebody waits for; and what is upkeep. A line that no cache has costs some 100 ns.
+inline constexpr uint64_t kHeldLinesAtOnce = 1u << 16;
 inline constexpr uint64_t kHeldLinesOfUpkeep = 1u << 12;
 // A slot that had a pin when it was last looked at is one load, of which so many cost what a look at all lanes does.
 inline constexpr uint64_t kSlotsPerLook = 16;

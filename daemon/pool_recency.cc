@@ -224,7 +224,7 @@ bool Pool::State::has_caught_up(uint64_t& round) {
     round_wanted = round;
     if (rounds_begun == rounds_done) {
       drain_touches(kTouchesPerDrain);
-      if (pass_wanted == round) look_at_held(kHeldLinesPerRequest);
+      if (pass_wanted == round) look_at_held(kHeldLinesAtOnce);
     }
   }
   return has_ended(round);

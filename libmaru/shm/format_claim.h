@@ -51,9 +51,8 @@ struct ClearingMark {
   constexpr bool is_one() const { return uint32_t(bits) == kMark && bits >> 35 == 0; }
   constexpr bool has_uuid() const { return (bits >> 32 & 1) != 0; }  // there is one beside it, as beside a claim
   constexpr bool is_of_pages() const { return (bits >> 33 & 1) != 0; }
-  constexpr bool is_shared() const {
-    return (bits >> 34 & 1) != 0;
-  }  // several hosts reach it: another one may be at it
+  // Several hosts reach it, so another one may be at it.
+  constexpr bool is_shared() const { return (bits >> 34 & 1) != 0; }
 
   static constexpr uint32_t kMark = 0x434b524d;  // "MRKC" when read as bytes
 };

@@ -182,6 +182,20 @@ TEST(Closer, WhoLeavesTooMuchOpenIsBehind) {
   EXPECT_FALSE(closer.is_behind(1000));
 }
 
+// In one packet, which nobody reads. The other end has them alone afterwards.
+void send_unread(int far, int descriptor, int second = -1) {
+  char byte = 0;
+  iovec part = {&byte, 1};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  wire::DescriptorRoom room;
+  wire::attach_descriptors(message, room, descriptor, second);
+  if (::sendmsg(far, &message, 0) != 1) throw std::runtime_error("a descriptor is not sent");
+  ::close(descriptor);
+  if (second >= 0) ::close(second);
+}
+
 // A connection in which descriptors lie unread, and nobody else has them.
 FileDescriptor connection_with(const std::vector<int>& descriptors) {
   int ends[2];
@@ -190,15 +204,7 @@ FileDescriptor connection_with(const std::vector<int>& descriptors) {
   FileDescriptor near(ends[1]);
   for (const int fd : descriptors) {
     if (::send(far.get(), "", 0, 0) != 0) throw std::runtime_error("an empty packet is not sent");
-    char byte = 0;
-    iovec part = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    wire::DescriptorRoom room;
-    wire::attach_descriptors(message, room, fd);
-    if (::sendmsg(far.get(), &message, 0) != 1) throw std::runtime_error("a descriptor is not sent");
-    ::close(fd);
+    send_unread(far.get(), fd);
   }
   ::shutdown(near.get(), SHUT_RDWR);
   return near;
@@ -236,15 +242,7 @@ FileDescriptor listener_with(int descriptor) {
   bytes = sizeof(address);
   if (::getsockname(listener.get(), any, &bytes) != 0 || ::connect(far.get(), any, bytes) != 0)
     throw std::runtime_error("cannot connect");
-  char byte = 0;
-  iovec part = {&byte, 1};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  wire::DescriptorRoom room;
-  wire::attach_descriptors(message, room, descriptor);
-  if (::sendmsg(far.get(), &message, 0) != 1) throw std::runtime_error("a descriptor is not sent");
-  ::close(descriptor);
+  send_unread(far.get(), descriptor);
   return listener;
 }
 
@@ -281,16 +279,7 @@ TEST(Closer, NoMemoryForWhatLiesUnreadIsNoEnd) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const FileDescriptor far(ends[0]);
-  char byte = 0;
-  iovec part = {&byte, 1};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  wire::DescriptorRoom room;
-  wire::attach_descriptors(message, room, first.writer, second.writer);
-  ASSERT_EQ(::sendmsg(far.get(), &message, 0), 1);
-  ::close(first.writer);
-  ::close(second.writer);
+  send_unread(far.get(), first.writer, second.writer);
   fails_of = 2 * sizeof(FileDescriptor);
   closer.close(ends[1], 1000, Closer::Kind::kConnection);
   EXPECT_TRUE(test::wait_until([&] { return first.is_closed() && second.is_closed(); }));

@@ -42,6 +42,23 @@ class LostDaxPool : public DaxPool {
   std::string uuid_, content_;
 };
 
+// Of two devices the one that holds the pool is not to be seen.
+class UnseenDaxPool : public DaxPool {
+ protected:
+  UnseenDaxPool() {
+    devices_.add("dax0.0", kBytes);
+    devices_.add("dax1.0", kBytes);
+    spec_.dax.device = "node:0";
+    uuid_ = leave_pool();
+    std::filesystem::rename(devices_.path("dax0.0"), devices_.path("away"));
+  }
+  void expect_it_is_back() {
+    std::filesystem::rename(devices_.path("away"), devices_.path("dax0.0"));
+    EXPECT_EQ(leave_pool(), uuid_);
+  }
+  std::string uuid_;
+};
+
 const std::string kGarbage(4096, '\xa5');
 
 std::string label_of_other_pages() {
@@ -110,12 +127,7 @@ TEST_F(DaxPool, ClearingGoesOnOnlyOnWhatLooksLikeIt) {
 }
 
 // Late, or not to be opened, or with bad memory at its beginning: it is somewhere, and the blank one is another device.
-TEST_F(DaxPool, AKnownPoolWhoseDeviceIsNotToBeSeenIsNotReplaced) {
-  devices_.add("dax0.0", kBytes);
-  devices_.add("dax1.0", kBytes);
-  spec_.dax.device = "node:0";
-  const std::string uuid = leave_pool(), away = devices_.path("away");
-  std::filesystem::rename(devices_.path("dax0.0"), away);
+TEST_F(UnseenDaxPool, IsNotReplacedWhereItIsKnown) {
   for (const bool is_shared : {false, true}) {
     spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = is_shared;
     const Error error = refusal();
@@ -129,8 +141,7 @@ TEST_F(DaxPool, AKnownPoolWhoseDeviceIsNotToBeSeenIsNotReplaced) {
     EXPECT_EQ((*state_.load("far"))->is_being_cleared, false);
   }
   spec_.pool.sharing.is_shared = spec_.pool.sharing.is_coherent = spec_.pool.checksums = false;
-  std::filesystem::rename(away, devices_.path("dax0.0"));
-  EXPECT_EQ(leave_pool(), uuid);
+  expect_it_is_back();
 }
 
 TEST_F(DaxPool, ANewPoolInPlaceOfOneThatIsNotToBeSeenIsMadeOnCommandOrWhenItIsForgotten) {
@@ -151,12 +162,7 @@ TEST_F(DaxPool, ANewPoolInPlaceOfOneThatIsNotToBeSeenIsMadeOnCommandOrWhenItIsFo
 }
 
 // The command did nothing, and so marud knows the pool still that is somewhere.
-TEST_F(DaxPool, FormatOnCommandThatFailsForgetsNoPool) {
-  devices_.add("dax0.0", kBytes);
-  devices_.add("dax1.0", kBytes);
-  spec_.dax.device = "node:0";
-  const std::string uuid = leave_pool(), away = devices_.path("away");
-  std::filesystem::rename(devices_.path("dax0.0"), away);
+TEST_F(UnseenDaxPool, IsNotForgottenByACommandThatFails) {
   const uint64_t page_bytes = spec_.pool.page_bytes;
   spec_.pool.page_bytes = kBytes;  // a shape that the device has no room for
   const auto made = format_on_command(spec_, state_, false, 1000);
@@ -164,8 +170,7 @@ TEST_F(DaxPool, FormatOnCommandThatFailsForgetsNoPool) {
   EXPECT_EQ(made.error().code, EINVAL) << made.error().text();
   spec_.pool.page_bytes = page_bytes;
   EXPECT_EQ(refusal().code, ENOENT) << "it took a blank device in place of its own";
-  std::filesystem::rename(away, devices_.path("dax0.0"));
-  EXPECT_EQ(leave_pool(), uuid);
+  expect_it_is_back();
 }
 
 // But the pool that was cleared away is nowhere.

@@ -21,7 +21,7 @@ enum class Type : uint16_t {
   kDetach = 2,       // nothing -> nothing; the lane is free when the reply comes
   kRent = 3,         // RentRequest -> RentReply, see there
   kDeleteTree = 4,   // DeleteTreeRequest -> DeleteTreeReply
-  kAdmin = 5,        // JSON object {"command": ...} -> JSON object (docs/ARCHITECTURE.md names the commands)
+  kAdmin = 5,        // JSON object {"command": ...} -> JSON object (docs/administration.md names the commands)
   kPing = 6,         // nothing -> nothing
   kRegionTaken = 7,  // unasked: RegionTaken
   kCredit = 8,       // CreditRequest -> nothing; refused with EDQUOT or EPERM
