@@ -447,14 +447,14 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
   if (found != all.size()) return -ENOENT;
   for (size_t i = 0; i < all.size(); ++i) {
     const uint32_t page = refs[i].page();
-    maru_view view{payload_->at(page), lengths[i], refs[i].bits, kNoPin};
+    uint64_t bytes = lengths[i];
     // The lengths of single pages need no second look at the block line.
-    if (view.bytes > region_.page_bytes())
-      view.bytes = std::min(view.bytes, region_.run_pages(page) * region_.page_bytes());
-    if (bad_pages_->meets(page, view.bytes)) return -EHWPOISON;
+    if (bytes > region_.page_bytes()) bytes = std::min(bytes, region_.run_pages(page) * region_.page_bytes());
+    if (bad_pages_->meets(page, bytes)) return -EHWPOISON;
     if (region_.has_checksums())
-      if (const int status = verify(view, refs[i]); status != 0) return status;
-    ret_views[i] = view;
+      if (const int status = verify({payload_->at(page), bytes, refs[i].bits, kNoPin}, refs[i]); status != 0)
+        return status;
+    ret_views[i] = {payload_->at(page), bytes, refs[i].bits, kNoPin};
   }
   return 0;
 }

@@ -212,78 +212,37 @@ size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digest
 
 namespace {
 
-// Which block lines a walk from child to parent will read next, and whether it has fetched them already. Pages of a chain
-// that was stored at once lie side by side, in either order, or at a steady distance where several chains were stored in
-// turns; so the lines at the distance between the last two pages are fetched, few at first and more with every guess that
-// was right.
-class LinesAhead {
- public:
-  LinesAhead(const ControlRegion& region, uint32_t page) : region_(region), page_(page) {
-    for (step_ = 1; step_ >= -1; step_ -= 2)
-      for (fetched_ = 0; fetched_ < kNear;) fetch_next();
-    step_ = 0;
-  }
+// Fewer steps of a walk gain less than looking for its start costs.
+constexpr size_t kStepsMin = 2;
 
-  // The walk goes on to `page`, if its line is one that was fetched.
-  bool advance(uint32_t page) {
-    const int64_t distance = int64_t{page} - page_;
-    if (distance != step_ || fetched_ == 0) return advance_otherwise(distance);
-    --fetched_;
-    page_ = page;
-    open_window(2 * window_);
-    return true;
-  }
-
-  // The walk goes on to a `page` that nobody expected: the start of another stretch of the same kind.
-  void jump(uint32_t page) {
-    const int64_t distance = int64_t{page} - page_;
-    if (distance != 0 && distance >= -kStepMax && distance <= kStepMax) step_ = distance;
-    if (step_ == 0) step_ = -1;
-    page_ = page;
-    fetched_ = 0;
-    open_window(kWindowFirst);
-  }
-
- private:
-  static constexpr int64_t kNear = 2;
-  static constexpr int64_t kStepMax = 64;  // pages; further apart they are no pattern
-  static constexpr int64_t kWindowFirst = 8;
-  static constexpr int64_t kWindowMax = 32;
-
-  // Out of the way of the common step, which has no division.
-  [[gnu::noinline]] bool advance_otherwise(int64_t distance) {
-    if (step_ == 0) {  // the first step
-      if (distance < -kNear || distance > kNear) return false;
-      jump(uint32_t(page_ + distance));
-      return true;
-    }
-    if (distance % step_ != 0 || distance / step_ <= 0 || distance / step_ > fetched_) return false;
-    fetched_ -= distance / step_;
-    page_ += distance;
-    open_window(window_);
-    return true;
-  }
-  void open_window(int64_t lines) {
-    window_ = std::min(lines, kWindowMax);
-    while (fetched_ < window_) fetch_next();
-  }
-  // Counts as well, or g++ takes it for a function without effect and drops the calls.
-  void fetch_next() {
-    const int64_t page = page_ + ++fetched_ * step_;
-    if (page >= 0 && uint64_t(page) < region_.pages()) __builtin_prefetch(&region_.block(uint32_t(page)));
-  }
-
-  const ControlRegion& region_;
-  int64_t page_;
-  int64_t step_ = 0;     // pages from a block to its parent; 0: not known yet
-  int64_t fetched_ = 0;  // lines fetched beyond page_, step_ apart
-  int64_t window_ = 0;   // lines to be fetched beyond page_
+// One of several walks from child to parent along a chain, over the keys first..left - 1.
+struct Walk {
+  PageRef ref;       // the block of key left - 1, its line fetched; none where the walk has ended early
+  size_t first = 0;  // the last key that it comes to
+  size_t left = 0;   // one past the next key
 };
 
-// Shorter chains gain less from a walk than looking for its start costs.
-constexpr size_t kWalkMin = 16;
-// A miss that the walk has to wait for, in blocks: what so many gain by not being looked up.
-constexpr int64_t kBreakCost = 16;
+// Reads the block that a walk is at and fetches the line of its parent. False if it is not that of the walk's next key.
+// `is_own`: it is what the caller's pin is on, which may have been retired under it and is the caller's all the same.
+inline bool step(const ControlRegion& region, Walk& walk, bool is_own, const Digest& digest, PageRef* ret_ref,
+                 uint64_t* ret_length) {
+  const format::BlockLine& line = region.block(walk.ref.page());
+  if (!(block_digest(region, walk.ref.page()) == digest)) return false;
+  const uint64_t length = line.length.load_acquire();  // both before the word is read: [pairs page.word]
+  const PageRef parent = PageRef::from_bits(line.parent.load_acquire());
+  const PageWord word{line.word.load_acquire()};  // [pairs page.word]
+  if (is_own ? word.generation() != walk.ref.generation() : !word.is_findable(walk.ref.generation())) return false;
+  *ret_ref = walk.ref;
+  *ret_length = length;
+  if (--walk.left == walk.first) return true;
+  if (!region.is_page(parent)) {
+    walk.ref = PageRef::none();
+    return true;
+  }
+  __builtin_prefetch(&region.block(parent.page()));
+  walk.ref = parent;
+  return true;
+}
 
 }  // namespace
 
@@ -304,7 +263,7 @@ bool are_held(const ControlRegion& region, std::span<const PageRef> refs, std::s
   for (size_t i = refs.size(); i-- > 0;) {
     if (next > 0 && pins[next - 1].key == i) held = pins[--next].ref;
     if (held.is_none() || refs[i].bits != held.bits) return false;
-    held = parent_of(held);
+    held = parent_of(refs[i]);  // the same as of `held`, but known without waiting for the block before
   }
   return true;
 }
@@ -312,40 +271,39 @@ bool are_held(const ControlRegion& region, std::span<const PageRef> refs, std::s
 size_t resolve_chain(const ControlRegion& region, PageRef deepest, size_t blocks, std::span<const Digest> digests,
                      PageRef* ret_refs, uint64_t* ret_lengths) {
   const size_t n = digests.size();
-  const bool from_deepest = n == blocks;
-  PageRef ref = deepest;
-  uint64_t length = 0;
-  if (!from_deepest && (n < kWalkMin || !resolve_one(region, digests[n - 1], &ref, &length)))
-    return resolve_batch(region, digests, ret_refs, ret_lengths);
-
-  LinesAhead ahead(region, ref.page());
-  // What the walk may lose before it has gained anything.
-  int64_t credit = int64_t(n / 8);
-  size_t left = n;  // keys 0..left - 1 are still to be resolved
-  while (left > 0) {
-    const format::BlockLine& line = region.block(ref.page());
-    if (!(block_digest(region, ref.page()) == digests[left - 1])) break;
-    length = line.length.load_acquire();  // both before the word is read: [pairs page.word]
-    const PageRef parent = PageRef::from_bits(line.parent.load_acquire());
-    const PageWord word{line.word.load_acquire()};  // [pairs page.word]
-    // The caller's own pin is on the deepest: it may have been retired under it and is the caller's all the same.
-    const bool is_held =
-        from_deepest && left == n ? word.generation() == ref.generation() : word.is_findable(ref.generation());
-    if (!is_held) break;
-    --left;
-    ret_refs[left] = ref;
-    ret_lengths[left] = length;
-    if (left == 0 || !region.is_page(parent)) break;
-    if (ahead.advance(parent.page())) {
-      ++credit;
-    } else {
-      credit -= kBreakCost;
-      if (credit < 0) break;
-      ahead.jump(parent.page());
-    }
-    ref = parent;
+  const size_t count = std::min(kChainWalks, (n + kStepsMin - 1) / kStepsMin);
+  Walk walks[kChainWalks];
+  const format::Bucket* homes[kChainWalks];
+  for (size_t i = 0; i < count; ++i) {
+    walks[i].first = n * i / count;
+    walks[i].left = n * (i + 1) / count;
+    homes[i] = &region.bucket(home_bucket(region, digests[walks[i].left - 1]));
+    __builtin_prefetch(&homes[i]->tags);
+    __builtin_prefetch(&homes[i]->locations);
   }
-  return n - left + resolve_batch(region, digests.first(left), ret_refs, ret_lengths);
+  const bool from_deepest = n == blocks;
+  for (size_t i = 0; i < count; ++i) {
+    walks[i].ref =
+        from_deepest && i + 1 == count ? deepest : registry_find_plain(region, *homes[i], digests[walks[i].left - 1]);
+    if (!walks[i].ref.is_none()) __builtin_prefetch(&region.block(walks[i].ref.page()));
+  }
+  for (size_t steps = (n + count - 1) / count; steps > 0; --steps) {
+    for (size_t i = 0; i < count; ++i) {
+      Walk& walk = walks[i];
+      if (walk.ref.is_none() || walk.left == walk.first) continue;
+      const size_t key = walk.left - 1;
+      if (!step(region, walk, from_deepest && key == n - 1, digests[key], &ret_refs[key], &ret_lengths[key]))
+        walk.ref = PageRef::none();
+    }
+  }
+  size_t found = n;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t first = walks[i].first, rest = walks[i].left - first;
+    if (rest == 0) continue;
+    found -= rest;
+    found += resolve_batch(region, digests.subspan(first, rest), ret_refs + first, ret_lengths + first);
+  }
+  return found;
 }
 
 }  // namespace maru::shm

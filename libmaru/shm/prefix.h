@@ -58,19 +58,20 @@ void release_prefix(LaneContext& lane, const HeldBlock* held, size_t count);
 size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digests, PageRef* ret_refs,
                      uint64_t* ret_lengths);
 // The same for the first digests of a match of `blocks` blocks that is one chain, held by the caller's pin on `deepest`,
-// which is a page. digests.size() is 1 to `blocks`.
+// which is a page. digests.size() is at most `blocks`.
 //
-// A lookup reads three lines that lie anywhere. But each block line names its parent, {page, generation}, and chains are
-// mostly stored at once, into neighbouring pages: so the walk starts at the deepest and reads one line a key, most of them
-// fetched before they are needed. Nothing is believed for being pointed at: a block counts if its line has the digest that
-// was asked for, under an unchanged page word of that life of the page, as it would if the registry had named it. The pin
-// keeps all of them where they are.
+// A lookup reads three lines that lie anywhere. But each block line names its parent, {page, generation}, so the lines of
+// blocks alone do, from child to parent. A parent's place is known only when its child's line is there, one miss after the
+// other: so the chain is cut into kChainWalks stretches, as many as misses are worth having under way at once, and all are
+// walked in turns. Where a stretch starts is looked up in the registry, but for the deepest. Nothing is believed for being
+// pointed at: a block counts if its line has the digest that was asked for, under an unchanged page word of that life of the
+// page, as it would if the registry had named it. The pin keeps all of them where they are.
 //
-// Where a parent lies elsewhere the walk waits for memory. Waits are paid for by the blocks that came without one: when
-// there are too many, or a digest is not the one asked for (the keys are another chain's), the keys that are left are looked
-// up in the registry. So pages that are strewn cost a few hundredths more than resolve_batch.
+// Where a walk cannot go on (the keys are another chain's, or somebody changes the registry while a start is looked up), what
+// is left of its stretch is looked up.
 //
-// Cost: a sequential line a key; the wait for one line where the pages of a chain are torn apart.
+// Cost: a line a key, and three for each stretch.
+inline constexpr size_t kChainWalks = 16;
 size_t resolve_chain(const ControlRegion& region, PageRef deepest, size_t blocks, std::span<const Digest> digests,
                      PageRef* ret_refs, uint64_t* ret_lengths);
 
