@@ -26,7 +26,8 @@ extern "C" {
 #endif
 
 /* What is hashed for a block, and how. The serialised forms are those of the tuple (hash before, tuple of tokens, extra keys)
- * in vLLM; LMCache uses the same functions with its own, larger blocks and without extra keys.
+ * in vLLM; LMCache's multiprocess server uses the same functions with its own, larger blocks and without extra keys. LMCache
+ * within the engine's process makes other hashes of them: maru_tokens_lmcache_engine().
  *
  * Python's built-in hash(), which LMCache calls "builtin", is not here: the tuple holds None, whose hash is an address before
  * CPython 3.12, so even two processes of one program need not agree. */
@@ -79,6 +80,19 @@ typedef struct maru_tokens_options {
  * Errors: -EINVAL; -ENOMEM. */
 MARU_TOKENS_PUBLIC int maru_tokens_hash(const maru_tokens_options *options, const uint32_t *tokens, size_t n,
                                         void *ret_hashes, size_t ret_bytes);
+
+/* The hashes of LMCache within an engine's process (the chunk hashes in its CacheEngineKey), of 64 bits: the first eight bytes,
+ * most significant first, of one of vLLM's hashes over the tuple (hash before as a number, tuple of tokens, empty tuple).
+ *   algorithm      LMCache's pre_caching_hash_algorithm; MARU_TOKENS_BLAKE3 is none of vLLM's
+ *   parent         the hash of the chunk before. At the beginning of a prompt the first eight bytes of maru_tokens_root() with
+ *                  the engine's seed, as such a number; 0 where LMCache found no vLLM that has one
+ *   chunk_tokens   1 to MARU_TOKENS_BLOCK_MAX; LMCache's default is 256
+ *   ret_hashes     n / chunk_tokens words
+ * Source: ChunkedTokenDatabase in LMCache 0.5. Tokens behind the last whole chunk are ignored here; LMCache can be told to give
+ * them a hash, too (save_unfull_chunk): that of a call with that many tokens a chunk and the last hash as parent.
+ * Errors: -EINVAL; -ENOMEM. */
+MARU_TOKENS_PUBLIC int maru_tokens_lmcache_engine(uint32_t algorithm, uint64_t parent, uint32_t chunk_tokens,
+                                                  const uint32_t *tokens, size_t n, uint64_t *ret_hashes);
 
 /* Dynamo's hashes, of 64 bits: XXH3 with the salt as seed. A block's own hash covers its tokens alone, the sequence hash that
  * of the block before, too; the first block's are equal.

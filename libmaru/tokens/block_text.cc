@@ -1,5 +1,6 @@
 #include "libmaru/tokens/block_text.h"
 
+#include <bit>
 #include <cstring>
 
 namespace maru::tokens {
@@ -32,6 +33,13 @@ uint8_t* cbor_head(uint8_t* out, uint8_t kind, uint32_t number) {
   return out;
 }
 
+uint8_t* cbor_number(uint8_t* out, uint64_t number) {
+  if (number >> 32 == 0) return cbor_head(out, kUnsigned, uint32_t(number));
+  *out++ = uint8_t(kUnsigned | 27);
+  const uint64_t big = __builtin_bswap64(number);
+  return append(out, &big, 8);
+}
+
 uint8_t* cbor_text(uint8_t* out, std::string_view text) {
   return append(cbor_head(out, kText, uint32_t(text.size())), text.data(), text.size());
 }
@@ -55,7 +63,7 @@ uint8_t* cbor_tokens(uint8_t* out, std::span<const uint32_t> tokens) {
 
 // -- pickle, protocol 5: one frame, and every object but numbers and None is memoised, whether it is used again or not -
 
-uint8_t* pickle_number(uint8_t* out, uint32_t number) {
+uint8_t* pickle_number(uint8_t* out, uint64_t number) {
   if (number < 0x100) {
     *out++ = 'K';
     *out++ = uint8_t(number);
@@ -70,10 +78,10 @@ uint8_t* pickle_number(uint8_t* out, uint32_t number) {
     return append(out, &number, 4);
   }
   *out++ = 0x8a;  // a long: its bytes in two's complement, so a zero after a highest bit that is set
-  *out++ = 5;
-  out = append(out, &number, 4);
-  *out++ = 0;
-  return out;
+  const uint64_t bytes[2] = {number, 0};
+  const size_t n = size_t(std::bit_width(number)) / 8 + 1;
+  *out++ = uint8_t(n);
+  return append(out, bytes, n);
 }
 
 constexpr uint8_t kMemoise = 0x94;
@@ -154,6 +162,18 @@ size_t write_pickle(std::span<const uint8_t> parent, std::span<const uint32_t> t
     for (const std::string_view text : extra) out = pickle_text(out, text);
     out = end_tuple(out, extra.size());
   }
+  return finish_pickle(ret_text, end_tuple(out, 3));
+}
+
+size_t write_cbor(uint64_t parent, std::span<const uint32_t> tokens, uint8_t* ret_text) {
+  uint8_t* out = cbor_tokens(cbor_number(cbor_head(ret_text, kArray, 3), parent), tokens);
+  *out++ = kArray;
+  return size_t(out - ret_text);
+}
+
+size_t write_pickle(uint64_t parent, std::span<const uint32_t> tokens, uint8_t* ret_text) {
+  uint8_t* out = pickle_tokens(pickle_number(ret_text + kPickleHead, parent), tokens);
+  *out++ = ')';
   return finish_pickle(ret_text, end_tuple(out, 3));
 }
 

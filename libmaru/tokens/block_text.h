@@ -20,6 +20,10 @@ size_t write_cbor(std::span<const uint8_t> parent, std::span<const uint32_t> tok
 size_t write_pickle(std::span<const uint8_t> parent, std::span<const uint32_t> tokens, ExtraKeys extra,
                     uint8_t* ret_text);
 
+// The same of the tuple (hash before, tuple of tokens, empty tuple), where that hash is a number.
+size_t write_cbor(uint64_t parent, std::span<const uint32_t> tokens, uint8_t* ret_text);
+size_t write_pickle(uint64_t parent, std::span<const uint32_t> tokens, uint8_t* ret_text);
+
 // The text of a single string, which vLLM hashes for what comes before the first block.
 size_t write_cbor(std::string_view text, uint8_t* ret_text);
 size_t write_pickle(std::string_view text, uint8_t* ret_text);

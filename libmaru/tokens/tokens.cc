@@ -118,6 +118,22 @@ int hash(const maru_tokens_options& options, const uint32_t* tokens, size_t n, v
   return 0;
 }
 
+int hash_for_engine(const Algorithm& algorithm, uint64_t parent, const uint32_t* tokens, size_t chunk_tokens,
+                    size_t chunks, uint64_t* ret_hashes) {
+  Bytes text(block_text_bytes_max(chunk_tokens));
+  for (size_t i = 0; i < chunks; ++i) {
+    const std::span<const uint32_t> chunk(tokens + i * chunk_tokens, chunk_tokens);
+    const size_t bytes =
+        algorithm.is_pickle ? write_pickle(parent, chunk, text.data()) : write_cbor(parent, chunk, text.data());
+    uint8_t digest[MARU_TOKENS_HASH_BYTES_MAX];
+    algorithm.digest(text.data(), bytes, digest);
+    std::memcpy(&parent, digest, sizeof(parent));
+    parent = __builtin_bswap64(parent);
+    ret_hashes[i] = parent;
+  }
+  return 0;
+}
+
 }  // namespace
 }  // namespace maru::tokens
 
@@ -158,6 +174,20 @@ MARU_TOKENS_PUBLIC int maru_tokens_hash(const maru_tokens_options* options, cons
   if (options == nullptr || options->size < sizeof(maru_tokens_options)) return -EINVAL;
   try {
     return hash(*options, tokens, n, ret_hashes, ret_bytes);
+  } catch (const std::bad_alloc&) {
+    return -ENOMEM;
+  }
+}
+
+MARU_TOKENS_PUBLIC int maru_tokens_lmcache_engine(uint32_t algorithm, uint64_t parent, uint32_t chunk_tokens,
+                                                  const uint32_t* tokens, size_t n, uint64_t* ret_hashes) {
+  const std::optional<Algorithm> found = find(algorithm);
+  if (!found || algorithm == MARU_TOKENS_BLAKE3 || !is_block(chunk_tokens, n)) return -EINVAL;
+  const size_t chunks = n / chunk_tokens;
+  if (chunks == 0) return 0;
+  if (tokens == nullptr || ret_hashes == nullptr) return -EINVAL;
+  try {
+    return hash_for_engine(*found, parent, tokens, chunk_tokens, chunks, ret_hashes);
   } catch (const std::bad_alloc&) {
     return -ENOMEM;
   }

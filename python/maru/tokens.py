@@ -1,8 +1,10 @@
 """The hashes under which inference engines know blocks of tokens, bit for bit.
 
     >>> from maru import tokens
-    >>> keys = tokens.lmcache(prompt)                              # an n x 32 array: what Client.match_prefix takes
-    >>> keys = tokens.vllm(prompt, parent=tokens.root("sha256_cbor", seed="0"))
+    >>> root = tokens.root("sha256_cbor", seed="0")
+    >>> keys = tokens.lmcache(prompt)                      # its server: an n x 32 array, what Client.match_prefix takes
+    >>> names = tokens.lmcache_engine(prompt, parent=root) # LMCache within an engine's process
+    >>> keys = tokens.vllm(prompt, parent=root)
 
 A prompt is an array or a sequence of token numbers; one of dtype uint32 without gaps is read where it lies. Only whole blocks
 are hashed. The GIL is not held meanwhile. Everything that cannot be hashed raises InvalidArgumentError.
@@ -28,9 +30,24 @@ Tokens = Union[Sequence[int], NDArray[Any]]
 
 def lmcache(tokens: Tokens, chunk_tokens: int = 256, *, algorithm: str = "blake3",
             parent: Optional[bytes] = None) -> NDArray[numpy.uint8]:
-    """LMCache's chunk hashes, one a row. parent: the hash of the chunk before; None is the beginning of a prompt for an LMCache
-    beside which there is no vLLM (where there is one, LMCache takes vLLM's: see root)."""
+    """The chunk hashes of LMCache's multiprocess server, one a row. parent: the hash of the chunk before; None is the beginning
+    of a prompt for an LMCache beside which there is no vLLM (where there is one, LMCache takes vLLM's: see root)."""
     return _chain(algorithm, tokens, chunk_tokens, root(algorithm) if parent is None else parent, None, None)
+
+
+def lmcache_engine(tokens: Tokens, chunk_tokens: int = 256, *, parent: Union[int, numpy.uint64, bytes],
+                   algorithm: str = "sha256_cbor") -> NDArray[numpy.uint64]:
+    """The chunk hashes of LMCache within an engine's process, as in its CacheEngineKey. algorithm: its
+    pre_caching_hash_algorithm. parent: the hash of the chunk before; at the beginning of a prompt root(algorithm, seed=...) of
+    the engine, or 0 where LMCache found no vLLM that has one."""
+    if algorithm == "blake3":
+        raise InvalidArgumentError("blake3 is an algorithm of LMCache's multiprocess server alone: lmcache().")
+    if isinstance(parent, bytes):
+        if len(parent) < 8:
+            raise InvalidArgumentError(f"parent is the number or the bytes of a hash, 8 at least, not {parent!r}.")
+        parent = int.from_bytes(parent[:8], "big")
+    before = _word("parent", parent)
+    return _tokens.lmcache_engine(_number(algorithm), before, _block(chunk_tokens), _read(tokens))
 
 
 def vllm(tokens: Tokens, block_tokens: int = 16, *, parent: bytes, algorithm: str = "sha256_cbor",

@@ -44,6 +44,29 @@ def test_dynamos_golden_blocks_and_their_continuation():
     assert rest[1][0] == found[1][1]
 
 
+def test_the_golden_chunks_of_lmcache_within_an_engine():
+    chains = [fields for fields in golden() if fields[0] == "lmcache_engine"]
+    assert len(chains) > 30
+    for _, algorithm, parent, chunk, prompt, hashes in chains:
+        found = tokens.lmcache_engine(list(map(int, prompt.split(","))), int(chunk), algorithm=algorithm, parent=int(parent))
+        assert list(map(str, found)) == hashes.split(",")
+
+
+def test_the_root_of_the_engine_is_folded_as_any_hash():
+    root = tokens.root("sha256_cbor", seed="0")
+    found = tokens.lmcache_engine(range(512), parent=root)
+    assert (found == tokens.lmcache_engine(range(512), parent=int.from_bytes(root[:8], "big"))).all()
+    assert tokens.lmcache_engine(range(256, 512), parent=found[0]) == found[1]
+
+
+@pytest.mark.parametrize("wrong", [{"parent": b"1234567"}, {"parent": -1}, {"parent": 1 << 64}, {"parent": None},
+                                   {"parent": 0, "algorithm": "blake3"}, {"parent": 0, "algorithm": "builtin"},
+                                   {"parent": 0, "chunk_tokens": 0}])
+def test_what_lmcache_within_an_engine_does_not_hash_is_refused(wrong):
+    with pytest.raises(maru.InvalidArgumentError):
+        tokens.lmcache_engine(range(16), **{"chunk_tokens": 4, **wrong})
+
+
 @pytest.mark.parametrize("whole", [int, numpy.int64, numpy.uint64, numpy.uint16])
 def test_whatever_is_a_whole_number_counts(whole):
     """Dynamo's hashes come as NumPy's numbers, and the last of them is the parent of what follows."""

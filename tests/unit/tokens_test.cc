@@ -59,7 +59,7 @@ std::vector<Fields> lines_of(const std::string& kind) {
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("#")) continue;
     const Fields fields = split(line, '\t');
-    const bool is_special = fields[0] == "root" || fields[0] == "dynamo";
+    const bool is_special = fields[0] == "root" || fields[0] == "dynamo" || fields[0] == "lmcache_engine";
     if (is_special ? fields[0] == kind : kind == "blocks") found.push_back(fields);
   }
   EXPECT_FALSE(found.empty()) << "set MARU_TOKEN_HASHES to tests/data/token_hashes.tsv";
@@ -114,6 +114,20 @@ TEST(Tokens, RootsAreThoseOfTheEngines) {
     uint8_t hash[MARU_TOKENS_HASH_BYTES_MAX];
     ASSERT_EQ(maru_tokens_root(algorithm, f[2] == "-" ? nullptr : f[2].c_str(), hash), 0);
     EXPECT_EQ(to_hex(hash, size_t(maru_tokens_hash_bytes(algorithm))), f[3]) << f[1] << ' ' << f[2];
+  }
+}
+
+TEST(Tokens, ChunksOfLMCacheWithinAnEngine) {
+  for (const Fields& f : lines_of("lmcache_engine")) {
+    const auto tokens = numbers<uint32_t>(f[4]);
+    const auto expected = numbers<uint64_t>(f[5]);
+    std::vector<uint64_t> hashes(expected.size());
+    const uint64_t parent = std::stoull(f[2]);
+    const auto chunk_tokens = uint32_t(std::stoul(f[3]));
+    ASSERT_EQ(maru_tokens_lmcache_engine(kAlgorithms.at(f[1]), parent, chunk_tokens, tokens.data(), tokens.size(),
+                                         hashes.data()),
+              0);
+    EXPECT_EQ(hashes, expected) << f[1] << ' ' << parent;
   }
 }
 
@@ -209,6 +223,16 @@ TEST(Tokens, WhatCannotBeHashedIsRefusedAndNothingWritten) {
   EXPECT_EQ(maru_tokens_hash_bytes(9), -EINVAL);
   EXPECT_EQ(maru_tokens_root(MARU_TOKENS_BLAKE3, "seed", hashes), -EINVAL);
   EXPECT_EQ(maru_tokens_root(MARU_TOKENS_SHA256_CBOR, long_text.c_str(), hashes), -EINVAL);
+  uint64_t words[2] = {7, 7};
+  const auto for_engine = [&](uint32_t algorithm, uint32_t chunk_tokens, const uint32_t* from) {
+    return maru_tokens_lmcache_engine(algorithm, 0, chunk_tokens, from, tokens.size(), words);
+  };
+  EXPECT_EQ(for_engine(MARU_TOKENS_BLAKE3, 16, tokens.data()), -EINVAL);
+  EXPECT_EQ(for_engine(6, 16, tokens.data()), -EINVAL);
+  EXPECT_EQ(for_engine(MARU_TOKENS_SHA256_CBOR, 0, tokens.data()), -EINVAL);
+  EXPECT_EQ(for_engine(MARU_TOKENS_SHA256_CBOR, 16, nullptr), -EINVAL);
+  EXPECT_EQ(for_engine(MARU_TOKENS_SHA256_CBOR, 33, tokens.data()), 0) << "no whole chunk";
+  EXPECT_EQ(words[0] + words[1], 14u);
   EXPECT_EQ(maru_tokens_dynamo(0, nullptr, 0, tokens.data(), 4, nullptr, nullptr), -EINVAL);
   EXPECT_EQ(maru_tokens_dynamo(0, nullptr, 4, nullptr, 4, nullptr, nullptr), -EINVAL);
 }

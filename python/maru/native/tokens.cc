@@ -72,6 +72,21 @@ py::tuple dynamo(uint64_t salt, const std::optional<uint64_t>& parent, uint32_t 
   return py::make_tuple(blocks, sequences);
 }
 
+py::array_t<uint64_t> lmcache_engine(uint32_t algorithm, uint64_t parent, uint32_t chunk_tokens, const Tokens& tokens) {
+  if (chunk_tokens == 0) check(-1);
+  const auto n = size_t(tokens.size());
+  py::array_t<uint64_t> hashes({Py_ssize_t(n / chunk_tokens)}, {Py_ssize_t(8)});
+  const uint32_t* const from = tokens.data();
+  uint64_t* const to = hashes.mutable_data();
+  int status;
+  {
+    const maru_python::WithoutGil released;
+    status = maru_tokens_lmcache_engine(algorithm, parent, chunk_tokens, from, n, to);
+  }
+  check(status);
+  return hashes;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_tokens, module) {
@@ -80,5 +95,6 @@ PYBIND11_MODULE(_tokens, module) {
   py::detail::npy_api::get();
   module.def("hash", &hash, "algorithm"_a, "tokens"_a, "block_tokens"_a, "parent"_a, "lora_name"_a, "cache_salt"_a);
   module.def("root", &root, "algorithm"_a, "seed"_a);
+  module.def("lmcache_engine", &lmcache_engine, "algorithm"_a, "parent"_a, "chunk_tokens"_a, "tokens"_a);
   module.def("dynamo", &dynamo, "salt"_a, "parent"_a, "block_tokens"_a, "tokens"_a);
 }

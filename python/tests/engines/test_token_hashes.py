@@ -28,6 +28,18 @@ def test_the_libraries_that_the_engines_use_compute_the_same(algorithm):
         assert [bytes(row) for row in found] == token_reference.chain(algorithm, prompt, block, parent, **extra)
 
 
+@pytest.mark.parametrize("algorithm", token_reference.ALGORITHMS[1:])
+def test_lmcache_within_an_engine_folds_and_chains_the_same(algorithm):
+    draw = random.Random(SEED)
+    print("seed", SEED)
+    for _ in range(40):
+        chunk = draw.choice((1, 3, 16, 256))
+        prompt = [draw.randrange(draw.choice((24, 1 << 16, 1 << 32))) for _ in range(chunk * draw.randrange(4))]
+        parent = draw.randrange(1 << draw.randrange(65))
+        found = tokens.lmcache_engine(prompt, chunk, algorithm=algorithm, parent=parent)
+        assert found.tolist() == token_reference.lmcache_engine(algorithm, prompt, chunk, parent)
+
+
 @pytest.mark.parametrize("name", ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"])
 def test_vllm_itself_computes_the_same(name, monkeypatch):
     pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")

@@ -51,6 +51,15 @@ def chain(algorithm, tokens, block_tokens, parent, lora_name=None, cache_salt=No
     return hashes
 
 
+def lmcache_engine(algorithm, tokens, chunk_tokens, parent):
+    """As ChunkedTokenDatabase in LMCache 0.5 does: tests/lmcache compares with that itself."""
+    call, hashes = reference(algorithm), []
+    for begin in range(0, len(tokens) - chunk_tokens + 1, chunk_tokens):
+        parent = int.from_bytes(call((parent, tuple(tokens[begin:begin + chunk_tokens]), ()))[:8], "big")
+        hashes.append(parent)
+    return hashes
+
+
 def cases():
     """Every length of a number, of a tuple and of a text that the serialised forms write in another way."""
     draw = random.Random(6)
@@ -76,6 +85,12 @@ def write(path):
             for seed in (None,) if algorithm == "blake3" else (None, "0", "a seed"):
                 value = reference(algorithm)((0, (0,), None) if seed is None else seed)
                 print("root", algorithm, seed or "-", value.hex(), sep="\t", file=file)
+        draw = random.Random(7)
+        for algorithm in ALGORITHMS[1:]:
+            for parent in (0, 23, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, (1 << 39) - 1, 1 << 39, (1 << 64) - 1):
+                tokens = [draw.randrange(150000) for _ in range(8)]
+                print("lmcache_engine", algorithm, parent, 4, ",".join(map(str, tokens)),
+                      ",".join(map(str, lmcache_engine(algorithm, tokens, 4, parent))), sep="\t", file=file)
         print("dynamo", 1337, 4, "1,2,3,4,5,6,7,8", "14643705804678351452,16777012769546811212",
               "14643705804678351452,4945711292740353085", sep="\t", file=file)
 
