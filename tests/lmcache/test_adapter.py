@@ -1,5 +1,6 @@
 """CxlMemoryAdapter against LMCache's classes."""
 import gc
+import os
 import warnings
 import weakref
 
@@ -10,6 +11,7 @@ from lmcache.v1.memory_management import (MemoryAllocatorInterface, MemoryFormat
                                           TensorMemoryObj)
 
 import maru
+from with_marud import Marud
 from maru_lmcache import CxlMemoryAdapter, staging
 
 CHUNK = SHAPE.numel() * 2
@@ -106,29 +108,26 @@ def test_a_block_of_another_model_is_passed_over_and_said(handler, adapter, capl
     assert pins(handler) == 0
 
 
-class WithoutPins:
-    """A client that has a pin for none but these keys."""
-
-    def __init__(self, client, keys):
-        self.client, self.keys = client, keys
-
-    def pin(self, key, tenant):
-        if key not in self.keys:
-            raise maru.PinsExhaustedError("no pin is left")
-        return self.client.pin(key, tenant)
-
-    def __getattr__(self, name):
-        return getattr(self.client, name)
+@pytest.fixture
+def marud_with_few_pins():
+    with Marud(os.environ["MARU_TEST_MARUD"], size="16MiB", region_bytes="2MiB", pins=64) as running:
+        yield running
 
 
-def test_keys_for_which_no_pin_is_left_are_absent_to_lookups_and_said(handler, adapter, caplog):
-    names = [f"k {i}" for i in range(3)]
-    for name in names:
-        put(handler, adapter, name, 1)
-    handler._client = WithoutPins(handler._client, names[:1])
-    assert handler.batch_pin(names) == [True, False, False] and handler.pin(names[2]) is False
-    assert "no pin is left" in caplog.text
-    assert handler.batch_unpin(names) == [True, False, False] and pins(handler) == 0
+def test_keys_for_which_no_pin_is_left_are_absent_to_lookups_and_said(marud_with_few_pins, caplog):
+    with maru.MaruHandler(config(marud_with_few_pins)) as handler:
+        adapter = CxlMemoryAdapter(handler, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)
+        names = [f"k {i}" for i in range(400)]
+        for name in names:
+            assert handler.store(name, handler.alloc(4))
+        found = handler.batch_pin(names)
+        pinned = sum(found)
+        assert 0 < pinned < 400 and found == [True] * pinned + [False] * (400 - pinned)
+        assert handler.pin(names[-1]) is False
+        assert "every pin slot of this client is taken" in caplog.text
+        assert handler.batch_unpin(names) == found and pins(handler) == 0
+        assert handler.batch_pin(names[-2:]) == [True, True]
+        adapter.close()
 
 
 def test_what_is_not_of_here_is_left_alone(handler, adapter):
