@@ -223,7 +223,8 @@ typedef struct maru_view {
  * evicted; -EPERM the pool takes only tenants that its administrator has listed; -ENOTCONN, -ETIMEDOUT, -ESTALE marud was
  * needed for credit and did not answer; -ENOLINK the parent is gone: store it again first, or store this as a root;
  * -EXFULL the registry is full at this key, or no cell is free for so long a one; -ENOBUFS every pin slot is taken; -EAGAIN an
- * expired block with children is in the way, or marud is counting what the tenant uses: try later; -EINVAL. */
+ * expired block with children is in the way, or marud is counting what the tenant uses: try later; -EINVAL, also for a buffer
+ * of another client. */
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);
 

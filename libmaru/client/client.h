@@ -113,6 +113,7 @@ class Client {
 
   int alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers);
   int abort(const maru_buffer& buffer);
+  bool is_of_here(const maru_buffer& buffer) const;
   // Copies the payload into a buffer; -EHWPOISON, and the buffer is lost, when its memory is bad.
   int fill(const maru_buffer& buffer, const void* data);
   int view_error(const maru_view& view) const;

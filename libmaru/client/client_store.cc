@@ -147,9 +147,15 @@ int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
   return 0;
 }
 
+// Two pools have pages of the same numbers and generations; only where they are mapped tells a client's buffers from another's.
+bool Client::is_of_here(const maru_buffer& buffer) const {
+  const PageRef ref = PageRef::from_bits(buffer.block);
+  return region_.is_page(ref) && buffer.data == payload_->at(ref.page());
+}
+
 int Client::abort(const maru_buffer& buffer) {
   const PageRef ref = PageRef::from_bits(buffer.block);
-  if (!region_.is_page(ref)) return -EINVAL;
+  if (!is_of_here(buffer)) return -EINVAL;
   // Nobody may get a page with bad memory next: it stays RESERVED until marud has looked.
   if (bad_pages_->meets(ref.page(), region_.run_pages(ref.page()) * region_.page_bytes())) return -EHWPOISON;
   // Once the pool has been left the pages are nobody's.
@@ -207,7 +213,8 @@ int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const m
                          maru_block parent, maru_view* ret_view) {
   const PageRef own = PageRef::from_bits(buffer.block);
   Digest d;
-  if (!digest(key, d) || !region_.is_page(own)) return -EINVAL;
+  if (read_only_) return -EROFS;
+  if (!digest(key, d) || !is_of_here(buffer)) return -EINVAL;
   const shm::Pin pin = pins_.pin_own(own);
   if (pin.status != shm::PinStatus::kPinned) {
     count(format::kCounterPinFull);
@@ -231,7 +238,7 @@ int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buf
                     maru_block parent, Duplicate duplicate, Unanswered* unanswered, maru_block* ret_block) {
   if (read_only_) return -EROFS;
   const PageRef own = PageRef::from_bits(buffer.block);
-  if (!region_.is_page(own) || buffer.bytes == 0 || buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
+  if (!is_of_here(buffer) || buffer.bytes == 0 || buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
     return -EINVAL;
   if (!are_valid(options) || (parent != 0 && PageRef::from_bits(parent).is_none())) return -EINVAL;
   set_tenant(key.tenant);

@@ -221,6 +221,13 @@ _USERS_MEMORY = ("this user is at its limit of memory, and nothing in the region
 _BATCH: _Errors = {
     _errno.EINVAL: (InvalidArgumentError, "an argument has a value that is not possible; a batch has at most 2^20 keys"),
 }
+_STORE: _Errors = {
+    _errno.EINVAL: (
+        InvalidArgumentError,
+        "the buffer is of another Client, which is the one to store it through, or the parent's number is no block of this "
+        "pool",
+    ),
+}
 _ALLOC: _Errors = {_errno.EDQUOT: (QuotaError, _USERS_MEMORY)}
 _STORE_COPY: _Errors = {
     _errno.EDQUOT: (
@@ -268,14 +275,16 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_alloc": _ALLOC,
     "maru_alloc_batch": _ALLOC,
     "maru_store_copy": _STORE_COPY,
-    "maru_store_batch": _BATCH,
+    "maru_store": _STORE,
+    "maru_store_pinned": _STORE,
+    "maru_store_batch": _STORE,
     "maru_store_copy_batch": {**_BATCH, **_STORE_COPY},
     "maru_pin_batch": _BATCH,
     "maru_exists_batch": _BATCH,
     "maru_retrieve_batch": _BATCH,
     "maru_match_prefix": _BATCH,
     "maru_resolve": _BATCH,
-    "maru_store_chain": _BATCH,
+    "maru_store_chain": _STORE,
     "maru_delete_batch": _BATCH,
 }
 

@@ -267,3 +267,22 @@ def test_blocks_of_high_priority_are_evicted_last(marud_program):
                 pass
         assert all(client.exists_batch(kept))
         assert 0 < sum(client.exists_batch(others)) < 512
+
+
+def test_a_buffer_is_stored_through_the_client_that_allocated_it(marud_program, key):
+    """The first buffers of two pools are the same page of the same life."""
+    with Marud(marud_program) as elsewhere, maru.Client(str(elsewhere.socket), timeout_ms=60_000) as stranger, \
+            Marud(marud_program) as fresh, maru.Client(str(fresh.socket), timeout_ms=60_000) as client:
+        own, theirs = client.alloc(8), stranger.alloc(8)
+        assert own.block == theirs.block
+        for store in (lambda: client.store(key, theirs), lambda: client.store_chain([key], [theirs])):
+            with pytest.raises(maru.InvalidArgumentError, match="buffer is of another Client"):
+                store()
+        shown = numpy.asarray(theirs.data)
+        with pytest.raises(maru.InvalidArgumentError, match="buffer is of another Client"):
+            client.store(key, theirs, keep_views=True)
+        del shown
+        stored = client.store_batch([key, key + "2"], [theirs, client.alloc(8)])
+        assert "buffer is of another Client" in str(stored.errors[0]) and list(stored.is_new) == [False, True]
+        assert not client.exists(key) and own.is_held and theirs.is_held
+        assert client.store(key, own).is_new and stranger.store(key, theirs).is_new

@@ -191,6 +191,27 @@ TEST_F(Batch, WhatIsNoBatchIsRefusedAsAWhole) {
   EXPECT_EQ(store(client_), 5);
 }
 
+// Their first buffers are the same page of the same life, each of its own pool.
+TEST_F(Batch, ABufferOfAnotherPoolIsRefused) {
+  MarudProcess elsewhere{{PoolWish()}};
+  TestClient stranger(elsewhere.socket_path());
+  maru_buffer ours, theirs;
+  ASSERT_EQ(maru_alloc(client_, kPageBytes, &ours), 0);
+  ASSERT_EQ(maru_alloc(stranger, kPageBytes, &theirs), 0);
+  ASSERT_EQ(ours.block, theirs.block);
+  const maru_key key = key_of("k");
+  int32_t result = 77;
+  maru_view view;
+  EXPECT_EQ(maru_store(client_, &key, &theirs, nullptr, nullptr), -EINVAL);
+  EXPECT_EQ(maru_store_pinned(client_, &key, &theirs, nullptr, &view), -EINVAL);
+  EXPECT_EQ(maru_store_batch(client_, &key, &theirs, 1, nullptr, nullptr, &result), 0);
+  EXPECT_EQ(result, -EINVAL);
+  EXPECT_EQ(maru_store_chain(client_, &key, &theirs, 1, nullptr, nullptr, nullptr, nullptr), -EINVAL);
+  EXPECT_EQ(maru_abort(client_, &theirs), -EINVAL);
+  EXPECT_EQ(maru_store(client_, &key, &ours, nullptr, nullptr), 0) << "its own is as it was";
+  EXPECT_EQ(maru_store(stranger, &key, &theirs, nullptr, nullptr), 0);
+}
+
 TEST_F(Batch, OneOfTwoWritersWinsEachKey) {
   for (int round = 0; round < 20; ++round) {
     const std::string prefix = "r" + std::to_string(round) + " ";
