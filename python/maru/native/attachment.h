@@ -43,6 +43,10 @@ class Attachment {
     if (is_closed_ || forks_ != forks()) refuse();
     return client_;
   }
+  // Raises ForkedError. Views go on being shown after close().
+  void show() const {
+    if (forks_ != forks()) refuse();
+  }
   // call(client) gives something back; there is nothing to give when all went with the attachment. One that `waits` is made
   // without the GIL.
   template <typename Call>

@@ -53,6 +53,17 @@ PyObject* of_stay(PyObject* self, void* name) {
   return PyObject_GetAttrString(info.stay, static_cast<const char*>(name));
 }
 
+PyObject* view_of(PyObject* self, void*) {
+  InfoObject& info = info_of(self);
+  try {
+    info.hold->attachment()->show();
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+    return nullptr;
+  }
+  return Py_NewRef(info.data);
+}
+
 PyObject* represent(PyObject* self) {
   return PyUnicode_FromFormat("MemoryInfo(%llu bytes)", static_cast<unsigned long long>(info_of(self).view.bytes));
 }
@@ -63,12 +74,12 @@ char region_id[] = "region_id";
 char page_index[] = "page_index";
 
 PyGetSetDef properties[] = {
+    {"view", view_of, nullptr, nullptr, nullptr},
     {region_id, of_stay, nullptr, nullptr, region_id},
     {page_index, of_stay, nullptr, nullptr, page_index},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 PyMemberDef members[] = {
-    {"view", T_OBJECT_EX, offsetof(InfoObject, data), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(InfoObject, weak_references), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
