@@ -7,7 +7,7 @@
 //
 //   [http]
 //   socket = "/run/marud/http.sock"      listen = "127.0.0.1:9101"       token_file = "/etc/marud/http-token"
-//   connections = 64                     timeout_ms = 2000
+//   connections = 64                     timeout_ms = 2000               read_token_file = "/etc/marud/http-read-token"
 //
 //   [limits]
 //   connections = 1024    regions = 0            bytes = 0              pins = 0
@@ -109,7 +109,8 @@ struct HttpConfig {
   bool is_on = false;
   std::string socket_path;                             // empty: http_socket_path()
   std::string listen;                                  // empty: on the socket alone
-  std::string token_file;                              // for listen
+  std::string token_file;                              // for listen: whoever shows it may do everything
+  std::string read_token_file;                         // for listen: may only look; one of the two is there
   uint32_t connections = 64;                           // at a time
   uint32_t timeout_ms = 2000;                          // for the event loop to look at a request
   std::map<std::string, int, std::less<>> lines = {};  // of each key
@@ -161,8 +162,8 @@ std::string default_state_dir(const std::string& socket_path);
 
 // As configured, or "http.sock" beside marud's socket.
 std::string http_socket_path(const Config& config);
-// What would keep HTTP from being answered. `with_token`: also the file of the token, which a marud that runs waits for.
-void check_http(const Config& config, bool with_token, std::vector<ConfigProblem>& problems);
+// What would keep HTTP from being answered. `with_tokens`: also the files of the tokens, which a marud that runs waits for.
+void check_http(const Config& config, bool with_tokens, std::vector<ConfigProblem>& problems);
 
 // Reads the text of a file. What is wrong is appended to `problems`; the result is usable only if there is nothing.
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems);

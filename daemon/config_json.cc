@@ -110,7 +110,8 @@ std::string config_text(const Config& config, const std::vector<std::unique_ptr<
                {"timeout_ms", config.http.timeout_ms}};
   if (!config.http.listen.empty()) {
     http["listen"] = config.http.listen;
-    http["token_file"] = config.http.token_file;
+    if (!config.http.token_file.empty()) http["token_file"] = config.http.token_file;
+    if (!config.http.read_token_file.empty()) http["read_token_file"] = config.http.read_token_file;
   }
   json rows = json::array();
   for (const auto& hosted : pools)

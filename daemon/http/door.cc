@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 namespace maru::daemon::http {
 namespace {
@@ -37,7 +38,7 @@ std::string text_of(const SocketAddress& address) {
 
 }  // namespace
 
-// -- the token --------------------------------------------------------------------------------------------------------
+// -- the tokens -------------------------------------------------------------------------------------------------------
 
 Result<Token> Token::read(const std::string& path) {
   FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
@@ -74,6 +75,27 @@ bool Token::equals(std::string_view given) const {
   return differs == 0 && given.size() <= kBytesMax;
 }
 
+Result<Tokens> Tokens::read(const HttpConfig& config) {
+  Tokens tokens;
+  for (auto [path, token] :
+       {std::pair(&config.token_file, &tokens.everything_), std::pair(&config.read_token_file, &tokens.read_)}) {
+    if (path->empty()) continue;
+    auto found = Token::read(*path);
+    if (!found) return tl::unexpected(found.error());
+    *token = std::move(*found);
+  }
+  if (tokens.everything_ && tokens.read_ && tokens.everything_->equals(*tokens.read_))
+    return failure(EINVAL, "use the token in " + config.read_token_file + " to look alone (it is the one in " +
+                               config.token_file + ", which may do everything)");
+  return tokens;
+}
+
+Right Tokens::right_of(std::string_view given) const {
+  const bool may_do_everything = everything_ && everything_->equals(given);
+  const bool may_read = read_ && read_->equals(given);
+  return may_do_everything ? Right::kEverything : may_read ? Right::kRead : Right::kNone;
+}
+
 // -- sockets ----------------------------------------------------------------------------------------------------------
 
 std::optional<LoopbackAddress> loopback_address(std::string_view text) {
@@ -91,8 +113,8 @@ std::optional<LoopbackAddress> loopback_address(std::string_view text) {
 
 Result<void> Door::open_tcp() {
   if (config_.listen.empty() || tcp_.is_open()) return {};
-  auto token = Token::read(config_.token_file);
-  if (!token) return tl::unexpected(token.error());
+  auto tokens = Tokens::read(config_);
+  if (!tokens) return tl::unexpected(tokens.error());
   const auto wanted = loopback_address(config_.listen);
   if (!wanted) return failure(EINVAL, "listen on " + config_.listen);
   SocketAddress address = {};
@@ -113,7 +135,7 @@ Result<void> Door::open_tcp() {
   if (::bind(socket.get(), &address.any, bytes) != 0 || ::listen(socket.get(), SOMAXCONN) != 0 ||
       ::getsockname(socket.get(), &address.any, &bytes) != 0)
     return failure(errno, "listen on " + config_.listen);
-  token_ = std::move(*token);
+  tokens_ = std::move(*tokens);
   tcp_ = std::move(socket);
   tcp_address_ = text_of(address);
   return {};

@@ -1,4 +1,4 @@
-// Who may come in by HTTP: the sockets, who is at their other ends, and the token of those that a network brings.
+// Who may come in by HTTP: the sockets, who is at their other ends, and the tokens of those that a network brings.
 #pragma once
 
 #include "daemon/config.h"
@@ -22,9 +22,25 @@ class Token {
   // The first line of a file that others than its owner and group cannot read.
   static Result<Token> read(const std::string& path);
   bool equals(std::string_view given) const;
+  bool equals(const Token& other) const { return equals(std::string_view(other.text_)); }
 
  private:
   std::string text_;
+};
+
+// What somebody who comes by TCP may do.
+enum class Right { kNone, kRead, kEverything };
+
+// The tokens of the configuration: one that may do everything, one that may only look, or both.
+class Tokens {
+ public:
+  // Two that are the same are refused: nobody could say which one was shown.
+  static Result<Tokens> read(const HttpConfig& config);
+  // Compares with each that there is, whatever the first comparison said.
+  Right right_of(std::string_view given) const;
+
+ private:
+  std::optional<Token> everything_, read_;
 };
 
 // Who is at the other end of a connection.
@@ -44,7 +60,8 @@ class Door {
   int unix_fd() const { return unix_ ? unix_->fd() : -1; }
   int tcp_fd() const { return tcp_.get(); }  // negative: there is none
   const std::string& tcp_address() const { return tcp_address_; }
-  const std::optional<Token>& token() const { return token_; }
+  // Of who shows this token by TCP.
+  Right right_of(std::string_view given) const { return tokens_.right_of(given); }
 
   // The next connection that waits; negative: none.
   static FileDescriptor accept(int listener);
@@ -56,7 +73,7 @@ class Door {
   std::optional<Listener> unix_;
   FileDescriptor tcp_;
   std::string tcp_address_;  // with the port that it got
-  std::optional<Token> token_;
+  Tokens tokens_;
 };
 
 // Gives the Unix socket at `path` to `group`, whose members may then connect besides its owner; to marud's own group when there

@@ -2,7 +2,7 @@
 // is made here. A request that waits for an answer is suspended, so any number of them wait at once.
 //
 // What a client can hold: a connection for kLifeMs without finishing a request, kHeaderBytesMax of memory and a body. By TCP it
-// has kTokenMs to show the token. When places are short, those that nobody misses are cleared for newcomers (places.h), so that
+// has kTokenMs to show a token. When places are short, those that nobody misses are cleared for newcomers (places.h), so that
 // nobody keeps others out by connecting. Whoever is refused is told why, before the connection is closed.
 #include "daemon/http/service_thread.h"
 #include "daemon/log.h"
@@ -24,7 +24,7 @@ constexpr size_t kHeaderBytesMax = 16u << 10;  // libmicrohttpd's memory of a co
 constexpr unsigned kIdleSeconds = 15;          // a connection on which nothing comes
 constexpr uint64_t kLifeMs = 60'000;           // a request, from its first byte to the last of its reply
 constexpr size_t kRefusedMax = 64;             // connections that were told why they are refused, and are still open
-constexpr uint64_t kTokenMs = 2'000;           // from a connection by TCP to the headers with the token
+constexpr uint64_t kTokenMs = 2'000;           // from a connection by TCP to the headers with a token
 constexpr uint64_t kAcceptPauseMs = 200;       // no descriptor is left
 constexpr uint64_t kOpenPauseMs = 1'000;       // a socket could not be opened; twice as long each time, up to
 constexpr uint64_t kOpenPauseMaxMs = 60'000;
@@ -203,7 +203,8 @@ void Service::Thread::close_refused() {
 // libmicrohttpd sees the end of it and closes it. One that never sent a request is told why; on others what is said could be
 // taken for a reply.
 void Service::Thread::end(int fd, Connection& connection, const std::string& why) {
-  complain(uid_of(connection.caller), connection.caller.name + " is dropped: " + why);
+  const std::string& name = connection.shown_name.empty() ? connection.caller.name : connection.shown_name;
+  complain(uid_of(connection.caller), name + " is dropped: " + why);
   connection.was_ended = true;
   if (!connection.has_asked) say_and_shut(fd, "408 Request Timeout", why);
   ::shutdown(fd, SHUT_RDWR);

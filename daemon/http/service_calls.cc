@@ -59,6 +59,11 @@ void Service::Thread::on_completed(void* self, MHD_Connection* connection, void*
   if (call->slot && !thread.exchange_.withdraw(*call->slot)) thread.exchange_.abandon(*call->slot);
 }
 
+std::string Service::Thread::token_files() const {
+  if (config_.read_token_file.empty()) return "http.token_file";
+  return config_.token_file.empty() ? "http.read_token_file" : "http.token_file or http.read_token_file";
+}
+
 // What can be refused before the body has come.
 std::optional<Step> Service::Thread::look_at_headers(Call& call) {
   const auto header = [&](const char* name) {
@@ -79,16 +84,28 @@ std::optional<Step> Service::Thread::look_at_headers(Call& call) {
     const char* given = header(MHD_HTTP_HEADER_AUTHORIZATION);
     const std::string_view text = given ? given : "";
     const bool has_scheme = text.size() > kScheme.size() && ::strncasecmp(given, kScheme.data(), kScheme.size()) == 0;
-    if (!door_.token() || !has_scheme || !door_.token()->equals(text.substr(kScheme.size()))) {
+    const Right right = has_scheme ? door_.right_of(text.substr(kScheme.size())) : Right::kNone;
+    if (right == Right::kNone) {
       complain(std::nullopt, call.who + " does not have the token: refused");
       return say_error(401, std::string(has_scheme ? "found a wrong token" : "found no token") +
-                                ", expected the header \"Authorization: Bearer TOKEN\" with the token of marud's "
-                                "http.token_file");
+                                ", expected the header \"Authorization: Bearer TOKEN\" with the token of marud's " +
+                                token_files());
     }
+    // Each request on a connection may show another one.
+    call.who += right == Right::kRead ? " with the read-only token," : " with the token,";
     if (Connection* entry = connection_of(call.connection)) {
-      if (!entry->is_known) entry->caller.name += " with the token,";
       entry->is_known = true;
-      call.who = entry->caller.name;
+      entry->shown_name = call.who;
+    }
+    if (right == Right::kRead && call.request.method != MHD_HTTP_METHOD_GET &&
+        call.request.method != MHD_HTTP_METHOD_HEAD) {
+      complain(std::nullopt, call.who + " may not " + call.request.method + " " + call.request.target + ": refused");
+      return say_error(403, "found " + printable(call.request.method) +
+                                " with the token of http.read_token_file, which lets GET and HEAD alone; " +
+                                (config_.token_file.empty()
+                                     ? "nothing can be changed over TCP, since there is no http.token_file: ask on "
+                                       "marud's Unix socket"
+                                     : "whatever changes something wants the token of http.token_file"));
     }
   }
   if (header(MHD_HTTP_HEADER_TRANSFER_ENCODING))

@@ -30,9 +30,10 @@ class Service::Thread {
   struct Call;
   struct Connection {
     Caller caller;
+    std::string shown_name;  // with the token that was shown last; empty: none was
     uint64_t since_ms = 0;   // its last request was finished, or it came
     uint64_t since = 0;      // the same, counted: of several in one millisecond one is the first
-    bool is_known = false;   // the kernel said who it is, or it has shown the token
+    bool is_known = false;   // the kernel said who it is, or it has shown a token
     bool has_begun = false;  // libmicrohttpd has it
     bool was_ended = false;
     bool has_asked = false;      // one request at least
@@ -68,6 +69,7 @@ class Service::Thread {
   void end_old();
 
   static Connection* connection_of(MHD_Connection* connection);
+  std::string token_files() const;  // the keys of those that there are
   std::optional<Step> look_at_headers(Call& call);
   void advance(Call& call, Step step);
   void settle_waiting();

@@ -30,6 +30,7 @@ std::vector<Input> first_inputs() {
            // Every key of every table at least once, so that each is also met with another's value.
            std::string_view(
                "[http]\nsocket = \"/run/marud/http.sock\"\nlisten = \"127.0.0.1:9101\"\ntoken_file = \"/etc/token\"\n"
+               "read_token_file = \"/etc/read-token\"\n"
                "connections = 64\ntimeout_ms = 2000\n[limits]\nconnections = 9\nregions = 3\nbytes = \"1GiB\"\npins = "
                "0\n"
                "[[limit]]\nuser = \"root\"\nbytes = \"64GiB\"\n[[limit]]\ngroup = 7\nregions = 1\npins = 5\n"

@@ -18,7 +18,7 @@ import time
 from urllib.parse import quote
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from observed_marud import PATIENCE, TOKEN, BlockClient, Findings, ObservedMarud, UnixConnection, wait_for  # noqa: E402
+from observed_marud import PATIENCE, BlockClient, Findings, ObservedMarud, UnixConnection, wait_for  # noqa: E402
 from openapi import Description  # noqa: E402
 
 findings = Findings()
@@ -409,19 +409,6 @@ def as_many_pools_as_there_can_be(program):
         expect(len(marud.http("POST", "/clear-cache").json["pools"]) == 64, "all are cleared")
 
 
-def tcp_wants_the_token(marud):
-    expect(marud.http_tcp("GET", "/healthcheck").status == 200, "with the token")
-    for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x", "x" * 5000):
-        reply = marud.http_tcp("GET", "/healthcheck", token)
-        expect(reply.status in (401, 431 if token and len(token) > 4000 else 401), f"token {token}: {reply}")
-    refused(marud.http_tcp("GET", "/status", None), 401, "found no token")
-    refused(marud.http_tcp("PUT", "/policy", "wrong-wrong-wrong-wrong"), 401, "found a wrong token")
-    expect(marud.http_tcp("GET", "/status", None).headers["WWW-Authenticate"].startswith("Bearer"), "WWW-Authenticate")
-    wait_for(lambda: "does not have the token: refused" in marud.log.read_text(), "refusals in the log")
-    expect(TOKEN not in marud.http("GET", "/conf").text, "the token in /conf")
-    expect(TOKEN not in marud.log.read_text(), "the token in the log")
-
-
 def only_those_who_may(marud):
     mode = os.stat(marud.http_socket).st_mode & 0o777
     expect(mode == 0o660, f"the socket's mode is {mode:o}")
@@ -535,7 +522,10 @@ def mistakes_in_the_configuration(program):
     cases = {
         'listen = "0.0.0.0:9101"\ntoken_file = "/t"\n': "an address of this machine alone",
         'listen = "127.0.0.1:9101"\n': "http.token_file: found nothing",
-        'token_file = "/t"\n': "it is for listen",
+        'token_file = "/t"\n': "http.token_file: found \"/t\", expected nothing: it is for listen",
+        'read_token_file = "/t"\n': "http.read_token_file: found \"/t\", expected nothing: it is for listen",
+        'listen = "127.0.0.1:9101"\nread_token_file = "t"\n': "http.read_token_file: found \"t\", expected an absolute path",
+        'listen = "127.0.0.1:9101"\ntoken_file = "/a/t"\nread_token_file = "/a/./t"\n': "another file than token_file",
         'socket = "http.sock"\n': "an absolute path",
         'timeout_ms = 0\n': "from 10 to 60000",
         'connections = 1\n': "from 4 to 1024",
@@ -548,22 +538,11 @@ def mistakes_in_the_configuration(program):
             run = subprocess.run([program, "--config", config, "--check-config"], capture_output=True, text=True,
                                  timeout=PATIENCE)
             expect(run.returncode == 1 and said in run.stderr, f"{text}: {run.stderr}")
-        token = pathlib.Path(folder) / "token"
-        pool = 'backend = "memory"\nsize = "32MiB"\npage_bytes = "4KiB"\nregion_bytes = "1MiB"\nlanes = 16\npins = 4096\n'
-        for content, mode, said in (("short\n", 0o600, "expected 16 to 256"), (TOKEN, 0o644, "anybody can read"),
-                                    ("two words of a token\n", 0o600, "other characters")):
-            token.write_text(content)
-            token.chmod(mode)
-            config.write_text(f'[daemon]\nsocket = "{folder}/marud.sock"\n[[pool]]\n{pool}'
-                              f'[http]\nlisten = "127.0.0.1:0"\ntoken_file = "{token}"\n')
-            run = subprocess.run([program, "--config", config, "--check-config"], capture_output=True, text=True,
-                                 timeout=PATIENCE)
-            expect(run.returncode == 1 and said in run.stderr, f"{content!r}: {run.returncode} {run.stderr}")
 
 
 def main():
     description = Description(json.loads(pathlib.Path(arguments.openapi).read_text()))
-    with ObservedMarud(arguments.marud, tcp=True, size="64MiB", more="tenants_max = 512\n") as marud, \
+    with ObservedMarud(arguments.marud, size="64MiB", more="tenants_max = 512\n") as marud, \
             BlockClient(arguments.client, marud) as client:
         described(marud, description)
         everything_is_described(marud, description)
@@ -576,7 +555,6 @@ def main():
         browsers_get_the_page_and_serve_no_other_site(marud)
         getting_changes_nothing(marud, client)
         clearing(marud, client)
-        tcp_wants_the_token(marud)
         only_those_who_may(marud)
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
     without_a_pool(arguments.marud)

@@ -150,6 +150,43 @@ TEST(TokenTest, IsEqualToItselfAlone) {
   }
 }
 
+TEST(TokensTest, EachLetsDoWhatItIsForAndTwoAreNotTheSame) {
+  const test::TemporaryDirectory directory;
+  const std::string everything = "0123456789abcdef-everything", read = "0123456789abcdef-read";
+  const auto write = [&](const char* name, const std::string& text) {
+    const std::string path = directory.file(name);
+    std::ofstream(path) << text << "\n";
+    ::chmod(path.c_str(), 0600);
+    return path;
+  };
+  HttpConfig both;
+  both.token_file = write("token", everything);
+  both.read_token_file = write("read", read);
+  HttpConfig one = both, other = both;
+  one.read_token_file.clear();
+  other.token_file.clear();
+  struct Case {
+    const HttpConfig& config;
+    Right of_everything, of_read;
+  };
+  for (const Case& c : {Case{both, Right::kEverything, Right::kRead}, Case{one, Right::kEverything, Right::kNone},
+                        Case{other, Right::kNone, Right::kRead}}) {
+    const auto tokens = Tokens::read(c.config);
+    ASSERT_TRUE(tokens) << tokens.error().text();
+    EXPECT_EQ(tokens->right_of(everything), c.of_everything);
+    EXPECT_EQ(tokens->right_of(read), c.of_read);
+    for (const std::string& wrong : {std::string(), everything + read, read + "x", read.substr(1)})
+      EXPECT_EQ(tokens->right_of(wrong), Right::kNone) << wrong;
+  }
+  const auto none = Tokens::read(HttpConfig());
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->right_of(""), Right::kNone);
+  write("read", everything);
+  const auto same = Tokens::read(both);
+  ASSERT_FALSE(same);
+  EXPECT_NE(same.error().text().find("which may do everything"), std::string::npos) << same.error().text();
+}
+
 // -- places -----------------------------------------------------------------------------------------------------------
 
 using State = Place::State;

@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from observed_marud import PATIENCE, TOKEN, BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
+from observed_marud import PATIENCE, READ_TOKEN, TOKEN, BlockClient, Findings, ObservedMarud, wait_for  # noqa: E402
 from openapi import Description  # noqa: E402
 
 findings = Findings()
@@ -63,13 +63,22 @@ def pools_are_served_without_all_of_http(program):
     with tempfile.TemporaryDirectory() as folder:
         token = pathlib.Path(folder) / "token"
         place = pathlib.Path(folder) / "http.sock"
-        def write_token(text=TOKEN):
-            token.write_text(text + "\n")
-            token.chmod(0o600)
-        listen = f'listen = "127.0.0.1:{port}"\ntoken_file = "{token}"\n'
+        read_token = pathlib.Path(folder) / "read_token"
+        def write_token(text=TOKEN, file=token):
+            file.write_text(text + "\n")
+            file.chmod(0o600)
+        write_token(READ_TOKEN, read_token)
+        listen = f'listen = "127.0.0.1:{port}"\ntoken_file = "{token}"\nread_token_file = "{read_token}"\n'
+        def write_both():
+            write_token()
+            write_token(READ_TOKEN, read_token)
         cases = ((listen, write_token, port_of_others.close, f"listen on 127.0.0.1:{port}: Address already in use"),
                  (listen, lambda: token.unlink(missing_ok=True), write_token, f"read the token in {token}: No such file"),
                  (listen, lambda: write_token("short"), write_token, "found 5 characters, expected 16"),
+                 (listen, lambda: write_token() or read_token.unlink(), write_both,
+                  f"read the token in {read_token}: No such file"),
+                 (listen, lambda: write_token() or write_token(TOKEN, read_token), write_both,
+                  f"use the token in {read_token} to look alone (it is the one in {token}, which may do everything)"),
                  (f'socket = "{place}"\n', lambda: place.write_text(""), place.unlink, "it is something else than a socket"))
         for lines, spoil, mend, why in cases:
             spoil()
@@ -95,7 +104,8 @@ def pools_are_served_without_all_of_http(program):
                 expect(marud.http("GET", "/healthcheck").json["status"] == "healthy", "health when it is over")
                 if lines == listen:
                     marud.host, marud.port = "127.0.0.1", port
-                    expect(marud.http_tcp("GET", "/healthcheck").status == 200, "TCP when it is over")
+                    for one in (TOKEN, READ_TOKEN):
+                        expect(marud.http_tcp("GET", "/healthcheck", one).status == 200, "TCP when it is over")
             token.unlink(missing_ok=True)
 
 

@@ -1,5 +1,6 @@
-"""A real Prometheus reads a real marud, over TCP with the token: what it then knows is what was done, every question of the
-dashboard has an answer, and the alert for a pool that does not serve fires. Ends with 77 where there is no Prometheus.
+"""A real Prometheus reads a real marud, over TCP with the token that may only look: what it then knows is what was done, every
+question of the dashboard has an answer, and the alert for a pool that does not serve fires. Ends with 77 where there is no
+Prometheus.
 
   prometheus_test.py --marud PROGRAM --client PROGRAM --monitoring docs/monitoring
 """
@@ -117,7 +118,7 @@ def main():
         rules = folder / "alerts.yml"
         rules.write_text(re.sub(r"^(\s+for:) \w+$", r"\1 0s", (monitoring / "alerts.yml").read_text(), flags=re.MULTILINE))
         config = folder / "prometheus.yml"
-        config.write_text(CONFIG.format(rules=rules, target=f"{marud.host}:{marud.port}", token=marud.token_file))
+        config.write_text(CONFIG.format(rules=rules, target=f"{marud.host}:{marud.port}", token=marud.read_token_file))
         metrics = subprocess.run(["promtool", "check", "metrics"], input=marud.http("GET", "/metrics").text,
                                  capture_output=True, text=True, timeout=PATIENCE)
         serious = [line for line in (metrics.stdout + metrics.stderr).splitlines()

@@ -65,13 +65,14 @@ sed -i 's/^size = "2GiB"/size = "1GiB"/' /etc/marud/marud.toml
 echo "reloaded"
 
 # By HTTP: over the Unix socket members of the admin group may ask, which marud's user is a member of, and nobody else; over
-# TCP, with the drop-in, who holds the token. A group that the configuration names later gets the socket by a reload.
+# TCP, with the drop-in, who holds a token. A group that the configuration names later gets the socket by a reload.
 over_unix() {
   setpriv --reuid "$1" --regid "$1" --init-groups \
     curl -s -o /dev/null -w '%{http_code}' --unix-socket /run/marud/http.sock http://marud/healthcheck || true
 }
 over_tcp() {
-  curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $1" http://127.0.0.1:9101/healthcheck || true
+  curl -s -o /dev/null -w '%{http_code}' -X "${2:-GET}" -H "Authorization: Bearer $1" \
+    "http://127.0.0.1:9101/${3:-healthcheck}" || true
 }
 for group in maru-admin maru-operators; do groupadd $group; usermod -aG $group marud; done
 useradd -G maru-admin administrator
@@ -93,21 +94,26 @@ done
 [ "$(over_unix administrator)" = 000 ] || fail "the group that was the admin group still reaches the HTTP socket"
 install -o marud -g maru-operators -m 0440 /dev/null /etc/marud/http-token
 echo a-token-of-this-test-alone >/etc/marud/http-token
-sed -i 's/^#listen = /listen = /; s/^#token_file = /token_file = /' /etc/marud/marud.toml
+install -o marud -g maru-operators -m 0440 /dev/null /etc/marud/http-read-token
+echo one-that-may-only-look >/etc/marud/http-read-token
+sed -i 's/^#listen = /listen = /; s/^#\(read_\)\{0,1\}token_file = /\1token_file = /' /etc/marud/marud.toml
 mkdir -p /etc/systemd/system/marud.service.d
 cp /usr/share/doc/marud/examples/http-tcp.conf /etc/systemd/system/marud.service.d/
 systemctl daemon-reload
 systemctl restart marud
 [ "$(over_tcp a-token-of-this-test-alone)" = 200 ] || fail "the token opens no door on TCP"
 [ "$(over_tcp another-token-than-that-one)" = 401 ] || fail "another token opens a door on TCP"
+[ "$(over_tcp one-that-may-only-look)" = 200 ] || fail "the read-only token shows nothing on TCP"
+[ "$(over_tcp one-that-may-only-look DELETE quota/nobody)" = 403 ] || fail "the read-only token changes something"
+[ "$(over_tcp a-token-of-this-test-alone DELETE quota/nobody)" = 200 ] || fail "the token changes nothing on TCP"
 [ "$(over_unix overseer)" = 200 ] || fail "with TCP the admin group gets no answer over the Unix socket"
-rm -r /etc/systemd/system/marud.service.d /etc/marud/http-token
+rm -r /etc/systemd/system/marud.service.d /etc/marud/http-token /etc/marud/http-read-token
 cp /tmp/good.toml /etc/marud/marud.toml
 sed -i 's/^size = "2GiB"/size = "1GiB"/' /etc/marud/marud.toml
 systemctl daemon-reload
 systemctl restart marud
 /tmp/keep_block find || fail "the memory was lost while HTTP was set up"
-echo "asked by HTTP: by the admin group, by a new one, with the token"
+echo "asked by HTTP: by the admin group, by a new one, with each token"
 
 # The service waits for devices that pools name: systemd has what the generator makes of the configuration, each time.
 waits_for() {

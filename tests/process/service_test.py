@@ -269,8 +269,22 @@ class Service(unittest.TestCase):
         token.write_text("long enough for a token\n".replace(" ", "-"))
         self.write(http)
         self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
+        read_token = self.folder / "read-token"
+        both = http + f'read_token_file = "{read_token}"\n'
+        self.refused(both, "15: http.read_token_file: cannot read the token in ")
+        read_token.write_text(token.read_text())
+        read_token.chmod(0o600)
+        self.refused(both, f"15: http.read_token_file: cannot use the token in {read_token} to look alone (it is the one in ")
+        read_token.write_text("another-one-for-those-who-look\n")
+        for good in (both, http.replace("token_file", "read_token_file")):
+            self.write(good)
+            self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
         token.chmod(0o604)
         self.refused(http, "anybody can read or change the file")
+        read_token.chmod(0o604)
+        self.write(both)
+        code, said = self.run_marud("--check-config")
+        self.assertEqual((code, said.count("anybody can read or change the file")), (1, 2), said)
 
     def test_a_node_that_is_not_there_is_found(self):
         if not os.path.exists("/sys/devices/system/node/node0"):

@@ -13,6 +13,7 @@ from with_marud import Marud  # noqa: E402
 
 PATIENCE = 120  # seconds; the machine may be slow
 TOKEN = "a-token-of-this-test-alone"
+READ_TOKEN = "one-that-may-only-look"
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -41,26 +42,31 @@ class Reply:
 
 
 class ObservedMarud(Marud):
-    """A marud with HTTP on a socket of its own, and on TCP with a token where `tcp` says so."""
+    """A marud with HTTP on a socket of its own, and where `tcp` says so on TCP with two tokens, or with "read" that of those
+    who may only look."""
 
     def __init__(self, program, tcp=False, http_more="", more="", http_waits=True, **shape):
         self.tcp = tcp
         self.http_waits = http_waits  # until HTTP is answered
-        self.tcp_lines = 'listen = "127.0.0.1:0"\ntoken_file = "{token}"\n' if tcp else ""
+        self.tcp_lines = 'listen = "127.0.0.1:0"\nread_token_file = "{read_token}"\n' if tcp else ""
+        if tcp and tcp != "read":
+            self.tcp_lines += 'token_file = "{token}"\n'
         # A machine that stands still for two seconds makes marud's event loop late, which is a 503 and no fault.
         self.http_more = http_more if "timeout_ms" in http_more else "timeout_ms = 60000\n" + http_more
         self.pool_more = more
         super().__init__(program, **shape)
 
     def __enter__(self):
-        # The token lies beside the socket, whose folder is made by Marud: so its place is given as a folder of ours.
+        # The tokens lie beside the socket, whose folder is made by Marud: so their place is given as a folder of ours.
         import tempfile
         self.token_folder = tempfile.TemporaryDirectory(prefix="maru-token-")
-        token = pathlib.Path(self.token_folder.name) / "token"
-        token.write_text(TOKEN + "\n")
-        token.chmod(0o600)
-        self.token_file = token
-        self.shape["more"] = self.pool_more + "\n[http]\n" + self.tcp_lines.format(token=token) + self.http_more
+        folder = pathlib.Path(self.token_folder.name)
+        self.token_file, self.read_token_file = folder / "token", folder / "read_token"
+        for file, text in ((self.token_file, TOKEN), (self.read_token_file, READ_TOKEN)):
+            file.write_text(text + "\n")
+            file.chmod(0o600)
+        lines = self.tcp_lines.format(token=self.token_file, read_token=self.read_token_file)
+        self.shape["more"] = self.pool_more + "\n[http]\n" + lines + self.http_more
         super().__enter__()
         self.http_socket = self.socket.parent / "http.sock"
         if self.http_waits:
@@ -107,11 +113,12 @@ class ObservedMarud(Marud):
         finally:
             connection.close()
 
-    def http_tcp(self, method, target, token=TOKEN, headers=None):
+    def http_tcp(self, method, target, token=TOKEN, headers=None, body=None):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
         try:
             authorization = {"Authorization": f"Bearer {token}"} if token else {}
-            connection.request(method, target, headers={**authorization, **(headers or {})})
+            data = json.dumps(body) if isinstance(body, (dict, list)) else body
+            connection.request(method, target, data, headers={**authorization, **(headers or {})})
             return Reply(connection.getresponse())
         finally:
             connection.close()

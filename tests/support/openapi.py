@@ -30,6 +30,11 @@ class Description:
     def operation(self, path, method):
         return self.document["paths"][path][method.lower()]
 
+    def is_opened_by(self, scheme, path, method):
+        """Whether this alone is enough, or nothing is wanted."""
+        security = self.operation(path, method).get("security", self.document["security"])
+        return not security or any(set(one) <= {scheme} for one in security)
+
     def responses(self, path, method):
         return self.operation(path, method)["responses"]
 
