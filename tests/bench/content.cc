@@ -81,8 +81,14 @@ int play_asking(const std::string& socket_path, uint64_t keys) {
   std::vector<maru_key> names(digests.size());
   Random random{uint64_t(getpid())};
   for (size_t i = 0; i < digests.size(); ++i) {
-    digests[i] = key_of(random.below(keys));
-    names[i] = as_maru_key(digests[i]);
+    for (uint64_t tries = 0;; ++tries) {
+      digests[i] = key_of(random.below(keys));
+      names[i] = as_maru_key(digests[i]);
+      const int found = maru_exists(client, &names[i]);
+      must(found < 0 ? found : 0, "exists");
+      if (found == 1) break;  // the others met a full bucket when they were stored
+      if (tries == 100) throw std::runtime_error("stored keys are absent");
+    }
   }
   uint8_t present[kBatch];
   return answer_go([&] {
