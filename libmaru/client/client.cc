@@ -443,8 +443,7 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
     refs[pin.key] = pin.ref;
     lengths[pin.key] = region_.block(pin.ref.page()).length.load_relaxed();  // under the pin
   }
-  if (found == all.size() && !shm::are_held(region_, refs, pins)) return -ENOENT;
-  if (found != all.size()) return -ENOENT;
+  if (found != all.size() || !shm::are_held(region_, refs, pins)) return -ENOENT;
   for (size_t i = 0; i < all.size(); ++i) {
     const uint32_t page = refs[i].page();
     uint64_t bytes = lengths[i];
