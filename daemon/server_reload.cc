@@ -63,6 +63,7 @@ void Server::take_over(const Config& reread) {
   config_.subordinate_users = reread.subordinate_users;
   log_set_level(config_.log_level);
   if (desk_) {
+    desk_->read_again();
     http::give_to_group(http_socket_path(config_), config_.admin_group);
     look_at_http();
   }
@@ -81,7 +82,7 @@ void Server::take_over(const Config& reread) {
   tell(waiting_changes(config_, pools_, reread));
   log_info(
       "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "
-      "force, and so are new pools");
+      "force, and so are new pools; the tokens of HTTP are read again");
   reread_said_ = status.empty() ? "the configuration was read again" : status;
 }
 

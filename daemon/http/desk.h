@@ -20,6 +20,8 @@ class Desk {
 
   int questions_fd() const { return exchange_.questions_fd(); }
   void wake() { exchange_.clear_questions_fd(); }
+  // The configuration was read again; the HTTP thread goes on with the tokens of now.
+  void read_again() { exchange_.read_again(); }
   // Returns true when there is more to do right away.
   bool turn(const AdminView& view);
   // Why HTTP is not answered everywhere; empty: it is.

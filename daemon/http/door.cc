@@ -112,9 +112,15 @@ std::optional<LoopbackAddress> loopback_address(std::string_view text) {
 }
 
 Result<void> Door::open_tcp() {
-  if (config_.listen.empty() || tcp_.is_open()) return {};
+  if (config_.listen.empty() || (tcp_.is_open() && !are_tokens_old_)) return {};
   auto tokens = Tokens::read(config_);
   if (!tokens) return tl::unexpected(tokens.error());
+  are_tokens_old_ = false;
+  if (tcp_.is_open()) {
+    tokens_ = std::move(*tokens);
+    log_info("the tokens of HTTP were read again and are in force");
+    return {};
+  }
   const auto wanted = loopback_address(config_.listen);
   if (!wanted) return failure(EINVAL, "listen on " + config_.listen);
   SocketAddress address = {};

@@ -56,6 +56,9 @@ class Door {
   // Each opens what the configuration asks for and is not open yet.
   Result<void> open_unix();
   Result<void> open_tcp();
+  // The next open_tcp() reads the tokens again. Until it can, those that were read before are in force.
+  void renew_tokens() { are_tokens_old_ = tcp_.is_open(); }
+  bool has_old_tokens() const { return are_tokens_old_; }
 
   int unix_fd() const { return unix_ ? unix_->fd() : -1; }
   int tcp_fd() const { return tcp_.get(); }  // negative: there is none
@@ -74,6 +77,7 @@ class Door {
   FileDescriptor tcp_;
   std::string tcp_address_;  // with the port that it got
   Tokens tokens_;
+  bool are_tokens_old_ = false;
 };
 
 // Gives the Unix socket at `path` to `group`, whose members may then connect besides its owner; to marud's own group when there

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include <utility>
 
 namespace maru::daemon::http {
 namespace {
@@ -86,6 +87,16 @@ void Exchange::answer(uint32_t i, Answer answer) {
   slots_[i].answer = std::move(answer);
   slots_[i].state.store_release(kAnswered);  // the answer is whole [pairs http.slot]
   tell(answers_.get());
+}
+
+void Exchange::read_again() {
+  read_again_.store_relaxed(read_again_.load_relaxed() + 1);  // the descriptor brings it to the other thread
+  tell(answers_.get());
+}
+
+bool Exchange::take_read_again() {
+  const uint64_t wanted = read_again_.load_relaxed();
+  return std::exchange(read_again_taken_, wanted) != wanted;
 }
 
 void Exchange::clear_answers_fd() { clear(answers_.get()); }

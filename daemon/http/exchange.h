@@ -61,12 +61,16 @@ class Exchange {
   void abandon(uint32_t slot) { abandoned_[slot] = true; }
   int answers_fd() const { return answers_.get(); }
   void clear_answers_fd();
+  // Whether the deciding thread has called read_again() since this was asked last.
+  bool take_read_again();
 
   // -- the deciding thread --------------------------------------------------------------------------------------------
   // The oldest question, which is begun from here on.
   std::optional<uint32_t> next();
   const Question& question(uint32_t slot) const { return slots_[slot].question; }
   void answer(uint32_t slot, Answer answer);
+  // The configuration was read again: the HTTP thread is to do so with the files that it knows.
+  void read_again();
   int questions_fd() const { return questions_.get(); }
   void clear_questions_fd();
 
@@ -82,6 +86,8 @@ class Exchange {
   std::array<Slot, kSlots> slots_;
   std::array<bool, kSlots> abandoned_ = {};  // the HTTP thread's
   uint64_t asked_ = 0;                       // the HTTP thread's
+  AtomicU64 read_again_ = {0};               // how often that was wanted; the deciding thread writes it
+  uint64_t read_again_taken_ = 0;            // the HTTP thread's
   FileDescriptor questions_, answers_;
 };
 

@@ -92,6 +92,10 @@ void Service::Thread::run() {
     if (entries[1].revents != 0) exchange_.clear_answers_fd();
     if (entries[3].revents != 0) accept_all(door_.unix_fd(), true);
     if (entries[4].revents != 0) accept_all(door_.tcp_fd(), false);
+    if (exchange_.take_read_again()) {
+      door_.renew_tokens();
+      open_doors();
+    }
     if (open_pause_ms_ != 0 && now_ms() >= open_due_ms_) open_doors();
     if (!is_trouble_told_) tell_trouble();
     settle_waiting();
@@ -125,6 +129,7 @@ void Service::Thread::open_doors() {
   std::string trouble;
   for (const auto& opened : {door_.open_unix(), door_.open_tcp()})
     if (!opened) trouble += (trouble.empty() ? "cannot " : "; cannot ") + opened.error().text();
+  if (door_.has_old_tokens()) trouble += "; the tokens that were read before are in force";
   if (!had_unix && door_.unix_fd() >= 0) log_info("HTTP is answered on {}", config_.socket_path);
   if (!had_tcp && door_.tcp_fd() >= 0) log_info("HTTP is answered on http://{}", door_.tcp_address());
   open_pause_ms_ = trouble.empty() ? 0 : std::clamp(2 * open_pause_ms_, kOpenPauseMs, kOpenPauseMaxMs);

@@ -8,6 +8,7 @@ import http.client
 import json
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,38 @@ def nothing_changes_over_tcp_without_the_other_token(program):
         expect(marud.http("POST", "/clear-cache").status == 200 and client.ask("exists looked-at") == 0, "on the Unix socket")
 
 
+def tokens_are_read_again(program):
+    """With the configuration: the old ones open nothing any more, on open connections neither; what cannot be used changes nothing."""
+    fresh, fresh_read = "fresh-" + TOKEN, "fresh-" + READ_TOKEN
+    with ObservedMarud(program, tcp=True) as marud, kept_open(marud) as ask:
+        expect(ask("DELETE", "/quota/nobody", TOKEN).status == 200, "with the token")
+
+        def reload():
+            marud.process.send_signal(signal.SIGHUP)
+
+        marud.token_file.write_text("short\n")
+        reload()
+        said = "found 5 characters, expected 16"
+        wait_for(lambda: said in marud.log.read_text(), "what is wrong with the token")
+        trouble = marud.http("GET", "/status").json["http_trouble"]
+        expect(said in trouble and trouble.endswith("the tokens that were read before are in force"), f"trouble: {trouble}")
+        expect(ask("DELETE", "/quota/nobody", TOKEN).status == 200, "with the token of before")
+
+        # Tried again, without another signal.
+        marud.token_file.write_text(fresh + "\n")
+        wait_for(lambda: ask("GET", "/status", fresh).status == 200, "the fresh token")
+        refused(ask("DELETE", "/quota/nobody", TOKEN), 401, "found a wrong token")
+        wait_for(lambda: "http_trouble" not in marud.http("GET", "/status").json, "that it is well again")
+
+        marud.read_token_file.write_text(fresh_read + "\n")
+        expect(ask("GET", "/status", READ_TOKEN).status == 200, "the read-only token, before the signal")
+        reload()
+        wait_for(lambda: ask("GET", "/status", READ_TOKEN).status == 401, "that the old read-only token opens nothing")
+        refused(ask("DELETE", "/quota/nobody", fresh_read), 403, "http.read_token_file")
+        for text in (fresh, fresh_read):
+            expect(text not in marud.log.read_text(), "a token in the log")
+
+
 def files_that_cannot_be_used(program):
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "marud.toml"
@@ -135,6 +168,7 @@ def main():
         the_read_only_token_changes_nothing(marud, client, description)
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
     nothing_changes_over_tcp_without_the_other_token(arguments.marud)
+    tokens_are_read_again(arguments.marud)
     files_that_cannot_be_used(arguments.marud)
     return findings.end()
 
