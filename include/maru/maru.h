@@ -215,8 +215,8 @@ typedef struct maru_view {
 
 /* Makes the buffer visible under the key. Returns 0 when it was stored and 1 when a block was there already: that one
  * stays, this buffer's pages are given back at once. Either way the buffer is used up and ret_block (may be NULL) is the
- * block under the key; by the time the call returns it may be gone again, deleted, evicted or cleared. options may be NULL: a
- * root.
+ * block under the key; by the time the call returns it may be gone again, deleted, evicted or cleared. A block that is there
+ * already needs no parent: that the one in the options is gone matters to a new one alone. options may be NULL: a root.
  * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
  * may block for timeout_ms. Tenants without one never ask.
  * Errors (the buffer stays the caller's): -EDQUOT the tenant is at its hard limit: delete blocks of it, or wait until some are

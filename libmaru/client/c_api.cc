@@ -95,16 +95,15 @@ int store_one(Client& c, const maru_key* key, const maru_buffer* buffer, const m
   return c.store(*key, *buffer, options, parent, ret_block);
 }
 
-// Options of a batch, and the parent that they name: that it is not there is the result of each block.
+// Options of a batch, and the parent that they name.
 template <typename F>
 int with_common_options(Client& c, const maru_store_options* given, F&& operation) {
   if (c.is_read_only()) return -EROFS;
   maru_store_options options;
   if (const int status = read_options(given, &options); status != 0) return status;
   maru_block parent = 0;
-  const int status = c.parent_of(options, &parent);
-  if (status != 0 && status != -ENOLINK) return status;
-  return operation(Client::CommonOptions{options, parent, status});
+  if (const int status = c.parent_of(options, &parent); status != 0) return status;
+  return operation(Client::CommonOptions{options, parent});
 }
 
 int find_batch(maru_client* client, const maru_key* keys, size_t n, bool payload, maru_view* ret_views) {

@@ -123,11 +123,10 @@ class Client {
   int store_pinned(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
                    maru_view* ret_view);
   // Many at once, whose keys have these digests: 0, 1 or -errno for each in ret_results, in which everything has a result
-  // afterwards. Where `parent_status` is not 0 there is no parent, and it is the result. How many are new.
+  // afterwards. How many are new.
   struct CommonOptions {
     const maru_store_options& options;
     maru_block parent;
-    int parent_status;
   };
   int store_batch(const maru_key* keys, std::span<const shm::Digest> digests, const maru_buffer* buffers,
                   const CommonOptions& common, maru_block* ret_blocks, int32_t* ret_results);
@@ -142,7 +141,7 @@ class Client {
   static bool are_valid(const maru_store_options& options);
   // Whether the block is visible now: a hint.
   bool is_there(shm::PageRef ref) const;
-  // The parent that the options name. 0, or -ENOLINK, -EINVAL.
+  // The parent that the options name; one that storing finds gone, where no block has its key. 0, or -EINVAL.
   int parent_of(const maru_store_options& options, maru_block* ret_parent);
 
   bool exists(const shm::Digest& digest);

@@ -19,6 +19,9 @@ constexpr size_t kEvictedKeptMax = 4096;
 // A duplicate, expired block in the way is retired and the store tried again; each time another client may have put a new
 // one there.
 constexpr int kExpiredRetries = 8;
+// The parent where a key names one that is not there: a page of no pool. A block that is there already needs no parent, so it
+// is for the publishing to say that this one is gone, after it has looked for the block.
+constexpr PageRef kGoneParent = PageRef::of(~uint32_t{0} - 1, 0);
 // Other threads of this client may use up what marud granted to this one.
 constexpr int kCreditRetries = 16;
 
@@ -196,8 +199,7 @@ int Client::parent_of(const maru_store_options& options, maru_block* ret_parent)
   Digest d;
   if (!digest(*options.parent_key, d)) return -EINVAL;
   const PageRef parent = shm::find_unpinned(region_, d);
-  if (parent.is_none()) return -ENOLINK;
-  *ret_parent = parent.bits;
+  *ret_parent = parent.is_none() ? kGoneParent.bits : parent.bits;
   return 0;
 }
 

@@ -36,7 +36,7 @@ int Client::store_batch(const maru_key* keys, std::span<const Digest> digests, c
   for (size_t i = 0; i < n; ++i) {
     fetch(i + kAhead);
     maru_block block = 0;
-    int status = is_leaving() ? -ESHUTDOWN : common.parent_status;
+    int status = is_leaving() ? -ESHUTDOWN : 0;
     if (status == 0)
       status = publish(keys[i], digests[i], buffers[i], common.options, common.parent, Duplicate::kGiveBack,
                        &unanswered, &block);
@@ -123,15 +123,12 @@ int Client::store_copy_batch(const maru_key* keys, std::span<const Digest> diges
   }
   CopyBatch batch{keys,         bytes,  indices.first(missing), indices.subspan(n, missing), refs.first(missing),
                   refs.last(n), results};
-  int parent_status = common.parent_status;
   // Before anything is evicted and copied for nothing. (The parent may still go meanwhile.)
-  if (parent_status == 0 && common.parent != 0 && !is_there(PageRef::from_bits(common.parent)))
-    parent_status = -ENOLINK;
   Unanswered unanswered;
-  if (parent_status == 0)
+  if (common.parent == 0 || is_there(PageRef::from_bits(common.parent)))
     take_for(batch, unanswered);
   else
-    for (const uint32_t i : batch.missing) results[i] = parent_status;
+    for (const uint32_t i : batch.missing) results[i] = -ENOLINK;
 
   int stored = 0;
   for (const uint32_t i : batch.missing) {

@@ -243,6 +243,46 @@ TEST_F(Keys, ParentThatIsGoneIsAnErrorOfItsOwn) {
   EXPECT_EQ(maru_store_copy(writer_, &key, "c", 1, &options, nullptr), 0) << "as a root it goes";
 }
 
+// However it is stored, and however its parent is named.
+TEST_F(Keys, ABlockThatIsThereNeedsNoParent) {
+  maru_block parent = 0, there_block = 0;
+  ASSERT_EQ(writer_.store("parent", "p", {}, 0, &parent), 0);
+  ASSERT_EQ(writer_.store("there", "t", {}, 0, &there_block), 0);
+  ASSERT_EQ(writer_.remove("parent"), 0);
+  const maru_key there = key_of("there"), fresh = key_of("fresh"), gone = key_of("parent");
+  const maru_key chain[] = {there, fresh};
+  for (const bool by_key : {true, false}) {
+    SCOPED_TRACE(by_key ? "by key" : "by block");
+    maru_store_options options{};
+    options.size = sizeof(options);
+    (by_key ? (void)(options.parent_key = &gone) : (void)(options.parent = parent));
+    maru_buffer buffers[2];
+    maru_block blocks[2] = {};
+    int32_t results[2] = {};
+    size_t stored = 0, done = 0;
+    maru_view view;
+    EXPECT_EQ(maru_store_copy(writer_, &there, "t", 1, &options, nullptr), 1);
+    ASSERT_EQ(maru_alloc_batch(writer_, 1, 2, buffers), 0);
+    EXPECT_EQ(maru_store_pinned(writer_, &there, &buffers[0], &options, &view), 1);
+    EXPECT_EQ(maru_store_pinned(writer_, &fresh, &buffers[1], &options, &view), -ENOLINK);
+    EXPECT_EQ(maru_store_batch(writer_, chain, buffers, 2, &options, blocks, results), 0);
+    EXPECT_EQ(results[0], 1);
+    EXPECT_EQ(results[1], -ENOLINK);
+    EXPECT_EQ(blocks[0], there_block);
+    ASSERT_EQ(maru_alloc(writer_, 1, &buffers[0]), 0);
+    EXPECT_EQ(maru_store(writer_, &fresh, &buffers[1], &options, nullptr), -ENOLINK);
+    EXPECT_EQ(maru_store(writer_, &there, &buffers[0], &options, &blocks[0]), 1);
+    EXPECT_EQ(blocks[0], there_block);
+    // A chain goes on below what is there.
+    ASSERT_EQ(maru_alloc(writer_, 1, &buffers[0]), 0);
+    EXPECT_EQ(maru_store_chain(writer_, chain, buffers, 2, &options, blocks, &stored, &done), 0);
+    EXPECT_EQ(stored, 1u);
+    EXPECT_EQ(done, 2u);
+    EXPECT_EQ(writer_.remove("there"), -ENOTEMPTY);
+    EXPECT_EQ(writer_.remove("fresh"), 0);
+  }
+}
+
 TEST_F(Keys, ACopyIsRefusedBeforeMemoryIsAskedFor) {
   maru_block parent = 0;
   ASSERT_EQ(writer_.store("parent", "p", {}, 0, &parent), 0);
