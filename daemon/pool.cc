@@ -534,6 +534,7 @@ bool Pool::State::turn() {
     look_at_pins(kPinSlotsPerTurn);  // ages of pins are for people
   }
   if (is_draining) return step_drain() || has_more;
+  has_more |= step_key_cells();
   return evict_to_low_watermark() || has_more;
 }
 

@@ -33,11 +33,13 @@ void read_words(std::span<AtomicU64> words, std::byte* bytes, size_t size) {
 }
 
 // A cell for a key that is longer than the inline one: claimed by naming the block in the cell's owner word. A cell whose
-// owner has moved on to another generation is free, so nothing has to be given back and a death leaks nothing.
-bool claim_key_extent(const ControlRegion& region, PageRef own, uint64_t* ret_extent) {
+// owner has moved on to another generation is free, so nothing has to be given back and a death leaks nothing. Whoever finds
+// none and tries the same page again later looks elsewhere.
+bool claim_key_extent(const ControlRegion& region, PageRef own, uint64_t now_ms, uint64_t* ret_extent) {
   const uint64_t count = region.parameters().key_extents;
+  const uint64_t first = own.page() + now_ms % count * limits::kKeyExtentProbes;
   for (uint64_t i = 0; i < std::min<uint64_t>(count, limits::kKeyExtentProbes); ++i) {
-    const uint64_t extent = (own.page() + i * 0x9e3779b1ull) % count;
+    const uint64_t extent = (first + i * 0x9e3779b1ull) % count;
     AtomicU64& owner = region.key_extent_owner(extent);
     uint64_t found = owner.load_acquire();  // [pairs extent.owner]
     const PageRef holder = PageRef::from_bits(found);
@@ -60,7 +62,7 @@ bool write_key(const ControlRegion& region, PageRef own, const NewBlock& block) 
     flush(region, region.key_cell(own.page()).data(), block.key.size());
   } else {
     uint64_t extent = 0;
-    if (!claim_key_extent(region, own, &extent)) return false;
+    if (!claim_key_extent(region, own, block.now_ms, &extent)) return false;
     write_words(region.key_extent(extent), block.key);
     flush(region, region.key_extent_owner(extent));
     flush(region, region.key_extent(extent).data(), block.key.size());

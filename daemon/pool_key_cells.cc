@@ -1,0 +1,105 @@
+// Cells for keys that are longer than the inline ones, in pools that have fewer cells than pages. A store that finds no cell is
+// refused however many pages are free, and since nobody then runs out of pages, nothing else would take the cold holders away.
+// So when stores were refused and few cells are free, blocks that hold some are evicted, in the order of the policy, until a
+// quarter of the cells is free.
+//
+// Refusals are counted by clients, which may lie. A look therefore reads some cells a turn, with a pause before the next one,
+// and what it evicts depends on the cells alone.
+#include "daemon/pool_state.h"
+#include "libmaru/shm/evict.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+namespace {
+
+constexpr uint64_t kCellsPerTurn = 1u << 10;  // each may cost two misses
+constexpr uint64_t kLookPauseMs = 20;
+constexpr size_t kHoldersKept = 1u << 10;  // of one look, the coldest
+constexpr uint64_t kLooksPerTurn = shm::kEvictBatchMax;
+
+uint64_t scarce_from(uint64_t cells, bool is_freeing) { return cells - cells / (is_freeing ? 4 : 8); }
+
+}  // namespace
+
+uint64_t Pool::State::stores_refused() const {
+  uint64_t sum = totals.counters[format::kCounterRegistryFull];
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
+    if (lanes.is_live(lane)) sum += region.lane_header(lane).counter(format::kCounterRegistryFull);
+  return sum;
+}
+
+void Pool::State::look_at_key_cell(uint64_t cell) {
+  const PageRef holder = PageRef::from_bits(region.key_extent_owner(cell).load_relaxed());
+  if (!region.is_page(holder)) return;
+  const PageWord found = word(holder.page());
+  if (found.generation() != holder.generation()) return;
+  ++key_cells.held;
+  const bool may_go = found.is(PageState::kReady) && found.children() == 0 && !found.recount() &&
+                      owns_page(holder.page()) && order.knows(holder.page(), holder.generation()) &&
+                      order.contains(holder.page());
+  if (!may_go) return;
+  const EvictionOrder::Key place = order.key(holder.page());
+  if (place.tenant_class == kTenantProtected) return;
+  auto& coldest = key_cells.coldest;
+  coldest.push_back(place);
+  if (coldest.size() < 2 * kHoldersKept) return;
+  std::nth_element(coldest.begin(), coldest.begin() + kHoldersKept, coldest.end());
+  coldest.resize(kHoldersKept);
+}
+
+void Pool::State::choose_cell_holders() {
+  auto& coldest = key_cells.coldest;
+  const uint64_t most = scarce_from(region.parameters().key_extents, key_cells.is_freeing);
+  key_cells.is_freeing = key_cells.held >= most;
+  const uint64_t enough = scarce_from(region.parameters().key_extents, true);
+  std::sort(coldest.begin(), coldest.end());
+  coldest.resize(key_cells.is_freeing ? std::min<uint64_t>({coldest.size(), kHoldersKept, key_cells.held - enough + 1}) : 0);
+  key_cells.has_looked = true;
+}
+
+// Some of those that were chosen; the rest goes in later turns.
+void Pool::State::evict_cell_holders() {
+  auto& coldest = key_cells.coldest;
+  const size_t count = std::min(coldest.size(), size_t(std::max<uint64_t>(1, kLooksPerTurn / look_cost())));
+  std::vector<uint32_t> victims(count);
+  for (size_t i = 0; i < count; ++i) victims[i] = coldest[i].page;
+  coldest.erase(coldest.begin(), coldest.begin() + ptrdiff_t(count));
+  key_cells.went += evict_pages(victims, EvictReason::kBackground);
+  if (!coldest.empty()) return;
+  key_cells.is_freeing = key_cells.is_freeing && key_cells.went != 0;  // the others are pinned, or have children
+  key_cells.is_looking = key_cells.is_freeing;
+  begin_key_cells();
+}
+
+void Pool::State::begin_key_cells() {
+  key_cells.next = key_cells.held = key_cells.went = 0;
+  key_cells.round = 0;
+  key_cells.has_looked = false;
+  key_cells.coldest.clear();
+}
+
+// Returns true when there is more to do right away.
+bool Pool::State::step_key_cells() {
+  const uint64_t cells = region.parameters().key_extents;
+  if (cells >= pages() || !policy->evicts()) return false;
+  if (!key_cells.is_looking) {
+    if (rests(now_ms, key_cells.look_again_ms, kLookPauseMs)) return false;
+    key_cells.look_again_ms = now_ms + kLookPauseMs;
+    const uint64_t refused = stores_refused();
+    if (std::exchange(key_cells.refused_seen, refused) == refused) return false;
+    key_cells.is_looking = true;
+    begin_key_cells();
+  }
+  // As exact as the eviction of a request: what was left until now is read, and held blocks are looked at, first.
+  if (!key_cells.has_looked) {
+    if (key_cells.next == 0 && (!has_caught_up(key_cells.round) || is_reordering())) return true;
+    for (uint64_t i = 0; i < kCellsPerTurn && key_cells.next < cells; ++i) look_at_key_cell(key_cells.next++);
+    if (key_cells.next == cells) choose_cell_holders();
+    return true;
+  }
+  evict_cell_holders();
+  return key_cells.is_looking;
+}
+
+}  // namespace maru::daemon
