@@ -520,7 +520,7 @@ bool Pool::State::turn() {
   // The clock may also be set back.
   if (now_ms < last_upkeep_ms || now_ms - last_upkeep_ms >= kUpkeepPauseMs) {
     last_upkeep_ms = now_ms;
-    finish_retired(kRetiredPerTurn);
+    finish_retired(kRetiredLinesPerTurn);
     is_clearing = !cleared.empty();
     look_at_held(kHeldLinesOfUpkeep);
     sweep(kSweepPagesPerTurn);

@@ -213,8 +213,9 @@ class Pool {
 
   // Refused with EDQUOT when it is for the limits alone that there is nothing.
   // `request_id`: by which the client knows what was taken for it, should the answer be lost.
-  // With a place for a ticket, 0: blocks can be chosen only after some turns, as long as it is not 0 afterwards; nothing was
-  // done yet, and the same request with that ticket is for when may_rent() says so. Without one it is done when this returns.
+  // With a place for a ticket, 0: blocks can be chosen only after some turns, or choosing them takes several, as long as it is
+  // not 0 afterwards; there is no result yet, and the same request with that ticket is for when may_rent() says so. Without one
+  // it is done when this returns.
   // `came`: when the request did, if that was before this call.
   RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {},
                   uint32_t request_id = 0, uint64_t* ret_ticket = nullptr,

@@ -156,7 +156,7 @@ bool Pool::State::step_rest_audit() {
       if (!has_settled && rests(now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
       drain_touches(kTouchesPerDrain);
       take_findings();
-      finish_retired(kRetiredPerTurn);
+      finish_retired(kRetiredLinesPerTurn);
       audit.is_prepared = true;
     }
     return true;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kEvictedPerTurn = shm::kEvictBatchMax;         // about a quarter of a millisecond
 constexpr uint64_t kEvictedAfterTurns = 8 * shm::kEvictBatchMax;  // when it had to wait for others
-constexpr uint64_t kLooksPerPage = 4;                             // also if they are all pinned
+constexpr uint64_t kLinesPerPage = 16;                            // that looks may read, also if all are pinned
 constexpr uint64_t kNothingGoesPauseMs = 100;
 
 uint64_t share_of(uint64_t pages, double share) { return uint64_t(double(pages) * share); }
@@ -73,10 +73,10 @@ bool Pool::State::evict_to_low_watermark() {
   Shortage room;
   room.reason = EvictReason::kBackground;
   room.runs = std::min(most, pages_in_use - low);
-  room.looks_left = kLooksPerPage * most;
+  room.lines_left = kLinesPerPage * most;
   const uint64_t before = pages_in_use;
   evict_coldest(all, room);
-  if (pages_in_use < before || room.looks_left == 0) return true;
+  if (pages_in_use < before || room.lines_left == 0) return true;
   evict_again_ms = now_ms + kNothingGoesPauseMs;  // pinned, has children, or is unknown yet
   return false;
 }

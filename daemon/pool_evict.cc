@@ -110,21 +110,10 @@ struct Victim {
 
 }  // namespace
 
-// What looking for the pins of one block costs, in looks: of a lane whose pins overflow, or whose client says so, each look
-// reads the whole area.
-uint64_t Pool::State::look_cost() const {
-  uint64_t slots = 0;
-  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
-    if (region.lane_header(lane).pin_overflow.load_relaxed() != 0)
-      slots += region.layout().pin_overflow_slots;  // a guess
-  });
-  return 1 + slots / kOverflowSlotsPerLook;
-}
-
 // Returns false if it stopped at a block of another size than the runs that are wanted.
 bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
-  EvictionOrder::Coldest coldest(order, in, &shortage.looks_left);
+  EvictionOrder::Coldest coldest(order, in, &shortage.lines_left);
   // Every step takes a page out of a queue. Pages come back only below a child that went, so twice the pages is enough
   // unless somebody scribbles.
   uint64_t steps_left = 2 * uint64_t(in.size()) * region.region_pages() + 1024;
@@ -141,15 +130,15 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
     parents.clear();
     chosen.clear();
     uint64_t runs_expected = 0;
-    const uint64_t cost = look_cost();
+    const uint64_t cost = look_lines();
     std::optional<EvictionOrder::Key> horizon;
     uint32_t page = 0;
     EvictionOrder::Key coldest_key;
-    while (victims.size() < shm::kEvictBatchMax && steps_left > 0 && shortage.looks_left > 0 &&
+    while (victims.size() < shm::kEvictBatchMax && steps_left > 0 && shortage.lines_left > 0 &&
            runs_expected < shortage.runs_left() && coldest.peek(&page, &coldest_key)) {
       if (horizon && coldest_key > *horizon) break;
       --steps_left;
-      shortage.looks_left -= std::min(shortage.looks_left, cost);
+      shortage.spend(cost);
       PageWord found = word(page);
       if (found.is(PageState::kRetiring)) {  // of a marud before: nobody else marks blocks so
         region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
@@ -220,7 +209,9 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
       if (next < count && retired[next].page() == victim.page) {
         finish_evicted(retired[next++], victim.tick, shortage, &coldest);
       } else if (const PageWord found = word(victim.page); found.is(PageState::kReady, victim.generation)) {
-        if (found.children() == 0) hold(ref);  // pinned; with children now: back when the last one leaves
+        if (found.children() != 0) continue;  // back when the last one leaves
+        shortage.spend(cost);                 // a look more, for where it is pinned
+        hold(ref);
       }
     }
   }
@@ -230,7 +221,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
 }
 
 void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max) {
-  if (!policy->evicts()) return;
+  if (!policy->evicts() || shortage.lines_left == 0) return;
   // Queues that may miss blocks, because touches were lost, are compared with the page words first.
   uint64_t pages_left = kLostScanPagesPerRequest;
   const uint64_t lost = lost_touches();
@@ -245,6 +236,7 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
     if (evict_windows(in, shortage)) return;
     // No room for a run among what may go now: make more of it go, so that parents become leaves. Perhaps there never is any,
     // since one pin in each region is enough: so not everybody's blocks go for it, and no more than are worth the runs.
+    if (shortage.lines_left == 0) return;
     if (shortage.room_pages_left == 0 || shortage.window_pages_left < region.region_pages()) return;
     Shortage room = shortage;
     room.asker = {};
@@ -254,7 +246,7 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
     const uint64_t gone = room.pages_evicted - shortage.pages_evicted;
     shortage.key_bytes_left = room.key_bytes_left;
     shortage.blocks_evicted = room.blocks_evicted;
-    shortage.looks_left = room.looks_left;
+    shortage.lines_left = room.lines_left;
     if (gone == 0) return;
     shortage.pages_evicted = room.pages_evicted;
     shortage.room_pages_left -= std::min(shortage.room_pages_left, gone);

@@ -31,21 +31,20 @@ inline constexpr uint64_t kMendedPagesPerTurn = 1u << 15;
 inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
 // At the end of marud, for all lanes together: about a second.
 inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
-inline constexpr size_t kRetiredPerTurn = 1024;
 // Looks at held blocks, in lines of memory that they read: what a request that is about to evict does itself, and each turn
 // of a pass that somebody waits for; and what is upkeep. A line that no cache has costs some 100 ns.
 inline constexpr uint64_t kHeldLinesAtOnce = 1u << 16;
 inline constexpr uint64_t kHeldLinesOfUpkeep = 1u << 12;
-// A slot that had a pin when it was last looked at is one load, of which so many cost what a look at all lanes does.
-inline constexpr uint64_t kSlotsPerLook = 16;
+// The same of RETIRED blocks that wait for their pins.
+inline constexpr uint64_t kRetiredLinesPerTurn = 1u << 14;
+// And of the looks for pins by which one turn of a request chooses what goes. These are fetched ahead, many at a time, and cost
+// less each: about a thousand blocks where all 254 lanes are in use, twenty thousand where eight are.
+inline constexpr uint64_t kChoiceLinesPerTurn = 1u << 18;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
 inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 15;
 inline constexpr uint64_t kLostScanPagesPerRequest = 1u << 18;
-// Blocks that one request looks at, whether they go or not, and pages among which it looks for room for runs.
-inline constexpr uint64_t kLooksPerRequest = 1u << 16;
-inline constexpr uint64_t kWindowPagesPerRequest = 1u << 20;
-// A look reads a line of each lane; of those whose pins overflow so many more slots cost as much again.
-inline constexpr uint64_t kOverflowSlotsPerLook = 512;
+// Pages among which one turn of a request looks for room for runs.
+inline constexpr uint64_t kWindowPagesPerTurn = 1u << 20;
 // Pools up to this size are searched completely before every refusal, larger ones once in a while; in between all rest for
 // longer than the search took.
 inline constexpr uint64_t kSmallPoolPages = 1u << 16;

@@ -17,7 +17,6 @@ using nlohmann::json;
 
 constexpr uint64_t kEvictPagesMax = 1u << 16;  // for one request
 constexpr size_t kEvictionsMax = 64;           // that wait
-constexpr uint64_t kLooksPerTurn = 4 * shm::kEvictBatchMax;
 
 json evicted_json(const Shortage& shortage) {
   return {{"evicted_blocks", shortage.blocks_evicted}, {"evicted_pages", shortage.pages_evicted}};
@@ -38,7 +37,7 @@ json Pool::State::make_room(const json& request, uint64_t* ret_ticket) {
   if (evictions.size() >= kEvictionsMax)
     return refusal(EAGAIN, "too many administrators wait for room already: try again");
   wanted.sweep_left = pages();
-  wanted.shortage.looks_left = (2 * pages() + 1024) * look_cost();  // more than there are, if nobody scribbles
+  wanted.shortage.lines_left = (2 * pages() + 1024) * look_lines();  // more than it takes, if nobody scribbles
   if (!ret_ticket) {
     may_choose(nullptr);
     wanted.round = rounds_begun;
@@ -62,18 +61,18 @@ bool Pool::State::step_eviction(Eviction& eviction) {
   Shortage& all = eviction.shortage;
   Shortage part = all;
   part.runs = std::min<uint64_t>(all.runs, shm::kEvictBatchMax);
-  part.looks_left = std::min(all.looks_left, kLooksPerTurn);
-  const uint64_t runs = part.runs, looks = part.looks_left;
+  part.lines_left = std::min(all.lines_left, kHeldLinesAtOnce);
+  const uint64_t runs = part.runs, lines = part.lines_left;
   ask_for_tenant(0);
   tenants.table().all_may_yield(true);
   evict_coldest(own_regions(), part);
   tenants.table().all_may_yield(false);
-  const bool has_none_left = part.looks_left != 0 && part.runs == runs;
+  const bool has_none_left = part.lines_left != 0 && part.runs == runs;
   all.runs -= runs - part.runs;
-  all.looks_left -= looks - part.looks_left;
+  all.lines_left -= lines - part.lines_left;
   all.blocks_evicted = part.blocks_evicted;
   all.pages_evicted = part.pages_evicted;
-  return all.runs == 0 || all.looks_left == 0 || has_none_left;
+  return all.runs == 0 || all.lines_left == 0 || has_none_left;
 }
 
 // Returns true when there is more to do right away.

@@ -131,7 +131,7 @@ bool Pool::State::are_others_gone() {
 // a POISONED page, so what was true when it was looked for, since it was POISONED, is true now. Goes on where the last slice
 // ended; returns true at the end, when what still holds something stands in poison_held alone.
 bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& budget) {
-  const uint64_t oldest = lanes.oldest_arrival(), cost = kStepsOfABlock * look_cost();
+  const uint64_t oldest = lanes.oldest_arrival(), cost = std::max(kStepsOfABlock, look_lines());
   const bool are_gone = are_others_gone();
   bool has_noted = false;
   for (; poison_go_next < poison_held.size(); ++poison_go_next) {

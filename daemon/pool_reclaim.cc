@@ -67,6 +67,7 @@ void Pool::State::finish_lane(uint32_t lane) {
   shm::clear_pins(region, lane);
   shm::clear_lane(region, lane);
   tenants.fold(lane);
+  searches.erase(lane);
   std::erase_if(pin_ages, [&](const auto& age) { return age.first >> 32 == lane; });
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kFree;
@@ -125,26 +126,27 @@ void Pool::State::take_findings() {
     findings.orphans.clear();
     evict_pages(victims, EvictReason::kAdmin);
   }
-  finish_retired(kRetiredPerTurn);
+  finish_retired(kRetiredLinesPerTurn);
 }
 
-void Pool::State::finish_all_retired() { finish_retired(retired_blocks.size(), 2 * pages()); }
+void Pool::State::finish_all_retired() { finish_retired(kNever, 2 * pages()); }
 
-// `pages_left`: to walk for tails; clients wrote how long the runs are. Most are pinned where they were, which costs one load.
-void Pool::State::finish_retired(uint64_t looks, uint64_t pages_left) {
-  if (retired_blocks.empty()) return;
+// `lines`: of memory, to look for pins. `pages_left`: to walk for tails; clients wrote how long the runs are. Most are pinned
+// where they were, which costs one line. Returns how many of the next `blocks` were not looked at.
+size_t Pool::State::finish_retired(uint64_t lines, uint64_t pages_left, size_t blocks) {
+  if (retired_blocks.empty()) return 0;
   const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  const uint64_t cost = look_cost() * kSlotsPerLook;
-  uint64_t slots_left = std::max(looks * kSlotsPerLook, cost);
-  for (size_t left = retired_blocks.size(); left > 0 && slots_left > 0 && pages_left > 0; --left) {
+  const uint64_t cost = look_lines();
+  size_t left = std::min(blocks, retired_blocks.size());
+  for (; left > 0 && lines > 0 && pages_left > 0; --left) {
     if (retired_next >= retired_blocks.size()) retired_next = 0;
     HeldBlock& block = retired_blocks[retired_next];
     if (block.is_pinned_there()) {
-      --slots_left;
+      --lines;
       ++retired_next;
       continue;
     }
-    slots_left -= std::min(slots_left, cost);
+    lines -= std::min(lines, cost);
     const PageRef ref = block.ref;
     block.pin = shm::find_pin(region, in_use, ref.page());
     if (block.pin != nullptr) {
@@ -169,6 +171,7 @@ void Pool::State::finish_retired(uint64_t looks, uint64_t pages_left) {
     queue_remove(ref.page());
     child_left(parent, nullptr);
   }
+  return left;
 }
 
 // Counts the children of suspect parents again, all suspects in one pass over the pages. Returns true when a pass is

@@ -2,16 +2,23 @@
 // gone; FREE pages of the asker's own regions that it does not know of; the coldest blocks of its own regions; a whole region
 // of a client that rents more than its share; the coldest blocks anywhere; FREE pages of other owners; a whole region of
 // anybody. Refused only when nothing of this is left.
+//
+// Cost: a turn of marud reads so many lines of memory for a request (pool_limits.h), however many lanes there are. A request
+// that has found something by then has that, and one that has found nothing goes on in the next turn where it was: what it has
+// seen pinned is out of the queues.
 #include "daemon/pool_state.h"
 #include "libmaru/shm/page_run.h"
 #include "libmaru/wire/codec.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 namespace maru::daemon {
 namespace {
+
+constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
 
 RentResult refuse(int code, std::string explanation) {
   RentResult result;
@@ -20,26 +27,18 @@ RentResult refuse(int code, std::string explanation) {
   return result;
 }
 
-}  // namespace
-
-// Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked for
-// the ticket, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
-bool Pool::State::may_choose(uint64_t* ret_ticket) {
-  separate_tenants();
-  if (!ret_ticket) {
-    reorder_now();
-    drain_all_touches();
-    look_at_all_held();
-    return true;
-  }
-  if (!has_caught_up(*ret_ticket) || is_reordering()) return false;
-  *ret_ticket = 0;
-  return true;
+// What the reply needs for regions and runs is set aside; keys get the rest.
+size_t key_bytes_left(const Search& search) {
+  const RentResult& result = search.result;
+  const uint64_t items = result.regions.size() + result.runs.size() + search.shortage.runs_left();
+  return wire::kPayloadBytesMax - sizeof(wire::RentReply) - 2 * sizeof(uint64_t) - items * sizeof(wire::RunRecord) -
+         result.evicted_keys.size();
 }
 
-RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits,
-                             uint32_t request_id, uint64_t* ret_ticket) {
-  uint64_t ticket = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
+}  // namespace
+
+// Nothing if there is nothing against it.
+std::optional<RentResult> Pool::State::refusal_to(uint32_t lane, const wire::RentRequest& request) {
   if (region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
   if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
   if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
@@ -48,43 +47,87 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   if (request.run_pages > region.region_pages())
     return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
                              std::to_string(region.region_pages()));
-  if (region.is_shared()) look_at_regions();
+  return std::nullopt;
+}
 
-  RentResult result;
-  Shortage shortage;
-  shortage.asker = lanes.id(lane);
-  shortage.mark = shm::grant_mark(shortage.asker, request_id);
+// Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked, with
+// `round` 0, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
+bool Pool::State::may_choose(uint64_t* round) {
+  separate_tenants();
+  if (round) return has_caught_up(*round) && !is_reordering();
+  reorder_now();
+  drain_all_touches();
+  look_at_all_held();
+  return true;
+}
+
+// What came of earlier turns of the request for which this lane's client waits.
+Search Pool::State::take_search(uint32_t lane, bool was_begun) {
+  auto found = searches.extract(lane);
+  if (found.empty() || !was_begun || found.mapped().shortage.asker != lanes.id(lane)) return {};
+  return std::move(found.mapped());
+}
+
+// Turns before this one have got nothing, so all is wanted still.
+void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
+                             uint32_t request_id) const {
+  Shortage& shortage = search.shortage;
+  shortage.asker = asker;
+  shortage.mark = shm::grant_mark(asker, request_id);
   shortage.run_pages = request.run_pages;
   shortage.runs = request.runs;
   shortage.items_left = wire::kRentItemsMax;
-  shortage.result = &result;
+  shortage.result = &search.result;
   shortage.regions_left = limits.regions_left;
-  shortage.looks_left = kLooksPerRequest;
-  shortage.window_pages_left = std::max<uint64_t>(kWindowPagesPerRequest, region.region_pages());
-  rent_regions(shortage);
+  shortage.lines_left = kChoiceLinesPerTurn;
+  shortage.window_pages_left = window_pages();
+}
 
-  // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now,
-  // before those are given away), and every block whose pins have ended is back in its queue. When that takes turns, who
-  // asked has what there is, and asks again, or waits.
-  if (shortage.is_open() && !may_choose(ret_ticket ? &ticket : nullptr)) {
-    if (result.regions.empty() && result.runs.empty()) *ret_ticket = ticket;
-    return result;
+RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits,
+                             uint32_t request_id, uint64_t* ret_ticket) {
+  uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
+  Search search = take_search(lane, round != 0);
+  if (auto refusal = refusal_to(lane, request)) return *std::move(refusal);
+  if (region.is_shared()) look_at_regions();
+  const auto wait = [&] {
+    *ret_ticket = round;
+    if (search.was_begun()) searches[lane] = std::move(search);
+    return RentResult();
+  };
+  for (;;) {
+    begin_turn(search, lanes.id(lane), request, limits, request_id);
+    rent_regions(search.shortage);
+    // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now,
+    // before those are given away), and every block whose pins have ended is back in its queue. When that takes turns, who
+    // asked has what there is, and asks again, or waits.
+    if (search.shortage.is_open() && !may_choose(ret_ticket ? &round : nullptr)) {
+      if (search.has_nothing()) return wait();
+      return finish(search, request, limits);
+    }
+    if (search.shortage.is_open()) choose(search, request, limits);
+    if (!takes_another_turn(search)) return finish(search, request, limits);
+    if (ret_ticket) return wait();
   }
+}
+
+// A turn of a request. When the lines that it may read are used up nothing more goes, and what is less gentle than that waits
+// for a turn to which it leaves some.
+void Pool::State::choose(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
+  Shortage& shortage = search.shortage;
   ask_for_tenant(request.tenant);
   const std::vector<uint32_t> own = regions_of(shortage.asker);
-  if (shortage.is_open()) {
-    uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
-    take_free(own, shortage, &pages_left);
-  }
-  // What the reply needs for regions and runs is set aside; keys get the rest.
-  const uint64_t items =
-      result.regions.size() + result.runs.size() + std::min<uint64_t>(shortage.runs, shortage.items_left);
-  shortage.key_bytes_left =
-      wire::kPayloadBytesMax - sizeof(wire::RentReply) - 2 * sizeof(uint64_t) - items * sizeof(wire::RunRecord);
+  uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
+  take_free(own, shortage, &pages_left);
+  shortage.key_bytes_left = key_bytes_left(search);
   if (region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
   const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
-  constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
-  shortage.room_pages_left = 4 * shortage.run_pages * shortage.runs_left();
+  if (!search.was_begun()) {
+    // Each block is looked at for whether it may go, and where it is pinned, and then it is out of the queues: twice that is
+    // more than it takes, unless pins end and begin all the time, or somebody scribbles.
+    search.lines_left = 2 * (2 * pages() + 1024) * look_lines() + kChoiceLinesPerTurn;
+    search.retired_left = retired_blocks.size();
+    shortage.room_pages_left = 4 * shortage.run_pages * shortage.runs_left();
+  }
   // A tenant over its limit makes room first, wherever its blocks are.
   if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
   if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
@@ -94,47 +137,74 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
     if (!take_over(shortage, TakeFrom::kOverShare)) break;
 
   if (shortage.is_open()) evict(all, shortage, kRoundsAnywhere);
-  const auto has_nothing = [&] { return result.regions.empty() && result.runs.empty(); };
-  if (has_nothing() &&
-      tenants.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
+  if (search.has_nothing()) choose_at_last(search, all);
+}
+
+// Before it is refused.
+void Pool::State::choose_at_last(Search& search, std::span<const uint32_t> all) {
+  Shortage& shortage = search.shortage;
+  if (tenants.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
     tenants.table().all_may_yield(true);
     evict(all, shortage, kRoundsAnywhere);
     tenants.table().all_may_yield(false);
   }
-  if (has_nothing() && !retired_blocks.empty()) {  // deleted while somebody held them
-    const uint64_t frees_before = own_frees;
-    finish_retired(kLooksPerRequest);
-    uint64_t pages_left = kNever;                                          // what was freed may lie anywhere
-    if (own_frees != frees_before) evict(all, shortage, kRoundsAnywhere);  // what was above them
-    if (own_frees != frees_before && has_nothing()) take_free(all, shortage, &pages_left);
-  }
-  // Before refusing: blocks whose touches were lost, and other owners' FREE pages.
+  const auto may_go_on = [&] { return search.has_nothing() && shortage.lines_left > 0; };
+  if (may_go_on() && search.retired_left > 0) look_at_retired(search, all);
+  if (may_go_on() && search.retired_left == 0) search_everywhere(search, all);
+}
+
+// What was deleted while somebody held it.
+void Pool::State::look_at_retired(Search& search, std::span<const uint32_t> all) {
+  Shortage& shortage = search.shortage;
+  const uint64_t frees_before = own_frees;
+  search.retired_left = finish_retired(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
+  if (own_frees == frees_before) return;
+  evict(all, shortage, kRoundsAnywhere);  // what was above them
+  uint64_t pages_left = kNever;           // what was freed may lie anywhere
+  if (search.has_nothing()) take_free(all, shortage, &pages_left);
+}
+
+// Blocks whose touches were lost, and other owners' FREE pages.
+void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> all) {
+  Shortage& shortage = search.shortage;
   const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
-  if (has_nothing() && !rests(now_ms, next_full_search_ms, pause_ms)) {
+  if (!search.has_swept && rests(now_ms, next_full_search_ms, pause_ms)) return;
+  if (!std::exchange(search.has_swept, true)) {
     sweep(pages());
-    finish_retired(kLooksPerRequest);
-    shortage.looks_left = kLooksPerRequest;
-    evict(all, shortage, kRoundsAnywhere);
-    uint64_t pages_left = kNever;
-    if (shortage.is_open()) take_free(all, shortage, &pages_left);
-    if (has_nothing()) take_over(shortage, TakeFrom::kAnybody);
-    if (has_nothing()) next_full_search_ms = now_ms + pause_ms;
+    search.retired_left = finish_retired(kHeldLinesAtOnce);
   }
-  if (has_nothing()) {
-    ++totals.refused_rents;
-    const bool is_at_limit = limits.own_regions_only && shortage.regions_left == 0;
-    RentResult refusal = refuse(is_at_limit ? EDQUOT : ENOSPC,
-                                "nothing is free and nothing can be evicted: what is left is pinned, has "
-                                "children, or is being filled (a run of " +
-                                    std::to_string(request.run_pages) + " pages was asked for)");
-    // What was evicted on the way is gone all the same, and the asker is told.
-    refusal.evicted_keys = std::move(result.evicted_keys);
-    refusal.evicted = result.evicted;
-    refusal.evicted_total = uint32_t(shortage.blocks_evicted);
-    return refusal;
-  }
-  result.evicted_total = uint32_t(shortage.blocks_evicted);
-  return result;
+  evict(all, shortage, kRoundsAnywhere);
+  if (shortage.lines_left == 0) return;
+  uint64_t pages_left = kNever;
+  if (shortage.is_open()) take_free(all, shortage, &pages_left);
+  if (search.has_nothing()) take_over(shortage, TakeFrom::kAnybody);
+  if (search.has_nothing()) next_full_search_ms = now_ms + pause_ms;
+}
+
+// Whether a request that has got nothing has not looked everywhere, and may go on.
+bool Pool::State::takes_another_turn(Search& search) const {
+  const Shortage& shortage = search.shortage;
+  if (!search.has_nothing() || (shortage.lines_left > 0 && search.retired_left == 0)) return false;
+  const uint64_t pages_searched = window_pages() - shortage.window_pages_left;
+  search.lines_left -= std::min(search.lines_left, kChoiceLinesPerTurn + pages_searched);
+  return search.was_begun();
+}
+
+RentResult Pool::State::finish(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
+  RentResult result = std::move(search.result);
+  result.evicted_total = uint32_t(search.shortage.blocks_evicted);
+  if (!result.regions.empty() || !result.runs.empty()) return result;
+  ++totals.refused_rents;
+  const bool is_at_limit = limits.own_regions_only && search.shortage.regions_left == 0;
+  RentResult refusal = refuse(is_at_limit ? EDQUOT : ENOSPC,
+                              "nothing is free and nothing can be evicted: what is left is pinned, has "
+                              "children, or is being filled (a run of " +
+                                  std::to_string(request.run_pages) + " pages was asked for)");
+  // What was evicted on the way is gone all the same, and the asker is told.
+  refusal.evicted_keys = std::move(result.evicted_keys);
+  refusal.evicted = result.evicted;
+  refusal.evicted_total = result.evicted_total;
+  return refusal;
 }
 
 }  // namespace maru::daemon

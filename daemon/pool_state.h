@@ -16,6 +16,7 @@
 #include "daemon/pool_hosts.h"
 #include "daemon/pool_limits.h"
 #include "daemon/pool_tenants.h"
+#include "daemon/shortage.h"
 #include "daemon/touch_backlog.h"
 #include "daemon/tree_walk.h"
 #include "libmaru/shm/audit.h"
@@ -80,28 +81,6 @@ class Findings final : public shm::ReclaimSink {
   void retired_taken(PageRef ref) override { taken.push_back(ref); }
   void unregistered(PageRef ref) override { orphans.push_back(ref); }
   void pages_freed(uint32_t pages) override { freed += pages; }
-};
-
-// What a request still lacks. With lane 0 as the asker pages are only freed, and `runs` counts pages.
-struct Shortage {
-  EvictReason reason = EvictReason::kRequest;
-  LaneId asker;
-  uint64_t mark = 0;  // of its request
-  uint64_t run_pages = 1;
-  uint64_t runs = 0;
-  size_t items_left = 0;  // regions and runs that the reply still has room for
-  size_t key_bytes_left = 0;
-  RentResult* result = nullptr;
-  uint64_t regions_left = kNever;  // that the asker may still get
-  uint64_t blocks_evicted = 0;
-  uint64_t pages_evicted = 0;
-  uint64_t looks_left = kNever;         // blocks that may be looked at, whether they go or not
-  uint64_t window_pages_left = kNever;  // that may be searched for room for a run
-  uint64_t room_pages_left = kNever;    // that may go so that there comes to be room for a run
-
-  bool takes() const { return asker.lane != 0; }
-  uint64_t runs_left() const { return takes() ? std::min<uint64_t>(runs, items_left) : runs; }
-  bool is_open() const { return runs_left() > 0; }
 };
 
 struct PoolTotals {
@@ -278,6 +257,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   };
   std::deque<Eviction> evictions;  // for administrators; the first one is under way
 
+  std::unordered_map<uint32_t, Search> searches;  // by lane: of requests that go on in a later turn
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
 
@@ -376,7 +356,18 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   // pool_rent.cc
   RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits, uint32_t request_id,
                   uint64_t* ret_ticket);
-  bool may_choose(uint64_t* ret_ticket);
+  std::optional<RentResult> refusal_to(uint32_t lane, const wire::RentRequest& request);
+  bool may_choose(uint64_t* round);
+  Search take_search(uint32_t lane, bool was_begun);
+  void begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
+                  uint32_t request_id) const;
+  void choose(Search& search, const wire::RentRequest& request, const RentLimits& limits);
+  void choose_at_last(Search& search, std::span<const uint32_t> all);
+  void look_at_retired(Search& search, std::span<const uint32_t> all);
+  void search_everywhere(Search& search, std::span<const uint32_t> all);
+  uint64_t window_pages() const { return std::max<uint64_t>(kWindowPagesPerTurn, region.region_pages()); }
+  bool takes_another_turn(Search& search) const;
+  RentResult finish(Search& search, const wire::RentRequest& request, const RentLimits& limits);
 
   // pool_takeover.cc: a region of one client for another
   struct Outlook {
@@ -391,7 +382,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool take_over(Shortage& shortage, TakeFrom whom);
 
   // pool_evict.cc
-  uint64_t look_cost() const;
   bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
   void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, EvictionOrder::Coldest* coldest);
   void report_evicted(PageRef ref, Shortage& shortage);
@@ -425,7 +415,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_window.cc: room for a run among blocks of other sizes
   bool evict_windows(std::span<const uint32_t> in, Shortage& shortage);
-  bool may_all_go(std::span<const uint32_t> heads, Shortage& shortage);
+  bool may_all_go(std::span<const uint32_t> heads, uint64_t cost, Shortage& shortage);
 
   // pool_policy.cc: what the policy is asked, and told of the blocks
   Result<void> set_policy(const std::string& name, const PolicyOptions& options, bool in_turns);
@@ -490,7 +480,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void take_counters(uint32_t lane);
   void take_findings();
   void queue_retired(PageRef ref);
-  void finish_retired(uint64_t looks, uint64_t pages_left = kReclaimPagesPerTurn);
+  size_t finish_retired(uint64_t lines, uint64_t pages_left = kReclaimPagesPerTurn, size_t blocks = SIZE_MAX);
   void finish_all_retired();
   bool step_recounts(uint64_t pages);
 

@@ -83,6 +83,7 @@ void Pool::State::take_region(uint32_t index, const Outlook& outlook, Shortage& 
   set_region(index, RegionState::kDraining, {});
   const uint32_t generation = regions[index].generation;
   shm::close_region_pages(region, index);
+  shortage.spend(outlook.blocks * look_lines());
   Shortage inside = shortage;  // frees without taking
   inside.asker = {};
   inside.runs = 0;
@@ -106,7 +107,8 @@ void Pool::State::take_region(uint32_t index, const Outlook& outlook, Shortage& 
 
 // Returns whether a region was taken.
 bool Pool::State::take_over(Shortage& shortage, TakeFrom whom) {
-  if (!policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0) return false;
+  if (!policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0 || shortage.lines_left == 0)
+    return false;
   std::vector<uint32_t> rented(region.lanes(), 0);  // by lane
   for (const RegionEntry& entry : regions)
     if (entry.state == RegionState::kRented) ++rented[entry.owner.lane];

@@ -157,7 +157,7 @@ bool Pool::State::step_tree(TreeWalk& walk, uint64_t& budget) {
   }
   if (walk.phase == Phase::kTree) {
     if (!climb(walk, budget)) return false;
-    finish_retired(kLooksPerRequest);  // what was deleted under a pin that has ended holds its parent until then
+    finish_retired(kHeldLinesAtOnce);  // what was deleted under a pin that has ended holds its parent until then
     walk.phase = Phase::kTake;
   }
   if (walk.phase == Phase::kTake && !take_tree(walk, budget)) return false;

@@ -55,13 +55,12 @@ void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run
 
 }  // namespace
 
-// Whether nobody pins any of these blocks, as far as looks are left, and no tenant keeps one.
-bool Pool::State::may_all_go(std::span<const uint32_t> heads, Shortage& shortage) {
+// Whether nobody pins any of these blocks, and no tenant keeps one. All of a window is looked at, or one of many blocks would
+// never have its turn.
+bool Pool::State::may_all_go(std::span<const uint32_t> heads, uint64_t cost, Shortage& shortage) {
   if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return held.has(page); })) return false;
-  const uint64_t cost = look_cost();
   for (const uint32_t page : heads) {
-    if (shortage.looks_left < cost) return false;
-    shortage.looks_left -= cost;
+    shortage.spend(cost);
     // The windows before this one may have brought its tenant down to its limit.
     if (tenant_class(tenant(page)) == kTenantProtected) return false;
     const PageWord found = word(page);
@@ -74,7 +73,7 @@ bool Pool::State::may_all_go(std::span<const uint32_t> heads, Shortage& shortage
 
 // Returns true when nothing is wanted any more.
 bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage) {
-  if (!policy->evicts()) return !shortage.is_open();
+  if (!policy->evicts() || shortage.lines_left == 0) return !shortage.is_open();
   const auto run_pages = uint32_t(shortage.run_pages);
   std::vector<Window> windows;
   std::vector<Cell> cells(region.region_pages());
@@ -107,16 +106,18 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
   }
   std::sort(windows.begin(), windows.end());
 
+  const uint64_t cost = look_lines();
   std::set<uint32_t> taken;  // first pages of windows that were tried: others must not overlap them
   for (const Window& window : windows) {
-    if (!shortage.is_open() || shortage.looks_left == 0) break;
+    if (!shortage.is_open() || shortage.lines_left == 0) break;
     const auto after = taken.lower_bound(window.first);
     if (after != taken.end() && *after < window.first + run_pages) continue;
     if (after != taken.begin() && *std::prev(after) + run_pages > window.first) continue;
     std::vector<uint32_t> heads;
     for (uint32_t page = window.first; page < window.first + run_pages; ++page)
       if (word(page).is(PageState::kReady)) heads.push_back(page);
-    if (!may_all_go(heads, shortage)) continue;
+    if (!may_all_go(heads, cost, shortage)) continue;
+    shortage.spend(cost * heads.size());  // each once more, when it is marked
     taken.insert(window.first);
     Shortage inside = shortage;  // frees without taking
     inside.asker = {};

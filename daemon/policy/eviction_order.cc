@@ -305,11 +305,11 @@ EvictionOrder::Key EvictionOrder::key(uint32_t page, uint64_t with_last_use) con
   return key;
 }
 
-EvictionOrder::Coldest::Coldest(EvictionOrder& order, std::span<const uint32_t> regions, uint64_t* looks_left)
+EvictionOrder::Coldest::Coldest(EvictionOrder& order, std::span<const uint32_t> regions, uint64_t* lines_left)
     : order_(order),
       by_rank_(order.policy_->ranking() == Ranking::kByRank),
       regions_(regions.begin(), regions.end()),
-      looks_left_(looks_left) {
+      lines_left_(lines_left) {
   std::sort(regions_.begin(), regions_.end());
   if (!order_.policy_->evicts()) return;
   for (const uint32_t region : regions_) {
@@ -397,7 +397,8 @@ bool EvictionOrder::Coldest::peek(uint32_t* ret_page, Key* ret_key) {
       } else {
         order_.regions_[top.end.region].is_damaged = true;
       }
-      if (looks_left_ && --*looks_left_ == 0) return false;
+      if (lines_left_) *lines_left_ -= std::min(*lines_left_, kLinesOfASpare);
+      if (lines_left_ && *lines_left_ == 0) return false;
       continue;
     }
     *ret_page = now.page;

@@ -114,8 +114,9 @@ class EvictionOrder final : private PolicyQueues {
   // entered with push(). One entry of the heap for each queue is live; it may be too early, never too late.
   class Coldest {
    public:
-    // `looks_left` (may be null, lives as long): each spared block costs one; with none left peek() gives nothing.
-    Coldest(EvictionOrder& order, std::span<const uint32_t> regions, uint64_t* looks_left = nullptr);
+    // `lines_left` (may be null, lives as long): lines of memory that may be read yet, of which each spared block costs
+    // kLinesOfASpare; with none left peek() gives nothing.
+    Coldest(EvictionOrder& order, std::span<const uint32_t> regions, uint64_t* lines_left = nullptr);
     // The block that goes next; it stays in its queue. False: none is left. Blocks that the policy spares are moved on the way.
     bool peek(uint32_t* ret_page, Key* ret_key);
     // The queue that this block stands in may have a new cold end. Blocks of other regions than those given are ignored.
@@ -124,6 +125,7 @@ class EvictionOrder final : private PolicyQueues {
     void push_region(uint32_t region);
 
    private:
+    static constexpr uint64_t kLinesOfASpare = 4;  // its entry, those of its neighbours before and after, the block's own
     // With Ranking::kByPlace only the lowest queue of a tenant in a region competes, and `queue` is 0.
     struct End {
       uint32_t region;
@@ -146,7 +148,7 @@ class EvictionOrder final : private PolicyQueues {
     EvictionOrder& order_;
     bool by_rank_;
     std::vector<uint32_t> regions_;  // sorted
-    uint64_t* looks_left_;
+    uint64_t* lines_left_;
     uint64_t spares_left_ = 0;
     uint64_t turns_left_ = 0;  // of all calls of peek()
     std::unordered_map<End, Key, EndHash> live_;

@@ -352,8 +352,12 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
     bool is_whole = true;
     for (uint32_t i = 0; i < wanted; ++i) is_whole &= !refs[i].is_none();
     // A block that was POISONED is resolved as absent, or as another one that has its key now, which is no part of the chain.
-    const bool is_refused = !is_whole || (walks && refs[wanted - 1] != result.deepest) ||
-                            !shm::are_held(world(), {refs.data(), wanted}, {held.data(), 1});
+    const bool are_held = shm::are_held(world(), {refs.data(), wanted}, {held.data(), 1});
+    const bool is_refused = !is_whole || (walks && refs[wanted - 1] != result.deepest) || !are_held;
+    // Those were the blocks above the pin before any key was looked up, so it does not matter which of the two is asked first.
+    bool were_held = block_count == result.blocks;
+    for (uint32_t i = 0; i < wanted && were_held; ++i) were_held = refs[i] == blocks[block_count - 1 - i];
+    if (is_whole && are_held != were_held) fail("what the match of key %u holds has changed under its pin", first);
     for (uint32_t i = 0; i < wanted; ++i) {
       if (poisons() && (is_refused || !walks)) break;
       if (refs[i].is_none() ||

@@ -13,10 +13,10 @@
 #include "cast.h"
 #include "cast_hosts.h"
 #include "cast_wishes.h"
+#include "libmaru/shm/adopt.h"
 #include "libmaru/shm/evict.h"
 #include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/host_reclaim.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/poison.h"
 #include "libmaru/shm/region_handover.h"
 #include "libmaru/shm/touch.h"
@@ -201,7 +201,7 @@ void make_marud_of(uint32_t host) {
   marud_of(host).lane = marud_of(host).context.id = shm::daemon_lane(world(), host);
 }
 
-// "marud restarts", for the lanes and regions of one host.
+// "marud restarts", for the lanes and regions of one host: as Pool::adopt() does it.
 void adopt_host(uint32_t host) {
   struct Dead final : shm::DeadLanes {
     uint32_t host = 0;
@@ -210,22 +210,23 @@ void adopt_host(uint32_t host) {
   dead.host = host;
   const shm::ControlRegion& region = world();
   Findings findings;
-  shm::end_lane_pins(region, marud_lane(host), findings);
-  for (uint32_t page = 0; page < kWorldPages && !mutant(kMutantAdoptKeepsRetiring); ++page)
-    shm::revive_retiring(region, host, page);
-  const auto tails = world().is_durable() ? shm::Tails::kAreFreed : shm::Tails::kToFree;
-  if (tails == shm::Tails::kAreFreed) shm::free_dead_tails(world(), dead, 0, kWorldPages, findings);
-  shm::reclaim_pages(marud_of(host).context, dead, 0, kWorldPages, findings, tails);
-  free_own_retired(host);
+  shm::adopt_lane(region, marud_lane(host), findings);
+  std::array<bool, kWorldPages> is_own;
+  for (uint32_t page = 0; page < kWorldPages; ++page)
+    is_own[page] = shm::host_of_region(region, region.region_of(page)) == host;
+  std::array<uint32_t, kWorldPages> children = {};
+  shm::Adoption adoption = {.daemon = &marud_of(host).context, .dead = &dead, .sink = &findings, .children = children};
+  for (uint32_t page = 0; page < kWorldPages; ++page)
+    if (is_own[page]) shm::flag_count(region, page);
+  for (uint32_t page = 0; page < kWorldPages; ++page) shm::adopt_page(adoption, page);
   for (uint32_t page = 0; page < kWorldPages; ++page) {
-    const PageWord word{region.block(page).word.load_acquire()};
-    if (word.is(PageState::kReady) && word.children() != 0)
-      findings.parent_suspect(PageRef::of(page, word.generation()));
+    if (const PageRef parent = shm::suspect_of(adoption, page, is_own[page]); !parent.is_none())
+      findings.parent_suspect(parent);
   }
   recount(host, findings);
-  for (uint32_t epoch = 1; epoch < marud_of(host).lane.generation; ++epoch)
-    shm::release_overflow_of(region, {marud_lane(host), epoch});
+  shm::adopt_overflow(region, dead);
   adopt_parts(host);
+  free_own_retired(host);
   shm::repair_entries(region, 0, region.buckets());
 }
 

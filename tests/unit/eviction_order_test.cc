@@ -12,6 +12,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <utility>
 
 namespace maru::test {
 namespace {
@@ -341,6 +342,40 @@ TEST(EvictionOrder, AnOrderThatChangesAllTheTimeCostsNoMorePerBlock) {
     ASSERT_TRUE(order.remove(page));
   }
   EXPECT_LE(policy.places - before, 10 * kMany + 100 * kEvicted);
+}
+
+// Each block once, to the other end.
+TEST(EvictionOrder, WhatThePolicySparesCostsLinesAndTheNextChoiceGoesOnThere) {
+  constexpr uint32_t kFew = 16, kSpared = 5;
+  class SecondChance final : public Policy {
+   public:
+    const char* name() const override { return "second_chance"; }
+    PolicyPlace place(const PolicyBlock& block) const override { return {0, block.last_use + 1000 * block.word}; }
+    bool spare(PolicyBlock& block, const PolicyPool&) override { return std::exchange(block.word, 1) == 0; }
+  } policy;
+  std::vector<format::PolicyEntry> entries(kFew);
+  TestFacts facts(kFew, 1);
+  EvictionOrder order(entries, kFew, facts);
+  order.set_policy(policy, false);
+  for (uint32_t page = 0; page < kFew; ++page) {
+    order.learn(page, 1, 10 + page);
+    ASSERT_TRUE(order.insert(page));
+  }
+  const auto spared = [&] {
+    const auto was_spared = [](const format::PolicyEntry& each) { return each.word.load_relaxed() == 1; };
+    return std::count_if(entries.begin(), entries.end(), was_spared);
+  };
+  uint32_t page = kFew;
+  EvictionOrder::Key key;
+  uint64_t lines = 4 * kSpared;
+  EXPECT_FALSE(EvictionOrder::Coldest(order, std::vector<uint32_t>{0}, &lines).peek(&page, &key));
+  EXPECT_EQ(lines, 0u);
+  EXPECT_EQ(spared(), kSpared);
+  lines = 1000;
+  ASSERT_TRUE(EvictionOrder::Coldest(order, std::vector<uint32_t>{0}, &lines).peek(&page, &key));
+  EXPECT_EQ(page, 0u);
+  EXPECT_EQ(lines, 1000 - 4 * (kFew - kSpared));
+  EXPECT_EQ(spared(), kFew);
 }
 
 // A place behind a cycle of links that each look right.
