@@ -1,5 +1,5 @@
 // A client can make every look at whether a block is pinned dear: its lane says that its pins overflow. Whatever takes blocks
-// away then does less in a turn, and all of it in the end. Bounds are counts of blocks.
+// away, or lists them, then does less in a turn, and all of it in the end. Bounds are counts of blocks.
 #include "tests/unit/filled_pool.h"
 
 namespace maru::daemon {
@@ -128,6 +128,24 @@ TEST_F(DearLooks, WhatAClearHadToLeaveGoesInTurns) {
   make_looks(true);
   turn_down_to(0, most(), 10);
   expect_clean();
+}
+
+TEST_F(DearLooks, PinnedBlocksAreListedInParts) {
+  const std::vector<PageRef> blocks = fill(home_, *client_);
+  constexpr uint64_t kPinned = 5;
+  for (uint64_t i = 0; i < kPinned; ++i) client_->pin(blocks[i * 100]);
+  make_looks(true);
+  uint64_t rows = 0, cursor = 0;
+  for (json next = 0; !next.is_null();) {
+    const json reply = home_.pool->admin("blocks", {{"pinned", true}, {"cursor", next}}, home_.now_ms);
+    rows += reply.at("blocks").size();
+    next = reply.value("next", json());
+    const uint64_t end = next.is_null() ? home_.region.pages() : next.get<uint64_t>();
+    ASSERT_GT(end, cursor);
+    ASSERT_LE(end - cursor, most());
+    cursor = end;
+  }
+  EXPECT_EQ(rows, kPinned);
 }
 
 }  // namespace
