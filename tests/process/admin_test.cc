@@ -46,6 +46,31 @@ class Admin : public ::testing::Test {
   std::string output_;
 };
 
+// Each slot of each lane is read for that.
+TEST_F(Admin, ClientsThatMayHoldManyPinsAreListedInParts) {
+  MarudProcess marud({PoolWish{.bytes = 64u << 20, .pins = 1u << 16}});
+  std::vector<std::unique_ptr<TestClient>> clients;
+  while (clients.size() < 5) clients.push_back(std::make_unique<TestClient>(marud.socket_path()));
+  maru_view view;
+  ASSERT_EQ(clients[0]->store("held", "payload"), 0);
+  ASSERT_EQ(clients[4]->retrieve("held", &view), 0);
+  size_t rows = 0, pins = 0, parts = 0;
+  json request = {{"command", "clients"}};
+  for (json next; parts == 0 || !next.is_null(); ++parts) {
+    const json reply = marud.ask(request);
+    ASSERT_FALSE(reply.at("clients").empty());
+    EXPECT_LE(reply.at("clients").size(), 2u);
+    rows += reply.at("clients").size();
+    for (const json& client : reply.at("clients")) pins += client.at("pins").get<size_t>();
+    request["cursor"] = next = reply.value("next", json());
+  }
+  EXPECT_EQ(parts, 3u);
+  EXPECT_EQ(rows, clients.size());
+  EXPECT_EQ(pins, 1u);
+  EXPECT_EQ(marudctl({"--json", "clients"}, marud), 0);
+  EXPECT_EQ(json::parse(output_).at("clients").size(), clients.size()) << "marudctl asks on";
+}
+
 TEST_F(Admin, PinsSayWhoHoldsThemAndForHowLong) {
   MarudProcess marud;
   TestClient client(marud.socket_path());
