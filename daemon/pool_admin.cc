@@ -16,6 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kPagesPerList = 1u << 16;  // looked at for one reply
+constexpr size_t kPinnersNamedMax = 200;      // of one block
 
 constexpr const char* kKindNames[] = {"bytes", "digest128", "digest256"};
 constexpr const char* kContentNames[] = {"kv_cache", "lora_weight", "temporary", "activation", "gradient"};
@@ -260,13 +261,16 @@ json Pool::State::one_block(const json& request) {
   if (ref.is_none()) return none;
   json row = block_json(ref.page(), word(ref.page()));
   json pinned_by = json::array();
+  uint64_t pinners = 0;
   lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {
     shm::LaneSet one;
     one.add(lane);
-    if (shm::is_pinned(region, one, ref.page()))
+    if (!shm::is_pinned(region, one, ref.page())) return;
+    if (++pinners <= kPinnersNamedMax)  // so many that a reply has room for them
       pinned_by.push_back({{"lane", lane}, {"pid", int64_t(lanes.records[lane].who.pid)}});
   });
   row["pinned_by"] = std::move(pinned_by);
+  row["pinned_by_count"] = pinners;
   return row;
 }
 
