@@ -91,6 +91,15 @@ json status_of(const AdminView& view, const json& request) {
 // Cursors from here on are of lanes of other hosts: the place of the pool, then the lane.
 constexpr uint64_t kElsewhere = 1ull << 48;
 
+// Each slot of a lane in which a pin may be is read, to count them and to find the oldest: so many for one reply, and those of
+// one lane at least.
+constexpr uint64_t kPinSlotsPerReply = 1u << 19;
+constexpr uint64_t kSlotsOfAPin = 3;  // that a lane has for each pin that it may hold, at most
+
+uint64_t pin_slots_of(const HostedPool& hosted) {
+  return hosted.serving() ? kSlotsOfAPin * hosted.serving()->header().parameters.pins_max : 0;
+}
+
 // Goes on after the lane whose number was returned as "next", as far as one reply reaches.
 json clients_of(const AdminView& view, const json& request) {
   uint64_t cursor = 0;
@@ -106,10 +115,13 @@ json clients_of(const AdminView& view, const json& request) {
   };
   json clients = json::array();
   size_t bytes = 256;
+  uint64_t slots = 0;
   for (const auto& [id, watch] : view.lanes.all()) {
     if (id < cursor) continue;
     const HostedPool& hosted = *view.pools[watch.pool];
     if (!is_meant(hosted)) continue;
+    slots += pin_slots_of(hosted);
+    if (slots > kPinSlotsPerReply && !clients.empty()) return {{"clients", std::move(clients)}, {"next", id}};
     json client = hosted.serving() ? hosted.serving()->lane_json(watch.lane, view.now_unix_ms) : json::object();
     client["pid"] = int64_t(watch.who.pid);
     client["uid"] = watch.who.uid;

@@ -10,6 +10,7 @@
 #include <getopt.h>
 #include <iterator>
 #include <numa.h>
+#include <sys/un.h>
 #include <utility>
 
 namespace maru::daemon {
@@ -328,6 +329,16 @@ void check_nodes(const Config& config, std::vector<ConfigProblem>& problems) {
                                 std::to_string(::numa_num_configured_nodes()) + " nodes of this machine"});
 }
 
+// That of the file was checked as the file was read.
+void check_socket(const Options& options, const Config& config, std::vector<ConfigProblem>& problems) {
+  constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
+  const std::string& path = config.socket_path;
+  const bool is_of_file = !options.socket_path && path != default_runtime_dir() + "/marud.sock";
+  if (is_of_file || (!path.empty() && path.size() <= kSocketPathMax)) return;
+  problems.push_back({0, std::string(options.socket_path ? "--socket" : "socket") + ": found \"" + printable(path) +
+                             "\", expected a path of at most " + std::to_string(kSocketPathMax) + " bytes"});
+}
+
 }  // namespace
 
 Config effective_config(const Options& options, std::vector<ConfigProblem>& problems) {
@@ -346,6 +357,7 @@ Config effective_config(const Options& options, std::vector<ConfigProblem>& prob
     spec.pool.sharing.machine_id = options.machine_id;
   }
   if (options.socket_path) config.socket_path = *options.socket_path;
+  check_socket(options, config, problems);
   if (options.state_dir)
     config.state_dir = *options.state_dir;
   else if (!options.config_path || config.state_dir_is_default)

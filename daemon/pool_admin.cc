@@ -16,6 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kPagesPerList = 1u << 16;  // looked at for one reply
+constexpr size_t kPinnersNamedMax = 200;      // of one block
 
 constexpr const char* kKindNames[] = {"bytes", "digest128", "digest256"};
 constexpr const char* kContentNames[] = {"kv_cache", "lora_weight", "temporary", "activation", "gradient"};
@@ -157,7 +158,7 @@ json Pool::State::block_json(uint32_t page, PageWord found) {
   return row;
 }
 
-// Which blocks a listing is about. Cheap conditions come first; who is pinned is looked up for the blocks that are left.
+// Which blocks a listing is about. Who is pinned is looked up for the blocks that the other conditions leave.
 struct Pool::State::BlockFilter {
   std::vector<std::byte> prefix;
   std::optional<uint64_t> tenant;
@@ -194,7 +195,7 @@ bool Pool::State::passes(const BlockFilter& filter, uint32_t page, PageWord foun
         std::memcmp(key.data, filter.prefix.data(), filter.prefix.size()) != 0)
       return false;
   }
-  return !filter.pinned || shm::is_pinned(region, lanes.in_use, page);
+  return true;
 }
 
 json Pool::State::list_blocks(const json& request) {
@@ -204,13 +205,16 @@ json Pool::State::list_blocks(const json& request) {
   json rows = json::array();
   size_t bytes = 0;
   uint64_t page = number_in(request, "cursor", 0);
-  // Asking for the pins of a page reads a line of every lane.
-  const uint64_t pages_max = filter.pinned ? kPagesPerList / 16 : kPagesPerList;
-  const uint64_t end = page < pages() ? std::min(pages(), page + pages_max) : page;
-  for (; page < end && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++page) {
+  const uint64_t end = page < pages() ? std::min(pages(), page + kPagesPerList) : page;
+  uint64_t lines = kHeldLinesAtOnce;  // to look for pins in; one block at least is looked at
+  for (; page < end && lines > 0 && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++page) {
     const PageWord found = word(uint32_t(page));
     if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring) && !found.is(PageState::kRetired)) continue;
     if (!passes(filter, uint32_t(page), found)) continue;
+    if (filter.pinned) {
+      lines -= std::min(lines, look_lines());
+      if (!shm::is_pinned(region, lanes.in_use, uint32_t(page))) continue;
+    }
     json row = block_json(uint32_t(page), found);
     bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
     rows.push_back(std::move(row));
@@ -257,13 +261,16 @@ json Pool::State::one_block(const json& request) {
   if (ref.is_none()) return none;
   json row = block_json(ref.page(), word(ref.page()));
   json pinned_by = json::array();
+  uint64_t pinners = 0;
   lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {
     shm::LaneSet one;
     one.add(lane);
-    if (shm::is_pinned(region, one, ref.page()))
+    if (!shm::is_pinned(region, one, ref.page())) return;
+    if (++pinners <= kPinnersNamedMax)  // so many that a reply has room for them
       pinned_by.push_back({{"lane", lane}, {"pid", int64_t(lanes.records[lane].who.pid)}});
   });
   row["pinned_by"] = std::move(pinned_by);
+  row["pinned_by_count"] = pinners;
   return row;
 }
 

@@ -110,17 +110,20 @@ void Pool::State::keep_clearing(TreeWalk& walk) {
   cleared_next = cleared_kept = 0;
 }
 
-// A part of a pass over what was left: children come before their parents, so one pass takes a whole chain. Returns true when
-// there is more to do right away.
+// A part of a pass over what was left: children come before their parents, so one pass takes a whole chain. Blocks that may go
+// count for what looking for their pins reads, one at least. Returns true when there is more to do right away.
 bool Pool::State::step_cleared() {
   if (cleared.empty()) return false;
   const size_t end = std::min<size_t>(cleared.size(), cleared_next + kClearedPerTurn);
-  for (; cleared_next < end; ++cleared_next) {
+  for (uint64_t lines = kHeldLinesAtOnce; cleared_next < end && lines > 0; ++cleared_next) {
     const PageRef ref = cleared[cleared_next];
     const PageWord found = word(ref.page());
     if (!found.is_findable(ref.generation())) continue;  // gone
     const uint32_t page = ref.page();
-    if (found.low() == 0 && (evict_pages({&page, 1}, EvictReason::kAdmin) != 0 || take_key(ref))) continue;
+    if (found.low() == 0) {
+      lines -= std::min(lines, look_lines());
+      if (evict_pages({&page, 1}, EvictReason::kAdmin) != 0 || take_key(ref)) continue;
+    }
     cleared[cleared_kept++] = ref;
   }
   if (cleared_next < cleared.size()) return true;

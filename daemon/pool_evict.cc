@@ -225,11 +225,14 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
   // Queues that may miss blocks, because touches were lost, are compared with the page words first.
   uint64_t pages_left = kLostScanPagesPerRequest;
   const uint64_t lost = lost_touches();
+  bool has_swept = false;
   for (uint32_t index : in) {
     if (regions[index].swept_at_lost == lost || pages_left < region.region_pages()) continue;
     pages_left -= region.region_pages();
     sweep_region(index);
+    has_swept = true;
   }
+  if (has_swept) step_expired();  // for all these regions together no more than in a turn
   uint64_t pages_per_round = 64;
   for (uint32_t round = 0; round < rounds_max && shortage.is_open(); ++round) {
     if (evict_coldest(in, shortage)) return;
@@ -307,8 +310,9 @@ bool Pool::State::step_expired() {
     met_expired.clear();
     evict_expired(std::move(leaves), kSweepPagesPerTurn);
   }
+  const bool has_more = !met_expired.empty();
   if (!expired_walk) {
-    if (expired_roots.empty() || rests(now_ms, expired_again_ms, kExpiredPauseMs)) return false;
+    if (expired_roots.empty() || rests(now_ms, expired_again_ms, kExpiredPauseMs)) return has_more;
     std::sort(expired_roots.begin(), expired_roots.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
     expired_roots.erase(std::unique(expired_roots.begin(), expired_roots.end()), expired_roots.end());
     begin_tree(expired_walk.emplace(), std::exchange(expired_roots, {}));
@@ -318,31 +322,39 @@ bool Pool::State::step_expired() {
   if (!step_tree(*expired_walk, budget)) return true;
   expired_walk.reset();
   expired_again_ms = now_ms + kExpiredPauseMs;
-  return false;
+  return has_more;
 }
 
 // Expired blocks without children, and what is above them as far as that becomes childless and is expired, too: the key of an
-// expired root is not free before the root is, and nobody may take it away before its children.
+// expired root is not free before the root is, and nobody may take it away before its children. At most `limit`, and no more
+// than a turn may cost: each is a look at all lanes, where clients say how much there is to read. The rest is for later turns.
 void Pool::State::evict_expired(std::vector<uint32_t> leaves, uint64_t limit) {
+  std::vector<uint32_t> victims;
   std::vector<PageRef> parents;
-  while (!leaves.empty() && limit > 0) {
+  for (uint64_t lines = kHeldLinesAtOnce; !leaves.empty() && limit > 0 && lines > 0;) {
+    const uint64_t cost = look_lines();  // for each batch: clients may write meanwhile
+    const uint64_t most = std::min<uint64_t>({limit, shm::kEvictBatchMax, std::max<uint64_t>(1, lines / cost)});
+    const size_t count = std::min<uint64_t>(leaves.size(), most);
+    limit -= count;
+    lines -= std::min(lines, count * cost);
+    victims.assign(leaves.end() - long(count), leaves.end());
+    leaves.resize(leaves.size() - count);
     parents.clear();
-    leaves.resize(std::min<uint64_t>(leaves.size(), limit));
-    limit -= leaves.size();
-    for (const uint32_t page : leaves) {
+    for (const uint32_t page : victims) {
       const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
       if (region.is_page(parent) && owns_page(parent.page())) parents.push_back(parent);
     }
-    evict_pages(leaves, EvictReason::kExpired);
+    evict_pages(victims, EvictReason::kExpired);
     std::sort(parents.begin(), parents.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
     parents.erase(std::unique(parents.begin(), parents.end()), parents.end());
-    leaves.clear();
     for (const PageRef parent : parents) {
       const PageWord found = word(parent.page());
       if (found.generation() == parent.generation() && is_expired(parent.page(), found))
         leaves.push_back(parent.page());
     }
   }
+  for (const uint32_t page : leaves)
+    if (met_expired.size() < kMetExpiredMax) met_expired.push_back(page);
 }
 
 }  // namespace maru::daemon

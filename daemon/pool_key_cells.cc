@@ -16,7 +16,6 @@ namespace {
 constexpr uint64_t kCellsPerTurn = 1u << 10;  // each may cost two misses
 constexpr uint64_t kLookPauseMs = 20;
 constexpr size_t kHoldersKept = 1u << 10;  // of one look, the coldest
-constexpr uint64_t kLooksPerTurn = shm::kEvictBatchMax;
 
 uint64_t scarce_from(uint64_t cells, bool is_freeing) { return cells - cells / (is_freeing ? 4 : 8); }
 
@@ -61,7 +60,7 @@ void Pool::State::choose_cell_holders() {
 // Some of those that were chosen; the rest goes in later turns.
 void Pool::State::evict_cell_holders() {
   auto& coldest = key_cells.coldest;
-  const size_t count = std::min(coldest.size(), size_t(std::max<uint64_t>(1, kLooksPerTurn / look_cost())));
+  const size_t count = std::min(coldest.size(), size_t(std::clamp<uint64_t>(kChoiceLinesPerTurn / look_lines(), 1, shm::kEvictBatchMax)));
   std::vector<uint32_t> victims(count);
   for (size_t i = 0; i < count; ++i) victims[i] = coldest[i].page;
   coldest.erase(coldest.begin(), coldest.begin() + ptrdiff_t(count));

@@ -480,7 +480,7 @@ void Pool::State::sweep_region(uint32_t region_index) {
   sweep_free = free_before;
   sweep_used = used_before;
   add_missing(missing);
-  evict_expired(std::move(expired), region.region_pages());
+  evict_expired(std::move(expired), 0);  // not within the request that is served, which may sweep many regions
   regions[region_index].swept_at_lost = lost_touches();
 }
 

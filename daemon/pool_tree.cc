@@ -111,8 +111,11 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
     }
     if (budget == 0) return false;
     // From the end of the deepest level that is left, a batch: never of two levels, since a parent goes after its children.
-    const size_t count = std::min(walk.tree.size() - walk.levels.back(), shm::kEvictBatchMax);
-    spend(budget, count * kStepsOfABlock);
+    // Each of them is a look at all lanes, where clients say how much there is to read.
+    const uint64_t cost = std::max(kStepsOfABlock, look_lines());
+    const uint64_t most = std::clamp<uint64_t>(budget / cost, 1, shm::kEvictBatchMax);
+    const size_t count = std::min<uint64_t>(walk.tree.size() - walk.levels.back(), most);
+    spend(budget, count * cost);
     victims.clear();
     for (size_t i = walk.tree.size() - count; i < walk.tree.size(); ++i) {
       const uint32_t page = walk.tree[i].page();

@@ -193,8 +193,11 @@ int blocks(const Arguments& arguments) {
     if (const int code = Conversation(arguments).ask(request, reply); code != kExitDone) return code;
     if (arguments.json) return print_json(reply), kExitDone;
     name_tenant(reply);
+    const uint64_t pinners = number(reply, "pinned_by_count"), named = reply.value("pinned_by", json::array()).size();
+    reply.erase("pinned_by_count");
     print(fields_text(reply, {"key", "state", "length_bytes", "page", "pages", "generation", "parent", "children"},
                       line_width()));
+    if (pinners > named) print("and " + std::to_string(pinners - named) + " more that pin it\n");
     return kExitDone;
   }
   json request = {{"command", "blocks"}, {"pinned", arguments.pinned}};

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sstream>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -45,6 +46,54 @@ class Admin : public ::testing::Test {
   }
   std::string output_;
 };
+
+// Each slot of each lane is read for that.
+TEST_F(Admin, ClientsThatMayHoldManyPinsAreListedInParts) {
+  MarudProcess marud({PoolWish{.bytes = 64u << 20, .pins = 1u << 16}});
+  std::vector<std::unique_ptr<TestClient>> clients;
+  while (clients.size() < 5) clients.push_back(std::make_unique<TestClient>(marud.socket_path()));
+  maru_view view;
+  ASSERT_EQ(clients[0]->store("held", "payload"), 0);
+  ASSERT_EQ(clients[4]->retrieve("held", &view), 0);
+  size_t rows = 0, pins = 0, parts = 0;
+  json request = {{"command", "clients"}};
+  for (json next; parts == 0 || !next.is_null(); ++parts) {
+    const json reply = marud.ask(request);
+    ASSERT_FALSE(reply.at("clients").empty());
+    EXPECT_LE(reply.at("clients").size(), 2u);
+    rows += reply.at("clients").size();
+    for (const json& client : reply.at("clients")) pins += client.at("pins").get<size_t>();
+    request["cursor"] = next = reply.value("next", json());
+  }
+  EXPECT_EQ(parts, 3u);
+  EXPECT_EQ(rows, clients.size());
+  EXPECT_EQ(pins, 1u);
+  EXPECT_EQ(marudctl({"--json", "clients"}, marud), 0);
+  EXPECT_EQ(json::parse(output_).at("clients").size(), clients.size()) << "marudctl asks on";
+}
+
+TEST_F(Admin, OfManyWhoPinABlockSomeAreNamedAndTheRestIsCounted) {
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit most = {before.rlim_max, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &most), 0);
+  {
+    MarudProcess marud({PoolWish{.lanes = 256, .pins = 64}});
+    std::vector<std::unique_ptr<TestClient>> clients;
+    while (clients.size() < 203)
+      clients.push_back(std::make_unique<TestClient>(marud.socket_path(), "default", far_too_long_ms(),
+                                                     MARU_ATTACH_NO_SESSION_THREAD));
+    ASSERT_EQ(clients[0]->store("popular", "payload"), 0);
+    maru_view view;
+    for (const auto& client : clients) ASSERT_EQ(client->retrieve("popular", &view), 0);
+    EXPECT_EQ(marudctl({"blocks", "popular"}, marud), 0) << output_;
+    EXPECT_NE(output_.find("\nand 3 more that pin it\n"), std::string::npos) << output_;
+    EXPECT_EQ(marudctl({"--json", "blocks", "popular"}, marud), 0) << output_;
+    EXPECT_EQ(json::parse(output_).at("pinned_by").size(), 200u);
+    EXPECT_EQ(json::parse(output_).at("pinned_by_count"), clients.size());
+  }
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
 
 TEST_F(Admin, PinsSayWhoHoldsThemAndForHowLong) {
   MarudProcess marud;

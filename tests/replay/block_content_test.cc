@@ -6,9 +6,9 @@
 namespace maru::replay {
 namespace {
 
-std::vector<BlockDigest> digests_of(std::vector<uint64_t> ids) {
+std::vector<BlockDigest> digests_of(std::vector<uint64_t> ids, uint64_t payload_bytes = 16384) {
   std::vector<BlockDigest> digests;
-  prefix_digests(trace::Request{std::move(ids)}, digests);
+  prefix_digests(trace::Request{std::move(ids)}, payload_bytes, digests);
   return digests;
 }
 
@@ -23,6 +23,15 @@ TEST(BlockContent, EqualPrefixesHaveEqualDigests) {
 TEST(BlockContent, ADigestSpeaksOfEverythingBeforeIt) {
   EXPECT_NE(digests_of({1, 2, 3})[2], digests_of({9, 2, 3})[2]);
   EXPECT_NE(digests_of({1, 2})[1], digests_of({2, 1})[1]);
+}
+
+// A pool may still have the blocks of a replay with other ones.
+TEST(BlockContent, BlocksOfAnotherLengthHaveOtherDigests) {
+  const auto one = digests_of({1, 2}), other = digests_of({1, 2}, 16385);
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NE(one[i][0], other[i][0]);
+    EXPECT_NE(one[i][1], other[i][1]);
+  }
 }
 
 TEST(BlockContent, ManyDigestsDifferInBothHalves) {

@@ -372,6 +372,16 @@ Config config_of_line(std::vector<std::string> arguments, std::vector<std::strin
   return config;
 }
 
+TEST(CommandLine, ASocketPathThatIsTooLongIsWrong) {
+  std::vector<std::string> problems;
+  config_of_line({"--memory", "1GiB", "--socket", "/" + std::string(106, 's')}, problems);
+  EXPECT_TRUE(problems.empty()) << problems[0];
+  config_of_line({"--memory", "1GiB", "--socket", "/" + std::string(107, 's')}, problems);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_NE(problems[0].find("--socket"), std::string::npos) << problems[0];
+  EXPECT_NE(problems[0].find("107 bytes"), std::string::npos) << problems[0];
+}
+
 TEST(CommandLine, ItSaysWhatIsEvictedAndWhen) {
   std::vector<std::string> problems;
   PoolConfig pool = config_of_line({"--memory", "1GiB"}, problems).pools.at(0).pool;

@@ -148,6 +148,19 @@ TEST(DeletedWhileHeld, ParentGoesAsSoonAsNobodyHoldsIt) {
 
 // -- listings ---------------------------------------------------------------------------------------------------------
 
+// As many rows as there are pinners would be more than a reply has room for.
+TEST(Pinners, OfManyTwoHundredAreNamedAndAllAreCounted) {
+  PoolUnderTest home(4u << 20, 16, 64, {}, 0, 256, 256);
+  std::vector<std::unique_ptr<InProcessClient>> clients;
+  while (clients.size() < 230) clients.push_back(home.attach());
+  const PageRef ref = clients[0]->store("popular");
+  const auto block = [&] { return home.pool->admin("block", {{"key", "popular"}}, home.now_ms); };
+  EXPECT_EQ(block().at("pinned_by_count"), 0);
+  for (const auto& client : clients) ASSERT_EQ(client->pin(ref).status, shm::PinStatus::kPinned);
+  EXPECT_EQ(block().at("pinned_by").size(), 200u);
+  EXPECT_EQ(block().at("pinned_by_count"), clients.size());
+}
+
 TEST_F(LongPins, ListingsOfBlocksCanAskForPinnedOnes) {
   ASSERT_FALSE(client_->store("free", PageRef::none()).is_none());
   ASSERT_EQ(client_->pin(ref_).status, shm::PinStatus::kPinned);

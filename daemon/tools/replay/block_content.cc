@@ -42,9 +42,9 @@ void make_batch(const Stream& stream, uint64_t first_word, uint64_t (&ret_words)
 
 }  // namespace
 
-void prefix_digests(const trace::Request& request, std::vector<BlockDigest>& ret_digests) {
+void prefix_digests(const trace::Request& request, uint64_t payload_bytes, std::vector<BlockDigest>& ret_digests) {
   ret_digests.clear();
-  BlockDigest digest = {0x243F6A8885A308D3ull, 0x13198A2E03707344ull};
+  BlockDigest digest = {scramble(0x243F6A8885A308D3ull + payload_bytes), 0x13198A2E03707344ull};
   for (const uint64_t id : request.hash_ids) {
     digest = {scramble(digest[0] + scramble(id + 1)), scramble(digest[1] ^ scramble(~id)) + digest[0]};
     ret_digests.push_back(digest);

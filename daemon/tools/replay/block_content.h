@@ -14,8 +14,9 @@ namespace maru::replay {
 
 using BlockDigest = std::array<uint64_t, 2>;  // a 128-bit ready-made digest
 
-// The digests of a request's prefixes: entry i speaks of hash_ids[0..i].
-void prefix_digests(const trace::Request& request, std::vector<BlockDigest>& ret_digests);
+// The digests of a request's prefixes: entry i speaks of hash_ids[0..i], and all of them of how long a block is, so that a
+// replay with another length finds none of these in a pool.
+void prefix_digests(const trace::Request& request, uint64_t payload_bytes, std::vector<BlockDigest>& ret_digests);
 
 // Fills a block with the bytes that belong to its digest.
 void fill_block(const BlockDigest& digest, std::span<std::byte> block);

@@ -87,7 +87,7 @@ class Replayer {
 
  private:
   void name_blocks(const trace::Request& request) {
-    prefix_digests(request, digests_);
+    prefix_digests(request, payload_bytes_, digests_);
     keys_.clear();
     for (const BlockDigest& digest : digests_) keys_.push_back(Key::digest128(digest.data()));
   }
