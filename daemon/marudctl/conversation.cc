@@ -123,6 +123,15 @@ int Conversation::ask_for_list(json request, const char* field, std::optional<ui
   return kExitDone;
 }
 
+int pool_meant(const Arguments& arguments, Conversation& conversation, std::string& ret_pool) {
+  ret_pool = arguments.pool.value_or("default");
+  if (arguments.pool) return kExitDone;
+  json status;
+  const int code = conversation.ask_for_list({{"command", "status"}}, "pools", std::nullopt, status);
+  if (code == kExitDone && status["pools"].size() == 1) ret_pool = status["pools"].front().value("name", ret_pool);
+  return code;
+}
+
 int print_fields(const Arguments& arguments, json request, std::initializer_list<const char*> first) {
   json reply;
   if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;

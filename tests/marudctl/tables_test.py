@@ -125,6 +125,33 @@ def check_refusals(arguments, marud):
                f"{words}: {plain.stderr} {said.stderr}")
 
 
+def check_fence(arguments):
+    """A lane is one of the pool that is meant, and never that of a client elsewhere."""
+    with Marud(arguments.marud, size="16MiB", more=POOL.format(name="second", size="8MiB")) as marud:
+        with BlockClient(arguments.client, marud, "second") as theirs:
+            listed = asked(arguments, marud, "clients")["clients"]
+            expect([row["pool"] for row in listed] == ["second"], f"the client of the second pool: {listed}")
+            lane = str(listed[0]["lane"])
+
+            def offered(*words):
+                return run(arguments, marud, "completion", "words", "--", "--timeout-ms", "120000", *words).stdout
+            expect(offered("client", "fence", "") == "", "lanes of another pool than the one that would be meant")
+            expect(offered("--pool", "second", "client", "fence", "").startswith(lane), "lanes of the pool that is named")
+
+            said = run(arguments, marud, "client", "fence", lane, "--yes")
+            expect(said.returncode == 1 and f'lane {lane} of pool "default" has no client' in said.stderr,
+                   f"the lane of another pool: {said}")
+            expect(theirs.ask("store kept 4096") == 0, "a client of another pool was ended")
+            with BlockClient(arguments.client, marud) as other:
+                said = run(arguments, marud, "client", "fence", lane, "--yes")
+                expect(said.returncode == 0 and f'lane {lane} of pool "default" is taken back' in said.stdout, f"{said}")
+                expect(other.process.wait(PATIENCE_S) == -9, "the client of the default pool goes on")
+            expect(theirs.ask("exists kept") == 1, "a client of another pool was ended, too")
+            said = run(arguments, marud, "--pool", "second", "client", "fence", lane, "--yes")
+            expect(said.returncode == 0 and f'lane {lane} of pool "second" is taken back' in said.stdout, f"{said}")
+            expect(theirs.process.wait(PATIENCE_S) == -9, "the client of the pool that was named goes on")
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("--marud", "--marudctl", "--client"):
@@ -144,6 +171,7 @@ def main():
                 expect(said.returncode == 0, f"{words}: {said.stderr}")
             check_tables(arguments, marud)
             check_refusals(arguments, marud)
+    check_fence(arguments)
     print("\n".join(failures) or "every table fits, is in order, and is JSON when it shall be")
     return bool(failures)
 
