@@ -151,7 +151,7 @@ int print_list(const Arguments& arguments, json request, const char* field, std:
   for (json& row : reply[field])
     if (for_people && row.is_object()) for_people(row);
   print(table_text(reply[field], columns, when_empty, line_width()));
-  if (reply.contains("next") && !reply["next"].is_null()) print("... and more: --limit says how many are shown\n");
+  if (reply.contains("next") && !reply["next"].is_null()) print(kMoreText);
   return kExitDone;
 }
 

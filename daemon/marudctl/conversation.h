@@ -59,6 +59,8 @@ int pool_meant(const Arguments& arguments, Conversation& conversation, std::stri
 
 // Asks for one object and prints it: with --json as it is, else as fields, those of `first` first.
 int print_fields(const Arguments& arguments, nlohmann::json request, std::initializer_list<const char*> first);
+// Below a table of which --limit has cut some.
+inline constexpr const char* kMoreText = "... and more: --limit says how many are shown\n";
 // Asks for a list and prints it: with --json as it is, else as a table of these columns; `for_people` may change rows before.
 int print_list(const Arguments& arguments, nlohmann::json request, const char* field,
                std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty,

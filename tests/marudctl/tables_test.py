@@ -105,6 +105,11 @@ def check_tables(arguments, marud):
     expect(re.search(r"^blocks of no tenant.*: 4 KiB$", text, re.MULTILINE), f"what blocks of no tenant use: {text}")
     expect(asked(arguments, marud, "quota", "list")["others_used_bytes"] == 4096, "others_used_bytes of quota list")
     expect(asked(arguments, marud, "quota", "list", "--limit", "1")["others_used_bytes"] == 4096, "of a short list")
+    short = asked(arguments, marud, "quota", "list", "--limit", "1")
+    expect([row["tenant"] for row in short["tenants"]] == ["user"] and short["left_out"] == 2, f"who uses most: {short}")
+    expect("left_out" not in asked(arguments, marud, "quota", "list", "--limit", "3"), "all that there are")
+    text = in_terminal(arguments, marud, "quota", "list", "--limit", "1")
+    expect("\nuser " in text and "alice" not in text and "\n... and more: --limit " in text, f"a short list: {text}")
     pools = {pool["name"]: pool["tenants"] for pool in asked(arguments, marud, "status")["pools"]}
     expect(pools["default"]["others_used_bytes"] == 4096, f"others_used_bytes of status: {pools}")
 
