@@ -1,5 +1,6 @@
 #include "daemon/options.h"
 
+#include "daemon/config_limits.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -353,7 +354,10 @@ Config effective_config(const Options& options, std::vector<ConfigProblem>& prob
   if (options.log_level) config.log_level = *options.log_level;
   const bool is_check = options.action == Options::Action::kCheckConfig;
   check_http(config, is_check, problems);
-  if (is_check) check_nodes(config, problems);
+  if (is_check) {
+    check_nodes(config, problems);
+    check_limits_of_bytes(config, problems);
+  }
   return config;
 }
 
