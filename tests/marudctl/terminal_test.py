@@ -202,6 +202,17 @@ def check_live(arguments, marud):
     expect(screen.raw.endswith(b"\033[?25h\033[?1049l"), "the terminal is not put back as it was")
 
 
+def check_live_of_one_pool(arguments, marud):
+    """Nothing is known of the others, so there is no picture of all."""
+    screen = Screen([arguments.marudctl, "--pool", "default", "top", "--interval-ms", "200"], marud.environment)
+    screen.wait_for(r"clients of pool default", "the picture of one pool")
+    screen.press("ps")
+    screen.wait_for(r"by stores", "s behind p sorts by the next column")
+    expect("clients of pool default" in screen.picture(), f"p goes on to pools that were not asked for: {screen.picture()}")
+    screen.press("q")
+    screen.end()
+
+
 def check_job_control(arguments, marud):
     """In a shell that leaves the terminal alone: Ctrl-Z gives it back, fg takes it again, and so does Ctrl-\\ for good."""
     if not shutil.which("dash"):
@@ -387,6 +398,7 @@ def main():
             wait_until(lambda: json.loads(run(arguments, marud, "--json", "clients").stdout)["clients"], "a client comes")
             check_once(arguments, marud)
             check_live(arguments, marud)
+            check_live_of_one_pool(arguments, marud)
         check_watch(arguments, marud)
         check_full_disk(arguments, marud)
         check_job_control(arguments, marud)
