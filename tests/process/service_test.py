@@ -307,6 +307,21 @@ class Service(unittest.TestCase):
             self.write(good)
             self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
 
+    def test_more_memory_than_the_machine_has_is_found(self):
+        huge = '[[pool]]\nname = "huge"\nbackend = "memory"\nsize = "{}"\n{}'
+        for more in ("first_touch = true\n", 'huge_pages = "require"\n'):
+            self.refused(huge.format("64TiB", more), 'pool "huge": size: found 64 TiB, with which pools of first_touch or of')
+        self.refused(huge.format("64TiB", "first_touch = true\n"), "of memory that this machine has")
+        for good in (huge.format("64TiB", ""), huge.format("64MiB", "first_touch = true\n")):
+            self.write(good)
+            self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
+        with open("/proc/meminfo") as lines:
+            half = int(next(line for line in lines if line.startswith("MemTotal:")).split()[1]) * 3 // 4
+        both = huge.format(f"{half}KiB", "first_touch = true\n")
+        self.write(both)
+        self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
+        self.refused(both + both.replace('"huge"', '"second"'), 'pool "second": size: ')
+
     def test_one_socket_for_clients_and_http_is_found(self):
         self.refused(f'[http]\nsocket = "{self.folder}/./marud.sock"\n', "13: http.socket: found ")
         self.write("[http]\n")
