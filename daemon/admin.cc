@@ -106,8 +106,10 @@ json clients_of(const AdminView& view, const json& request) {
   if (const auto found = request.find("cursor"); found != request.end() && found->is_number_unsigned())
     cursor = found->get<uint64_t>();
   const std::string only = request.value("pool", "");
-  const auto has_name = [&](const auto& hosted) { return hosted->name() == only; };
-  if (!only.empty() && std::none_of(view.pools.begin(), view.pools.end(), has_name))
+  const auto is_it = [&](const auto& hosted) {
+    return hosted->name() == only && !hosted->is_gone() && is_theirs(view, *hosted);
+  };
+  if (!only.empty() && std::none_of(view.pools.begin(), view.pools.end(), is_it))
     return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
   const bool is_of_all_hosts = flag_in(request, "all_hosts");
   const auto is_meant = [&](const HostedPool& hosted) {

@@ -2,6 +2,7 @@
 
 #include "daemon/admin_request.h"
 #include "daemon/config_hosts.h"
+#include "daemon/config_limits.h"
 #include "daemon/config_table.h"
 #include "daemon/size_text.h"
 #include "libmaru/shm/control_region.h"
@@ -302,7 +303,46 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
            wrong + " (fewer lanes, pins or touch_entries make the control region smaller)"});
 }
 
+// The least that a region of a memory pool has: with huge pages it may be another one than without. Nothing of what cannot be.
+std::optional<uint64_t> region_bytes_of(const PoolSpec& spec) {
+  std::optional<uint64_t> least;
+  for (const uint64_t unit : {kOsPageBytes, kHugePageBytes}) {
+    const shm::FormatWishes wishes = wishes_of(spec);
+    shm::Pieces pieces;
+    shm::Parameters parameters;
+    shm::Layout layout;
+    if (shm::divide_pool(wishes, unit, 0, &pieces)) continue;
+    if (shm::choose_parameters_in_two(wishes, pieces, &parameters, &layout)) continue;
+    const uint64_t bytes = parameters.region_pages * parameters.page_bytes;
+    least = std::min(least.value_or(bytes), bytes);
+  }
+  return least;
+}
+
 }  // namespace
+
+void check_limits_of_bytes(const Config& config, std::vector<ConfigProblem>& problems) {
+  const PoolSpec* smallest = nullptr;
+  uint64_t least = UINT64_MAX;
+  for (const PoolSpec& spec : config.pools) {
+    const auto bytes = spec.backend == Backend::kMemory ? region_bytes_of(spec) : std::nullopt;
+    if (!bytes) return;
+    if (*bytes >= least) continue;
+    least = *bytes;
+    smallest = &spec;
+  }
+  const auto check = [&](const std::string& whose, uint64_t bytes) {
+    if (bytes == 0 || bytes >= least) return;
+    problems.push_back({0, whose + ".bytes: found " + size_text(bytes) + ", expected at least " +
+                               exact_size_text(least) + ", one region of pool \"" + printable(smallest->pool.name) +
+                               "\", or 0 for no limit: with less there is no memory at all"});
+  };
+  check("limits", config.user_limits.bytes);
+  for (const UserLimitRule& rule : config.user_limit_rules)
+    check(rule.user ? "limit of user " + std::to_string(*rule.user)
+                    : "limit of group " + std::to_string(rule.group.value_or(0)),
+          rule.bytes.value_or(0));
+}
 
 const char* const kPolicyDir = MARU_POLICY_DIR;
 

@@ -1,6 +1,7 @@
 #include "daemon/config_json.h"
 
 #include "daemon/admin_request.h"
+#include "daemon/config_hosts.h"
 
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,46 @@ const char* level_text(LogLevel level) {
 
 const char* huge_pages_text(HugePages huge_pages) {
   return huge_pages == HugePages::kNever ? "never" : huge_pages == HugePages::kRequire ? "require" : "try";
+}
+
+const char* numa_policy_text(NumaPlacement::Policy policy) {
+  switch (policy) {
+    case NumaPlacement::Policy::kBind: return "bind";
+    case NumaPlacement::Policy::kInterleave: return "interleave";
+    case NumaPlacement::Policy::kPreferred: return "preferred";
+  }
+  return "";
+}
+
+// Without the command that proves the death of a host, whose arguments may be a secret.
+void add_sharing(const SharingConfig& sharing, json& pool) {
+  pool["profile"] = sharing.is_shared ? "shared" : "local";
+  if (!sharing.is_shared) return;
+  pool["coherent"] = sharing.is_coherent;
+  pool["hosts"] = sharing.hosts != 0 ? sharing.hosts : kHostsDefault;
+  pool["suspect_after_ms"] = sharing.suspect_after_ms;
+  pool["fencing_names"] = sharing.fencing_names;
+  pool["fencing_timeout_ms"] = sharing.fencing_timeout_ms;
+}
+
+// Where the pool lies: what is for pools of its backend alone.
+void add_place(const PoolSpec& spec, json& pool) {
+  if (spec.backend == Backend::kFile) pool["path"] = spec.path;
+  if (!spec.control_path.empty()) pool["control_path"] = spec.control_path;
+  if (spec.backend == Backend::kMemory) {
+    pool["huge_pages"] = huge_pages_text(spec.huge_pages);
+    pool["numa_nodes"] = spec.numa.nodes;
+    pool["numa_policy"] = numa_policy_text(spec.numa.policy);
+    pool["first_touch"] = spec.numa.first_touch;
+  } else {
+    pool["after_power_loss"] = spec.after_power_loss == AfterPowerLoss::kVerify ? "verify" : "format";
+  }
+  if (spec.backend == Backend::kDax) {
+    pool["device"] = spec.dax.device;
+    if (!spec.dax.control_device.empty()) pool["control_device"] = spec.dax.control_device;
+    pool["align"] = spec.dax.alignment;
+    pool["format"] = spec.dax.formats_blank ? "blank" : "never";
+  }
 }
 
 // What was not configured is what the pool was formatted with, where it serves.
@@ -51,16 +92,8 @@ json pool_json(const HostedPool& hosted) {
                {"default_soft_limit", spec.pool.tenants.defaults.soft_bytes.value_or(0)},
                {"default_hard_limit", spec.pool.tenants.defaults.hard_bytes.value_or(0)},
                {"tenant", std::move(tenants)}};
-  if (spec.backend == Backend::kFile) pool["path"] = spec.path;
-  if (!spec.control_path.empty()) pool["control_path"] = spec.control_path;
-  if (spec.backend == Backend::kMemory) {
-    pool["huge_pages"] = huge_pages_text(spec.huge_pages);
-    if (!spec.numa.nodes.empty()) pool["numa_nodes"] = spec.numa.nodes;
-  }
-  if (spec.backend == Backend::kDax) {
-    pool["device"] = spec.dax.device;
-    if (!spec.dax.control_device.empty()) pool["control_device"] = spec.dax.control_device;
-  }
+  add_place(spec, pool);
+  add_sharing(spec.pool.sharing, pool);
   if (spec.bytes != 0) pool["size"] = spec.bytes;
   if (const Pool* serving = hosted.serving()) {
     const format::Parameters& has = serving->header().parameters;
@@ -68,6 +101,7 @@ json pool_json(const HostedPool& hosted) {
     pool["page_bytes"] = has.page_bytes;
     pool["region_bytes"] = has.region_pages * has.page_bytes;
     pool["lanes"] = has.lanes;
+    if (spec.pool.sharing.is_shared) pool["hosts"] = has.hosts;
     pool["pins"] = has.pins_max;
     pool["touch_entries"] = has.touch_entries;
     pool["key_inline_bytes"] = has.key_inline_bytes;

@@ -56,13 +56,19 @@ std::optional<MemoryLimit> memory_limit(const std::string& root, const std::stri
   return least;
 }
 
+uint64_t memory_of_machine(const std::string& root) { return 1024 * line_of(read(root + "/proc/meminfo"), "MemTotal:"); }
+
 bool is_charged(int fd) {
   struct statfs file_system = {};
   return ::fstatfs(fd, &file_system) == 0 && file_system.f_type == kTmpfsMagic;
 }
 
 Result<void> check_memory_limit(int fd, uint64_t bytes, const std::string& what) {
-  const auto limit = is_charged(fd) ? memory_limit() : std::nullopt;
+  if (!is_charged(fd)) return {};
+  if (const uint64_t most = memory_of_machine(); most != 0 && bytes > most)
+    return failure(ENOMEM, "take " + what + ": found a machine with " + size_text(most) + " of memory, expected " +
+                               size_text(bytes) + "; make the pool smaller");
+  const auto limit = memory_limit();
   if (!limit || bytes <= limit->room()) return {};
   return failure(ENOMEM, "take " + what + ": found room for " + size_text(limit->room()) + " in the control group " +
                              limit->group + ", which may have " + size_text(limit->bytes) + " (memory.max), expected " +

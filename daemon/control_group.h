@@ -1,5 +1,6 @@
-// How much memory the kernel lets a process have: the limits of its control group and of those above it (version 2). The
-// memory of a pool is charged to the group of whoever touches it first; at the limit the kernel kills somebody of the group.
+// How much memory the kernel lets a process have: the limits of its control group and of those above it (version 2; those of
+// version 1 are not looked at). The memory of a pool is charged to the group of whoever touches it first; at the limit the
+// kernel kills somebody of the group.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -27,8 +28,11 @@ std::optional<MemoryLimit> memory_limit(const std::string& root = "", const std:
 // disk can be written there when memory is short.
 bool is_charged(int fd);
 
-// Whether this process may take so many bytes of the descriptor's memory now. If not, an error that says what was found and
-// what to do: taking them would end the process without a word.
+// Of /proc/meminfo: MemTotal; 0 when it does not say.
+uint64_t memory_of_machine(const std::string& root = "");
+
+// Whether this process may take so many bytes of the descriptor's memory now, by the limits of its group and what there is. If
+// not, an error that says what was found and what to do: taking them would end the process without a word.
 Result<void> check_memory_limit(int fd, uint64_t bytes, const std::string& what);
 
 }  // namespace maru::daemon

@@ -27,6 +27,7 @@ class Listener {
 
   int fd() const { return socket_.get(); }
   bool is_passed() const { return is_passed_; }
+  const std::string& made_folder() const { return made_folder_; }  // of the socket; empty: it was there
   // As `for_everybody` of open(), after a reload; also for the folder, if marud made it. One that was there stays as it is, and
   // the log says so when it bars others. Nothing for a socket that was passed.
   Result<void> let_in(bool for_everybody) const;

@@ -1,5 +1,7 @@
 #include "daemon/options.h"
 
+#include "daemon/config_limits.h"
+#include "daemon/control_group.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -339,6 +341,26 @@ void check_socket(const Options& options, const Config& config, std::vector<Conf
                              "\", expected a path of at most " + std::to_string(kSocketPathMax) + " bytes"});
 }
 
+// What pools take at once when they are made, in the end all of it, against what there is. What is free at the moment says
+// nothing: it is another moment then. A node that comes with a device has memory of its own.
+void check_memory_of_machine(const Config& config, std::vector<ConfigProblem>& problems) {
+  const auto makes_memory = [](const provision::Wish& wish) { return wish.is_system_ram; };
+  const uint64_t most = memory_of_machine();
+  if (most == 0 || std::any_of(config.wishes.begin(), config.wishes.end(), makes_memory)) return;
+  uint64_t bytes = 0;
+  for (const PoolSpec& spec : config.pools) {
+    if (spec.backend != Backend::kMemory) continue;
+    if (!spec.numa.first_touch && spec.huge_pages != HugePages::kRequire) continue;
+    const bool was_enough = bytes <= most;
+    bytes += spec.bytes;
+    if (was_enough && bytes > most)
+      problems.push_back({line_of(spec, "size"), "pool \"" + printable(spec.pool.name) + "\": size: found " +
+                                                     size_text(spec.bytes) + ", with which pools of first_touch or of "
+                                                     "huge pages have " + size_text(bytes) + ", expected no more than "
+                                                     "the " + size_text(most) + " of memory that this machine has"});
+  }
+}
+
 }  // namespace
 
 Config effective_config(const Options& options, std::vector<ConfigProblem>& problems) {
@@ -365,7 +387,11 @@ Config effective_config(const Options& options, std::vector<ConfigProblem>& prob
   if (options.log_level) config.log_level = *options.log_level;
   const bool is_check = options.action == Options::Action::kCheckConfig;
   check_http(config, is_check, problems);
-  if (is_check) check_nodes(config, problems);
+  if (is_check) {
+    check_nodes(config, problems);
+    check_limits_of_bytes(config, problems);
+    check_memory_of_machine(config, problems);
+  }
   return config;
 }
 

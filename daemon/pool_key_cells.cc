@@ -53,14 +53,16 @@ void Pool::State::choose_cell_holders() {
   key_cells.is_freeing = key_cells.held >= most;
   const uint64_t enough = scarce_from(region.parameters().key_extents, true);
   std::sort(coldest.begin(), coldest.end());
-  coldest.resize(key_cells.is_freeing ? std::min<uint64_t>({coldest.size(), kHoldersKept, key_cells.held - enough + 1}) : 0);
+  const uint64_t wanted = key_cells.is_freeing ? key_cells.held - enough + 1 : 0;
+  coldest.resize(std::min<uint64_t>({coldest.size(), kHoldersKept, wanted}));
   key_cells.has_looked = true;
 }
 
 // Some of those that were chosen; the rest goes in later turns.
 void Pool::State::evict_cell_holders() {
   auto& coldest = key_cells.coldest;
-  const size_t count = std::min(coldest.size(), size_t(std::clamp<uint64_t>(kChoiceLinesPerTurn / look_lines(), 1, shm::kEvictBatchMax)));
+  const auto most = size_t(std::clamp<uint64_t>(kChoiceLinesPerTurn / look_lines(), 1, shm::kEvictBatchMax));
+  const size_t count = std::min(coldest.size(), most);
   std::vector<uint32_t> victims(count);
   for (size_t i = 0; i < count; ++i) victims[i] = coldest[i].page;
   coldest.erase(coldest.begin(), coldest.begin() + ptrdiff_t(count));

@@ -176,6 +176,12 @@ Users::Allowance Users::allowance(const Peer& peer, const Pool& pool) const {
   allowed.limits = {std::min(by_count, by_bytes), true};
   if (allowed.limits.regions_left > 0) return allowed;
   allowed.refusal = by_count == 0 ? Refusal::kRegions : Refusal::kBytes;
+  if (by_count != 0 && limits.bytes < region_bytes) {
+    allowed.why = user_text(account) + " may rent " + size_text(limits.bytes) +
+                  " (bytes under [limits] or [[limit]] in marud.toml), which is less than one region of pool \"" +
+                  pool.config().name + "\", " + size_text(region_bytes) + ": it gets no memory there";
+    return allowed;
+  }
   allowed.why = user_text(account) + " rents " + std::to_string(use.regions) + " regions of " + size_text(use.bytes) +
                 ", and may rent " + (by_count == 0 ? std::to_string(limits.regions) : size_text(limits.bytes)) + " (" +
                 (by_count == 0 ? "regions" : "bytes") +

@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 #include <utility>
 
@@ -147,20 +148,43 @@ Result<void> Door::open_tcp() {
   return {};
 }
 
+namespace {
+
+// A folder on the way to `path` that a member of the group cannot pass; empty: there is none. The rights that an access list
+// gives besides the mode are not looked into.
+std::string closed_folder(const std::string& path, gid_t group) {
+  struct stat status = {};
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    const std::string folder = path.substr(0, slash);
+    if (::stat(folder.c_str(), &status) != 0) continue;
+    if ((status.st_mode & (status.st_gid == group ? S_IXGRP : S_IXOTH)) != 0) continue;
+    if (::getxattr(folder.c_str(), "system.posix_acl_access", nullptr, 0) <= 0) return folder;
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string closed_to_group(const std::string& path, std::optional<gid_t> group) {
   struct stat status = {};
-  if (!group || ::stat(path.c_str(), &status) != 0 || status.st_gid == *group) return "";
+  if (!group || ::stat(path.c_str(), &status) != 0) return "";
+  if (status.st_gid != *group)
+    return fmt::format(
+        "{} is closed to the admin group {}: the kernel lets marud give it the socket only when marud's own user is a "
+        "member; make it one and start marud again",
+        path, *group);
+  const std::string folder = closed_folder(path, *group);
+  if (folder.empty()) return "";
   return fmt::format(
-      "{} is closed to the admin group {}: the kernel lets marud give it the socket only when marud's own user is a "
-      "member; make it one and start marud again",
-      path, *group);
+      "{} is closed to the admin group {}: {} lets its members not pass; give that folder to the group (chgrp) and let "
+      "it pass (chmod g+x)",
+      path, *group, folder);
 }
 
 void give_to_group(const std::string& path, std::optional<gid_t> group) {
-  if (::chown(path.c_str(), uid_t(-1), group.value_or(::getegid())) == 0) return;
-  const int why = errno;
+  const int why = ::chown(path.c_str(), uid_t(-1), group.value_or(::getegid())) == 0 ? 0 : errno;
   if (const std::string closed = closed_to_group(path, group); !closed.empty())
-    log_warning("HTTP: {}: {}", closed, std::strerror(why));
+    log_warning("HTTP: {}{}", closed, why == 0 ? "" : std::string(": ") + std::strerror(why));
 }
 
 Result<void> Door::open_unix() {
@@ -168,6 +192,11 @@ Result<void> Door::open_unix() {
   auto listener = Listener::open(config_.socket_path, false, {}, SOCK_STREAM);
   if (!listener) return tl::unexpected(listener.error());
   if (::fcntl(listener->fd(), F_SETFL, O_NONBLOCK) != 0) return failure(errno, "use " + config_.socket_path);
+  // A folder that was there is its owner's business.
+  const std::string& folder = listener->made_folder();
+  if (admin_group_ && !folder.empty() && ::chown(folder.c_str(), uid_t(-1), *admin_group_) == 0 &&
+      ::chmod(folder.c_str(), 0750) != 0)
+    return failure(errno, "change the mode of " + folder);
   if (admin_group_) give_to_group(config_.socket_path, admin_group_);
   if (::chmod(config_.socket_path.c_str(), 0660) != 0)
     return failure(errno, "change the mode of " + config_.socket_path);

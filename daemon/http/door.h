@@ -81,7 +81,7 @@ class Door {
 };
 
 // Gives the Unix socket at `path` to `group`, whose members may then connect besides its owner; to marud's own group when there
-// is none. A refusal of the kernel is logged: root and marud's own user still come in.
+// is none. What keeps them out all the same is logged: root and marud's own user still come in.
 void give_to_group(const std::string& path, std::optional<gid_t> group);
 // Why members of `group` cannot connect to the Unix socket at `path`, and what to do; empty: they can, or there is no socket.
 std::string closed_to_group(const std::string& path, std::optional<gid_t> group);

@@ -1,9 +1,10 @@
 // One thread, one poll(): the sockets, libmicrohttpd's descriptor, answers, and the word to stop. Every call into libmicrohttpd
 // is made here. A request that waits for an answer is suspended, so any number of them wait at once.
 //
-// What a client can hold: a connection for kLifeMs without finishing a request, kHeaderBytesMax of memory and a body. By TCP it
-// has kTokenMs to show a token. When places are short, those that nobody misses are cleared for newcomers (places.h), so that
-// nobody keeps others out by connecting. Whoever is refused is told why, before the connection is closed.
+// What a client can hold: a connection for kLifeMs without beginning a request, with one that it does not finish, and with a
+// reply that it does not read; kHeaderBytesMax of memory and a body. The time for which marud keeps it waiting is not its own.
+// By TCP it has kTokenMs to show a token. When places are short, those that nobody misses are cleared for newcomers (places.h),
+// so that nobody keeps others out by connecting. Whoever is refused is told why, before the connection is closed.
 #include "daemon/http/service_thread.h"
 #include "daemon/log.h"
 #include "daemon/thread_priority.h"
@@ -22,7 +23,7 @@ namespace {
 
 constexpr size_t kHeaderBytesMax = 16u << 10;  // libmicrohttpd's memory of a connection: the headers both ways
 constexpr unsigned kIdleSeconds = 15;          // a connection on which nothing comes
-constexpr uint64_t kLifeMs = 60'000;           // a request, from its first byte to the last of its reply
+constexpr uint64_t kLifeMs = 60'000;           // to the first line of a request, to its end, to the last byte of its reply
 constexpr size_t kRefusedMax = 64;             // connections that were told why they are refused, and are still open
 constexpr uint64_t kTokenMs = 2'000;           // from a connection by TCP to the headers with a token
 constexpr uint64_t kAcceptPauseMs = 200;       // no descriptor is left
@@ -291,8 +292,10 @@ void Service::Thread::end_old() {
       entry = connections_.erase(entry);  // libmicrohttpd did not want it, and has closed it
       continue;
     }
+    const Call* call = connection.call;
+    const bool is_stuck = call ? !call->is_waiting && now - call->since_ms > kLifeMs : age_ms > kLifeMs;
     if (connection.was_ended) {
-    } else if (age_ms > kLifeMs) {
+    } else if (is_stuck) {
       end(entry->first, connection, "it has not finished a request in " + std::to_string(kLifeMs / 1000) + " s");
     } else if (!connection.is_known && age_ms > kTokenMs) {
       end(entry->first, connection, "it has not shown the token in " + std::to_string(kTokenMs / 1000) + " s");

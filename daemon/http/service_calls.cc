@@ -36,6 +36,7 @@ void* Service::Thread::on_target(void* self, const char* target, MHD_Connection*
   call->thread = static_cast<Thread*>(self);
   call->connection = connection;
   call->request.target = target;
+  call->since_ms = now_ms();
   if (Connection* entry = connection_of(connection)) {
     call->who = entry->caller.name;
     call->peer = entry->caller.peer;
@@ -170,6 +171,7 @@ void Service::Thread::advance(Call& call, Step step) {
 
 void Service::Thread::resume(Call& call) {
   call.is_waiting = false;
+  call.since_ms = now_ms();
   std::erase(waiting_, &call);
   MHD_resume_connection(call.connection);
 }

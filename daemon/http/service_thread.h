@@ -49,6 +49,7 @@ class Service::Thread {
     bool has_headers = false;
     bool is_too_long = false;
     bool is_waiting = false;  // suspended
+    uint64_t since_ms = 0;    // its first line came, or its reply was there to be sent
     Step step;
     std::optional<uint32_t> slot;
     bool is_begun = false;  // by the deciding thread, as far as is known

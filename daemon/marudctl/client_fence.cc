@@ -5,6 +5,7 @@
 #include "daemon/marudctl/output.h"
 #include "maru/format/limits.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <iostream>
@@ -46,25 +47,27 @@ int read_lane(const Arguments& arguments, std::optional<uint64_t>& ret_lane) {
   return kExitDone;
 }
 
-// The lanes of the process that is meant. Returns the exit status.
-int find_process(const Arguments& arguments, std::optional<uint64_t> lane, const json& clients, json& ret_lanes) {
-  const json* chosen = nullptr;
-  for (const json& client : clients) {
-    if (lane && client.value("lane", uint64_t{0}) != *lane) continue;
-    if (arguments.pid && client.value("pid", uint64_t{0}) != *arguments.pid) continue;
-    const bool is_preferred = client.value("pool", "") == "default";
-    if (lane && chosen && !is_preferred && chosen->value("pool", "") != "default")
-      return complain(kExitUsage,
-                      "lane " + std::to_string(*lane) + " is in use in several pools: say which with --pool");
-    if (!chosen || is_preferred) chosen = &client;
+// Who is meant: a lane has a pool.
+struct Meant {
+  std::optional<uint64_t> lane, pid;
+  std::string pool;
+
+  bool is(const json& client) const {
+    if (lane) return client.value("lane", uint64_t{0}) == *lane && client.value("pool", "") == pool;
+    return client.value("pid", uint64_t{0}) == *pid;
   }
-  if (!chosen) {
-    const std::string meant = lane ? "lane " + std::to_string(*lane) + " has no client"
-                                   : "process " + std::to_string(*arguments.pid) + " is no client";
-    return complain(kExitRefused, meant +
-                                      ": it has ended and what it held was taken back, or it was never attached; see "
-                                      "marudctl clients");
+  std::string why_nobody() const {
+    return (lane ? "lane " + std::to_string(*lane) + " of pool \"" + pool + "\" has no client"
+                 : "process " + std::to_string(*pid) + " is no client") +
+           ": it has ended and what it held was taken back, or it was never attached; see marudctl clients";
   }
+};
+
+// The lanes of the process that is meant. Returns the exit status. Of the wrong one of two clients nothing can be made good: so
+// a lane of another pool than the one that is meant is never taken for it.
+int find_process(const Meant& meant, const json& clients, json& ret_lanes) {
+  const auto chosen = std::find_if(clients.begin(), clients.end(), [&](const json& one) { return meant.is(one); });
+  if (chosen == clients.end()) return complain(kExitRefused, meant.why_nobody());
   for (const json& client : clients)
     if (same_process(client, *chosen)) ret_lanes.push_back(client);
   return kExitDone;
@@ -106,14 +109,16 @@ void print_taken(const json& fenced) {
 }  // namespace
 
 int client_fence(const Arguments& arguments) {
-  std::optional<uint64_t> lane;
-  if (const int code = read_lane(arguments, lane); code != kExitDone) return code;
+  Meant meant = {std::nullopt, arguments.pid, ""};
+  if (const int code = read_lane(arguments, meant.lane); code != kExitDone) return code;
   Conversation conversation(arguments);
   json listed, lanes = json::array();
+  if (meant.lane)
+    if (const int code = pool_meant(arguments, conversation, meant.pool); code != kExitDone) return code;
   if (const int code = conversation.ask_for_list({{"command", "clients"}}, "clients", std::nullopt, listed);
       code != kExitDone)
     return code;
-  if (const int code = find_process(arguments, lane, listed["clients"], lanes); code != kExitDone) return code;
+  if (const int code = find_process(meant, listed["clients"], lanes); code != kExitDone) return code;
   const json process = lanes.front();
   if (!arguments.json) {
     print(process_text(process) + "\n" +

@@ -112,9 +112,16 @@ std::vector<NextWord> policies(const Arguments& arguments) {
   return out;
 }
 
-// By one of their numbers, with what tells one from the other.
-std::vector<NextWord> clients(const Arguments& arguments, const char* name) {
+// By one of their numbers, with what tells one from the other. A lane is one of the pool that a command would take it for.
+std::vector<NextWord> clients(Arguments arguments, const char* name) {
   std::vector<NextWord> out;
+  if (std::string(name) == "lane") {
+    Conversation conversation(arguments);
+    conversation.be_silent(true);
+    std::string pool;
+    if (pool_meant(arguments, conversation, pool) != kExitDone) return out;
+    arguments.pool = pool;
+  }
   for (const json& row : rows_of(arguments, "clients", "clients", true)) {
     const std::string other =
         std::string(name) == "lane" ? ", process " + std::to_string(number(row, "pid")) : ", " + text(row, "state");

@@ -123,6 +123,15 @@ int Conversation::ask_for_list(json request, const char* field, std::optional<ui
   return kExitDone;
 }
 
+int pool_meant(const Arguments& arguments, Conversation& conversation, std::string& ret_pool) {
+  ret_pool = arguments.pool.value_or("default");
+  if (arguments.pool) return kExitDone;
+  json status;
+  const int code = conversation.ask_for_list({{"command", "status"}}, "pools", std::nullopt, status);
+  if (code == kExitDone && status["pools"].size() == 1) ret_pool = status["pools"].front().value("name", ret_pool);
+  return code;
+}
+
 int print_fields(const Arguments& arguments, json request, std::initializer_list<const char*> first) {
   json reply;
   if (const int code = Conversation(arguments).ask(std::move(request), reply); code != kExitDone) return code;
@@ -142,7 +151,7 @@ int print_list(const Arguments& arguments, json request, const char* field, std:
   for (json& row : reply[field])
     if (for_people && row.is_object()) for_people(row);
   print(table_text(reply[field], columns, when_empty, line_width()));
-  if (reply.contains("next") && !reply["next"].is_null()) print("... and more: --limit says how many are shown\n");
+  if (reply.contains("next") && !reply["next"].is_null()) print(kMoreText);
   return kExitDone;
 }
 

@@ -53,8 +53,14 @@ void complain_in_json(bool is_in_json);
 // same. Returns the status.
 int complain(int status, const std::string& text);
 
+// The pool that is meant where one of them is: the one named, or the only one, or "default", as marud has it. Returns the exit
+// status.
+int pool_meant(const Arguments& arguments, Conversation& conversation, std::string& ret_pool);
+
 // Asks for one object and prints it: with --json as it is, else as fields, those of `first` first.
 int print_fields(const Arguments& arguments, nlohmann::json request, std::initializer_list<const char*> first);
+// Below a table of which --limit has cut some.
+inline constexpr const char* kMoreText = "... and more: --limit says how many are shown\n";
 // Asks for a list and prints it: with --json as it is, else as a table of these columns; `for_people` may change rows before.
 int print_list(const Arguments& arguments, nlohmann::json request, const char* field,
                std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty,

@@ -274,15 +274,6 @@ void judge_pool(const json& pool, Findings& to) {
              "the control region is damaged", "marudctl check, and marudctl support-dump for a report");
 }
 
-// Memory that is taken page by page as it is first touched, up to the size of the pool. Huge pages and devices are there
-// beforehand, or the pool is not.
-bool is_taken_when_touched(const json& pool) {
-  const std::string medium = text(pool, "medium");
-  if (!medium.empty()) return medium == "memory" || medium == "tmpfs";
-  const std::string device = text(pool, "device");  // an older marud
-  return device == "memory" || device.starts_with("/dev/shm/");
-}
-
 // What pools may take in the end, against what there is. What they took already counts as shared memory, with what others
 // took: so what is still to come is at least the rest.
 void judge_pools_memory(const json& status, const Machine& m, Findings& to) {
@@ -323,6 +314,13 @@ void judge_state_directory(const json& status, const Machine& m, Findings& to) {
 }
 
 }  // namespace
+
+bool is_taken_when_touched(const json& pool) {
+  const std::string medium = text(pool, "medium");
+  if (!medium.empty()) return medium == "memory" || medium == "tmpfs";
+  const std::string device = text(pool, "device");  // an older marud
+  return device == "memory" || device.starts_with("/dev/shm/");
+}
 
 Machine read_machine(const std::string& root, const json& status) {
   Machine m;

@@ -49,6 +49,10 @@ struct Machine {
 // says where marud is; an empty object when there is none.
 Machine read_machine(const std::string& root, const nlohmann::json& status);
 
+// Of a pool in marud's reply: memory that is taken page by page as it is first touched, up to the size of the pool. Huge pages
+// and devices are there beforehand, or the pool is not.
+bool is_taken_when_touched(const nlohmann::json& pool);
+
 std::vector<Finding> judge(const Machine& machine);
 // `version`: that of this program.
 std::vector<Finding> judge_marud(const nlohmann::json& status, const std::string& version, const Machine& machine);

@@ -12,12 +12,11 @@ namespace {
 
 using nlohmann::json;
 
-// Pools whose pages are charged, and their size. Huge pages and devices are not; files on tmpfs are, those below /dev/shm.
+// Pools whose pages are charged, and their size. Huge pages and devices are not; files on tmpfs are, wherever it is mounted.
 std::map<std::string, uint64_t> charged_pools(const json& status) {
   std::map<std::string, uint64_t> pools;
   for (const json& pool : status.value("pools", json::array())) {
-    const std::string device = pool.value("device", std::string());
-    if (device == "memory" || device.starts_with("/dev/shm/"))
+    if (is_taken_when_touched(pool))
       pools[pool.value("name", std::string())] = number(pool, "pages") * number(pool, "page_bytes");
   }
   return pools;

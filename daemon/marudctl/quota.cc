@@ -97,6 +97,15 @@ std::string limits_text(const json& limits) {
   return "soft " + text("soft_bytes") + ", hard " + text("hard_bytes");
 }
 
+// marud lists them in the order of its table, so all are asked for, and cut when they are in order. Returns how many went.
+size_t keep_who_uses_most(json& rows, uint64_t limit) {
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const json& a, const json& b) { return number(a, "used_bytes") > number(b, "used_bytes"); });
+  const size_t left_out = rows.size() > limit ? rows.size() - limit : 0;
+  rows.erase(rows.end() - ptrdiff_t(left_out), rows.end());
+  return left_out;
+}
+
 int ask_about_tenant(const Arguments& arguments, const char* command) {
   json request = {{"command", command}}, reply;
   if (const int code = read_tenant(arguments, request); code != kExitDone) return code;
@@ -122,18 +131,18 @@ int quota_remove(const Arguments& arguments) { return ask_about_tenant(arguments
 
 int quota_list(const Arguments& arguments) {
   json reply;
-  if (const int code =
-          Conversation(arguments).ask_for_list({{"command", "quota.list"}}, "tenants", arguments.limit, reply);
+  if (const int code = Conversation(arguments).ask_for_list({{"command", "quota.list"}}, "tenants", std::nullopt, reply);
       code != kExitDone)
     return code;
+  const size_t left_out = keep_who_uses_most(reply["tenants"], arguments.limit.value_or(UINT64_MAX));
+  if (left_out != 0) reply["left_out"] = left_out;
   if (arguments.json) return print_json(reply), kExitDone;
   json rows = json::array();
   for (const json& row : reply["tenants"]) rows.push_back(for_people(row));
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const json& a, const json& b) { return number(a, "used_bytes") > number(b, "used_bytes"); });
   print(table_text(rows,
                    {"tenant", "used_bytes", "soft_bytes", "hard_bytes", "share_percent", "over", "refusals", "listed"},
                    "no tenant is known", line_width()));
+  if (left_out != 0) print(kMoreText);
   print("default: " + limits_text(reply.value("default", json::object())) +
         "; mode: " + (reply.value("listed_only", false) ? "listed" : "any") + "\n");
   if (const uint64_t others = reply.value("others_used_bytes", uint64_t{0}); others != 0)

@@ -146,7 +146,7 @@ bool press(std::string_view key, const json& figures, const TopScreen& screen, T
   if (key == " ") view.is_paused = !view.is_paused;
   if (key == "s") view.order = TopOrder((size_t(view.order) + 1) % kTopOrders);
   if (key == "r") view.is_reversed = !view.is_reversed;
-  if (key == "p") {
+  if (key == "p" && !view.is_of_one_pool) {
     view.pool = next_pool(figures, view.pool);
     view.selected = 0;
     view.is_looking = false;
@@ -239,6 +239,7 @@ int live(const Arguments& arguments, uint64_t interval_ms, TopView view) {
 int top(const Arguments& arguments) {
   const uint64_t interval_ms = arguments.interval_ms.value_or(1000);
   TopView view;
+  view.is_of_one_pool = arguments.pool.has_value();
   if (arguments.pool) view.pool = *arguments.pool;
   if (!arguments.json && !arguments.once && ::isatty(STDIN_FILENO) && ::isatty(STDOUT_FILENO))
     return live(arguments, interval_ms, view);

@@ -3,8 +3,6 @@
   http_test.py --marud PROGRAM --client PROGRAM --openapi FILE
 """
 import argparse
-import contextlib
-import ctypes
 import json
 import os
 import pathlib
@@ -445,37 +443,6 @@ def the_admin_group_gets_the_socket(program):
             expect(os.stat(marud.http_socket).st_mode & 0o777 == 0o660, "the socket's mode after a reload")
 
 
-@contextlib.contextmanager
-def first_thread_stopped(pid):
-    """Of a child, by ptrace(2); its other threads go on."""
-    seize, interrupt, detach, all_kinds = 0x4206, 0x4207, 17, 0x40000000
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
-
-    def ptrace(request):
-        if libc.ptrace(request, pid, None, None) != 0:
-            raise OSError(ctypes.get_errno(), f"ptrace: {os.strerror(ctypes.get_errno())}")
-
-    ptrace(seize)
-    ptrace(interrupt)
-    os.waitpid(pid, all_kinds)
-    try:
-        yield
-    finally:
-        ptrace(detach)
-
-
-def a_late_event_loop_is_said(program):
-    """What comes late is a 503, which says that nothing was done, and the rest is answered."""
-    with ObservedMarud(program, http_more="timeout_ms = 10\n") as marud:
-        with first_thread_stopped(marud.process.pid):
-            for path in ("/healthcheck", "/status"):
-                reply = marud.http("GET", path)
-                refused(reply, 503, "event loop is late")
-                expect(reply.headers["Retry-After"] == "1", reply.headers)
-        wait_for(lambda: marud.http("GET", "/healthcheck").status == 200, "health when the loop goes on")
-
-
 def a_large_pool_is_cleared_in_turns(program):
     """More pages than one turn looks at, by HTTP and by marudctl, and somebody who asks and goes away is in nobody's way."""
     clear = ["clear", "--yes"]
@@ -559,7 +526,6 @@ def main():
     expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
     without_a_pool(arguments.marud)
     the_admin_group_gets_the_socket(arguments.marud)
-    a_late_event_loop_is_said(arguments.marud)
     a_large_pool_is_cleared_in_turns(arguments.marud)
     as_many_pools_as_there_can_be(arguments.marud)
     a_pool_that_waits_is_in_order(arguments.marud)

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <thread>
 #include <tuple>
+#include <unistd.h>
 
 namespace maru::daemon::http {
 namespace {
@@ -129,6 +130,40 @@ TEST(DoorTest, ListensOnThisMachineAlone) {
   for (const char* text : {"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:80 ",
                            "0.0.0.0:80", "localhost:80", "[::]:80", "10.0.0.1:80", ":80", "[::1]80"})
     EXPECT_FALSE(loopback_address(text)) << text;
+}
+
+TEST(DoorTest, TheAdminGroupReachesTheSocketOrItIsSaidWhatKeepsItOut) {
+  const gid_t group = ::geteuid() == 0 ? 54'321 : ::getegid();
+  const test::TemporaryDirectory directory;
+  directory.open_to_everybody();
+  const auto mode_of = [](const std::string& path, gid_t* ret_group) {
+    struct stat status = {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+    *ret_group = status.st_gid;
+    return status.st_mode & 0777;
+  };
+  const auto open = [&](const std::string& folder) {
+    HttpConfig config;
+    config.socket_path = folder + "/http.sock";
+    auto door = std::make_unique<Door>(config, group);
+    EXPECT_TRUE(door->open_unix());
+    return std::pair(std::move(door), config.socket_path);
+  };
+  gid_t found = 0;
+  const std::string made = directory.file("made"), there = directory.file("there");
+  const auto [door, socket] = open(made);
+  EXPECT_EQ(mode_of(made, &found), 0750u);
+  EXPECT_EQ(found, group);
+  EXPECT_EQ(closed_to_group(socket, group), "");
+  ASSERT_EQ(::chmod(directory.path().c_str(), 0700), 0);
+  EXPECT_NE(closed_to_group(socket, group).find(directory.path() + " lets its members not pass"), std::string::npos);
+  EXPECT_EQ(closed_to_group(socket, std::nullopt), "") << "nobody but its owner shall come in";
+
+  directory.open_to_everybody();
+  ASSERT_EQ(::mkdir(there.c_str(), 0700), 0);
+  const auto [other, other_socket] = open(there);
+  EXPECT_EQ(mode_of(there, &found), 0700u) << "somebody else's folder";
+  EXPECT_NE(closed_to_group(other_socket, group).find(there + " lets its members not pass"), std::string::npos);
 }
 
 TEST(TokenTest, IsEqualToItselfAlone) {

@@ -266,6 +266,16 @@ TEST_F(MachineFiles, ClientsWithLessMemoryThanTheirPoolAreNamed) {
   EXPECT_EQ(grade_of(found, "memory limit of engine (2) and 1 more"), Grade::kGood);
   EXPECT_EQ(grade_of(found, "memory limit of marud"), Grade::kGood);
 
+  // By what marud says of the memory, wherever the file is.
+  json elsewhere = status;
+  elsewhere["pools"][1]["device"] = "/mnt/pool";
+  elsewhere["pools"][1]["medium"] = "tmpfs";
+  found = judge_limits(root_, elsewhere, {client(2, "small"), client(3, "large")});
+  EXPECT_EQ(grade_of(found, "memory limit of engine (2) and 1 more"), Grade::kWarning);
+  elsewhere["pools"][1]["medium"] = "file";
+  found = judge_limits(root_, elsewhere, {client(2, "small"), client(3, "large")});
+  EXPECT_EQ(grade_of(found, "memory limit of engine (2) and 1 more"), Grade::kGood);
+
   found = judge_limits(root_, status, {client(2, "small"), client(3, "large")});
   EXPECT_EQ(grade_of(found, "memory limit of engine (2) and 1 more"), Grade::kWarning);
 

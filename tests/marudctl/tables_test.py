@@ -105,6 +105,11 @@ def check_tables(arguments, marud):
     expect(re.search(r"^blocks of no tenant.*: 4 KiB$", text, re.MULTILINE), f"what blocks of no tenant use: {text}")
     expect(asked(arguments, marud, "quota", "list")["others_used_bytes"] == 4096, "others_used_bytes of quota list")
     expect(asked(arguments, marud, "quota", "list", "--limit", "1")["others_used_bytes"] == 4096, "of a short list")
+    short = asked(arguments, marud, "quota", "list", "--limit", "1")
+    expect([row["tenant"] for row in short["tenants"]] == ["user"] and short["left_out"] == 2, f"who uses most: {short}")
+    expect("left_out" not in asked(arguments, marud, "quota", "list", "--limit", "3"), "all that there are")
+    text = in_terminal(arguments, marud, "quota", "list", "--limit", "1")
+    expect("\nuser " in text and "alice" not in text and "\n... and more: --limit " in text, f"a short list: {text}")
     pools = {pool["name"]: pool["tenants"] for pool in asked(arguments, marud, "status")["pools"]}
     expect(pools["default"]["others_used_bytes"] == 4096, f"others_used_bytes of status: {pools}")
 
@@ -116,13 +121,43 @@ def check_tables(arguments, marud):
 
 def check_refusals(arguments, marud):
     """What marud refuses is said in JSON, too."""
-    for words, status in ((["--pool", "nobody's", "status"], 1), (["delete-tree", "no such key"], 1),
-                          (["client", "fence", "15"], 1), (["policy", "set", "nonsense"], 1),
+    said = run(arguments, marud, "device", "remove", "a-pool-that-goes", "--yes")
+    expect(said.returncode == 0, f"device remove: {said.stderr}")
+    for words, status in ((["--pool", "nobody's", "status"], 1), (["--pool", "a-pool-that-goes", "clients"], 1),
+                          (["delete-tree", "no such key"], 1), (["client", "fence", "15"], 1),
+                          (["policy", "set", "nonsense"], 1),
                           (["--pool", "default", "device", "drain", "nobody's"], 1), (["clear"], 2)):
         plain, said = run(arguments, marud, *words), run(arguments, marud, "--json", *words)
         expect(plain.returncode == said.returncode == status and not said.stdout, f"{words}: {plain} {said}")
         expect(json.loads(said.stderr) == {"error": plain.stderr.removeprefix("marudctl: ").rstrip("\n"), "status": status},
                f"{words}: {plain.stderr} {said.stderr}")
+
+
+def check_fence(arguments):
+    """A lane is one of the pool that is meant, and never that of a client elsewhere."""
+    with Marud(arguments.marud, size="16MiB", more=POOL.format(name="second", size="8MiB")) as marud:
+        with BlockClient(arguments.client, marud, "second") as theirs:
+            listed = asked(arguments, marud, "clients")["clients"]
+            expect([row["pool"] for row in listed] == ["second"], f"the client of the second pool: {listed}")
+            lane = str(listed[0]["lane"])
+
+            def offered(*words):
+                return run(arguments, marud, "completion", "words", "--", "--timeout-ms", "120000", *words).stdout
+            expect(offered("client", "fence", "") == "", "lanes of another pool than the one that would be meant")
+            expect(offered("--pool", "second", "client", "fence", "").startswith(lane), "lanes of the pool that is named")
+
+            said = run(arguments, marud, "client", "fence", lane, "--yes")
+            expect(said.returncode == 1 and f'lane {lane} of pool "default" has no client' in said.stderr,
+                   f"the lane of another pool: {said}")
+            expect(theirs.ask("store kept 4096") == 0, "a client of another pool was ended")
+            with BlockClient(arguments.client, marud) as other:
+                said = run(arguments, marud, "client", "fence", lane, "--yes")
+                expect(said.returncode == 0 and f'lane {lane} of pool "default" is taken back' in said.stdout, f"{said}")
+                expect(other.process.wait(PATIENCE_S) == -9, "the client of the default pool goes on")
+            expect(theirs.ask("exists kept") == 1, "a client of another pool was ended, too")
+            said = run(arguments, marud, "--pool", "second", "client", "fence", lane, "--yes")
+            expect(said.returncode == 0 and f'lane {lane} of pool "second" is taken back' in said.stdout, f"{said}")
+            expect(theirs.process.wait(PATIENCE_S) == -9, "the client of the pool that was named goes on")
 
 
 def main():
@@ -144,6 +179,7 @@ def main():
                 expect(said.returncode == 0, f"{words}: {said.stderr}")
             check_tables(arguments, marud)
             check_refusals(arguments, marud)
+    check_fence(arguments)
     print("\n".join(failures) or "every table fits, is in order, and is JSON when it shall be")
     return bool(failures)
 

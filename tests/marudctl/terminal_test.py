@@ -19,8 +19,8 @@ import termios
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
-from with_marud import Marud  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from observed_marud import BlockClient, Marud  # noqa: E402
 
 PATIENCE_S = 180  # a busy machine takes its time, and nothing here is about time
 LIMIT = """
@@ -202,6 +202,17 @@ def check_live(arguments, marud):
     expect(screen.raw.endswith(b"\033[?25h\033[?1049l"), "the terminal is not put back as it was")
 
 
+def check_live_of_one_pool(arguments, marud):
+    """Nothing is known of the others, so there is no picture of all."""
+    screen = Screen([arguments.marudctl, "--pool", "default", "top", "--interval-ms", "200"], marud.environment)
+    screen.wait_for(r"clients of pool default", "the picture of one pool")
+    screen.press("ps")
+    screen.wait_for(r"by stores", "s behind p sorts by the next column")
+    expect("clients of pool default" in screen.picture(), f"p goes on to pools that were not asked for: {screen.picture()}")
+    screen.press("q")
+    screen.end()
+
+
 def check_job_control(arguments, marud):
     """In a shell that leaves the terminal alone: Ctrl-Z gives it back, fg takes it again, and so does Ctrl-\\ for good."""
     if not shutil.which("dash"):
@@ -344,9 +355,16 @@ def check_forbidden_socket(arguments):
 
 
 def check_support_dump(arguments, marud):
-    folder = pathlib.Path(marud.directory.name)
-    path = folder / "dump.json"
+    path = pathlib.Path(marud.directory.name) / "dump.json"
     expect(run(arguments, marud, "quota", "set", "ailsa", "--soft", "1GiB").returncode == 0, "a tenant")
+    with BlockClient(arguments.client, marud) as client:
+        # So that there is a key and a tenant to leave out, of pins above all.
+        stored = [client.ask("store zanzibar/17 4096 ailsa"), client.ask("hold zanzibar/17 ailsa")]
+        expect(stored == [0, 0], f"a pinned block: {stored}")
+        check_dump(arguments, marud, path)
+
+
+def check_dump(arguments, marud, path):
     said = run(arguments, marud, "support-dump", "--output", str(path))
     expect(said.returncode == 0 and str(path) in said.stdout, f"support-dump: {said.stderr}")
     expect(path.stat().st_mode & 0o777 == 0o600, "others can read it")
@@ -365,10 +383,12 @@ def check_support_dump(arguments, marud):
            "the metrics of the pool are not in it")
     expect([row["soft_bytes"] for row in about["quotas"]["tenants"]] == [1 << 30], f"quotas: {about['quotas']}")
     expect({"regions", "policy", "pins", "memory", "hosts"} < set(about), f"what is said of a pool: {sorted(about)}")
-    for secret in ('"key"', "ailsa", "token", "http_secret", str(marud.config)):
+    expect([row["pid"] for row in about["pins"]["pins"]], f"the pin is not in it: {about['pins']}")
+    for secret in ('"key"', "zanzibar", "ailsa", "token", "http_secret", str(marud.config)):
         expect(secret not in path.read_text(), f"{secret} is in it")
     said = run(arguments, marud, "support-dump", "--keys", "--output", "-")
-    expect('"ailsa"' in said.stdout and "token" not in said.stdout, "what is asked for with --keys")
+    expect('"ailsa"' in said.stdout and '"zanzibar/17"' in said.stdout and "token" not in said.stdout,
+           "what is asked for with --keys")
     again = run(arguments, marud, "support-dump", "--output", str(path))
     expect(again.returncode == 1 and "found a file, expected none" in again.stderr, f"an existing file: {again.stderr}")
     lost = run(arguments, marud, "--socket", "/nonexistent/socket", "support-dump", "--output", "-")
@@ -379,7 +399,7 @@ def check_support_dump(arguments, marud):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("--marud", "--marudctl", "--replay", "--trace"):
+    for name in ("--marud", "--marudctl", "--client", "--replay", "--trace"):
         parser.add_argument(name, required=True)
     arguments = parser.parse_args()
     with Marud(arguments.marud, size="48MiB", region_bytes="512KiB", more=LIMIT) as marud:
@@ -387,6 +407,7 @@ def main():
             wait_until(lambda: json.loads(run(arguments, marud, "--json", "clients").stdout)["clients"], "a client comes")
             check_once(arguments, marud)
             check_live(arguments, marud)
+            check_live_of_one_pool(arguments, marud)
         check_watch(arguments, marud)
         check_full_disk(arguments, marud)
         check_job_control(arguments, marud)

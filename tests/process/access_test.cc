@@ -146,6 +146,9 @@ TEST_F(Access, AdminsOfAPoolSeeItsClientsAlone) {
   const json clients = json::parse(answer_).at("clients");
   ASSERT_EQ(clients.size(), 1u) << answer_;
   EXPECT_EQ(clients[0].at("pool"), "theirs");
+  EXPECT_EQ(ask_as(marud, kListed, "-", {{"command", "clients"}, {"pool", "theirs"}}), 0) << answer_;
+  EXPECT_EQ(ask_as(marud, kListed, "-", {{"command", "clients"}, {"pool", "default"}}), ENOENT) << answer_;
+  EXPECT_EQ(answer_, "there is no pool \"default\", expected one of theirs");
 }
 
 TEST_F(Access, ReloadBringsTheListsIntoForce) {

@@ -294,6 +294,34 @@ class Service(unittest.TestCase):
         self.write("numa_node = 1000\n" + comes)
         self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
 
+    def test_a_limit_that_leaves_no_memory_is_found(self):
+        limit = '[[limit]]\nuser = 7\nbytes = "{}"\n[[limit]]\ngroup = 8\nbytes = "{}"\n[limits]\nbytes = {}\n'
+        self.write(limit.format("1023KiB", "4KiB", 1))
+        code, said = self.run_marud("--check-config")
+        self.assertEqual((code, said.count("expected at least 1 MiB, one region of pool ")), (1, 3), said)
+        for whose in ("limits.bytes", "limit of user 7.bytes", "limit of group 8.bytes"):
+            self.assertIn(whose + ": found ", said)
+        small = '[[pool]]\nname = "small"\nbackend = "memory"\nsize = "8MiB"\nregion_bytes = "4KiB"\npage_bytes = "4KiB"\n'
+        for good in (limit.format("1MiB", "2MiB", 0), limit.format("4KiB", "4KiB", 0) + small,
+                     limit.format("1KiB", "1KiB", 0) + FILE_POOL.format(name="a", path="/dev/shm/maru-not-there")):
+            self.write(good)
+            self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
+
+    def test_more_memory_than_the_machine_has_is_found(self):
+        huge = '[[pool]]\nname = "huge"\nbackend = "memory"\nsize = "{}"\n{}'
+        for more in ("first_touch = true\n", 'huge_pages = "require"\n'):
+            self.refused(huge.format("64TiB", more), 'pool "huge": size: found 64 TiB, with which pools of first_touch or of')
+        self.refused(huge.format("64TiB", "first_touch = true\n"), "of memory that this machine has")
+        for good in (huge.format("64TiB", ""), huge.format("64MiB", "first_touch = true\n")):
+            self.write(good)
+            self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
+        with open("/proc/meminfo") as lines:
+            half = int(next(line for line in lines if line.startswith("MemTotal:")).split()[1]) * 3 // 4
+        both = huge.format(f"{half}KiB", "first_touch = true\n")
+        self.write(both)
+        self.assertEqual(self.run_marud("--check-config"), (0, "OK\n"))
+        self.refused(both + both.replace('"huge"', '"second"'), 'pool "second": size: ')
+
     def test_one_socket_for_clients_and_http_is_found(self):
         self.refused(f'[http]\nsocket = "{self.folder}/./marud.sock"\n', "13: http.socket: found ")
         self.write("[http]\n")

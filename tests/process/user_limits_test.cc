@@ -118,6 +118,16 @@ TEST(UserLimits, BytesCountOverAllPools) {
   EXPECT_TRUE(marud.has_logged("rents 3 regions of 768 KiB, and may rent 800 KiB (bytes under"));
 }
 
+TEST(UserLimits, LessThanARegionIsNoMemoryAndIsSaid) {
+  MarudProcess marud({pool(own_limit("bytes = \"100KiB\""))});
+  const TestClient client(marud.socket_path());
+  int result = 0;
+  EXPECT_EQ(take_all(client, &result), 0u);
+  EXPECT_EQ(result, -EDQUOT);
+  EXPECT_TRUE(marud.has_logged("may rent 100 KiB (bytes under [limits] or [[limit]] in marud.toml), which is less than one "
+                               "region of pool \"default\", 256 KiB: it gets no memory there"));
+}
+
 // A full pool in which everything is another user's: a limited one gets so many regions and not a page more.
 TEST(UserLimits, ALimitedUserTakesNoMoreThanItsRegionsFromOthers) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become other users";

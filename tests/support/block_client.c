@@ -10,7 +10,8 @@
  *   take BYTES                           takes memory to fill, and keeps it unfinished
  *   exists KEY, delete KEY
  *   match KEY KEY...                     answers how many leading ones there are
- * With $BLOCK_CLIENT_USER it is that user's process, of the group of the same number and no other.
+ * With $BLOCK_CLIENT_POOL it attaches to that pool. With $BLOCK_CLIENT_USER it is that user's process, of the group of the same
+ * number and no other.
  */
 #define _DEFAULT_SOURCE
 #include <grp.h>
@@ -190,6 +191,7 @@ int main(void) {
   int attached;
   memset(&options, 0, sizeof options);
   options.size = sizeof options;
+  options.pool = getenv("BLOCK_CLIENT_POOL");
   options.timeout_ms = 120000; /* the machine may be slow */
   if (user && become(user) != 0) {
     perror("become another user");
