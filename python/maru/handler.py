@@ -427,16 +427,24 @@ class MaruHandler:
         """False when it was not pinned through this handler."""
         self._ask()
         expect_text(key)
+        [pin] = self._take_pins([key])
+        if pin is not None:
+            pin.release()
+        return pin is not None
+
+    def _take_pins(self, keys: Sequence[str]) -> list[Optional[Pin]]:
+        taken: list[Optional[Pin]] = []
         with self._pins_lock:
             of_key = self._pins
-            try:
-                pin = of_key[key].pop()
-            except (KeyError, IndexError):
-                return False
-            if key in of_key and not of_key[key]:
-                del of_key[key]
-        pin.release()
-        return True
+            for key in keys:
+                try:
+                    taken.append(of_key[key].pop())
+                except (KeyError, IndexError):
+                    taken.append(None)
+                    continue
+                if key in of_key and not of_key[key]:
+                    del of_key[key]
+        return taken
 
     def batch_pin(self, keys: Sequence[str]) -> list[bool]:
         """Pins the leading keys that are present; False from the first that is absent."""
@@ -460,8 +468,10 @@ class MaruHandler:
 
     def batch_unpin(self, keys: Sequence[str]) -> list[bool]:
         """unpin() of each, in order; what is no key raises before any is unpinned."""
-        self._ask()
-        return [self.unpin(key) for key in texts_of(keys)]
+        client = self._ask()
+        pins = self._take_pins(texts_of(keys))
+        client.unpin_batch([pin for pin in pins if pin is not None])
+        return [pin is not None for pin in pins]
 
     # -- places -------------------------------------------------------------------------------------------------------
 
