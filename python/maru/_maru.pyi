@@ -6,7 +6,7 @@ meets what came to lie at these addresses meanwhile: its own mapping of the pool
 """
 import os
 from types import TracebackType
-from typing import Any, Optional, Sequence, TypeVar, Union, overload
+from typing import Any, Iterable, Optional, Sequence, TypeVar, Union, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -114,7 +114,7 @@ class Client:
     """One attachment to one pool of the marud that listens on socket_path.
 
     Calls that may ask marud, copy, or take many keys (64 digests or 16 texts to ask whether they exist, 8 of a prefix or to
-    pin, 3 to delete) run without the GIL; those for one key keep it, since they take less time than giving it up does. In a pool with
+    pin, 16 to unpin, 3 to delete) run without the GIL; those for one key keep it, since they take less time than giving it up does. In a pool with
     checksums retrieve reads the whole block, and runs without.
     """
 
@@ -165,6 +165,8 @@ class Client:
     def pin_block(self, block: int) -> Optional[Pin]: ...
     def unpin(self, pin: Pin) -> None:
         """The same as pin.release()."""
+    def unpin_batch(self, pins: Iterable[Pin]) -> None:
+        """pin.release() of each. What is no pin raises before any is released."""
     def match_prefix(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> Match: ...
 
     def alloc(self, nbytes: int) -> Buffer: ...

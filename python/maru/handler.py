@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import operator
 import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, TypeVar, Union, cast
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, cast
 
 from ._maru import Client, Pin, View
 from .address import Address, parse
-from .config import UNCHOSEN, MaruConfig, is_truth
+from .arguments import expect_text, list_of, texts_of, whole
+from .config import UNCHOSEN, MaruConfig
 from .errors import (BadMemoryError, ClosedError, DamagedBlockError, ForkedError, HandleUsedError, InvalidArgumentError,
                      LanesExhaustedError, MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError,
                      PoolLeavesError, PoolReplacedError, QuotaError)
@@ -36,19 +36,9 @@ from .results import AllocHandle, FoundInOrder, MemoryInfo, PageAccount, PoolHan
 logger = logging.getLogger("maru")
 
 RegionAdded = Callable[[int, int], None]
-_Item = TypeVar("_Item")
 
 # Of a value that is there: it cannot be read, or not be held, or its pool is being removed.
 _UNREADABLE = (BadMemoryError, DamagedBlockError, PinsExhaustedError, PoolLeavesError)
-
-
-def _whole(value: Any) -> int:
-    try:
-        if not is_truth(value):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise InvalidArgumentError(f"A whole number is wanted, not {value!r:.100}.")
 
 
 class MaruHandler:
@@ -204,7 +194,7 @@ class MaruHandler:
         ReadOnlyError where the configuration says read_only."""
         client = self._ask()
         chunk = self._config.chunk_size_bytes
-        size = _whole(size)
+        size = whole(size)
         if size <= 0:
             raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {size}.")
         if size > chunk:
@@ -278,7 +268,7 @@ class MaruHandler:
     def batch_store(self, keys: Sequence[str], handles: Sequence[AllocHandle]) -> list[bool]:
         """store() of each, in order; a wrong key or handle raises before anything is stored."""
         client = self._ask()
-        keys, handles = self._list_of(keys, "keys"), self._list_of(handles, "handles")
+        keys, handles = list_of(keys, "keys"), list_of(handles, "handles")
         if len(keys) != len(handles):
             raise InvalidArgumentError(f"{len(keys)} keys, but {len(handles)} handles: keys and handles must have the same "
                                        "length.")
@@ -322,7 +312,7 @@ class MaruHandler:
     def delete(self, key: str) -> bool:
         """Removes the value, whoever stored it. False when it is absent, or pinned through this handler."""
         client = self._ask()
-        self._expect_text(key)
+        expect_text(key)
         with self._pins_lock:  # also while it is deleted: a pin comes before or after
             try:
                 return False if self._pins.get(key) else client.delete(key, self._tenant)
@@ -410,7 +400,7 @@ class MaruHandler:
         """Keeps a value in the pool until as many unpin(), or until close() or the death of this process. False when it is
         absent."""
         client = self._ask()
-        self._expect_text(key)
+        expect_text(key)
         with self._pins_lock:
             pin = self._pin(client, key)
             if pin is None:
@@ -436,22 +426,30 @@ class MaruHandler:
     def unpin(self, key: str) -> bool:
         """False when it was not pinned through this handler."""
         self._ask()
-        self._expect_text(key)
+        expect_text(key)
+        [pin] = self._take_pins([key])
+        if pin is not None:
+            pin.release()
+        return pin is not None
+
+    def _take_pins(self, keys: Sequence[str]) -> list[Optional[Pin]]:
+        taken: list[Optional[Pin]] = []
         with self._pins_lock:
             of_key = self._pins
-            try:
-                pin = of_key[key].pop()
-            except (KeyError, IndexError):
-                return False
-            if key in of_key and not of_key[key]:
-                del of_key[key]
-        pin.release()
-        return True
+            for key in keys:
+                try:
+                    taken.append(of_key[key].pop())
+                except (KeyError, IndexError):
+                    taken.append(None)
+                    continue
+                if key in of_key and not of_key[key]:
+                    del of_key[key]
+        return taken
 
     def batch_pin(self, keys: Sequence[str]) -> list[bool]:
         """Pins the leading keys that are present; False from the first that is absent."""
         client = self._ask()
-        texts = self._expect_texts(keys)
+        texts = texts_of(keys)
         with self._pins_lock:
             taken = self._pin_leading(client, texts)
             self._keep_pins(client, texts, taken)
@@ -470,26 +468,10 @@ class MaruHandler:
 
     def batch_unpin(self, keys: Sequence[str]) -> list[bool]:
         """unpin() of each, in order; what is no key raises before any is unpinned."""
-        self._ask()
-        return [self.unpin(key) for key in self._expect_texts(keys)]
-
-    @staticmethod
-    def _expect_text(key: str) -> None:
-        if not isinstance(key, str):
-            raise InvalidArgumentError(f"A key is a str of 1 to 4096 bytes, not {type(key).__name__}.")
-
-    @classmethod
-    def _expect_texts(cls, keys: Sequence[str]) -> list[str]:
-        texts = cls._list_of(keys, "keys")
-        for key in texts:
-            cls._expect_text(key)
-        return texts
-
-    @staticmethod
-    def _list_of(values: Sequence[_Item], what: str) -> list[_Item]:
-        if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__"):
-            raise InvalidArgumentError(f"A batch wants a sequence of {what}, not {type(values).__name__}.")
-        return list(values)
+        client = self._ask()
+        pins = self._take_pins(texts_of(keys))
+        client.unpin_batch([pin for pin in pins if pin is not None])
+        return [pin is not None for pin in pins]
 
     # -- places -------------------------------------------------------------------------------------------------------
 
@@ -500,7 +482,7 @@ class MaruHandler:
         """Bytes of something that is held: a handle to fill (writable), or a value that was retrieved (read-only), which stays
         pinned for as long as the result lives. None when nothing is held there, or less than that."""
         self._ask()
-        region_id, offset, size = map(_whole, (region_id, offset, size))
+        region_id, offset, size = map(whole, (region_id, offset, size))
         if offset < 0 or size < 0:
             return None
         page_index, begin = divmod(offset, self._config.chunk_size_bytes)
@@ -521,7 +503,7 @@ class MaruHandler:
     def get_region_page_count(self, region_id: int) -> Optional[int]:
         """In chunks; of region 0, where retrieved values are, how many the pool has room for."""
         self._ask()
-        region_id = _whole(region_id)
+        region_id = whole(region_id)
         if region_id == RETRIEVED:
             return self._pool_bytes // self._config.chunk_size_bytes
         return dict(self._budget.regions()).get(region_id)

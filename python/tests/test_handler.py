@@ -421,6 +421,30 @@ def test_a_batch_is_pinned_in_one_call(handler, key):
     assert client.statistics().pins == 0
 
 
+def test_a_batch_is_unpinned_in_one_call(handler, key):
+    keys = [f"{key} {i}" for i in range(5)]
+    for name in keys[1:]:
+        put(handler, name, b"x")
+    assert handler.batch_pin(keys[1:]) == [True] * 4 and handler.pin(keys[2])
+    client, asked = handler._client, []
+
+    class Asked:
+        def __getattr__(self, name):
+            asked.append(name)
+            return getattr(client, name)
+
+    handler._client = Asked()
+    unpinned = handler.batch_unpin([keys[0], keys[2], keys[1], keys[1], keys[2], keys[2]])
+    assert unpinned == [False, True, True, False, True, False]
+    assert asked == ["unpin_batch"] and client.statistics().pins == 2
+    with pytest.raises(maru.InvalidArgumentError):
+        handler.batch_unpin([keys[3], 5])
+    assert client.statistics().pins == 2
+    handler._client = client
+    assert handler.unpin(keys[3]) and handler.batch_unpin(tuple(keys)) == [False] * 4 + [True]
+    assert client.statistics().pins == 0 and all(handler.delete(name) for name in keys[1:])
+
+
 # -- accessors --------------------------------------------------------------------------------------------------------------
 
 def test_places_lead_to_what_is_held(handler, key):

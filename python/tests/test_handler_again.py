@@ -81,7 +81,7 @@ AGAIN = {
         assert handler.connect() and put("again")
     """,
     "pin and unpin at each line of pin and unpin": """
-        calls = ("pin", "unpin", "_keep_pins", "delete")
+        calls = ("pin", "unpin", "batch_unpin", "_take_pins", "_keep_pins", "delete")
         def again(line):
             for key in ("again", "once"):
                 assert handler.pin(key) and handler.unpin(key)
@@ -89,7 +89,7 @@ AGAIN = {
         at_each_line(calls, again)
         for turn in range(3):
             assert handler.pin("again") and handler.pin("again") and not handler.delete("again")
-            assert handler.unpin("again") and handler.unpin("again") and not handler.unpin("again")
+            assert handler.unpin("again") and handler.batch_unpin(["again", "again"]) == [True, False]
         sys.settrace(None)
         assert handler.get_stats()["native"]["pins"] == 0 and not handler._pins and handler.delete("again")
     """,
@@ -99,8 +99,8 @@ AGAIN = {
             assert handler.connect()
         put("again")
         for turn in range(3):
-            at_each_line(("pin", "unpin", "_keep_pins", "delete"), close)
-            for call in (handler.pin, handler.unpin, handler.delete):
+            at_each_line(("pin", "unpin", "batch_unpin", "_take_pins", "_keep_pins", "delete"), close)
+            for call in (handler.pin, handler.unpin, lambda key: handler.batch_unpin([key]), handler.delete):
                 try:
                     call("again")
                 except maru.ClosedError:

@@ -167,6 +167,38 @@ def test_a_batch_is_pinned(client, other, digests, key):
             client.pin_batch(wrong)
 
 
+@pytest.mark.parametrize("n", [3, 60])  # with the GIL, and without
+def test_a_batch_is_unpinned(client, other, digests, n):
+    client.store_copy_batch(digests, [b"x"] * 64)
+    pins = other.pin_batch(digests[:n])
+    foreign, match = client.pin(digests[0]), other.match_prefix(digests[62:63])
+    [of_match], shown = match.resolve(digests[62:63]), other.retrieve(digests[63])
+    data = shown.data
+    match.release()
+    for wrong in ([*pins, None], [*pins, data], None, 5):
+        with pytest.raises(maru.InvalidArgumentError):
+            other.unpin_batch(wrong)
+    assert all(pin.is_held for pin in pins) and other.statistics().pins == n + 2
+    pins[1].release()
+    assert other.unpin_batch(iter([*pins, foreign, of_match, shown, pins[0]])) is None
+    assert not any(pin.is_held for pin in [*pins, foreign, of_match, shown])
+    assert client.statistics().pins == 0
+    assert other.statistics().pins == 1 and bytes(data) == b"x", "what shows a block keeps it"
+    del data
+    assert other.statistics().pins == 0
+    other.unpin_batch([])
+    other.unpin_batch(pins)
+    assert client.delete_batch(digests).all()
+
+
+def test_a_batch_of_pins_went_with_its_client(marud, client, digests):
+    client.store_copy_batch(digests, [b"x"] * 64)
+    with maru.Client(str(marud.socket), timeout_ms=60_000) as closed:
+        pins = closed.pin_batch(digests)
+    closed.unpin_batch(pins)  # as release() of each
+    assert not any(pin.is_held for pin in pins)
+
+
 def test_when_pins_run_out_a_batch_holds_none(marud_program):
     with Marud(marud_program, pins=64) as small, maru.Client(str(small.socket), timeout_ms=60_000) as client:
         most = client.geometry().pins_max

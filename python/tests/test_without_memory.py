@@ -64,6 +64,7 @@ BEGIN = """
         "find": lambda: handler.retrieve(keys[1]).page_index, "find_batch": lambda: handler.batch_retrieve(keys),
         "match_prefix": lambda: client.match_prefix(keys[:1]).resolve(keys[:1]),
         "exists_batch": lambda: (client.exists_batch(keys), client.exists_batch(rows)), "pin": pin,
+        "unpin_batch": lambda: client.unpin_batch(client.pin_batch(keys)),
         "alloc": lambda: client.alloc(10).data, "alloc_batch": lambda: client.alloc_batch(10, 5), "allocate": allocate,
         "store_copy": lambda: client.store_copy(keys[1], b"x"), "store an array": lambda: client.store_copy(keys[1], rows[0]),
         "store_chain": store_chain,
@@ -107,9 +108,9 @@ BEGIN = """
     handler.close()
     print("done")
 """
-CALLS = ["retrieve", "retrieve_batch", "find", "find_batch", "match_prefix", "exists_batch", "pin", "alloc", "alloc_batch",
-         "allocate", "store_copy", "store an array", "store_chain", "delete_batch", "evicted", "geometry", "statistics",
-         "subclass"]
+CALLS = ["retrieve", "retrieve_batch", "find", "find_batch", "match_prefix", "exists_batch", "pin", "unpin_batch", "alloc",
+         "alloc_batch", "allocate", "store_copy", "store an array", "store_chain", "delete_batch", "evicted", "geometry",
+         "statistics", "subclass"]
 
 
 @pytest.fixture(scope="session")

@@ -334,6 +334,8 @@ py::list Client::pin_batch(py::handle keys, py::handle tenant) const {
       [](size_t) { return py::none(); });
 }
 
+void Client::unpin_batch(py::handle pins) const { release_pins(attachment(), pins); }
+
 py::object Client::pin_block(maru_block block) const {
   maru_view view;
   const int status = maru_pin_block(attachment().open(), block, &view);

@@ -49,6 +49,7 @@ class Client : public ZeroedMemory {
   pybind11::list find_batch(pybind11::handle keys, pybind11::handle tenant, pybind11::handle places) const;
   pybind11::object pin(pybind11::handle key, pybind11::handle tenant) const;
   pybind11::list pin_batch(pybind11::handle keys, pybind11::handle tenant) const;
+  void unpin_batch(pybind11::handle pins) const;
   pybind11::object pin_block(maru_block block) const;
   pybind11::object match_prefix(pybind11::handle keys, pybind11::handle tenant) const;
 

@@ -22,7 +22,14 @@ void Hold::end_export() {
 
 // In a child of fork() the library refuses all of these, which is as good: the child holds nothing.
 PinHold::~PinHold() {
+  if (view_.block == 0) return;
   attachment()->give_back(false, [&](maru_client* client) { maru_release(client, &view_); });
+}
+
+std::optional<maru_view> PinHold::take_pin() {
+  const maru_view view = view_;
+  view_.block = 0;
+  return view;
 }
 
 // Blocks that are no chain have a pin each.

@@ -11,6 +11,7 @@
 #include "attachment.h"
 
 #include <memory>
+#include <optional>
 
 namespace maru_python {
 
@@ -25,6 +26,8 @@ class Hold {
   virtual bool has_pages() const { return true; }
   // Whether what shows them from here on may be written through.
   virtual bool is_writable() const { return false; }
+  // The pin that this would end, for the caller to end with others; null when there is none.
+  virtual std::optional<maru_view> take_pin() { return std::nullopt; }
   size_t exports() const { return exports_; }
   // Around the life of each Py_buffer. The first raises when the attachment is closed, or the pages are not the holder's.
   void begin_export();
@@ -40,9 +43,10 @@ class PinHold : public Hold {
  public:
   PinHold(std::shared_ptr<Attachment> attachment, const maru_view& view) : Hold(std::move(attachment)), view_(view) {}
   ~PinHold() override;
+  std::optional<maru_view> take_pin() override;
 
  private:
-  maru_view view_;
+  maru_view view_;  // block 0 once it was taken
 };
 
 // The pins of a match.

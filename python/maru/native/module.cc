@@ -166,6 +166,7 @@ void define_client(py::module_& module) {
           "block"_a)
       .def(
           "unpin", [](Client&, py::handle pin) { release_pin(pin); }, "pin"_a)
+      .def("unpin_batch", &Client::unpin_batch, "pins"_a)
       .def("match_prefix", &Client::match_prefix, "keys"_a, "tenant"_a = py::none())
       .def(
           "alloc", [](Client& self, py::handle nbytes) { return self.alloc(number_of(nbytes, "nbytes", UINT64_MAX)); },

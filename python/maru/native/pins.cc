@@ -1,10 +1,14 @@
 #include "pins.h"
 
 #include "errors.h"
+#include "keys.h"
 
 #include <cstddef>
 #include <new>
+#include <span>
 #include <structmember.h>
+#include <utility>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -17,6 +21,9 @@ struct PinObject {
   PyObject* data;  // the memoryview that was asked for, or null
   PyObject* weak_references;
 };
+
+// From so many on, releasing takes more than a microsecond.
+constexpr size_t kManyReleased = 16;
 
 PyTypeObject* pin_type = nullptr;  // never given back: the module lives as long as the interpreter
 PyTypeObject* view_type = nullptr;
@@ -51,6 +58,12 @@ PyObject* block(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(pin_
 PyObject* nbytes(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(pin_of(self).view.bytes); }
 PyObject* is_held(PyObject* self, void*) { return PyBool_FromLong(pin_of(self).hold != nullptr); }
 Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(pin_of(self).view.bytes); }
+
+void expect_pin(PyObject* object) {
+  if (!PyObject_TypeCheck(object, pin_type))
+    raise_named("InvalidArgumentError",
+                "A Pin or a View is wanted, not " + std::string(Py_TYPE(object)->tp_name) + ".");
+}
 
 // Read-only; the same memoryview each time.
 PyObject* data(PyObject* self, void*) {
@@ -156,10 +169,28 @@ py::object new_view(std::shared_ptr<Hold> hold, const maru_view& view) {
 }
 
 void release_pin(py::handle pin) {
-  if (!PyObject_TypeCheck(pin.ptr(), pin_type))
-    raise_named("InvalidArgumentError",
-                "A Pin or a View is wanted, not " + std::string(Py_TYPE(pin.ptr())->tp_name) + ".");
+  expect_pin(pin.ptr());
   let_go(pin_of(pin.ptr()));
+}
+
+void release_pins(Attachment& attachment, py::handle pins) {
+  const py::object items = tuple_of(pins, "A batch wants a sequence of pins, not ");
+  const std::span<PyObject* const> all(PySequence_Fast_ITEMS(items.ptr()), size_t(PyTuple_GET_SIZE(items.ptr())));
+  for (PyObject* const item : all) expect_pin(item);
+  std::vector<std::shared_ptr<Hold>> holds;
+  std::vector<maru_view> views;
+  holds.reserve(all.size());
+  views.reserve(all.size());
+  for (PyObject* const item : all) {
+    Py_CLEAR(pin_of(item).data);  // which may call what releases others of these
+    if (pin_of(item).hold != nullptr) holds.push_back(std::move(pin_of(item).hold));
+  }
+  for (const std::shared_ptr<Hold>& hold : holds) {
+    if (hold.use_count() != 1 || hold->attachment().get() != &attachment) continue;
+    if (const auto view = hold->take_pin()) views.push_back(*view);
+  }
+  attachment.give_back(views.size() >= kManyReleased,
+                       [&](maru_client* client) { maru_release_batch(client, views.data(), views.size()); });
 }
 
 void define_pins(py::module_& module) {

@@ -16,6 +16,9 @@ pybind11::object new_view(std::shared_ptr<Hold> hold, const maru_view& view);
 
 // The same as the method release() of a Pin or View; raises TypeError for anything else.
 void release_pin(pybind11::handle pin);
+// The same for each of a sequence; nothing is released when it raises. Those that nothing else holds, and that are of this
+// attachment, end in one call of the library.
+void release_pins(Attachment& attachment, pybind11::handle pins);
 
 void define_pins(pybind11::module_& module);
 
