@@ -92,6 +92,8 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
   for (const auto& text : {socket_path, pool})
     if (text && text->find('\0') != std::string::npos)
       raise_named("InvalidArgumentError", "The path of a socket and the name of a pool have no null character.");
+  if (socket_path && socket_path->empty())
+    raise_named("InvalidArgumentError", "The path of a socket is empty: name marud's socket, or leave socket_path out.");
   maru_attach_options options{};
   options.size = sizeof(options);
   options.socket_path = socket_path ? socket_path->c_str() : nullptr;
