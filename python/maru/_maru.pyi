@@ -113,9 +113,9 @@ class Match:
 class Client:
     """One attachment to one pool of the marud that listens on socket_path.
 
-    Calls that may ask marud, copy, or take many keys (64 digests or 16 texts to ask whether they exist, 8 of a prefix or to
-    pin, 16 to unpin, 3 to delete) run without the GIL; those for one key keep it, since they take less time than giving it up does. In a pool with
-    checksums retrieve reads the whole block, and runs without.
+    Calls that may ask marud, copy, delete, or take many keys (64 digests or 16 texts to ask whether they exist, 8 of a prefix
+    or to pin, 16 to unpin, or more than 1024 bytes of texts) run without the GIL; those that look for one key keep it, since
+    they take less time than giving it up does. In a pool with checksums retrieve reads the whole block, and runs without.
     """
 
     def __init__(self, socket_path: Union[str, os.PathLike[str], None] = None, pool: Optional[str] = None, *,

@@ -18,17 +18,18 @@ import asyncio
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Callable, Optional, Sequence, TypeVar, Union
-
-import numpy
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, TypeVar, Union
 
 from . import _maru
 from .errors import ClosedError, ForkedError, MaruError
 from .records import Digest, Stored, StoredBatch, StoredChain
 
-Key = Union[str, bytes, bytearray, memoryview, Digest, NDArray[numpy.uint8]]
-Keys = Union[Sequence[Key], NDArray[numpy.uint8]]
+if TYPE_CHECKING:  # those who bring no arrays do without NumPy
+    import numpy
+    from numpy.typing import NDArray
+
+Key = Union[str, bytes, bytearray, memoryview, Digest, "NDArray[numpy.uint8]"]
+Keys = Union[Sequence[Key], "NDArray[numpy.uint8]"]
 Tenant = Union[None, str, int]
 Parent = Union[None, Key, int]
 

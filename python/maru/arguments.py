@@ -32,6 +32,7 @@ def texts_of(keys: Sequence[str]) -> list[str]:
 
 
 def list_of(values: Sequence[_Item], what: str) -> list[_Item]:
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__"):
+    # A number of NumPy has items, too, but no dimension.
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__") or getattr(values, "ndim", 1) == 0:
         raise InvalidArgumentError(f"A batch wants a sequence of {what}, not {type(values).__name__}.")
     return list(values)

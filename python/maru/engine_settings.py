@@ -6,6 +6,7 @@ from typing import Any, Mapping, NoReturn, Optional
 from .errors import InvalidArgumentError
 
 _SMALL, _LARGE = (1 << 32) - 1, (1 << 64) - 1
+_DIGITS_MAX = 20  # of _LARGE; Python itself reads no text of thousands of digits
 
 
 class Settings:
@@ -43,11 +44,11 @@ class Settings:
     def number(self, name: str, default: int, least: int, most: int) -> int:
         value = self._given.get(name, default)
         wanted = f"a whole number from {least} to {most}"
-        if isinstance(value, str) and value.strip().isdecimal():
+        if isinstance(value, str) and value.strip().isdecimal() and len(value.strip()) <= _DIGITS_MAX:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             self._refuse(name, value, wanted)
         return value
 
     def _refuse(self, name: str, value: object, wanted: str) -> NoReturn:
-        raise InvalidArgumentError(f"{name} in {self._source} is {value!r}: set it to {wanted}, or leave it out.")
+        raise InvalidArgumentError(f"{name} in {self._source} is {value!r:.100}: set it to {wanted}, or leave it out.")

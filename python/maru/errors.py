@@ -257,8 +257,8 @@ _OF_CALL: dict[str, _Errors] = {
         ),
         _errno.EINVAL: (
             InvalidArgumentError,
-            "an argument has a value that is not possible: the name of a pool has letters, digits, - and _; thread_cache_pages "
-            "is 4096 at most",
+            "an argument has a value that is not possible: the name of a pool has 1 to 63 letters, digits, -, _ and .; "
+            "thread_cache_pages is 4096 at most",
         ),
         _errno.EAGAIN: (
             TryAgainError,

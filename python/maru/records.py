@@ -22,7 +22,10 @@ class Digest(bytes):
         is_number = hasattr(data, "__index__") and not hasattr(data, "__len__")
         if is_number or isinstance(data, str) or data is None:
             raise InvalidArgumentError(f"A digest is made of 16 or 32 bytes, not of {type(data).__name__}.")
-        digest = super().__new__(cls, data)
+        try:
+            digest = super().__new__(cls, data)
+        except (TypeError, ValueError, BufferError) as error:
+            raise InvalidArgumentError(f"A digest is made of 16 or 32 bytes, not of {type(data).__name__}: {error}.") from error
         if len(digest) not in (16, 32):
             raise InvalidArgumentError(f"A digest has 16 or 32 bytes, not {len(digest)}.")
         return digest

@@ -26,6 +26,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from . import chunk_keys
 from ._maru import Client
 from .buffers import take_what_there_is
+from .engine_pool import Attached, EnginePool
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError
 from .paged_layers import writable
@@ -58,11 +59,14 @@ class MaruHiCacheStorage(HiCacheStorage):
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         self._identity = b""  # until the memory is registered
         self._is_read_only = settings.flag("maru_read_only", False)
-        self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms, read_only=self._is_read_only)
-        self._options["tenant"] = self._client.tenant(settings.tenant) if settings.tenant else None
+        self._pool = EnginePool(settings, logger, self._is_read_only)
+
+    @property
+    def _client(self) -> Client:
+        return self._pool.attached().client
 
     def close(self) -> None:
-        self._client.close()
+        self._pool.close()
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         super().register_mem_pool_host(mem_pool_host)
@@ -98,30 +102,32 @@ class MaruHiCacheStorage(HiCacheStorage):
         return self.batch_exists([key]) == 1
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        attached = self._pool.attached()
         try:
             # With the root, from which the pool counts how deep a page lies: then the end of a prefix is searched for.
-            with self._client.match_prefix(self._keys([_ROOT, *keys]), self._options["tenant"]) as match:
+            with attached.client.match_prefix(self._keys([_ROOT, *keys]), attached.tenant) as match:
                 return max(0, match.blocks - 1)
         except InvalidArgumentError:
             raise
         except MaruError as error:
-            logger.warning("maru: nothing can be looked up: %s", error)
+            self._pool.warn(attached, error, "nothing can be looked up")
             return 0
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def _load(self, names: Sequence[str], pages: Sequence[Parts]) -> list[bool]:
         keys = self._keys(names)
+        attached = self._pool.attached()
         try:
-            views: list[Any] = list(self._client.retrieve_batch(keys, self._options["tenant"]))
+            views: list[Any] = list(attached.client.retrieve_batch(keys, attached.tenant))
         except MaruError as error:
-            logger.warning("maru: %s", error)
-            views = [self._view(key) for key in keys]  # as many as can be held
+            self._pool.warn(attached, error, "not all pages can be loaded at once")
+            views = [self._view(attached, key) for key in keys]  # as many as can be held
         loaded = []
         for name, view, parts in zip(names, views, pages):
             if view is None or isinstance(view, MaruError):
                 if view is not None:
-                    logger.warning("maru: page %s is not loaded: %s", name, view)
+                    self._pool.warn(attached, view, f"page {name} is not loaded")
                 loaded.append(False)
                 continue
             with view:
@@ -148,9 +154,10 @@ class MaruHiCacheStorage(HiCacheStorage):
             return True
         return False
 
-    def _view(self, key: NDArray[numpy.uint8]) -> Any:
+    @staticmethod
+    def _view(attached: Attached, key: NDArray[numpy.uint8]) -> Any:
         try:
-            return self._client.retrieve(key, self._options["tenant"])
+            return attached.client.retrieve(key, attached.tenant)
         except MaruError:
             return None
 
@@ -160,8 +167,9 @@ class MaruHiCacheStorage(HiCacheStorage):
         keys = self._keys([_ROOT, *names])
         root, keys = keys[0], keys[1:]
         done = 0
+        attached = self._pool.attached()
         try:
-            with self._client.match_prefix(keys, self._options["tenant"]) as match:
+            with attached.client.match_prefix(keys, attached.tenant) as match:
                 done = match.blocks
                 parents: list[Any] = [match.deepest] if done else []
                 if prefix and not done:
@@ -170,29 +178,31 @@ class MaruHiCacheStorage(HiCacheStorage):
                 # root itself goes when all pages are gone, perhaps between these two lines.
                 for _ in range(3):
                     try:
-                        above = parents.pop() if parents else self._store_root(root)
-                        done += self._store_chain(keys[done:], pages[done:], above)
+                        above = parents.pop() if parents else self._store_root(attached, root)
+                        done += self._store_chain(attached, keys[done:], pages[done:], above)
                         break
                     except ParentGoneError:
                         continue
         except InvalidArgumentError:
             raise
         except MaruError as error:
-            logger.warning("maru: %d pages were not stored: %s", len(names) - done, error)
+            self._pool.warn(attached, error, f"{len(names) - done} pages were not stored")
         return [i < done for i in range(len(names))]
 
-    def _store_root(self, key: NDArray[numpy.uint8]) -> int:
-        return self._client.store_copy(key, b"root of SGLang's pages", tenant=self._options["tenant"]).block
+    @staticmethod
+    def _store_root(attached: Attached, key: NDArray[numpy.uint8]) -> int:
+        return attached.client.store_copy(key, b"root of SGLang's pages", tenant=attached.tenant).block
 
     def clear(self) -> None:
         """Removes the pages of this model, rank and layout, whoever stored them. Raises when some are being read, which stay,
         or when marud does not answer."""
-        gone = self._client.delete_tree(self._keys([_ROOT])[0], self._options["tenant"])
+        attached = self._pool.attached()
+        gone = attached.client.delete_tree(self._keys([_ROOT])[0], attached.tenant)
         logger.info("maru: %d pages were removed", max(0, gone - 1))
 
-    def _store_chain(self, keys: NDArray[numpy.uint8], pages: Sequence[Parts], parent: Any) -> int:
+    def _store_chain(self, attached: Attached, keys: NDArray[numpy.uint8], pages: Sequence[Parts], parent: Any) -> int:
         """As many as there is room for."""
-        buffers = take_what_there_is(self._client, [sum(size for _, size in parts) for parts in pages])
+        buffers = take_what_there_is(attached.client, [sum(size for _, size in parts) for parts in pages])
         if not buffers:
             return 0
         try:
@@ -203,7 +213,7 @@ class MaruHiCacheStorage(HiCacheStorage):
                     ctypes.memmove(target.ctypes.data + offset, address, size)
                     offset += size
                 del target
-            self._client.store_chain(keys[:len(buffers)], buffers, parent=parent, **self._options)
+            attached.client.store_chain(keys[:len(buffers)], buffers, parent=parent, tenant=attached.tenant, **self._options)
         finally:
             for buffer in buffers:
                 buffer.abort()  # what was stored has none left to give back

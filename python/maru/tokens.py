@@ -40,6 +40,7 @@ def lmcache_engine(tokens: Tokens, chunk_tokens: int = 256, *, parent: Union[int
     """The chunk hashes of LMCache within an engine's process, as in its CacheEngineKey. algorithm: its
     pre_caching_hash_algorithm. parent: the hash of the chunk before; at the beginning of a prompt root(algorithm, seed=...) of
     the engine, or 0 where LMCache found no vLLM that has one."""
+    number = _number(algorithm)
     if algorithm == "blake3":
         raise InvalidArgumentError("blake3 is an algorithm of LMCache's multiprocess server alone: lmcache().")
     if isinstance(parent, bytes):
@@ -47,7 +48,7 @@ def lmcache_engine(tokens: Tokens, chunk_tokens: int = 256, *, parent: Union[int
             raise InvalidArgumentError(f"parent is the number or the bytes of a hash, 8 at least, not {parent!r}.")
         parent = int.from_bytes(parent[:8], "big")
     before = _word("parent", parent)
-    return _tokens.lmcache_engine(_number(algorithm), before, _block(chunk_tokens), _read(tokens))
+    return _tokens.lmcache_engine(number, before, _block(chunk_tokens), _read(tokens))
 
 
 def vllm(tokens: Tokens, block_tokens: int = 16, *, parent: bytes, algorithm: str = "sha256_cbor",

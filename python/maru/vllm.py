@@ -44,6 +44,7 @@ from . import chunk_keys
 from ._maru import Client
 from .buffers import take_what_there_is
 from .chunk_keys import HASH_BYTES
+from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
@@ -117,8 +118,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._stores_generated = settings.flag("maru_store_generated", True)
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         # An engine that only loads may be run by a user who may only read.
-        self._client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms, read_only=not self._stores)
-        self._tenant: Optional[int] = self._client.tenant(settings.tenant) if settings.tenant else None
+        self._pool = EnginePool(settings, logger, read_only=not self._stores)
         self._identity = identify(vllm_config, settings.model, self._block_tokens, self._chunk_tokens)
         # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
         self._is_shared = all(type(spec) is MLAAttentionSpec for spec in specs)
@@ -143,6 +143,10 @@ class MaruConnector(KVConnectorBase_V1):
     def requires_kv_delivery(self) -> bool:
         return False  # a chunk that is not stored is a later miss
 
+    @property
+    def _client(self) -> Client:
+        return self._pool.attached().client
+
     def _root(self, request: Any) -> bytes:
         """What the chain of a request's chunks begins with."""
         lora = getattr(request, "lora_request", None)
@@ -154,7 +158,7 @@ class MaruConnector(KVConnectorBase_V1):
         for plan in self._requests.values():
             plan.let_go()
         self._requests.clear()
-        self._client.close()
+        self._pool.close()
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
@@ -214,19 +218,21 @@ class MaruConnector(KVConnectorBase_V1):
         return failed
 
     def _views(self, keys: NDArray[numpy.uint8]) -> Iterable[Any]:
+        attached = self._pool.attached()
         try:
-            found = self._client.retrieve_batch(keys, self._tenant)
+            found = attached.client.retrieve_batch(keys, attached.tenant)
         except MaruError as error:
-            logger.warning("maru: %s", error)
-            return [self._view(key) for key in keys]  # as many as can be held
+            self._pool.warn(attached, error, "not all chunks can be loaded at once")
+            return [self._view(attached, key) for key in keys]  # as many as can be held
         for view in found:
             if isinstance(view, MaruError):
-                logger.warning("maru: %s", view)
+                self._pool.warn(attached, view, "a chunk is not loaded")
         return [None if isinstance(view, MaruError) else view for view in found]
 
-    def _view(self, key: NDArray[numpy.uint8]) -> Any:
+    @staticmethod
+    def _view(attached: Attached, key: NDArray[numpy.uint8]) -> Any:
         try:
-            return self._client.retrieve(key, self._tenant)
+            return attached.client.retrieve(key, attached.tenant)
         except MaruError:
             return None
 
@@ -240,11 +246,14 @@ class MaruConnector(KVConnectorBase_V1):
         metadata = self._get_connector_metadata()
         if not self._stores or metadata.epoch < self._failures:
             return  # when the report arrives the scheduler asks for all of it again
+        attached = self._pool.attached()
         for transfer in metadata.stores:
             try:
-                stored = self._store(transfer)
+                stored = self._store(attached, transfer)
             except MaruError as error:
-                logger.warning("maru: chunks of request %s were not stored: %s", transfer.request_id, error)
+                self._pool.warn(attached, error, f"chunks of request {transfer.request_id} were not stored")
+                if isinstance(error, GONE):
+                    continue
                 stored = 0
             self._note_dropped(transfer.chunks - stored)
 
@@ -257,22 +266,22 @@ class MaruConnector(KVConnectorBase_V1):
                            "could be evicted: what is being read or stored holds all of it, or the tenant or user has all "
                            "that it may", self.dropped)
 
-    def _store(self, transfer: Transfer) -> int:
+    def _store(self, attached: Attached, transfer: Transfer) -> int:
         """Returns how many chunks are in the pool now; what there is no room for is not."""
         layers = self._registered()
         per_chunk = self._chunk_tokens // self._block_tokens
         keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
         parent: Any = chunk_keys.of_rank(transfer.parent, self._rank_digest)[0] if transfer.parent else None
-        with self._client.match_prefix(keys, self._tenant) as match:
+        with attached.client.match_prefix(keys, attached.tenant) as match:
             present = match.blocks
-            buffers = take_what_there_is(self._client, [per_chunk * layers.block_bytes] * (transfer.chunks - present))
+            buffers = take_what_there_is(attached.client, [per_chunk * layers.block_bytes] * (transfer.chunks - present))
             if not buffers:
                 return present
             try:
                 for i, buffer in enumerate(buffers, present):
                     layers.gather(transfer.blocks[i * per_chunk:(i + 1) * per_chunk], buffer.data)
-                self._client.store_chain(keys[present:present + len(buffers)], buffers, parent=match.deepest or parent,
-                                         tenant=self._tenant, **self._options)
+                attached.client.store_chain(keys[present:present + len(buffers)], buffers, parent=match.deepest or parent,
+                                            tenant=attached.tenant, **self._options)
             except (ParentGoneError, QuotaError) as error:
                 logger.debug("maru: %s", error)
                 if isinstance(error, ParentGoneError):
@@ -336,18 +345,19 @@ class MaruConnector(KVConnectorBase_V1):
     def _match(self, hashes: bytes, plan: Optional[RequestPlan]) -> int:
         """How many leading chunks all ranks can load. With a plan they are held for it."""
         found = len(hashes) // HASH_BYTES
+        attached = self._pool.attached()
         try:
             for digest in self._rank_digests:
                 if found == 0:
                     break
-                match = self._client.match_prefix(chunk_keys.of_rank(hashes[:found * HASH_BYTES], digest), self._tenant)
+                match = attached.client.match_prefix(chunk_keys.of_rank(hashes[:found * HASH_BYTES], digest), attached.tenant)
                 found = match.blocks
                 if plan is None:
                     match.release()
                 else:
                     plan.held.append(match)
         except MaruError as error:
-            logger.warning("maru: nothing can be looked up: %s", error)
+            self._pool.warn(attached, error, "nothing can be looked up")
             return 0
         return found
 

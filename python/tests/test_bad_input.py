@@ -104,8 +104,46 @@ def test_the_signatures_are_those_of_methods():
     assert list(inspect.signature(maru.Pin.release).parameters) == ["self"]
 
 
+def test_an_array_is_no_number(marud, client, key):
+    stored = client.store_copy_batch(numpy.frombuffer(bytes(range(32)), numpy.uint8).reshape(2, 16), [b"a", b"b"])
+    array = numpy.array([8])
+    for call in (lambda: client.alloc(array), lambda: client.alloc_batch(8, array), lambda: client.alloc_batch(array, 8),
+                 lambda: client.store_copy(key, b"x", ttl_ms=array), lambda: client.pin_block(stored.blocks),
+                 lambda: maru.Client(str(marud.socket), timeout_ms=array)):
+        with pytest.raises(maru.InvalidArgumentError, match="is a whole number, not numpy.ndarray"):
+            call()
+
+
+def test_what_a_number_raises_is_its_own(client):
+    class Interrupted:
+        def __init__(self, error):
+            self.error = error
+
+        def __index__(self):
+            raise self.error
+
+    class Sized(Interrupted):
+        def __len__(self):
+            return 1
+
+    for error in (KeyboardInterrupt(), MemoryError(), TypeError("of the number"), KeyError("k")):
+        for kind in (Interrupted, Sized) if not isinstance(error, TypeError) else (Interrupted,):
+            with pytest.raises(type(error)) as raised:
+                client.alloc(kind(error))
+            assert raised.value is error
+
+
+def test_a_number_is_no_batch(marud):
+    with maru.MaruHandler(maru.MaruConfig(server_url=str(marud.socket))) as handler:
+        for wrong in (numpy.uint8(3), numpy.float32(1), numpy.array("k")):
+            for call in (handler.batch_pin, handler.batch_unpin, lambda keys: handler.batch_store(keys, []),
+                         lambda handles: handler.batch_store([], handles)):
+                with pytest.raises(maru.InvalidArgumentError, match="A batch wants a sequence of"):
+                    call(wrong)
+
+
 def test_a_number_is_no_digest():
-    for wrong in (16, 32, True, "x" * 16, numpy.int64(16), numpy.uint8(32), None):
+    for wrong in (16, 32, True, "x" * 16, numpy.int64(16), numpy.uint8(32), None, 1.5, object(), [None], [300] * 16):
         with pytest.raises(maru.InvalidArgumentError):
             maru.Digest(wrong)
     same = bytes(range(16))
@@ -125,6 +163,9 @@ def test_a_url_and_an_algorithm_are_texts():
             maru.MaruConfig(server_url=wrong)
         with pytest.raises(maru.InvalidArgumentError):
             tokens.root(wrong)
+    for wrong in (3, numpy.array(["k", "kk"])):
+        with pytest.raises(maru.InvalidArgumentError, match="no algorithm"):
+            tokens.lmcache_engine(range(16), 4, parent=0, algorithm=wrong)
 
 
 @pytest.mark.parametrize("kind", ["Client", "Buffer", "Match"])

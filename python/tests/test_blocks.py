@@ -240,12 +240,21 @@ def test_a_block_is_verified_without_the_gil(marud_program, find):
     lambda client, key: client.exists_batch(numpy.zeros((64, 16), numpy.uint8)),
     lambda client, key: client.match_prefix([key] * 8),
     lambda client, key: client.match_prefix([key, key + "3"]).release(),  # no chain: a pin for each
-    lambda client, key: client.delete_batch([key + "2"] * 3),
+    lambda client, key: client.exists("x" * 4096),
+    lambda client, key: client.exists_batch(["x" * 4096] * 15),
+    lambda client, key: client.match_prefix(["x" * 4096] * 7),
+    lambda client, key: client.pin_batch(["x" * 4096] * 7),
+    lambda client, key: client.pin("x" * 4096),
+    lambda client, key: client.retrieve("x" * 4096),
+    lambda client, key: client.delete(key + "2"),
+    lambda client, key: client.delete_batch([key + "2"]),
     lambda client, key: client.retrieve_batch([key]),
     lambda client, key: client.alloc(PAGE),  # and dropped
     lambda client, key: client.store_copy(key, b"x"),
     lambda client, key: client.statistics(),
-], ids=["exists, texts", "exists, digests", "match", "release", "delete", "retrieve", "alloc", "store", "statistics"])
+], ids=["exists, texts", "exists, digests", "match", "release", "exists, long", "exists, long ones", "match, long ones",
+        "pins, long ones", "pin, long", "retrieve, long", "delete", "delete, batch", "retrieve", "alloc", "store",
+        "statistics"])
 def test_what_may_take_longer_than_a_microsecond_gives_up_the_gil(client, key, call):
     for name in (key, key + "3"):
         client.store_copy(name, b"x")

@@ -31,6 +31,7 @@ def test_what_is_set_is_read():
     ("maru_socket", 5), ("maru_pool", ["p"]), ("maru_tenant", False), ("maru_model", b"m"),
     ("maru_timeout_ms", -1), ("maru_timeout_ms", 1 << 32), ("maru_timeout_ms", 1.5), ("maru_timeout_ms", True),
     ("maru_priority", -1), ("maru_priority", 1 << 32), ("maru_priority", "high"), ("maru_priority", None),
+    ("maru_priority", "9" * 5000),
     ("maru_ttl_ms", -1), ("maru_ttl_ms", 1 << 64),
 ])
 def test_a_value_that_cannot_be_is_refused_by_name(name, value):

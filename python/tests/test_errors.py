@@ -43,10 +43,17 @@ def test_a_user_with_all_its_memory_is_told_so(marud_program):
 
 @pytest.mark.parametrize("path, error, advice", [
     ("/etc/passwd/marud.sock", maru.NotFoundError, "no directory"),
-    ("/tmp/" + "x" * 200, maru.InvalidArgumentError, "107 bytes")])
+    ("/tmp/" + "x" * 200, maru.InvalidArgumentError, "107 bytes"),
+    ("", maru.InvalidArgumentError, "path of a socket is empty")])
 def test_a_path_that_cannot_be_a_socket(path, error, advice):
     with pytest.raises(error, match=advice):
         maru.Client(path)
+
+
+@pytest.mark.parametrize("name", ["x" * 64, "", "a/b"])
+def test_a_name_that_cannot_be_a_pool(marud, name):
+    with pytest.raises(maru.InvalidArgumentError, match="1 to 63 letters, digits, -, _ and [.];"):
+        maru.Client(str(marud.socket), name)
 
 
 def test_a_socket_of_another_program(tmp_path):

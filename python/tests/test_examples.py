@@ -33,7 +33,7 @@ def test_the_tour_says_when_there_is_no_marud():
 
 
 def test_numpy_is_needed_by_those_alone_who_bring_arrays(marud):
-    code = ("import sys; sys.modules['numpy'] = None; import maru\n"
+    code = ("import sys; sys.modules['numpy'] = None; import maru, maru.aio\n"
             "with maru.Client(timeout_ms=60_000) as client, maru.MaruHandler() as handler:\n"
             "    client.store_copy('without numpy', b'x')\n"
             "    print(client.exists_batch(['without numpy', b'absent']), handler.batch_exists(['without numpy']),\n"

@@ -365,14 +365,22 @@ def test_everything_raises_after_close(marud, key):
 def test_arrays_are_readable_after_close(marud, key):
     client = maru.Client(str(marud.socket), timeout_ms=60_000)
     client.store_copy(key, b"x" * PAGE)
-    lanes = [maru.Client(str(marud.socket), timeout_ms=60_000).geometry().lane]  # dropped at once: its lane is free again
+    lane = client.geometry().lane
     array = numpy.frombuffer(client.retrieve(key).data, dtype=numpy.uint8)
     client.close()
     del client
     gc.collect()
     assert (array == ord("x")).all()
+    others = []
+    with pytest.raises(maru.LanesExhaustedError):
+        while True:
+            others.append(maru.Client(str(marud.socket), timeout_ms=60_000, session_thread=False))
+    assert lane not in [taken.geometry().lane for taken in others], "it is the array's"
     del array
-    assert maru.Client(str(marud.socket), timeout_ms=60_000).geometry().lane is not None and lanes
+    with maru.Client(str(marud.socket), timeout_ms=60_000) as last:
+        assert last.geometry().lane == lane
+    for taken in others:
+        taken.close()
 
 
 def test_an_attachment_ends_with_its_last_reference(marud):

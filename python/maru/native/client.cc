@@ -19,13 +19,23 @@ namespace {
 
 // From so many keys on a call takes more than a microsecond, which is long beside giving up the GIL and asking for it again: to
 // ask whether digests, or texts, which have to be hashed, exist; to match a prefix of blocks that are no chain, or to pin
-// blocks; to delete.
-constexpr size_t kManyDigests = 64, kManyTexts = 16, kManyMatched = 8, kManyDeleted = 3;
+// blocks. And from so many bytes of texts to hash.
+constexpr size_t kManyDigests = 64, kManyTexts = 16, kManyMatched = 8, kManyBytes = 1024;
 
-// Runs a call of n keys, `many` of which are many.
+bool takes_long(const OneKey& key) { return key.get()->size > kManyBytes; }
+
+// `many`: from so many keys on.
+bool takes_long(const KeyBatch& batch, size_t many) {
+  if (batch.size() >= many) return true;
+  if (batch.is_array()) return false;  // digests
+  size_t bytes = 0;
+  for (size_t i = 0; i < batch.size(); ++i) bytes += batch.data()[i].size;
+  return bytes > kManyBytes;
+}
+
 template <typename F>
-int run(size_t n, size_t many, F&& call) {
-  if (n < many) return call();
+int run(bool gives_up_gil, F&& call) {
+  if (!gives_up_gil) return call();
   const WithoutGil released;
   return call();
 }
@@ -82,6 +92,8 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
   for (const auto& text : {socket_path, pool})
     if (text && text->find('\0') != std::string::npos)
       raise_named("InvalidArgumentError", "The path of a socket and the name of a pool have no null character.");
+  if (socket_path && socket_path->empty())
+    raise_named("InvalidArgumentError", "The path of a socket is empty: name marud's socket, or leave socket_path out.");
   maru_attach_options options{};
   options.size = sizeof(options);
   options.socket_path = socket_path ? socket_path->c_str() : nullptr;
@@ -187,7 +199,8 @@ py::list Client::evicted() {
 
 bool Client::exists(py::handle key, py::handle tenant) const {
   const Use use(attachment());
-  return check(maru_exists(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get()), "maru_exists") != 0;
+  const OneKey one(key, tenant_of(use.client(), tenant));
+  return check(run(takes_long(one), [&] { return maru_exists(use.client(), one.get()); }), "maru_exists") != 0;
 }
 
 py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object out) const {
@@ -195,7 +208,7 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   const auto ask = [&](void* present) {
-    return check(run(n, batch.is_array() ? kManyDigests : kManyTexts,
+    return check(run(takes_long(batch, batch.is_array() ? kManyDigests : kManyTexts),
                      [&] { return maru_exists_batch(use.client(), batch.data(), n, static_cast<uint8_t*>(present)); }),
                  "maru_exists_batch");
   };
@@ -231,13 +244,8 @@ py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) c
   const Use use(attachment());
   const OneKey one(key, tenant_of(use.client(), tenant));
   maru_view view;
-  int status = 0;
-  if (verifies_) {
-    const WithoutGil released;
-    status = maru_retrieve(use.client(), one.get(), &view);
-  } else {
-    status = maru_retrieve(use.client(), one.get(), &view);
-  }
+  const int status =
+      run(verifies_ || takes_long(one), [&] { return maru_retrieve(use.client(), one.get(), &view); });
   if (status == -ENOENT) return py::none();
   check(status, "maru_retrieve");
   return make(hold_of(attachment_, view), view);
@@ -314,8 +322,9 @@ py::list Client::find_batch(py::handle keys, py::handle tenant, py::handle place
 
 py::object Client::pin(py::handle key, py::handle tenant) const {
   const Use use(attachment());
+  const OneKey one(key, tenant_of(use.client(), tenant));
   maru_view view;
-  const int status = maru_pin(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get(), &view);
+  const int status = run(takes_long(one), [&] { return maru_pin(use.client(), one.get(), &view); });
   if (status == -ENOENT) return py::none();
   check(status, "maru_pin");
   return new_pin(hold_of(attachment_, view), view);
@@ -325,7 +334,7 @@ py::list Client::pin_batch(py::handle keys, py::handle tenant) const {
   const Use use(attachment());
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   std::vector<maru_view> views(batch.size());
-  check(run(views.size(), kManyMatched,
+  check(run(takes_long(batch, kManyMatched),
             [&] { return maru_pin_batch(use.client(), batch.data(), views.size(), views.data()); }),
         "maru_pin_batch");
   return found_as(
@@ -348,7 +357,7 @@ py::object Client::match_prefix(py::handle keys, py::handle tenant) const {
   const Use use(attachment());
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   maru_match match;
-  check(run(batch.size(), kManyMatched,
+  check(run(takes_long(batch, kManyMatched),
             [&] { return maru_match_prefix(use.client(), batch.data(), batch.size(), &match); }),
         "maru_match_prefix");
   std::unique_ptr<Match> made;
@@ -365,7 +374,8 @@ py::object Client::match_prefix(py::handle keys, py::handle tenant) const {
 
 bool Client::remove(py::handle key, py::handle tenant) {
   const Use use(attachment());
-  const int status = maru_delete(use.client(), OneKey(key, tenant_of(use.client(), tenant)).get());
+  const OneKey one(key, tenant_of(use.client(), tenant));
+  const int status = run(true, [&] { return maru_delete(use.client(), one.get()); });
   if (status == -ENOENT) return false;
   check(status, "maru_delete");
   return true;
@@ -376,7 +386,7 @@ py::object Client::remove_batch(py::handle keys, py::handle tenant) {
   const KeyBatch batch(keys, tenant_of(use.client(), tenant));
   const size_t n = batch.size();
   std::vector<int32_t> results(n);
-  check(run(n, kManyDeleted, [&] { return maru_delete_batch(use.client(), batch.data(), n, results.data()); }),
+  check(run(true, [&] { return maru_delete_batch(use.client(), batch.data(), n, results.data()); }),
         "maru_delete_batch");
   std::vector<uint8_t> is_gone(n);
   int failed = 0;

@@ -1,8 +1,9 @@
 // maru.Client: the calls of maru.h on one attachment.
 //
 // Lookups of one key (exists, retrieve, pin) keep the GIL: they take less time than giving it up does, and whoever gives it
-// up waits for as long as the next thread likes to keep it. So does deleting one key. In a pool with checksums retrieve reads
-// the whole block, and releases it. So do calls that may ask marud, wait for another thread, copy, or take many keys.
+// up waits for as long as the next thread likes to keep it. In a pool with checksums retrieve reads the whole block, and
+// releases it. So do calls that may ask marud, wait for another thread, copy, delete (a block gives back page after page), or
+// take many keys, or long ones, which are hashed.
 #pragma once
 
 #include "attachment.h"

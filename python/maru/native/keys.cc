@@ -160,11 +160,24 @@ uint64_t tenant_of(const maru_client* client, py::handle tenant) {
   return id;
 }
 
+namespace {
+
+// A whole number; null for an array, which passes for a number until it is asked which. What else is raised is the caller's.
+py::object whole_of(py::handle value) {
+  const auto whole = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (whole) return whole;
+  if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+  const py::error_already_set why;
+  if (!py::hasattr(py::type::of(value), "__len__")) throw why;
+  return {};
+}
+
+}  // namespace
+
 uint64_t number_of(py::handle value, const char* name, uint64_t max) {
   // Before NumPy 1.25 its True and False were numbers to Python.
-  if (!is_truth(value) && PyIndex_Check(value.ptr())) {
-    const auto whole = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
-    if (!whole) throw py::error_already_set();
+  const bool is_number = !is_truth(value) && PyIndex_Check(value.ptr());
+  if (const py::object whole = is_number ? whole_of(value) : py::object()) {
     const uint64_t number = PyLong_AsUnsignedLongLong(whole.ptr());
     if (number != UINT64_MAX || PyErr_Occurred() == nullptr) {
       if (number <= max) return number;

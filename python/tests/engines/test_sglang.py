@@ -1,5 +1,7 @@
 """MaruHiCacheStorage through SGLang's own factory and interface."""
 import hashlib
+import shutil
+import time
 
 import pytest
 
@@ -7,6 +9,8 @@ torch = pytest.importorskip("torch")
 from sglang_interface import PAGE, HiCacheStorageExtraInfo, HostPool, LoRARef, backend, page_names  # noqa: E402
 
 import maru  # noqa: E402
+from maru import engine_pool  # noqa: E402
+from with_marud import PATIENCE, Marud  # noqa: E402
 
 
 @pytest.fixture
@@ -361,3 +365,31 @@ def test_no_marud_is_a_miss_and_no_crash(marud_program, names):
         assert first.batch_exists(names) == 2
         assert first.batch_get_v1(names[:3], here.indices([4, 5, 6])) == [True, True, False]
         first.close()
+
+
+def test_an_engine_goes_on_with_another_pool_of_the_name(marud_program, names, caplog, monkeypatch):
+    monkeypatch.setattr(engine_pool, "LOOK_S", 0)
+    here, there = HostPool().fill(10), HostPool()
+    with Marud(marud_program) as running:
+        first = backend(running.socket, here)
+        first.batch_set_v1(names[:4], here.indices(range(4)), HiCacheStorageExtraInfo(prefix_keys=[]))
+        before = first._client
+        running.process.terminate()
+        running.process.wait(PATIENCE)
+        shutil.rmtree(running.socket.parent / "state")  # else marud would make the old pool of what clients bring along
+        running.begin()
+        deadline = time.monotonic() + PATIENCE
+        while first._client is before:
+            assert time.monotonic() < deadline
+            first.batch_exists(names)
+            first.batch_set_v1(names[4:], here.indices(range(4, 8)), HiCacheStorageExtraInfo(prefix_keys=names[:4]))
+            first.batch_get_v1(names[4:], here.indices(range(4, 8)))
+            time.sleep(0.01)
+        assert len([record for record in caplog.records if "pool is gone" in record.message]) == 1
+        assert len(caplog.records) == 2
+        assert first.batch_set_v1(names, here.indices(range(8)), HiCacheStorageExtraInfo(prefix_keys=[])) == [True] * 8
+        second = backend(running.socket, there)
+        assert second.batch_get_v1(names, there.indices(range(8))) == [True] * 8
+        assert all(torch.equal(here.page(page), there.page(page)) for page in range(8))
+        first.close()
+        second.close()

@@ -1,6 +1,9 @@
 """MaruConnector under vLLM's own scheduler: what it stores, finds, loads and reports, bit for bit."""
+import itertools
+import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -8,6 +11,7 @@ pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines insta
 from small_engine import BLOCK, CHUNK, Engine  # noqa: E402
 
 import maru  # noqa: E402
+from maru import engine_pool  # noqa: E402
 
 PROMPT = list(range(100, 100 + 5 * CHUNK + 3))
 
@@ -405,3 +409,27 @@ def test_without_marud_everything_is_computed(marud_program, answer):
             running.process.kill()
             running.process.wait()
             assert engine.run("a", PROMPT, 4) == answer(PROMPT)
+
+
+def test_an_engine_goes_on_with_another_pool_of_the_name(marud_program, caplog, monkeypatch):
+    from with_marud import PATIENCE, Marud
+    monkeypatch.setattr(engine_pool, "LOOK_S", 0)
+    with Marud(marud_program, size="64MiB") as running, Engine(running.socket, prefix_caching=False) as engine:
+        generated = engine.run("a", PROMPT, 4)
+        halves = [engine.connector, *engine.workers]
+        before = [half._client for half in halves]
+        running.process.terminate()
+        running.process.wait(PATIENCE)
+        shutil.rmtree(running.socket.parent / "state")  # else marud would make the old pool of what clients bring along
+        running.begin()
+        deadline = time.monotonic() + PATIENCE
+        turns = itertools.count()
+        while any(half._client is old for half, old in zip(halves, before)):
+            assert time.monotonic() < deadline
+            assert engine.run(f"meanwhile {next(turns)}", PROMPT, 4) == generated
+        said = [record.message for record in caplog.records if record.name == "vllm.maru"]
+        assert sum("pool is gone" in message for message in said) == len(halves)
+        assert engine.run("b", PROMPT, 4) == generated  # and stored, if it was not
+        with Engine(running.socket) as other:
+            assert other.run("c", PROMPT, 4) == generated
+            assert other.computed == len(PROMPT) - 5 * CHUNK + 3

@@ -1,0 +1,103 @@
+"""The pool that an engine's connector uses: one attachment, and another when that pool was removed or replaced.
+
+What a connector stores is named by keys that no pool is in, so it goes on with whatever pool has the name. A thread that lives
+no longer than that takes looks for it: the engine never waits.
+
+Thread safety: everything may be called from any thread.
+"""
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import NamedTuple, Optional
+
+from ._maru import Client
+from .engine_settings import Settings
+from .errors import MaruError, PoolLeavesError, PoolReplacedError
+
+LOOK_S = 10.0  # between two looks
+GONE = (PoolLeavesError, PoolReplacedError)
+
+
+class Attached(NamedTuple):
+    """For one operation from its beginning to its end: numbers of blocks and of tenants are of one pool."""
+
+    client: Client
+    tenant: Optional[int]
+
+
+class EnginePool:
+    def __init__(self, settings: Settings, logger: logging.Logger, read_only: bool) -> None:
+        self._settings = settings
+        self._logger = logger
+        self._is_read_only = read_only
+        self._lock = threading.Lock()  # of what follows
+        self._attached = self._attach()
+        self._is_gone = False  # and said to be
+        self._is_closed = False
+        self._is_looking = threading.Lock()
+        self._next_look = time.monotonic() + LOOK_S
+
+    def _attach(self) -> Attached:
+        settings = self._settings
+        client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms, read_only=self._is_read_only)
+        return Attached(client, client.tenant(settings.tenant) if settings.tenant else None)
+
+    def attached(self) -> Attached:
+        if time.monotonic() >= self._next_look and self._is_looking.acquire(blocking=False):
+            self._next_look = time.monotonic() + LOOK_S
+            try:
+                threading.Thread(target=self._look, name="maru-pool", daemon=True).start()
+            except RuntimeError:  # no thread is to be had: later perhaps
+                self._is_looking.release()
+        return self._attached
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+        self._attached.client.close()
+
+    def warn(self, attached: Attached, error: Exception, sentence: str) -> None:
+        """Logs what an error hinders; of a pool that is gone, which hinders everything, no more than that, and once."""
+        if isinstance(error, GONE):
+            self._note_gone(attached, error)
+        else:
+            self._logger.warning("maru: %s: %s", sentence, error)
+
+    def _note_gone(self, attached: Attached, error: Exception) -> None:
+        with self._lock:
+            if self._is_gone or attached is not self._attached:
+                return
+            self._is_gone = True
+        self._logger.warning("maru: the pool is gone, and this engine goes on without: nothing is found or stored until there "
+                             "is one of its name again, which it then attaches to. %s", error)
+
+    def _look(self) -> None:
+        try:
+            attached = self._attached
+            try:
+                attached.client.reattach()  # what only looks for keys would not learn that marud has another pool
+            except GONE as error:
+                self._note_gone(attached, error)
+            except MaruError:
+                pass  # marud is not there
+            if self._is_gone:
+                self._replace()
+        finally:
+            self._is_looking.release()
+
+    def _replace(self) -> None:
+        """What others still hold of the old attachment keeps it: it ends with the last of that."""
+        try:
+            attached = self._attach()
+        except MaruError:
+            return
+        with self._lock:
+            is_wanted = not self._is_closed
+            if is_wanted:
+                self._attached, self._is_gone = attached, False
+        if is_wanted:
+            self._logger.warning("maru: there is a pool of this name again, and this engine has attached to it")
+        else:
+            attached.client.close()

@@ -1,0 +1,111 @@
+"""The pool of an engine's connector is removed, or another one has its name."""
+import logging
+import pathlib
+import shutil
+import subprocess
+import time
+
+import pytest
+
+import maru
+from conftest import Marud
+from maru import engine_pool
+from maru.engine_pool import EnginePool
+from maru.engine_settings import Settings
+
+PATIENCE = 120  # seconds
+
+
+@pytest.fixture(autouse=True)
+def look_often(monkeypatch):
+    monkeypatch.setattr(engine_pool, "LOOK_S", 0)
+
+
+def pool_of(running, read_only=False):
+    given = {"maru_socket": str(running.socket), "maru_tenant": "t", "maru_timeout_ms": 60_000}
+    return EnginePool(Settings("extra_config", given, set(given)), logging.getLogger("engine"), read_only)
+
+
+def turn(pool, stores=True):
+    """What a connector does with a prompt."""
+    attached = pool.attached()
+    try:
+        attached.client.match_prefix([b"k"], attached.tenant).release()
+        if stores:
+            attached.client.store_copy(b"k", b"x", tenant=attached.tenant)
+    except maru.MaruError as error:
+        pool.warn(attached, error, "not done")
+
+
+def turns_until(is_done, pool, stores=True):
+    deadline = time.monotonic() + PATIENCE
+    while not is_done():
+        assert time.monotonic() < deadline
+        turn(pool, stores)
+        time.sleep(0.01)
+
+
+def start_with_another_pool(running):
+    """A marud that knew of the old one would make it of the memory that its clients bring along."""
+    running.process.terminate()
+    running.process.wait(PATIENCE)
+    shutil.rmtree(running.socket.parent / "state")
+    running.begin()
+
+
+def said(caplog):
+    """In short, by one logger."""
+    assert {record.name for record in caplog.records} <= {"engine"}
+    return ["gone" if "pool is gone" in record.message else "attached" if "has attached" in record.message else record.message
+            for record in caplog.records]
+
+
+@pytest.mark.parametrize("stores", [True, False], ids=["stores", "only looks"])
+def test_an_engine_goes_on_with_another_pool_of_the_name(marud_program, caplog, stores):
+    with Marud(marud_program) as running:
+        pool = pool_of(running, read_only=not stores)
+        turn(pool, stores)
+        first = pool.attached()
+        start_with_another_pool(running)
+        turns_until(lambda: pool.attached() is not first, pool, stores)
+        turn(pool, stores)
+        second = pool.attached()
+        assert second.client.geometry().uuid != first.client.geometry().uuid
+        assert second.tenant == second.client.tenant("t")
+        assert second.client.exists(b"k", second.tenant) is stores
+        assert said(caplog) == ["gone", "attached"]
+        pool.warn(first, maru.PoolReplacedError("late"), "not done")  # of another thread, about the pool before
+        assert said(caplog) == ["gone", "attached"] and not first.client.is_closed
+        pool.close()
+        assert second.client.is_closed
+
+
+def test_of_a_removed_pool_is_said_once_that_it_is_gone(marud_program, caplog):
+    def device(*arguments):
+        subprocess.run([pathlib.Path(marud_program).with_name("marudctl"), "--socket", running.socket, "device", *arguments],
+                       check=True, capture_output=True, timeout=PATIENCE)
+
+    with Marud(marud_program) as running:
+        pool = pool_of(running)
+        turn(pool)
+        first = pool.attached()
+        device("remove", "default", "--yes", "--deadline", "1")
+        for _ in range(100):
+            turn(pool)
+        assert said(caplog) == ["gone"] and pool.attached() is first
+        device("add", "default")
+        turns_until(lambda: pool.attached() is not first, pool)
+        turn(pool)
+        second = pool.attached()
+        assert second.client.exists(b"k", second.tenant) and said(caplog) == ["gone", "attached"]
+        pool.close()
+
+
+def test_what_else_hinders_is_said_each_time(marud, caplog):
+    pool = pool_of(marud)
+    for _ in range(2):
+        pool.warn(pool.attached(), maru.NoSpaceError("full"), "2 pages were not stored")
+    assert said(caplog) == ["maru: 2 pages were not stored: full"] * 2
+    pool.close()
+    with pytest.raises(maru.ClosedError):
+        pool.attached().client.exists(b"k")
