@@ -1,4 +1,4 @@
-// Devices with bad memory: it is not taken for zeros, and nothing is formatted there.
+// Devices with bad memory: it is not taken for zeros, and nothing is formatted there. What other trouble may pass.
 #include "daemon/dax/dax_device.h"
 #include "daemon/dax/split_device.h"
 #include "daemon/dax_format.h"
@@ -116,6 +116,16 @@ TEST_F(BadDevice, NoCommandFormatsIt) {
   std::filesystem::resize_file(devices_.path("dax1.0"), 128u << 10);
   spec_.dax.device = devices_.path("dax1.0");
   expect_trouble(format(), "the machine reports bad memory at byte ");
+}
+
+TEST_F(BadDevice, WhatTimeMayMendIsTriedAgain) {
+  const auto is_tried = [&](int code) {
+    return HostedPool::unavailable(spec_, state_, {code, "open it"})->may_become_available();
+  };
+  EXPECT_TRUE(is_tried(ENODEV)) << "no device yet";
+  EXPECT_TRUE(is_tried(EUSERS)) << "a host of a shared pool may leave";
+  EXPECT_TRUE(is_tried(ESTALE)) << "it changed while it was opened";
+  EXPECT_FALSE(is_tried(EEXIST)) << "something else lies there";
 }
 
 }  // namespace
