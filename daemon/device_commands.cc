@@ -338,6 +338,15 @@ Notice DeviceCommands::leave_notice(uint64_t session, HostedPool& hosted, Moment
 json DeviceCommands::remove(HostedPool& hosted, const json& request, const std::string& who, Moment now) {
   Removal removal = {0, &hosted, std::min(number_in(request, "deadline_ms", kDeadlineDefaultMs), kDeadlineMaxMs),
                      flag_in(request, "fence"), who};
+  if (hosted.condition() == HostedPool::Condition::kWaiting) {
+    const std::string name = hosted.name();
+    if (openings_.find(name))
+      return refusal(EBUSY, "pool \"" + name + "\" is being opened: wait until it serves (marudctl device list)");
+    if (!flag_in(request, "discard"))
+      return refusal(ENOTEMPTY, "pool \"" + name +
+                                    "\" waits for its memory, and its blocks would be lost: remove it when a client "
+                                    "has handed that back, or confirm with --yes");
+  }
   if (!hosted.serving() || !is_memory(hosted.spec()) || flag_in(request, "discard")) return ask_to_leave(removal, now);
   removal.ticket = ticket_ = ++last_ticket_;
   removals_.push_back(std::move(removal));

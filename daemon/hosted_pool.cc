@@ -56,7 +56,8 @@ bool HostedPool::set_unavailable(const PoolSpec& tried, const Error& why) {
   return std::exchange(unavailable_because_, why.text()) != why.text();
 }
 
-// A device that is not there yet, or not for this user; or somebody has it. What lies on it and may not be used stays so.
+// A device that is not there yet, or not for this user; or somebody has it; or it changed meanwhile; or other hosts have every
+// slot of it. What lies on it and may not be used stays so.
 bool HostedPool::may_become_available() const {
   switch (unavailable_code_) {
     case ENOENT:
@@ -70,7 +71,9 @@ bool HostedPool::may_become_available() const {
     case ENOMEM:
     case ENOSPC:
     case EMFILE:
-    case ENFILE: return true;
+    case ENFILE:
+    case ESTALE:
+    case EUSERS: return true;
     default: return false;
   }
 }

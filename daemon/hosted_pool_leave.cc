@@ -10,9 +10,13 @@ namespace maru::daemon {
 
 Result<void> HostedPool::may_drain() const {
   if (condition_ == Condition::kDraining || condition_ == Condition::kServing) return {};
-  return failure(EBUSY, "pool \"" + name() + "\" cannot be drained: found it " +
-                            (condition_ == Condition::kLeaving ? "being removed" : "not serving") +
-                            ", expected it to serve");
+  const std::string found = condition_ == Condition::kLeaving   ? "being removed"
+                            : condition_ == Condition::kWaiting ? "waiting for its memory"
+                                                                : "not serving";
+  return failure(EBUSY, "pool \"" + name() + "\" cannot be drained: found it " + found + ", expected it to serve" +
+                            (condition_ == Condition::kWaiting
+                                 ? "; marudctl device remove " + name() + " --yes gives its blocks up"
+                                 : ""));
 }
 
 // First the file was written: a marud that dies now goes on draining, which an administrator can cancel.
@@ -40,9 +44,8 @@ Result<void> HostedPool::cancel(uint64_t now_ms) {
   return {};
 }
 
+// One that waits for its memory has no clients, and so is gone at once.
 Result<void> HostedPool::leave(uint64_t deadline_ms, bool fences) {
-  if (condition_ == Condition::kWaiting)
-    return failure(EBUSY, "pool \"" + name() + "\" waits for its memory: remove it when it serves");
   leave_ = {deadline_ms, fences, false,
             condition_ == Condition::kDraining || (condition_ == Condition::kLeaving && leave_.was_draining)};
   condition_ = Condition::kLeaving;

@@ -31,6 +31,8 @@ namespace {
 // Signals arrive as events of the loop; a client that closes its end must not end marud.
 Result<FileDescriptor> take_signals() {
   std::signal(SIGPIPE, SIG_IGN);
+  // Whoever started marud may have ignored it, and then nobody learns how a fencing command ended.
+  std::signal(SIGCHLD, SIG_DFL);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, as a full disk is
   sigset_t signals;
   sigemptyset(&signals);

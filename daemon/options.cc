@@ -2,6 +2,7 @@
 
 #include "daemon/config_limits.h"
 #include "daemon/control_group.h"
+#include "daemon/dax/numa_nodes.h"
 #include "daemon/size_text.h"
 
 #include <algorithm>
@@ -322,13 +323,12 @@ namespace {
 void check_nodes(const Config& config, std::vector<ConfigProblem>& problems) {
   const auto makes_node = [](const provision::Wish& wish) { return wish.is_system_ram; };
   if (::numa_available() < 0 || std::any_of(config.wishes.begin(), config.wishes.end(), makes_node)) return;
+  const std::set<int> there = nodes_with_memory();
   for (const PoolSpec& spec : config.pools)
     for (const int node : spec.numa.nodes)
-      if (node > ::numa_max_node() || !numa_bitmask_isbitset(numa_all_nodes_ptr, unsigned(node)))
+      if (!there.contains(node))
         problems.push_back({line_of(spec, spec.lines.contains("numa_node") ? "numa_node" : "numa_nodes"),
-                            "pool \"" + printable(spec.pool.name) + "\": found no memory on node " +
-                                std::to_string(node) + ", expected one of the " +
-                                std::to_string(::numa_num_configured_nodes()) + " nodes of this machine"});
+                            "pool \"" + printable(spec.pool.name) + "\": " + no_memory_text(node, there)});
 }
 
 // That of the file was checked as the file was read.

@@ -190,8 +190,13 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->device->kind() == "memory";
   problem = shm::ControlRegion::format(state->device->control(), parameters, identity, is_zero, &state->region);
-  if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   if (state->device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
+  // The claim may have gone with it, as if somebody else had written there.
+  if (const auto bad = state->device->bad_control_memory(); problem && !bad.empty())
+    return failure(EIO, "format pool \"" + config.name + "\": found bad memory at byte " +
+                            std::to_string(bad.front().offset) + " of " + state->device->name() +
+                            ", expected a device that can be written; have it repaired, or name another one");
+  if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   shm::flush(state->region, state->device->control().data(), layout.control_bytes);
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
   for (RegionEntry& entry : state->regions) entry.is_foreign = false;  // nobody else knows the pool yet

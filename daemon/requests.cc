@@ -294,7 +294,8 @@ Outcome Requests::attach_again(Session& session, const Settled& settled, Moment 
         return refuse(uint16_t(wire::Type::kAttach), settled.request_id, EACCES, why);
       return attach_to(session, uint32_t(pool), settled.request_id, settled.request, now);
     }
-  return drop("an attach to a pool that is gone");
+  return refuse(uint16_t(wire::Type::kAttach), settled.request_id, ENOENT,
+                "pool \"" + std::string(settled.request.pool) + "\" was removed meanwhile");
 }
 
 void Requests::forget(uint64_t session) {

@@ -1,6 +1,6 @@
 #include "daemon/dax/device_content.h"
 
-#include "daemon/dax/fault_guard.h"
+#include "daemon/dax/memory_trouble.h"
 #include "daemon/size_text.h"
 #include "daemon/state_file.h"
 #include "libmaru/base/mapping.h"
@@ -121,10 +121,12 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
   auto mapped = Mapping::map_shared(device.fd, 0, map_bytes, PROT_READ);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device.name);
   FaultGuard guard;
-  if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + device.name);
+  if (!guard.begin(mapped->data(), mapped->size(), device.alignment)) return failure(ENFILE, "guard " + device.name);
   std::vector<std::byte> begin(size_t(std::min<uint64_t>(kLabelBytes, device.bytes)));
   std::memcpy(begin.data(), mapped->data(), begin.size());
-  if (guard.has_fired()) return failure(EIO, "read the beginning of " + device.name + " (a memory error)");
+  // Zeros that stand in for bad memory say nothing of what lies there.
+  if (const std::string why = memory_trouble(guard); !why.empty())
+    return failure(EIO, "read the beginning of " + device.name + ": it cannot be read (" + why + ")");
   if (begin.size() < sizeof(format::Header)) return label;
 
   std::memcpy(&label.data, begin.data(), sizeof(label.data));
@@ -205,14 +207,14 @@ Result<void> look_at_all(const DeviceBytes& device, int protection, const Look& 
     auto mapped = Mapping::map_shared(device.fd, offset, round_up(bytes, device.alignment), protection);
     if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device.name);
     FaultGuard guard;
-    if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + device.name);
+    if (!guard.begin(mapped->data(), mapped->size(), device.alignment)) return failure(ENFILE, "guard " + device.name);
     in_parallel((bytes + kPartBytes - 1) / kPartBytes, 1, [&](uint64_t part) {
       const uint64_t at = part * kPartBytes;
       look(mapped->bytes().subspan(at, std::min(kPartBytes, bytes - at)), offset + at);
     });
-    if (guard.has_fired())
+    if (const std::string why = memory_trouble(guard, offset); !why.empty())
       return failure(EIO, "use " + device.name + ": its memory cannot be read between " + size_text(offset) + " and " +
-                              size_text(offset + bytes) + " (a memory error, or the device is gone)");
+                              size_text(offset + bytes) + " (" + why + ")");
   }
   if (progress) progress(device.bytes, device.bytes);
   return {};
@@ -247,9 +249,10 @@ Result<void> change_beginning(const DeviceBytes& device, const std::function<voi
       Mapping::map_shared(device.fd, 0, round_up(shm::kMarkedBytes, device.alignment), PROT_READ | PROT_WRITE);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device.name);
   FaultGuard guard;
-  if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + device.name);
+  if (!guard.begin(mapped->data(), mapped->size(), device.alignment)) return failure(ENFILE, "guard " + device.name);
   change(mapped->bytes());
-  if (guard.has_fired()) return failure(EIO, "write the beginning of " + device.name + " (a memory error)");
+  if (const std::string why = memory_trouble(guard); !why.empty())
+    return failure(EIO, "write the beginning of " + device.name + ": it cannot be written (" + why + ")");
   return {};
 }
 

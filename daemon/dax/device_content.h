@@ -52,7 +52,7 @@ struct DeviceLabel {
   bool is_shared = false;  // kPool, kDamaged: by several hosts; kGivenUp: several reach it, another one may be at it
 };
 
-// Looks at the beginning alone. Only reads.
+// Looks at the beginning alone. Only reads. EIO: there is bad memory.
 Result<DeviceLabel> read_label(const DeviceBytes& device);
 
 // Whether the label of these pages, or the part of it that there is, was written under the claim on `control`: a formatting
@@ -79,7 +79,7 @@ void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_
 
 // A function over [begin, end) of a mapped window, called by several threads for different parts.
 using Look = std::function<void(std::span<std::byte> part, uint64_t offset)>;
-// Maps the device window by window and has every byte looked at once. The parts begin at multiples of 2 MiB.
+// Maps the device window by window and has every byte looked at once. Parts begin at multiples of 2 MiB. EIO: bad memory.
 Result<void> look_at_all(const DeviceBytes& device, int protection, const Look& look, const Progress& progress);
 
 }  // namespace maru::daemon

@@ -1,5 +1,6 @@
 #include "daemon/dax/file_device.h"
 
+#include "daemon/dax/memory_trouble.h"
 #include "daemon/size_text.h"
 #include "libmaru/shm/format_claim.h"
 #include "maru/format/control_region.h"
@@ -125,10 +126,11 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
   auto mapped = Mapping::map_shared(fd, 0, map_bytes, PROT_READ);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + quoted(path));
   FaultGuard guard;
-  if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + quoted(path));
+  if (!guard.begin(mapped->data(), mapped->size(), map_bytes)) return failure(ENFILE, "guard " + quoted(path));
   std::byte first[sizeof(format::Header)];
   std::memcpy(first, mapped->data(), sizeof(first));
-  if (guard.has_fired()) return failure(EIO, "read the beginning of " + quoted(path));
+  if (const std::string why = memory_trouble(guard); !why.empty())
+    return failure(EIO, "read the beginning of " + quoted(path) + ": it cannot be read (" + why + ")");
   uint64_t magic = 0;
   std::memcpy(&magic, first, sizeof(magic));
   if (magic == format::kMagic) return FileDevice::Content::kPool;

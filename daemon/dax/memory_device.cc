@@ -1,5 +1,6 @@
 #include "daemon/dax/memory_device.h"
 
+#include "daemon/dax/numa_nodes.h"
 #include "daemon/size_text.h"
 #include "libmaru/base/mapping.h"
 
@@ -60,10 +61,9 @@ Result<NodeMask> mask_of(const NumaPlacement& placement) {
   const std::string doing = place_text(placement);
   if (::numa_available() < 0)
     return failure(ENOSYS, doing + ": found a kernel without NUMA policies, expected one; leave numa_nodes out");
+  const std::set<int> there = nodes_with_memory();
   for (int node : placement.nodes) {
-    if (node > ::numa_max_node() || !numa_bitmask_isbitset(numa_all_nodes_ptr, unsigned(node)))
-      return failure(ENODEV, doing + ": found no memory on node " + std::to_string(node) + ", expected one of the " +
-                                 std::to_string(::numa_num_configured_nodes()) + " nodes of this machine");
+    if (!there.contains(node)) return failure(ENODEV, doing + ": " + no_memory_text(node, there));
     if (mask.size() <= size_t(node / kWordBits)) mask.resize(size_t(node / kWordBits) + 1);
     mask[size_t(node / kWordBits)] |= 1ul << (node % kWordBits);
   }

@@ -1,5 +1,6 @@
 #include "daemon/dax/split_device.h"
 
+#include "daemon/dax/memory_trouble.h"
 #include "libmaru/base/map_sync.h"
 #include "libmaru/shm/data_label.h"
 #include "libmaru/shm/flush.h"
@@ -52,10 +53,12 @@ Result<void> SplitDevice::label_pages(const uint8_t (&uuid)[16]) {
                                          std::max(kDataLabelRoom, map_alignment()));
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + pages_device_->name());
   FaultGuard guard;
-  if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + pages_device_->name());
+  if (!guard.begin(mapped->data(), mapped->size(), map_alignment()))
+    return failure(ENFILE, "guard " + pages_device_->name());
   shm::write_data_label(mapped->data(), label);
   shm::flush_lines(mapped->data(), sizeof(label));  // before the header, without which it means nothing
-  if (guard.has_fired()) return failure(EIO, "write the label of " + pages_device_->name() + " (a memory error)");
+  if (const std::string why = memory_trouble(guard); !why.empty())
+    return failure(EIO, "write the label of " + pages_device_->name() + ": it cannot be written (" + why + ")");
   return {};
 }
 

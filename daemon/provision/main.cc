@@ -12,6 +12,7 @@
 #include "daemon/version.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -75,6 +76,14 @@ int complain(const std::string& text, int status = kExitRefused) {
   else
     std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
   return status;
+}
+
+// Beside what the command says.
+void note(const std::string& text) {
+  if (says_errors_in_json)
+    std::fprintf(stderr, "%s\n", text_of({{"note", text}}, -1).c_str());
+  else
+    std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
 }
 
 int usage(const std::string& text) { return complain(text + "; see marud-provision --help", kExitUsage); }
@@ -170,6 +179,12 @@ int run(const Arguments& arguments) {
   if (!machine) return complain(machine.error().text());
   if (arguments.command == "list") return list(arguments, *machine);
   auto made = read_record(arguments.record);
+  // It has addresses of memory, which the kernel tells root alone: a user has no use for it.
+  if (!made && made.error().code == EACCES && !changes) {
+    note("what was made is not known, since user " + std::to_string(::geteuid()) + " may not read " +
+         arguments.record + ": devices of dynamic regions are matched by size, and root may see another plan");
+    made = std::vector<Made>{};
+  }
   if (!made) return complain(made.error().text());
   const Plan plan = arguments.command == "release" ? plan_release(*machine, arguments.name, *made, arguments.force)
                                                    : make_plan(*machine, config.wishes, *made, arguments.force);

@@ -1,5 +1,5 @@
 // What lies on DAX devices and who has them open, and making them blank.
-#include "daemon/dax/fault_guard.h"
+#include "daemon/dax/memory_trouble.h"
 #include "daemon/provision/inventory.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/mapping.h"
@@ -42,14 +42,15 @@ void look_at_content(DaxDevice& device) {
   auto mapped = Mapping::map_shared(fd.get(), 0, bytes, PROT_READ);
   if (!mapped) return;
   FaultGuard guard;  // memory that went bad must not end this program
-  if (!guard.begin(mapped->data(), mapped->size())) return;
+  if (!guard.begin(mapped->data(), mapped->size(), device.align)) return;
   auto header = std::make_unique<format::Header>();
   std::memcpy(header.get(), mapped->data(), sizeof(*header));
+  const bool is_header = memory_trouble(guard).empty();
   const std::byte* first = mapped->data();
   const bool is_zero =
       std::all_of(first, first + std::min(bytes, kLabelBytes), [](std::byte byte) { return byte == std::byte{0}; });
-  device.is_blank = is_zero && !guard.has_fired() && guard.bad_memory().empty();
-  if (!guard.has_fired() && header->magic == format::kMagic) device.pool = uuid_text(header->uuid);
+  device.is_blank = is_zero && memory_trouble(guard).empty();
+  if (is_header && header->magic == format::kMagic) device.pool = uuid_text(header->uuid);
 }
 
 // What a process has open or mapped in /dev/dax*, as names.
@@ -119,7 +120,7 @@ Result<void> clear_device(const std::string& name, uint64_t from, uint64_t to, u
   auto mapped = Mapping::map_shared(fd.get(), begin, to - begin, PROT_READ | PROT_WRITE);
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + path + " to clear it");
   FaultGuard guard;
-  if (!guard.begin(mapped->data(), mapped->size())) return failure(ENFILE, "guard " + path);
+  if (!guard.begin(mapped->data(), mapped->size(), align ? align : 4096)) return failure(ENFILE, "guard " + path);
   constexpr unsigned kThreadsMax = 8;  // one does not fill the memory's bandwidth
   const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax);
   auto* first = reinterpret_cast<std::byte*>(mapped->data()) + (from - begin);
@@ -130,7 +131,8 @@ Result<void> clear_device(const std::string& name, uint64_t from, uint64_t to, u
     if (at < end) workers.emplace_back([=] { std::memset(first + at, 0, end - at); });
   }
   for (std::thread& worker : workers) worker.join();
-  if (guard.has_fired()) return failure(EIO, "clear " + path + " (part of its memory cannot be written)");
+  if (const std::string why = memory_trouble(guard, begin); !why.empty())
+    return failure(EIO, "clear " + path + ": part of its memory cannot be written (" + why + ")");
   return {};
 }
 

@@ -54,6 +54,17 @@ TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
   EXPECT_TRUE(b.has_logged("(the fencing command succeeded)"));
 }
 
+TEST_F(Hosts, TheFencingCommandIsAProofUnderAParentThatIgnoresItsChildren) {
+  Host a(directory_, 0, watch_);
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  Host b(directory_, 1, watch_ + fencing_by(directory_.file("fence"), "exit 0", 20000), 16u << 20, Host::Start::kBegin);
+  std::signal(SIGCHLD, before);
+  b.await();
+  a.kill();
+  EXPECT_TRUE(b.has_logged("(the fencing command succeeded)"));
+  EXPECT_TRUE(b.sees(0, "free"));
+}
+
 // A proof takes its time, in which the machine may come back.
 TEST_F(Hosts, AProofOfDeathIsForTheLifeThatWasFenced) {
   const std::string ready = directory_.file("ready");

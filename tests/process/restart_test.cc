@@ -248,6 +248,34 @@ TEST(RestartAlone, WhatProcessesHeldThatEndedWithMarudIsTakenBackBeforeThePoolIs
   for (size_t i = 0; i < kClients; ++i) EXPECT_EQ(reader.text("key " + std::to_string(i)), "payload");
 }
 
+TEST(RestartAlone, APoolThatWaitsForItsMemoryCanBeGivenUp) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path(), "default", 5'000, MARU_ATTACH_NO_SESSION_THREAD);
+  ASSERT_EQ(client.store("k", "text"), 0);
+  marud.kill();
+  marud.start();
+  const auto ask = [&](const char* command, bool discard = false) {
+    return marud.ask({{"command", command}, {"name", "default"}, {"discard", discard}});
+  };
+  ASSERT_EQ(marud.pool_status().value("condition", ""), "waiting");
+  const auto drained = ask("device.drain");
+  EXPECT_EQ(drained.value("refused", 0), EBUSY) << drained.dump();
+  EXPECT_NE(drained.value("text", "").find("remove default --yes"), std::string::npos) << drained.dump();
+  const auto unconfirmed = ask("device.remove");
+  EXPECT_EQ(unconfirmed.value("refused", 0), ENOTEMPTY) << unconfirmed.dump();
+  EXPECT_EQ(marud.pool_status().value("condition", ""), "waiting");
+  const auto removed = ask("device.remove", true);
+  EXPECT_EQ(removed.value("clients", 1), 0) << removed.dump();
+  EXPECT_TRUE(marud.ask({{"command", "device.list"}}).at("devices").empty());
+  EXPECT_NE(maru_reattach(client), 0);
+  EXPECT_EQ(client.text("k"), "text") << "what it has mapped stays readable";
+  const auto added = ask("device.add");
+  EXPECT_TRUE(added.contains("added")) << added.dump();
+  TestClient another(marud.socket_path());
+  EXPECT_EQ(another.exists("k"), 0);
+  EXPECT_EQ(another.store("k", "a new pool"), 0);
+}
+
 TEST(RestartAlone, FilePoolWithoutClientsStays) {
   PoolWish pool;
   pool.in_file = true;

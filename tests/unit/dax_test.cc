@@ -1,6 +1,7 @@
 // Devices: what sysfs says of them, what lies on them, which of them a pool means. Files stand in for devices.
 #include "daemon/dax/dax_device.h"
 #include "libmaru/shm/control_region.h"
+#include "tests/support/bad_beyond_end.h"
 #include "tests/support/dax_stand_in.h"
 
 #include <cerrno>
@@ -286,11 +287,12 @@ TEST_F(Dax, WhyADeviceIsNotReadIsSaidAndTheDevicesElsewhere) {
   expect(text("node:1", BlankDevices::kIfAllAreRead),
          "expected the one that holds it, or that all of these can be read");
   expect(text("node:1"), "found dax2.0");
-  // As one with bad memory at its beginning.
+  // One with bad memory at its beginning.
   std::filesystem::rename(devices_.path("later"), devices_.path("dax1.0"));
-  std::filesystem::resize_file(devices_.path("dax1.0"), 4096);
+  std::filesystem::resize_file(devices_.path("dax1.0"), 0);
+  const test::BadBeyondEnd bad;
   expect(text("node:1", BlankDevices::kNever), devices_.path("dax1.0") + ", devdax, which cannot be read: ");
-  expect(text("node:1", BlankDevices::kNever), "(a memory error)");
+  expect(text("node:1", BlankDevices::kNever), "(a memory error at byte 0)");
 }
 
 TEST_F(Dax, WishesHaveAForm) {

@@ -1,10 +1,13 @@
 // Where the memory of a pool lies.
 #include "daemon/dax/memory_device.h"
+#include "daemon/dax/numa_nodes.h"
 #include "daemon/dax_format.h"
 #include "daemon/pool.h"
+#include "tests/support/temporary_directory.h"
 
 #include <cerrno>
 #include <fcntl.h>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <numa.h>
 #include <numaif.h>
@@ -74,6 +77,24 @@ TEST(MemoryDevice, LiesOnTheNodesThatAreNamed) {
   ASSERT_FALSE(nowhere);
   EXPECT_EQ(nowhere.error().code, ENODEV);
   EXPECT_NE(nowhere.error().doing.find("found no memory on node 1000"), std::string::npos) << nowhere.error().doing;
+}
+
+TEST(MemoryDevice, KnowsANodeThatCameWhileMarudRuns) {
+  test::TemporaryDirectory directory;
+  const std::string machine = directory.file("has_memory"), process = directory.file("status");
+  const auto nodes = [&](const std::string& has, const std::string& may_use) {
+    std::ofstream(machine) << has << "\n";
+    std::ofstream(process) << "Name:\tmarud\nMems_allowed:\t1\nMems_allowed_list:\t" << may_use << "\n";
+    return nodes_with_memory(machine, process);
+  };
+  using Nodes = std::set<int>;
+  EXPECT_EQ(nodes("0", "0-1023"), Nodes{0});
+  EXPECT_EQ(nodes("0,2-3", "0-1023"), (Nodes{0, 2, 3}));
+  EXPECT_EQ(nodes("0,2-3", "0,3"), (Nodes{0, 3})) << "what marud is kept from is none";
+  EXPECT_EQ(nodes("nonsense", "0"), Nodes{});
+  EXPECT_EQ(no_memory_text(7, {0, 2}), "found no memory on node 7, expected one of the nodes 0, 2");
+  // This machine's.
+  if (::numa_available() >= 0) EXPECT_EQ(nodes_with_memory(), nodes_with_memory(directory.file("missing")));
 }
 
 // What a machine with huge pages and two nodes does: tests/hardware/vm/numa.py.

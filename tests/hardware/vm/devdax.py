@@ -83,7 +83,9 @@ killed() {
   local before=$(field blocks) uuid=$(field uuid)
   stop KILL
   start
-  [ "$(field blocks)" = $before ] && [ "$(field uuid)" = $uuid ] && [ "$(field epoch)" = 2 ]
+  [ "$(field blocks)" = $before ]
+  [ "$(field uuid)" = $uuid ]
+  [ "$(field epoch)" = 2 ]
   ctl check
 }
 by_uuid() {
@@ -92,7 +94,8 @@ by_uuid() {
   rm -r /run/tests/state
   configure "device = \"uuid:$uuid\""
   start
-  [ "$(field uuid)" = $uuid ] && [ "$(field blocks)" = $before ]
+  [ "$(field uuid)" = $uuid ]
+  [ "$(field blocks)" = $before ]
   replay 5
 }
 busy() {

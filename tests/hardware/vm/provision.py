@@ -136,7 +136,7 @@ kernel_gives() {
 }
 release() {
   says 'remove namespace1' release kv
-  ! "$provision" list | grep -q 'namespace1'
+  ! "$provision" list | grep -q 'namespace1' || return 1
   refused 'found nothing that was made under this name' release kv
 }
 dynamic_region() { "$provision" --json list | python3 -c 'import json, sys

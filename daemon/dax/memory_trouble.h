@@ -1,0 +1,14 @@
+// What a look at memory under a guard met, for people.
+#pragma once
+
+#include "daemon/dax/fault_guard.h"
+
+#include <string>
+
+namespace maru::daemon {
+
+// "a memory error at byte 2097152" of the device, whose byte `offset` the guarded range begins with; or that all of the range
+// is lost. Empty: whatever was read is what was there, and whatever was written is there now.
+std::string memory_trouble(const FaultGuard& guard, uint64_t offset = 0);
+
+}  // namespace maru::daemon

@@ -1,0 +1,16 @@
+// Which NUMA nodes have memory now. libnuma looks once, when a process starts, and memory comes and goes while marud runs.
+#pragma once
+
+#include <set>
+#include <string>
+
+namespace maru::daemon {
+
+// Those that this process may use. The files are for tests. A machine that does not say has those that libnuma found.
+std::set<int> nodes_with_memory(const std::string& machine = "/sys/devices/system/node/has_memory",
+                                const std::string& process = "/proc/self/status");
+
+// For people: "found no memory on node 7, expected one of the nodes 0, 1".
+std::string no_memory_text(int node, const std::set<int>& nodes);
+
+}  // namespace maru::daemon
