@@ -8,6 +8,7 @@
 #include "daemon/block_watch.h"
 #include "daemon/dax/device.h"
 #include "daemon/held_block.h"
+#include "daemon/key_cells.h"
 #include "daemon/lane_table.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/page_bits.h"
@@ -167,16 +168,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool is_evicting = false;     // in the background, from the high watermark down to the low one
   uint64_t evict_round = 0;     // what the next batch of that waits for; 0: it was not asked for yet
   uint64_t evict_again_ms = 0;  // nothing could go: not before this
-  struct KeyCells {
-    bool is_looking = false, has_looked = false;  // at all cells; then those of `coldest` go
-    bool is_freeing = false;                      // until a quarter is free
-    uint64_t refused_seen = 0;                    // stores, when it was last asked
-    uint64_t look_again_ms = 0;
-    uint64_t round = 0;                        // of has_caught_up()
-    uint64_t next = 0;                         // cell
-    uint64_t held = 0, went = 0;               // of those looked at; of those chosen
-    std::vector<EvictionOrder::Key> coldest;   // who holds one and may go; sorted when all were looked at
-  };
   KeyCells key_cells;
   uint64_t next_full_search_ms = 0;
   uint32_t window_next = 0;  // region: where a search for windows goes on that had not time for all

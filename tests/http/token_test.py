@@ -112,7 +112,8 @@ def nothing_changes_over_tcp_without_the_other_token(program):
 
 
 def tokens_are_read_again(program):
-    """With the configuration: the old ones open nothing any more, on open connections neither; what cannot be used changes nothing."""
+    """With the configuration: the old ones open nothing any more, on open connections neither; one that cannot be used changes
+    nothing."""
     fresh, fresh_read = "fresh-" + TOKEN, "fresh-" + READ_TOKEN
     with ObservedMarud(program, tcp=True) as marud, kept_open(marud) as ask:
         expect(ask("DELETE", "/quota/nobody", TOKEN).status == 200, "with the token")
