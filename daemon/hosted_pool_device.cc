@@ -337,7 +337,7 @@ class Opening {
   // they are its, or what volatile memory holds.
   bool may_clear(const DaxDevice& pages, const DaxDevice& main, Fate fate) const {
     const DeviceLabel& label = pages.label();
-    if (spec_.pool.sharing.is_shared) return false;
+    if (spec_.pool.sharing.is_shared || label.is_shared) return false;
     const bool is_data = label.kind == DeviceLabel::Kind::kData;
     if (main.label().kind == DeviceLabel::Kind::kPool && is_data && label.uuid == main.label().uuid) return true;
     if (!record_ || label.kind == DeviceLabel::Kind::kPool) return false;
