@@ -1,4 +1,4 @@
-// What the label of a pool's pages says of the hosts that reach them, when the pages lie on a device of their own.
+// What the label of a pool's pages says of the hosts that reach them, and of their size, which a device may have no longer.
 #include "daemon/dax_format.h"
 #include "daemon/hosted_pool.h"
 #include "maru/format/data_label.h"
@@ -102,6 +102,58 @@ TEST_F(LabelledPages, AreThoseOfASharedPoolWithoutTheWordAndWithNoOther) {
   EXPECT_NE(refusal().doing.find("with a damaged label"), std::string::npos) << refusal().doing;
   put_hosts(format::kDataLabelHosts);
   EXPECT_EQ(leave_pool(), uuid);
+}
+
+// A device was made smaller while no marud had it. What is left of the pool is neither served nor given up, whatever its state.
+class CutDevices : public LabelledPages {
+ protected:
+  void expect_refused(const std::string& part, const std::string& what_to_do) {
+    for (const bool is_of_this_boot : {true, false})
+      for (const auto after : {AfterPowerLoss::kFormat, AfterPowerLoss::kVerify}) {
+        spec_.after_power_loss = after;
+        if (!is_of_this_boot) pretend_other_boot("dax0.0", false);
+        const std::string before = devices_.get("dax0.0", 0, 4096);
+        const Error error = refusal();
+        EXPECT_EQ(error.code, EEXIST);
+        EXPECT_NE(error.doing.find(part), std::string::npos) << error.doing;
+        EXPECT_NE(error.doing.find(what_to_do), std::string::npos) << error.doing;
+        EXPECT_EQ(devices_.get("dax0.0", 0, 4096), before);
+      }
+  }
+};
+
+TEST_F(CutDevices, OneWithAllOfAPoolIsRefused) {
+  devices_.remove("dax0.0", DaxStandIn::kVolatile);
+  devices_.add("dax0.0", kBytes);
+  spec_.dax.control_device.clear();
+  spec_.dax.device = devices_.path("dax0.0");
+  const std::string uuid = leave_pool();
+  for (const uint64_t mib : {14, 2}) {
+    devices_.resize("dax0.0", mib << 20);
+    spec_.dax.device = devices_.path("dax0.0");
+    expect_refused("16 MiB in pages of 4 KiB, more than there is (" + std::to_string(mib) + " MiB), expected a whole pool",
+                   "a device that was made smaller its size back");
+    spec_.dax.device = "uuid:" + uuid;
+    expect_refused("more than there is (" + std::to_string(mib) + " MiB)", "its size back");
+  }
+}
+
+TEST_F(CutDevices, OneWithPagesIsRefused) {
+  leave_pool();
+  devices_.resize("dax1.0", kBytes - (2u << 20));
+  expect_refused("use " + devices_.path("dax1.0") + ": found the pages of a pool of marud",
+                 "on a device of 14680064 bytes, expected one of 16777216, as when it was formatted; give the device its "
+                 "size back");
+}
+
+TEST_F(CutDevices, OneWithAControlRegionIsRefused) {
+  leave_pool();
+  devices_.resize("dax0.0", kControlBytes / 2, DaxStandIn::kVolatile);
+  expect_refused("use " + devices_.path("dax0.0") + ": found a pool of marud",
+                 "on a device of 2097152 bytes, expected one of 4194304, as when it was formatted");
+  // Nor by as much more on the other device.
+  devices_.resize("dax1.0", kBytes + kControlBytes / 2);
+  expect_refused("use " + devices_.path("dax1.0"), "on a device of 18874368 bytes, expected one of 16777216");
 }
 
 }  // namespace
