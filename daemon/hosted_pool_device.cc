@@ -206,6 +206,29 @@ class Opening {
                                how_to_force(spec_));
   }
 
+  // A device may have become smaller while no marud had it.
+  Result<void> expect_whole(const DaxDevice& device, const DaxDevice* pages) const {
+    const DeviceLabel& label = device.label();
+    const uint64_t pool_bytes = label.header.parameters.pool_bytes, bytes = bytes_of(device, pages);
+    if (pages && pages->label().kind == DeviceLabel::Kind::kData && pages->label().uuid == label.uuid) {
+      const uint64_t pages_bytes = pages->label().data.data_bytes;
+      if (pages_bytes != pages->bytes()) return resized(*pages, pages_bytes);
+      return pool_bytes <= bytes ? Result<void>() : resized(device, pool_bytes - pages_bytes);
+    }
+    if (pool_bytes <= bytes) return {};
+    return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", more than there is (" +
+                               size_text(bytes) +
+                               "), expected a whole pool; one on two devices needs control_device, and a device that "
+                               "was made smaller its size back" +
+                               how_to_force(spec_));
+  }
+
+  tl::unexpected<Error> resized(const DaxDevice& device, uint64_t was_bytes) const {
+    return failure(EEXIST, "use " + device.name() + ": found " + device.label().found + ", on a device of " +
+                               std::to_string(device.bytes()) + " bytes, expected one of " + std::to_string(was_bytes) +
+                               ", as when it was formatted; give the device its size back" + how_to_force(spec_));
+  }
+
   Result<Fate> judge_known(DaxDevice& device, const DaxDevice* pages) {
     const DeviceLabel& label = device.label();
     const std::string& wish = pages ? spec_.dax.control_device : spec_.dax.device;
@@ -219,11 +242,8 @@ class Opening {
       return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", expected the pool that it was, " +
                                  text_of(*expected) + "; devices change their names: say device = \"uuid:...\"" +
                                  how_to_force(spec_));
+    if (auto whole = expect_whole(device, pages); !whole) return tl::unexpected(whole.error());
     const uint64_t bytes = bytes_of(device, pages);
-    if (label.header.parameters.pool_bytes > bytes)
-      return failure(EEXIST,
-                     "use " + device.name() + ": found " + label.found + ", more than there is (" + size_text(bytes) +
-                         "), expected a whole pool; one on two devices needs control_device" + how_to_force(spec_));
     const bool is_persistent = device.description().is_persistent && (!pages || pages->description().is_persistent);
     const auto belief = judge_pool(spec_, device, label, bytes, is_persistent);
     if (!belief) return tl::unexpected(belief.error());
@@ -337,7 +357,7 @@ class Opening {
   // they are its, or what volatile memory holds.
   bool may_clear(const DaxDevice& pages, const DaxDevice& main, Fate fate) const {
     const DeviceLabel& label = pages.label();
-    if (spec_.pool.sharing.is_shared) return false;
+    if (spec_.pool.sharing.is_shared || label.is_shared) return false;
     const bool is_data = label.kind == DeviceLabel::Kind::kData;
     if (main.label().kind == DeviceLabel::Kind::kPool && is_data && label.uuid == main.label().uuid) return true;
     if (!record_ || label.kind == DeviceLabel::Kind::kPool) return false;

@@ -107,7 +107,19 @@ Result<void> check_whole(const FileDevice& device) {
   return failure(EEXIST, "use " + quoted(device.name()) + " as a pool: found " + label.found + ", in a file of " +
                              size_text(device.bytes()) +
                              ", expected all of it; if its pages lie in another file, name that with path = and this "
-                             "one with control_path =");
+                             "one with control_path =; if it was cut off, bring the whole file back, or remove it, "
+                             "and marud creates it");
+}
+
+// The rest of the pool is in the file of its pages, which is whole.
+Result<void> check_control_of(const FileDevice& control, const FileDevice& pages) {
+  const uint64_t expected = control.label().header.parameters.pool_bytes - pages.bytes();
+  if (control.bytes() >= expected) return {};
+  return failure(EEXIST, "use " + quoted(control.name()) + " for the control region of a pool in two files: found " +
+                             control.label().found + ", with " + std::to_string(expected) +
+                             " bytes in this file, of which " + std::to_string(control.bytes()) +
+                             " are left, expected all of them; bring the whole file back, or remove both files and "
+                             "marud creates them");
 }
 
 Result<void> check_pages_of(const FileDevice& control, const FileDevice& pages) {
@@ -122,7 +134,8 @@ Result<void> check_pages_of(const FileDevice& control, const FileDevice& pages) 
                                main.found +
                                ", which is all in this file; name it with path = and leave control_path out, or name "
                                "two other files");
-  if (data.kind == Kind::kData && data.uuid == main.uuid && data.data.data_bytes == pages.bytes()) return {};
+  if (data.kind == Kind::kData && data.uuid == main.uuid && data.data.data_bytes == pages.bytes())
+    return check_control_of(control, pages);
   const bool is_cut = data.kind == Kind::kData && data.uuid == main.uuid;
   return failure(EEXIST, "use " + quoted(pages.name()) + " for the pages of a pool: found " + found_text(data) +
                              (is_cut ? " in " + std::to_string(data.data.data_bytes) + " bytes, of which " +

@@ -185,7 +185,8 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   shm::settle_uuid(state->device->control(), identity.uuid);
   // On a disk, too, claim, label and header come in this order, so that a power loss leaves what a death does.
   if (auto written = state->device->write_out(); !written) return tl::unexpected(written.error());
-  if (auto labelled = state->device->label_pages(identity.uuid); !labelled) return tl::unexpected(labelled.error());
+  if (auto labelled = state->device->label_pages(identity.uuid, identity.shared); !labelled)
+    return tl::unexpected(labelled.error());
   if (auto written = state->device->write_out(); !written) return tl::unexpected(written.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->device->kind() == "memory";

@@ -36,7 +36,7 @@ struct SharingConfig {
   uint32_t hosts = 0;        // slots of a new pool; 0: the default
   uint32_t suspect_after_ms = 5000;
   std::vector<std::string> fencing_command;  // absolute path and arguments; empty: none
-  std::vector<std::string> fencing_names;    // the only ones that it is given; empty: any
+  std::vector<std::string> fencing_names;    // the only ones that it is given
   uint32_t fencing_timeout_ms = 30'000;
   std::string boot_id;     // empty: the kernel's
   std::string machine_id;  // empty: the content of /etc/machine-id

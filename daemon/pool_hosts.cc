@@ -284,16 +284,13 @@ void Pool::State::take_over_reclaim(uint32_t host) {
 // that nobody has. Empty: nothing.
 std::string Pool::State::why_not_fenced(uint32_t host, const std::string& name) const {
   const std::vector<std::string>& names = config.sharing.fencing_names;
-  if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end())
-    return "fencing_names has no such name";
+  if (std::find(names.begin(), names.end(), name) == names.end()) return "fencing_names has no such name";
   for (uint32_t other = 0; other < region.hosts(); ++other) {
     const HostWatch& seen = hosts.watches[other];
     if (other == host || !seen.claim.is(HostState::kLive) || !seen.is_met() || seen.name != name) continue;
     if (!seen.is_silent(hosts.now_ms, config.sharing.suspect_after_ms))
       return "host " + std::to_string(other) + " has the same name and is alive";
   }
-  // This host's own slot is not watched, and says what anybody wrote.
-  if (names.empty() && name == own_name().data()) return "this host has the same name";
   return {};
 }
 

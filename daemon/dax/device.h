@@ -57,8 +57,8 @@ class Device {
   uint64_t pages_offset() const { return pages_offset_; }
   uint64_t pages_room() const { return pages_room_; }
   uint64_t control_room() const { return is_split() ? control_room_ : bytes(); }
-  // The pool is about to be formatted with this uuid: what stands beside the pages says so.
-  virtual Result<void> label_pages(const uint8_t (&)[16]) { return {}; }
+  // The pool is about to be formatted with this uuid, for one host or for several: what stands beside the pages says so.
+  virtual Result<void> label_pages(const uint8_t (&)[16], bool /*is_shared*/) { return {}; }
 
   // Whether what clients write is durable once it left the processor's caches: kMapSyncGranted, or why not; empty where nobody
   // asked.

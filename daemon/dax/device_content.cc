@@ -86,15 +86,18 @@ void read_pool_header(std::span<const std::byte> begin, uint64_t device_bytes, D
 }
 
 void read_data_label(DeviceLabel& label) {
-  if (label.data.checksum == shm::data_label_checksum(label.data) &&
-      label.data.pages_offset != format::kDataLabelRoom) {
+  const bool is_intact = label.data.checksum == shm::data_label_checksum(label.data) &&
+                        (label.data.hosts == 0 || label.data.hosts == format::kDataLabelHosts);
+  label.is_shared = is_intact && label.data.hosts != 0;
+  if (is_intact && label.data.pages_offset != format::kDataLabelRoom) {
     label.kind = DeviceLabel::Kind::kDamaged;
     label.found = "the pages of a pool of marud, uuid " + uuid_text(label.data.uuid) + ", from byte " +
                   std::to_string(label.data.pages_offset) + " on, where this version does not look for them";
-  } else if (label.data.checksum == shm::data_label_checksum(label.data)) {
+  } else if (is_intact) {
     label.kind = DeviceLabel::Kind::kData;
     label.uuid = uuid_of(label.data.uuid);
-    label.found = "the pages of a pool of marud, uuid " + uuid_text(label.data.uuid);
+    label.found = "the pages of a pool of marud, uuid " + uuid_text(label.data.uuid) +
+                  (label.is_shared ? ", which several hosts share" : "");
   } else {
     label.kind = DeviceLabel::Kind::kDamaged;
     label.found = "what were pages of a pool of marud, with a damaged label";
@@ -178,7 +181,8 @@ bool are_claimed(const DeviceLabel& pages, uint64_t pages_bytes, const DeviceLab
 bool are_labelled_in_part(const DeviceLabel& pages, uint64_t pages_bytes, const Uuid& uuid) {
   uint8_t bytes[16];
   std::memcpy(bytes, uuid.data(), sizeof(bytes));
-  return shm::is_part_of(pages.data, shm::make_data_label(bytes, pages_bytes, format::kDataLabelRoom));
+  const bool is_shared = pages.data.hosts == format::kDataLabelHosts;
+  return shm::is_part_of(pages.data, shm::make_data_label(bytes, pages_bytes, format::kDataLabelRoom, is_shared));
 }
 
 void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_t)>& work) {

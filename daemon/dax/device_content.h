@@ -49,7 +49,8 @@ struct DeviceLabel {
   format::DataLabel data = {};  // kData; else whatever lies in its place
   uint32_t claimed_by = 0;      // kClaimed: the number of a machine, or 0
   bool is_of_pages = false;     // kGivenUp: of a split pool
-  bool is_shared = false;  // kPool, kDamaged: by several hosts; kGivenUp: several reach it, another one may be at it
+  // kPool, kData, kDamaged: by several hosts; kGivenUp: several reach it, another one may be at it
+  bool is_shared = false;
 };
 
 // Looks at the beginning alone. Only reads. EIO: there is bad memory.

@@ -47,8 +47,8 @@ Result<std::unique_ptr<SplitDevice>> SplitDevice::join(std::unique_ptr<Device> c
   return device;
 }
 
-Result<void> SplitDevice::label_pages(const uint8_t (&uuid)[16]) {
-  const format::DataLabel label = shm::make_data_label(uuid, pages_device_->bytes(), pages_offset());
+Result<void> SplitDevice::label_pages(const uint8_t (&uuid)[16], bool is_shared) {
+  const format::DataLabel label = shm::make_data_label(uuid, pages_device_->bytes(), pages_offset(), is_shared);
   auto mapped = map_shared_synchronously(fd(), std::max(kDataLabelRoom, map_alignment()), PROT_READ | PROT_WRITE,
                                          std::max(kDataLabelRoom, map_alignment()));
   if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + pages_device_->name());

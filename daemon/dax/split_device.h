@@ -18,7 +18,7 @@ class SplitDevice final : public Device {
   std::string_view kind() const override { return pages_device_->kind(); }
   const Device& control_device() const { return *control_device_; }
   const Device& pages_device() const { return *pages_device_; }
-  Result<void> label_pages(const uint8_t (&uuid)[16]) override;
+  Result<void> label_pages(const uint8_t (&uuid)[16], bool is_shared) override;
   Result<void> allocate(uint64_t bytes) override;
   void keep() override;
   void share() override;

@@ -67,7 +67,8 @@ std::string why_not_its_pages(const PoolFile& pages, const format::Header& heade
     return "found the pages of another pool, expected those of the pool in --file";
   return label.data_bytes == pages.bytes ? ""
                                          : "found " + std::to_string(pages.bytes) + " bytes, expected " +
-                                               std::to_string(label.data_bytes) + ", as its label says";
+                                               std::to_string(label.data_bytes) +
+                                               ", as its label says: bring the whole file back";
 }
 
 }  // namespace
@@ -107,10 +108,15 @@ int check_file(const std::string& path, const std::optional<std::string>& pages_
     if (!pages) return kExitRefused;
     if (const std::string why = why_not_its_pages(*pages, header); !why.empty()) return refuse(*pages_path, why);
     bytes += pages->bytes;
+    if (header.magic == format::kMagic && header.parameters.pool_bytes > bytes)
+      return refuse(path, "found " + std::to_string(file->bytes) + " bytes, expected the " +
+                              std::to_string(header.parameters.pool_bytes - pages->bytes) +
+                              " that the pool has beside its pages: this file was cut off, bring the whole one back");
   } else if (header.magic == format::kMagic && header.parameters.pool_bytes > bytes) {
-    return refuse(path,
-                  "found a pool that is larger than this file: if its pages lie in another one, name that with "
-                  "--pages");
+    return refuse(path, "found " + std::to_string(bytes) + " bytes of a pool of " +
+                            std::to_string(header.parameters.pool_bytes) +
+                            ", expected all of it: if its pages lie in another file, name that with --pages; if it was "
+                            "cut off, bring the whole file back");
   }
   shm::Layout layout;
   if (const char* wrong = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(path, wrong);

@@ -18,8 +18,11 @@ inline uint64_t data_label_checksum(const format::DataLabel& label) {
   return hash;
 }
 
-inline format::DataLabel make_data_label(const uint8_t (&uuid)[16], uint64_t data_bytes, uint64_t pages_offset) {
-  format::DataLabel label = {format::kDataLabelMagic, {}, data_bytes, pages_offset, 0};
+// `is_shared`: by several hosts.
+inline format::DataLabel make_data_label(const uint8_t (&uuid)[16], uint64_t data_bytes, uint64_t pages_offset,
+                                         bool is_shared = false) {
+  const uint64_t hosts = is_shared ? format::kDataLabelHosts : 0;
+  format::DataLabel label = {format::kDataLabelMagic, {}, data_bytes, pages_offset, 0, hosts};
   std::memcpy(label.uuid, uuid, sizeof(label.uuid));
   label.checksum = data_label_checksum(label);
   return label;

@@ -203,12 +203,14 @@ TEST(Layout, Lanes) {
 TEST(Layout, Label) {
   EXPECT_EQ(kDataLabelMagic, 0x315441445552414du);
   EXPECT_EQ(kDataLabelRoom, 2097152u);
-  EXPECT_EQ(sizeof(DataLabel), 48u);
+  EXPECT_EQ(kDataLabelHosts, 0x54534f485552414du);
+  EXPECT_EQ(sizeof(DataLabel), 56u);
   EXPECT_PLACE(DataLabel, magic, 0);
   EXPECT_PLACE(DataLabel, uuid, 8);
   EXPECT_PLACE(DataLabel, data_bytes, 24);
   EXPECT_PLACE(DataLabel, pages_offset, 32);
   EXPECT_PLACE(DataLabel, checksum, 40);
+  EXPECT_PLACE(DataLabel, hosts, 48);
 }
 
 // Sizes that follow from the parameters, for a pool of 64 GiB with the defaults.

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sstream>
@@ -234,6 +235,10 @@ TEST_F(Admin, FilesAreChecked) {
   // Half of it is not a pool any more.
   ASSERT_EQ(::truncate(marud.pool_file("default").c_str(), off_t(pool.bytes / 2)), 0);
   EXPECT_EQ(marudctl({"check", "--file", marud.pool_file("default")}, marud), 1) << output_;
+  EXPECT_NE(output_.find("found " + std::to_string(pool.bytes / 2) + " bytes of a pool of " + std::to_string(pool.bytes)),
+            std::string::npos)
+      << output_;
+  EXPECT_NE(output_.find("bring the whole file back"), std::string::npos) << output_;
 }
 
 TEST_F(Admin, TwoFilesAreCheckedTogether) {
@@ -255,9 +260,17 @@ TEST_F(Admin, TwoFilesAreCheckedTogether) {
   EXPECT_NE(output_.find("expected its control region"), std::string::npos) << output_;
   EXPECT_EQ(marudctl({"check", "--pages", pages}, marud), 2) << output_;
   EXPECT_EQ(marudctl({"check", "--file", control, "--pages", control}, marud), 1) << output_;
+  const auto pages_bytes = off_t(std::filesystem::file_size(pages));
   ASSERT_EQ(::truncate(pages.c_str(), off_t(pool.bytes / 2)), 0);
   EXPECT_EQ(marudctl({"check", "--file", control, "--pages", pages}, marud), 1);
   EXPECT_NE(output_.find("as its label says"), std::string::npos) << output_;
+  ASSERT_EQ(::truncate(pages.c_str(), pages_bytes), 0);
+  const uint64_t control_bytes = pool.bytes - uint64_t(pages_bytes);
+  ASSERT_EQ(::truncate(control.c_str(), off_t(control_bytes - 4096)), 0);
+  EXPECT_EQ(marudctl({"check", "--file", control, "--pages", pages}, marud), 1);
+  EXPECT_NE(output_.find("expected the " + std::to_string(control_bytes) + " that the pool has beside its pages"),
+            std::string::npos)
+      << output_;
 }
 
 TEST_F(Admin, OverduePinsAreLoggedOnceAndStay) {

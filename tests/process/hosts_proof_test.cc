@@ -120,15 +120,6 @@ TEST_F(Hosts, AHostIsFencedOnlyIfItsNameIsConfigured) {
     EXPECT_FALSE(std::ifstream(told).is_open());
     b.kill();
   }
-  {
-    // Without names any but the machine's own: nobody has it fence itself.
-    Host a(directory_, 0, watch_), b(directory_, 1, fences);
-    ASSERT_TRUE(b.has_logged("host 0 is met as " + own));
-    a.kill();
-    EXPECT_TRUE(b.has_logged("stays suspect and is not fenced: this host has the same name"));
-    EXPECT_FALSE(std::ifstream(told).is_open());
-    b.kill();
-  }
   Host b(directory_, 1, fences + "fencing_names = [\"another\", \"" + own + "\"]\n");
   EXPECT_TRUE(b.sees(0, "free"));
 }
@@ -139,7 +130,9 @@ TEST_F(Hosts, TheNameOfAHostThatIsAliveIsNotFenced) {
   ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
   const std::string three = watch_ + "hosts = 3\n";
   Host a(directory_, 0, three);
-  Host b(directory_, 1, three + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 20000\n");
+  Host b(directory_, 1,
+         three + "fencing_command = [\"" + script + "\"]\nfencing_names = [\"" + own_name() +
+             "\"]\nfencing_timeout_ms = 20000\n");
   Host c(directory_, 2, three);
   ASSERT_TRUE(b.has_logged("host 2 is met as"));
   a.kill();

@@ -55,6 +55,11 @@ class DaxStandIn {
     add(to, bytes, parent);
     std::filesystem::rename(kept, path(to));
   }
+  // As after its namespace was made anew with another size: what lies at its beginning stays.
+  void resize(const std::string& name, uint64_t bytes, const std::string& parent = kPersistent) const {
+    write(root_ + "/sys/" + parent + "/" + name + "/size", std::to_string(bytes));
+    std::filesystem::resize_file(path(name), bytes);
+  }
   void remove(const std::string& name, const std::string& parent = kPersistent) {
     std::filesystem::remove(root_ + "/sys/bus/dax/devices/" + name);
     std::filesystem::remove_all(root_ + "/sys/" + parent + "/" + name);

@@ -325,6 +325,34 @@ TEST_F(FilePool, PagesThatWereCutAreRefused) {
   expect_refusal("bytes, of which");
 }
 
+// Whatever the state of what is left: of this boot or another, to be verified or to be formatted.
+TEST_F(FilePool, AControlRegionThatWasCutIsRefused) {
+  spec_.pool.checksums = true;
+  leave_pool();
+  const uint64_t bytes = fs::file_size(control_);
+  spec_.bytes = 0;
+  for (const uint64_t left : {bytes - 4096, uint64_t{4096}}) {
+    fs::resize_file(control_, left);
+    for (const auto after : {AfterPowerLoss::kFormat, AfterPowerLoss::kVerify}) {
+      spec_.after_power_loss = after;
+      expect_refusal(std::to_string(bytes) + " bytes in this file, of which " + std::to_string(left) + " are left");
+    }
+  }
+  fs::resize_file(control_, 512);
+  expect_refusal("found 512 bytes, expected a multiple of 4096");
+}
+
+TEST_F(FilePool, OneFileThatWasCutIsRefused) {
+  spec_.control_path.clear();
+  leave_pool();
+  spec_.bytes = 0;
+  for (const uint64_t left : {kBytes - 4096, uint64_t{4096}}) {
+    fs::resize_file(pages_, left);
+    expect_refusal("expected all of it");
+    expect_refusal("if it was cut off, bring the whole file back");
+  }
+}
+
 TEST_F(FilePool, TheWrongWayRoundOrOneForBothIsRefused) {
   const std::string uuid = leave_pool();
   spec_.path = control_;

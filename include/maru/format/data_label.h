@@ -12,6 +12,7 @@ namespace maru::format {
 
 inline constexpr uint64_t kDataLabelMagic = 0x315441445552414d;  // "MARUDAT1" when read as bytes
 inline constexpr uint64_t kDataLabelRoom = 2ull << 20;           // before page 0
+inline constexpr uint64_t kDataLabelHosts = 0x54534f485552414d;  // "MARUHOST" when read as bytes
 
 struct DataLabel {
   uint64_t magic;
@@ -19,8 +20,10 @@ struct DataLabel {
   uint64_t data_bytes;    // of this piece
   uint64_t pages_offset;  // of page 0
   uint64_t checksum;      // FNV-1a (64 bits) of all bytes before it
+  uint64_t hosts;         // kDataLabelHosts: several reach these pages; 0: one does, or an older marud has written the label
 };
-static_assert(sizeof(DataLabel) == 48);
+static_assert(sizeof(DataLabel) == 56);
+static_assert(sizeof(DataLabel) <= 64, "one cache line, which reaches the memory as a whole");
 static_assert(std::has_unique_object_representations_v<DataLabel>);
 
 }  // namespace maru::format
