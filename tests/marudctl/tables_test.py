@@ -137,6 +137,7 @@ def check_fence(arguments):
     """A lane is one of the pool that is meant, and never that of a client elsewhere."""
     with Marud(arguments.marud, size="16MiB", more=POOL.format(name="second", size="8MiB")) as marud:
         with BlockClient(arguments.client, marud, "second") as theirs:
+            expect(theirs.ask("exists kept") == 0, "the client of the second pool has attached")
             listed = asked(arguments, marud, "clients")["clients"]
             expect([row["pool"] for row in listed] == ["second"], f"the client of the second pool: {listed}")
             lane = str(listed[0]["lane"])
@@ -151,6 +152,7 @@ def check_fence(arguments):
                    f"the lane of another pool: {said}")
             expect(theirs.ask("store kept 4096") == 0, "a client of another pool was ended")
             with BlockClient(arguments.client, marud) as other:
+                expect(other.ask("exists kept") == 0, "the client of the default pool has attached")
                 said = run(arguments, marud, "client", "fence", lane, "--yes")
                 expect(said.returncode == 0 and f'lane {lane} of pool "default" is taken back' in said.stdout, f"{said}")
                 expect(other.process.wait(PATIENCE_S) == -9, "the client of the default pool goes on")
