@@ -34,7 +34,8 @@ class EnginePool:
         self._is_read_only = read_only
         self._lock = threading.Lock()  # of what follows
         self._attached = self._attach()
-        self._is_gone = False  # and said to be
+        self._is_gone = False     # and said to be
+        self._is_refused = False  # the same of one that takes nothing: it may be drained, and that may be called off
         self._is_closed = False
         self._is_looking = threading.Lock()
         self._next_look = time.monotonic() + LOOK_S
@@ -49,8 +50,10 @@ class EnginePool:
             self._next_look = time.monotonic() + LOOK_S
             try:
                 threading.Thread(target=self._look, name="maru-pool", daemon=True).start()
-            except RuntimeError:  # no thread is to be had: later perhaps
+            except BaseException as error:
                 self._is_looking.release()
+                if not isinstance(error, RuntimeError):  # no thread is to be had: later perhaps
+                    raise
         return self._attached
 
     def close(self) -> None:
@@ -59,11 +62,15 @@ class EnginePool:
         self._attached.client.close()
 
     def warn(self, attached: Attached, error: Exception, sentence: str) -> None:
-        """Logs what an error hinders; of a pool that is gone, which hinders everything, no more than that, and once."""
-        if isinstance(error, GONE):
-            self._note_gone(attached, error)
-        else:
+        """Logs what an error hinders; of a pool that takes nothing, which hinders everything, no more than that, and once."""
+        if not isinstance(error, GONE):
             self._logger.warning("maru: %s: %s", sentence, error)
+            return
+        with self._lock:
+            if self._is_gone or self._is_refused or attached is not self._attached:
+                return
+            self._is_refused = True
+        self._logger.warning("maru: the pool takes nothing now, since it is drained, removed or replaced: %s", error)
 
     def _note_gone(self, attached: Attached, error: Exception) -> None:
         with self._lock:
@@ -78,11 +85,14 @@ class EnginePool:
             attached = self._attached
             try:
                 attached.client.reattach()  # what only looks for keys would not learn that marud has another pool
+                attached.client.exists(b"-")  # which is an error once the pool goes, and none while it is drained
+                is_gone = False
             except GONE as error:
                 self._note_gone(attached, error)
+                is_gone = True
             except MaruError:
-                pass  # marud is not there
-            if self._is_gone:
+                is_gone = self._is_gone  # marud is not there
+            if is_gone:
                 self._replace()
         finally:
             self._is_looking.release()
@@ -96,7 +106,7 @@ class EnginePool:
         with self._lock:
             is_wanted = not self._is_closed
             if is_wanted:
-                self._attached, self._is_gone = attached, False
+                self._attached, self._is_gone, self._is_refused = attached, False, False
         if is_wanted:
             self._logger.warning("maru: there is a pool of this name again, and this engine has attached to it")
         else:

@@ -54,10 +54,19 @@ def start_with_another_pool(running):
 
 
 def said(caplog):
-    """In short, by one logger."""
+    """In short, by one logger. That a pool takes nothing now, who stores says once before it is known to be gone: not here."""
     assert {record.name for record in caplog.records} <= {"engine"}
     return ["gone" if "pool is gone" in record.message else "attached" if "has attached" in record.message else record.message
-            for record in caplog.records]
+            for record in caplog.records if "takes nothing now" not in record.message]
+
+
+def refusals(caplog):
+    return sum("takes nothing now" in record.message for record in caplog.records)
+
+
+def device(marud_program, running, *arguments):
+    subprocess.run([pathlib.Path(marud_program).with_name("marudctl"), "--socket", running.socket, "device", *arguments],
+                   check=True, capture_output=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("stores", [True, False], ids=["stores", "only looks"])
@@ -81,23 +90,41 @@ def test_an_engine_goes_on_with_another_pool_of_the_name(marud_program, caplog, 
 
 
 def test_of_a_removed_pool_is_said_once_that_it_is_gone(marud_program, caplog):
-    def device(*arguments):
-        subprocess.run([pathlib.Path(marud_program).with_name("marudctl"), "--socket", running.socket, "device", *arguments],
-                       check=True, capture_output=True, timeout=PATIENCE)
-
     with Marud(marud_program) as running:
         pool = pool_of(running)
         turn(pool)
         first = pool.attached()
-        device("remove", "default", "--yes", "--deadline", "1")
+        device(marud_program, running, "remove", "default", "--yes", "--deadline", "1")
+        turns_until(lambda: said(caplog) == ["gone"], pool)
         for _ in range(100):
             turn(pool)
-        assert said(caplog) == ["gone"] and pool.attached() is first
-        device("add", "default")
+        assert said(caplog) == ["gone"] and refusals(caplog) <= 1 and pool.attached() is first
+        device(marud_program, running, "add", "default")
         turns_until(lambda: pool.attached() is not first, pool)
         turn(pool)
         second = pool.attached()
         assert second.client.exists(b"k", second.tenant) and said(caplog) == ["gone", "attached"]
+        pool.close()
+
+
+def test_a_pool_that_is_drained_is_not_gone(marud_program, caplog):
+    with Marud(marud_program) as running:
+        pool = pool_of(running)
+        turn(pool)
+        first = pool.attached()
+        held = first.client.retrieve(b"k", first.tenant)  # so the drain does not end
+        device(marud_program, running, "drain", "default")
+        for i in range(100):
+            try:
+                pool.attached().client.store_copy(b"%d" % i, b"x", tenant=first.tenant)
+            except maru.MaruError as error:
+                pool.warn(first, error, "not stored")
+            time.sleep(0.01)
+        assert pool.attached() is first and first.client.exists(b"k", first.tenant)
+        assert said(caplog) == [] and refusals(caplog) == 1
+        device(marud_program, running, "cancel", "default")
+        first.client.store_copy(b"later", b"x", tenant=first.tenant)
+        held.release()
         pool.close()
 
 
