@@ -271,7 +271,7 @@ Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state
   if (!pool) return tl::unexpected(pool.error());
   // Nobody would be told later: marud's start would find a pool and fence it.
   if (const std::string bad = (*pool)->bad_control_memory(); !bad.empty())
-    return failure(EIO, "format pool \"" + spec.pool.name + "\": " + bad);
+    return failure(EHWPOISON, "format pool \"" + spec.pool.name + "\": " + bad);
   if (auto closed = (*pool)->close(); !closed) return closed;
   log_info("pool \"{}\" is formatted on {}, uuid {}", spec.pool.name, text, uuid_text((*pool)->header().uuid));
   std::memcpy(record.uuid.data(), (*pool)->header().uuid, record.uuid.size());

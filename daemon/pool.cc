@@ -194,7 +194,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   if (state->device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
   // The claim may have gone with it, as if somebody else had written there.
   if (const auto bad = state->device->bad_control_memory(); problem && !bad.empty())
-    return failure(EIO, "format pool \"" + config.name + "\": found bad memory at byte " +
+    return failure(EHWPOISON, "format pool \"" + config.name + "\": found bad memory at byte " +
                             std::to_string(bad.front().offset) + " of " + state->device->name() +
                             ", expected a device that can be written; have it repaired, or name another one");
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);

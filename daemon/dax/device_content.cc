@@ -129,7 +129,8 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
   std::memcpy(begin.data(), mapped->data(), begin.size());
   // Zeros that stand in for bad memory say nothing of what lies there.
   if (const std::string why = memory_trouble(guard); !why.empty())
-    return failure(EIO, "read the beginning of " + device.name + ": it cannot be read (" + why + ")");
+    return failure(memory_trouble_code(guard),
+                   "read the beginning of " + device.name + ": it cannot be read (" + why + ")");
   if (begin.size() < sizeof(format::Header)) return label;
 
   std::memcpy(&label.data, begin.data(), sizeof(label.data));
@@ -217,8 +218,9 @@ Result<void> look_at_all(const DeviceBytes& device, int protection, const Look& 
       look(mapped->bytes().subspan(at, std::min(kPartBytes, bytes - at)), offset + at);
     });
     if (const std::string why = memory_trouble(guard, offset); !why.empty())
-      return failure(EIO, "use " + device.name + ": its memory cannot be read between " + size_text(offset) + " and " +
-                              size_text(offset + bytes) + " (" + why + ")");
+      return failure(memory_trouble_code(guard), "use " + device.name + ": its memory cannot be read between " +
+                                                     size_text(offset) + " and " + size_text(offset + bytes) + " (" +
+                                                     why + ")");
   }
   if (progress) progress(device.bytes, device.bytes);
   return {};
@@ -256,7 +258,8 @@ Result<void> change_beginning(const DeviceBytes& device, const std::function<voi
   if (!guard.begin(mapped->data(), mapped->size(), device.alignment)) return failure(ENFILE, "guard " + device.name);
   change(mapped->bytes());
   if (const std::string why = memory_trouble(guard); !why.empty())
-    return failure(EIO, "write the beginning of " + device.name + ": it cannot be written (" + why + ")");
+    return failure(memory_trouble_code(guard),
+                   "write the beginning of " + device.name + ": it cannot be written (" + why + ")");
   return {};
 }
 

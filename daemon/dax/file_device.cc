@@ -130,7 +130,8 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
   std::byte first[sizeof(format::Header)];
   std::memcpy(first, mapped->data(), sizeof(first));
   if (const std::string why = memory_trouble(guard); !why.empty())
-    return failure(EIO, "read the beginning of " + quoted(path) + ": it cannot be read (" + why + ")");
+    return failure(memory_trouble_code(guard),
+                   "read the beginning of " + quoted(path) + ": it cannot be read (" + why + ")");
   uint64_t magic = 0;
   std::memcpy(&magic, first, sizeof(magic));
   if (magic == format::kMagic) return FileDevice::Content::kPool;

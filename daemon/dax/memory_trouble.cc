@@ -1,6 +1,7 @@
 #include "daemon/dax/memory_trouble.h"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace maru::daemon {
 
@@ -13,5 +14,7 @@ std::string memory_trouble(const FaultGuard& guard, uint64_t offset) {
       std::min_element(bad.begin(), bad.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
   return "a memory error at byte " + std::to_string(offset + first->offset);
 }
+
+int memory_trouble_code(const FaultGuard& guard) { return guard.has_fired() ? EIO : EHWPOISON; }
 
 }  // namespace maru::daemon

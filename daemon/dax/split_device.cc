@@ -58,7 +58,8 @@ Result<void> SplitDevice::label_pages(const uint8_t (&uuid)[16], bool is_shared)
   shm::write_data_label(mapped->data(), label);
   shm::flush_lines(mapped->data(), sizeof(label));  // before the header, without which it means nothing
   if (const std::string why = memory_trouble(guard); !why.empty())
-    return failure(EIO, "write the label of " + pages_device_->name() + ": it cannot be written (" + why + ")");
+    return failure(memory_trouble_code(guard),
+                   "write the label of " + pages_device_->name() + ": it cannot be written (" + why + ")");
   return {};
 }
 
