@@ -176,8 +176,8 @@ std::string closed_to_group(const std::string& path, std::optional<gid_t> group)
   const std::string folder = closed_folder(path, *group);
   if (folder.empty()) return "";
   return fmt::format(
-      "{} is closed to the admin group {}: {} lets its members not pass; give that folder to the group (chgrp) and let "
-      "it pass (chmod g+x)",
+      "{} is closed to the admin group {}: {} lets its members not pass; give that folder to the group (chgrp), let it "
+      "pass (chmod g+x), and reload marud, which looks again then",
       path, *group, folder);
 }
 
