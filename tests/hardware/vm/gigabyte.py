@@ -62,7 +62,9 @@ killed() {
   stop KILL
   configure "device = \"uuid:$uuid\""
   start
-  [ "$(field blocks)" = $before ] && [ "$(field epoch)" = 2 ]
+  [ "$(field blocks)" = $before ]
+  [ "$(field uuid)" = $uuid ]
+  [ "$(field epoch)" = 2 ]
   maps_whole $(cat $pid)
   ctl check
   stop
