@@ -35,6 +35,14 @@ size_t key_bytes_left(const Search& search) {
          result.evicted_keys.size();
 }
 
+// What was evicted on the way to a refusal is gone all the same, and the asker is told.
+RentResult with_evicted(Search& search, RentResult refusal) {
+  refusal.evicted_keys = std::move(search.result.evicted_keys);
+  refusal.evicted = search.result.evicted;
+  refusal.evicted_total = uint32_t(search.shortage.blocks_evicted);
+  return refusal;
+}
+
 }  // namespace
 
 // Nothing if there is nothing against it.
@@ -87,7 +95,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
                              uint32_t request_id, uint64_t* ret_ticket) {
   uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
   Search search = take_search(lane, round != 0);
-  if (auto refusal = refusal_to(lane, request)) return *std::move(refusal);
+  if (auto refusal = refusal_to(lane, request)) return with_evicted(search, *std::move(refusal));
   if (region.is_shared()) look_at_regions();
   const auto wait = [&] {
     *ret_ticket = round;
@@ -132,9 +140,11 @@ void Pool::State::choose(Search& search, const wire::RentRequest& request, const
   if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
   if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
 
+  // Once: it looks at every slot for pins.
   constexpr uint32_t kTakenPerRequest = 4;
-  for (uint32_t taken = 0; taken < kTakenPerRequest && shortage.is_open(); ++taken)
-    if (!take_over(shortage, TakeFrom::kOverShare)) break;
+  if (shortage.is_open() && shortage.lines_left > 0 && !std::exchange(search.has_tried_shares, true))
+    for (uint32_t taken = 0; taken < kTakenPerRequest && shortage.is_open(); ++taken)
+      if (!take_over(shortage, TakeFrom::kOverShare)) break;
 
   if (shortage.is_open()) evict(all, shortage, kRoundsAnywhere);
   if (search.has_nothing()) choose_at_last(search, all);
@@ -170,6 +180,7 @@ void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> al
   const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
   if (!search.has_swept && rests(now_ms, next_full_search_ms, pause_ms)) return;
   if (!std::exchange(search.has_swept, true)) {
+    next_full_search_ms = now_ms + pause_ms;  // for others; this one goes on
     sweep(pages());
     search.retired_left = finish_retired(kHeldLinesAtOnce);
   }
@@ -191,20 +202,15 @@ bool Pool::State::takes_another_turn(Search& search) const {
 }
 
 RentResult Pool::State::finish(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
-  RentResult result = std::move(search.result);
-  result.evicted_total = uint32_t(search.shortage.blocks_evicted);
-  if (!result.regions.empty() || !result.runs.empty()) return result;
+  search.result.evicted_total = uint32_t(search.shortage.blocks_evicted);
+  if (!search.has_nothing()) return std::move(search.result);
   ++totals.refused_rents;
   const bool is_at_limit = limits.own_regions_only && search.shortage.regions_left == 0;
   RentResult refusal = refuse(is_at_limit ? EDQUOT : ENOSPC,
                               "nothing is free and nothing can be evicted: what is left is pinned, has "
                               "children, or is being filled (a run of " +
                                   std::to_string(request.run_pages) + " pages was asked for)");
-  // What was evicted on the way is gone all the same, and the asker is told.
-  refusal.evicted_keys = std::move(result.evicted_keys);
-  refusal.evicted = result.evicted;
-  refusal.evicted_total = result.evicted_total;
-  return refusal;
+  return with_evicted(search, std::move(refusal));
 }
 
 }  // namespace maru::daemon

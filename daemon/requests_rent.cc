@@ -69,7 +69,8 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
   }
   const std::string& pool = pools_[watch->pool]->name();
   // A refusal is a text and has no room for what was evicted on the way to it; an answer without memory says both.
-  const bool evicted_in_vain = (result.status == -ENOSPC || result.status == -EDQUOT) && result.evicted_total > 0;
+  const bool evicted_in_vain =
+      (result.status == -ENOSPC || result.status == -EDQUOT || result.status == -ESHUTDOWN) && result.evicted_total > 0;
   if (result.status < 0) log_debug("{} gets no memory of pool \"{}\": {}", session.text(), pool, result.explanation);
   if (result.status < 0 && !evicted_in_vain) return refuse(header, -result.status, result.explanation);
   log_debug("{} gets {} regions and {} runs of pool \"{}\"; {} blocks were evicted for it", session.text(),

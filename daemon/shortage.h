@@ -42,7 +42,7 @@ struct Search {
   Shortage shortage;
   uint64_t lines_left = 0;  // that all its turns together may read yet; 0 before the first one, too
   size_t retired_left = 0;  // RETIRED blocks that it has not looked at
-  bool has_swept = false;
+  bool has_swept = false, has_tried_shares = false;
 
   bool was_begun() const { return lines_left > 0; }
   bool has_nothing() const { return result.regions.empty() && result.runs.empty(); }
