@@ -9,6 +9,9 @@
 #include "libmaru/shm/evict.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 namespace maru::daemon {
 namespace {
@@ -38,10 +41,8 @@ void Pool::State::look_at_key_cell(uint64_t cell) {
                       owns_page(holder.page()) && order.knows(holder.page(), holder.generation()) &&
                       order.contains(holder.page());
   if (!may_go) return;
-  const EvictionOrder::Key place = order.key(holder.page());
-  if (place.tenant_class == kTenantProtected) return;
   auto& coldest = key_cells.coldest;
-  coldest.push_back(place);
+  coldest.push_back(order.key(holder.page()));
   if (coldest.size() < 2 * kHoldersKept) return;
   std::nth_element(coldest.begin(), coldest.begin() + kHoldersKept, coldest.end());
   coldest.resize(kHoldersKept);
@@ -58,17 +59,46 @@ void Pool::State::choose_cell_holders() {
   key_cells.has_looked = true;
 }
 
-// Some of those that were chosen; the rest goes in later turns.
+// Whether this batch has brought the block's tenant down to its limit. What is chosen counts as used until it is free.
+bool Pool::State::is_enough_of_tenant(uint32_t page, std::map<uint32_t, uint64_t>& taken) const {
+  if (!queues_by_tenant) return false;
+  const uint32_t index = tenant(page);
+  const TenantTable::Row& row = tenants.table().row(index);
+  uint64_t& bytes = taken[index];
+  if (bytes != 0 && row.is_over() && row.used_bytes - std::min(row.used_bytes, bytes) <= row.limit_bytes()) return true;
+  bytes += region.run_pages(page) * region.page_bytes();
+  return false;
+}
+
+// Some of those that were chosen; the rest goes in later turns. Blocks of tenants within their limits are the last ones of the
+// order and not spared, since nothing else would make room.
 void Pool::State::evict_cell_holders() {
   auto& coldest = key_cells.coldest;
   const auto most = size_t(std::clamp<uint64_t>(kChoiceLinesPerTurn / look_lines(), 1, shm::kEvictBatchMax));
-  const size_t count = std::min(coldest.size(), most);
-  std::vector<uint32_t> victims(count);
-  for (size_t i = 0; i < count; ++i) victims[i] = coldest[i].page;
-  coldest.erase(coldest.begin(), coldest.begin() + ptrdiff_t(count));
+  std::vector<uint32_t> victims;
+  std::vector<PageRef> refs;
+  std::map<uint32_t, uint64_t> taken;
+  size_t next = 0;
+  for (; next < coldest.size() && victims.size() < most; ++next) {
+    const uint32_t page = coldest[next].page;
+    const PageWord found = word(page);
+    if (!found.is(PageState::kReady) || found.low() != 0 || !order.knows(page, found.generation()) ||
+        !order.contains(page) || order.key(page) != coldest[next])
+      continue;  // another block, or used since
+    if (is_enough_of_tenant(page, taken)) break;
+    victims.push_back(page);
+    refs.push_back(PageRef::of(page, found.generation()));
+  }
+  coldest.erase(coldest.begin(), coldest.begin() + ptrdiff_t(next));
   key_cells.went += evict_pages(victims, EvictReason::kBackground);
+  for (const PageRef ref : refs) {
+    const PageWord found = word(ref.page());
+    if (!found.is(PageState::kReady, ref.generation()) || found.low() != 0) continue;
+    hold(ref);  // it is pinned: out of the queues, so that the next look comes further
+    ++key_cells.went;
+  }
   if (!coldest.empty()) return;
-  key_cells.is_freeing = key_cells.is_freeing && key_cells.went != 0;  // the others are pinned, or have children
+  key_cells.is_freeing = key_cells.is_freeing && key_cells.went != 0;  // the others are held, or have children
   key_cells.is_looking = key_cells.is_freeing;
   begin_key_cells();
 }
@@ -95,10 +125,12 @@ bool Pool::State::step_key_cells() {
   // As exact as the eviction of a request: what was left until now is read, and held blocks are looked at, first.
   if (!key_cells.has_looked) {
     if (key_cells.next == 0 && (!has_caught_up(key_cells.round) || is_reordering())) return true;
+    ask_for_tenant(0);
     for (uint64_t i = 0; i < kCellsPerTurn && key_cells.next < cells; ++i) look_at_key_cell(key_cells.next++);
     if (key_cells.next == cells) choose_cell_holders();
     return true;
   }
+  ask_for_tenant(0);
   evict_cell_holders();
   return key_cells.is_looking;
 }

@@ -396,6 +396,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void begin_key_cells();
   void look_at_key_cell(uint64_t cell);
   void choose_cell_holders();
+  bool is_enough_of_tenant(uint32_t page, std::map<uint32_t, uint64_t>& taken) const;
   void evict_cell_holders();
   bool step_key_cells();
 

@@ -252,12 +252,6 @@ int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buf
   block.tenant = key.tenant;
   block.length = buffer.bytes;
   block.parent = PageRef::from_bits(parent);
-  // A child of a block whose time is over would be over before it is stored. (If this is another life's time, the parent is
-  // gone as well.)
-  if (region_.is_page(block.parent)) {
-    const uint64_t parent_expires_ms = region_.block(block.parent.page()).expires_ms.load_acquire();
-    if (parent_expires_ms != 0 && now >= parent_expires_ms) return -ENOLINK;
-  }
   // A time beyond the end of the clock is for ever.
   block.expires_ms = options.ttl_ms == 0 || options.ttl_ms > ~uint64_t{0} - now ? 0 : now + options.ttl_ms;
   block.priority = options.priority;

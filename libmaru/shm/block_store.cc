@@ -33,12 +33,19 @@ void read_words(std::span<AtomicU64> words, std::byte* bytes, size_t size) {
 }
 
 // A cell for a key that is longer than the inline one: claimed by naming the block in the cell's owner word. A cell whose
-// owner has moved on to another generation is free, so nothing has to be given back and a death leaks nothing. Whoever finds
-// none and tries the same page again later looks elsewhere.
+// owner has moved on to another generation is free, so nothing has to be given back and a death leaks nothing. A store that is
+// tried again with the same page has the cell of before; where it found none it looks elsewhere, too.
 bool claim_key_extent(const ControlRegion& region, PageRef own, uint64_t now_ms, uint64_t* ret_extent) {
   const uint64_t count = region.parameters().key_extents;
-  const uint64_t first = own.page() + now_ms % count * limits::kKeyExtentProbes;
-  for (uint64_t i = 0; i < std::min<uint64_t>(count, limits::kKeyExtentProbes); ++i) {
+  const uint64_t before = uint32_t(region.detail(own.page()).key.load_relaxed());
+  if (before != 0 && before <= count &&
+      region.key_extent_owner(before - 1).load_acquire() == own.bits) {  // [pairs extent.owner]
+    *ret_extent = before - 1;
+    return true;
+  }
+  const uint64_t probes = std::min<uint64_t>(count, limits::kKeyExtentProbes);
+  for (uint64_t i = 0; i < 2 * probes; ++i) {
+    const uint64_t first = i < probes ? own.page() : own.page() + (1 + now_ms % count) * limits::kKeyExtentProbes;
     const uint64_t extent = (first + i * 0x9e3779b1ull) % count;
     AtomicU64& owner = region.key_extent_owner(extent);
     uint64_t found = owner.load_acquire();  // [pairs extent.owner]
@@ -277,6 +284,8 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
     depth = uint32_t(parent.shape.load_relaxed() >> 32) + 1;
     chain = parent.chain.load_relaxed();
     const uint64_t parent_expires_ms = parent.expires_ms.load_relaxed();
+    // A child of a block whose time is over would be over before it is stored.
+    if (parent_expires_ms != 0 && block.now_ms >= parent_expires_ms) return {PublishStatus::kNoParent, {}};
     if (parent_expires_ms != 0 && (expires_ms == 0 || parent_expires_ms < expires_ms)) expires_ms = parent_expires_ms;
     if (depth > limits::kChainDepthMax) return {PublishStatus::kNoParent, {}};
   }

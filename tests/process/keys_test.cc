@@ -263,6 +263,21 @@ TEST_F(Keys, ABlockThatIsThereNeedsNoParent) {
   }
 }
 
+TEST_F(Keys, ABlockThatIsThereNeedsNoParentWhoseTimeIsOver) {
+  maru_block parent = 0;
+  ASSERT_EQ(writer_.store("there", "t"), 0);
+  ASSERT_EQ(writer_.store("parent", "p", {}, 1, &parent), 0);
+  ASSERT_TRUE(wait_until([&] { return writer_.exists("parent") == 0; }));
+  maru_store_options options{};
+  options.size = sizeof(options);
+  options.parent = parent;
+  const maru_key there = key_of("there"), fresh = key_of("fresh");
+  maru_buffer buffer;
+  ASSERT_EQ(maru_alloc(writer_, 1, &buffer), 0);
+  EXPECT_EQ(maru_store(writer_, &fresh, &buffer, &options, nullptr), -ENOLINK);
+  EXPECT_EQ(maru_store(writer_, &there, &buffer, &options, nullptr), 1);
+}
+
 TEST_F(Keys, ACopyIsRefusedBeforeMemoryIsAskedFor) {
   maru_block parent = 0;
   ASSERT_EQ(writer_.store("parent", "p", {}, 0, &parent), 0);

@@ -18,7 +18,8 @@ namespace {
 thread_local size_t fails_of = 0;  // the next allocation of so many bytes by this thread fails
 }  // namespace
 
-void* operator new(size_t bytes) {
+// None of them inlined: the compiler would see free() of what another operator new returned, and warn.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   if (bytes == fails_of) {
     fails_of = 0;
     throw std::bad_alloc();
@@ -26,8 +27,8 @@ void* operator new(size_t bytes) {
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace maru::daemon {
 namespace {
