@@ -128,6 +128,11 @@ void give_back(Client& who, PageRef page) {
 
 // -- storing ----------------------------------------------------------------------------------------------------------
 
+static bool is_over(PageRef block, uint64_t now) {
+  const uint64_t expires_ms = world().block(block.page()).expires_ms.raw;
+  return expires_ms != 0 && now >= expires_ms;
+}
+
 Stored store(Client& who, uint32_t key, PageRef parent, uint32_t pages) {
   const PageRef own = pages == 1 ? take_page(who) : take_run(who, pages);
   return own.is_none() ? Stored{} : store_in(who, key, own, parent);
@@ -159,7 +164,8 @@ Stored store_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool kee
         if (!was_visible_since(key, start)) fail("key %u was a duplicate of nothing", key);
         break;
       case PublishStatus::kNoParent:
-        if (PageWord{world().block(parent.page()).word.raw}.is_findable(parent.generation())) {
+        if (PageWord{world().block(parent.page()).word.raw}.is_findable(parent.generation()) &&
+            !is_over(parent, block.now_ms)) {
           fail("key %u was refused for its parent, page %u, which is there", key, parent.page());
         }
         break;
