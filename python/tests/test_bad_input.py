@@ -104,8 +104,8 @@ def test_the_signatures_are_those_of_methods():
     assert list(inspect.signature(maru.Pin.release).parameters) == ["self"]
 
 
-def test_an_array_is_no_number(marud, client, key):
-    stored = client.store_copy_batch(numpy.frombuffer(bytes(range(32)), numpy.uint8).reshape(2, 16), [b"a", b"b"])
+def test_an_array_is_no_number(marud, client, key, digests):
+    stored = client.store_copy_batch(digests[:2], [b"a", b"b"])
     array = numpy.array([8])
     for call in (lambda: client.alloc(array), lambda: client.alloc_batch(8, array), lambda: client.alloc_batch(array, 8),
                  lambda: client.store_copy(key, b"x", ttl_ms=array), lambda: client.pin_block(stored.blocks),
