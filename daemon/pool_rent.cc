@@ -203,7 +203,10 @@ bool Pool::State::takes_another_turn(Search& search) const {
 
 RentResult Pool::State::finish(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
   search.result.evicted_total = uint32_t(search.shortage.blocks_evicted);
-  if (!search.has_nothing()) return std::move(search.result);
+  if (!search.has_nothing()) {
+    if (search.has_swept) next_full_search_ms = now_ms;  // there was something, and there may be more
+    return std::move(search.result);
+  }
   ++totals.refused_rents;
   const bool is_at_limit = limits.own_regions_only && search.shortage.regions_left == 0;
   RentResult refusal = refuse(is_at_limit ? EDQUOT : ENOSPC,

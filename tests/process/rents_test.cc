@@ -56,6 +56,29 @@ TEST(Rents, WaitUntilManyUsesAreRead) {
   EXPECT_EQ(marud.pool_status().at("lost_touches"), 0);
 }
 
+// Each request finds another owner's FREE pages by a search of all of the pool, which rests after one that was in vain alone.
+TEST(Rents, FindEveryPageThatAnotherOwnerFreed) {
+  PoolWish pool;
+  pool.bytes = 128u << 20;
+  pool.page_bytes = 4096;
+  pool.more = "policy = \"none\"\n";
+  MarudProcess marud({pool});
+  TestClient client(marud.socket_path()), other(marud.socket_path());
+  size_t stored = 0, others = 0;
+  bool is_full = false, is_other_full = false;
+  while (!is_full || !is_other_full) {
+    if (!is_full) is_full = client.store("a" + std::to_string(stored++), "text") == -ENOSPC;
+    if (!is_other_full) is_other_full = other.store("b" + std::to_string(others++), "text") == -ENOSPC;
+  }
+  for (size_t i = 0; i < others; ++i) other.remove("b" + std::to_string(i));
+  size_t more = 0, refused = 0;
+  for (; more < others / 2; ++more) {
+    const int result = client.store("c" + std::to_string(more), "text");
+    refused += result != 0 && result != -EXFULL;
+  }
+  EXPECT_LE(refused, 4u) << "of " << more;  // just after the ones that were in vain
+}
+
 // More blocks were held than one request looks at, since lanes say that their pins overflow. They come back in the order of
 // their uses, before anything that was used later goes.
 TEST(Rents, WaitUntilBlocksWhosePinsHaveEndedAreBack) {
