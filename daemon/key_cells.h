@@ -15,7 +15,8 @@ struct KeyCells {
   uint64_t look_again_ms = 0;
   uint64_t round = 0;                       // of has_caught_up()
   uint64_t next = 0;                        // cell
-  uint64_t held = 0, went = 0;              // of those looked at; of those chosen
+  uint64_t held = 0, movable = 0;           // of those looked at: with a holder, and one that may go
+  uint64_t went = 0, pinned = 0;            // of those chosen
   std::vector<EvictionOrder::Key> coldest;  // who holds one and may go; sorted when all were looked at
 };
 

@@ -1,7 +1,7 @@
 // Cells for keys that are longer than the inline ones, in pools that have fewer cells than pages. A store that finds no cell is
 // refused however many pages are free, and since nobody then runs out of pages, nothing else would take the cold holders away.
-// So when stores were refused and few cells are free, blocks that hold some are evicted, in the order of the policy, until a
-// quarter of the cells is free.
+// So when stores were refused and few cells are free, a quarter of the blocks that hold some and may go is evicted, in the
+// order of the policy, and no more than it takes until a quarter of the cells is free.
 //
 // Refusals are counted by clients, which may lie. A look therefore reads some cells a turn, with a pause before the next one,
 // and what it evicts depends on the cells alone.
@@ -41,6 +41,7 @@ void Pool::State::look_at_key_cell(uint64_t cell) {
                       owns_page(holder.page()) && order.knows(holder.page(), holder.generation()) &&
                       order.contains(holder.page());
   if (!may_go) return;
+  ++key_cells.movable;
   auto& coldest = key_cells.coldest;
   coldest.push_back(order.key(holder.page()));
   if (coldest.size() < 2 * kHoldersKept) return;
@@ -54,7 +55,9 @@ void Pool::State::choose_cell_holders() {
   key_cells.is_freeing = key_cells.held >= most;
   const uint64_t enough = scarce_from(region.parameters().key_extents, true);
   std::sort(coldest.begin(), coldest.end());
-  const uint64_t wanted = key_cells.is_freeing ? key_cells.held - enough + 1 : 0;
+  // Where most holders stay whatever is done, the few that may go are not all thrown out for a share that cannot be had.
+  const uint64_t most_at_once = std::max<uint64_t>(1, key_cells.movable / 4);
+  const uint64_t wanted = key_cells.is_freeing ? std::min(key_cells.held - enough + 1, most_at_once) : 0;
   coldest.resize(std::min<uint64_t>({coldest.size(), kHoldersKept, wanted}));
   key_cells.has_looked = true;
 }
@@ -95,16 +98,17 @@ void Pool::State::evict_cell_holders() {
     const PageWord found = word(ref.page());
     if (!found.is(PageState::kReady, ref.generation()) || found.low() != 0) continue;
     hold(ref);  // it is pinned: out of the queues, so that the next look comes further
-    ++key_cells.went;
+    ++key_cells.pinned;
   }
   if (!coldest.empty()) return;
-  key_cells.is_freeing = key_cells.is_freeing && key_cells.went != 0;  // the others are held, or have children
-  key_cells.is_looking = key_cells.is_freeing;
+  // What went is room for the next stores, and the next one that is refused begins the next look.
+  key_cells.is_looking = key_cells.is_freeing && key_cells.went == 0 && key_cells.pinned != 0;
+  key_cells.is_freeing = key_cells.is_freeing && (key_cells.went != 0 || key_cells.pinned != 0);
   begin_key_cells();
 }
 
 void Pool::State::begin_key_cells() {
-  key_cells.next = key_cells.held = key_cells.went = 0;
+  key_cells.next = key_cells.held = key_cells.movable = key_cells.went = key_cells.pinned = 0;
   key_cells.round = 0;
   key_cells.has_looked = false;
   key_cells.coldest.clear();
