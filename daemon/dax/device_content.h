@@ -53,7 +53,7 @@ struct DeviceLabel {
   bool is_shared = false;
 };
 
-// Looks at the beginning alone. Only reads. EIO: there is bad memory.
+// Looks at the beginning alone. Only reads. EHWPOISON: there is bad memory.
 Result<DeviceLabel> read_label(const DeviceBytes& device);
 
 // Whether the label of these pages, or the part of it that there is, was written under the claim on `control`: a formatting
@@ -63,7 +63,7 @@ bool are_claimed(const DeviceLabel& pages, uint64_t pages_bytes, const DeviceLab
 // Told of progress from time to time; returns false to have the work ended early (ECANCELED).
 using Progress = std::function<bool(uint64_t done_bytes, uint64_t of_bytes)>;
 
-// Where the first byte that is not zero lies, looking at all of it; nothing when there is none. EIO: some of it cannot be read.
+// Where the first byte that is not zero lies, of all; nothing when there is none. EHWPOISON: some of it cannot be read.
 Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Progress& progress);
 
 // That what lies there is given up: says so at its beginning, for clear_content(). `uuid`, `is_shared`:
@@ -80,7 +80,7 @@ void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_
 
 // A function over [begin, end) of a mapped window, called by several threads for different parts.
 using Look = std::function<void(std::span<std::byte> part, uint64_t offset)>;
-// Maps the device window by window and has every byte looked at once. Parts begin at multiples of 2 MiB. EIO: bad memory.
+// Maps the device window by window and has every byte looked at once. Parts begin at multiples of 2 MiB. EHWPOISON: bad memory.
 Result<void> look_at_all(const DeviceBytes& device, int protection, const Look& look, const Progress& progress);
 
 }  // namespace maru::daemon

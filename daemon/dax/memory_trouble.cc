@@ -15,6 +15,7 @@ std::string memory_trouble(const FaultGuard& guard, uint64_t offset) {
   return "a memory error at byte " + std::to_string(offset + first->offset);
 }
 
-int memory_trouble_code(const FaultGuard& guard) { return guard.has_fired() ? EIO : EHWPOISON; }
+// With many bad places all of a range counts as lost, too.
+int memory_trouble_code(const FaultGuard& guard) { return guard.bad_memory().empty() ? EIO : EHWPOISON; }
 
 }  // namespace maru::daemon

@@ -26,7 +26,8 @@ int status_of(int code) {
     case ENOENT:
     case EOPNOTSUPP: return 404;
     case EAGAIN:
-    case EIO: return 503;
+    case EIO:
+    case EHWPOISON: return 503;
     case ENOSPC: return 409;
     case EMSGSIZE: return 500;
     default: return 400;
