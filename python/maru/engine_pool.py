@@ -17,6 +17,7 @@ from .engine_settings import Settings
 from .errors import MaruError, PoolLeavesError, PoolReplacedError
 
 LOOK_S = 10.0  # between two looks
+QUIET_S = 60.0  # until it is said again that a pool takes nothing
 GONE = (PoolLeavesError, PoolReplacedError)
 
 
@@ -34,8 +35,8 @@ class EnginePool:
         self._is_read_only = read_only
         self._lock = threading.Lock()  # of what follows
         self._attached = self._attach()
-        self._is_gone = False     # and said to be
-        self._is_refused = False  # the same of one that takes nothing: it may be drained, and that may be called off
+        self._is_gone = False  # and said to be
+        self._quiet_until = 0.0  # that it takes nothing was said: it may be drained, and that may be called off
         self._is_closed = False
         self._is_looking = threading.Lock()
         self._next_look = time.monotonic() + LOOK_S
@@ -62,14 +63,14 @@ class EnginePool:
         self._attached.client.close()
 
     def warn(self, attached: Attached, error: Exception, sentence: str) -> None:
-        """Logs what an error hinders; of a pool that takes nothing, which hinders everything, no more than that, and once."""
+        """Logs what an error hinders; of a pool that takes nothing, which hinders everything, no more than that, and seldom."""
         if not isinstance(error, GONE):
             self._logger.warning("maru: %s: %s", sentence, error)
             return
         with self._lock:
-            if self._is_gone or self._is_refused or attached is not self._attached:
+            if self._is_gone or time.monotonic() < self._quiet_until or attached is not self._attached:
                 return
-            self._is_refused = True
+            self._quiet_until = time.monotonic() + QUIET_S
         self._logger.warning("maru: the pool takes nothing now, since it is drained, removed or replaced: %s", error)
 
     def _note_gone(self, attached: Attached, error: Exception) -> None:
@@ -86,7 +87,8 @@ class EnginePool:
             try:
                 attached.client.reattach()  # what only looks for keys would not learn that marud has another pool
                 attached.client.exists(b"-")  # which is an error once the pool goes, and none while it is drained
-                is_gone = False
+                with self._lock:
+                    is_gone = self._is_gone = self._is_gone and attached is not self._attached
             except GONE as error:
                 self._note_gone(attached, error)
                 is_gone = True
@@ -106,7 +108,7 @@ class EnginePool:
         with self._lock:
             is_wanted = not self._is_closed
             if is_wanted:
-                self._attached, self._is_gone, self._is_refused = attached, False, False
+                self._attached, self._is_gone, self._quiet_until = attached, False, 0.0
         if is_wanted:
             self._logger.warning("maru: there is a pool of this name again, and this engine has attached to it")
         else:
