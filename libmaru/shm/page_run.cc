@@ -47,9 +47,14 @@ bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t
   for (uint32_t i = 1; i < count && all; ++i) {
     AtomicU64& word = region.block(first + i).word;
     PageWord found{word.load_relaxed()};  // RESERVED by this lane: nobody changes it but to POISONED
-    all = is_mine(found) && word.cas_acq_rel(found.bits, PageWord::tail(found.generation(), i).bits);
+    all = is_mine(found) && word.cas_seq_cst(found.bits, PageWord::tail(found.generation(), i).bits);
   }
-  if (all) return true;
+  // A marud that has made the head POISONED meanwhile may have looked for its tails before they were there: either it has seen
+  // them, or this sees that it was there. [pairs page.retiring]
+  if (!is_mine(PageWord{region.block(first).word.load_seq_cst()}))
+    free_tails(region, first);
+  else if (all)
+    return true;
   // From the last to the head, which takes its tails along.
   for (uint32_t i = count; i-- > 0;) {
     const PageWord found{region.block(first + i).word.load_relaxed()};  // as above
