@@ -400,18 +400,23 @@ def test_a_batch_pins_the_leading_keys(handler, key):
     assert all(handler.delete(keys[i]) for i in (0, 1, 4))
 
 
+class Asked:
+    """A client that notes what it is asked."""
+
+    def __init__(self, client, asked):
+        self._client, self._asked = client, asked
+
+    def __getattr__(self, name):
+        self._asked.append(name)
+        return getattr(self._client, name)
+
+
 def test_a_batch_is_pinned_in_one_call(handler, key):
     keys = [f"{key} {i}" for i in range(5)]
     for i in (0, 1, 3):
         put(handler, keys[i], b"x")
     client, asked = handler._client, []
-
-    class Asked:
-        def __getattr__(self, name):
-            asked.append(name)
-            return getattr(client, name)
-
-    handler._client = Asked()
+    handler._client = Asked(client, asked)
     assert handler.batch_pin(keys) == [True, True, False, False, False]
     assert asked == ["pin_batch"] and client.statistics().pins == 2
     # What stands behind an absent key is not asked for, whatever it is.
@@ -427,13 +432,7 @@ def test_a_batch_is_unpinned_in_one_call(handler, key):
         put(handler, name, b"x")
     assert handler.batch_pin(keys[1:]) == [True] * 4 and handler.pin(keys[2])
     client, asked = handler._client, []
-
-    class Asked:
-        def __getattr__(self, name):
-            asked.append(name)
-            return getattr(client, name)
-
-    handler._client = Asked()
+    handler._client = Asked(client, asked)
     unpinned = handler.batch_unpin([keys[0], keys[2], keys[1], keys[1], keys[2], keys[2]])
     assert unpinned == [False, True, True, False, True, False]
     assert asked == ["unpin_batch"] and client.statistics().pins == 2
