@@ -469,6 +469,8 @@ RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t 
   return result;
 }
 
+RentResult Pool::give_up_rent(uint32_t lane) { return state_->give_up_rent(lane); }
+
 DeleteTreeResult Pool::delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,
                                    uint64_t* ret_ticket) {
   state_->now_ms = now_ms;

@@ -221,6 +221,8 @@ class Pool {
                   uint32_t request_id = 0, uint64_t* ret_ticket = nullptr,
                   std::optional<std::chrono::steady_clock::time_point> came = std::nullopt);
   bool may_rent(uint64_t ticket) const;
+  // A request of this lane that waited goes on no more: the keys that were evicted for it, which nobody has been told.
+  RentResult give_up_rent(uint32_t lane);
   // A tree that is small, in a small pool, is gone when this returns. Otherwise *ret_ticket is not 0 and turns go on with it:
   // its result is among take_deleted_trees() under this number. One at a time for each lane (EAGAIN).
   DeleteTreeResult delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,

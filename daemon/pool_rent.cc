@@ -118,6 +118,11 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   }
 }
 
+RentResult Pool::State::give_up_rent(uint32_t lane) {
+  Search search = take_search(lane, true);
+  return with_evicted(search, {});
+}
+
 // A turn of a request. When the lines that it may read are used up nothing more goes, and what is less gentle than that waits
 // for a turn to which it leaves some.
 void Pool::State::choose(Search& search, const wire::RentRequest& request, const RentLimits& limits) {

@@ -31,13 +31,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <queue>
 #include <span>
 #include <string>
 #include <string_view>
@@ -349,6 +346,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
                   uint64_t* ret_ticket);
   std::optional<RentResult> refusal_to(uint32_t lane, const wire::RentRequest& request);
   bool may_choose(uint64_t* round);
+  RentResult give_up_rent(uint32_t lane);
   Search take_search(uint32_t lane, bool was_begun);
   void begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
                   uint32_t request_id) const;

@@ -61,6 +61,7 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
       return {};
     }
   } else {
+    if (ticket != 0) result = serving.give_up_rent(watch->lane);
     result.status = -EDQUOT;
   }
   if (result.status == -EDQUOT) {

@@ -229,7 +229,7 @@ class PinnedBlocks : public ::testing::Test {
     blocks_ = fill(home_, *client_);
     home_.pool->turn(home_.now_ms);
     EXPECT_GT(blocks_.size(), kPinned + 300);
-    for (uint64_t i = 0; i < kPinned; ++i) reader_->pin(blocks_[i]);
+    for (uint64_t i = 0; i < kPinned; ++i) pins_.push_back(reader_->pin(blocks_[i]));
     for (const auto& other : others_) home_.region.lane_header(other->grant.lane).pin_overflow.store_relaxed(1);
   }
 
@@ -237,6 +237,7 @@ class PinnedBlocks : public ::testing::Test {
   std::unique_ptr<InProcessClient> client_ = home_.attach(), reader_ = home_.attach();
   std::vector<std::unique_ptr<InProcessClient>> others_;
   std::vector<PageRef> blocks_;
+  std::vector<shm::Pin> pins_;
 };
 
 TEST_F(PinnedBlocks, ColdestOnesAreLookedAtInTurnsUntilOneMayGo) {
@@ -255,6 +256,29 @@ TEST_F(PinnedBlocks, WhenAllAreThatIsSaidInTheEnd) {
   EXPECT_EQ(rent_in_turns(home_, *client_, 1, &asked).status, -ENOSPC);
   EXPECT_EQ(home_.pool->status_json(home_.now_ms)["held_blocks"], blocks_.size()) << "each was looked at";
   EXPECT_EQ(home_.count(PageState::kReady), blocks_.size());
+}
+
+TEST_F(PinnedBlocks, KeysThatWentForARequestThatIsGivenUpAreTold) {
+  for (uint64_t i = kPinned; i < blocks_.size(); ++i) {
+    reader_->pin(blocks_[i]);
+    EXPECT_FALSE(client_->remove(blocks_[i])) << "which the request looks at in the end, in turns";
+  }
+  for (uint64_t i = 0; i < 8; i += 2) ASSERT_TRUE(reader_->pins.unpin(pins_[i].slot, blocks_[i]));
+  wire::RentRequest request = {};
+  request.runs = 1;
+  request.run_pages = 2;  // and beside each page that may go is one that may not
+  const uint32_t lane = client_->grant.lane;
+  uint64_t ticket = 0;
+  const auto evicted = [&] { return kPinned - home_.count(PageState::kReady); };
+  while (evicted() == 0) {
+    ASSERT_TRUE(home_.pool->rent(lane, request, home_.now_ms, {}, 0, &ticket).runs.empty());
+    ASSERT_NE(ticket, 0u);
+    home_.pool->turn(home_.now_ms);
+  }
+  const RentResult given_up = home_.pool->give_up_rent(lane);
+  EXPECT_EQ(given_up.evicted_total, evicted());
+  EXPECT_EQ(given_up.evicted, evicted());
+  EXPECT_EQ(home_.pool->give_up_rent(lane).evicted_total, 0u) << "once";
 }
 
 TEST_F(PinnedBlocks, WithoutAPlaceForATicketAllAreLookedAtAtOnce) {
