@@ -68,7 +68,7 @@ class MaruHandler:
         self._stores: set[weakref.ref[Any]] = set()
         self._pins: dict[str, list[Pin]] = {}
         self._pins_lock = threading.RLock()
-        self._retrieved = Retrieved(0)
+        self._retrieved = Retrieved(self._config.chunk_size_bytes)
         self._budget: Budget[AllocHandle] = Budget(self._config.chunk_size_bytes, self._config.pool_size)
 
     # -- connecting ---------------------------------------------------------------------------------------------------
@@ -117,7 +117,8 @@ class MaruHandler:
     def _renew_attachment(self) -> None:
         self._pins = {}
         self._has_said_leaving = False  # of the pool, to one who passes over it
-        self._retrieved = Retrieved(self._retrieved.next_index())  # a place of before leads to nothing else
+        # A place of before leads to nothing else.
+        self._retrieved = Retrieved(self._config.chunk_size_bytes, self._retrieved.next_index())
         self._budget = Budget(self._config.chunk_size_bytes, self._config.pool_size)
 
     def close(self) -> None:
@@ -488,7 +489,8 @@ class MaruHandler:
         page_index, begin = divmod(offset, self._config.chunk_size_bytes)
         held: Union[View, AllocHandle, None]
         if region_id == RETRIEVED:
-            held = self._retrieved.view(page_index)
+            held, first = self._retrieved.view(page_index)
+            begin += (page_index - first) * self._config.chunk_size_bytes
             data = None if held is None else held.data
         else:
             held = self._budget.held(Place(region_id, page_index))

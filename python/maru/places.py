@@ -3,7 +3,8 @@
 They are numbers of this handler alone. In a pool of marud blocks lie anywhere, and a handler may look only at what it holds;
 so a place is where something held is *found in the handler*, for as long as it is held:
 
-  region 0          blocks that were retrieved; a block has one page_index however often it was retrieved
+  region 0          blocks that were retrieved; a block has one page_index however often it was retrieved, and as many chunks
+                    from there on as it fills
   regions 1, 2, ... pages that were allocated and not stored: pool_size of them in region 1, expand_size in each further one
 
 A page_index counts chunks, so byte `offset` of a region is in page `offset // chunk`. A place is given again once what was
@@ -18,7 +19,6 @@ again (from a signal's handler, from what the garbage collector calls): each ste
 from __future__ import annotations
 
 import heapq
-import itertools
 import logging
 import threading
 import weakref
@@ -39,24 +39,26 @@ class Place(NamedTuple):
 
 
 class _Numbers:
-    """The smallest number that is free, and none below `first`."""
+    """The first of so many numbers in a row that are free: the smallest that was given for as many before, and none below
+    `first`."""
 
     def __init__(self, first: int) -> None:
-        self._fresh = itertools.count(first)
-        self._returned: list[int] = []
+        self._fresh = first
+        self._returned: dict[int, list[int]] = {}  # by how many
 
-    def take(self) -> int:
+    def take(self, count: int) -> int:
         try:
-            return heapq.heappop(self._returned)
-        except IndexError:
-            return self.fresh()
+            return heapq.heappop(self._returned[count])
+        except (IndexError, KeyError):
+            return self.fresh(count)
 
-    def fresh(self) -> int:
-        """One that was never given."""
-        return next(self._fresh)
+    def fresh(self, count: int) -> int:
+        """Such that were never given."""
+        number, self._fresh = self._fresh, self._fresh + count  # without a call: nothing comes between
+        return number
 
-    def give_back(self, number: int) -> None:
-        heapq.heappush(self._returned, number)
+    def give_back(self, number: int, count: int) -> None:
+        heapq.heappush(self._returned.setdefault(count, []), number)
 
 
 class Stay:
@@ -75,16 +77,19 @@ class _StayOf(weakref.ref[Stay]):
     """Of a Stay, that may have ended; before it was given its place, when something came between."""
 
     page_index = -1
+    pages = 0
     block = 0
 
 
 class Retrieved:
     """Region 0. Holds nothing itself: whoever entered a place holds the Stay that enter() returned."""
 
-    def __init__(self, first_index: int = 0) -> None:
+    def __init__(self, chunk_bytes: int, first_index: int = 0) -> None:
+        self._chunk_bytes = chunk_bytes
         self._lock = threading.RLock()
         self._numbers = _Numbers(first_index)
         self._at: dict[int, _StayOf] = {}  # by page_index
+        self._large: dict[int, _StayOf] = {}  # those of them that are larger than a chunk
         self._of_block: dict[int, _StayOf] = {}
         self._left: deque[Any] = deque()  # of _StayOf, ended
 
@@ -97,10 +102,13 @@ class Retrieved:
             there = None if known is None else known()
             if there is not None:
                 return there
-            made = Stay(self._numbers.take(), view, key)
+            pages = max(1, -(-len(view) // self._chunk_bytes))
+            made = Stay(self._numbers.take(pages), view, key)
             mine = _StayOf(made, self._left.append)
-            mine.page_index, mine.block = made.page_index, block
+            mine.page_index, mine.pages, mine.block = made.page_index, pages, block
             self._at[made.page_index] = mine
+            if pages > 1:
+                self._large[made.page_index] = mine
             known = self._of_block.setdefault(block, mine)
             there = known()
             if there is not None:
@@ -112,23 +120,27 @@ class Retrieved:
         """Of a batch, what is there and cannot be read: it is None, for the others are not to be lost, and said here."""
         logger.error("Taken for absent in a batch, under %.100r: %s", key, error)
 
-    def view(self, page_index: int) -> Optional[View]:
+    def view(self, page_index: int) -> tuple[Optional[View], int]:
+        """What is there, and where it begins."""
         there = self._there(page_index)
-        return None if there is None else there.view
+        return (None, 0) if there is None else (there.view, there.page_index)
 
     def key(self, page_index: int) -> Optional[str]:
-        """Under which a block was retrieved."""
+        """Under which the block that begins there was retrieved."""
         there = self._there(page_index)
-        return None if there is None else there.key
+        return None if there is None or there.page_index != page_index else there.key
 
     def next_index(self) -> int:
         """One that was never given."""
         with self._lock:
-            return self._numbers.fresh()
+            return self._numbers.fresh(1)
 
     def _there(self, page_index: int) -> Optional[Stay]:
         with self._lock:
             known = self._at.get(page_index)
+            if known is None:
+                inside = (stay for first, stay in list(self._large.items()) if first < page_index < first + stay.pages)
+                known = next(inside, None)
             return None if known is None else known()
 
     def _see_out(self) -> None:
@@ -138,11 +150,12 @@ class Retrieved:
             except IndexError:
                 return
             self._at.pop(ended.page_index, None)
+            self._large.pop(ended.page_index, None)
             # Without a call in it: nothing comes between the question and what follows from it.
             if ended.block in self._of_block and self._of_block[ended.block] is ended:
                 del self._of_block[ended.block]
             if ended.page_index >= 0:
-                self._numbers.give_back(ended.page_index)
+                self._numbers.give_back(ended.page_index, ended.pages)
 
 
 _Held = TypeVar("_Held")
@@ -162,6 +175,7 @@ class _SeatOf(weakref.ref[Seat[_Held]]):
     """Of a Seat, that may have ended; before it was given its number, when something came between."""
 
     number = -1
+    is_passed_over = False
 
 
 class Budget(Generic[_Held]):
@@ -171,7 +185,7 @@ class Budget(Generic[_Held]):
         self._lock = threading.RLock()
         self._chunk_bytes = chunk_bytes
         self._taken: dict[int, _SeatOf[_Held]] = {}  # numbered through all regions
-        # What is not taken is in this heap or from _fresh on; what is taken may still be.
+        # What is not taken is in this heap or from _fresh on; what is taken still is, unless it was passed over.
         self._returned: list[int] = []
         self._fresh = 0
         self._ends: list[int] = [0]  # of each region
@@ -208,6 +222,9 @@ class Budget(Generic[_Held]):
 
     def _pass_over(self, number: int) -> None:
         """One that is taken. The questions are without a call: nothing comes between them and what follows from them."""
+        if number not in self._taken:
+            return  # any more
+        self._taken[number].is_passed_over = True
         if self._returned and self._returned[0] == number:
             heapq.heappop(self._returned)
         elif self._fresh == number:
@@ -244,7 +261,7 @@ class Budget(Generic[_Held]):
                 return
             # It stays in the queue until all is done: twice does no harm, and half of it would lose the place. The questions
             # are without a call: nothing comes between them and what follows from them.
-            if ended.number >= 0:
+            if ended.is_passed_over:
                 heapq.heappush(self._returned, ended.number)
             if ended.number in self._taken and self._taken[ended.number] is ended:
                 del self._taken[ended.number]

@@ -468,6 +468,35 @@ def test_places_lead_to_what_is_held(handler, key):
     assert handler.retrieve(key + " next").page_index * handler.get_chunk_size() == at  # the place is free again
 
 
+def test_a_value_larger_than_a_chunk_has_all_the_places_that_it_fills(handler, key):
+    """Written by somebody whose chunks are larger."""
+    with maru.MaruHandler(maru.MaruConfig(server_url=handler._config.server_url, chunk_size_bytes=4 * CHUNK)) as writer:
+        content = {"/large": bytes(range(256)) * (CHUNK // 256) * 2 + b"end", "/small": b"small", "/larger": b"x" * 3 * CHUNK}
+        for name, data in content.items():
+            put(writer, key + name, data)
+    infos = {name: handler.retrieve(key + name) for name in content}
+    for name, data in content.items():
+        at = infos[name].page_index * CHUNK
+        for begin in {0, 1, len(data) // 2, max(0, len(data) - CHUNK), len(data) - 3}:
+            assert bytes(handler.get_buffer_view(0, at + begin, 3)) == data[begin:begin + 3], (name, begin)
+        assert handler.get_buffer_view(0, at, len(data)) == data
+        assert handler.get_buffer_view(0, at + len(data) - 1, 2) is None
+    place = infos["/large"].page_index
+    del infos["/large"]
+    assert handler.get_buffer_view(0, (place + 1) * CHUNK, 1) is None
+    assert handler.retrieve(key + "/large").page_index == place
+
+
+def test_a_place_that_is_taken_again_and_again_is_noted_once(handler):
+    held = [handler.alloc(1) for _ in range(3)]
+    for _ in range(500):
+        handler.free(handler.alloc(1))
+        handler.free(held.pop(0))
+        held.append(handler.alloc(1))
+    assert len(handler._budget._returned) <= len(held) + 1
+    assert {one.page_index for one in held} <= set(range(4))
+
+
 def test_statistics_reflect_operations(handler, key):
     put(handler, key, b"abc")
     handler.retrieve(key)
