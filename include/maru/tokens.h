@@ -44,6 +44,7 @@ enum maru_tokens_algorithm {
 #define MARU_TOKENS_BLOCK_MAX 4096      /* tokens of a block: a longer one would be pickled in several frames */
 #define MARU_TOKENS_PARENT_MAX 255      /* bytes */
 #define MARU_TOKENS_EXTRA_BYTES_MAX 255 /* of lora_name and of cache_salt */
+#define MARU_TOKENS_PATH_BYTES_MAX 4096 /* of lora_path */
 #define MARU_TOKENS_MAX (1u << 26)      /* of one call */
 
 /* Bytes of a hash: 32 or 16; -EINVAL when there is no such algorithm. */
@@ -58,6 +59,12 @@ MARU_TOKENS_PUBLIC int maru_tokens_hash_bytes(uint32_t algorithm);
  * MARU_TOKENS_BLAKE3, which vLLM does not have. */
 MARU_TOKENS_PUBLIC int maru_tokens_root(uint32_t algorithm, const char *seed, void *ret_hash);
 
+/* How vLLM writes the extra keys of a block (generate_block_hash_extra_keys in its v1/core/kv_cache_utils.py). */
+enum maru_tokens_extra_keys {
+  MARU_TOKENS_EXTRA_TAGGED = 0, /* as 0.33 does: ("lora", name, path) and ("cache_salt", salt) */
+  MARU_TOKENS_EXTRA_BARE = 1    /* as vLLM did until the middle of 2026: the name and the salt by themselves, no path */
+};
+
 typedef struct maru_tokens_options {
   size_t size;           /* set by the caller to sizeof(maru_tokens_options); zero the rest */
   uint32_t algorithm;    /* enum maru_tokens_algorithm */
@@ -70,7 +77,10 @@ typedef struct maru_tokens_options {
                              block; NULL: none. Both end with a zero, are UTF-8, have at most MARU_TOKENS_EXTRA_BYTES_MAX
                              bytes, and must be NULL with MARU_TOKENS_BLAKE3. Images and other modalities have extra keys
                              that only the engine knows */
-  uint64_t reserved[4];
+  const char *lora_path; /* where vLLM has that LoRA from, as its LoRARequest says it (lora_path), in at most
+                            MARU_TOKENS_PATH_BYTES_MAX bytes. Tagged keys want it with a name; otherwise it is NULL */
+  uint64_t extra_keys;   /* enum maru_tokens_extra_keys */
+  uint64_t reserved[2];
 } maru_tokens_options;
 
 /* Hashes the whole blocks of a prompt, each over the one before.

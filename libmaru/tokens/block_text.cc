@@ -99,8 +99,14 @@ uint8_t* end_tuple(uint8_t* out, size_t n) {
 }
 
 uint8_t* pickle_text(uint8_t* out, std::string_view text) {
-  *out++ = 0x8c;
-  *out++ = uint8_t(text.size());
+  if (text.size() < 0x100) {
+    *out++ = 0x8c;
+    *out++ = uint8_t(text.size());
+  } else {
+    *out++ = 'X';
+    const auto size = uint32_t(text.size());
+    out = append(out, &size, 4);
+  }
   out = append(out, text.data(), text.size());
   *out++ = kMemoise;
   return out;
@@ -142,7 +148,10 @@ size_t write_cbor(std::span<const uint8_t> parent, std::span<const uint32_t> tok
     *out++ = kNull;
   } else {
     out = cbor_head(out, kArray, uint32_t(extra.size()));
-    for (const std::string_view text : extra) out = cbor_text(out, text);
+    for (const ExtraKey& key : extra) {
+      if (key.is_tuple) out = cbor_head(out, kArray, uint32_t(key.n));
+      for (const std::string_view text : key.all()) out = cbor_text(out, text);
+    }
   }
   return size_t(out - ret_text);
 }
@@ -159,7 +168,10 @@ size_t write_pickle(std::span<const uint8_t> parent, std::span<const uint32_t> t
     *out++ = 'N';
   } else {
     out = begin_tuple(out, extra.size());
-    for (const std::string_view text : extra) out = pickle_text(out, text);
+    for (const ExtraKey& key : extra) {
+      for (const std::string_view text : key.all()) out = pickle_text(out, text);
+      if (key.is_tuple) out = end_tuple(out, key.n);  // of two or three, which has no beginning
+    }
     out = end_tuple(out, extra.size());
   }
   return finish_pickle(ret_text, end_tuple(out, 3));

@@ -1,6 +1,7 @@
 // The serialised form of a block of tokens, as vLLM hashes it: the tuple (hash before, tuple of tokens, extra keys or None).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,11 +9,20 @@
 
 namespace maru::tokens {
 
-// The text of each extra key; empty for None.
-using ExtraKeys = std::span<const std::string_view>;
+// A text by itself, or a tuple of texts.
+struct ExtraKey {
+  std::array<std::string_view, 3> texts;
+  size_t n = 0;
+  bool is_tuple = false;
+
+  std::span<const std::string_view> all() const { return std::span(texts).first(n); }
+};
+
+// Empty for None.
+using ExtraKeys = std::span<const ExtraKey>;
 
 // Room that is enough for a block of so many tokens, whatever they, a parent and two extra keys are.
-constexpr size_t block_text_bytes_max(size_t tokens) { return 1024 + 8 * tokens; }
+constexpr size_t block_text_bytes_max(size_t tokens) { return 5120 + 8 * tokens; }
 
 // Canonical CBOR, as cbor2 writes it, and a pickle of protocol 5, as CPython writes it. Both return the bytes written.
 size_t write_cbor(std::span<const uint8_t> parent, std::span<const uint32_t> tokens, ExtraKeys extra,

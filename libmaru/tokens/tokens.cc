@@ -5,9 +5,11 @@
 #include "libmaru/tokens/block_text.h"
 #include "libmaru/tokens/sha256.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 #include <new>
 #include <optional>
 #include <vector>
@@ -45,10 +47,33 @@ std::optional<Algorithm> find(uint32_t number) {
 }
 
 // The text of one of the engine's strings; nothing when it is too long.
-std::optional<std::string_view> read_text(const char* text) {
-  const size_t bytes = strnlen(text, MARU_TOKENS_EXTRA_BYTES_MAX + 1);
-  if (bytes > MARU_TOKENS_EXTRA_BYTES_MAX) return std::nullopt;
+std::optional<std::string_view> read_text(const char* text, size_t bytes_max = MARU_TOKENS_EXTRA_BYTES_MAX) {
+  const size_t bytes = strnlen(text, bytes_max + 1);
+  if (bytes > bytes_max) return std::nullopt;
   return std::string_view(text, bytes);
+}
+
+// vLLM's: of the LoRA, then of the cache salt. Returns how many there are; nothing when they cannot be.
+std::optional<size_t> read_extra_keys(const maru_tokens_options& options, std::array<ExtraKey, 2>& ret_extra) {
+  const bool is_tagged = options.extra_keys == MARU_TOKENS_EXTRA_TAGGED;
+  if (!is_tagged && options.extra_keys != MARU_TOKENS_EXTRA_BARE) return std::nullopt;
+  const bool has_path = is_tagged && options.lora_name != nullptr;
+  if ((options.lora_path != nullptr) != has_path) return std::nullopt;
+  size_t extras = 0;
+  const auto add = [&](const char* tag, std::initializer_list<std::optional<std::string_view>> texts) {
+    ExtraKey& key = ret_extra[extras++];
+    key.is_tuple = is_tagged;
+    if (is_tagged) key.texts[key.n++] = tag;
+    for (const auto& text : texts)
+      if (text) key.texts[key.n++] = *text;
+    return std::all_of(texts.begin(), texts.end(), [](const auto& text) { return text.has_value(); });
+  };
+  if (has_path && !add("lora", {read_text(options.lora_name), read_text(options.lora_path, MARU_TOKENS_PATH_BYTES_MAX)}))
+    return std::nullopt;
+  if (!is_tagged && options.lora_name != nullptr && !add("", {read_text(options.lora_name)})) return std::nullopt;
+  if (options.cache_salt != nullptr && !add("cache_salt", {read_text(options.cache_salt)})) return std::nullopt;
+  if (extras > 0 && options.algorithm == MARU_TOKENS_BLAKE3) return std::nullopt;
+  return extras;
 }
 
 bool is_block(uint32_t block_tokens, size_t n) {
@@ -73,9 +98,8 @@ void hash_blake3(std::span<const uint8_t> parent, const uint32_t* tokens, size_t
 }
 
 // The second of the extra keys is the cache salt, which only the first block of a prompt has.
-void hash_texts(const Algorithm& algorithm, std::span<const uint8_t> parent, std::span<const std::string_view> extra,
-                size_t extra_of_others, const uint32_t* tokens, size_t block_tokens, size_t blocks,
-                uint8_t* ret_hashes) {
+void hash_texts(const Algorithm& algorithm, std::span<const uint8_t> parent, ExtraKeys extra, size_t extra_of_others,
+                const uint32_t* tokens, size_t block_tokens, size_t blocks, uint8_t* ret_hashes) {
   Bytes text(block_text_bytes_max(block_tokens));
   for (size_t i = 0; i < blocks; ++i) {
     const std::span<const uint32_t> block(tokens + i * block_tokens, block_tokens);
@@ -101,19 +125,14 @@ int hash(const maru_tokens_options& options, const uint32_t* tokens, size_t n, v
   if (tokens == nullptr || ret_hashes == nullptr) return -EINVAL;
 
   const std::span<const uint8_t> parent(static_cast<const uint8_t*>(options.parent), options.parent_bytes);
-  std::array<std::string_view, 2> extra;
-  size_t extras = 0;
-  for (const char* given : {options.lora_name, options.cache_salt}) {
-    if (given == nullptr) continue;
-    const std::optional<std::string_view> text = read_text(given);
-    if (!text || options.algorithm == MARU_TOKENS_BLAKE3) return -EINVAL;
-    extra[extras++] = *text;
-  }
+  std::array<ExtraKey, 2> extra;
+  const std::optional<size_t> extras = read_extra_keys(options, extra);
+  if (!extras) return -EINVAL;
   auto* hashes = static_cast<uint8_t*>(ret_hashes);
   if (options.algorithm == MARU_TOKENS_BLAKE3)
     hash_blake3(parent, tokens, options.block_tokens, blocks, hashes);
   else
-    hash_texts(*algorithm, parent, std::span(extra).first(extras), options.lora_name == nullptr ? 0 : 1, tokens,
+    hash_texts(*algorithm, parent, ExtraKeys(extra).first(*extras), options.lora_name == nullptr ? 0 : 1, tokens,
                options.block_tokens, blocks, hashes);
   return 0;
 }

@@ -32,7 +32,7 @@ def lmcache(tokens: Tokens, chunk_tokens: int = 256, *, algorithm: str = "blake3
             parent: Optional[bytes] = None) -> NDArray[numpy.uint8]:
     """The chunk hashes of LMCache's multiprocess server, one a row. parent: the hash of the chunk before; None is the beginning
     of a prompt for an LMCache beside which there is no vLLM (where there is one, LMCache takes vLLM's: see root)."""
-    return _chain(algorithm, tokens, chunk_tokens, root(algorithm) if parent is None else parent, None, None)
+    return _chain(algorithm, tokens, chunk_tokens, root(algorithm) if parent is None else parent)
 
 
 def lmcache_engine(tokens: Tokens, chunk_tokens: int = 256, *, parent: Union[int, numpy.uint64, bytes],
@@ -52,11 +52,14 @@ def lmcache_engine(tokens: Tokens, chunk_tokens: int = 256, *, parent: Union[int
 
 
 def vllm(tokens: Tokens, block_tokens: int = 16, *, parent: bytes, algorithm: str = "sha256_cbor",
-         lora_name: Optional[str] = None, cache_salt: Optional[str] = None) -> NDArray[numpy.uint8]:
-    """vLLM's block hashes, one a row. parent: the hash of the block before, or root(algorithm, seed=...) of the engine. The
-    salt counts for the first block of the tokens alone: give it only where that begins the prompt. Prompts with images and the
-    like have further keys, so their hashes must come from vLLM."""
-    return _chain(algorithm, tokens, block_tokens, parent, lora_name, cache_salt)
+         lora_name: Optional[str] = None, lora_path: Optional[str] = None, cache_salt: Optional[str] = None,
+         extra_keys: str = "tagged") -> NDArray[numpy.uint8]:
+    """vLLM's block hashes, one a row. parent: the hash of the block before, or root(algorithm, seed=...) of the engine.
+    lora_name, lora_path: of the request's LoRARequest. The salt counts for the first block of the tokens alone: give it only
+    where that begins the prompt. extra_keys: "tagged", as vLLM 0.33 writes LoRA and salt, or "bare", as it did until the middle
+    of 2026, when the path did not count. Prompts with images and the like have further keys, so their hashes must come from
+    vLLM."""
+    return _chain(algorithm, tokens, block_tokens, parent, lora_name, lora_path, cache_salt, extra_keys)
 
 
 def dynamo(tokens: Tokens, block_tokens: int, *, salt: int = 1337,
@@ -77,18 +80,26 @@ def root(algorithm: str, seed: Optional[str] = None) -> bytes:
     return _tokens.root(number, seed)
 
 
-def _chain(algorithm: str, tokens: Tokens, block_tokens: int, parent: bytes, lora_name: Optional[str],
-           cache_salt: Optional[str]) -> NDArray[numpy.uint8]:
+def _chain(algorithm: str, tokens: Tokens, block_tokens: int, parent: bytes, lora_name: Optional[str] = None,
+           lora_path: Optional[str] = None, cache_salt: Optional[str] = None,
+           extra_keys: str = "tagged") -> NDArray[numpy.uint8]:
     number = _number(algorithm)
     prompt = _read(tokens)
     block = _block(block_tokens)
     if not isinstance(parent, bytes) or not 1 <= len(parent) <= 255:
         raise InvalidArgumentError(f"parent is the bytes of a hash, 1 to 255, not {parent!r}.")
-    for name, text in (("lora_name", lora_name), ("cache_salt", cache_salt)):
-        if text is not None and (algorithm == "blake3" or not _is_text(text)):
-            raise InvalidArgumentError(f"{name} is text of at most 255 bytes, for one of vLLM's algorithms; this is {text!r} "
-                                       f"for {algorithm}.")
-    return _tokens.hash(number, prompt, block, parent, lora_name or None, cache_salt or None)
+    for name, text, most in (("lora_name", lora_name, 255), ("lora_path", lora_path, 4096), ("cache_salt", cache_salt, 255)):
+        if text is not None and (algorithm == "blake3" or not _is_text(text, most)):
+            raise InvalidArgumentError(f"{name} is text of at most {most} bytes, for one of vLLM's algorithms; this is "
+                                       f"{text!r:.300} for {algorithm}.")
+    if not isinstance(extra_keys, str) or extra_keys not in ("tagged", "bare"):
+        raise InvalidArgumentError(f'extra_keys is "tagged" or "bare", not {extra_keys!r:.100}.')
+    lora_name, lora_path, cache_salt = lora_name or None, lora_path or None, cache_salt or None  # empty: none, as to vLLM
+    if (lora_path is not None) != (lora_name is not None and extra_keys == "tagged"):
+        raise InvalidArgumentError("vLLM's tagged keys have the path of a LoRA beside its name (lora_path of its LoRARequest), "
+                                   f"and there is none otherwise; these are lora_name={lora_name!r:.100}, "
+                                   f"lora_path={lora_path!r:.100}, extra_keys={extra_keys!r}.")
+    return _tokens.hash(number, prompt, block, parent, lora_name, lora_path, cache_salt, extra_keys == "tagged")
 
 
 def _number(algorithm: str) -> int:
@@ -122,9 +133,9 @@ def _block(block_tokens: Any) -> int:
     return number
 
 
-def _is_text(text: object) -> bool:
+def _is_text(text: object, bytes_max: int = 255) -> bool:
     try:
-        return isinstance(text, str) and len(text.encode()) <= 255 and "\0" not in text
+        return isinstance(text, str) and len(text.encode()) <= bytes_max and "\0" not in text
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
 

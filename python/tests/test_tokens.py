@@ -19,13 +19,14 @@ def golden():
 def test_every_golden_chain():
     chains = [fields for fields in golden() if fields[0] in tokens.ALGORITHMS]
     assert len(chains) > 50
-    for algorithm, block, parent, lora, salt, prompt, hashes in chains:
+    for algorithm, block, parent, form, lora, path, salt, prompt, hashes in chains:
+        given = {"lora_name": lora, "lora_path": path, "cache_salt": salt}
         keywords = {} if algorithm == "blake3" else {
-            "lora_name": None if lora == "-" else lora, "cache_salt": None if salt == "-" else salt}
+            "extra_keys": form, **{name: None if text == "-" else text for name, text in given.items()}}
         call = tokens.lmcache if algorithm == "blake3" else tokens.vllm
         found = call([int(token) for token in prompt.split(",")], int(block), algorithm=algorithm,
                      parent=bytes.fromhex(parent), **keywords)
-        assert [bytes(row).hex() for row in found] == hashes.split(","), (algorithm, block, lora, salt)
+        assert [bytes(row).hex() for row in found] == hashes.split(","), (algorithm, block, form, lora, path, salt)
 
 
 def test_every_golden_root():
@@ -84,8 +85,9 @@ def test_lmcache_begins_with_its_own_root():
 def test_pickles_of_this_python_are_the_ones_that_are_hashed():
     """The interpreter that runs the engine decides how a pickle looks."""
     parent, block = bytes(range(32)), tuple(range(0, 40000, 2500))
-    expected = hashlib.sha256(pickle.dumps((parent, block, ("lora",)), protocol=pickle.HIGHEST_PROTOCOL)).digest()
-    assert bytes(tokens.vllm(block, 16, algorithm="sha256", parent=parent, lora_name="lora")[0]) == expected
+    whole = (parent, block, (("lora", "name", "/path"),))
+    expected = hashlib.sha256(pickle.dumps(whole, protocol=pickle.HIGHEST_PROTOCOL)).digest()
+    assert bytes(tokens.vllm(block, 16, algorithm="sha256", parent=parent, lora_name="name", lora_path="/path")[0]) == expected
 
 
 @pytest.mark.parametrize("prompt", [list(range(40)), tuple(range(40)), range(40), numpy.arange(40),
@@ -108,7 +110,12 @@ def test_no_whole_block_is_no_hash():
     lambda: tokens.lmcache([1], 0), lambda: tokens.lmcache([1], 4097), lambda: tokens.lmcache([1], "16"),
     lambda: tokens.lmcache([1], 1, parent=b""), lambda: tokens.lmcache([1], 1, parent=bytes(256)),
     lambda: tokens.lmcache([1], 1, parent="text"), lambda: tokens.vllm([1], 1, parent=b"x", cache_salt="s" * 256),
-    lambda: tokens.vllm([1], 1, parent=b"x", lora_name="a\0b"), lambda: tokens.vllm([1], 1, parent=b"x", algorithm="md5"),
+    lambda: tokens.vllm([1], 1, parent=b"x", lora_name="a\0b", lora_path="/p"),
+    lambda: tokens.vllm([1], 1, parent=b"x", lora_name="a"), lambda: tokens.vllm([1], 1, parent=b"x", lora_path="/p"),
+    lambda: tokens.vllm([1], 1, parent=b"x", lora_name="a", lora_path="/p", extra_keys="bare"),
+    lambda: tokens.vllm([1], 1, parent=b"x", lora_name="a", lora_path="p" * 4097),
+    lambda: tokens.vllm([1], 1, parent=b"x", lora_name=0), lambda: tokens.vllm([1], 1, parent=b"x", extra_keys="new"),
+    lambda: tokens.vllm([1], 1, parent=b"x", algorithm="md5"),
     lambda: tokens.vllm([1], 1, parent=b"x", algorithm="builtin"),
     lambda: tokens.vllm([1], 1, parent=b"x", algorithm="blake3", lora_name="lora"), lambda: tokens.root("blake3", "0"),
     lambda: tokens.root("sha256", "x" * 256), lambda: tokens.dynamo([1], 0), lambda: tokens.dynamo([1], 1, salt=-1),

@@ -80,10 +80,12 @@ TEST(Tokens, BlocksHaveTheHashesOfTheEngines) {
   for (const Fields& f : lines_of("blocks")) {
     const std::string parent = from_hex(f[2]);
     maru_tokens_options o = options(kAlgorithms.at(f[0]), uint32_t(std::stoul(f[1])), parent);
-    if (f[3] != "-") o.lora_name = f[3].c_str();
-    if (f[4] != "-") o.cache_salt = f[4].c_str();
-    const auto tokens = numbers<uint32_t>(f[5]);
-    const Fields expected = split(f[6], ',');
+    o.extra_keys = f[3] == "bare" ? MARU_TOKENS_EXTRA_BARE : MARU_TOKENS_EXTRA_TAGGED;
+    if (f[4] != "-") o.lora_name = f[4].c_str();
+    if (f[5] != "-") o.lora_path = f[5].c_str();
+    if (f[6] != "-") o.cache_salt = f[6].c_str();
+    const auto tokens = numbers<uint32_t>(f[7]);
+    const Fields expected = split(f[8], ',');
     const auto bytes = size_t(maru_tokens_hash_bytes(o.algorithm));
     std::vector<uint8_t> hashes(bytes * expected.size());
     ASSERT_EQ(maru_tokens_hash(&o, tokens.data(), tokens.size(), hashes.data(), hashes.size()), 0) << f[0];
@@ -196,7 +198,7 @@ TEST(Tokens, Blake3HasTheVectorsOfItsAuthors) {
 }
 
 TEST(Tokens, WhatCannotBeHashedIsRefusedAndNothingWritten) {
-  const std::string parent(32, 'p'), long_text(256, 'x');
+  const std::string parent(32, 'p'), long_text(256, 'x'), long_path(MARU_TOKENS_PATH_BYTES_MAX + 1, 'x');
   const std::vector<uint32_t> tokens(32, 1);
   uint8_t hashes[64] = {};
   const auto hash = [&](auto change) {
@@ -212,8 +214,18 @@ TEST(Tokens, WhatCannotBeHashedIsRefusedAndNothingWritten) {
   EXPECT_EQ(hash([](auto& o) { o.parent = nullptr; }), -EINVAL);
   EXPECT_EQ(hash([](auto& o) { o.parent_bytes = 0; }), -EINVAL);
   EXPECT_EQ(hash([](auto& o) { o.parent_bytes = MARU_TOKENS_PARENT_MAX + 1; }), -EINVAL);
-  EXPECT_EQ(hash([](auto& o) { o.reserved[3] = 1; }), -EINVAL);
-  EXPECT_EQ(hash([&](auto& o) { o.lora_name = long_text.c_str(); }), -EINVAL);
+  EXPECT_EQ(hash([](auto& o) { o.reserved[1] = 1; }), -EINVAL);
+  EXPECT_EQ(hash([](auto& o) { o.extra_keys = 2; }), -EINVAL);
+  EXPECT_EQ(hash([](auto& o) { o.lora_name = "without a path"; }), -EINVAL);
+  EXPECT_EQ(hash([](auto& o) { o.lora_path = "/without/a/name"; }), -EINVAL);
+  EXPECT_EQ(hash([](auto& o) {
+              o.extra_keys = MARU_TOKENS_EXTRA_BARE;
+              o.lora_name = o.lora_path = "has a path";
+            }),
+            -EINVAL);
+  EXPECT_EQ(hash([&](auto& o) { o.lora_name = long_text.c_str(), o.lora_path = "/path"; }), -EINVAL);
+  EXPECT_EQ(hash([&](auto& o) { o.lora_name = "lora", o.lora_path = long_path.c_str(); }), -EINVAL);
+  EXPECT_EQ(hash([&](auto& o) { o.cache_salt = long_text.c_str(); }), -EINVAL);
   EXPECT_EQ(hash([](auto& o) { o.algorithm = MARU_TOKENS_BLAKE3, o.cache_salt = "salt"; }), -EINVAL);
   EXPECT_EQ(hash([](auto& o) { o.block_tokens = 8; }), -EINVAL) << "four hashes have no room";
   EXPECT_EQ(to_hex(hashes, 64), std::string(128, '0'));

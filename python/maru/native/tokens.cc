@@ -21,7 +21,8 @@ void check(int status) {
 }
 
 py::array hash(uint32_t algorithm, const Tokens& tokens, uint32_t block_tokens, const py::bytes& parent,
-               const std::optional<std::string>& lora_name, const std::optional<std::string>& cache_salt) {
+               const std::optional<std::string>& lora_name, const std::optional<std::string>& lora_path,
+               const std::optional<std::string>& cache_salt, bool are_tagged) {
   const std::string before = parent;
   maru_tokens_options options{};
   options.size = sizeof(options);
@@ -30,6 +31,8 @@ py::array hash(uint32_t algorithm, const Tokens& tokens, uint32_t block_tokens, 
   options.parent = before.data();
   options.parent_bytes = before.size();
   options.lora_name = lora_name ? lora_name->c_str() : nullptr;
+  options.lora_path = lora_path ? lora_path->c_str() : nullptr;
+  options.extra_keys = are_tagged ? MARU_TOKENS_EXTRA_TAGGED : MARU_TOKENS_EXTRA_BARE;
   options.cache_salt = cache_salt ? cache_salt->c_str() : nullptr;
   const auto n = size_t(tokens.size());
   const int width = maru_tokens_hash_bytes(algorithm);
@@ -93,7 +96,8 @@ PYBIND11_MODULE(_tokens, module) {
   module.doc() = "The calls of maru/tokens.h.";
   // Here, where no second thread can be: it would wait for what pybind11 before 2.12 looks up in NumPy, with the GIL in hand.
   py::detail::npy_api::get();
-  module.def("hash", &hash, "algorithm"_a, "tokens"_a, "block_tokens"_a, "parent"_a, "lora_name"_a, "cache_salt"_a);
+  module.def("hash", &hash, "algorithm"_a, "tokens"_a, "block_tokens"_a, "parent"_a, "lora_name"_a, "lora_path"_a,
+             "cache_salt"_a, "are_tagged"_a);
   module.def("root", &root, "algorithm"_a, "seed"_a);
   module.def("lmcache_engine", &lmcache_engine, "algorithm"_a, "parent"_a, "chunk_tokens"_a, "tokens"_a);
   module.def("dynamo", &dynamo, "salt"_a, "parent"_a, "block_tokens"_a, "tokens"_a);

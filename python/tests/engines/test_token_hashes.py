@@ -1,4 +1,5 @@
 """maru.tokens against the engines' own functions, on prompts that are drawn anew each time."""
+import itertools
 import random
 
 import pytest
@@ -22,7 +23,8 @@ def test_the_libraries_that_the_engines_use_compute_the_same(algorithm):
         prompt = [draw.randrange(draw.choice((24, 256, 1 << 16, 1 << 20, 1 << 32))) for _ in range(block * draw.randrange(4))]
         parent = draw.randbytes(draw.choice((8, 16, 32)))
         extra = {} if algorithm == "blake3" else {
-            "lora_name": draw.choice((None, "lora")), "cache_salt": draw.choice((None, "s"))}
+            **draw.choice(({}, {"lora_name": "name", "lora_path": "/path"}, {"lora_name": "name", "extra_keys": "bare"})),
+            "cache_salt": draw.choice((None, "s"))}
         call = tokens.lmcache if algorithm == "blake3" else tokens.vllm
         found = call(prompt, block, algorithm=algorithm, parent=parent, **extra)
         assert [bytes(row) for row in found] == token_reference.chain(algorithm, prompt, block, parent, **extra)
@@ -50,11 +52,15 @@ def test_vllm_itself_computes_the_same(name, monkeypatch):
     kv_cache_utils.init_none_hash(function)
     root = tokens.root(name, seed="17")
     assert root == kv_cache_utils.NONE_HASH
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+    from vllm.v1.request import Request
     prompt = [random.Random(SEED).randrange(150000) for _ in range(64)]
-    parent, expected = None, []
-    for begin in range(0, 64, 16):
-        extra = ("lora", "salt") if begin == 0 else ("lora",)
-        parent = kv_cache_utils.hash_block_tokens(function, parent, prompt[begin:begin + 16], extra)
-        expected.append(parent)
-    found = tokens.vllm(prompt, algorithm=name, parent=root, lora_name="lora", cache_salt="salt")
-    assert [bytes(row) for row in found] == expected
+    for lora, salt in itertools.product((None, ("adapter", "/adapters/one"), ("other", "/" + "p" * 300)), (None, "salt")):
+        request = Request(
+            request_id="r", prompt_token_ids=prompt, sampling_params=SamplingParams(max_tokens=1), pooling_params=None,
+            lora_request=LoRARequest(lora_name=lora[0], lora_int_id=1, lora_path=lora[1]) if lora else None, cache_salt=salt,
+            block_hasher=kv_cache_utils.get_request_block_hasher(16, function))
+        name_and_path = {} if lora is None else {"lora_name": lora[0], "lora_path": lora[1]}
+        found = tokens.vllm(prompt, algorithm=name, parent=root, cache_salt=salt, **name_and_path)
+        assert [bytes(row) for row in found] == list(map(bytes, request.block_hashes)), (lora, salt)

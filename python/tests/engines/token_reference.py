@@ -12,7 +12,7 @@ import struct
 import sys
 
 ALGORITHMS = ("blake3", "sha256_cbor", "sha256", "xxhash_cbor", "xxhash")
-HEADER = "algorithm block_tokens parent lora_name cache_salt tokens hashes".split()
+HEADER = "algorithm block_tokens parent extra_keys lora_name lora_path cache_salt tokens hashes".split()
 
 
 def reference(algorithm):
@@ -41,11 +41,12 @@ def reference(algorithm):
     }[algorithm]
 
 
-def chain(algorithm, tokens, block_tokens, parent, lora_name=None, cache_salt=None):
-    call, hashes = reference(algorithm), []
+def chain(algorithm, tokens, block_tokens, parent, lora_name=None, lora_path=None, cache_salt=None, extra_keys="tagged"):
+    """Tagged as vLLM 0.33 has them, bare as before the middle of 2026: test_token_hashes.py asks vLLM itself."""
+    call, hashes, is_tagged = reference(algorithm), [], extra_keys == "tagged"
     for begin in range(0, len(tokens) - block_tokens + 1, block_tokens):
-        extra = [lora_name] if lora_name else []
-        extra += [cache_salt] if cache_salt and begin == 0 else []
+        extra = [("lora", lora_name, lora_path) if is_tagged else lora_name] if lora_name else []
+        extra += [("cache_salt", cache_salt) if is_tagged else cache_salt] if cache_salt and begin == 0 else []
         parent = call((parent, tuple(tokens[begin:begin + block_tokens]), tuple(extra) or None))
         hashes.append(parent)
     return hashes
@@ -67,19 +68,24 @@ def cases():
     for algorithm in ALGORITHMS:
         for block_tokens in (1, 2, 3, 4, 16, 23, 24, 256, 300):
             tokens = [draw.randrange(draw.choice(limits)) for _ in range(2 * block_tokens)] + [7] * (block_tokens > 1)
-            extras = [(None, None)] if algorithm == "blake3" or block_tokens != 4 else [
-                (None, None), ("sql-lora", None), (None, "tenant ä"), ("l" * 24, "s" * 255)]
-            for lora_name, cache_salt in extras:
-                yield algorithm, block_tokens, draw.randbytes(32 if block_tokens != 3 else 8), lora_name, cache_salt, tokens
+            extras = [("tagged", None, None, None)]
+            if algorithm != "blake3" and block_tokens == 4:
+                extras += [("tagged", "sql-lora", "/adapters/sql", None), ("tagged", None, None, "tenant ä"),
+                           ("tagged", "l" * 24, "p" * 255, "s" * 255), ("tagged", "l" * 255, "p" * 256, "s"),
+                           ("tagged", "l", "/ä" + "p" * 4093, "s" * 23),
+                           ("bare", "sql-lora", None, None), ("bare", None, None, "tenant ä"),
+                           ("bare", "l" * 24, None, "s" * 255)]
+            for extra in extras:
+                yield algorithm, block_tokens, draw.randbytes(32 if block_tokens != 3 else 8), *extra, tokens
 
 
 def write(path):
     with open(path, "w", encoding="utf-8") as file:
         print("# See README.md. - stands for none.", file=file)
         print("#", *HEADER, sep="\t", file=file)
-        for algorithm, block_tokens, parent, lora_name, cache_salt, tokens in cases():
-            hashes = chain(algorithm, tokens, block_tokens, parent, lora_name, cache_salt)
-            print(algorithm, block_tokens, parent.hex(), lora_name or "-", cache_salt or "-",
+        for algorithm, block_tokens, parent, form, lora_name, lora_path, cache_salt, tokens in cases():
+            hashes = chain(algorithm, tokens, block_tokens, parent, lora_name, lora_path, cache_salt, form)
+            print(algorithm, block_tokens, parent.hex(), form, lora_name or "-", lora_path or "-", cache_salt or "-",
                   ",".join(map(str, tokens)), ",".join(value.hex() for value in hashes), sep="\t", file=file)
         for algorithm in ALGORITHMS:
             for seed in (None,) if algorithm == "blake3" else (None, "0", "a seed"):
