@@ -51,7 +51,7 @@ Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& 
   return std::move(fresh.pools);
 }
 
-Result<std::vector<PoolSpec>> read_addition(const std::string& toml, const Config& config) {
+Result<std::vector<PoolSpec>> read_addition(const std::string& toml, const Config& config, bool of_owner) {
   auto specs = read_added(toml, config);
   if (!specs) return specs;
   std::vector<ConfigProblem> problems;
@@ -62,6 +62,13 @@ Result<std::vector<PoolSpec>> read_addition(const std::string& toml, const Confi
                                                    ": found what is of marud as a whole, and belongs into its own "
                                                    "configuration; expected [[pool]] alone"});
   });
+  for (const PoolSpec& spec : *specs)
+    if (!of_owner && !spec.pool.sharing.fencing_command.empty())
+      problems.push_back({line_of(spec, "fencing_command"),
+                          "pool \"" + printable(spec.pool.name) +
+                              "\": fencing_command: found a program, which would run as marud's own user; expected none "
+                              "in what others than root and that user add: let one of them add the pool, or describe it "
+                              "in marud's configuration"});
   if (!problems.empty()) return failure(EINVAL, "the file cannot be used: " + problems_text(problems));
   return specs;
 }

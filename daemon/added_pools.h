@@ -24,8 +24,9 @@ void complete_spec(const Config& config, PoolSpec& spec);
 
 // The pools that the text of a file describes, ready to be started. EINVAL: what is wrong with it.
 Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& config);
-// Of a file that somebody adds now: it says nothing that would have no effect. EINVAL likewise.
-Result<std::vector<PoolSpec>> read_addition(const std::string& toml, const Config& config);
+// Of a file that somebody adds now: it says nothing that would have no effect, and unless it is root's or that of marud's own
+// user (`of_owner`) it has no program run. EINVAL likewise.
+Result<std::vector<PoolSpec>> read_addition(const std::string& toml, const Config& config, bool of_owner);
 
 // In the log, of a pool that has its place and is tried again (device_commands.h).
 void say_that_it_is_without(const PoolSpec& spec, const Error& why);

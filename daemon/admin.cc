@@ -223,7 +223,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
   } else if (view.only_for && (command.starts_with("device.") || command == "client.fence" || command == "metrics")) {
     return {EACCES, words_of(command) + " is for root, marud's own user and the admin group"};
   } else if (command.starts_with("device.")) {
-    reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms});
+    reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms}, view.is_for_owner);
     if (reply.contains("error"))
       log_warning("{} asked for \"{}\": refused: {}", who, printable(command), printable(to_text(reply)));
   } else if (command == "metrics") {

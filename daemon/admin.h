@@ -23,6 +23,7 @@ struct AdminView {
   const std::vector<std::unique_ptr<HostedPool>>& pools;
   const LaneWatches& lanes;
   size_t connections;
+  uint64_t start_unix_ms;
   uint64_t start_monotonic_ms;
   uint64_t now_unix_ms;
   uint64_t now_monotonic_ms;
@@ -36,6 +37,7 @@ struct AdminView {
   std::string_view http_trouble = {};      // why HTTP is not answered everywhere; empty: it is, or is not asked for
   // Not null: who asks is no administrator of marud, and sees and changes only the pools that name them.
   const Peer* only_for = nullptr;
+  bool is_for_owner = false;  // root or marud's own user asks, who may have programs run as that user
 };
 
 const char* condition_text(HostedPool::Condition condition);

@@ -131,7 +131,7 @@ void DeviceCommands::let_in() {
 }
 
 // What is read names users and groups, and a name service answers when it likes.
-json DeviceCommands::add(const json& request, const std::string& who) {
+json DeviceCommands::add(const json& request, const std::string& who, bool of_owner) {
   if (additions_.size() >= kAdditionsMax) return refusal(EBUSY, "too many pools are being added already: try again");
   json reply = {{"reading", true}};
   additions_.reserve(kAdditionsMax);
@@ -140,8 +140,9 @@ json DeviceCommands::add(const json& request, const std::string& who) {
   addition.toml = text_in(request, "toml");
   Wanted failed = failure(ENOMEM, "read what is to be added");
   if (!addition.toml.empty()) {
-    addition.wanted.begin([toml = addition.toml, config = config_] { return read_addition(toml, config); },
-                          std::move(failed));
+    addition.wanted.begin(
+        [toml = addition.toml, config = config_, of_owner] { return read_addition(toml, config, of_owner); },
+        std::move(failed));
   } else {
     const std::string name = text_in(request, "name");
     const HostedPool* there = find(name);
@@ -502,10 +503,11 @@ json DeviceCommands::list(Moment now) const {
   return {{"devices", std::move(rows)}};
 }
 
-json DeviceCommands::run(const std::string& command, const json& request, const std::string& who, Moment now) {
+json DeviceCommands::run(const std::string& command, const json& request, const std::string& who, Moment now,
+                         bool of_owner) {
   ticket_ = 0;  // of one before that ended with an exception: nobody has taken it
   if (command == "device.list") return list(now);
-  if (command == "device.add") return add(request, who);
+  if (command == "device.add") return add(request, who, of_owner);
   const bool is_known = command == "device.drain" || command == "device.cancel" || command == "device.remove";
   if (!is_known) return refusal(EOPNOTSUPP, "there is no command \"" + printable(command) + "\"");
   const std::string name = text_in(request, "name");

@@ -57,8 +57,9 @@ class DeviceCommands {
                  Reread reread, LetIn let_in);
 
   // "device.list"; "device.add" {name, or toml: text}; "device.drain", "device.cancel" {name};
-  // "device.remove" {name, deadline_ms, fence, discard}. `who`: for the log.
-  nlohmann::json run(const std::string& command, const nlohmann::json& request, const std::string& who, Moment now);
+  // "device.remove" {name, deadline_ms, fence, discard}. `who`: for the log. `of_owner`: of root or marud's own user.
+  nlohmann::json run(const std::string& command, const nlohmann::json& request, const std::string& who, Moment now,
+                     bool of_owner = false);
   // What the last command wants to be sent.
   std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
   // Not 0: the last command is answered later, under this number.
@@ -135,7 +136,7 @@ class DeviceCommands {
   nlohmann::json change(HostedPool& hosted, bool drains, const std::string& who);
   bool is_changing(const HostedPool& hosted) const;
   void save_draining(Change& change);
-  nlohmann::json add(const nlohmann::json& request, const std::string& who);
+  nlohmann::json add(const nlohmann::json& request, const std::string& who, bool of_owner);
   nlohmann::json open_added(uint64_t ticket, const std::string& who, std::string toml, std::vector<PoolSpec> specs);
   nlohmann::json forget(const std::string& name, const std::string& who);
   nlohmann::json remove(HostedPool& hosted, const nlohmann::json& request, const std::string& who, Moment now);

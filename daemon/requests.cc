@@ -429,6 +429,7 @@ std::vector<Outcome::Notice> Requests::deleted_answers() {
 Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                         Moment now) {
   AdminView view = this->view(now);
+  view.is_for_owner = may_use(session.peer(), {}, {});
   if (!may_administrate(config_, session.peer())) {
     view.only_for = &session.peer();
     if (!users_.may_administrate_anything(session.peer())) {

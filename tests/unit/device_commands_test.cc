@@ -84,6 +84,27 @@ class UnwatchedLane : public ::testing::Test {
   uint32_t lane_ = 0;
 };
 
+// It would run as marud's own user, and the admin group may not become that user.
+TEST_F(UnwatchedLane, AdministratorsAddNoPoolThatHasAProgramRun) {
+  const std::string toml = "[[pool]]\nname = \"new\"\nbackend = \"file\"\npath = \"" + directory_.file("new.pool") +
+                           "\"\nsize = \"4MiB\"\nprofile = \"shared\"\ncoherent = true\n"
+                           "fencing_command = [\"/bin/true\"]\nfencing_names = [\"other\"]\n";
+  const auto add = [&](bool of_owner) {
+    devices_.run("device.add", {{"toml", toml}}, "a test", kNow, of_owner);
+    std::vector<LateAnswer> answers;
+    EXPECT_TRUE(test::wait_until([&] {
+      devices_.step(kNow);
+      answers = devices_.take_answers();
+      return !answers.empty();
+    }));
+    return answers.at(0).reply;
+  };
+  const AdminReply refused = add(false);
+  EXPECT_EQ(refused.code, EINVAL);
+  EXPECT_NE(refused.text.find("line 8: pool \"new\": fencing_command: found a program"), std::string::npos) << refused.text;
+  EXPECT_EQ(add(true).code, 0);
+}
+
 TEST_F(UnwatchedLane, HoldsThePool) {
   EXPECT_TRUE(devices_.is_held(*pools_[0])) << "or marud's end would give up memory that the next one is handed back";
   EXPECT_EQ(remove(false).value("clients", 0), 1);
@@ -163,7 +184,7 @@ class WatchedLane : public UnwatchedLane {
     return lanes_.add(std::move(one));
   }
   int refused(const nlohmann::json& request) {
-    const AdminView view = {pools_, lanes_, 0, 0, kNow.unix_ms, kNow.monotonic_ms, &devices_};
+    const AdminView view = {pools_, lanes_, 0, 0, 0, kNow.unix_ms, kNow.monotonic_ms, &devices_};
     said_ = fence_client(view, request, "a test");
     return said_.value("errno", 0);
   }
