@@ -12,7 +12,7 @@ using nlohmann::json;
 
 metrics::Snapshot snapshot_of(const AdminView& view, const std::string& only) {
   metrics::Snapshot snapshot;
-  snapshot.start_unix_ms = view.now_unix_ms - (view.now_monotonic_ms - view.start_monotonic_ms);
+  snapshot.start_unix_ms = view.start_unix_ms;
   snapshot.connections = view.connections;
   if (view.turns) snapshot.turns = *view.turns;
   if (view.users) view.users->fill(snapshot);

@@ -182,7 +182,8 @@ void check_pool(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   };
   constexpr uint64_t kPoolBytesMin = 256u << 10;  // below it the control region leaves no page
   if (!wire::is_pool_name(spec.pool.name))
-    refuse("name", "\"" + printable(spec.pool.name) + "\"", "1 to 63 letters, digits, '-', '_' or '.'");
+    refuse("name", "\"" + printable(spec.pool.name) + "\"",
+           "1 to 63 letters, digits, '-', '_' or '.', and no '.' at the beginning");
   if (spec.bytes != 0 &&  // 0 of a memory pool was refused where it was read
       (spec.bytes < kPoolBytesMin || spec.bytes > limits::kPoolBytesMax))
     refuse("size", size_text(spec.bytes), size_text(kPoolBytesMin) + " to " + size_text(limits::kPoolBytesMax));
@@ -331,17 +332,14 @@ void check_limits_of_bytes(const Config& config, std::vector<ConfigProblem>& pro
     least = *bytes;
     smallest = &spec;
   }
-  const auto check = [&](const std::string& whose, uint64_t bytes) {
+  const auto check = [&](const char* table, uint64_t bytes, int line) {
     if (bytes == 0 || bytes >= least) return;
-    problems.push_back({0, whose + ".bytes: found " + size_text(bytes) + ", expected at least " +
+    problems.push_back({line, std::string(table) + ".bytes: found " + size_text(bytes) + ", expected at least " +
                                exact_size_text(least) + ", one region of pool \"" + printable(smallest->pool.name) +
                                "\", or 0 for no limit: with less there is no memory at all"});
   };
-  check("limits", config.user_limits.bytes);
-  for (const UserLimitRule& rule : config.user_limit_rules)
-    check(rule.user ? "limit of user " + std::to_string(*rule.user)
-                    : "limit of group " + std::to_string(rule.group.value_or(0)),
-          rule.bytes.value_or(0));
+  check("limits", config.user_limits.bytes, config.user_limits_bytes_line);
+  for (const UserLimitRule& rule : config.user_limit_rules) check("limit", rule.bytes.value_or(0), rule.bytes_line);
 }
 
 const char* const kPolicyDir = MARU_POLICY_DIR;

@@ -62,6 +62,7 @@ UserLimitRule read_limits(ConfigTable& table) {
   if (auto value = table.integer("connections", 0, limits::kConnectionsMax)) rule.connections = uint64_t(*value);
   if (auto value = table.integer("regions", 0, kCountMax)) rule.regions = uint64_t(*value);
   rule.bytes = table.size_or_zero("bytes");
+  if (rule.bytes) rule.bytes_line = table.lines().at("bytes");
   if (auto value = table.integer("pins", 0, kCountMax)) rule.pins = uint64_t(*value);
   return rule;
 }
@@ -74,6 +75,7 @@ void read_user_limits(ConfigTable& root, Config& config) {
     const UserLimits none;
     config.user_limits = {all.connections.value_or(none.connections), all.regions.value_or(none.regions),
                           all.bytes.value_or(none.bytes), all.pins.value_or(none.pins)};
+    config.user_limits_bytes_line = all.bytes_line;
     table->refuse_unknown();
   }
   for (ConfigTable& table : root.tables("limit")) {

@@ -96,11 +96,12 @@ uint64_t read_size(const char* flag, const char* text, std::vector<std::string>&
   return 0;
 }
 
-uint32_t read_number(const char* flag, const char* text, std::vector<std::string>& problems) {
+uint32_t read_number(const char* flag, const char* text, uint32_t least, std::vector<std::string>& problems) {
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
-  if (end != text && *end == 0 && value >= 0 && value <= INT32_MAX) return uint32_t(value);
-  problems.push_back(std::string(flag) + ": found \"" + printable(text) + "\", expected a number");
+  if (end != text && *end == 0 && value >= long(least) && value <= INT32_MAX) return uint32_t(value);
+  problems.push_back(std::string(flag) + ": found \"" + printable(text) + "\", expected a number from " +
+                     std::to_string(least) + " to " + std::to_string(INT32_MAX));
   return 0;
 }
 
@@ -246,8 +247,8 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
         break;
       case kFlagPageBytes: spec.pool.page_bytes = read_size("--page-bytes", value, problems); break;
       case kFlagRegionBytes: spec.pool.region_bytes = read_size("--region-bytes", value, problems); break;
-      case kFlagLanes: spec.pool.lanes = read_number("--lanes", value, problems); break;
-      case kFlagPins: spec.pool.pins_max = read_number("--pins", value, problems); break;
+      case kFlagLanes: spec.pool.lanes = read_number("--lanes", value, 2, problems); break;
+      case kFlagPins: spec.pool.pins_max = read_number("--pins", value, 1, problems); break;
       case kFlagSocket: options.socket_path = absolute(value); break;
       case kFlagStateDir: options.state_dir = absolute(value); break;
       case kFlagPool: spec.pool.name = value; break;
@@ -258,7 +259,7 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
         break;
       case kFlagForeground: break;
       case kFlagChecksums: spec.pool.checksums = true; break;
-      case kFlagMaxRegions: spec.pool.max_regions_per_instance = read_number("--max-regions", value, problems); break;
+      case kFlagMaxRegions: spec.pool.max_regions_per_instance = read_number("--max-regions", value, 0, problems); break;
       case kFlagPolicy: spec.pool.policy = value; break;
       case kFlagPolicyOption: read_policy_option(value, spec.pool.policy_options, problems); break;
       case kFlagHighWatermark: spec.pool.high_watermark = read_fraction("--high-watermark", value, problems); break;

@@ -61,7 +61,9 @@ json PoolTenants::changed(const Result<void>& saved, const TenantSettings& at_ru
   // Of a change that failed nothing stays: the place is for whoever needs it, as before.
   if (saved) set_limits(at_run_time, {});
   placed_ = 0;
-  return saved ? answer() : refusal(saved.error().code, saved.error().text());
+  if (saved) return answer();
+  // ENOSPC is what a tenant gets for whom the pool has no place; here a disk is full.
+  return refusal(saved.error().code == ENOSPC ? EIO : saved.error().code, saved.error().text());
 }
 
 json PoolTenants::change(const TenantSettings& at_run_time, Answer answer) {

@@ -71,7 +71,7 @@ class Requests {
   std::vector<Outcome::Notice> late_answers(Moment now);
 
   AdminView view(Moment now) {
-    AdminView view = {pools_,      lanes_,           connections, start_.monotonic_ms,
+    AdminView view = {pools_,      lanes_,           connections, start_.unix_ms, start_.monotonic_ms,
                       now.unix_ms, now.monotonic_ms, &devices_,   &users_};
     view.state_dir = &config_.state_dir;
     view.http_trouble = http_trouble;

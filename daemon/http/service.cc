@@ -21,7 +21,6 @@
 namespace maru::daemon::http {
 namespace {
 
-constexpr size_t kHeaderBytesMax = 16u << 10;  // libmicrohttpd's memory of a connection: the headers both ways
 constexpr unsigned kIdleSeconds = 15;          // a connection on which nothing comes
 constexpr uint64_t kLifeMs = 60'000;           // to the first line of a request, to its end, to the last byte of its reply
 constexpr size_t kRefusedMax = 64;             // connections that were told why they are refused, and are still open

@@ -3,9 +3,12 @@
 #include "daemon/http/service_thread.h"
 #include "daemon/log.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <exception>
+#include <functional>
 
 namespace maru::daemon::http {
 namespace {
@@ -24,6 +27,13 @@ constexpr const char* kPagePolicy =
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 constexpr const char* kDataPolicy = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
+// A zero byte ends the target for libmicrohttpd, though it is not all that came: between it and the version, which it takes from
+// the end of the same line, is a space otherwise.
+bool is_cut(const char* target_end, const char* version) {
+  if (!std::less<>()(target_end, version) || version - target_end > std::ptrdiff_t(kHeaderBytesMax)) return false;
+  return std::any_of(target_end, version, [](char c) { return c != 0 && c != ' '; });
+}
+
 }  // namespace
 
 Service::Thread::Connection* Service::Thread::connection_of(MHD_Connection* connection) {
@@ -36,6 +46,7 @@ void* Service::Thread::on_target(void* self, const char* target, MHD_Connection*
   call->thread = static_cast<Thread*>(self);
   call->connection = connection;
   call->request.target = target;
+  call->target_end = target + call->request.target.size();
   call->since_ms = now_ms();
   if (Connection* entry = connection_of(connection)) {
     call->who = entry->caller.name;
@@ -122,7 +133,7 @@ std::optional<Step> Service::Thread::look_at_headers(Call& call) {
 }
 
 MHD_Result Service::Thread::on_access(void* self, MHD_Connection* connection, const char*, const char* method,
-                                      const char*, const char* data, size_t* data_bytes, void** context) {
+                                      const char* version, const char* data, size_t* data_bytes, void** context) {
   Thread& thread = *static_cast<Thread*>(self);
   if (!*context) *context = on_target(self, "", connection);
   Call& call = *static_cast<Call*>(*context);
@@ -130,6 +141,10 @@ MHD_Result Service::Thread::on_access(void* self, MHD_Connection* connection, co
   if (!call.has_headers) {
     call.has_headers = true;
     call.request.method = method;
+    if (is_cut(call.target_end, version)) {
+      call.reply = say_error(400, "found a zero byte in the path, expected %00 for one").reply;
+      return thread.send(call);
+    }
     if (auto refusal = thread.look_at_headers(call)) {
       call.reply = std::move(refusal->reply);
       return thread.send(call);

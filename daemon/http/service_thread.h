@@ -6,6 +6,7 @@
 #include "daemon/http/service.h"
 #include "daemon/log_budget.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -15,6 +16,8 @@
 #include <vector>
 
 namespace maru::daemon::http {
+
+inline constexpr size_t kHeaderBytesMax = 16u << 10;  // libmicrohttpd's memory of a connection: the headers both ways
 
 // Milliseconds that go on whatever is done to the clock.
 uint64_t now_ms();
@@ -44,6 +47,7 @@ class Service::Thread {
     Thread* thread;
     MHD_Connection* connection;
     Request request;
+    const char* target_end = nullptr;  // where the target that came ends, among what libmicrohttpd has read
     std::string who;
     std::shared_ptr<const Peer> peer;
     bool has_headers = false;

@@ -86,15 +86,19 @@ int Conversation::ask(json request, json& ret_reply) {
   if (!sent) return fail(kExitUnreachable, sent.error().text());
   auto received = wire::receive_packet(socket_.get(), arguments_.timeout_ms);
   if (!received) return fail(kExitUnreachable, received.error().text());
+  const auto foreign = [&](const std::string& what) {
+    return fail(kExitUnreachable, "what answers on " + arguments_.socket_path + " is no marud of this version: " + what +
+                                      " (see --socket)");
+  };
   const auto header = wire::decode_reply(received->bytes);
-  if (!header) return fail(kExitUnreachable, header.error().text());
-  if (header->request_id != last_id_) return fail(kExitUnreachable, "marud answered another request");
+  if (!header) return foreign(header.error().text());
+  if (header->request_id != last_id_) return foreign("it answered another request");
   const auto payload = wire::payload_of(received->bytes);
   const std::string_view body(reinterpret_cast<const char*>(payload.data()), payload.size());
   if (header->status < 0) refused_with_ = -header->status;
   if (refused_with_ != 0) return fail(kExitRefused, body.empty() ? std::strerror(refused_with_) : std::string(body));
   ret_reply = json::parse(body, nullptr, false);
-  if (!ret_reply.is_object()) return fail(kExitUnreachable, "marud's reply is not a JSON object");
+  if (!ret_reply.is_object()) return foreign("its reply is not a JSON object");
   return kExitDone;
 }
 

@@ -272,7 +272,8 @@ MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
 
 /* -- finding and reading --------------------------------------------------------------------------------------------- */
 
-/* 1 present, 0 absent. Speaks about 64 bits of the key's digest and does not hold the block: maru_retrieve is the proof.
+/* 1 present, 0 absent. Speaks about 64 bits of the key's digest and does not hold the block; and a block whose time to live is
+ * over is present until marud has taken it away, some milliseconds later where it runs: maru_retrieve is the proof.
  * Errors: -ESHUTDOWN as below; -EINVAL. */
 MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 

@@ -141,7 +141,9 @@ class Client:
     def evicted(self) -> list[EvictedKey]:
         """The keys of blocks that requests of this client evicted since the last call, oldest first; 4096 are kept."""
 
-    def exists(self, key: Key, tenant: Tenant = None) -> bool: ...
+    def exists(self, key: Key, tenant: Tenant = None) -> bool:
+        """Whether a block is there; it may go at any time. One whose time to live is over counts until marud has taken it away,
+        some milliseconds later where it runs: retrieve() and match_prefix() do not find it any more."""
     @overload
     def exists_batch(self, keys: Digests, tenant: Tenant = None, out: None = None) -> NDArray[numpy.bool_]:
         """A list where there is no NumPy, and the digests are a memoryview."""

@@ -37,6 +37,21 @@ def _one(query: dict[str, list[str]], name: str, url: str) -> Optional[str]:
     return values[0] if values else None
 
 
+def _pool_and_tenant(text: str, url: str) -> tuple[Optional[str], Optional[str]]:
+    """Of the query of a URL."""
+    try:
+        query = parse_qs(text, keep_blank_values=True, errors="strict")
+    except ValueError as error:
+        raise InvalidArgumentError(f"server_url {url!r} is no URL: {error}.") from None
+    pool, tenant = _one(query, "pool", url), _one(query, "tenant", url)
+    if query or (text and pool is None and tenant is None):
+        raise InvalidArgumentError(f"server_url {url!r} has the unknown parameters {', '.join(sorted(query)) or text!r}: pool "
+                                   "and tenant are known.")
+    for name in (pool, tenant):
+        _expect_characters(name, url)
+    return pool, tenant
+
+
 def _expect_characters(text: Optional[str], url: str) -> None:
     if text is not None and any(character < " " or character == "\x7f" or "\ud800" <= character <= "\udfff"
                                 for character in text):
@@ -45,35 +60,30 @@ def _expect_characters(text: Optional[str], url: str) -> None:
 
 
 def parse(url: str) -> Address:
-    """A path of a socket, or SCHEME://[HOST[:PORT]][/PATH/OF/SOCKET][?pool=NAME&tenant=NAME], SCHEME tcp, maru or unix. There
-    %XX is a byte of UTF-8."""
+    """A path of a socket, or SCHEME://[HOST[:PORT]][/PATH/OF/SOCKET], SCHEME tcp, maru or unix; then [?pool=NAME&tenant=NAME].
+    %XX is a byte of UTF-8 in all but the path of a socket alone."""
     if not isinstance(url, str) or not url:
         raise InvalidArgumentError(f"server_url is a path of a Unix socket or a URL, not {url!r}.")
     _expect_characters(url, url)
     scheme, separator, _ = url.partition("://")
     if not separator:
-        return Address(url, None, None)
+        path, _, query = url.partition("?")
+        return Address(path or None, *_pool_and_tenant(query, url))
     if scheme not in _SCHEMES:
         raise InvalidArgumentError(f"server_url {url!r} has the scheme {scheme!r}: use a path of a Unix socket, or one of "
                                    f"{', '.join(name + '://' for name in _SCHEMES)}.")
     try:
         parts = urlsplit(url)
-        query = parse_qs(parts.query, keep_blank_values=True, errors="strict")
-        path: Optional[str] = unquote(parts.path, errors="strict")
+        path = unquote(parts.path, errors="strict")
     except ValueError as error:  # UnicodeDecodeError is one
         raise InvalidArgumentError(f"server_url {url!r} is no URL: {error}.") from None
     if "#" in url:
         raise InvalidArgumentError(f"server_url {url!r} has a fragment, which means nothing here: write %23 for a #.")
-    pool, tenant = _one(query, "pool", url), _one(query, "tenant", url)
-    if query:
-        raise InvalidArgumentError(f"server_url {url!r} has the unknown parameters {', '.join(sorted(query))}: pool and "
-                                   "tenant are known.")
-    path = None if path in ("", "/") else path
-    for text in (path, pool, tenant):
-        _expect_characters(text, url)
+    pool, tenant = _pool_and_tenant(parts.query, url)
+    _expect_characters(path, url)
     if parts.netloc:
         say_once(logging.WARNING, "server_url",
                  f"server_url {url!r}: the host and port {parts.netloc!r} are not used. marud is asked on "
                  f"{path or 'its Unix socket on this host ($MARU_SOCKET, or where maru.Client looks)'}; write the path of the "
                  "socket to say so.")
-    return Address(path, pool, tenant)
+    return Address(None if path in ("", "/") else path, pool, tenant)

@@ -33,6 +33,7 @@ def texts_of(keys: Sequence[str]) -> list[str]:
 
 def list_of(values: Sequence[_Item], what: str) -> list[_Item]:
     # A number of NumPy has items, too, but no dimension.
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__") or getattr(values, "ndim", 1) == 0:
+    if (isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__") or getattr(values, "ndim", 1) == 0
+            or (isinstance(values, memoryview) and getattr(values, "ndim", 1) > 1)):  # of which Python makes no list
         raise InvalidArgumentError(f"A batch wants a sequence of {what}, not {type(values).__name__}.")
     return list(values)

@@ -153,7 +153,7 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
             logger.warning("Not allocated, %d chunks of %d bytes: %s", batch_size, nbytes, error)
         if memory is None:
             for handle in handles:
-                self._handler.free(handle)
+                self._give_back(handle)
             return None
         fmt = self._fmt if fmt == MemoryFormat.UNDEFINED else fmt
         return [self._object(tensor, shapes, dtypes, fmt, handle.region_id, handle.page_index, 1, handle, None)
@@ -197,10 +197,13 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         memory_obj.raw_data = _NOTHING  # with it goes the pin, or the page, unless somebody still has a tensor
         handle, memory_obj.handle = memory_obj.handle, None
         if handle is not None and not handle.is_spent:
-            try:
-                self._handler.free(handle)
-            except MaruError as error:
-                logger.debug("The page went with its handler: %s", error)
+            self._give_back(handle)
+
+    def _give_back(self, handle: AllocHandle) -> None:
+        try:
+            self._handler.free(handle)
+        except MaruError as error:
+            logger.debug("The page went with its handler: %s", error)
 
     def end_lookup_pin(self, memory_obj: PoolMemoryObj) -> None:
         """Called when a pin of an object ends, which only the asynchronous path takes."""

@@ -33,6 +33,25 @@ def test_text_that_has_no_utf8_is_no_key(client):
             call()
 
 
+def test_a_truth_is_no_tenant_and_no_parent(client):
+    for call in (lambda: client.exists("k", True), lambda: client.store_copy("t", b"x", tenant=False),
+                 lambda: client.store_copy("t", b"x", parent=False), lambda: client.store_copy("t", b"x", parent=True)):
+        with pytest.raises(maru.InvalidArgumentError, match="bool"):
+            call()
+    assert not client.exists("t")
+
+
+def test_a_view_of_several_dimensions_is_no_sequence(marud, client):
+    view = memoryview(bytes(16)).cast("B", (4, 4))
+    handler = maru.MaruHandler(maru.MaruConfig(server_url=str(marud.socket)))
+    assert handler.connect()
+    for call in (client.unpin_batch, lambda some: client.store_batch(["k"] * 4, some), handler.batch_pin, handler.batch_unpin,
+                 lambda some: handler.batch_store(["k"] * 4, some)):
+        with pytest.raises(maru.InvalidArgumentError, match="memoryview"):
+            call(view)
+    handler.close()
+
+
 def test_what_an_iterable_raises_is_its_own(client):
     class Interrupted:
         def __init__(self, error):

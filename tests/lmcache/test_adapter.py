@@ -194,6 +194,22 @@ def test_a_batch_is_all_or_nothing(handler, adapter):
     assert len(adapter.batched_allocate(SHAPE, DTYPE, 20)) == 20
 
 
+def test_a_handler_that_is_closed_meanwhile_is_no_memory(handler):
+    class ClosedByAnotherThread(maru.MaruHandler):
+        allocations = 0
+
+        def alloc(self, size):
+            self.allocations += 1
+            if self.allocations == 3:
+                self.close()
+            return super().alloc(size)
+
+    closing = ClosedByAnotherThread(handler._config)
+    assert closing.connect()
+    adapter = CxlMemoryAdapter(closing, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK)
+    assert adapter.batched_allocate(SHAPE, DTYPE, 4) is None and not closing.connected
+
+
 def test_regions_are_noted_as_they_come(handler, adapter):
     assert adapter.get_capacity_bytes() == 4 * CHUNK and adapter.ensure_region_pool(1) and not adapter.ensure_region_pool(2)
     held = adapter.batched_allocate(SHAPE, DTYPE, 5)

@@ -406,6 +406,15 @@ TEST(CommandLine, ItSaysWhatIsEvictedAndWhen) {
   EXPECT_TRUE(problems.empty()) << problems[0];
 }
 
+TEST(CommandLine, NoLanesAndNoPinsAreNotTheDefault) {
+  for (const char* option : {"--lanes", "--pins"}) {
+    std::vector<std::string> problems;
+    config_of_line({"--memory", "1GiB", option, "0"}, problems);
+    ASSERT_EQ(problems.size(), 1u) << option;
+    EXPECT_EQ(problems[0].find(std::string(option) + ": found \"0\", expected a number from "), 0u) << problems[0];
+  }
+}
+
 TEST(CommandLine, WhatItSaysOfEvictionIsChecked) {
   const auto problem = [](std::vector<std::string> arguments) {
     std::vector<std::string> problems;

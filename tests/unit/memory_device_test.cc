@@ -94,7 +94,9 @@ TEST(MemoryDevice, KnowsANodeThatCameWhileMarudRuns) {
   EXPECT_EQ(nodes("nonsense", "0"), Nodes{});
   EXPECT_EQ(no_memory_text(7, {0, 2}), "found no memory on node 7, expected one of the nodes 0, 2");
   // This machine's.
-  if (::numa_available() >= 0) EXPECT_EQ(nodes_with_memory(), nodes_with_memory(directory.file("missing")));
+  if (::numa_available() >= 0) {
+    EXPECT_EQ(nodes_with_memory(), nodes_with_memory(directory.file("missing")));
+  }
 }
 
 // What a machine with huge pages and two nodes does: tests/hardware/vm/numa.py.

@@ -43,7 +43,7 @@ class CStoreOptions {
  private:
   // An int, also one of NumPy, as the arrays of StoredBatch have; null for what is a key. An array is none, of whatever length.
   static py::object block_number(py::handle parent) {
-    if (PyLong_Check(parent.ptr())) return py::reinterpret_borrow<py::object>(parent);
+    if (PyLong_Check(parent.ptr()) && !is_truth(parent)) return py::reinterpret_borrow<py::object>(parent);
     if (!PyIndex_Check(parent.ptr()) || is_truth(parent) || py::hasattr(parent, "__len__")) return py::object();
     auto number = py::reinterpret_steal<py::object>(PyNumber_Index(parent.ptr()));
     if (!number) throw py::error_already_set();

@@ -149,7 +149,7 @@ uint64_t tenant_of(const maru_client* client, py::handle tenant) {
       raise_named("InvalidArgumentError", "The name of a tenant has 1 to 64 bytes, not " + std::to_string(size) + ".");
     return id;
   }
-  if (!PyLong_Check(tenant.ptr()))
+  if (!PyLong_Check(tenant.ptr()) || is_truth(tenant))
     raise_named("InvalidArgumentError",
                 "A tenant is its name, or what Client.tenant() returned, not " + type_name(tenant) + ".");
   const uint64_t id = PyLong_AsUnsignedLongLong(tenant.ptr());
@@ -206,6 +206,8 @@ std::optional<std::string> path_of(py::handle value, const char* name) {
 }
 
 py::object tuple_of(py::handle sequence, const char* wanted) {
+  if (PyMemoryView_Check(sequence.ptr()) && PyMemoryView_GET_BUFFER(sequence.ptr())->ndim > 1)  // Python has no items of it
+    raise_named("InvalidArgumentError", wanted + type_name(sequence) + " of several dimensions.");
   const auto iterator = py::reinterpret_steal<py::object>(PyObject_GetIter(sequence.ptr()));
   if (!iterator) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
