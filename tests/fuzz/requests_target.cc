@@ -269,7 +269,7 @@ Input administration() {
   return input.take();
 }
 
-// The rest, except what ends a process or makes pools.
+// The rest, except what makes pools. What is to be fenced is not: the descriptors that stand for processes are none.
 Input more_administration() {
   Writer input;
   wire::AttachRequest attach{};
@@ -293,6 +293,11 @@ Input more_administration() {
                            R"({"command":"quota.list","pool":"other"})",
                            R"({"command":"quota.get","id":1,"pool":"other"})",
                            R"({"command":"watch"})",
+                           R"({"command":"metrics"})",
+                           R"({"command":"metrics","pool":"other"})",
+                           R"({"command":"client.fence","pool":"default","lane":1})",
+                           R"({"command":"client.fence","lane":1})",
+                           R"({"command":"client.fence","pid":999999999,"start_time":1})",
                            R"({"command":"blocks","tenant":"a","type":"kv","min_priority":1,"pinned":true})",
                            R"({"command":"check"})"})
     append(input, 0, 0, Type::kAdmin, std::as_bytes(std::span(text, std::strlen(text))));
