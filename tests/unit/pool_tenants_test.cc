@@ -413,7 +413,7 @@ TEST_F(PoolTenantsOnSlowDisk, PlaceIsGivenBackWhenTheyCannotBe) {
   uint64_t ticket = 0;
   ASSERT_TRUE(ask(change, &ticket).is_null());
   written_.set_value(false);
-  EXPECT_EQ(answer(change, &ticket)["errno"], ENOSPC);
+  EXPECT_EQ(answer(change, &ticket)["errno"], EIO) << "ENOSPC is said where the pool has no place";
   const json list = PoolTenantsTest::ask({{"command", "quota.list"}});
   for (const json& row : list["tenants"]) EXPECT_TRUE(row["tenant"].is_null()) << row.dump();
   fill_the_table();
