@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 
 PATIENCE_S = 180  # a busy machine takes its time, and nothing here is about time
 NOBODY = "/nonexistent/socket"
@@ -143,6 +144,29 @@ def check_statuses(arguments, known):
     says(arguments, ["device", "add", "pool"], 3, "is marud running")
 
 
+def check_foreign_socket(arguments):
+    """Another program listens where marud should."""
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        path = os.path.join(directory, "socket")
+        listener.bind(path)
+        listener.listen()
+        listener.settimeout(PATIENCE_S)
+
+        def answer():
+            peer, _ = listener.accept()
+            with peer:
+                peer.settimeout(PATIENCE_S)
+                peer.recv(1 << 16)
+                peer.send(b"hello")
+
+        answers = threading.Thread(target=answer)
+        answers.start()
+        said = run(arguments, "status", at=path)
+        answers.join()
+    expect(said.returncode == 3 and f"what answers on {path} is no marud" in said.stderr and "--socket" in said.stderr,
+           f"something else on the socket: {said}")
+
+
 def check_wrong_words(arguments):
     for words, meant in ((["statu"], "marudctl status?"), (["statu", "x"], "marudctl status?"),
                          (["quota", "sett"], "quota set"), (["delete", "tree", "x"], "marudctl delete-tree?"),
@@ -231,6 +255,7 @@ def main():
     check_width(arguments, known)
     check_statuses(arguments, known)
     check_wrong_words(arguments)
+    check_foreign_socket(arguments)
     check_json_is_asked_for(arguments)
     check_numbers(arguments)
     check_full_queue(arguments)

@@ -1,6 +1,7 @@
 // Removing a pool, without a server: what counts as a client.
 #include "daemon/device_commands.h"
 #include "daemon/admin_commands.h"
+#include "daemon/admin_metrics.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/wait_until.h"
 
@@ -103,6 +104,14 @@ TEST_F(UnwatchedLane, AdministratorsAddNoPoolThatHasAProgramRun) {
   EXPECT_EQ(refused.code, EINVAL);
   EXPECT_NE(refused.text.find("line 8: pool \"new\": fencing_command: found a program"), std::string::npos) << refused.text;
   EXPECT_EQ(add(true).code, 0);
+}
+
+// Or whoever watches it for restarts sees one whenever the two clocks of a scrape were read a millisecond apart.
+TEST_F(UnwatchedLane, MarudStartedWhenItDidWhateverTheClockSaysNow) {
+  for (const uint64_t now_unix_ms : {kNow.unix_ms, kNow.unix_ms + 1, kNow.unix_ms - 3'600'000}) {
+    const AdminView view = {pools_, lanes_, 0, 1234567, 5, now_unix_ms, kNow.monotonic_ms, &devices_};
+    EXPECT_EQ(snapshot_of(view, "no pool").start_unix_ms, 1234567u);
+  }
 }
 
 TEST_F(UnwatchedLane, HoldsThePool) {
