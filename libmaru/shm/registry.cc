@@ -156,10 +156,30 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
   return found;
 }
 
+namespace {
+
+// Intel's first level waits for a dozen lines at a time, its second level for four times as many: lines that are wanted only
+// three groups later come faster when they are asked for there. AMD's processors take such a hint badly, even where the
+// line is at hand (18 ns a key instead of 9, exists_batch256_cached), and wait for enough lines at the first level.
+bool fetch_to_second_level() {
+#ifdef __x86_64__
+  static const bool is_intel = __builtin_cpu_is("intel");
+  return is_intel;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
 void ExistsBatch::fetch(size_t first) {
   const size_t end = std::min(count_, first + kGroup);
   for (size_t i = first; i < end; ++i) homes_[i % kRing] = &region_.bucket(home_bucket(region_, digests_[i]));
-  for (size_t i = first; i < end; ++i) __builtin_prefetch(&homes_[i % kRing]->tags);
+  if (fetch_to_second_level()) {
+    for (size_t i = first; i < end; ++i) __builtin_prefetch(&homes_[i % kRing]->tags, 0, 2);
+  } else {
+    for (size_t i = first; i < end; ++i) __builtin_prefetch(&homes_[i % kRing]->tags);
+  }
 }
 
 // A prefetch may be dropped when the processor has too many misses in flight, a load never is: reading the headers in a loop

@@ -100,11 +100,11 @@ class LaterKeys {
 };
 
 // Looks for many keys at once. A group of keys goes through three passes: their digests are made; their lines are asked for,
-// while two groups ahead of it are on their way, as far as misses can overlap; they are compared. Making the digests meanwhile
+// while three groups ahead of it are on their way, as far as misses can overlap; they are compared. Making the digests meanwhile
 // costs little: the processor would wait for lines.
 class ExistsBatch {
  public:
-  static constexpr size_t kGroup = 16;
+  static constexpr size_t kGroup = 8;
   // digests: room for `count`, which run()'s hash fills. ret_present: `count` bytes, 1 or 0 for each key.
   ExistsBatch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present)
       : region_(region), digests_(digests), count_(count), present_(ret_present) {}
@@ -130,7 +130,7 @@ class ExistsBatch {
   size_t finish();
 
  private:
-  static constexpr size_t kAhead = 2 * kGroup;
+  static constexpr size_t kAhead = 3 * kGroup;
   static constexpr size_t kRing = 4 * kGroup;
   void fetch(size_t first);
   void compare(size_t first);
