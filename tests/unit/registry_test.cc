@@ -1,6 +1,7 @@
 #include "libmaru/shm/registry.h"
 #include "small_pool.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -253,6 +254,15 @@ TEST_F(LargeRegistryTest, AgreesWithAMapUnderChurn) {
   std::vector<uint8_t> present(all.size(), 7);
   EXPECT_EQ(registry_exists_batch(pool_.region, all.data(), all.size(), present.data()), model.size());
   for (uint32_t key = 0; key < 6000; ++key) ASSERT_EQ(present[key], model.contains(key)) << key;
+  // Batches that end anywhere in a group, or before the groups that are asked for ahead.
+  for (uint32_t size = 0; size <= 5 * ExistsBatch::kGroup; ++size) {
+    const uint32_t first = uint32_t(random() % (6000 - size));
+    std::vector<uint8_t> few(size + 1, 7);
+    const size_t found = registry_exists_batch(pool_.region, &all[first], size, few.data());
+    EXPECT_EQ(found, size_t(std::count(few.begin(), few.end() - 1, 1)));
+    for (uint32_t i = 0; i < size; ++i) ASSERT_EQ(few[i], model.contains(first + i)) << size << ' ' << i;
+    ASSERT_EQ(few[size], 7) << size;
+  }
   EXPECT_EQ(audit(), Names{});
   for (const auto& [key, ref] : model) EXPECT_TRUE(remove(digest_of(key), ref));
   EXPECT_EQ(overflow_in_use(), 0u);
