@@ -100,8 +100,8 @@ class LaterKeys {
 };
 
 // Looks for many keys at once. A group of keys goes through three passes: their digests are made; their lines are asked for,
-// while three groups ahead of it are on their way, as far as misses can overlap; they are compared. Making the digests meanwhile
-// costs little: the processor would wait for lines.
+// while those of three groups before it are on their way, as far as misses can overlap; they are compared. Making the digests
+// meanwhile costs little: the processor would wait for lines.
 class ExistsBatch {
  public:
   static constexpr size_t kGroup = 8;

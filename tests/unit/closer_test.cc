@@ -20,6 +20,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -98,6 +99,7 @@ size_t threads() {
 
 // The first one, so that no other closer's threads are there.
 TEST(Closer, ItsEndWaitsForNothingAndItsThreadsEnd) {
+  std::thread([] {}).join();  // the thread sanitizer has one of its own as soon as there is a second
   const size_t before = threads();
   std::vector<Lingering> sockets(Closer::kThreadsPerAccount);
   Pipe idle, waiting;
@@ -111,7 +113,7 @@ TEST(Closer, ItsEndWaitsForNothingAndItsThreadsEnd) {
   }
   EXPECT_FALSE(waiting.is_closed()) << "what waits the kernel closes at the end of marud";
   sockets.clear();
-  EXPECT_TRUE(test::wait_until([&] { return threads() == before; }));
+  EXPECT_TRUE(test::wait_until([&] { return threads() <= before; }));
   ::close(waiting.writer);
 }
 
