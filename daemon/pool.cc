@@ -139,7 +139,8 @@ std::optional<uint64_t> least_bytes(shm::FormatWishes wishes) {
 }  // namespace
 
 Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
-                                           const std::array<uint8_t, 16>& uuid) {
+                                           const std::array<uint8_t, 16>& uuid,
+                                           const std::array<uint64_t, 16>& secret) {
   auto state = std::make_unique<State>();
   state->config = config;
   state->device = std::move(device);
@@ -171,6 +172,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   if (!fill_random(identity.uuid, sizeof(identity.uuid)) || !fill_random(identity.secret, sizeof(identity.secret)))
     return failure(errno, "read random bytes for pool \"" + config.name + "\"");
   if (uuid != std::array<uint8_t, 16>{}) std::memcpy(identity.uuid, uuid.data(), uuid.size());
+  if (secret != std::array<uint64_t, 16>{}) std::memcpy(identity.secret, secret.data(), sizeof(identity.secret));
   identity.created_unix_ms = now_ms;
   identity.checksums = config.checksums || config.sharing.is_shared;
   identity.shared = config.sharing.is_shared;

@@ -145,9 +145,11 @@ class Pool {
   // How much of so many bytes is for the control region of a new pool in two pieces: shm::divide_pool().
   static Result<uint64_t> control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes);
   // Formats the device (everything in it is lost) and starts the pool's first epoch. `uuid`: what it shall have, unless a
-  // formatting of this device that was cut off has left one there; zeros: a random one.
+  // formatting of this device that was cut off has left one there; `secret`: what its digests are keyed with, which decides
+  // where in the registry a key lies. Zeros: random ones.
   static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
-                                              const std::array<uint8_t, 16>& uuid = {});
+                                              const std::array<uint8_t, 16>& uuid = {},
+                                              const std::array<uint64_t, 16>& secret = {});
   // Takes over a formatted device: checks the header, audits, raises the epoch, adopts the live lanes (each counts as alive
   // until client_died says otherwise), rebuilds the queues of the eviction order. `is_doubtful`: verify() follows; until it has
   // succeeded the pool keeps saying that it is of another boot, so that a marud that is cut off leaves it as doubtful.

@@ -3,6 +3,8 @@
 
 #include "tests/unit/pool_fixture.h"
 
+#include <stdexcept>
+
 namespace maru::daemon {
 
 using Keys = std::vector<std::string>;
@@ -15,6 +17,7 @@ inline std::vector<PageRef> fill(PoolUnderTest& home, InProcessClient& client) {
   for (uint64_t i = 0; i < home.region.pages(); ++i) {
     ++home.now_ms;
     blocks.push_back(client.store(name(i)));
+    if (blocks.back().is_none()) throw std::runtime_error("the pool does not take " + name(i));
     if (i % 100 == 0) home.pool->turn(home.now_ms);
   }
   EXPECT_TRUE(client.evicted.empty());

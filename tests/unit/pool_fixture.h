@@ -12,6 +12,7 @@
 #include "libmaru/shm/touch.h"
 #include "libmaru/wire/codec.h"
 
+#include <array>
 #include <deque>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -55,6 +56,13 @@ struct InProcessClient {
 };
 
 struct PoolUnderTest {
+  // With a random one, a store into a full pool would be refused every now and then: a full bucket in 50,000.
+  static std::array<uint64_t, 16> fixed_secret() {
+    std::array<uint64_t, 16> secret;
+    for (uint64_t i = 0; i < secret.size(); ++i) secret[i] = 0x9e3779b97f4a7c15 * (2 * i + 1);
+    return secret;
+  }
+
   PoolConfig config;
   std::unique_ptr<Pool> pool;
   DeviceIdentity identity;
@@ -86,7 +94,7 @@ struct PoolUnderTest {
     fd.reset(::fcntl((*device)->control_fd(), F_DUPFD_CLOEXEC, 3));
     pages_fd.reset(::fcntl((*device)->fd(), F_DUPFD_CLOEXEC, 3));
     const uint64_t control_room = (*device)->control_room();
-    auto made = Pool::format(config, std::move(*device), now_ms);
+    auto made = Pool::format(config, std::move(*device), now_ms, {}, fixed_secret());
     if (!made) throw std::runtime_error(made.error().text());
     pool = std::move(*made);
     map(bytes, control_room);
