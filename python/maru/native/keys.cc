@@ -52,6 +52,9 @@ void fetch(const PyObject* o, size_t lines) {
   for (size_t i = 0; i < lines; ++i) __builtin_prefetch(reinterpret_cast<const char*>(o) + i * 64);
 }
 
+// What was written for the batch before is in the second level by now: the texts of a batch fill the first.
+void fetch_to_write(const void* line) { __builtin_prefetch(line, 1); }
+
 // Has this byte in a register. Fetches that nobody waits for are given up when they are too many, and the library, which hashes
 // one key after the other, would wait for every one of them.
 void wait_for(char byte) { asm volatile("" ::"r"(byte)); }
@@ -276,7 +279,11 @@ __attribute__((target("avx512bw"))) bool KeyBatch::copy_texts_masked(PyObject* c
   maru_key* const keys = scratch_->keys;
   char* to = scratch_->texts;
   for (size_t i = 0; i < n; ++i, to += kShort) {
-    if (i + kAhead < n) fetch(items[i + kAhead], 2);
+    if (i + kAhead < n) {
+      fetch(items[i + kAhead], 2);
+      fetch_to_write(to + kAhead * kShort);
+      fetch_to_write(keys + i + kAhead);
+    }
     maru_key key;
     if (!read_ascii(items[i], kShort, key)) return false;
     _mm512_store_si512(to, _mm512_maskz_loadu_epi8(~uint64_t{0} >> (kShort - key.size), key.data));
@@ -297,7 +304,11 @@ bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant) {
   maru_key* const keys = scratch_->keys;
   char* to = scratch_->texts;
   for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) fetch(items[i + kAhead], 2);
+    if (i + kAhead < n) {
+      fetch(items[i + kAhead], 2);
+      fetch_to_write(to + kAhead * kShort);
+      fetch_to_write(keys + i + kAhead);
+    }
     maru_key key;
     if (!read_ascii(items[i], kShort, key)) return false;
     copy_short(to, static_cast<const char*>(key.data), key.size);
