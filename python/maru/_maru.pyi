@@ -222,6 +222,19 @@ class Client:
     def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
         """How many blocks went; 0 when the root is absent. Raises StillPinnedError when something stayed."""
 
+class Finder:
+    """The calls of MaruHandler that look for a value. A class made of this defines _refuse(), which raises when there is no
+    client, and _passes_over(error), which is asked whether what is UNREADABLE counts as absent."""
+
+    _client: Optional[Client]
+    _tenant: Optional[int]
+    _retrieved: Retrieved
+    def exists(self, key: str) -> bool: ...
+    def batch_exists(self, keys: Sequence[str]) -> list[bool]:
+        """Of every key, also behind absent ones."""
+    def retrieve(self, key: str) -> Optional[MemoryInfo]:
+        """None when the value is absent."""
+
 def handle_memory_errors(*, views: bool = False) -> None:
     """For the whole process, for good: what libmaru itself reads and copies raises BadMemoryError where memory is bad, instead
     of ending the process with SIGBUS. With views=True so does check_memory() after a view was read, which shows zeros there. May

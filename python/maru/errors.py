@@ -127,6 +127,10 @@ class PinsExhaustedError(MaruError):
     """Every pin slot of this client is taken."""
 
 
+# Of a value that is there: it cannot be read, or not be held, or its pool is being removed.
+UNREADABLE = (BadMemoryError, DamagedBlockError, PinsExhaustedError, PoolLeavesError)
+
+
 class TryAgainError(MaruError):
     """Something is in the way for a while."""
 

@@ -21,13 +21,13 @@ import weakref
 from types import TracebackType
 from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, cast
 
-from ._maru import Client, Pin, View
+from ._maru import Client, Finder, Pin, View
 from .address import Address, parse
 from .arguments import expect_text, list_of, texts_of, whole
 from .config import UNCHOSEN, MaruConfig
-from .errors import (BadMemoryError, ClosedError, DamagedBlockError, ForkedError, HandleUsedError, InvalidArgumentError,
-                     LanesExhaustedError, MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError,
-                     PoolLeavesError, PoolReplacedError, QuotaError)
+from .errors import (UNREADABLE, ClosedError, ForkedError, HandleUsedError, InvalidArgumentError, LanesExhaustedError,
+                     MaruError, NoSpaceError, NotConnectedError, PoolExhaustedError, PoolLeavesError, PoolReplacedError,
+                     QuotaError)
 from .handler_stats import statistics_of
 from .places import RETRIEVED, Budget, Place, Retrieved
 from .records import Digest
@@ -37,11 +37,8 @@ logger = logging.getLogger("maru")
 
 RegionAdded = Callable[[int, int], None]
 
-# Of a value that is there: it cannot be read, or not be held, or its pool is being removed.
-_UNREADABLE = (BadMemoryError, DamagedBlockError, PinsExhaustedError, PoolLeavesError)
 
-
-class MaruHandler:
+class MaruHandler(Finder):
     """One attachment to one pool, with a budget of pages in hand."""
 
     def __init__(self, config: Optional[MaruConfig] = None) -> None:
@@ -324,49 +321,14 @@ class MaruHandler:
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
-    # Without _ask() in these three: it would cost as much as what is asked.
-
-    def exists(self, key: str) -> bool:
-        client = self._client
-        if client is None:
-            self._refuse()
-        try:
-            return client.exists(key, self._tenant)
-        except PoolLeavesError as error:
-            if not self._passes_over(error):
-                raise
-            return False
-
-    def batch_exists(self, keys: Sequence[str]) -> list[bool]:
-        """Of every key, also behind absent ones."""
-        client = self._client
-        if client is None:
-            self._refuse()
-        try:
-            return client.exists_batch(keys, self._tenant)
-        except PoolLeavesError as error:
-            if not self._passes_over(error):
-                raise
-            return [False] * len(keys)
-
-    def retrieve(self, key: str) -> Optional[MemoryInfo]:
-        """None when the value is absent."""
-        client = self._client
-        if client is None:
-            self._refuse()
-        try:
-            return client._find(key, self._tenant, self._retrieved)
-        except _UNREADABLE as error:
-            if not self._passes_over(error):
-                raise
-            return None
+    # exists(), batch_exists() and retrieve() are Finder's: a frame of Python would cost more than what is asked.
 
     def batch_retrieve(self, keys: Sequence[str]) -> list[Optional[MemoryInfo]]:
         """retrieve() of each, but for a value that is damaged or lies in bad memory, which is no reason to lose the others: it
         is None and gone from the pool, and logged; what was damaged is counted (`checksum_errors` in get_stats()["native"])."""
         try:
             found = self._ask()._find_batch(keys, self._tenant, self._retrieved)
-        except _UNREADABLE:
+        except UNREADABLE:
             if not self._passes_over_unreadable:
                 raise
             found = [self.retrieve(key) for key in keys]
@@ -380,6 +342,7 @@ class MaruHandler:
             logger.debug("The pins went with their handler: %s", error)
 
     def _passes_over(self, error: MaruError) -> bool:
+        """Whether a value that is unreadable counts as absent."""
         if not self._passes_over_unreadable:
             return False
         if not isinstance(error, PoolLeavesError):
@@ -392,7 +355,7 @@ class MaruHandler:
     def _pin(self, client: Client, key: str) -> Optional[Pin]:
         try:
             return client.pin(key, self._tenant)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             if not self._passes_over(error):
                 raise
             return None

@@ -22,6 +22,8 @@ void load_errors() { errors(); }
 
 py::object exception_of(int status, const char* call) { return errors().attr("error_for")(-status, call); }
 
+bool is_unreadable(const py::error_already_set& raised) { return raised.matches(errors().attr("UNREADABLE")); }
+
 void raise(int status, const char* call) { throw_exception(exception_of(status, call)); }
 
 void raise_with(int status, const char* call, const char* name, const py::object& value) {

@@ -12,6 +12,9 @@ void load_errors();
 // The exception for a negative result, not raised.
 pybind11::object exception_of(int status, const char* call);
 
+// Whether it says that a value is there and unreadable: UNREADABLE of maru/errors.py.
+bool is_unreadable(const pybind11::error_already_set& raised);
+
 // Raises the exception for a negative result. `call` is the name of the function of maru.h that returned it.
 [[noreturn]] void raise(int status, const char* call);
 

@@ -4,6 +4,7 @@
 #include "client.h"
 #include "errors.h"
 #include "fast_calls.h"
+#include "finder.h"
 #include "found.h"
 #include "held.h"
 #include "keys.h"
@@ -201,6 +202,7 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::define_memory_info(module);
   maru_python::define_held(module);
   maru_python::define_client(module);
+  maru_python::define_finder(module);
   for (const char* name : {"Buffer", "Match", "Client"}) maru_python::check_memory_of_objects(module.attr(name));
   maru_python::make_immutable(module);
   py::register_local_exception_translator(&maru_python::prefer_the_exception_of_python);
