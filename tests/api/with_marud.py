@@ -48,7 +48,10 @@ class Marud:
     def begin(self):
         """Starts marud, and waits until it listens."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([self.program, "--config", self.config, *self.arguments], stdout=log, stderr=log)
+            # What is preloaded is for this interpreter: marud, not built for an address sanitizer, does not end under one.
+            environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+            self.process = subprocess.Popen([self.program, "--config", self.config, *self.arguments], stdout=log, stderr=log,
+                                            env=environment)
         deadline = time.monotonic() + PATIENCE
         while not self.listens():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -90,15 +93,18 @@ class Marud:
         self.end()
 
     def end(self):
+        ends = True
         if self.process.poll() is None:
             self.process.terminate()
             try:
                 self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
+                ends = False
                 self.process.kill()
         self.status = self.process.wait()
         self.log_text = self.log.read_text(errors="replace")
         self.directory.cleanup()
+        assert ends, f"marud did not end in {PATIENCE} s when it was told to"
 
 
 def main():
