@@ -51,8 +51,7 @@ inline uint64_t folded_product(uint64_t a, uint64_t b) {
 // What enters the permutation: as good a name for a key as its digest, and three multiplications cheaper. Chain sums are made
 // of these, so that a match needs the digests of the few keys alone that it looks up.
 struct PlainDigest {
-  uint64_t lo = 0;
-  uint64_t hi = 0;
+  uint64_t lo, hi;  // not zeroed, as those of SipHash
   friend constexpr bool operator==(const PlainDigest&, const PlainDigest&) = default;
 };
 

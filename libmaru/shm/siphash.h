@@ -9,8 +9,7 @@
 namespace maru::shm {
 
 struct SipHash {
-  uint64_t lo = 0;
-  uint64_t hi = 0;
+  uint64_t lo, hi;  // not zeroed: as parts of arrays they would be, just before they are filled
   friend constexpr bool operator==(const SipHash&, const SipHash&) = default;
 };
 
