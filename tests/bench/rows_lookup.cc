@@ -125,7 +125,9 @@ double retrieve_serial(maru_client* client, Questions& questions, uint64_t count
   return result;
 }
 
-double exists_batches(maru_client* client, Questions& questions, uint64_t groups) {
+// Names draws kGroupBatches batches.
+template <typename Names>
+double exists_batches(maru_client* client, Names& questions, uint64_t groups) {
   Laps laps;
   uint8_t present[kBatch];
   for (uint64_t group = 0; group < groups; ++group) {
@@ -138,6 +140,45 @@ double exists_batches(maru_client* client, Questions& questions, uint64_t groups
   }
   return laps.median();
 }
+
+// Keys that are texts of one length, as connectors make them, each with a block while this lives.
+class Texts {
+ public:
+  Texts(Client& client, size_t characters) : client_(client) {
+    texts_.reserve(kTexts);
+    for (uint64_t i = 0; i < kTexts; ++i) {
+      std::string text = "model@1@0@" + std::to_string(i) + "@bfloat16";
+      text.insert(0, characters - text.size(), 'm');
+      texts_.push_back(std::move(text));
+      const maru_key name = name_of(texts_.back());
+      const std::array<char, kBlockBytes> block{};
+      must(maru_store_copy(client_, &name, block.data(), block.size(), nullptr, nullptr), "store_copy");
+    }
+  }
+  Texts(const Texts&) = delete;
+  Texts& operator=(const Texts&) = delete;
+  ~Texts() {
+    for (const std::string& text : texts_) {
+      const maru_key name = name_of(text);
+      maru_delete(client_, &name);
+    }
+  }
+  void draw_batches() {
+    names_.resize(kGroupBatches * kBatch);
+    for (maru_key& name : names_) name = name_of(texts_[random_.below(kTexts)]);
+  }
+  const maru_key* names(uint64_t batch) const { return &names_[batch * kBatch]; }
+
+ private:
+  static constexpr uint64_t kTexts = 2048;  // a pool keeps fewer keys that are so long than it has pages
+  static maru_key name_of(const std::string& text) {
+    return {text.data(), uint32_t(text.size()), MARU_KEY_BYTES, 0};
+  }
+  Client& client_;
+  Random random_{11};
+  std::vector<std::string> texts_;
+  std::vector<maru_key> names_;
+};
 
 double retrieve_batches(maru_client* client, Questions& questions, uint64_t groups) {
   Laps laps;
@@ -280,7 +321,10 @@ class Lookup {
     exists_rows();
     match_rows();
     retrieve_rows();
-    if (suffix_ == "_cached") repin_row();
+    if (suffix_ != "_cached") return;
+    text_row("exists_text35_batch256_cached", 35);
+    text_row("exists_text115_batch256_cached", 115);
+    repin_row();
   }
 
  private:
@@ -350,6 +394,15 @@ class Lookup {
       });
       suite_.measure("exists_batch256" + suffix_, contestants, facts_);
     }
+  }
+
+  void text_row(const char* row, size_t characters) {
+    if (!suite_.wants(row)) return;
+    Texts texts(*client_, characters);
+    suite_.measure(row,
+                   {{"value", [&] { return exists_batches(*client_, texts, groups_); }},
+                    {"floor", [&] { return floor_->gathered(groups_ * kGroupBatches); }}},
+                   facts_);
   }
 
   void match_rows() {
