@@ -15,6 +15,14 @@ from maru import tokens
 HALF = "\ud800"  # of a surrogate pair: a str, and no text
 
 
+def test_bytes_are_advised_only_where_they_are_taken(client):
+    with pytest.raises(maru.InvalidArgumentError, match="A key is a str without surrogates, or bytes; "):
+        client.exists(HALF)
+    for call in (lambda: client.exists("k", HALF), lambda: maru.Client(HALF), lambda: maru.Client(pool=HALF)):
+        with pytest.raises(maru.InvalidArgumentError, match="is a str without surrogates; "):
+            call()
+
+
 def run(script, *arguments):
     """In a process of its own, which may crash."""
     return subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script), *map(str, arguments)],

@@ -38,6 +38,14 @@ def test_a_value_that_is_damaged_is_absent_to_one_who_passes_over(passing, key, 
     assert said.startswith("Taken for absent: ") and "checksum" in said
 
 
+class Interrupted:
+    def __iter__(self):
+        return iter("abc")
+
+    def __len__(self):
+        raise KeyboardInterrupt
+
+
 def test_a_pool_that_leaves_holds_nothing_to_one_who_passes_over(passing, key, marud_program, caplog):
     put(passing, key, b"x")
     held = passing.retrieve(key)  # marud waits for its reader
@@ -54,6 +62,8 @@ def test_a_pool_that_leaves_holds_nothing_to_one_who_passes_over(passing, key, m
         assert passing.batch_exists({key: 0}.keys()) == [False]
         with pytest.raises(maru.PoolLeavesError):  # nobody knows how many they were
             passing.batch_exists(iter([key, key]))
+        with pytest.raises(KeyboardInterrupt):  # what is raised meanwhile is not lost
+            passing.batch_exists(Interrupted())
         said, = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
         assert "everything from now on" in said
         passing._passes_over_unreadable = False

@@ -99,6 +99,7 @@ PyObject* batch_exists(PyObject* self, PyObject* const* args, Py_ssize_t positio
       [](py::handle keys) {
         const Py_ssize_t n = PyObject_Size(keys.ptr());
         if (n < 0) {  // an iterator, which has ended by now
+          if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
           PyErr_Clear();
           throw;  // what was raised
         }

@@ -26,14 +26,13 @@ bool is_unsigned_byte(const char* format) { return format == nullptr || std::str
 
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
-// In the str, for as long as that lives. Half of a surrogate pair has no UTF-8.
-const char* utf8(PyObject* text, const char* what, Py_ssize_t* ret_size) {
+// In the str, for as long as that lives. Half of a surrogate pair has no UTF-8: `wanted` tells what is.
+const char* utf8(PyObject* text, const std::string& wanted, Py_ssize_t* ret_size) {
   const char* const found = PyUnicode_AsUTF8AndSize(text, ret_size);
   if (found != nullptr) return found;
   if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) throw py::error_already_set();
   const py::error_already_set why;
-  raise_named("InvalidArgumentError", std::string(what) + " is a str without surrogates, or bytes; this one: " +
-                                          py::str(why.value()).cast<std::string>() + ".");
+  raise_named("InvalidArgumentError", wanted + "; this one: " + py::str(why.value()).cast<std::string>() + ".");
 }
 
 void set_bytes(maru_key& key, const void* data, Py_ssize_t size) {
@@ -105,7 +104,7 @@ void read_key(py::handle object, maru_key& key, Hold&& hold) {
   }
   if (PyUnicode_Check(o)) {
     Py_ssize_t size = 0;
-    const char* text = utf8(o, "A key", &size);
+    const char* text = utf8(o, "A key is a str without surrogates, or bytes", &size);
     set_bytes(key, text, size);
     return;
   }
@@ -146,7 +145,7 @@ uint64_t tenant_of(const maru_client* client, py::handle tenant) {
   if (tenant.is_none()) return 0;
   if (PyUnicode_Check(tenant.ptr())) {
     Py_ssize_t size = 0;
-    const char* name = utf8(tenant.ptr(), "The name of a tenant", &size);
+    const char* name = utf8(tenant.ptr(), "The name of a tenant is a str without surrogates", &size);
     uint64_t id = 0;
     if (maru_tenant(client, name, static_cast<size_t>(size), &id) != 0)
       raise_named("InvalidArgumentError", "The name of a tenant has 1 to 64 bytes, not " + std::to_string(size) + ".");
@@ -204,7 +203,7 @@ std::optional<std::string> path_of(py::handle value, const char* name) {
   if (!PyUnicode_Check(text.ptr()))
     raise_named("InvalidArgumentError", std::string(name) + " is a str, not " + type_name(value) + ".");
   Py_ssize_t size = 0;
-  const char* const found = utf8(text.ptr(), name, &size);
+  const char* const found = utf8(text.ptr(), std::string(name) + " is a str without surrogates", &size);
   return std::string(found, static_cast<size_t>(size));
 }
 
