@@ -1,11 +1,13 @@
 """MaruHandler: what threads and regions share, and what lookups leave behind: no reference, no pin, no place."""
 import functools
 import gc
+import os
 import random
 import sys
 import threading
 import weakref
 
+import numpy
 import pytest
 
 import maru
@@ -312,15 +314,32 @@ class iter_of:
         return self.items[i]
 
 
-def test_a_key_that_refers_to_what_was_found_under_it_keeps_nothing(handler, key):
-    class Key(str):
-        pass
+class _Text(str):
+    pass
 
-    put(handler, key, b"x")
+
+class _Bytes(bytes):
+    pass
+
+
+class _ByteArray(bytearray):
+    pass
+
+
+class _Digest(numpy.ndarray):
+    pass
+
+
+@pytest.mark.parametrize("kind", [_Text, _Bytes, _ByteArray, _Digest])
+def test_a_key_that_refers_to_what_was_found_under_it_keeps_nothing(handler, kind):
+    data = os.urandom(8).hex().encode()
+    plain = {_Text: data.decode(), _Digest: maru.Digest(data)}.get(kind, data)
+    handler._client.store_copy(plain, b"x")
     for find in (handler.retrieve, lambda name: handler.batch_retrieve([name])[0]):
-        name = Key(key)
+        name = kind(16, numpy.uint8, data) if kind is _Digest else kind(plain)
         name.info = find(name)
         assert name.info.page_index >= 0 and handler.get_stats()["native"]["pins"] == 1
+        assert handler._key_at(name.info.region_id, name.info.page_index) == plain
         del name
         gc.collect()
         assert handler.get_stats()["native"]["pins"] == 0

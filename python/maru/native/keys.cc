@@ -228,6 +228,21 @@ OneKey::OneKey(py::handle key, uint64_t tenant) {
   });
 }
 
+py::object plain_key(py::handle key) {
+  PyObject* const o = key.ptr();
+  if (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || Py_TYPE(o) == digest_type)
+    return py::reinterpret_borrow<py::object>(key);
+  if (PyUnicode_Check(o)) {
+    auto text = py::reinterpret_steal<py::object>(PyUnicode_FromObject(o));
+    if (!text) throw py::error_already_set();
+    return text;
+  }
+  const OneKey one(key, 0);
+  py::bytes bytes(static_cast<const char*>(one.get()->data), one.get()->size);
+  if (one.get()->kind == MARU_KEY_BYTES) return std::move(bytes);
+  return py::handle(reinterpret_cast<PyObject*>(digest_type))(bytes);
+}
+
 KeyBatch::Scratch* KeyBatch::spare_ = nullptr;
 
 KeyBatch::Scratch* KeyBatch::take_scratch() {

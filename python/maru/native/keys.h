@@ -50,6 +50,9 @@ class OneKey {
   std::optional<HeldBuffer> buffer_;
 };
 
+// The same key in an object that refers to nothing else and does not change: a str, bytes or Digest. Raises as OneKey does.
+pybind11::object plain_key(pybind11::handle key);
+
 // A sequence of such keys, or an n x 16 or n x 32 array of uint8.
 class KeyBatch {
  public:
