@@ -21,7 +21,8 @@ void watch_forks() { pthread_atfork(nullptr, nullptr, note_fork); }
 void Attachment::refuse() const {
   if (forks_ != forks())
     raise_named("ForkedError",
-                "This was made before fork(), and the child has none of it: make a Client of its own in the child.");
+                "This was made before fork(), and the child has none of it: make a Client of its own in the child, or call "
+                "connect() there of a MaruHandler.");
   raise_named("ClosedError", "The client is closed: make a new Client.");
 }
 

@@ -43,6 +43,7 @@ void deallocate(PyObject* self) {
 PyObject* of_stay(PyObject* self, void* name) {
   InfoObject& info = info_of(self);
   try {
+    info.hold->attachment()->show();
     if (info.stay == nullptr) {
       py::object made = py::handle(info.places).attr("enter")(new_view(info.hold, info.view), py::handle(info.key));
       if (info.stay == nullptr) info.stay = made.release().ptr();  // another thread's may have come meanwhile
