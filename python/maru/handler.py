@@ -77,8 +77,9 @@ class MaruHandler(Finder):
             self._open()
         except Exception as error:
             is_expected = isinstance(error, (MaruError, MemoryError))
-            logger.error("Not connected to %s: %s", self._config.server_url, error if is_expected else repr(error),
-                         exc_info=not is_expected)
+            url = self._config.server_url
+            where = "marud's socket ($MARU_SOCKET, or where maru.Client looks)" if url is UNCHOSEN else url
+            logger.error("Not connected to %s: %s", where, error if is_expected else repr(error), exc_info=not is_expected)
             return False
         return True
 

@@ -103,9 +103,13 @@ def test_the_context_connects_and_closes(marud):
         assert not handler.connected and handler.connect()
 
 
-def test_a_failed_connect_is_false_and_says_why(marud, caplog):
+def test_a_failed_connect_is_false_and_says_why(marud, caplog, monkeypatch):
     assert maru.MaruHandler(config(marud, server_url="/nonexistent/socket")).connect() is False
     assert "start marud" in caplog.text
+    caplog.clear()
+    monkeypatch.setenv("MARU_SOCKET", "/nonexistent/socket")
+    assert maru.MaruHandler().connect() is False
+    assert "$MARU_SOCKET" in caplog.text and "tcp://" not in caplog.text
     caplog.clear()
     too_large = maru.MaruHandler(config(marud, chunk_size_bytes=64 << 20, pool_size=64 << 20))
     assert too_large.connect() is False and not too_large.connected
