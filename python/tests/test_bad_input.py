@@ -41,6 +41,24 @@ def test_text_that_has_no_utf8_is_no_key(client):
             call()
 
 
+def test_an_array_that_is_no_digest_is_shown_as_it_is(client):
+    for given, found in ((numpy.zeros(16), "is 16 items of format d"), (numpy.zeros((4, 4), "u1"), "is 4 x 4 items of format B"),
+                         (numpy.zeros(8, "u1"), "is 8 items of format B"), (numpy.zeros((), "u1"), "is one item of format B")):
+        with pytest.raises(maru.InvalidArgumentError, match=f"holds 16 or 32 uint8: a digest. This one {found}"):
+            client.exists(given)
+    for given, found in ((numpy.zeros((3, 8), "u1"), "is 3 x 8 items of format B"), (numpy.zeros((3, 16), "i2"), "of format h"),
+                         (numpy.zeros(16, "u1"), "is 16 items of format B")):
+        with pytest.raises(maru.InvalidArgumentError, match=f"is n x 16 or n x 32 uint8: digests. This one .*{found}"):
+            client.exists_batch(given)
+
+
+def test_too_many_arguments_are_counted(client):
+    with pytest.raises(TypeError, match=r"exists\(\) takes at most 1 argument, 2 were given"):
+        maru.MaruHandler().exists("k", "l")
+    with pytest.raises(TypeError, match=r"exists\(\) takes at most 2 arguments, 3 were given"):
+        client.exists("k", None, None)
+
+
 def test_a_truth_is_no_tenant_and_no_parent(client):
     for call in (lambda: client.exists("k", True), lambda: client.store_copy("t", b"x", tenant=False),
                  lambda: client.store_copy("t", b"x", parent=False), lambda: client.store_copy("t", b"x", parent=True)):

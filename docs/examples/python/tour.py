@@ -31,8 +31,11 @@ pins = 1024
 
 def start(program, folder):
     (folder / "marud.toml").write_text(CONFIG.format(folder=folder))
-    marud = subprocess.Popen([program, "--config", folder / "marud.toml"], stdout=subprocess.DEVNULL,
-                             stderr=subprocess.DEVNULL)
+    try:
+        marud = subprocess.Popen([program, "--config", folder / "marud.toml"], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
+    except OSError as error:
+        raise SystemExit(f"{program}: {error.strerror}; name the program marud with --marud") from None
     while True:
         try:
             maru.Client(str(folder / "marud.sock")).close()

@@ -26,6 +26,14 @@ bool is_unsigned_byte(const char* format) { return format == nullptr || std::str
 
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
+// "is 4 x 8 items of format d"
+std::string shape_of(const Py_buffer& buffer) {
+  std::string shape;
+  for (int i = 0; i < buffer.ndim; ++i) shape += (i == 0 ? "" : " x ") + std::to_string(buffer.shape[i]);
+  return "is " + (buffer.ndim == 0 ? "one item" : shape + " items") + " of format " +
+         (buffer.format != nullptr ? buffer.format : "B");
+}
+
 // In the str, for as long as that lives. Half of a surrogate pair has no UTF-8: `wanted` tells what is.
 const char* utf8(PyObject* text, const std::string& wanted, Py_ssize_t* ret_size) {
   const char* const found = PyUnicode_AsUTF8AndSize(text, ret_size);
@@ -117,9 +125,8 @@ void read_key(py::handle object, maru_key& key, Hold&& hold) {
     return;
   }
   if (buffer.ndim != 1 || !is_unsigned_byte(buffer.format) || (buffer.len != 16 && buffer.len != 32))
-    raise_named("InvalidArgumentError", "An array that is a key holds 16 or 32 uint8: a digest. This one has " +
-                                            std::to_string(buffer.ndim) + " dimensions and " +
-                                            std::to_string(buffer.len) + " bytes.");
+    raise_named("InvalidArgumentError",
+                "An array that is a key holds 16 or 32 uint8: a digest. This one " + shape_of(buffer) + ".");
   key.data = buffer.buf;
   key.size = static_cast<uint32_t>(buffer.len);
   key.kind = kind_of_digest(buffer.len);
@@ -388,9 +395,8 @@ void KeyBatch::name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, ui
 void KeyBatch::read_array(uint64_t tenant) {
   const Py_buffer& buffer = buffers_.front().get();
   if (buffer.ndim != 2 || !is_unsigned_byte(buffer.format) || (buffer.shape[1] != 16 && buffer.shape[1] != 32))
-    raise_named("InvalidArgumentError", "An array of keys is n x 16 or n x 32 uint8: digests. This one has " +
-                                            std::to_string(buffer.ndim) + " dimensions, and items of format " +
-                                            (buffer.format ? buffer.format : "B") + ".");
+    raise_named("InvalidArgumentError",
+                "An array of keys is n x 16 or n x 32 uint8: digests. This one " + shape_of(buffer) + ".");
   name_rows(static_cast<const uint8_t*>(buffer.buf), buffer.shape[0], buffer.shape[1], tenant);
 }
 

@@ -7,8 +7,8 @@ namespace maru_python {
 bool read_arguments(const Signature& signature, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames,
                     PyObject** ret_values) {
   if (size_t(positional) > signature.names_count) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at most %zu arguments, %zd were given", signature.call,
-                 signature.names_count, positional);
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zu argument%s, %zd were given", signature.call,
+                 signature.names_count, signature.names_count == 1 ? "" : "s", positional);
     return false;
   }
   for (size_t i = 0; i < signature.names_count; ++i) ret_values[i] = i < size_t(positional) ? args[i] : nullptr;
