@@ -246,7 +246,7 @@ py::object plain_key(py::handle key) {
   }
   const OneKey one(key, 0);
   py::bytes bytes(static_cast<const char*>(one.get()->data), one.get()->size);
-  if (one.get()->kind == MARU_KEY_BYTES) return std::move(bytes);
+  if (one.get()->kind == MARU_KEY_BYTES) return bytes;
   return py::handle(reinterpret_cast<PyObject*>(digest_type))(bytes);
 }
 
