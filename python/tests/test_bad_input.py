@@ -42,7 +42,8 @@ def test_text_that_has_no_utf8_is_no_key(client):
 
 
 def test_an_array_that_is_no_digest_is_shown_as_it_is(client):
-    for given, found in ((numpy.zeros(16), "is 16 items of format d"), (numpy.zeros((4, 4), "u1"), "is 4 x 4 items of format B"),
+    for given, found in ((numpy.zeros(16), "is 16 items of format d"),
+                         (numpy.zeros((4, 4), "u1"), "is 4 x 4 items of format B"),
                          (numpy.zeros(8, "u1"), "is 8 items of format B"), (numpy.zeros((), "u1"), "is one item of format B")):
         with pytest.raises(maru.InvalidArgumentError, match=f"holds 16 or 32 uint8: a digest. This one {found}"):
             client.exists(given)

@@ -30,8 +30,8 @@ def test_the_tour_says_when_there_is_no_marud():
     done = subprocess.run([sys.executable, EXAMPLES / "tour.py", "--marud", "/bin/false"], capture_output=True, text=True,
                           timeout=120)
     assert done.returncode == 1 and "is it the program marud?" in done.stderr
-    done = subprocess.run([sys.executable, EXAMPLES / "tour.py", "--marud", "/nonexistent/marud"], capture_output=True, text=True,
-                          timeout=120)
+    done = subprocess.run([sys.executable, EXAMPLES / "tour.py", "--marud", "/nonexistent/marud"], capture_output=True,
+                          text=True, timeout=120)
     assert (done.returncode, done.stderr) == (1, "/nonexistent/marud: No such file or directory; name the program marud with "
                                                  "--marud\n")
 

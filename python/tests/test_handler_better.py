@@ -424,7 +424,8 @@ def test_a_child_is_told_and_may_connect_itself(handler, key):
             wrong = int(handler.connected) + int(handler.healthcheck())
             for call in (lambda: handler.exists(key), lambda: handler.retrieve(key), lambda: handler.alloc(1),
                          lambda: handler.pin(key), handler.get_stats, lambda: handler.delete(key),
-                         lambda: info.view, lambda: info.region_id, lambda: info.page_index, lambda: handler.unpin(key), lambda: handler.batch_unpin([key]),
+                         lambda: info.view, lambda: info.region_id, lambda: info.page_index,
+                         lambda: handler.unpin(key), lambda: handler.batch_unpin([key]),
                          lambda: handler.batch_pin([]),
                          lambda: handler.batch_exists([key]), lambda: handler.batch_retrieve([key]),
                          lambda: handler.get_buffer_view(0, 0, 1), lambda: handler.get_region_page_count(1),
