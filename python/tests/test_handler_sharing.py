@@ -339,10 +339,22 @@ def test_a_key_that_refers_to_what_was_found_under_it_keeps_nothing(handler, kin
         name = kind(16, numpy.uint8, data) if kind is _Digest else kind(plain)
         name.info = find(name)
         assert name.info.page_index >= 0 and handler.get_stats()["native"]["pins"] == 1
-        assert handler._key_at(name.info.region_id, name.info.page_index) == plain
+        kept = handler._key_at(name.info.region_id, name.info.page_index)
+        assert kept == plain and type(kept) is type(plain)
         del name
         gc.collect()
         assert handler.get_stats()["native"]["pins"] == 0
+
+
+@pytest.mark.parametrize("shown", [lambda rows: rows, list, memoryview])
+def test_what_is_found_under_the_rows_of_an_array_has_their_digests(handler, shown):
+    rows = numpy.frombuffer(os.urandom(48), numpy.uint8).reshape(3, 16)
+    handler._client.store_copy_batch(rows, numpy.arange(3, dtype=numpy.uint8).reshape(3, 1))
+    found = handler.batch_retrieve(shown(rows))
+    assert [bytes(info.view) for info in found] == [b"\0", b"\1", b"\2"]
+    keys = [handler._key_at(info.region_id, info.page_index) for info in found]
+    assert keys == [maru.Digest(row) for row in rows] and {type(key) for key in keys} == {maru.Digest}
+    assert handler.batch_exists(keys) == [True] * 3
 
 
 def test_answers_are_counted_references(handler, key):

@@ -248,14 +248,18 @@ py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) c
       run(verifies_ || takes_long(one), [&] { return maru_retrieve(use.client(), one.get(), &view); });
   if (status == -ENOENT) return py::none();
   check(status, "maru_retrieve");
-  return make(hold_of(attachment_, view), view);
+  return make(hold_of(attachment_, view), view, one);
 }
 
-py::object Client::retrieve(py::handle key, py::handle tenant) const { return retrieve_as(key, tenant, new_view); }
+py::object Client::retrieve(py::handle key, py::handle tenant) const {
+  return retrieve_as(key, tenant, [](std::shared_ptr<Hold> hold, const maru_view& view, const OneKey&) {
+    return new_view(std::move(hold), view);
+  });
+}
 
 py::object Client::find(py::handle key, py::handle tenant, py::handle places) const {
-  return retrieve_as(key, tenant, [&](std::shared_ptr<Hold> hold, const maru_view& view) {
-    return new_memory_info(std::move(hold), view, key, places);
+  return retrieve_as(key, tenant, [&](std::shared_ptr<Hold> hold, const maru_view& view, const OneKey& one) {
+    return new_memory_info(std::move(hold), view, one.plain(), places);
   });
 }
 
@@ -299,25 +303,29 @@ py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& ma
   return found_as(
       views, use.client(),
       [&](std::shared_ptr<Hold> hold, const maru_view& view, size_t i) {
-        return make(std::move(hold), view, batch.item(i));
+        return make(std::move(hold), view, batch, i);
       },
-      [&](size_t i) { return fail(exception_of(-int(views[i].bytes), "maru_retrieve_batch"), batch.item(i)); });
+      [&](size_t i) { return fail(exception_of(-int(views[i].bytes), "maru_retrieve_batch"), batch, i); });
 }
 
 py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
   return retrieve_batch_as(
       keys, tenant,
-      [](std::shared_ptr<Hold> hold, const maru_view& view, py::handle) { return new_view(std::move(hold), view); },
-      [](py::object error, py::handle) { return error; });
+      [](std::shared_ptr<Hold> hold, const maru_view& view, const KeyBatch&, size_t) {
+        return new_view(std::move(hold), view);
+      },
+      [](py::object error, const KeyBatch&, size_t) { return error; });
 }
 
 py::list Client::find_batch(py::handle keys, py::handle tenant, py::handle places) const {
   return retrieve_batch_as(
       keys, tenant,
-      [&](std::shared_ptr<Hold> hold, const maru_view& view, py::handle key) {
-        return new_memory_info(std::move(hold), view, key, places);
+      [&](std::shared_ptr<Hold> hold, const maru_view& view, const KeyBatch& batch, size_t i) {
+        return new_memory_info(std::move(hold), view, batch.plain(i), places);
       },
-      [&](const py::object& error, py::handle key) { return places.attr("pass_over")(key, error); });
+      [&](const py::object& error, const KeyBatch& batch, size_t i) {
+        return places.attr("pass_over")(batch.plain(i), error);
+      });
 }
 
 py::object Client::pin(py::handle key, py::handle tenant) const {

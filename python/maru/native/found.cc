@@ -1,6 +1,5 @@
 #include "found.h"
 
-#include "keys.h"
 #include "pins.h"
 
 #include <cstddef>
@@ -106,9 +105,7 @@ PyType_Spec spec = {"maru.MemoryInfo", sizeof(InfoObject), 0, kFlags, slots};
 
 }  // namespace
 
-py::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, py::handle key, py::handle places) {
-  // The garbage collector does not look into a MemoryInfo, to which a key of the caller's own class may refer back.
-  py::object plain = plain_key(key);
+py::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, py::object key, py::handle places) {
   // Made at once, not when asked for: it keeps the memory mapped beyond a close() of the handler.
   py::object data = view_of_pages(hold, const_cast<void*>(view.data), view.bytes);
   PyObject* const self = info_type->tp_alloc(info_type, 0);
@@ -117,7 +114,7 @@ py::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, py
   new (&info.hold) std::shared_ptr<Hold>(std::move(hold));
   info.view = view;
   info.data = data.release().ptr();
-  info.key = plain.release().ptr();
+  info.key = key.release().ptr();
   info.places = places.inc_ref().ptr();
   return py::reinterpret_steal<py::object>(self);
 }

@@ -9,8 +9,9 @@
 
 namespace maru_python {
 
-// A block that was found under `key`. `places` is the handler's maru.places.Retrieved.
-pybind11::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, pybind11::handle key,
+// A block that was found under `key`, a plain one: the garbage collector does not look into a MemoryInfo, to which a key of the
+// caller's own class may refer back. `places` is the handler's maru.places.Retrieved.
+pybind11::object new_memory_info(std::shared_ptr<Hold> hold, const maru_view& view, pybind11::object key,
                                  pybind11::handle places);
 
 void define_memory_info(pybind11::module_& module);

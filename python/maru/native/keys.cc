@@ -132,6 +132,18 @@ void read_key(py::handle object, maru_key& key, Hold&& hold) {
   key.kind = kind_of_digest(buffer.len);
 }
 
+// `given`, or null for the row of an array, where it is such an object already, and otherwise made of what was read of it.
+py::object plain_key(py::handle given, const maru_key& read) {
+  PyObject* const o = given.ptr();
+  if (o != nullptr && (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || Py_TYPE(o) == digest_type))
+    return py::reinterpret_borrow<py::object>(given);
+  const auto* const data = static_cast<const char*>(read.data);
+  if (o != nullptr && PyUnicode_Check(o)) return py::str(data, read.size);
+  py::bytes bytes(data, read.size);
+  if (read.kind == MARU_KEY_BYTES) return bytes;
+  return py::handle(reinterpret_cast<PyObject*>(digest_type))(bytes);
+}
+
 }  // namespace
 
 void set_digest_type(py::object type) { digest_type = reinterpret_cast<PyTypeObject*>(type.release().ptr()); }
@@ -228,27 +240,14 @@ py::object tuple_of(py::handle sequence, const char* wanted) {
   return items;
 }
 
-OneKey::OneKey(py::handle key, uint64_t tenant) {
+OneKey::OneKey(py::handle key, uint64_t tenant) : given_(key) {
   key_.tenant = tenant;
   read_key(key, key_, [&](py::handle object) -> const Py_buffer& {
     return buffer_.emplace(object, HeldBuffer::Wanted::kShape).get();
   });
 }
 
-py::object plain_key(py::handle key) {
-  PyObject* const o = key.ptr();
-  if (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || Py_TYPE(o) == digest_type)
-    return py::reinterpret_borrow<py::object>(key);
-  if (PyUnicode_Check(o)) {
-    auto text = py::reinterpret_steal<py::object>(PyUnicode_FromObject(o));
-    if (!text) throw py::error_already_set();
-    return text;
-  }
-  const OneKey one(key, 0);
-  py::bytes bytes(static_cast<const char*>(one.get()->data), one.get()->size);
-  if (one.get()->kind == MARU_KEY_BYTES) return bytes;
-  return py::handle(reinterpret_cast<PyObject*>(digest_type))(bytes);
-}
+py::object OneKey::plain() const { return plain_key(given_, key_); }
 
 KeyBatch::Scratch* KeyBatch::spare_ = nullptr;
 
@@ -373,6 +372,10 @@ void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
       return buffers_.emplace_back(object, HeldBuffer::Wanted::kShape).get();
     });
   }
+}
+
+py::object KeyBatch::plain(size_t i) const {
+  return plain_key(i < kept_.n ? kept_.items[i] : nullptr, keys_[i]);
 }
 
 void KeyBatch::make_room(size_t size) {

@@ -44,19 +44,19 @@ class OneKey {
  public:
   OneKey(pybind11::handle key, uint64_t tenant);
   const maru_key* get() const { return &key_; }
+  // The same key in an object that refers to nothing else and does not change: a str, bytes or Digest.
+  pybind11::object plain() const;
 
  private:
+  pybind11::handle given_;
   maru_key key_{};
   std::optional<HeldBuffer> buffer_;
 };
 
-// The same key in an object that refers to nothing else and does not change: a str, bytes or Digest. Raises as OneKey does.
-pybind11::object plain_key(pybind11::handle key);
-
 // A sequence of such keys, or an n x 16 or n x 32 array of uint8.
 class KeyBatch {
  public:
-  // Whether item() is asked for afterwards. Where it is not, few and short texts are copied, and no reference to them is
+  // Whether plain() is asked for afterwards. Where it is not, few and short texts are copied, and no reference to them is
   // taken: they lie all over memory, and counting references would fetch each of them twice, and write it back.
   enum class Items { kKept, kNotKept };
   KeyBatch(pybind11::handle keys, uint64_t tenant, Items wanted = Items::kNotKept);
@@ -65,8 +65,8 @@ class KeyBatch {
   const maru_key* data() const { return keys_; }
   size_t size() const { return size_; }
   bool is_array() const { return is_array_; }
-  // The object that is key i, if they are kept; None when the keys are the rows of an array.
-  pybind11::handle item(size_t i) const { return i < kept_.n ? kept_.items[i] : Py_None; }
+  // Key i, if they are kept, as OneKey's; a row of an array is a Digest.
+  pybind11::object plain(size_t i) const;
 
  private:
   static constexpr size_t kFew = 256;
