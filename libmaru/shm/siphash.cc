@@ -3,6 +3,10 @@
 #include <bit>
 #include <cstring>
 
+#ifndef __clang__  // which does not know it; g++ 12 has it of vectors, which it sets piece by piece
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 namespace maru::shm {
 namespace {
 
@@ -30,9 +34,6 @@ MARU_INLINED uint64_t last_word(const std::byte* data, size_t size) {
     for (size_t i = 0; i < rest; ++i) word |= uint64_t(data[i]) << (8 * i);
   return word | uint64_t(size) << 56;
 }
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 has it of vectors, which it sets piece by piece
 
 // Words: uint64_t, or a vector of them.
 template <typename Words>
@@ -77,8 +78,6 @@ struct SipState {
     ret_hi = v0 ^ v1 ^ v2 ^ v3;
   }
 };
-
-#pragma GCC diagnostic pop
 
 template <typename Words>
 MARU_INLINED void hash_lanes(uint64_t key0, uint64_t key1, const SipInputs& inputs, SipHash (&ret_hashes)[kSipLanes]) {
