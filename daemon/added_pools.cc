@@ -64,11 +64,12 @@ Result<std::vector<PoolSpec>> read_addition(const std::string& toml, const Confi
   });
   for (const PoolSpec& spec : *specs)
     if (!of_owner && !spec.pool.sharing.fencing_command.empty())
-      problems.push_back({line_of(spec, "fencing_command"),
-                          "pool \"" + printable(spec.pool.name) +
-                              "\": fencing_command: found a program, which would run as marud's own user; expected none "
-                              "in what others than root and that user add: let one of them add the pool, or describe it "
-                              "in marud's configuration"});
+      problems.push_back(
+          {line_of(spec, "fencing_command"),
+           "pool \"" + printable(spec.pool.name) +
+               "\": fencing_command: found a program, which would run as marud's own user; expected none "
+               "in what others than root and that user add: let one of them add the pool, or describe it "
+               "in marud's configuration"});
   if (!problems.empty()) return failure(EINVAL, "the file cannot be used: " + problems_text(problems));
   return specs;
 }

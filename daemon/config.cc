@@ -335,8 +335,8 @@ void check_limits_of_bytes(const Config& config, std::vector<ConfigProblem>& pro
   const auto check = [&](const char* table, uint64_t bytes, int line) {
     if (bytes == 0 || bytes >= least) return;
     problems.push_back({line, std::string(table) + ".bytes: found " + size_text(bytes) + ", expected at least " +
-                               exact_size_text(least) + ", one region of pool \"" + printable(smallest->pool.name) +
-                               "\", or 0 for no limit: with less there is no memory at all"});
+                                  exact_size_text(least) + ", one region of pool \"" + printable(smallest->pool.name) +
+                                  "\", or 0 for no limit: with less there is no memory at all"});
   };
   check("limits", config.user_limits.bytes, config.user_limits_bytes_line);
   for (const UserLimitRule& rule : config.user_limit_rules) check("limit", rule.bytes.value_or(0), rule.bytes_line);

@@ -142,7 +142,7 @@ struct Config {
   HttpConfig http;
   UserLimits user_limits;  // of everybody but root and marud's own user
   std::vector<UserLimitRule> user_limit_rules;
-  int user_limits_bytes_line = 0;  // of the file
+  int user_limits_bytes_line = 0;      // of the file
   SubordinateUsers subordinate_users;  // not from the file: of this machine, when it was read
   std::vector<PoolSpec> pools;
   WrittenTable written_daemon, written_http;  // empty when the command line described everything

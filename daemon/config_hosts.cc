@@ -43,9 +43,10 @@ void check_sharing(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
         "that blocks are lost and mixed up (CXL 3 with back-invalidation has it, CXL 2 pooling has not)");
   // What a host is called stands in the pool, where any client can write it: it could have any machine fenced.
   if (!sharing.fencing_command.empty() && !spec.lines.contains("fencing_names"))
-    refuse("fencing_command", "no fencing_names beside it",
-           "fencing_names = [\"HOST\", ...] with the names of the other hosts of this pool, as marudctl host list shows "
-           "them: the command is run for no others");
+    refuse(
+        "fencing_command", "no fencing_names beside it",
+        "fencing_names = [\"HOST\", ...] with the names of the other hosts of this pool, as marudctl host list shows "
+        "them: the command is run for no others");
   if (spec.backend == Backend::kMemory)
     refuse("profile", "\"shared\" with backend = \"memory\"", "memory that other hosts reach: \"file\" or \"dax\"");
   const TenantSettings& tenants = spec.pool.tenants;

@@ -56,7 +56,9 @@ std::optional<MemoryLimit> memory_limit(const std::string& root, const std::stri
   return least;
 }
 
-uint64_t memory_of_machine(const std::string& root) { return 1024 * line_of(read(root + "/proc/meminfo"), "MemTotal:"); }
+uint64_t memory_of_machine(const std::string& root) {
+  return 1024 * line_of(read(root + "/proc/meminfo"), "MemTotal:");
+}
 
 bool is_charged(int fd) {
   struct statfs file_system = {};

@@ -259,7 +259,9 @@ Options parse_options(int count, char** arguments, std::vector<std::string>& pro
         break;
       case kFlagForeground: break;
       case kFlagChecksums: spec.pool.checksums = true; break;
-      case kFlagMaxRegions: spec.pool.max_regions_per_instance = read_number("--max-regions", value, 0, problems); break;
+      case kFlagMaxRegions:
+        spec.pool.max_regions_per_instance = read_number("--max-regions", value, 0, problems);
+        break;
       case kFlagPolicy: spec.pool.policy = value; break;
       case kFlagPolicyOption: read_policy_option(value, spec.pool.policy_options, problems); break;
       case kFlagHighWatermark: spec.pool.high_watermark = read_fraction("--high-watermark", value, problems); break;
@@ -356,9 +358,13 @@ void check_memory_of_machine(const Config& config, std::vector<ConfigProblem>& p
     bytes += spec.bytes;
     if (was_enough && bytes > most)
       problems.push_back({line_of(spec, "size"), "pool \"" + printable(spec.pool.name) + "\": size: found " +
-                                                     size_text(spec.bytes) + ", with which pools of first_touch or of "
-                                                     "huge pages have " + size_text(bytes) + ", expected no more than "
-                                                     "the " + size_text(most) + " of memory that this machine has"});
+                                                     size_text(spec.bytes) +
+                                                     ", with which pools of first_touch or of "
+                                                     "huge pages have " +
+                                                     size_text(bytes) +
+                                                     ", expected no more than "
+                                                     "the " +
+                                                     size_text(most) + " of memory that this machine has"});
   }
 }
 

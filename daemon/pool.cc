@@ -197,8 +197,8 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   // The claim may have gone with it, as if somebody else had written there.
   if (const auto bad = state->device->bad_control_memory(); problem && !bad.empty())
     return failure(EHWPOISON, "format pool \"" + config.name + "\": found bad memory at byte " +
-                            std::to_string(bad.front().offset) + " of " + state->device->name() +
-                            ", expected a device that can be written; have it repaired, or name another one");
+                                  std::to_string(bad.front().offset) + " of " + state->device->name() +
+                                  ", expected a device that can be written; have it repaired, or name another one");
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   shm::flush(state->region, state->device->control().data(), layout.control_bytes);
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());

@@ -87,7 +87,7 @@ void read_pool_header(std::span<const std::byte> begin, uint64_t device_bytes, D
 
 void read_data_label(DeviceLabel& label) {
   const bool is_intact = label.data.checksum == shm::data_label_checksum(label.data) &&
-                        (label.data.hosts == 0 || label.data.hosts == format::kDataLabelHosts);
+                         (label.data.hosts == 0 || label.data.hosts == format::kDataLabelHosts);
   label.is_shared = is_intact && label.data.hosts != 0;
   if (is_intact && label.data.pages_offset != format::kDataLabelRoom) {
     label.kind = DeviceLabel::Kind::kDamaged;

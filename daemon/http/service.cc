@@ -21,12 +21,12 @@
 namespace maru::daemon::http {
 namespace {
 
-constexpr unsigned kIdleSeconds = 15;          // a connection on which nothing comes
-constexpr uint64_t kLifeMs = 60'000;           // to the first line of a request, to its end, to the last byte of its reply
-constexpr size_t kRefusedMax = 64;             // connections that were told why they are refused, and are still open
-constexpr uint64_t kTokenMs = 2'000;           // from a connection by TCP to the headers with a token
-constexpr uint64_t kAcceptPauseMs = 200;       // no descriptor is left
-constexpr uint64_t kOpenPauseMs = 1'000;       // a socket could not be opened; twice as long each time, up to
+constexpr unsigned kIdleSeconds = 15;     // a connection on which nothing comes
+constexpr uint64_t kLifeMs = 60'000;      // to the first line of a request, to its end, to the last byte of its reply
+constexpr size_t kRefusedMax = 64;        // connections that were told why they are refused, and are still open
+constexpr uint64_t kTokenMs = 2'000;      // from a connection by TCP to the headers with a token
+constexpr uint64_t kAcceptPauseMs = 200;  // no descriptor is left
+constexpr uint64_t kOpenPauseMs = 1'000;  // a socket could not be opened; twice as long each time, up to
 constexpr uint64_t kOpenPauseMaxMs = 60'000;
 
 // Few beside the places of a party: what came with a connection is read before others can take its place.

@@ -65,10 +65,10 @@ std::string why_not_its_pages(const PoolFile& pages, const format::Header& heade
   if (label.checksum != shm::data_label_checksum(label)) return "found the pages of a pool with a damaged label";
   if (std::memcmp(label.uuid, header.uuid, sizeof(label.uuid)) != 0)
     return "found the pages of another pool, expected those of the pool in --file";
-  return label.data_bytes == pages.bytes ? ""
-                                         : "found " + std::to_string(pages.bytes) + " bytes, expected " +
-                                               std::to_string(label.data_bytes) +
-                                               ", as its label says: bring the whole file back";
+  return label.data_bytes == pages.bytes
+             ? ""
+             : "found " + std::to_string(pages.bytes) + " bytes, expected " + std::to_string(label.data_bytes) +
+                   ", as its label says: bring the whole file back";
 }
 
 }  // namespace

@@ -87,8 +87,8 @@ int Conversation::ask(json request, json& ret_reply) {
   auto received = wire::receive_packet(socket_.get(), arguments_.timeout_ms);
   if (!received) return fail(kExitUnreachable, received.error().text());
   const auto foreign = [&](const std::string& what) {
-    return fail(kExitUnreachable, "what answers on " + arguments_.socket_path + " is no marud of this version: " + what +
-                                      " (see --socket)");
+    return fail(kExitUnreachable, "what answers on " + arguments_.socket_path +
+                                      " is no marud of this version: " + what + " (see --socket)");
   };
   const auto header = wire::decode_reply(received->bytes);
   if (!header) return foreign(header.error().text());

@@ -131,7 +131,8 @@ int quota_remove(const Arguments& arguments) { return ask_about_tenant(arguments
 
 int quota_list(const Arguments& arguments) {
   json reply;
-  if (const int code = Conversation(arguments).ask_for_list({{"command", "quota.list"}}, "tenants", std::nullopt, reply);
+  if (const int code =
+          Conversation(arguments).ask_for_list({{"command", "quota.list"}}, "tenants", std::nullopt, reply);
       code != kExitDone)
     return code;
   const size_t left_out = keep_who_uses_most(reply["tenants"], arguments.limit.value_or(UINT64_MAX));

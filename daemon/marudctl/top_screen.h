@@ -28,10 +28,10 @@ struct TopView {
   bool is_reversed = false;
   bool is_paused = false;
   bool has_help = false;
-  std::string pool;         // only this one and its clients; empty: all
+  std::string pool;             // only this one and its clients; empty: all
   bool is_of_one_pool = false;  // marud is asked for that one alone, so there is no other to go to
-  size_t selected = 0;      // row of the clients, as long as none is chosen
-  bool is_looking = false;  // into the selected client
+  size_t selected = 0;          // row of the clients, as long as none is chosen
+  bool is_looking = false;      // into the selected client
   // Followed wherever its row goes: from one look to the next the order changes. Nobody, until a key chooses one.
   std::optional<TopClient> chosen = std::nullopt;
 };

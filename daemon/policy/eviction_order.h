@@ -125,7 +125,8 @@ class EvictionOrder final : private PolicyQueues {
     void push_region(uint32_t region);
 
    private:
-    static constexpr uint64_t kLinesOfASpare = 4;  // its entry, those of its neighbours before and after, the block's own
+    static constexpr uint64_t kLinesOfASpare =
+        4;  // its entry, those of its neighbours before and after, the block's own
     // With Ranking::kByPlace only the lowest queue of a tenant in a region competes, and `queue` is 0.
     struct End {
       uint32_t region;

@@ -181,8 +181,8 @@ int run(const Arguments& arguments) {
   auto made = read_record(arguments.record);
   // It has addresses of memory, which the kernel tells root alone: a user has no use for it.
   if (!made && made.error().code == EACCES && !changes) {
-    note("what was made is not known, since user " + std::to_string(::geteuid()) + " may not read " +
-         arguments.record + ": devices of dynamic regions are matched by size, and root may see another plan");
+    note("what was made is not known, since user " + std::to_string(::geteuid()) + " may not read " + arguments.record +
+         ": devices of dynamic regions are matched by size, and root may see another plan");
     made = std::vector<Made>{};
   }
   if (!made) return complain(made.error().text());

@@ -68,7 +68,8 @@ std::optional<size_t> read_extra_keys(const maru_tokens_options& options, std::a
       if (text) key.texts[key.n++] = *text;
     return std::all_of(texts.begin(), texts.end(), [](const auto& text) { return text.has_value(); });
   };
-  if (has_path && !add("lora", {read_text(options.lora_name), read_text(options.lora_path, MARU_TOKENS_PATH_BYTES_MAX)}))
+  if (has_path &&
+      !add("lora", {read_text(options.lora_name), read_text(options.lora_path, MARU_TOKENS_PATH_BYTES_MAX)}))
     return std::nullopt;
   if (!is_tagged && options.lora_name != nullptr && !add("", {read_text(options.lora_name)})) return std::nullopt;
   if (options.cache_salt != nullptr && !add("cache_salt", {read_text(options.cache_salt)})) return std::nullopt;

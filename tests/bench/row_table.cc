@@ -46,7 +46,8 @@ const std::vector<RowSpec>& row_table() {
        15, 2.5},
       {"exists_text35_batch256_cached", "cached", "256 keys that are texts of 35 characters in one call",
        "256 prefetched loads, per load", "ns/key", 0, kNone, 0, 0},
-      {"exists_text115_batch256_cached", "cached", "the same with 115 characters", "the same", "ns/key", 0, kNone, 0, 0},
+      {"exists_text115_batch256_cached", "cached", "the same with 115 characters", "the same", "ns/key", 0, kNone, 0,
+       0},
       {"repin_hot", "cached", "pin and unpin of a block this process already holds", "two exchanges on an own line",
        "ns/call", 50, kValue, 0, 0},
       // Taking pages.

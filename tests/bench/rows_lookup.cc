@@ -171,9 +171,7 @@ class Texts {
 
  private:
   static constexpr uint64_t kTexts = 2048;  // a pool keeps fewer keys that are so long than it has pages
-  static maru_key name_of(const std::string& text) {
-    return {text.data(), uint32_t(text.size()), MARU_KEY_BYTES, 0};
-  }
+  static maru_key name_of(const std::string& text) { return {text.data(), uint32_t(text.size()), MARU_KEY_BYTES, 0}; }
   Client& client_;
   Random random_{11};
   std::vector<std::string> texts_;

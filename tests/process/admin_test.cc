@@ -235,8 +235,9 @@ TEST_F(Admin, FilesAreChecked) {
   // Half of it is not a pool any more.
   ASSERT_EQ(::truncate(marud.pool_file("default").c_str(), off_t(pool.bytes / 2)), 0);
   EXPECT_EQ(marudctl({"check", "--file", marud.pool_file("default")}, marud), 1) << output_;
-  EXPECT_NE(output_.find("found " + std::to_string(pool.bytes / 2) + " bytes of a pool of " + std::to_string(pool.bytes)),
-            std::string::npos)
+  EXPECT_NE(
+      output_.find("found " + std::to_string(pool.bytes / 2) + " bytes of a pool of " + std::to_string(pool.bytes)),
+      std::string::npos)
       << output_;
   EXPECT_NE(output_.find("bring the whole file back"), std::string::npos) << output_;
 }

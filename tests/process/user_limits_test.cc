@@ -124,8 +124,9 @@ TEST(UserLimits, LessThanARegionIsNoMemoryAndIsSaid) {
   int result = 0;
   EXPECT_EQ(take_all(client, &result), 0u);
   EXPECT_EQ(result, -EDQUOT);
-  EXPECT_TRUE(marud.has_logged("may rent 100 KiB (bytes under [limits] or [[limit]] in marud.toml), which is less than one "
-                               "region of pool \"default\", 256 KiB: it gets no memory there"));
+  EXPECT_TRUE(
+      marud.has_logged("may rent 100 KiB (bytes under [limits] or [[limit]] in marud.toml), which is less than one "
+                       "region of pool \"default\", 256 KiB: it gets no memory there"));
 }
 
 // A full pool in which everything is another user's: a limited one gets so many regions and not a page more.

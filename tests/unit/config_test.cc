@@ -291,10 +291,11 @@ TEST(Config, FencingIsOfSharedPoolsAndNamesAreOfFencing) {
             "9: pool.fencing_names: found an array, expected an array of texts that are not empty");
   EXPECT_EQ(problems_of(pool + command + names).size(), 2u) << "each of them needs the profile";
   // Of a pool that any client can give any name to.
-  EXPECT_EQ(problem_of(pool + shared + command),
-            "8: pool \"a\": fencing_command: found no fencing_names beside it, expected fencing_names = [\"HOST\", ...] "
-            "with the names of the other hosts of this pool, as marudctl host list shows them: the command is run for no "
-            "others");
+  EXPECT_EQ(
+      problem_of(pool + shared + command),
+      "8: pool \"a\": fencing_command: found no fencing_names beside it, expected fencing_names = [\"HOST\", ...] "
+      "with the names of the other hosts of this pool, as marudctl host list shows them: the command is run for no "
+      "others");
   EXPECT_EQ(problems_of(pool + command).size(), 1u) << "the profile comes first";
 }
 

@@ -131,8 +131,9 @@ TEST_F(CutDevices, OneWithAllOfAPoolIsRefused) {
   for (const uint64_t mib : {14, 2}) {
     devices_.resize("dax0.0", mib << 20);
     spec_.dax.device = devices_.path("dax0.0");
-    expect_refused("16 MiB in pages of 4 KiB, more than there is (" + std::to_string(mib) + " MiB), expected a whole pool",
-                   "a device that was made smaller its size back");
+    expect_refused(
+        "16 MiB in pages of 4 KiB, more than there is (" + std::to_string(mib) + " MiB), expected a whole pool",
+        "a device that was made smaller its size back");
     spec_.dax.device = "uuid:" + uuid;
     expect_refused("more than there is (" + std::to_string(mib) + " MiB)", "its size back");
   }
@@ -141,9 +142,10 @@ TEST_F(CutDevices, OneWithAllOfAPoolIsRefused) {
 TEST_F(CutDevices, OneWithPagesIsRefused) {
   leave_pool();
   devices_.resize("dax1.0", kBytes - (2u << 20));
-  expect_refused("use " + devices_.path("dax1.0") + ": found the pages of a pool of marud",
-                 "on a device of 14680064 bytes, expected one of 16777216, as when it was formatted; give the device its "
-                 "size back");
+  expect_refused(
+      "use " + devices_.path("dax1.0") + ": found the pages of a pool of marud",
+      "on a device of 14680064 bytes, expected one of 16777216, as when it was formatted; give the device its "
+      "size back");
 }
 
 TEST_F(CutDevices, OneWithAControlRegionIsRefused) {

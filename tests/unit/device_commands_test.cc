@@ -102,7 +102,8 @@ TEST_F(UnwatchedLane, AdministratorsAddNoPoolThatHasAProgramRun) {
   };
   const AdminReply refused = add(false);
   EXPECT_EQ(refused.code, EINVAL);
-  EXPECT_NE(refused.text.find("line 8: pool \"new\": fencing_command: found a program"), std::string::npos) << refused.text;
+  EXPECT_NE(refused.text.find("line 8: pool \"new\": fencing_command: found a program"), std::string::npos)
+      << refused.text;
   EXPECT_EQ(add(true).code, 0);
 }
 

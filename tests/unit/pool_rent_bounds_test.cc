@@ -35,8 +35,7 @@ TEST(PoolRentBounds, LooksForPinsCountForTheLanesThatTheyRead) {
   std::vector<std::unique_ptr<InProcessClient>> clients;
   while (auto client = home.attach()) clients.push_back(std::move(client));
   ASSERT_EQ(clients.size(), kLanes - 1);
-  for (uint64_t i = 0; i < home.region.pages(); ++i)
-    ASSERT_FALSE(clients[0]->store("k" + std::to_string(i)).is_none());
+  for (uint64_t i = 0; i < home.region.pages(); ++i) ASSERT_FALSE(clients[0]->store("k" + std::to_string(i)).is_none());
   ASSERT_GT(home.region.pages(), 2000u);
   ASSERT_TRUE(clients[0]->rent(2000));
   EXPECT_GT(clients[0]->runs.size(), 500u);

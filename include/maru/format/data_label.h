@@ -20,7 +20,7 @@ struct DataLabel {
   uint64_t data_bytes;    // of this piece
   uint64_t pages_offset;  // of page 0
   uint64_t checksum;      // FNV-1a (64 bits) of all bytes before it
-  uint64_t hosts;         // kDataLabelHosts: several reach these pages; 0: one does, or an older marud has written the label
+  uint64_t hosts;  // kDataLabelHosts: several reach these pages; 0: one does, or an older marud has written the label
 };
 static_assert(sizeof(DataLabel) == 56);
 static_assert(sizeof(DataLabel) <= 64, "one cache line, which reaches the memory as a whole");
