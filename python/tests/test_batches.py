@@ -163,7 +163,10 @@ def test_evicted_keys_are_reported_once(marud_program):
             maru.Client(str(small.socket), timeout_ms=60_000) as client:
         before = client.geometry().pages + 100
         for i in range(before):
-            client.store_copy(f"k{i}", b"x" * PAGE)
+            try:
+                client.store_copy(f"k{i}", b"x" * PAGE)
+            except maru.RegistryFullError:  # rare: both of its buckets are full
+                pass
         keys = [evicted.key for evicted in client.evicted()]
         assert keys and all(key.startswith(b"k") for key in keys)
         assert not client.exists(keys[0])

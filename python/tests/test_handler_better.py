@@ -50,7 +50,10 @@ def test_pins_that_run_out_are_an_error_and_leave_nothing(marud_program, key):
     with Marud(marud_program, size="160MiB") as running, maru.MaruHandler(config(running)) as handler:
         keys = [f"{key} {i}" for i in range(30_000)]  # pins are given out beyond the limit while there is room
         for name in keys:
-            put(handler, name, b"x")
+            try:
+                put(handler, name, b"x")
+            except maru.RegistryFullError:  # rare: both of its buckets are full
+                pass
         with pytest.raises(maru.PinsExhaustedError):
             handler.batch_pin(keys)
         assert handler.get_stats()["native"]["pins"] == 0 and handler.delete(keys[0])

@@ -123,9 +123,14 @@ def test_what_has_no_room_is_told(marud_program, digests):
             client.store_copy(f"before {i}", b"x")
         keys = [f"key {i}" for i in range(pages)]
         stored = client.store_copy_batch(keys, numpy.zeros((pages, PAGE), numpy.uint8))
-        assert stored.is_new == [i < pages - 100 for i in range(pages)] == client.exists_batch(keys)
-        assert list(stored.errors) == list(range(pages - 100, pages))
-        assert {type(error) for error in stored.errors.values()} == {maru.NoSpaceError}
+        assert stored.is_new == client.exists_batch(keys)
+        assert list(stored.errors) == [i for i in range(pages) if not stored.is_new[i]]
+        # Rare (of 10,000 such pools 16 had one, none more than four): both buckets of a key are full. Its page goes to the next.
+        crowded = {i for i, error in stored.errors.items() if isinstance(error, maru.RegistryFullError)}
+        assert len(crowded) < 10
+        errors = [stored.errors.get(i) for i in range(pages) if i not in crowded]
+        assert errors[:pages - 100] == [None] * (pages - 100)
+        assert {type(error) for error in errors[pages - 100:]} == {maru.NoSpaceError}
         more = client.store_copy_batch([f"more {i}" for i in range(pages + 1)], [b"x"] * (pages + 1))
         assert len(more.errors) == pages + 1, "never has the pool room for them"
 
