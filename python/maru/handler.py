@@ -29,7 +29,7 @@ from .errors import (UNREADABLE, ClosedError, ForkedError, HandleUsedError, Inva
                      MaruError, NoSpaceError, NotConnectedError, PoolExhaustedError, PoolLeavesError, PoolReplacedError,
                      QuotaError)
 from .handler_stats import statistics_of
-from .places import RETRIEVED, Budget, Place, Retrieved
+from .places import RETRIEVED, Budget, Fresh, Place, Retrieved
 from .records import Digest
 from .results import AllocHandle, FoundInOrder, MemoryInfo, PageAccount, PoolHandle
 
@@ -54,6 +54,8 @@ class MaruHandler(Finder):
         # For one that ends no pins of what it has looked up, and then did not get or did not want: LMCache, too.
         self._ends_pins_of_unread = False
         self._on_region_added: Optional[RegionAdded] = None
+        self._fresh_indexes, self._fresh_regions = Fresh(0), Fresh(RETRIEVED + 1)
+        self._are_places_new = False
         self._renew()
         _handlers.add(self)
 
@@ -65,8 +67,15 @@ class MaruHandler(Finder):
         self._stores: set[weakref.ref[Any]] = set()
         self._pins: dict[str, list[Pin]] = {}
         self._pins_lock = threading.RLock()
-        self._retrieved = Retrieved(self._config.chunk_size_bytes)
-        self._budget: Budget[AllocHandle] = Budget(self._config.chunk_size_bytes, self._config.pool_size)
+        self._renew_places()
+
+    def _renew_places(self) -> None:
+        """Those of the attachment before lead to nothing."""
+        if self._are_places_new:
+            return
+        self._retrieved = Retrieved(self._config.chunk_size_bytes, self._fresh_indexes)
+        self._budget: Budget[AllocHandle] = Budget(self._config.chunk_size_bytes, self._config.pool_size, self._fresh_regions)
+        self._are_places_new = True
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
@@ -115,9 +124,8 @@ class MaruHandler(Finder):
     def _renew_attachment(self) -> None:
         self._pins = {}
         self._has_said_leaving = False  # of the pool, to one who passes over it
-        # A place of before leads to nothing else.
-        self._retrieved = Retrieved(self._config.chunk_size_bytes, self._retrieved.next_index())
-        self._budget = Budget(self._config.chunk_size_bytes, self._config.pool_size)
+        self._renew_places()
+        self._are_places_new = False
 
     def close(self) -> None:
         """Waits for stores that are under way in other threads, refuses everything else, and detaches. Blocks stay in the pool,
@@ -510,7 +518,7 @@ class MaruHandler(Finder):
     @property
     def pool_handle(self) -> Optional[PoolHandle]:
         """None when not connected."""
-        return None if not self.connected else PoolHandle(1, 0, self._config.pool_size, 0)
+        return None if not self.connected else PoolHandle(self._budget.regions()[0][0], 0, self._config.pool_size, 0)
 
     @property
     def allocator(self) -> Optional[PageAccount]:

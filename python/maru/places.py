@@ -5,10 +5,11 @@ so a place is where something held is *found in the handler*, for as long as it 
 
   region 0          blocks that were retrieved; a block has one page_index however often it was retrieved, and as many chunks
                     from there on as it fills
-  regions 1, 2, ... pages that were allocated and not stored: pool_size of them in region 1, expand_size in each further one
+  regions 1, 2, ... pages that were allocated and not stored: pool_size of them in the first, expand_size in each further one
 
 A page_index counts chunks, so byte `offset` of a region is in page `offset // chunk`. A place is given again once what was
-there is gone.
+there is gone, but never by another attachment of the handler, nor in the child of a fork: what was noted of the one before
+leads to nothing there. Of region 0 an attachment has its own page_indexes, and of the others its own regions.
 
 What is given a place is held weakly, and its end noted where no Python code runs, so that nothing can come between: neither a
 Ctrl-C nor what the garbage collector calls. A place that has ended is given back by the next call.
@@ -22,8 +23,9 @@ import heapq
 import logging
 import threading
 import weakref
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Optional, TypeVar
 
 from ._maru import View
@@ -38,24 +40,31 @@ class Place(NamedTuple):
     page_index: int
 
 
-class _Numbers:
-    """The first of so many numbers in a row that are free: the smallest that was given for as many before, and none below
-    `first`."""
+class Fresh:
+    """Numbers that were never given, for all the attachments of a handler. Each call is one step; there is no lock, which
+    another thread could hold at a fork."""
 
     def __init__(self, first: int) -> None:
-        self._fresh = first
+        self._next = first
+
+    def take(self, count: int = 1) -> int:
+        """The first of so many in a row."""
+        number, self._next = self._next, self._next + count  # without a call: nothing comes between
+        return number
+
+
+class _Numbers:
+    """The first of so many numbers in a row that are free: the smallest that was given for as many before, or a fresh one."""
+
+    def __init__(self, fresh: Fresh) -> None:
+        self._fresh = fresh
         self._returned: dict[int, list[int]] = {}  # by how many
 
     def take(self, count: int) -> int:
         try:
             return heapq.heappop(self._returned[count])
         except (IndexError, KeyError):
-            return self.fresh(count)
-
-    def fresh(self, count: int) -> int:
-        """Such that were never given."""
-        number, self._fresh = self._fresh, self._fresh + count  # without a call: nothing comes between
-        return number
+            return self._fresh.take(count)
 
     def give_back(self, number: int, count: int) -> None:
         heapq.heappush(self._returned.setdefault(count, []), number)
@@ -84,10 +93,10 @@ class _StayOf(weakref.ref[Stay]):
 class Retrieved:
     """Region 0. Holds nothing itself: whoever entered a place holds the Stay that enter() returned."""
 
-    def __init__(self, chunk_bytes: int, first_index: int = 0) -> None:
+    def __init__(self, chunk_bytes: int, fresh: Fresh) -> None:
         self._chunk_bytes = chunk_bytes
         self._lock = threading.RLock()
-        self._numbers = _Numbers(first_index)
+        self._numbers = _Numbers(fresh)
         self._at: dict[int, _StayOf] = {}  # by page_index
         self._large: dict[int, _StayOf] = {}  # those of them that are larger than a chunk
         self._of_block: dict[int, _StayOf] = {}
@@ -129,11 +138,6 @@ class Retrieved:
         """Under which the block that begins there was retrieved."""
         there = self._there(page_index)
         return None if there is None or there.page_index != page_index else there.key
-
-    def next_index(self) -> int:
-        """One that was never given."""
-        with self._lock:
-            return self._numbers.fresh(1)
 
     def _there(self, page_index: int) -> Optional[Stay]:
         with self._lock:
@@ -178,17 +182,27 @@ class _SeatOf(weakref.ref[Seat[_Held]]):
     is_passed_over = False
 
 
+class _Region(NamedTuple):
+    region_id: int
+    begin: int  # of the numbers through all regions
+    end: int
+
+
+_id_of, _begin_of = itemgetter(0), itemgetter(1)
+
+
 class Budget(Generic[_Held]):
     """Regions 1 and up: what is allocated and not stored, and how much of it there may be."""
 
-    def __init__(self, chunk_bytes: int, region_bytes: int) -> None:
+    def __init__(self, chunk_bytes: int, region_bytes: int, fresh_ids: Fresh) -> None:
         self._lock = threading.RLock()
+        self._fresh_ids = fresh_ids
         self._chunk_bytes = chunk_bytes
         self._taken: dict[int, _SeatOf[_Held]] = {}  # numbered through all regions
         # What is not taken is in this heap or from _fresh on; what is taken still is, unless it was passed over.
         self._returned: list[int] = []
         self._fresh = 0
-        self._ends: list[int] = [0]  # of each region
+        self._regions: list[_Region] = []
         self._left: deque[Any] = deque()  # of _SeatOf, ended
         self.expand_if_full(region_bytes)
 
@@ -197,10 +211,12 @@ class Budget(Generic[_Held]):
         thread was first."""
         with self._lock:
             self._see_out()
-            if len(self._taken) < self._ends[-1]:
+            begin = self._regions[-1].end if self._regions else 0
+            if len(self._taken) < begin:
                 return []
-            self._ends.append(self._ends[-1] + region_bytes // self._chunk_bytes)
-            return [(len(self._ends) - 1, self._ends[-1] - self._ends[-2])]
+            added = _Region(self._fresh_ids.take(), begin, begin + region_bytes // self._chunk_bytes)
+            self._regions.append(added)
+            return [(added.region_id, added.end - added.begin)]
 
     def take(self) -> Optional[Seat[_Held]]:
         """A place for what will be allocated; None when every one is taken."""
@@ -208,11 +224,11 @@ class Budget(Generic[_Held]):
             while True:
                 self._see_out()
                 number = self._returned[0] if self._returned else self._fresh
-                if number >= self._ends[-1]:
+                if number >= self._regions[-1].end:
                     return None
                 if number not in self._taken:
-                    region_id = bisect_right(self._ends, number)
-                    seat: Seat[_Held] = Seat(Place(region_id, number - self._ends[region_id - 1]))
+                    region = self._regions[bisect_right(self._regions, number, key=_begin_of) - 1]
+                    seat: Seat[_Held] = Seat(Place(region.region_id, number - region.begin))
                     mine = _SeatOf(seat, self._left.append)
                     mine.number = number
                     if self._taken.setdefault(number, mine) is mine:
@@ -233,25 +249,26 @@ class Budget(Generic[_Held]):
     def held(self, place: Place) -> Optional[_Held]:
         with self._lock:
             self._see_out()
-            if not 1 <= place.region_id < len(self._ends):
-                return None
-            if not 0 <= place.page_index < self._ends[place.region_id] - self._ends[place.region_id - 1]:
+            region = self._region(place.region_id)
+            if region is None or not 0 <= place.page_index < region.end - region.begin:
                 return None  # the numbers go on in the next region
-            known = self._taken.get(self._ends[place.region_id - 1] + place.page_index)
+            known = self._taken.get(region.begin + place.page_index)
             seat = None if known is None else known()
             return None if seat is None or seat.held is None else seat.held()
 
     def regions(self) -> list[tuple[int, int]]:
         """(region_id, pages) of each."""
-        with self._lock:
-            ends = self._ends[:]
-        return [(i, ends[i] - ends[i - 1]) for i in range(1, len(ends))]
+        return [(region.region_id, region.end - region.begin) for region in self._regions[:]]
 
     def in_use(self, region_id: int) -> int:
         with self._lock:
             self._see_out()
-            begin, end = self._ends[region_id - 1], self._ends[region_id]
-            return sum(begin <= number < end for number in list(self._taken))
+            region = self._region(region_id)
+            return 0 if region is None else sum(region.begin <= number < region.end for number in list(self._taken))
+
+    def _region(self, region_id: int) -> Optional[_Region]:
+        at = bisect_left(self._regions, region_id, key=_id_of)
+        return self._regions[at] if at < len(self._regions) and self._regions[at].region_id == region_id else None
 
     def _see_out(self) -> None:
         while True:

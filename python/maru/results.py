@@ -121,14 +121,15 @@ class PageAccount:
 
     @property
     def num_allocated(self) -> int:
-        return self._budget.in_use(1)
+        return self._budget.in_use(self._budget.regions()[0][0])
 
     @property
     def num_free_pages(self) -> int:
         return self.page_count - self.num_allocated
 
     def get_stats(self) -> dict[str, Any]:
-        return region_statistics(self._budget, 1, self.page_count, self.chunk_size)
+        [first, pages], *_ = self._budget.regions()
+        return region_statistics(self._budget, first, pages, self.chunk_size)
 
 
 def region_statistics(budget: Budget[Any], region_id: int, pages: int, chunk_size: int) -> dict[str, Any]:

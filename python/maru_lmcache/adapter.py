@@ -115,7 +115,8 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         handler.set_on_region_added(self._note_region)
 
     def _note_region(self, region_id: int, pages: int) -> None:
-        self._pages[region_id] = pages
+        owned = self._handler.get_owned_region_ids()  # another attachment has others
+        self._pages = {**{its: count for its, count in self._pages.items() if its in owned}, region_id: pages}
 
     # -- addresses ----------------------------------------------------------------------------------------------------
 

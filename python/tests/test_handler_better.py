@@ -406,20 +406,33 @@ def test_numbers_of_numpy_are_numbers(marud):
 
 def test_a_place_of_before_leads_to_nothing_else(marud, key):
     with maru.MaruHandler(config(marud)) as handler:
-        put(handler, key, b"first")
-        put(handler, key + " 2", b"second")
-        before = handler.retrieve(key)
+        for number in ("", " 2", " 3"):
+            put(handler, key + number, b"first" + number.encode())
+        before, late, handle = handler.retrieve(key), handler.retrieve(key), handler.alloc(1)
         place = before.page_index
+        del before
         handler.close()
         assert handler.connect()
         later = handler.retrieve(key + " 2")
         assert later.page_index != place and handler.get_buffer_view(0, place * CHUNK, 1) is None
-        assert bytes(before.view) == b"first"
+        # A place of before that is asked for only now.
+        place = late.page_index
+        last = handler.retrieve(key + " 3")
+        assert len({place, later.page_index, last.page_index}) == 3
+        assert handler.get_buffer_view(0, place * CHUNK, 1) is None and handler._key_at(0, place) is None
+        assert bytes(late.view) == b"first"
+        # And one of the budget.
+        now = handler.alloc(1)
+        assert handler.get_buffer_view(now.region_id, now.page_index * CHUNK, 1) is not None
+        assert handler.get_buffer_view(handle.region_id, handle.page_index * CHUNK, 1) is None
+        assert handler.get_owned_region_ids() == [now.region_id] == [handler.pool_handle.region_id] != [handle.region_id]
+        assert handler.get_region_page_count(handle.region_id) is None and handler.allocator.num_allocated == 1
 
 
 def test_a_child_is_told_and_may_connect_itself(handler, key):
     put(handler, key, b"x")
     info, handle = handler.retrieve(key), handler.alloc(1)
+    place, seat = info.page_index, (handle.region_id, handle.page_index)
     child = os.fork()
     if child == 0:
         wrong = 1
@@ -442,7 +455,12 @@ def test_a_child_is_told_and_may_connect_itself(handler, key):
             wrong += handler.get_owned_region_ids() != [] or handler.pool_handle is not None or handler.mapper is not None
             wrong += not handler.connect()
             wrong += read(handler, key) != b"x" or not put(handler, key + " child", b"y")
-            del info, handle
+            mine, handle_of_mine = handler.retrieve(key), handler.alloc(1)
+            wrong += handler.get_buffer_view(0, mine.page_index * CHUNK, 1) is None
+            wrong += handler.get_buffer_view(0, place * CHUNK, 1) is not None
+            wrong += handler.get_buffer_view(handle_of_mine.region_id, handle_of_mine.page_index * CHUNK, 1) is None
+            wrong += handler.get_buffer_view(seat[0], seat[1] * CHUNK, 1) is not None
+            del info, handle, mine, handle_of_mine
             handler.close()
             gc.collect()
         finally:
