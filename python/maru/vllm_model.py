@@ -12,10 +12,11 @@ from . import chunk_keys
 from .chunk_keys import Value
 from .errors import InvalidArgumentError
 
-# Of a model's config.json: what names a copy of it or those who read it, and what is in the keys anyway.
-_NAMES = {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype",
-          "_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset",
-          "_experts_implementation_internal"}
+# Of a model's config.json: what names a copy of it or those who read it.
+_NAMES = {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "_attn_implementation",
+          "_attn_implementation_internal", "_attn_implementation_autoset", "_experts_implementation_internal"}
+# What is in the keys anyway, where it is said of a model or of a part of one: elsewhere it may be of a quantization.
+_DTYPES = {"torch_dtype", "dtype"}
 # Settings of multi-modal inputs that vLLM's hash of an input does not cover.
 _INPUTS = ("mm_processor_kwargs", "media_io_kwargs", "mm_device_do_normalize", "mm_encoder_attn_dtype",
            "mm_encoder_fp8_scale_path", "video_pruning_rate", "video_pruning_method")
@@ -142,7 +143,8 @@ def _plain(value: Any) -> Value:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items() if name not in _NAMES}
+        left_out = _NAMES | _DTYPES if "model_type" in value else _NAMES
+        return {str(name): _plain(one) for name, one in value.items() if name not in left_out}
     if isinstance(value, (set, frozenset)):
         return sorted(str(one) for one in value)
     if isinstance(value, (list, tuple)):
