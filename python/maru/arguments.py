@@ -5,7 +5,7 @@ import operator
 from typing import Any, Sequence, TypeVar
 
 from .config import is_truth
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, shown
 
 _Item = TypeVar("_Item")
 
@@ -16,7 +16,7 @@ def whole(value: Any) -> int:
             return operator.index(value)
     except TypeError:
         pass
-    raise InvalidArgumentError(f"A whole number is wanted, not {value!r:.100}.")
+    raise InvalidArgumentError(f"A whole number is wanted, not {shown(value)}.")
 
 
 def expect_text(key: str) -> None:
@@ -33,7 +33,7 @@ def texts_of(keys: Sequence[str]) -> list[str]:
 
 def list_of(values: Sequence[_Item], what: str) -> list[_Item]:
     # A number of NumPy has items, too, but no dimension.
-    if (isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__") or getattr(values, "ndim", 1) == 0
+    if (isinstance(values, (str, bytes, type)) or not hasattr(values, "__getitem__") or getattr(values, "ndim", 1) == 0
             or (isinstance(values, memoryview) and getattr(values, "ndim", 1) > 1)):  # of which Python makes no list
         raise InvalidArgumentError(f"A batch wants a sequence of {what}, not {type(values).__name__}.")
     return list(values)

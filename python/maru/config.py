@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, Optional
 
 from .address import parse, say_once
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, shown
 
 # This very text, made when this is loaded: an equal one was chosen by somebody.
 UNCHOSEN = "://".join(("tcp", "localhost:5555"))
@@ -94,7 +94,7 @@ class MaruConfig:
         self.eager_map = _flag_of_environment("MARU_EAGER_MAP", self.eager_map)
         self.enable_stats = _flag_of_environment("MARU_STAT", self.enable_stats)
         if not isinstance(self.server_url, str):
-            raise InvalidArgumentError(f"server_url is {self.server_url!r}: it must be the path of a socket, or a URL.")
+            raise InvalidArgumentError(f"server_url is {shown(self.server_url)}: it must be the path of a socket, or a URL.")
         if self.server_url is not UNCHOSEN:
             parse(self.server_url)
         for name in ("auto_connect", "auto_expand", "read_only"):
@@ -102,10 +102,11 @@ class MaruConfig:
         for name in ("pool_size", "chunk_size_bytes", "timeout_ms"):
             setattr(self, name, self._number(name, getattr(self, name)))
         if self.timeout_ms >= 1 << 32:
-            raise InvalidArgumentError(f"timeout_ms is {self.timeout_ms}: it must be less than 2^32, which is seven weeks.")
+            raise InvalidArgumentError(f"timeout_ms is {shown(self.timeout_ms)}: it must be less than 2^32, which is seven "
+                                       "weeks.")
         if self.pool_size < self.chunk_size_bytes:
-            raise InvalidArgumentError(f"pool_size is {self.pool_size} and chunk_size_bytes {self.chunk_size_bytes}: a pool "
-                                       "holds one chunk at the least.")
+            raise InvalidArgumentError(f"pool_size is {shown(self.pool_size)} and chunk_size_bytes "
+                                       f"{shown(self.chunk_size_bytes)}: a pool holds one chunk at the least.")
         if self.expand_size is None:
             return
         self.expand_size = self._number("expand_size", self.expand_size)
@@ -113,8 +114,8 @@ class MaruConfig:
             raise InvalidArgumentError("expand_size is given and auto_expand is False: set auto_expand=True or leave "
                                        "expand_size out.")
         if self.expand_size < self.chunk_size_bytes:
-            raise InvalidArgumentError(f"expand_size is {self.expand_size} and chunk_size_bytes {self.chunk_size_bytes}: an "
-                                       "expansion holds one chunk at the least.")
+            raise InvalidArgumentError(f"expand_size is {shown(self.expand_size)} and chunk_size_bytes "
+                                       f"{shown(self.chunk_size_bytes)}: an expansion holds one chunk at the least.")
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: an address that nobody chose stays behind, and is chosen by nobody where it arrives."""
@@ -129,7 +130,7 @@ class MaruConfig:
     @staticmethod
     def _flag(name: str, value: object) -> bool:
         if value is not True and value is not False and not (isinstance(value, int) and value in (0, 1)):
-            raise InvalidArgumentError(f"{name} is {value!r}: it must be True or False.")
+            raise InvalidArgumentError(f"{name} is {shown(value)}: it must be True or False.")
         return bool(value)
 
     @staticmethod
@@ -143,10 +144,10 @@ class MaruConfig:
             number = 0
         if number <= 0:
             text = ', or a text as "512M" or "1.5GiB"' if name in _SIZES else ""
-            raise InvalidArgumentError(f"{name} is {value!r:.100}: it must be a whole number above 0{text}.")
+            raise InvalidArgumentError(f"{name} is {shown(value)}: it must be a whole number above 0{text}.")
         return number
 
     def explain_what_does_nothing(self) -> None:
         for name, (usual, reason) in _EXPLAINED.items():
             if getattr(self, name) != usual:
-                say_once(logging.INFO, name, f"{name}={getattr(self, name)!r} is accepted and does nothing: {reason}.")
+                say_once(logging.INFO, name, f"{name}={shown(getattr(self, name))} is accepted and does nothing: {reason}.")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, NoReturn, Optional
 
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, shown
 
 _SMALL, _LARGE = (1 << 32) - 1, (1 << 64) - 1
 _DIGITS_MAX = 20  # of _LARGE; Python itself reads no text of thousands of digits
@@ -51,4 +51,4 @@ class Settings:
         return value
 
     def _refuse(self, name: str, value: object, wanted: str) -> NoReturn:
-        raise InvalidArgumentError(f"{name} in {self._source} is {value!r:.100}: set it to {wanted}, or leave it out.")
+        raise InvalidArgumentError(f"{name} in {self._source} is {shown(value)}: set it to {wanted}, or leave it out.")

@@ -10,6 +10,14 @@ import os
 from typing import Any, Optional
 
 
+def shown(value: object, most: int = 100) -> str:
+    """What repr() says of it, for a message. A whole number may be too long for that."""
+    try:
+        return repr(value)[:most]
+    except ValueError:
+        return f"one of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+
+
 class MaruError(Exception):
     """The base of all of them."""
 
@@ -232,8 +240,15 @@ _STORE: _Errors = {
         "pool",
     ),
 }
-_ALLOC: _Errors = {_errno.EDQUOT: (QuotaError, _USERS_MEMORY)}
+_ALLOC: _Errors = {
+    _errno.EINVAL: (InvalidArgumentError, "a block has one byte or more"),
+    _errno.EDQUOT: (QuotaError, _USERS_MEMORY),
+}
 _STORE_COPY: _Errors = {
+    _errno.EINVAL: (
+        InvalidArgumentError,
+        "a block has one byte or more, or the parent's number is no block of this pool",
+    ),
     _errno.EDQUOT: (
         QuotaError,
         f"the tenant is at its hard limit: delete blocks of it, or wait until some are evicted; or {_USERS_MEMORY}",
@@ -282,7 +297,8 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_store": _STORE,
     "maru_store_pinned": _STORE,
     "maru_store_batch": _STORE,
-    "maru_store_copy_batch": {**_BATCH, **_STORE_COPY},
+    "maru_store_copy_batch": _STORE_COPY,
+    "maru_pin_block": {_errno.EINVAL: (InvalidArgumentError, "the number is no block: give the `block` of a result")},
     "maru_pin_batch": _BATCH,
     "maru_exists_batch": _BATCH,
     "maru_retrieve_batch": _BATCH,

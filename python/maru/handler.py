@@ -27,7 +27,7 @@ from .arguments import expect_text, list_of, texts_of, whole
 from .config import UNCHOSEN, MaruConfig
 from .errors import (UNREADABLE, ClosedError, ForkedError, HandleUsedError, InvalidArgumentError, LanesExhaustedError,
                      MaruError, NoSpaceError, NotConnectedError, PoolExhaustedError, PoolLeavesError, PoolReplacedError,
-                     QuotaError)
+                     QuotaError, shown)
 from .handler_stats import statistics_of
 from .places import RETRIEVED, Budget, Fresh, Place, Retrieved
 from .records import Digest
@@ -203,10 +203,10 @@ class MaruHandler(Finder):
         chunk = self._config.chunk_size_bytes
         size = whole(size)
         if size <= 0:
-            raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {size}.")
+            raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {shown(size)}.")
         if size > chunk:
-            raise InvalidArgumentError(f"{size} bytes are more than chunk_size_bytes, which is {chunk}: store less under one "
-                                       "key, or set it higher.")
+            raise InvalidArgumentError(f"{shown(size)} bytes are more than chunk_size_bytes, which is {chunk}: store less under "
+                                       "one key, or set it higher.")
         # Of the client's attachment; or of a later one, and then the client is closed and gives nothing.
         budget = self._budget
         seat = budget.take()

@@ -18,7 +18,7 @@ import numpy
 from numpy.typing import NDArray
 
 from . import _tokens
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, shown
 
 # The names that vLLM (--prefix-caching-hash-algo) and LMCache (--hash-algorithm) have for them, and maru/tokens.h's numbers.
 ALGORITHMS = {"blake3": 1, "sha256_cbor": 2, "sha256": 3, "xxhash_cbor": 4, "xxhash": 5}
@@ -45,7 +45,7 @@ def lmcache_engine(tokens: Tokens, chunk_tokens: int = 256, *, parent: Union[int
         raise InvalidArgumentError("blake3 is an algorithm of LMCache's multiprocess server alone: lmcache().")
     if isinstance(parent, bytes):
         if len(parent) < 8:
-            raise InvalidArgumentError(f"parent is the number or the bytes of a hash, 8 at least, not {parent!r}.")
+            raise InvalidArgumentError(f"parent is the number or the bytes of a hash, 8 at least, not {shown(parent)}.")
         parent = int.from_bytes(parent[:8], "big")
     before = _word("parent", parent)
     return _tokens.lmcache_engine(number, before, _block(chunk_tokens), _read(tokens))
@@ -75,8 +75,8 @@ def root(algorithm: str, seed: Optional[str] = None) -> bytes:
     where that is not set; None: what LMCache takes without vLLM."""
     number = _number(algorithm)
     if seed is not None and (algorithm == "blake3" or not _is_text(seed)):
-        raise InvalidArgumentError(f"A seed is text of at most 255 bytes, for one of vLLM's algorithms; this is {seed!r} for "
-                                   f"{algorithm}.")
+        raise InvalidArgumentError("A seed is text of at most 255 bytes, for one of vLLM's algorithms; this is "
+                                   f"{shown(seed)} for {algorithm}.")
     return _tokens.root(number, seed)
 
 
@@ -87,18 +87,18 @@ def _chain(algorithm: str, tokens: Tokens, block_tokens: int, parent: bytes, lor
     prompt = _read(tokens)
     block = _block(block_tokens)
     if not isinstance(parent, bytes) or not 1 <= len(parent) <= 255:
-        raise InvalidArgumentError(f"parent is the bytes of a hash, 1 to 255, not {parent!r}.")
+        raise InvalidArgumentError(f"parent is the bytes of a hash, 1 to 255, not {shown(parent)}.")
     for name, text, most in (("lora_name", lora_name, 255), ("lora_path", lora_path, 4096), ("cache_salt", cache_salt, 255)):
         if text is not None and (algorithm == "blake3" or not _is_text(text, most)):
             raise InvalidArgumentError(f"{name} is text of at most {most} bytes, for one of vLLM's algorithms; this is "
-                                       f"{text!r:.300} for {algorithm}.")
+                                       f"{shown(text, 300)} for {algorithm}.")
     if not isinstance(extra_keys, str) or extra_keys not in ("tagged", "bare"):
-        raise InvalidArgumentError(f'extra_keys is "tagged" or "bare", not {extra_keys!r:.100}.')
+        raise InvalidArgumentError(f'extra_keys is "tagged" or "bare", not {shown(extra_keys)}.')
     lora_name, lora_path, cache_salt = lora_name or None, lora_path or None, cache_salt or None  # empty: none, as to vLLM
     if (lora_path is not None) != (lora_name is not None and extra_keys == "tagged"):
         raise InvalidArgumentError("vLLM's tagged keys have the path of a LoRA beside its name (lora_path of its LoRARequest), "
-                                   f"and there is none otherwise; these are lora_name={lora_name!r:.100}, "
-                                   f"lora_path={lora_path!r:.100}, extra_keys={extra_keys!r}.")
+                                   f"and there is none otherwise; these are lora_name={shown(lora_name)}, "
+                                   f"lora_path={shown(lora_path)}, extra_keys={shown(extra_keys)}.")
     return _tokens.hash(number, prompt, block, parent, lora_name, lora_path, cache_salt, extra_keys == "tagged")
 
 
@@ -107,7 +107,7 @@ def _number(algorithm: str) -> int:
         raise InvalidArgumentError('Python\'s hash() ("builtin") differs between processes, so what it names cannot be shared: '
                                    "let the engine use another algorithm.")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise InvalidArgumentError(f"There is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
+        raise InvalidArgumentError(f"There is no algorithm {shown(algorithm)}; there are {', '.join(ALGORITHMS)}.")
     return ALGORITHMS[algorithm]
 
 
@@ -122,14 +122,14 @@ def _whole(value: Any) -> Optional[int]:
 def _word(name: str, value: Any) -> int:
     number = _whole(value)
     if number is None or not 0 <= number < 1 << 64:
-        raise InvalidArgumentError(f"{name} is a number of 64 bits, not {value!r}.")
+        raise InvalidArgumentError(f"{name} is a number of 64 bits, not {shown(value)}.")
     return number
 
 
 def _block(block_tokens: Any) -> int:
     number = _whole(block_tokens)
     if number is None or not 1 <= number <= BLOCK_TOKENS_MAX:
-        raise InvalidArgumentError(f"A block has 1 to {BLOCK_TOKENS_MAX} tokens, not {block_tokens!r}.")
+        raise InvalidArgumentError(f"A block has 1 to {BLOCK_TOKENS_MAX} tokens, not {shown(block_tokens)}.")
     return number
 
 
