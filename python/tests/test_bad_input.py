@@ -11,6 +11,7 @@ import pytest
 import maru
 from conftest import PAGE
 from maru import tokens
+from test_handler import handler
 
 HALF = "\ud800"  # of a surrogate pair: a str, and no text
 
@@ -456,3 +457,65 @@ def test_a_view_that_is_released_while_its_memoryview_goes_is_a_closed_one(clien
     with pytest.raises(maru.ClosedError):
         view.data
     assert watch() is None
+
+
+def test_a_number_of_any_length_is_refused_by_name(handler):
+    huge = 10**5000  # Python shows 4300 digits
+    for call in (lambda: handler.alloc(huge), lambda: handler.alloc(-huge), lambda: tokens.lmcache([1] * 10, huge),
+                 lambda: tokens.dynamo([1], 1, salt=huge), lambda: tokens.dynamo([1], huge),
+                 *(lambda name=name, sign=sign: maru.MaruConfig(**{name: sign * huge}) for sign in (1, -1)
+                   for name in ("timeout_ms", "pool_size", "chunk_size_bytes", "expand_size")
+                   if (name, sign) not in (("pool_size", 1), ("expand_size", 1)))):
+        with pytest.raises(maru.InvalidArgumentError, match="of [0-9]+ bits"):
+            call()
+
+
+def test_a_class_is_no_batch(handler):
+    for call in (lambda: handler.batch_pin(list), lambda: handler.batch_store(list, [])):
+        with pytest.raises(maru.InvalidArgumentError, match="not type"):
+            call()
+
+
+def test_objects_are_not_stored(client, key):
+    """What a buffer of them holds are their addresses in this process."""
+    one = numpy.array([object(), None])
+    named = numpy.zeros(3, [("Offset", "u4"), ("b", "u1")])
+    for call in (lambda: client.store_copy(key, one), lambda: client.store_copy(key, memoryview(one)),
+                 lambda: client.store_copy_batch([key], [one]), lambda: client.store_copy_batch([key], one[None]),
+                 lambda: client.store_copy(key, numpy.zeros(3, [("a", "u4"), ("b", object)]))):
+        with pytest.raises(maru.InvalidArgumentError, match="references to objects"):
+            call()
+        assert not client.exists(key)
+    assert client.store_copy(key, named).is_new
+    assert bytes(client.retrieve(key).data) == named.tobytes()
+
+
+def test_numbers_that_python_cannot_describe_are_stored(client, key):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    numbers = numpy.zeros((2, 9), ml_dtypes.bfloat16)
+    numbers[1] = 1.5
+    assert client.store_copy_batch([key + "1", key + "2"], numbers).is_new == [True, True]
+    assert client.store_copy(key, numbers).is_new
+    assert bytes(client.retrieve(key).data) == numbers.tobytes()
+
+
+def test_what_the_calls_say_of_nothing(client, key):
+    for call in (lambda: client.store_copy(key, b""), lambda: client.alloc(0), lambda: client.alloc_batch(0, 2)):
+        with pytest.raises(maru.InvalidArgumentError, match="one byte or more"):
+            call()
+    for call in (lambda: client.store_copy(key, b"1", parent=7), lambda: client.pin_block(0)):
+        with pytest.raises(maru.InvalidArgumentError, match="is no block"):
+            call()
+
+
+def test_a_digest_that_was_not_made_as_one(client):
+    short = bytes.__new__(maru.Digest, b"12345")
+    for call in (lambda: client.exists(short), lambda: client.exists_batch([short]), lambda: client.store_copy(short, b"x")):
+        with pytest.raises(maru.InvalidArgumentError, match="16 or 32 bytes, not 5"):
+            call()
+
+
+def test_a_batch_that_is_too_long_is_refused_before_it_is_read(client):
+    for many in (numpy.zeros(((1 << 20) + 1, 16), numpy.uint8), ["k"] * ((1 << 20) + 1)):
+        with pytest.raises(maru.InvalidArgumentError, match=r"at most 2\^20 keys, not 1048577"):
+            client.exists_batch(many)

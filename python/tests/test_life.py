@@ -449,24 +449,6 @@ def test_arguments_that_close_the_client_let_the_call_end(marud, digests, call, 
         client.exists(digests[0])
 
 
-def test_results_that_close_the_client_let_the_call_end(marud_program, monkeypatch):
-    with Marud(marud_program, size="8MiB") as small:
-        client = maru.Client(str(small.socket), timeout_ms=60_000)
-        n = 0
-        while client.statistics().evicted < 3:
-            client.store_copy(f"{n}", b"x" * PAGE)
-            n += 1
-
-        def closing(*fields):
-            client.close()
-            return fields
-
-        monkeypatch.setattr("maru.records.EvictedKey", closing)
-        assert len(client.evicted()) >= 3
-        with pytest.raises(maru.ClosedError):
-            client.evicted()
-
-
 @pytest.mark.parametrize("keep_views", [False, True])
 def test_the_end_of_a_view_may_close_and_abort(marud, other, key, keep_views):
     """What somebody wants called when the memoryview ends, which is in the middle of a store."""
@@ -588,6 +570,31 @@ class Late:
             self.say(f"{type(error).__name__} {isinstance(error, self.wanted)}")
 late = Late()
 """
+
+
+# As late as possible: when the modules themselves are gone.
+LAST = """
+import builtins, sys, maru
+class Last:
+    def __init__(self):
+        self.client, self.say = maru.Client(sys.argv[1]), sys.stdout.write
+    def __del__(self):
+        client = self.client
+        for call in (lambda: client.store_copy("last", b"1").is_new, lambda: client.exists("last"),
+                     lambda: client.store_chain(["last 1"], client.alloc_batch(4, 1)).new_blocks,
+                     lambda: client.store_copy_batch(["last 2"], [b"x"]).is_new, lambda: client.evicted(),
+                     lambda: client.geometry().page_bytes, lambda: client.statistics().stores):
+            try:
+                self.say(f"{call()} ")
+            except BaseException as error:
+                self.say(f"{type(error).__name__} {error} ")
+builtins.last = Last()
+"""
+
+
+def test_stores_succeed_when_the_interpreter_ends(marud):
+    run = subprocess.run([sys.executable, "-c", LAST, marud.socket], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout) == (0, f"True True 1 [True] [] {PAGE} 3 "), run.stderr
 
 
 def test_what_is_named_first_when_the_interpreter_ends(marud):

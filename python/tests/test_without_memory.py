@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+from conftest import Marud
+
 PYTHONS = """
     from _testcapi import remove_mem_hooks as recover, set_nomemory as fail
 """
@@ -49,6 +51,14 @@ BEGIN = """
     class Mine(maru.Client):
         pass
 
+    class Text(str):
+        pass
+
+    class Bytes(bytes):
+        pass
+
+    client.store_copy(maru.Digest(rows[0]), b"x")
+
     def allocate():
         handler.free(handler.alloc(1))
 
@@ -70,6 +80,8 @@ BEGIN = """
         "store_chain": store_chain,
         "delete_batch": lambda: client.delete_batch(["absent"] * 5), "evicted": client.evicted, "geometry": client.geometry,
         "statistics": client.statistics, "subclass": lambda: Mine.__new__(Mine),
+        "find under others": lambda: (handler.retrieve(Text(keys[1])), handler.retrieve(Bytes(keys[1], "ascii")),
+                                      handler.batch_retrieve(rows)),
     }
     call = calls[sys.argv[2]]
     call(), call()
@@ -110,7 +122,7 @@ BEGIN = """
 """
 CALLS = ["retrieve", "retrieve_batch", "find", "find_batch", "match_prefix", "exists_batch", "pin", "unpin_batch", "alloc",
          "alloc_batch", "allocate", "store_copy", "store an array", "store_chain", "delete_batch", "evicted", "geometry",
-         "statistics", "subclass"]
+         "statistics", "subclass", "find under others"]
 
 
 @pytest.fixture(scope="session")
@@ -140,3 +152,43 @@ def test_a_lack_of_memory_is_an_error_and_leaves_nothing_held(marud, call):
 @pytest.mark.parametrize("call", CALLS)
 def test_so_is_a_lack_of_memory_of_the_process(marud, failing_new, call):
     run(CXXS, marud, call, LD_PRELOAD=str(failing_new))
+
+
+EVICTED = """
+    import sys
+    import maru
+    from _testcapi import remove_mem_hooks, set_nomemory
+
+    client = maru.Client(sys.argv[1], timeout_ms=60_000)
+    pages = client.geometry().pages
+    for i in range(pages + 200):
+        try:
+            client.store_copy(maru.Digest(i.to_bytes(16, "big")) if i % 2 else f"k{i}", b"x")
+        except maru.RegistryFullError:  # rare: both of its buckets are full
+            pass
+    told, some, failed = [], [], 0
+    for only in range(1, 5000):
+        set_nomemory(only, only + 1)
+        try:
+            some = client.evicted()
+        except MemoryError:
+            failed += 1
+        finally:
+            remove_mem_hooks()
+        told += some
+        some = []
+    now = client.statistics()
+    assert failed > 100 and len(set(told)) == len(told) == now.evicted > 100 and now.evicted_lost == 0, (failed, len(told), now)
+    assert {type(one) for one in told} == {maru.EvictedKey} and {type(one.key) for one in told} == {bytes, maru.Digest}
+    assert not any(client.exists(one.key) for one in told)
+    print("done")
+"""
+
+
+def test_what_was_evicted_is_told_in_spite_of_a_lack_of_memory(marud_program):
+    pytest.importorskip("_testcapi")
+    # Without eviction in the background, which is not a request of this client.
+    with Marud(marud_program, size="8MiB", more="high_watermark = 1") as small:
+        ended = subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(EVICTED), str(small.socket)],
+                               capture_output=True, text=True, timeout=600)
+        assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr

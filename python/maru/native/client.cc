@@ -6,10 +6,13 @@
 #include "found.h"
 #include "keys.h"
 #include "pins.h"
+#include "records.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <list>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace py = pybind11;
@@ -63,16 +66,6 @@ py::object array_of(const std::vector<uint8_t>& truths) {
   return result;
 }
 
-// values: a new reference to a tuple, or null when there was no memory for it.
-py::object record(const char* name, PyObject* values) {
-  const auto arguments = py::reinterpret_steal<py::object>(values);
-  if (!arguments) throw py::error_already_set();
-  const py::object type = py::module_::import("maru.records").attr(name);
-  PyObject* const made = PyObject_Call(type.ptr(), arguments.ptr(), nullptr);
-  if (made == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(made);
-}
-
 // Of a block that was pinned. Releases it when there is no memory.
 std::shared_ptr<Hold> hold_of(const std::shared_ptr<Attachment>& attachment, const maru_view& view) {
   try {
@@ -93,7 +86,8 @@ Client::Client(const std::optional<std::string>& socket_path, const std::optiona
     if (text && text->find('\0') != std::string::npos)
       raise_named("InvalidArgumentError", "The path of a socket and the name of a pool have no null character.");
   if (socket_path && socket_path->empty())
-    raise_named("InvalidArgumentError", "The path of a socket is empty: name marud's socket, or leave socket_path out.");
+    raise_named("InvalidArgumentError",
+                "The path of a socket is empty: name marud's socket, or leave socket_path out.");
   maru_attach_options options{};
   options.size = sizeof(options);
   options.socket_path = socket_path ? socket_path->c_str() : nullptr;
@@ -147,11 +141,12 @@ py::object Client::geometry() const {
   g.size = sizeof(g);
   check(maru_get_geometry(attachment().open(), &g), "maru_get_geometry");
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
-  return record("Geometry", Py_BuildValue("(KKKKKIIIIy#OKK)", number(g.pool_bytes), number(g.control_bytes),
-                                          number(g.page_bytes), number(g.pages), number(g.region_pages), g.lanes,
-                                          g.lane, g.pins_max, g.key_bytes_max, reinterpret_cast<const char*>(g.uuid),
-                                          Py_ssize_t(sizeof(g.uuid)), g.checksums != 0 ? Py_True : Py_False,
-                                          number(g.user_regions_max), number(g.user_bytes_max)));
+  return record(
+      Record::kGeometry,
+      Py_BuildValue("(KKKKKIIIIy#OKK)", number(g.pool_bytes), number(g.control_bytes), number(g.page_bytes),
+                    number(g.pages), number(g.region_pages), g.lanes, g.lane, g.pins_max, g.key_bytes_max,
+                    reinterpret_cast<const char*>(g.uuid), Py_ssize_t(sizeof(g.uuid)),
+                    g.checksums != 0 ? Py_True : Py_False, number(g.user_regions_max), number(g.user_bytes_max)));
 }
 
 py::object Client::statistics() const {
@@ -175,23 +170,33 @@ py::object Client::statistics() const {
     if (number == nullptr) throw py::error_already_set();
     PyTuple_SET_ITEM(numbers.ptr(), Py_ssize_t(i), number);
   }
-  return record("Statistics", numbers.release().ptr());
+  return record(Record::kStatistics, numbers.release().ptr());
 }
 
 py::list Client::evicted() {
-  py::list keys;
   const Use use(attachment());
   for (maru_key_copy key;;) {
     const int status = maru_next_evicted(use.client(), &key);
-    if (status == -ENOENT) return keys;
+    if (status == -ENOENT) break;
     check(status, "maru_next_evicted");
-    py::object name = py::reinterpret_steal<py::object>(
-        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(key.data), Py_ssize_t(key.size)));
-    if (!name) throw py::error_already_set();
-    if (key.kind != MARU_KEY_BYTES) name = py::module_::import("maru.records").attr("Digest")(name);
-    const py::object evicted =
-        record("EvictedKey", Py_BuildValue("(OK)", name.ptr(), static_cast<unsigned long long>(key.tenant)));
-    if (PyList_Append(keys.ptr(), evicted.ptr()) != 0) throw py::error_already_set();
+    evicted_.push_back({std::string(reinterpret_cast<const char*>(key.data), key.size), key.kind, key.tenant});
+  }
+  std::list<Evicted> mine;
+  mine.swap(evicted_);  // another thread gets none of them
+  try {
+    py::list keys = new_list(mine.size());
+    Py_ssize_t i = 0;
+    for (const Evicted& key : mine) {
+      const py::object name = key.kind == MARU_KEY_BYTES ? bytes_of(key.bytes.data(), key.bytes.size())
+                                                         : digest_of(key.bytes.data(), key.bytes.size());
+      py::object one =
+          record(Record::kEvictedKey, Py_BuildValue("(OK)", name.ptr(), static_cast<unsigned long long>(key.tenant)));
+      PyList_SET_ITEM(keys.ptr(), i++, one.release().ptr());
+    }
+    return keys;
+  } catch (...) {
+    evicted_.splice(evicted_.begin(), mine);
+    throw;
   }
 }
 
@@ -244,8 +249,7 @@ py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) c
   const Use use(attachment());
   const OneKey one(key, tenant_of(use.client(), tenant));
   maru_view view;
-  const int status =
-      run(verifies_ || takes_long(one), [&] { return maru_retrieve(use.client(), one.get(), &view); });
+  const int status = run(verifies_ || takes_long(one), [&] { return maru_retrieve(use.client(), one.get(), &view); });
   if (status == -ENOENT) return py::none();
   check(status, "maru_retrieve");
   return make(hold_of(attachment_, view), view, one);

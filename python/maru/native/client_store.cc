@@ -4,6 +4,7 @@
 #include "client.h"
 #include "errors.h"
 #include "keys.h"
+#include "records.h"
 
 #include <algorithm>
 #include <deque>
@@ -54,16 +55,9 @@ class CStoreOptions {
   std::optional<OneKey> parent_key_;
 };
 
-// A Stored: made as the tuple that it is, which costs a fraction of what its class would do in Python.
 py::object stored(maru_block block, int status) {
-  static PyObject* type = nullptr;  // never given back: the module lives as long as the interpreter
-  if (type == nullptr) type = py::object(py::module_::import("maru.records").attr("Stored")).release().ptr();
-  const auto values = py::reinterpret_steal<py::object>(
-      Py_BuildValue("((KO))", static_cast<unsigned long long>(block), status == 0 ? Py_True : Py_False));
-  if (!values) throw py::error_already_set();
-  PyObject* const made = PyTuple_Type.tp_new(reinterpret_cast<PyTypeObject*>(type), values.ptr(), nullptr);
-  if (made == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(made);
+  return record(Record::kStored,
+                Py_BuildValue("(KO)", static_cast<unsigned long long>(block), status == 0 ? Py_True : Py_False));
 }
 
 // Buffers that are being stored: busy until end() or end_shared() has said how that went. Those of which nothing was said are
@@ -167,7 +161,8 @@ class DataBatch {
 
  private:
   void read_rows(py::handle array, size_t n) {
-    const Py_buffer& buffer = buffers_.emplace_back(array, HeldBuffer::Wanted::kShape).get();
+    const Py_buffer& buffer = buffers_.emplace_back(array, HeldBuffer::Wanted::kRows).get();
+    refuse_objects(array);
     if (buffer.ndim < 2 || size_t(buffer.shape[0]) != n)
       raise_named("InvalidArgumentError", std::to_string(n) + " keys, but an array of " + std::to_string(buffer.ndim) +
                                               " dimensions, the first of " +
@@ -187,6 +182,7 @@ class DataBatch {
                                               std::to_string(items.size()) + " blocks: one is wanted for each key.");
     for (const py::handle item : items) {
       const Py_buffer& buffer = buffers_.emplace_back(item, HeldBuffer::Wanted::kBytes).get();
+      refuse_objects(item);
       starts_.push_back(buffer.buf);
       sizes_.push_back(uint64_t(buffer.len));
     }
@@ -227,7 +223,7 @@ py::object stored_batch(const std::vector<maru_block>& blocks, const std::vector
     truths = new_list(size_t(n));
     for (Py_ssize_t i = 0; i < n; ++i) PyList_SET_ITEM(truths.ptr(), i, PyBool_FromLong(results[size_t(i)] == 0));
   }
-  return py::module_::import("maru.records").attr("StoredBatch")(names, truths, errors);
+  return record(Record::kStoredBatch, PyTuple_Pack(3, names.ptr(), truths.ptr(), errors.ptr()));
 }
 
 // maru_store_chain for buffers that somebody goes on using. Every block that is new is pinned from the moment that it is there;
@@ -337,6 +333,7 @@ py::object Client::store_copy(py::handle key, py::handle data, const StoreOption
   const OneKey one(key, tenant);
   const CStoreOptions c_options(options, tenant);
   const HeldBuffer bytes(data, HeldBuffer::Wanted::kBytes);
+  refuse_objects(data);
   maru_block block = 0;
   int status = 0;
   {
@@ -375,7 +372,7 @@ py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreO
       chain.end(i, i < done);
   }
   check(status, "maru_store_chain");
-  return py::module_::import("maru.records").attr("StoredChain")(list_of_blocks(blocks), new_blocks);
+  return record(Record::kStoredChain, Py_BuildValue("(On)", list_of_blocks(blocks).ptr(), Py_ssize_t(new_blocks)));
 }
 
 py::object Client::store_batch(py::handle keys, py::handle buffers, const StoreOptions& options, bool keep_views) {

@@ -3,6 +3,7 @@
 #include "arguments.h"
 #include "arrays.h"
 #include "errors.h"
+#include "records.h"
 
 #include <cstring>
 #include <string>
@@ -18,7 +19,7 @@ namespace py = pybind11;
 namespace maru_python {
 namespace {
 
-PyTypeObject* digest_type = nullptr;  // never given back: the module lives as long as the interpreter
+bool is_digest(py::handle object) { return py::type::handle_of(object).is(class_of(Record::kDigest)); }
 
 uint32_t kind_of_digest(Py_ssize_t bytes) { return bytes == 16 ? MARU_KEY_DIGEST128 : MARU_KEY_DIGEST256; }
 
@@ -107,7 +108,10 @@ void read_key(py::handle object, maru_key& key, Hold&& hold) {
   if (read_ascii(o, 4096, key)) return;
   if (PyBytes_Check(o)) {
     set_bytes(key, PyBytes_AS_STRING(o), PyBytes_GET_SIZE(o));
-    if (Py_TYPE(o) == digest_type) key.kind = kind_of_digest(PyBytes_GET_SIZE(o));  // its __new__ checked the size
+    if (!is_digest(object)) return;
+    if (key.size != 16 && key.size != 32)  // made without its __new__
+      raise_named("InvalidArgumentError", "A digest has 16 or 32 bytes, not " + std::to_string(key.size) + ".");
+    key.kind = kind_of_digest(Py_ssize_t(key.size));
     return;
   }
   if (PyUnicode_Check(o)) {
@@ -135,22 +139,44 @@ void read_key(py::handle object, maru_key& key, Hold&& hold) {
 // `given`, or null for the row of an array, where it is such an object already, and otherwise made of what was read of it.
 py::object plain_key(py::handle given, const maru_key& read) {
   PyObject* const o = given.ptr();
-  if (o != nullptr && (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || Py_TYPE(o) == digest_type))
+  if (o != nullptr && (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || is_digest(given)))
     return py::reinterpret_borrow<py::object>(given);
   const auto* const data = static_cast<const char*>(read.data);
-  if (o != nullptr && PyUnicode_Check(o)) return py::str(data, read.size);
-  py::bytes bytes(data, read.size);
-  if (read.kind == MARU_KEY_BYTES) return bytes;
-  return py::handle(reinterpret_cast<PyObject*>(digest_type))(bytes);
+  if (o != nullptr && PyUnicode_Check(o)) {
+    PyObject* const text = PyUnicode_DecodeUTF8(data, Py_ssize_t(read.size), nullptr);
+    if (text == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(text);
+  }
+  if (read.kind == MARU_KEY_BYTES) return bytes_of(data, read.size);
+  return digest_of(data, read.size);
 }
 
 }  // namespace
 
-void set_digest_type(py::object type) { digest_type = reinterpret_cast<PyTypeObject*>(type.release().ptr()); }
+void refuse_objects(py::handle object) {
+  PyObject* const o = object.ptr();
+  if (PyBytes_CheckExact(o) || PyByteArray_CheckExact(o)) return;
+  Py_buffer described;
+  if (PyObject_GetBuffer(o, &described, PyBUF_FULL_RO) != 0) {
+    const py::error_already_set why;  // there is no description, as of bfloat16, which is no object
+    return;
+  }
+  bool are_objects = false, is_name = false;  // of a field: between colons
+  for (const char* c = described.format; c != nullptr && *c != 0; ++c) {
+    is_name ^= *c == ':';
+    are_objects |= *c == 'O' && !is_name;
+  }
+  PyBuffer_Release(&described);
+  if (are_objects)
+    raise_named("InvalidArgumentError", type_name(object) +
+                                            " holds references to objects, which mean nothing in a pool: "
+                                            "give it the numbers themselves (numpy.asarray with a dtype).");
+}
 
 HeldBuffer::HeldBuffer(py::handle object, Wanted wanted) {
   const int flags = wanted == Wanted::kBytes      ? PyBUF_SIMPLE
                     : wanted == Wanted::kWritable ? PyBUF_WRITABLE
+                    : wanted == Wanted::kRows     ? PyBUF_C_CONTIGUOUS
                                                   : PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
   if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) == 0) return;
   const py::error_already_set why;
@@ -227,7 +253,8 @@ std::optional<std::string> path_of(py::handle value, const char* name) {
 }
 
 py::object tuple_of(py::handle sequence, const char* wanted) {
-  if (PyMemoryView_Check(sequence.ptr()) && PyMemoryView_GET_BUFFER(sequence.ptr())->ndim > 1)  // Python has no items of it
+  if (PyMemoryView_Check(sequence.ptr()) &&
+      PyMemoryView_GET_BUFFER(sequence.ptr())->ndim > 1)  // Python has no items of it
     raise_named("InvalidArgumentError", wanted + type_name(sequence) + " of several dimensions.");
   const auto iterator = py::reinterpret_steal<py::object>(PyObject_GetIter(sequence.ptr()));
   if (!iterator) {
@@ -374,11 +401,12 @@ void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
   }
 }
 
-py::object KeyBatch::plain(size_t i) const {
-  return plain_key(i < kept_.n ? kept_.items[i] : nullptr, keys_[i]);
-}
+py::object KeyBatch::plain(size_t i) const { return plain_key(i < kept_.n ? kept_.items[i] : nullptr, keys_[i]); }
 
 void KeyBatch::make_room(size_t size) {
+  constexpr size_t kMost = 1u << 20;
+  if (size > kMost)
+    raise_named("InvalidArgumentError", "A batch has at most 2^20 keys, not " + std::to_string(size) + ".");
   size_ = size;
   if (size <= kFew) return;
   many_ = std::make_unique_for_overwrite<maru_key[]>(size);

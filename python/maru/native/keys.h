@@ -14,7 +14,7 @@ namespace maru_python {
 // A Py_buffer that is released again. Does not move: some exporters point into it.
 class HeldBuffer {
  public:
-  enum class Wanted { kBytes, kShape, kWritable };
+  enum class Wanted { kBytes, kRows, kShape, kWritable };
   // Raises InvalidArgumentError when the object has no such buffer, or none without gaps.
   HeldBuffer(pybind11::handle object, Wanted wanted);
   HeldBuffer(const HeldBuffer&) = delete;
@@ -26,6 +26,9 @@ class HeldBuffer {
  private:
   Py_buffer buffer_{};
 };
+
+// What is copied into a pool may not refer to anything: raises InvalidArgumentError when the items of its buffer are objects.
+void refuse_objects(pybind11::handle object);
 
 // What is not iterable is refused, with `wanted` and its type.
 pybind11::object tuple_of(pybind11::handle sequence, const char* wanted);
@@ -115,8 +118,5 @@ class KeyBatch {
   Kept kept_;
   std::list<HeldBuffer> buffers_;
 };
-
-// Called once, with maru.Digest.
-void set_digest_type(pybind11::object type);
 
 }  // namespace maru_python

@@ -9,6 +9,7 @@
 #include "held.h"
 #include "keys.h"
 #include "pins.h"
+#include "records.h"
 
 #include <cstdint>
 #include <exception>
@@ -196,7 +197,7 @@ PYBIND11_MODULE(_maru, module) {
   module.doc() = "The calls of maru.h.";
   maru_python::watch_forks();
   maru_python::load_errors();
-  maru_python::set_digest_type(py::module_::import("maru.records").attr("Digest"));
+  maru_python::load_records();
   maru_python::define_pages(module);
   maru_python::define_pins(module);
   maru_python::define_memory_info(module);
