@@ -6,7 +6,7 @@ meets what came to lie at these addresses meanwhile: its own mapping of the pool
 """
 import os
 from types import TracebackType
-from typing import Any, Iterable, Optional, Sequence, TypeVar, Union, overload
+from typing import Any, Iterable, Optional, Sequence, TypeVar, Union, final, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ class Pin:
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None: ...
 
+@final
 class View(Pin):
     """A block that is pinned, to be read in place."""
 
@@ -56,6 +57,7 @@ class View(Pin):
         BadMemoryError when memory of the block is known to have gone bad meanwhile, and what was read may be zeros."""
     def __len__(self) -> int: ...
 
+@final
 class MemoryInfo:
     """A block that MaruHandler found: `view` shows it, read-only. The block stays pinned for as long as this, `view`, or an array
     or tensor made from `view` lives."""

@@ -65,7 +65,7 @@ class Client:
         self._is_closed = True
         client, self._client = self._client, None
         if client is not None:
-            # Not behind calls that wait: closing makes them end.
+            # Not behind calls that wait, which closing refuses, all but the one that is under way.
             await asyncio.get_running_loop().run_in_executor(None, client.close)
         self._waiting.shutdown(wait=False)
 
