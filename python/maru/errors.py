@@ -15,7 +15,7 @@ def shown(value: object, most: int = 100) -> str:
     try:
         return repr(value)[:most]
     except ValueError:
-        return f"one of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+        return f"a number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
 
 
 class MaruError(Exception):

@@ -166,6 +166,15 @@ class MaruHandler(Finder):
             raise ForkedError("This process is the child of a fork, and the connection is the parent's: call connect() here.")
         return client
 
+    def _attachment(self) -> tuple[Client, Retrieved, Budget[AllocHandle]]:
+        """The client, with the places of its attachment: another thread may close and connect in between, which renews these
+        while there is no client."""
+        while True:
+            retrieved, budget = self._retrieved, self._budget
+            client = self._ask()
+            if self._retrieved is retrieved and self._budget is budget:
+                return client, retrieved, budget
+
     def healthcheck(self) -> bool:
         """Whether this is connected and marud answers."""
         client = self._client
@@ -199,16 +208,14 @@ class MaruHandler(Finder):
         """Pages for one value of `size` bytes. Raises InvalidArgumentError for a size that cannot be, and PoolExhaustedError
         (both are ValueErrors) when there are none; DaemonUnreachableError when marud was needed and is not there;
         ReadOnlyError where the configuration says read_only."""
-        client = self._ask()
         chunk = self._config.chunk_size_bytes
+        client, _, budget = self._attachment()
         size = whole(size)
         if size <= 0:
             raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {shown(size)}.")
         if size > chunk:
-            raise InvalidArgumentError(f"{shown(size)} bytes are more than chunk_size_bytes, which is {chunk}: store less under "
-                                       "one key, or set it higher.")
-        # Of the client's attachment; or of a later one, and then the client is closed and gives nothing.
-        budget = self._budget
+            raise InvalidArgumentError(f"The size is {shown(size)}, and chunk_size_bytes {chunk}: store less under one key, or set "
+                                       "it higher.")
         seat = budget.take()
         while seat is None:
             if not self._config.auto_expand:
@@ -336,7 +343,8 @@ class MaruHandler(Finder):
         """retrieve() of each, but for a value that is damaged or lies in bad memory, which is no reason to lose the others: it
         is None and gone from the pool, and logged; what was damaged is counted (`checksum_errors` in get_stats()["native"])."""
         try:
-            found = self._ask()._find_batch(keys, self._tenant, self._retrieved)
+            client, retrieved, _ = self._attachment()
+            found = client._find_batch(keys, self._tenant, retrieved)
         except UNREADABLE:
             if not self._passes_over_unreadable:
                 raise

@@ -182,13 +182,10 @@ class _SeatOf(weakref.ref[Seat[_Held]]):
     is_passed_over = False
 
 
-class _Region(NamedTuple):
-    region_id: int
-    begin: int  # of the numbers through all regions
-    end: int
-
-
-_id_of, _begin_of = itemgetter(0), itemgetter(1)
+# Of a region of a Budget its id, and where it begins and ends in the numbers through all of them. A plain tuple: making one is
+# no call.
+_Region = tuple[int, int, int]
+_id_of, _begin_of, _end_of = itemgetter(0), itemgetter(1), itemgetter(2)
 
 
 class Budget(Generic[_Held]):
@@ -211,12 +208,18 @@ class Budget(Generic[_Held]):
         thread was first."""
         with self._lock:
             self._see_out()
-            begin = self._regions[-1].end if self._regions else 0
-            if len(self._taken) < begin:
+            end = _end_of(self._regions[-1]) if self._regions else 0
+            if len(self._taken) < end:
                 return []
-            added = _Region(self._fresh_ids.take(), begin, begin + region_bytes // self._chunk_bytes)
-            self._regions.append(added)
-            return [(added.region_id, added.end - added.begin)]
+            added = (self._fresh_ids.take(), end, end + region_bytes // self._chunk_bytes)
+            return [(added[0], added[2] - end)] if self._add(added) else []
+
+    def _add(self, region: _Region) -> bool:
+        """False when another came in between. The questions are without a call: nothing comes between them and what follows."""
+        if self._regions and (self._regions[-1][2] != region[1] or self._regions[-1][0] > region[0]):
+            return False
+        self._regions.append(region)
+        return True
 
     def take(self) -> Optional[Seat[_Held]]:
         """A place for what will be allocated; None when every one is taken."""
@@ -224,11 +227,11 @@ class Budget(Generic[_Held]):
             while True:
                 self._see_out()
                 number = self._returned[0] if self._returned else self._fresh
-                if number >= self._regions[-1].end:
+                if number >= _end_of(self._regions[-1]):
                     return None
                 if number not in self._taken:
-                    region = self._regions[bisect_right(self._regions, number, key=_begin_of) - 1]
-                    seat: Seat[_Held] = Seat(Place(region.region_id, number - region.begin))
+                    region_id, begin, _ = self._regions[bisect_right(self._regions, number, key=_begin_of) - 1]
+                    seat: Seat[_Held] = Seat(Place(region_id, number - begin))
                     mine = _SeatOf(seat, self._left.append)
                     mine.number = number
                     if self._taken.setdefault(number, mine) is mine:
@@ -249,26 +252,27 @@ class Budget(Generic[_Held]):
     def held(self, place: Place) -> Optional[_Held]:
         with self._lock:
             self._see_out()
-            region = self._region(place.region_id)
-            if region is None or not 0 <= place.page_index < region.end - region.begin:
+            _, begin, end = self._region(place.region_id)
+            if not 0 <= place.page_index < end - begin:
                 return None  # the numbers go on in the next region
-            known = self._taken.get(region.begin + place.page_index)
+            known = self._taken.get(begin + place.page_index)
             seat = None if known is None else known()
             return None if seat is None or seat.held is None else seat.held()
 
     def regions(self) -> list[tuple[int, int]]:
         """(region_id, pages) of each."""
-        return [(region.region_id, region.end - region.begin) for region in self._regions[:]]
+        return [(region_id, end - begin) for region_id, begin, end in self._regions[:]]
 
     def in_use(self, region_id: int) -> int:
         with self._lock:
             self._see_out()
-            region = self._region(region_id)
-            return 0 if region is None else sum(region.begin <= number < region.end for number in list(self._taken))
+            _, begin, end = self._region(region_id)
+            return sum(begin <= number < end for number in list(self._taken))
 
-    def _region(self, region_id: int) -> Optional[_Region]:
+    def _region(self, region_id: int) -> _Region:
+        """One of no pages when there is none of this id."""
         at = bisect_left(self._regions, region_id, key=_id_of)
-        return self._regions[at] if at < len(self._regions) and self._regions[at].region_id == region_id else None
+        return self._regions[at] if region_id in map(_id_of, self._regions[at:at + 1]) else (region_id, 0, 0)
 
     def _see_out(self) -> None:
         while True:

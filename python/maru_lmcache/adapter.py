@@ -115,8 +115,9 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         handler.set_on_region_added(self._note_region)
 
     def _note_region(self, region_id: int, pages: int) -> None:
-        owned = self._handler.get_owned_region_ids()  # another attachment has others
-        self._pages = {**{its: count for its, count in self._pages.items() if its in owned}, region_id: pages}
+        self._pages[region_id] = pages
+        for other in set(self._pages).difference(self._handler.get_owned_region_ids()):  # of another attachment
+            self._pages.pop(other, None)
 
     # -- addresses ----------------------------------------------------------------------------------------------------
 

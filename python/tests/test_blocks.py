@@ -113,6 +113,7 @@ def test_statistics_and_geometry(client, key):
     client.retrieve(key)
     client.retrieve(key + " absent")
     now = client.statistics()
+    assert len(now) == len(maru.Statistics._fields) and len(client.geometry()) == len(client.geometry()._fields)
     assert (now.stores, now.stored_bytes, now.retrieve_hits, now.retrieve_misses) == (1, 3, 1, 1)
     shape = client.geometry()
     assert shape.page_bytes == PAGE and shape.pages > 0 and len(shape.uuid) == 16 and shape.checksums is False

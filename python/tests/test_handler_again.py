@@ -116,7 +116,7 @@ AGAIN = {
                 raise KeyboardInterrupt
         put("again")
         for turn in range(200):
-            at_each_line(("enter", "__init__", "take", "_see_out", "alloc", "held", "fresh", "_leave", "free"), interrupt)
+            at_each_line(("enter", "__init__", "take", "_see_out", "alloc", "held", "_leave", "free"), interrupt)
             try:
                 handler.retrieve("again").page_index
                 handler.free(handler.alloc(1))
@@ -144,7 +144,7 @@ AGAIN = {
             del kept[:-3]
         for turn in range(20):
             lines.clear()
-            at_each_line(("enter", "take", "alloc", "held", "fresh", "view", "in_use"), again)
+            at_each_line(("enter", "take", "alloc", "held", "view", "in_use"), again)
             info, held = handler.retrieve("again"), [handler.alloc(1) for _ in range(turn)]
             place = info.page_index
             sys.settrace(None)
@@ -153,6 +153,32 @@ AGAIN = {
             assert len(set(places)) == len(places) and max(places)[0] == 1
         held.clear(), kept.clear()
         assert handler.allocator.num_allocated == 0
+    """,
+    "what expands at each line that does": """
+        handler.close()
+        for turn in range(3):
+            small = maru.MaruHandler(maru.MaruConfig(server_url=sys.argv[1], timeout_ms=60_000, chunk_size_bytes=4096,
+                                                     pool_size=(turn + 1) * 4096))
+            assert small.connect()
+            kept, lines = [], set()
+            def again(line):
+                if line not in lines:
+                    lines.add(line)
+                    kept.append(small.alloc(1))
+            at_each_line(("take", "alloc", "expand_if_full"), again)
+            for _ in range(30):
+                kept.append(small.alloc(1))
+                place = kept[-1].region_id, kept[-1].page_index
+            sys.settrace(None)
+            assert len(lines) > 20
+            assert len({(one.region_id, one.page_index) for one in kept}) == len(kept)
+            for one in kept:
+                assert small.get_buffer_view(one.region_id, one.page_index * 4096, 1) is not None, small._budget.regions()
+            stats = small.get_stats()["store_regions"]
+            assert stats["total_allocated"] == len(kept), (stats, len(kept))
+            assert len(kept) <= stats["total_pages"] <= len(kept) + turn + 1, (stats, len(kept))
+            small.close()
+        assert handler.connect()
     """,
     "a signal's handler": """
         put("again")

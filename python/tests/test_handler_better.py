@@ -429,6 +429,29 @@ def test_a_place_of_before_leads_to_nothing_else(marud, key):
         assert handler.get_region_page_count(handle.region_id) is None and handler.allocator.num_allocated == 1
 
 
+def test_an_allocation_is_of_one_attachment(marud, key):
+    """While another thread closes the handler and connects it again, which here comes when its client has been asked for."""
+    comes = []
+
+    class Interrupted(maru.MaruHandler):
+        def _ask(self):
+            client = super()._ask()
+            if comes:
+                comes.pop()
+                self.close()
+                assert self.connect()
+            return client
+
+    with Interrupted(config(marud)) as handler:
+        comes.append(True)
+        handle = handler.alloc(1)
+        assert handler.get_buffer_view(handle.region_id, handle.page_index * CHUNK, 1) is not None
+        assert handler.store(key, handle)
+        comes.append(True)
+        [found] = handler.batch_retrieve([key])
+        assert not comes and handler.get_buffer_view(0, found.page_index * CHUNK, 1) is not None
+
+
 def test_a_child_is_told_and_may_connect_itself(handler, key):
     put(handler, key, b"x")
     info, handle = handler.retrieve(key), handler.alloc(1)

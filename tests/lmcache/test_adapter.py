@@ -215,6 +215,9 @@ def test_regions_are_noted_as_they_come(handler, adapter):
     held = adapter.batched_allocate(SHAPE, DTYPE, 5)
     assert adapter.get_capacity_bytes() == 8 * CHUNK and adapter.ensure_region_pool(2)
     assert CxlMemoryAdapter.decode_address(held[4].metadata.address) == (2, 0)
+    del held
+    handler.close()
+    assert handler.connect() and adapter.get_capacity_bytes() == 4 * CHUNK and not adapter.ensure_region_pool(1)
 
 
 def test_the_last_reference_gives_the_page_back(handler, adapter):

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <list>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace py = pybind11;
@@ -175,20 +174,20 @@ py::object Client::statistics() const {
 
 py::list Client::evicted() {
   const Use use(attachment());
-  for (maru_key_copy key;;) {
-    const int status = maru_next_evicted(use.client(), &key);
-    if (status == -ENOENT) break;
-    check(status, "maru_next_evicted");
-    evicted_.push_back({std::string(reinterpret_cast<const char*>(key.data), key.size), key.kind, key.tenant});
+  std::list<maru_key_copy> mine;
+  for (int status = 0; status == 0;) {
+    mine.emplace_back();  // before the library gives a key away
+    status = maru_next_evicted(use.client(), &mine.back());
+    if (status != 0) mine.pop_back();
+    evicted_.splice(evicted_.end(), mine);
+    if (status != -ENOENT) check(status, "maru_next_evicted");
   }
-  std::list<Evicted> mine;
   mine.swap(evicted_);  // another thread gets none of them
   try {
     py::list keys = new_list(mine.size());
     Py_ssize_t i = 0;
-    for (const Evicted& key : mine) {
-      const py::object name = key.kind == MARU_KEY_BYTES ? bytes_of(key.bytes.data(), key.bytes.size())
-                                                         : digest_of(key.bytes.data(), key.bytes.size());
+    for (const maru_key_copy& key : mine) {
+      const py::object name = key.kind == MARU_KEY_BYTES ? bytes_of(key.data, key.size) : digest_of(key.data, key.size);
       py::object one =
           record(Record::kEvictedKey, Py_BuildValue("(OK)", name.ptr(), static_cast<unsigned long long>(key.tenant)));
       PyList_SET_ITEM(keys.ptr(), i++, one.release().ptr());

@@ -83,13 +83,7 @@ class Client : public ZeroedMemory {
   template <typename Make, typename Fail>
   pybind11::list retrieve_batch_as(pybind11::handle keys, pybind11::handle tenant, Make&& make, Fail&& fail) const;
 
-  struct Evicted {
-    std::string bytes;
-    uint32_t kind;
-    uint64_t tenant;
-  };
-
-  std::list<Evicted> evicted_;  // asked for from the library, and not returned, for want of memory; the GIL guards it
+  std::list<maru_key_copy> evicted_;  // asked for from the library, and not returned, for want of memory; the GIL guards it
   std::shared_ptr<Attachment> attachment_;
   bool verifies_ = false;  // the pool has checksums
 };

@@ -156,17 +156,26 @@ py::object plain_key(py::handle given, const maru_key& read) {
 void refuse_objects(py::handle object) {
   PyObject* const o = object.ptr();
   if (PyBytes_CheckExact(o) || PyByteArray_CheckExact(o)) return;
-  Py_buffer described;
-  if (PyObject_GetBuffer(o, &described, PyBUF_FULL_RO) != 0) {
-    const py::error_already_set why;  // there is no description, as of bfloat16, which is no object
-    return;
+  bool are_objects = false;
+  // NumPy knows itself, also where it has no description for a buffer, as of dates.
+  const py::object type = py::getattr(object, "dtype", py::none());
+  const py::object answer = py::getattr(type, "hasobject", py::none());
+  if (is_truth(answer)) {
+    are_objects = answer.ptr() == Py_True;
+  } else {
+    Py_buffer described;
+    if (PyObject_GetBuffer(o, &described, PyBUF_FULL_RO) != 0) {
+      const py::error_already_set why;
+      if (why.matches(PyExc_BufferError) || why.matches(PyExc_TypeError) || why.matches(PyExc_ValueError)) return;
+      throw why;
+    }
+    bool is_name = false;  // of a field: between colons
+    for (const char* c = described.format; c != nullptr && *c != 0; ++c) {
+      is_name ^= *c == ':';
+      are_objects |= *c == 'O' && !is_name;
+    }
+    PyBuffer_Release(&described);
   }
-  bool are_objects = false, is_name = false;  // of a field: between colons
-  for (const char* c = described.format; c != nullptr && *c != 0; ++c) {
-    is_name ^= *c == ':';
-    are_objects |= *c == 'O' && !is_name;
-  }
-  PyBuffer_Release(&described);
   if (are_objects)
     raise_named("InvalidArgumentError", type_name(object) +
                                             " holds references to objects, which mean nothing in a pool: "
