@@ -214,8 +214,8 @@ class MaruHandler(Finder):
         if size <= 0:
             raise InvalidArgumentError(f"A value has a whole number of bytes above 0, not {shown(size)}.")
         if size > chunk:
-            raise InvalidArgumentError(f"The size is {shown(size)}, and chunk_size_bytes {chunk}: store less under one key, or set "
-                                       "it higher.")
+            raise InvalidArgumentError(f"The size is {shown(size)}, and chunk_size_bytes {chunk}: store less under one key, or "
+                                       "set it higher.")
         seat = budget.take()
         while seat is None:
             if not self._config.auto_expand:

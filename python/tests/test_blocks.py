@@ -227,7 +227,8 @@ def gives_up_the_gil(call, times):
 
 
 @pytest.mark.parametrize("find", [lambda client: client.retrieve(b"k"),
-                                  lambda client: client._find(b"k", None, Retrieved(4096, Fresh(0)))], ids=["retrieve", "_find"])
+                                  lambda client: client._find(b"k", None, Retrieved(4096, Fresh(0)))],
+                         ids=["retrieve", "_find"])
 def test_a_block_is_verified_without_the_gil(marud_program, find):
     with Marud(marud_program, more="checksums = true") as running, \
             maru.Client(str(running.socket), timeout_ms=60_000) as client:

@@ -108,8 +108,8 @@ def test_what_is_overridden_of_the_model_s_configuration_is_in_the_keys(pool):
 
 def test_copies_of_a_model_in_two_folders_are_one(pool):
     def root(folder, version):
-        values = {"_name_or_path": folder, "transformers_version": version, "rope_theta": 1e4, "model_type": "llava", "dtype": version,
-                  "text_config": {"model_type": "llama", "dtype": folder, "_name_or_path": folder}}
+        values = {"_name_or_path": folder, "transformers_version": version, "rope_theta": 1e4, "model_type": "llava",
+                  "dtype": version, "text_config": {"model_type": "llama", "dtype": folder, "_name_or_path": folder}}
         made = connector(pool, model={"hf_config": SimpleNamespace(to_dict=lambda: values), "model": folder}, maru_model="m")
         made.shutdown()
         return made._root(SimpleNamespace())
