@@ -125,7 +125,7 @@ def test_what_has_no_room_is_told(marud_program, digests):
         stored = client.store_copy_batch(keys, numpy.zeros((pages, PAGE), numpy.uint8))
         assert stored.is_new == client.exists_batch(keys)
         assert list(stored.errors) == [i for i in range(pages) if not stored.is_new[i]]
-        # Rare (of 10,000 such pools 16 had one, none more than 4): both buckets of a key are full. Its page goes to the next.
+        # Rare (docs/format.md, "Overflow buckets"): both buckets of a key are full. Its page goes to the next.
         crowded = {i for i, error in stored.errors.items() if isinstance(error, maru.RegistryFullError)}
         assert len(crowded) < 10
         errors = [stored.errors.get(i) for i in range(pages) if i not in crowded]

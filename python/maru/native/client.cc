@@ -187,7 +187,8 @@ py::list Client::evicted() {
     py::list keys = new_list(mine.size());
     Py_ssize_t i = 0;
     for (const maru_key_copy& key : mine) {
-      const py::object name = key.kind == MARU_KEY_BYTES ? bytes_of(key.data, key.size) : digest_of(key.data, key.size);
+      const auto* const data = reinterpret_cast<const char*>(key.data);
+      const py::object name = key.kind == MARU_KEY_BYTES ? py::bytes(data, key.size) : digest_of(data, key.size);
       py::object one =
           record(Record::kEvictedKey, Py_BuildValue("(OK)", name.ptr(), static_cast<unsigned long long>(key.tenant)));
       PyList_SET_ITEM(keys.ptr(), i++, one.release().ptr());

@@ -142,12 +142,8 @@ py::object plain_key(py::handle given, const maru_key& read) {
   if (o != nullptr && (PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || is_digest(given)))
     return py::reinterpret_borrow<py::object>(given);
   const auto* const data = static_cast<const char*>(read.data);
-  if (o != nullptr && PyUnicode_Check(o)) {
-    PyObject* const text = PyUnicode_DecodeUTF8(data, Py_ssize_t(read.size), nullptr);
-    if (text == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(text);
-  }
-  if (read.kind == MARU_KEY_BYTES) return bytes_of(data, read.size);
+  if (o != nullptr && PyUnicode_Check(o)) return py::str(data, read.size);
+  if (read.kind == MARU_KEY_BYTES) return py::bytes(data, read.size);
   return digest_of(data, read.size);
 }
 

@@ -34,14 +34,8 @@ py::handle class_of(Record record) { return classes[size_t(record)]; }
 
 py::object record(Record record, PyObject* values) { return made_as(PyTuple_Type, record, values); }
 
-py::object bytes_of(const void* data, size_t size) {
-  PyObject* const made = PyBytes_FromStringAndSize(static_cast<const char*>(data), Py_ssize_t(size));
-  if (made == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(made);
-}
-
 py::object digest_of(const void* data, size_t size) {
-  return made_as(PyBytes_Type, Record::kDigest, bytes_of(data, size).release().ptr());
+  return made_as(PyBytes_Type, Record::kDigest, py::bytes(static_cast<const char*>(data), size).release().ptr());
 }
 
 }  // namespace maru_python

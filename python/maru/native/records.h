@@ -16,9 +16,6 @@ pybind11::handle class_of(Record record);
 // values: a new reference to a tuple of all of its fields, or null when there was no memory for it. No code of Python's runs.
 pybind11::object record(Record record, PyObject* values);
 
-// pybind11's own bytes take it for a mistake of the program when there is no memory.
-pybind11::object bytes_of(const void* data, size_t size);
-
 // A Digest of 16 or 32 bytes. No code of Python's runs.
 pybind11::object digest_of(const void* data, size_t size);
 
