@@ -43,6 +43,15 @@ def test_as_many_texts_as_there_may_be(client, stored, n, longest):
     assert client.exists_batch(tuple(keys), TENANT) == client.exists_batch(iter(keys), TENANT) == expected
 
 
+def test_each_batch_asks_for_its_own_tenant(client, stored):
+    keys = stored[:64]
+    client.store_copy(keys[5], b"x", tenant="another")
+    for _ in range(2):
+        assert client.exists_batch(keys, TENANT) == [True] * 64
+        assert client.exists_batch(keys, "another") == [i == 5 for i in range(64)]
+        assert client.exists_batch(keys[:9]) == [False] * 9
+
+
 class Text(str):
     """Not a plain str."""
 

@@ -55,13 +55,14 @@ void set_bytes(maru_key& key, const void* data, Py_ssize_t size) {
 
 constexpr size_t kAhead = 8;  // objects: the time to fetch one from memory, in objects read
 
-// Objects lie anywhere; a str of 64 bytes ends in the line of the cache after its first, or the one after that.
-void fetch(const PyObject* o, size_t lines) {
+// Objects lie anywhere; a str of 64 bytes ends in the line of the cache after its first, or the one after that. Inlined always,
+// as the next: GCC 12 takes a call to a function that does nothing but fetch for one without an effect, and drops it.
+[[gnu::always_inline]] inline void fetch(const PyObject* o, size_t lines) {
   for (size_t i = 0; i < lines; ++i) __builtin_prefetch(reinterpret_cast<const char*>(o) + i * 64);
 }
 
 // What was written for the batch before is in the second level by now: the texts of a batch fill the first.
-void fetch_to_write(const void* line) { __builtin_prefetch(line, 1); }
+[[gnu::always_inline]] inline void fetch_to_write(const void* line) { __builtin_prefetch(line, 1); }
 
 // Has this byte in a register. Fetches that nobody waits for are given up when they are too many, and the library, which hashes
 // one key after the other, would wait for every one of them.
@@ -80,26 +81,38 @@ inline bool read_ascii(PyObject* o, size_t size_max, maru_key& key) {
   return true;
 }
 
+// So many bytes at any address, in as few moves as the function they are moved in has instructions for.
 template <size_t bytes>
-using Piece = std::integral_constant<size_t, bytes>;
+[[gnu::always_inline]] inline void move_piece(char* to, const char* from) {
+  using Piece [[gnu::vector_size(bytes), gnu::aligned(1), gnu::may_alias]] = uint8_t;
+  *reinterpret_cast<Piece*>(to) = *reinterpret_cast<const Piece*>(from);
+}
 
-// 1 to 64 bytes in pieces that overlap, for which the compiler needs no call.
-void copy_short(char* to, const char* from, size_t size) {
-  const auto ends = [&](auto first, auto last) {
-    std::memcpy(to, from, first);
-    std::memcpy(to + size - last, from + size - last, last);
-  };
-  if (size > 48)
-    ends(Piece<32>(), Piece<32>());
-  else if (size > 32)
-    ends(Piece<32>(), Piece<16>());
-  else if (size > 16)
-    ends(Piece<16>(), Piece<16>());
+// At least so many bytes, and at most twice as many: the two pieces overlap.
+template <size_t bytes>
+[[gnu::always_inline]] inline void copy_ends(char* to, const char* from, size_t size) {
+  move_piece<bytes>(to, from);
+  move_piece<bytes>(to + size - bytes, from + size - bytes);
+}
+
+// 1 to 64 bytes.
+[[gnu::always_inline]] inline void copy_short(char* to, const char* from, size_t size) {
+  if (size >= 32)
+    copy_ends<32>(to, from, size);
+  else if (size >= 16)
+    copy_ends<16>(to, from, size);
   else if (size >= 8)
-    ends(Piece<8>(), Piece<8>());
+    copy_ends<8>(to, from, size);
   else
     for (size_t i = 0; i < size; ++i) to[i] = from[i];
 }
+
+#if defined(__x86_64__)
+// One load that reads nothing beyond the end, and one store of a whole line, with zeros behind the text.
+__attribute__((target("avx512bw"))) inline void copy_masked(char* to, const char* from, size_t size) {
+  _mm512_store_si512(to, _mm512_maskz_loadu_epi8(~uint64_t{0} >> (64 - size), from));
+}
+#endif
 
 // hold(object) returns the buffer of an object, held for as long as the key.
 template <typename Hold>
@@ -324,49 +337,63 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Items wanted) {
   read_items(PySequence_Fast_ITEMS(items.ptr()), static_cast<size_t>(PyTuple_GET_SIZE(items.ptr())), tenant);
 }
 
-#if defined(__x86_64__)
-// As copy_texts(); each text is one load that reads nothing beyond its end, and one store into a line of its own.
-__attribute__((target("avx512bw"))) bool KeyBatch::copy_texts_masked(PyObject* const* items, size_t n,
-                                                                     uint64_t tenant) {
-  maru_key* const keys = scratch_->keys;
-  char* to = scratch_->texts;
-  for (size_t i = 0; i < n; ++i, to += kShort) {
-    if (i + kAhead < n) {
-      fetch(items[i + kAhead], 2);
-      fetch_to_write(to + kAhead * kShort);
-      fetch_to_write(keys + i + kAhead);
-    }
+KeyBatch::Scratch::Scratch() {
+  for (size_t i = 0; i < kFew; ++i) short_keys[i] = {texts[i], 0, MARU_KEY_BYTES, 0};
+}
+
+// Each text has a place of its own, so that of its key nothing but the size has to be written, and no text begins in the middle
+// of what was just written for the one before. ahead(i) fetches what is needed later, copy(to, from, size) copies a text.
+template <typename Ahead, typename Copy>
+[[gnu::always_inline]] inline bool KeyBatch::copy_texts_by(PyObject* const* items, size_t n, Ahead&& ahead,
+                                                           Copy&& copy) {
+  maru_key* const keys = scratch_->short_keys;
+  auto* const texts = scratch_->texts;
+  for (size_t i = 0; i < n; ++i) {
+    ahead(i);
     maru_key key;
     if (!read_ascii(items[i], kShort, key)) return false;
-    _mm512_store_si512(to, _mm512_maskz_loadu_epi8(~uint64_t{0} >> (kShort - key.size), key.data));
-    keys[i] = {to, key.size, MARU_KEY_BYTES, tenant};
+    copy(texts[i], static_cast<const char*>(key.data), size_t(key.size));
+    keys[i].size = key.size;
   }
-  size_ = n;
   return true;
 }
+
+#if defined(__x86_64__)
+__attribute__((target("avx512bw"))) bool KeyBatch::copy_texts_masked(PyObject* const* items, size_t n) {
+  const auto ahead = [&](size_t i) {
+    if (i + kAhead >= n) return;
+    fetch(items[i + kAhead], 2);
+    fetch_to_write(scratch_->texts[i + kAhead]);
+    fetch_to_write(&scratch_->short_keys[i + kAhead]);
+  };
+  return copy_texts_by(items, n, ahead, copy_masked);
+}
+
+__attribute__((target("avx2"))) bool KeyBatch::copy_texts_avx2(PyObject* const* items, size_t n) {
+  return copy_texts_by(items, n, [](size_t) {}, copy_short);
+}
 #endif
+
+bool KeyBatch::copy_texts_anywhere(PyObject* const* items, size_t n) {
+  return copy_texts_by(items, n, [](size_t) {}, copy_short);
+}
 
 // The usual case, short texts and not too many of them. False when it is not that.
 bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant) {
   if (n > kFew) return false;
+  static const auto copy = [] {
 #if defined(__x86_64__)
-  static const bool has_masks = __builtin_cpu_supports("avx512bw");
-  if (has_masks) return copy_texts_masked(items, n, tenant);
+    if (__builtin_cpu_supports("avx512bw")) return &KeyBatch::copy_texts_masked;
+    if (__builtin_cpu_supports("avx2")) return &KeyBatch::copy_texts_avx2;
 #endif
-  maru_key* const keys = scratch_->keys;
-  char* to = scratch_->texts;
-  for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) {
-      fetch(items[i + kAhead], 2);
-      fetch_to_write(to + kAhead * kShort);
-      fetch_to_write(keys + i + kAhead);
-    }
-    maru_key key;
-    if (!read_ascii(items[i], kShort, key)) return false;
-    copy_short(to, static_cast<const char*>(key.data), key.size);
-    keys[i] = {to, key.size, MARU_KEY_BYTES, tenant};
-    to += key.size;
+    return &KeyBatch::copy_texts_anywhere;
+  }();
+  if (!(this->*copy)(items, n)) return false;
+  if (scratch_->tenant != tenant) {
+    for (maru_key& key : scratch_->short_keys) key.tenant = tenant;
+    scratch_->tenant = tenant;
   }
+  keys_ = scratch_->short_keys;
   size_ = n;
   return true;
 }

@@ -75,11 +75,14 @@ class KeyBatch {
   static constexpr size_t kFew = 256;
   static constexpr size_t kShort = 64;  // bytes
 
-  // What few keys need, 26 KiB: too much for the stacks that some programs give their threads. Nothing is zeroed.
+  // What few keys need, 30 KiB: too much for the stacks that some programs give their threads. Nothing is zeroed.
   struct Scratch {
+    Scratch();
     maru_key keys[kFew];
     PyObject* kept[kFew];
-    alignas(64) char texts[kFew * kShort];
+    alignas(64) char texts[kFew][kShort];  // each in a line of the cache
+    maru_key short_keys[kFew];             // of these texts, of this tenant
+    uint64_t tenant = 0;
   };
   // One stays for the next batch, so that its lines stay in the processor's cache; the GIL guards it.
   struct GiveBack {
@@ -102,7 +105,11 @@ class KeyBatch {
 
   void read_array(uint64_t tenant);
   bool copy_texts(PyObject* const* items, size_t n, uint64_t tenant);
-  bool copy_texts_masked(PyObject* const* items, size_t n, uint64_t tenant);
+  template <typename Ahead, typename Copy>
+  bool copy_texts_by(PyObject* const* items, size_t n, Ahead&& ahead, Copy&& copy);
+  bool copy_texts_masked(PyObject* const* items, size_t n);
+  bool copy_texts_avx2(PyObject* const* items, size_t n);
+  bool copy_texts_anywhere(PyObject* const* items, size_t n);
   void read_items(PyObject* const* items, size_t n, uint64_t tenant);
   void name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant);
   void make_room(size_t size);
