@@ -17,6 +17,66 @@ static_assert(std::endian::native == std::endian::little);  // as every machine 
 
 using Words4 __attribute__((vector_size(32))) = uint64_t;
 using Words8 __attribute__((vector_size(64))) = uint64_t;
+using Halves8 __attribute__((vector_size(32))) = uint32_t;
+using Bytes32 __attribute__((vector_size(32))) = uint8_t;
+
+template <int bits, typename Words>
+MARU_INLINED void rotate(Words& word) {
+  word = word << bits | word >> (64 - bits);
+}
+
+// AVX2 has no rotations, but moves within words: one for three operations.
+template <int bits>
+  requires(bits % 8 == 0)
+MARU_INLINED void rotate(Words4& word) {
+  if constexpr (bits == 32) {
+    const auto halves = Halves8(word);
+    word = Words4(__builtin_shufflevector(halves, halves, 1, 0, 3, 2, 5, 4, 7, 6));
+  } else {
+    static_assert(bits == 16);
+    const auto bytes = Bytes32(word);
+    word = Words4(__builtin_shufflevector(bytes, bytes, 6, 7, 0, 1, 2, 3, 4, 5, 14, 15, 8, 9, 10, 11, 12, 13,  //
+                                          22, 23, 16, 17, 18, 19, 20, 21, 30, 31, 24, 25, 26, 27, 28, 29));
+  }
+}
+
+// Eight words for AVX2, each operation twice: of four alone every one would wait for the one before.
+struct TwiceWords4 {
+  Words4 low, high;
+
+  MARU_INLINED uint64_t operator[](size_t lane) const { return lane < 4 ? low[lane] : high[lane - 4]; }
+  MARU_INLINED void operator+=(const TwiceWords4& other) {
+    low += other.low;
+    high += other.high;
+  }
+  MARU_INLINED void operator^=(const TwiceWords4& other) {
+    low ^= other.low;
+    high ^= other.high;
+  }
+  MARU_INLINED void operator^=(uint64_t other) {
+    low ^= other;
+    high ^= other;
+  }
+  MARU_INLINED TwiceWords4 operator^(const TwiceWords4& other) const { return {low ^ other.low, high ^ other.high}; }
+  MARU_INLINED TwiceWords4 operator+(uint64_t other) const { return {low + other, high + other}; }
+};
+
+template <int bits>
+MARU_INLINED void rotate(TwiceWords4& word) {
+  rotate<bits>(word.low);
+  rotate<bits>(word.high);
+}
+
+// The word of each lane is of(lane). All are given at once, for which g++ has fewer moves than for one by one.
+template <typename WordOf>
+MARU_INLINED void set(Words8& words, WordOf&& of) {
+  words = Words8{of(0), of(1), of(2), of(3), of(4), of(5), of(6), of(7)};
+}
+template <typename WordOf>
+MARU_INLINED void set(TwiceWords4& words, WordOf&& of) {
+  words.low = Words4{of(0), of(1), of(2), of(3)};
+  words.high = Words4{of(4), of(5), of(6), of(7)};
+}
 
 MARU_INLINED uint64_t load_word(const std::byte* bytes) {
   uint64_t word;
@@ -35,7 +95,7 @@ MARU_INLINED uint64_t last_word(const std::byte* data, size_t size) {
   return word | uint64_t(size) << 56;
 }
 
-// Words: uint64_t, or a vector of them.
+// Words: uint64_t, or several of them.
 template <typename Words>
 struct SipState {
   Words v0, v1, v2, v3;
@@ -46,22 +106,21 @@ struct SipState {
     v2 = Words{} + (0x6c7967656e657261 ^ key0);
     v3 = Words{} + (0x7465646279746573 ^ key1);
   }
-  MARU_INLINED static void rotate(Words& word, int bits) { word = word << bits | word >> (64 - bits); }
   MARU_INLINED void round() {
     v0 += v1;
-    rotate(v1, 13);
+    rotate<13>(v1);
     v1 ^= v0;
-    rotate(v0, 32);
+    rotate<32>(v0);
     v2 += v3;
-    rotate(v3, 16);
+    rotate<16>(v3);
     v3 ^= v2;
     v0 += v3;
-    rotate(v3, 21);
+    rotate<21>(v3);
     v3 ^= v0;
     v2 += v1;
-    rotate(v1, 17);
+    rotate<17>(v1);
     v1 ^= v2;
-    rotate(v2, 32);
+    rotate<32>(v2);
   }
   MARU_INLINED void take(const Words& word) {
     v3 ^= word;
@@ -81,28 +140,25 @@ struct SipState {
 
 template <typename Words>
 MARU_INLINED void hash_lanes(uint64_t key0, uint64_t key1, const SipInputs& inputs, SipHash (&ret_hashes)[kSipLanes]) {
-  constexpr size_t kLanes = sizeof(Words) / sizeof(uint64_t);
   const size_t whole = inputs.size[0] / 8;
-  for (size_t first = 0; first < inputs.count; first += kLanes) {
-    // Lanes without a string of their own hash the first once more.
-    const std::byte* data[kLanes];
-    Words last{};
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const size_t i = first + lane < inputs.count ? first + lane : 0;
-      data[lane] = inputs.data[i];
-      last[lane] = last_word(data[lane], inputs.size[i]);
-    }
-    SipState<Words> state(key0, key1);
-    for (size_t i = 0; i < whole; ++i) {
-      Words word{};
-      for (size_t lane = 0; lane < kLanes; ++lane) word[lane] = load_word(data[lane] + 8 * i);
-      state.take(word);
-    }
-    state.take(last);
-    Words lo, hi;
-    state.end(lo, hi);
-    for (size_t lane = 0; lane < kLanes; ++lane) ret_hashes[first + lane] = {lo[lane], hi[lane]};
+  const std::byte* data[kSipLanes];
+  size_t size[kSipLanes];
+  for (size_t lane = 0; lane < kSipLanes; ++lane) {
+    const size_t i = lane < inputs.count ? lane : 0;  // lanes without a string of their own hash the first once more
+    data[lane] = inputs.data[i];
+    size[lane] = inputs.size[i];
   }
+  SipState<Words> state(key0, key1);
+  Words words;
+  for (size_t i = 0; i < whole; ++i) {
+    set(words, [&](size_t lane) { return load_word(data[lane] + 8 * i); });
+    state.take(words);
+  }
+  set(words, [&](size_t lane) { return last_word(data[lane], size[lane]); });
+  state.take(words);
+  Words lo, hi;
+  state.end(lo, hi);
+  for (size_t lane = 0; lane < kSipLanes; ++lane) ret_hashes[lane] = {lo[lane], hi[lane]};
 }
 
 #if defined(__x86_64__)
@@ -113,7 +169,7 @@ __attribute__((target("avx512f,avx512vl"))) void hash_avx512(uint64_t key0, uint
 
 __attribute__((target("avx2"))) void hash_avx2(uint64_t key0, uint64_t key1, const SipInputs& inputs,
                                                SipHash (&ret_hashes)[kSipLanes]) {
-  hash_lanes<Words4>(key0, key1, inputs, ret_hashes);
+  hash_lanes<TwiceWords4>(key0, key1, inputs, ret_hashes);
 }
 #endif
 
