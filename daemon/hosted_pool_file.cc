@@ -31,7 +31,7 @@ namespace {
 using Kind = DeviceLabel::Kind;
 using Files = std::pair<std::unique_ptr<FileDevice>, std::unique_ptr<FileDevice>>;  // control region, pages
 
-std::string quoted(const std::string& path) { return "\"" + path + "\""; }
+std::string in_quotes(const std::string& path) { return "\"" + path + "\""; }
 
 std::string text_of(const Uuid& uuid) {
   uint8_t bytes[16];
@@ -56,7 +56,7 @@ Result<bool> are_there(const PoolSpec& spec) {
   const bool has_pages = ::lstat(spec.path.c_str(), &pages) == 0 || errno != ENOENT;
   const bool is_one = control.st_ino != 0 && control.st_ino == pages.st_ino && control.st_dev == pages.st_dev;
   if (is_one)
-    return failure(EINVAL, "use " + quoted(spec.control_path) + " and " + quoted(spec.path) +
+    return failure(EINVAL, "use " + in_quotes(spec.control_path) + " and " + in_quotes(spec.path) +
                                " for a pool: found one file of two names, expected two files; name another "
                                "control_path, or leave it out to have both in one file");
   if (has_control == has_pages) return has_control;
@@ -64,11 +64,11 @@ Result<bool> are_there(const PoolSpec& spec) {
   const bool was_written = (has_control ? control : pages).st_blocks != 0;
   const std::string& missing = has_control ? spec.path : spec.control_path;
   if (is_locked(there))
-    return failure(EBUSY, "use " + quoted(there) +
+    return failure(EBUSY, "use " + in_quotes(there) +
                               ": found that another marud has it, expected it free; stop that one, or "
                               "name other files");
-  return failure(ENOENT, "use " + quoted(there) + " for a pool in two files: found it without " + quoted(missing) +
-                             ", which has " + (has_control ? "its pages" : "its control region") +
+  return failure(ENOENT, "use " + in_quotes(there) + " for a pool in two files: found it without " +
+                             in_quotes(missing) + ", which has " + (has_control ? "its pages" : "its control region") +
                              ", expected both or neither; " +
                              (was_written ? "bring that one back, or remove this one, whose blocks are lost without it,"
                                           : "remove this one, to which nothing was ever written,") +
@@ -87,9 +87,9 @@ Result<void> check_size(const PoolSpec& spec, uint64_t expected, const Files& fi
   const auto& [control, pages] = files;
   const uint64_t found = control->bytes() + pages->bytes();
   if (spec.bytes == 0 || found == expected) return {};
-  return failure(EINVAL, "use " + quoted(spec.control_path) + " and " + quoted(spec.path) + " for a pool: found " +
-                             std::to_string(control->bytes()) + " and " + std::to_string(pages->bytes()) +
-                             " bytes, expected " + std::to_string(expected) +
+  return failure(EINVAL, "use " + in_quotes(spec.control_path) + " and " + in_quotes(spec.path) +
+                             " for a pool: found " + std::to_string(control->bytes()) + " and " +
+                             std::to_string(pages->bytes()) + " bytes, expected " + std::to_string(expected) +
                              " together, as configured; correct the size, or leave it out, or remove both files and "
                              "marud creates them");
 }
@@ -99,12 +99,12 @@ std::string found_text(const DeviceLabel& label) { return label.found.empty() ? 
 Result<void> check_whole(const FileDevice& device) {
   const DeviceLabel& label = device.label();
   if (label.kind == Kind::kDamaged)
-    return failure(EBADMSG, "use " + quoted(device.name()) + " as a pool: found " + label.found +
+    return failure(EBADMSG, "use " + in_quotes(device.name()) + " as a pool: found " + label.found +
                                 ", expected one of version " + std::to_string(format::kVersionMajor) +
                                 " that is whole; let the marud that made it serve it, or remove the file, whose blocks "
                                 "are lost then, and marud creates it");
   if (label.kind != Kind::kPool || label.header.parameters.pool_bytes <= device.bytes()) return {};
-  return failure(EEXIST, "use " + quoted(device.name()) + " as a pool: found " + label.found + ", in a file of " +
+  return failure(EEXIST, "use " + in_quotes(device.name()) + " as a pool: found " + label.found + ", in a file of " +
                              size_text(device.bytes()) +
                              ", expected all of it; if its pages lie in another file, name that with path = and this "
                              "one with control_path =; if it was cut off, bring the whole file back, or remove it, "
@@ -115,7 +115,7 @@ Result<void> check_whole(const FileDevice& device) {
 Result<void> check_control_of(const FileDevice& control, const FileDevice& pages) {
   const uint64_t expected = control.label().header.parameters.pool_bytes - pages.bytes();
   if (control.bytes() >= expected) return {};
-  return failure(EEXIST, "use " + quoted(control.name()) + " for the control region of a pool in two files: found " +
+  return failure(EEXIST, "use " + in_quotes(control.name()) + " for the control region of a pool in two files: found " +
                              control.label().found + ", with " + std::to_string(expected) +
                              " bytes in this file, of which " + std::to_string(control.bytes()) +
                              " are left, expected all of them; bring the whole file back, or remove both files and "
@@ -126,23 +126,23 @@ Result<void> check_pages_of(const FileDevice& control, const FileDevice& pages) 
   const DeviceLabel& main = control.label();
   const DeviceLabel& data = pages.label();
   if (main.kind != Kind::kPool)
-    return failure(EBADMSG, "use " + quoted(control.name()) + " for a pool: found " + found_text(main) +
+    return failure(EBADMSG, "use " + in_quotes(control.name()) + " for a pool: found " + found_text(main) +
                                 ", expected its control region; remove both files and marud creates them, or let the "
                                 "marud that made it serve it");
   if (main.header.parameters.pool_bytes <= control.bytes())
-    return failure(EEXIST, "use " + quoted(control.name()) + " for the control region of a pool in two files: found " +
-                               main.found +
+    return failure(EEXIST, "use " + in_quotes(control.name()) +
+                               " for the control region of a pool in two files: found " + main.found +
                                ", which is all in this file; name it with path = and leave control_path out, or name "
                                "two other files");
   if (data.kind == Kind::kData && data.uuid == main.uuid && data.data.data_bytes == pages.bytes())
     return check_control_of(control, pages);
   const bool is_cut = data.kind == Kind::kData && data.uuid == main.uuid;
-  return failure(EEXIST, "use " + quoted(pages.name()) + " for the pages of a pool: found " + found_text(data) +
+  return failure(EEXIST, "use " + in_quotes(pages.name()) + " for the pages of a pool: found " + found_text(data) +
                              (is_cut ? " in " + std::to_string(data.data.data_bytes) + " bytes, of which " +
                                            std::to_string(pages.bytes()) + " are left"
                                      : "") +
                              ", expected those of " + main.found + ", whose control region is in " +
-                             quoted(control.name()) +
+                             in_quotes(control.name()) +
                              "; name the file that has them, or remove both files and marud creates them");
 }
 
@@ -158,8 +158,8 @@ Result<bool> judge(const Files& files) {
   // The claim comes before the label, so these pages were blank when the formatting began.
   if (are_claimed(data, pages->bytes(), control->label())) return true;
   const bool was_cut_off = control->label().kind == Kind::kClaimed;
-  return failure(EEXIST, "use " + quoted(pages->name()) + " for the pages of a pool: found " + found_text(data) +
-                             " beside " + quoted(control->name()) +
+  return failure(EEXIST, "use " + in_quotes(pages->name()) + " for the pages of a pool: found " + found_text(data) +
+                             " beside " + in_quotes(control->name()) +
                              (was_cut_off ? ", where the formatting of another pool was cut off" : ", which is blank") +
                              ", expected a blank file; name the control region that belongs to it, or other files");
 }
@@ -186,7 +186,7 @@ Result<Files> open_both(const PoolSpec& spec, uint32_t machine) {
   uint64_t control_bytes = 0;
   if (!*there) {
     if (bytes == 0)
-      return failure(EINVAL, "create " + quoted(spec.control_path) + " and " + quoted(spec.path) +
+      return failure(EINVAL, "create " + in_quotes(spec.control_path) + " and " + in_quotes(spec.path) +
                                  " without a size: found neither, expected a pool there, or a size to create one; say "
                                  "size =, or name the files that have the pool");
     auto room = Pool::control_room(spec.pool, bytes, *unit, format::kDataLabelRoom);
@@ -270,8 +270,8 @@ Result<void> HostedPool::judge_identity(const DeviceLabel& label, const std::str
                 text_of(label.uuid), path);
     return {};
   }
-  return failure(EEXIST, "use " + quoted(path) + ": found " + label.found + ", expected the pool that it was, " + was +
-                             "; bring that file back, or remove " + state_.file_of(name()) +
+  return failure(EEXIST, "use " + in_quotes(path) + ": found " + label.found + ", expected the pool that it was, " +
+                             was + "; bring that file back, or remove " + state_.file_of(name()) +
                              ", and what lies there now is served as pool \"" + name() + "\"");
 }
 

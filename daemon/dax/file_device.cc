@@ -22,13 +22,13 @@
 namespace maru::daemon {
 namespace {
 
-std::string quoted(const std::string& path) { return "\"" + path + "\""; }
+std::string in_quotes(const std::string& path) { return "\"" + path + "\""; }
 
 // A page that a client touches later and that the file system then has no room for would end the client. What nobody can
 // promise is that others leave the room alone; what is there now is checked. A file system without a limit says 0.
 Result<void> check_room(int fd, const struct stat& status, const std::string& path) {
   struct statvfs room = {};
-  if (::fstatvfs(fd, &room) != 0) return failure(errno, "inspect the file system of " + quoted(path));
+  if (::fstatvfs(fd, &room) != 0) return failure(errno, "inspect the file system of " + in_quotes(path));
   if (room.f_blocks == 0) return {};
   const uint64_t block = room.f_frsize != 0 ? room.f_frsize : room.f_bsize;
   // Root may use what is reserved for it.
@@ -36,7 +36,7 @@ Result<void> check_room(int fd, const struct stat& status, const std::string& pa
   const uint64_t has = uint64_t(status.st_blocks) * 512, size = uint64_t(status.st_size);
   const uint64_t lacking = size > has ? size - has : 0;
   if (lacking <= free_bytes) return {};
-  return failure(ENOSPC, "give " + quoted(path) + " " + size_text(size) + ": found " + size_text(free_bytes) +
+  return failure(ENOSPC, "give " + in_quotes(path) + " " + size_text(size) + ": found " + size_text(free_bytes) +
                              " free in its file system, expected " + size_text(lacking) +
                              "; make the pool smaller, or make room (a tmpfs grows with mount -o remount,size=)");
 }
@@ -44,16 +44,16 @@ Result<void> check_room(int fd, const struct stat& status, const std::string& pa
 // Whose file it is, and who may write it.
 Result<void> check_usable(const struct stat& status, const std::string& path, FileDevice::Part part) {
   if (!S_ISREG(status.st_mode))
-    return failure(EINVAL, "use " + quoted(path) +
+    return failure(EINVAL, "use " + in_quotes(path) +
                                " as a pool: found something that is not a file, expected one; name another path, or "
                                "for a DAX device say backend = \"dax\"");
   if (status.st_uid != ::geteuid())
-    return failure(EPERM, "use " + quoted(path) + " as a pool: found that it belongs to user " +
+    return failure(EPERM, "use " + in_quotes(path) + " as a pool: found that it belongs to user " +
                               std::to_string(status.st_uid) + ", expected user " + std::to_string(::geteuid()) +
                               ", as whom marud runs; give it that owner, or name another file");
   if (part == FileDevice::Part::kPages && (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
     return failure(EPERM,
-                   "use " + quoted(path) +
+                   "use " + in_quotes(path) +
                        " for the pages of a pool: found that others than its owner may write it, which would let "
                        "readers do so, expected the mode 0600; chmod 600 it");
   return {};
@@ -62,12 +62,12 @@ Result<void> check_usable(const struct stat& status, const std::string& path, Fi
 // Of a file that is there; `wanted` 0: any.
 Result<void> check_size(uint64_t bytes, uint64_t wanted, uint64_t alignment, const std::string& path) {
   if (wanted != 0 && bytes != wanted)
-    return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(bytes) + " bytes, expected " +
-                               std::to_string(wanted) +
+    return failure(EINVAL, "use " + in_quotes(path) + " as a pool: found " + std::to_string(bytes) +
+                               " bytes, expected " + std::to_string(wanted) +
                                " as configured; correct the size, or leave it out, or remove the file and marud "
                                "creates it");
   if (bytes % alignment != 0 || bytes < sizeof(format::Header))
-    return failure(EINVAL, "use " + quoted(path) + " as a pool: found " + std::to_string(bytes) +
+    return failure(EINVAL, "use " + in_quotes(path) + " as a pool: found " + std::to_string(bytes) +
                                " bytes, expected a multiple of " + std::to_string(alignment) +
                                "; remove the file and marud creates it");
   return {};
@@ -80,10 +80,10 @@ Result<void> lock_whole_file(int fd, const std::string& path) {
   range.l_whence = SEEK_SET;
   if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return {};
   if (errno == EAGAIN || errno == EACCES)
-    return failure(EBUSY, "lock " + quoted(path) +
+    return failure(EBUSY, "lock " + in_quotes(path) +
                               ": found that another marud has it, expected it free; stop that one, or name another "
                               "file");
-  return failure(errno, "lock " + quoted(path));
+  return failure(errno, "lock " + in_quotes(path));
 }
 
 bool is_empty(int fd) {
@@ -113,7 +113,7 @@ Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine,
     if (may_share && ::fcntl(fd, F_OFD_SETLK, &range) == 0) return false;
     if (!is_locked && ((errno != EAGAIN && errno != EACCES) || is_last))
       return failure(errno == EACCES ? EBUSY : errno,
-                     "lock " + quoted(path) +
+                     "lock " + in_quotes(path) +
                          ": found that another marud of this machine has it, expected it free; stop that one");
     const timespec pause = {0, 50'000'000};
     ::nanosleep(&pause, nullptr);
@@ -124,30 +124,30 @@ Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine,
 Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uint64_t map_bytes, uint32_t machine,
                                             const DeviceLabel& label) {
   auto mapped = Mapping::map_shared(fd, 0, map_bytes, PROT_READ);
-  if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + quoted(path));
+  if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + in_quotes(path));
   FaultGuard guard;
-  if (!guard.begin(mapped->data(), mapped->size(), map_bytes)) return failure(ENFILE, "guard " + quoted(path));
+  if (!guard.begin(mapped->data(), mapped->size(), map_bytes)) return failure(ENFILE, "guard " + in_quotes(path));
   std::byte first[sizeof(format::Header)];
   std::memcpy(first, mapped->data(), sizeof(first));
   if (const std::string why = memory_trouble(guard); !why.empty())
     return failure(memory_trouble_code(guard),
-                   "read the beginning of " + quoted(path) + ": it cannot be read (" + why + ")");
+                   "read the beginning of " + in_quotes(path) + ": it cannot be read (" + why + ")");
   uint64_t magic = 0;
   std::memcpy(&magic, first, sizeof(magic));
   if (magic == format::kMagic) return FileDevice::Content::kPool;
   if (magic == format::kDataLabelMagic)
-    return failure(EEXIST, "use " + quoted(path) +
+    return failure(EEXIST, "use " + in_quotes(path) +
                                " as a pool: found the pages of a pool in two files, expected its control region; name "
                                "this file with path = and the other one with control_path =");
   if (const shm::FormatClaim claim = shm::claim_in(first); claim.is_one()) {
     if (claim.machine() == machine) return FileDevice::Content::kBlank;  // ours, and the lock says that it was cut off
-    return failure(EBUSY, "use " + quoted(path) +
+    return failure(EBUSY, "use " + in_quotes(path) +
                               " as a pool: found that another host formats it, or died over it, expected a pool or "
                               "zeros; try again when that host serves it, or remove the file");
   }
   for (std::byte value : first)
     if (value != std::byte{0})
-      return failure(EEXIST, "use " + quoted(path) + " as a pool: found " +
+      return failure(EEXIST, "use " + in_quotes(path) + " as a pool: found " +
                                  (label.found.empty() ? "content that is not marud's" : label.found) +
                                  ", expected a pool or nothing but zeros; remove it, or name another file");
   return FileDevice::Content::kBlank;
@@ -162,10 +162,10 @@ Result<std::optional<uint64_t>> find_bytes(int fd, const std::string& path) {
     at = ::lseek(fd, at, SEEK_DATA);
     if (at < 0 && errno == ENXIO) return std::nullopt;
     const off_t end = at < 0 ? -1 : ::lseek(fd, at, SEEK_HOLE);
-    if (end < 0) return failure(errno, "look for what is in " + quoted(path));
+    if (end < 0) return failure(errno, "look for what is in " + in_quotes(path));
     while (at < end) {
       const ssize_t got = ::pread(fd, piece.data(), std::min(piece.size(), size_t(end - at)), at);
-      if (got <= 0) return failure(got == 0 ? EIO : errno, "read " + quoted(path));
+      if (got <= 0) return failure(got == 0 ? EIO : errno, "read " + in_quotes(path));
       if (std::memcmp(piece.data(), zeros.data(), size_t(got)) != 0)
         return uint64_t(at) +
                uint64_t(std::find_if(piece.begin(), piece.end(), [](char c) { return c != 0; }) - piece.begin());
@@ -176,7 +176,7 @@ Result<std::optional<uint64_t>> find_bytes(int fd, const std::string& path) {
 
 // Of a file that begins with zeros: what lies behind them would be lost.
 Result<void> expect_blank(int fd, const std::string& path, const DeviceLabel& label) {
-  const std::string use = "use " + quoted(path) + " as a pool: found ";
+  const std::string use = "use " + in_quotes(path) + " as a pool: found ";
   const std::string expected = ", expected a pool or nothing but zeros; remove it, or name another file";
   if (label.kind != DeviceLabel::Kind::kNothing) return failure(EEXIST, use + label.found + expected);
   const auto found = find_bytes(fd, path);
@@ -205,7 +205,7 @@ Result<void> FileDevice::allocate(uint64_t bytes) {
   while (::fallocate(lock_.get(), 0, 0, off_t(std::min(rounded, identity_.bytes))) != 0) {
     if (errno == EINTR) continue;
     if (errno == EOPNOTSUPP) return {};  // a file system that cannot: its room was checked, and no more can be done
-    return failure(errno, "allocate the first " + size_text(rounded) + " of " + quoted(name_) +
+    return failure(errno, "allocate the first " + size_text(rounded) + " of " + in_quotes(name_) +
                               " (its file system has no room for it: make the pool smaller, or make room)");
   }
   return {};
@@ -213,13 +213,13 @@ Result<void> FileDevice::allocate(uint64_t bytes) {
 
 Result<void> FileDevice::expect_room() const {
   struct stat status = {};
-  if (::fstat(lock_.get(), &status) != 0) return failure(errno, "inspect " + quoted(name_));
+  if (::fstat(lock_.get(), &status) != 0) return failure(errno, "inspect " + in_quotes(name_));
   return check_room(lock_.get(), status, name_);
 }
 
 Result<void> FileDevice::write_out() const {
   if (::fdatasync(lock_.get()) == 0) return {};
-  return failure(errno, "write " + quoted(name_) + " to its disk");
+  return failure(errno, "write " + in_quotes(name_) + " to its disk");
 }
 
 // The byte of this machine stays locked all the time.
@@ -239,7 +239,7 @@ Result<uint64_t> FileDevice::unit_of(const std::string& path) {
   struct statfs file_system = {};
   const std::string folder = path.substr(0, path.find_last_of('/') + 1);
   if (::statfs(path.c_str(), &file_system) != 0 && ::statfs(folder.c_str(), &file_system) != 0)
-    return failure(errno, "inspect the file system of " + quoted(folder));
+    return failure(errno, "inspect the file system of " + in_quotes(folder));
   return file_system.f_type == HUGETLBFS_MAGIC ? uint64_t(file_system.f_bsize) : uint64_t(::sysconf(_SC_PAGESIZE));
 }
 
@@ -252,7 +252,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   if (!device->lock_.is_open() && errno == ENOENT) {
     if (bytes == 0)
       return failure(EINVAL,
-                     "create " + quoted(path) +
+                     "create " + in_quotes(path) +
                          " without a size: found no such file, expected a pool there, or a size to create one; say "
                          "size =, or name the file that has the pool");
     device->lock_.reset(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0600));
@@ -262,10 +262,10 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
     if (!is_new && errno == EEXIST) device->lock_.reset(::open(path.c_str(), kFlags));
   }
   const int fd = device->lock_.get();
-  if (fd < 0) return failure(errno, "open " + quoted(path) + " to read and write it, or create it there");
+  if (fd < 0) return failure(errno, "open " + in_quotes(path) + " to read and write it, or create it there");
 
   struct stat status = {};
-  if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + quoted(path));
+  if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + in_quotes(path));
   if (auto usable = check_usable(status, path, part); !usable) return tl::unexpected(usable.error());
   bool is_alone = true;
   if (machine == 0) {
@@ -276,15 +276,15 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
     is_alone = *locked;
   }
   // Whoever created it meanwhile gave it its size under the lock; or removed it again, since it became no pool.
-  if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + quoted(path));
+  if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + in_quotes(path));
   if (status.st_nlink == 0)
-    return failure(ESTALE, "use " + quoted(path) +
+    return failure(ESTALE, "use " + in_quotes(path) +
                                " as a pool: found that another marud created and removed it meanwhile, expected it to "
                                "stay; start marud again");
   device->machine_ = machine;
 
   struct statfs file_system = {};
-  if (::fstatfs(fd, &file_system) != 0) return failure(errno, "inspect the file system of " + quoted(path));
+  if (::fstatfs(fd, &file_system) != 0) return failure(errno, "inspect the file system of " + in_quotes(path));
   const bool huge = file_system.f_type == HUGETLBFS_MAGIC;
   const uint64_t os_page = uint64_t(::sysconf(_SC_PAGESIZE));
   const uint64_t alignment = huge ? uint64_t(file_system.f_bsize) : os_page;
@@ -292,8 +292,9 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   // An empty one as well: who created it died before it had a size, or somebody made a place for it.
   if (is_new || (status.st_size == 0 && is_alone)) {
     if (rounded == 0)
-      return failure(EINVAL, "give " + quoted(path) + " a size: found it empty, expected a pool, or bytes =");
-    if (::ftruncate(fd, off_t(rounded)) != 0) return failure(errno, "give " + quoted(path) + " " + size_text(rounded));
+      return failure(EINVAL, "give " + in_quotes(path) + " a size: found it empty, expected a pool, or bytes =");
+    if (::ftruncate(fd, off_t(rounded)) != 0)
+      return failure(errno, "give " + in_quotes(path) + " " + size_text(rounded));
     status.st_size = off_t(rounded);
   } else if (auto fits = check_size(uint64_t(status.st_size), rounded, alignment, path); !fits) {
     return tl::unexpected(fits.error());
@@ -301,7 +302,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   // Another open file description for the clients, of the very same file.
   const std::string again = "/proc/self/fd/" + std::to_string(fd);
   device->fd_.reset(::open(again.c_str(), O_RDWR | O_CLOEXEC));
-  if (!device->fd_.is_open()) return failure(errno, "open " + quoted(path) + " again for clients");
+  if (!device->fd_.is_open()) return failure(errno, "open " + in_quotes(path) + " again for clients");
 
   auto label = read_label({fd, uint64_t(status.st_size), alignment, path});
   if (!label) return tl::unexpected(label.error());
@@ -314,7 +315,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   if (*content == Content::kBlank && !is_new && !is_claimed)
     if (auto blank = expect_blank(fd, path, device->label_); !blank) return tl::unexpected(blank.error());
   if (*content == Content::kBlank && !is_alone)
-    return failure(EAGAIN, "use " + quoted(path) + " as a pool: another marud holds it and it is not formatted yet");
+    return failure(EAGAIN, "use " + in_quotes(path) + " as a pool: another marud holds it and it is not formatted yet");
   if (*content == Content::kBlank)
     if (auto fits = check_room(fd, status, path); !fits) return tl::unexpected(fits.error());
   device->content_ = *content;
