@@ -5,6 +5,7 @@
 #include "daemon/admin_request.h"
 #include "daemon/dax/medium.h"
 #include "daemon/device_commands.h"
+#include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
 #include "daemon/version.h"
@@ -23,17 +24,6 @@ using nlohmann::json;
 
 constexpr int kDepthMax = 8;
 constexpr size_t kReplyBytesMax = wire::kPayloadBytesMax;
-
-// Text from outside is not always UTF-8; what is not becomes U+FFFD instead of an exception.
-std::string to_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
-json parse(std::string_view text, bool& too_deep) {
-  const json::parser_callback_t limit_depth = [&](int depth, json::parse_event_t, json&) {
-    if (depth > kDepthMax) too_deep = true;
-    return depth <= kDepthMax;
-  };
-  return json::parse(text, limit_depth, false);
-}
 
 bool is_theirs(const AdminView& view, const HostedPool& hosted) {
   return !view.only_for || may_administrate(hosted.spec(), *view.only_for);
@@ -72,7 +62,7 @@ json status_of(const AdminView& view, const json& request) {
       pool["epoch"] = hosted->serving()->epoch();
       pool["uuid"] = uuid_text(hosted->serving()->header().uuid);
     }
-    bytes += to_text(pool).size() + 1;
+    bytes += json_text(pool).size() + 1;
     pools.push_back(std::move(pool));
   }
   if (!only.empty() && pools.empty()) return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
@@ -134,7 +124,7 @@ json clients_of(const AdminView& view, const json& request) {
     client["state"] = watch.session != 0 ? "connected" : "frozen";
     client["since_ms"] = watch.since_ms;
     if (is_of_all_hosts && hosted.serving() && hosted.serving()->is_shared()) client["host"] = hosted.serving()->host();
-    bytes += to_text(client).size() + 1;
+    bytes += json_text(client).size() + 1;
     if (bytes > kReplyBytesMax) return {{"clients", std::move(clients)}, {"next", id}};
     clients.push_back(std::move(client));
   }
@@ -145,7 +135,7 @@ json clients_of(const AdminView& view, const json& request) {
     const uint64_t from = index == place / limits::kLanesMax ? place % limits::kLanesMax : 0;
     for (json& client : hosted.serving()->lanes_elsewhere(uint32_t(from))) {
       client["pool"] = hosted.name();
-      bytes += to_text(client).size() + 1;
+      bytes += json_text(client).size() + 1;
       if (bytes > kReplyBytesMax)
         return {{"clients", std::move(clients)},
                 {"next", kElsewhere + index * limits::kLanesMax + client["lane"].get<uint64_t>()}};
@@ -225,7 +215,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
   } else if (command.starts_with("device.")) {
     reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms}, view.is_for_owner);
     if (reply.contains("error"))
-      log_warning("{} asked for \"{}\": refused: {}", who, printable(command), printable(to_text(reply)));
+      log_warning("{} asked for \"{}\": refused: {}", who, printable(command), printable(json_text(reply)));
   } else if (command == "metrics") {
     if (!view.censuses) return {EAGAIN, "the pages are not counted yet"};
     AdminReply refusal;
@@ -266,7 +256,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     if (!only_asks && std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
       log_write(reply.contains("error") ? LogLevel::kWarning : LogLevel::kInfo,
                 fmt::format("{} asked for \"{}\" on pool \"{}\": {}", who, command, hosted->name(),
-                            printable(to_text(reply))));
+                            printable(json_text(reply))));
   }
   AdminReply answer = admin_reply(reply);
   if (command.starts_with("device.") && command != "device.list") answer.ticket = view.devices->take_ticket();
@@ -295,10 +285,10 @@ AdminReply admin_reply(const json& reply) {
       if (const auto number = reply.find("errno"); number != reply.end() && number->is_number_integer())
         code = std::clamp(std::abs(number->get<int>()), 1, 4095);
       if (code == EBADMSG) code = EINVAL;
-      return {code, found->is_string() ? found->get<std::string>() : to_text(*found)};
+      return {code, found->is_string() ? found->get<std::string>() : json_text(*found)};
     }
   }
-  std::string text = to_text(reply);
+  std::string text = json_text(reply);
   if (text.size() > kReplyBytesMax) return {EMSGSIZE, "the reply is too long: ask for less, with \"limit\""};
   return {0, std::move(text)};
 }
@@ -312,7 +302,7 @@ AdminReply run_admin(const AdminView& view, std::string_view request, const std:
   // nlohmann::json throws where types do not fit; nothing of that may reach the deciding thread.
   try {
     bool too_deep = false;
-    const json parsed = parse(request, too_deep);
+    const json parsed = json_of(request, kDepthMax, too_deep);
     if (too_deep) return {EBADMSG, "JSON that is nested too deeply"};
     if (!parsed.is_object()) return {EBADMSG, "not a JSON object"};
     const auto command = parsed.find("command");

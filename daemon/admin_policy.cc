@@ -1,5 +1,6 @@
 #include "daemon/admin_commands.h"
 #include "daemon/admin_request.h"
+#include "daemon/json_text.h"
 #include "daemon/log.h"
 
 #include <cerrno>
@@ -38,7 +39,7 @@ json set_policy(const HostedPool& hosted, const json& request, uint64_t now_unix
     for (const auto& [option, value] : found->items()) {
       if (value.is_structured() || value.is_null())
         return refusal(EINVAL, "option \"" + printable(option) + "\" is a number, true or false, or a text");
-      options.emplace_back(option, value.is_string() ? value.get<std::string>() : value.dump());
+      options.emplace_back(option, value.is_string() ? value.get<std::string>() : json_text(value));
     }
   }
   if (hosted.serving()->is_quiesced()) return refusal(EAGAIN, "the pool is being checked at rest: try again");

@@ -2,6 +2,7 @@
 
 #include "daemon/admin_request.h"
 #include "daemon/config_hosts.h"
+#include "daemon/json_text.h"
 
 #include <nlohmann/json.hpp>
 
@@ -154,7 +155,7 @@ std::string config_text(const Config& config, const std::vector<std::unique_ptr<
   all["daemon"] = std::move(daemon);
   all["http"] = std::move(http);
   all["pool"] = std::move(rows);
-  return all.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(all);
 }
 
 }  // namespace maru::daemon

@@ -3,6 +3,7 @@
 #include "daemon/admin_commands.h"
 #include "daemon/admin_request.h"
 #include "daemon/dax/medium.h"
+#include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/survey.h"
 #include "libmaru/wire/codec.h"
@@ -241,7 +242,7 @@ void DeviceCommands::take_opened() {
         if (opening.error->code == ECANCELED) continue;  // marud was told to stop: the next one goes on
         if (auto forgotten = state_.forget_added(name); !forgotten) log_warning("{}", forgotten.error().text());
       }
-      reply = refusal(opening.error->code, added.empty() ? text : "added " + added.dump() + ", and then: " + text);
+      reply = refusal(opening.error->code, added.empty() ? text : "added " + json_text(added) + ", and then: " + text);
     }
     if (opening.ticket != 0) answers_.push_back({opening.ticket, admin_reply(reply)});
   }

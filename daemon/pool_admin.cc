@@ -1,6 +1,7 @@
 // What people and tools ask about a pool. Lists are cut at 200 rows and after a bounded walk; "next" goes on from there, and
 // may come with few rows or none.
 #include "daemon/admin_request.h"
+#include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/pool_state.h"
 #include "libmaru/shm/hash.h"
@@ -216,7 +217,7 @@ json Pool::State::list_blocks(const json& request) {
       if (!shm::is_pinned(region, lanes.in_use, uint32_t(page))) continue;
     }
     json row = block_json(uint32_t(page), found);
-    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
+    bytes += json_text(row).size();
     rows.push_back(std::move(row));
   }
   json reply = {{"blocks", std::move(rows)}};

@@ -1,6 +1,7 @@
 // Taking over a pool that another marud left. Clients may be at work meanwhile: lanes that the identities call live stay
 // live until their processes are proven gone, and nothing of theirs is touched. What names nobody is freed, counts of
 // children are checked in one pass, and the lists are built anew from the ticks.
+#include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/pool_state.h"
 #include "libmaru/shm/adopt.h"
@@ -131,7 +132,7 @@ void Pool::State::adopt_audit() {
   const nlohmann::json report = check_now();
   if (report["found"] != 0)
     log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", config.name,
-                report["violations"].dump().substr(0, 400));
+                json_text(report["violations"]).substr(0, 400));
 }
 
 }  // namespace maru::daemon

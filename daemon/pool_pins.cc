@@ -6,6 +6,7 @@
 // and again would look like one long pin; its uses tell the two apart. A pin that really was forgotten on a block in steady
 // use is noticed when the use ends, and until then it keeps nothing from being evicted that would have gone.
 #include "daemon/admin_request.h"
+#include "daemon/json_text.h"
 #include "daemon/pool_state.h"
 
 #include <algorithm>
@@ -138,7 +139,7 @@ json Pool::State::list_pins(const json& request) {
     row["key"] = shm::read_key(region, ref, &key) ? json(key_text({key.data, key.size})) : json(nullptr);
     if (!row["key"].is_null()) tenants.put_tenant(key.tenant, row);
     constexpr size_t kHolderBytes = 96;  // whoever sends the reply adds the process's name and user
-    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size() + kHolderBytes;
+    bytes += json_text(row).size() + kHolderBytes;
     rows.push_back(std::move(row));
   }
   json reply = {{"pins", std::move(rows)}};

@@ -6,6 +6,7 @@
 // If marud dies here: the page words say what is POISONED; the next marud takes all of it for not let go yet.
 #include "daemon/admin_request.h"
 #include "daemon/dax/probe.h"
+#include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/pool_state.h"
 #include "libmaru/shm/page_run.h"
@@ -264,7 +265,7 @@ json Pool::State::poison_command(const json& request) {
     page = ref.page();
   }
   if (page >= pages())
-    return refusal(ERANGE, "\"page\": found " + request["page"].dump() + ", expected 0 to " +
+    return refusal(ERANGE, "\"page\": found " + json_text(request["page"]) + ", expected 0 to " +
                                std::to_string(pages() - 1) + " (marudctl blocks KEY names the page of a block)");
   const PageWord before = word(uint32_t(page));
   const shm::PoisonStatus status = poison(uint32_t(page));

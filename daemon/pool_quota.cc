@@ -2,6 +2,7 @@
 // keys are. What is set at run time is written down before it is answered, and goes before the configuration after a restart,
 // too.
 #include "daemon/admin_request.h"
+#include "daemon/json_text.h"
 #include "daemon/pool_state.h"
 #include "daemon/pool_tenants.h"
 #include "daemon/size_text.h"
@@ -228,7 +229,7 @@ json PoolTenants::list(const json& request) {
   for (; index < table_.size() && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++index) {
     if (table_.row(uint32_t(index)).id == 0) continue;
     json row = row_json(uint32_t(index));
-    bytes += row.dump(-1, ' ', false, json::error_handler_t::replace).size();
+    bytes += json_text(row).size();
     rows.push_back(std::move(row));
   }
   json reply = {{"tenants", std::move(rows)}};

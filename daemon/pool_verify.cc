@@ -6,6 +6,7 @@
 // what they held was taken back, and nobody works yet. One finding is one too many, because nobody can say what else
 // is not as it looks.
 #include "daemon/dax/device_content.h"
+#include "daemon/json_text.h"
 #include "daemon/pool_state.h"
 #include "libmaru/shm/hash.h"
 
@@ -125,7 +126,8 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   if (report["found"] != 0)
     return failure(EBADMSG, "believe the bookkeeping of pool \"" + config.name + "\": found " +
                                 std::to_string(report["found"].get<uint64_t>()) +
-                                " violations of its invariants, such as " + report["violations"].dump().substr(0, 200));
+                                " violations of its invariants, such as " +
+                                json_text(report["violations"]).substr(0, 200));
   shows_boot = true;
   show_host(false);
   return verified;

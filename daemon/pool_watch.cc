@@ -11,6 +11,7 @@
 // the walk (32,768 pages a turn) where touches were lost. Nothing is kept while nobody asks.
 #include "daemon/admin_request.h"
 #include "daemon/block_watch.h"
+#include "daemon/json_text.h"
 #include "daemon/pool_state.h"
 
 #include <algorithm>
@@ -119,7 +120,7 @@ json Pool::State::watch_blocks(const json& request) {
     events.push_back(row_of(watch->event(number), number));
     if (const BlockWatch::Block& block = watch->event(number).block; !block.key.empty())
       tenants.put_tenant(block.tenant, events.back());
-    bytes += events.back().dump(-1, ' ', false, json::error_handler_t::replace).size();
+    bytes += json_text(events.back()).size();
   }
   return {{"watch", watch->begun_ms}, {"next", number}, {"lost", from - wanted}, {"events", std::move(events)}};
 }

@@ -2,6 +2,7 @@
 
 #include "daemon/admin_metrics.h"
 #include "daemon/config_json.h"
+#include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/peer.h"
 #include "daemon/users.h"
@@ -39,7 +40,7 @@ std::string health_text(const AdminView& view) {
   const char* status = is_unhealthy ? "unhealthy" : warnings.empty() ? "healthy" : "degraded";
   for (json& warning : warnings) reasons.push_back(std::move(warning));
   const json health = {{"status", status}, {"reasons", std::move(reasons)}, {"pools", std::move(pools)}};
-  return health.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(health);
 }
 
 bool Desk::turn(const AdminView& view) {

@@ -1,5 +1,6 @@
 // Lists that marudctl asks for page by page, whole. They are as long as there are lanes, or places for tenants.
 #include "daemon/http/request.h"
+#include "daemon/json_text.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,7 +13,7 @@ using nlohmann::json;
 Step list_from(const json& command, const char* field, const char* beside, json whole) {
   return ask(command, [command, field, beside, whole = std::move(whole)](const Answer& answer) mutable {
     if (answer.code != 0) return say_refusal(answer);
-    json part = json::parse(answer.text);
+    json part = json_of(answer.text);
     for (json& row : part[field]) whole[field].push_back(std::move(row));
     if (beside && part.contains(beside)) whole[beside] = part[beside];
     if (!part.contains("next")) return say(200, whole);

@@ -7,6 +7,7 @@
 //                     "config", which stands for the default
 #include "daemon/admin_request.h"
 #include "daemon/http/request.h"
+#include "daemon/json_text.h"
 
 #include <algorithm>
 #include <cctype>
@@ -50,13 +51,7 @@ bool has_escape(const std::string& text) {
 json salt_json(const std::string& name) {
   if (name == kNobody || name == kConfig) return fmt::format("%{:02X}{}", uint8_t(name.front()), name.substr(1));
   const bool is_plain = std::none_of(name.begin(), name.end(), [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; });
-  try {
-    if (is_plain && !has_escape(name)) {
-      (void)json(name).dump();  // throws at what is not UTF-8
-      return name;
-    }
-  } catch (const json::exception&) {
-  }
+  if (is_plain && !has_escape(name) && json_of(json_text(name)) == name) return name;  // what is not UTF-8 differs
   std::string encoded;
   for (const char c : name)
     if (std::isalnum(static_cast<unsigned char>(c)) || std::string_view("-._~").find(c) != std::string_view::npos)
@@ -121,7 +116,7 @@ Step list_from(const Call& call, uint64_t cursor, json users) {
   command["cursor"] = cursor;
   return ask(command, [pool = call.pool, users = std::move(users)](const Answer& answer) mutable {
     if (answer.code != 0) return say_refusal(answer);
-    const json page = json::parse(answer.text);
+    const json page = json_of(answer.text);
     for (const json& row : page["tenants"]) {
       if (!row["listed"]) continue;  // it has none: of such a one its own path says what it uses
       json user = limits_json(row);
@@ -138,7 +133,7 @@ Step list_from(const Call& call, uint64_t cursor, json users) {
 
 Step config_reply(const Answer& answer, bool is_change) {
   if (answer.code != 0) return say_refusal(answer);
-  json reply = limits_json(json::parse(answer.text));
+  json reply = limits_json(json_of(answer.text));
   reply["default_limit_gb"] = reply["limit_gb"];
   reply.erase("limit_gb");
   if (is_change) reply["status"] = "ok";
@@ -155,7 +150,7 @@ Step quota_get(const Call& call) {
     command["limit"] = 1;
     return ask(command, [](const Answer& answer) {
       if (answer.code != 0) return say_refusal(answer);
-      const json page = json::parse(answer.text);
+      const json page = json_of(answer.text);
       return say(200, {{"cache_salt", kNobody},
                        {"limit_gb", 0.0},
                        {"current_usage_gb", gib_of(page["others_used_bytes"])},
@@ -167,18 +162,18 @@ Step quota_get(const Call& call) {
                                                                                                  uint64_t used_bytes) {
     return ask(mode, [salt, limits, used_bytes](const Answer& answer) {
       if (answer.code != 0) return say_refusal(answer);
-      const bool may_store = !json::parse(answer.text)["listed"].get<bool>();
+      const bool may_store = !json_of(answer.text)["listed"].get<bool>();
       return say_tenant(salt, may_store ? limits : json{{"soft_bytes", 0}, {"hard_bytes", 0}}, used_bytes, false);
     });
   };
   const auto of_unknown = [of_stranger](const Answer& answer) {
-    return answer.code != 0 ? say_refusal(answer) : of_stranger(json::parse(answer.text), 0);
+    return answer.code != 0 ? say_refusal(answer) : of_stranger(json_of(answer.text), 0);
   };
   return ask(quota_command(call, "quota.get"), [salt = salt_json(call.salt), of_stranger, of_unknown,
                                                 command = command_for(call, "quota.default")](const Answer& answer) {
     if (is_unknown_tenant(answer)) return ask(command, of_unknown);
     if (answer.code != 0) return say_refusal(answer);
-    const json row = json::parse(answer.text);
+    const json row = json_of(answer.text);
     return row["listed"] ? say_tenant(salt, row, row["used_bytes"], true) : of_stranger(row, row["used_bytes"]);
   });
 }
@@ -197,7 +192,7 @@ Step quota_put(const Call& call) {
   if (wrong) return *wrong;
   return ask(command, [salt = salt_json(call.salt)](const Answer& answer) {
     if (answer.code != 0) return say_refusal(answer);
-    json reply = limits_json(json::parse(answer.text));
+    json reply = limits_json(json_of(answer.text));
     reply["cache_salt"] = salt;
     reply["status"] = "ok";
     return say(200, reply);

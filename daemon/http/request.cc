@@ -1,6 +1,7 @@
 #include "daemon/http/request.h"
 
 #include "daemon/http/page/page.h"
+#include "daemon/json_text.h"
 #include "daemon/log.h"
 #include "daemon/metrics/text.h"
 #include "daemon/version.h"
@@ -16,8 +17,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDepthMax = 8;
-
-std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 int status_of(int code) {
   switch (code) {
@@ -51,7 +50,7 @@ Step ask_kind(Question::Kind kind, std::function<Step(const Answer&)> then) {
 Step healthcheck(const Call&) {
   return ask_kind(Question::Kind::kHealth, [](const Answer& answer) {
     if (answer.code != 0) return say_refusal(answer);
-    const json health = json::parse(answer.text);
+    const json health = json_of(answer.text);
     return say(health["status"] == "unhealthy" ? 503 : 200, health);
   });
 }
@@ -60,7 +59,7 @@ Step healthcheck(const Call&) {
 Step status_from(json command, json pools) {
   Step step = ask(command, [command, pools = std::move(pools)](const Answer& answer) mutable {
     if (answer.code != 0) return say_refusal(answer);
-    json part = json::parse(answer.text);
+    json part = json_of(answer.text);
     for (json& pool : part["pools"]) pools.push_back(std::move(pool));
     if (part.contains("next")) {
       command["cursor"] = part["next"];
@@ -109,7 +108,7 @@ Step clear_next(std::vector<std::string> names, json done, bool is_named) {
              [name, names = std::move(names), done = std::move(done), is_named](const Answer& answer) mutable {
                if (answer.code == ENOENT && !is_named) return clear_next(std::move(names), std::move(done), false);
                if (answer.code != 0) return say_refusal(answer);
-               json row = json::parse(answer.text);
+               json row = json_of(answer.text);
                row["pool"] = name;
                done.push_back(std::move(row));
                return clear_next(std::move(names), std::move(done), is_named);
@@ -123,7 +122,7 @@ Step clear_cache(const Call& call) {
     if (wrong) return *wrong;
     if (body.contains("force") && body["force"] != false)
       return say_error(400,
-                       "force: found " + printable(text_of(body["force"])) +
+                       "force: found " + printable(json_text(body["force"])) +
                            ", expected false or nothing: marud never frees a block that somebody holds; its key goes "
                            "now and its memory when it is let go");
   }
@@ -131,7 +130,7 @@ Step clear_cache(const Call& call) {
   return ask_kind(Question::Kind::kHealth, [](const Answer& answer) {
     if (answer.code != 0) return say_refusal(answer);
     std::vector<std::string> names;
-    const json health = json::parse(answer.text);
+    const json health = json_of(answer.text);
     for (const json& pool : health["pools"])
       if (pool.contains("audit_findings"))  // it has blocks to read, also while it is drained or left
         names.insert(names.begin(), pool["name"].get<std::string>());
@@ -237,7 +236,7 @@ std::string read_query(std::string_view query, const Route& route, Call& call) {
 }  // namespace
 
 Step say(int status, const json& body) {
-  return {{}, {}, {.status = status, .body = text_of(body) + "\n", .allow = {}}};
+  return {{}, {}, {.status = status, .body = json_text(body) + "\n", .allow = {}}};
 }
 
 Step say_error(int status, const std::string& text) { return say(status, {{"error", text}}); }
@@ -250,7 +249,7 @@ Step say_refusal(const Answer& answer) {
 
 Step ask(const json& command, std::function<Step(const Answer&)> then) {
   Question question;
-  question.command = command.dump(-1, ' ', false, json::error_handler_t::replace);
+  question.command = json_text(command);
   return {std::move(question), std::move(then), {}};
 }
 
@@ -265,11 +264,7 @@ json object_in(const Call& call, std::initializer_list<const char*> fields, std:
   for (const char* field : fields) expected += (expected.empty() ? "" : ", ") + std::string(field);
   expected = "expected a JSON object with " + expected;
   bool too_deep = false;
-  const json::parser_callback_t limit_depth = [&](int depth, json::parse_event_t, json&) {
-    too_deep |= depth > kDepthMax;
-    return depth <= kDepthMax;
-  };
-  json body = json::parse(call.body, limit_depth, false);
+  json body = json_of(call.body, kDepthMax, too_deep);
   if (call.body.empty())
     ret_wrong = say_error(400, "body: found nothing, " + expected);
   else if (too_deep)

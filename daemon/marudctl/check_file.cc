@@ -1,4 +1,5 @@
 // The auditor over a file, without marud: nothing is written, not even by accident, because nothing is mapped for writing.
+#include "daemon/json_text.h"
 #include "daemon/marudctl/conversation.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/mapping.h"
@@ -133,7 +134,7 @@ int check_file(const std::string& path, const std::optional<std::string>& pages_
   const shm::AuditReport report = shm::audit(region, request, std::as_writable_bytes(std::span(scratch)), findings);
   if (json) {
     const nlohmann::json reply = {{"file", path}, {"findings", report.findings}, {"violations", findings.rows}};
-    std::printf("%s\n", reply.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::printf("%s\n", daemon::json_text(reply, 2).c_str());
   } else {
     print_violations(findings.rows);
     std::printf("%llu violations in %s\n", static_cast<unsigned long long>(report.findings), path.c_str());

@@ -1,5 +1,6 @@
 // marudctl client fence: ends a process that is attached. Shows who it is, asks, lets marud send SIGKILL, and waits until
 // marud has taken back what the process held.
+#include "daemon/json_text.h"
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/number_text.h"
 #include "daemon/marudctl/output.h"
@@ -24,8 +25,8 @@ uint64_t monotonic_ms() {
 }
 
 std::string process_text(const json& process) {
-  return "process " + process.value("pid", json()).dump() + " (" + process.value("command", "?") + ", user " +
-         process.value("uid", json()).dump() + ")";
+  return "process " + daemon::json_text(process.value("pid", json())) + " (" + process.value("command", "?") +
+         ", user " + daemon::json_text(process.value("uid", json())) + ")";
 }
 
 bool same_process(const json& a, const json& b) {
@@ -100,7 +101,7 @@ void print_taken(const json& fenced) {
   print(process_text(fenced) + (fenced.value("had_ended", false) ? " had ended already\n" : " was ended\n"));
   for (const json& lane : fenced.value("lanes", json::array())) {
     const uint64_t pins = lane.value("pins", uint64_t{0}), regions = lane.value("regions", uint64_t{0});
-    print("lane " + lane.value("lane", json()).dump() + " of pool \"" + lane.value("pool", "") +
+    print("lane " + daemon::json_text(lane.value("lane", json())) + " of pool \"" + lane.value("pool", "") +
           "\" is taken back: " + std::to_string(pins) + (pins == 1 ? " pin, " : " pins, ") + std::to_string(regions) +
           (regions == 1 ? " region" : " regions") + "; stored blocks stay\n");
   }

@@ -1,5 +1,6 @@
 #include "daemon/marudctl/conversation.h"
 
+#include "daemon/json_text.h"
 #include "daemon/marudctl/output.h"
 #include "daemon/plain_text.h"
 #include "libmaru/wire/codec.h"
@@ -33,7 +34,7 @@ void print(const std::string& text) {
 }
 
 std::string json_text(const json& value, int indent) {
-  const std::string text = value.dump(indent, ' ', false, json::error_handler_t::replace);
+  const std::string text = daemon::json_text(value, indent);
   std::string out;
   for (size_t at = 0; at < text.size(); ++at) {
     const auto byte = static_cast<unsigned char>(text[at]);
@@ -78,7 +79,7 @@ int Conversation::ask(json request, json& ret_reply) {
     socket_ = std::move(*connected);
   }
   if (arguments_.pool) request["pool"] = *arguments_.pool;
-  const std::string text = request.dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text = daemon::json_text(request);
   if (text.size() > wire::kPayloadBytesMax) return fail(kExitUsage, "the request is too long");
   const auto packet =
       wire::encode(wire::Type::kAdmin, ++last_id_, 0, std::as_bytes(std::span(text.data(), text.size())));
@@ -97,7 +98,7 @@ int Conversation::ask(json request, json& ret_reply) {
   const std::string_view body(reinterpret_cast<const char*>(payload.data()), payload.size());
   if (header->status < 0) refused_with_ = -header->status;
   if (refused_with_ != 0) return fail(kExitRefused, body.empty() ? std::strerror(refused_with_) : std::string(body));
-  ret_reply = json::parse(body, nullptr, false);
+  ret_reply = daemon::json_of(body);
   if (!ret_reply.is_object()) return foreign("its reply is not a JSON object");
   return kExitDone;
 }

@@ -1,5 +1,6 @@
 #include "daemon/marudctl/output.h"
 
+#include "daemon/json_text.h"
 #include "daemon/plain_text.h"
 #include "daemon/size_text.h"
 
@@ -67,7 +68,7 @@ std::string value_text(const std::string& name, const json& value) {
     if (ends_with(name, "_percent")) return std::to_string(number) + " %";
     return std::to_string(number);
   }
-  return plain_text(value.dump(-1, ' ', false, json::error_handler_t::replace));
+  return plain_text(daemon::json_text(value));
 }
 
 // "attached_ms" is headed "attached": the value shows its unit. What took "rents_us" is not "rents", which are counted.

@@ -1,4 +1,5 @@
 // marudctl policy: which policy a pool evicts by.
+#include "daemon/json_text.h"
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/output.h"
 
@@ -13,7 +14,7 @@ using nlohmann::json;
 std::string options_text(const json& options, const char* before_value, const char* between, bool quotes) {
   std::string text;
   for (const auto& [name, value] : options.items()) {
-    std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
+    std::string shown = value.is_string() ? value.get<std::string>() : daemon::json_text(value);
     char* end = nullptr;
     std::strtod(shown.c_str(), &end);
     const bool is_bare = (end != shown.c_str() && *end == 0) || shown == "true" || shown == "false";

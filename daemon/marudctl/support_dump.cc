@@ -1,5 +1,6 @@
 // marudctl support-dump: one file with what a bug report needs. Keys of blocks say what users asked an engine, and tenants are
 // named after these, so neither is in it unless somebody asks; nor is the configuration, or a name from its limits.
+#include "daemon/json_text.h"
 #include "daemon/marudctl/conversation.h"
 #include "daemon/version.h"
 
@@ -125,7 +126,7 @@ int support_dump(const Arguments& arguments) {
   if (const auto why = dump["status"].find("not_answered"); why != dump["status"].end())
     complain(kExitDone, "marud says nothing of itself in it: " + why->get<std::string>());
   const std::string path = arguments.output.value_or(default_path());
-  const std::string text = dump.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  const std::string text = daemon::json_text(dump, 2) + "\n";
   if (path == "-") return print(text), kExitDone;
   if (const int code = write_file(path, text); code != kExitDone) return code;
   if (arguments.json)

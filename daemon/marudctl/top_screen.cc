@@ -1,5 +1,6 @@
 #include "daemon/marudctl/top_screen.h"
 
+#include "daemon/json_text.h"
 #include "daemon/marudctl/output.h"
 #include "daemon/plain_text.h"
 #include "daemon/size_text.h"
@@ -233,7 +234,7 @@ void add_client(const json& client, const TopView& view, std::vector<std::string
   const json counters = client.value("counters", json::object());
   std::vector<std::string> shown;
   for (const auto& [name, value] : counters.items())
-    shown.push_back(format("  %-18s %-16s", name.c_str(), value.dump().c_str()));
+    shown.push_back(format("  %-18s %-16s", name.c_str(), daemon::json_text(value).c_str()));
   // Side by side, so that all of them fit below two pools.
   const size_t half = (shown.size() + 1) / 2;
   for (size_t i = 0; i < half; ++i) lines.push_back(shown[i] + (half + i < shown.size() ? shown[half + i] : ""));

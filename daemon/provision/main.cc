@@ -2,6 +2,7 @@
 // before marud starts; marud itself never changes a device's mode.
 #include "daemon/config.h"
 #include "daemon/dax/fault_guard.h"
+#include "daemon/json_text.h"
 #include "daemon/provision/device_executor.h"
 #include "daemon/provision/guarded_executor.h"
 #include "daemon/provision/inventory.h"
@@ -65,9 +66,7 @@ void print_help() {
 // Set where the command line is read: what goes wrong is said in JSON then, too.
 bool says_errors_in_json = false;
 
-std::string text_of(const nlohmann::json& json, int indent) {
-  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string text_of(const nlohmann::json& json, int indent) { return json_text(json, indent); }
 
 // Returns the status.
 int complain(const std::string& text, int status = kExitRefused) {

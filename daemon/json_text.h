@@ -1,0 +1,21 @@
+// JSON as text, in a file of its own: the library makes its reader and its writer anew in each file that names them, and
+// compiling those takes longer than all the rest of most files.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace maru::daemon {
+
+// On one line, or with `indent` spaces for each level. Text from outside is not always UTF-8; what is not becomes U+FFFD
+// instead of an exception.
+std::string json_text(const nlohmann::json& value, int indent = -1);
+
+// Discarded (is_discarded()) where the text is not JSON.
+nlohmann::json json_of(std::string_view text);
+
+// As json_of(); what is nested more than `depth_max` levels deep is left out, and said.
+nlohmann::json json_of(std::string_view text, int depth_max, bool& ret_is_too_deep);
+
+}  // namespace maru::daemon
