@@ -471,7 +471,15 @@ def build_folder(text):
     return folder
 
 
-def main(name, run, description, seconds=150, add_arguments=None, needs_build=True, kernel="linux-image-amd64",
+@contextlib.contextmanager
+def turn():
+    """One suite of this user at a time: each would like two processors."""
+    with open(pathlib.Path(tempfile.gettempdir()) / f"marud-vm-{os.getuid()}.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main(name, run, description, seconds=450, add_arguments=None, needs_build=True, kernel="linux-image-amd64",
          emulator=installed_emulator):
     """A suite's main program. `run(suite)` starts machines; seconds bounds all of them together. `kernel` is the package that
     stands for their kernel, `emulator` is installed_emulator or newer_emulator."""
@@ -487,29 +495,30 @@ def main(name, run, description, seconds=150, add_arguments=None, needs_build=Tr
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"marud-vm-{name}-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     suite = None
-    try:
-        if platform.machine() != "x86_64":
-            raise Skip("the guest is an x86_64 and shares its programs with this machine")
-        if command(SOURCE / "scripts/install-packages", "vm", seconds=600).returncode != 0:
-            raise Skip("QEMU cannot be installed here (Debian package qemu-system-x86)")
-        suite = Suite(name, build, folder, options.seconds, kernel, emulator)
-        suite.options = options
-        run(suite)
-        status, line = suite.verdict()
-    # A program that takes longer than its bound, or a QEMU that ends while it is told something: no result, as with a Skip.
-    except (Skip, subprocess.TimeoutExpired, BrokenPipeError) as skip:
-        if suite:
-            suite.stop()
-            suite.troubles.append(str(skip))
+    with turn():
+        try:
+            if platform.machine() != "x86_64":
+                raise Skip("the guest is an x86_64 and shares its programs with this machine")
+            if command(SOURCE / "scripts/install-packages", "vm", seconds=600).returncode != 0:
+                raise Skip("QEMU cannot be installed here (Debian package qemu-system-x86)")
+            suite = Suite(name, build, folder, options.seconds, kernel, emulator)
+            suite.options = options
+            run(suite)
             status, line = suite.verdict()
-        else:
-            status, line = 77, f"{name} skipped: {skip}"
-    finally:
-        if suite:
-            suite.stop()
-        if options.keep:
-            print(f"kept: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        # A program that takes longer than its bound, or a QEMU that ends while it is told something: no result, as with a Skip.
+        except (Skip, subprocess.TimeoutExpired, BrokenPipeError) as skip:
+            if suite:
+                suite.stop()
+                suite.troubles.append(str(skip))
+                status, line = suite.verdict()
+            else:
+                status, line = 77, f"{name} skipped: {skip}"
+        finally:
+            if suite:
+                suite.stop()
+            if options.keep:
+                print(f"kept: {folder}", file=sys.stderr)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
     print(line, flush=True)
     sys.exit(status)
