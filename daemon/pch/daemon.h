@@ -1,7 +1,5 @@
 // What most files of the daemon and its tools include, compiled once for each library where `-Db_pch=true` (as scripts/test has
 // it). Every file includes what it needs all the same: other builds do without this.
-#pragma once
-
 #include <algorithm>
 #include <array>
 #include <cerrno>

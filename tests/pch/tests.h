@@ -1,6 +1,4 @@
 // What most tests include, compiled once for each program where `-Db_pch=true`; see daemon/pch/daemon.h.
-#pragma once
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
