@@ -127,7 +127,7 @@ def run(suite):
     # number, which follows from the slot.
     nvdimm = machine.Nvdimm(suite.file("nvdimm.img", 514 * machine.MIB), more=",slot=1")
     other = machine.Nvdimm(suite.file("other.img", 66 * machine.MIB), more=",slot=0")
-    suite.machine("maker", modules=machine.NVDIMM, nvdimms=[nvdimm]).run(MAKE, seconds=60)
+    suite.machine("maker", modules=machine.NVDIMM, nvdimms=[nvdimm]).run(MAKE, suite.seconds)
     one = suite.machine("one", modules=machine.NVDIMM, nvdimms=[nvdimm]).start(
         FIRST, suite.seconds, settings={"id": "a1", "device": "/dev/dax0.0"})
     two = suite.machine("two", modules=machine.NVDIMM, nvdimms=[other, nvdimm]).start(
