@@ -33,7 +33,7 @@ void print(const std::string& text) {
   std::fwrite(plain.data(), 1, plain.size(), stdout);
 }
 
-std::string json_text(const json& value, int indent) {
+std::string printable_json(const json& value, int indent) {
   const std::string text = daemon::json_text(value, indent);
   std::string out;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -51,13 +51,13 @@ std::string json_text(const json& value, int indent) {
   return out;
 }
 
-void print_json(const json& value) { print(json_text(value, 2) + "\n"); }
+void print_json(const json& value) { print(printable_json(value, 2) + "\n"); }
 
 void complain_in_json(bool is_in_json) { says_errors_in_json = is_in_json; }
 
 int complain(int status, const std::string& text) {
   if (says_errors_in_json)
-    std::fprintf(stderr, "%s\n", json_text({{"error", text}, {"status", status}}, -1).c_str());
+    std::fprintf(stderr, "%s\n", printable_json({{"error", text}, {"status", status}}, -1).c_str());
   else
     std::fprintf(stderr, "marudctl: %s\n", daemon::plain_text(text).c_str());
   return status;

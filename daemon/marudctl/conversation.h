@@ -45,7 +45,7 @@ size_t line_width();
 // Lines: whatever else in them would steer the terminal becomes '?'.
 void print(const std::string& text);
 // On one line when `indent` is -1. Control characters are escaped, also those that JSON would allow.
-std::string json_text(const nlohmann::json& value, int indent);
+std::string printable_json(const nlohmann::json& value, int indent);
 void print_json(const nlohmann::json& value);
 // From now on what goes wrong is said in JSON, or in words again.
 void complain_in_json(bool is_in_json);

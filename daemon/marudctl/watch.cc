@@ -56,7 +56,7 @@ std::string line_of(const json& event, size_t width) {
 // Something about the watch itself: a line of its own kind, or a word beside the output.
 void note(const Arguments& arguments, const json& event, const std::string& said) {
   if (arguments.json)
-    print(json_text(event, -1) + "\n");
+    print(printable_json(event, -1) + "\n");
   else
     complain(kExitDone, said);
 }
@@ -105,7 +105,7 @@ int watch(const Arguments& arguments) {
     uint64_t shown = 0;
     for (const json& event : reply["events"]) {
       if (left == 0 || is_stopped != 0 || !event.is_object()) break;
-      print(arguments.json ? json_text(event, -1) + "\n" : line_of(event, width));
+      print(arguments.json ? printable_json(event, -1) + "\n" : line_of(event, width));
       ++shown;
       --left;
     }
