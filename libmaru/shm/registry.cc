@@ -173,12 +173,14 @@ bool fetch_to_second_level() {
 }  // namespace
 
 void ExistsBatch::fetch(size_t first) {
-  const size_t end = std::min(count_, first + kGroup);
-  for (size_t i = first; i < end; ++i) homes_[i % kRing] = &region_.bucket(home_bucket(region_, digests_[i]));
+  const size_t n = std::min(count_ - first, kGroup);
+  const Bucket** const homes = homes_ + first % kRing;
+  const Digest* const digests = digests_ + first;
+  for (size_t k = 0; k < n; ++k) homes[k] = &region_.bucket(home_bucket(region_, digests[k]));
   if (fetch_to_second_level()) {
-    for (size_t i = first; i < end; ++i) __builtin_prefetch(&homes_[i % kRing]->tags, 0, 2);
+    for (size_t k = 0; k < n; ++k) __builtin_prefetch(&homes[k]->tags, 0, 2);
   } else {
-    for (size_t i = first; i < end; ++i) __builtin_prefetch(&homes_[i % kRing]->tags);
+    for (size_t k = 0; k < n; ++k) __builtin_prefetch(&homes[k]->tags);
   }
 }
 
@@ -186,23 +188,27 @@ void ExistsBatch::fetch(size_t first) {
 // of nothing else has as many of the lines that are late come together as the processor can hold, and comparing, which is
 // long, waits for none.
 void ExistsBatch::compare(size_t first) {
-  const size_t end = std::min(count_, first + kGroup);
-  HomeHeader headers[kGroup];
-  for (size_t i = first; i < end; ++i)
-    headers[i - first] = {homes_[i % kRing]->tags.header.load_acquire()};  // [pairs bucket.header]
-  for (size_t i = first; i < end; ++i) {
-    const Bucket& home = *homes_[i % kRing];
-    const HomeHeader h = headers[i - first];
-    const bool found = (match_tags(home.tags, digests_[i].lo) & h.valid_home()) != 0;
-    present_[i] = found;
-    found_ += found;
+  const size_t n = std::min(count_ - first, kGroup);
+  const Bucket* const* const homes = homes_ + first % kRing;
+  const Digest* const digests = digests_ + first;
+  uint8_t* const present = present_ + first;  // whose bytes could be anything: what the loop counts is no member
+  uint64_t headers[kGroup];
+  for (size_t k = 0; k < n; ++k) headers[k] = homes[k]->tags.header.load_acquire();  // [pairs bucket.header]
+  size_t sum = 0;
+  for (size_t k = 0; k < n; ++k) {
+    const Bucket& home = *homes[k];
+    const HomeHeader h{headers[k]};
+    const bool found = (match_tags(home.tags, digests[k].lo) & h.valid_home()) != 0;
+    present[k] = found;
+    sum += found;
     const bool changed = home.tags.header.load_acquire() != h.bits &&
                          !MARU_MUTANT(kMutantExistsBatchOneHeader);  // [pairs bucket.header]
     if ((h.valid_overflow() != 0 && !found) || changed) {
-      found_ -= found;
-      if (later_.add(i, home)) finish();
+      sum -= found;
+      if (later_.add(first + k, home)) finish();
     }
   }
+  found_ += sum;
 }
 
 size_t ExistsBatch::finish() {
