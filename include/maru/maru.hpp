@@ -448,6 +448,12 @@ class Client {
     if (result < 0) return Failed{-result};
     return size_t(result);
   }
+  // As many rows as ret_present has bytes.
+  Outcome<size_t> exists_rows(const maru_key_rows& rows, std::span<uint8_t> ret_present) {
+    const int result = maru_exists_rows(client_, &rows, ret_present.size(), ret_present.data());
+    if (result < 0) return Failed{-result};
+    return size_t(result);
+  }
   Outcome<View> retrieve(const Key& key) { return view_from(maru_retrieve, &key); }
   Outcome<View> pin(const Key& key) { return view_from(maru_pin, &key); }
   Outcome<View> pin_block(maru_block block) { return view_from(maru_pin_block, block); }

@@ -328,6 +328,13 @@ int maru_exists_batch(maru_client* client, const maru_key* keys, size_t n, uint8
   return with(client, [&](Client& c) { return c.exists_batch(keys, n, ret_present); });
 }
 
+int maru_exists_rows(maru_client* client, const maru_key_rows* rows, size_t n, uint8_t* ret_present) {
+  return with(client, [&](Client& c) {
+    if (n == 0) return 0;
+    return rows != nullptr ? c.exists_rows(*rows, n, ret_present) : -EINVAL;
+  });
+}
+
 int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view) {
   return with_digest(client, key, [&](Client& c, const Digest& digest) {
     return ret_view ? c.retrieve(digest, true, ret_view) : -EINVAL;

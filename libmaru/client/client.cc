@@ -181,6 +181,34 @@ size_t Client::plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&re
   return count;
 }
 
+namespace {
+
+// False if not all of these texts are keys, or if they cannot be hashed beside each other. The loops are simple enough for a
+// compiler to do several texts at a time.
+bool are_beside(const maru_key_rows& rows, size_t first, size_t count, shm::SipInputs& ret_inputs) {
+  ret_inputs.count = count;
+  const auto* const data = static_cast<const std::byte*>(rows.data) + first * rows.stride;
+  for (size_t k = 0; k < count; ++k) ret_inputs.data[k] = data + k * rows.stride;
+  if (rows.sizes == nullptr) {
+    for (size_t k = 0; k < count; ++k) ret_inputs.size[k] = rows.size;
+    return rows.size != 0 && rows.size <= limits::kKeyBytesMax;
+  }
+  const uint32_t* const sizes = rows.sizes + first;
+  uint32_t differ = 0;
+  for (size_t k = 0; k < count; ++k) {
+    differ |= (sizes[k] ^ sizes[0]) / 8 | (sizes[k] - 1) / limits::kKeyBytesMax;
+    ret_inputs.size[k] = sizes[k];
+  }
+  return differ == 0;
+}
+
+maru_key key_of_row(const maru_key_rows& rows, size_t i) {
+  const auto* const data = static_cast<const std::byte*>(rows.data) + i * rows.stride;
+  return {data, rows.sizes != nullptr ? rows.sizes[i] : rows.size, rows.kind, rows.tenant};
+}
+
+}  // namespace
+
 std::span<Digest> Client::digests(const maru_key* keys, size_t n) const {
   if (n == 0 || n > limits::kBatchKeysMax || keys == nullptr) return {};
   const std::span<Digest> all = scratch<Digest>(n);
@@ -225,22 +253,44 @@ bool Client::exists(const Digest& d) {
   return found;
 }
 
-int Client::exists_batch(const maru_key* keys, size_t n, uint8_t* ret_present) {
+template <typename Hash>
+int Client::exists_all(size_t n, uint8_t* ret_present, Hash&& hash) {
   if (n > limits::kBatchKeysMax) return -EINVAL;
   if (n == 0) return 0;
-  if (keys == nullptr || ret_present == nullptr) return -EINVAL;
+  if (ret_present == nullptr) return -EINVAL;
   Digest* const digests = scratch<Digest>(n).data();
   shm::ExistsBatch batch(region_, digests, n, ret_present);
-  const bool are_keys = batch.run([&](size_t first, size_t end) {
-    return for_each_plain(keys, first, end, [&](size_t i, const shm::PlainDigest& plain) {
-      digests[i] = shm::permute(region_.secret(), plain);
-    });
-  });
-  if (!are_keys) return -EINVAL;
+  if (!batch.run([&](size_t first, size_t end) { return hash(digests, first, end); })) return -EINVAL;
   const size_t found = batch.finish();
   count(format::kCounterExistsHits, found);
   count(format::kCounterExistsMisses, n - found);
   return int(std::min<size_t>(found, INT_MAX));
+}
+
+int Client::exists_batch(const maru_key* keys, size_t n, uint8_t* ret_present) {
+  if (keys == nullptr && n != 0) return -EINVAL;
+  return exists_all(n, ret_present, [&](Digest* digests, size_t first, size_t end) {
+    return for_each_plain(keys, first, end, [&](size_t i, const shm::PlainDigest& plain) {
+      digests[i] = shm::permute(region_.secret(), plain);
+    });
+  });
+}
+
+// Texts of a group mostly can be hashed beside each other, and are not made keys for it.
+int Client::exists_rows(const maru_key_rows& rows, size_t n, uint8_t* ret_present) {
+  static_assert(shm::ExistsBatch::kGroup <= shm::kSipLanes);
+  if (rows.data == nullptr) return -EINVAL;
+  return exists_all(n, ret_present, [&](Digest* digests, size_t first, size_t end) {
+    if (shm::SipInputs texts; rows.kind == MARU_KEY_BYTES && are_beside(rows, first, end - first, texts)) {
+      shm::digests_of_bytes(region_.secret(), texts, rows.tenant, digests + first);
+      return true;
+    }
+    maru_key keys[shm::kSipLanes];
+    for (size_t i = first; i < end; ++i) keys[i - first] = key_of_row(rows, i);
+    return for_each_plain(keys, 0, end - first, [&](size_t k, const shm::PlainDigest& plain) {
+      digests[first + k] = shm::permute(region_.secret(), plain);
+    });
+  });
 }
 
 int Client::view_of(PageRef ref, uint32_t slot, bool payload, maru_view* ret_view) {

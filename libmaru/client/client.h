@@ -146,6 +146,7 @@ class Client {
 
   bool exists(const shm::Digest& digest);
   int exists_batch(const maru_key* keys, size_t n, uint8_t* ret_present);
+  int exists_rows(const maru_key_rows& rows, size_t n, uint8_t* ret_present);
   int retrieve(const shm::Digest& digest, bool payload, maru_view* ret_view);
   int retrieve_batch(std::span<const shm::Digest> digests, bool payload, maru_view* ret_views);
   int pin_block(shm::PageRef ref, maru_view* ret_view);
@@ -165,6 +166,9 @@ class Client {
   // kSipLanes; 0 if the first is not a key.
   size_t plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&ret_plain)[shm::kSipLanes]) const;
   bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
+  // hash(digests, first, end) makes the digests of these keys, at most ExistsBatch::kGroup; false if one is not a key.
+  template <typename Hash>
+  int exists_all(size_t n, uint8_t* ret_present, Hash&& hash);
   bool unpin(uint32_t slot, shm::PageRef ref);
   int take_good_pages(size_t n, uint32_t run_pages, shm::PageRef* ret_heads, size_t* ret_taken = nullptr);
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);

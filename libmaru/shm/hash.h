@@ -81,6 +81,14 @@ inline PlainDigest plain_of_256(const uint64_t* secret, const uint64_t (&words)[
 PlainDigest plain_of_bytes(const uint64_t* secret, std::span<const std::byte> key, uint64_t tenant);
 void plain_of_bytes(const uint64_t* secret, const SipInputs& keys, const uint64_t (&tenants)[kSipLanes],
                     PlainDigest (&ret_plain)[kSipLanes]);
+// keys.count digests.
+inline void digests_of_bytes(const uint64_t* secret, const SipInputs& keys, uint64_t tenant, Digest* ret_digests) {
+  SipHash hashes[kSipLanes];
+  siphash128_side_by_side(secret[kSecretSip0], secret[kSecretSip1], keys, hashes);
+  const uint64_t tweak = secret[kSecretTweakBytes] ^ tenant;
+  for (size_t i = 0; i < keys.count; ++i)
+    ret_digests[i] = permute(secret, PlainDigest{hashes[i].lo ^ tweak, hashes[i].hi});
+}
 
 inline Digest digest_of_128(const uint64_t* secret, uint64_t lo, uint64_t hi, uint64_t tenant) {
   return permute(secret, plain_of_128(secret, lo, hi, tenant));

@@ -48,6 +48,8 @@ const std::vector<RowSpec>& row_table() {
        "256 prefetched loads, per load", "ns/key", 0, kNone, 0, 0},
       {"exists_text115_batch256_cached", "cached", "the same with 115 characters", "the same", "ns/key", 0, kNone, 0,
        0},
+      {"exists_text35_rows256_cached", "cached", "those of 35 characters, in rows of one array", "the same", "ns/key",
+       0, kNone, 0, 0},
       {"repin_hot", "cached", "pin and unpin of a block this process already holds", "two exchanges on an own line",
        "ns/call", 50, kValue, 0, 0},
       // Taking pages.

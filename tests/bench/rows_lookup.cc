@@ -125,26 +125,33 @@ double retrieve_serial(maru_client* client, Questions& questions, uint64_t count
   return result;
 }
 
-// Names draws kGroupBatches batches.
-template <typename Names>
-double exists_batches(maru_client* client, Names& questions, uint64_t groups) {
+// Names draws kGroupBatches batches; ask(batch, present) asks for one.
+template <typename Names, typename Ask>
+double asked_batches(Names& questions, uint64_t groups, Ask&& ask) {
   Laps laps;
   uint8_t present[kBatch];
   for (uint64_t group = 0; group < groups; ++group) {
     questions.draw_batches();
     const uint64_t started_ns = now_ns();
     for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
-      if (maru_exists_batch(client, questions.names(batch), kBatch, present) != int(kBatch)) wrong("exists_batch");
+      if (ask(batch, present) != int(kBatch)) wrong("exists_batch");
     }
     laps.add(now_ns() - started_ns, kGroupBatches * kBatch);
   }
   return laps.median();
 }
 
+template <typename Names>
+double exists_batches(maru_client* client, Names& questions, uint64_t groups) {
+  return asked_batches(questions, groups, [&](uint64_t batch, uint8_t* present) {
+    return maru_exists_batch(client, questions.names(batch), kBatch, present);
+  });
+}
+
 // Keys that are texts of one length, as connectors make them, each with a block while this lives.
 class Texts {
  public:
-  Texts(Client& client, size_t characters) : client_(client) {
+  Texts(Client& client, size_t characters) : client_(client), characters_(characters) {
     texts_.reserve(kTexts);
     for (uint64_t i = 0; i < kTexts; ++i) {
       std::string text = "model@1@0@" + std::to_string(i) + "@bfloat16";
@@ -165,16 +172,26 @@ class Texts {
   }
   void draw_batches() {
     names_.resize(kGroupBatches * kBatch);
-    for (maru_key& name : names_) name = name_of(texts_[random_.below(kTexts)]);
+    matrix_.resize(names_.size() * characters_);
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const std::string& text = texts_[random_.below(kTexts)];
+      names_[i] = name_of(text);
+      text.copy(&matrix_[i * characters_], characters_);
+    }
   }
   const maru_key* names(uint64_t batch) const { return &names_[batch * kBatch]; }
+  maru_key_rows rows(uint64_t batch) const {
+    return {&matrix_[batch * kBatch * characters_], characters_, nullptr, uint32_t(characters_), MARU_KEY_BYTES, 0};
+  }
 
  private:
   static constexpr uint64_t kTexts = 2048;  // a pool keeps fewer keys that are so long than it has pages
   static maru_key name_of(const std::string& text) { return {text.data(), uint32_t(text.size()), MARU_KEY_BYTES, 0}; }
   Client& client_;
+  size_t characters_;
   Random random_{11};
   std::vector<std::string> texts_;
+  std::vector<char> matrix_;  // the same texts as names_
   std::vector<maru_key> names_;
 };
 
@@ -322,6 +339,7 @@ class Lookup {
     if (suffix_ != "_cached") return;
     text_row("exists_text35_batch256_cached", 35);
     text_row("exists_text115_batch256_cached", 115);
+    text_matrix_row();
     repin_row();
   }
 
@@ -399,6 +417,20 @@ class Lookup {
     Texts texts(*client_, characters);
     suite_.measure(row,
                    {{"value", [&] { return exists_batches(*client_, texts, groups_); }},
+                    {"floor", [&] { return floor_->gathered(groups_ * kGroupBatches); }}},
+                   facts_);
+  }
+
+  void text_matrix_row() {
+    const char* row = "exists_text35_rows256_cached";
+    if (!suite_.wants(row)) return;
+    Texts texts(*client_, 35);
+    const auto ask = [&](uint64_t batch, uint8_t* present) {
+      const maru_key_rows rows = texts.rows(batch);
+      return maru_exists_rows(*client_, &rows, kBatch, present);
+    };
+    suite_.measure(row,
+                   {{"value", [&] { return asked_batches(texts, groups_, ask); }},
                     {"floor", [&] { return floor_->gathered(groups_ * kGroupBatches); }}},
                    facts_);
   }

@@ -1,7 +1,6 @@
 // Keys of every kind, tenants, chains, time to live, checksums.
 #include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
-#include "tests/support/random.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
@@ -102,97 +101,6 @@ TEST_F(Keys, LongestKeysAreKeptWhole) {
   }
   long_key.push_back('x');
   EXPECT_EQ(store(key_of(long_key), "too long"), -EINVAL);
-}
-
-// Texts beside each other are hashed together where their lengths allow that: they are near each other here, or of one length,
-// with other kinds of keys, other tenants and what is no key between them.
-TEST_F(Keys, BatchesOfEveryMixtureAgreeWithSingleCalls) {
-  Random random(fresh_seed());
-  uint64_t tenant = 0;
-  ASSERT_EQ(maru_tenant(writer_, "tenant", 6, &tenant), 0);
-  for (const uint64_t lengths : {1, 4, 40}) {
-    std::vector<std::string> names(100);
-    std::vector<maru_key> keys;
-    for (size_t i = 0; i < names.size(); ++i) {
-      const bool is_digest = random.one_in(10);
-      names[i] = std::to_string(lengths) + " " + std::to_string(1000 + i);
-      names[i].resize(is_digest ? 16 : names[i].size() + random.below(lengths), 'x');
-      keys.push_back(key_of(names[i], random.one_in(2) ? tenant : 0));
-      if (is_digest) keys.back().kind = MARU_KEY_DIGEST128;
-      if (i % 2 == 0) {
-        ASSERT_EQ(store(keys[i], names[i]), 0);
-      }
-    }
-    std::vector<uint8_t> present(keys.size());
-    ASSERT_EQ(maru_exists_batch(reader_, keys.data(), keys.size(), present.data()), int(keys.size() / 2));
-    for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(present[i], maru_exists(reader_, &keys[i])) << i;
-    std::vector<maru_key> chain;
-    for (size_t i = 0; i < keys.size(); i += 2) chain.push_back(keys[i]);
-    maru_match match;
-    ASSERT_EQ(maru_match_prefix(reader_, chain.data(), chain.size(), &match), 0);
-    EXPECT_EQ(match.blocks, chain.size());
-    EXPECT_EQ(maru_release_match(reader_, &match), 0);
-    for (size_t i = 0; i < 20; ++i) {
-      std::vector<maru_key> wrong = keys;
-      wrong[i].size = 0;
-      EXPECT_EQ(maru_exists_batch(reader_, wrong.data(), wrong.size(), present.data()), -EINVAL) << i;
-    }
-  }
-}
-
-TEST_F(Keys, BatchesAgreeWithSingleCalls) {
-  std::vector<std::string> names;
-  for (int i = 0; i < 300; ++i) names.push_back("key " + std::to_string(i));
-  std::vector<maru_key> keys;
-  for (const std::string& name : names) keys.push_back(key_of(name));
-  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(store(keys[i], names[i]), 0);
-  std::vector<uint8_t> present(keys.size(), 7);
-  EXPECT_EQ(maru_exists_batch(reader_, keys.data(), keys.size(), present.data()), 100);
-  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(present[i], i % 3 == 0);
-  std::vector<maru_view> views(keys.size());
-  EXPECT_EQ(maru_retrieve_batch(reader_, keys.data(), keys.size(), views.data()), 100);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    ASSERT_EQ(views[i].data != nullptr, i % 3 == 0);
-    if (i % 3 == 0) {
-      EXPECT_EQ(std::string_view(static_cast<const char*>(views[i].data), views[i].bytes), names[i]);
-    }
-  }
-  EXPECT_EQ(maru_release_batch(reader_, views.data(), views.size()), 0);
-  std::vector<int32_t> results(keys.size());
-  EXPECT_EQ(maru_delete_batch(reader_, keys.data(), keys.size(), results.data()), 100);
-  for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(results[i], i % 3 == 0 ? 0 : -ENOENT);
-}
-
-TEST_F(Keys, ABatchThatFailsLeavesNoViewOfAnEarlierOne) {
-  ASSERT_EQ(store(key_of("a"), "a"), 0);
-  const maru_key good = key_of("a");
-  maru_view held;
-  ASSERT_EQ(maru_retrieve(reader_, &good, &held), 0);
-  maru_view views[2] = {held, held};
-  const maru_key keys[] = {good, key_of("")};
-  EXPECT_EQ(maru_retrieve_batch(reader_, keys, 2, views), -EINVAL);
-  EXPECT_EQ(maru_release_batch(reader_, views, 2), 0);
-  EXPECT_EQ(maru_release(reader_, &held), 0) << "its pin was ended by the views of a call that failed";
-}
-
-// Batches are taken in groups: none is forgotten at an edge, and nothing is written behind the last key.
-TEST_F(Keys, BatchesOfAnySizeAndWithAWrongKeyAnywhere) {
-  std::vector<std::string> names;
-  for (int i = 0; i < 70; ++i) names.push_back("key " + std::to_string(i));
-  std::vector<maru_key> keys;
-  for (const std::string& name : names) keys.push_back(key_of(name));
-  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(store(keys[i], names[i]), 0);
-  for (size_t n = 0; n <= keys.size(); ++n) {
-    std::vector<uint8_t> present(keys.size() + 1, 7);
-    EXPECT_EQ(maru_exists_batch(reader_, keys.data(), n, present.data()), int(n + 2) / 3);
-    for (size_t i = 0; i < present.size(); ++i) EXPECT_EQ(present[i], i < n ? i % 3 == 0 : 7) << i << " of " << n;
-  }
-  for (size_t wrong = 0; wrong < keys.size(); ++wrong) {
-    std::vector<maru_key> some = keys;
-    some[wrong].size = 0;
-    std::vector<uint8_t> present(keys.size());
-    EXPECT_EQ(maru_exists_batch(reader_, some.data(), some.size(), present.data()), -EINVAL) << wrong;
-  }
 }
 
 TEST_F(Keys, ParentsAreKeptAndLeavesGoFirst) {
