@@ -4,7 +4,7 @@ import itertools
 import pytest
 
 TENANT = "batch texts"
-LENGTHS = [*range(1, 70), 127, 255, 4096]
+LENGTHS = [*range(1, 70), *range(94, 99), *range(126, 131), 255, 4096]
 
 
 def text_of(length):
@@ -12,8 +12,8 @@ def text_of(length):
 
 
 def unlike(text):
-    """With another character at each end, in the middle, and where pieces of 8, 16 and 32 bytes meet."""
-    places = {0, len(text) // 2, len(text) - 1, *(n for n in (7, 8, 15, 16, 31, 32) if n < len(text))}
+    """With another character at each end, in the middle, and where pieces of 8, 16, 32 and 64 bytes meet."""
+    places = {0, len(text) // 2, len(text) - 1, *(n for n in (7, 8, 15, 16, 31, 32, 63, 64, 95, 96) if n < len(text))}
     return [text[:at] + "~" + text[at + 1:] for at in sorted(places)]
 
 
@@ -34,7 +34,7 @@ def test_texts_of_every_length_are_found_and_none_that_differs_in_one_place(clie
 
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 255, 256, 257, 1000])
-@pytest.mark.parametrize("longest", [64, 65])
+@pytest.mark.parametrize("longest", [64, 65, 128, 129])
 def test_as_many_texts_as_there_may_be(client, stored, n, longest):
     pairs = [key for text in stored if len(text) <= longest for key in (text, "?" + text[1:])]
     keys = list(itertools.islice(itertools.cycle(pairs), n))

@@ -31,7 +31,7 @@ bool takes_long(const KeyBatch& batch, size_t many) {
   if (batch.size() >= many) return true;
   if (batch.is_array()) return false;  // digests
   size_t bytes = 0;
-  for (size_t i = 0; i < batch.size(); ++i) bytes += batch.data()[i].size;
+  for (size_t i = 0; i < batch.size(); ++i) bytes += batch.bytes_of(i);
   return bytes > kManyBytes;
 }
 
@@ -210,12 +210,15 @@ bool Client::exists(py::handle key, py::handle tenant) const {
 
 py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object out) const {
   const Use use(attachment());
-  const KeyBatch batch(keys, tenant_of(use.client(), tenant));
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Wanted::kRows);
   const size_t n = batch.size();
-  const auto ask = [&](void* present) {
-    return check(run(takes_long(batch, batch.is_array() ? kManyDigests : kManyTexts),
-                     [&] { return maru_exists_batch(use.client(), batch.data(), n, static_cast<uint8_t*>(present)); }),
-                 "maru_exists_batch");
+  const auto ask = [&](void* where) {
+    auto* const present = static_cast<uint8_t*>(where);
+    const int found = run(takes_long(batch, batch.is_array() ? kManyDigests : kManyTexts), [&] {
+      return batch.rows() != nullptr ? maru_exists_rows(use.client(), batch.rows(), n, present)
+                                     : maru_exists_batch(use.client(), batch.data(), n, present);
+    });
+    return check(found, "maru_exists_batch");
   };
   if (!out.is_none()) {
     if (const auto array = plain_array(out, true);
@@ -296,7 +299,7 @@ py::list Client::found_as(const std::vector<maru_view>& views, maru_client* clie
 template <typename Make, typename Fail>
 py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make, Fail&& fail) const {
   const Use use(attachment());
-  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Items::kKept);
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Wanted::kPlain);
   std::vector<maru_view> views(batch.size());
   int status = 0;
   {

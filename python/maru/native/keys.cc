@@ -72,7 +72,7 @@ void wait_for(char byte) { asm volatile("" ::"r"(byte)); }
 // raises nothing. Read as the structure that it is: Python's macros check again what is known here.
 inline bool read_ascii(PyObject* o, size_t size_max, maru_key& key) {
   const auto* const text = reinterpret_cast<const PyASCIIObject*>(o);
-  if (Py_TYPE(o) != &PyUnicode_Type || (text->state.compact & text->state.ascii) == 0) return false;
+  if (Py_TYPE(o) != &PyUnicode_Type || !text->state.compact || !text->state.ascii) return false;
   const auto size = static_cast<size_t>(text->length);
   if (size - 1 >= size_max) return false;
   key.data = text + 1;
@@ -95,24 +95,85 @@ template <size_t bytes>
   move_piece<bytes>(to + size - bytes, from + size - bytes);
 }
 
-// 1 to 64 bytes.
+// 1 to 128 bytes.
 [[gnu::always_inline]] inline void copy_short(char* to, const char* from, size_t size) {
-  if (size >= 32)
+  if (size > 64) {
+    copy_ends<32>(to, from, 64);
+    if (size > 96) move_piece<32>(to + 64, from + 64);
+    move_piece<32>(to + size - 32, from + size - 32);
+  } else if (size >= 32) {
     copy_ends<32>(to, from, size);
-  else if (size >= 16)
+  } else if (size >= 16) {
     copy_ends<16>(to, from, size);
-  else if (size >= 8)
+  } else if (size >= 8) {
     copy_ends<8>(to, from, size);
-  else
+  } else {
     for (size_t i = 0; i < size; ++i) to[i] = from[i];
+  }
+}
+
+// The texts of a batch are copied to `texts`, each `stride` bytes behind the one before, so that no text begins in the middle
+// of what was just written for another. False when an item is no text of at most `stride` bytes; some are copied then.
+// ahead(i) fetches what is needed later, copy(to, from, size) copies a text.
+template <size_t stride, typename Ahead, typename Copy>
+[[gnu::always_inline]] inline bool copy_texts_by(PyObject* const* items, size_t n, char* texts, uint32_t* ret_sizes,
+                                                 Ahead&& ahead, Copy&& copy) {
+  for (size_t i = 0; i < n; ++i) {
+    ahead(i);
+    maru_key key;
+    if (!read_ascii(items[i], stride, key)) return false;
+    copy(texts + i * stride, static_cast<const char*>(key.data), size_t(key.size));
+    ret_sizes[i] = key.size;
+  }
+  return true;
 }
 
 #if defined(__x86_64__)
-// One load that reads nothing beyond the end, and one store of a whole line, with zeros behind the text.
+// One load that reads nothing beyond the end, and one store of a whole line, with zeros behind the text; two of more than that.
 __attribute__((target("avx512bw"))) inline void copy_masked(char* to, const char* from, size_t size) {
+  if (size > 64) {
+    _mm512_store_si512(to, _mm512_loadu_si512(from));
+    to += 64;
+    from += 64;
+    size -= 64;
+  }
   _mm512_store_si512(to, _mm512_maskz_loadu_epi8(~uint64_t{0} >> (64 - size), from));
 }
+
+template <size_t stride>
+__attribute__((target("avx512bw"))) bool copy_texts_masked(PyObject* const* items, size_t n, char* texts,
+                                                           uint32_t* ret_sizes) {
+  const auto ahead = [&](size_t i) {
+    if (i + kAhead >= n) return;
+    fetch(items[i + kAhead], 1 + stride / 64);
+    for (size_t line = 0; line < stride; line += 64) fetch_to_write(texts + (i + kAhead) * stride + line);
+  };
+  return copy_texts_by<stride>(items, n, texts, ret_sizes, ahead, copy_masked);
+}
+
+template <size_t stride>
+__attribute__((target("avx2"))) bool copy_texts_avx2(PyObject* const* items, size_t n, char* texts,
+                                                     uint32_t* ret_sizes) {
+  return copy_texts_by<stride>(items, n, texts, ret_sizes, [](size_t) {}, copy_short);
+}
 #endif
+
+template <size_t stride>
+bool copy_texts_anywhere(PyObject* const* items, size_t n, char* texts, uint32_t* ret_sizes) {
+  return copy_texts_by<stride>(items, n, texts, ret_sizes, [](size_t) {}, copy_short);
+}
+
+template <size_t stride>
+bool copy_texts_in(PyObject* const* items, size_t n, char* texts, uint32_t* ret_sizes) {
+  static const auto copy = [] {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bw")) return copy_texts_masked<stride>;
+    if (__builtin_cpu_supports("avx2")) return copy_texts_avx2<stride>;
+#endif
+    return copy_texts_anywhere<stride>;
+  }();
+  return copy(items, n, texts, ret_sizes);
+}
 
 // hold(object) returns the buffer of an object, held for as long as the key.
 template <typename Hold>
@@ -308,7 +369,7 @@ void KeyBatch::GiveBack::operator()(Scratch* scratch) const {
     delete scratch;
 }
 
-KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Items wanted) {
+KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Wanted wanted) {
   PyObject* const o = keys.ptr();
   if (PyUnicode_Check(o) || PyBytes_Check(o) || PyByteArray_Check(o))
     raise_named("InvalidArgumentError",
@@ -318,18 +379,18 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Items wanted) {
   if (const auto array = plain_array(keys, false);
       array && array->dimensions == 2 && (array->shape[1] == 16 || array->shape[1] == 32)) {
     array_ = py::reinterpret_borrow<py::object>(keys);
-    name_rows(array->data, array->shape[0], array->shape[1], tenant);
+    take_array(array->data, array->shape[0], array->shape[1], tenant, wanted);
     return;
   }
   if (PyObject_CheckBuffer(o)) {
     buffers_.emplace_back(keys, HeldBuffer::Wanted::kShape);
-    read_array(tenant);
+    read_array(tenant, wanted);
     return;
   }
   if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
     PyObject* const* const items = PySequence_Fast_ITEMS(o);
     const auto n = static_cast<size_t>(PySequence_Fast_GET_SIZE(o));
-    if (wanted == Items::kKept || !copy_texts(items, n, tenant)) read_items(items, n, tenant);
+    if (wanted == Wanted::kPlain || !copy_texts(items, n, tenant, wanted)) read_items(items, n, tenant);
     return;
   }
   const py::object items =
@@ -337,64 +398,17 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Items wanted) {
   read_items(PySequence_Fast_ITEMS(items.ptr()), static_cast<size_t>(PyTuple_GET_SIZE(items.ptr())), tenant);
 }
 
-KeyBatch::Scratch::Scratch() {
-  for (size_t i = 0; i < kFew; ++i) short_keys[i] = {texts[i], 0, MARU_KEY_BYTES, 0};
-}
-
-// Each text has a place of its own, so that of its key nothing but the size has to be written, and no text begins in the middle
-// of what was just written for the one before. ahead(i) fetches what is needed later, copy(to, from, size) copies a text.
-template <typename Ahead, typename Copy>
-[[gnu::always_inline]] inline bool KeyBatch::copy_texts_by(PyObject* const* items, size_t n, Ahead&& ahead,
-                                                           Copy&& copy) {
-  maru_key* const keys = scratch_->short_keys;
-  auto* const texts = scratch_->texts;
-  for (size_t i = 0; i < n; ++i) {
-    ahead(i);
-    maru_key key;
-    if (!read_ascii(items[i], kShort, key)) return false;
-    copy(texts[i], static_cast<const char*>(key.data), size_t(key.size));
-    keys[i].size = key.size;
-  }
-  return true;
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx512bw"))) bool KeyBatch::copy_texts_masked(PyObject* const* items, size_t n) {
-  const auto ahead = [&](size_t i) {
-    if (i + kAhead >= n) return;
-    fetch(items[i + kAhead], 2);
-    fetch_to_write(scratch_->texts[i + kAhead]);
-    fetch_to_write(&scratch_->short_keys[i + kAhead]);
-  };
-  return copy_texts_by(items, n, ahead, copy_masked);
-}
-
-__attribute__((target("avx2"))) bool KeyBatch::copy_texts_avx2(PyObject* const* items, size_t n) {
-  return copy_texts_by(items, n, [](size_t) {}, copy_short);
-}
-#endif
-
-bool KeyBatch::copy_texts_anywhere(PyObject* const* items, size_t n) {
-  return copy_texts_by(items, n, [](size_t) {}, copy_short);
-}
-
 // The usual case, short texts and not too many of them. False when it is not that.
-bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant) {
+bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant, Wanted wanted) {
   if (n > kFew) return false;
-  static const auto copy = [] {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bw")) return &KeyBatch::copy_texts_masked;
-    if (__builtin_cpu_supports("avx2")) return &KeyBatch::copy_texts_avx2;
-#endif
-    return &KeyBatch::copy_texts_anywhere;
-  }();
-  if (!(this->*copy)(items, n)) return false;
-  if (scratch_->tenant != tenant) {
-    for (maru_key& key : scratch_->short_keys) key.tenant = tenant;
-    scratch_->tenant = tenant;
+  char* const texts = scratch_->texts;
+  uint32_t* const sizes = scratch_->sizes;
+  size_t stride = 64;
+  if (!copy_texts_in<64>(items, n, texts, sizes)) {
+    stride = kShort;
+    if (!copy_texts_in<kShort>(items, n, texts, sizes)) return false;
   }
-  keys_ = scratch_->short_keys;
-  size_ = n;
+  take_rows({texts, stride, sizes, 0, MARU_KEY_BYTES, tenant}, n, wanted);
   return true;
 }
 
@@ -436,31 +450,44 @@ void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
 py::object KeyBatch::plain(size_t i) const { return plain_key(i < kept_.n ? kept_.items[i] : nullptr, keys_[i]); }
 
 void KeyBatch::make_room(size_t size) {
-  constexpr size_t kMost = 1u << 20;
-  if (size > kMost)
-    raise_named("InvalidArgumentError", "A batch has at most 2^20 keys, not " + std::to_string(size) + ".");
-  size_ = size;
+  count_keys(size);
   if (size <= kFew) return;
   many_ = std::make_unique_for_overwrite<maru_key[]>(size);
   keys_ = many_.get();
 }
 
-void KeyBatch::name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant) {
-  is_array_ = true;
-  make_room(static_cast<size_t>(n));
-  const maru_key first = {rows, static_cast<uint32_t>(width), kind_of_digest(width), tenant};
-  for (size_t i = 0; i < size_; ++i) {
-    keys_[i] = first;
-    keys_[i].data = rows + i * static_cast<size_t>(width);
-  }
+void KeyBatch::count_keys(size_t size) {
+  constexpr size_t kMost = 1u << 20;
+  if (size > kMost)
+    raise_named("InvalidArgumentError", "A batch has at most 2^20 keys, not " + std::to_string(size) + ".");
+  size_ = size;
 }
 
-void KeyBatch::read_array(uint64_t tenant) {
+void KeyBatch::take_rows(const maru_key_rows& rows, size_t n, Wanted wanted) {
+  if (wanted == Wanted::kRows) {
+    count_keys(n);
+    are_rows_ = true;
+    rows_ = rows;
+    return;
+  }
+  make_room(n);
+  const auto* const data = static_cast<const char*>(rows.data);
+  for (size_t i = 0; i < n; ++i)
+    keys_[i] = {data + i * rows.stride, rows.sizes != nullptr ? rows.sizes[i] : rows.size, rows.kind, rows.tenant};
+}
+
+void KeyBatch::take_array(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant, Wanted wanted) {
+  is_array_ = true;
+  const auto bytes = static_cast<size_t>(width);
+  take_rows({rows, bytes, nullptr, uint32_t(bytes), kind_of_digest(width), tenant}, size_t(n), wanted);
+}
+
+void KeyBatch::read_array(uint64_t tenant, Wanted wanted) {
   const Py_buffer& buffer = buffers_.front().get();
   if (buffer.ndim != 2 || !is_unsigned_byte(buffer.format) || (buffer.shape[1] != 16 && buffer.shape[1] != 32))
     raise_named("InvalidArgumentError",
                 "An array of keys is n x 16 or n x 32 uint8: digests. This one " + shape_of(buffer) + ".");
-  name_rows(static_cast<const uint8_t*>(buffer.buf), buffer.shape[0], buffer.shape[1], tenant);
+  take_array(static_cast<const uint8_t*>(buffer.buf), buffer.shape[0], buffer.shape[1], tenant, wanted);
 }
 
 }  // namespace maru_python

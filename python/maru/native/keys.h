@@ -59,30 +59,34 @@ class OneKey {
 // A sequence of such keys, or an n x 16 or n x 32 array of uint8.
 class KeyBatch {
  public:
-  // Whether plain() is asked for afterwards. Where it is not, few and short texts are copied, and no reference to them is
-  // taken: they lie all over memory, and counting references would fetch each of them twice, and write it back.
-  enum class Items { kKept, kNotKept };
-  KeyBatch(pybind11::handle keys, uint64_t tenant, Items wanted = Items::kNotKept);
+  // What is asked for afterwards: plain() and data(); data(); or data() where there are no rows(). Unless it is plain(), few
+  // and short texts are copied, and no reference to them is taken: they lie all over memory, and counting references would
+  // fetch each of them twice, and write it back.
+  enum class Wanted { kPlain, kKeys, kRows };
+  KeyBatch(pybind11::handle keys, uint64_t tenant, Wanted wanted = Wanted::kKeys);
   KeyBatch(const KeyBatch&) = delete;
   KeyBatch& operator=(const KeyBatch&) = delete;
+  // Null: they are no rows of one array, or those were not wanted.
+  const maru_key_rows* rows() const { return are_rows_ ? &rows_ : nullptr; }
   const maru_key* data() const { return keys_; }
   size_t size() const { return size_; }
+  uint32_t bytes_of(size_t i) const {
+    return !are_rows_ ? keys_[i].size : rows_.sizes != nullptr ? rows_.sizes[i] : rows_.size;
+  }
   bool is_array() const { return is_array_; }
   // Key i, if they are kept, as OneKey's; a row of an array is a Digest.
   pybind11::object plain(size_t i) const;
 
  private:
   static constexpr size_t kFew = 256;
-  static constexpr size_t kShort = 64;  // bytes
+  static constexpr size_t kShort = 128;  // bytes
 
-  // What few keys need, 30 KiB: too much for the stacks that some programs give their threads. Nothing is zeroed.
+  // What few keys need, 41 KiB: too much for the stacks that some programs give their threads. Nothing is zeroed.
   struct Scratch {
-    Scratch();
     maru_key keys[kFew];
     PyObject* kept[kFew];
-    alignas(64) char texts[kFew][kShort];  // each in a line of the cache
-    maru_key short_keys[kFew];             // of these texts, of this tenant
-    uint64_t tenant = 0;
+    uint32_t sizes[kFew];
+    alignas(64) char texts[kFew * kShort];  // each in one line of the cache, or in two
   };
   // One stays for the next batch, so that its lines stay in the processor's cache; the GIL guards it.
   struct GiveBack {
@@ -103,22 +107,20 @@ class KeyBatch {
     size_t n = 0;
   };
 
-  void read_array(uint64_t tenant);
-  bool copy_texts(PyObject* const* items, size_t n, uint64_t tenant);
-  template <typename Ahead, typename Copy>
-  bool copy_texts_by(PyObject* const* items, size_t n, Ahead&& ahead, Copy&& copy);
-  bool copy_texts_masked(PyObject* const* items, size_t n);
-  bool copy_texts_avx2(PyObject* const* items, size_t n);
-  bool copy_texts_anywhere(PyObject* const* items, size_t n);
+  void read_array(uint64_t tenant, Wanted wanted);
+  bool copy_texts(PyObject* const* items, size_t n, uint64_t tenant, Wanted wanted);
   void read_items(PyObject* const* items, size_t n, uint64_t tenant);
-  void name_rows(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant);
+  void take_rows(const maru_key_rows& rows, size_t n, Wanted wanted);
+  void take_array(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant, Wanted wanted);
   void make_room(size_t size);
+  void count_keys(size_t size);
 
   static Scratch* spare_;  // null while a batch uses it
 
   std::unique_ptr<Scratch, GiveBack> scratch_{take_scratch()};
-  bool is_array_ = false;
+  bool is_array_ = false, are_rows_ = false;
   size_t size_ = 0;
+  maru_key_rows rows_;
   std::unique_ptr<maru_key[]> many_;  // not zeroed: every one is written
   maru_key* keys_ = scratch_->keys;
   pybind11::object array_;
