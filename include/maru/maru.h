@@ -63,7 +63,7 @@ typedef struct maru_key {
  * and are read during the call only. */
 typedef struct maru_key_rows {
   const void *data;
-  size_t stride;         /* bytes; may be more than a key has */
+  size_t stride;         /* bytes; more than a key has, as many, or fewer: keys may overlap */
   const uint32_t *sizes; /* of each key, in bytes; NULL: every key has `size` bytes */
   uint32_t size;
   uint32_t kind;   /* enum maru_key_kind, of all keys */

@@ -301,6 +301,7 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_pin_block": {_errno.EINVAL: (InvalidArgumentError, "the number is no block: give the `block` of a result")},
     "maru_pin_batch": _BATCH,
     "maru_exists_batch": _BATCH,
+    "maru_exists_rows": _BATCH,
     "maru_retrieve_batch": _BATCH,
     "maru_match_prefix": _BATCH,
     "maru_resolve": _BATCH,

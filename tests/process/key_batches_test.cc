@@ -100,6 +100,17 @@ TEST_F(KeyBatches, RowsAgreeWithBatches) {
     }
 }
 
+TEST_F(KeyBatches, RowsMayOverlap) {
+  const std::string text = "abcdefghijklmnopqrstuvwxyz";
+  ASSERT_EQ(store(key_of("cdefg"), "text"), 0);
+  for (const size_t stride : {0, 1}) {
+    const maru_key_rows rows = {text.data() + (stride == 0 ? 2 : 0), stride, nullptr, 5, MARU_KEY_BYTES, 0};
+    std::vector<uint8_t> present(20);
+    EXPECT_EQ(maru_exists_rows(reader_, &rows, present.size(), present.data()), stride == 0 ? 20 : 1);
+    for (size_t i = 0; i < present.size(); ++i) EXPECT_EQ(present[i], stride == 0 || i == 2) << i;
+  }
+}
+
 TEST_F(KeyBatches, RowsThatAreNoneAreRefused) {
   const std::string text = "sixteen bytes!!!";
   const maru_key_rows good = {text.data(), 16, nullptr, 16, MARU_KEY_DIGEST128, 0};
@@ -114,6 +125,7 @@ TEST_F(KeyBatches, RowsThatAreNoneAreRefused) {
        std::initializer_list<maru_key_rows>{{nullptr, 16, nullptr, 16, MARU_KEY_DIGEST128, 0},
                                             {nullptr, 16, nullptr, 16, MARU_KEY_BYTES, 0},
                                             {text.data(), 16, nullptr, 0, MARU_KEY_BYTES, 0},
+                                            {text.data(), 16, nullptr, 4097, MARU_KEY_BYTES, 0},
                                             {text.data(), 16, nullptr, 15, MARU_KEY_DIGEST128, 0},
                                             {text.data(), 16, nullptr, 16, 3, 0}})
     EXPECT_EQ(maru_exists_rows(reader_, &wrong, 1, &present), -EINVAL);

@@ -214,11 +214,12 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
   const size_t n = batch.size();
   const auto ask = [&](void* where) {
     auto* const present = static_cast<uint8_t*>(where);
+    const maru_key_rows* const rows = batch.rows();
     const int found = run(takes_long(batch, batch.is_array() ? kManyDigests : kManyTexts), [&] {
-      return batch.rows() != nullptr ? maru_exists_rows(use.client(), batch.rows(), n, present)
-                                     : maru_exists_batch(use.client(), batch.data(), n, present);
+      return rows != nullptr ? maru_exists_rows(use.client(), rows, n, present)
+                             : maru_exists_batch(use.client(), batch.data(), n, present);
     });
-    return check(found, "maru_exists_batch");
+    return check(found, rows != nullptr ? "maru_exists_rows" : "maru_exists_batch");
   };
   if (!out.is_none()) {
     if (const auto array = plain_array(out, true);
