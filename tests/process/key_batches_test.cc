@@ -14,10 +14,6 @@ class KeyBatches : public ::testing::Test {
   MarudProcess marud_;
   TestClient writer_{marud_.socket_path()};
   TestClient reader_{marud_.socket_path()};
-
-  int store(const maru_key& key, std::string_view text) {
-    return maru_store_copy(writer_, &key, text.data(), text.size(), nullptr, nullptr);
-  }
 };
 
 // Texts beside each other are hashed together where their lengths allow that: they are near each other here, or of one length,
@@ -36,7 +32,7 @@ TEST_F(KeyBatches, BatchesOfEveryMixtureAgreeWithSingleCalls) {
       keys.push_back(key_of(names[i], random.one_in(2) ? tenant : 0));
       if (is_digest) keys.back().kind = MARU_KEY_DIGEST128;
       if (i % 2 == 0) {
-        ASSERT_EQ(store(keys[i], names[i]), 0);
+        ASSERT_EQ(writer_.store(keys[i], names[i]), 0);
       }
     }
     std::vector<uint8_t> present(keys.size());
@@ -79,7 +75,7 @@ TEST_F(KeyBatches, RowsAgreeWithBatches) {
         for (size_t i = 0; i < kRows; ++i) {
           keys.push_back({bytes.data() + i * stride, sizes[i], kind, rows.tenant});
           if (random.one_in(2)) {
-            ASSERT_GE(store(keys[i], "text"), 0);
+            ASSERT_GE(writer_.store(keys[i], "text"), 0);
           }
         }
         std::vector<uint8_t> expected(kRows), present(kRows + 1);
@@ -102,7 +98,7 @@ TEST_F(KeyBatches, RowsAgreeWithBatches) {
 
 TEST_F(KeyBatches, RowsMayOverlap) {
   const std::string text = "abcdefghijklmnopqrstuvwxyz";
-  ASSERT_EQ(store(key_of("cdefg"), "text"), 0);
+  ASSERT_EQ(writer_.store(key_of("cdefg"), "text"), 0);
   for (const size_t stride : {0, 1}) {
     const maru_key_rows rows = {text.data() + (stride == 0 ? 2 : 0), stride, nullptr, 5, MARU_KEY_BYTES, 0};
     std::vector<uint8_t> present(20);
@@ -136,7 +132,7 @@ TEST_F(KeyBatches, BatchesAgreeWithSingleCalls) {
   for (int i = 0; i < 300; ++i) names.push_back("key " + std::to_string(i));
   std::vector<maru_key> keys;
   for (const std::string& name : names) keys.push_back(key_of(name));
-  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(store(keys[i], names[i]), 0);
+  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(writer_.store(keys[i], names[i]), 0);
   std::vector<uint8_t> present(keys.size(), 7);
   EXPECT_EQ(maru_exists_batch(reader_, keys.data(), keys.size(), present.data()), 100);
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(present[i], i % 3 == 0);
@@ -155,7 +151,7 @@ TEST_F(KeyBatches, BatchesAgreeWithSingleCalls) {
 }
 
 TEST_F(KeyBatches, ABatchThatFailsLeavesNoViewOfAnEarlierOne) {
-  ASSERT_EQ(store(key_of("a"), "a"), 0);
+  ASSERT_EQ(writer_.store(key_of("a"), "a"), 0);
   const maru_key good = key_of("a");
   maru_view held;
   ASSERT_EQ(maru_retrieve(reader_, &good, &held), 0);
@@ -172,7 +168,7 @@ TEST_F(KeyBatches, BatchesOfAnySizeAndWithAWrongKeyAnywhere) {
   for (int i = 0; i < 70; ++i) names.push_back("key " + std::to_string(i));
   std::vector<maru_key> keys;
   for (const std::string& name : names) keys.push_back(key_of(name));
-  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(store(keys[i], names[i]), 0);
+  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(writer_.store(keys[i], names[i]), 0);
   for (size_t n = 0; n <= keys.size(); ++n) {
     std::vector<uint8_t> present(keys.size() + 1, 7);
     EXPECT_EQ(maru_exists_batch(reader_, keys.data(), n, present.data()), int(n + 2) / 3);

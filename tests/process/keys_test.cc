@@ -18,10 +18,6 @@ class Keys : public ::testing::Test {
   MarudProcess marud_;
   TestClient writer_{marud_.socket_path()};
   TestClient reader_{marud_.socket_path()};
-
-  int store(const maru_key& key, std::string_view text) {
-    return maru_store_copy(writer_, &key, text.data(), text.size(), nullptr, nullptr);
-  }
   std::string read(const maru_key& key) {
     maru_view view;
     const int result = maru_retrieve(reader_, &key, &view);
@@ -83,7 +79,7 @@ TEST_F(Keys, KindsAndTenantsAreSeparate) {
   }
   for (size_t i = 0; i < keys.size(); ++i) {
     EXPECT_EQ(maru_exists(reader_, &keys[i]), 0) << i;
-    EXPECT_EQ(store(keys[i], "block " + std::to_string(i)), 0) << i;
+    EXPECT_EQ(writer_.store(keys[i], "block " + std::to_string(i)), 0) << i;
   }
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(read(keys[i]), "block " + std::to_string(i));
 }
@@ -93,14 +89,14 @@ TEST_F(Keys, LongestKeysAreKeptWhole) {
   for (char last : {'a', 'b'}) {
     long_key.back() = last;
     const maru_key key = key_of(long_key);
-    EXPECT_EQ(store(key, std::string("ends in ") + last), 0);
+    EXPECT_EQ(writer_.store(key, std::string("ends in ") + last), 0);
   }
   for (char last : {'a', 'b'}) {
     long_key.back() = last;
     EXPECT_EQ(read(key_of(long_key)), std::string("ends in ") + last);
   }
   long_key.push_back('x');
-  EXPECT_EQ(store(key_of(long_key), "too long"), -EINVAL);
+  EXPECT_EQ(writer_.store(key_of(long_key), "too long"), -EINVAL);
 }
 
 TEST_F(Keys, ParentsAreKeptAndLeavesGoFirst) {

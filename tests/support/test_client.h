@@ -75,6 +75,9 @@ class TestClient {
     options.ttl_ms = ttl_ms;
     return maru_store_copy(client_, &k, text.data(), text.size(), &options, ret_block);
   }
+  int store(const maru_key& key, std::string_view text) {
+    return maru_store_copy(client_, &key, text.data(), text.size(), nullptr, nullptr);
+  }
   // For those who fill a small pool to the last page: in one of a thousand such pools both buckets of some key are full. Then
   // the block is stored under a key near it, which is in `key` afterwards.
   int store_near(std::string& key, std::string_view text, maru_block* ret_block = nullptr) {
