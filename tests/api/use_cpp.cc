@@ -53,6 +53,10 @@ void views_release_what_they_pin(maru::Client& client) {
     EXPECT(pins_of(client) == 1);
   }
   EXPECT(pins_of(client) == 0);
+  std::array<uint8_t, 2> present{7, 7};
+  const maru_key_rows rows = {"viewnone", 4, nullptr, 4, MARU_KEY_BYTES, 0};
+  const maru::Outcome<size_t> found = client.exists_rows(rows, present);
+  EXPECT(found && *found == 1 && present[0] == 1 && present[1] == 0);
   EXPECT(client.remove(key).ok());
   EXPECT(client.retrieve(key).error() == ENOENT);
   // Not the key of four bytes that is left when the size is cut off.
