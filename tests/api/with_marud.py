@@ -25,6 +25,16 @@ pins = {pins}
 """
 
 
+def listens_on(path, kind):
+    """Whether somebody listens on this socket, which is there a moment before that."""
+    with socket.socket(socket.AF_UNIX, kind) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 class Marud:
     """A marud that ends, with its files, when the block that holds it does."""
 
@@ -53,20 +63,11 @@ class Marud:
             self.process = subprocess.Popen([self.program, "--config", self.config, *self.arguments], stdout=log, stderr=log,
                                             env=environment)
         deadline = time.monotonic() + PATIENCE
-        while not self.listens():
+        while not listens_on(self.socket, socket.SOCK_SEQPACKET):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.end()
                 raise SystemExit("marud did not start:\n" + self.log_text)
             time.sleep(0.01)
-
-    def listens(self):
-        """The socket is there a moment before marud listens on it."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            try:
-                probe.connect(str(self.socket))
-            except OSError:
-                return False
-        return True
 
     def damage(self, payload):
         """Changes a bit in the middle of the first block that has these bytes."""

@@ -50,7 +50,7 @@ case $1 in
     setpriv --reuid marud --regid marud --clear-groups --no-new-privs --bounding-set=-all \
       marud --config /etc/marud/marud.toml 2>/tmp/log &
     marud=$!
-    until [ -S /run/marud/marud.sock ]; do
+    until marudctl status >/dev/null 2>&1; do  # the socket is there a moment before marud listens on it
       kill -0 $marud 2>/dev/null || { cat /tmp/log >&2; fail "marud did not start"; }
       sleep 0.05
     done
