@@ -87,7 +87,9 @@ typedef struct maru_tokens_options {
  *   tokens, n      n of them, at most MARU_TOKENS_MAX
  *   ret_hashes     n / block_tokens hashes, one after the other
  *   ret_bytes      how much room there is; -EINVAL when it is too little
- * Errors: -EINVAL; -ENOMEM. */
+ * Errors: -EINVAL, with MARU_TOKENS_SHA256_PICKLE and MARU_TOKENS_XXH3_PICKLE also when two of the texts that are hashed (name,
+ * path, salt and the tags) are equal: a pickle has a text again, or a reference to it, as they are two objects in the engine or
+ * one, so its hash cannot be known; -ENOMEM. */
 MARU_TOKENS_PUBLIC int maru_tokens_hash(const maru_tokens_options *options, const uint32_t *tokens, size_t n,
                                         void *ret_hashes, size_t ret_bytes);
 

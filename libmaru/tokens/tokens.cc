@@ -53,6 +53,19 @@ std::optional<std::string_view> read_text(const char* text, size_t bytes_max = M
   return std::string_view(text, bytes);
 }
 
+// Of an object that is there again a pickle has a reference, and of an equal one the text: what it has of equal texts depends
+// on the objects of the engine.
+bool has_text_twice(ExtraKeys extra) {
+  std::array<std::string_view, 5> seen;
+  size_t n = 0;
+  for (const ExtraKey& key : extra)
+    for (const std::string_view text : key.all()) {
+      if (std::find(seen.begin(), seen.begin() + n, text) != seen.begin() + n) return true;
+      seen[n++] = text;
+    }
+  return false;
+}
+
 // vLLM's: of the LoRA, then of the cache salt. Returns how many there are; nothing when they cannot be.
 std::optional<size_t> read_extra_keys(const maru_tokens_options& options, std::array<ExtraKey, 2>& ret_extra) {
   const bool is_tagged = options.extra_keys == MARU_TOKENS_EXTRA_TAGGED;
@@ -128,7 +141,7 @@ int hash(const maru_tokens_options& options, const uint32_t* tokens, size_t n, v
   const std::span<const uint8_t> parent(static_cast<const uint8_t*>(options.parent), options.parent_bytes);
   std::array<ExtraKey, 2> extra;
   const std::optional<size_t> extras = read_extra_keys(options, extra);
-  if (!extras) return -EINVAL;
+  if (!extras || (algorithm->is_pickle && has_text_twice(ExtraKeys(extra).first(*extras)))) return -EINVAL;
   auto* hashes = static_cast<uint8_t*>(ret_hashes);
   if (options.algorithm == MARU_TOKENS_BLAKE3)
     hash_blake3(parent, tokens, options.block_tokens, blocks, hashes);

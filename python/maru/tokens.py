@@ -22,6 +22,7 @@ from .errors import InvalidArgumentError, shown
 
 # The names that vLLM (--prefix-caching-hash-algo) and LMCache (--hash-algorithm) have for them, and maru/tokens.h's numbers.
 ALGORITHMS = {"blake3": 1, "sha256_cbor": 2, "sha256": 3, "xxhash_cbor": 4, "xxhash": 5}
+_PICKLES = frozenset(("sha256", "xxhash"))
 BLOCK_TOKENS_MAX = 4096
 TOKENS_MAX = 1 << 26
 
@@ -58,7 +59,8 @@ def vllm(tokens: Tokens, block_tokens: int = 16, *, parent: bytes, algorithm: st
     lora_name, lora_path: of the request's LoRARequest. The salt counts for the first block of the tokens alone: give it only
     where that begins the prompt. extra_keys: "tagged", as vLLM 0.33 writes LoRA and salt, or "bare", as it did until the middle
     of 2026, when the path did not count. Prompts with images and the like have further keys, so their hashes must come from
-    vLLM."""
+    vLLM. So must, with "sha256" and "xxhash", those where two of name, path, salt and vLLM's tags ("lora", "cache_salt") are
+    equal: how a pickle looks then depends on vLLM's objects."""
     return _chain(algorithm, tokens, block_tokens, parent, lora_name, lora_path, cache_salt, extra_keys)
 
 
@@ -99,7 +101,15 @@ def _chain(algorithm: str, tokens: Tokens, block_tokens: int, parent: bytes, lor
         raise InvalidArgumentError("vLLM's tagged keys have the path of a LoRA beside its name (lora_path of its LoRARequest), "
                                    f"and there is none otherwise; these are lora_name={shown(lora_name)}, "
                                    f"lora_path={shown(lora_path)}, extra_keys={shown(extra_keys)}.")
-    return _tokens.hash(number, prompt, block, parent, lora_name, lora_path, cache_salt, extra_keys == "tagged")
+    is_tagged = extra_keys == "tagged"
+    texts = [text for text in (lora_name, lora_path, cache_salt) if text is not None]
+    if is_tagged:
+        texts += ["lora"] * (lora_name is not None) + ["cache_salt"] * (cache_salt is not None)
+    if algorithm in _PICKLES and len(set(texts)) != len(texts):
+        raise InvalidArgumentError(f"{algorithm} hashes a pickle, which has a text again or a reference to it, as equal ones "
+                                   f"are two objects in vLLM or one; of {shown(texts, 300)} some are equal. Let vLLM use "
+                                   f"{algorithm}_cbor, or have these hashes from it.")
+    return _tokens.hash(number, prompt, block, parent, lora_name, lora_path, cache_salt, is_tagged)
 
 
 def _number(algorithm: str) -> int:

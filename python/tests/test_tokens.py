@@ -90,6 +90,17 @@ def test_pickles_of_this_python_are_the_ones_that_are_hashed():
     assert bytes(tokens.vllm(block, 16, algorithm="sha256", parent=parent, lora_name="name", lora_path="/path")[0]) == expected
 
 
+def test_equal_texts_whose_pickle_is_not_known_are_hashed_where_that_is_no_matter():
+    """The same as one object or as two: what is refused for "sha256" is not for its CBOR."""
+    parent, tag = bytes(32), "".join(("lo", "ra"))
+    as_one, as_two = ((parent, (1,), (("lora", name, "/path"),)) for name in ("lora", tag))
+    assert pickle.dumps(as_one, 5) != pickle.dumps(as_two, 5)
+    with pytest.raises(maru.InvalidArgumentError, match="sha256_cbor"):
+        tokens.vllm([1], 1, algorithm="sha256", parent=parent, lora_name="lora", lora_path="/path")
+    assert tokens.vllm([1], 1, algorithm="sha256_cbor", parent=parent, lora_name="lora", lora_path="/path").shape == (1, 32)
+    assert tokens.vllm([1], 1, algorithm="sha256", parent=parent, lora_name="lora", extra_keys="bare").shape == (1, 32)
+
+
 @pytest.mark.parametrize("prompt", [list(range(40)), tuple(range(40)), range(40), numpy.arange(40),
                                     numpy.arange(40, dtype=numpy.uint32), numpy.arange(80, dtype=numpy.uint32)[::2] // 2,
                                     numpy.arange(40, dtype=numpy.uint8)])
@@ -117,6 +128,9 @@ def test_no_whole_block_is_no_hash():
     lambda: tokens.vllm([1], 1, parent=b"x", lora_name=0), lambda: tokens.vllm([1], 1, parent=b"x", extra_keys="new"),
     lambda: tokens.vllm([1], 1, parent=b"x", algorithm="md5"),
     lambda: tokens.vllm([1], 1, parent=b"x", algorithm="builtin"),
+    lambda: tokens.vllm([1], 1, parent=b"x", algorithm="sha256", lora_name="a", lora_path="a"),
+    lambda: tokens.vllm([1], 1, parent=b"x", algorithm="xxhash", cache_salt="cache_salt"),
+    lambda: tokens.vllm([1], 1, parent=b"x", algorithm="sha256", lora_name="a", cache_salt="a", extra_keys="bare"),
     lambda: tokens.vllm([1], 1, parent=b"x", algorithm="blake3", lora_name="lora"), lambda: tokens.root("blake3", "0"),
     lambda: tokens.root("sha256", "x" * 256), lambda: tokens.dynamo([1], 0), lambda: tokens.dynamo([1], 1, salt=-1),
     lambda: tokens.dynamo([1], 1, parent=1 << 64), lambda: tokens.dynamo([1], 1, parent=1.0),

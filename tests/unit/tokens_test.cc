@@ -197,6 +197,35 @@ TEST(Tokens, Blake3HasTheVectorsOfItsAuthors) {
   }
 }
 
+TEST(Tokens, EqualTextsOfWhichAPickleMayHaveOneAreRefused) {
+  struct Texts {
+    const char *name, *path, *salt;
+    bool are_tagged;
+  };
+  const std::string parent(32, 'p');
+  const std::vector<uint32_t> tokens(16, 1);
+  const auto hash = [&](uint32_t algorithm, const Texts& texts) {
+    maru_tokens_options o = options(algorithm, 16, parent);
+    o.lora_name = texts.name;
+    o.lora_path = texts.path;
+    o.cache_salt = texts.salt;
+    o.extra_keys = texts.are_tagged ? MARU_TOKENS_EXTRA_TAGGED : MARU_TOKENS_EXTRA_BARE;
+    uint8_t hashes[32];
+    return maru_tokens_hash(&o, tokens.data(), tokens.size(), hashes, sizeof(hashes));
+  };
+  const std::vector<Texts> equal = {{"a", "a", nullptr, true},        {"a", "/path", "a", true},
+                                    {"name", "/path", "/path", true}, {"lora", "/path", nullptr, true},
+                                    {"name", "/path", "lora", true},  {nullptr, nullptr, "cache_salt", true},
+                                    {"name", nullptr, "name", false}};
+  const std::vector<Texts> others = {
+      {"a", "b", "c", true}, {"lora", nullptr, "cache_salt", false}, {"", "/", "s", true}};
+  for (const uint32_t algorithm : {MARU_TOKENS_SHA256_PICKLE, MARU_TOKENS_XXH3_PICKLE}) {
+    for (const Texts& texts : equal) EXPECT_EQ(hash(algorithm, texts), -EINVAL) << &texts - equal.data();
+    for (const Texts& texts : others) EXPECT_EQ(hash(algorithm, texts), 0) << &texts - others.data();
+  }
+  for (const Texts& texts : equal) EXPECT_EQ(hash(MARU_TOKENS_SHA256_CBOR, texts), 0) << &texts - equal.data();
+}
+
 TEST(Tokens, WhatCannotBeHashedIsRefusedAndNothingWritten) {
   const std::string parent(32, 'p'), long_text(256, 'x'), long_path(MARU_TOKENS_PATH_BYTES_MAX + 1, 'x');
   const std::vector<uint32_t> tokens(32, 1);
