@@ -20,7 +20,7 @@ struct Adoption {
   ReclaimSink* sink = nullptr;
   // Lanes that the marud before had begun to take back, as far as nobody knows. The pins that tell of a block which their
   // client left between READY and its entry may have ended, so the registry is asked for every READY block of theirs.
-  std::span<const LaneId> begun;
+  std::span<const LaneId> begun{};
   // One for each page, 0 at first: how many children name it, as adopt_page finds them. What a living client has SEALED is not
   // among them: it may be about to add itself.
   std::span<uint32_t> children;

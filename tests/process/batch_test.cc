@@ -71,7 +71,7 @@ TEST_F(Batch, EachBufferHasAResultOfItsOwn) {
   Items items(100);
   std::vector<maru_buffer> buffers(100);
   ASSERT_EQ(maru_alloc_batch(client_, kPageBytes, buffers.size(), buffers.data()), 0);
-  for (size_t i = 0; i < buffers.size(); ++i) std::snprintf(static_cast<char*>(buffers[i].data), 20, "text %zu", i);
+  for (size_t i = 0; i < buffers.size(); ++i) std::snprintf(static_cast<char*>(buffers[i].data), 32, "text %zu", i);
   maru_block before = 0;
   ASSERT_EQ(other_.store("k3", "was there", {}, 0, &before), 0);
   items.keys[50] = items.keys[40];  // twice in one call

@@ -26,9 +26,9 @@ struct PoolWish {
   bool in_file = false;       // else in memory
   bool in_two_files = false;  // the pages in pool_file(), the control region in control_file()
   bool on_device = false;     // as `more` says, in which DEV/ is where the stand-ins of devices are
-  std::string users;          // "1, 2": as in the configuration
+  std::string users{};        // "1, 2": as in the configuration
   double high_watermark = 1;  // 1: eviction in the background is not in a test's way
-  std::string more;           // further lines of its table
+  std::string more{};         // further lines of its table
 };
 
 class MarudProcess {
