@@ -9,7 +9,7 @@ import re
 import uuid
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .address import parse, say_once
 from .errors import InvalidArgumentError, shown
@@ -88,6 +88,13 @@ class MaruConfig:
     enable_stats: bool = False
     read_only: bool = False
 
+    if TYPE_CHECKING:  # what the fields may be made of
+        def __init__(self, server_url: str = ..., instance_id: Optional[str] = ..., pool_size: Union[int, str] = ...,
+                     chunk_size_bytes: Union[int, str] = ..., auto_connect: bool = ..., timeout_ms: int = ...,
+                     use_async_rpc: bool = ..., max_inflight: int = ..., eager_map: bool = ..., auto_expand: bool = ...,
+                     expand_size: Union[None, int, str] = ..., rm_address: str = ..., enable_stats: bool = ...,
+                     read_only: bool = ...) -> None: ...
+
     def __post_init__(self) -> None:
         if self.instance_id is None:
             self.instance_id = str(uuid.uuid4())
@@ -129,7 +136,7 @@ class MaruConfig:
 
     @staticmethod
     def _flag(name: str, value: object) -> bool:
-        if value is not True and value is not False and not (isinstance(value, int) and value in (0, 1)):
+        if not is_truth(value) and not (isinstance(value, int) and value in (0, 1)):
             raise InvalidArgumentError(f"{name} is {shown(value)}: it must be True or False.")
         return bool(value)
 

@@ -13,7 +13,7 @@ Thread safety: everything may be called from any thread. Fork: the child gets Fo
 """
 from __future__ import annotations
 
-import dataclasses
+import copy
 import logging
 import os
 import threading
@@ -44,8 +44,9 @@ class MaruHandler(Finder):
     def __init__(self, config: Optional[MaruConfig] = None) -> None:
         if config is not None and not isinstance(config, MaruConfig):
             raise InvalidArgumentError(f"A MaruHandler takes a MaruConfig, not {type(config).__name__}.")
-        # A copy, checked again: its fields may have been changed, and may be later.
-        self._config = MaruConfig() if config is None else dataclasses.replace(config)
+        # A copy, checked again: its fields may have been changed, and may be later. Its class may be made otherwise.
+        self._config = copy.copy(MaruConfig() if config is None else config)
+        self._config.__post_init__()
         self._client: Optional[Client] = None
         self._tenant: Optional[int] = None
         self._is_forked = False

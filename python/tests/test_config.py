@@ -67,6 +67,12 @@ def test_what_cannot_be_is_refused(wrong):
     assert isinstance(raised.value, ValueError)
 
 
+@pytest.mark.parametrize("truth", [True, False, numpy.bool_(True), numpy.bool_(False), 1, 0])
+def test_truths_of_numpy_are_truths(truth):
+    made = maru.MaruConfig(auto_connect=truth, auto_expand=truth, read_only=truth)
+    assert all(value is bool(truth) for value in (made.auto_connect, made.auto_expand, made.read_only))
+
+
 @pytest.mark.parametrize("text, size", [
     ("4G", 4 << 30), ("512M", 512 << 20), ("1.5G", 3 << 29), ("512MB", 512 << 20), ("64GiB", 64 << 30), ("2t", 2 << 40),
     ("64kib", 64 << 10), ("8 MiB", 8 << 20), ("4096", 4096), ("4096B", 4096), ("0.3K", 307), ("1.1G", 1181116006)])

@@ -345,6 +345,16 @@ def test_a_config_that_is_changed_later_changes_nothing(marud):
             maru.MaruHandler(changed)
 
 
+def test_a_config_may_be_of_a_class_that_is_made_otherwise(marud):
+    class Own(maru.MaruConfig):
+        def __init__(self, socket):
+            super().__init__(server_url=str(socket), chunk_size_bytes=CHUNK, instance_id="own")
+            self.more = 1
+
+    with maru.MaruHandler(Own(marud.socket)) as handler:
+        assert handler.instance_id == "own" and handler.get_chunk_size() == CHUNK and handler.healthcheck()
+
+
 def test_what_is_no_number_and_no_sequence_is_refused(handler, key):
     put(handler, key, b"x")
     handle = handler.alloc(1)
