@@ -29,7 +29,7 @@ _Self = TypeVar("_Self")
 _Out = TypeVar("_Out", NDArray[numpy.bool_], NDArray[numpy.uint8], bytearray, memoryview)
 
 class Pin:
-    """A block that is pinned, not mapped: neither evicted nor overwritten until it is released."""
+    """A block that is pinned, not mapped: neither evicted nor overwritten until it is released. View is its one subclass."""
 
     @property
     def block(self) -> int:
@@ -50,7 +50,9 @@ class View(Pin):
 
     @property
     def data(self) -> memoryview:
-        """Read-only. It, and every array or tensor made from it, keeps the block pinned and the memory mapped.
+        """Read-only, as are arrays made from it. Tensors are not: torch knows none that is read-only. Who writes through one
+        ends this process (SIGSEGV), or, where this process has stored into the same region, changes what others read. It, and
+        every array or tensor made from it, keeps the block pinned and the memory mapped.
         Raises ClosedError after release()."""
     def check_memory(self) -> None:
         """To be asked after reading, before release(), in a program that called handle_memory_errors(views=True): raises
@@ -105,7 +107,8 @@ class Match:
     @property
     def is_held(self) -> bool: ...
     def resolve(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[View]:
-        """Views of the blocks under the first keys given to match_prefix, `blocks` of them at most."""
+        """Views of the blocks under the first keys given to match_prefix, `blocks` of them at most. The keys are the same ones,
+        in the same order; fewer of them are possible."""
     def release(self) -> None: ...
     def __len__(self) -> int: ...
     def __enter__(self: _Self) -> _Self: ...
@@ -231,10 +234,10 @@ class Finder:
     _client: Optional[Client]
     _tenant: Optional[int]
     _retrieved: Retrieved
-    def exists(self, key: str) -> bool: ...
-    def batch_exists(self, keys: Sequence[str]) -> list[bool]:
+    def exists(self, key: Union[str, bytes]) -> bool: ...
+    def batch_exists(self, keys: Sequence[Union[str, bytes]]) -> list[bool]:
         """Of every key, also behind absent ones."""
-    def retrieve(self, key: str) -> Optional[MemoryInfo]:
+    def retrieve(self, key: Union[str, bytes]) -> Optional[MemoryInfo]:
         """None when the value is absent."""
 
 def handle_memory_errors(*, views: bool = False) -> None:

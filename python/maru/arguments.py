@@ -2,10 +2,15 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Sequence, TypeVar
+from typing import Any, Sequence, TypeVar, Union
 
 from .config import is_truth
 from .errors import InvalidArgumentError, shown
+from .records import Digest
+
+Key = Union[str, bytes]  # bytes: also a Digest
+# Equal for what is one key to libmaru, and for nothing else; hashable.
+KeyName = Union[str, bytes, tuple[bytes]]
 
 _Item = TypeVar("_Item")
 
@@ -19,16 +24,30 @@ def whole(value: Any) -> int:
     raise InvalidArgumentError(f"A whole number is wanted, not {shown(value)}.")
 
 
-def expect_text(key: str) -> None:
-    if not isinstance(key, str):
-        raise InvalidArgumentError(f"A key is a str of 1 to 4096 bytes, not {type(key).__name__}.")
+def name_of(key: Key) -> KeyName:
+    if type(key) is str:
+        return key
+    if isinstance(key, str):
+        return str.__str__(key)  # without what its class makes of comparing and hashing
+    if isinstance(key, Digest):
+        return (key,)  # which bytes equal
+    if not isinstance(key, bytes):
+        raise InvalidArgumentError(f"A key is a str of 1 to 4096 bytes, bytes or a Digest, not {type(key).__name__}.")
+    plain = bytes(memoryview(key))
+    try:
+        return plain.decode()  # a str is its UTF-8
+    except UnicodeDecodeError:
+        return plain
 
 
-def texts_of(keys: Sequence[str]) -> list[str]:
-    texts = list_of(keys, "keys")
-    for key in texts:
-        expect_text(key)
-    return texts
+def expect_possible(key: Key) -> None:
+    """Raises for a str or bytes that nothing can be stored under."""
+    try:
+        size = len(key) if isinstance(key, bytes) else len(str.encode(key))
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"A key is a str without surrogates, or bytes; this one: {error}.") from None
+    if not 1 <= size <= 4096:
+        raise InvalidArgumentError(f"A key of {size} bytes; 1 to 4096 are possible. Use a Digest of what is longer.")
 
 
 def list_of(values: Sequence[_Item], what: str) -> list[_Item]:

@@ -23,11 +23,11 @@ from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union,
 
 from ._maru import Client, Finder, Pin, View
 from .address import Address, parse
-from .arguments import expect_text, list_of, texts_of, whole
+from .arguments import Key, KeyName, expect_possible, list_of, name_of, whole
 from .config import UNCHOSEN, MaruConfig
 from .errors import (UNREADABLE, ClosedError, ForkedError, HandleUsedError, InvalidArgumentError, LanesExhaustedError,
-                     MaruError, NoSpaceError, NotConnectedError, PoolExhaustedError, PoolLeavesError, PoolReplacedError,
-                     QuotaError, shown)
+                     MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError, PoolLeavesError,
+                     PoolReplacedError, QuotaError, shown)
 from .handler_stats import statistics_of
 from .places import RETRIEVED, Budget, Fresh, Place, Retrieved
 from .records import Digest
@@ -66,7 +66,7 @@ class MaruHandler(Finder):
         self._connecting = threading.RLock()
         # A lock for each store that is under way, which its thread holds.
         self._stores: set[weakref.ref[Any]] = set()
-        self._pins: dict[str, list[Pin]] = {}
+        self._pins: dict[KeyName, list[Pin]] = {}
         self._pins_lock = threading.RLock()
         self._renew_places()
 
@@ -246,7 +246,7 @@ class MaruHandler(Finder):
         if handle._leave():
             handle._buffer.abort()
 
-    def store(self, key: str, handle: AllocHandle) -> bool:
+    def store(self, key: Key, handle: AllocHandle) -> bool:
         """Makes the value visible. True also when the key has a value already: that one stays, and these pages go back. False
         when the pool does not take it; the log says why, and the pages go back. The handle is used up either way."""
         client = self._ask()
@@ -261,7 +261,7 @@ class MaruHandler(Finder):
                 self._refuse()
             return self._store(client, key, handle)
 
-    def _store(self, client: Client, key: str, handle: AllocHandle) -> bool:
+    def _store(self, client: Client, key: Key, handle: AllocHandle) -> bool:
         try:
             handle._fill_now()
             # Arrays made from buf may live on; the block is pinned as long.
@@ -275,12 +275,12 @@ class MaruHandler(Finder):
         return True
 
     @staticmethod
-    def _give_up(key: str, handle: AllocHandle, error: Exception) -> None:
+    def _give_up(key: Key, handle: AllocHandle, error: Exception) -> None:
         logger.warning("Not stored, %d bytes under %.100r: %s", handle.size, key, error)
         handle._leave()
         handle._buffer.abort()
 
-    def batch_store(self, keys: Sequence[str], handles: Sequence[AllocHandle]) -> list[bool]:
+    def batch_store(self, keys: Sequence[Key], handles: Sequence[AllocHandle]) -> list[bool]:
         """store() of each, in order; a wrong key or handle raises before anything is stored."""
         client = self._ask()
         keys, handles = list_of(keys, "keys"), list_of(handles, "handles")
@@ -300,7 +300,7 @@ class MaruHandler(Finder):
                 self._refuse()
             return self._store_batch(client, keys, handles)
 
-    def _store_batch(self, client: Client, keys: list[str], handles: list[AllocHandle]) -> list[bool]:
+    def _store_batch(self, client: Client, keys: list[Key], handles: list[AllocHandle]) -> list[bool]:
         try:
             client.exists_batch([key for key, handle in zip(keys, handles) if handle._fill is not None])  # copied for a key
             for handle in handles:
@@ -324,23 +324,32 @@ class MaruHandler(Finder):
         if handle._budget is not self._budget:
             raise HandleUsedError("This handle is of another MaruHandler, or of a connection that was closed.")
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: Key) -> bool:
         """Removes the value, whoever stored it. False when it is absent, or pinned through this handler."""
         client = self._ask()
-        expect_text(key)
+        name = name_of(key)
         with self._pins_lock:  # also while it is deleted: a pin comes before or after
             try:
-                return False if self._pins.get(key) else client.delete(key, self._tenant)
+                pins = self._pins.get(name)
+                return False if pins and self._hold_what_is_there(client, key, pins) else client.delete(key, self._tenant)
             except PoolLeavesError as error:
                 if not self._passes_over(error):
                     raise
                 return False
 
+    def _hold_what_is_there(self, client: Client, key: Key, pins: Sequence[Pin]) -> bool:
+        """Somebody else may have deleted what these pins hold, and stored another value under the key."""
+        try:
+            now = client.pin(key, self._tenant)
+        except PinsExhaustedError:  # then nobody can tell
+            return True
+        return now is not None and any(pin.block == now.block for pin in pins)
+
     # -- finding ------------------------------------------------------------------------------------------------------
 
     # exists(), batch_exists() and retrieve() are Finder's: a frame of Python would cost more than what is asked.
 
-    def batch_retrieve(self, keys: Sequence[str]) -> list[Optional[MemoryInfo]]:
+    def batch_retrieve(self, keys: Sequence[Key]) -> list[Optional[MemoryInfo]]:
         """retrieve() of each, but for a value that is damaged or lies in bad memory, which is no reason to lose the others: it
         is None and gone from the pool, and logged; what was damaged is counted (`checksum_errors` in get_stats()["native"])."""
         try:
@@ -352,7 +361,7 @@ class MaruHandler(Finder):
             found = [self.retrieve(key) for key in keys]
         return FoundInOrder(found, list(keys), self._end_pins) if self._ends_pins_of_unread else found
 
-    def _end_pins(self, keys: Sequence[str]) -> None:
+    def _end_pins(self, keys: Sequence[Key]) -> None:
         try:
             for key in keys:
                 self.unpin(key)
@@ -370,7 +379,7 @@ class MaruHandler(Finder):
             logger.error("Taken for absent, and so is everything from now on: %s", error)
         return True
 
-    def _pin(self, client: Client, key: str) -> Optional[Pin]:
+    def _pin(self, client: Client, key: Key) -> Optional[Pin]:
         try:
             return client.pin(key, self._tenant)
         except UNREADABLE as error:
@@ -378,66 +387,71 @@ class MaruHandler(Finder):
                 raise
             return None
 
-    def pin(self, key: str) -> bool:
+    def pin(self, key: Key) -> bool:
         """Keeps a value in the pool until as many unpin(), or until close() or the death of this process. False when it is
         absent."""
         client = self._ask()
-        expect_text(key)
+        name = name_of(key)
         with self._pins_lock:
             pin = self._pin(client, key)
             if pin is None:
                 return False
-            self._keep_pins(client, [key], [pin])
+            self._keep_pins(client, [name], [pin])
         return True
 
-    def _keep_pins(self, client: Client, keys: Sequence[str], pins: Sequence[Pin]) -> None:
+    def _keep_pins(self, client: Client, names: Sequence[KeyName], pins: Sequence[Pin]) -> None:
         with self._pins_lock:
             of_key = self._pins
             if self._client is not client:  # closed meanwhile, which ended its pins
                 self._refuse()
-            for key, pin in zip(keys, pins):
+            for name, pin in zip(names, pins):
                 mine = [pin]
                 # Each of the two is one step, with nothing between finding the list and adding to it.
-                while of_key.setdefault(key, mine) is not mine:
+                while of_key.setdefault(name, mine) is not mine:
                     try:
-                        of_key[key].append(pin)
+                        of_key[name].append(pin)
                         break
                     except KeyError:
                         continue
 
-    def unpin(self, key: str) -> bool:
+    def unpin(self, key: Key) -> bool:
         """False when it was not pinned through this handler."""
         self._ask()
-        expect_text(key)
         [pin] = self._take_pins([key])
         if pin is not None:
             pin.release()
         return pin is not None
 
-    def _take_pins(self, keys: Sequence[str]) -> list[Optional[Pin]]:
+    def _take_pins(self, keys: Sequence[Key]) -> list[Optional[Pin]]:
+        """What is no key raises before any is taken."""
+        names = [name_of(key) for key in keys]
         taken: list[Optional[Pin]] = []
         with self._pins_lock:
             of_key = self._pins
-            for key in keys:
+            for key, name in zip(keys, names):
+                if name not in of_key:
+                    expect_possible(key)
+            for name in names:
                 try:
-                    taken.append(of_key[key].pop())
+                    taken.append(of_key[name].pop())
                 except (KeyError, IndexError):
                     taken.append(None)
                     continue
-                if key in of_key and not of_key[key]:
-                    del of_key[key]
+                if name in of_key and not of_key[name]:
+                    del of_key[name]
         return taken
 
-    def batch_pin(self, keys: Sequence[str]) -> list[bool]:
+    def batch_pin(self, keys: Sequence[Key]) -> list[bool]:
         """Pins the leading keys that are present; False from the first that is absent."""
         client = self._ask()
-        texts = texts_of(keys)
+        keys = list_of(keys, "keys")
+        names = [name_of(key) for key in keys]
         with self._pins_lock:
-            taken = self._pin_leading(client, texts)
-            self._keep_pins(client, texts, taken)
-        return [True] * len(taken) + [False] * (len(texts) - len(taken))
+            taken = self._pin_leading(client, keys)
+            self._keep_pins(client, names, taken)
+        return [True] * len(taken) + [False] * (len(keys) - len(taken))
 
-    def _pin_leading(self, client: Client, keys: Sequence[str]) -> list[Pin]:
+    def _pin_leading(self, client: Client, keys: Sequence[Key]) -> list[Pin]:
         try:
             pins = client.pin_batch(keys, self._tenant)
         except MaruError:  # one by one: it may be about what stands behind an absent key
@@ -448,10 +462,10 @@ class MaruHandler(Finder):
                     break
         return cast("list[Pin]", pins[:pins.index(None)] if None in pins else pins)
 
-    def batch_unpin(self, keys: Sequence[str]) -> list[bool]:
+    def batch_unpin(self, keys: Sequence[Key]) -> list[bool]:
         """unpin() of each, in order; what is no key raises before any is unpinned."""
         client = self._ask()
-        pins = self._take_pins(texts_of(keys))
+        pins = self._take_pins(list_of(keys, "keys"))
         client.unpin_batch([pin for pin in pins if pin is not None])
         return [pin is not None for pin in pins]
 
@@ -480,7 +494,7 @@ class MaruHandler(Finder):
             return None
         return data[begin:begin + size]
 
-    def _key_at(self, region_id: int, page_index: int) -> Optional[str]:
+    def _key_at(self, region_id: int, page_index: int) -> Optional[Key]:
         return self._retrieved.key(page_index) if region_id == RETRIEVED else None
 
     def get_region_page_count(self, region_id: int) -> Optional[int]:

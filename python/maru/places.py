@@ -29,6 +29,7 @@ from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Optional, TypeVar
 
 from ._maru import View
+from .arguments import Key
 
 logger = logging.getLogger("maru")
 
@@ -75,7 +76,7 @@ class Stay:
 
     __slots__ = ("region_id", "page_index", "view", "key", "__weakref__")
 
-    def __init__(self, page_index: int, view: View, key: str) -> None:
+    def __init__(self, page_index: int, view: View, key: Key) -> None:
         self.region_id = RETRIEVED
         self.page_index = page_index
         self.view = view
@@ -102,7 +103,7 @@ class Retrieved:
         self._of_block: dict[int, _StayOf] = {}
         self._left: deque[Any] = deque()  # of _StayOf, ended
 
-    def enter(self, view: View, key: str) -> Stay:
+    def enter(self, view: View, key: Key) -> Stay:
         """At the place of a block, with a view of it: the same one for everybody who enters."""
         with self._lock:
             self._see_out()
@@ -134,7 +135,7 @@ class Retrieved:
         there = self._there(page_index)
         return (None, 0) if there is None else (there.view, there.page_index)
 
-    def key(self, page_index: int) -> Optional[str]:
+    def key(self, page_index: int) -> Optional[Key]:
         """Under which the block that begins there was retrieved."""
         there = self._there(page_index)
         return None if there is None or there.page_index != page_index else there.key

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 from ._maru import Buffer, MemoryInfo
+from .arguments import Key
 from .places import Budget, Seat
 
 __all__ = ["AllocHandle", "FoundInOrder", "MemoryInfo", "PageAccount", "PoolHandle", "region_statistics"]
@@ -93,8 +94,8 @@ class FoundInOrder(list[Optional[MemoryInfo]]):
     there on, by the thread that reads and before its loop is left. A reader that reads on to the end calls nothing; one that
     takes the last and does not ask whether there are more (a zip() with this as its second) has stopped at the last."""
 
-    def __init__(self, found: Sequence[Optional[MemoryInfo]], keys: Sequence[str],
-                 on_stop: Callable[[Sequence[str]], None]) -> None:
+    def __init__(self, found: Sequence[Optional[MemoryInfo]], keys: Sequence[Key],
+                 on_stop: Callable[[Sequence[Key]], None]) -> None:
         super().__init__(found)
         self._keys = keys
         self._on_stop = on_stop

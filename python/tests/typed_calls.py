@@ -30,9 +30,11 @@ def of_the_handler(config: maru.MaruConfig) -> None:
     with maru.MaruHandler(config) as handler:
         assert_type(handler.retrieve("k"), Optional[maru.MemoryInfo])
         assert_type(handler.batch_retrieve(["k"]), list[Optional[maru.MemoryInfo]])
-        assert_type(handler.batch_exists(["k"]), list[bool])
+        assert_type(handler.batch_exists(["k", b"k", maru.Digest(bytes(16))]), list[bool])
         assert_type(handler.alloc(3).buf, memoryview)
         handler.batch_pin(["k"])
+        handler.batch_unpin([b"k"])
+        handler.delete(maru.Digest(bytes(32)))
 
 
 async def of_asyncio(client: maru.aio.Client) -> None:
