@@ -43,7 +43,8 @@ from lmcache.v1.memory_management import (MemoryAllocatorInterface, MemoryFormat
 from lmcache.v1.storage_backend.abstract_backend import StorageBackendInterface
 
 from maru import AllocHandle, MaruError, MaruHandler
-from maru.errors import HandleUsedError, InvalidArgumentError
+from maru.arguments import Key, whole
+from maru.errors import HandleUsedError, InvalidArgumentError, shown
 
 from . import staging
 
@@ -71,7 +72,7 @@ class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
     key under which it was found."""
 
     def __init__(self, memory: torch.Tensor, metadata: MemoryObjMetadata, adapter: CxlMemoryAdapter,
-                 handle: Optional[AllocHandle], key: Optional[str]) -> None:
+                 handle: Optional[AllocHandle], key: Optional[Key]) -> None:
         super().__init__(memory, metadata, adapter)
         self.handle = handle
         self.key = key
@@ -92,12 +93,15 @@ class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
 class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
     def __init__(self, handler: MaruHandler, shapes: list[torch.Size], dtypes: list[torch.dtype], fmt: MemoryFormat,
                  chunk_size: int) -> None:
+        if not isinstance(handler, MaruHandler):
+            raise InvalidArgumentError(f"A CxlMemoryAdapter takes a MaruHandler, not {type(handler).__name__}.")
         self._handler = handler
-        self._shapes = list(shapes)
-        self._dtypes = list(dtypes)
+        self._shapes, self._dtypes = self._layout(shapes, dtypes)
         self._fmt = fmt
-        self._chunk_size = chunk_size
-        self._tokens: int = shapes[0][fmt.token_dim()]  # of a full chunk
+        self._chunk_size = whole(chunk_size)
+        if not isinstance(fmt, MemoryFormat) or len(self._shapes[0]) <= fmt.token_dim():
+            raise InvalidArgumentError(f"A chunk of shape {self._shapes[0]} has no format {shown(fmt)}.")
+        self._tokens: int = self._shapes[0][fmt.token_dim()]  # of a full chunk
         self._is_closed = False
         self._is_staged = staging.is_wanted()
         self._gpu = staging.device() if self._is_staged else -1  # of the thread that computes: the one that allocates
@@ -141,7 +145,10 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
                          fmt: MemoryFormat = MemoryFormat.UNDEFINED,
                          allocator_type: Optional[str] = None) -> Optional[list[MemoryObj]]:
         """All or nothing."""
-        shapes, dtypes = self._adapt_shapes_and_dtypes(shapes, dtypes)
+        shapes, dtypes = self._layout(shapes, dtypes)
+        batch_size = whole(batch_size)
+        if batch_size < 0:
+            raise InvalidArgumentError(f"A batch has 0 chunks or more, not {shown(batch_size)}.")
         nbytes = self._bytes_of(shapes, dtypes)
         if nbytes == 0 or self._is_closed:
             return None
@@ -177,13 +184,24 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
 
     def _object(self, memory: torch.Tensor, shapes: list[torch.Size], dtypes: list[torch.dtype], fmt: MemoryFormat,
                 region_id: int, page_index: int, references: int, handle: Optional[AllocHandle],
-                key: Optional[str]) -> PoolMemoryObj:
+                key: Optional[Key]) -> PoolMemoryObj:
         metadata = MemoryObjMetadata(shape=shapes[0], dtype=dtypes[0], address=self.encode_address(region_id, page_index),
                                      phy_size=memory.numel(), ref_count=references, fmt=fmt, shapes=list(shapes),
                                      dtypes=list(dtypes))
         made = PoolMemoryObj(memory, metadata, self, handle, key)
         self._objects.add(made)
         return made
+
+    @staticmethod
+    def _layout(shapes: Shapes, dtypes: Dtypes) -> tuple[list[torch.Size], list[torch.dtype]]:
+        sizes = [shapes] if isinstance(shapes, torch.Size) else shapes
+        numbers = [dtypes] if isinstance(dtypes, torch.dtype) else dtypes
+        if (not isinstance(sizes, (list, tuple)) or not isinstance(numbers, (list, tuple)) or not sizes
+                or len(sizes) != len(numbers) or not all(isinstance(size, torch.Size) for size in sizes)
+                or not all(isinstance(number, torch.dtype) for number in numbers)):
+            raise InvalidArgumentError("A torch.Size and a torch.dtype are wanted, or as many of the one as of the other, one "
+                                       f"at least; not {shown(shapes)} and {shown(dtypes)}.")
+        return list(sizes), list(numbers)
 
     @staticmethod
     def _bytes_of(shapes: list[torch.Size], dtypes: list[torch.dtype]) -> int:
@@ -236,6 +254,8 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         """The object for a MemoryInfo that is still held. A block with fewer tokens than a chunk has a smaller shape. None when
         nothing is held there, or no chunk of this model in this layout, or no memory for it; the log says which. Its reference
         count is 0: the caller takes the first one."""
+        region_id, page_index, actual_size, single_token_size = map(whole, (region_id, page_index, actual_size,
+                                                                            single_token_size))
         memory = self._handler.get_buffer_view(region_id, page_index * self._chunk_size, actual_size)
         if memory is None:
             return None
@@ -257,6 +277,8 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         """None when no whole number of tokens, up to a chunk of them, has these bytes."""
         if nbytes == self._bytes_of(self._shapes, self._dtypes):
             return self._shapes
+        if token_bytes <= 0:
+            return None
         tokens, rest = divmod(nbytes, token_bytes)
         if rest != 0 or not 0 < tokens < self._tokens:
             return None

@@ -68,6 +68,35 @@ def test_addresses_go_both_ways(adapter):
     assert [CxlMemoryAdapter.decode_address(item.metadata.address) for item in items] == [(1, 0), (1, 1), (1, 2)]
 
 
+@pytest.mark.parametrize("wrong", [
+    (None, [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, CHUNK), ("handler", [], [], MemoryFormat.KV_2LTD, CHUNK),
+    ("handler", [SHAPE], [DTYPE, DTYPE], MemoryFormat.KV_2LTD, CHUNK), ("handler", None, None, MemoryFormat.KV_2LTD, CHUNK),
+    ("handler", [(2, 4)], [DTYPE], MemoryFormat.KV_2LTD, CHUNK), ("handler", [SHAPE], [DTYPE], None, CHUNK),
+    ("handler", [torch.Size([2, 4])], [DTYPE], MemoryFormat.KV_2LTD, CHUNK),
+    ("handler", [SHAPE], [DTYPE], MemoryFormat.KV_2LTD, "large")])
+def test_what_no_adapter_is_made_of_is_refused(handler, wrong):
+    with pytest.raises(maru.InvalidArgumentError):
+        CxlMemoryAdapter(handler if wrong[0] == "handler" else wrong[0], *wrong[1:])
+
+
+def test_what_is_no_chunk_and_no_place_is_refused(handler, adapter):
+    put(handler, adapter, "k", 1)
+    info = handler.retrieve("k")
+    for wrong in ((None, None), ([SHAPE, SHAPE], [DTYPE]), ([], []), ((2, 4, 16, 64), DTYPE), (SHAPE, "bfloat16")):
+        with pytest.raises(maru.InvalidArgumentError, match="torch.Size"):
+            adapter.allocate(*wrong)
+    for size in (-1, None, 1.5, "3", True):
+        with pytest.raises(maru.InvalidArgumentError):
+            adapter.batched_allocate(SHAPE, DTYPE, size)
+    assert adapter.batched_allocate(SHAPE, DTYPE, 0) == [] and handler.allocator.num_allocated == 0
+    for wrong in ((None,) * 4, ("0", 0, CHUNK, TOKEN), (0, 0, CHUNK, 1.5), (0, 0, CHUNK, None)):
+        with pytest.raises(maru.InvalidArgumentError):
+            adapter.get_by_location(*wrong)
+    for token in (0, -1):
+        assert adapter.get_by_location(info.region_id, info.page_index, CHUNK // 2, token) is None
+    assert same(adapter.get_by_location(info.region_id, info.page_index, CHUNK, TOKEN).tensor, chunk(1))
+
+
 def test_nothing_is_copied(handler, adapter):
     item = adapter.allocate(SHAPE, DTYPE)
     handle = adapter.create_store_handle(item)

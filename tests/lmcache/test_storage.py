@@ -74,6 +74,31 @@ def test_as_with_cuda_through_memory_that_is_not_the_pools(marud, monkeypatch):
     assert run(marud, "load", 250, 260) == "found 10 wrong 0"
 
 
+@pytest.mark.parametrize("local_cpu", [False, True])
+def test_through_lmcaches_own_memory(marud, local_cpu):
+    """Where it has some, it allocates there and copies into the pool; with local_cpu it keeps chunks there, too."""
+    with Storage(str(marud.socket), local_cpu=local_cpu, max_local_cpu_size=0.05) as storage:
+        assert storage.manager.allocator_backend is not storage.backend
+        storage.store(range(4))
+        storage.store([4], tokens=17)
+        assert storage.backend.batched_contains([key_of(n) for n in range(6)]) == 5
+        items = storage.load(range(5))
+        assert all(same(item.tensor, chunk(i)) for i, item in enumerate(items[:4])) and same(items[4].tensor, chunk(4, 17))
+        assert storage.pins() == 5
+        if local_cpu:
+            near = storage.manager.get(key_of(3))
+            assert same(near.tensor, chunk(3)) and storage.pins() == 5
+            near.ref_count_down()
+        for item in items:
+            item.ref_count_down()
+        del item, items
+        assert storage.pins() == 0
+        for number in range(10, 260):  # twice what the pool has room for, and more than LMCache's own memory has
+            storage.store([number])
+        assert same(storage.load([259])[0].tensor, chunk(259))
+    assert run(marud, "load", 250, 260) == "found 10 wrong 0"
+
+
 def test_partial_chunks(storage):
     storage.store([1], tokens=17)
     item, = storage.load([1])
