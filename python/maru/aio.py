@@ -10,6 +10,11 @@ Only what may wait for marud is awaited: attaching, taking memory, storing (a te
 through one thread of this client, one after the other, as marud would answer them anyway; no call has a thread of its own. What
 never waits is a plain call, as in maru.Client, whose documentation holds for everything here.
 
+A plain call is not always a short one. In a pool with checksums retrieve() and retrieve_batch() read all of each block, which
+takes as long as reading memory does (some milliseconds for 32 MiB), and the loop with it; there a thread may read them:
+
+    view = await asyncio.to_thread(client.sync.retrieve, key)
+
 A task that is cancelled while it waits does not stop marud: what it would have got is given back as soon as it comes.
 """
 from __future__ import annotations
@@ -57,7 +62,7 @@ class Client:
             client = await self._wait(lambda: _maru.Client(*self._arguments, **self._options))
             if self._is_closed:  # meanwhile
                 await asyncio.get_running_loop().run_in_executor(None, client.close)
-                raise ClosedError("This client was closed.")
+                raise ClosedError("This client was closed: make another one.")
             self._client = client
 
     async def close(self) -> None:
@@ -80,9 +85,11 @@ class Client:
     @property
     def sync(self) -> _maru.Client:
         """For calls that are not here. Raises ClosedError before attach and after close."""
-        if self._client is None:
-            raise ClosedError("This client is not attached: use it in `async with`, or await attach().")
-        return self._client
+        if self._client is not None:
+            return self._client
+        if self._is_closed:
+            raise ClosedError("This client was closed: make another one.")
+        raise ClosedError("This client is not attached: use it in `async with`, or await attach().")
 
     async def _wait(self, call: Callable[[], _T]) -> _T:
         if os.getpid() != self._process:  # which has no such thread: the call would wait for ever
@@ -90,7 +97,7 @@ class Client:
         try:
             future: Future[_T] = self._waiting.submit(call)
         except RuntimeError:
-            raise ClosedError("This client was closed.") from None
+            raise ClosedError("This client was closed: make another one.") from None
         # Where nobody waits any more, what comes is dropped, and buffers and attachments that are dropped are given back.
         return await asyncio.wrap_future(future)
 

@@ -233,6 +233,12 @@ _USERS_MEMORY = ("this user is at its limit of memory, and nothing in the region
 _BATCH: _Errors = {
     _errno.EINVAL: (InvalidArgumentError, "an argument has a value that is not possible; a batch has at most 2^20 keys"),
 }
+_RESOLVE: _Errors = {
+    _errno.EINVAL: (
+        InvalidArgumentError,
+        "the keys are not those of the match: give the first ones that match_prefix was given, in that order",
+    ),
+}
 _STORE: _Errors = {
     _errno.EINVAL: (
         InvalidArgumentError,
@@ -304,7 +310,7 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_exists_rows": _BATCH,
     "maru_retrieve_batch": _BATCH,
     "maru_match_prefix": _BATCH,
-    "maru_resolve": _BATCH,
+    "maru_resolve": _RESOLVE,
     "maru_store_chain": _STORE,
     "maru_delete_batch": _BATCH,
 }

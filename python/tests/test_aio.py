@@ -10,11 +10,11 @@ import pytest
 import maru
 import maru.aio
 from conftest import PAGE
+from with_marud import Marud
 
 
 @pytest.fixture
 def own(marud_program):
-    from with_marud import Marud
     with Marud(marud_program, size="16MiB") as running:
         yield running
 
@@ -192,9 +192,24 @@ def test_a_client_that_is_not_attached_says_so(marud):
         await client.attach()
         await client.close()
         await client.close()
-        with pytest.raises(maru.ClosedError):
-            await client.alloc(PAGE)
-        with pytest.raises(maru.ClosedError):
-            await client.attach()
+        for call in (client.alloc(PAGE), client.attach(), asyncio.to_thread(lambda: client.exists("x"))):
+            with pytest.raises(maru.ClosedError, match="closed: make another one"):
+                await call
 
     asyncio.run(run())
+
+
+def test_a_thread_reads_where_there_are_checksums(marud_program):
+    async def run(own):
+        async with maru.aio.Client(str(own.socket), timeout_ms=60_000) as client:
+            assert client.sync.geometry().checksums
+            await client.store_copy_batch(["a", "b"], [b"first", b"second"])
+            one, both = await asyncio.gather(asyncio.to_thread(client.sync.retrieve, "a"),
+                                             asyncio.to_thread(client.sync.retrieve_batch, ["b", "a", "c"]))
+            assert bytes(one.data) == b"first" and [view and bytes(view.data) for view in both] == [b"second", b"first", None]
+            own.damage(b"second")
+            with pytest.raises(maru.DamagedBlockError):
+                await asyncio.to_thread(client.sync.retrieve, "b")
+
+    with Marud(marud_program, size="16MiB", more="checksums = true") as own:
+        asyncio.run(run(own))

@@ -88,6 +88,8 @@ def test_a_chain_is_matched_by_one_pin_and_resolved(client, other, digests):
         views = match.resolve(digests)
         assert [view.data[PAGE - 1] for view in views] == list(range(10))
         assert len(match.resolve(digests[:3])) == 3
+        with pytest.raises(maru.InvalidArgumentError, match="not those of the match"):
+            match.resolve(digests[1:])
     assert other.statistics().pins == 1, "the views still need the match"
     assert views[9].data[0] == 9
     del views

@@ -97,6 +97,17 @@ def test_buffers_that_cannot_all_be_stored_are_all_left(client, digests):
     assert client.store_batch(digests[:3], buffers).is_new.all()
 
 
+@pytest.mark.parametrize("name", ["store_batch", "store_chain"])
+def test_a_buffer_that_is_there_twice_is_said_to_be(client, key, name):
+    first, second = client.alloc_batch(4, 2)
+    with pytest.raises(maru.ClosedError, match="twice in this batch"):
+        getattr(client, name)([f"{key} {i}" for i in range(3)], [first, second, first])
+    assert first.is_held and second.is_held and not any(client.exists_batch([f"{key} {i}" for i in range(3)]))
+    first.data[:] = b"good"
+    client.store(key, first)
+    assert bytes(client.retrieve(key).data) == b"good"
+
+
 def test_an_error_is_that_of_one_key(client, other, digests):
     mine, others = filled(client, 2), filled(other, 1)
     stored = client.store_batch(digests[:3], [mine[0], others[0], mine[1]])

@@ -13,6 +13,9 @@ namespace maru_python {
 
 BufferHold& Buffer::held() const {
   if (hold_) hold_->attachment()->open();
+  if (hold_ && hold_->state == BufferHold::State::kBusy)
+    raise_named("ClosedError",
+                "This buffer is being stored: it is there twice in this batch, or another thread stores it too.");
   if (!is_held()) raise_named("ClosedError", "This buffer was stored or aborted: allocate another one.");
   return *hold_;
 }
