@@ -40,6 +40,10 @@ def name_of(key: Key) -> KeyName:
         return plain
 
 
+def names_of(keys: Sequence[Key]) -> list[KeyName]:
+    return [key if type(key) is str else name_of(key) for key in keys]
+
+
 def expect_possible(key: Key) -> None:
     """Raises for a str or bytes that nothing can be stored under."""
     try:

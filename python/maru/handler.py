@@ -23,7 +23,7 @@ from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union,
 
 from ._maru import Client, Finder, Pin, View
 from .address import Address, parse
-from .arguments import Key, KeyName, expect_possible, list_of, name_of, whole
+from .arguments import Key, KeyName, expect_possible, list_of, name_of, names_of, whole
 from .config import UNCHOSEN, MaruConfig
 from .errors import (UNREADABLE, ClosedError, ForkedError, HandleUsedError, InvalidArgumentError, LanesExhaustedError,
                      MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError, PoolLeavesError,
@@ -424,13 +424,12 @@ class MaruHandler(Finder):
 
     def _take_pins(self, keys: Sequence[Key]) -> list[Optional[Pin]]:
         """What is no key raises before any is taken."""
-        names = [name_of(key) for key in keys]
+        names = names_of(keys)
         taken: list[Optional[Pin]] = []
         with self._pins_lock:
             of_key = self._pins
-            for key, name in zip(keys, names):
-                if name not in of_key:
-                    expect_possible(key)
+            for key in [key for key, name in zip(keys, names) if name not in of_key]:
+                expect_possible(key)
             for name in names:
                 try:
                     taken.append(of_key[name].pop())
@@ -445,7 +444,7 @@ class MaruHandler(Finder):
         """Pins the leading keys that are present; False from the first that is absent."""
         client = self._ask()
         keys = list_of(keys, "keys")
-        names = [name_of(key) for key in keys]
+        names = names_of(keys)
         with self._pins_lock:
             taken = self._pin_leading(client, keys)
             self._keep_pins(client, names, taken)
