@@ -9,8 +9,8 @@ from .errors import InvalidArgumentError, shown
 from .records import Digest
 
 Key = Union[str, bytes]  # bytes: also a Digest
-# Equal for what is one key to libmaru, and for nothing else; hashable.
-KeyName = Union[str, bytes, tuple[bytes]]
+# Equal for what is one key to libmaru, and for nothing else; hashable. Bytes that are no UTF-8 and digests say which they are.
+KeyName = Union[str, tuple[bytes, str]]
 
 _Item = TypeVar("_Item")
 
@@ -30,14 +30,14 @@ def name_of(key: Key) -> KeyName:
     if isinstance(key, str):
         return str.__str__(key)  # without what its class makes of comparing and hashing
     if isinstance(key, Digest):
-        return (key,)  # which bytes equal
+        return key, "digest"
     if not isinstance(key, bytes):
         raise InvalidArgumentError(f"A key is a str of 1 to 4096 bytes, bytes or a Digest, not {type(key).__name__}.")
-    plain = bytes(memoryview(key))
+    plain = bytes.__getitem__(key, slice(None))
     try:
         return plain.decode()  # a str is its UTF-8
     except UnicodeDecodeError:
-        return plain
+        return plain, "bytes"
 
 
 def names_of(keys: Sequence[Key]) -> list[KeyName]:
@@ -47,7 +47,7 @@ def names_of(keys: Sequence[Key]) -> list[KeyName]:
 def expect_possible(key: Key) -> None:
     """Raises for a str or bytes that nothing can be stored under."""
     try:
-        size = len(key) if isinstance(key, bytes) else len(str.encode(key))
+        size = bytes.__len__(key) if isinstance(key, bytes) else len(str.encode(key))
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(f"A key is a str without surrogates, or bytes; this one: {error}.") from None
     if not 1 <= size <= 4096:

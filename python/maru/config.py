@@ -7,7 +7,7 @@ import operator
 import os
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -126,13 +126,13 @@ class MaruConfig:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: an address that nobody chose stays behind, and is chosen by nobody where it arrives."""
-        fields = dict(self.__dict__)
-        if fields.get("server_url") is UNCHOSEN:
-            del fields["server_url"]
-        return fields
+        state = dict(self.__dict__)
+        if state.get("server_url") is UNCHOSEN:
+            del state["server_url"]
+        return state
 
-    def __setstate__(self, fields: dict[str, Any]) -> None:
-        self.__dict__.update({"server_url": UNCHOSEN, **fields})
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"server_url": UNCHOSEN, **state})
 
     @staticmethod
     def _flag(name: str, value: object) -> bool:
@@ -153,6 +153,10 @@ class MaruConfig:
             text = ', or a text as "512M" or "1.5GiB"' if name in _SIZES else ""
             raise InvalidArgumentError(f"{name} is {shown(value)}: it must be a whole number above 0{text}.")
         return number
+
+    def checked_copy(self) -> MaruConfig:
+        """Of these fields; not made by a class made of this one, which may want others."""
+        return MaruConfig(**{field.name: getattr(self, field.name) for field in fields(MaruConfig)})
 
     def explain_what_does_nothing(self) -> None:
         for name, (usual, reason) in _EXPLAINED.items():

@@ -13,7 +13,6 @@ Thread safety: everything may be called from any thread. Fork: the child gets Fo
 """
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import threading
@@ -44,9 +43,8 @@ class MaruHandler(Finder):
     def __init__(self, config: Optional[MaruConfig] = None) -> None:
         if config is not None and not isinstance(config, MaruConfig):
             raise InvalidArgumentError(f"A MaruHandler takes a MaruConfig, not {type(config).__name__}.")
-        # A copy, checked again: its fields may have been changed, and may be later. Its class may be made otherwise.
-        self._config = copy.copy(MaruConfig() if config is None else config)
-        self._config.__post_init__()
+        # A copy, checked again: its fields may have been changed, and may be later.
+        self._config = MaruConfig() if config is None else config.checked_copy()
         self._client: Optional[Client] = None
         self._tenant: Optional[int] = None
         self._is_forked = False
@@ -343,7 +341,8 @@ class MaruHandler(Finder):
             now = client.pin(key, self._tenant)
         except PinsExhaustedError:  # then nobody can tell
             return True
-        return now is not None and any(pin.block == now.block for pin in pins)
+        # None: its time to live is over, too. Who pinned something newer has pinned it later.
+        return now is None or pins[-1].block == now.block
 
     # -- finding ------------------------------------------------------------------------------------------------------
 

@@ -147,8 +147,9 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         """All or nothing."""
         shapes, dtypes = self._layout(shapes, dtypes)
         batch_size = whole(batch_size)
-        if batch_size < 0:
-            raise InvalidArgumentError(f"A batch has 0 chunks or more, not {shown(batch_size)}.")
+        if batch_size < 0 or not isinstance(fmt, MemoryFormat):
+            raise InvalidArgumentError(f"A batch has 0 chunks or more of a MemoryFormat, not {shown(batch_size)} of "
+                                       f"{shown(fmt)}.")
         nbytes = self._bytes_of(shapes, dtypes)
         if nbytes == 0 or self._is_closed:
             return None

@@ -1,5 +1,6 @@
 """MaruHandler where the older system's behaviour was a defect: an error is no miss, what is read is not overwritten, nothing
 leaks, and a process that dies or forks takes nothing with it."""
+import dataclasses
 import gc
 import os
 import subprocess
@@ -351,8 +352,28 @@ def test_a_config_may_be_of_a_class_that_is_made_otherwise(marud):
             super().__init__(server_url=str(socket), chunk_size_bytes=CHUNK, instance_id="own")
             self.more = 1
 
-    with maru.MaruHandler(Own(marud.socket)) as handler:
-        assert handler.instance_id == "own" and handler.get_chunk_size() == CHUNK and handler.healthcheck()
+    @dataclasses.dataclass(slots=True)
+    class InSlots(maru.MaruConfig):
+        more: int = 1
+
+    @dataclasses.dataclass
+    class Asking(maru.MaruConfig):
+        strict: dataclasses.InitVar[bool] = False
+
+        def __post_init__(self, strict):
+            super().__post_init__()
+            self.seen = strict
+
+        def __getstate__(self):
+            raise TypeError("not to be copied")
+
+    usual = dict(server_url=str(marud.socket), chunk_size_bytes=CHUNK, instance_id="own")
+    for given in (Own(marud.socket), InSlots(**usual), Asking(**usual, strict=True)):
+        with maru.MaruHandler(given) as handler:
+            assert handler.instance_id == "own" and handler.get_chunk_size() == CHUNK and handler.healthcheck()
+        given.chunk_size_bytes = 0
+        with pytest.raises(maru.InvalidArgumentError):
+            maru.MaruHandler(given)
 
 
 def test_what_is_no_number_and_no_sequence_is_refused(handler, key):

@@ -1,4 +1,8 @@
 """MaruHandler: what is a key, and which of them are the same one."""
+import subprocess
+import sys
+import time
+
 import numpy
 import pytest
 
@@ -26,6 +30,12 @@ class Bytes(bytes):
     def __bytes__(self):
         return b"another"
 
+    def __buffer__(self, flags):
+        return memoryview(b"another")
+
+    def __len__(self):
+        return 0
+
 
 def test_a_text_and_its_bytes_are_one_key(handler, key):
     key += " é"
@@ -40,6 +50,31 @@ def test_a_text_and_its_bytes_are_one_key(handler, key):
         assert not any(handler.unpin(one) for one in same) and handler.batch_unpin(same) == [False] * 4
         assert handler.delete(deleted)
         assert not any(handler.exists(one) or handler.pin(one) for one in same)
+
+
+@pytest.mark.parametrize("one", [Text, lambda key: Bytes(key.encode())])
+def test_what_a_class_makes_of_a_key_does_not_count(handler, key, one):
+    put(handler, key, b"value")
+    assert not handler.unpin(one(key)) and handler.batch_unpin([one(key)]) == [False]
+    assert handler.pin(one(key)) and not handler.unpin("another") and not handler.delete(key) and handler.unpin(key)
+    assert handler.pin(key) and not handler.unpin(b"another") and not handler.delete(one(key)) and handler.unpin(one(key))
+
+
+def test_the_longest_keys_are_pinned(handler):
+    for longest in ("x" * 4096, "é" * 2048, b"\xff" * 4096):
+        assert not handler.unpin(longest) and put(handler, longest, b"value") and handler.pin(longest)
+        assert not handler.delete(longest) and handler.unpin(longest) and handler.delete(longest)
+
+
+def test_bytes_are_not_compared_with_texts():
+    """Which Python can be told to refuse (-bb), and which meet where their hashes do."""
+    asked = r"""
+import maru
+from maru.arguments import name_of
+names = {name_of(key): key for key in ("\u00ff", b"\xff", bytes(16), maru.Digest(bytes(16)), "\0" * 16)}
+assert len(names) == 4, names
+"""
+    subprocess.run([sys.executable, "-bb", "-c", asked], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("raw", [bytes(range(16)), bytes(range(240, 256)) * 2])
@@ -87,6 +122,25 @@ def test_pins_of_what_was_there_before_hold_nothing_that_came_after(handler, pee
     assert handler.pin(key) and not handler.delete(key) and read(peer, key) == b"newest"
     assert handler.unpin(key) and handler.delete(key)  # the pin that is left is the oldest one's
     assert handler.unpin(key) and not handler.unpin(key)
+
+
+def test_a_pin_holds_what_has_outlived_its_time(handler, client, key):
+    client.store_copy(key, b"value", ttl_ms=1)
+    assert handler.pin(key)
+    deadline = time.monotonic() + 60
+    while handler.retrieve(key) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not handler.delete(key) and handler.unpin(key)
+
+
+def test_pins_and_deletes_are_of_the_tenant(marud, handler, key):
+    with maru.MaruHandler(config(marud, server_url=f"{marud.socket}?tenant=of-the-keys")) as its:
+        put(its, key, b"its")
+        assert its.pin(key) and not handler.pin(key)
+        put(handler, key, b"nobody's")
+        assert not its.delete(key) and read(its, key) == b"its" and handler.delete(key)
+        assert its.unpin(key) and its.delete(key)
 
 
 def test_where_no_pin_is_left_to_look_with_what_is_pinned_is_not_deleted(marud_program, key):

@@ -99,6 +99,8 @@ def test_equal_texts_whose_pickle_is_not_known_are_hashed_where_that_is_no_matte
         tokens.vllm([1], 1, algorithm="sha256", parent=parent, lora_name="lora", lora_path="/path")
     assert tokens.vllm([1], 1, algorithm="sha256_cbor", parent=parent, lora_name="lora", lora_path="/path").shape == (1, 32)
     assert tokens.vllm([1], 1, algorithm="sha256", parent=parent, lora_name="lora", extra_keys="bare").shape == (1, 32)
+    assert tokens.vllm([1], 1, algorithm="sha256", parent=parent, cache_salt="lora").shape == (1, 32)  # no tag of one there
+    assert tokens.vllm([1], 1, algorithm="sha256", parent=parent, lora_name="cache_salt", lora_path="/p").shape == (1, 32)
 
 
 @pytest.mark.parametrize("prompt", [list(range(40)), tuple(range(40)), range(40), numpy.arange(40),

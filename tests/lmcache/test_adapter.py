@@ -88,6 +88,8 @@ def test_what_is_no_chunk_and_no_place_is_refused(handler, adapter):
     for size in (-1, None, 1.5, "3", True):
         with pytest.raises(maru.InvalidArgumentError):
             adapter.batched_allocate(SHAPE, DTYPE, size)
+    with pytest.raises(maru.InvalidArgumentError, match="MemoryFormat"):
+        adapter.allocate(SHAPE, DTYPE, "KV_2LTD")
     assert adapter.batched_allocate(SHAPE, DTYPE, 0) == [] and handler.allocator.num_allocated == 0
     for wrong in ((None,) * 4, ("0", 0, CHUNK, TOKEN), (0, 0, CHUNK, 1.5), (0, 0, CHUNK, None)):
         with pytest.raises(maru.InvalidArgumentError):
