@@ -341,8 +341,7 @@ class MaruHandler(Finder):
             now = client.pin(key, self._tenant)
         except PinsExhaustedError:  # then nobody can tell
             return True
-        # None: its time to live is over, too. Who pinned something newer has pinned it later.
-        return now is None or pins[-1].block == now.block
+        return now is None or any(pin.block == now.block for pin in pins)  # None: its time to live is over, too
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
