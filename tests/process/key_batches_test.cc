@@ -14,6 +14,16 @@ class KeyBatches : public ::testing::Test {
   MarudProcess marud_;
   TestClient writer_{marud_.socket_path()};
   TestClient reader_{marud_.socket_path()};
+  std::vector<std::string> names_;
+
+  // So many keys, the texts of names_; of these every third is stored, with itself as its payload.
+  std::vector<maru_key> keys_with_every_third_stored(size_t n) {
+    for (size_t i = 0; i < n; ++i) names_.push_back("key " + std::to_string(i));
+    std::vector<maru_key> keys;
+    for (const std::string& name : names_) keys.push_back(key_of(name));
+    for (size_t i = 0; i < n; i += 3) EXPECT_EQ(writer_.store(keys[i], names_[i]), 0);
+    return keys;
+  }
 };
 
 // Texts beside each other are hashed together where their lengths allow that: they are near each other here, or of one length,
@@ -128,11 +138,7 @@ TEST_F(KeyBatches, RowsThatAreNoneAreRefused) {
 }
 
 TEST_F(KeyBatches, BatchesAgreeWithSingleCalls) {
-  std::vector<std::string> names;
-  for (int i = 0; i < 300; ++i) names.push_back("key " + std::to_string(i));
-  std::vector<maru_key> keys;
-  for (const std::string& name : names) keys.push_back(key_of(name));
-  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(writer_.store(keys[i], names[i]), 0);
+  const std::vector<maru_key> keys = keys_with_every_third_stored(300);
   std::vector<uint8_t> present(keys.size(), 7);
   EXPECT_EQ(maru_exists_batch(reader_, keys.data(), keys.size(), present.data()), 100);
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(present[i], i % 3 == 0);
@@ -141,7 +147,7 @@ TEST_F(KeyBatches, BatchesAgreeWithSingleCalls) {
   for (size_t i = 0; i < keys.size(); ++i) {
     ASSERT_EQ(views[i].data != nullptr, i % 3 == 0);
     if (i % 3 == 0) {
-      EXPECT_EQ(std::string_view(static_cast<const char*>(views[i].data), views[i].bytes), names[i]);
+      EXPECT_EQ(std::string_view(static_cast<const char*>(views[i].data), views[i].bytes), names_[i]);
     }
   }
   EXPECT_EQ(maru_release_batch(reader_, views.data(), views.size()), 0);
@@ -164,11 +170,7 @@ TEST_F(KeyBatches, ABatchThatFailsLeavesNoViewOfAnEarlierOne) {
 
 // Batches are taken in groups: none is forgotten at an edge, and nothing is written behind the last key.
 TEST_F(KeyBatches, BatchesOfAnySizeAndWithAWrongKeyAnywhere) {
-  std::vector<std::string> names;
-  for (int i = 0; i < 70; ++i) names.push_back("key " + std::to_string(i));
-  std::vector<maru_key> keys;
-  for (const std::string& name : names) keys.push_back(key_of(name));
-  for (size_t i = 0; i < keys.size(); i += 3) ASSERT_EQ(writer_.store(keys[i], names[i]), 0);
+  const std::vector<maru_key> keys = keys_with_every_third_stored(70);
   for (size_t n = 0; n <= keys.size(); ++n) {
     std::vector<uint8_t> present(keys.size() + 1, 7);
     EXPECT_EQ(maru_exists_batch(reader_, keys.data(), n, present.data()), int(n + 2) / 3);
