@@ -62,14 +62,19 @@ class View(Pin):
 @final
 class MemoryInfo:
     """A block that MaruHandler found: `view` shows it, read-only. The block stays pinned for as long as this, `view`, or an array
-    or tensor made from `view` lives."""
+    or tensor made from `view` lives. A program that stands in for a handler may make one of memory that it has."""
 
+    def __init__(self, view: Union[bytes, bytearray, memoryview], region_id: int = 0, page_index: int = 0,
+                 kv_offset: int = 0) -> None: ...
     @property
     def view(self) -> memoryview: ...
     @property
     def region_id(self) -> int: ...
     @property
     def page_index(self) -> int: ...
+    @property
+    def kv_offset(self) -> int:
+        """Bytes from the begin of the region."""
     def __len__(self) -> int: ...
 
 class Buffer:
@@ -165,7 +170,7 @@ class Client:
         place is the DamagedBlockError (statistics().checksum_errors counts these) or BadMemoryError."""
     # For MaruHandler.
     def _find(self, key: Key, tenant: Tenant, places: Retrieved) -> Optional[MemoryInfo]: ...
-    def _find_batch(self, keys: Sequence[Key], tenant: Tenant, places: Retrieved) -> list[Optional[MemoryInfo]]: ...
+    def _find_batch(self, keys: Sequence[Union[Key, int]], tenant: Tenant, places: Retrieved) -> list[Optional[MemoryInfo]]: ...
     def pin(self, key: Key, tenant: Tenant = None) -> Optional[Pin]: ...
     def pin_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[Optional[Pin]]:
         """None for what is absent, and nothing is pinned when it raises."""
@@ -234,10 +239,10 @@ class Finder:
     _client: Optional[Client]
     _tenant: Optional[int]
     _retrieved: Retrieved
-    def exists(self, key: Union[str, bytes]) -> bool: ...
-    def batch_exists(self, keys: Sequence[Union[str, bytes]]) -> list[bool]:
+    def exists(self, key: Union[str, bytes, int]) -> bool: ...
+    def batch_exists(self, keys: Sequence[Union[str, bytes, int]]) -> list[bool]:
         """Of every key, also behind absent ones."""
-    def retrieve(self, key: Union[str, bytes]) -> Optional[MemoryInfo]:
+    def retrieve(self, key: Union[str, bytes, int]) -> Optional[MemoryInfo]:
         """None when the value is absent."""
 
 def handle_memory_errors(*, views: bool = False) -> None:
@@ -248,3 +253,7 @@ def handle_memory_errors(*, views: bool = False) -> None:
 
 def version() -> str:
     """Of libmaru."""
+
+def _client_key(key: Union[str, bytes, int]) -> Union[str, bytes]:
+    """The key under which Client knows what MaruHandler stored under this one: the key itself, but for integers and the empty
+    text, which become bytes or a Digest (native/handler_keys.h)."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 import operator
 from typing import Any, Sequence, TypeVar, Union
 
+from ._maru import _client_key
 from .config import is_truth
 from .errors import InvalidArgumentError, shown
 from .records import Digest
 
-Key = Union[str, bytes]  # bytes: also a Digest
+# Of a MaruHandler. bytes: also a Digest. int: of any size, and another key than its digits.
+Key = Union[str, bytes, int]
+ClientKey = Union[str, bytes]
 # Equal for what is one key to libmaru, and for nothing else; hashable. Bytes that are no UTF-8 and digests say which they are.
 KeyName = Union[str, tuple[bytes, str]]
 
@@ -24,7 +27,15 @@ def whole(value: Any) -> int:
     raise InvalidArgumentError(f"A whole number is wanted, not {shown(value)}.")
 
 
-def name_of(key: Key) -> KeyName:
+def client_key(key: Key) -> ClientKey:
+    return key if type(key) is str and key else _client_key(key)
+
+
+def client_keys(keys: Sequence[Key]) -> list[ClientKey]:
+    return [key if type(key) is str and key else _client_key(key) for key in keys]
+
+
+def name_of(key: ClientKey) -> KeyName:
     if type(key) is str:
         return key
     if isinstance(key, str):
@@ -32,7 +43,7 @@ def name_of(key: Key) -> KeyName:
     if isinstance(key, Digest):
         return key, "digest"
     if not isinstance(key, bytes):
-        raise InvalidArgumentError(f"A key is a str of 1 to 4096 bytes, bytes or a Digest, not {type(key).__name__}.")
+        raise InvalidArgumentError(f"A key is a str of up to 4096 bytes, bytes, an int or a Digest, not {type(key).__name__}.")
     plain = bytes.__getitem__(key, slice(None))
     try:
         return plain.decode()  # a str is its UTF-8
@@ -40,11 +51,11 @@ def name_of(key: Key) -> KeyName:
         return plain, "bytes"
 
 
-def names_of(keys: Sequence[Key]) -> list[KeyName]:
+def names_of(keys: Sequence[ClientKey]) -> list[KeyName]:
     return [key if type(key) is str else name_of(key) for key in keys]
 
 
-def expect_possible(key: Key) -> None:
+def expect_possible(key: ClientKey) -> None:
     """Raises for a str or bytes that nothing can be stored under."""
     try:
         size = bytes.__len__(key) if isinstance(key, bytes) else len(str.encode(key))

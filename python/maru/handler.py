@@ -22,22 +22,26 @@ from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union,
 
 from ._maru import Client, Finder, Pin, View
 from .address import Address, parse
-from .arguments import Key, KeyName, expect_possible, list_of, name_of, names_of, whole
+from .arguments import (ClientKey, Key, KeyName, client_key, client_keys, expect_possible, list_of, name_of, names_of,
+                        whole)
 from .config import UNCHOSEN, MaruConfig
 from .errors import (UNREADABLE, ClosedError, ForkedError, HandleUsedError, InvalidArgumentError, LanesExhaustedError,
                      MaruError, NoSpaceError, NotConnectedError, PinsExhaustedError, PoolExhaustedError, PoolLeavesError,
                      PoolReplacedError, QuotaError, shown)
-from .handler_stats import statistics_of
+from .handler_stats import regions_of, statistics_of
 from .places import RETRIEVED, Budget, Fresh, Place, Retrieved
 from .records import Digest
-from .results import AllocHandle, FoundInOrder, MemoryInfo, PageAccount, PoolHandle
+from .results import (AllocHandle, FoundInOrder, MemoryInfo, OwnedRegions, PageAccount, PooledHandle, PoolHandle,
+                      takes_slot_size)
+from .stage import Stages
 
 logger = logging.getLogger("maru")
 
-RegionAdded = Callable[[int, int], None]
+# (region_id, page_count), or (region_id, page_count, slot_size) with the bytes of a page
+RegionAdded = Union[Callable[[int, int], None], Callable[[int, int, int], None]]
 
 
-class MaruHandler(Finder):
+class MaruHandler(Finder, Stages):
     """One attachment to one pool, with a budget of pages in hand."""
 
     def __init__(self, config: Optional[MaruConfig] = None) -> None:
@@ -73,15 +77,19 @@ class MaruHandler(Finder):
         if self._are_places_new:
             return
         self._retrieved = Retrieved(self._config.chunk_size_bytes, self._fresh_indexes)
-        self._budget: Budget[AllocHandle] = Budget(self._config.chunk_size_bytes, self._config.pool_size, self._fresh_regions)
+        self._budget: Budget[PooledHandle] = Budget(self._config.chunk_size_bytes, self._config.pool_size, self._fresh_regions)
         self._are_places_new = True
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
-    def connect(self) -> bool:
-        """True when connected, also when it was already. False when that failed, or what set_on_region_added() was given
-        raised; the log says why, and what to do."""
+    def connect(self, require_cuda_pin: bool = False) -> bool:
+        """True when connected, also when it was already. False when that failed, or the callback of set_on_region_added()
+        raised, or require_cuda_pin asks for memory that CUDA has registered, which a pool's is not; the log says why, and what
+        to do."""
         try:
+            if require_cuda_pin:
+                raise InvalidArgumentError("require_cuda_pin=True, and this package does not register the pool's memory with "
+                                           "CUDA: leave it out. Copies go through pinned memory of their own.")
             self._open()
         except Exception as error:
             is_expected = isinstance(error, (MaruError, MemoryError))
@@ -165,7 +173,7 @@ class MaruHandler(Finder):
             raise ForkedError("This process is the child of a fork, and the connection is the parent's: call connect() here.")
         return client
 
-    def _attachment(self) -> tuple[Client, Retrieved, Budget[AllocHandle]]:
+    def _attachment(self) -> tuple[Client, Retrieved, Budget[PooledHandle]]:
         """The client, with the places of its attachment: another thread may close and connect in between, which renews these
         while there is no client."""
         while True:
@@ -230,7 +238,7 @@ class MaruHandler(Finder):
         except BaseException:
             del seat
             raise
-        handle = AllocHandle(buffer, budget, seat, size)
+        handle = PooledHandle(buffer, budget, seat, size)
         seat.held = weakref.ref(handle)
         return handle
 
@@ -238,7 +246,7 @@ class MaruHandler(Finder):
         """Gives pages back that were not stored. Of a handle that was stored, ends nothing but the handle: what is in the pool
         is everybody's (delete() removes it). The second time it raises HandleUsedError, a ValueError."""
         self._ask()
-        self._expect_handle(handle)
+        handle = self._expect_handle(handle)
         if not handle._end():
             raise HandleUsedError("This handle was freed already.")
         if handle._leave():
@@ -248,7 +256,7 @@ class MaruHandler(Finder):
         """Makes the value visible. True also when the key has a value already: that one stays, and these pages go back. False
         when the pool does not take it; the log says why, and the pages go back. The handle is used up either way."""
         client = self._ask()
-        self._expect_handle(handle)
+        handle, plain = self._expect_handle(handle), client_key(key)
         if handle.is_spent:
             raise HandleUsedError("This handle was stored or freed already: allocate another one.")
         # Released whatever ends this, a Ctrl-C at any place too: `with` leaves no step between taking a lock and minding it.
@@ -257,9 +265,9 @@ class MaruHandler(Finder):
             self._stores.add(weakref.ref(under_way, self._stores.discard))
             if self._client is not client:
                 self._refuse()
-            return self._store(client, key, handle)
+            return self._store(client, plain, handle)
 
-    def _store(self, client: Client, key: Key, handle: AllocHandle) -> bool:
+    def _store(self, client: Client, key: ClientKey, handle: PooledHandle) -> bool:
         try:
             handle._fill_now()
             # Arrays made from buf may live on; the block is pinned as long.
@@ -273,7 +281,7 @@ class MaruHandler(Finder):
         return True
 
     @staticmethod
-    def _give_up(key: Key, handle: AllocHandle, error: Exception) -> None:
+    def _give_up(key: ClientKey, handle: PooledHandle, error: Exception) -> None:
         logger.warning("Not stored, %d bytes under %.100r: %s", handle.size, key, error)
         handle._leave()
         handle._buffer.abort()
@@ -281,24 +289,23 @@ class MaruHandler(Finder):
     def batch_store(self, keys: Sequence[Key], handles: Sequence[AllocHandle]) -> list[bool]:
         """store() of each, in order; a wrong key or handle raises before anything is stored."""
         client = self._ask()
-        keys, handles = list_of(keys, "keys"), list_of(handles, "handles")
-        if len(keys) != len(handles):
-            raise InvalidArgumentError(f"{len(keys)} keys, but {len(handles)} handles: keys and handles must have the same "
+        plain, given = client_keys(list_of(keys, "keys")), list_of(handles, "handles")
+        if len(plain) != len(given):
+            raise InvalidArgumentError(f"{len(plain)} keys, but {len(given)} handles: keys and handles must have the same "
                                        "length.")
-        for handle in handles:
-            self._expect_handle(handle)
-            if handle.is_spent:
-                raise HandleUsedError("A handle was stored or freed already; nothing of this batch is stored.")
-        if len(set(map(id, handles))) != len(handles):
+        mine = [self._expect_handle(handle) for handle in given]
+        if any(handle.is_spent for handle in mine):
+            raise HandleUsedError("A handle was stored or freed already; nothing of this batch is stored.")
+        if len(set(map(id, mine))) != len(mine):
             raise HandleUsedError("A handle is there twice; nothing of this batch is stored.")
         under_way = threading.RLock()  # as in store()
         with under_way:
             self._stores.add(weakref.ref(under_way, self._stores.discard))
             if self._client is not client:
                 self._refuse()
-            return self._store_batch(client, keys, handles)
+            return self._store_batch(client, plain, mine)
 
-    def _store_batch(self, client: Client, keys: list[Key], handles: list[AllocHandle]) -> list[bool]:
+    def _store_batch(self, client: Client, keys: list[ClientKey], handles: list[PooledHandle]) -> list[bool]:
         try:
             client.exists_batch([key for key, handle in zip(keys, handles) if handle._fill is not None])  # copied for a key
             for handle in handles:
@@ -316,15 +323,16 @@ class MaruHandler(Finder):
                 handle._leave()
         return [i not in errors for i in range(len(keys))]
 
-    def _expect_handle(self, handle: AllocHandle) -> None:
-        if not isinstance(handle, AllocHandle):
+    def _expect_handle(self, handle: AllocHandle) -> PooledHandle:
+        if not isinstance(handle, PooledHandle):
             raise InvalidArgumentError(f"A handle from alloc() is wanted, not {type(handle).__name__}.")
         if handle._budget is not self._budget:
             raise HandleUsedError("This handle is of another MaruHandler, or of a connection that was closed.")
+        return handle
 
     def delete(self, key: Key) -> bool:
         """Removes the value, whoever stored it. False when it is absent, or pinned through this handler."""
-        client = self._ask()
+        client, key = self._ask(), client_key(key)
         name = name_of(key)
         with self._pins_lock:  # also while it is deleted: a pin comes before or after
             try:
@@ -335,7 +343,7 @@ class MaruHandler(Finder):
                     raise
                 return False
 
-    def _hold_what_is_there(self, client: Client, key: Key, pins: Sequence[Pin]) -> bool:
+    def _hold_what_is_there(self, client: Client, key: ClientKey, pins: Sequence[Pin]) -> bool:
         """Somebody else may have deleted what these pins hold, and stored another value under the key."""
         try:
             now = client.pin(key, self._tenant)
@@ -377,7 +385,7 @@ class MaruHandler(Finder):
             logger.error("Taken for absent, and so is everything from now on: %s", error)
         return True
 
-    def _pin(self, client: Client, key: Key) -> Optional[Pin]:
+    def _pin(self, client: Client, key: ClientKey) -> Optional[Pin]:
         try:
             return client.pin(key, self._tenant)
         except UNREADABLE as error:
@@ -388,7 +396,7 @@ class MaruHandler(Finder):
     def pin(self, key: Key) -> bool:
         """Keeps a value in the pool until as many unpin(), or until close() or the death of this process. False when it is
         absent."""
-        client = self._ask()
+        client, key = self._ask(), client_key(key)
         name = name_of(key)
         with self._pins_lock:
             pin = self._pin(client, key)
@@ -415,12 +423,12 @@ class MaruHandler(Finder):
     def unpin(self, key: Key) -> bool:
         """False when it was not pinned through this handler."""
         self._ask()
-        [pin] = self._take_pins([key])
+        [pin] = self._take_pins([client_key(key)])
         if pin is not None:
             pin.release()
         return pin is not None
 
-    def _take_pins(self, keys: Sequence[Key]) -> list[Optional[Pin]]:
+    def _take_pins(self, keys: Sequence[ClientKey]) -> list[Optional[Pin]]:
         """What is no key raises before any is taken."""
         names = names_of(keys)
         taken: list[Optional[Pin]] = []
@@ -441,14 +449,14 @@ class MaruHandler(Finder):
     def batch_pin(self, keys: Sequence[Key]) -> list[bool]:
         """Pins the leading keys that are present; False from the first that is absent."""
         client = self._ask()
-        keys = list_of(keys, "keys")
-        names = names_of(keys)
+        plain = client_keys(list_of(keys, "keys"))
+        names = names_of(plain)
         with self._pins_lock:
-            taken = self._pin_leading(client, keys)
+            taken = self._pin_leading(client, plain)
             self._keep_pins(client, names, taken)
-        return [True] * len(taken) + [False] * (len(keys) - len(taken))
+        return [True] * len(taken) + [False] * (len(plain) - len(taken))
 
-    def _pin_leading(self, client: Client, keys: Sequence[Key]) -> list[Pin]:
+    def _pin_leading(self, client: Client, keys: Sequence[ClientKey]) -> list[Pin]:
         try:
             pins = client.pin_batch(keys, self._tenant)
         except MaruError:  # one by one: it may be about what stands behind an absent key
@@ -462,7 +470,7 @@ class MaruHandler(Finder):
     def batch_unpin(self, keys: Sequence[Key]) -> list[bool]:
         """unpin() of each, in order; what is no key raises before any is unpinned."""
         client = self._ask()
-        pins = self._take_pins(list_of(keys, "keys"))
+        pins = self._take_pins(client_keys(list_of(keys, "keys")))
         client.unpin_batch([pin for pin in pins if pin is not None])
         return [pin is not None for pin in pins]
 
@@ -479,7 +487,7 @@ class MaruHandler(Finder):
         if offset < 0 or size < 0:
             return None
         page_index, begin = divmod(offset, self._config.chunk_size_bytes)
-        held: Union[View, AllocHandle, None]
+        held: Union[View, PooledHandle, None]
         if region_id == RETRIEVED:
             held, first = self._retrieved.view(page_index)
             begin += (page_index - first) * self._config.chunk_size_bytes
@@ -491,7 +499,7 @@ class MaruHandler(Finder):
             return None
         return data[begin:begin + size]
 
-    def _key_at(self, region_id: int, page_index: int) -> Optional[Key]:
+    def _key_at(self, region_id: int, page_index: int) -> Optional[ClientKey]:
         return self._retrieved.key(page_index) if region_id == RETRIEVED else None
 
     def get_region_page_count(self, region_id: int) -> Optional[int]:
@@ -505,9 +513,14 @@ class MaruHandler(Finder):
     def get_owned_region_ids(self) -> list[int]:
         return [] if not self.connected else [region_id for region_id, _ in self._budget.regions()]
 
+    def is_region_mapped(self, region_id: int) -> bool:
+        """Whether it is a region of this handler. All of its memory is mapped while it is connected."""
+        return self.connected and self.get_region_page_count(region_id) is not None
+
     def set_on_region_added(self, callback: Optional[RegionAdded]) -> None:
-        """callback(region_id, page_count) for the regions of this handler's budget: at once for those that there are, later
-        when alloc() adds one. It may call the handler."""
+        """callback(region_id, page_count), or callback(region_id, page_count, slot_size) where it takes three, for the
+        regions of this handler's budget: at once for those that there are, later when alloc() adds one. slot_size is the bytes
+        of a page. The callback may call the handler."""
         if callback is not None and not callable(callback):
             raise InvalidArgumentError(f"A callback or None is wanted, not {type(callback).__name__}.")
         self._on_region_added = callback
@@ -516,16 +529,21 @@ class MaruHandler(Finder):
 
     def _announce(self, regions: Sequence[tuple[int, int]]) -> None:
         callback = self._on_region_added
-        if callback is not None:
-            for region_id, pages in regions:
-                callback(region_id, pages)
+        if callback is None:
+            return
+        further = (self._config.chunk_size_bytes,) if takes_slot_size(callback) else ()
+        for region_id, pages in regions:
+            callback(region_id, pages, *further)
+
+    def _present(self, keys: Sequence[Key]) -> list[bool]:
+        return self.batch_exists(keys)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def get_stats(self) -> dict[str, Any]:
         """What this handler has done and holds: `total_entries` and `total_size` count what it has stored since it connected.
         `marudctl status --json` has what the whole pool holds now."""
-        return statistics_of(self._ask().statistics(), self._config, self._budget, self._region_bytes)
+        return statistics_of(self._ask().statistics(), self._config, self._budget, self._region_bytes, self._pool_bytes)
 
     @property
     def instance_id(self) -> str:
@@ -546,9 +564,9 @@ class MaruHandler(Finder):
         return None if not self.connected else PageAccount(self._budget, self._config.chunk_size_bytes)
 
     @property
-    def owned_region_manager(self) -> Optional[MaruHandler]:
-        """Deprecated: the handler itself, which has get_owned_region_ids() and get_region_page_count()."""
-        return self if self.connected else None
+    def owned_region_manager(self) -> Optional[OwnedRegions]:
+        """Deprecated: the handler has get_owned_region_ids(), get_region_page_count() and get_stats() itself."""
+        return None if not self.connected else OwnedRegions(self, lambda: regions_of(self._config, self._budget))
 
     @property
     def mapper(self) -> Optional[MaruHandler]:

@@ -29,7 +29,7 @@ from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Optional, TypeVar
 
 from ._maru import View
-from .arguments import Key
+from .arguments import ClientKey
 
 logger = logging.getLogger("maru")
 
@@ -71,14 +71,23 @@ class _Numbers:
         heapq.heappush(self._returned.setdefault(count, []), number)
 
 
+class Standing(NamedTuple):
+    """The place of a MemoryInfo that a program made itself."""
+
+    region_id: int
+    page_index: int
+    kv_offset: int
+
+
 class Stay:
     """The place of a block in region 0, for as long as somebody has this: all who retrieved the block have the same."""
 
-    __slots__ = ("region_id", "page_index", "view", "key", "__weakref__")
+    __slots__ = ("region_id", "page_index", "kv_offset", "view", "key", "__weakref__")
 
-    def __init__(self, page_index: int, view: View, key: Key) -> None:
+    def __init__(self, page_index: int, kv_offset: int, view: View, key: ClientKey) -> None:
         self.region_id = RETRIEVED
         self.page_index = page_index
+        self.kv_offset = kv_offset  # bytes from the begin of the region
         self.view = view
         self.key = key
 
@@ -103,7 +112,7 @@ class Retrieved:
         self._of_block: dict[int, _StayOf] = {}
         self._left: deque[Any] = deque()  # of _StayOf, ended
 
-    def enter(self, view: View, key: Key) -> Stay:
+    def enter(self, view: View, key: ClientKey) -> Stay:
         """At the place of a block, with a view of it: the same one for everybody who enters."""
         with self._lock:
             self._see_out()
@@ -113,7 +122,8 @@ class Retrieved:
             if there is not None:
                 return there
             pages = max(1, -(-len(view) // self._chunk_bytes))
-            made = Stay(self._numbers.take(pages), view, key)
+            page_index = self._numbers.take(pages)
+            made = Stay(page_index, page_index * self._chunk_bytes, view, key)
             mine = _StayOf(made, self._left.append)
             mine.page_index, mine.pages, mine.block = made.page_index, pages, block
             self._at[made.page_index] = mine
@@ -135,7 +145,7 @@ class Retrieved:
         there = self._there(page_index)
         return (None, 0) if there is None else (there.view, there.page_index)
 
-    def key(self, page_index: int) -> Optional[Key]:
+    def key(self, page_index: int) -> Optional[ClientKey]:
         """Under which the block that begins there was retrieved."""
         there = self._there(page_index)
         return None if there is None or there.page_index != page_index else there.key

@@ -1,13 +1,15 @@
 """What a MaruHandler gives: handles to fill, and blocks to read."""
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
+import inspect
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Sequence
 
 from ._maru import Buffer, MemoryInfo
 from .arguments import Key
-from .places import Budget, Seat
+from .places import Budget, Place, Seat
 
-__all__ = ["AllocHandle", "FoundInOrder", "MemoryInfo", "PageAccount", "PoolHandle", "region_statistics"]
+__all__ = ["AllocHandle", "FoundInOrder", "MemoryInfo", "OwnedRegions", "PageAccount", "PooledHandle", "PoolHandle",
+           "region_statistics", "takes_slot_size"]
 
 
 class PoolHandle(NamedTuple):
@@ -20,16 +22,62 @@ class PoolHandle(NamedTuple):
 
 
 class AllocHandle:
-    """Pages to fill: write into `buf`, then store or free the handle. Both use it up; dropping it frees it."""
+    """Memory to fill: write into `buf`, then store or free the handle. Both use it up; dropping it frees it.
+    MaruHandler.alloc() makes them. A program that stands in for a handler may make its own, of memory that it has."""
 
-    __slots__ = ("_buffer", "_budget", "_fill", "_place", "_size", "_unspent", "_unfreed", "__weakref__")
+    __slots__ = ("_fill", "_standing", "__weakref__")
+
+    def __init__(self, buf: memoryview, _region_id: int, _page_index: int, _size: int) -> None:
+        self._standing = buf, Place(_region_id, _page_index), _size
+        # Called with `buf` by the thread that stores, before it does.
+        self._fill: Optional[Callable[[memoryview], None]] = None
+
+    @property
+    def buf(self) -> memoryview:
+        """Writable, of exactly `size` bytes. Raises ClosedError once the handle was stored or freed."""
+        return self._standing[0]
+
+    @property
+    def region_id(self) -> int:
+        return self._standing[1].region_id
+
+    @property
+    def page_index(self) -> int:
+        return self._standing[1].page_index
+
+    @property
+    def size(self) -> int:
+        return self._standing[2]
+
+    @property
+    def is_spent(self) -> bool:
+        """Stored or freed."""
+        return False
+
+    # Programs reach for them by these names, too. Through the names above, which a class made of this one defines anew.
+    @property
+    def _region_id(self) -> int:
+        return self.region_id
+
+    @property
+    def _page_index(self) -> int:
+        return self.page_index
+
+    def __repr__(self) -> str:
+        state = "spent" if self.is_spent else "to fill"
+        return f"AllocHandle(region_id={self.region_id}, page_index={self.page_index}, size={self.size}, {state})"
+
+
+class PooledHandle(AllocHandle):
+    """Pages of the pool to fill."""
+
+    __slots__ = ("_buffer", "_budget", "_place", "_size", "_unspent", "_unfreed")
 
     def __init__(self, buffer: Buffer, budget: Budget[Any], seat: Seat[Any], size: int) -> None:
         self._buffer = buffer
         self._budget = budget
         self._place = seat.place
         self._size = size
-        # Called with `buf` by the thread that stores, before it does.
         self._fill: Optional[Callable[[memoryview], None]] = None
         # One item each, until it was stored or freed, and until it was freed: of threads that come at once one takes it. The
         # seat is nowhere else.
@@ -38,7 +86,6 @@ class AllocHandle:
 
     @property
     def buf(self) -> memoryview:
-        """Writable, of exactly `size` bytes. Raises ClosedError once the handle was stored or freed."""
         return self._buffer.data
 
     @property
@@ -55,12 +102,7 @@ class AllocHandle:
 
     @property
     def is_spent(self) -> bool:
-        """Stored or freed."""
         return not self._unspent
-
-    # By these names programs reach for them as well.
-    _region_id = region_id
-    _page_index = page_index
 
     def _fill_now(self) -> None:
         fill = self._fill
@@ -83,10 +125,6 @@ class AllocHandle:
         except IndexError:
             return False
         return True
-
-    def __repr__(self) -> str:
-        state = "spent" if self.is_spent else "to fill"
-        return f"AllocHandle(region_id={self.region_id}, page_index={self.page_index}, size={self._size}, {state})"
 
 
 class FoundInOrder(list[Optional[MemoryInfo]]):
@@ -131,6 +169,29 @@ class PageAccount:
     def get_stats(self) -> dict[str, Any]:
         [first, pages], *_ = self._budget.regions()
         return region_statistics(self._budget, first, pages, self.chunk_size)
+
+
+class _Regions(Protocol):
+    def get_owned_region_ids(self) -> list[int]: ...
+    def get_region_page_count(self, region_id: int) -> Optional[int]: ...
+
+
+class OwnedRegions:
+    """The regions of a handler's budget."""
+
+    def __init__(self, handler: _Regions, get_stats: Callable[[], dict[str, Any]]) -> None:
+        self.get_owned_region_ids = handler.get_owned_region_ids
+        self.get_region_page_count = handler.get_region_page_count
+        self.get_stats = get_stats
+
+
+def takes_slot_size(callback: Callable[..., Any]) -> bool:
+    """Whether a callback of set_on_region_added() takes a third argument."""
+    try:
+        inspect.signature(callback).bind(0, 0, 0)
+    except (TypeError, ValueError):  # ValueError: a callable whose signature Python does not know
+        return False
+    return True
 
 
 def region_statistics(budget: Budget[Any], region_id: int, pages: int, chunk_size: int) -> dict[str, Any]:

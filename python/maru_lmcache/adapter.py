@@ -61,6 +61,10 @@ _LMCACHE_ENDS_LOOKUP_PINS = hasattr(StorageBackendInterface, "has_external_pin_s
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
+# The methods that this calls. Another object may have them, too: a stand-in in a test, or a wrapper.
+_CALLED = ("alloc", "free", "get_buffer_view", "get_owned_region_ids", "get_region_page_count", "healthcheck",
+           "set_on_region_added")
+
 
 def _copy(staged: torch.Tensor, gpu: int, page: memoryview) -> None:
     staging.wait_for(gpu)
@@ -93,15 +97,17 @@ class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
 class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
     def __init__(self, handler: MaruHandler, shapes: list[torch.Size], dtypes: list[torch.dtype], fmt: MemoryFormat,
                  chunk_size: int) -> None:
-        if not isinstance(handler, MaruHandler):
-            raise InvalidArgumentError(f"A CxlMemoryAdapter takes a MaruHandler, not {type(handler).__name__}.")
+        missing = [name for name in _CALLED if not callable(getattr(handler, name, None))]
+        if missing:
+            raise InvalidArgumentError(f"A CxlMemoryAdapter takes a MaruHandler, or an object with its methods; "
+                                       f"{type(handler).__name__} has no {missing[0]}().")
         self._handler = handler
         self._shapes, self._dtypes = self._layout(shapes, dtypes)
         self._fmt = fmt
         self._chunk_size = whole(chunk_size)
-        if not isinstance(fmt, MemoryFormat) or len(self._shapes[0]) <= fmt.token_dim():
+        if not isinstance(fmt, MemoryFormat) or self._token_dimension(self._shapes[0]) >= len(self._shapes[0]):
             raise InvalidArgumentError(f"A chunk of shape {self._shapes[0]} has no format {shown(fmt)}.")
-        self._tokens: int = self._shapes[0][fmt.token_dim()]  # of a full chunk
+        self._tokens: int = self._shapes[0][self._token_dimension(self._shapes[0])]  # of a full chunk
         self._is_closed = False
         self._is_staged = staging.is_wanted()
         self._gpu = staging.device() if self._is_staged else -1  # of the thread that computes: the one that allocates
@@ -114,8 +120,9 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
                                        f"chunk_size_bytes={full}.")
         if self._is_staged:
             logger.info("There is CUDA, which does not know the memory of the pool: chunks are copied through pinned memory.")
-        handler._passes_over_unreadable = True
-        handler._ends_pins_of_unread = not _LMCACHE_ENDS_LOOKUP_PINS
+        if isinstance(handler, MaruHandler):
+            handler._passes_over_unreadable = True
+            handler._ends_pins_of_unread = not _LMCACHE_ENDS_LOOKUP_PINS
         handler.set_on_region_added(self._note_region)
 
     def _note_region(self, region_id: int, pages: int) -> None:
@@ -271,8 +278,8 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
             found = staging.copy_of(found)
         if found is None:
             return None
-        return self._object(found, shapes, self._dtypes, self._fmt, region_id, page_index, 0, None,
-                            self._handler._key_at(region_id, page_index))
+        key = self._handler._key_at(region_id, page_index) if isinstance(self._handler, MaruHandler) else None
+        return self._object(found, shapes, self._dtypes, self._fmt, region_id, page_index, 0, None, key)
 
     def _shapes_of(self, nbytes: int, token_bytes: int) -> Optional[list[torch.Size]]:
         """None when no whole number of tokens, up to a chunk of them, has these bytes."""
@@ -286,8 +293,12 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         shapes = [self._with_tokens(shape, tokens) for shape in self._shapes]
         return shapes if self._bytes_of(shapes, self._dtypes) == nbytes else None
 
+    def _token_dimension(self, shape: torch.Size) -> int:
+        """The format's; of a flat chunk the only one there is."""
+        return int(self._fmt.token_dim()) if len(shape) > 1 else 0
+
     def _with_tokens(self, shape: torch.Size, tokens: int) -> torch.Size:
-        dimension = self._fmt.token_dim()
+        dimension = self._token_dimension(shape)
         return torch.Size([*shape[:dimension], tokens, *shape[dimension + 1:]])
 
     # -- the rest of the interface ------------------------------------------------------------------------------------

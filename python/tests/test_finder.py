@@ -82,7 +82,7 @@ def test_what_is_no_state_of_the_pool_is_raised_to_one_who_passes_over_too(passi
     with pytest.raises(maru.InvalidArgumentError, match="4097 bytes"):
         getattr(passing, name)(CALLS[name]("x" * 4097))
     with pytest.raises(maru.InvalidArgumentError):
-        getattr(passing, name)(CALLS[name](5))
+        getattr(passing, name)(CALLS[name](5.0))
 
 
 def damaged(running, key, decide):
@@ -101,7 +101,7 @@ def damaged(running, key, decide):
 def test_who_decides_is_asked_about_unreadable_values_alone(passing, name, key):
     asked = []
     its = damaged(passing.running, key, lambda error: asked.append(error) or True)
-    for wrong in (5, "x" * 4097):
+    for wrong in (5.0, "x" * 4097):
         with pytest.raises(maru.InvalidArgumentError):
             getattr(its, name)(CALLS[name](wrong))
     its._client.close()

@@ -12,12 +12,13 @@ CHUNK = 64 * 1024
 
 # name: the parameters, by which programs name them
 METHODS = {
-    "connect": [], "close": [], "alloc": ["size"], "free": ["handle"], "store": ["key", "handle"], "retrieve": ["key"],
+    "close": [], "alloc": ["size"], "free": ["handle"], "store": ["key", "handle"], "retrieve": ["key"],
     "exists": ["key"], "pin": ["key"], "unpin": ["key"], "delete": ["key"], "batch_retrieve": ["keys"],
     "batch_store": ["keys", "handles"], "batch_exists": ["keys"], "batch_pin": ["keys"], "batch_unpin": ["keys"],
     "healthcheck": [], "get_stats": [], "get_buffer_view": ["region_id", "offset", "size"],
     "get_region_page_count": ["region_id"], "get_owned_region_ids": [], "get_chunk_size": [],
-    "set_on_region_added": ["callback"],
+    "set_on_region_added": ["callback"], "prefetch_batch": ["keys"], "stage_batch": ["keys"],
+    "is_region_mapped": ["region_id"],
 }
 PROPERTIES = ("pool_handle", "allocator", "owned_region_manager", "mapper", "instance_id", "connected")
 
@@ -56,6 +57,8 @@ def test_every_method_takes_what_callers_give():
         given = list(inspect.signature(getattr(maru.MaruHandler, name)).parameters.values())
         assert [p.name for p in given] == ["self", *parameters], name
         assert all(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in given[1:]), name
+    connect = inspect.signature(maru.MaruHandler.connect).parameters
+    assert list(connect) == ["self", "require_cuda_pin"] and connect["require_cuda_pin"].default is False
     made = inspect.signature(maru.MaruHandler).parameters
     assert list(made) == ["config"] and made["config"].default is None
 
@@ -66,7 +69,7 @@ def test_every_property_is_one():
 
 def test_nothing_public_is_beyond_the_interface():
     public = {name for name in dir(maru.MaruHandler) if not name.startswith("_")}
-    assert public == {*METHODS, *PROPERTIES}
+    assert public == {"connect", *METHODS, *PROPERTIES}
 
 
 # -- connect and close ------------------------------------------------------------------------------------------------------
@@ -379,13 +382,13 @@ def test_what_is_no_batch_is_refused(handler, wrong):
 def test_a_wrong_batch_pins_and_unpins_nothing(handler, key):
     put(handler, key, b"x")
     with pytest.raises(maru.InvalidArgumentError):
-        handler.batch_pin([key, 5])
+        handler.batch_pin([key, 5.0])
     with pytest.raises(maru.InvalidArgumentError):
         handler.batch_pin([key, "x" * 4097])
     assert handler.get_stats()["native"]["pins"] == 0
     assert handler.pin(key)
     with pytest.raises(maru.InvalidArgumentError):
-        handler.batch_unpin([key, 5])
+        handler.batch_unpin([key, 5.0])
     assert handler.delete(key) is False and handler.unpin(key)
 
 
@@ -441,7 +444,7 @@ def test_a_batch_is_unpinned_in_one_call(handler, key):
     assert unpinned == [False, True, True, False, True, False]
     assert asked == ["unpin_batch"] and client.statistics().pins == 2
     with pytest.raises(maru.InvalidArgumentError):
-        handler.batch_unpin([keys[3], 5])
+        handler.batch_unpin([keys[3], 5.0])
     assert client.statistics().pins == 2
     handler._client = client
     assert handler.unpin(keys[3]) and handler.batch_unpin(tuple(keys)) == [False] * 4 + [True]

@@ -293,7 +293,7 @@ def test_lookups_keep_no_reference(handler, key):
         del found, keys
     for i in range(600):
         assert handler.exists(names[i]) == (handler.retrieve(names[i]) is not None) == (i % 3 == 0)
-    for wrong in ([*names, 5], (*names[:9], "")):
+    for wrong in ([*names, 5.0], (*names[:9], "x" * 4097)):
         with pytest.raises(maru.InvalidArgumentError):
             handler.batch_exists(wrong)
         del wrong

@@ -10,10 +10,11 @@ import tempfile
 
 def assemble(folder, sources, build):
     """The package, as an installation would have it."""
-    for package in ("maru", "maru_lmcache"):
-        (folder / package).mkdir()
-        for source in (sources / package).glob("*.py"):
-            (folder / package / source.name).symlink_to(source)
+    for package in ("maru", "maru_handler", "maru_lmcache"):
+        for source in (sources / package).rglob("*.py"):
+            place = folder / source.relative_to(sources)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(source)
     for module in (build / "python/maru").glob("*.so"):
         (folder / "maru" / module.name).symlink_to(module)
 

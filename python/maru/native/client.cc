@@ -202,15 +202,15 @@ py::list Client::evicted() {
 
 // -- finding ----------------------------------------------------------------------------------------------------------
 
-bool Client::exists(py::handle key, py::handle tenant) const {
+bool Client::exists(py::handle key, py::handle tenant, KeyForm form) const {
   const Use use(attachment());
-  const OneKey one(key, tenant_of(use.client(), tenant));
+  const OneKey one(key, tenant_of(use.client(), tenant), form);
   return check(run(takes_long(one), [&] { return maru_exists(use.client(), one.get()); }), "maru_exists") != 0;
 }
 
-py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object out) const {
+py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object out, KeyForm form) const {
   const Use use(attachment());
-  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Wanted::kRows);
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Wanted::kRows, form);
   const size_t n = batch.size();
   const auto ask = [&](void* where) {
     auto* const present = static_cast<uint8_t*>(where);
@@ -249,9 +249,9 @@ py::object Client::exists_batch(py::handle keys, py::handle tenant, py::object o
 }
 
 template <typename Make>
-py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) const {
+py::object Client::retrieve_as(py::handle key, py::handle tenant, KeyForm form, Make&& make) const {
   const Use use(attachment());
-  const OneKey one(key, tenant_of(use.client(), tenant));
+  const OneKey one(key, tenant_of(use.client(), tenant), form);
   maru_view view;
   const int status = run(verifies_ || takes_long(one), [&] { return maru_retrieve(use.client(), one.get(), &view); });
   if (status == -ENOENT) return py::none();
@@ -260,15 +260,16 @@ py::object Client::retrieve_as(py::handle key, py::handle tenant, Make&& make) c
 }
 
 py::object Client::retrieve(py::handle key, py::handle tenant) const {
-  return retrieve_as(key, tenant, [](std::shared_ptr<Hold> hold, const maru_view& view, const OneKey&) {
-    return new_view(std::move(hold), view);
-  });
+  return retrieve_as(
+      key, tenant, KeyForm::kClient,
+      [](std::shared_ptr<Hold> hold, const maru_view& view, const OneKey&) { return new_view(std::move(hold), view); });
 }
 
 py::object Client::find(py::handle key, py::handle tenant, py::handle places) const {
-  return retrieve_as(key, tenant, [&](std::shared_ptr<Hold> hold, const maru_view& view, const OneKey& one) {
-    return new_memory_info(std::move(hold), view, one.plain(), places);
-  });
+  return retrieve_as(key, tenant, KeyForm::kHandler,
+                     [&](std::shared_ptr<Hold> hold, const maru_view& view, const OneKey& one) {
+                       return new_memory_info(std::move(hold), view, one.plain(), places);
+                     });
 }
 
 // An object of each view: make(hold, view, i), or fail(i) of what is there and cannot be read, or None.
@@ -298,9 +299,9 @@ py::list Client::found_as(const std::vector<maru_view>& views, maru_client* clie
 }
 
 template <typename Make, typename Fail>
-py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& make, Fail&& fail) const {
+py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, KeyForm form, Make&& make, Fail&& fail) const {
   const Use use(attachment());
-  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Wanted::kPlain);
+  const KeyBatch batch(keys, tenant_of(use.client(), tenant), KeyBatch::Wanted::kPlain, form);
   std::vector<maru_view> views(batch.size());
   int status = 0;
   {
@@ -318,7 +319,7 @@ py::list Client::retrieve_batch_as(py::handle keys, py::handle tenant, Make&& ma
 
 py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
   return retrieve_batch_as(
-      keys, tenant,
+      keys, tenant, KeyForm::kClient,
       [](std::shared_ptr<Hold> hold, const maru_view& view, const KeyBatch&, size_t) {
         return new_view(std::move(hold), view);
       },
@@ -327,7 +328,7 @@ py::list Client::retrieve_batch(py::handle keys, py::handle tenant) const {
 
 py::list Client::find_batch(py::handle keys, py::handle tenant, py::handle places) const {
   return retrieve_batch_as(
-      keys, tenant,
+      keys, tenant, KeyForm::kHandler,
       [&](std::shared_ptr<Hold> hold, const maru_view& view, const KeyBatch& batch, size_t i) {
         return new_memory_info(std::move(hold), view, batch.plain(i), places);
       },

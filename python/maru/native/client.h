@@ -8,6 +8,7 @@
 
 #include "attachment.h"
 #include "held.h"
+#include "keys.h"
 
 #include <list>
 #include <memory>
@@ -42,8 +43,9 @@ class Client : public ZeroedMemory {
   pybind11::object statistics() const;
   pybind11::list evicted();
 
-  bool exists(pybind11::handle key, pybind11::handle tenant) const;
-  pybind11::object exists_batch(pybind11::handle keys, pybind11::handle tenant, pybind11::object out) const;
+  bool exists(pybind11::handle key, pybind11::handle tenant, KeyForm form = KeyForm::kClient) const;
+  pybind11::object exists_batch(pybind11::handle keys, pybind11::handle tenant, pybind11::object out,
+                                KeyForm form = KeyForm::kClient) const;
   pybind11::object retrieve(pybind11::handle key, pybind11::handle tenant) const;
   pybind11::list retrieve_batch(pybind11::handle keys, pybind11::handle tenant) const;
   // As retrieve and retrieve_batch, for MaruHandler: MemoryInfos.
@@ -77,13 +79,15 @@ class Client : public ZeroedMemory {
   }
   [[noreturn]] static void refuse();
   template <typename Make>
-  pybind11::object retrieve_as(pybind11::handle key, pybind11::handle tenant, Make&& make) const;
+  pybind11::object retrieve_as(pybind11::handle key, pybind11::handle tenant, KeyForm form, Make&& make) const;
   template <typename Make, typename Fail>
   pybind11::list found_as(const std::vector<maru_view>& views, maru_client* client, Make&& make, Fail&& fail) const;
   template <typename Make, typename Fail>
-  pybind11::list retrieve_batch_as(pybind11::handle keys, pybind11::handle tenant, Make&& make, Fail&& fail) const;
+  pybind11::list retrieve_batch_as(pybind11::handle keys, pybind11::handle tenant, KeyForm form, Make&& make,
+                                   Fail&& fail) const;
 
-  std::list<maru_key_copy> evicted_;  // asked for from the library, and not returned, for want of memory; the GIL guards it
+  std::list<maru_key_copy>
+      evicted_;  // asked for from the library, and not returned, for want of memory; the GIL guards it
   std::shared_ptr<Attachment> attachment_;
   bool verifies_ = false;  // the pool has checksums
 };

@@ -86,7 +86,9 @@ PyObject* found_by(PyObject* finder, const Signature& signature, PyObject* const
 PyObject* exists(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
   return found_by(
       self, {"exists", 1, 1, {"key"}}, args, positional, kwnames,
-      [](const Client& client, py::handle key, py::handle tenant) { return py::bool_(client.exists(key, tenant)); },
+      [](const Client& client, py::handle key, py::handle tenant) {
+        return py::bool_(client.exists(key, tenant, KeyForm::kHandler));
+      },
       [](py::handle) { return py::bool_(false); });
 }
 
@@ -94,7 +96,7 @@ PyObject* batch_exists(PyObject* self, PyObject* const* args, Py_ssize_t positio
   return found_by(
       self, {"batch_exists", 1, 1, {"keys"}}, args, positional, kwnames,
       [](const Client& client, py::handle keys, py::handle tenant) {
-        return client.exists_batch(keys, tenant, py::none());
+        return client.exists_batch(keys, tenant, py::none(), KeyForm::kHandler);
       },
       [](py::handle keys) {
         const Py_ssize_t n = PyObject_Size(keys.ptr());
@@ -118,8 +120,7 @@ PyObject* retrieve(PyObject* self, PyObject* const* args, Py_ssize_t positional,
 
 PyMethodDef methods[] = {
     definition<exists>("exists", "exists($self, key)\n--\n\nWhether the value is there."),
-    definition<batch_exists>("batch_exists",
-                             "batch_exists($self, keys)\n--\n\nOf every key, also behind absent ones."),
+    definition<batch_exists>("batch_exists", "batch_exists($self, keys)\n--\n\nOf every key, also behind absent ones."),
     definition<retrieve>("retrieve", "retrieve($self, key)\n--\n\nNone when the value is absent."),
 };
 
@@ -131,8 +132,8 @@ void define_finder(py::module_& module) {
   contents["__slots__"] = py::make_tuple("_client", "_tenant", "_retrieved");
   contents["__module__"] = "maru._maru";
   contents["__doc__"] = "The calls of MaruHandler that look for a value.";
-  const py::object finder = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyType_Type))(
-      "Finder", py::tuple(), contents);
+  const py::object finder =
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyType_Type))("Finder", py::tuple(), contents);
   for (Slot* slot : {&client_slot, &tenant_slot, &places_slot}) slot->find(finder);
   add_methods(finder, methods);
   module.attr("Finder") = finder;

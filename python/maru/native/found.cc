@@ -1,5 +1,6 @@
 #include "found.h"
 
+#include "keys.h"
 #include "pins.h"
 
 #include <cstddef>
@@ -12,12 +13,12 @@ namespace maru_python {
 namespace {
 
 struct InfoObject {
-  PyObject_HEAD std::shared_ptr<Hold> hold;
+  PyObject_HEAD std::shared_ptr<Hold> hold;  // null: a program made this itself, and only `data` and `stay` are set
   maru_view view;
   PyObject* data;    // the memoryview
   PyObject* key;     // under which it was found
   PyObject* places;  // a Retrieved of maru/places.py
-  PyObject* stay;    // its Stay there, or null while nobody has asked
+  PyObject* stay;    // its Stay there, or null until a program asks for it; a Standing when a program made this itself
   PyObject* weak_references;
 };
 
@@ -42,7 +43,7 @@ void deallocate(PyObject* self) {
 PyObject* of_stay(PyObject* self, void* name) {
   InfoObject& info = info_of(self);
   try {
-    info.hold->attachment()->show();
+    if (info.hold) info.hold->attachment()->show();
     if (info.stay == nullptr) {
       py::object made = py::handle(info.places).attr("enter")(new_view(info.hold, info.view), py::handle(info.key));
       if (info.stay == nullptr) info.stay = made.release().ptr();  // another thread's may have come meanwhile
@@ -57,7 +58,7 @@ PyObject* of_stay(PyObject* self, void* name) {
 PyObject* view_of(PyObject* self, void*) {
   InfoObject& info = info_of(self);
   try {
-    info.hold->attachment()->show();
+    if (info.hold) info.hold->attachment()->show();
   } catch (py::error_already_set& raised) {
     raised.restore();
     return nullptr;
@@ -73,11 +74,41 @@ Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(info_of(self)
 
 char region_id[] = "region_id";
 char page_index[] = "page_index";
+char kv_offset[] = "kv_offset";
+
+// For programs that stand in for a handler: a MemoryInfo of memory that they have.
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static char view_name[] = "view";
+  static char* const names[] = {view_name, region_id, page_index, kv_offset, nullptr};
+  PyObject* memory = nullptr;
+  PyObject* numbers[3] = {nullptr, nullptr, nullptr};
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:MemoryInfo", const_cast<char**>(names), &memory, &numbers[0],
+                                   &numbers[1], &numbers[2]))
+    return nullptr;
+  try {
+    const auto data = py::reinterpret_steal<py::object>(PyMemoryView_FromObject(memory));
+    if (!data) throw py::error_already_set();
+    py::tuple place(3);
+    for (size_t i = 0; i < 3; ++i)
+      place[i] = numbers[i] == nullptr ? 0 : number_of(numbers[i], names[i + 1], UINT64_MAX);
+    py::object stay = py::module_::import("maru.places").attr("Standing")(*place);
+    PyObject* const self = type->tp_alloc(type, 0);
+    if (self == nullptr) throw py::error_already_set();
+    InfoObject& info = info_of(self);
+    new (&info.hold) std::shared_ptr<Hold>();
+    info.view.bytes = static_cast<uint64_t>(PyMemoryView_GET_BUFFER(data.ptr())->len);
+    info.data = data.inc_ref().ptr();
+    info.stay = stay.release().ptr();
+    return self;
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+    return nullptr;
+  }
+}
 
 PyGetSetDef properties[] = {
-    {"view", view_of, nullptr, nullptr, nullptr},
-    {region_id, of_stay, nullptr, nullptr, region_id},
-    {page_index, of_stay, nullptr, nullptr, page_index},
+    {"view", view_of, nullptr, nullptr, nullptr},        {region_id, of_stay, nullptr, nullptr, region_id},
+    {page_index, of_stay, nullptr, nullptr, page_index}, {kv_offset, of_stay, nullptr, nullptr, kv_offset},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 PyMemberDef members[] = {
@@ -93,6 +124,7 @@ void* slot(F* function) {
 PyType_Slot slots[] = {
     {Py_tp_doc, const_cast<char*>("A block that was found: `view` shows it, read-only. The block stays pinned for as "
                                   "long as this, `view`, or an array or tensor made from `view` lives.")},
+    {Py_tp_new, slot(make)},
     {Py_tp_dealloc, slot(deallocate)},
     {Py_tp_repr, slot(represent)},
     {Py_tp_getset, properties},
@@ -100,7 +132,7 @@ PyType_Slot slots[] = {
     {Py_sq_length, slot(length)},
     {0, nullptr},
 };
-constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE;
+constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE;
 PyType_Spec spec = {"maru.MemoryInfo", sizeof(InfoObject), 0, kFlags, slots};
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "arguments.h"
 #include "arrays.h"
 #include "errors.h"
+#include "handler_keys.h"
 #include "records.h"
 
 #include <cstring>
@@ -346,9 +347,13 @@ py::object tuple_of(py::handle sequence, const char* wanted) {
   return items;
 }
 
-OneKey::OneKey(py::handle key, uint64_t tenant) : given_(key) {
+OneKey::OneKey(py::handle key, uint64_t tenant, KeyForm form) : given_(key) {
   key_.tenant = tenant;
-  read_key(key, key_, [&](py::handle object) -> const Py_buffer& {
+  if (form == KeyForm::kHandler && !read_ascii(key.ptr(), 4096, key_)) {
+    made_ = client_key(key);
+    given_ = made_;
+  }
+  read_key(given_, key_, [&](py::handle object) -> const Py_buffer& {
     return buffer_.emplace(object, HeldBuffer::Wanted::kShape).get();
   });
 }
@@ -369,7 +374,7 @@ void KeyBatch::GiveBack::operator()(Scratch* scratch) const {
     delete scratch;
 }
 
-KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Wanted wanted) {
+KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Wanted wanted, KeyForm form) {
   PyObject* const o = keys.ptr();
   if (PyUnicode_Check(o) || PyBytes_Check(o) || PyByteArray_Check(o))
     raise_named("InvalidArgumentError",
@@ -390,12 +395,12 @@ KeyBatch::KeyBatch(py::handle keys, uint64_t tenant, Wanted wanted) {
   if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
     PyObject* const* const items = PySequence_Fast_ITEMS(o);
     const auto n = static_cast<size_t>(PySequence_Fast_GET_SIZE(o));
-    if (wanted == Wanted::kPlain || !copy_texts(items, n, tenant, wanted)) read_items(items, n, tenant);
+    if (wanted == Wanted::kPlain || !copy_texts(items, n, tenant, wanted)) read_items(items, n, tenant, form);
     return;
   }
   const py::object items =
       tuple_of(keys, "A batch wants a sequence of keys, or an n x 16 or n x 32 array of uint8, not ");
-  read_items(PySequence_Fast_ITEMS(items.ptr()), static_cast<size_t>(PyTuple_GET_SIZE(items.ptr())), tenant);
+  read_items(PySequence_Fast_ITEMS(items.ptr()), static_cast<size_t>(PyTuple_GET_SIZE(items.ptr())), tenant, form);
 }
 
 // The usual case, short texts and not too many of them. False when it is not that.
@@ -413,7 +418,7 @@ bool KeyBatch::copy_texts(PyObject* const* items, size_t n, uint64_t tenant, Wan
 }
 
 // All references are taken before anything runs that could change the list.
-void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
+void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant, KeyForm form) {
   make_room(n);
   kept_.items = scratch_->kept;
   if (n > kFew) {
@@ -441,6 +446,7 @@ void KeyBatch::read_items(PyObject* const* items, size_t n, uint64_t tenant) {
   if (are_all_read) return;
   for (size_t i = 0; i < n; ++i) {
     if (keys_[i].data != nullptr) continue;
+    if (form == KeyForm::kHandler) Py_DECREF(std::exchange(kept_.items[i], client_key(kept_.items[i]).release().ptr()));
     read_key(kept_.items[i], keys_[i], [&](py::handle object) -> const Py_buffer& {
       return buffers_.emplace_back(object, HeldBuffer::Wanted::kShape).get();
     });

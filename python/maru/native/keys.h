@@ -42,15 +42,19 @@ std::optional<std::string> path_of(pybind11::handle value, const char* name);
 // None is no tenant, a str the name of one, an int what Client.tenant() returned.
 uint64_t tenant_of(const maru_client* client, pybind11::handle tenant);
 
-// str, bytes, bytearray and memoryview are the bytes of a key; Digest and a NumPy array of 16 or 32 uint8 are digests.
+// Which objects are keys. kClient: str, bytes, bytearray and memoryview are the bytes of a key; Digest and a NumPy array of
+// 16 or 32 uint8 are digests. kHandler: also integers, and the empty text (handler_keys.h).
+enum class KeyForm { kClient, kHandler };
+
 class OneKey {
  public:
-  OneKey(pybind11::handle key, uint64_t tenant);
+  OneKey(pybind11::handle key, uint64_t tenant, KeyForm form = KeyForm::kClient);
   const maru_key* get() const { return &key_; }
   // The same key in an object that refers to nothing else and does not change: a str, bytes or Digest.
   pybind11::object plain() const;
 
  private:
+  pybind11::object made_;  // the client's key for the given one, where they differ
   pybind11::handle given_;
   maru_key key_{};
   std::optional<HeldBuffer> buffer_;
@@ -63,7 +67,7 @@ class KeyBatch {
   // and short texts are copied, and no reference to them is taken: they lie all over memory, and counting references would
   // fetch each of them twice, and write it back.
   enum class Wanted { kPlain, kKeys, kRows };
-  KeyBatch(pybind11::handle keys, uint64_t tenant, Wanted wanted = Wanted::kKeys);
+  KeyBatch(pybind11::handle keys, uint64_t tenant, Wanted wanted = Wanted::kKeys, KeyForm form = KeyForm::kClient);
   KeyBatch(const KeyBatch&) = delete;
   KeyBatch& operator=(const KeyBatch&) = delete;
   // Null: they are no rows of one array, or those were not wanted.
@@ -109,7 +113,7 @@ class KeyBatch {
 
   void read_array(uint64_t tenant, Wanted wanted);
   bool copy_texts(PyObject* const* items, size_t n, uint64_t tenant, Wanted wanted);
-  void read_items(PyObject* const* items, size_t n, uint64_t tenant);
+  void read_items(PyObject* const* items, size_t n, uint64_t tenant, KeyForm form);
   void take_rows(const maru_key_rows& rows, size_t n, Wanted wanted);
   void take_array(const uint8_t* rows, Py_ssize_t n, Py_ssize_t width, uint64_t tenant, Wanted wanted);
   void make_room(size_t size);

@@ -6,6 +6,7 @@
 #include "fast_calls.h"
 #include "finder.h"
 #include "found.h"
+#include "handler_keys.h"
 #include "held.h"
 #include "keys.h"
 #include "pins.h"
@@ -208,5 +209,6 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::make_immutable(module);
   py::register_local_exception_translator(&maru_python::prefer_the_exception_of_python);
   module.def("version", &maru_version);
+  module.def("_client_key", &maru_python::client_key, "key"_a);
   module.def("handle_memory_errors", &maru_python::handle_memory_errors, py::kw_only(), "views"_a = false);
 }
