@@ -48,6 +48,9 @@ class LaneTable final : public shm::DeadLanes {
   uint32_t hosts = 1;
   uint32_t dead_host = kNoHost;
   uint64_t next_arrival = 1;
+  // The marud that adopts has touched nothing yet. Clients can write the epoch, so its lane may have the generation of an
+  // earlier marud: a word that names the lane is an earlier marud's in any case.
+  bool is_adopting = false;
 
   bool is_own(uint32_t lane) const { return lane >= first && lane < end; }
   bool is_live(uint32_t lane) const {
@@ -61,7 +64,7 @@ class LaneTable final : public shm::DeadLanes {
       const uint32_t host = lane.lane / (end - first);
       return host >= hosts || host == dead_host;
     }
-    if (lane.lane == first) return lane != daemon;
+    if (lane.lane == first) return is_adopting || lane != daemon;
     return !is_live(lane.lane) || records[lane.lane].generation != lane.generation;
   }
   bool is_let_go(uint32_t page) const override { return let_go.contains(page); }

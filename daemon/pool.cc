@@ -72,7 +72,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   if (auto written = write_out_host(); !written) return written;
   self.id = lanes.daemon = shm::daemon_lane(region, hosts.self);
   if (region.is_shared()) {  // to the other hosts marud's lane is one like any other
-    lanes.records[own_lane].generation = uint32_t(epoch) & 0xFFFF;
+    lanes.records[own_lane].generation = self.id.generation;
     lanes.records[own_lane].who.pid = ::getpid();
     lanes.records[own_lane].attached_ms = now;
     lanes.in_use.add(own_lane);

@@ -79,12 +79,15 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   shm::Adoption adoption = {.daemon = &self, .dead = &lanes, .sink = &findings, .begun = begun, .children = children};
   for (uint64_t page = 0; page < pages(); ++page)
     if (owns_page(uint32_t(page))) shm::flag_count(region, uint32_t(page));
+  lanes.is_adopting = true;
   for (uint64_t i = 0; i < pages(); ++i) {
     const auto page = uint32_t(i);
     const PageWord now = shm::adopt_page(adoption, page);
     if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) adopt_poison(page);
     if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) queue_retired(PageRef::of(page, now.generation()));
   }
+  shm::adopt_overflow(region, lanes);
+  lanes.is_adopting = false;
   for (uint64_t i = 0; i < pages(); ++i) {
     const auto page = uint32_t(i);
     // Of other hosts' what a death of the last marud may have left too high; their own recounts are their own.
@@ -96,7 +99,6 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
     recount_again_ms = 0;
     step_recounts(pages());
   }
-  shm::adopt_overflow(region, lanes);
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kRented) {
       shm::open_region_pages(region, i);  // what the last marud was about to give

@@ -80,7 +80,8 @@ Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::s
   return {};
 }
 
-// What is below a bad block is of no use without it, and could not stay: leaves first.
+// Blocks below a bad one are of no use without it, and could not stay: leaves first. Blocks without an entry go as well: their
+// publisher was between READY and the entry, and its pin was in a cache.
 void Pool::State::drop_bad(std::span<uint8_t> bad, Verified& verified) {
   std::vector<std::pair<uint32_t, uint32_t>> blocks;  // depth, page
   for (uint64_t i = 0; i < pages(); ++i)
@@ -95,7 +96,7 @@ void Pool::State::drop_bad(std::span<uint8_t> bad, Verified& verified) {
   }
   for (size_t i = blocks.size(); i-- > 0;) {
     const uint32_t page = blocks[i].second;
-    if (!bad[page]) continue;
+    if (!bad[page] && shm::is_registered(region, page)) continue;
     const PageRef ref = PageRef::of(page, word(page).generation());
     if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) continue;  // the audit says what that means
     queue_remove(page);

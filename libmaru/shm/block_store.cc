@@ -118,9 +118,16 @@ PageRef parent_of(const ControlRegion& region, uint32_t page) {
 
 }  // namespace
 
+// Any client may write the epoch, and marud raises it for ever. Lane 0 of generation 0 means "no lane", so no epoch gives it.
+// Two epochs that give the same generation are far apart.
+static uint32_t daemon_generation(uint64_t epoch) {
+  const auto generation = uint32_t(epoch & 0xFFFF);
+  return generation != 0 || MARU_MUTANT(kMutantMarudIsNobody) ? generation : 0x8000;
+}
+
 LaneId daemon_lane(const ControlRegion& region, uint32_t host) {
   // An older epoch only delays the new marud.
-  return {region.daemon_lane_of(host), uint32_t(region.host(host).epoch.load_relaxed()) & 0xFFFF};
+  return {region.daemon_lane_of(host), daemon_generation(region.host(host).epoch.load_relaxed())};
 }
 
 // -- finding ----------------------------------------------------------------------------------------------------------

@@ -112,8 +112,6 @@ void release_host_overflow(const ControlRegion& region, uint32_t host, uint64_t 
 void clear_host_lane(const ControlRegion& region, uint32_t lane) {
   clear_pins(region, lane);
   clear_lane(region, lane);
-  // Or a pin of the dead might come back, with nobody to end it, when this host is lost after it has freed the slot.
-  flush(region, region.lane(lane).header, region.layout().lane_bytes);
   LaneIdentity& identity = region.identity(lane);
   const uint64_t generation = identity.state.load_relaxed() >> 48;  // nobody else writes it: the host is dead
   identity.process.store_relaxed(0);                                // published by the state

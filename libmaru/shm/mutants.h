@@ -70,7 +70,13 @@ enum MutantId : unsigned {
   kMutantAdoptCountsUnflagged = 76,  // the next marud believes its count of children that came and went meanwhile
   kMutantFormatUnflushed =
       73,  // tests/sim/scenario_format.cc: a magic number before the header and the zeros are in memory
-  kMutantUuidUnflushed = 74,   // pages are labelled with a uuid that is in a cache alone
+  kMutantUuidUnflushed = 74,           // pages are labelled with a uuid that is in a cache alone
+  kMutantReleaseOwnerNotFlushed = 80,  // an overflow bucket is unlinked before the memory says which lane releases it
+  kMutantClaimDropNotFlushed = 81,     // a page is used elsewhere while its dropped claim is in the memory still
+  kMutantLinkAgainNotFlushed = 82,     // an overflow bucket is in use again, and the memory has its old link
+  kMutantMarudIsNobody = 83,           // some epochs give marud the lane that means "no lane"
+  kMutantMarudOfAnyEpoch = 84,  // tests/sim/cast_reclaim.cc: a marud takes the pages of its predecessor for its own
+  kMutantClearedLaneNotFlushed = 85,  // a lane is FREE while the memory has pins of the dead in it
   kMutantServeUnflushed = 55,  // tests/sim/scenario_format.cc: a pool is adopted whose magic number is in a cache alone
 };
 

@@ -76,6 +76,8 @@ void clear_lane(const ControlRegion& region, uint32_t lane) {
   view.header->touch_count.store_relaxed(0);
   view.header->touches_read.store_relaxed(0);
   view.header->frees.store_relaxed(0);
+  // Else a pin of the dead may come back after a loss, in a lane that is never taken back, since its identity says FREE.
+  if (!MARU_MUTANT(kMutantClearedLaneNotFlushed)) flush(region, view.header, region.layout().lane_bytes);
 }
 
 void free_dead_tails(const ControlRegion& region, const DeadLanes& dead, uint32_t from, uint32_t to,

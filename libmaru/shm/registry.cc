@@ -120,7 +120,8 @@ bool has_moved_on(const ControlRegion& region, PageRef ref) {
 // takes the bucket into use again under the header that was looked at; then the right to release it, which one lane at a
 // time has: a linked bucket is owned by nobody's lane, and a step from there names this one. Then the link; if the bucket
 // was taken into use again meanwhile, its link has another version, and the right is given back. If the process dies here:
-// the owner word names the dead lane, and release_overflow_of() finishes or undoes it.
+// the owner word names the dead lane, and release_overflow_of() finishes or undoes it. If its host is lost: the right is in
+// memory before the link changes, so a bucket without a link always names a lane.
 void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, OverflowLink link) {
   Bucket* over = pair.overflow(link);
   if (over == nullptr || h.valid_overflow() != 0) return;
@@ -128,6 +129,7 @@ void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, Overflo
   uint64_t owner = owner_word(pair.home_index, kNobody);
   const uint64_t mine = owner_word(pair.home_index, lane);
   if (!over->tags.header.cas_acq_rel(owner, mine)) return;  // another lane is at it: [pairs overflow.owner]
+  if (!MARU_MUTANT(kMutantReleaseOwnerNotFlushed)) flush(pair.region, over->tags);
   uint64_t expected = link.bits, after = 0;
   if (!pair.home.locations.overflow.cas_seq_cst(expected, link.none().bits))
     after = owner_word(pair.home_index, kNobody);
@@ -324,7 +326,10 @@ bool attach_overflow(const BucketPair& pair, LaneId lane, HomeHeader h) {
   OverflowLink link = pair.link();
   if (!link.is_none()) {
     uint64_t expected = link.bits;
-    if (pair.home.locations.overflow.cas_seq_cst(expected, link.again().bits)) pair.change(h, h.with_overflow());
+    if (!pair.home.locations.overflow.cas_seq_cst(expected, link.again().bits)) return true;
+    // Or the link has its old version again when this host is lost, and a releaser elsewhere unlinks a bucket that is in use.
+    if (!MARU_MUTANT(kMutantLinkAgainNotFlushed)) flush(region, pair.home.locations);
+    pair.change(h, h.with_overflow());
     return true;
   }
   const uint64_t count = region.overflow_buckets();
@@ -347,12 +352,12 @@ bool attach_overflow(const BucketPair& pair, LaneId lane, HomeHeader h) {
   return false;
 }
 
+// In memory before the page is used elsewhere in this life: a claim that came back would keep its slot for as long.
 void drop_claim(const BucketPair& pair, uint32_t slot, uint64_t overflow_index, PageRef own) {
+  Bucket& bucket = slot < kSlots ? pair.home : pair.region.overflow(overflow_index);
   uint64_t expected = own.bits;
-  if (slot < kSlots)
-    pair.home.locations.location[slot].cas_acq_rel(expected, 0);
-  else
-    pair.region.overflow(overflow_index).locations.location[slot - kSlots].cas_acq_rel(expected, 0);
+  bucket.locations.location[slot % kSlots].cas_acq_rel(expected, 0);
+  if (!MARU_MUTANT(kMutantClaimDropNotFlushed)) flush(pair.region, bucket.locations);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "libmaru/shm/adopt.h"
 #include "libmaru/shm/host_reclaim.h"
+#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/reclaim.h"
 
 #include <algorithm>
@@ -70,7 +71,7 @@ struct Findings final : shm::ReclaimSink {
 
 struct DeadProcesses final : shm::DeadLanes {
   bool is_dead(LaneId lane) const override {
-    if (lane.lane == kMarud) return !(lane == shm::daemon_lane(world()));
+    if (lane.lane == kMarud) return !(lane == marud().lane);
     return lane.lane >= kWorldLanes || !(lane == lane_id(lane.lane)) || process_died(lane_process(lane.lane));
   }
   bool is_let_go(uint32_t page) const override { return is_poison_let_go(page); }
@@ -112,6 +113,7 @@ std::array<bool, kWorldPages> unregistered_of(LaneId dead) {
 
 // Whoever takes the lane back has to find those that were there before and are now.
 void expect_found(LaneId dead, const std::array<bool, kWorldPages>& before, const Findings& findings) {
+  if (host_died(machine_of(lane_process(dead.lane)))) return;  // its pins went with the caches
   const std::array<bool, kWorldPages> after = unregistered_of(dead);
   for (uint32_t page = 0; page < kWorldPages; ++page)
     if (before[page] && after[page] && !findings.has_unregistered(page) && !has_early_children())
@@ -209,7 +211,8 @@ struct AdoptedLanes final : shm::DeadLanes {
   size_t begun_count = 0;
 
   bool is_dead(LaneId lane) const override {
-    if (lane.lane == kMarud) return !(lane == shm::daemon_lane(world()));
+    // This marud holds nothing yet, even if it has the identity of the one before.
+    if (lane.lane == kMarud) return !mutant(kMutantMarudOfAnyEpoch) || !(lane == marud().lane);
     return lane.lane >= kWorldLanes || LaneState(states[lane.lane] & 0xFF) != LaneState::kLive ||
            states[lane.lane] >> 48 != lane.generation;
   }
@@ -245,12 +248,12 @@ void adopt() {
                             .children = children};
   for (uint32_t page = 0; page < kWorldPages; ++page) shm::flag_count(world(), page);
   for (uint32_t page = 0; page < kWorldPages; ++page) shm::adopt_page(adoption, page);
+  shm::adopt_overflow(world(), lanes);
   for (size_t i = 0; i < lanes.begun_count; ++i) expect_found(lanes.begun[i], lanes.left[i], findings);
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     if (const PageRef parent = shm::suspect_of(adoption, page, true); !parent.is_none())
       findings.parent_suspect(parent);
   }
-  shm::adopt_overflow(world(), lanes);
   finish_reclaim(findings);
   for (size_t i = 0; i < lanes.begun_count; ++i) finish_lane(lanes.begun[i]);
   marud_process = current_process();
@@ -272,7 +275,7 @@ void sweep(Findings& findings) {
 }  // namespace
 
 void settle_world() {
-  if (process_died(marud_process)) {
+  if (marud_process != kNobody && process_died(marud_process)) {
     make_marud_again();
     adopt();
   }

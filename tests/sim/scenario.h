@@ -18,6 +18,8 @@ std::span<const Scenario> grant_scenarios();
 std::span<const Scenario> tenant_scenarios();
 std::span<const Scenario> poison_scenarios();
 std::span<const Scenario> host_scenarios();
+std::span<const Scenario> power_scenarios();
+std::span<const Scenario> epoch_scenarios();
 std::span<const Scenario> lane_scenarios();
 std::span<const Scenario> attach_scenarios();
 std::span<const Scenario> format_scenarios();

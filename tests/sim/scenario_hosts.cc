@@ -43,6 +43,11 @@ bool has_bad_memory;              // pages are POISONED, by any host
 bool is_out_of_use[kWorldPages];  // some marud was told, and has done so
 PoisonKnowledge poison_known[kHosts];
 bool leaves;  // kRejoined ends in order when its client has, and another machine comes
+// Where the keys of this schedule lie, and of the next one.
+struct Keys {
+  bool share_bucket = false;  // every key has the same home bucket, whose overflow bucket comes and goes
+  bool flap = false;          // nothing else happens, and seven keys of the bucket stay
+} keys_lie, next_keys;
 
 // Lost, or it has left by the end and no other machine has come.
 bool is_gone(uint32_t host) { return is_lost(host) || (leaves && host == kRejoined && late_life == 0); }
@@ -74,6 +79,19 @@ void client_life(void* argument) {
       }
       default: retrieve(who, chance().chance(2) ? key : kNobodysKeys + chance().below(2 * kHosts)); break;
     }
+  }
+}
+
+constexpr uint32_t kStayingKeys = 2;  // from here on the seven of bucket-flap
+
+void flap_life(void* argument) {
+  Client& who = client(client_lane(number_of(argument)));
+  for (uint32_t rounds = 2 + chance().below(6); rounds > 0; --rounds) {
+    const uint32_t key = chance().below(kStayingKeys);
+    if (chance().chance(2))
+      store(who, key);
+    else
+      remove(who, key);
   }
 }
 
@@ -138,7 +156,7 @@ void settle_poison_of(uint32_t self, bool at_rest) {
 void marud_life(void* argument) {
   const uint32_t self = number_of(argument);
   for (uint32_t rounds = 1 + chance().below(4); rounds > 0; --rounds) {
-    evict_some(self);
+    if (!keys_lie.flap) evict_some(self);
     if (has_bad_memory) {
       if (chance().chance(2)) poison_something(self);
       settle_poison_of(self, false);
@@ -205,7 +223,7 @@ void make_marud_of(uint32_t host) {
 void adopt_host(uint32_t host) {
   struct Dead final : shm::DeadLanes {
     uint32_t host = 0;
-    bool is_dead(LaneId lane) const override { return lane.lane == marud_lane(host) && !(lane == marud_of(host).lane); }
+    bool is_dead(LaneId lane) const override { return lane.lane == marud_lane(host); }
   } dead;
   dead.host = host;
   const shm::ControlRegion& region = world();
@@ -277,13 +295,15 @@ void hand_out_late(void* argument) {
 
 // `present`: the host whose client is there from the beginning, since nobody waits for another one.
 void begin(bool with_wishes = false, uint32_t present = kHosts) {
+  keys_lie = next_keys;
+  next_keys = {};
   make_shared_world();
   make_marud();
   for (uint32_t lane = 0; lane < kWorldLanes; ++lane) make_client(lane);
   for (uint32_t host = 0; host < kHosts; ++host)
     marud_of(host).lane = marud_of(host).context.id = shm::daemon_lane(world(), host);
   for (uint32_t key = 0; key < kWorldKeys; ++key) {
-    define_key(key, key % 3);
+    define_key(key, keys_lie.share_bucket ? 0 : key % 3);
     finished[key] = false;
   }
   begin_hosts();
@@ -293,7 +313,9 @@ void begin(bool with_wishes = false, uint32_t present = kHosts) {
   for (PoisonKnowledge& known : poison_known) known = {};
   forget_wishes();
   if (with_wishes) begin_wishes(evict_as);
-  if (chance().chance(2)) store_chain(client(client_lane(0)), 0, 3);
+  for (uint32_t key = kStayingKeys; keys_lie.flap && key < kStayingKeys + 7; ++key) store(client(client_lane(0)), key);
+  if (!keys_lie.flap && chance().chance(2)) store_chain(client(client_lane(0)), 0, 3);
+  const auto life = keys_lie.flap ? flap_life : client_life;
   uint32_t late = chance().below(2 * kHosts);  // perhaps none
   if (late == present) late = 2 * kHosts;
   for (uint32_t host = 0; host < kHosts; ++host) {
@@ -303,8 +325,8 @@ void begin(bool with_wishes = false, uint32_t present = kHosts) {
       spawn("hands out", marud_lane(host), hand_out_late, argument_for(host));
       continue;
     }
-    spawn("client", client_lane(host), client_life, argument_for(host));
-    if (chance().chance(3)) spawn("thread", client_lane(host), client_life, argument_for(host));
+    spawn("client", client_lane(host), life, argument_for(host));
+    if (chance().chance(3)) spawn("thread", client_lane(host), life, argument_for(host));
   }
   play_shared_world();
 }
@@ -365,6 +387,13 @@ void leave_setup() {
   leaves = true;
   if (!chance().chance(4)) spawn("late marud", kLateMarud, late_machine, argument_for(kRejoined));
   if (chance().chance(3)) allow_host_death(0b100);
+}
+
+// Any of these plays with all keys in one bucket.
+template <void (*setup)(), bool only_flaps = false>
+void in_one_bucket() {
+  next_keys = {true, only_flaps};
+  setup();
 }
 
 void hosts_on_death(unsigned process) {
@@ -439,6 +468,14 @@ constexpr Scenario kScenarios[] = {
      leave_setup, finish, hosts_on_death},
     {"host-drain", "a host drains its part of the pool, and its marud dies over it", drain_setup, finish,
      hosts_on_death},
+    {"bucket-death", "as host-death, with all keys in one home bucket and its overflow bucket",
+     in_one_bucket<death_setup>, finish, hosts_on_death},
+    {"bucket-wanted", "as host-wanted, in one bucket", in_one_bucket<wanted_setup>, finish, hosts_on_death},
+    {"bucket-poison", "as host-poison, in one bucket", in_one_bucket<poison_setup>, finish, hosts_on_death},
+    {"bucket-restart", "as host-restart, in one bucket", in_one_bucket<restart_setup>, finish, hosts_on_death},
+    {"bucket-flap", "hosts link and release one overflow bucket all the time, and die over it",
+     in_one_bucket<death_setup, true>, finish, hosts_on_death},
+    {"bucket-rejoin", "as host-rejoin, in one bucket", in_one_bucket<rejoin_setup>, finish, hosts_on_death},
 };
 
 }  // namespace

@@ -35,9 +35,10 @@ struct KeyRecord {
 };
 
 alignas(4096) std::byte memory[kMemoryBytes];
-alignas(4096) std::byte pristine[2][kMemoryBytes];  // of one host, and shared
-ControlRegion pristine_regions[2];
-bool pristine_ready[2];
+enum WorldKind : unsigned { kPlain, kShared, kDurable, kWorldKinds };
+alignas(4096) std::byte pristine[kWorldKinds][kMemoryBytes];
+ControlRegion pristine_regions[kWorldKinds];
+bool pristine_ready[kWorldKinds];
 ControlRegion region;
 KeyRecord keys[kWorldKeys];
 Hold holds[kHoldsMax];
@@ -277,7 +278,8 @@ void on_change(const void* address, uint64_t before, uint64_t after) {
   }
 }
 
-void format_pristine(bool shared) {
+void format_pristine(WorldKind kind) {
+  const bool shared = kind == kShared;
   Parameters parameters{};
   parameters.pool_bytes = 1u << 20;
   parameters.page_bytes = limits::kPageBytesMin;
@@ -294,6 +296,7 @@ void format_pristine(bool shared) {
   shm::FormatIdentity identity{};
   identity.created_unix_ms = 1'000'000;
   identity.shared = shared;
+  identity.durable = kind == kDurable;
   Random random(1);
   for (uint64_t& word : identity.secret) word = random.next();
   const char* problem = ControlRegion::format(memory, parameters, identity, false, &region);
@@ -315,15 +318,15 @@ void format_pristine(bool shared) {
     const uint32_t owner = shared ? region.daemon_lane_of(i % kWorldHosts) + 1 : 1 + i;
     region.region(i).word.raw = shm::RegionWord::of(RegionState::kRented, 0, {owner, 1}, i % region.hosts()).bits;
   }
-  std::memcpy(pristine[shared], memory, region.layout().control_bytes);
-  pristine_regions[shared] = region;
-  pristine_ready[shared] = true;
+  std::memcpy(pristine[kind], memory, region.layout().control_bytes);
+  pristine_regions[kind] = region;
+  pristine_ready[kind] = true;
 }
 
-void make(bool shared) {
-  if (!pristine_ready[shared]) format_pristine(shared);
-  region = pristine_regions[shared];
-  std::memcpy(memory, pristine[shared], region.layout().control_bytes);
+void make(WorldKind kind) {
+  if (!pristine_ready[kind]) format_pristine(kind);
+  region = pristine_regions[kind];
+  std::memcpy(memory, pristine[kind], region.layout().control_bytes);
   for (KeyRecord& key : keys) key = {};
   std::memset(payload, 0, sizeof payload);
   hold_count = 0;
@@ -366,8 +369,10 @@ void after_loss(unsigned host) {
 
 }  // namespace
 
-void make_world() { make(false); }
-void make_shared_world() { make(true); }
+void make_world() { make(kPlain); }
+void make_shared_world() { make(kShared); }
+void make_durable_world() { make(kDurable); }
+void start_at_epoch(uint64_t epoch) { region.host(0).epoch.raw = epoch; }
 
 void play_shared_world() {
   track_lines(memory, region.layout().control_bytes);

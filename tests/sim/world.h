@@ -48,8 +48,13 @@ void make_world();
 // The same for a pool of kWorldHosts hosts, each with its share of the lanes and its region; region 3 is nobody's.
 inline constexpr uint32_t kWorldHosts = 3;
 void make_shared_world();
-// Caches are lost with their host from here on; the last call of a setup. Process and lane numbers are the same.
+// The same for a pool of one host that outlives the power of its machine.
+void make_durable_world();
+// Caches are lost with their host from here on; the last call of a setup, before a host may die. Process and lane numbers are
+// the same.
 void play_shared_world();
+// The epoch of marud; for a setup, before make_marud().
+void start_at_epoch(uint64_t epoch);
 // Of processes beyond the lanes' own: on which machine they are, as play_hosts has it. Before play_shared_world().
 void belongs_to_machine(unsigned process, unsigned machine);
 unsigned machine_of(unsigned process);

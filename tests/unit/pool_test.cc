@@ -385,6 +385,24 @@ TEST(PoolAdopt, FinishesWhatTheOldMarudBeganAndWhatNobodyHolds) {
   EXPECT_EQ(home.audit(), std::set<std::string>{});
 }
 
+// Any client can write the epoch back, and the next marud is called as the last one was.
+TEST(PoolAdopt, TakesBackWhatAMarudOfTheSameGenerationHeld) {
+  PoolUnderTest home;
+  auto client = home.attach();
+  const shm::LaneId marud = shm::daemon_lane(home.region);
+  const PageRef taken = client->take(), retired = client->store("retired");
+  home.region.block(taken.page()).word.store_release(PageWord::reserved(taken.generation(), marud).bits);
+  home.region.block(retired.page()).word.store_release(PageWord::retired(retired.generation(), marud).bits);
+  home.region.overflow(0).tags.header.store_release(1ull << 28 | marud.low());
+  home.region.host(0).epoch.store_release(home.pool->epoch() - 1);
+  ASSERT_TRUE(home.restart());
+  ASSERT_EQ(shm::daemon_lane(home.region), marud);
+  EXPECT_TRUE(home.word(taken.page()).is(PageState::kFree));
+  EXPECT_TRUE(home.word(retired.page()).is(PageState::kFree));
+  EXPECT_EQ(home.region.overflow(0).tags.header.load_acquire(), 0u);
+  EXPECT_EQ(home.audit(), std::set<std::string>{});
+}
+
 TEST(PoolAdopt, RefusesWhatIsNoPool) {
   PoolUnderTest home;
   home.mapping.data()[100] ^= std::byte{1};
