@@ -89,6 +89,7 @@ void adopt_overflow(const ControlRegion& region, const DeadLanes& dead) {
   for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
     const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
     const auto low = uint32_t(owner & 0xFFF'FFFF);
+    if (MARU_MUTANT(kMutantAdoptKeepsOverflow)) continue;
     if (low != 0 && dead.is_dead(LaneId::from_low(low))) release_overflow_bucket(region, i, owner);
   }
 }

@@ -66,13 +66,13 @@ bool write_key(const ControlRegion& region, PageRef own, const NewBlock& block) 
   uint64_t extent_field = 0;
   if (block.key.size() <= region.parameters().key_inline_bytes) {
     write_words(region.key_cell(own.page()), block.key);
-    flush(region, region.key_cell(own.page()).data(), block.key.size());
+    if (!MARU_MUTANT(kMutantKeyUnflushed)) flush(region, region.key_cell(own.page()).data(), block.key.size());
   } else {
     uint64_t extent = 0;
     if (!claim_key_extent(region, own, block.now_ms, &extent)) return false;
     write_words(region.key_extent(extent), block.key);
-    flush(region, region.key_extent_owner(extent));
-    flush(region, region.key_extent(extent).data(), block.key.size());
+    if (!MARU_MUTANT(kMutantExtentOwnerUnflushed)) flush(region, region.key_extent_owner(extent));
+    if (!MARU_MUTANT(kMutantExtentUnflushed)) flush(region, region.key_extent(extent).data(), block.key.size());
     extent_field = extent + 1;
   }
   region.detail(own.page())
@@ -194,8 +194,9 @@ bool read_key(const ControlRegion& region, PageRef ref, KeyBytes* ret_key) {
   }
   ret_key->kind = uint32_t(key >> 56);
   ret_key->size = size;
-  ret_key->tenant = detail.tenant.load_acquire();                         // as above: [pairs page.word]
-  return PageWord{word.load_acquire()}.generation() == ref.generation();  // [pairs page.word]
+  ret_key->tenant = detail.tenant.load_acquire();  // as above: [pairs page.word]
+  return PageWord{word.load_acquire()}.generation() == ref.generation() ||
+         MARU_MUTANT(kMutantReadKeyUnchecked);  // [pairs page.word]
 }
 
 // -- parents ----------------------------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   line.shape.store_relaxed(shape_word(depth, region.run_pages(own.page())));
   line.chain.store_relaxed(chain + chain_term(region.secret(), unpermute(region.secret(), block.digest), depth));
   line.expires_ms.store_relaxed(expires_ms);
-  flush(region, detail);
+  if (!MARU_MUTANT(kMutantDetailUnflushed)) flush(region, detail);
   // The words of the tails; the line of the head is written back when it says READY.
   flush(region, &region.block(own.page()) + 1, (region.run_pages(own.page()) - 1) * sizeof(BlockLine));
 
@@ -411,7 +412,10 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   uint32_t pages = MARU_MUTANT(kMutantTailsAfterHead) ? 0 : free_tails(region, ref.page());
   const bool early = MARU_MUTANT(kMutantCountBeforeFree) || MARU_MUTANT(kMutantCountDroppedAtRetire);
   if (MARU_MUTANT(kMutantCountBeforeFree)) drop_child(region, parent);
-  if (!word.cas_seq_cst(mine, PageWord::free(ref.generation() + 1).bits)) return FinishStatus::kNotMine;
+  if (!word.cas_seq_cst(mine, PageWord::free(ref.generation() + 1).bits)) {
+    if (MARU_MUTANT(kMutantReturnLostPage)) tenant.freed();
+    return FinishStatus::kNotMine;
+  }
   if (!MARU_MUTANT(kMutantFreeNotFlushed))
     flush(region, region.block(ref.page()));  // or it might be RETIRED again, and be uncounted twice
   tenant.freed();

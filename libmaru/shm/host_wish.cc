@@ -8,6 +8,10 @@
 namespace maru::shm {
 
 bool ask_for_region(const ControlRegion& region, uint32_t rich, uint32_t self, uint32_t generation) {
+  if (MARU_MUTANT(kMutantAskByStore)) {
+    region.host(rich).wanted.store_release(HostWish::of(self, generation).bits);
+    return true;
+  }
   uint64_t none = 0;
   return region.host(rich).wanted.cas_seq_cst(none, HostWish::of(self, generation).bits);
 }

@@ -78,6 +78,26 @@ enum MutantId : unsigned {
   kMutantMarudOfAnyEpoch = 84,  // tests/sim/cast_reclaim.cc: a marud takes the pages of its predecessor for its own
   kMutantClearedLaneNotFlushed = 85,  // a lane is FREE while the memory has pins of the dead in it
   kMutantServeUnflushed = 55,  // tests/sim/scenario_format.cc: a pool is adopted whose magic number is in a cache alone
+  kMutantFindOneHeader = 100,  // a lookup believes locations without reading the header again
+  kMutantFindPlainOneHeader = 101,    // a batch of lookups does so
+  kMutantDuplicateOneHeader = 102,    // a publisher takes a claim that it finds for a block that is visible
+  kMutantKeyUnflushed = 103,          // a publisher shows a block before its short key is in memory
+  kMutantExtentUnflushed = 104,       // a publisher shows a block before its long key is in memory
+  kMutantExtentOwnerUnflushed = 105,  // a publisher shows a block before the owner word of its key cell is in memory
+  kMutantDetailUnflushed = 106,       // a publisher shows a block before its detail line is in memory
+  kMutantChargeByAdd = 107,           // a store adds its bytes without comparing, so two threads may use one credit
+  kMutantCreditOutlivesLane = 108,    // the credit of a lane that is taken back stays for its next client
+  kMutantTouchesOutliveLane = 109,    // the touches of a lane that is taken back stay for its next client
+  kMutantOpenStopsEarly = 110,        // opening a region ends at the first page that is not OUT
+  kMutantReadKeyUnchecked = 111,      // a key is believed without reading the page word again
+  kMutantPoisonReturnsEarly = 113,    // a tenant's bytes are returned before its page is POISONED
+  kMutantReturnLostPage = 114,        // a lane that loses its RETIRED page to POISONED returns the bytes as well
+  kMutantAskByStore = 116,            // a wish takes the place of another host's
+  kMutantAdoptKeepsOverflow = 117,    // a new marud leaves the overflow buckets that the last one was linking
+  kMutantAdoptFreesLinked = 118,      // a new marud frees overflow buckets that a home bucket links
+  kMutantUnpinRelaxed = 119,          // a pin ends by a relaxed store
+  kMutantPinWordAcquire = 120,        // a pin reads the page word by an acquire load
+  kMutantHeaderRelaxed = 121,         // a bucket's header changes by a relaxed step
 };
 
 }  // namespace maru

@@ -100,7 +100,10 @@ Pin PinTable::claim_in_overflow(PageRef ref) {
 
 // Empties a slot whose private count this thread has made busy.
 void PinTable::clear_busy(uint32_t slot) {
-  shared_slot(slot).store_release(0);  // what the reader read happened before: [pairs pin.slot]
+  if (MARU_MUTANT(kMutantUnpinRelaxed))
+    shared_slot(slot).store_relaxed(0);
+  else
+    shared_slot(slot).store_release(0);  // what the reader read happened before: [pairs pin.slot]
   if (slot >= lane_.pins.size()) lane_.header->pin_overflow.fetch_add_seq_cst(~uint64_t{0});  // [pairs pin.overflow]
   counts_[slot].store_release(0);
 }
@@ -120,7 +123,8 @@ void PinTable::give_back(uint32_t slot) {
 
 PinStatus PinTable::validate(PageRef ref) {
   AtomicU64& word = region_->block(ref.page()).word;
-  PageWord found{word.load_seq_cst()};  // after the slot: [pairs page.retiring]
+  PageWord found{MARU_MUTANT(kMutantPinWordAcquire) ? word.load_acquire()
+                                                    : word.load_seq_cst()};  // after the slot: [pairs page.retiring]
   for (uint32_t tries = 0; tries < limits::kPinReviveRetries; ++tries) {
     if (found.is(PageState::kReady, ref.generation())) return PinStatus::kPinned;
     if (!found.is(PageState::kRetiring, ref.generation())) return PinStatus::kGone;

@@ -20,6 +20,8 @@ PoisonResult poison_page(LaneContext& marud, uint32_t page) {
     const Digest digest = block_digest(region, page);
     uint64_t tenant = 0;
     const uint64_t bytes = is_block ? tenant_bytes(region, page, &tenant) : 0;
+    if (bytes != 0 && marud.returns != nullptr && MARU_MUTANT(kMutantPoisonReturnsEarly))
+      marud.returns->returned(page, tenant, bytes);
     // Sequentially consistent, as RETIRED is: the pins that are looked for later must be those of before. [pairs pin.slot]
     if (!word.cas_seq_cst(found.bits, PageWord::poisoned(found.generation()).bits)) continue;
     // Before anything else: a host that is lost would give the page back, and what is below and behind it may be gone by then.
@@ -28,7 +30,8 @@ PoisonResult poison_page(LaneContext& marud, uint32_t page) {
     if (is_block) {
       if (!MARU_MUTANT(kMutantPoisonKeepsEntry))
         registry_remove(region, marud.id, digest, PageRef::of(page, found.generation()));
-      if (bytes != 0 && marud.returns != nullptr) marud.returns->returned(page, tenant, bytes);
+      if (bytes != 0 && marud.returns != nullptr && !MARU_MUTANT(kMutantPoisonReturnsEarly))
+        marud.returns->returned(page, tenant, bytes);
     }
     const uint32_t distance = found.low();
     if (found.is(PageState::kTail) && distance != 0 && distance <= page % region.region_pages()) {

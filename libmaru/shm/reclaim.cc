@@ -69,7 +69,8 @@ void begin_reclaim(const ControlRegion& region, LaneId dead, ReclaimSink& sink) 
 
 void clear_lane(const ControlRegion& region, uint32_t lane) {
   const LaneView view = region.lane(lane);
-  for (AtomicU64& touch : view.touches) touch.store_relaxed(0);  // the next client gets the lane with a message
+  if (!MARU_MUTANT(kMutantTouchesOutliveLane))
+    for (AtomicU64& touch : view.touches) touch.store_relaxed(0);  // the next client gets the lane with a message
   for (AtomicU64& intent : view.header->parent_intent) intent.store_relaxed(0);
   for (AtomicU64& counter : view.header->own_counters) counter.store_relaxed(0);
   for (AtomicU64& counter : view.header->counters) counter.store_relaxed(0);

@@ -57,6 +57,7 @@ uint32_t open_region_pages(const ControlRegion& region, uint32_t index) {
   for (uint32_t page = first; page < first + region.region_pages(); ++page) {
     AtomicU64& word = region.block(page).word;
     PageWord found{word.load_acquire()};  // [pairs page.word]
+    if (!found.is(PageState::kOut) && MARU_MUTANT(kMutantOpenStopsEarly)) break;
     if (found.is(PageState::kOut)) opened += word.cas_acq_rel(found.bits, PageWord::free(found.generation()).bits);
   }
   return opened;

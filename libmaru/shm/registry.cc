@@ -97,7 +97,10 @@ struct BucketPair {
     return overflow ? &overflow->tags.tag[slot - kSlots] : nullptr;
   }
   bool change(HomeHeader from, HomeHeader to) const {
-    if (!home.tags.header.cas_seq_cst(from.bits, to.bits)) return false;  // [pairs bucket.header]
+    const bool is_changed = MARU_MUTANT(kMutantHeaderRelaxed)
+                                ? home.tags.header.cas_relaxed(from.bits, to.bits)
+                                : home.tags.header.cas_seq_cst(from.bits, to.bits);  // [pairs bucket.header]
+    if (!is_changed) return false;
     if (!MARU_MUTANT(kMutantEntryNotFlushed)) flush(region, home.tags);
     return true;
   }
@@ -233,9 +236,9 @@ PageRef registry_find_plain(const ControlRegion& region, const Bucket& home, con
   if (bits == 0 || (bits & (bits - 1)) != 0) return PageRef::none();
   const PageRef ref =
       PageRef::from_bits(home.locations.location[__builtin_ctz(bits)].load_acquire());  // [pairs bucket.location]
-  if (home.tags.header.load_acquire() != h.bits || !region.is_page(ref))
-    return PageRef::none();  // [pairs bucket.header]
-  return ref;
+  const bool is_valid =
+      home.tags.header.load_acquire() == h.bits || MARU_MUTANT(kMutantFindPlainOneHeader);  // [pairs bucket.header]
+  return is_valid && region.is_page(ref) ? ref : PageRef::none();
 }
 
 void registry_prefetch(const ControlRegion& region, const Digest& digest) {
@@ -259,7 +262,7 @@ Candidates registry_find(const ControlRegion& region, const Digest& digest) {
       if (region.is_page(ref)) result.bits[result.count++] = ref.bits;
     }
     const HomeHeader after = pair.header();
-    if (after.bits == h.bits) return result;
+    if (after.bits == h.bits || MARU_MUTANT(kMutantFindOneHeader)) return result;
     h = after;
   }
   // A location that is not known to have been valid may be a claim that was never published: report a miss.
@@ -297,7 +300,7 @@ DuplicateCheck find_duplicate(const BucketPair& pair, HomeHeader h, Bucket* over
     if (!same) continue;
     // The location may have been read after the entry was removed and the slot claimed by a publisher of the same key that
     // is not visible yet, and may never be.
-    if (pair.header().bits != h.bits) return DuplicateCheck::kChanged;
+    if (pair.header().bits != h.bits && !MARU_MUTANT(kMutantDuplicateOneHeader)) return DuplicateCheck::kChanged;
     *ret_winner = ref;
     return expires_ms != 0 && now_ms >= expires_ms && now_ms != 0 ? DuplicateCheck::kExpired : DuplicateCheck::kFound;
   }
@@ -466,7 +469,7 @@ void release_overflow_bucket(const ControlRegion& region, uint64_t index, uint64
                                                      index + 1;  // [pairs bucket.link]
   // A linked bucket stays with its home.
   AtomicU64& word = region.overflow(index).tags.header;
-  word.cas_acq_rel(owner, linked ? owner_word(home, kNobody) : 0);
+  word.cas_acq_rel(owner, linked && !MARU_MUTANT(kMutantAdoptFreesLinked) ? owner_word(home, kNobody) : 0);
   flush(region, word);
 }
 

@@ -78,6 +78,10 @@ void StoreCharge::begin(const ControlRegion& region, uint32_t lane, uint64_t ten
       is_refused_ = needs_credit(region, tenant) &&
                     (place == kOthersAccount ||
                      charged + bytes_ > region.credit(lane, place).load_seq_cst());  // [pairs tenant.rules]
+      if (!is_refused_ && MARU_MUTANT(kMutantChargeByAdd)) {
+        account.charged.fetch_add_seq_cst(bytes_);
+        break;
+      }
     } while (!is_refused_ && !account.charged.cas_acq_rel(charged, charged + bytes_));
     if (!is_refused_) {
       account_ = &account;

@@ -19,6 +19,7 @@
 #pragma once
 
 #include "libmaru/shm/control_region.h"
+#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/pin.h"
 
 #include <cstdint>
@@ -136,9 +137,10 @@ void fold_accounts(const ControlRegion& region, uint32_t lane, F&& add) {
     account.charged.store_release(0);   // [pairs tenant.rules]
     account.returned.store_release(0);  // [pairs tenant.rules]
     if (returned != 0) add(tenant, 0 - returned);
-    account.in_flight.store_release(0);       // [pairs tenant.rules]
-    account.tenant.store_release(0);          // [pairs account.tenant]
-    region.credit(lane, i).store_relaxed(0);  // the next client gets the lane with a message
+    account.in_flight.store_release(0);  // [pairs tenant.rules]
+    account.tenant.store_release(0);     // [pairs account.tenant]
+    if (!MARU_MUTANT(kMutantCreditOutlivesLane))
+      region.credit(lane, i).store_relaxed(0);  // the next client gets the lane with a message
   }
   region.lane_header(lane).accounts.store_relaxed(0);  // as above
 }
