@@ -31,12 +31,12 @@ uint64_t stores_for_tenant;
 shm::TenantReturns* tenant_returns;
 std::byte key_bytes[kWorldKeys][40];
 
+}  // namespace
+
 std::span<const std::byte> key_text(uint32_t key) {
   std::memset(key_bytes[key], int(key + 1), sizeof key_bytes[key]);
   return {key_bytes[key], key >= kFirstLongKey ? size_t(40) : size_t(16)};
 }
-
-}  // namespace
 
 bool compare_result() {
   if (chance().chance(4)) return false;
@@ -159,9 +159,13 @@ Stored store_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool kee
       case PublishStatus::kStored:
         // What was taken away before it had its entry counts as stored.
         if (!was_listed_since(key, start) && !may_be_lost) fail("key %u was stored and was never visible", key);
+        if (!was_named_since(own, start) && !may_be_lost)
+          fail("key %u was stored in page %u, which no bucket ever named", key, own.page());
         break;
       case PublishStatus::kDuplicate:
         if (!was_visible_since(key, start)) fail("key %u was a duplicate of nothing", key);
+        if (!was_named_since(result.block, start))
+          fail("key %u was a duplicate of page %u, which no bucket named", key, result.block.page());
         break;
       case PublishStatus::kNoParent:
         if (PageWord{world().block(parent.page()).word.raw}.is_findable(parent.generation()) &&
@@ -232,6 +236,19 @@ Held store_and_hold(Client& who, uint32_t key, PageRef parent) {
 
 // -- finding ----------------------------------------------------------------------------------------------------------
 
+void expect_named(PageRef ref, uint32_t key, uint64_t start) {
+  if (!was_visible_since(key, start)) fail("key %u was found and was not there", key);
+  if (!was_named_since(ref, start)) fail("key %u was found in page %u, which no bucket named", key, ref.page());
+}
+
+void check_key(PageRef ref, uint32_t key, const char* who) {
+  shm::KeyBytes copy;
+  if (!shm::read_key(world(), ref, &copy)) fail("%s cannot read the key of page %u", who, ref.page());
+  const std::span<const std::byte> wanted = key_text(key);
+  if (copy.size != wanted.size() || !std::equal(wanted.begin(), wanted.end(), copy.data))
+    fail("%s reads another key in page %u than key %u", who, ref.page(), key);
+}
+
 Held find_and_hold(Client& who, uint32_t key) {
   const uint64_t start = steps();
   const uint64_t now = clock_ms;
@@ -251,7 +268,7 @@ Held find_and_hold(Client& who, uint32_t key) {
   hold(who.process, found.ref);
   const uint64_t expires_ms = world().block(found.ref.page()).expires_ms.raw;
   if (expires_ms != 0 && expires_ms <= now) fail("key %u was found and had expired", key);
-  if (!was_visible_since(key, start)) fail("key %u was found and was not there", key);
+  expect_named(found.ref, key, start);
   return {found.ref, found.slot};
 }
 
@@ -320,6 +337,9 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
   note("match_prefix of %u keys says %zu, %zu held%s", count, result.blocks, result.held,
        result.walked ? ", walked" : "");
   if (result.pins_full) return 0;
+  for (size_t i = 0; i < result.held; ++i)
+    if (!was_named_since(held[i].ref, start))
+      fail("match_prefix holds page %u, which no bucket named", held[i].ref.page());
   // Each pin holds its block and, through the child counts, the ancestors of it.
   std::array<PageRef, kWorldPages> blocks;
   uint32_t block_count = 0;
@@ -398,7 +418,10 @@ RetireStatus remove(Client& who, uint32_t key) {
   if (compare_result() && status == RetireStatus::kAbsent && !was_absent_since(key, start)) {
     fail("key %u could not be removed and was there all the time", key);
   }
-  if (status == RetireStatus::kRetired) free_or_hand_over(who, ref);
+  if (status == RetireStatus::kRetired) {
+    if (!was_named_since(ref, start)) fail("key %u was removed in page %u, which no bucket named", key, ref.page());
+    free_or_hand_over(who, ref);
+  }
   return status;
 }
 

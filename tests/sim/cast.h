@@ -75,6 +75,11 @@ struct Held {
 // Stores as maru_store_pinned does: under a pin from before the first step, which stays when the block was stored.
 Held store_and_hold(Client& who, uint32_t key, PageRef parent = PageRef::none());
 Held find_and_hold(Client& who, uint32_t key);
+// Fails unless a valid entry of this key named this life of this page since `start`, a former value of steps().
+void expect_named(PageRef ref, uint32_t key, uint64_t start);
+// The bytes that the scenarios store as `key`; check_key() fails unless the block shows them. The caller holds the block.
+std::span<const std::byte> key_text(uint32_t key);
+void check_key(PageRef ref, uint32_t key, const char* who);
 void release(Client& who, Held held);
 // Moves a pin to another slot: the new slot goes through the whole protocol before the old one is cleared.
 Held move_pin(Client& who, Held held);

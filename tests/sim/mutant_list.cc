@@ -76,6 +76,14 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantAdoptCountsUnflagged, "children counted at a start though they came and went", {"recount-adopt"}},
       {kMutantWithdrawParent, "a withdrawn block with children retired", {"early-child"}},
       {kMutantWithdrawnIsOwn, "pages that a clear took said to be the publisher's own", {"store-pinned-clear"}},
+      {kMutantFindOneHeader, "a lookup without the second header read", {"store-delete", "same-key"}},
+      {kMutantFindPlainOneHeader, "lookups of many keys without the second header read", {"pin-batch"}},
+      {kMutantDuplicateOneHeader, "a duplicate without the second header read", {"store-delete", "entry-helped"}},
+      {kMutantKeyUnflushed, "publish before a short key is flushed", {"host-death"}},
+      {kMutantExtentUnflushed, "publish before a long key is flushed", {"host-death"}},
+      {kMutantExtentOwnerUnflushed, "publish before the owner of a key cell is flushed", {"host-death"}},
+      {kMutantDetailUnflushed, "publish before the detail line is flushed", {"host-death"}},
+      {kMutantReadKeyUnchecked, "a key read without looking at the page word again", {"keys-listed"}},
   };
   return kRecords;
 }

@@ -33,9 +33,10 @@ using namespace hosts;
 using shm::HostClaim;
 using shm::HostState;
 
-constexpr unsigned kNextMarud = 6;     // the process of the next marud of a host
-constexpr uint32_t kRestarted = 0;     // its slot
-constexpr uint32_t kNobodysKeys = 12;  // from here on keys that each is stored by one client alone
+constexpr unsigned kNextMarud = 6;  // the process of the next marud of a host
+constexpr uint32_t kRestarted = 0;  // its slot
+// From here on each key has one client that stores it: two keys for each host. The keys of hosts 1 and 2 need a key cell.
+constexpr uint32_t kNobodysKeys = kFirstLongKey - 2;
 
 bool finished[kWorldKeys];        // a store of this key has returned
 uint32_t drains;                  // the host that drains its part, or kHosts
@@ -77,7 +78,15 @@ void client_life(void* argument) {
         }
         break;
       }
-      default: retrieve(who, chance().chance(2) ? key : kNobodysKeys + chance().below(2 * kHosts)); break;
+      default: {
+        const uint32_t wanted = chance().chance(2) ? key : kNobodysKeys + chance().below(2 * kHosts);
+        const Held held = find_and_hold(who, wanted);
+        if (held.ref.is_none()) break;
+        check_payload(held.ref.page(), wanted, "a reader");
+        if (chance().chance(2)) check_key(held.ref, wanted, "a reader");
+        release(who, held);
+        break;
+      }
     }
   }
 }
@@ -410,7 +419,9 @@ void finish() {
     const PageRef block = visible_block(key);
     if (finished[key] && !may_go[key] && !poisons() && block.is_none())
       fail("key %u was stored, nobody took it away, it is gone", key);
-    if (!block.is_none()) check_payload(block.page(), key, "who comes later");
+    if (block.is_none()) continue;
+    check_payload(block.page(), key, "who comes later");
+    check_key(block, key, "who comes later");
   }
   for (uint32_t host = 0; host < kHosts; ++host) {
     if (is_gone(host)) continue;

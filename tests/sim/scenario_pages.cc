@@ -4,6 +4,7 @@
 #include "libmaru/shm/touch.h"
 #include "scenario.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdint>
 
@@ -133,17 +134,12 @@ void runs_setup() {
   allow_deaths(0b1110, 2);
 }
 
-// -- keys that are too long for the inline cell -----------------------------------------------------------------------
+// -- keys in inline cells and in key cells ------------------------------------------------------------------------------
 
 void read_key_back(Client& who, uint32_t key) {
   const Held held = find_and_hold(who, key);
   if (held.ref.is_none()) return;
-  shm::KeyBytes copy;
-  if (!shm::read_key(world(), held.ref, &copy))
-    fail("the key of page %u cannot be read under its pin", held.ref.page());
-  for (uint32_t i = 0; i < copy.size; ++i) {
-    if (copy.data[i] != std::byte(key + 1)) fail("page %u shows the key of another block", held.ref.page());
-  }
+  check_key(held.ref, key, "who holds the block");
   release(who, held);
 }
 
@@ -152,11 +148,14 @@ void list_keys() {
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{world().block(page).word.load_acquire()};
     if (!word.is(PageState::kReady)) continue;
-    shm::KeyBytes key;
-    if (!shm::read_key(world(), PageRef::of(page, word.generation()), &key)) continue;
-    for (uint32_t i = 1; i < key.size; ++i) {
-      if (key.data[i] != key.data[0]) fail("the key of page %u is made of two", page);
-    }
+    const PageRef ref = PageRef::of(page, word.generation());
+    shm::KeyBytes copy;
+    if (!shm::read_key(world(), ref, &copy)) continue;
+    const uint32_t key = key_of_life(ref);
+    if (key == kWorldKeys) fail("page %u shows a key in a life in which it was no block", page);
+    const std::span<const std::byte> wanted = key_text(key);
+    if (copy.size != wanted.size() || !std::equal(wanted.begin(), wanted.end(), copy.data))
+      fail("the key of page %u is made of two, or of another block", page);
   }
 }
 
@@ -164,7 +163,7 @@ void churn_keys(void* argument) {
   Client& who = client_of(argument);
   const uint32_t rounds = 2 + chance().below(3);
   for (uint32_t i = 0; i < rounds; ++i) {
-    const uint32_t key = kFirstLongKey - 1 + chance().below(4);
+    const uint32_t key = kFirstLongKey - 3 + chance().below(6);
     switch (chance().below(5)) {
       case 0:
       case 1: store(who, key); break;
@@ -178,9 +177,39 @@ void churn_keys(void* argument) {
 void keys_setup() {
   begin(4);
   store(client(4), kFirstLongKey);
+  store(client(4), kFirstLongKey - 1);
   for (uint32_t lane = 1; lane <= 3; ++lane) spawn("client", lane, churn_keys, argument_of(lane));
   spawn("marud", kMarud, marud_works);
   allow_deaths(0b1110, 2);
+}
+
+// Few pages are FREE, so a page that a listing reads soon belongs to another block.
+constexpr uint32_t kPagesInUse = kWorldPages - 3;
+PageRef pages_in_use[kPagesInUse];
+
+void replace_keys(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t rounds = 2 + chance().below(4); rounds > 0; --rounds) {
+    const uint32_t key = kFirstLongKey - 2 + chance().below(3);
+    if (store(who, key).status != shm::PublishStatus::kStored) continue;
+    remove(who, key);
+  }
+}
+
+void listed_setup() {
+  begin(4);
+  for (PageRef& page : pages_in_use) page = take_page(client(4));
+  for (uint32_t lane = 1; lane <= 2; ++lane) spawn("client", lane, replace_keys, argument_of(lane));
+  spawn("lister", 3, [](void*) {
+    for (uint32_t rounds = 2 + chance().below(6); rounds > 0; --rounds) list_keys();
+  });
+  spawn("marud", kMarud, marud_reclaims);
+  if (chance().chance(2)) allow_deaths(0b0110, 1);
+}
+
+void listed_finish() {
+  for (const PageRef page : pages_in_use) give_back(client(4), page);
+  settle_world();
 }
 
 // -- touches ----------------------------------------------------------------------------------------------------------
@@ -274,7 +303,10 @@ constexpr Scenario kScenarios[] = {
     {"pages", "pages and runs are taken and given back, owners die: every page is FREE again", pages_setup,
      pages_finish, forget_process},
     {"runs", "runs are published, deleted, evicted; owners die at any step", runs_setup, settle_world, forget_process},
-    {"keys", "keys that need an extent: read back whole or not at all", keys_setup, settle_world, forget_process},
+    {"keys", "keys in inline cells and extents: read back whole, and of the block that was asked for, or not at all",
+     keys_setup, settle_world, forget_process},
+    {"keys-listed", "keys are read without a pin while their pages go from block to block", listed_setup, listed_finish,
+     forget_process},
     {"touches", "every touch is read or counted as lost, and none is invented", touch_setup, touch_finish, nullptr},
     {"region", "a region changes hands while its pages are used", region_setup, settle_world, forget_process},
 };

@@ -116,9 +116,7 @@ void store_own(Client& who, uint32_t key, PageRef parent) {
   if (chance().chance(5)) return give_back(who, own);  // aborted; the region may be another's by now
   shm::NewBlock block;
   block.digest = key_digest(key);
-  std::byte text[16] = {};
-  text[0] = std::byte(key);
-  block.key = text;
+  block.key = key_text(key);
   block.length = 64;
   block.parent = parent;
   block.now_ms = now_ms();

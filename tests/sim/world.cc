@@ -34,6 +34,14 @@ struct KeyRecord {
   uint64_t last_visible, last_absent, last_listed, last_unlisted;  // steps
 };
 
+// The latest life of a page that a valid entry named, and the keys of its latest lives.
+constexpr uint32_t kLivesKept = 64;
+struct PageRecord {
+  uint32_t named_generation;
+  uint64_t last_named;       // step; 0: never
+  uint8_t keys[kLivesKept];  // by generation: key + 1
+};
+
 alignas(4096) std::byte memory[kMemoryBytes];
 enum WorldKind : unsigned { kPlain, kShared, kDurable, kWorldKinds };
 alignas(4096) std::byte pristine[kWorldKinds][kMemoryBytes];
@@ -41,6 +49,7 @@ ControlRegion pristine_regions[kWorldKinds];
 bool pristine_ready[kWorldKinds];
 ControlRegion region;
 KeyRecord keys[kWorldKeys];
+PageRecord page_records[kWorldPages];
 Hold holds[kHoldsMax];
 uint32_t hold_count;
 alignas(64) AtomicU64 payload[kWorldPages][kPayloadStride];
@@ -56,15 +65,28 @@ Digest digest_of(uint32_t page) { return {region.block(page).digest_lo.raw, regi
 
 // -- the registry as it is at this instant ----------------------------------------------------------------------------
 
-// The location of a valid slot of the home bucket, or none. Slots 7 to 13 are in the overflow bucket.
-PageRef valid_location(uint64_t bucket, uint32_t slot) {
+// The location of a slot that is valid in a home bucket's header, or none. Slots 7 to 13 are in the overflow bucket.
+PageRef location_under(uint64_t bucket, uint64_t header, uint32_t slot) {
   const Bucket& home = region.bucket(bucket);
-  const uint64_t header = home.tags.header.raw;
   if ((header >> slot & 1) == 0) return PageRef::none();
   if (slot < limits::kBucketSlots) return PageRef::from_bits(home.locations.location[slot].raw);
   const uint64_t link = uint32_t(home.locations.overflow.raw);
   if ((header & kOverflowFlag) == 0 || link == 0 || link > region.overflow_buckets()) return PageRef::none();
   return PageRef::from_bits(region.overflow(link - 1).locations.location[slot - limits::kBucketSlots].raw);
+}
+
+PageRef valid_location(uint64_t bucket, uint32_t slot) {
+  return location_under(bucket, region.bucket(bucket).tags.header.raw, slot);
+}
+
+// The valid slots of this header name their pages at this step.
+void note_named(uint64_t bucket, uint64_t header) {
+  for (uint32_t slot = 0; slot < 2 * limits::kBucketSlots; ++slot) {
+    const PageRef ref = location_under(bucket, header, slot);
+    if (!region.is_page(ref)) continue;
+    page_records[ref.page()].named_generation = ref.generation();
+    page_records[ref.page()].last_named = steps() + 1;
+  }
 }
 
 uint64_t valid_tag(uint64_t bucket, uint32_t slot) {
@@ -213,7 +235,9 @@ void page_word_changed(uint32_t page, uint64_t before, uint64_t after) {
   check_chain(page, to);
   check_entries(page, from, to);
   for (uint32_t i = 0; i < kWorldKeys; ++i) {
-    if (keys[i].defined && keys[i].digest == digest_of(page)) update_key(i);
+    if (!keys[i].defined || keys[i].digest != digest_of(page)) continue;
+    if (to.is(PageState::kReady)) page_records[page].keys[to.generation() % kLivesKept] = uint8_t(i + 1);
+    update_key(i);
   }
   if (page_word_watch != nullptr) page_word_watch(page, from, to);
 }
@@ -226,7 +250,10 @@ void bucket_changed(uint64_t bucket) {
 
 // What is visible changes with the header alone: tags and locations of valid slots stay, and so does a link in use.
 void bucket_word_changed(uint64_t bucket, uint64_t word, uint64_t before, uint64_t after) {
-  if (word == 0) return bucket_changed(bucket);
+  if (word == 0) {
+    note_named(bucket, before | after);
+    return bucket_changed(bucket);
+  }
   if (word == 8 && uint32_t(before) == uint32_t(after)) return;  // another version of the same link
   const uint64_t header = region.bucket(bucket).tags.header.raw;
   if (word == 8 ? (header >> limits::kBucketSlots & 0x7F) != 0 : (header >> (word - (word < 8 ? 1 : 9)) & 1) != 0) {
@@ -328,6 +355,7 @@ void make(WorldKind kind) {
   region = pristine_regions[kind];
   std::memcpy(memory, pristine[kind], region.layout().control_bytes);
   for (KeyRecord& key : keys) key = {};
+  for (PageRecord& record : page_records) record = {};
   std::memset(payload, 0, sizeof payload);
   hold_count = 0;
   page_word_watch = nullptr;
@@ -428,6 +456,19 @@ bool was_visible_since(uint32_t key, uint64_t step) { return keys[key].visible |
 bool was_absent_since(uint32_t key, uint64_t step) { return !keys[key].visible || keys[key].last_absent >= step; }
 bool was_listed_since(uint32_t key, uint64_t step) { return keys[key].listed || keys[key].last_listed >= step; }
 bool was_unlisted_since(uint32_t key, uint64_t step) { return !keys[key].listed || keys[key].last_unlisted >= step; }
+
+bool was_named_since(PageRef ref, uint64_t step) {
+  for (uint64_t bucket = 0; bucket < region.buckets(); ++bucket)
+    note_named(bucket, region.bucket(bucket).tags.header.raw);
+  const PageRecord& record = page_records[ref.page()];
+  // Of a life that is long over nothing is known.
+  return record.last_named != 0 && (record.named_generation != ref.generation() || record.last_named > step);
+}
+
+uint32_t key_of_life(PageRef ref) {
+  const uint8_t kept = page_records[ref.page()].keys[ref.generation() % kLivesKept];
+  return kept == 0 ? kWorldKeys : kept - 1;
+}
 
 void hold(unsigned process, PageRef ref) {
   if (hold_count == kHoldsMax) fail("the scenario holds more than %u pins", kHoldsMax);

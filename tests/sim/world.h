@@ -12,7 +12,9 @@
 //   payload      is compared by readers under their pin (Reader::check_payload)
 //
 // For results it keeps, per key, the last step at which the key was visible and the last at which it was not: a call that
-// reports "there" or "absent" is right if that was so at some step of the call.
+// reports "there" or "absent" is right if that was so at some step of the call. It keeps the same per page: a
+// call may name a page only if a valid entry named that life of the page at some step of the call. The digest proves less:
+// a page that has only claimed a slot has the right digest, too.
 #pragma once
 
 #include "engine.h"
@@ -78,6 +80,10 @@ bool was_visible_since(uint32_t key, uint64_t step);
 bool was_absent_since(uint32_t key, uint64_t step);
 bool was_listed_since(uint32_t key, uint64_t step);
 bool was_unlisted_since(uint32_t key, uint64_t step);
+// A life of a page is named while a valid entry has it as its location.
+bool was_named_since(PageRef ref, uint64_t step);
+// The key of the block that was READY in this life of a page; kWorldKeys: none of which the world knows.
+uint32_t key_of_life(PageRef ref);
 
 // What a process believes to hold. Forgotten when it dies.
 void hold(unsigned process, PageRef ref);
