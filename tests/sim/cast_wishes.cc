@@ -99,10 +99,17 @@ void answer(uint32_t host) {
 
 void begin_wishes(void (*evict)(uint32_t host, uint32_t page)) {
   evict_page_as = evict;
+  // A second wish waits until the first one was answered.
+  watch_wishes([](uint32_t host, uint64_t before, uint64_t after) {
+    if (before != 0 && after != 0)
+      fail("the wish of host %u to host %u takes the place of host %u's", shm::HostWish{after}.host(), host,
+           shm::HostWish{before}.host());
+  });
+  // The first host has all regions but one, or but two, so that one or two of the others have to ask; one is nobody's.
+  const bool has_second = chance().chance(2);
   for (uint32_t index = 0; index < kRegions; ++index) {
-    // All but one are the first host's, so that the others have to ask; one is nobody's.
     const bool is_unused = index == kRegions - 1;
-    holder[index] = is_unused ? kNone : index == kRegions - 2 ? 1 : 0;
+    holder[index] = is_unused ? kNone : index == kRegions - 2 && has_second ? 1 : 0;
     const LaneId owner = lane_id(world().daemon_lane_of(is_unused ? 0 : holder[index]) + 1);
     const RegionWord word = is_unused ? RegionWord::of(RegionState::kUnused, 0, {}, 0)
                                       : RegionWord::of(RegionState::kRented, 0, owner, holder[index]);

@@ -83,6 +83,17 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantExtentUnflushed, "publish before a long key is flushed", {"host-death"}},
       {kMutantExtentOwnerUnflushed, "publish before the owner of a key cell is flushed", {"host-death"}},
       {kMutantDetailUnflushed, "publish before the detail line is flushed", {"host-death"}},
+      {kMutantChargeByAdd, "credit compared, and bytes charged by another step", {"tenant-threads"}},
+      {kMutantCreditOutlivesLane, "the credit of a lane left to its next client", {"tenant-lane-reuse"}},
+      {kMutantPoisonReturnsEarly, "bytes returned before their page is POISONED", {"tenant-poison"}},
+      {kMutantReturnLostPage, "bytes returned of a page that was lost to POISONED", {"tenant-poison"}},
+      {kMutantTouchesOutliveLane, "the touches of a lane left to its next client", {"touches-reuse"}},
+      {kMutantOpenStopsEarly,
+       "a region opened up to its first page that is not OUT",
+       {"host-restart", "takeover-restart"}},
+      {kMutantAskByStore, "a wish in the place of another host's", {"host-wanted"}},
+      {kMutantAdoptKeepsOverflow, "overflow buckets that a dead marud was linking left so", {"overflow-adopt"}},
+      {kMutantAdoptFreesLinked, "overflow buckets freed though they are linked", {"overflow-adopt"}},
       {kMutantReadKeyUnchecked, "a key read without looking at the page word again", {"keys-listed"}},
   };
   return kRecords;

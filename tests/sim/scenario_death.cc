@@ -116,6 +116,37 @@ void adopt_restart_setup() {
   allow_deaths(1u << kNextMarud, 1);
 }
 
+// -- the same where a bucket overflows: whoever links or releases its overflow bucket may die -----------------------------
+
+constexpr uint32_t kOverflowKeys = 10;
+
+void churn_overflow(void* argument) {
+  Client& who = client_of(argument);
+  for (uint32_t rounds = 2 + chance().below(4); rounds > 0; --rounds) {
+    const uint32_t key = chance().below(kOverflowKeys);
+    switch (chance().below(5)) {
+      case 0:
+      case 1: store(who, key); break;
+      case 2:
+      case 3: remove(who, key); break;
+      case 4: retrieve(who, key); break;
+    }
+  }
+}
+
+void overflow_adopt_setup() {
+  begin(4);
+  for (uint32_t key = 0; key < kOverflowKeys; ++key) define_key(key, 1);
+  // Around the seven slots of the home bucket.
+  for (uint32_t key = 0; key < 7 + chance().below(3); ++key) store(client(4), key);
+  for (uint32_t lane = 1; lane <= 3; ++lane) spawn("client", lane, churn_overflow, argument_of(lane));
+  spawn("marud", kMarud, marud_works);
+  spawn("next marud", kNextMarud, next_marud);
+  allow_deaths(0b0001, 1);
+  allow_deaths(0b1110, 2);
+  if (chance().chance(2)) allow_deaths(1u << kNextMarud, 1);
+}
+
 // -- marud dies while it evicts children, and their parents are counted again -----------------------------------------
 
 void store_children(void* argument) {
@@ -346,6 +377,8 @@ constexpr Scenario kScenarios[] = {
      forget_process},
     {"adopt-restart", "marud dies, the one that adopts dies over that, and a third one adopts", adopt_restart_setup,
      settle_world, forget_process},
+    {"overflow-adopt", "marud and clients die while an overflow bucket comes and goes, and other maruds adopt",
+     overflow_adopt_setup, settle_world, forget_process},
     {"recount-restart", "marud dies while it evicts children whose parent must be counted again", recount_restart_setup,
      settle_world, forget_process},
     {"recount-adopt", "marud dies over taking back a publisher, and the next one counts while others publish",

@@ -462,6 +462,11 @@ void finish() {
     for (uint32_t i = 0; is_gone(host) && i < world().regions(); ++i)
       if (shm::host_of_region(world(), i) == host) fail("at rest region %u is host %u's, which is gone", i, host);
   }
+  for (uint32_t page = 0; page < kWorldPages; ++page) {
+    const shm::RegionWord word{world().region(world().region_of(page)).word.raw};
+    if (word.state() == format::RegionState::kRented && PageWord{world().block(page).word.raw}.is(PageState::kOut))
+      fail("page %u is OUT and lane %u rents its region: it is lost", page, word.owner().lane);
+  }
   check_rest();
 }
 

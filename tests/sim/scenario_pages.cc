@@ -267,6 +267,50 @@ void touch_finish() {
   }
 }
 
+// The lane of a dead client goes to another one: no touch of the first is taken for a touch of the second. The second one leaves
+// touches of page kSecondLife.
+constexpr uint32_t kReusedLane = 1, kSecondLife = 5;
+constexpr unsigned kNextClient = 9;
+bool is_second_life;
+
+void leave_second_touches(void*) {
+  for (uint32_t rounds = 2 + chance().below(20); rounds > 0; --rounds)
+    shm::leave_touch(world().lane(kReusedLane), kSecondLife, steps());
+}
+
+void read_reused() {
+  shm::Touch touches[4];
+  const size_t count = touch_readers[kReusedLane].read(world().lane(kReusedLane), steps(), kWorldPages, touches, 4);
+  for (size_t i = 0; i < count; ++i)
+    if (touches[i].page != (is_second_life ? kSecondLife : kReusedLane))
+      fail("marud reads a touch of page %u that another client of the lane left", touches[i].page);
+}
+
+void marud_gives_ring_again(void*) {
+  while (!process_ended(kReusedLane)) {
+    read_reused();
+    yield();
+  }
+  read_reused();
+  reclaim_lane(kReusedLane);
+  touch_readers[kReusedLane].restart();
+  is_second_life = true;
+  reuse_lane(kReusedLane, kNextClient);
+  make_client(kReusedLane);
+  spawn("next client", kNextClient, leave_second_touches);
+  spawn("its thread", kNextClient, leave_second_touches);
+  for (uint32_t rounds = 5 + chance().below(20); rounds > 0; --rounds) read_reused();
+}
+
+void touch_reuse_setup() {
+  begin(2);
+  is_second_life = false;
+  touch_readers[kReusedLane].restart();
+  spawn("client", kReusedLane, leave_touches, argument_of(kReusedLane));
+  spawn("marud", kMarud, marud_gives_ring_again);
+  allow_deaths(1u << kReusedLane, 1);
+}
+
 // -- a region changes hands -------------------------------------------------------------------------------------------
 
 // marud takes the FREE pages of a region out of use, and later gives them to somebody else.
@@ -308,6 +352,9 @@ constexpr Scenario kScenarios[] = {
     {"keys-listed", "keys are read without a pin while their pages go from block to block", listed_setup, listed_finish,
      forget_process},
     {"touches", "every touch is read or counted as lost, and none is invented", touch_setup, touch_finish, nullptr},
+    {"touches-reuse",
+     "the ring of a dead client goes to another one: no touch of the first is read as one of the second",
+     touch_reuse_setup, settle_world, forget_process},
     {"region", "a region changes hands while its pages are used", region_setup, settle_world, forget_process},
 };
 

@@ -1,5 +1,6 @@
 // A tenant's usage and its hard limit. Clients store and delete for one tenant while marud evicts, counts the pages, grants
-// credit, sets limits, and takes back what the dead held; marud may die as well.
+// credit, sets limits, and takes back what the dead held; marud may die as well. A client may have two threads that store, the
+// lane of a dead client may go to another one, and pages may have bad memory.
 //
 //   never too low   after every change of a page word, the accounts and marud's balance say at least what the pages say
 //   the limit       what the pages say never passes the limit, from the moment that it was in force; stores that had begun
@@ -22,13 +23,26 @@ constexpr uint32_t kRunPagesMax = 2;
 constexpr uint64_t kNoBound = ~uint64_t{0};
 
 // What the simulator knows; marud's part of it is what a marud would remember, and is lost with it where it matters.
-uint64_t limit_bytes;         // 0: none
-uint64_t bound_bytes;         // that the pages must not pass
-uint64_t asked[kWorldLanes];  // bytes that a client asks credit for; 0: nothing is asked
-bool granted[kWorldLanes];    // the answer
+uint64_t limit_bytes;  // 0: none
+uint64_t bound_bytes;  // that the pages must not pass
+// A thread of a client asks for credit, by a number: the lane, and kSecondThread more for the second thread.
+constexpr uint32_t kSecondThread = 8, kAskers = 2 * kSecondThread;
+uint64_t asked[kAskers];  // bytes of credit; 0: the thread asks for nothing
+bool granted[kAskers];    // the answer
 bool is_reclaimed[kWorldLanes];
 shm::LaneSet unsettled;
-bool limits_are_set;  // in this scenario
+
+// What a scenario has beside the usual clients, which have one thread, good memory and one lane for ever.
+struct Play {
+  bool has_limits = false, has_threads = false, reuses_lanes = false, has_bad_memory = false;
+};
+Play play;
+void (*client_body)(void*);
+constexpr unsigned kNextClients = 8;  // the process that gets the lane of a dead client is so much more than its lane
+
+uint32_t lane_of_asker(uint32_t asker) { return asker % kSecondThread; }
+bool is_gone(uint32_t lane) { return process_died(lane_process(lane)); }
+bool has_ended(uint32_t lane) { return process_ended(lane_process(lane)); }
 
 uint64_t page_bytes() { return world().page_bytes(); }
 format::TenantRecord& record() { return world().tenant(0); }
@@ -133,11 +147,32 @@ bool grant(uint32_t lane, uint64_t bytes) {
 }
 
 bool is_due(uint32_t lane) {
-  return (asked[lane] != 0 && !process_died(lane)) || (process_died(lane) && !is_reclaimed[lane]);
+  if (is_gone(lane)) return !is_reclaimed[lane];
+  return asked[lane] != 0 || asked[lane + kSecondThread] != 0;
+}
+
+// Another client gets the lane, without credit and accounts of the dead one.
+void give_lane_again(uint32_t lane) {
+  note("lane %u is another client's", lane);
+  reuse_lane(lane, lane + kNextClients);
+  make_client(lane);
+  settle();
+  spawn("next client", lane + kNextClients, client_body, argument_of(lane));
+}
+
+void take_back(uint32_t lane) {
+  reclaim_lane(lane);
+  is_reclaimed[lane] = true;
+  asked[lane] = asked[lane + kSecondThread] = 0;
+  if (play.reuses_lanes) give_lane_again(lane);
 }
 
 void do_something() {
-  switch (chance().below(limits_are_set ? 5 : 3)) {
+  if (play.has_bad_memory && chance().chance(2)) {
+    poison(chance().below(kWorldPages));
+    return settle_poison(false);
+  }
+  switch (chance().below(play.has_limits ? 5 : 3)) {
     case 0:
     case 1: count_pages(); break;
     case 2:
@@ -155,15 +190,14 @@ void serve_clients(uint32_t rounds) {
   for (;;) {
     bool all_ended = true;
     for (uint32_t lane = 1; lane <= kClients; ++lane) {
-      if (process_died(lane) && !is_reclaimed[lane]) {
-        reclaim_lane(lane);
-        is_reclaimed[lane] = true;
-      } else if (asked[lane] != 0 && !process_died(lane)) {
-        granted[lane] = grant(lane, asked[lane]);
+      if (is_gone(lane) && !is_reclaimed[lane]) take_back(lane);
+      for (const uint32_t asker : {lane, lane + kSecondThread}) {
+        if (asked[asker] == 0 || is_gone(lane)) continue;
+        granted[asker] = grant(lane, asked[asker]);
         settle();
-        asked[lane] = 0;
+        asked[asker] = 0;
       }
-      all_ended = all_ended && process_ended(lane);
+      all_ended = all_ended && has_ended(lane);
     }
     if (rounds != 0) {
       --rounds;
@@ -177,7 +211,7 @@ void serve_clients(uint32_t rounds) {
             bool ended = true;
             for (uint32_t lane = 1; lane <= kClients; ++lane) {
               if (is_due(lane)) return true;
-              ended = ended && process_ended(lane);
+              ended = ended && has_ended(lane);
             }
             return ended;
           },
@@ -202,25 +236,28 @@ void next_marud(void*) {
   unsettled = accounted_lanes();
   adopt();
   // What the last one was doing when it died is begun again.
-  if (limits_are_set && record().flags.load_relaxed() != 0) set_limit(limit_bytes);
+  if (play.has_limits && record().flags.load_relaxed() != 0) set_limit(limit_bytes);
   keep_tenants(nullptr);
 }
 
 // -- clients ----------------------------------------------------------------------------------------------------------
 
+Client& client_of_asker(void* argument) { return client(lane_of_asker(lane_of(argument))); }
+
 void store_with_credit(void* argument, uint32_t key, uint32_t pages) {
-  const uint32_t lane = lane_of(argument);
+  const uint32_t asker = lane_of(argument);
   for (uint32_t tries = 0; tries < 2; ++tries) {
-    if (store(client(lane), key, PageRef::none(), pages).status != shm::PublishStatus::kNeedsCredit) return;
+    if (store(client_of_asker(argument), key, PageRef::none(), pages).status != shm::PublishStatus::kNeedsCredit)
+      return;
     settle();
-    asked[lane] = pages * page_bytes();
-    wait_until([](void* asker) { return asked[lane_of(asker)] == 0; }, argument);
-    if (!granted[lane]) return;
+    asked[asker] = pages * page_bytes();
+    wait_until([](void* number) { return asked[lane_of(number)] == 0; }, argument);
+    if (!granted[asker]) return;
   }
 }
 
 void live(void* argument) {
-  Client& who = client_of(argument);
+  Client& who = client_of_asker(argument);
   for (uint32_t rounds = 2 + chance().below(4); rounds > 0; --rounds) {
     const uint32_t key = chance().below(5);
     if (chance().chance(3)) {
@@ -232,47 +269,68 @@ void live(void* argument) {
 }
 
 void store_a_few(void* argument) {
-  const uint32_t first = 2 + 4 * lane_of(argument);
+  const uint32_t first = 2 + 4 * lane_of_asker(lane_of(argument));
   for (uint32_t key = first; key < first + 1 + chance().below(3); ++key)
     store_with_credit(argument, key, 1 + chance().below(kRunPagesMax));
 }
 
-void begin(bool with_limits, void (*client_body)(void*), void (*marud_body)(void*)) {
+void begin(Play wanted, void (*client_life)(void*), void (*marud_life)(void*)) {
   make_world();
   make_marud();
   for (uint32_t lane = 1; lane <= kClients + 1; ++lane) make_client(lane);
   for (uint32_t key = 0; key < kWorldKeys; ++key) define_key(key, key % 2);
-  limits_are_set = with_limits;
+  play = wanted;
+  client_body = client_life;
   limit_bytes = 0;
   bound_bytes = kNoBound;
   unsettled = {};
-  for (uint32_t lane = 0; lane < kWorldLanes; ++lane) {
-    asked[lane] = 0;
-    granted[lane] = is_reclaimed[lane] = false;
-  }
+  for (uint64_t& bytes : asked) bytes = 0;
+  for (bool& answer : granted) answer = false;
+  for (bool& lane : is_reclaimed) lane = false;
   play_with_tenant(kTenant, &balance, fold);
   store(client(kClients + 1), 0);
   store(client(kClients + 1), 1);
   watch_page_words(on_page_word);
-  for (uint32_t lane = 1; lane <= kClients; ++lane) spawn("client", lane, client_body, argument_of(lane));
-  spawn("marud", kMarud, marud_body);
+  for (uint32_t lane = 1; lane <= kClients; ++lane) {
+    spawn("client", lane, client_body, argument_of(lane));
+    if (play.has_threads && chance().chance(2))
+      spawn("its thread", lane, client_body, argument_of(lane + kSecondThread));
+  }
+  spawn("marud", kMarud, marud_life);
 }
 
 void death_setup() {
-  begin(false, live, keep_tenants);
+  begin({}, live, keep_tenants);
   spawn("next marud", kNextMarud, next_marud);
   allow_deaths(0b1110, 2);
   allow_deaths(0b0001, 1);
 }
 
 void limit_setup() {
-  begin(true, live, keep_tenants);
+  begin({.has_limits = true}, live, keep_tenants);
   spawn("next marud", kNextMarud, next_marud);
   if (chance().chance(2)) allow_deaths(0b1110, 2);
   if (chance().chance(3)) allow_deaths(0b0001, 1);
 }
 
-void appears_setup() { begin(true, store_a_few, set_one_limit); }
+void appears_setup() { begin({.has_limits = true}, store_a_few, set_one_limit); }
+
+void threads_setup() {
+  begin({.has_limits = true, .has_threads = true}, store_a_few, set_one_limit);
+  if (chance().chance(2)) allow_deaths(0b1110, 1);
+}
+
+void reuse_setup() {
+  begin({.has_limits = true, .has_threads = chance().chance(2), .reuses_lanes = true}, live, set_one_limit);
+  allow_deaths(0b1110, 3);
+}
+
+void poison_setup() {
+  begin({.has_limits = chance().chance(2), .has_bad_memory = true}, live, keep_tenants);
+  spawn("next marud", kNextMarud, next_marud);
+  if (chance().chance(2)) allow_deaths(0b1110, 1);
+  if (chance().chance(3)) allow_deaths(0b0001, 1);
+}
 
 void finish() {
   settle_world();
@@ -291,6 +349,12 @@ constexpr Scenario kScenarios[] = {
      finish, forget_process},
     {"tenant-limit-appears",
      "a hard limit appears among stores that have begun, and is not passed by them and later ones", appears_setup,
+     finish, forget_process},
+    {"tenant-threads", "two threads of a client store under one hard limit: they do not use one credit twice",
+     threads_setup, finish, forget_process},
+    {"tenant-lane-reuse", "the lane of a dead client goes to another one, without its credit and its accounts",
+     reuse_setup, finish, forget_process},
+    {"tenant-poison", "pages of a tenant become POISONED: their bytes are returned once, and not before", poison_setup,
      finish, forget_process},
 };
 

@@ -56,6 +56,7 @@ alignas(64) AtomicU64 payload[kWorldPages][kPayloadStride];
 AtomicU32 pin_counts[kWorldLanes][kPinCounts];
 uint64_t next_audit;
 void (*page_word_watch)(uint32_t page, PageWord from, PageWord to);
+void (*wish_watch)(uint32_t host, uint64_t before, uint64_t after);
 uint32_t lane_generations[kWorldLanes];
 unsigned lane_processes[kWorldLanes];
 unsigned late_machines[kProcessesMax];  // of processes from kWorldLanes on
@@ -302,6 +303,9 @@ void on_change(const void* address, uint64_t before, uint64_t after) {
     bucket_word_changed(inside / sizeof(Bucket), inside % sizeof(Bucket) / 8, before, after);
   } else if (in_section(kSectionOverflow, offset, &inside)) {
     overflow_word_changed(inside / sizeof(Bucket), inside % sizeof(Bucket) / 8);
+  } else if (wish_watch != nullptr && in_section(kSectionHosts, offset, &inside) &&
+             inside % sizeof(HostRecord) == offsetof(HostRecord, wanted)) {
+    wish_watch(uint32_t(inside / sizeof(HostRecord)), before, after);
   }
 }
 
@@ -359,6 +363,7 @@ void make(WorldKind kind) {
   std::memset(payload, 0, sizeof payload);
   hold_count = 0;
   page_word_watch = nullptr;
+  wish_watch = nullptr;
   next_audit = chance().below(uint32_t(kStepsPerAudit));
   for (uint32_t lane = 0; lane < kWorldLanes; ++lane) {
     lane_generations[lane] = 1;
@@ -506,6 +511,8 @@ uint32_t hold_count_of(unsigned process) {
 PageRef registry_location(uint64_t bucket, uint32_t slot) { return valid_location(bucket, slot); }
 
 void watch_page_words(void (*function)(uint32_t page, PageWord from, PageWord to)) { page_word_watch = function; }
+
+void watch_wishes(void (*function)(uint32_t host, uint64_t before, uint64_t after)) { wish_watch = function; }
 
 void forget_process(unsigned process) {
   for (uint32_t i = 0; i < hold_count;) {

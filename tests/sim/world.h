@@ -112,6 +112,9 @@ void forget_process(unsigned process);
 // Calls `function` after every change of a page word, besides what the world looks at itself. Until the next make_world().
 void watch_page_words(void (*function)(uint32_t page, PageWord from, PageWord to));
 
+// Calls `function` after every change of the word in which a host is asked for a region. Until the next make_world().
+void watch_wishes(void (*function)(uint32_t host, uint64_t before, uint64_t after));
+
 // The page where a visible key is at this instant.
 PageRef visible_block(uint32_t key);
 
