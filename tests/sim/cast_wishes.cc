@@ -105,7 +105,7 @@ void begin_wishes(void (*evict)(uint32_t host, uint32_t page)) {
       fail("the wish of host %u to host %u takes the place of host %u's", shm::HostWish{after}.host(), host,
            shm::HostWish{before}.host());
   });
-  // The first host has all regions but one, or but two, so that one or two of the others have to ask; one is nobody's.
+  // One region is unused. The first host has all others, or all but one of them, so one or two hosts have to ask.
   const bool has_second = chance().chance(2);
   for (uint32_t index = 0; index < kRegions; ++index) {
     const bool is_unused = index == kRegions - 1;

@@ -267,7 +267,7 @@ void touch_finish() {
   }
 }
 
-// The lane of a dead client goes to another one: no touch of the first is taken for a touch of the second. The second one leaves
+// The lane of a dead client goes to another client. A reader must not take touches of the first for the second, which leaves
 // touches of page kSecondLife.
 constexpr uint32_t kReusedLane = 1, kSecondLife = 5;
 constexpr unsigned kNextClient = 9;

@@ -135,6 +135,34 @@ TEST_F(RegistryTest, EqualTagsAreToldApartByTheBlock) {
   EXPECT_FALSE(registry_exists(pool_.region, blocks[0].first));
 }
 
+// Tags are compared in halves of 32 bits, several at once, beside the header. Each slot has halves of its own; a tag of two halves
+// that are there, but not in one slot, is not.
+TEST_F(RegistryTest, TagsThatDifferInHalfTheirBitsAreNotTaken) {
+  constexpr uint32_t kTags = 2 * uint32_t(limits::kBucketSlots);
+  const auto tag_of = [](uint64_t high, uint64_t low) { return (0xa000'0000 + high) << 32 | (0x5000'0000 + low); };
+  for (uint32_t n = 0; n < kTags; ++n) {
+    const Digest digest = in_bucket(1, n, tag_of(n, n));
+    ASSERT_EQ(insert(digest, make_block(n, digest)).status, InsertStatus::kInserted);
+  }
+  const format::Bucket& home = pool_.region.bucket(1);
+  for (uint64_t high = 0; high <= kTags; ++high)
+    for (uint64_t low = 0; low <= kTags; ++low) {
+      const Digest digest = in_bucket(1, low, tag_of(high, low));
+      const bool is_there = high == low && low < kTags;
+      EXPECT_EQ(registry_exists(pool_.region, digest), is_there) << high << " " << low;
+      uint8_t present = 2;
+      EXPECT_EQ(registry_exists_batch(pool_.region, &digest, 1, &present), size_t{is_there});
+      EXPECT_EQ(present, uint8_t{is_there});
+      EXPECT_EQ(registry_find(pool_.region, digest).count, uint32_t{is_there});
+      EXPECT_EQ(!registry_find_plain(pool_.region, home, digest).is_none(), is_there && low < limits::kBucketSlots);
+      if (is_there) EXPECT_EQ(find(digest).page(), low);
+    }
+  // The header lies beside the tags, and is none.
+  const uint64_t header = home.tags.header.load_acquire();
+  for (const uint64_t tag : {header, header << 32 | header >> 32, uint64_t{0}})
+    EXPECT_FALSE(registry_exists(pool_.region, in_bucket(1, 0, tag)));
+}
+
 TEST_F(RegistryTest, AnOverflowBucketIsClaimedReleasedAndUsedAgain) {
   std::vector<std::pair<Digest, PageRef>> blocks;
   for (uint32_t i = 0; i < 14; ++i) {
