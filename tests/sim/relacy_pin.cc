@@ -1,78 +1,69 @@
-// Pins against eviction under the C++ memory model, by relacy: the steps of "Pins" and "Eviction and deletion" in the
-// description of the control region, written once more with relacy's types. What the payload's readers and its next owner do
-// is a data race unless the protocol orders them, and relacy reports any. The simulator runs the product's own code; this
-// runs the orders that it names, under a model weaker than any machine.
-//
-// Each wrong variant must be reported.
-#include "tests/sim/relacy_verdict.h"
+// Pins against eviction under the C++ memory model: libmaru/shm/pin.cc, evict.cc and block_store.cc as the product has them. A
+// reader's bytes and the bytes that the next owner of the page writes are a data race unless the protocol orders them.
+#include "libmaru/shm/evict.h"
+#include "libmaru/shm/mutants.h"
+#include "tests/sim/relacy_pool.h"
 
+namespace maru::relacy {
 namespace {
 
-// The page word of one page: its state and, for RETIRING, the attempt. A freed page has moved on to its next life.
-enum Word : unsigned { kReady = 1, kRetired = 2, kFree = 3, kRetiring = 8 };  // kRetiring + attempt
+constexpr uint32_t kPage = 0, kNextOwner = 3;
+constexpr int kBlock = 1, kNext = 2;
+constexpr unsigned kReaders = 2;  // threads 0 and 1; the next one evicts, and the last one is idle
 
-enum class Variant { kRight, kNoBarrier, kAcquireLoad, kRelaxedUnpin, kNoAttempt };
+Pool pool;
+bool readers_share_lane;  // as two threads of one client
 
-template <Variant variant>
-struct PinTest : rl::test_suite<PinTest<variant>, 4> {
-  rl::atomic<unsigned> word;
-  rl::atomic<unsigned> slot[2];
-  rl::var<int> payload;
+void before() {
+  pool.begin();
+  pool.set_word(kPage, PageWord::ready(Pool::kGeneration, 0));
+  pool.region.block(kPage).shape.raw = 1;
+  write_payload(kPage, kBlock);
+}
 
-  void before() {
-    word.store(kReady, rl::mo_relaxed, $);
-    for (auto& s : slot) s.store(0, rl::mo_relaxed, $);
-    payload($) = 1;
-  }
+void read(uint32_t lane) {
+  const shm::Pin pin = pool.pins[lane].pin(Pool::ref_of(kPage));
+  if (pin.status != shm::PinStatus::kPinned) return;
+  expect(read_payload(kPage) == kBlock);
+  expect(pool.pins[lane].unpin(pin.slot, Pool::ref_of(kPage)));
+}
 
-  void thread(unsigned index) {
-    if (index < 2)
-      read(slot[index]);
-    else
-      evict(index);
-  }
+void evict() {
+  shm::LaneContext& marud = pool.contexts[0];
+  uint16_t attempt = 0;
+  PageRef retired;
+  shm::LaneSet lanes;  // of the readers; each further one would cost steps and show nothing
+  for (uint32_t lane = 1; lane <= kReaders; ++lane) lanes.add(lane);
+  if (shm::retire_unpinned(marud, lanes, &kPage, 1, &attempt, &retired) == 0) return;
+  if (shm::free_retired(marud, retired, nullptr) != shm::FinishStatus::kFreed) return;
+  if (!shm::take_page(pool.region, Pool::id_of(kNextOwner), kPage).is_none()) write_payload(kPage, kNext);
+}
 
-  void read(rl::atomic<unsigned>& mine) {
-    // The slot, then the word: if the evictor's mark came first it is seen here, else the evictor sees the slot.
-    if (variant == Variant::kNoBarrier)
-      mine.store(1, rl::mo_release, $);
-    else
-      mine.exchange(1, rl::mo_seq_cst, $);
-    unsigned found = word.load(variant == Variant::kAcquireLoad ? rl::mo_acquire : rl::mo_seq_cst, $);
-    bool pinned = found == kReady;
-    while (!pinned && found >= kRetiring) {
-      pinned = word.compare_exchange_strong(found, kReady, rl::mo_seq_cst, $);
-      if (!pinned) pinned = found == kReady;
-    }
-    if (pinned) RL_ASSERT(payload($) == 1);
-    mine.store(0, variant == Variant::kRelaxedUnpin ? rl::mo_relaxed : rl::mo_release, $);
-  }
+void thread(unsigned number) {
+  if (number < kReaders)
+    read(readers_share_lane ? 1 : 1 + number);
+  else if (number == kReaders)
+    evict();
+}
 
-  // Two threads evict, each with attempts of its own; in the wrong variant they look alike.
-  void evict(unsigned index) {
-    const unsigned mark = kRetiring + (variant == Variant::kNoAttempt ? 0 : index);
-    unsigned expected = kReady;
-    if (!word.compare_exchange_strong(expected, mark, rl::mo_seq_cst, $)) return;
-    bool pinned = false;
-    for (auto& s : slot) pinned |= s.load(rl::mo_seq_cst, $) != 0;
-    expected = mark;
-    if (pinned) {
-      word.compare_exchange_strong(expected, kReady, rl::mo_seq_cst, $);
-      return;
-    }
-    if (!word.compare_exchange_strong(expected, kRetired, rl::mo_seq_cst, $)) return;
-    payload($) = 2;  // the next owner writes
-    word.store(kFree, rl::mo_release, $);
-  }
-};
+void after() {}
+
+constexpr Play kClients = {"clients", before, thread, after};
+constexpr Play kThreadsOfOne = {"threads", before, thread, after};
+
+bool run() {
+  bool ok = is_as_it_should_be(kClients, "pin, evict, take the page", 0);
+  ok &= is_as_it_should_be(kClients, "pin without the barrier", kMutantPinWithoutBarrier);
+  ok &= is_as_it_should_be(kClients, "the word of a pin by an acquire load", kMutantPinWordAcquire);
+  ok &= is_as_it_should_be(kClients, "unpin by a relaxed store", kMutantUnpinRelaxed);
+  readers_share_lane = true;
+  ok &= is_as_it_should_be(kThreadsOfOne, "pin, evict, take the page", 0);
+  ok &= is_as_it_should_be(kThreadsOfOne, "pin without the barrier", kMutantPinWithoutBarrier);
+  ok &= is_as_it_should_be(kThreadsOfOne, "unpin by a relaxed store", kMutantUnpinRelaxed);
+  return ok;
+}
 
 }  // namespace
+}  // namespace maru::relacy
 
-int main() {
-  bool ok = is_as_it_should_be<PinTest<Variant::kRight>>("pin", true);
-  ok &= is_as_it_should_be<PinTest<Variant::kNoBarrier>>("pin without the barrier", false);
-  ok &= is_as_it_should_be<PinTest<Variant::kAcquireLoad>>("the word is read by an acquire load", false);
-  ok &= is_as_it_should_be<PinTest<Variant::kRelaxedUnpin>>("unpin by a relaxed store", false);
-  ok &= is_as_it_should_be<PinTest<Variant::kNoAttempt>>("RETIRING without attempt number", false);
-  return ok ? 0 : 1;
-}
+int main() { return maru::relacy::run() ? 0 : 1; }

@@ -1,204 +1,91 @@
-// Publishing one key by several, looking it up, and removing it, under the C++ memory model, by relacy: the steps of
-// "Registry" in the description of the control region, written once more with relacy's types, for a bucket of two slots.
-// The payload of each page is plain data: a reader that sees bytes of an unpublished or reused page is a data race, and
-// relacy reports it. The simulator runs the product's own code; this runs the orders that it names, under a model weaker
-// than any machine.
-//
-// Each wrong variant must be reported.
-#include "tests/sim/relacy_verdict.h"
+// Publishers and readers of one key, and marud, which removes it, under the C++ memory model. The play runs block_store.cc and
+// registry.cc as the product has them. A reader that sees bytes of an unpublished or reused page is a data race.
+#include "libmaru/shm/mutants.h"
+#include "tests/sim/relacy_pool.h"
 
+namespace maru::relacy {
 namespace {
 
-constexpr unsigned kSlots = 2;
-constexpr unsigned kPublishers = 2;
-constexpr unsigned kTag = 7;
+constexpr unsigned kPublishers = 2;  // threads 0 and 1: lanes 1 and 2, pages 0 and 1
+constexpr uint32_t kReader = 3, kRemover = 0;
+constexpr Digest kDigest = {0x7a6, 0x1234'5678};
+constexpr std::byte kKey[16] = {};
 
-// State of a page; its generation is in the higher bits, and a location is page + 1 and generation.
-enum State : unsigned { kReserved = 0, kReady = 1, kRetired = 2, kFree = 3 };
-constexpr unsigned word_of(unsigned generation, State state) { return generation << 2 | state; }
-constexpr unsigned location_of(unsigned page, unsigned generation) { return (page + 1) << 8 | generation; }
-constexpr unsigned page_of(unsigned location) { return (location >> 8) - 1; }
-constexpr unsigned generation_of(unsigned location) { return location & 0xff; }
+Pool pool;
+unsigned winners;
+bool is_removed;
+bool is_there;  // the block of page 0 was published before the play: thread 0 reads, too
 
-// Header: version << 2 | valid bits.
-constexpr unsigned with(unsigned header, unsigned slot) { return (header + 4) | 1u << slot; }
-constexpr unsigned without(unsigned header, unsigned slot) { return (header + 4) & ~(1u << slot); }
+int payload_of(uint32_t page) { return 100 + int(page); }
 
-enum class Variant { kRight, kRereadHeader, kRelaxedUnpin, kRelaxedHeader, kFreeBeforeRemove };
+void publish(uint32_t page) {
+  write_payload(page, payload_of(page));
+  shm::NewBlock block;
+  block.digest = kDigest;
+  block.key = kKey;
+  block.length = 64;
+  block.now_ms = 1;
+  const shm::PublishStatus status = shm::publish(pool.contexts[page + 1], Pool::ref_of(page), block).status;
+  if (status == shm::PublishStatus::kStored)
+    ++winners;
+  else
+    write_payload(page, 0);  // the page is its own, and gets other bytes
+}
 
-template <Variant variant>
-struct PublishTest : rl::test_suite<PublishTest<variant>, 4> {
-  rl::atomic<unsigned> header;
-  rl::atomic<unsigned> tag[kSlots];
-  rl::atomic<unsigned> location[kSlots];
-  rl::atomic<unsigned> word[kPublishers];
-  rl::atomic<unsigned> pin[4];  // of thread i: a location, or 0
-  rl::var<int> payload[kPublishers];
-  unsigned winners;
-  bool removed;
-
-  void before() {
-    header.store(0, rl::mo_relaxed, $);
-    for (unsigned i = 0; i < kSlots; ++i) {
-      tag[i].store(0, rl::mo_relaxed, $);
-      location[i].store(0, rl::mo_relaxed, $);
-    }
-    for (unsigned i = 0; i < kPublishers; ++i) {
-      word[i].store(word_of(0, kReserved), rl::mo_relaxed, $);
-      payload[i]($) = 0;
-    }
-    for (auto& p : pin) p.store(0, rl::mo_relaxed, $);
-    winners = 0;
-    removed = false;
+void before() {
+  pool.begin();
+  winners = 0;
+  is_removed = false;
+  for (uint32_t page = 0; page < kPublishers; ++page) {
+    pool.set_word(page, PageWord::reserved(Pool::kGeneration, Pool::id_of(page + 1)));
+    pool.region.block(page).shape.raw = 1;
   }
+  if (is_there) publish(0);
+}
 
-  void after() { RL_ASSERT(winners == 1 || removed); }
+void look(uint32_t lane) {
+  const shm::Found found = shm::find_and_pin(pool.contexts[lane], kDigest, 1);
+  if (found.status != shm::FindStatus::kFound) return;
+  expect(read_payload(found.ref.page()) == payload_of(found.ref.page()));
+  expect(pool.pins[lane].unpin(found.slot, found.ref));
+}
 
-  void thread(unsigned index) {
-    if (index < kPublishers)
-      publish(index);
-    else if (index == 2)
-      look(index);
-    else
-      remove();
-  }
+void remove() {
+  PageRef ref;
+  if (shm::retire(pool.contexts[kRemover], kDigest, &ref) != shm::RetireStatus::kRetired) return;
+  is_removed = true;
+  const shm::LaneSet lanes = shm::LaneSet::in_use(pool.region);
+  if (shm::finish_retired(pool.contexts[kRemover], ref, lanes, nullptr) != shm::FinishStatus::kFreed) return;
+  if (!shm::take_page(pool.region, Pool::id_of(kRemover), ref.page()).is_none()) write_payload(ref.page(), 7);
+}
 
-  // Pins and proves; the caller clears the pin.
-  bool pin_page(unsigned thread_index, unsigned where) {
-    pin[thread_index].exchange(where, rl::mo_seq_cst, $);
-    return word[page_of(where)].load(rl::mo_seq_cst, $) == word_of(generation_of(where), kReady);
-  }
-  void unpin(unsigned thread_index) {
-    pin[thread_index].store(0, variant == Variant::kRelaxedUnpin ? rl::mo_relaxed : rl::mo_release, $);
-  }
+void thread(unsigned number) {
+  if (number == 0 && is_there)
+    look(1);
+  else if (number < kPublishers)
+    publish(number);
+  else if (number == kPublishers)
+    look(kReader);
+  else
+    remove();
+}
 
-  void publish(unsigned me) {
-    payload[me]($) = 100 + int(me);
-    word[me].store(word_of(0, kReady), rl::mo_seq_cst, $);
-    unsigned slot = kSlots;
-    for (;;) {
-      const unsigned h = header.load(rl::mo_acquire, $);  // (1)
-      bool again = false, duplicate = false;
-      for (unsigned i = 0; i < kSlots && !again && !duplicate; ++i) {  // (2)
-        if ((h >> i & 1) == 0 || tag[i].load(rl::mo_acquire, $) != kTag) continue;
-        const unsigned where = location[i].load(rl::mo_acquire, $);
-        if (where == 0) {
-          again = true;  // removed since (1)
-          continue;
-        }
-        if (pin_page(me, where)) {
-          duplicate = header.load(rl::mo_acquire, $) == h;
-          again = !duplicate;
-        } else {
-          unsigned expected = h;
-          header.compare_exchange_strong(expected, without(h, i), rl::mo_seq_cst, $);  // help
-          again = true;
-        }
-        unpin(me);
-      }
-      if (again) continue;
-      if (duplicate) break;
-      if (slot == kSlots) {  // (3)
-        for (unsigned i = 0; i < kSlots && slot == kSlots; ++i) {
-          unsigned none = location[i].load(rl::mo_acquire, $);
-          if ((h >> i & 1) != 0) continue;
-          if (none != 0 && word[page_of(none)].load(rl::mo_acquire, $) >> 2 == generation_of(none)) continue;
-          if (location[i].compare_exchange_strong(none, location_of(me, 0), rl::mo_seq_cst, $)) slot = i;
-        }
-        continue;
-      }
-      tag[slot].store(kTag, rl::mo_release, $);  // (4)
-      unsigned expected = variant == Variant::kRereadHeader ? header.load(rl::mo_acquire, $) : h;
-      const auto order = variant == Variant::kRelaxedHeader ? rl::mo_relaxed : rl::mo_seq_cst;
-      if (header.compare_exchange_strong(expected, with(expected, slot), order, $)) {  // (5)
-        ++winners;
-        return;
-      }
-    }
-    // Lost: the claim and the page come back, and the page gets another payload.
-    if (slot != kSlots) {
-      unsigned mine = location_of(me, 0);
-      location[slot].compare_exchange_strong(mine, 0, rl::mo_acq_rel, $);
-    }
-    word[me].store(word_of(0, kReserved), rl::mo_release, $);
-    payload[me]($) = 0;
-  }
+void after() { expect(winners == 1 || is_removed); }
 
-  void look(unsigned me) {
-    for (unsigned tries = 0; tries < 3; ++tries) {
-      const unsigned h = header.load(rl::mo_acquire, $);
-      for (unsigned i = 0; i < kSlots; ++i) {
-        if ((h >> i & 1) == 0 || tag[i].load(rl::mo_acquire, $) != kTag) continue;
-        const unsigned where = location[i].load(rl::mo_acquire, $);
-        if (header.load(rl::mo_acquire, $) != h) break;
-        if (pin_page(me, where)) RL_ASSERT(payload[page_of(where)]($) == 100 + int(page_of(where)));
-        unpin(me);
-        return;
-      }
-    }
-  }
+constexpr Play kPublish = {"publish", before, thread, after};
+constexpr Play kRemove = {"remove", before, thread, after};
 
-  // Takes the key away, frees its page when no pin is left, and writes into it as the next owner would.
-  void remove() {
-    const unsigned h = header.load(rl::mo_acquire, $);
-    for (unsigned i = 0; i < kSlots; ++i) {
-      if ((h >> i & 1) == 0) continue;
-      const unsigned where = location[i].load(rl::mo_acquire, $);
-      if (where == 0 || header.load(rl::mo_acquire, $) != h) return;
-      const unsigned page = page_of(where);
-      unsigned expected = word_of(generation_of(where), kReady);
-      if (!word[page].compare_exchange_strong(expected, word_of(generation_of(where), kRetired), rl::mo_seq_cst, $))
-        return;
-      removed = true;
-      if (variant != Variant::kFreeBeforeRemove) remove_entry(where);
-      for (unsigned thread_index = 0; thread_index < 4; ++thread_index) {
-        if (pin[thread_index].load(rl::mo_seq_cst, $) == where) return;  // left to whoever comes later
-      }
-      payload[page]($) = 0;
-      word[page].store(word_of(generation_of(where) + 1, kFree), rl::mo_seq_cst, $);
-      if (variant == Variant::kFreeBeforeRemove) {
-        RL_ASSERT(!is_listed(where));
-        remove_entry(where);
-      }
-      return;
-    }
-  }
-
-  bool is_listed(unsigned where) {
-    const unsigned h = header.load(rl::mo_seq_cst, $);
-    for (unsigned i = 0; i < kSlots; ++i) {
-      if ((h >> i & 1) != 0 && location[i].load(rl::mo_seq_cst, $) == where) return true;
-    }
-    return false;
-  }
-
-  void remove_entry(unsigned where) {
-    for (;;) {
-      unsigned h = header.load(rl::mo_acquire, $);
-      unsigned slot = kSlots;
-      for (unsigned i = 0; i < kSlots; ++i) {
-        if ((h >> i & 1) != 0 && location[i].load(rl::mo_acquire, $) == where) slot = i;
-      }
-      if (slot == kSlots) {
-        if (header.load(rl::mo_acquire, $) == h) return;
-        continue;
-      }
-      const unsigned seen = h;
-      if (!header.compare_exchange_strong(h, without(seen, slot), rl::mo_seq_cst, $)) continue;
-      unsigned expected = where;
-      location[slot].compare_exchange_strong(expected, 0, rl::mo_acq_rel, $);
-      return;
-    }
-  }
-};
+bool run() {
+  bool ok = is_as_it_should_be(kPublish, "publish, look up, remove", 0);
+  ok &= is_as_it_should_be(kPublish, "publish against a re-read header", kMutantPublishRereadHeader);
+  ok &= is_as_it_should_be(kPublish, "the header by a relaxed step", kMutantHeaderRelaxed);
+  is_there = true;
+  ok &= is_as_it_should_be(kRemove, "look up, remove, publish again", 0);
+  ok &= is_as_it_should_be(kRemove, "unpin by a relaxed store", kMutantUnpinRelaxed);
+  return ok;
+}
 
 }  // namespace
+}  // namespace maru::relacy
 
-int main() {
-  bool ok = is_as_it_should_be<PublishTest<Variant::kRight>>("publish, look up, remove", true);
-  ok &= is_as_it_should_be<PublishTest<Variant::kRereadHeader>>("publish against a re-read header", false);
-  ok &= is_as_it_should_be<PublishTest<Variant::kRelaxedUnpin>>("unpin by a relaxed store", false);
-  ok &= is_as_it_should_be<PublishTest<Variant::kRelaxedHeader>>("the header by a relaxed step", false);
-  ok &= is_as_it_should_be<PublishTest<Variant::kFreeBeforeRemove>>("page freed before its registry entry", false);
-  return ok ? 0 : 1;
-}
+int main() { return maru::relacy::run() ? 0 : 1; }

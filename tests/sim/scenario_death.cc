@@ -116,7 +116,7 @@ void adopt_restart_setup() {
   allow_deaths(1u << kNextMarud, 1);
 }
 
-// -- the same where a bucket overflows: whoever links or releases its overflow bucket may die -----------------------------
+// -- a bucket overflows, and its overflow bucket has a dead owner -------------------------------------------------------
 
 constexpr uint32_t kOverflowKeys = 10;
 
@@ -137,7 +137,7 @@ void churn_overflow(void* argument) {
 void overflow_adopt_setup() {
   begin(4);
   for (uint32_t key = 0; key < kOverflowKeys; ++key) define_key(key, 1);
-  // Around the seven slots of the home bucket.
+  // The home bucket has seven slots.
   for (uint32_t key = 0; key < 7 + chance().below(3); ++key) store(client(4), key);
   for (uint32_t lane = 1; lane <= 3; ++lane) spawn("client", lane, churn_overflow, argument_of(lane));
   spawn("marud", kMarud, marud_works);

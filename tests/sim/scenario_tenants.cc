@@ -1,5 +1,5 @@
 // A tenant's usage and its hard limit. Clients store and delete for one tenant while marud evicts, counts the pages, grants
-// credit, sets limits, and takes back what the dead held; marud may die as well. A client may have two threads that store, the
+// credit, sets limits, and reclaims the lanes of dead clients; marud may die as well. A client may have two threads that store, the
 // lane of a dead client may go to another one, and pages may have bad memory.
 //
 //   never too low   after every change of a page word, the accounts and marud's balance say at least what the pages say
@@ -32,7 +32,7 @@ bool granted[kAskers];    // the answer
 bool is_reclaimed[kWorldLanes];
 shm::LaneSet unsettled;
 
-// What a scenario has beside the usual clients, which have one thread, good memory and one lane for ever.
+// A scenario's additions: by default a client has one thread, good memory, and its lane for ever.
 struct Play {
   bool has_limits = false, has_threads = false, reuses_lanes = false, has_bad_memory = false;
 };
