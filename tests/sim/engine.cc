@@ -19,8 +19,8 @@
 //   sequential: no buffers. Only to show that a control passes where it should not.
 //
 // Loads happen in program order in all three. That is x86 exactly and stronger than AArch64: a relaxed load where an
-// acquire load is needed goes unnoticed here. relacy_*.cc run the same code of pin and publish under the C++ memory model, which
-// lets such a load return old values.
+// acquire load is needed goes unnoticed here. relacy_*.cc run the same code of pin and publish under the C++ memory model,
+// which lets such a load return old values.
 //
 // Death. A process dies at a step of its own. Its fibres never run again and their stacks are forgotten. Of each buffer a
 // prefix in program order becomes visible at once and the rest never does: what comes before the instruction that did not

@@ -1,6 +1,6 @@
 // A tenant's usage and its hard limit. Clients store and delete for one tenant while marud evicts, counts the pages, grants
-// credit, sets limits, and reclaims the lanes of dead clients; marud may die as well. A client may have two threads that store, the
-// lane of a dead client may go to another one, and pages may have bad memory.
+// credit, sets limits, and reclaims the lanes of dead clients; marud may die as well. A client may have two threads that store,
+// the lane of a dead client may go to another one, and pages may have bad memory.
 //
 //   never too low   after every change of a page word, the accounts and marud's balance say at least what the pages say
 //   the limit       what the pages say never passes the limit, from the moment that it was in force; stores that had begun

@@ -135,8 +135,8 @@ TEST_F(RegistryTest, EqualTagsAreToldApartByTheBlock) {
   EXPECT_FALSE(registry_exists(pool_.region, blocks[0].first));
 }
 
-// The vector code compares tags in halves of 32 bits, several at once, beside the header. Each slot has halves of its own. A tag
-// that combines halves of two slots is absent.
+// The vector code compares tags in halves of 32 bits, several at once, beside the header. Each slot has halves of its own. A
+// tag that combines halves of two slots is absent.
 TEST_F(RegistryTest, TagsThatDifferInHalfTheirBitsAreNotTaken) {
   constexpr uint32_t kTags = 2 * uint32_t(limits::kBucketSlots);
   const auto tag_of = [](uint64_t high, uint64_t low) { return (0xa000'0000 + high) << 32 | (0x5000'0000 + low); };
