@@ -16,6 +16,7 @@
 #include "daemon/server.h"
 #include "daemon/state_file.h"
 #include "daemon/version.h"
+#include "libmaru/base/standard_streams.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -173,5 +174,8 @@ int run(int count, char** arguments, const DaxRules& rules) {
 }  // namespace maru::daemon
 
 #ifndef MARU_WITHOUT_MAIN  // a test has another one
-int main(int count, char** arguments) { return maru::daemon::run(count, arguments, {}); }
+int main(int count, char** arguments) {
+  maru::hold_standard_streams();
+  return maru::daemon::run(count, arguments, {});
+}
 #endif

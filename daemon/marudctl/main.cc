@@ -2,6 +2,7 @@
 #include "daemon/marudctl/conversation.h"
 #include "daemon/marudctl/help.h"
 #include "daemon/marudctl/options.h"
+#include "libmaru/base/standard_streams.h"
 #include "libmaru/wire/socket.h"
 
 #include <cerrno>
@@ -67,6 +68,7 @@ int after_output(int code) {
 }  // namespace maru::marudctl
 
 int main(int count, char** values) {
+  maru::hold_standard_streams();
   try {
     return maru::marudctl::after_output(maru::marudctl::run(count, values));
   } catch (const std::exception& exception) {

@@ -11,6 +11,7 @@
 #include "daemon/provision/settle.h"
 #include "daemon/provision/stop_signals.h"
 #include "daemon/version.h"
+#include "libmaru/base/standard_streams.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -226,6 +227,7 @@ int start(int count, char** values) {
 }  // namespace maru::daemon::provision
 
 int main(int count, char** values) {
+  maru::hold_standard_streams();
   try {
     return maru::daemon::provision::start(count, values);
   } catch (const std::exception& exception) {

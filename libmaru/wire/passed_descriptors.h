@@ -19,7 +19,7 @@ struct DescriptorRoom {
 void attach_descriptors(msghdr& message, DescriptorRoom& room, int fd, int second = -1);
 
 // All that came along with a message that was received; the caller owns them. They are close-on-exec if the message was
-// received with MSG_CMSG_CLOEXEC.
+// received with MSG_CMSG_CLOEXEC. One is not open where this process had only a number for it that is a standard stream's.
 std::vector<FileDescriptor> take_descriptors(msghdr& message);
 
 }  // namespace maru::wire

@@ -114,9 +114,11 @@ Result<Packet> receive_packet(int socket, uint32_t timeout_ms) {
       continue;
     }
     auto descriptors = take_descriptors(message);
+    const bool lacks = std::any_of(descriptors.begin(), descriptors.end(), [](const auto& d) { return !d.is_open(); });
     if (!descriptors.empty()) packet.fd = std::move(descriptors.front());
     if (descriptors.size() > 1) packet.second = std::move(descriptors[1]);
-    if ((message.msg_flags & MSG_CTRUNC) != 0) return failure(EMFILE, "receive the descriptors in marud's reply");
+    if (lacks || (message.msg_flags & MSG_CTRUNC) != 0)
+      return failure(EMFILE, "receive the descriptors in marud's reply");
     if ((message.msg_flags & MSG_TRUNC) != 0) return failure(EMSGSIZE, "receive marud's reply");
     if (got == 0) return failure(ECONNRESET, "receive marud's reply");
     packet.bytes.resize(size_t(got));

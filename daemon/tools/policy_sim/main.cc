@@ -5,6 +5,7 @@
 #include "daemon/tools/policy_sim/report.h"
 #include "daemon/tools/policy_sim/workload.h"
 #include "daemon/version.h"
+#include "libmaru/base/standard_streams.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -50,6 +51,7 @@ int run(const Options& options) {
 }  // namespace maru::policy_sim
 
 int main(int argc, char** argv) {
+  maru::hold_standard_streams();
   using namespace maru::policy_sim;
   const maru::Result<Options> options = parse_options(argc, argv);
   if (!options) {

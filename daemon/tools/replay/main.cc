@@ -6,6 +6,7 @@
 #include "daemon/tools/replay/replay_client.h"
 #include "daemon/tools/replay/report.h"
 #include "daemon/tools/trace/trace.h"
+#include "libmaru/base/standard_streams.h"
 
 #include <cstdio>
 #include <maru/maru.h>
@@ -68,6 +69,7 @@ int replay(const Options& options, int argc, char** argv) {
 }  // namespace maru::replay
 
 int main(int argc, char** argv) {
+  maru::hold_standard_streams();
   using namespace maru::replay;
   const maru::Result<Options> options = parse_options(argc, argv);
   if (!options) {
