@@ -14,6 +14,11 @@
  * child's functions return -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child
  * attaches for itself.
  *
+ * A client keeps descriptors: its connection, the memory of its pool, and two sockets for its session thread. None of them is
+ * 0, 1 or 2. The program may close their numbers. The library neither uses nor closes a file that the program opens under such
+ * a number later, and the next request makes another connection. The session thread ends then; so the client stays when marud
+ * asks it to leave.
+ *
  * Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and zero the rest.
  */
 #ifndef MARU_H

@@ -60,8 +60,8 @@ Result<void> Client::open(const Options& options) {
       !reply->fd.is_open())
     return failure(EPROTO, "read the answer to attaching");
   attached_ = *attached;
-  device_ = std::move(reply->fd);
-  control_device_ = std::move(reply->second);
+  device_ = KeptDescriptor(std::move(reply->fd));
+  control_device_ = KeptDescriptor(std::move(reply->second));
   read_only_ = options.read_only;
 
   const uint64_t alignment = std::max<uint64_t>(attached_.map_alignment, 4096);
@@ -70,7 +70,7 @@ Result<void> Client::open(const Options& options) {
     return failure(EPROTO, "use the alignment that marud names");
   const uint64_t control_bytes =
       (attached_.control_bytes + control_alignment - 1) / control_alignment * control_alignment;
-  const int control_fd = control_device_.is_open() ? control_device_.get() : device_.get();
+  const int control_fd = control_device_.was_opened() ? control_device_.get() : device_.get();
   auto control = map_shared_synchronously(control_fd, control_bytes, PROT_READ | PROT_WRITE, control_alignment);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
@@ -94,13 +94,13 @@ Result<void> Client::open(const Options& options) {
   if (options.session_thread)
     if (auto prepared = connection_.prepare_watching(); !prepared) return prepared;
   bad_pages_ = std::make_unique<BadPages>(payload_->base(), region_.pages(), region_.page_bytes(), payload_->mapped(),
-                                          alignment, connection_.wake_fd());
+                                          alignment, connection_.waker());
   if (bad_pages_->unplaced_because() == ENOMEM) return failure(ENOMEM, "have its memory looked after");
   pages_ = std::make_unique<PageSource>(
       region_, lane_.id, options.thread_cache_pages,
       options.first_fit ? RegionIndex::Fit::kFirst : RegionIndex::Fit::kBest,
       [this](uint64_t runs, uint32_t run_pages, PageSource::Rented* rented) { return rent(runs, run_pages, rented); });
-  connection_.remember(attached_, device_.get(), control_device_.get());
+  connection_.remember(attached_, &device_, &control_device_);
   connection_.on_late_reply([this](wire::Type type, std::span<const std::byte> late) {
     PageSource::Rented rented;
     if (type == wire::Type::kRent && read_rent_reply(late, &rented) == 0) pages_->accept_late(rented);

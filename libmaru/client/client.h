@@ -207,8 +207,8 @@ class Client {
 
   Connection connection_;
   wire::AttachReply attached_{};
-  FileDescriptor device_;
-  FileDescriptor control_device_;  // when the control region is not on the device of the pages
+  KeptDescriptor device_;
+  KeptDescriptor control_device_;  // when the control region is not on the device of the pages
   bool read_only_ = false;
   Mapping control_;
   shm::ControlRegion region_;

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <new>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <system_error>
 
@@ -16,6 +15,9 @@ namespace {
 constexpr int kRetryMsMin = 1;
 constexpr int kRetryMsMax = 500;
 constexpr int kNoMemoryMs = 50;
+// After so long the session thread looks whether its descriptors are still its own. If the program closes the number of a
+// socket, a poll keeps the socket open until it returns, and marud does not learn of the close before.
+constexpr int kLookAfterMs = 1000;
 // Read in one go by the session thread; marud keeps fewer for a client that does not read.
 constexpr int kNoticesPerLook = 64;
 
@@ -41,7 +43,7 @@ auto Connection::whole_or_lost(F&& conversation) {
 // unasked to `notice_`.
 Result<Reply> Connection::receive_reply(const Deadline& deadline, uint32_t request_id) {
   for (;;) {  // ends: see below
-    auto packet = wire::receive_packet(socket_.get(), deadline.left_ms());
+    auto packet = wire::receive_packet(socket_, deadline.left_ms());
     if (!packet) return tl::unexpected(packet.error());
     const auto header = wire::decode_reply(packet->bytes);
     if (!header) return tl::unexpected(header.error());
@@ -79,10 +81,10 @@ void Connection::read_notices() {
   const std::lock_guard lock(mutex_);
   whole_or_lost([&] {
     // While marud has not let us in again, what comes is its answer to that.
-    for (int i = 0; i < kNoticesPerLook && socket_.is_open() && attaching_again_ == 0; ++i) {
-      pollfd poll{socket_.get(), POLLIN, 0};
+    for (int i = 0; i < kNoticesPerLook && attaching_again_ == 0; ++i) {
+      pollfd poll{socket_.get(), POLLIN, 0};  // -1 is never ready
       if (::poll(&poll, 1, 0) <= 0 || (poll.revents & POLLIN) == 0) return;
-      const auto packet = wire::receive_packet(socket_.get(), 0);
+      const auto packet = wire::receive_packet(socket_, 0);
       if (!packet) return drop_socket();
       const auto header = wire::decode_reply(packet->bytes);
       if (!header) continue;
@@ -103,7 +105,7 @@ Result<uint32_t> Connection::send(const Deadline& deadline, wire::Type type, std
     lost_.reserve(lost_.size() + unanswered_.size() + in_hand_ + 1);
     unanswered_.push_back(id);
   }
-  if (auto sent = wire::send_packet(socket_.get(), packet, fd, deadline.left_ms(), second); !sent)
+  if (auto sent = wire::send_packet(socket_, packet, fd, deadline.left_ms(), second); !sent)
     return tl::unexpected(sent.error());
   return id;
 }
@@ -125,7 +127,7 @@ Result<Reply> Connection::attach() {
 Result<Reply> Connection::attach_locked(const Deadline& deadline) {
   auto socket = wire::connect_to(target_.socket_path, target_.timeout_ms);
   if (!socket) return tl::unexpected(socket.error());
-  socket_ = std::move(*socket);
+  socket_ = KeptDescriptor(std::move(*socket));
   wire::AttachRequest request{};
   std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
   request.flags = target_.read_only ? wire::kAttachReadOnly : 0;
@@ -133,17 +135,17 @@ Result<Reply> Connection::attach_locked(const Deadline& deadline) {
   return exchange(deadline, wire::Type::kAttach, wire::bytes_of(request));
 }
 
-void Connection::remember(const wire::AttachReply& reply, int device_fd, int control_fd) {
+void Connection::remember(const wire::AttachReply& reply, const KeptDescriptor* device, const KeptDescriptor* control) {
   const std::lock_guard lock(mutex_);
   attached_ = reply;
-  device_fd_ = device_fd;
-  control_fd_ = control_fd;
+  device_ = device;
+  control_ = control;
   known_ = true;
 }
 
 bool Connection::is_lost() const {
-  if (!socket_.is_open()) return true;
   pollfd poll{socket_.get(), 0, 0};
+  if (poll.fd < 0) return true;
   return ::poll(&poll, 1, 0) > 0 && (poll.revents & (POLLHUP | POLLERR)) != 0;
 }
 
@@ -153,7 +155,19 @@ void Connection::drop_socket() noexcept {
   attaching_again_ = 0;
   lost_.insert(lost_.end(), unanswered_.begin(), unanswered_.end());  // there is room: send()
   unanswered_.clear();
-  if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
+  wake();
+}
+
+// The memory that proves which pool this client is attached to, and in *ret_control the second piece of it, or -1 each. None
+// if the program has closed a part: marud does not accept a half.
+int Connection::memory_to_hand_back(int* ret_control) const {
+  *ret_control = -1;
+  const int device = device_ ? device_->get() : -1, control = control_ ? control_->get() : -1;
+  if (device < 0 || (control_ && control_->was_opened() && control < 0)) return -1;
+  // A marud from before pools in memory were in two pieces drops whoever hands it two descriptors, and it may have a pool on
+  // two devices.
+  if (is_memory(control)) *ret_control = control;
+  return device;
 }
 
 Result<void> Connection::begin_attach_again(const Deadline& deadline) {
@@ -163,17 +177,16 @@ Result<void> Connection::begin_attach_again(const Deadline& deadline) {
   auto socket = wire::connect_to(target_.socket_path, left_ms);
   if (!socket && socket.error().code == ENOENT) return failure(ECONNREFUSED, socket.error().doing);
   if (!socket) return tl::unexpected(socket.error());
-  socket_ = std::move(*socket);
+  socket_ = KeptDescriptor(std::move(*socket));
   wire::AttachRequest request{};
   std::memcpy(request.pool, target_.pool.data(), target_.pool.size());
-  request.flags = wire::kAttachHandsBack | (target_.read_only ? wire::kAttachReadOnly : 0);
+  int control = -1;
+  const int device = memory_to_hand_back(&control);
+  request.flags = (device >= 0 ? wire::kAttachHandsBack : 0) | (target_.read_only ? wire::kAttachReadOnly : 0);
   request.previous_lane = attached_.lane;
   request.previous_generation = attached_.lane_generation;
   std::memcpy(request.uuid, attached_.uuid, sizeof(request.uuid));
-  // A marud from before pools in memory were in two pieces drops whoever hands it two descriptors, and it may have a pool on
-  // two devices.
-  const int second = is_memory(control_fd_) ? control_fd_ : -1;
-  const auto id = send(deadline, wire::Type::kAttach, wire::bytes_of(request), device_fd_, second);
+  const auto id = send(deadline, wire::Type::kAttach, wire::bytes_of(request), device, control);
   if (!id) {
     drop_socket();  // the next attempt starts afresh
     return tl::unexpected(id.error());
@@ -262,7 +275,7 @@ void Connection::detach_locked() {
     if (stale_) return;
     const auto connected = known_ ? reattach_locked(deadline()) : Result<void>();
     // Of a pool that is fenced marud says so, and keeps the connection for this.
-    if (!connected && (connected.error().code != EIO || !socket_.is_open())) return;
+    if (!connected && (connected.error().code != EIO || socket_.get() < 0)) return;
     const auto reply = exchange(deadline(), wire::Type::kDetach, {});
     if (reply || !known_) return;
     const int code = reply.error().code;
@@ -296,21 +309,17 @@ void Connection::say_goodbye() noexcept {
   say_goodbye_locked();
 }
 
-void Connection::wake() {
-  if (changed_.is_open()) ::eventfd_write(changed_.get(), 1);
-}
-
 void Connection::part() {
   const std::lock_guard lock(mutex_);
   say_goodbye_locked();  // marud waits for this, or for our end
   stale_ = true;
-  device_fd_ = control_fd_ = -1;
+  device_ = control_ = nullptr;
 }
 
 Result<void> Connection::prepare_watching() {
-  stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  changed_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop_.is_open() || !changed_.is_open()) return failure(errno, "make an event for the session thread");
+  auto made = Wake::create();
+  if (!made) return tl::unexpected(made.error());
+  wake_ = std::move(*made);
   return {};
 }
 
@@ -325,9 +334,14 @@ Result<void> Connection::start_watching() {
     ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
     sigset_t before;
   } const no_signals;
+  is_watching_.store(true, std::memory_order_relaxed);  // the thread sees what came before its start
   try {
-    watcher_ = std::thread([this] { watch(); });
+    watcher_ = std::thread([this] {
+      watch();
+      is_watching_.store(false, std::memory_order_relaxed);  // a hint to others
+    });
   } catch (const std::system_error& error) {
+    is_watching_.store(false, std::memory_order_relaxed);  // no other thread has seen it
     return failure(error.code().value(), "start the session thread");
   }
   return {};
@@ -335,7 +349,8 @@ Result<void> Connection::start_watching() {
 
 void Connection::stop_watching() {
   if (!watcher_.joinable()) return;
-  ::eventfd_write(stop_.get(), 1);
+  is_ending_.store(true, std::memory_order_seq_cst);  // before the wake, which may be the last
+  wake();
   watcher_.join();
 }
 
@@ -343,29 +358,26 @@ void Connection::abandon() {
   // Neither joined nor detached: the handle may by now be that of a thread which the child has started itself.
   new (&watcher_) std::thread;
   socket_.reset();
-  stop_.reset();
-  changed_.reset();
+  wake_.reset();
 }
 
 // False: it is to end.
 bool Connection::look(int* retry_ms) {
-  eventfd_t value;
-  (void)::eventfd_read(changed_.get(), &value);  // what changed until now is seen below
+  wake_.forget_wakes();  // a change before this is seen below
+  if (is_ending_.load(std::memory_order_seq_cst) || !wake_.is_whole()) return false;
   const int upkeep_ms = upkeep_ ? upkeep_() : -1;
-  pollfd polls[3] = {{stop_.get(), POLLIN, 0}, {changed_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
+  pollfd polls[2] = {{wake_.waiting_end(), POLLIN, 0}, {-1, POLLIN, 0}};
   bool lost;
   {
     const std::lock_guard lock(mutex_);
-    lost = !socket_.is_open() || attaching_again_ != 0;
-    if (stale_)
-      lost = false;
-    else
-      polls[2].fd = socket_.get();
+    polls[1].fd = stale_ ? -1 : socket_.get();
+    lost = !stale_ && (polls[1].fd < 0 || attaching_again_ != 0);
   }
-  ::poll(polls, 3, lost ? std::max(*retry_ms, kRetryMsMin) : upkeep_ms);
-  if (polls[0].revents) return false;
-  if (!lost && !polls[2].revents) return true;
-  if (!lost && (polls[2].revents & (POLLHUP | POLLERR)) == 0) {
+  const int wait_ms = lost ? std::max(*retry_ms, kRetryMsMin) : upkeep_ms;
+  ::poll(polls, 2, wait_ms < 0 ? kLookAfterMs : std::min(wait_ms, kLookAfterMs));
+  if (!wake_.is_whole()) return false;  // the poll may have been of a file of the program
+  if (!lost && !polls[1].revents) return true;
+  if (!lost && (polls[1].revents & (POLLHUP | POLLERR | POLLNVAL)) == 0) {
     read_notices();  // waits for a request that is under way, and whose answer this may have been
     return true;
   }
@@ -380,8 +392,8 @@ void Connection::watch() {
     try {
       if (!look(&retry_ms)) return;
     } catch (const std::bad_alloc&) {
-      pollfd stop{stop_.get(), POLLIN, 0};
-      if (::poll(&stop, 1, kNoMemoryMs) > 0) return;
+      pollfd woken{wake_.waiting_end(), POLLIN, 0};
+      ::poll(&woken, 1, kNoMemoryMs);
     }
   }
 }

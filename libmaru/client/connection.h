@@ -3,12 +3,17 @@
 //
 // A request waits for timeout_ms in all, whatever it has to do on the way; for those of other threads it waits before that.
 //
+// The program may close any descriptor of the process, also these (libmaru/base/kept_descriptor.h). The next request then makes
+// another connection. The session thread ends when nothing can wake it any more, and the client goes on without it.
+//
 // Thread safety: any; one request at a time, others wait for it. Whatever allocates may throw std::bad_alloc: by then the
 // connection is given up, so that it is made again, and answers that were not read count as lost.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/kept_descriptor.h"
 #include "libmaru/base/result.h"
+#include "libmaru/client/wake.h"
 #include "libmaru/wire/codec.h"
 #include "libmaru/wire/socket.h"
 #include "maru/format/wire.h"
@@ -46,8 +51,8 @@ class Connection {
   // The first attachment. The reply's descriptors are the pool's device, or devices.
   Result<Reply> attach();
   // What a later attachment proves itself with: the lane held before and what to hand back, as it came with the
-  // reply; `control_fd`: -1 if only one came. Both stay the caller's and outlive this.
-  void remember(const wire::AttachReply& reply, int device_fd, int control_fd);
+  // reply; `control` is none if only one came. Both stay the caller's until part(), or outlive this.
+  void remember(const wire::AttachReply& reply, const KeptDescriptor* device, const KeptDescriptor* control);
 
   // Sends a request and waits for its reply. A lost connection is made again once, with the same lane. Errors: ENOTCONN no
   // marud there; ETIMEDOUT; ESTALE as from reattach(); what marud refuses with.
@@ -84,15 +89,19 @@ class Connection {
   void on_upkeep(Upkeep upkeep) { upkeep_ = std::move(upkeep); }
   // What to do when marud says, to an attach after a loss of the connection, that it has fenced the pool.
   void on_fenced(std::function<void()> fenced) { fenced_ = std::move(fenced); }
-  // Wakes the session thread, if there is one, by writing to this.
-  int wake_fd() const { return changed_.get(); }
-  void wake();
+  // Wakes the session thread, if there is one.
+  const Wake& waker() const { return wake_; }
+  void wake() { wake_.wake(); }
+  // Whether the session thread is there, and can be woken.
+  bool is_watched() const {
+    return is_watching_.load(std::memory_order_relaxed) && wake_.is_whole();
+  }  // it may end now
   // The attachment is over for good: marud is told if it is there, and nothing connects again.
   void part();
 
   // A thread that waits for the end of the connection and makes it again; so marud gets a pool back that only its clients
   // still hold. It also reads what marud sends unasked, which without it waits for the next request.
-  Result<void> prepare_watching();  // makes wake_fd()
+  Result<void> prepare_watching();  // makes waker()
   Result<void> start_watching();
   void stop_watching();
   // In a child of fork(): closes its copies of the descriptors and forgets the thread, which only the parent has.
@@ -115,6 +124,7 @@ class Connection {
   void detach_unanswered() noexcept;
   Result<void> reattach_locked(const Deadline& deadline);
   Result<void> begin_attach_again(const Deadline& deadline);
+  int memory_to_hand_back(int* ret_control) const;
   bool is_lost() const;
   void drop_socket() noexcept;
   template <typename F>
@@ -124,7 +134,7 @@ class Connection {
 
   Target target_;
   std::mutex mutex_;
-  FileDescriptor socket_;
+  KeptDescriptor socket_;
   uint32_t next_request_ = 1;
   std::atomic<size_t> in_hand_ = 0;  // answers to requests for memory, neither taken nor lost yet
   bool may_have_lane_ = false;       // marud was asked for one and has not refused
@@ -134,7 +144,8 @@ class Connection {
   // Requests for memory without an answer yet; and those whose connection ended before it came.
   std::vector<uint32_t> unanswered_, lost_;
   wire::AttachReply attached_{};
-  int device_fd_ = -1, control_fd_ = -1;
+  const KeptDescriptor* device_ = nullptr;
+  const KeptDescriptor* control_ = nullptr;
   LateReply late_reply_;
   LostAnswers lost_answers_;
   Notice notice_;
@@ -142,8 +153,9 @@ class Connection {
   std::function<void()> fenced_;
 
   std::thread watcher_;
-  FileDescriptor stop_;     // eventfd
-  FileDescriptor changed_;  // eventfd: the watcher is to look at another socket
+  Wake wake_;  // for the end, another socket, and wishes of the client
+  std::atomic<bool> is_ending_{false};
+  std::atomic<bool> is_watching_{false};
 };
 
 }  // namespace maru::client

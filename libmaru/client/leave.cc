@@ -87,7 +87,7 @@ int Client::upkeep() {
 // marud wants the memory back, or has fenced it: what others see there may be something else by now.
 void Client::begin_leaving() {
   // Without a session thread nobody could tell when the last view is released: such a client stays.
-  if (connection_.wake_fd() < 0) return;
+  if (!connection_.is_watched()) return;
   leaving_.store(true, std::memory_order_seq_cst);
   connection_.wake();  // another thread's request may have read this
 }

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -192,7 +191,7 @@ bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argu
 }
 
 BadPages::BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, std::span<std::byte> mapped, uint64_t unit,
-                   int wake)
+                   const Wake& wake)
     : base_(reinterpret_cast<uintptr_t>(base)),
       pages_(pages),
       page_bytes_(page_bytes),
@@ -261,8 +260,7 @@ void BadPages::say(uint32_t page) {
     if (word.load_relaxed() == uint64_t(page) + 1) return;  // as above
     if (word.load_relaxed() == 0 && word.cas_relaxed(none, uint64_t(page) + 1)) break;
   }
-  const uint64_t one = 1;
-  if (wake_ >= 0 && ::write(wake_, &one, sizeof(one)) < 0) return;  // full: it is awake
+  wake_.wake();
 }
 
 bool BadPages::next_unsaid(uint32_t* ret_page) const {

@@ -12,6 +12,7 @@
 // Thread safety: any. The handler takes no lock and allocates nothing.
 #pragma once
 
+#include "libmaru/client/wake.h"
 #include "maru/format/atomic_word.h"
 
 #include <atomic>
@@ -42,9 +43,10 @@ bool guarded(const void* start, size_t bytes, F&& run, BadRange* ret_bad) {
 // What one client knows of bad pages: written by any thread and by the handler, read by the session thread, who tells marud.
 class BadPages {
  public:
-  // `base`: the address of page 0, in `mapped`, which can be replaced in multiples of `unit` bytes alone. `wake`: an eventfd to
-  // write when something was noted, or -1.
-  BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, std::span<std::byte> mapped, uint64_t unit, int wake);
+  // `base`: the address of page 0, in `mapped`, which can be replaced in multiples of `unit` bytes alone. `wake`: of
+  // the thread that tells marud, which may have none; outlives this.
+  BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, std::span<std::byte> mapped, uint64_t unit,
+           const Wake& wake);
   ~BadPages();
   BadPages(const BadPages&) = delete;
   BadPages& operator=(const BadPages&) = delete;
@@ -81,7 +83,7 @@ class BadPages {
   const uint64_t pages_, page_bytes_;
   const uintptr_t mapped_, mapped_end_;
   const uint64_t unit_;
-  const int wake_;
+  const Wake& wake_;
   std::unique_ptr<AtomicU64[]> bits_, met_;  // bad; bad, and met by a call
   AtomicU32 is_any_{0};
   AtomicU64 unsaid_[kUnsaid];                // page + 1; 0: free. What finds no place is met again by somebody

@@ -27,12 +27,22 @@ int64_t monotonic_ms() {
   return int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
 }
 
+// The number of a socket at this moment, or -1: another thread of the program may close it between any two calls.
+int number_of(int socket) { return socket; }
+int number_of(const KeptDescriptor& socket) { return socket.get(); }
+
+tl::unexpected<Error> no_socket(const char* doing) {
+  return failure(ECONNRESET, std::string(doing) + ", whose socket the program has closed");
+}
+
 // Waits until the socket is ready for `events` or the deadline has passed.
-Result<void> wait_for(int socket, short events, int64_t deadline_ms, const char* doing) {
+template <typename Socket>
+Result<void> wait_for(const Socket& socket, short events, int64_t deadline_ms, const char* doing) {
   while (true) {
     const int64_t left_ms = deadline_ms - monotonic_ms();
     if (left_ms <= 0) return failure(ETIMEDOUT, doing);
-    pollfd entry = {socket, events, 0};
+    pollfd entry = {number_of(socket), events, 0};
+    if (entry.fd < 0) return no_socket(doing);
     const int ready = ::poll(&entry, 1, int(std::min<int64_t>(left_ms, INT_MAX)));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return failure(errno, doing);
@@ -76,7 +86,10 @@ Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms) 
   }
 }
 
-Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms, int second) {
+namespace {
+
+template <typename Socket>
+Result<void> send_by(const Socket& socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms, int second) {
   iovec part = {const_cast<std::byte*>(packet.data()), packet.size()};
   DescriptorRoom room;
   msghdr message = {};
@@ -85,7 +98,9 @@ Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, 
   if (fd >= 0) attach_descriptors(message, room, fd, second);
   const int64_t deadline_ms = monotonic_ms() + timeout_ms;
   while (true) {
-    if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
+    const int number = number_of(socket);
+    if (number < 0) return no_socket("send a message to marud");
+    if (::sendmsg(number, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return failure(errno, "send a message to marud");
     auto ready = wait_for(socket, POLLOUT, deadline_ms, "send a message to marud");
@@ -93,7 +108,8 @@ Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, 
   }
 }
 
-Result<Packet> receive_packet(int socket, uint32_t timeout_ms) {
+template <typename Socket>
+Result<Packet> receive_by(const Socket& socket, uint32_t timeout_ms) {
   Packet packet;
   packet.bytes.resize(limits::kMessageBytesMax);
   alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
@@ -105,7 +121,9 @@ Result<Packet> receive_packet(int socket, uint32_t timeout_ms) {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
-    const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const int number = number_of(socket);
+    if (number < 0) return no_socket("receive marud's reply");
+    const ssize_t got = ::recvmsg(number, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) return failure(errno, "receive marud's reply");
@@ -124,6 +142,23 @@ Result<Packet> receive_packet(int socket, uint32_t timeout_ms) {
     packet.bytes.resize(size_t(got));
     return packet;
   }
+}
+
+}  // namespace
+
+Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms, int second) {
+  return send_by(socket, packet, fd, timeout_ms, second);
+}
+
+Result<void> send_packet(const KeptDescriptor& socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms,
+                         int second) {
+  return send_by(socket, packet, fd, timeout_ms, second);
+}
+
+Result<Packet> receive_packet(int socket, uint32_t timeout_ms) { return receive_by(socket, timeout_ms); }
+
+Result<Packet> receive_packet(const KeptDescriptor& socket, uint32_t timeout_ms) {
+  return receive_by(socket, timeout_ms);
 }
 
 }  // namespace maru::wire

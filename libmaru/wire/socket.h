@@ -2,6 +2,7 @@
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/kept_descriptor.h"
 #include "libmaru/base/result.h"
 
 #include <cstddef>
@@ -34,6 +35,10 @@ Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms =
 // Sends one packet, with a descriptor when `fd` is not negative, and with `second` after it when that is not either. Errors:
 // ETIMEDOUT, EPIPE and those of sendmsg.
 Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms, int second = -1);
+// The same for a socket that the program may close at any time. Error then: ECONNRESET; another file under its number is left
+// alone.
+Result<void> send_packet(const KeptDescriptor& socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms,
+                         int second = -1);
 
 struct Packet {
   std::vector<std::byte> bytes;
@@ -43,5 +48,7 @@ struct Packet {
 // timeout_ms 0: what is there already. Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, EMFILE this
 // process has no room for the descriptors that came along, and those of recvmsg.
 Result<Packet> receive_packet(int socket, uint32_t timeout_ms);
+// The same, as above: ECONNRESET.
+Result<Packet> receive_packet(const KeptDescriptor& socket, uint32_t timeout_ms);
 
 }  // namespace maru::wire

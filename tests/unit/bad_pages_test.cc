@@ -37,7 +37,7 @@ class BadPagesTest : public ::testing::Test {
 
   std::byte* page(uint64_t index) const { return mapped_.data() + kUnit / 2 + index * kPageBytes; }
   BadPages make(uint64_t unit) const {
-    return BadPages(page(0), (kUnits * kUnit - kUnit / 2) / kPageBytes, kPageBytes, mapped_, unit, -1);
+    return BadPages(page(0), (kUnits * kUnit - kUnit / 2) / kPageBytes, kPageBytes, mapped_, unit, no_thread_);
   }
   // The bytes that are zero now: from where on, and how many.
   std::pair<uint64_t, uint64_t> replaced() const {
@@ -46,6 +46,7 @@ class BadPagesTest : public ::testing::Test {
     return {uint64_t(first - mapped_.begin()), uint64_t(std::count_if(first, mapped_.end(), is_zero))};
   }
 
+  const Wake no_thread_;
   Mapping reserved_;
   std::span<std::byte> mapped_;
 };
