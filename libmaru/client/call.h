@@ -1,16 +1,13 @@
-// What one call of the library needs for its duration: the time, memory of its thread, and its arguments in our types.
+// The time, and the arguments of a call in our types.
 #pragma once
 
 #include "libmaru/base/result.h"
 #include "maru/maru.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <span>
-#include <type_traits>
-#include <utility>
 
 namespace maru::client {
 
@@ -26,31 +23,5 @@ inline std::span<const std::byte> bytes_of(const maru_key& key) {
 }
 
 inline int status_of(const Error& error) { return -error.code; }
-
-// Memory of the calling thread that grows and stays. What destructors of the program's own thread-local objects ask for when
-// it has gone with its thread already is left behind.
-template <typename T>
-std::span<T> scratch(size_t n) {
-  static_assert(std::is_trivially_destructible_v<T>);
-  // Words, which stay usable until the thread is gone, and the one who frees.
-  static thread_local T* memory = nullptr;
-  static thread_local size_t size = 0;
-  struct Owner {
-    ~Owner() {
-      delete[] std::exchange(memory, nullptr);
-      size = 0;
-    }
-    void hold() const {}
-  };
-  static thread_local const Owner owner;
-  if (size < n) {
-    owner.hold();
-    const size_t larger = std::max(n, 2 * size);  // many calls in a row may ask for one more each
-    T* const more = new T[larger]();
-    delete[] std::exchange(memory, more);
-    size = larger;
-  }
-  return {memory, n};
-}
 
 }  // namespace maru::client

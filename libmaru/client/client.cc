@@ -2,7 +2,7 @@
 
 #include "libmaru/base/map_sync.h"
 #include "libmaru/client/call.h"
-#include "libmaru/client/thread_number.h"
+#include "libmaru/client/thread_state.h"
 #include "libmaru/shm/find_batch.h"
 
 #include <algorithm>
@@ -42,6 +42,7 @@ Result<ForkGuard> ForkGuard::create() {
 }
 
 Result<std::unique_ptr<Client>> Client::attach(const Options& options) {
+  if (const int code = make_thread_state_key(); code != 0) return failure(code, "make a key for what threads have");
   auto client = std::unique_ptr<Client>(
       new Client(Connection::Target{options.socket_path, options.pool, options.timeout_ms, options.read_only}));
   if (auto opened = client->open(options); !opened) return tl::unexpected(opened.error());
@@ -134,8 +135,8 @@ void Client::abandon(std::unique_ptr<Client> client) {
 }
 
 void Client::count(format::LaneCounter which, uint64_t by) {
-  const uint32_t thread = thread_number();
-  uint32_t owner = counting_thread_.load_relaxed();  // set once
+  const uint64_t thread = thread_identity();
+  uint64_t owner = counting_thread_.load_relaxed();  // set once
   if (owner == 0 && counting_thread_.cas_relaxed(owner, thread)) owner = thread;
   format::LaneHeader& header = *lane_view_.header;
   if (owner == thread)

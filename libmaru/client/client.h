@@ -226,7 +226,7 @@ class Client {
   wire::Deadline tell_again_{0};        // marud is told of bad pages when it is over
   std::atomic<uint32_t> page_told_{0};  // the last one of which marud was told; its answer may come late, in any thread
 
-  AtomicU32 counting_thread_{0};  // the one that counts with plain stores
+  AtomicU64 counting_thread_{0};  // the thread that counts with plain stores; a later thread may have its identity
 
   // When a page was last touched, by a hash of the page: a block touched twice in a tick leaves one entry in the ring.
   static constexpr uint32_t kRecentTouches = 4096;

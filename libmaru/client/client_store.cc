@@ -1,6 +1,7 @@
 // The half of a client that writes: memory from marud, and blocks made of it.
 #include "libmaru/client/call.h"
 #include "libmaru/client/client.h"
+#include "libmaru/client/thread_state.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -25,8 +26,6 @@ constexpr PageRef kGoneParent = PageRef::of(~uint32_t{0} - 1, 0);
 // Other threads of this client may use up what marud granted to this one.
 constexpr int kCreditRetries = 16;
 
-thread_local uint64_t tenant_of_thread = 0;
-
 }  // namespace
 
 // -- memory -----------------------------------------------------------------------------------------------------------
@@ -35,7 +34,7 @@ int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rent
   wire::RentRequest request{};
   request.runs = runs;
   request.run_pages = run_pages;
-  request.tenant = tenant_of_thread;
+  if (const ThreadState* state = thread_state_if_any()) request.tenant = state->tenant;
   count(format::kCounterRents);
   uint32_t answered = 0;
   try {
@@ -51,7 +50,7 @@ int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rent
   }
 }
 
-void Client::set_tenant(uint64_t tenant) { tenant_of_thread = tenant; }
+void Client::set_tenant(uint64_t tenant) { thread_state().tenant = tenant; }
 
 int Client::ask_for_credit(uint64_t tenant, uint64_t bytes) {
   wire::CreditRequest request{};

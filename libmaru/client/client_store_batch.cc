@@ -6,6 +6,7 @@
 // apart by the registry, as if two clients stored them: the first one wins.
 #include "libmaru/client/call.h"
 #include "libmaru/client/client.h"
+#include "libmaru/client/thread_state.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,5 +1,7 @@
 #include "libmaru/client/memory_errors.h"
 
+#include "libmaru/base/mapping.h"
+#include "libmaru/client/thread_state.h"
 #include "maru/maru.h"
 
 #include <algorithm>
@@ -22,8 +24,6 @@ struct Frame {
   BadRange bad;
   Frame* outer;
 };
-// In the block of thread-local memory that every thread has anyway: a load, no call, also in the handler.
-thread_local Frame* volatile innermost __attribute__((tls_model("initial-exec"))) = nullptr;
 
 // What a machine loses at once, as powers of two: from a page of the kernel to the largest huge one.
 constexpr unsigned kLostBitsMin = 12, kLostBitsMax = 30;
@@ -90,7 +90,8 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const BadRange lost = lost_with(*info);
   const bool is_access = info->si_code == BUS_MCEERR_AR || info->si_code == BUS_ADRERR;
-  Frame* frame = innermost;
+  const ThreadState* state = thread_state_if_any();
+  auto* frame = state ? static_cast<Frame*>(state->innermost) : nullptr;
   if (is_access && frame && lost.end > frame->start && lost.start < frame->end) {
     frame->bad = {std::max(lost.start, frame->start), std::min(lost.end, frame->end)};
     restore_signals(context);
@@ -147,6 +148,7 @@ int install() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (installed.load(std::memory_order_relaxed)) return 0;
+  if (const int code = make_thread_state_key(); code != 0) return -code;
   struct sigaction action = {};
   action.sa_sigaction = on_bus_error;
   // Not blocked inside the handler, since it may be left by a jump; on the program's alternate stack if it has one.
@@ -168,7 +170,8 @@ int handle_memory_errors(uint32_t flags) {
 }
 
 bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argument, BadRange* ret_bad) {
-  if (!installed.load(std::memory_order_relaxed)) {
+  ThreadState* const state = installed.load(std::memory_order_acquire) ? try_thread_state() : nullptr;
+  if (state == nullptr) {  // or without memory
     run(argument);
     return true;
   }
@@ -176,17 +179,17 @@ bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argu
   frame.start = reinterpret_cast<uintptr_t>(start);
   frame.end = frame.start + bytes;
   frame.bad = {};
-  frame.outer = innermost;
+  frame.outer = static_cast<Frame*>(state->innermost);
   if (sigsetjmp(frame.landing, 0) != 0) {
-    innermost = frame.outer;
+    state->innermost = frame.outer;
     *ret_bad = frame.bad;
     return false;
   }
-  innermost = &frame;
+  state->innermost = &frame;
   std::atomic_signal_fence(std::memory_order_seq_cst);  // the handler of this thread sees the frame whole
   run(argument);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  innermost = frame.outer;
+  state->innermost = frame.outer;
   return true;
 }
 

@@ -1,6 +1,6 @@
 #include "libmaru/client/page_source.h"
 
-#include "libmaru/client/thread_number.h"
+#include "libmaru/client/thread_state.h"
 #include "libmaru/shm/pin.h"
 #include "libmaru/shm/region_handover.h"
 
@@ -46,7 +46,23 @@ PageSource::PageSource(const shm::ControlRegion& region, shm::LaneId lane, uint3
   owned_.reserve(region.regions());  // no region is lost for want of memory
 }
 
-PageSource::Cache& PageSource::my_cache() { return caches_[thread_number() % kCaches]; }
+// Each identity has a home among the caches. A thread takes the first free cache from there on, or shares its home when the
+// caches near it are taken. A thread that ends leaves its cache to the next thread with the same identity.
+PageSource::Cache& PageSource::my_cache() {
+  constexpr uint64_t kSpread =
+      0x9E37'79B9'7F4A'7C15;  // 2^64 by the golden ratio: identities are multiples of large powers of 2
+  constexpr uint32_t kNear = 8;
+  static_assert(kCaches == 64);
+  const uint64_t me = thread_identity();
+  const auto home = uint32_t(me * kSpread >> 58);
+  for (uint32_t i = 0; i < kNear; ++i) {
+    Cache& cache = caches_[(home + i) % kCaches];
+    uint64_t thread = cache.thread.load(std::memory_order_relaxed);  // a wish: the lock guards the cache
+    if (thread == me) return cache;
+    if (thread == 0 && cache.thread.compare_exchange_strong(thread, me, std::memory_order_relaxed)) return cache;
+  }
+  return caches_[home];
+}
 
 // marud's word: the region is still rented to this lane. (Written by marud before it answers.)
 bool PageSource::owns(uint32_t index) const { return shm::owns_region(region_, index, lane_); }

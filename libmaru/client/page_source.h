@@ -1,7 +1,7 @@
 // Where a client's pages come from: caches of its threads, then the free pages of the regions it rents, then marud.
 //
 // A cache holds pages that are RESERVED by this lane already, so taking one and giving it back are a few private
-// instructions and one CAS. Threads are spread over the caches by a number of their own; a cache is locked for a moment, so
+// instructions and one CAS. Threads are spread over the caches by their identity; a cache is locked for a moment, so
 // that a thread whose cache is empty can take from the others before it asks marud, and pages of threads that ended are
 // not lost.
 //
@@ -63,6 +63,7 @@ class PageSource {
   struct alignas(64) Cache {
     std::atomic_flag locked = ATOMIC_FLAG_INIT;
     std::atomic<uint32_t> count{0};
+    std::atomic<uint64_t> thread{0};  // the identity of the first that took it; 0: none has
     std::unique_ptr<shm::PageRef[]> pages;
   };
   class CacheLock;
