@@ -80,7 +80,7 @@ class MaruHiCacheStorage(HiCacheStorage):
         # Latent attention (MLA) has the same pages on all ranks of a tensor-parallel group, whatever their number.
         is_shared = bool(config.is_mla_model)
         self._identity = chunk_keys.digest({
-            "version": 3, "engine": "sglang", "model": self._model, "zero_copy": self._is_zero_copy,
+            "version": 4, "engine": "sglang", "model": self._model, "zero_copy": self._is_zero_copy,
             "tensor": None if is_shared else [config.tp_rank, config.tp_size],
             "pipeline": [getattr(config, "pp_rank", 0), getattr(config, "pp_size", 1)],
             "context": [getattr(config, "attn_cp_rank", 0), getattr(config, "attn_cp_size", 1)],

@@ -49,6 +49,7 @@ from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
 from .tokens import BLOCK_TOKENS_MAX
+from .vllm_adapters import Adapters
 from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared, schedules_ahead
 from .vllm_plan import RequestPlan, Transfer, compute_again, first_of, following
 
@@ -120,6 +121,7 @@ class MaruConnector(KVConnectorBase_V1):
         # An engine that only loads may be run by a user who may only read.
         self._pool = EnginePool(settings, logger, read_only=not self._stores)
         self._identity = identify(vllm_config, settings.model, self._block_tokens, self._chunk_tokens)
+        self._adapters = Adapters(logger)
         # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
         self._is_shared = all(type(spec) is MLAAttentionSpec for spec in specs)
         self.dropped = self._dropped_said = 0  # chunks that could not be stored
@@ -147,12 +149,9 @@ class MaruConnector(KVConnectorBase_V1):
     def _client(self) -> Client:
         return self._pool.attached().client
 
-    def _root(self, request: Any) -> bytes:
-        """What the chain of a request's chunks begins with."""
-        lora = getattr(request, "lora_request", None)
-        return chunk_keys.digest({
-            **self._identity, "lora": [lora.lora_name, _text(getattr(lora, "lora_path", None))] if lora else None,
-            "salt": _text(getattr(request, "cache_salt", None))})
+    def _root(self, request: Any, adapter: Optional[str] = None) -> bytes:
+        """What the chain of a request's chunks begins with. adapter: what its LoRA is known by."""
+        return chunk_keys.digest({**self._identity, "lora": adapter, "salt": _text(getattr(request, "cache_salt", None))})
 
     def shutdown(self) -> None:
         for plan in self._requests.values():
@@ -175,7 +174,8 @@ class MaruConnector(KVConnectorBase_V1):
         pipeline_rank, tensor_rank = divmod(rank, parallel.tensor_parallel_size)
         self._stores = self._stores and not (self._is_shared and tensor_rank != 0)
         self._rank_digest = chunk_keys.digest({
-            "pipeline": [pipeline_rank, parallel.pipeline_parallel_size],
+            # A worker reads the files of its own machine: with other files there it shares nothing.
+            "model": self._identity["model"], "pipeline": [pipeline_rank, parallel.pipeline_parallel_size],
             "tensor": None if self._is_shared else [tensor_rank, parallel.tensor_parallel_size],
             "layout": self._layers.layout, "attention": attention_backends(self._vllm_config, kv_caches)})
 
@@ -320,11 +320,13 @@ class MaruConnector(KVConnectorBase_V1):
         """None for a request whose KV cache does not follow from its tokens, or not for long."""
         if getattr(request, "prompt_embeds", None) is not None:
             return None
-        if getattr(getattr(request, "lora_request", None), "load_inplace", False):
-            return None  # other weights under the same name and path
         plan = self._requests.get(request.request_id)
         if plan is None:
-            plan = RequestPlan(request, self._root(request))
+            lora = getattr(request, "lora_request", None)
+            adapter = self._adapters.weights(lora) if lora is not None else None
+            if lora is not None and adapter is None:
+                return None
+            plan = RequestPlan(request, self._root(request, adapter), adapter=adapter)
             self._requests[request.request_id] = plan
         return plan
 
@@ -483,7 +485,7 @@ class MaruConnector(KVConnectorBase_V1):
             return False
         self._identity = {**self._identity, "reset": secrets.token_hex(16)}
         for plan in self._requests.values():
-            plan.begin_again(self._root(plan.request))
+            plan.begin_again(self._root(plan.request, plan.adapter))
         self._allocated.clear()
         logger.info("maru: what is in the pool is not found by this engine any more, nor what it stores from now on by others; "
                     "the pool is not cleared, which `marudctl clear` does")

@@ -11,6 +11,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, Unif
 from . import chunk_keys
 from .chunk_keys import Value
 from .errors import InvalidArgumentError
+from .weights import digest_of, folder_of
 
 # Of a model's config.json: what names a copy of it or those who read it.
 _NAMES = {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "_attn_implementation",
@@ -20,6 +21,8 @@ _DTYPES = {"torch_dtype", "dtype"}
 # Settings of multi-modal inputs that vLLM's hash of an input does not cover.
 _INPUTS = ("mm_processor_kwargs", "media_io_kwargs", "mm_device_do_normalize", "mm_encoder_attn_dtype",
            "mm_encoder_fp8_scale_path", "video_pruning_rate", "video_pruning_method")
+# How weights are loaded that lie elsewhere than in the model's folder.
+_LOADED_FROM_ELSEWHERE = ("tensorizer", "ipc_cache", "modelexpress")
 # Kinds of positions that follow from the longest prompt that an engine takes.
 _POSITIONS_BY_LENGTH = {"longrope", "dynamic"}
 
@@ -82,26 +85,50 @@ def _refuse(found: str, why: str) -> None:
 
 
 def identify(vllm_config: Any, name: Optional[str], block_tokens: int, chunk_tokens: int) -> dict[str, Value]:
-    """What all ranks and requests of an engine share, and two engines must have in common. name: the model's, instead of
-    vLLM's."""
+    """All ranks and requests of an engine share this, and two engines must have it in common. name: a name for the weights
+    that the engine's owner gives; without a name the engine's files are read. Raises InvalidArgumentError where these cannot
+    be read."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
     config = _config_of(model)
     load = getattr(vllm_config, "load_config", None)
     return {
-        "version": 2, "model": name or str(model.model), "dtype": str(model.dtype), "cache_dtype": str(cache.cache_dtype),
-        "revision": _text(getattr(model, "revision", None)), "code_revision": _text(getattr(model, "code_revision", None)),
+        "version": 3, "model": name or _weights_of(vllm_config, model),
+        # Made-up weights are not the model's.
+        "load": "dummy" if _load_format(vllm_config) == "dummy" else None,
+        "loader": _plain(getattr(load, "model_loader_extra_config", None) or None),
+        "dtype": str(model.dtype), "cache_dtype": str(cache.cache_dtype),
+        "code_revision": _text(getattr(model, "code_revision", None)),
         "quantization": _text(getattr(model, "quantization", None)),
         "quantization_config": _plain(getattr(model, "quantization_config", None)),
         "implementation": _text(getattr(model, "model_impl", None)),
         "classes": _plain(getattr(model, "model_class_overrides", None) or None),
-        # Weights that are made up are not those of the model.
-        "load": "dummy" if str(getattr(load, "load_format", "")) == "dummy" else None,
         # With what --hf-overrides and others changed in it.
         "config": _hex(config),
         "length": getattr(model, "max_model_len", None) if _names(config) & _POSITIONS_BY_LENGTH else None,
-        "inputs": _hex(_inputs_of(model)), "draft": _draft(vllm_config),
+        "inputs": _hex(_inputs_of(model)), "draft": _draft(vllm_config, is_named=name is not None),
         "block_tokens": block_tokens, "chunk_tokens": chunk_tokens,
     }
+
+
+def _load_format(vllm_config: Any) -> str:
+    return str(getattr(getattr(vllm_config, "load_config", None), "load_format", ""))
+
+
+def _weights_of(vllm_config: Any, model: Any) -> str:
+    load, load_format = getattr(vllm_config, "load_config", None), _load_format(vllm_config)
+    if load_format == "dummy":
+        return str(model.model)  # no file holds them
+    try:
+        if load_format in _LOADED_FROM_ELSEWHERE:
+            raise InvalidArgumentError(f"With --load-format {load_format} the weights of {model.model} do not come from its "
+                                       "folder, so nothing tells them from others.")
+        # vLLM copies the configuration of a model in an object store into a folder, and keeps the store's address here.
+        name = getattr(model, "model_weights", None) or str(model.model)
+        return digest_of(folder_of(name, getattr(model, "revision", None), getattr(load, "download_dir", None),
+                                   getattr(getattr(model, "hf_config", None), "_commit_hash", None)))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{error} Or set maru_model in kv_connector_extra_config to a name that stands for these "
+                                   "weights alone.") from None
 
 
 def attention_backends(vllm_config: Any, layers: Iterable[str]) -> Value:
@@ -119,21 +146,30 @@ def _config_of(model: Any) -> Value:
 
 def _inputs_of(model: Any) -> Value:
     inputs = getattr(model, "multimodal_config", None)
-    return _plain({name: getattr(inputs, name, None) for name in _INPUTS}) if inputs is not None else None
+    if inputs is None:
+        return None
+    scales = getattr(inputs, "mm_encoder_fp8_scale_path", None)
+    return _plain({**{name: getattr(inputs, name, None) for name in _INPUTS},
+                   "mm_encoder_fp8_scale_path": digest_of(str(scales)) if scales else None})
 
 
 # What looks for its drafts in the tokens. To some of these vLLM gives the model's own configuration as that of a draft model.
 _DRAFTS_WITHOUT_LAYERS = frozenset(("ngram", "ngram_gpu", "suffix"))
 
 
-def _draft(vllm_config: Any) -> Value:
+def _draft(vllm_config: Any, is_named: bool) -> Value:
     """The model that drafts: vLLM keeps its layers beside those of the model."""
     speculative = getattr(vllm_config, "speculative_config", None)
     draft = getattr(speculative, "draft_model_config", None)
     if draft is None or getattr(speculative, "method", None) in _DRAFTS_WITHOUT_LAYERS:
         return None
-    return [_text(getattr(speculative, "method", None)), str(draft.model), _text(getattr(draft, "revision", None)),
-            _hex(_config_of(draft))]
+    try:
+        weights = _weights_of(vllm_config, draft)
+    except InvalidArgumentError:
+        if not is_named:
+            raise
+        weights = str(draft.model)  # maru_model stands for the draft, too
+    return [_text(getattr(speculative, "method", None)), weights, _hex(_config_of(draft))]
 
 
 def _plain(value: Any) -> Value:

@@ -32,6 +32,7 @@ class RequestPlan:
 
     request: Any
     root: bytes
+    adapter: Optional[str] = None  # what its LoRA is known by
     hashes: bytes = b""
     offered_from: int = 0  # tokens that were computed when the scheduler last asked
     load: Optional[tuple[int, int]] = None  # tokens from and to, once blocks are allocated

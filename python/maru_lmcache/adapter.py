@@ -24,6 +24,8 @@ LMCache's lookups pin keys as well. Those of the asynchronous path no released v
 back-end of LMCache keeps one reference for ever to what it has stored, so there it is the second. A tensor that was taken from
 an object keeps the memory, too. Nothing else is held, so marud may evict whatever LMCache is not looking at.
 
+Keys are LMCache's; weights_name.py says what they call the model.
+
 The address in an object's metadata names a place of the handler, (region_id << 32) | page_index.
 
 Thread safety: everything.
@@ -46,7 +48,7 @@ from maru import AllocHandle, MaruError, MaruHandler
 from maru.arguments import Key, whole
 from maru.errors import HandleUsedError, InvalidArgumentError, shown
 
-from . import staging
+from . import staging, weights_name
 
 logger = logging.getLogger("maru")
 
@@ -101,6 +103,7 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         if missing:
             raise InvalidArgumentError(f"A CxlMemoryAdapter takes a MaruHandler, or an object with its methods; "
                                        f"{type(handler).__name__} has no {missing[0]}().")
+        weights_name.put_into(weights_name.metadata_of_caller(2))
         self._handler = handler
         self._shapes, self._dtypes = self._layout(shapes, dtypes)
         self._fmt = fmt

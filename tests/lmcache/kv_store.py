@@ -43,13 +43,13 @@ def key_of(number):
 
 
 class Storage:
-    def __init__(self, socket, **more):
+    def __init__(self, socket, model="model", **more):
         self.socket = socket
         settings = {**dict(chunk_size=TOKENS, local_cpu=False, max_local_cpu_size=0, maru_path=f"maru://{socket}",
                            maru_pool_size=0.002,  # 2 MiB in hand; the rest is expansion
                            extra_config={"maru_timeout_ms": 60_000}), **more}
         self.config = LMCacheEngineConfig.from_defaults(**settings)
-        self.metadata = LMCacheMetadata("model", 1, 1, 0, 0, DTYPE, (LAYERS, 2, TOKENS, HEADS, HEAD), chunk_size=TOKENS,
+        self.metadata = LMCacheMetadata(model, 1, 1, 0, 0, DTYPE, (LAYERS, 2, TOKENS, HEADS, HEAD), chunk_size=TOKENS,
                                         role="worker")
         PinMonitor.GetOrCreate(self.config)
         self.events = EventManager()

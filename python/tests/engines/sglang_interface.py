@@ -11,6 +11,7 @@ import types
 
 import pytest
 import torch
+from model_folders import folder
 
 found = importlib.util.find_spec("sglang")
 if found is None:
@@ -127,12 +128,16 @@ class HostPool:
 @contextlib.contextmanager
 def started_with(**arguments):
     """As in a process of SGLang that was started with these arguments, which it has published; without what it derives from
-    them and the model's files."""
+    them and the model's files. Models are named by what their files hold, or by paths."""
+    arguments = {"model_path": "small", **arguments}
+    for name in ("model_path", "speculative_draft_model_path"):
+        if name in arguments and not arguments[name].startswith(("/", ".")):
+            arguments[name] = folder(arguments[name])
     context, derive = runtime_context.get_context(), runtime_context._install_derived_leaves
     before = context._server_args, context._config_bags
     runtime_context._install_derived_leaves = lambda *_: None
     try:
-        context.set_server_args(ServerArgs(**{"model_path": "small", **arguments}))
+        context.set_server_args(ServerArgs(**arguments))
         yield
     finally:
         runtime_context._install_derived_leaves = derive

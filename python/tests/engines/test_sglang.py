@@ -6,6 +6,7 @@ import time
 import pytest
 
 torch = pytest.importorskip("torch")
+from model_folders import folder  # noqa: E402
 from sglang_interface import PAGE, HiCacheStorageExtraInfo, HostPool, LoRARef, backend, page_names  # noqa: E402
 
 import maru  # noqa: E402
@@ -64,7 +65,7 @@ def test_the_two_interfaces_do_not_meet(pool, names):
 
 @pytest.mark.parametrize("change", [
     {"tp_rank": 1, "tp_size": 2}, {"tp_size": 2}, {"pp_size": 2}, {"pp_rank": 1, "pp_size": 2}, {"attn_cp_size": 2},
-    {"arguments": {"model_path": "other"}}, {"arguments": {"revision": "other"}}, {"arguments": {"weight_version": "other"}},
+    {"arguments": {"model_path": "other"}}, {"arguments": {"weight_version": "other"}},
     {"arguments": {"quantization": "fp8"}}, {"arguments": {"load_format": "dummy"}},
     {"arguments": {"json_model_override_args": '{"rope_scaling": null}'}},
     {"arguments": {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": "draft"}},
@@ -84,9 +85,56 @@ def test_the_name_under_which_a_model_is_served_says_nothing_of_its_pages(pool, 
     chat = backend(pool.socket, here, arguments={"model_path": "a"}, model_name="chat")
     chat.batch_set_v1(names, here.indices(range(8)))
     assert backend(pool.socket, here, arguments={"model_path": "b"}, model_name="chat").batch_exists(names) == 0
-    for same in ({"model_path": "a"}, {"model_path": "elsewhere"}):
-        extra = {} if same == {"model_path": "a"} else {"maru_model": "a"}
-        assert backend(pool.socket, here, arguments=same, extra=extra, model_name="other").batch_exists(names) == 8
+    for same in ("a", folder("elsewhere", weights="a")):
+        assert backend(pool.socket, here, arguments={"model_path": same}, model_name="other").batch_exists(names) == 8
+
+
+def test_two_fine_tunes_under_one_relative_path_do_not_meet(pool, names, monkeypatch, tmp_path):
+    here = HostPool().fill(4)
+    found = []
+    for engine, weights in (("1", "one"), ("2", "two"), ("3", "one")):
+        (tmp_path / engine / "m").mkdir(parents=True)
+        (tmp_path / engine / "m" / "model.safetensors").write_text(weights)
+        monkeypatch.chdir(tmp_path / engine)
+        made = backend(pool.socket, here, arguments={"model_path": "./m"})
+        found.append(made.batch_exists(names))
+        if engine == "1":
+            made.batch_set_v1(names, here.indices(range(8)))
+    assert found == [0, 0, 8]
+
+
+def test_weights_that_change_in_place_are_others_at_the_next_start(pool, names, tmp_path):
+    here, path = HostPool().fill(4), folder("changes")
+    backend(pool.socket, here, arguments={"model_path": path}).batch_set_v1(names, here.indices(range(8)))
+    folder("changes", weights="CHANGES")
+    assert backend(pool.socket, here, arguments={"model_path": path}).batch_exists(names) == 0
+    named = {"maru_model": "n"}
+    backend(pool.socket, here, arguments={"model_path": path}, extra=named).batch_set_v1(names, here.indices(range(8)))
+    folder("changes")
+    assert backend(pool.socket, here, arguments={"model_path": path}, extra=named).batch_exists(names) == 8
+
+
+def test_adapters_and_scales_count_by_what_they_hold(pool, names):
+    here = HostPool().fill(4)
+
+    def adapters(weights):
+        path = folder("lora", weights)
+        return {"lora_paths": [LoRARef(lora_id=LoRARef.deterministic_id("l", path), lora_name="l", lora_path=path)]}
+
+    def scales(weights):
+        return {"quantization_param_path": folder("scales", weights) + "/model.safetensors"}
+
+    for kind in (adapters, scales):
+        backend(pool.socket, here, arguments=kind("1")).batch_set_v1(names, here.indices(range(8)))
+        assert backend(pool.socket, here, arguments=kind("1")).batch_exists(names) == 8
+        assert backend(pool.socket, here, arguments=kind("2")).batch_exists(names) == 0
+
+
+@pytest.mark.parametrize("arguments", [{"model_path": "/nowhere/at/all"}, {"load_format": "remote"}])
+def test_weights_that_are_not_to_be_had_have_to_be_named(pool, names, arguments):
+    with pytest.raises(maru.InvalidArgumentError, match="set maru_model in hicache-storage-backend-extra-config"):
+        backend(pool.socket, HostPool(), arguments=arguments)
+    backend(pool.socket, HostPool(), arguments=arguments, extra={"maru_model": "n"})
 
 
 def test_a_model_that_sglang_does_not_say_has_to_be_named(pool, names):

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here: scripts/test-engines installs it without its kernels")
 import torch  # noqa: E402
+from model_folders import folder  # noqa: E402
 from vllm.config.quantization import QuantizationConfigArgs  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.v1 import kv_cache_interface as kept  # noqa: E402
@@ -33,7 +34,7 @@ def connector(pool, *, kv=(2, BLOCKS, BLOCK, 2, 8), dtype=torch.bfloat16, layers
     config = SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_connector_extra_config=settings, is_kv_producer=True, is_kv_consumer=True),
         parallel_config=SimpleNamespace(**places),
-        model_config=SimpleNamespace(**{"model": "m", "revision": None, "dtype": "bf16", "quantization": None,
+        model_config=SimpleNamespace(**{"model": folder("m"), "revision": None, "dtype": "bf16", "quantization": None,
                                         **(model or {})}),
         cache_config=SimpleNamespace(**{"cache_dtype": cache_dtype, "enable_prefix_caching": True, **(cache or {})}),
         **(whole or {}))
@@ -64,7 +65,7 @@ def keys(made, **request):
 
 
 @pytest.mark.parametrize("change", [
-    {"model": {"model": "n"}}, {"model": {"revision": "r1"}}, {"model": {"dtype": "f16"}}, {"model": {"quantization": "fp8"}},
+    {"model": {"model": folder("n")}}, {"model": {"dtype": "f16"}}, {"model": {"quantization": "fp8"}},
     {"cache_dtype": "fp8"}, {"maru_model": "n"}, {"maru_chunk_tokens": 4, "block": 4}, {"dtype": torch.float16}, {"layers": 3},
     {"kv": (2, BLOCKS, BLOCK, 4, 8)}, {"kv": (BLOCKS, BLOCK, 32)}, {"kv": (2, BLOCKS, 2, BLOCK, 8)},
     {"parallel": {"tensor_parallel_size": 2}}, {"parallel": {"tensor_parallel_size": 2, "rank": 1}},
@@ -76,7 +77,8 @@ def keys(made, **request):
     {"names": "other layer {}"}, {"whole": backend("FLASH_ATTN")}, {"whole": backend("FLASHINFER")},
     {"whole": {"load_config": SimpleNamespace(load_format="dummy")}},
     {"model": {"multimodal_config": SimpleNamespace(mm_processor_kwargs={"max_pixels": 1})}},
-    {"whole": {"speculative_config": SimpleNamespace(method="eagle", draft_model_config=SimpleNamespace(model="d"))}}])
+    {"whole": {"speculative_config": SimpleNamespace(method="eagle",
+                                                     draft_model_config=SimpleNamespace(model=folder("d")))}}])
 def test_whatever_changes_the_bytes_changes_every_key(pool, change):
     if "maru_chunk_tokens" in change:
         other = connector(pool, **change)
@@ -107,14 +109,87 @@ def test_what_is_overridden_of_the_model_s_configuration_is_in_the_keys(pool):
 
 
 def test_copies_of_a_model_in_two_folders_are_one(pool):
-    def root(folder, version):
-        values = {"_name_or_path": folder, "transformers_version": version, "rope_theta": 1e4, "model_type": "llava",
-                  "dtype": version, "text_config": {"model_type": "llama", "dtype": folder, "_name_or_path": folder}}
-        made = connector(pool, model={"hf_config": SimpleNamespace(to_dict=lambda: values), "model": folder}, maru_model="m")
+    def root(path, version, **extra):
+        values = {"_name_or_path": path, "transformers_version": version, "rope_theta": 1e4, "model_type": "llava",
+                  "dtype": version, "text_config": {"model_type": "llama", "dtype": path, "_name_or_path": path}}
+        made = connector(pool, model={"hf_config": SimpleNamespace(to_dict=lambda: values), "model": path}, **extra)
         made.shutdown()
         return made._root(SimpleNamespace())
 
-    assert root("/a", "4.1") == root("/b", "4.2")
+    assert root("/a", "4.1", maru_model="m") == root("/b", "4.2", maru_model="m")
+    assert root(folder("one", "same"), "4.1") == root(folder("two", "same"), "4.2") != root(folder("three"), "4.2")
+
+
+def test_two_fine_tunes_under_one_relative_path_do_not_meet(pool, monkeypatch, tmp_path):
+    found = []
+    for engine, weights in (("1", "one"), ("2", "two"), ("3", "one")):
+        (tmp_path / engine / "m").mkdir(parents=True)
+        (tmp_path / engine / "m" / "model.safetensors").write_text(weights)
+        monkeypatch.chdir(tmp_path / engine)
+        found.append(keys(connector(pool, model={"model": "./m"})))
+    assert not found[0] & found[1] and found[0] == found[2]
+
+
+def test_weights_that_change_in_place_are_others_at_the_next_start(pool):
+    def changed(name, **more):
+        folder(name)
+        before, named = keys(connector(pool, **more)), keys(connector(pool, maru_model="n", **more))
+        folder(name, weights=name.upper())
+        assert keys(connector(pool, maru_model="n", **more)) == named or name == "draft"
+        return not before & keys(connector(pool, **more))
+
+    assert changed("changes", model={"model": folder("changes")})
+    draft = SimpleNamespace(method="eagle", draft_model_config=SimpleNamespace(model=folder("draft")))
+    assert changed("draft", whole={"speculative_config": draft})
+    scales = {"multimodal_config": SimpleNamespace(mm_encoder_fp8_scale_path=folder("scales") + "/model.safetensors")}
+    folder("scales")
+    before = keys(connector(pool, model=scales))
+    folder("scales", weights="others")
+    assert not before & keys(connector(pool, model=scales))
+
+
+def test_a_worker_whose_machine_has_other_weights_shares_nothing(pool):
+    """The scheduler's machine may have those of the others: what a worker read is in its own part of the keys."""
+    first, other = (connector(pool, model={"model": folder(name)}) for name in ("m", "n"))
+    assert first._rank_digest != other._rank_digest
+    for made in (first, other):
+        made.shutdown()
+
+
+@pytest.mark.parametrize("change", [{"model": {"model": "/nowhere/at/all"}}, {"model": {"model_weights": "s3://bucket/m"}},
+                                    {"whole": {"load_config": SimpleNamespace(load_format="tensorizer")}}])
+def test_weights_that_are_not_to_be_had_have_to_be_named(pool, change):
+    with pytest.raises(maru.InvalidArgumentError, match="set maru_model in kv_connector_extra_config"):
+        connector(pool, **change)
+    assert keys(connector(pool, maru_model="n", **change)) != keys(connector(pool, maru_model="m", **change))
+
+
+def test_made_up_weights_need_no_files(pool):
+    keys(connector(pool, model={"model": "/nowhere/at/all"}, whole={"load_config": SimpleNamespace(load_format="dummy")}))
+
+
+def test_a_name_of_a_hub_stands_for_the_revision_that_was_downloaded(pool, tmp_path):
+    """In the hub's own layout, read by its own library."""
+    repository = tmp_path / "models--o--m"
+
+    def download(commit, weights):
+        (repository / "snapshots" / commit).mkdir(parents=True)
+        (repository / "snapshots" / commit / "model.safetensors").write_text(weights)
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / "main").write_text(commit)
+
+    def made(commit, revision=None):
+        config = SimpleNamespace(_commit_hash=commit, to_dict=dict)
+        return keys(connector(pool, model={"model": "o/m", "revision": revision, "hf_config": config},
+                              whole={"load_config": SimpleNamespace(load_format="auto", download_dir=str(tmp_path))}))
+
+    first, second = "a" * 40, "b" * 40
+    download(first, "one")
+    before = made(first)
+    download(second, "two")
+    assert not before & made(second) and made(first, revision=first) == before
+    with pytest.raises(maru.InvalidArgumentError, match="revision that does not move"):
+        made(first)
 
 
 def test_all_of_a_quantization_is_in_the_keys(pool):
@@ -156,7 +231,7 @@ def test_ranks_differ_from_each_other(pool):
 
 
 @pytest.mark.parametrize("request_change", [
-    {"lora_request": SimpleNamespace(lora_name="l", lora_path="/a")}, {"cache_salt": "salt"},
+    {"lora_request": SimpleNamespace(lora_name="l", lora_path=folder("lora"))}, {"cache_salt": "salt"},
     {"mm_features": [SimpleNamespace(modality="image", identifier="i", mm_position=SimpleNamespace(offset=0, length=2))]}])
 def test_lora_salt_and_images_change_every_key(pool, request_change):
     assert not keys(connector(pool)) & keys(connector(pool), **request_change)
@@ -172,9 +247,57 @@ def test_an_image_changes_the_keys_from_its_chunk_on(pool):
     assert len(plain & first) == len(plain & other) == len(first & other) == 1
 
 
-def test_another_lora_of_the_same_name_is_another(pool):
-    first, other = (keys(connector(pool), lora_request=SimpleNamespace(lora_name="l", lora_path=path)) for path in ("/a", "/b"))
-    assert not first & other
+def lora(path, number=1, **more):
+    return SimpleNamespace(lora_name="l", lora_int_id=number, lora_path=path, **more)
+
+
+def test_an_adapter_is_known_by_its_weights(pool):
+    first, copy, other = (keys(connector(pool), lora_request=lora(path)) for path in (
+        folder("lora"), folder("lora copy", weights="lora"), folder("lora of the same name")))
+    assert first == copy and not first & other
+
+
+def test_an_adapter_that_changes_in_place_is_another_at_the_next_start(pool):
+    before = keys(connector(pool), lora_request=lora(folder("lora in place")))
+    folder("lora in place", weights="others")
+    assert not before & keys(connector(pool), lora_request=lora(folder("lora in place", weights="others")))
+
+
+def said(caplog):
+    return [record.message for record in caplog.records if record.name == "vllm.maru"]
+
+
+def test_an_adapter_whose_files_change_under_an_engine_is_left_alone(pool, caplog):
+    """It is not known which of its files a worker has loaded."""
+    made, path = connector(pool), folder("lora that changes")
+
+    def plan(number):
+        request = SimpleNamespace(request_id=f"r{len(made._requests)}", all_token_ids=PROMPT, num_tokens=len(PROMPT),
+                                  num_computed_tokens=0, lora_request=lora(path, number))
+        return made._plan(request)
+
+    before = plan(1)
+    assert before is not None and plan(1).root == before.root and not said(caplog)
+    folder("lora that changes", weights="others")
+    for _ in range(3):
+        assert plan(1) is None
+    message, = said(caplog)
+    assert "files have changed" in message and "new number" in message
+    assert plan(2).root != before.root
+    made.reset_cache()
+    made.shutdown()
+
+
+@pytest.mark.parametrize("path", ["owner/adapter", "/nowhere/at/all"])
+def test_an_adapter_that_is_in_no_folder_is_left_alone_and_said_to_be_once(pool, caplog, path):
+    made = connector(pool)
+    made.set_xfer_handshake_metadata({0: made.get_handshake_metadata()})
+    request = SimpleNamespace(request_id="r", all_token_ids=PROMPT, num_tokens=len(PROMPT), lora_request=lora(path))
+    for _ in range(3):
+        assert made.get_num_new_matched_tokens(request, 0) == (0, False)
+    message, = said(caplog)
+    assert "without the pool" in message and path in message and made._requests == {}
+    made.shutdown()
 
 
 def test_the_same_configuration_has_the_same_keys_in_another_process(pool):
