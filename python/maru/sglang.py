@@ -26,11 +26,12 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from . import chunk_keys
 from ._maru import Client
 from .buffers import take_what_there_is
-from .engine_pool import Attached, EnginePool
+from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError
 from .paged_layers import writable
 from .sglang_model import dtype_of, identify, refuse_an_unknown_draft, refuse_names_of_tokens_alone
+from .tally import Tally
 
 logger = logging.getLogger("sglang.maru")
 
@@ -56,6 +57,9 @@ class MaruHiCacheStorage(HiCacheStorage):
         self._is_zero_copy = bool(extra.get("interface_v1", 0))
         self._model = identify(settings.model)
         self._kv_dtype = settings.text("maru_kv_dtype")
+        self._not_loaded = Tally(logger, "maru: %d pages were found and not loaded so far, and SGLang computes them again. The "
+                                         "last reason: %s")
+        self._not_stored = Tally(logger, "maru: %d pages were not stored so far, so others compute them. The last reason: %s")
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         self._identity = b""  # until the memory is registered
         self._is_read_only = settings.flag("maru_read_only", False)
@@ -120,46 +124,40 @@ class MaruHiCacheStorage(HiCacheStorage):
         attached = self._pool.attached()
         try:
             views: list[Any] = list(attached.client.retrieve_batch(keys, attached.tenant))
-        except MaruError as error:
-            self._pool.warn(attached, error, "not all pages can be loaded at once")
+        except MaruError:
             views = [self._view(attached, key) for key in keys]  # as many as can be held
         loaded = []
         for name, view, parts in zip(names, views, pages):
             if view is None or isinstance(view, MaruError):
-                if view is not None:
-                    self._pool.warn(attached, view, f"page {name} is not loaded")
+                if isinstance(view, GONE):
+                    self._pool.warn(attached, view, "a page is not loaded")
+                elif view is not None:
+                    self._not_loaded.add(1, reason=view)
                 loaded.append(False)
                 continue
             with view:
                 size = sum(part for _, part in parts)
                 loaded.append(len(view) == size)
                 if len(view) != size:
-                    logger.warning("maru: page %s has %d bytes in the pool and %d here; it is not loaded", name, len(view),
-                                   size)
+                    self._not_loaded.add(1, reason=f"page {name} has {len(view)} bytes in the pool and {size} here")
                     continue
                 source = writable(view.data).ctypes.data
                 for address, part in parts:
                     ctypes.memmove(address, source, part)
                     source += part
-                loaded[-1] = not self._is_lost(name, view)
+                try:
+                    view.check_memory()  # it may have gone bad meanwhile, in an engine that handles memory errors
+                except BadMemoryError as error:
+                    self._not_loaded.add(1, reason=error)
+                    loaded[-1] = False
         return loaded
-
-    @staticmethod
-    def _is_lost(name: str, view: Any) -> bool:
-        """Whether its memory went bad while it was read, in an engine that handles memory errors."""
-        try:
-            view.check_memory()
-        except BadMemoryError as error:
-            logger.warning("maru: page %s is not loaded: %s", name, error)
-            return True
-        return False
 
     @staticmethod
     def _view(attached: Attached, key: NDArray[numpy.uint8]) -> Any:
         try:
             return attached.client.retrieve(key, attached.tenant)
-        except MaruError:
-            return None
+        except MaruError as error:
+            return error
 
     def _store(self, names: Sequence[str], pages: Sequence[Parts], prefix: Optional[Sequence[str]]) -> list[bool]:
         if self._is_read_only:
@@ -186,7 +184,10 @@ class MaruHiCacheStorage(HiCacheStorage):
         except InvalidArgumentError:
             raise
         except MaruError as error:
-            self._pool.warn(attached, error, f"{len(names) - done} pages were not stored")
+            if isinstance(error, GONE):
+                self._pool.warn(attached, error, "pages are not stored")
+            else:
+                self._not_stored.add(len(names) - done, reason=error)
         return [i < done for i in range(len(names))]
 
     @staticmethod

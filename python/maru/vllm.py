@@ -48,6 +48,7 @@ from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
+from .tally import Tally
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_adapters import Adapters
 from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared, schedules_ahead
@@ -110,6 +111,8 @@ class MaruConnector(KVConnectorBase_V1):
         # does not cover the one after its last, so vLLM computes that block, as it does for what its own prefix cache has.
         drops_last = getattr(getattr(vllm_config, "speculative_config", None), "use_eagle_block_drop", None)
         self._dropped_tokens = self._block_tokens if drops_last is not None and drops_last() else 0
+        if bool(transfer.is_kv_consumer):
+            _have_failed_loads_computed(transfer, role)
         self._stores: bool = bool(transfer.is_kv_producer)
         self._loads: bool = bool(transfer.is_kv_consumer)
         if self._loads and not hasattr(KVConnectorBase_V1, "bind_kv_cache_manager"):
@@ -124,7 +127,11 @@ class MaruConnector(KVConnectorBase_V1):
         self._adapters = Adapters(logger)
         # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
         self._is_shared = all(type(spec) is MLAAttentionSpec for spec in specs)
-        self.dropped = self._dropped_said = 0  # chunks that could not be stored
+        self._dropped = Tally(logger, "maru: %d chunks were not stored so far, so others compute them. Mostly nothing in the "
+                                      "pool is free or can be evicted: other requests read or store all of it, or the tenant "
+                                      "or user has all that it may. The last reason: %s")
+        self._not_loaded = Tally(logger, "maru: %d blocks of %d requests were found and not loaded so far, and vLLM computes "
+                                         "them again. The last reason: %s", counts=2)
         # The scheduler's.
         self._rank_digests: list[bytes] = []
         self._requests: dict[str, RequestPlan] = {}
@@ -140,6 +147,16 @@ class MaruConnector(KVConnectorBase_V1):
         self._loaded: set[str] = set()  # requests of which a load has ended, well or not; not reported yet
         self._failures = 0  # reports of failed loads, with the one to come
         self._interrupted: set[str] = set()  # not reported yet
+
+    @property
+    def dropped(self) -> int:
+        """Chunks that could not be stored."""
+        return self._dropped.count
+
+    @property
+    def not_loaded(self) -> int:
+        """Blocks that were found and could not be loaded."""
+        return self._not_loaded.count
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -201,7 +218,8 @@ class MaruConnector(KVConnectorBase_V1):
         per_chunk = self._chunk_tokens // self._block_tokens
         keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
         failed: set[int] = set()
-        for i, view in enumerate(self._views(keys)):
+        views, reason = self._views(keys)
+        for i, view in enumerate(views):
             skip = transfer.skip if i == 0 else 0
             begin = i * per_chunk - transfer.skip + skip
             blocks = transfer.blocks[begin:begin + per_chunk - skip]
@@ -210,31 +228,36 @@ class MaruConnector(KVConnectorBase_V1):
                 continue
             with view:
                 layers.scatter(blocks, view.data, skip)
-                if _is_lost(view):
+                try:
+                    view.check_memory()  # it may have gone bad meanwhile, in an engine that handles memory errors
+                except BadMemoryError as error:
+                    reason = error
                     failed.update(blocks)
         if failed:
-            logger.warning("maru: %d blocks of request %s could not be loaded", len(failed),
-                           transfer.request_id)
+            self._not_loaded.add(len(failed), 1, reason=reason)
         return failed
 
-    def _views(self, keys: NDArray[numpy.uint8]) -> Iterable[Any]:
+    def _views(self, keys: NDArray[numpy.uint8]) -> tuple[Iterable[Any], object]:
+        """With the reason for which some are None."""
+        reason: object = "a chunk was evicted or deleted after the scheduler found it, or it has another size"
         attached = self._pool.attached()
         try:
-            found = attached.client.retrieve_batch(keys, attached.tenant)
-        except MaruError as error:
-            self._pool.warn(attached, error, "not all chunks can be loaded at once")
-            return [self._view(attached, key) for key in keys]  # as many as can be held
+            found: Iterable[Any] = attached.client.retrieve_batch(keys, attached.tenant)
+        except MaruError:
+            found = [self._view(attached, key) for key in keys]  # as many as can be held
         for view in found:
-            if isinstance(view, MaruError):
+            if isinstance(view, GONE):
                 self._pool.warn(attached, view, "a chunk is not loaded")
-        return [None if isinstance(view, MaruError) else view for view in found]
+            if isinstance(view, MaruError):
+                reason = view
+        return [None if isinstance(view, MaruError) else view for view in found], reason
 
     @staticmethod
     def _view(attached: Attached, key: NDArray[numpy.uint8]) -> Any:
         try:
             return attached.client.retrieve(key, attached.tenant)
-        except MaruError:
-            return None
+        except MaruError as error:
+            return error
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         return  # everything was loaded before the first layer
@@ -248,23 +271,15 @@ class MaruConnector(KVConnectorBase_V1):
             return  # when the report arrives the scheduler asks for all of it again
         attached = self._pool.attached()
         for transfer in metadata.stores:
+            reason: object = "there was no room"
             try:
                 stored = self._store(attached, transfer)
             except MaruError as error:
-                self._pool.warn(attached, error, f"chunks of request {transfer.request_id} were not stored")
                 if isinstance(error, GONE):
+                    self._pool.warn(attached, error, "chunks are not stored")
                     continue
-                stored = 0
-            self._note_dropped(transfer.chunks - stored)
-
-    def _note_dropped(self, chunks: int) -> None:
-        """Says it the first time, and whenever there are as many again: a pool that is too small drops some in every step."""
-        self.dropped += chunks
-        if self.dropped > 2 * self._dropped_said:
-            self._dropped_said = self.dropped
-            logger.warning("maru: %d chunks were not stored so far, mostly because nothing in the pool was free and nothing "
-                           "could be evicted: what is being read or stored holds all of it, or the tenant or user has all "
-                           "that it may", self.dropped)
+                stored, reason = 0, error
+            self._dropped.add(transfer.chunks - stored, reason=reason)
 
     def _store(self, attached: Attached, transfer: Transfer) -> int:
         """Returns how many chunks are in the pool now; what there is no room for is not."""
@@ -498,14 +513,17 @@ class MaruConnector(KVConnectorBase_V1):
         return False, None
 
 
-def _is_lost(view: Any) -> bool:
-    """Whether its memory went bad while it was read, in an engine that handles memory errors."""
-    try:
-        view.check_memory()
-    except BadMemoryError as error:
-        logger.warning("maru: %s", error)
-        return True
-    return False
+def _have_failed_loads_computed(transfer: Any, role: KVConnectorRole) -> None:
+    """vLLM ends a request of which a block could not be loaded, with an empty answer, unless it is told to compute it. That a
+    chunk goes between being found and being loaded is nothing unusual here. vLLM's scheduler reads this after its connector
+    is made."""
+    if getattr(transfer, "kv_load_failure_policy", "recompute") == "recompute":
+        return
+    if role == KVConnectorRole.SCHEDULER:
+        logger.warning('maru: kv_load_failure_policy is "%s": vLLM would end a request with an empty answer when a chunk is '
+                       'evicted before it is loaded. It is set to "recompute" here; say so in --kv-transfer-config.',
+                       transfer.kv_load_failure_policy)
+    transfer.kv_load_failure_policy = "recompute"
 
 
 def _drafts_ahead(vllm_config: Any) -> bool:

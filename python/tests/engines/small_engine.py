@@ -56,19 +56,22 @@ def drafter(chance, of_prompt):
 
 class Engine:
     def __init__(self, socket, *, ranks=1, stages=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both",
-                 prefix_caching=True, asynchronous=False, runner=2, drafting=None, drafts=None, **extra):
+                 prefix_caching=True, asynchronous=False, runner=2, drafting=None, drafts=None,
+                 failure_policy="recompute", **extra):
         """ranks: of each of the stages of a pipeline, which has as many times LAYERS layers. drafts: what is called with a
         request and how many tokens it has generated for those, DRAFTED at most, that may follow."""
         self.drafts, self.accepted, self.rejected = drafts, 0, 0
         drafting = drafting or (("ngram_gpu" if asynchronous else "ngram") if drafts else None)
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
-            self._start(socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra)
+            self._start(socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting,
+                        {"kv_load_failure_policy": failure_policy} if failure_policy else {}, extra)
 
-    def _start(self, socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, extra):
+    def _start(self, socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, policy,
+               extra):
         self.asynchronous = asynchronous
         transfer = KVTransferConfig(
             kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
-            kv_load_failure_policy="recompute",
+            **policy,
             # The folder of the model differs from process to process.
             kv_connector_extra_config={"maru_socket": str(socket), "maru_chunk_tokens": CHUNK, "maru_model": "small",
                                        "maru_timeout_ms": 60_000, **extra})

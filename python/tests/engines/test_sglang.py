@@ -231,6 +231,28 @@ def test_a_page_of_another_size_is_not_loaded_nor_cut(pool, names):
     assert torch.equal(before, there.kv_buffer)
 
 
+def test_pages_that_cannot_be_loaded_or_stored_are_counted_and_said_seldom(pool, names, caplog, monkeypatch):
+    here = HostPool().fill(7)
+    first = backend(pool.socket, here)
+    for key in first._keys(names):
+        first._client.store_copy(key, b"short")
+    for _ in range(4):
+        assert first.batch_get_v1(names, here.indices(range(8))) == [False] * 8
+    assert [record.message.split("maru: ")[1].split(" so far")[0] for record in caplog.records] == [
+        f"{n} pages were found and not loaded" for n in (1, 3, 7, 15, 31)]
+    assert "computes them again" in caplog.text and "5 bytes in the pool" in caplog.text
+    caplog.clear()
+
+    def full(*_):
+        raise maru.NoSpaceError("full")
+
+    monkeypatch.setattr(first, "_store_chain", full)
+    for turn in range(4):
+        first.batch_set_v1([f"{turn}{name}" for name in names], here.indices(range(8)))
+    assert [record.message.split("maru: ")[1] for record in caplog.records if "not stored" in record.message] == [
+        f"{n} pages were not stored so far, so others compute them. The last reason: full" for n in (8, 24)]
+
+
 def test_pages_of_a_prefix_are_a_chain(pool, names):
     here = HostPool().fill(9)
     first = backend(pool.socket, here)

@@ -131,3 +131,38 @@ def test_others_do_not_wait_for_a_block_that_is_computed_later(pool, engines, an
     assert list(requests["b"].output_token_ids) == answer(PROMPT)
     assert list(requests["c"].output_token_ids) == answer(other)
     right_everywhere(engines, second, answer, other)
+
+
+def said(caplog):
+    return [record.message for record in caplog.records if record.name == "vllm.maru"]
+
+
+@pytest.mark.parametrize("policy", [None, "fail", "recompute"])
+def test_a_chunk_may_vanish_whatever_vllm_is_told(pool, engines, answer, caplog, policy):  # noqa: F811
+    """vLLM's default is to end it with an empty answer."""
+    engines().run("a", PROMPT)
+    engine = engines(failure_policy=policy)
+    assert sum("kv_load_failure_policy" in message for message in said(caplog)) == (policy != "recompute")
+    engine.add("b", PROMPT, 4)
+    request = engine.scheduler.requests["b"]
+    engine.step(lambda: lose(pool, engine, _keys(engine, PROMPT), kept=3))
+    while not request.is_finished():
+        engine.step()
+    assert engine.recomputed == 1 and list(request.output_token_ids) == answer(PROMPT)
+
+
+def test_failed_loads_are_counted_and_said_to_be_computed_seldom(pool, engines, answer, caplog):  # noqa: F811
+    first, engine = engines(), engines(prefix_caching=False)
+    for number in range(8):
+        prompt = [number, *PROMPT]
+        first.run(f"a {number}", prompt)
+        engine.add(f"b {number}", prompt, 4)
+        request = engine.scheduler.requests[f"b {number}"]
+        engine.step(lambda: lose(pool, engine, _keys(engine, prompt)))  # noqa: B023
+        while not request.is_finished():
+            engine.step()
+        assert list(request.output_token_ids) == answer(prompt)
+    messages = [message for message in said(caplog) if "not loaded" in message]
+    assert len(messages) == 3 and all("vLLM computes them again" in message for message in messages)
+    blocks = engine.workers[0].not_loaded // 8
+    assert [f"{blocks * n} blocks of {n} requests" in message for n, message in zip((1, 3, 7), messages)] == [True] * 3
