@@ -63,6 +63,10 @@ class AllocHandle:
     def _page_index(self) -> int:
         return self.page_index
 
+    @property
+    def _size(self) -> int:
+        return self.size
+
     def __repr__(self) -> str:
         state = "spent" if self.is_spent else "to fill"
         return f"AllocHandle(region_id={self.region_id}, page_index={self.page_index}, size={self.size}, {state})"
@@ -71,13 +75,13 @@ class AllocHandle:
 class PooledHandle(AllocHandle):
     """Pages of the pool to fill."""
 
-    __slots__ = ("_buffer", "_budget", "_place", "_size", "_unspent", "_unfreed")
+    __slots__ = ("_buffer", "_budget", "_nbytes", "_place", "_unspent", "_unfreed")
 
     def __init__(self, buffer: Buffer, budget: Budget[Any], seat: Seat[Any], size: int) -> None:
         self._buffer = buffer
         self._budget = budget
         self._place = seat.place
-        self._size = size
+        self._nbytes = size
         self._fill: Optional[Callable[[memoryview], None]] = None
         # One item each, until it was stored or freed, and until it was freed: of threads that come at once one takes it. The
         # seat is nowhere else.
@@ -98,7 +102,7 @@ class PooledHandle(AllocHandle):
 
     @property
     def size(self) -> int:
-        return self._size
+        return self._nbytes
 
     @property
     def is_spent(self) -> bool:

@@ -118,7 +118,7 @@ def test_a_stand_in_makes_what_a_handler_gives():
     handle = AllocHandle(buf=region.get_buffer_view(4096, 8), _region_id=100, _page_index=1, _size=8)
     handle.buf[:] = b"12345678"
     assert (handle.region_id, handle.page_index, handle.size, handle.is_spent) == (100, 1, 8, False)
-    assert (handle._region_id, handle._page_index) == (100, 1) and "region_id=100" in repr(handle)
+    assert (handle._region_id, handle._page_index, handle._size) == (100, 1, 8) and "region_id=100" in repr(handle)
     info = MemoryInfo(view=region.get_buffer_view(4096, 8), region_id=100, page_index=1)
     assert bytes(info.view) == b"12345678" and (info.region_id, info.page_index, info.kv_offset) == (100, 1, 0)
     assert len(info) == 8 and bytes(MemoryInfo(view=b"abc").view) == b"abc"
