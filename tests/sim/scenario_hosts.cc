@@ -438,10 +438,13 @@ void finish() {
   for (uint32_t page = 0; page < kWorldPages; ++page)
     if (is_out_of_use[page] && !PageWord{world().block(page).word.raw}.is(PageState::kPoisoned))
       fail("page %u has bad memory, and is in use again", page);
-  // What a dead publisher left while somebody was about to evict it goes the ordinary way of eviction.
+  // What a dead publisher left while somebody was about to evict it goes the ordinary way of eviction. A block of a publisher
+  // that lives keeps its entry, or is RETIRED for good: nobody would look for it.
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     const PageWord word{world().block(page).word.raw};
-    if (word.is(PageState::kReady) && entries_of(page, word.generation()) == 0) evict_as(survivor, page);
+    const auto publisher = LaneId::from_low(uint32_t(world().detail(page).owner.raw));
+    const bool lives = publisher == lane_id(publisher.lane) && !process_died(lane_process(publisher.lane));
+    if (word.is(PageState::kReady) && entries_of(page, word.generation()) == 0 && !lives) evict_as(survivor, page);
   }
   // Counts whose recount was lost on the way.
   for (uint32_t host = 0; host < kHosts; ++host) {
