@@ -1,7 +1,7 @@
 """The pool that an engine's connector uses: one attachment, and another when that pool was removed or replaced.
 
-What a connector stores is named by keys that no pool is in, so it goes on with whatever pool has the name. A thread that lives
-no longer than that takes looks for it: the engine never waits.
+The keys of a connector carry no pool, so it goes on with any pool of the name. An engine also starts while marud or the pool is
+not there, and attaches later. A short-lived thread looks for the pool every few seconds: the engine never waits.
 
 Thread safety: everything may be called from any thread.
 """
@@ -10,15 +10,36 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import NamedTuple, Optional
+from typing import NamedTuple, NoReturn, Optional, cast
 
 from ._maru import Client
 from .engine_settings import Settings
-from .errors import MaruError, PoolLeavesError, PoolReplacedError
+from .errors import (DaemonUnreachableError, MaruError, NotFoundError, PoolLeavesError, PoolReplacedError,
+                     PoolUnavailableError)
 
 LOOK_S = 10.0  # between two looks
 QUIET_S = 60.0  # until it is said again that a pool takes nothing
-GONE = (PoolLeavesError, PoolReplacedError)
+
+
+class NotAttachedError(MaruError):
+    """The engine has no pool yet."""
+
+
+GONE = (PoolLeavesError, PoolReplacedError, NotAttachedError)
+# Marud or the pool is not there. All other errors are mistakes in a configuration, which no waiting mends.
+_NOT_THERE = (NotFoundError, DaemonUnreachableError, PoolUnavailableError, PoolLeavesError)
+
+
+class _NoClient:
+    """In the place of a client until there is a pool: no call can be made."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def __getattr__(self, call: str) -> NoReturn:
+        raise NotAttachedError("This engine has no pool yet.")
 
 
 class Attached(NamedTuple):
@@ -34,10 +55,11 @@ class EnginePool:
         self._logger = logger
         self._is_read_only = read_only
         self._lock = threading.Lock()  # of what follows
-        self._attached = self._attach()
-        self._is_gone = False  # and said to be
+        self._attached = self._attach_if_there()
+        self._is_gone = not self.is_attached  # and said to be
         self._quiet_until = 0.0  # that it takes nothing was said: it may be drained, and that may be called off
         self._is_closed = False
+        self._said: set[type[MaruError]] = set()  # of the thread that looks
         self._is_looking = threading.Lock()
         self._next_look = time.monotonic() + LOOK_S
 
@@ -45,6 +67,23 @@ class EnginePool:
         settings = self._settings
         client = Client(settings.socket, settings.pool, timeout_ms=settings.timeout_ms, read_only=self._is_read_only)
         return Attached(client, client.tenant(settings.tenant) if settings.tenant else None)
+
+    def _attach_if_there(self) -> Attached:
+        try:
+            return self._attach()
+        except _NOT_THERE as error:
+            if self._settings.is_pool_required:
+                raise
+            self._logger.warning("maru: there is no pool to attach to (%s at %s), and this engine starts without: nothing is "
+                                 "found or stored until there is one, which it then attaches to. Set maru_required for an "
+                                 "engine that does not start then. %s", self._settings.pool or "default",
+                                 self._settings.socket or "the usual socket", error)
+        return Attached(cast(Client, _NoClient()), None)
+
+    @property
+    def is_attached(self) -> bool:
+        """False until there is a pool for the first time."""
+        return not isinstance(self._attached.client, _NoClient)
 
     def attached(self) -> Attached:
         if time.monotonic() >= self._next_look and self._is_looking.acquire(blocking=False):
@@ -103,13 +142,20 @@ class EnginePool:
         """What others still hold of the old attachment keeps it: it ends with the last of that."""
         try:
             attached = self._attach()
-        except MaruError:
+        except MaruError as error:
+            self._say_why_not(error)
             return
         with self._lock:
             is_wanted = not self._is_closed
             if is_wanted:
                 self._attached, self._is_gone, self._quiet_until = attached, False, 0.0
         if is_wanted:
-            self._logger.warning("maru: there is a pool of this name again, and this engine has attached to it")
+            self._logger.warning("maru: there is a pool of this name now, and this engine has attached to it")
         else:
             attached.client.close()
+
+    def _say_why_not(self, error: MaruError) -> None:
+        """Once for each kind of mistake: waiting does not mend it."""
+        if not isinstance(error, _NOT_THERE) and type(error) not in self._said:
+            self._said.add(type(error))
+            self._logger.warning("maru: there is a pool of this name now, and this engine cannot attach to it: %s", error)

@@ -24,6 +24,7 @@ class Settings:
         self.pool = self.text("maru_pool")
         self.tenant = self.text("maru_tenant")
         self.model = self.text("maru_model")
+        self.is_pool_required = self.flag("maru_required", False)
         self.timeout_ms = self.number("maru_timeout_ms", 0, 0, _SMALL)
         self.priority = self.number("maru_priority", 0, 0, _SMALL)
         self.ttl_ms = self.number("maru_ttl_ms", 0, 0, _LARGE)

@@ -36,7 +36,7 @@ from .tally import Tally
 logger = logging.getLogger("sglang.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model", "maru_kv_dtype",
-            "maru_timeout_ms", "maru_read_only"}
+            "maru_timeout_ms", "maru_read_only", "maru_required"}
 # Places in memory and sizes; a page is what lies there, one after the other.
 Parts = list[tuple[int, int]]
 _ROOT = "root"  # no page has this name: SGLang's are hexadecimal

@@ -57,7 +57,7 @@ from .vllm_plan import RequestPlan, Transfer, compute_again, first_of, following
 logger = logging.getLogger("vllm.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_chunk_tokens", "maru_priority", "maru_ttl_ms", "maru_model",
-            "maru_store_generated", "maru_timeout_ms"}
+            "maru_store_generated", "maru_timeout_ms", "maru_required"}
 
 
 @dataclass
@@ -180,12 +180,8 @@ class MaruConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         self._layers = PagedLayers(kv_caches, self._kv_cache_config.num_blocks)
-        shape = self._client.geometry()
-        chunk_bytes = self._chunk_tokens // self._block_tokens * self._layers.block_bytes
-        if chunk_bytes > shape.region_pages * shape.page_bytes:
-            raise InvalidArgumentError(f"A chunk of {self._chunk_tokens} tokens has {chunk_bytes} bytes, and the pool takes "
-                                       f"blocks of {shape.region_pages * shape.page_bytes} at the most: set region_bytes of "
-                                       "the pool higher, or maru_chunk_tokens lower.")
+        if self._pool.is_attached:
+            self._refuse_small_regions(self._chunk_tokens // self._block_tokens * self._layers.block_bytes)
         parallel = self._vllm_config.parallel_config
         rank = parallel.rank % self._ranks
         pipeline_rank, tensor_rank = divmod(rank, parallel.tensor_parallel_size)
@@ -196,10 +192,18 @@ class MaruConnector(KVConnectorBase_V1):
             "tensor": None if self._is_shared else [tensor_rank, parallel.tensor_parallel_size],
             "layout": self._layers.layout, "attention": attention_backends(self._vllm_config, kv_caches)})
 
+    def _refuse_small_regions(self, chunk_bytes: int) -> None:
+        shape = self._client.geometry()
+        if chunk_bytes > shape.region_pages * shape.page_bytes:
+            raise InvalidArgumentError(f"A chunk of {self._chunk_tokens} tokens has {chunk_bytes} bytes, and the pool takes "
+                                       f"blocks of {shape.region_pages * shape.page_bytes} at the most: set region_bytes of "
+                                       "the pool higher, or maru_chunk_tokens lower.")
+
     def get_handshake_metadata(self) -> Optional[RankMetadata]:
         return RankMetadata(self._rank_digest) if self._rank_digest else None
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        self._pool.attached()  # looks for a pool where there is none: a worker that only loads has nothing to do until then
         for transfer in self._get_connector_metadata().loads:
             failed = self._load(transfer)
             if failed and not self._failed_blocks:

@@ -21,8 +21,8 @@ def look_often(monkeypatch):
     monkeypatch.setattr(engine_pool, "LOOK_S", 0)
 
 
-def pool_of(running, read_only=False):
-    given = {"maru_socket": str(running.socket), "maru_tenant": "t", "maru_timeout_ms": 60_000}
+def pool_of(running, read_only=False, **more):
+    given = {"maru_socket": str(running.socket), "maru_tenant": "t", "maru_timeout_ms": 60_000, **more}
     return EnginePool(Settings("extra_config", given, set(given)), logging.getLogger("engine"), read_only)
 
 
@@ -56,7 +56,8 @@ def start_with_another_pool(running):
 def said(caplog):
     """In short, by one logger. That a pool takes nothing now, who stores says once before it is known to be gone: not here."""
     assert {record.name for record in caplog.records} <= {"engine"}
-    return ["gone" if "pool is gone" in record.message else "attached" if "has attached" in record.message else record.message
+    short = {"pool is gone": "gone", "has attached": "attached", "no pool to attach to": "not there"}
+    return [next((word for part, word in short.items() if part in record.message), record.message)
             for record in caplog.records if "takes nothing now" not in record.message]
 
 
@@ -136,3 +137,64 @@ def test_what_else_hinders_is_said_each_time(marud, caplog):
     pool.close()
     with pytest.raises(maru.ClosedError):
         pool.attached().client.exists(b"k")
+
+
+def stopped(running):
+    running.process.terminate()
+    running.process.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("stores", [True, False], ids=["stores", "only looks"])
+def test_an_engine_starts_without_marud_and_attaches_later(marud_program, caplog, stores):
+    with Marud(marud_program) as running:
+        stopped(running)
+        pool = pool_of(running, read_only=not stores)
+        first = pool.attached()
+        for _ in range(20):
+            turn(pool, stores)
+        assert said(caplog) == ["not there"] and refusals(caplog) == 0
+        assert not pool.is_attached and str(running.socket) in caplog.text
+        running.begin()
+        turns_until(lambda: pool.attached() is not first, pool, stores)
+        turn(pool, stores)
+        second = pool.attached()
+        assert pool.is_attached and second.client.exists(b"k", second.tenant) is stores
+        assert said(caplog) == ["not there", "attached"]
+        pool.close()
+        assert second.client.is_closed
+
+
+def test_an_engine_may_insist_on_a_pool(marud_program):
+    with Marud(marud_program) as running:
+        with pytest.raises(maru.NotFoundError):
+            pool_of(running, maru_required=True, maru_pool="other")
+        stopped(running)
+        with pytest.raises((maru.NotFoundError, maru.DaemonUnreachableError)):
+            pool_of(running, maru_required=True)
+        pool_of(running, maru_required=False).close()
+
+
+def test_an_engine_waits_for_a_pool_of_its_name(marud_program, caplog):
+    with Marud(marud_program) as running:
+        pool = pool_of(running, maru_pool="other")
+        turn(pool)
+        assert said(caplog) == ["not there"]
+        pool.close()
+
+
+def test_a_mistake_is_refused_at_the_start_and_said_once_later(marud_program, caplog, monkeypatch):
+    def refuse(*_, **__):
+        raise maru.AccessDeniedError("the pool's access list refuses this user")
+
+    with Marud(marud_program) as running:
+        stopped(running)
+        pool = pool_of(running)
+        running.begin()
+        monkeypatch.setattr(engine_pool, "Client", refuse)
+        with pytest.raises(maru.AccessDeniedError):
+            pool_of(running)
+        turns_until(lambda: len(said(caplog)) > 1, pool)
+        for _ in range(20):
+            turn(pool)
+        assert said(caplog)[0] == "not there" and len(said(caplog)) == 2 and "cannot attach to it" in said(caplog)[1]
+        pool.close()

@@ -5,7 +5,7 @@ import maru
 from maru.engine_settings import Settings
 
 KNOWN = {"maru_socket", "maru_pool", "maru_tenant", "maru_model", "maru_timeout_ms", "maru_priority", "maru_ttl_ms",
-         "maru_chunk_tokens", "maru_store_generated"}
+         "maru_chunk_tokens", "maru_store_generated", "maru_required"}
 
 
 def settings(**given):
@@ -15,7 +15,7 @@ def settings(**given):
 def test_what_is_not_set_has_its_default():
     read = settings(other="of somebody else")
     assert (read.socket, read.pool, read.tenant, read.model) == (None, None, None, None)
-    assert (read.timeout_ms, read.priority, read.ttl_ms) == (0, 0, 0)
+    assert (read.timeout_ms, read.priority, read.ttl_ms, read.is_pool_required) == (0, 0, 0, False)
     assert read.number("maru_chunk_tokens", 256, 1, 4096) == 256 and read.flag("maru_store_generated", True) is True
 
 
@@ -47,6 +47,9 @@ def test_a_number_has_its_range(value):
 
 @pytest.mark.parametrize("value", ["false", 0, 1, None])
 def test_a_flag_is_true_or_false(value):
+    with pytest.raises(maru.InvalidArgumentError, match="maru_required in extra_config is .* true or false"):
+        settings(maru_required=value)
+    assert settings(maru_required=True).is_pool_required
     with pytest.raises(maru.InvalidArgumentError, match="true or false"):
         settings(maru_store_generated=value).flag("maru_store_generated", True)
 

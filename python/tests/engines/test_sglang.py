@@ -421,7 +421,30 @@ def test_what_cannot_work_is_refused(pool):
             backend(pool.socket, host_pool, is_mla_model=True, tp_rank=rank, tp_size=2, dcp_size=2, dcp_rank=rank,
                     logical_page_size=2 * PAGE)
     with pytest.raises(maru.NotFoundError):
-        backend("/nonexistent/socket", host_pool)
+        backend("/nonexistent/socket", host_pool, extra={"maru_required": True})
+
+
+def test_an_engine_starts_without_marud_and_attaches_later(marud_program, names, caplog, monkeypatch):
+    monkeypatch.setattr(engine_pool, "LOOK_S", 0)
+    here = HostPool().fill(10)
+    with Marud(marud_program) as running:
+        running.process.terminate()
+        running.process.wait(PATIENCE)
+        first = backend(running.socket, here)
+        assert first.batch_exists(names) == 0
+        assert first.batch_get_v1(names, here.indices(range(8))) == [False] * 8
+        assert first.batch_set_v1(names, here.indices(range(8)), HiCacheStorageExtraInfo(prefix_keys=[])) == [False] * 8
+        said, = caplog.records
+        assert "no pool to attach to" in said.message
+        running.begin()
+        deadline = time.monotonic() + PATIENCE
+        while not first._pool.is_attached:
+            assert time.monotonic() < deadline
+            first.batch_exists(names)
+            time.sleep(0.01)
+        assert first.batch_set_v1(names, here.indices(range(8)), HiCacheStorageExtraInfo(prefix_keys=[])) == [True] * 8
+        assert first.batch_exists(names) == 8 and len(caplog.records) == 2
+        first.close()
 
 
 def test_no_marud_is_a_miss_and_no_crash(marud_program, names):

@@ -411,6 +411,33 @@ def test_without_marud_everything_is_computed(marud_program, answer):
             assert engine.run("a", PROMPT, 4) == answer(PROMPT)
 
 
+@pytest.mark.parametrize("role", ["kv_both", "kv_consumer"])
+def test_an_engine_starts_without_marud_and_attaches_later(marud_program, caplog, monkeypatch, answer, role):
+    from with_marud import PATIENCE, Marud
+    monkeypatch.setattr(engine_pool, "LOOK_S", 0)
+    with Marud(marud_program, size="64MiB") as running:
+        running.process.terminate()
+        running.process.wait(PATIENCE)
+        with pytest.raises(maru.MaruError):
+            Engine(running.socket, maru_required=True)
+        with Engine(running.socket, prefix_caching=False, role=role) as engine:
+            halves = [engine.connector, *engine.workers]
+            assert engine.run("without", PROMPT, 4) == answer(PROMPT)
+            said = [record.message for record in caplog.records if record.name == "vllm.maru"]
+            assert sum("no pool to attach to" in message for message in said) == len(halves) == len(said)
+            running.begin()
+            deadline = time.monotonic() + PATIENCE
+            turns = itertools.count()
+            while not all(half._pool.is_attached for half in halves):
+                assert time.monotonic() < deadline
+                assert engine.run(f"meanwhile {next(turns)}", PROMPT, 4) == answer(PROMPT)
+            with Engine(running.socket) as other:
+                other.run("stored by another", PROMPT)
+            before = engine.computed
+            assert engine.run("with", PROMPT, 4) == answer(PROMPT)
+            assert engine.computed - before == len(PROMPT) - 5 * CHUNK + 3
+
+
 def test_an_engine_goes_on_with_another_pool_of_the_name(marud_program, caplog, monkeypatch):
     from with_marud import PATIENCE, Marud
     monkeypatch.setattr(engine_pool, "LOOK_S", 0)
