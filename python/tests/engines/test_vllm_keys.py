@@ -317,7 +317,7 @@ def test_latent_attention_has_one_kv_cache_for_all_ranks_and_one_writer(pool):
 
 
 @pytest.mark.parametrize("layout", [(2, BLOCKS, BLOCK, 2, 8), (BLOCKS, 2, BLOCK, 2, 8), (BLOCKS, BLOCK, 32),
-                                    (2 * BLOCKS, 2, 2, 8)])
+                                    (2 * BLOCKS, 2, 2, 8), (2, BLOCKS, 4, 128, 64), (BLOCKS, 2, 4, 128, 64)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
 def test_blocks_are_copied_bit_for_bit(layout, dtype):
     from maru.paged_layers import PagedLayers
@@ -339,6 +339,32 @@ def test_blocks_are_copied_bit_for_bit(layout, dtype):
     untouched = bytearray(to_layers.block_bytes)
     to_layers.gather([0], untouched)
     assert not any(untouched)
+    # As for a layer in the memory of a device, which torch copies.
+    from_layers._native = to_layers._native = None
+    by_torch = bytearray(3 * from_layers.block_bytes)
+    from_layers.gather([5, 0, 9], by_torch)
+    assert by_torch == buffer
+    to_layers.scatter([4, 5, 6], bytes(buffer))
+    to_layers.gather([4, 5, 6], by_torch)
+    assert by_torch == buffer
+
+
+def test_copies_in_the_processor_s_memory_wait_for_no_thread_of_torch(monkeypatch):
+    from maru.paged_layers import PagedLayers
+    layers = PagedLayers({"a": torch.randn(2, BLOCKS, 2, 128, 64)}, BLOCKS)
+    buffer = bytearray(2 * layers.block_bytes)
+
+    def refuse(*_, **__):
+        raise AssertionError("torch copies")
+
+    for name in ("index_select", "index_copy_", "copy_"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    layers.gather([3, 4], buffer)
+    layers.scatter([5, 6], bytes(buffer))
+    monkeypatch.undo()
+    again = bytearray(len(buffer))
+    layers.gather([5, 6], again)
+    assert again == buffer and any(buffer)
 
 
 def test_heads_before_tokens_in_memory_are_the_same_block(pool):
