@@ -56,7 +56,8 @@ Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::s
       blocks.fetch_add(1, std::memory_order_relaxed);
       bytes_read.fetch_add(has_length ? length : 0, std::memory_order_relaxed);
       bad[page] = !has_length || checksum == 0 ||
-                  shm::payload_checksum({start + i * region.page_bytes(), size_t(length)}) != checksum;
+                  !shm::is_payload_of(region, page, shm::block_digest(region, page), length,
+                                      shm::payload_checksum({start + i * region.page_bytes(), size_t(length)}));
     });
     if (guard.has_fired())
       return failure(EIO, "verify pool \"" + config.name + "\": found memory that cannot be read in region " +

@@ -294,18 +294,18 @@ int Client::exists_rows(const maru_key_rows& rows, size_t n, uint8_t* ret_presen
   });
 }
 
-int Client::view_of(PageRef ref, uint32_t slot, bool payload, maru_view* ret_view) {
+int Client::view_of(PageRef ref, uint32_t slot, const Digest* d, maru_view* ret_view) {
   maru_view view{nullptr, region_.block(ref.page()).length.load_relaxed(), ref.bits, pin_of(slot)};  // under the pin
   // The length is another process's word: it never reaches beyond the run, and the run never beyond its region.
   view.bytes = std::min(view.bytes, region_.run_pages(ref.page()) * region_.page_bytes());
-  if (payload) {
+  if (d) {
     view.data = payload_->at(ref.page());
     if (bad_pages_->meets(ref.page(), view.bytes)) {
       pins_.unpin(slot, ref);
       return -EHWPOISON;
     }
     if (region_.has_checksums())
-      if (const int status = verify(view, ref); status != 0) {
+      if (const int status = verify(view, ref, *d); status != 0) {
         pins_.unpin(slot, ref);
         return status;
       }
@@ -319,12 +319,10 @@ int Client::view_of(PageRef ref, uint32_t slot, bool payload, maru_view* ret_vie
   return 0;
 }
 
-int Client::verify(const maru_view& view, PageRef ref) {
-  const uint64_t expected = region_.detail(ref.page()).checksum.load_relaxed();  // under the pin
-  if (expected == 0) return 0;
+int Client::verify(const maru_view& view, PageRef ref, const Digest& d) {
   uint64_t found = 0;
   if (!checksum(view.data, view.bytes, &found)) return -EHWPOISON;
-  if (found == expected) return 0;
+  if (shm::is_payload_of(region_, ref.page(), d, view.bytes, found)) return 0;
   // Another thread met bad memory here meanwhile: what was read is this process's own, and says nothing of the block.
   if (bad_pages_->meets(ref.page(), view.bytes)) return -EHWPOISON;
   if (is_leaving()) return -ESHUTDOWN;  // zeros in the place of a pool whose memory went back
@@ -354,7 +352,7 @@ int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
     count(found.status == FindStatus::kPinsFull ? format::kCounterPinFull : format::kCounterRetrieveMisses);
     return found.status == FindStatus::kPinsFull ? -ENOBUFS : -ENOENT;
   }
-  const int status = view_of(found.ref, found.slot, payload, ret_view);
+  const int status = view_of(found.ref, found.slot, payload ? &d : nullptr, ret_view);
   if (status != 0) return status;
   count(format::kCounterRetrieveHits);
   touch(found.ref.page(), now);
@@ -375,7 +373,7 @@ int Client::retrieve_batch(std::span<const Digest> all, bool payload, maru_view*
       if (!blocks[i].ref.is_none()) touch(blocks[i].ref.page(), now);  // it has expired: marud takes it away
       continue;
     }
-    const int status = view_of(blocks[i].ref, blocks[i].slot, payload, &ret_views[i]);
+    const int status = view_of(blocks[i].ref, blocks[i].slot, payload ? &all[i] : nullptr, &ret_views[i]);
     if (status == -EIO || status == -EHWPOISON) {  // deleted, or marud is told: absent, and the view says why
       ret_views[i] = {nullptr, uint64_t(-status), 0, kNoPin};
       continue;
@@ -406,7 +404,7 @@ int Client::pin_block(PageRef ref, maru_view* ret_view) {
   }
   if (pin.status != shm::PinStatus::kPinned) return -ENOENT;
   touch(ref.page(), now_ms());
-  return view_of(ref, pin.slot, false, ret_view);
+  return view_of(ref, pin.slot, nullptr, ret_view);
 }
 
 int Client::release(const maru_view& view) {
@@ -502,7 +500,7 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
     if (bytes > region_.page_bytes()) bytes = std::min(bytes, region_.run_pages(page) * region_.page_bytes());
     if (bad_pages_->meets(page, bytes)) return -EHWPOISON;
     if (region_.has_checksums())
-      if (const int status = verify({payload_->at(page), bytes, refs[i].bits, kNoPin}, refs[i]); status != 0)
+      if (const int status = verify({payload_->at(page), bytes, refs[i].bits, kNoPin}, refs[i], all[i]); status != 0)
         return status;
     ret_views[i] = {payload_->at(page), bytes, refs[i].bits, kNoPin};
   }

@@ -202,8 +202,9 @@ class Client {
   int upkeep();
   void begin_leaving();
   void leave();
-  int verify(const maru_view& view, shm::PageRef ref);
-  int view_of(shm::PageRef ref, uint32_t slot, bool payload, maru_view* ret_view);
+  int verify(const maru_view& view, shm::PageRef ref, const shm::Digest& d);
+  // d: the key that was looked for; null: the payload is not wanted.
+  int view_of(shm::PageRef ref, uint32_t slot, const shm::Digest* d, maru_view* ret_view);
 
   Connection connection_;
   wire::AttachReply attached_{};

@@ -257,7 +257,7 @@ int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buf
   block.content_type = uint8_t(options.content_type);
   block.now_ms = now;
   const std::byte* data = payload_->at(own.page());
-  if (region_.has_checksums() && !checksum(data, buffer.bytes, &block.checksum)) return -EHWPOISON;
+  if (region_.has_checksums() && !checksum(data, buffer.bytes, &block.payload_checksum)) return -EHWPOISON;
   // Whoever filled the buffer did it with ordinary stores, as far as anybody knows.
   if (region_.is_durable() && !flush(data, buffer.bytes)) return -EHWPOISON;
   // After the last look at the payload: what was filled in after its memory went bad is in no other process.

@@ -224,6 +224,14 @@ void drop_child(const ControlRegion& region, PageRef parent) {
   }
 }
 
+bool is_payload_of(const ControlRegion& region, uint32_t page, const Digest& digest, uint64_t bytes,
+                   uint64_t payload_checksum) {
+  const uint64_t expected = region.detail(page).checksum.load_relaxed();  // under the caller's pin
+  if (!region.has_bound_checksums()) return expected == 0 || expected == payload_checksum;
+  const uint64_t parent = region.block(page).parent.load_relaxed();  // as above
+  return expected == bound_checksum(payload_checksum, {digest, bytes, parent});
+}
+
 // -- storing ----------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -301,7 +309,9 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   DetailLine& detail = region.detail(own.page());
   detail.tenant.store_relaxed(block.tenant);  // all published by the page word
   detail.kind.store_relaxed(uint64_t(block.content_type) << 56 | block.priority);
-  detail.checksum.store_relaxed(block.checksum);
+  const BlockClaims claims{block.digest, block.length, block.parent.bits};
+  const bool is_bound = region.has_bound_checksums() && block.payload_checksum != 0;
+  detail.checksum.store_relaxed(is_bound ? bound_checksum(block.payload_checksum, claims) : block.payload_checksum);
   detail.stored_ms.store_relaxed(block.now_ms);
   detail.owner.store_relaxed(lane.id.low());
   line.digest_lo.store_relaxed(block.digest.lo);

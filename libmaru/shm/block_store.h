@@ -67,6 +67,11 @@ struct KeyBytes {
 // Copies the key of a block. False if the block went away meanwhile, or its key is damaged.
 bool read_key(const ControlRegion& region, PageRef ref, KeyBytes* ret_key);
 
+// Whether a block's checksum fits this payload, by its line and under its pin. `digest` and `bytes`: the key that the caller
+// looked for and the bytes that it reads, since a line is another process's word. Without bound checksums 0 fits all.
+bool is_payload_of(const ControlRegion& region, uint32_t page, const Digest& digest, uint64_t bytes,
+                   uint64_t payload_checksum);
+
 // -- storing ----------------------------------------------------------------------------------------------------------
 
 struct NewBlock {
@@ -79,7 +84,7 @@ struct NewBlock {
   uint64_t expires_ms = 0;  // 0: never; cut to the parent's
   uint32_t priority = 0;
   uint8_t content_type = 0;
-  uint64_t checksum = 0;
+  uint64_t payload_checksum = 0;  // 0: the pool has none
   uint64_t now_ms = 0;
 };
 enum class PublishStatus : uint8_t {

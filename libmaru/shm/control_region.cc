@@ -344,7 +344,8 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   header.version_minor = kVersionMinor;
   header.header_bytes = sizeof(Header);
   header.compat_flags = identity.checksums ? kCompatChecksums : 0;
-  header.incompat_flags = (identity.shared ? kIncompatShared : 0) | (identity.durable ? kIncompatDurable : 0);
+  header.incompat_flags = (identity.shared ? kIncompatShared : 0) | (identity.durable ? kIncompatDurable : 0) |
+                          (identity.checksums ? kIncompatBoundChecksums : 0);
   header.hash_algorithm = kHashFeistel3Siphash24;
   std::memcpy(header.uuid, identity.uuid, sizeof(header.uuid));
   header.created_unix_ms = identity.created_unix_ms;
@@ -357,7 +358,7 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   header.checksum = header_checksum(header);
   const auto* bytes = reinterpret_cast<const std::byte*>(&header);
   std::memcpy(memory.data() + sizeof(first), bytes + sizeof(first), sizeof(header) - sizeof(first));
-  if (header.incompat_flags != 0 && !MARU_MUTANT(kMutantFormatUnflushed))
+  if ((header.incompat_flags & kIncompatFlushed) != 0 && !MARU_MUTANT(kMutantFormatUnflushed))
     flush_lines(memory.data(), layout.control_bytes);  // all of it before the word that counts
   uint64_t expected = claim.bits;
   if (!first.cas_seq_cst(expected, header.magic)) return "another host has begun to format the same memory meanwhile";

@@ -33,10 +33,11 @@ uint64_t tenant_id(const uint64_t* secret, std::span<const std::byte> name) {
   return id ? id : 1;
 }
 
+// The fraction of the golden ratio and of square roots, in the manner of the SHA-2 constants.
+static constexpr uint64_t kC[4] = {0x9e3779b97f4a7c15, 0x6a09e667f3bcc909, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b};
+
 uint64_t payload_checksum(std::span<const std::byte> payload) {
-  // Four independent lanes of folded products keep up with memory; the constants are the fraction of the golden ratio and
-  // of square roots, in the manner of the SHA-2 constants.
-  constexpr uint64_t kC[4] = {0x9e3779b97f4a7c15, 0x6a09e667f3bcc909, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b};
+  // Four independent lanes of folded products keep up with memory.
   uint64_t lane[4] = {kC[1], kC[2], kC[3], kC[0] ^ payload.size()};
   size_t i = 0;
   for (; i + 32 <= payload.size(); i += 32)
@@ -45,6 +46,14 @@ uint64_t payload_checksum(std::span<const std::byte> payload) {
   for (; i < payload.size(); ++i) lane[i & 3] = (lane[i & 3] ^ uint64_t(payload[i])) * kC[1];
   const uint64_t sum =
       folded_product(lane[0] ^ std::rotl(lane[2], 29), kC[0]) ^ folded_product(lane[1] ^ std::rotl(lane[3], 17), kC[2]);
+  return sum ? sum : 1;
+}
+
+uint64_t bound_checksum(uint64_t payload_checksum, const BlockClaims& block) {
+  constexpr uint64_t kNoMetadata = 0;  // the place of a checksum of what a block may carry beside its payload
+  uint64_t sum = folded_product(payload_checksum ^ block.digest.lo, kC[0]) + block.digest.hi;
+  sum = folded_product(sum ^ block.length, kC[1]) + block.parent;
+  sum = folded_product(sum ^ kNoMetadata, kC[2]);
   return sum ? sum : 1;
 }
 

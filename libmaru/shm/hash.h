@@ -135,4 +135,14 @@ inline uint64_t home_bucket(const ControlRegion& region, const Digest& d) {
 // Of a payload; detects damage, not intent. Never 0: 0 means "none".
 uint64_t payload_checksum(std::span<const std::byte> payload);
 
+// What a block says of its payload beside the payload itself.
+struct BlockClaims {
+  Digest digest;
+  uint64_t length = 0;
+  uint64_t parent = 0;  // PageRef
+};
+// The checksum of a block in a pool with bound checksums: a payload under another block's key does not match it. A process that
+// computes it can forge it. Never 0.
+uint64_t bound_checksum(uint64_t payload_checksum, const BlockClaims& block);
+
 }  // namespace maru::shm

@@ -1,5 +1,5 @@
-// A pool written today is the pool that was written when the golden file was made, word by word; and what is in the file
-// can be read. MARU_GOLDEN names the file; MARU_GOLDEN_WRITE, if set, a place to write the present one to.
+// A pool written today is the pool that was written when the golden files were made, word by word; and the pools in the files
+// can be read. MARU_GOLDEN names the directory of the files; MARU_GOLDEN_WRITE, if set, a directory for the present pools.
 //
 // The file is text: lines of `offset word`, both hexadecimal, of every 64-bit word that is not zero; # begins a comment.
 #include "tests/unit/small_pool.h"
@@ -17,23 +17,36 @@ using Words = std::map<uint64_t, uint64_t>;
 
 // Eight pages in two regions, three lanes; a root of two pages with a byte key, and a child of one page under it with a
 // ready-made digest. Lane 1 pins the child. docs/format.md walks through it.
-PoolShape golden_shape() {
+enum class Kind : uint8_t { kPlain, kUnboundChecksums, kBoundChecksums };
+constexpr Kind kKinds[] = {Kind::kPlain, Kind::kUnboundChecksums, Kind::kBoundChecksums};
+const char* file_name(Kind kind) {
+  switch (kind) {
+    case Kind::kPlain: return "/control_region_v1.txt";
+    case Kind::kUnboundChecksums: return "/control_region_v1_checksums.txt";
+    case Kind::kBoundChecksums: return "/control_region_v1_bound_checksums.txt";
+  }
+  return "";
+}
+
+PoolShape golden_shape(Kind kind) {
   return {.pages = 8,
           .region_pages = 4,
           .lanes = 3,
           .pins_max = 8,
           .touch_entries = 8,
           .key_inline_bytes = 32,
-          .key_extents = 1};
+          .key_extents = 1,
+          .checksums = kind != Kind::kPlain};
 }
 
 constexpr uint64_t kStored = 1'700'000'060'000;  // a minute after the pool was made
 
 struct Golden {
-  SmallPool pool{golden_shape()};
+  SmallPool pool;
   PageRef root, child;
 
-  Golden() {
+  explicit Golden(Kind kind) : pool(golden_shape(kind)) {
+    if (kind == Kind::kUnboundChecksums) unbind();
     pool.region.host(0).epoch.store_relaxed(1);
     pool.stop_using_lane(2);
     pool.region.region(1).word.store_relaxed(0);
@@ -42,6 +55,7 @@ struct Golden {
     NewBlock block = pool.block("hello");
     block.length = 5000;
     block.now_ms = kStored;
+    if (pool.region.has_checksums()) block.payload_checksum = payload_checksum(bytes_of("the payload of hello"));
     root = publish(pool.lane(1), pool.take(1, 2), block).block;
 
     const uint64_t words[2] = {1, 2};
@@ -52,9 +66,19 @@ struct Golden {
     block.length = 4096;
     block.parent = root;
     block.now_ms = kStored;
+    if (pool.region.has_checksums()) block.payload_checksum = payload_checksum(bytes_of("the payload of 1, 2"));
     block.expires_ms = kStored + 3'600'000;
     child = publish(pool.lane(1), pool.take(1), block).block;
     EXPECT_EQ(pool.client(1).pins.pin(child).status, PinStatus::kPinned);
+  }
+  // As every pool with checksums was that a version before kIncompatBoundChecksums formatted.
+  void unbind() {
+    format::Header header;
+    std::memcpy(&header, pool.memory().data(), sizeof(header));
+    header.incompat_flags &= ~format::kIncompatBoundChecksums;
+    header.checksum = header_checksum(header);
+    std::memcpy(pool.memory().data(), &header, sizeof(header));
+    EXPECT_EQ(ControlRegion::attach(pool.memory(), uint64_t{1} << 40, &pool.region), nullptr);
   }
 };
 
@@ -91,10 +115,10 @@ std::string text_of(const ControlRegion& region, const Words& words) {
   return text;
 }
 
-Words read_golden() {
-  const char* path = std::getenv("MARU_GOLDEN");
-  std::ifstream file(path ? path : "tests/golden/control_region_v1.txt");
-  EXPECT_TRUE(file) << "MARU_GOLDEN does not name the golden file";
+Words read_golden(Kind kind) {
+  const char* directory = std::getenv("MARU_GOLDEN");
+  std::ifstream file((directory ? directory : "tests/golden") + std::string(file_name(kind)));
+  EXPECT_TRUE(file) << "MARU_GOLDEN does not name the directory of the golden files";
   Words words;
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line[0] == '#') continue;
@@ -107,11 +131,15 @@ Words read_golden() {
   return words;
 }
 
-TEST(Golden, ThePoolOfTodayIsTheOneInTheFile) {
-  Golden today;
+class GoldenFile : public ::testing::TestWithParam<Kind> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, GoldenFile, ::testing::ValuesIn(kKinds));
+
+TEST_P(GoldenFile, ThePoolOfTodayIsTheOneInTheFile) {
+  Golden today(GetParam());
   const Words words = words_of(today.pool.memory());
-  if (const char* path = std::getenv("MARU_GOLDEN_WRITE")) std::ofstream(path) << text_of(today.pool.region, words);
-  const Words golden = read_golden();
+  if (const char* directory = std::getenv("MARU_GOLDEN_WRITE"))
+    std::ofstream(directory + std::string(file_name(GetParam()))) << text_of(today.pool.region, words);
+  const Words golden = read_golden(GetParam());
   for (const auto& [offset, word] : golden) {
     const auto at = words.find(offset);
     EXPECT_EQ(at == words.end() ? 0 : at->second, word)
@@ -121,10 +149,10 @@ TEST(Golden, ThePoolOfTodayIsTheOneInTheFile) {
     EXPECT_TRUE(golden.contains(offset)) << section_name(today.pool.region, offset) << " at " << std::hex << offset;
 }
 
-TEST(Golden, TheFileIsReadableAndInOrder) {
-  Golden today;  // for its memory and its private pin counts, which lie in no file
+TEST_P(GoldenFile, IsReadableAndInOrder) {
+  Golden today(GetParam());  // for its memory and its private pin counts, which lie in no file
   std::memset(today.pool.memory().data(), 0, today.pool.memory().size());
-  for (const auto& [offset, word] : read_golden()) {
+  for (const auto& [offset, word] : read_golden(GetParam())) {
     ASSERT_LE(offset + 8, today.pool.memory().size());
     std::memcpy(today.pool.memory().data() + offset, &word, 8);
   }
@@ -138,6 +166,14 @@ TEST(Golden, TheFileIsReadableAndInOrder) {
   EXPECT_EQ(std::memcmp(key.data, "hello", 5), 0);
   EXPECT_TRUE(is_pinned(region, LaneSet::in_use(region), today.child.page()));
   EXPECT_FALSE(is_pinned(region, LaneSet::in_use(region), today.root.page()));
+  if (!region.has_checksums()) return;
+  // A payload under its own key, and under the other block's.
+  const uint64_t sum = payload_checksum(bytes_of("the payload of hello"));
+  const Digest hello = digest_of_bytes(region.secret(), bytes_of("hello"), 0);
+  EXPECT_TRUE(is_payload_of(region, today.root.page(), hello, 5000, sum));
+  EXPECT_FALSE(is_payload_of(region, today.root.page(), hello, 5000, sum + 1));
+  const Digest other = digest_of_128(region.secret(), 1, 2, 0);
+  EXPECT_EQ(is_payload_of(region, today.root.page(), other, 5000, sum), GetParam() == Kind::kUnboundChecksums);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ TEST(Layout, Constants) {
   EXPECT_EQ(kVersionMinor, 0u);
   EXPECT_EQ(kIncompatShared, 1u);
   EXPECT_EQ(kIncompatDurable, 2u);
+  EXPECT_EQ(kIncompatBoundChecksums, 4u);
   EXPECT_EQ(kCompatChecksums, 1u);
   EXPECT_EQ(kHashFeistel3Siphash24, 2u);
   EXPECT_EQ(kRecountFlag, 134217728u);

@@ -474,5 +474,39 @@ TEST(Checksums, DamagedPayloadIsAnErrorAndGone) {
   EXPECT_EQ(reader.text("k"), text);
 }
 
+// A client that writes the index gives each of two keys the other's payload.
+TEST(Checksums, ABlockUnderAnotherBlocksKeyIsAnError) {
+  PoolWish pool;
+  pool.checksums = true;
+  MarudProcess marud({pool});
+  TestClient writer(marud.socket_path()), reader(marud.socket_path());
+  ControlMap map(marud.socket_path());
+  const shm::ControlRegion& region = map.region();
+  ASSERT_TRUE(region.has_bound_checksums());
+  maru_block blocks[2] = {};
+  ASSERT_EQ(writer.store("k", std::string(100, 'k'), {}, 0, &blocks[0]), 0);
+  ASSERT_EQ(writer.store("l", std::string(100, 'l'), {}, 0, &blocks[1]), 0);
+  format::BlockLine* lines[2];
+  AtomicU64* locations[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    lines[i] = &region.block(format::PageRef::from_bits(blocks[i]).page());
+    for (uint64_t bucket = 0; bucket < region.buckets(); ++bucket)
+      for (AtomicU64& location : region.bucket(bucket).locations.location)
+        if (location.load_relaxed() == blocks[i]) locations[i] = &location;
+    ASSERT_NE(locations[i], nullptr);
+  }
+  for (const auto word : {&format::BlockLine::digest_lo, &format::BlockLine::digest_hi}) {
+    const uint64_t first = (lines[0]->*word).exchange_seq_cst((lines[1]->*word).load_relaxed());
+    (lines[1]->*word).store_release(first);
+  }
+  locations[0]->store_release(blocks[1]);
+  locations[1]->store_release(blocks[0]);
+
+  maru_view view;
+  EXPECT_EQ(reader.retrieve("k", &view), -EIO) << "the payload of another key";
+  EXPECT_EQ(reader.retrieve("l", &view), -EIO);
+  EXPECT_EQ(reader.statistics().checksum_errors, 2u);
+}
+
 }  // namespace
 }  // namespace maru::test

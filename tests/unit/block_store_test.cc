@@ -38,7 +38,7 @@ TEST_F(BlockStoreTest, ARootIsFoundWithAllThatIsKnownOfIt) {
   block.length = 4000;
   block.priority = 5;
   block.content_type = 3;
-  block.checksum = 77;
+  block.payload_checksum = 77;
   PageRef own;
   const PublishResult result = publish_one(block, &own);
   ASSERT_EQ(result.status, PublishStatus::kStored);

@@ -158,6 +158,19 @@ TEST(Hash, PayloadChecksumSeesEveryByteAndTheLength) {
   EXPECT_NE(payload_checksum({}), 0u);
 }
 
+TEST(Hash, BoundChecksumSeesThePayloadTheKeyTheLengthAndTheParent) {
+  const BlockClaims block{{3, 4}, 100, 5};
+  const uint64_t sum = bound_checksum(77, block);
+  EXPECT_NE(bound_checksum(78, block), sum);
+  for (uint32_t bit = 0; bit < 64; ++bit) {
+    const uint64_t one = uint64_t{1} << bit;
+    EXPECT_NE(bound_checksum(77, {{3 ^ one, 4}, 100, 5}), sum) << bit;
+    EXPECT_NE(bound_checksum(77, {{3, 4 ^ one}, 100, 5}), sum) << bit;
+    EXPECT_NE(bound_checksum(77, {{3, 4}, 100 ^ one, 5}), sum) << bit;
+    EXPECT_NE(bound_checksum(77, {{3, 4}, 100, 5 ^ one}), sum) << bit;
+  }
+}
+
 // docs/format.md gives these to whoever writes another implementation; the secret is that of fixed_identity().
 TEST(Hash, VectorsOfTheFormatDocument) {
   const uint64_t words[4] = {1, 2, 3, 4};
@@ -171,6 +184,8 @@ TEST(Hash, VectorsOfTheFormatDocument) {
   EXPECT_EQ(digest_of_256(kSecret, words, 0), (Digest{0x6120eea73d59923e, 0xf38b23eb59bb685f}));
   EXPECT_EQ(chain_term(kSecret, plain_of_128(kSecret, 1, 2, 0), 3), 0xc76eba821c82fe98u);
   EXPECT_EQ(payload_checksum(bytes_of("hello")), 0x2595681ee583e959u);
+  const Digest hello = digest_of_bytes(kSecret, bytes_of("hello"), 0);
+  EXPECT_EQ(bound_checksum(0x2595681ee583e959, {hello, 5, 0}), 0x7d0cad32ae96b953u);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct PoolShape {
   uint32_t key_inline_bytes = 64;
   uint64_t key_extents = 4;
   uint32_t hosts = 1;  // more than one: shared
+  bool checksums = false;
 };
 
 inline Parameters parameters_of(const PoolShape& shape) {
@@ -84,13 +85,15 @@ class SmallPool {
     EXPECT_EQ(plan_layout(parameters, &layout), nullptr);
     bytes_ = layout.control_bytes;
     memory_.reset(static_cast<std::byte*>(::operator new(bytes_, std::align_val_t{4096})));
-    EXPECT_EQ(ControlRegion::format(memory(), parameters, fixed_identity(shape.hosts > 1), false, &region), nullptr);
+    FormatIdentity identity = fixed_identity(shape.hosts > 1);
+    identity.checksums = shape.checksums;
+    EXPECT_EQ(ControlRegion::format(memory(), parameters, identity, false, &region), nullptr);
     for (uint32_t i = 0; i < region.regions(); ++i) rent(i, 1);
     for (uint32_t lane = 1; lane < region.lanes(); ++lane) use_lane(lane);
     lanes = LaneSet::in_use(region);
     lanes.add(0);
     for (uint32_t lane = 0; lane < region.lanes(); ++lane)
-      clients_.push_back(std::make_unique<TestClient>(region, LaneId{lane, lane ? 7u : 0u}));
+      clients_.push_back(std::make_unique<TestClient>(region, lane ? LaneId{lane, 7} : daemon_lane(region)));
   }
 
   std::span<std::byte> memory() { return {memory_.get(), bytes_}; }

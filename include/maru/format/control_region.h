@@ -48,7 +48,10 @@ inline constexpr uint32_t kVersionMinor = 0;  // a newer minor version only adds
 // Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
 inline constexpr uint64_t kIncompatShared = 1u << 0;   // several hosts, each with a marud of its own; publishers flush
 inline constexpr uint64_t kIncompatDurable = 1u << 1;  // one host, and publishers flush: the memory outlives its power
-inline constexpr uint64_t kIncompatKnown = kIncompatShared | kIncompatDurable;
+// With kCompatChecksums: a block's checksum covers its key, its length and its parent as well (docs/format.md, "Keys").
+inline constexpr uint64_t kIncompatBoundChecksums = 1u << 2;
+inline constexpr uint64_t kIncompatFlushed = kIncompatShared | kIncompatDurable;  // either: publishers flush
+inline constexpr uint64_t kIncompatKnown = kIncompatFlushed | kIncompatBoundChecksums;
 inline constexpr uint64_t kCompatChecksums = 1u << 0;  // blocks carry a payload checksum and readers verify it
 
 // The keyed hash, by name, so that another implementation knows what to build (docs/format.md, "Keys"). 1 was the same with
@@ -169,7 +172,7 @@ struct alignas(64) DetailLine {
   AtomicU64 key;        // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
   AtomicU64 tenant;     // keyed hash of the tenant's name, 0 for none
   AtomicU64 kind;       // content type:8 | reserved:24 | priority:32
-  AtomicU64 checksum;   // of the payload, 0 if the pool has none
+  AtomicU64 checksum;   // of the payload, or of it and the block (kIncompatBoundChecksums); 0 if the pool has none
   AtomicU64 stored_ms;  // Unix milliseconds when it was stored
   AtomicU64 owner;      // lane:12 (bits 16..27) | lane generation:16 (bits 0..15) of the publisher, for listings
   AtomicU64 reserved[2];
