@@ -1,6 +1,7 @@
 #include "daemon/admin_metrics.h"
 
 #include "daemon/admin_request.h"
+#include "daemon/log.h"
 #include "daemon/metrics/text.h"
 #include "daemon/users.h"
 
@@ -14,6 +15,7 @@ metrics::Snapshot snapshot_of(const AdminView& view, const std::string& only) {
   metrics::Snapshot snapshot;
   snapshot.start_unix_ms = view.start_unix_ms;
   snapshot.connections = view.connections;
+  snapshot.log_lines_dropped = log_dropped_lines();
   if (view.turns) snapshot.turns = *view.turns;
   if (view.users) view.users->fill(snapshot);
   for (size_t i = 0; i < view.pools.size(); ++i) {

@@ -1,5 +1,7 @@
-// What marud says: one line per decision, with who and the consequence. Writes to standard error; under systemd's journal
-// without a time of its own, and with the priority in front. Any thread may write, once log_start() has returned.
+// What marud says: one line per decision, with who and the consequence. Lines go to standard error; under systemd's journal
+// without a time of their own, and with the priority in front. Any thread may write, once log_start() has returned. No thread
+// waits for standard error: a queue takes the lines, and a thread of its own writes them (log_queue.h). The stream `stderr`,
+// on which libraries and failed checks print, leads to the same queue.
 #pragma once
 
 #include <fmt/core.h>
@@ -15,6 +17,9 @@ enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 std::optional<LogLevel> log_level_from(std::string_view name);
 
 void log_start(LogLevel level);
+// At the end of marud: waits for the lines that are not written yet, for a second at most.
+void log_finish();
+uint64_t log_dropped_lines();  // because standard error took none
 void log_set_level(LogLevel level);
 bool log_shows(LogLevel level);
 void log_write(LogLevel level, std::string_view line);

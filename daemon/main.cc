@@ -166,9 +166,9 @@ int run(int count, char** arguments, const DaxRules& rules) {
   for (PoolSpec& spec : config.pools) spec.dax.rules = rules;
   auto served = options.action == Options::Action::kFormat ? format(config, options.format_pool, options.force)
                                                            : serve(config, options);
-  if (served) return 0;
-  log_error("marud stops: {}", served.error().text());
-  return 1;
+  if (!served) log_error("marud stops: {}", served.error().text());
+  log_finish();
+  return served ? 0 : 1;
 }
 
 }  // namespace maru::daemon

@@ -54,6 +54,9 @@ void write_marud(TextWriter& out, const Snapshot& snapshot) {
   out.sample({}, snapshot.connections);
   out.family("maru_event_loop_turn_seconds", "histogram", "How long a turn of the event loop took, waiting excluded.");
   out.histogram({}, snapshot.turns);
+  out.family("maru_log_dropped_lines_total", "counter",
+             "Lines of marud's log dropped because standard error took none.");
+  out.sample({}, snapshot.log_lines_dropped);
 }
 
 void write_space(TextWriter& out, const Snapshot& snapshot) {

@@ -41,6 +41,9 @@ class Marud:
     def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB", pins=4096, more=""):
         self.program = program
         self.arguments = []  # beside the configuration
+        self.writes_to = None  # a path or a descriptor, in place of the log
+        self.under = []  # the program that starts marud, and its arguments
+        self.prepare = None  # done by marud's process before it is marud
         self.shape = dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes, pins=pins, more=more)
 
     def __enter__(self):
@@ -57,11 +60,12 @@ class Marud:
 
     def begin(self):
         """Starts marud, and waits until it listens."""
-        with self.log.open("ab") as log:
+        self.log.touch()
+        with open(self.log if self.writes_to is None else self.writes_to, "ab", buffering=0) as log:
             # What is preloaded is for this interpreter: marud, not built for an address sanitizer, does not end under one.
             environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-            self.process = subprocess.Popen([self.program, "--config", self.config, *self.arguments], stdout=log, stderr=log,
-                                            env=environment)
+            self.process = subprocess.Popen([*self.under, self.program, "--config", self.config, *self.arguments], stdout=log,
+                                            stderr=log, env=environment, preexec_fn=self.prepare)
         deadline = time.monotonic() + PATIENCE
         while not listens_on(self.socket, socket.SOCK_SEQPACKET):
             if self.process.poll() is not None or time.monotonic() > deadline:

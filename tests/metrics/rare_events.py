@@ -6,6 +6,7 @@ import tempfile
 
 from measured import Look, expect, look
 from observed_marud import PATIENCE, BlockClient, ObservedMarud, wait_for
+from unread_log import UnreadLogMarud
 
 
 def damage(program, client_program):
@@ -44,6 +45,14 @@ def pins_without_end(program, client_program):
         step.more("maru_evicted_blocks_total", reason="background")
         step.to(0, "maru_evicting")
         step.by(0, "maru_held_blocks")
+
+
+def a_log_without_a_reader(program):
+    """Lines that the pipe does not take are dropped."""
+    with UnreadLogMarud(program) as marud:
+        step = Look(marud)
+        marud.fill_log()
+        step.more("maru_log_dropped_lines_total")
 
 
 def keys_of_one_bucket(secret):
