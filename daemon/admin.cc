@@ -74,6 +74,7 @@ json status_of(const AdminView& view, const json& request) {
                 {"pools", std::move(pools)}};
   if (index < view.pools.size()) reply["next"] = index;
   if (view.state_dir && !view.only_for) reply["state_dir"] = *view.state_dir;
+  if (!view.socket_trouble.empty() && !view.only_for) reply["socket_trouble"] = view.socket_trouble;
   if (!view.http_trouble.empty() && !view.only_for) reply["http_trouble"] = view.http_trouble;
   return reply;
 }

@@ -35,6 +35,8 @@ struct AdminView {
   uint64_t* removal = nullptr;  // not null: the ticket of Pool::admin(); while it is not 0 there is no answer yet
   const std::string* state_dir = nullptr;  // null: not said
   std::string_view http_trouble = {};      // why HTTP is not answered everywhere; empty: it is, or is not asked for
+  std::string_view socket_trouble = {};    // why clients cannot connect; empty: they can
+  uint64_t sockets_lost = 0, http_sockets_lost = 0;  // files of sockets that were taken away
   // Not null: who asks is no administrator of marud, and sees and changes only the pools that name them.
   const Peer* only_for = nullptr;
   bool is_for_owner = false;  // root or marud's own user asks, who may have programs run as that user

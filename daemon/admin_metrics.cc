@@ -16,6 +16,8 @@ metrics::Snapshot snapshot_of(const AdminView& view, const std::string& only) {
   snapshot.start_unix_ms = view.start_unix_ms;
   snapshot.connections = view.connections;
   snapshot.log_lines_dropped = log_dropped_lines();
+  snapshot.sockets_lost = view.sockets_lost;
+  snapshot.http_sockets_lost = view.http_sockets_lost;
   if (view.turns) snapshot.turns = *view.turns;
   if (view.users) view.users->fill(snapshot);
   for (size_t i = 0; i < view.pools.size(); ++i) {

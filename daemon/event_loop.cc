@@ -146,6 +146,12 @@ void EventLoop::watch_http(int fd) {
   io_uring_sqe_set_data64(entry, token(EventKind::kHttp, 0));
 }
 
+void EventLoop::watch_files(uint64_t id, int fd) {
+  io_uring_sqe* entry = ring_->next_entry();
+  io_uring_prep_poll_add(entry, fd, POLLIN);
+  io_uring_sqe_set_data64(entry, token(EventKind::kFiles, id));
+}
+
 void EventLoop::cancel(EventKind kind, uint64_t id) {
   io_uring_sqe* entry = ring_->next_entry();
   io_uring_prep_cancel64(entry, token(kind, id), 0);

@@ -23,6 +23,7 @@ enum class EventKind : uint8_t {
   kProcess,  // a pidfd became readable: the process ended
   kSignal,   // the signal descriptor is readable
   kHttp,     // the HTTP thread asks something
+  kFiles,    // a file of the socket may have been taken away
 };
 
 struct Event {
@@ -48,6 +49,7 @@ class EventLoop {
   void watch_process(uint64_t id, int pidfd);
   void watch_signals(int fd);
   void watch_http(int fd);
+  void watch_files(uint64_t id, int fd);
   // Ends an operation; its completion still comes.
   void cancel(EventKind kind, uint64_t id);
 

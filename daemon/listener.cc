@@ -4,8 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -32,7 +30,8 @@ Result<bool> make_directory(const std::string& path, bool for_everybody) {
   return true;
 }
 
-Result<Listener> Listener::open(const std::string& path, bool for_everybody, FileDescriptor passed, int type) {
+Result<Listener> Listener::open(const std::string& path, bool for_everybody, FileDescriptor passed, int type,
+                                const SocketFiles* before) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.front() != '/' || path.size() >= sizeof(address.sun_path))
@@ -45,16 +44,14 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
 
   Listener listener;
   if (*is_made) listener.made_folder_ = folder;
-  const std::string lock_path = path + ".lock";
-  listener.lock_.reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!listener.lock_.is_open()) return failure(errno, "open " + lock_path);
-  if (::flock(listener.lock_.get(), LOCK_EX | LOCK_NB) != 0)
-    return failure(errno == EWOULDBLOCK ? EADDRINUSE : errno, "listen on " + path + " (another marud does)");
-
+  auto locked = SocketFiles::lock(path, before);
+  if (!locked) return tl::unexpected(locked.error());
+  const auto files = std::make_shared<SocketFiles>(std::move(*locked));
   if (passed.is_open()) {
+    files->note_socket();
+    listener.files_ = files;
     listener.socket_ = std::move(passed);
     listener.is_passed_ = true;
-    listener.path_ = path;
     return listener;
   }
   struct stat status = {};
@@ -67,7 +64,8 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
   if (!listener.socket_.is_open()) return failure(errno, "create a socket");
   if (::bind(listener.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     return failure(errno, "bind " + path);
-  listener.path_ = path;
+  files->note_socket();
+  listener.files_ = files;
   // Nobody can connect before listen(). The umask is the whole process's, and other threads make files.
   if (::chmod(path.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path);
   if (::listen(listener.socket_.get(), SOMAXCONN) != 0) return failure(errno, "listen on " + path);
@@ -75,27 +73,40 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
 }
 
 Result<void> Listener::let_in(bool for_everybody) const {
-  if (is_passed_) return {};
-  if (::chmod(path_.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path_);
+  // The file at the path is another process's then. The next listener gets its own mode.
+  if (is_passed_ || !files_->why_lost().empty()) return {};
+  const std::string& path = files_->path();
+  if (::chmod(path.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path);
   if (!made_folder_.empty() && ::chmod(made_folder_.c_str(), for_everybody ? 0755 : 0700) != 0)
     return failure(errno, "change the mode of " + made_folder_);
   struct stat status = {};
-  for (size_t slash = path_.find('/', 1); for_everybody && slash != std::string::npos;
-       slash = path_.find('/', slash + 1)) {
-    const std::string folder = path_.substr(0, slash);
+  for (size_t slash = path.find('/', 1); for_everybody && slash != std::string::npos;
+       slash = path.find('/', slash + 1)) {
+    const std::string folder = path.substr(0, slash);
     if (::stat(folder.c_str(), &status) == 0 && (status.st_mode & S_IXOTH) == 0)
       log_warning(
           "{} lets others than its owner and group not pass: users whom the configuration lets in cannot reach {} "
           "(chmod "
           "o+x)",
-          folder, path_);
+          folder, path);
   }
   return {};
 }
 
-Listener::~Listener() {
-  // A moved-from listener has no lock and owns nothing. The lock file stays: removing it would race with the next marud.
-  if (lock_.is_open() && !path_.empty() && !is_passed_) ::unlink(path_.c_str());
+Listener& Listener::operator=(Listener&& other) noexcept {
+  remove_socket();
+  made_folder_ = std::move(other.made_folder_);
+  files_ = std::move(other.files_);
+  socket_ = std::move(other.socket_);
+  is_passed_ = other.is_passed_;
+  return *this;
+}
+
+Listener::~Listener() { remove_socket(); }
+
+// The lock file stays: removing it would race with the next marud.
+void Listener::remove_socket() const {
+  if (files_ && !is_passed_) files_->remove_socket();
 }
 
 }  // namespace maru::daemon

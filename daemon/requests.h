@@ -75,6 +75,9 @@ class Requests {
                       now.unix_ms, now.monotonic_ms, &devices_,   &users_};
     view.state_dir = &config_.state_dir;
     view.http_trouble = http_trouble;
+    view.socket_trouble = socket_trouble;
+    view.sockets_lost = sockets_lost;
+    view.http_sockets_lost = http_sockets_lost;
     view.turns = turns;
     return view;
   }
@@ -83,6 +86,8 @@ class Requests {
   void set_start(Moment start) { start_ = start; }
   size_t connections = 0;
   std::string http_trouble;
+  std::string socket_trouble;
+  uint64_t sockets_lost = 0, http_sockets_lost = 0;
   const metrics::Histogram* turns = nullptr;  // of the event loop, which has it as long as it has this object
 
  private:

@@ -64,6 +64,7 @@ Result<void> Server::run() {
   watchdog_ms_ = watchdog_interval_ms();
   after_events();
   loop_->watch_signals(signals_.get());
+  watch_socket_files();
   if (desk_) loop_->watch_http(desk_->questions_fd());
   notify("READY=1");
   if (desk_) look_at_http();
@@ -83,6 +84,7 @@ Result<void> Server::run() {
     more_to_do = turn_pools();
     more_to_do |= !work_.empty();
     finish_reload();
+    look_at_socket_files();
     if (desk_) more_to_do |= turn_http();
     const auto lasted = std::chrono::steady_clock::now() - begun;
     turns_.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
@@ -134,6 +136,7 @@ void Server::on_event(const Event& event) {
     case EventKind::kHttp:
       desk_->wake();  // it looks at the questions in its turn
       return loop_->watch_http(desk_->questions_fd());
+    case EventKind::kFiles: return on_socket_files(event);
     case EventKind::kNone: return;
   }
 }
@@ -322,6 +325,7 @@ bool Server::turn_pools() {
 
 bool Server::turn_http() {
   const bool more_to_do = desk_->turn(requests_.view(now_));
+  requests_.http_sockets_lost = desk_->sockets_lost();
   if (http_opened_ != desk_->trouble()) look_at_http();
   return more_to_do;
 }

@@ -27,6 +27,12 @@
 
 namespace maru::daemon {
 
+// A look at the files of the socket: why the path does not lead to them, and the listener that takes their place.
+struct SocketLook {
+  std::string lost;
+  std::optional<Result<Listener>> fresh;
+};
+
 class Server {
  public:
   Server(Config& config, HostedPools& pools, const StateDirectory& state, std::unique_ptr<EventLoop> loop,
@@ -72,6 +78,11 @@ class Server {
   void ask_to_leave(uint32_t pool);
   void reload();
   void finish_reload();
+  void watch_socket_files();
+  void on_socket_files(const Event& event);
+  void look_at_socket_files();
+  void finish_look_at_socket_files(SocketLook look);
+  void take_new_listener(Listener fresh);
   void take_over(const Config& reread);
   uint64_t wait_ms(bool more_to_do) const;
   Session* find(uint64_t session);
@@ -130,6 +141,10 @@ class Server {
   std::string reread_said_;       // what came of the last reload, for the service manager
   Aside<Reading> reading_;        // of the configuration, for SIGHUP
   bool reads_again_ = false;      // there was another one meanwhile
+  Aside<SocketLook> socket_look_;
+  bool looks_again_ = false;  // a file changed meanwhile
+  uint64_t socket_look_due_ms_ = 0, socket_pause_ms_ = 0;
+  uint64_t socket_watch_ = 0;  // the id in the event loop of the files of now
   bool is_short_of_memory_ = false;
   bool stopping_ = false;
 };

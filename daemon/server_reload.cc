@@ -30,6 +30,7 @@ void Server::look_at_http() {
 void Server::tell_status() {
   std::string text = unavailable_said_;
   const auto add = [&](const std::string& more) { text += (text.empty() || more.empty() ? "" : "; ") + more; };
+  add(requests_.socket_trouble);
   add(requests_.http_trouble.empty() ? "" : "HTTP: " + requests_.http_trouble);
   add(reread_said_);
   notify("STATUS=" + plain_text(text, kStatusBytesMax));

@@ -35,6 +35,7 @@ std::string health_text(const AdminView& view) {
     }
     pools.push_back(std::move(pool));
   }
+  if (!view.socket_trouble.empty()) warnings.push_back(std::string(view.socket_trouble));
   if (!view.http_trouble.empty()) warnings.push_back("HTTP: " + std::string(view.http_trouble));
   const bool is_unhealthy = !reasons.empty() || (!warnings.empty() && !pools.empty() && !is_any_usable);
   const char* status = is_unhealthy ? "unhealthy" : warnings.empty() ? "healthy" : "degraded";
@@ -57,6 +58,7 @@ bool Desk::turn(const AdminView& view) {
     const Question& question = exchange_.question(*slot);
     if (question.kind == Question::Kind::kTrouble) {
       trouble_ = question.command;
+      sockets_lost_ = question.sockets_lost;
       exchange_.answer(*slot, {});
     } else if (!may_ask(view, question)) {
       exchange_.answer(*slot, {EACCES, "only root, marud's own user and the admin group may administrate", nullptr});

@@ -26,6 +26,7 @@ class Desk {
   bool turn(const AdminView& view);
   // Why HTTP is not answered everywhere; empty: it is.
   const std::string& trouble() const { return trouble_; }
+  uint64_t sockets_lost() const { return sockets_lost_; }
   void set_trouble(std::string text) { trouble_ = std::move(text); }
 
  private:
@@ -54,6 +55,7 @@ class Desk {
   std::vector<uint32_t> waiting_;  // for the next survey
   std::optional<Asked> survey_;
   std::string trouble_;
+  uint64_t sockets_lost_ = 0;
 };
 
 // {"status": "healthy" | "degraded" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}: unhealthy when a pool is

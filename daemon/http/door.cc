@@ -189,7 +189,7 @@ void give_to_group(const std::string& path, std::optional<gid_t> group) {
 
 Result<void> Door::open_unix() {
   if (unix_) return {};
-  auto listener = Listener::open(config_.socket_path, false, {}, SOCK_STREAM);
+  auto listener = Listener::open(config_.socket_path, false, {}, SOCK_STREAM, lost_files_.get());
   if (!listener) return tl::unexpected(listener.error());
   if (::fcntl(listener->fd(), F_SETFL, O_NONBLOCK) != 0) return failure(errno, "use " + config_.socket_path);
   // A folder that was there is its owner's business.
@@ -201,7 +201,18 @@ Result<void> Door::open_unix() {
   if (::chmod(config_.socket_path.c_str(), 0660) != 0)
     return failure(errno, "change the mode of " + config_.socket_path);
   unix_.emplace(std::move(*listener));
+  lost_files_.reset();
   return {};
+}
+
+std::string Door::close_lost_unix() {
+  if (!unix_) return {};
+  unix_->files().clear_changes();
+  std::string lost = unix_->files().why_lost();
+  if (lost.empty()) return lost;
+  lost_files_ = unix_->share_files();
+  unix_.reset();
+  return lost;
 }
 
 FileDescriptor Door::accept(int listener) {

@@ -60,6 +60,11 @@ class Door {
   void renew_tokens() { are_tokens_old_ = tcp_.is_open(); }
   bool has_old_tokens() const { return are_tokens_old_; }
 
+  // Why the Unix socket is no longer where the configuration says; then it is closed, and open_unix() makes another one.
+  std::string close_lost_unix();
+  // Readable when that may be so; negative: unknown.
+  int unix_changes_fd() const { return unix_ ? unix_->files().changes_fd() : -1; }
+
   int unix_fd() const { return unix_ ? unix_->fd() : -1; }
   int tcp_fd() const { return tcp_.get(); }  // negative: there is none
   const std::string& tcp_address() const { return tcp_address_; }
@@ -74,6 +79,7 @@ class Door {
   const HttpConfig config_;
   const std::optional<gid_t> admin_group_;
   std::optional<Listener> unix_;
+  std::shared_ptr<const SocketFiles> lost_files_;  // of the one before, until there is another one
   FileDescriptor tcp_;
   std::string tcp_address_;  // with the port that it got
   Tokens tokens_;

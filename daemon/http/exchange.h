@@ -29,10 +29,12 @@ struct Snapshot;
 namespace maru::daemon::http {
 
 struct Question {
-  // kTrouble: of the HTTP thread itself; `command` says why a socket is not open, or nothing.
+  // kTrouble: of the HTTP thread itself; `command` says why a socket is not open, or nothing, and `sockets_lost` how often the
+  // file of its Unix socket was taken away.
   enum class Kind : uint8_t { kAdmin, kStatus, kHealth, kConfiguration, kMetrics, kTrouble };
   Kind kind = Kind::kAdmin;
   std::string command;               // kAdmin, kStatus: the JSON object, as marudctl sends it
+  uint64_t sockets_lost = 0;         // kTrouble
   std::string who;                   // for the log
   std::shared_ptr<const Peer> peer;  // nothing: the caller has shown the token
 };

@@ -28,6 +28,7 @@ constexpr uint64_t kTokenMs = 2'000;      // from a connection by TCP to the hea
 constexpr uint64_t kAcceptPauseMs = 200;  // no descriptor is left
 constexpr uint64_t kOpenPauseMs = 1'000;  // a socket could not be opened; twice as long each time, up to
 constexpr uint64_t kOpenPauseMaxMs = 60'000;
+constexpr uint64_t kFilesPauseMs = 1'000;  // between looks for the socket's file, where the kernel does not tell of it
 
 // Few beside the places of a party: what came with a connection is read before others can take its place.
 uint32_t accepts_per_turn(const HttpConfig& config) { return std::max(1u, config.connections / 16); }
@@ -86,12 +87,14 @@ void Service::Thread::run() {
                         {exchange_.answers_fd(), POLLIN, 0},
                         {mhd_fd_, POLLIN, 0},
                         {accepts ? door_.unix_fd() : -1, POLLIN, 0},
-                        {accepts ? door_.tcp_fd() : -1, POLLIN, 0}};
+                        {accepts ? door_.tcp_fd() : -1, POLLIN, 0},
+                        {door_.unix_changes_fd(), POLLIN, 0}};
     ::poll(entries, std::size(entries), poll_timeout());
     if (entries[0].revents != 0) is_stopping_ = true;
     if (entries[1].revents != 0) exchange_.clear_answers_fd();
     if (entries[3].revents != 0) accept_all(door_.unix_fd(), true);
     if (entries[4].revents != 0) accept_all(door_.tcp_fd(), false);
+    look_at_files(entries[5].revents != 0);
     if (exchange_.take_read_again()) {
       door_.renew_tokens();
       open_doors();
@@ -141,11 +144,25 @@ void Service::Thread::open_doors() {
   tell_trouble();
 }
 
+// Connections that are there stay.
+void Service::Thread::look_at_files(bool now) {
+  if (!now && now_ms() < files_due_ms_) return;
+  files_due_ms_ = now_ms() + kFilesPauseMs;
+  const std::string lost = door_.close_lost_unix();
+  if (lost.empty()) return;
+  ++sockets_lost_;
+  is_trouble_told_ = false;
+  log_warning("HTTP: {}: the socket is made again", lost);
+  open_pause_ms_ = 0;
+  open_doors();
+}
+
 // When there is no slot for it, it is told in another turn.
 void Service::Thread::tell_trouble() {
   Question question;
   question.kind = Question::Kind::kTrouble;
   question.command = trouble_;
+  question.sockets_lost = sockets_lost_;
   const auto slot = exchange_.ask(std::move(question));
   if (!slot) return;
   exchange_.abandon(*slot);

@@ -64,6 +64,7 @@ class Service::Thread {
   void run();
   int poll_timeout();
   void open_doors();
+  void look_at_files(bool now);
   void tell_trouble();
   void accept_all(int listener, bool is_unix);
   bool make_room(const Caller& caller, std::string& ret_why_not);
@@ -107,6 +108,8 @@ class Service::Thread {
   uint64_t accept_due_ms_ = 0;
   uint64_t open_due_ms_ = 0, open_pause_ms_ = 0;  // when what is not open is tried again; a pause of 0: all is open
   std::string trouble_;                           // why it is not
+  uint64_t sockets_lost_ = 0;
+  uint64_t files_due_ms_ = 0;
   bool is_trouble_told_ = true;
   LogBudget complaints_{LogLevel::kWarning, "refusals by HTTP", 16, 64};
   bool is_stopping_ = false;

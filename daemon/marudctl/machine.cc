@@ -374,6 +374,9 @@ Findings judge_marud(const json& status, const std::string& version, const Machi
   else
     findings.push_back({Grade::kWarning, "marud", theirs + ", while marudctl is " + version,
                         "an upgrade has not been finished", "systemctl restart marud: pools and clients go on"});
+  if (const std::string trouble = status.value("socket_trouble", std::string()); !trouble.empty())
+    findings.push_back({Grade::kWrong, "marud's socket", trouble, "attached clients go on, and no other client can attach",
+                        "mend that: marud tries it again at least once a minute"});
   if (const std::string trouble = status.value("http_trouble", std::string()); !trouble.empty())
     findings.push_back(
         {Grade::kWarning, "HTTP", trouble,

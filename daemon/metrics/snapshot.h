@@ -75,6 +75,7 @@ struct Snapshot {
   uint64_t start_unix_ms = 0;
   uint64_t connections = 0;
   uint64_t log_lines_dropped = 0;
+  uint64_t sockets_lost = 0, http_sockets_lost = 0;
   Histogram turns;  // of the event loop: from what woke it to its next wait
   std::array<uint64_t, kRefusals> refusals = {};
   std::map<uint32_t, UserNumbers> users;  // by number

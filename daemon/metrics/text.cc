@@ -57,6 +57,9 @@ void write_marud(TextWriter& out, const Snapshot& snapshot) {
   out.family("maru_log_dropped_lines_total", "counter",
              "Lines of marud's log dropped because standard error took none.");
   out.sample({}, snapshot.log_lines_dropped);
+  out.family("maru_sockets_lost_total", "counter", "How often the file of a socket of marud's was taken away.");
+  out.sample({{"socket", "clients"}}, snapshot.sockets_lost);
+  out.sample({{"socket", "http"}}, snapshot.http_sockets_lost);
 }
 
 void write_space(TextWriter& out, const Snapshot& snapshot) {

@@ -432,6 +432,7 @@ def main():
     rare_events.readers_faster_than_marud(arguments.marud, arguments.client, arguments.marudctl)
     rare_events.hosts(arguments.marud)
     rare_events.a_log_without_a_reader(arguments.marud)
+    rare_events.files_of_sockets(arguments.marud)
     shortage(arguments.marud)
     two_pools_and_one_that_is_gone(arguments.marud)
     a_pool_that_is_removed(arguments.marud)

@@ -55,6 +55,17 @@ def a_log_without_a_reader(program):
         step.more("maru_log_dropped_lines_total")
 
 
+def files_of_sockets(program):
+    """The files that lead to marud's sockets are removed."""
+    with ObservedMarud(program) as marud:
+        step = Look(marud)
+        marud.socket.unlink()
+        step.by(1, "maru_sockets_lost_total", socket="clients")
+        marud.http_socket.unlink()
+        wait_for(lambda: marud.http_socket.exists(), "the socket of HTTP")
+        step.by(1, "maru_sockets_lost_total", socket="http")
+
+
 def keys_of_one_bucket(secret):
     """Digests that a pool with this secret looks for in the same place: libmaru/shm/hash.h, backwards."""
     def folded(a, b):
