@@ -21,8 +21,8 @@ Result<bool> make_directory(const std::string& path, bool for_everybody = false)
 class Listener {
  public:
   // `for_everybody`: other users may connect; what they may do is decided by their credentials. `passed`: the socket that
-  // the service manager listens on at `path`, when it is open (passed_socket.h). `before`: the files of the listener whose place
-  // this one takes.
+  // the service manager listens on at `path`, when it is open (passed_socket.h). `before`: the files of the listener that this
+  // one replaces.
   static Result<Listener> open(const std::string& path, bool for_everybody, FileDescriptor passed = {},
                                int type = SOCK_SEQPACKET, const SocketFiles* before = nullptr);
   Listener(Listener&&) = default;

@@ -64,8 +64,8 @@ struct LogQueue::Work : std::enable_shared_from_this<LogQueue::Work> {
   // With the mutex.
   bool is_all_written() const { return unwritten.load(std::memory_order_relaxed) == 0 && untold == 0; }
 
-  // With the mutex. The thread takes no signal: marud reads its signals from a descriptor. Where a terminal or a pipe would send
-  // the writer a signal, the write fails instead.
+  // With the mutex. The thread takes no signal: marud reads its signals from a descriptor. Where a terminal or a pipe would
+  // send the writer a signal, the write fails instead.
   void start_thread() {
     pthread_attr_t attributes;
     if (::pthread_attr_init(&attributes) != 0) return;

@@ -1,7 +1,7 @@
 // The two files of a Unix socket on which marud listens: the socket's own, and the lock beside it, which says which marud has
 // the path. Both may be taken away while marud runs: a session manager removes the folder when its user logs out, or an
-// administrator removes a file. Another marud may listen at the same path by then. So marud knows its files by device and inode,
-// and holds them open: no other file has their numbers meanwhile. It removes no other file.
+// administrator removes a file. Another marud may listen at the same path by then. So marud knows its files by device and
+// inode, and holds them open: no other file has their numbers meanwhile. It removes no other file.
 //
 // Thread safety: after note_socket() everything is constant; any thread may ask why_lost(), which may wait for a disk.
 #pragma once

@@ -1,5 +1,5 @@
-"""The files of marud's sockets are taken away while it listens: marud says so and makes them again. It never removes the files of
-another marud, and says that clients do not reach it while the other marud has the path.
+"""The files of marud's sockets are taken away while it listens: marud says so and makes them again. It never removes the
+files of another marud, and says that clients do not reach it while the other marud has the path.
 
   lost_socket_test.py --marud PROGRAM --marudctl PROGRAM --client PROGRAM
 """
