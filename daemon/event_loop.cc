@@ -1,5 +1,6 @@
 #include "daemon/event_loop.h"
 
+#include "daemon/io_uring_denial.h"
 #include "daemon/log.h"
 #include "daemon/size_text.h"
 
@@ -90,9 +91,9 @@ Result<std::unique_ptr<EventLoop>> EventLoop::create() {
     }
     if (code != EINVAL) break;
   }
-  if (code == EPERM || code == EACCES)
+  if (const auto denial = io_uring_denial(code, read_io_uring_settings()))
     return failure(code,
-                   "create an io_uring (see /proc/sys/kernel/io_uring_disabled and the container's seccomp filter)");
+                   "create an io_uring (found " + denial->found + "; expected to be allowed: " + denial->advice + ")");
   if (code == ENOMEM) return failure(code, "create an io_uring" + why_no_ring_memory());
   if (code != 0) return failure(code, "create an io_uring");
 

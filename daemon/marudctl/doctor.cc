@@ -30,7 +30,9 @@ json findings_of(const Arguments& arguments, bool* ret_is_wrong) {
   conversation.be_silent(true);
   json status = json::object();
   const int code = conversation.ask_for_list({{"command", "status"}}, "pools", std::nullopt, status);
-  const Machine machine = read_machine("", status);
+  Machine machine = read_machine("", status);
+  // A marud that answers has its own, whatever this program may do.
+  if (code != kExitDone) machine.io_uring_code = daemon::try_io_uring();
   std::vector<Finding> findings = judge(machine);
   if (code == kExitDone) {
     for (Finding& finding : judge_marud(status, daemon::kVersionText, machine)) findings.push_back(std::move(finding));

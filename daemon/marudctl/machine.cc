@@ -5,8 +5,10 @@
 #include "daemon/size_text.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -104,11 +106,13 @@ void judge_kernel(const Machine& m, Findings& to) {
       to.push_back({Grade::kWrong, "kernel", m.kernel, "marud needs what io_uring can do since Linux 6.1",
                     "install a kernel of Debian 12 (6.1) or newer"});
   }
-  if (m.io_uring_disabled && *m.io_uring_disabled != 0)
-    to.push_back({*m.io_uring_disabled == 2 ? Grade::kWrong : Grade::kWarning, "io_uring",
-                  "kernel.io_uring_disabled = " + std::to_string(*m.io_uring_disabled),
-                  "marud's event loop is an io_uring and cannot be made without",
-                  "sysctl kernel.io_uring_disabled=0, or 1 with marud's group in kernel.io_uring_group"});
+  constexpr const char* kWhy = "marud's event loop is an io_uring and cannot be made without";
+  const int disabled = m.io_uring.disabled.value_or(0);
+  if (const auto denial = daemon::io_uring_denial(m.io_uring_code, m.io_uring))
+    to.push_back({Grade::kWrong, "io_uring", denial->found,
+                  std::string(kWhy) + " (" + std::strerror(m.io_uring_code) + ")", denial->advice});
+  else if (const auto setting = daemon::io_uring_denial(disabled != 0 ? EPERM : 0, m.io_uring))
+    to.push_back({disabled == 2 ? Grade::kWrong : Grade::kWarning, "io_uring", setting->found, kWhy, setting->advice});
   else
     good(to, "io_uring", "allowed");
 }
@@ -325,7 +329,7 @@ bool is_taken_when_touched(const json& pool) {
 Machine read_machine(const std::string& root, const json& status) {
   Machine m;
   m.kernel = read(root + "/proc/sys/kernel/osrelease");
-  m.io_uring_disabled = read_number<int>(root + "/proc/sys/kernel/io_uring_disabled");
+  m.io_uring = daemon::read_io_uring_settings(root);
   m.shmem_huge_pages = chosen_word(read(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   const std::string memory = "\n" + read(root + "/proc/meminfo");
   m.huge_pages = line_of(memory, "HugePages_Total");
@@ -375,7 +379,8 @@ Findings judge_marud(const json& status, const std::string& version, const Machi
     findings.push_back({Grade::kWarning, "marud", theirs + ", while marudctl is " + version,
                         "an upgrade has not been finished", "systemctl restart marud: pools and clients go on"});
   if (const std::string trouble = status.value("socket_trouble", std::string()); !trouble.empty())
-    findings.push_back({Grade::kWrong, "marud's socket", trouble, "attached clients go on, and no other client can attach",
+    findings.push_back({Grade::kWrong, "marud's socket", trouble,
+                        "attached clients go on, and no other client can attach",
                         "mend that: marud tries it again at least once a minute"});
   if (const std::string trouble = status.value("http_trouble", std::string()); !trouble.empty())
     findings.push_back(

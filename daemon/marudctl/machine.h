@@ -2,6 +2,8 @@
 // judging are apart, so that each judgement can be tried on machines that are not at hand.
 #pragma once
 
+#include "daemon/io_uring_denial.h"
+
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -22,9 +24,10 @@ struct Finding {
 
 // Every value is nothing where the machine does not say.
 struct Machine {
-  std::string kernel;                    // "6.1.0-18-amd64"
-  std::optional<int> io_uring_disabled;  // kernel.io_uring_disabled: 0 for all, 1 for a group, 2 for nobody
-  std::string shmem_huge_pages;          // the chosen word of transparent_hugepage/shmem_enabled
+  std::string kernel;                // "6.1.0-18-amd64"
+  daemon::IoUringSettings io_uring;  // of this process
+  int io_uring_code = 0;             // the errno with which the kernel denies it an io_uring; 0: none, or not tried
+  std::string shmem_huge_pages;      // the chosen word of transparent_hugepage/shmem_enabled
   std::optional<uint64_t> huge_pages, free_huge_pages, huge_page_bytes;
   std::optional<uint64_t> memory_bytes, available_bytes, shared_bytes, swap_bytes;
   std::optional<int> overcommit;  // vm.overcommit_memory

@@ -4,6 +4,7 @@
 #include "daemon/marudctl/memory_limits.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -50,6 +51,29 @@ TEST(Machine, NothingIsSaidAgainstAGoodOne) {
     EXPECT_EQ(finding.grade, Grade::kGood) << finding.what << ": " << finding.found;
 }
 
+TEST(Machine, WhatDeniesAnIoUringIsNamed) {
+  const auto found = [](int code, daemon::IoUringSettings settings) {
+    Machine m = good_machine();
+    m.io_uring_code = code;
+    m.io_uring = settings;
+    const auto findings = judge(m);
+    const Finding* one = find(findings, "io_uring");
+    return one ? one->found + ": " + one->advice : "";
+  };
+  const auto has = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
+  for (const int code : {EPERM, ENOSYS}) {
+    const std::string filtered = found(code, {.disabled = 0, .has_seccomp_filter = true});
+    EXPECT_TRUE(has(filtered, "a seccomp filter") && has(filtered, "io_uring_setup")) << filtered;
+  }
+  const std::string nobody = found(EPERM, {.disabled = 2, .has_seccomp_filter = true});
+  EXPECT_TRUE(has(nobody, "kernel.io_uring_disabled = 2") && !has(nobody, "io_uring_group")) << nobody;
+  const std::string group = found(EPERM, {.disabled = 1, .has_seccomp_filter = false});
+  EXPECT_TRUE(has(group, "kernel.io_uring_disabled = 1") && has(group, "io_uring_group")) << group;
+  EXPECT_TRUE(has(found(ENOSYS, {}), "a kernel without io_uring"));
+  EXPECT_TRUE(has(found(EACCES, {}), "a security module"));
+  EXPECT_EQ(found(ENOMEM, {}), "allowed: ") << "that is another matter";
+}
+
 TEST(Machine, EachFaultIsNamed) {
   const auto graded = [](auto&& spoil, const char* what) {
     Machine m = good_machine();
@@ -62,8 +86,8 @@ TEST(Machine, EachFaultIsNamed) {
   EXPECT_EQ(graded([](Machine& m) { m.hidden_processes = "2", m.shows_them_to_a_group = true; }, "processes in /proc"),
             Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.kernel = "7.0"; }, "kernel"), Grade::kGood);
-  EXPECT_EQ(graded([](Machine& m) { m.io_uring_disabled = 2; }, "io_uring"), Grade::kWrong);
-  EXPECT_EQ(graded([](Machine& m) { m.io_uring_disabled = 1; }, "io_uring"), Grade::kWarning);
+  EXPECT_EQ(graded([](Machine& m) { m.io_uring.disabled = 2; }, "io_uring"), Grade::kWrong);
+  EXPECT_EQ(graded([](Machine& m) { m.io_uring.disabled = 1; }, "io_uring"), Grade::kWarning);
   EXPECT_EQ(graded([](Machine& m) { m.shmem_huge_pages = "never"; }, "huge pages for shared memory"), Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.huge_pages = 0; }, "reserved huge pages"), Grade::kNote);
   EXPECT_EQ(graded([](Machine& m) { m.swap_bytes = 1 << 30; }, "swap"), Grade::kWarning);
@@ -101,6 +125,8 @@ TEST(Machine, WhatMarudSaysIsJudged) {
   EXPECT_EQ(graded({{"hosts", {{"live", 2u}, {"suspect", 0u}}}}), Grade::kGood);
   EXPECT_EQ(graded({{"hosts", {{"live", 1u}, {"suspect", 1u}}}}), Grade::kWarning);
   EXPECT_EQ(grade_of(judge_marud({{"version", "2"}}, "1", good_machine()), "marud"), Grade::kWarning);
+  EXPECT_EQ(grade_of(judge_marud({{"socket_trouble", "it is gone"}}, "1", good_machine()), "marud's socket"),
+            Grade::kWrong);
 }
 
 TEST(Machine, OneIsNotSaidAsMany) {
@@ -180,6 +206,7 @@ class MachineFiles : public testing::Test {
 TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
   write("/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
   write("/proc/sys/kernel/io_uring_disabled", "2\n");
+  write("/proc/self/status", "Name:\tmarudctl\nNoNewPrivs:\t0\nSeccomp:\t2\nSeccomp_filters:\t1\n");
   write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n");
   write("/proc/meminfo",
         "MemTotal:       16 kB\nMemAvailable:    8 kB\nShmem:           1 kB\nSwapTotal:       4 kB\nHugePages_Total:  "
@@ -202,7 +229,8 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
   write("/run/state/pool", "");
   const Machine m = read_machine(root_, {{"pid", 7u}, {"state_dir", "/run/state"}});
   EXPECT_EQ(m.kernel, "6.1.0-18-amd64");
-  EXPECT_EQ(m.io_uring_disabled, 2);
+  EXPECT_EQ(m.io_uring.disabled, 2);
+  EXPECT_TRUE(m.io_uring.has_seccomp_filter);
   EXPECT_EQ(m.shmem_huge_pages, "never");
   EXPECT_EQ(m.memory_bytes, 16384u);
   EXPECT_EQ(m.available_bytes, 8192u);

@@ -127,9 +127,10 @@ class ObservedMarud(Marud):
 class BlockClient:
     """A process that is attached: tests/support/block_client.c."""
 
-    def __init__(self, program, marud, pool="default"):
-        self.process = subprocess.Popen([program], env={**marud.environment, "BLOCK_CLIENT_POOL": pool}, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, bufsize=1)
+    def __init__(self, program, marud, pool="default", under=()):
+        """`under`: a program that starts it, and its arguments."""
+        self.process = subprocess.Popen([*under, program], env={**marud.environment, "BLOCK_CLIENT_POOL": pool},
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def __enter__(self):
         return self
