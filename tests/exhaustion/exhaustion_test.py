@@ -120,7 +120,7 @@ def memory():
             if refused > 20:
                 break
         expect(refused > 20, f"{len(peers)} connections, and none was refused")
-        expect("marud is out of memory" in log_of(marud), "nothing in the log")
+        wait_for(lambda: "marud is out of memory" in log_of(marud), "a line in the log")
         expect(works(client, "meanwhile"), "a client that was there before")
         answered = sum(ask(peer, PING) is not None for peer in peers[:20])
         expect(answered == 20, f"{answered} of the first 20 connections are answered")
@@ -233,8 +233,8 @@ def full_disk():
                     pass
             disk_is_full(marud, client, full.parent, fill, full.unlink)
             for command in ("quota.set", "device.drain"):
-                expect(any(" warning: " in line and f'asked for "{command}"' in line for line in log_of(marud).splitlines()),
-                       f"no warning about {command}")
+                wait_for(lambda: any(" warning: " in line and f'asked for "{command}"' in line
+                                     for line in log_of(marud).splitlines()), f"a warning about {command}")
         expect(marud.status == 0, f"marud ended with {marud.status}: {marud.log_text[-2000:]}")
     finally:
         os.unlink(script.name)

@@ -456,7 +456,7 @@ def a_large_pool_is_cleared_in_turns(program):
         run = subprocess.run([arguments.marudctl, "--socket", marud.socket, "--json", *clear], capture_output=True,
                              text=True, timeout=PATIENCE)
         expect(run.returncode == 0 and json.loads(run.stdout)["deleted_blocks"] == 30, f"{run.stdout}{run.stderr}")
-        expect(marud.log.read_text().count("asked for \"clear\"") == 2, marud.log.read_text())
+        wait_for(lambda: marud.log.read_text().count("asked for \"clear\"") == 2, "both in the log")
         client.ask("fill c 30 4096")
         away = UnixConnection(marud.http_socket)
         away.request("POST", "/clear-cache")

@@ -385,7 +385,9 @@ TEST(RestartAlone, ImpatientClientAsksASlowMarudOnce) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(maru_reattach(client), -ETIMEDOUT);
   marud.resume();
   EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
-  const std::string log = marud.log(), back = "is back on lane";
+  const std::string back = "is back on lane";
+  EXPECT_TRUE(marud.has_logged(back));
+  const std::string log = marud.log();
   size_t times = 0;
   for (size_t at = log.find(back); at != std::string::npos; at = log.find(back, at + 1)) ++times;
   EXPECT_EQ(times, 1u) << log;

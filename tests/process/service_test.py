@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 MARUD = sys.argv[1]
@@ -84,6 +85,13 @@ class Service(unittest.TestCase):
                 if line.startswith(name + "="):
                     return line.partition("=")[2]
 
+    def logs(self, text):
+        """Waits for a line: marud's log has a thread of its own."""
+        deadline = time.monotonic() + WAIT_S
+        while text not in self.log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertIn(text, self.log.read_text())
+
     def reload(self, marud, manager):
         marud.send_signal(signal.SIGHUP)
         self.assertEqual(self.told(manager, "STATUS"), "the configuration was read again")
@@ -117,7 +125,7 @@ class Service(unittest.TestCase):
         self.config.unlink()
         marud.send_signal(signal.SIGHUP)
         self.assertIn("cannot be used", self.told(manager, "STATUS"))
-        self.assertIn(f"stays as it is: {self.config}: cannot read the file", self.log.read_text())
+        self.logs(f"stays as it is: {self.config}: cannot read the file")
 
     def test_status_says_which_tables_came_and_went(self):
         wish = '[[provision]]\nname = "kv"\nkind = "namespace"\nsize = "{size}"\n'
@@ -131,7 +139,7 @@ class Service(unittest.TestCase):
         for expected in ("http: the table is not there now: HTTP is answered no more after a restart",
                          "provision kv: is another one now", 'pool "other" is not in the configuration and goes on'):
             self.assertIn(expected, said)
-            self.assertIn(expected, self.log.read_text())
+            self.logs(expected)
         self.write(other + "[http]\n" + wish.format(size="1GiB").replace("kv", "new"))
         marud.send_signal(signal.SIGHUP)
         said = self.told(manager, "STATUS")
@@ -171,7 +179,7 @@ class Service(unittest.TestCase):
         self.config.write_text(config + 'users = ["daemon"]\n')
         self.reload(marud, manager)
         self.assertEqual(folder.stat().st_mode & 0o777, 0o700)
-        self.assertIn(f"{folder} lets others than its owner and group not pass", self.log.read_text())
+        self.logs(f"{folder} lets others than its owner and group not pass")
 
     # -- what was remembered -------------------------------------------------------------------------------------------
 

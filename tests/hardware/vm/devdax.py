@@ -28,7 +28,7 @@ start() {
 }
 stop() { kill "-${1:-TERM}" $(cat $pid); while kill -0 $(cat $pid) 2>/dev/null; do sleep 0.1; done; }
 field() { ctl --json status | python3 -c 'import json, sys; print(json.load(sys.stdin)["pools"][0][sys.argv[1]])' $1; }
-says() { grep -e "$1" $log || { cat $log; echo "not said: $1"; return 1; }; }
+says() { poll 10 grep -qe "$1" $log || :; grep -e "$1" $log || { cat $log; echo "not said: $1"; return 1; }; }
 # refuses TEXT: marud does not start, and says why.
 refuses() {
   local status=0

@@ -45,7 +45,7 @@ every() {
 }
 serves() {
   start
-  grep 'MAP_SYNC is granted' $log
+  poll 10 grep -q 'MAP_SYNC is granted' $log
   medium fsdax
   every $(cat $pid)
   # Flag bits that an older reader must refuse: publishers flush.
@@ -73,7 +73,7 @@ huge() {
   mkdir $folder
   mount -t hugetlbfs none $folder
   start
-  grep 'MAP_SYNC is not supported' $log
+  poll 10 grep -q 'MAP_SYNC is not supported' $log
   medium hugetlbfs
   "$client" --role store $MARU_SOCKET key "a text on huge pages"
   stop KILL

@@ -63,7 +63,7 @@ serves_by_uuid() {
   local uuid=$(ctl --json status | python3 -c 'import json, sys; print(json.load(sys.stdin)["pools"][0]["uuid"])')
   ends
   serve uuid:$uuid
-  grep "\"default\" lies on $device" /run/tests/marud.log
+  poll 10 grep -q "\"default\" lies on $device" /run/tests/marud.log
 }
 state_of() {
   ctl --json host list |

@@ -28,7 +28,7 @@ start() {
 stop() {
   ! kill "-${1:-TERM}" $(cat $pid) 2>/dev/null || while kill -0 $(cat $pid) 2>/dev/null; do sleep 0.1; done
 }
-says() { grep -e "$1" $log || { cat $log; echo "not said: $1"; return 1; }; }
+says() { poll 10 grep -qe "$1" $log || :; grep -e "$1" $log || { cat $log; echo "not said: $1"; return 1; }; }
 # How many huge pages this node has, and how many of them nobody uses.
 huge() { cat /sys/devices/system/node/node$1/hugepages/hugepages-2048kB/$2; }
 # has NODE COUNT...: huge pages, all of them free.

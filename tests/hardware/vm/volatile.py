@@ -70,7 +70,7 @@ high_watermark = 1\n' $MARU_SOCKET $1 >/run/tests/pool.toml
 }
 stop() { kill "-${1:-TERM}" $(cat $pid); while kill -0 $(cat $pid) 2>/dev/null; do sleep 0.1; done; }
 field() { ctl --json status | python3 -c 'import json, sys; print(json.load(sys.stdin)["pools"][0][sys.argv[1]])' $1; }
-logged() { grep -e "$1" $log || { cat $log; echo "not said: $1"; return 1; }; }
+logged() { poll 10 grep -qe "$1" $log || :; grep -e "$1" $log || { cat $log; echo "not said: $1"; return 1; }; }
 insert() { /run/machine/busybox insmod /run/machine/modules/$1; }
 export volatile kv more ram marud client MARU_SOCKET log pid
 '''
