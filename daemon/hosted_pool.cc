@@ -114,6 +114,9 @@ Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
            pool_->device().name(), size_text(parameters.page_bytes), pool_->epoch(), uuid_text(pool_->header().uuid));
   if (const std::string& map_sync = pool_->device().map_sync(); !map_sync.empty())
     log_info("pool \"{}\": MAP_SYNC is {}", name(), map_sync);
+  if (const std::string& why = pool_->why_no_lane_locks(); !why.empty())
+    log_info("pool \"{}\" gives lanes out without locks: {}; the death of a client is proven by its process alone",
+             name(), why);
   tell_of_differences();
   fence_if_lost();
   return {};
@@ -194,7 +197,7 @@ Result<void> HostedPool::start_memory(std::map<std::string, FileDescriptor>& sto
     auto found = stored.extract(what);
     return found ? std::move(found.mapped()) : FileDescriptor();
   };
-  HeldMemory held = {take(stored_name()), take(stored_pages_name())};
+  HeldMemory held = {take(stored_name()), take(stored_pages_name()), false};
   if (held.main.is_open() || held.pages.is_open()) {
     if (record_) {
       auto memory = recognise(std::move(held));

@@ -15,6 +15,7 @@
 #include "daemon/log.h"
 #include "daemon/size_text.h"
 #include "libmaru/shm/format_claim.h"
+#include "maru/format/control_region.h"
 #include "maru/format/data_label.h"
 
 #include <algorithm>
@@ -45,6 +46,7 @@ bool is_locked(const std::string& path) {
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
+  whole.l_len = off_t(format::kLaneLocks);  // without those of clients
   return ::fcntl(fd.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
 }
 

@@ -3,6 +3,7 @@
 // Thread safety: one thread.
 #pragma once
 
+#include "daemon/lane_locks.h"
 #include "daemon/pool.h"
 #include "daemon/pool_hosts.h"
 #include "libmaru/shm/reclaim.h"
@@ -23,6 +24,7 @@ struct LaneRecord {
   uint32_t generation = 0;  // of the last hand-out, 16 bits; never 0 while the lane is somebody's
   ClientIdentity who;
   uint64_t attached_ms = 0;
+  bool has_lock = false;    // its client was given a locked description of the control region: lane_locks.h
   bool is_adopted = false;  // from the marud before, and nobody watches the process yet
   bool same_boot = true;
   uint64_t pid_namespace = 0;  // in which who.pid counts; 0: not known
@@ -51,12 +53,23 @@ class LaneTable final : public shm::DeadLanes {
   // The marud that adopts has touched nothing yet. Clients can write the epoch, so its lane may have the generation of an
   // earlier marud: a word that names the lane is an earlier marud's in any case.
   bool is_adopting = false;
+  LaneLocks locks;
 
   bool is_own(uint32_t lane) const { return lane >= first && lane < end; }
   bool is_live(uint32_t lane) const {
     return is_own(lane) && lane != first && records[lane].phase == LaneRecord::Phase::kLive;
   }
   LaneId id(uint32_t lane) const { return {lane, records[lane].generation}; }
+  LaneLock lock_of(uint32_t lane) const {
+    return records[lane].has_lock ? locks.ask(lane, records[lane].generation) : LaneLock::kUnknown;
+  }
+  // marud cannot watch its process from this pid namespace, and no lock says whether a process maps the lane.
+  bool is_unproven(uint32_t lane, uint64_t pid_namespace) const {
+    const LaneRecord& record = records[lane];
+    return is_live(lane) && record.is_adopted && record.same_boot && record.pid_namespace != pid_namespace &&
+           lock_of(lane) == LaneLock::kUnknown;
+  }
+  uint64_t unproven(uint64_t pid_namespace) const;
   // Of the clients that live. Whatever has a higher number came later; UINT64_MAX: there is none.
   uint64_t oldest_arrival() const;
   bool is_dead(LaneId lane) const override {
@@ -75,6 +88,12 @@ inline uint64_t LaneTable::oldest_arrival() const {
   for (uint32_t lane = first + 1; lane < end; ++lane)
     if (is_live(lane)) oldest = std::min(oldest, records[lane].arrival);
   return oldest;
+}
+
+inline uint64_t LaneTable::unproven(uint64_t pid_namespace) const {
+  uint64_t count = 0;
+  for (uint32_t lane = first + 1; lane < end; ++lane) count += is_unproven(lane, pid_namespace);
+  return count;
 }
 
 }  // namespace maru::daemon

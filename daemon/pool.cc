@@ -53,6 +53,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   lanes.first = own_lane;
   lanes.end = own_lane + region.lanes_per_host();
   lanes.hosts = region.hosts();
+  lanes.locks.begin(*device, own_lane);
   pin_counts.assign(shm::PinTable::counts_needed(region.layout()), AtomicU32{});
   pins = shm::PinTable(region, own_lane, pin_counts);
   self.region = &region;
@@ -305,7 +306,9 @@ void Pool::State::show_lane(uint32_t lane, format::LaneState lane_state) {
   identity.credentials.store_relaxed(uint64_t(record.who.uid) << 32 | record.who.gid);
   identity.attached_ms.store_relaxed(record.attached_ms);
   identity.pid_namespace.store_release(record.pid_namespace);
-  identity.state.store_release(uint64_t(record.generation) << 48 | uint64_t(lane_state));  // last: a whole identity
+  const bool has_lock = record.has_lock && lane_state == format::LaneState::kLive;
+  identity.state.store_release(uint64_t(record.generation) << 48 | (has_lock ? format::kLaneHasLock : 0) |
+                               uint64_t(lane_state));  // last: a whole identity
 }
 
 // Whoever looks for pins reads this after its RETIRED; a lane is handed out after it. The bits of other hosts stay.
@@ -327,19 +330,26 @@ bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t 
   return record.generation == generation && is_same_process && record.same_boot;
 }
 
-Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation) {
+Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
+                                      FileDescriptor* ret_control) {
   if (region.is_shared() && is_own_slot_lost())
     return failure(EIO, "attach to pool \"" + config.name + "\": " + hosts.lost_because);
   if (keeps_lane(who, previous_lane, previous_generation)) {
     LaneRecord& record = lanes.records[previous_lane];
     record.is_adopted = false;
-    if (record.pid_namespace != pid_namespace || record.who.uid != who.uid || record.who.gid != who.gid) {
+    // It goes on with the description that it has, and its lock; without that the next marud must not ask for one.
+    const bool has_lock = record.has_lock && lanes.lock_of(previous_lane) == LaneLock::kHeld;
+    if (record.pid_namespace != pid_namespace || record.who.uid != who.uid || record.who.gid != who.gid ||
+        record.has_lock != has_lock) {
+      record.has_lock = has_lock;
       record.who = who;
       record.pid_namespace = pid_namespace;
       show_lane(previous_lane, format::LaneState::kLive);
     }
     return LaneGrant{previous_lane, previous_generation, true};
   }
+  auto control = ret_control ? lanes.locks.open() : Result<FileDescriptor>();
+  if (!control) return failure(control.error().code, control.error().doing);
   for (int tries = 0; tries < 2; ++tries) {
     const uint32_t count = region.lanes_per_host() - 1;
     for (uint32_t i = 0; i < count; ++i) {
@@ -355,6 +365,8 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
       record.pid_namespace = pid_namespace;
       record.attached_ms = now_ms;
       record.arrival = lanes.next_arrival++;
+      record.has_lock = control->is_open() && LaneLocks::lock(control->get(), lane, generation);
+      if (ret_control) *ret_control = std::move(*control);
       show_lane(lane, format::LaneState::kLive);
       lanes.in_use.add(lane);
       shm::set_lane_bit(region, lane, true);
@@ -374,9 +386,9 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
 }
 
 Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
-                               uint64_t now_ms) {
+                               uint64_t now_ms, FileDescriptor* ret_control) {
   state_->now_ms = now_ms;
-  return state_->attach(who, previous_lane, previous_generation);
+  return state_->attach(who, previous_lane, previous_generation, ret_control);
 }
 
 bool Pool::State::has_lane_in(LaneRecord::Phase phase) const {
@@ -399,10 +411,6 @@ bool Pool::is_reclaiming() const {
 
 bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
   return state_->keeps_lane(who, lane, generation);
-}
-
-void Pool::set_adopted_user(uint32_t lane, uid_t user) {
-  if (state_->lanes.is_live(lane)) state_->lanes.records[lane].who.uid = user;
 }
 
 void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
@@ -435,25 +443,6 @@ void Pool::give_up_lane(uint32_t lane) {
 void Pool::give_up_turns() {
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) give_up_lane(lane);
-}
-
-std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
-  std::vector<AdoptedLane> live;
-  std::vector<bool> has_ended(state_->lanes.records.size(), false);
-  for (const LaneId ended : state_->ended_lanes) has_ended[ended.lane] = state_->lanes.id(ended.lane) == ended;
-  for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
-    if (has_ended[lane]) continue;
-    const LaneRecord& record = state_->lanes.records[lane];
-    const bool is_elsewhere = record.pid_namespace != state_->pid_namespace;
-    if (state_->lanes.is_live(lane)) live.push_back({lane, record.who, record.same_boot, is_elsewhere});
-  }
-  return live;
-}
-
-std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
-  std::vector<AdoptedLane> lanes = live_lanes();
-  std::erase_if(lanes, [&](const AdoptedLane& lane) { return !state_->lanes.records[lane.lane].is_adopted; });
-  return lanes;
 }
 
 // -- the rest of the interface ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 // used; marud's own truth (regions, lanes) is private here and merely shown in the region.
 #pragma once
 
+#include "daemon/lane_locks.h"
 #include "daemon/policy/policies.h"
 #include "daemon/tenants.h"
 #include "libmaru/base/result.h"
@@ -15,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -175,9 +177,11 @@ class Pool {
   const std::string& lost_because() const;
 
   // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back. Errors: EUSERS
-  // every lane is in use; EAGAIN so it is, and turns take one back: once is_lane_coming() says no.
+  // every lane is in use; EAGAIN so it is, and turns take one back: once is_lane_coming() says no; EMFILE, ENFILE.
+  // The client of a new lane gets *ret_control as its descriptor of the control region, if that is open: its lock tells when no
+  // process maps the lane any more (lane_locks.h). Without a place for it, or when it is closed, the lane has no lock.
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
-                           uint64_t now_ms);
+                           uint64_t now_ms, FileDescriptor* ret_control = nullptr);
   bool is_lane_coming() const;
   // While it is checked at rest turns do nothing else, what ends waits, and the caller keeps requests that change something:
   // attach(), rent(), delete_tree(), grant_credit(), report_bad_page(), set_policy().
@@ -204,12 +208,18 @@ class Pool {
     ClientIdentity who;
     bool same_boot;     // false: the process cannot be alive on this host
     bool is_elsewhere;  // who.pid is of another pid namespace, or of one that is not known
+    uint64_t pid_namespace;
   };
   std::vector<AdoptedLane> adopted_lanes() const;
   // Every lane that a process has, whether that is watched or not; none whose process ended while the pool is checked at rest.
   std::vector<AdoptedLane> live_lanes() const;
-  // Whose process an adopted lane is, by the kernel's word: what stands in the pool for it could have been written by anybody.
-  void set_adopted_user(uint32_t lane, uid_t user);
+  // The process of an adopted lane lives, and marud watches for its end. `user`: of the process, by the kernel's word.
+  void lane_is_watched(uint32_t lane, std::optional<uid_t> user);
+  LaneLock lock_of(uint32_t lane) const;
+  // An adopted lane whose process marud can neither prove to live nor to have ended.
+  bool is_unproven(uint32_t lane) const;
+  uint64_t unproven_lanes() const;
+  const std::string& why_no_lane_locks() const;  // empty: new lanes have locks
   // Of the clients here, by user, added to what is there.
   void add_uses(std::map<uid_t, UserUse>& uses) const;
 

@@ -29,6 +29,7 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_begun) {
         pid <= 0x7FFF'FFFF) {
       record.phase = LaneRecord::Phase::kLive;
       record.is_adopted = true;
+      record.has_lock = (state & format::kLaneHasLock) != 0;
       record.who.pid = pid_t(pid);
       record.who.start_time = identity.start_time.load_relaxed();
       const uint64_t credentials = identity.credentials.load_relaxed();
@@ -135,6 +136,47 @@ void Pool::State::adopt_audit() {
   if (report["found"] != 0)
     log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", config.name,
                 json_text(report["violations"]).substr(0, 400));
+}
+
+// -- adopted lanes ----------------------------------------------------------------------------------------------------
+
+std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
+  std::vector<AdoptedLane> live;
+  std::vector<bool> has_ended(state_->lanes.records.size(), false);
+  for (const LaneId ended : state_->ended_lanes) has_ended[ended.lane] = state_->lanes.id(ended.lane) == ended;
+  for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
+    if (has_ended[lane] || !state_->lanes.is_live(lane)) continue;
+    const LaneRecord& record = state_->lanes.records[lane];
+    const bool is_elsewhere = record.pid_namespace != state_->pid_namespace;
+    live.push_back({lane, record.who, record.same_boot, is_elsewhere, record.pid_namespace});
+  }
+  return live;
+}
+
+std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
+  std::vector<AdoptedLane> lanes = live_lanes();
+  std::erase_if(lanes, [&](const AdoptedLane& lane) { return !state_->lanes.records[lane.lane].is_adopted; });
+  return lanes;
+}
+
+LaneLock Pool::lock_of(uint32_t lane) const { return state_->lanes.lock_of(lane); }
+
+bool Pool::is_unproven(uint32_t lane) const { return state_->lanes.is_unproven(lane, state_->pid_namespace); }
+
+uint64_t Pool::unproven_lanes() const { return state_->lanes.unproven(state_->pid_namespace); }
+
+const std::string& Pool::why_no_lane_locks() const { return state_->lanes.locks.why_none(); }
+
+// Any client can have written the user that stands in the pool. A process that lives without its lock keeps its lane while it
+// lives: the next marud must not take the missing lock for a proof.
+void Pool::lane_is_watched(uint32_t lane, std::optional<uid_t> user) {
+  if (!state_->lanes.is_live(lane)) return;
+  LaneRecord& record = state_->lanes.records[lane];
+  record.is_adopted = false;
+  if (user) record.who.uid = *user;
+  if (!record.has_lock || state_->lanes.lock_of(lane) == LaneLock::kHeld) return;
+  record.has_lock = false;
+  state_->show_lane(lane, format::LaneState::kLive);
 }
 
 }  // namespace maru::daemon

@@ -274,7 +274,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void show_lane_bits();
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
   bool has_lane_in(LaneRecord::Phase phase) const;
-  Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation);
+  Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
+                           FileDescriptor* ret_control);
   bool turn();
 
   // pool_adopt.cc: taking over what another marud left

@@ -116,7 +116,7 @@ void Requests::take_back(const Session& session, const HostedPool& hosted,
   // Copies, in the order of AttachReply: what is refused is closed on the spot, and that may last when it is the last
   // descriptor of something that is no memory. Those that came are closed aside.
   const auto copy = [](const FileDescriptor& one) { return FileDescriptor(::fcntl(one.get(), F_DUPFD_CLOEXEC, 3)); };
-  HeldMemory held = {copy(descriptors.back()), {}};
+  HeldMemory held = {copy(descriptors.back()), {}, true};
   if (descriptors.size() == 2) held.pages = copy(descriptors.front());
   auto memory = hosted.recognise(std::move(held));
   if (!memory)
@@ -189,7 +189,8 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
     waiting_.push_back({session.id(), pool_index, request_id, request, true});
     return {};
   }
-  auto grant = pool->attach(who, request.previous_lane, request.previous_generation, now.unix_ms);
+  FileDescriptor locked;
+  auto grant = pool->attach(who, request.previous_lane, request.previous_generation, now.unix_ms, &locked);
   if (!grant && grant.error().code == EAGAIN) {
     waiting_.push_back({session.id(), pool_index, request_id, request, true});
     return {};
@@ -200,6 +201,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
     return refuse(kType, request_id, grant.error().code, grant.error().doing);
   }
 
+  if (locked.is_open()) (device.is_split() ? control : memory) = std::move(locked);
   Outcome outcome;
   LaneWatch* watch = lanes_.find_lane(pool_index, grant->lane);
   if (watch && (watch->who.pid != who.pid || watch->who.start_time != who.start_time)) {

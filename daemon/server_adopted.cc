@@ -23,6 +23,21 @@ Error why_elsewhere(const ClientIdentity& who, const Result<std::vector<uint64_t
           "watch process " + std::to_string(who.pid) + " of another pid namespace than marud's"};
 }
 
+// A pidfd of the lane's process. Errors: ESRCH the process is gone, or nothing maps its lane; any other proves nothing.
+// `times`: when the processes of the machine started, once a lane has needed to know.
+Result<FileDescriptor> find_process(const Pool::AdoptedLane& lane, LaneLock lock,
+                                    std::optional<Result<std::vector<uint64_t>>>& times) {
+  const std::string doing = "watch process " + std::to_string(lane.who.pid);
+  if (!lane.same_boot) return failure(ESRCH, doing + " of another boot");
+  if (!lane.is_elsewhere) {
+    auto pidfd = open_process(lane.who.pid, lane.who.start_time);
+    if (pidfd || pidfd.error().code == ESRCH || lock != LaneLock::kFree) return pidfd;
+  }
+  if (lock == LaneLock::kFree) return failure(ESRCH, doing + ", which has its lane mapped no more");
+  if (!times) times = all_start_times();
+  return tl::unexpected(why_elsewhere(lane.who, *times));
+}
+
 }  // namespace
 
 // After a restart a lane counts as alive until its process is proven dead. Returns when to look again for those that are not
@@ -36,14 +51,14 @@ std::optional<uint64_t> Server::watch_adopted(uint32_t index) {
   const bool looks_elsewhere = now_.monotonic_ms >= elsewhere.due_ms;
   for (const Pool::AdoptedLane& lane : pool->adopted_lanes()) {
     if (lanes_.find_lane(index, lane.lane)) continue;
-    if (lane.is_elsewhere && lane.same_boot && !looks_elsewhere) {
-      again_ms = std::min(again_ms.value_or(kElsewherePauseMaxMs), elsewhere.due_ms - now_.monotonic_ms);
+    const LaneLock lock = pool->lock_of(lane.lane);
+    if (lane.is_elsewhere && lane.same_boot && lock != LaneLock::kFree && !looks_elsewhere) {
+      const uint64_t pause_ms =
+          lock == LaneLock::kHeld ? kWatchPauseMs : elsewhere.due_ms - now_.monotonic_ms;  // a lock is soon asked for
+      again_ms = std::min(again_ms.value_or(kElsewherePauseMaxMs), pause_ms);
       continue;
     }
-    if (lane.is_elsewhere && lane.same_boot && !times) times = all_start_times();
-    auto pidfd = !lane.same_boot     ? Result<FileDescriptor>(failure(ESRCH, "watch a process of another boot"))
-                 : lane.is_elsewhere ? Result<FileDescriptor>(tl::unexpected(why_elsewhere(lane.who, *times)))
-                                     : open_process(lane.who.pid, lane.who.start_time);
+    auto pidfd = find_process(lane, lock, times);
     if (!pidfd && pidfd.error().code != ESRCH && adopted_said_.insert({index, lane.lane, lane.who.start_time}).second)
       log_warning("lane {} of pool \"{}\" counts as alive, and its process is looked for again later: {}", lane.lane,
                   pools_[index]->name(), pidfd.error().text());
@@ -58,16 +73,15 @@ std::optional<uint64_t> Server::watch_adopted(uint32_t index) {
         elsewhere.pause_ms = std::clamp(2 * elsewhere.pause_ms, kElsewherePauseMs, kElsewherePauseMaxMs);
         elsewhere.due_ms = now_.monotonic_ms + elsewhere.pause_ms;
       }
-      again_ms =
-          std::min(again_ms.value_or(kElsewherePauseMaxMs), lane.is_elsewhere ? elsewhere.pause_ms : kWatchPauseMs);
+      const bool is_rare = lane.is_elsewhere && lock != LaneLock::kHeld;
+      again_ms = std::min(again_ms.value_or(kElsewherePauseMaxMs), is_rare ? elsewhere.pause_ms : kWatchPauseMs);
       continue;
     }
     log_info("process {} still holds lane {} of pool \"{}\"", lane.who.pid, lane.lane, pools_[index]->name());
     ClientIdentity who = lane.who;
-    if (const auto user = user_of_process(who.pid)) {
-      who.uid = *user;
-      pool->set_adopted_user(lane.lane, *user);
-    }
+    const auto user = user_of_process(who.pid);
+    if (user) who.uid = *user;
+    pool->lane_is_watched(lane.lane, user ? std::optional(*user) : std::nullopt);
     LaneWatch& watch = lanes_.add({0, index, lane.lane, who, command_of(who.pid), std::move(*pidfd), 0, now_.unix_ms});
     loop_->watch_process(watch.id, watch.pidfd.get());
   }

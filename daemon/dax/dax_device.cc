@@ -2,6 +2,7 @@
 
 #include "daemon/size_text.h"
 #include "daemon/state_file.h"
+#include "maru/format/control_region.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -81,6 +82,7 @@ SeenDevice look_at(DaxDescription device) {
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
+  whole.l_len = off_t(format::kLaneLocks);  // without those of clients
   seen.is_taken = ::fcntl(fd.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
   auto label = read_label({fd.get(), seen.device.bytes, seen.device.alignment, seen.device.path});
   if (label)
@@ -143,6 +145,7 @@ Result<std::unique_ptr<DaxDevice>> DaxDevice::open(const DaxDescription& found, 
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
+  whole.l_len = off_t(format::kLaneLocks);  // without those of clients
   if (::fcntl(device->lock_.get(), F_OFD_SETLK, &whole) != 0) {
     if (errno == EAGAIN || errno == EACCES)
       return failure(EBUSY, "lock " + found.path +

@@ -73,11 +73,13 @@ Result<void> check_size(uint64_t bytes, uint64_t wanted, uint64_t alignment, con
   return {};
 }
 
-// Takes the whole file for this open file description; another marud, or this one twice, is refused.
+// Takes the whole file for this open file description; another marud, or this one twice, is refused. The bytes behind it belong
+// to the lanes of clients, which may outlive marud.
 Result<void> lock_whole_file(int fd, const std::string& path) {
   struct flock range = {};
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
+  range.l_len = off_t(format::kLaneLocks);
   if (::fcntl(fd, F_OFD_SETLK, &range) == 0) return {};
   if (errno == EAGAIN || errno == EACCES)
     return failure(EBUSY, "lock " + in_quotes(path) +

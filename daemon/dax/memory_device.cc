@@ -198,7 +198,7 @@ Result<void> check_owner(const FileDescriptor& fd) {
 
 Result<FileDescriptor> open_again(int fd, int mode, const std::string& why) {
   FileDescriptor again(::open(("/proc/self/fd/" + std::to_string(fd)).c_str(), mode | O_CLOEXEC));
-  if (!again.is_open()) return failure(errno, "open the memory of the pages again " + why);
+  if (!again.is_open()) return failure(errno, "open the memory of the pool again " + why);
   return again;
 }
 
@@ -335,6 +335,11 @@ Result<std::unique_ptr<Device>> MemoryDevice::adopt(HeldMemory held, const Devic
   if (mode < 0 || (mode & O_ACCMODE) != O_RDWR) return failure(EBADF, "accept memory that cannot be written");
   struct statfs file_system = {};
   if (::fstatfs(held.main.get(), &file_system) != 0) return failure(errno, "inspect the memory that was handed back");
+  if (held.is_of_client) {
+    auto own = open_again(held.main.get(), O_RDWR, "for marud alone");
+    if (!own) return tl::unexpected(own.error());
+    held.main = std::move(*own);
+  }
   auto device = std::unique_ptr<MemoryDevice>(new MemoryDevice);
   const bool huge = file_system.f_type == kHugetlbfsMagic;
   device->map_alignment_ = huge ? uint64_t(file_system.f_bsize) : uint64_t(::sysconf(_SC_PAGESIZE));

@@ -6,6 +6,7 @@
 #include "libmaru/shm/audit.h"
 #include "libmaru/shm/control_region.h"
 #include "libmaru/shm/data_label.h"
+#include "maru/format/control_region.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -30,11 +31,12 @@ class Findings final : public shm::FindingSink {
   nlohmann::json rows = nlohmann::json::array();
 };
 
-// marud locks the file that it serves.
+// marud locks the file that it serves, up to where the locks of clients' lanes begin.
 bool is_served(int fd) {
   struct flock range = {};
   range.l_type = F_RDLCK;
   range.l_whence = SEEK_SET;
+  range.l_len = off_t(format::kLaneLocks);
   return ::fcntl(fd, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 

@@ -54,7 +54,7 @@ enum class Invariant : uint8_t {
   kQueueLinks,        // queues   links stay in the region and in the queue, and agree both ways
   kQueueEnds,         // queues   every entry is reached from a cold end: there is no cycle
   kLaneBitmap,        // always   no bit beyond the last lane
-  kLaneIdentity,      // always   known state, reserved bits zero
+  kLaneIdentity,      // always   known state, reserved bits zero, a lock of a live lane alone
   kLaneInUse,         // at rest  a lane's bit is set if and only if its identity is not free
   kLaneLive,          // at rest  a lane in use is live
   kLaneUnused,        // at rest  a lane that is not in use has no pin, intent, touch or account

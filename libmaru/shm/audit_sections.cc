@@ -91,7 +91,10 @@ bool lane_bitmap(const Audit& a, uint64_t, Finding* f) {
 
 bool lane_identity(const Audit& a, uint64_t index, Finding* f) {
   const uint64_t state = seen(a.region.identity(uint32_t(index)).state);
-  const bool good = (state & 0xFF) <= uint64_t(LaneState::kDead) && (state >> 8 & 0xFF'FFFF'FFFF) == 0;
+  const bool is_reserved_zero = (state & ~format::kLaneHasLock) << 16 >> 24 == 0;
+  const bool has_flag = (state & format::kLaneHasLock) != 0;
+  const bool good = (state & 0xFF) <= uint64_t(LaneState::kDead) && is_reserved_zero &&
+                    (!has_flag || LaneState(state & 0xFF) == LaneState::kLive);
   return !good && violated(f, 0, state);
 }
 

@@ -63,6 +63,7 @@ enum MutantId : unsigned {
   kMutantLeaveOnce = 45,          // a host that is made SUSPECT while it leaves does not leave
   kMutantParentTouchedLate = 61,  // a parent gets its deleted child's last use after it can be seen without children
   kMutantReplyBeforeBit = 60,     // tests/sim/scenario_lanes.cc: a client has its lane before its bit is set
+  kMutantLockEndsWithMarud = 62,  // tests/sim/scenario_lanes.cc: a client gets another description than the locked one
   kMutantPinBatchWithoutBarrier = 70,  // a batch of pins looks at the words while its slots may not be visible
   kMutantExistsBatchOneHeader = 71,    // a batch of keys believes tags without reading the headers again
   kMutantUnregisteredAfterPins = 72,   // the pins that tell of a dead publisher's block end before they are looked at

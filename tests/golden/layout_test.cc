@@ -17,7 +17,7 @@ using namespace maru::format;
 TEST(Layout, Constants) {
   EXPECT_EQ(kMagic, 0x314c54435552414du);
   EXPECT_EQ(kVersionMajor, 1u);
-  EXPECT_EQ(kVersionMinor, 0u);
+  EXPECT_EQ(kVersionMinor, 1u);
   EXPECT_EQ(kIncompatShared, 1u);
   EXPECT_EQ(kIncompatDurable, 2u);
   EXPECT_EQ(kIncompatBoundChecksums, 4u);
@@ -146,6 +146,8 @@ TEST(Layout, WhatMarudWrites) {
   EXPECT_PLACE(RegionRecord, word, 0);
   EXPECT_EQ(sizeof(LaneBitmap), 512u);
   EXPECT_EQ(sizeof(LaneIdentity), 64u);
+  EXPECT_EQ(kLaneHasLock, 0x100u);
+  EXPECT_EQ(lane_lock(3, 7), 0x4000'0000'0003'0007u);
   EXPECT_PLACE(LaneIdentity, state, 0);
   EXPECT_PLACE(LaneIdentity, process, 8);
   EXPECT_PLACE(LaneIdentity, start_time, 16);

@@ -300,7 +300,7 @@ TEST(RestartAlone, FilePoolWithoutClientsStays) {
 }
 
 // What stands in the pool is of another pid namespace, where the client's pid was another one, and may be anybody's here.
-TEST(RestartAlone, AProcessOfAnotherPidNamespaceIsNotTakenForDead) {
+void expect_judgement_elsewhere(bool has_lock) {
   PoolWish pool;
   pool.in_file = true;
   MarudProcess marud({pool});
@@ -318,6 +318,9 @@ TEST(RestartAlone, AProcessOfAnotherPidNamespaceIsNotTakenForDead) {
   const auto take_away = [&] {
     identity.pid_namespace.store_relaxed(own + 1);
     identity.process.store_relaxed(1);
+    const uint64_t state = identity.state.load_relaxed();
+    EXPECT_NE(state & format::kLaneHasLock, 0u);
+    if (!has_lock) identity.state.store_relaxed(state & ~format::kLaneHasLock);
   };
   const std::string said = "lane " + std::to_string(lane) + " of pool \"default\" counts as alive";
 
@@ -335,17 +338,21 @@ TEST(RestartAlone, AProcessOfAnotherPidNamespaceIsNotTakenForDead) {
   EXPECT_EQ(map.count_pins(lane), 1u);
   EXPECT_EQ(puppet->release("k"), 0);
 
-  // It ends while marud is away, which is known where marud sees all processes and none is left that started when it did.
+  // It ends while marud is away. Its lock tells, or marud sees all processes and none is left that started when it did.
   marud.kill();
+  identity.state.store_relaxed(identity.state.load_relaxed() | format::kLaneHasLock);
   puppet.reset();
   take_away();
   identity.start_time.store_relaxed(uint64_t(1) << 40);  // another process may have started when it did
   marud.start();
-  const bool sees_all = own == 0xEFFF'FFFC;
-  EXPECT_TRUE(marud.has_logged(sees_all ? "ended while marud was away: lane " + std::to_string(lane) : said));
-  const auto state = sees_all ? format::LaneState::kFree : format::LaneState::kLive;
+  const bool has_proof = has_lock || own == 0xEFFF'FFFC;
+  EXPECT_TRUE(marud.has_logged(has_proof ? "ended while marud was away: lane " + std::to_string(lane) : said));
+  const auto state = has_proof ? format::LaneState::kFree : format::LaneState::kLive;
   EXPECT_TRUE(wait_until([&] { return (identity.state.load_acquire() & 0xFF) == uint64_t(state); }));
 }
+
+TEST(RestartAlone, AProcessOfAnotherPidNamespaceIsNotTakenForDead) { expect_judgement_elsewhere(false); }
+TEST(RestartAlone, AProcessOfAnotherPidNamespaceIsDeadWhenItsLockIsGone) { expect_judgement_elsewhere(true); }
 
 // What is chosen by the size of a pool is chosen when it is formatted, by the marud of that day.
 TEST(RestartAlone, APoolKeepsLanesThatItsConfigurationDoesNotSay) {

@@ -69,6 +69,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantFormatUuidAnew, "another uuid for a formatting that was cut off", {"format"}},
       {kMutantParentTouchedLate, "a parent touched after its child is free", {"deleted-child"}},
       {kMutantReplyBeforeBit, "a lane's bit set after the reply that hands it out", {"lane-attach"}},
+      {kMutantLockEndsWithMarud, "a lane's lock kept by marud, not handed to its client", {"lane-attach"}},
       {kMutantReleaseOfAnyCount, "a release that drops another block's count", {"pin-released-twice"}},
       {kMutantGiveBackUnclaimed, "tails freed by who does not hold their head", {"run-given-back-twice"}},
       {kMutantUnregisteredAfterPins, "a dead publisher's block looked for after its pins", {"owner-death"}},

@@ -25,8 +25,17 @@ struct Record {
   bool is_live = false;
   uint32_t generation = 0;
   unsigned process = 0;
+  bool has_lock = false;  // so its identity says
+  bool is_elsewhere =
+      false;  // its process is of another pid namespace than this marud: the lock alone tells of its end
 };
 Record records[kLanesEnd];
+
+// The locks of the lanes' present lives, as the kernel has them: the process with the locked description, open or mapped. A
+// lock ends with that process.
+unsigned lock_holders[kLanesEnd];
+
+bool is_locked(uint32_t lane) { return lock_holders[lane] != kNobody && !process_ended(lock_holders[lane]); }
 
 // Messages between clients and marud.
 enum class Answer : uint8_t { kNone, kRefused, kLane };
@@ -44,7 +53,8 @@ void show_lane(uint32_t lane, LaneState state) {
   format::LaneIdentity& identity = world().identity(lane);
   identity.process.store_release(record.process);
   identity.start_time.store_relaxed(record.process);
-  identity.state.store_release(uint64_t(record.generation) << 48 | uint64_t(state));
+  const uint64_t flag = record.has_lock && state == LaneState::kLive ? format::kLaneHasLock : 0;
+  identity.state.store_release(uint64_t(record.generation) << 48 | flag | uint64_t(state));
 }
 
 void attach(unsigned process) {
@@ -52,12 +62,16 @@ void attach(unsigned process) {
   for (uint32_t lane = kFirstLane; lane < kLanesEnd; ++lane) {
     Record& record = records[lane];
     if (record.is_live) continue;
-    record = {true, record.generation + 1, process};
+    record = {true, record.generation + 1, process, !chance().chance(4), false};  // some file systems keep no locks
+    lock_holders[lane] = record.has_lock ? current_process() : kNobody;
+    yield();
     assign_lane(lane, record.generation, process);
     show_lane(lane, LaneState::kLive);
     if (!mutant(kMutantReplyBeforeBit)) shm::set_lane_bit(world(), lane, true);
     settle();
     talk.lane = lane;
+    if (record.has_lock && !mutant(kMutantLockEndsWithMarud))
+      lock_holders[lane] = process;  // it travels with the answer
     talk.answer = Answer::kLane;
     if (mutant(kMutantReplyBeforeBit)) shm::set_lane_bit(world(), lane, true);
     return;
@@ -71,20 +85,28 @@ void expect_ended(uint32_t lane) {
   holders[lane] = kNobody;
 }
 
-// Its process has ended.
+// Its process has ended, or was never told of it.
 void take_back(uint32_t lane) {
   expect_ended(lane);
   reclaim_lane(lane);
   records[lane].is_live = false;
 }
 
+// Whether this marud knows that nothing writes the lane any more.
+bool is_proven_gone(uint32_t lane) {
+  const Record& record = records[lane];
+  return record.is_elsewhere && record.has_lock ? !is_locked(lane) : process_ended(record.process);
+}
+
 // What the last marud was taking back, adopt() finishes.
 void read_lanes() {
+  const bool is_elsewhere = chance().chance(2);  // this marud, than the last one
   for (uint32_t lane = kFirstLane; lane < kLanesEnd; ++lane) {
     const uint64_t state = world().identity(lane).state.load_acquire();
     Record& record = records[lane];
     record = {LaneState(state & 0xFF) == LaneState::kLive, uint32_t(state >> 48),
-              unsigned(world().identity(lane).process.load_relaxed())};
+              unsigned(world().identity(lane).process.load_relaxed()), (state & format::kLaneHasLock) != 0,
+              is_elsewhere};
     if (record.is_live)
       shm::set_lane_bit(world(), lane, true);
     else
@@ -102,7 +124,7 @@ void serve() {
       attach(process);
     }
     for (uint32_t lane = kFirstLane; lane < kLanesEnd; ++lane) {
-      if (records[lane].is_live && process_ended(records[lane].process)) take_back(lane);
+      if (records[lane].is_live && is_proven_gone(lane)) take_back(lane);
       is_over &= !records[lane].is_live;
     }
     for (uint32_t page = 0; page < kWorldPages; ++page)
@@ -152,8 +174,8 @@ void setup() {
   for (uint32_t key = 0; key < 4; ++key) store(client(4), key);
   for (Talk& talk : talks) talk = {};
   for (uint32_t lane = kFirstLane; lane < kLanesEnd; ++lane) {
-    holders[lane] = kNobody;
-    records[lane] = {false, 1, 0};
+    holders[lane] = lock_holders[lane] = kNobody;
+    records[lane] = {false, 1, 0, false, false};
     world().identity(lane).state.raw = uint64_t(1) << 48 | uint64_t(LaneState::kFree);
     world().lane_bitmap().words[0].raw &= ~(uint64_t(1) << lane);
   }

@@ -410,6 +410,8 @@ TEST_F(AuditTest, LaneIdentity) {
   expect("lane.identity");
   pool_.region.identity(3).state.store_relaxed(3);
   expect("lane.identity");
+  pool_.region.identity(3).state.store_relaxed(uint64_t(format::LaneState::kDead) | format::kLaneHasLock);
+  expect("lane.identity");
 }
 
 TEST_F(AuditTest, LaneInUse) {

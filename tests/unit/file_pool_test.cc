@@ -107,6 +107,25 @@ TEST_F(FilePool, InTwoFilesIsFormattedAndThenAdopted) {
   expect_adoption(uuid, 2);
 }
 
+// Its client has outlived marud.
+TEST_F(FilePool, ALaneThatIsStillMappedKeepsNoMarudOut) {
+  for (const bool is_split : {true, false}) {
+    if (!is_split) spec_.control_path.clear(), fs::remove(pages_);
+    FileDescriptor control;
+    auto pool = start();
+    ASSERT_TRUE(pool) << pool.error().text();
+    ASSERT_TRUE((*pool)->serving()->attach({17, 5, 5, 99}, 0, 0, 1000, &control));
+    ASSERT_TRUE(control.is_open());
+    pool->reset();
+    pool = start();
+    ASSERT_TRUE(pool) << pool.error().text();
+    EXPECT_EQ((*pool)->serving()->lock_of(1), LaneLock::kHeld);
+    expect_refusal("another marud has it");
+    control.reset();
+    EXPECT_EQ((*pool)->serving()->lock_of(1), LaneLock::kFree);
+  }
+}
+
 TEST_F(FilePool, SizesOfFilesThatAreThereMayBeAny) {
   make_blank(control_, 1u << 20);
   make_blank(pages_, kBytes);

@@ -237,6 +237,34 @@ TEST(MemoryDevice, BelongsToItsOwnerAlone) {
   }
 }
 
+// The description that a client hands back carries the lock of its lane, which must end with the client.
+TEST(MemoryDevice, OfAClientIsOpenedAnew) {
+  auto made = MemoryDevice::create("test", kBytes, HugePages::kNever, {}, a_quarter);
+  ASSERT_TRUE(made);
+  const Device& device = **made;
+  const auto is_locked = [&] {
+    struct flock range = {};
+    range.l_type = F_WRLCK;
+    range.l_start = 7;
+    range.l_len = 1;
+    return ::fcntl(device.control_fd(), F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+  };
+  for (const bool is_of_client : {false, true}) {
+    FileDescriptor theirs(::open(("/proc/self/fd/" + std::to_string(device.control_fd())).c_str(), O_RDWR | O_CLOEXEC));
+    struct flock range = {};
+    range.l_type = F_WRLCK;
+    range.l_start = 7;
+    range.l_len = 1;
+    ASSERT_EQ(::fcntl(theirs.get(), F_OFD_SETLK, &range), 0);
+    const auto adopted = MemoryDevice::adopt({another(theirs.get()), another(device.fd()), is_of_client},
+                                             device.identity(), device.pages_identity());
+    ASSERT_TRUE(adopted) << adopted.error().text();
+    EXPECT_TRUE(is_locked());
+    theirs.reset();
+    EXPECT_EQ(is_locked(), !is_of_client);
+  }
+}
+
 // As an earlier marud made them.
 TEST(MemoryDevice, APoolInOnePieceIsAdoptedAsItIs) {
   FileDescriptor fd(::memfd_create("marud:test", MFD_CLOEXEC | MFD_ALLOW_SEALING));

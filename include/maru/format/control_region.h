@@ -43,7 +43,7 @@ namespace maru::format {
 
 inline constexpr uint64_t kMagic = 0x314c54435552414d;  // "MARUCTL1" when read as bytes
 inline constexpr uint32_t kVersionMajor = 1;            // another major version is another layout: refused
-inline constexpr uint32_t kVersionMinor = 0;  // a newer minor version only adds what an older reader may ignore
+inline constexpr uint32_t kVersionMinor = 1;  // a newer minor version only adds what an older reader may ignore
 
 // Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
 inline constexpr uint64_t kIncompatShared = 1u << 0;   // several hosts, each with a marud of its own; publishers flush
@@ -243,8 +243,16 @@ struct alignas(64) LaneBitmap {
 
 enum class LaneState : uint8_t { kFree = 0, kLive = 1, kDead = 2 };
 
+// Minor version 1: the lane is LIVE, and its client maps the control region through an open file description that holds a lock
+// (fcntl(2), F_OFD_SETLK) on the byte lane_lock() of this life of the lane. Locks of marud's own lie before kLaneLocks.
+inline constexpr uint64_t kLaneHasLock = 1u << 8;
+inline constexpr uint64_t kLaneLocks = uint64_t(1) << 62;
+constexpr uint64_t lane_lock(uint32_t lane, uint32_t generation) {
+  return kLaneLocks + (uint64_t(lane) << 16 | generation);
+}
+
 struct alignas(64) LaneIdentity {
-  AtomicU64 state;       // LaneState:8 (lowest) | reserved:40 | lane generation:16 (highest)
+  AtomicU64 state;       // LaneState:8 (lowest) | kLaneHasLock:1 | reserved:39 | lane generation:16 (highest)
   AtomicU64 process;     // pid in pid_namespace
   AtomicU64 start_time;  // of that process, clock ticks since boot (/proc/PID/stat, field 22)
   AtomicU64 boot_id_lo;  // of the host where the process runs
