@@ -66,11 +66,14 @@ json status_of(const AdminView& view, const json& request) {
     pools.push_back(std::move(pool));
   }
   if (!only.empty() && pools.empty()) return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
+  size_t unwatched = 0;
+  for (const auto& hosted : view.pools)
+    if (hosted->serving()) unwatched += hosted->serving()->adopted_lanes().size();
   json reply = {{"version", kVersionText},
                 {"pid", int64_t(::getpid())},
                 {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
                 {"connections", view.connections},
-                {"lanes", view.lanes.size()},
+                {"lanes", view.lanes.size() + unwatched},
                 {"pools", std::move(pools)}};
   if (index < view.pools.size()) reply["next"] = index;
   if (view.state_dir && !view.only_for) reply["state_dir"] = *view.state_dir;
@@ -79,8 +82,9 @@ json status_of(const AdminView& view, const json& request) {
   return reply;
 }
 
-// Cursors from here on are of lanes of other hosts: the place of the pool, then the lane.
-constexpr uint64_t kElsewhere = 1ull << 48;
+// Lower cursors are of watches. From here on they are of adopted lanes without a watch, and then of lanes of other hosts: the
+// place of the pool, then the lane.
+constexpr uint64_t kUnwatched = 1ull << 47, kElsewhere = 1ull << 48;
 
 // Each slot of a lane in which a pin may be is read, to count them and to find the oldest: so many for one reply, and those of
 // one lane at least.
@@ -89,6 +93,21 @@ constexpr uint64_t kSlotsOfAPin = 3;  // that a lane has for each pin that it ma
 
 uint64_t pin_slots_of(const HostedPool& hosted) {
   return hosted.serving() ? kSlotsOfAPin * hosted.serving()->header().parameters.pins_max : 0;
+}
+
+// A client that marud has not found since it was started: the pool alone names its process.
+json unwatched_json(const HostedPool& hosted, const Pool::AdoptedLane& lane, uint64_t now_ms) {
+  json client = hosted.serving()->lane_json(lane.lane, now_ms);
+  client["pid"] = int64_t(lane.who.pid);
+  client["uid"] = lane.who.uid;
+  client["start_time"] = lane.who.start_time;
+  client["command"] = "";
+  client["pool"] = hosted.name();
+  client["lane"] = lane.lane;
+  client["state"] = hosted.serving()->is_unproven(lane.lane) ? "unproven" : "frozen";
+  client["since_ms"] = client.value("attached_ms", uint64_t{0});
+  if (lane.is_elsewhere) client["pid_namespace"] = lane.pid_namespace;
+  return client;
 }
 
 // Goes on after the lane whose number was returned as "next", as far as one reply reaches.
@@ -128,6 +147,21 @@ json clients_of(const AdminView& view, const json& request) {
     bytes += json_text(client).size() + 1;
     if (bytes > kReplyBytesMax) return {{"clients", std::move(clients)}, {"next", id}};
     clients.push_back(std::move(client));
+  }
+  const uint64_t first = cursor < kUnwatched ? 0 : cursor - kUnwatched;
+  for (uint64_t index = first / limits::kLanesMax; cursor < kElsewhere && index < view.pools.size(); ++index) {
+    const HostedPool& hosted = *view.pools[index];
+    if (!is_meant(hosted) || !hosted.serving()) continue;
+    for (const Pool::AdoptedLane& lane : hosted.serving()->adopted_lanes()) {
+      const uint64_t at = index * limits::kLanesMax + lane.lane;
+      if (at < first) continue;
+      slots += pin_slots_of(hosted);
+      json client = unwatched_json(hosted, lane, view.now_unix_ms);
+      bytes += json_text(client).size() + 1;
+      const bool is_full = bytes > kReplyBytesMax || (slots > kPinSlotsPerReply && !clients.empty());
+      if (is_full) return {{"clients", std::move(clients)}, {"next", kUnwatched + at}};
+      clients.push_back(std::move(client));
+    }
   }
   const uint64_t place = cursor < kElsewhere ? 0 : cursor - kElsewhere;
   for (uint64_t index = place / limits::kLanesMax; is_of_all_hosts && index < view.pools.size(); ++index) {
@@ -180,7 +214,9 @@ void name_holders(const AdminView& view, const Pool& pool, json& rows) {
   for (json& row : rows)
     for (uint32_t index = 0; index < view.pools.size(); ++index) {
       if (view.pools[index]->serving() != &pool) continue;
-      const LaneWatch* watch = view.lanes.find_lane(index, row["lane"].get<uint32_t>());
+      const auto lane = row["lane"].get<uint32_t>();
+      const LaneWatch* watch = view.lanes.find_lane(index, lane);
+      if (!watch && pool.is_unproven(lane)) row["state"] = "unproven";
       if (!watch) continue;
       row["command"] = watch->command;
       row["uid"] = watch->who.uid;
@@ -211,7 +247,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = status_of(view, request);
   } else if (command == "clients") {
     reply = clients_of(view, request);
-  } else if (view.only_for && (command.starts_with("device.") || command == "client.fence" || command == "metrics")) {
+  } else if (view.only_for &&
+             (command.starts_with("device.") || command.starts_with("client.") || command == "metrics")) {
     return {EACCES, words_of(command) + " is for root, marud's own user and the admin group"};
   } else if (command.starts_with("device.")) {
     reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms}, view.is_for_owner);
@@ -224,6 +261,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = metrics_of(view, request);
   } else if (command == "client.fence") {
     reply = fence_client(view, request, who);
+  } else if (command == "client.forget") {
+    reply = forget_client(view, request, who);
   } else {
     static constexpr const char* kPoolCommands[] = {
         "regions",          "map",       "watch",      "blocks",        "block",         "pins",       "evict",
@@ -249,6 +288,8 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     if (view.removal && *view.removal != 0) return reply.is_null() ? AdminReply{} : admin_reply(reply);
     for (const char* held : {"pins", "owners"})
       if (const auto rows = reply.find(held); rows != reply.end()) name_holders(view, *hosted->serving(), *rows);
+    if (const uint64_t unproven = hosted->serving()->unproven_lanes(); unproven != 0 && reply.contains("left_blocks"))
+      reply["unproven_lanes"] = unproven;  // they may hold the blocks that are left
     if (command == "map") reply["pool"] = hosted->name();
     if (const auto others = reply.find("others_used_bytes"); others != reply.end())
       *others = others->get<uint64_t>() + census_of(view, *hosted).no_tenant_bytes;

@@ -21,4 +21,9 @@ nlohmann::json set_policy(const HostedPool& hosted, const nlohmann::json& reques
 // says that it has ended, as after any death. The reply says what the process held; errno EPERM: marud may not signal it.
 nlohmann::json fence_client(const AdminView& view, const nlohmann::json& request, const std::string& who);
 
+// "client.forget" {pool, lane, generation}: an administrator says that the process of a lane is gone, where marud has no proof
+// (Pool::is_unproven()). marud takes back all that the lane held, and the reply lists it. "generation": the lane's, as the
+// administrator saw it; without it any. Errno EBUSY: the lane is not unproven.
+nlohmann::json forget_client(const AdminView& view, const nlohmann::json& request, const std::string& who);
+
 }  // namespace maru::daemon

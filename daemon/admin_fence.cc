@@ -6,12 +6,37 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unistd.h>
 
 namespace maru::daemon {
 namespace {
 
 using nlohmann::json;
+
+// The first adopted lane without a watch that the request means, and its pool.
+struct Unwatched {
+  HostedPool* hosted = nullptr;
+  Pool::AdoptedLane lane = {};
+};
+std::optional<Unwatched> unwatched_of(const AdminView& view, const json& request) {
+  const std::string pool = text_in(request, "pool");
+  for (const auto& hosted : view.pools) {
+    if (!hosted->serving() || (!pool.empty() && hosted->name() != pool)) continue;
+    for (const Pool::AdoptedLane& lane : hosted->serving()->adopted_lanes())
+      if (request.contains("pid") ? uint64_t(lane.who.pid) == number_in(request, "pid", 0)
+                                  : lane.lane == number_in(request, "lane", 0))
+        return Unwatched{hosted.get(), lane};
+  }
+  return std::nullopt;
+}
+
+std::string name_of(const Unwatched& unwatched) {
+  const Pool::AdoptedLane& lane = unwatched.lane;
+  return "lane " + std::to_string(lane.lane) + " of pool \"" + unwatched.hosted->name() + "\", of process " +
+         std::to_string(lane.who.pid) +
+         (lane.is_elsewhere ? " of pid namespace " + std::to_string(lane.pid_namespace) : std::string());
+}
 
 // One of the lanes of the process that is meant, with which it has attached if there is such a one, or null with the refusal.
 const LaneWatch* watch_of(const AdminView& view, const json& request, json& ret_refusal) {
@@ -41,6 +66,19 @@ const LaneWatch* watch_of(const AdminView& view, const json& request, json& ret_
     without_proof = &watch;
   }
   if (without_proof) return without_proof;
+  if (const auto unwatched = unwatched_of(view, request)) {
+    const bool is_unproven = unwatched->hosted->serving()->is_unproven(unwatched->lane.lane);
+    ret_refusal = refusal(
+        EACCES, name_of(*unwatched) +
+                    " has not attached since marud was started, and marud does not see that process, so it cannot end "
+                    "it. " +
+                    (is_unproven ? "Marud cannot know either when that process has ended. If it has: marudctl client "
+                                   "forget " +
+                                       std::to_string(unwatched->lane.lane)
+                                 : "End that process where it is seen; marud takes back what it holds as soon as it "
+                                   "has ended."));
+    return nullptr;
+  }
   const std::string meant =
       request.contains("pid") ? "process " + std::to_string(pid) : "a process on lane " + std::to_string(lane);
   ret_refusal = refusal(ESRCH, other_life ? meant + " is another one now than the one that was looked at: look again"
@@ -102,6 +140,46 @@ json fence_client(const AdminView& view, const json& request, const std::string&
           {"uid", watch->who.uid},
           {"had_ended", !ended},
           {"lanes", std::move(lanes)}};
+}
+
+json forget_client(const AdminView& view, const json& request, const std::string& who) {
+  if (!request.contains("pool") || !request.contains("lane"))
+    return refusal(EINVAL, "\"pool\" and \"lane\" say which lane is meant");
+  json by_lane = request;
+  by_lane.erase("pid");
+  const auto unwatched = unwatched_of(view, by_lane);
+  const uint64_t lane = number_in(request, "lane", 0);
+  const std::string pool = text_in(request, "pool");
+  if (!unwatched) {
+    for (const auto& [id, watch] : view.lanes.all())
+      if (watch.lane == lane && view.pools[watch.pool]->name() == pool)
+        return refusal(EBUSY, "process " + std::to_string(watch.who.pid) + " (" + watch.command + ") holds lane " +
+                                  std::to_string(lane) + " of pool \"" + pool +
+                                  "\" and lives: marud knows by itself when it ends (marudctl client fence ends it)");
+    return refusal(ESRCH, "nobody holds lane " + std::to_string(lane) + " of a pool \"" + pool + "\" that serves");
+  }
+  Pool& serving = *unwatched->hosted->serving();
+  const std::string name = name_of(*unwatched);
+  if (!serving.is_unproven(unwatched->lane.lane))
+    return refusal(EBUSY, serving.lock_of(unwatched->lane.lane) == LaneLock::kHeld
+                              ? name +
+                                    ": found that a process has the pool mapped through this lane, expected that none "
+                                    "does; end that process, and marud takes the lane back by itself"
+                              : name +
+                                    ": found that marud can tell by itself when this process ends, expected one of "
+                                    "another pid namespace; end it");
+  json row = serving.lane_json(unwatched->lane.lane, view.now_unix_ms);
+  const uint64_t generation = row.value("generation", uint64_t{0});
+  if (request.contains("generation") && number_in(request, "generation", 0) != generation)
+    return refusal(ESRCH, name + " is another one now than the one that was looked at: look again");
+  row.erase("counters");
+  row["pool"] = pool;
+  row["lane"] = lane;
+  row["pid"] = int64_t(unwatched->lane.who.pid);
+  row["pid_namespace"] = unwatched->lane.pid_namespace;
+  log_warning("{} says that the process of {} is gone: what it held is taken back", who, name);
+  unwatched->hosted->lane_ended(unwatched->lane.lane, false);
+  return row;
 }
 
 }  // namespace maru::daemon

@@ -40,6 +40,7 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   snapshot.page_bytes = parameters.page_bytes;
   for (const RegionEntry& entry : regions) ++snapshot.regions[uint32_t(entry.state) % snapshot.regions.size()];
   snapshot.lanes_max = region.lanes() - 1;
+  snapshot.lanes_unproven = lanes.unproven(pid_namespace);
   snapshot.counters = totals.counters;
   for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
     snapshot.lanes_reclaiming += lanes.records[lane].phase == LaneRecord::Phase::kReclaiming;

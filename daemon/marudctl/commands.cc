@@ -130,8 +130,13 @@ int clients(const Arguments& arguments) {
     return std::pair(text(a, "pool"), number(a, "lane")) < std::pair(text(b, "pool"), number(b, "lane"));
   });
   print(table_text(rows,
-                   {"pid", "command", "uid", "pool", "lane", "host", "state", "since_ms", "pins", "overdue", "regions"},
+                   {"pid", "pid_namespace", "command", "uid", "pool", "lane", "host", "state", "since_ms", "pins",
+                    "overdue", "regions"},
                    "no process is attached", line_width()));
+  if (std::any_of(rows.begin(), rows.end(), [](const json& row) { return text(row, "state") == "unproven"; }))
+    print(
+        "unproven: marud cannot know whether the process lives, since its pid is of another pid namespace; if it is "
+        "gone, marudctl client forget LANE takes back what it held\n");
   return kExitDone;
 }
 
@@ -180,8 +185,8 @@ void name_tenant(json& row) {
 
 int pins(const Arguments& arguments) {
   return print_list(arguments, {{"command", "pins"}, {"overdue", arguments.overdue}}, "pins",
-                    {"pid", "command", "uid", "lane", "age_ms", "overdue", "page", "key", "tenant"}, arguments.limit,
-                    arguments.overdue ? "no pin is overdue" : "nothing is pinned", name_tenant);
+                    {"pid", "command", "uid", "lane", "state", "age_ms", "overdue", "page", "key", "tenant"},
+                    arguments.limit, arguments.overdue ? "no pin is overdue" : "nothing is pinned", name_tenant);
 }
 
 int blocks(const Arguments& arguments) {
@@ -282,7 +287,8 @@ int version(const Arguments& arguments) {
 
 const Command kCommands[] = {
     {"status", "", "marud and its pools", "", 0, 0, Word::kAny, status},
-    {"clients", "", "processes that hold lanes: connected, or frozen until they end", "", 0, 0, Word::kAny, clients},
+    {"clients", "", "processes that hold lanes: connected, frozen until they end, or unproven", "", 0, 0, Word::kAny,
+     clients},
     {"regions", "", "regions of the pool, and who rents them", "", 0, 0, Word::kAny, regions},
     {"blocks",
      "[--limit N] [--prefix TEXT|0xHEX] [--tenant TENANT] [--type TYPE]\n         [--min-priority N] [--pinned] | KEY "
@@ -299,6 +305,8 @@ const Command kCommands[] = {
      clear},
     {"client fence", "(LANE | --pid PID) [--yes]", "end a process that is attached, with SIGKILL, after asking",
      "pid yes", 0, 1, Word::kLane, client_fence},
+    {"client forget", "LANE [--yes]", "say that a process is gone of which marud cannot know, after asking", "yes", 1,
+     1, Word::kLane, client_forget},
     {"memory poison", "(PAGE | KEY [--tenant TENANT]) --yes",
      "never use the memory of this page again; what is stored there is a miss", "tenant yes", 1, 1, Word::kAny,
      memory_poison},

@@ -85,6 +85,7 @@ struct Command {
 extern const Command kCommands[];
 
 int client_fence(const Arguments& arguments);  // client_fence.cc
+int client_forget(const Arguments& arguments);
 int completion(const Arguments& arguments);    // completion.cc
 int doctor(const Arguments& arguments);        // doctor.cc
 int support_dump(const Arguments& arguments);  // support_dump.cc

@@ -253,6 +253,12 @@ void judge_pool(const json& pool, Findings& to) {
   };
   complain(Grade::kWarning, number(pool, "pins_overdue"), {" pin is overdue", " pins are overdue"},
            "their blocks cannot be evicted, nor any block above them", "marudctl pins --overdue shows who holds them");
+  complain(
+      Grade::kWarning, number(pool.value("lanes", json::object()), "unproven"),
+      {" lane is held by a process that marud cannot look for",
+       " lanes are held by processes that marud cannot look for"},
+      "its pid is of another pid namespace: if that process has ended, nothing tells marud, and what it held stays",
+      "marudctl clients shows them as unproven; marudctl client forget LANE when such a process is gone for certain");
   complain(Grade::kWarning, number(pool, "refused_rents"),
            {" request for memory was refused", " requests for memory were refused"},
            "everything was pinned, or limits were reached",

@@ -44,7 +44,7 @@ struct PoolSnapshot {
   PageCensus census;
   uint64_t pool_bytes = 0, page_bytes = 0;
   std::array<uint64_t, kRegionStates> regions = {};
-  uint64_t lanes_max = 0, lanes_live = 0, lanes_reclaiming = 0;
+  uint64_t lanes_max = 0, lanes_live = 0, lanes_unproven = 0, lanes_reclaiming = 0;
   std::array<uint64_t, format::kLaneCounterCount> counters = {};  // of all clients that ever were
   Histogram rent_latency;
   uint64_t rents_refused = 0;

@@ -95,10 +95,14 @@ void write_space(TextWriter& out, const Snapshot& snapshot) {
   per_pool(out, snapshot, "maru_blocks", "gauge", "Blocks in the pool.", blocks_of);
   per_pool(out, snapshot, "maru_block_bytes", "gauge", "Bytes of the blocks in the pool.",
            [](const PoolSnapshot& pool) { return pool.census.block_bytes; });
-  out.family("maru_lanes", "gauge", "Lanes of clients: how many there can be, live ones, and those being taken back.");
+  out.family(
+      "maru_lanes", "gauge",
+      "Lanes of clients: how many there can be, live ones, those of them whose process cannot be proven to live or to "
+      "have ended, and those being taken back.");
   for_serving(snapshot, [&](const PoolSnapshot& pool) {
     out.sample({{"pool", pool.name}, {"state", "max"}}, pool.lanes_max);
     out.sample({{"pool", pool.name}, {"state", "live"}}, pool.lanes_live);
+    out.sample({{"pool", pool.name}, {"state", "unproven"}}, pool.lanes_unproven);
     out.sample({{"pool", pool.name}, {"state", "reclaiming"}}, pool.lanes_reclaiming);
   });
 }

@@ -298,6 +298,7 @@ Input more_administration() {
                            R"({"command":"client.fence","pool":"default","lane":1})",
                            R"({"command":"client.fence","lane":1})",
                            R"({"command":"client.fence","pid":999999999,"start_time":1})",
+                           R"({"command":"client.forget","pool":"default","lane":1,"generation":1})",
                            R"({"command":"blocks","tenant":"a","type":"kv","min_priority":1,"pinned":true})",
                            R"({"command":"check"})"})
     append(input, 0, 0, Type::kAdmin, std::as_bytes(std::span(text, std::strlen(text))));

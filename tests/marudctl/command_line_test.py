@@ -213,6 +213,7 @@ def check_numbers(arguments):
     for words, most in ((["blocks", "--limit", large], "4294967295"), (["evict", large], "4294967294"),
                         (["evict", "+5"], "4294967294"), (["evict", " 5"], "4294967294"), (["evict", "0"], "4294967294"),
                         (["evict", "5x"], "4294967294"), (["client", "fence", large], "4095"),
+                        (["client", "forget", large], "4095"),
                         (["client", "fence", "--pid", large], "2147483647"), (["host", "declare-dead", large, "--yes"], "63"),
                         (["memory", "poison", large, "--yes"], "4294967293"), (["--timeout-ms", "0", "status"], "3600000"),
                         (["top", "--interval-ms", "5"], "60000"), (["device", "remove", "x", "--deadline", large], "86400"),

@@ -116,6 +116,8 @@ TEST(Machine, WhatMarudSaysIsJudged) {
   EXPECT_EQ(graded({{"condition", "fenced"}, {"reason", "truncated"}}), Grade::kWrong);
   EXPECT_EQ(graded({{"condition", "waiting"}}), Grade::kWarning);
   EXPECT_EQ(graded({{"pins_overdue", 1u}}), Grade::kWarning);
+  EXPECT_EQ(graded({{"lanes", {{"live", 3u}, {"unproven", 0u}}}}), Grade::kGood);
+  EXPECT_EQ(graded({{"lanes", {{"live", 3u}, {"unproven", 1u}}}}), Grade::kWarning);
   EXPECT_EQ(graded({{"refused_rents", 1u}}), Grade::kWarning);
   EXPECT_EQ(graded({{"counters", {{"pin_full", 1u}}}}), Grade::kWarning);
   EXPECT_EQ(graded({{"counters", {{"registry_full", 1u}}}}), Grade::kNote);

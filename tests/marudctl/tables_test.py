@@ -124,7 +124,7 @@ def check_refusals(arguments, marud):
     said = run(arguments, marud, "device", "remove", "a-pool-that-goes", "--yes")
     expect(said.returncode == 0, f"device remove: {said.stderr}")
     for words, status in ((["--pool", "nobody's", "status"], 1), (["--pool", "a-pool-that-goes", "clients"], 1),
-                          (["delete-tree", "no such key"], 1), (["client", "fence", "15"], 1),
+                          (["delete-tree", "no such key"], 1), (["client", "fence", "15"], 1), (["client", "forget", "15"], 1),
                           (["policy", "set", "nonsense"], 1),
                           (["--pool", "default", "device", "drain", "nobody's"], 1), (["clear"], 2)):
         plain, said = run(arguments, marud, *words), run(arguments, marud, "--json", *words)

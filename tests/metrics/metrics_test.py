@@ -170,6 +170,7 @@ def clients_that_die(marud, program):
     step = Look(marud)
     with BlockClient(program, marud) as doomed:
         step.by(1, "maru_lanes", state="live")
+        step.by(0, "maru_lanes", state="unproven")
         step.more("maru_connections")
         step.by(1, "maru_regions", state="rented") if doomed.ask("store mortal 4096") == 0 else None
         doomed.ask("exists mortal"), doomed.ask("hold mortal")

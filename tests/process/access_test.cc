@@ -122,6 +122,8 @@ TEST_F(Access, AdminsOfAPoolAdministrateThatPoolAlone) {
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "device.drain"}, {"name", "theirs"}}), EACCES) << answer_;
     EXPECT_EQ(answer_, "\"device drain\" is for root, marud's own user and the admin group") << "marudctl's word";
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "client.fence"}, {"pid", ::getpid()}}), EACCES) << answer_;
+    EXPECT_EQ(ask_as(marud, user, groups, {{"command", "client.forget"}, {"pool", "theirs"}, {"lane", 1}}), EACCES)
+        << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "metrics"}}), EACCES) << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "metrics"}, {"pool", "theirs"}}), EACCES) << answer_;
     EXPECT_EQ(ask_as(marud, user, groups, {{"command", "clear"}, {"pool", "nothing"}}), ENOENT) << answer_;
