@@ -15,7 +15,8 @@ StepResult left_as_well(Error error, const StepResult& unmade, const std::string
 template <typename Unmake>
 StepResult not_cleared(Error error, Unmake unmake, const std::string& name) {
   if (error.code == EBUSY)
-    return tl::unexpected<StepError>({std::move(error), name + " is left as it is: a marud has it", name});
+    return tl::unexpected<StepError>(
+        {std::move(error), name + " is left as it is: a marud has it, or a client of one", name});
   return left_as_well(std::move(error), unmake(), name);
 }
 

@@ -100,14 +100,16 @@ Result<FileDescriptor> lock_device(const std::string& name) {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!fd.is_open() && (errno == ENXIO || errno == ENODEV || errno == ENOENT)) return fd;
   if (!fd.is_open()) return failure(errno, "open " + path + " to lock it");
-  struct flock range = {};
+  struct flock range = {};  // every byte: also those of the lanes, whose clients may have outlived their marud
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
   if (::fcntl(fd.get(), F_OFD_SETLK, &range) == 0) return fd;
   if (errno == EAGAIN || errno == EACCES)
-    return failure(EBUSY, "lock " + path +
-                              ": found that a marud has it, expected nobody; drain the device there first (marudctl "
-                              "device drain), or stop it");
+    return failure(
+        EBUSY,
+        "lock " + path +
+            ": found that a marud has it, or a client of one, expected nobody; drain the device there first (marudctl "
+            "device drain), or stop it");
   return failure(errno, "lock " + path);
 }
 
