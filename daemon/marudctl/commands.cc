@@ -134,9 +134,7 @@ int clients(const Arguments& arguments) {
                     "overdue", "regions"},
                    "no process is attached", line_width()));
   if (std::any_of(rows.begin(), rows.end(), [](const json& row) { return text(row, "state") == "unproven"; }))
-    print(
-        "unproven: marud cannot know whether the process lives, since its pid is of another pid namespace; if it is "
-        "gone, marudctl client forget LANE takes back what it held\n");
+    print("unproven: marud cannot know whether it lives (see marudctl client forget)\n");
   return kExitDone;
 }
 
