@@ -1,5 +1,5 @@
-// How marud knows that nothing can write a lane any more, in whatever pid namespace its process was: for each client marud
-// opens the control region anew, locks a byte of this life of the lane, and hands that open file description to the client.
+// A proof that no process can write a lane any more, in any pid namespace. For each client marud opens the control region
+// anew, locks a byte of this life of the lane, and hands that open file description to the client.
 //
 // The kernel ends such a lock with the description, when its last descriptor is closed and its last mapping is gone. So the
 // lock outlives a closed descriptor, and it outlives marud. A missing lock proves that nothing maps the control region through

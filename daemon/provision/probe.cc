@@ -100,7 +100,7 @@ Result<FileDescriptor> lock_device(const std::string& name) {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!fd.is_open() && (errno == ENXIO || errno == ENODEV || errno == ENOENT)) return fd;
   if (!fd.is_open()) return failure(errno, "open " + path + " to lock it");
-  struct flock range = {};  // every byte: also those of the lanes, whose clients may have outlived their marud
+  struct flock range = {};  // every byte, with those of lanes: clients outlive a marud
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
   if (::fcntl(fd.get(), F_OFD_SETLK, &range) == 0) return fd;

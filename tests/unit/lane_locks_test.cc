@@ -1,5 +1,4 @@
-// The lock that says that something may still write a lane: as long as the memory is mapped through the description that the
-// client was given, whoever asks, and in whatever pid namespace.
+// The lock of a lane lasts as long as a process has the memory open or mapped through its client's description.
 #include "daemon/lane_locks.h"
 
 #include "daemon/dax/device.h"
