@@ -75,6 +75,7 @@ Result<Mapping> map_placed(int fd, uint64_t bytes, int protection, const NumaPla
   void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (address == MAP_FAILED) return failure(errno, "map the pool to " + place_text(placement));
   Mapping mapping(static_cast<std::byte*>(address), bytes);
+  leave_out_of_dumps(address, bytes);
   if (::mbind(address, bytes, mode_of(placement), mask.data(), mask.size() * kWordBits + 1, 0) != 0) {
     if (errno == EINVAL && mode_of(placement) == MPOL_PREFERRED_MANY)
       return failure(ENOTSUP, place_text(placement) +

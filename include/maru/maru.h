@@ -17,7 +17,7 @@
  * A client keeps descriptors: its connection, the memory of its pool, and two sockets for its session thread. None of them is
  * 0, 1 or 2. The program may close their numbers. The library neither uses nor closes a file that the program opens under such
  * a number later, and the next request makes another connection. The session thread ends then; so the client stays when marud
- * asks it to leave.
+ * asks it to leave. Core dumps leave pools out unless the environment has MARU_DUMP_POOLS=1.
  *
  * Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and zero the rest.
  */
@@ -113,8 +113,9 @@ typedef struct maru_attach_options {
  * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
  * access list refuses this user; -EDQUOT the user is at a limit of its own; -EUSERS every lane of the pool is in use; -ENODEV
  * the pool could not be opened yet; -EPROTO marud speaks another version; -EBADMSG the control region is damaged or of another
- * version; -EMFILE the process has no descriptors left; -EAGAIN the session thread could not be started; -ETIMEDOUT; -EINVAL;
- * -ENOMEM. */
+ * version; -EMFILE the process has no descriptors left; -EAGAIN the session thread could not be started, or the process has no
+ * key left, pthread_key_create(3); -ENOLCK the process locks all that it maps, and RLIMIT_MEMLOCK is too low for the pool;
+ * -ETIMEDOUT; -EINVAL; -ENOMEM. */
 MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **ret_client);
 
 /* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees

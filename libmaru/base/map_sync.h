@@ -16,7 +16,7 @@ namespace maru {
 // mapping of the first `bytes` bytes, which the device has to allow.
 inline int shared_map_flags(int fd, size_t bytes) {
   constexpr int kSynchronous = MAP_SHARED_VALIDATE | MAP_SYNC;
-  void* address = ::mmap(nullptr, bytes, PROT_READ, kSynchronous, fd, 0);
+  void* address = ::mmap(nullptr, bytes, PROT_NONE, kSynchronous, fd, 0);
   if (address == MAP_FAILED) return MAP_SHARED;
   ::munmap(address, bytes);
   return kSynchronous;
@@ -27,10 +27,13 @@ inline Result<Mapping> map_shared_synchronously(int fd, size_t bytes, int protec
   auto mapped = Mapping::map_shared_aligned(fd, bytes, protection, alignment);
   const int flags = shared_map_flags(fd, alignment);
   if (!mapped || flags == MAP_SHARED) return mapped;
-  if (::mmap(mapped->data(), bytes, protection, flags | MAP_FIXED, fd, 0) != MAP_FAILED) return mapped;
+  if (map_untouched(mapped->data(), bytes, protection, flags | MAP_FIXED, fd, 0) != MAP_FAILED) {
+    leave_out_of_dumps(mapped->data(), bytes);
+    return mapped;
+  }
   const int code = errno;
   mapped->forget();  // the kernel may have unmapped what was there, and given the place to another thread
-  return failure(code, "map " + std::to_string(bytes) + " bytes with MAP_SYNC");
+  return mapping_failure(code, "map " + std::to_string(bytes) + " bytes with MAP_SYNC");
 }
 
 }  // namespace maru

@@ -96,10 +96,7 @@ void Client::begin_leaving() {
 // and summed up must lie in the pool then. Either may fail for want of address space: then again later, and marud names this
 // process at its deadline.
 void Client::leave() {
-  if (::mmap(control_.data(), control_.size(), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED ||
-      !payload_->let_go())
-    return;
+  if (!map_zeros_over(control_.data(), control_.size()) || !payload_->let_go()) return;
   ::madvise(control_.data(), control_.size(), MADV_DONTFORK);
   left_ = true;
   connection_.part();

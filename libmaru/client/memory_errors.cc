@@ -292,8 +292,7 @@ bool BadPages::replace(uintptr_t address, unsigned size_bits) {
   // all the same, and the signal goes to its owner.)
   mark(uint32_t((std::max(start, base_) - base_) / page_bytes_),
        uint32_t(std::min<uint64_t>((end - 1 - base_) / page_bytes_, pages_ - 1)));
-  return ::mmap(reinterpret_cast<void*>(start), end - start, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
+  return map_zeros_over(reinterpret_cast<void*>(start), end - start);
 }
 
 }  // namespace maru::client

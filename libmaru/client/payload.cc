@@ -34,19 +34,21 @@ Result<std::unique_ptr<Payload>> Payload::map(int fd, uint64_t pages_offset, con
   const uint64_t step = std::max(alignment, kHugePage);
   const uint64_t reserve_bytes = chunks * alignment + step;
   void* address = ::mmap(nullptr, reserve_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) return failure(errno, "reserve " + std::to_string(reserve_bytes) + " bytes of addresses");
+  if (address == MAP_FAILED)
+    return mapping_failure(errno, "reserve " + std::to_string(reserve_bytes) + " bytes of addresses");
   payload->reserved_ = Mapping(static_cast<std::byte*>(address), reserve_bytes);
   const uint64_t wanted = first_chunk * alignment % step;
   const uint64_t start = reinterpret_cast<uint64_t>(address);
   payload->chunk_base_ = payload->reserved_.data() + (wanted + step - start % step) % step;
   payload->base_ = payload->chunk_base_ + before;
   const int flags = shared_map_flags(fd, alignment) | MAP_FIXED;
-  if (::mmap(payload->chunk_base_, chunks * alignment, PROT_READ, flags, fd, off_t(first_chunk * alignment)) ==
+  if (map_untouched(payload->chunk_base_, chunks * alignment, PROT_READ, flags, fd, off_t(first_chunk * alignment)) ==
       MAP_FAILED) {
     const int code = errno;
     payload->reserved_.forget();  // the kernel may have unmapped what was there, and given the place to another thread
-    return failure(code, "map " + std::to_string(chunks * alignment) + " bytes of pages");
+    return mapping_failure(code, "map " + std::to_string(chunks * alignment) + " bytes of pages");
   }
+  leave_out_of_dumps(payload->chunk_base_, chunks * alignment);
   ::madvise(address, reserve_bytes, MADV_DONTFORK);
   ::madvise(payload->chunk_base_, chunks * alignment, MADV_HUGEPAGE);  // a wish; refused where memory has its page size
   payload->region_ = &region;
@@ -88,9 +90,7 @@ bool Payload::make_writable(uint32_t index) {
 
 bool Payload::let_go() {
   const std::lock_guard lock(mapping_);
-  if (::mmap(reserved_.data(), reserved_.size(), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
-    return false;
+  if (!map_zeros_over(reserved_.data(), reserved_.size())) return false;
   ::madvise(reserved_.data(), reserved_.size(), MADV_DONTFORK);
   for (uint32_t i = 0; i < region_->regions(); ++i) is_writable_[i].store_release(1);  // [pairs payload.writable]
   collapses_.store(false);

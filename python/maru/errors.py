@@ -289,6 +289,11 @@ _OF_CALL: dict[str, _Errors] = {
             TryAgainError,
             "the session thread could not be started: raise the limit of threads, or say session_thread=False",
         ),
+        _errno.ENOLCK: (
+            TryAgainError,
+            "this process locks all that it maps (mlockall), and RLIMIT_MEMLOCK does not let it lock the pool: raise that "
+            "limit, or attach before locking",
+        ),
         _errno.EMFILE: _NO_DESCRIPTOR,
         _errno.ENFILE: _NO_DESCRIPTOR,
         _errno.EINTR: (TryAgainError, "a signal came in between: try again"),

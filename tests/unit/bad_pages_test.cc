@@ -142,7 +142,7 @@ TEST_F(GuardedTest, EveryClientOfAProcessIsLookedAfter) {
   std::vector<std::unique_ptr<BadPages>> clients;
   const auto attach = [&](size_t i) {
     const std::span<std::byte> memory = mapped_.subspan(i * kBytes, kBytes);
-    clients.push_back(std::make_unique<BadPages>(memory.data(), 1, kBytes, memory, kBytes, -1));
+    clients.push_back(std::make_unique<BadPages>(memory.data(), 1, kBytes, memory, kBytes, no_thread_));
     EXPECT_EQ(clients.back()->unplaced_because(), 0);
   };
   for (size_t i = 0; i < kClients; ++i) attach(i);

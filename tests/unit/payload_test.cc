@@ -1,12 +1,19 @@
 // How a client maps the pages of a pool: in the multiples that the device demands, wherever regions begin.
 #include "libmaru/client/payload.h"
 #include "libmaru/base/file_descriptor.h"
+#include "tests/support/sanitizers.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 namespace maru::client {
@@ -153,6 +160,38 @@ TEST_P(PayloadShapes, EveryPageCanBeReadAtOnceAndNoneWritten) {
   EXPECT_GE(all[0].end, begin + bytes);
   EXPECT_FALSE(all[0].is_writable);
   EXPECT_EQ((*payload)->at(uint32_t(region_.pages() - 1))[region_.page_bytes() - 1], std::byte{0});
+}
+
+// After mlockall(MCL_FUTURE) the kernel reads each new mapping that may be read. In a child, since the lock is the process's.
+TEST_P(PayloadShapes, NothingIsTakenWhereAllThatIsMappedIsLocked) {
+  if (test::kHasAddressSanitizer || test::kHasThreadSanitizer)
+    GTEST_SKIP() << "a sanitizer maps more than can be locked";
+  constexpr int kCannotLock = 77;
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // Not through the C library, where a sanitizer does nothing instead.
+    if (::syscall(SYS_mlockall, MCL_FUTURE) != 0) ::_exit(kCannotLock);
+    auto payload = Payload::map(fd_.get(), offset_, region_, GetParam().alignment);
+    if (!payload) ::_exit(payload.error().code == ENOLCK ? kCannotLock : 1);
+    struct stat file = {};
+    if ((*payload)->writable(0) == nullptr || ::fstat(fd_.get(), &file) != 0) ::_exit(2);
+    if (file.st_blocks != 0) ::_exit(3);
+    if (!(*payload)->let_go()) ::_exit(4);
+    const std::span<std::byte> mapped = (*payload)->mapped();
+    const size_t bytes = std::min(mapped.size(), kPoolBytes), os_page = size_t(::sysconf(_SC_PAGESIZE));
+    std::vector<unsigned char> is_there(bytes / os_page);
+    if (::mincore(mapped.data(), bytes, is_there.data()) != 0) ::_exit(5);
+    const auto is_set = [](unsigned char page) { return (page & 1) != 0; };
+    if (std::any_of(is_there.begin(), is_there.end(), is_set)) ::_exit(6);
+    *(*payload)->at(0) = std::byte{1};
+    ::_exit(*(*payload)->at(1) == std::byte{0} ? 0 : 7);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  if (WEXITSTATUS(status) == kCannotLock) GTEST_SKIP() << "this user may not lock so much memory";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Alignments, PayloadShapes,
