@@ -15,6 +15,10 @@ from .main_interpreter import require_main_interpreter
 
 require_main_interpreter()  # before what would wait for ever in another one is loaded
 
+from .distribution import warn_of_the_other
+
+warn_of_the_other()  # also where what follows does not load, because the other is half there
+
 from ._maru import Buffer, Client, Match, Pin, View, handle_memory_errors, version
 from .config import MaruConfig
 from .errors import (

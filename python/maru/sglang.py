@@ -26,6 +26,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from . import chunk_keys
 from ._maru import Client
 from .buffers import take_what_there_is
+from .distribution import expect_this_package
 from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError
@@ -33,6 +34,7 @@ from .paged_layers import writable
 from .sglang_model import dtype_of, identify, refuse_an_unknown_draft, refuse_names_of_tokens_alone
 from .tally import Tally
 
+expect_this_package()
 logger = logging.getLogger("sglang.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model", "maru_kv_dtype",

@@ -44,6 +44,7 @@ from . import chunk_keys
 from ._maru import Client
 from .buffers import take_what_there_is
 from .chunk_keys import HASH_BYTES
+from .distribution import expect_this_package
 from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError, QuotaError
@@ -54,6 +55,7 @@ from .vllm_adapters import Adapters
 from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared, schedules_ahead
 from .vllm_plan import RequestPlan, Transfer, compute_again, first_of, following
 
+expect_this_package()
 logger = logging.getLogger("vllm.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_chunk_tokens", "maru_priority", "maru_ttl_ms", "maru_model",
