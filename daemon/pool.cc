@@ -413,20 +413,6 @@ bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generat
   return state_->keeps_lane(who, lane, generation);
 }
 
-void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
-  const State& state = *state_;
-  std::vector<uint64_t> rented(state.lanes.records.size(), 0);
-  for (const RegionEntry& entry : state.regions)
-    if (entry.state == RegionState::kRented && entry.owner.lane < rented.size()) ++rented[entry.owner.lane];
-  for (uint32_t lane = state.lanes.first + 1; lane < state.lanes.end; ++lane) {
-    if (!state.lanes.is_live(lane)) continue;
-    UserUse& use = uses[state.lanes.records[lane].who.uid];
-    use.regions += rented[lane];
-    use.bytes += rented[lane] * state.region.region_pages() * state.region.page_bytes();
-    use.pins += state.lanes.records[lane].pins_seen;
-  }
-}
-
 void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
   state_->lane_ended(lane);

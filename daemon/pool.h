@@ -112,9 +112,11 @@ struct RentLimits {
 
 // What the clients of one user have.
 struct UserUse {
-  uint64_t regions = 0;  // rented
-  uint64_t bytes = 0;    // of these regions
-  uint64_t pins = 0;     // when marud looked last
+  uint64_t regions = 0;        // rented
+  uint64_t bytes = 0;          // of these regions
+  uint64_t found_regions = 0;  // of them, regions whose words said so when this marud took the pool over
+  uint64_t found_bytes = 0;
+  uint64_t pins = 0;  // when marud looked last
 };
 
 struct DeleteTreeResult {
@@ -220,7 +222,8 @@ class Pool {
   bool is_unproven(uint32_t lane) const;
   uint64_t unproven_lanes() const;
   const std::string& why_no_lane_locks() const;  // empty: new lanes have locks
-  // Of the clients here, by user, added to what is there.
+  // Of the clients here, by user, added to what is there. A client that may write to the pool can write pins and the words that
+  // marud finds: so neither is a reason for anything in another pool.
   void add_uses(std::map<uid_t, UserUse>& uses) const;
 
   // Refused with EDQUOT when it is for the limits alone that there is nothing.

@@ -71,6 +71,7 @@ void Pool::State::adopt_regions() {
     if (shown.state() == RegionState::kRented && lanes.is_live(shown.owner().lane) && !lanes.is_dead(shown.owner())) {
       entry.state = RegionState::kRented;
       entry.owner = shown.owner();
+      entry.was_found = true;
     }
   }
 }

@@ -149,4 +149,24 @@ json Pool::State::list_pins(const json& request) {
 
 OverduePins Pool::take_overdue_pins() { return std::exchange(state_->overdue_news, {}); }
 
+void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
+  const State& state = *state_;
+  std::vector<uint64_t> rented(state.lanes.records.size(), 0), found(rented);
+  for (const RegionEntry& entry : state.regions) {
+    if (entry.state != RegionState::kRented || entry.owner.lane >= rented.size()) continue;
+    ++rented[entry.owner.lane];
+    found[entry.owner.lane] += entry.was_found;
+  }
+  const uint64_t region_bytes = state.region.region_pages() * state.region.page_bytes();
+  for (uint32_t lane = state.lanes.first + 1; lane < state.lanes.end; ++lane) {
+    if (!state.lanes.is_live(lane)) continue;
+    UserUse& use = uses[state.lanes.records[lane].who.uid];
+    use.regions += rented[lane];
+    use.bytes += rented[lane] * region_bytes;
+    use.found_regions += found[lane];
+    use.found_bytes += found[lane] * region_bytes;
+    use.pins += state.lanes.records[lane].pins_seen;
+  }
+}
+
 }  // namespace maru::daemon

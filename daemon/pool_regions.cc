@@ -37,6 +37,7 @@ void Pool::State::set_region(uint32_t index, RegionState state, LaneId owner) {
   RegionEntry& entry = regions[index];
   entry.state = state;
   entry.owner = owner;
+  entry.was_found = false;
   entry.generation = (entry.generation + 1) & 0xF'FFFF;
   entry.no_run_since = kNever;
   show_region(index);

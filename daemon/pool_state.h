@@ -57,6 +57,7 @@ struct RegionEntry {
   bool is_late = false;       // blocks are missing from its queues until then; it is in late_regions
   uint32_t generation = 0;    // 20 bits
   LaneId owner;
+  bool was_found = false;     // its word said who rents it when this marud took the pool over
   uint32_t free_pages = 0;  // when it was last swept
   uint32_t used_pages = 0;
   uint32_t counted_pages = 0;      // in use, as the pool's sum has them

@@ -183,7 +183,8 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
     return refuse_attach(users_, session, request_id, errno, "marud has no descriptor left");
 
   if (!keeps_lane)
-    if (const std::string why = users_.why_no_lane(session.peer(), session.text(), now.monotonic_ms); !why.empty())
+    if (const std::string why = users_.why_no_lane(session.peer(), session.text(), pool_index, now.monotonic_ms);
+        !why.empty())
       return refuse(kType, request_id, EDQUOT, why);
   if (pool->is_quiesced()) {
     waiting_.push_back({session.id(), pool_index, request_id, request, true});

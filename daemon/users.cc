@@ -56,18 +56,37 @@ UserLimits Users::limits_of(uid_t user, gid_t group, const std::vector<gid_t>& g
           found->bytes.value_or(limits.bytes), found->pins.value_or(limits.pins)};
 }
 
-std::map<uid_t, UserUse> Users::uses() const {
+std::map<uid_t, UserUse> Users::uses(const Pool& pool) const {
   std::map<uid_t, UserUse> uses;
-  for (const auto& hosted : pools_)
-    if (const Pool* pool = hosted->serving()) pool->add_uses(uses);
+  pool.add_uses(uses);
   std::map<uid_t, UserUse> by_account;
   for (const auto& [user, use] : uses) {
     UserUse& sum = by_account[account_of(user)];
     sum.regions += use.regions;
     sum.bytes += use.bytes;
+    sum.found_regions += use.found_regions;
+    sum.found_bytes += use.found_bytes;
     sum.pins += use.pins;
   }
   return by_account;
+}
+
+// All that a user has in this pool, and of its other pools the regions that this marud has rented to it.
+UserUse Users::use_for(uid_t account, const Pool& pool) const {
+  UserUse sum;
+  for (const auto& hosted : pools_) {
+    const Pool* other = hosted->serving();
+    if (!other) continue;
+    const auto all = uses(*other);
+    const auto found = all.find(account);
+    if (found == all.end()) continue;
+    const UserUse& use = found->second;
+    const bool is_here = other == &pool;
+    sum.regions += is_here ? use.regions : use.regions - use.found_regions;
+    sum.bytes += is_here ? use.bytes : use.bytes - use.found_bytes;
+    sum.pins += is_here ? use.pins : 0;
+  }
+  return sum;
 }
 
 bool Users::may_administrate_anything(const Peer& peer) const {
@@ -130,18 +149,21 @@ void Users::left(uid_t account, bool was_strangers) {
   if (found != connections_.end() && --found->second == 0) connections_.erase(found);
 }
 
-std::string Users::why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use) const {
+std::string Users::why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use,
+                                     const Pool& pool) const {
   if (limits.pins == 0 || use.pins <= limits.pins) return {};
-  return user_text(account_of(peer.who.uid)) + " pins " + std::to_string(use.pins) + " blocks, and may pin " +
-         std::to_string(limits.pins) + " (pins under [limits] or [[limit]] in marud.toml): release some first";
+  return user_text(account_of(peer.who.uid)) + " pins " + std::to_string(use.pins) + " blocks of pool \"" +
+         pool.config().name + "\", and may pin " + std::to_string(limits.pins) +
+         " of each pool (pins under [limits] or [[limit]] in marud.toml): release some first";
 }
 
-std::string Users::why_no_lane(const Peer& peer, const std::string& who, uint64_t now_ms) {
+std::string Users::why_no_lane(const Peer& peer, const std::string& who, uint32_t pool, uint64_t now_ms) {
   const uid_t account = account_of(peer.who.uid);
   const UserLimits limits = limits_of(peer.who.uid, peer.who.gid, peer.groups);
   // A lane outlives its connection until its process ends: who connects, attaches and hangs up again has many.
   const auto lanes = uint64_t(std::count_if(lanes_.all().begin(), lanes_.all().end(), [&](const auto& entry) {
-    return account_of(entry.second.who.uid) == account;
+    const LaneWatch& watch = entry.second;
+    return (watch.has_attached || watch.pool == pool) && account_of(watch.who.uid) == account;
   }));
   if (limits.connections != 0 && lanes >= limits.connections) {
     const std::string why = user_text(account) + " has " + std::to_string(lanes) +
@@ -150,8 +172,9 @@ std::string Users::why_no_lane(const Peer& peer, const std::string& who, uint64_
     refuse(Refusal::kConnections, account, who + " may not attach: " + why, now_ms);
     return why;
   }
-  if (limits.pins == 0) return {};
-  std::string why = why_too_many_pins(peer, limits, uses()[account]);
+  const Pool* serving = pools_[pool]->serving();
+  if (limits.pins == 0 || !serving) return {};
+  std::string why = why_too_many_pins(peer, limits, use_for(account, *serving), *serving);
   if (!why.empty()) refuse(Refusal::kPins, account, who + " may not attach: " + why, now_ms);
   return why;
 }
@@ -161,8 +184,8 @@ Users::Allowance Users::allowance(const Peer& peer, const Pool& pool) const {
   Allowance allowed;
   if (limits.regions == 0 && limits.bytes == 0 && limits.pins == 0) return allowed;
   const uid_t account = account_of(peer.who.uid);
-  const UserUse use = uses()[account];
-  allowed.why = why_too_many_pins(peer, limits, use);
+  const UserUse use = use_for(account, pool);
+  allowed.why = why_too_many_pins(peer, limits, use, pool);
   if (!allowed.why.empty()) {
     allowed.refusal = Refusal::kPins;
     allowed.evicts_own = false;
@@ -196,21 +219,25 @@ void Users::watch() {
   const auto& rules = config_.user_limit_rules;
   if (over_pins_.empty() && config_.user_limits.pins == 0 && std::none_of(rules.begin(), rules.end(), is_limited))
     return;
-  const std::map<uid_t, UserUse> all = uses();
-  std::set<uid_t> over;
+  std::vector<std::map<uid_t, UserUse>> all;  // by pool
+  for (const auto& hosted : pools_)
+    all.push_back(hosted->serving() ? uses(*hosted->serving()) : std::map<uid_t, UserUse>());
+  std::set<std::pair<uid_t, std::string>> over;
   for (const auto& [id, watch] : lanes_.all()) {
     const uint64_t most = limits_of(watch.who.uid, watch.who.gid, watch.groups).pins;
     const uid_t account = account_of(watch.who.uid);
-    const auto use = all.find(account);
-    if (most == 0 || use == all.end() || use->second.pins <= most) continue;
-    if (over.insert(account).second && !over_pins_.contains(account))
+    const auto use = all[watch.pool].find(account);
+    if (most == 0 || use == all[watch.pool].end() || use->second.pins <= most) continue;
+    const auto [place, is_new] = over.emplace(account, pools_[watch.pool]->name());
+    if (is_new && !over_pins_.contains(*place))
       log_warning(
-          "user {} pins {} blocks and may pin {}: it gets neither memory nor another lane until it pins fewer "
-          "(marudctl pins says which)",
-          account, use->second.pins, most);
+          "user {} pins {} blocks of pool \"{}\" and may pin {}: it gets neither memory nor another lane of that pool "
+          "until it pins fewer (marudctl pins says which)",
+          account, use->second.pins, place->second, most);
   }
-  for (const uid_t user : over_pins_)
-    if (!over.contains(user)) log_info("user {} is within its limit of pins again", user);
+  for (const auto& was : over_pins_)
+    if (!over.contains(was))
+      log_info("user {} is within its limit of pins of pool \"{}\" again", was.first, was.second);
   over_pins_ = std::move(over);
 }
 
@@ -218,8 +245,18 @@ nlohmann::json Users::limits_json() const { return daemon::limits_json(config_);
 
 void Users::fill(metrics::Snapshot& snapshot) const {
   snapshot.refusals = refusals_;
-  snapshot.users_over_pins = over_pins_.size();
-  for (const auto& [user, use] : uses()) snapshot.users[user] = {0, use.regions, use.bytes, use.pins};
+  std::set<uid_t> over;
+  for (const auto& [user, pool] : over_pins_) over.insert(user);
+  snapshot.users_over_pins = over.size();
+  for (const auto& hosted : pools_) {
+    if (!hosted->serving()) continue;
+    for (const auto& [user, use] : uses(*hosted->serving())) {
+      metrics::UserNumbers& sum = snapshot.users[user];
+      sum.regions += use.regions;
+      sum.bytes += use.bytes;
+      sum.pins += use.pins;
+    }
+  }
   for (const auto& [user, count] : connections_) snapshot.users[user].connections = count;
 }
 

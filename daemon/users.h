@@ -1,7 +1,12 @@
-// What each user has of marud and what it may have: connections, and over all pools rented regions, their bytes, and pins. What
-// processes have that run under a user's subordinate ids (subordinate_users.h) is the user's.
-// The first three marud hands out and can refuse. A pin is a word that a client writes into its own lane, so nobody can stop
-// it there: marud counts, says so, and gives a user who has too many neither memory nor another lane until it has fewer.
+// The connections, rented regions and pins of each user, and the limits of them. Connections, regions and their bytes count
+// over all pools, pins in each pool apart. Processes under a user's subordinate ids (subordinate_users.h) count as the user's.
+// marud hands out the first three and can refuse them. A pin is a word that a client writes into a lane, so marud cannot refuse
+// it there: marud counts, says so, and gives a user with too many pins in a pool neither memory nor another lane of that pool
+// until the user has fewer.
+//
+// A client can write pins into any lane of a pool that it may write to. So pins in a pool decide about that pool alone. So do
+// the lanes and rented regions that marud found in a pool when it took the pool over, until a client attaches to the lane or
+// marud rents the region anew. No word of a pool is a reason for marud to refuse anything in another pool.
 //
 // Used by the deciding thread alone.
 #pragma once
@@ -49,8 +54,8 @@ class Users {
   void connected(uid_t account, bool is_strangers);
   void left(uid_t account, bool was_strangers);
 
-  // A lane that the process does not have yet.
-  std::string why_no_lane(const Peer& peer, const std::string& who, uint64_t now_ms);
+  // A lane of this pool that the process does not have yet.
+  std::string why_no_lane(const Peer& peer, const std::string& who, uint32_t pool, uint64_t now_ms);
 
   // What this client may rent in the pool. `why` is not empty when it may have no region more; what it has room for in its own
   // regions it may have all the same if `evicts_own`.
@@ -77,15 +82,16 @@ class Users {
   LogBudget movements{LogLevel::kInfo, "comings and goings", 128, 512};
 
  private:
-  std::map<uid_t, UserUse> uses() const;  // by account
-  std::string why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use) const;
+  std::map<uid_t, UserUse> uses(const Pool& pool) const;  // by account
+  UserUse use_for(uid_t account, const Pool& pool) const;
+  std::string why_too_many_pins(const Peer& peer, const UserLimits& limits, const UserUse& use, const Pool& pool) const;
 
   const Config& config_;
   const std::vector<std::unique_ptr<HostedPool>>& pools_;
   const LaneWatches& lanes_;
-  std::map<uid_t, uint64_t> connections_;  // by account
-  uint64_t strangers_ = 0;                 // connections of theirs
-  std::set<uid_t> over_pins_;
+  std::map<uid_t, uint64_t> connections_;              // by account
+  uint64_t strangers_ = 0;                             // connections of theirs
+  std::set<std::pair<uid_t, std::string>> over_pins_;  // in the pool of this name
   std::map<std::pair<uid_t, metrics::Refusal>, uint64_t> said_ms_;
   std::array<uint64_t, metrics::kRefusals> refusals_ = {};
 };

@@ -23,7 +23,7 @@ void write_users(TextWriter& out, const Snapshot& snapshot) {
            &UserNumbers::regions);
   per_user(out, snapshot, "maru_user_bytes", "Bytes of these regions.", &UserNumbers::bytes);
   per_user(out, snapshot, "maru_user_pins", "Pins of a user's clients when marud looked last.", &UserNumbers::pins);
-  out.family("maru_users_over_pins", "gauge", "Users with more pins than their limit.");
+  out.family("maru_users_over_pins", "gauge", "Users with more pins in a pool than their limit.");
   out.sample({}, snapshot.users_over_pins);
 }
 

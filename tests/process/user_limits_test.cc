@@ -1,5 +1,6 @@
 // Limits of users: what marud hands out ends where they say, what it cannot stop is noticed, whoever is refused is told why,
 // and the others go on. A [[limit]] that names the user of the test limits it, whoever that is.
+#include "libmaru/shm/region_handover.h"
 #include "libmaru/wire/codec.h"
 #include "libmaru/wire/socket.h"
 #include "tests/process/roles.h"
@@ -167,20 +168,40 @@ TEST(UserLimits, TooManyPinsAreNoticedAndCostMemoryAndLanes) {
     ASSERT_EQ(client.retrieve(key, &held[i]), 0);
   }
   // How many there were when marud looked: 21 or more.
-  ASSERT_TRUE(marud.has_logged(" blocks and may pin 20: it gets neither memory nor another lane"));
+  ASSERT_TRUE(
+      marud.has_logged(" of pool \"default\" and may pin 20: it gets neither memory nor another lane of that pool"));
   int result = 0;
   take_all(client, &result);
   EXPECT_EQ(result, -EDQUOT);
-  EXPECT_TRUE(marud.has_logged(" pins 40 blocks, and may pin 20 (pins under"));
+  EXPECT_TRUE(marud.has_logged(" pins 40 blocks of pool \"default\", and may pin 20 of each pool (pins under"));
   EXPECT_FALSE(TestClient::try_attach(marud.socket_path(), "default", &result));
   EXPECT_EQ(result, -EDQUOT);
   for (size_t i = 0; i < held.size(); ++i)
     EXPECT_EQ(std::string_view(static_cast<const char*>(held[i].data), held[i].bytes), "text " + std::to_string(i));
   EXPECT_EQ(maru_release_batch(client, held.data(), held.size()), 0);
-  EXPECT_TRUE(marud.has_logged("is within its limit of pins again"));
+  EXPECT_TRUE(marud.has_logged("is within its limit of pins of pool \"default\" again"));
   EXPECT_TRUE(wait_until([&] { return TestClient::try_attach(marud.socket_path(), "default", &result) != nullptr; }));
   maru_buffer buffer;
   EXPECT_TRUE(wait_until([&] { return maru_alloc(client, kPageBytes, &buffer) == 0; }));
+}
+
+// Whoever may write to a pool can write pins into every lane of it.
+TEST(UserLimits, PinsInAPoolAreNoReasonInAnotherOne) {
+  MarudProcess marud({pool(""), pool(own_limit("pins = 20"), "other")});
+  TestClient victim(marud.socket_path());
+  {
+    const ControlMap map(marud.socket_path());
+    const shm::LaneView lane = map.region().lane(victim.geometry().lane);
+    for (uint32_t i = 0; i < 40; ++i) lane.pins[i].store_release(shm::PageRef::of(i, 0).bits);
+  }
+  ASSERT_TRUE(marud.has_logged("and may pin 20: it gets neither memory nor another lane of that pool"));
+  int result = 0;
+  take_all(victim, &result);
+  EXPECT_EQ(result, -EDQUOT) << "in this pool it counts";
+  TestClient there(marud.socket_path(), "other");
+  maru_buffer buffer;
+  EXPECT_EQ(maru_alloc(there, kPageBytes, &buffer), 0);
+  EXPECT_TRUE(TestClient::try_attach(marud.socket_path(), "other", &result)) << result;
 }
 
 json ping(int socket, std::string* ret_text) {
@@ -339,6 +360,43 @@ TEST(UserLimits, ALaneThatClaimsToBeAnothersCountsForItsUserAfterARestart) {
   TestClient another(marud.socket_path());
   EXPECT_EQ(take_all(another, &result), 0u);
   EXPECT_EQ(result, -EDQUOT);
+}
+
+// The same of what it says about regions and lanes, of which a marud that starts knows nothing else.
+TEST(UserLimits, RegionsAndLanesThatAPoolClaimsAreNoReasonInAnotherOneAfterARestart) {
+  PoolWish claims = pool(""), other = pool(own_limit("regions = 3\nconnections = 4"), "other");
+  claims.in_file = other.in_file = true;
+  MarudProcess marud({claims, other});
+  TestClient client(marud.socket_path());
+  maru_buffer buffer;
+  ASSERT_EQ(maru_alloc(client, kPageBytes, &buffer), 0);
+  {
+    const ControlMap map(marud.socket_path());
+    const shm::ControlRegion& region = map.region();
+    const uint32_t own = client.geometry().lane;
+    const auto& mine = region.identity(own);
+    const shm::LaneId id{own, uint32_t(mine.state.load_acquire() >> 48)};
+    for (uint32_t i = 0; i < region.regions(); ++i)
+      region.region(i).word.store_release(shm::RegionWord::of(format::RegionState::kRented, 1, id).bits);
+    for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
+      if (lane == own) continue;
+      auto& another = region.identity(lane);
+      another.process.store_relaxed(mine.process.load_relaxed());
+      another.start_time.store_relaxed(mine.start_time.load_relaxed());
+      another.boot_id_lo.store_relaxed(mine.boot_id_lo.load_relaxed());
+      another.boot_id_hi.store_relaxed(mine.boot_id_hi.load_relaxed());
+      another.credentials.store_relaxed(mine.credentials.load_relaxed());
+      another.pid_namespace.store_relaxed(mine.pid_namespace.load_relaxed());
+      another.state.store_release(uint64_t(7) << 48 | uint64_t(format::LaneState::kLive));
+    }
+  }
+  marud.kill();
+  marud.start();
+  ASSERT_TRUE(marud.has_logged("still holds lane " + std::to_string(client.geometry().lane == 1 ? 2 : 1)));
+  int result = 0;
+  const auto there = TestClient::try_attach(marud.socket_path(), "other", &result);
+  ASSERT_TRUE(there) << result;
+  EXPECT_EQ(maru_alloc(*there, kPageBytes, &buffer), 0);
 }
 
 TEST(UserLimits, MistakesInTheConfigurationAreNamed) {
