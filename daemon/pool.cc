@@ -58,7 +58,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   pins = shm::PinTable(region, own_lane, pin_counts);
   self.region = &region;
   self.pins = &pins;
-  tenants.begin(region, lanes.in_use, {lanes.first, lanes.end}, config.tenants);
+  tenants.begin(config.name, region, lanes.in_use, {lanes.first, lanes.end}, config.tenants);
   self.returns = &tenants;
   self.trust = this;
   order = EvictionOrder(region.policy_table(), region.region_pages(), *this);
@@ -459,7 +459,7 @@ std::vector<DeletedTree> Pool::take_deleted_trees() { return std::exchange(state
 int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why) {
   state_->now_ms = now_ms;
   if (state_->lanes.is_live(lane))
-    return state_->tenants.grant(lane, request.account, request.tenant, request.bytes, ret_why);
+    return state_->tenants.grant(lane, request.account, request.tenant, request.bytes, now_ms, ret_why);
   *ret_why = "this lane is not in use";
   return ENOTCONN;
 }

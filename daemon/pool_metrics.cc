@@ -78,6 +78,7 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   tenants.read_accounts();
   const TenantTable& table = tenants.table();
   for (uint32_t index = 0; index < table.size(); ++index) {
+  snapshot.tenant_place_refusals = tenants.refusals_without_place();
     const TenantTable::Row& row = table.row(index);
     if (row.id == 0 && index != 0) continue;
     const std::string name = row.name.empty() ? "" : tenant_name_text(row.name);

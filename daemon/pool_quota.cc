@@ -307,8 +307,11 @@ json PoolTenants::status(uint64_t no_tenant_bytes) const {
                 {"counting", is_counting()}};
   if (has_missed_)
     reply["others"] =
-        "some tenants have no place in the pool's table or in a lane: they are counted together, without limits";
-  if (names_without_place_ != 0) reply["names_without_place"] = names_without_place_;
+        "some tenants have no place in the pool's table or in a lane: they are counted together, no soft limit holds "
+        "for "
+        "them, and stores of those with a hard limit are refused";
+  if (refused_without_place_ != 0) reply["refused_without_place"] = refused_without_place_;
+  if (!listed_without_place_.empty()) reply["names_without_place"] = listed_without_place_.size();
   return reply;
 }
 

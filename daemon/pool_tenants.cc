@@ -1,5 +1,6 @@
 #include "daemon/pool_tenants.h"
 
+#include "daemon/log.h"
 #include "libmaru/shm/hash.h"
 
 #include <algorithm>
@@ -16,6 +17,8 @@ constexpr uint64_t kCreditChunkBytes = 64ull << 20;
 constexpr uint64_t kCountPauseMs = 20;
 constexpr uint64_t kCountPauseMaxMs = 10'000;
 constexpr uint64_t kOthersPauseMs = 2'000;
+// While stores are refused for want of a place the log says so again after this.
+constexpr uint64_t kRefusedSaidAgainMs = 600'000;
 // Pools up to this size are counted at once where a tenant would otherwise be refused.
 constexpr uint64_t kCountAtOncePages = 1u << 16;
 // Tenants that one step takes up and whose credit it has to look for in all lanes.
@@ -25,8 +28,9 @@ std::span<const std::byte> bytes_of(const std::string& name) { return std::as_by
 
 }  // namespace
 
-void PoolTenants::begin(const shm::ControlRegion& region, const shm::LaneSet& in_use, OwnLanes lanes,
-                        const TenantSettings& configured) {
+void PoolTenants::begin(const std::string& pool, const shm::ControlRegion& region, const shm::LaneSet& in_use,
+                        OwnLanes lanes, const TenantSettings& configured) {
+  pool_ = pool;
   region_ = &region;
   lanes_ = lanes;
   in_use_ = &in_use;
@@ -91,6 +95,7 @@ uint32_t PoolTenants::add(uint64_t tenant) {
     keeps_[index].is_unsure = true;
     suspect(index);
   }
+  place_listed(index);
   show(index);
   if (has_rules_ && table_.needs_credit(index)) {
     tighten(index);
@@ -103,6 +108,20 @@ void PoolTenants::missed() {
   if (has_missed_) return;
   has_missed_ = true;
   show_flags();
+}
+
+const TenantLimits* PoolTenants::limits_without_place(uint64_t tenant) const {
+  const auto found = listed_without_place_.find(tenant);
+  return found == listed_without_place_.end() ? nullptr : &found->second.limits;
+}
+
+// A tenant that an administrator has named, and that found no place until now.
+void PoolTenants::place_listed(uint32_t index) {
+  const auto found = listed_without_place_.find(table_.row(index).id);
+  if (found == listed_without_place_.end()) return;
+  table_.set(index, found->second.name, found->second.limits);
+  listed_without_place_.erase(found);
+  if (has_rules_) table_.finish_limits();
 }
 
 void PoolTenants::add_to_balance(uint32_t index, uint64_t bytes) {
@@ -233,6 +252,18 @@ void PoolTenants::show_rules() {
   rules.hard_bytes.store_relaxed(table_.defaults().hard_bytes.value_or(0));
   show_flags();
   for (uint32_t index : tightened) tighten(index);
+  if (table_.unlisted_need_credit()) revoke_without_place();
+}
+
+// Tenants without a place may hold credit from before the limit, or from an older version, which granted it despite limits.
+void PoolTenants::revoke_without_place() {
+  std::set<uint64_t> without;
+  for_each_claimed([&](uint32_t, uint32_t i, const format::LaneAccount& account) {
+    if (i == shm::kOthersAccount) return;
+    const uint64_t tenant = account.tenant.load_acquire();  // [pairs account.tenant]
+    if (tenant != 0 && table_.index_of(tenant) == 0) without.insert(tenant);
+  });
+  for (const uint64_t tenant : without) shm::revoke_credit(*region_, *in_use_, tenant, true);
 }
 
 void PoolTenants::show_flags() {
@@ -257,7 +288,7 @@ void PoolTenants::set_limits(const TenantSettings& at_run_time, SaveTenants save
   read_accounts();  // tenants that have stored by now get their records
   const TenantSettings both = merged(configured_, at_run_time_);
   table_.reset_limits(both.defaults, both.listed_only.value_or(false));
-  names_without_place_ = 0;
+  listed_without_place_.clear();
   has_rules_ = false;  // nothing is tightened one by one
   // Those that have a place first, so that none of the others gets it.
   std::vector<std::pair<std::string_view, const TenantLimits*>> without;
@@ -265,10 +296,17 @@ void PoolTenants::set_limits(const TenantSettings& at_run_time, SaveTenants save
     const uint32_t index = table_.index_of(shm::tenant_id(region_->secret(), bytes_of(name)));
     index == 0 ? void(without.emplace_back(name, &limits)) : table_.set(index, name, limits);
   }
+  bool has_hard = false;
   for (const auto& [name, limits] : without) {
-    const uint32_t index = add(shm::tenant_id(region_->secret(), std::as_bytes(std::span(name))));
-    index == 0 ? void(++names_without_place_) : table_.set(index, name, *limits);
+    const uint64_t id = shm::tenant_id(region_->secret(), std::as_bytes(std::span(name)));
+    if (const uint32_t index = add(id); index != 0) {
+      table_.set(index, name, *limits);
+      continue;
+    }
+    listed_without_place_[id] = {std::string(name), *limits};
+    has_hard = has_hard || limits->hard_bytes.value_or(0) != 0;
   }
+  table_.set_limit_without_place(has_hard);
   table_.finish_limits();
   has_rules_ = true;
   show_rules();
@@ -411,7 +449,19 @@ uint64_t PoolTenants::available(uint32_t index) {
   return row.hard_bytes > least ? row.hard_bytes - least : 0;
 }
 
-int PoolTenants::grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_t bytes, std::string* ret_why) {
+// The pool counts the bytes of such tenants together, so it cannot hold each tenant to its limit.
+int PoolTenants::refuse_without_place(uint64_t now_ms, std::string why, std::string* ret_why) {
+  ++refused_without_place_;
+  if (refused_said_ms_ == 0 || now_ms - refused_said_ms_ >= kRefusedSaidAgainMs) {
+    refused_said_ms_ = now_ms;
+    log_warning("pool \"{}\" refuses stores, {} until now: {}", pool_, refused_without_place_, why);
+  }
+  *ret_why = std::move(why);
+  return EUSERS;
+}
+
+int PoolTenants::grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_t bytes, uint64_t now_ms,
+                       std::string* ret_why) {
   if (account >= region_->account_slots() || bytes > uint64_t(region_->region_pages()) * region_->page_bytes() ||
       (account != shm::kOthersAccount &&
        region_->account(lane, account).tenant.load_acquire() != tenant)) {  // [pairs account.tenant]
@@ -420,19 +470,32 @@ int PoolTenants::grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_
   }
   begin_step();
   const uint32_t index = add(tenant);
-  if (table_.is_listed_only() && (index == 0 || !table_.row(index).is_listed)) {
+  const TenantLimits* without_place = index == 0 ? limits_without_place(tenant) : nullptr;
+  if (table_.is_listed_only() && !without_place && (index == 0 || !table_.row(index).is_listed)) {
     *ret_why = "this pool takes only tenants that its administrator has listed (marudctl quota set)";
     return EPERM;
   }
-  if (account == shm::kOthersAccount) {
-    *ret_why =
-        "the tenant has a hard limit, and this client has stored for so many tenants that its lane has no account left "
-        "(" +
-        std::to_string(region_->account_slots() - 1) + "; tenants_max of the pool says how many)";
-    return EDQUOT;
-  }
-  // Nobody limits it (any more); or the pool has no record for it, and then no limit.
-  if (index == 0 || table_.row(index).hard_bytes == 0) {
+  const uint64_t default_hard = table_.defaults().hard_bytes.value_or(0);
+  const uint64_t hard = index != 0      ? table_.row(index).hard_bytes
+                        : without_place ? without_place->hard_bytes.value_or(default_hard)
+                                        : default_hard;
+  if (index == 0 && hard != 0)
+    return refuse_without_place(now_ms,
+                                "a hard limit holds for the tenant, and the pool has no place to count it: found " +
+                                    std::to_string(table_.size() - 1) +
+                                    " places (tenants_max), those for this tenant taken by others, expected a free "
+                                    "one; delete the blocks of tenants that are not needed any more, or format the "
+                                    "pool with a larger tenants_max",
+                                ret_why);
+  if (account == shm::kOthersAccount)
+    return refuse_without_place(now_ms,
+                                "stores of the tenant need credit, and the lane of its client has no account for it: "
+                                "found " +
+                                    std::to_string(region_->account_slots() - 1) +
+                                    " accounts taken by other tenants, expected a free one; have the client attach "
+                                    "anew, or format the pool with a larger tenants_max",
+                                ret_why);
+  if (hard == 0) {  // nobody limits it (any more)
     shm::grant_credit(*region_, lane, account, std::max(bytes, kCreditChunkBytes));
     return 0;
   }
@@ -460,9 +523,8 @@ int PoolTenants::grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_
   }
   if (left < bytes) {
     ++keep.refused;
-    const TenantTable::Row& row = table_.row(index);
-    *ret_why = "the tenant is at its hard limit of " + std::to_string(row.hard_bytes) +
-               " bytes: " + std::to_string(left) + " are left, " + std::to_string(bytes) + " were asked for";
+    *ret_why = "the tenant is at its hard limit of " + std::to_string(hard) + " bytes: " + std::to_string(left) +
+               " are left, " + std::to_string(bytes) + " were asked for";
     return EDQUOT;
   }
   const uint64_t chunk = std::min(left / 8, kCreditChunkBytes) / region_->page_bytes() * region_->page_bytes();

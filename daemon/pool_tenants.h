@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -28,7 +29,7 @@ class PoolTenants final : public shm::TenantReturns {
   struct OwnLanes {
     uint32_t first = 0, end = 0;
   };
-  void begin(const shm::ControlRegion& region, const shm::LaneSet& in_use, OwnLanes lanes,
+  void begin(const std::string& pool, const shm::ControlRegion& region, const shm::LaneSet& in_use, OwnLanes lanes,
              const TenantSettings& configured);
   // Takes over the records and balances of the marud before, and the accounts of lanes that are nobody's.
   void adopt();
@@ -45,8 +46,9 @@ class PoolTenants final : public shm::TenantReturns {
   TenantTable& table() { return table_; }
   const TenantTable& table() const { return table_; }
 
-  // 0: the credit of this account reaches for so many bytes more. EDQUOT, EPERM, EAGAIN or EINVAL, with the reason.
-  int grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_t bytes, std::string* ret_why);
+  // 0: the credit of this account reaches for so many bytes more. EDQUOT, EPERM, EAGAIN or EINVAL, with the reason. EUSERS: a
+  // hard limit holds for the tenant, and the table or the lane has no place to count its bytes.
+  int grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_t bytes, uint64_t now_ms, std::string* ret_why);
 
   // Counts the next pages, if an account is not exact any more. Returns true when there is more to do right away.
   bool step_count(uint64_t pages, uint64_t now_ms);
@@ -55,6 +57,8 @@ class PoolTenants final : public shm::TenantReturns {
 
   // Stores of the tenant of this index that were refused, since this marud began.
   uint64_t refusals(uint32_t index) const { return keeps_[index].refused; }
+  // The same of tenants that found no place.
+  uint64_t refusals_without_place() const { return refused_without_place_; }
 
   // The tenant that "tenant" of a request about blocks means; 0, blocks of no tenant, where it is absent. A name; or "id:"
   // and the number that marud shows; or that number alone, unless a tenant of the table is called so. Nothing: it is none of
@@ -98,6 +102,10 @@ class PoolTenants final : public shm::TenantReturns {
   void show_rules();
   void show_flags();
   void missed();
+  const TenantLimits* limits_without_place(uint64_t tenant) const;
+  void place_listed(uint32_t index);
+  void revoke_without_place();
+  int refuse_without_place(uint64_t now_ms, std::string why, std::string* ret_why);
   void tighten(uint32_t index);
   uint64_t available(uint32_t index);
   uint32_t account_index(uint32_t lane, uint32_t account);
@@ -123,6 +131,7 @@ class PoolTenants final : public shm::TenantReturns {
   nlohmann::json list(const nlohmann::json& request);
   uint32_t named(const nlohmann::json& request, std::string* ret_name, nlohmann::json* ret_refusal) const;
 
+  std::string pool_;  // for the log
   const shm::ControlRegion* region_ = nullptr;
   const shm::LaneSet* in_use_ = nullptr;
   TenantTable table_;
@@ -143,7 +152,14 @@ class PoolTenants final : public shm::TenantReturns {
   bool has_rules_ = false;
   bool has_missed_ = false;        // bytes of some tenants were counted for the others, since all were counted last
   bool is_counting_page_ = false;  // a tenant that is added now was not met by the pass before
-  uint64_t names_without_place_ = 0;
+  // Tenants with limits of their own that found no place, by their numbers.
+  struct Listed {
+    std::string name;
+    TenantLimits limits;
+  };
+  std::map<uint64_t, Listed> listed_without_place_;
+  uint64_t refused_without_place_ = 0;  // stores, since this marud began
+  uint64_t refused_said_ms_ = 0;        // when the log said so last
 
   // Of a step: a turn, or a request.
   bool has_busy_ = false;

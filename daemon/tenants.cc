@@ -59,6 +59,7 @@ bool TenantTable::put(uint32_t index, uint64_t tenant) {
 void TenantTable::reset_limits(const TenantLimits& defaults, bool listed_only) {
   defaults_ = defaults;
   listed_only_ = listed_only;
+  has_limit_without_place_ = false;
   for (Row& row : rows_) {
     row.own = {};
     row.is_listed = false;

@@ -2,7 +2,8 @@
 // Numbers and rules alone: where the bytes come from is in pool_tenants.h.
 //
 // A tenant has an index: its place in the pool's tenants section, + 1. Index 0 stands for blocks of no tenant and for tenants
-// that found no place, "(others)"; they have no limit.
+// that found no place, "(others)": the order of eviction knows no limit of theirs, and stores of those with a hard limit are
+// refused (pool_tenants.h).
 //
 // Thread safety: one thread.
 #pragma once
@@ -76,7 +77,11 @@ class TenantTable {
   bool is_listed_only() const { return listed_only_; }
   // Whether a store for it needs credit: it has a hard limit, or is to be refused.
   bool needs_credit(uint32_t index) const;
-  bool unlisted_need_credit() const { return listed_only_ || defaults_.hard_bytes.value_or(0) != 0; }
+  bool unlisted_need_credit() const {
+    return listed_only_ || has_limit_without_place_ || defaults_.hard_bytes.value_or(0) != 0;
+  }
+  // A tenant without a place has a hard limit of its own. So every tenant without a place has to ask.
+  void set_limit_without_place(bool has) { has_limit_without_place_ = has; }
 
   // -- usage ----------------------------------------------------------------------------------------------------------
   void set_used(uint32_t index, uint64_t bytes);
@@ -104,6 +109,7 @@ class TenantTable {
   std::unordered_map<uint64_t, uint32_t> indices_;
   TenantLimits defaults_;
   bool listed_only_ = false;
+  bool has_limit_without_place_ = false;
   bool matters_ = false;
   bool all_may_yield_ = false;
   uint32_t over_ = 0;  // tenants over their limit

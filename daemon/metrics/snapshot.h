@@ -62,6 +62,7 @@ struct PoolSnapshot {
   std::vector<TenantUse> tenants;
   uint64_t tenants_left_out = 0, tenants_left_out_bytes = 0;
 };
+  uint64_t tenant_place_refusals = 0;  // stores
 
 // What is refused because of who asks.
 enum class Refusal : uint8_t { kAttach, kWrite, kAdministrate, kConnections, kRegions, kBytes, kPins };

@@ -234,6 +234,9 @@ void write_tenants(TextWriter& out, const Snapshot& snapshot) {
 }
 
 }  // namespace
+  per_pool(out, snapshot, "maru_tenant_place_refusals_total", "counter",
+           "Stores that were refused because a hard limit holds for their tenant, and the pool has no place for it.",
+           [](const PoolSnapshot& pool) { return pool.tenant_place_refusals; });
 
 std::string text_of(const Snapshot& snapshot) {
   TextWriter out;

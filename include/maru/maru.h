@@ -237,7 +237,8 @@ typedef struct maru_view {
  * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
  * may block for timeout_ms. Tenants without one never ask.
  * Errors (the buffer stays the caller's): -EDQUOT the tenant is at its hard limit: delete blocks of it, or wait until some are
- * evicted; -EPERM the pool takes only tenants that its administrator has listed; -ENOTCONN, -ETIMEDOUT, -ESTALE marud was
+ * evicted; -EUSERS a hard limit holds for the tenant, and the pool has no place to count what it uses (tenants_max in
+ * marud.toml); -EPERM the pool takes only tenants that its administrator has listed; -ENOTCONN, -ETIMEDOUT, -ESTALE marud was
  * needed for credit and did not answer; -ENOLINK the parent is gone: store it again first, or store this as a root;
  * -EXFULL the registry is full at this key, or no cell is free for so long a one; -ENOBUFS every pin slot is taken; -EAGAIN an
  * expired block with children is in the way, or marud is counting what the tenant uses: try later; -EINVAL, also for a buffer

@@ -49,6 +49,7 @@ from .errors import (
     RegistryFullError,
     StillPinnedError,
     TenantNotListedError,
+    TenantPlaceError,
     TooLargeError,
     TryAgainError,
     VersionError,
@@ -67,6 +68,6 @@ __all__ = [
     "MaruConfig", "MaruError", "MaruHandler", "Match", "MemoryInfo", "NoSpaceError", "NotConnectedError",
     "NotFoundError", "ParentGoneError", "Pin", "PinsExhaustedError", "PoolExhaustedError", "PoolLeavesError",
     "PoolReplacedError", "PoolUnavailableError", "QuotaError", "ReadOnlyError", "RegistryFullError", "Statistics",
-    "StillPinnedError", "Stored", "StoredBatch", "StoredChain", "TenantNotListedError", "TooLargeError", "TryAgainError",
-    "VersionError", "View", "ViewsHeldError", "handle_memory_errors", "version",
+    "StillPinnedError", "Stored", "StoredBatch", "StoredChain", "TenantNotListedError", "TenantPlaceError",
+    "TooLargeError", "TryAgainError", "VersionError", "View", "ViewsHeldError", "handle_memory_errors", "version",
 ]

@@ -119,6 +119,10 @@ class QuotaError(MaruError):
     """The tenant is at its hard limit, or this user at a limit of its own."""
 
 
+class TenantPlaceError(QuotaError):
+    """A hard limit holds for the tenant, and the pool has no place to count what it uses."""
+
+
 class TenantNotListedError(MaruError):
     """The pool takes only tenants that its administrator has listed."""
 
@@ -240,7 +244,13 @@ _RESOLVE: _Errors = {
     ),
 }
 _STORE: _Errors = {
+_NO_PLACE = (
+    TenantPlaceError,
+    "a hard limit holds for the tenant, and the pool has no place to count what it uses: delete blocks of tenants that are not"
+    " needed, or format the pool with a larger tenants_max",
+)
     _errno.EINVAL: (
+    _errno.EUSERS: _NO_PLACE,
         InvalidArgumentError,
         "the buffer is of another Client, which is the one to store it through, or the parent's number is no block of this "
         "pool",
@@ -252,6 +262,7 @@ _ALLOC: _Errors = {
 }
 _STORE_COPY: _Errors = {
     _errno.EINVAL: (
+    _errno.EUSERS: _NO_PLACE,
         InvalidArgumentError,
         "a block has one byte or more, or the parent's number is no block of this pool",
     ),

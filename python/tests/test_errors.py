@@ -41,6 +41,15 @@ def test_a_user_with_all_its_memory_is_told_so(marud_program):
             assert isinstance(exhausted.value, maru.PoolExhaustedError) and handler.allocator.num_allocated == len(handles)
 
 
+def test_a_tenant_that_the_pool_has_no_place_for_is_told_so(marud_program):
+    with Marud(marud_program, more="tenants_max = 1\ndefault_hard_limit = 65536\n") as running:
+        with maru.Client(str(running.socket), timeout_ms=60_000) as client:
+            first, second = client.tenant("first"), client.tenant("second")
+            client.store_copy(b"k", b"x", tenant=first)
+            with pytest.raises(maru.TenantPlaceError, match="no place to count what it uses"):
+                client.store_copy(b"k", b"x", tenant=second)
+
+
 @pytest.mark.parametrize("path, error, advice", [
     ("/etc/passwd/marud.sock", maru.NotFoundError, "no directory"),
     ("/tmp/" + "x" * 200, maru.InvalidArgumentError, "107 bytes"),

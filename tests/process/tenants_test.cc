@@ -12,11 +12,16 @@
 #include "tests/support/wait_until.h"
 
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <map>
+#include <memory>
+#include <thread>
+#include <vector>
 
 namespace maru::test {
 namespace {
@@ -235,6 +240,51 @@ TEST_P(TenantsRestart, LimitsAndUsageSurviveMarud) {
 
 INSTANTIATE_TEST_SUITE_P(Pools, TenantsRestart, ::testing::Values(false, true),
                          [](const auto& about) { return about.param ? "File" : "Memory"; });
+
+PoolWish pool_of_small_table() {
+  PoolWish pool = tenant_pool();
+  pool.bytes = 16u << 20;
+  pool.more = "tenants_max = 64\ndefault_hard_limit = 8192\n";
+  return pool;
+}
+
+class TenantsBeyondTheTable : public Tenants {
+ protected:
+  TenantsBeyondTheTable() : Tenants({pool_of_small_table()}) {}
+};
+
+// With more tenants than the table has places, too, by many threads and clients at once.
+TEST_F(TenantsBeyondTheTable, NobodyPassesAHardLimit) {
+  constexpr int kClients = 3, kThreads = 2, kTenants = 300, kBlocks = 3;
+  std::atomic<uint64_t> refused{0}, others{0};
+  {
+    std::vector<std::unique_ptr<TestClient>> clients;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kClients; ++i) clients.push_back(std::make_unique<TestClient>(marud_.socket_path()));
+    for (int i = 0; i < kClients * kThreads; ++i)
+      threads.emplace_back([&, i] {
+        TestClient& client = *clients[size_t(i % kClients)];
+        for (int t = 0; t < kTenants; ++t) {
+          const std::string name = "tenant " + std::to_string(t);
+          uint64_t id = 0;
+          if (maru_tenant(client, name.data(), name.size(), &id) != 0) ++others;
+          for (int k = 0; k < kBlocks; ++k) {
+            const std::string text = std::to_string(i) + "." + std::to_string(k);
+            const int result = client.store(key_of(text, id), "x");
+            refused += result == -EUSERS;
+            others += result != 0 && result != -EUSERS && result != -EDQUOT && result != -EAGAIN && result != -EXFULL;
+          }
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(others.load(), 0u);
+  EXPECT_GT(refused.load(), 0u);
+  for (const auto& [id, bytes] : listed_bytes()) EXPECT_LE(bytes, 8192u) << id;
+  const json tenants = marud_.pool_status().at("tenants");
+  EXPECT_EQ(tenants.value("refused_without_place", uint64_t{0}), refused.load()) << tenants.dump();
+  EXPECT_TRUE(marud_.has_logged("refuses stores, 1 until now: "));
+}
 
 // Until the order of eviction asks for the tenants' classes.
 TEST_F(Tenants, AFloodTakesNothingFromATenantWithinItsLimit) {

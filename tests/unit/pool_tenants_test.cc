@@ -356,6 +356,92 @@ TEST_F(PoolTenantsTest, MoreTenantsThanPlacesAreCountedTogether) {
   EXPECT_EQ(empty["others_used_bytes"], 0);
 }
 
+// -- more tenants than places, and hard limits ----------------------------------------------------------------------------
+
+class PoolTenantsInSmallTable : public PoolTenantsTest {
+ protected:
+  PoolTenantsInSmallTable() : PoolTenantsTest(1u << 20, 8) {}
+  // So many tenants store a page each; how many of them the pool refuses for want of a place.
+  int fill_the_table(InProcessClient& client, int tenants) {
+    int refused = 0;
+    for (int i = 0; i < tenants; ++i) {
+      const int result = store(client, "k" + std::to_string(i), "t" + std::to_string(i));
+      EXPECT_TRUE(result == 0 || result == EUSERS) << i << ": " << result;
+      refused += result == EUSERS;
+    }
+    return refused;
+  }
+  json tenants_status() { return home_.pool->status_json(home_.now_ms)["tenants"]; }
+};
+
+TEST_F(PoolTenantsInSmallTable, AHardLimitHoldsForEveryTenantOrItIsRefusedByName) {
+  ask({{"command", "quota.default"}, {"hard", 2 * 4096}});
+  auto one = home_.attach(), two = home_.attach();
+  int refused = 0;
+  for (int i = 0; i < 30; ++i)
+    for (int k = 0; k < 4; ++k) {
+      const std::string tenant = "t" + std::to_string(i);
+      const int result = store(k % 2 == 0 ? *one : *two, tenant + "." + std::to_string(k), tenant);
+      EXPECT_TRUE(result == 0 || result == EDQUOT || result == EUSERS) << result;
+      refused += result == EUSERS;
+    }
+  for (int i = 0; i < 30; ++i) EXPECT_LE(counted("t" + std::to_string(i)), 2 * 4096u) << i;
+  EXPECT_EQ(refused, 22 * 4);
+  EXPECT_EQ(tenants_status()["refused_without_place"], refused);
+}
+
+TEST_F(PoolTenantsInSmallTable, APlaceThatBecomesFreeIsTheNextTenants) {
+  ask({{"command", "quota.default"}, {"hard", 4096}});
+  {
+    auto client = home_.attach();
+    EXPECT_EQ(fill_the_table(*client, 9), 1);
+    home_.pool->detach(client->grant.lane);
+  }
+  ask({{"command", "clear"}});
+  home_.settle();
+  auto client = home_.attach();
+  EXPECT_EQ(store(*client, "again", "t8"), 0);
+  EXPECT_EQ(store(*client, "more", "t8"), EDQUOT);
+}
+
+// What a tenant without a place was granted while nothing limited it ends with that.
+TEST_F(PoolTenantsInSmallTable, CreditFromBeforeTheLimitEndsWithIt) {
+  auto client = home_.attach();
+  ask({{"command", "quota.mode"}, {"listed", false}});
+  EXPECT_EQ(fill_the_table(*client, 9), 0);
+  std::string without;  // the tenant that has no place
+  for (int i = 0; i < 9; ++i)
+    if (const std::string name = "t" + std::to_string(i);
+        ask({{"command", "quota.get"}, {"tenant", name}}).value("errno", 0) == ENOENT)
+      without = name;
+  const uint32_t account = shm::find_account(home_.region, client->grant.lane, id(without));
+  ASSERT_NE(account, shm::kOthersAccount) << without;
+  shm::grant_credit(home_.region, client->grant.lane, account, 64u << 20);  // as older versions did
+  ask({{"command", "quota.default"}, {"hard", 4096}});
+  EXPECT_EQ(store(*client, "more", without), EUSERS);
+}
+
+TEST_F(PoolTenantsInSmallTable, AListedTenantWithoutAPlaceIsNotLetOffItsLimit) {
+  auto client = home_.attach();
+  EXPECT_EQ(fill_the_table(*client, 20), 0);
+  home_.pool->detach(client->grant.lane);
+  home_.config.tenants.tenants["late"].hard_bytes = 4096;
+  ASSERT_TRUE(restart());
+  client = home_.attach();
+  ASSERT_EQ(tenants_status()["names_without_place"], 1);
+  EXPECT_EQ(store(*client, "1", "late"), EUSERS);
+  EXPECT_EQ(store(*client, "2", "t19"), 0) << "nothing limits this one";
+  // As soon as there is a place it has its limit.
+  ask({{"command", "clear"}});
+  home_.settle();
+  home_.pool->detach(client->grant.lane);
+  home_.settle();
+  client = home_.attach();
+  EXPECT_EQ(store(*client, "3", "late"), 0);
+  EXPECT_EQ(store(*client, "4", "late"), EDQUOT);
+  EXPECT_EQ(ask({{"command", "quota.get"}, {"tenant", "late"}})["listed"], true);
+}
+
 // -- limits that are being written down -----------------------------------------------------------------------------------
 
 class PoolTenantsOnSlowDisk : public PoolTenantsTest {

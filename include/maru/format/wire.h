@@ -24,7 +24,7 @@ enum class Type : uint16_t {
   kAdmin = 5,        // JSON object {"command": ...} -> JSON object (docs/administration.md names the commands)
   kPing = 6,         // nothing -> nothing
   kRegionTaken = 7,  // unasked: RegionTaken
-  kCredit = 8,       // CreditRequest -> nothing; refused with EDQUOT or EPERM
+  kCredit = 8,       // CreditRequest -> nothing; refused with EDQUOT, EUSERS or EPERM
   kBadMemory = 9,    // BadMemoryReport -> nothing
   kPoolLeaves = 10,  // unasked: PoolLeaves
 };
