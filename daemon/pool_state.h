@@ -291,6 +291,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   Result<void> verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad, Verified& verified,
                                std::vector<uint32_t>& ret_unreadable) const;
   void drop_bad(std::span<uint8_t> bad, Verified& verified);
+  nlohmann::json repair_bookkeeping(Verified& verified);  // pool_repair.cc
   // pool_hosts.cc: a pool that several hosts share
   Result<void> claim_slot();
   void write_machine_id();

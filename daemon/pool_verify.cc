@@ -2,9 +2,8 @@
 //
 // What was written last may have been in the processor's caches, and a line more or less of it is in memory now. The bytes of a
 // block prove themselves by its checksum; the bookkeeping by the auditor, whose invariants hold at rest: the processes of
-// that boot are dead,
-// what they held was taken back, and nobody works yet. One finding is one too many, because nobody can say what else
-// is not as it looks.
+// that boot are dead, what they held was taken back, and no client works yet. marud repairs the violations (pool_repair.cc). It
+// does not believe a pool that has violations even after repairs.
 #include "daemon/dax/device_content.h"
 #include "daemon/json_text.h"
 #include "daemon/pool_state.h"
@@ -124,11 +123,11 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   for (uint32_t page : unreadable) poison(page);
   while (step_poison()) {  // ends: one look at the pool, in slices
   }
-  const nlohmann::json report = check_at_rest();
+  const nlohmann::json report = repair_bookkeeping(verified);
   if (report["found"] != 0)
     return failure(EBADMSG, "believe the bookkeeping of pool \"" + config.name + "\": found " +
                                 std::to_string(report["found"].get<uint64_t>()) +
-                                " violations of its invariants, such as " +
+                                " violations of its invariants after repairs, such as " +
                                 json_text(report["violations"]).substr(0, 200));
   shows_boot = true;
   show_host(false);
