@@ -59,6 +59,8 @@ json status_of(const AdminView& view, const json& request) {
       pool["medium"] = medium_of(hosted->serving()->device());
       if (const std::string& map_sync = hosted->serving()->device().map_sync(); !map_sync.empty())
         pool["map_sync"] = map_sync;
+      if (const std::string& why = hosted->serving()->device().unreserved_because(); !why.empty())
+        pool["unreserved_because"] = why;
       pool["epoch"] = hosted->serving()->epoch();
       pool["uuid"] = uuid_text(hosted->serving()->header().uuid);
     }

@@ -103,6 +103,9 @@ PoolSpec read_pool(ConfigTable table) {
   if (auto value = table.text("path")) spec.path = *value;
   if (auto value = table.text("control_path")) spec.control_path = *value;
   if (auto value = table.size("size")) spec.bytes = *value;
+  if (auto value = table.boolean("reserve")) spec.reserve = *value;
+  if (spec.backend != Backend::kFile && table.has("reserve"))
+    table.wrong("reserve", "nothing: it is for pools in files");
   if (auto value = table.size("page_bytes")) spec.pool.page_bytes = *value;
   if (auto value = table.size("region_bytes")) spec.pool.region_bytes = *value;
   if (auto value = table.integer("lanes", 1, INT32_MAX)) spec.pool.lanes = uint32_t(*value);
@@ -134,7 +137,7 @@ PoolSpec read_pool(ConfigTable table) {
   if (spec.backend == Backend::kFile) {
     if (table.has("huge_pages"))
       table.wrong("huge_pages", "nothing: it is for memory pools (a file's page size is its file system's)");
-    for (const char* key : {"numa_node", "numa_nodes", "numa_policy", "first_touch"})
+    for (const char* key : {"numa_node", "numa_nodes", "numa_policy"})
       if (table.has(key)) table.wrong(key, "nothing: it is for memory pools");
     if (!table.has("path")) table.missing("path", "the path of the pool's file");
     if (!spec.control_path.empty() && normal_path(spec.control_path) == normal_path(spec.path))

@@ -33,7 +33,7 @@
 //
 //   [[pool]]
 //   name = "shared"       backend = "file"        path = "/mnt/pmem/pool"                  size = "1TiB"
-//   control_path = "/dev/shm/control"              after_power_loss = "verify"
+//   control_path = "/dev/shm/control"              after_power_loss = "verify"           reserve = true
 //
 //   [[provision]]                                 see daemon/provision/wish.h
 //   [[pool]]
@@ -86,10 +86,11 @@ struct PoolSpec {
   std::string control_path;  // file that has the control region; empty: it lies in `path`, before the pages
   uint64_t bytes = 0;        // 0: the size that the file has, or both have
   HugePages huge_pages = HugePages::kTry;
-  NumaPlacement numa;  // memory
+  NumaPlacement numa;  // memory; first_touch also files
   DaxSpec dax;
   AfterPowerLoss after_power_loss = AfterPowerLoss::kVerify;
   bool is_required = false;  // without it marud does not start
+  bool reserve = true;       // a file has room for all of it before it serves, where its file system can
   std::vector<uid_t> users;  // besides root and marud's own user, who always may
   std::vector<gid_t> groups;
   std::vector<uid_t> readers;  // who may attach to read only

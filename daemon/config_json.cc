@@ -47,7 +47,11 @@ void add_sharing(const SharingConfig& sharing, json& pool) {
 
 // Where the pool lies: what is for pools of its backend alone.
 void add_place(const PoolSpec& spec, json& pool) {
-  if (spec.backend == Backend::kFile) pool["path"] = spec.path;
+  if (spec.backend == Backend::kFile) {
+    pool["path"] = spec.path;
+    pool["reserve"] = spec.reserve;
+    pool["first_touch"] = spec.numa.first_touch;
+  }
   if (!spec.control_path.empty()) pool["control_path"] = spec.control_path;
   if (spec.backend == Backend::kMemory) {
     pool["huge_pages"] = huge_pages_text(spec.huge_pages);

@@ -5,6 +5,7 @@
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/size_text.h"
+#include "maru/format/atomic_word.h"
 
 #include <algorithm>
 #include <atomic>
@@ -102,12 +103,15 @@ Progress tell_progress(const std::string& pool, const char* done, const std::str
 
 Result<void> touch_all(const std::string& pool, const Device& device) {
   constexpr size_t kOsPage = 4096;
+  // In a file a formatting that was cut off may have left its claim.
   const auto touch = [](std::span<std::byte> part, uint64_t) {
     for (size_t at = 0; at < part.size(); at += kOsPage)
-      *reinterpret_cast<volatile std::byte*>(part.data() + at) = std::byte{0};  // new memory is zero
+      reinterpret_cast<AtomicU64*>(part.data() + at)->fetch_add_relaxed(0);  // nobody else has it yet
   };
-  if (auto fits = check_memory_limit(device.fd(), device.bytes(), "all memory of the pool (first_touch)"); !fits)
-    return fits;
+  // What a file has room for is taken already.
+  if (device.kind() != "file" || !device.unreserved_because().empty())
+    if (auto fits = check_memory_limit(device.fd(), device.bytes(), "all memory of the pool (first_touch)"); !fits)
+      return fits;
   const uint64_t start_ms = monotonic_ms();
   const DeviceBytes parts[] = {{device.control_fd(), device.control_room(), device.control_alignment(), device.name()},
                                {device.fd(), device.pages_room(), device.map_alignment(), device.name()}};

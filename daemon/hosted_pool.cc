@@ -117,6 +117,10 @@ Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
   if (const std::string& why = pool_->why_no_lane_locks(); !why.empty())
     log_info("pool \"{}\" gives lanes out without locks: {}; the death of a client is proven by its process alone",
              name(), why);
+  if (const std::string& why = pool_->device().unreserved_because(); !why.empty())
+    log_warning(
+        "pool \"{}\": its file system has not promised room for all of it, and a store that finds none is refused: {}",
+        name(), why);
   tell_of_differences();
   fence_if_lost();
   return {};

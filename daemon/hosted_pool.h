@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/config.h"
+#include "daemon/dax/file_device.h"
 #include "daemon/dax/memory_device.h"
 #include "daemon/dax_format.h"
 #include "daemon/pool.h"
@@ -111,6 +112,7 @@ class HostedPool {
   Result<void> start_file(uint64_t now_ms);
   Result<void> open_files(uint64_t now_ms, bool gives_up);
   void forget_pool();
+  Result<void> reserve(FileDevice& file);
   Result<void> start_two_files(uint32_t machine, uint64_t now_ms, bool gives_up);
   Result<void> serve_new(Result<std::unique_ptr<Pool>> made, const std::string& places);
   Result<void> judge_identity(const DeviceLabel& label, const std::string& path) const;

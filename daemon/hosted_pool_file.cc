@@ -243,7 +243,10 @@ Result<void> HostedPool::open_files(uint64_t now_ms, bool gives_up) {
   auto device = FileDevice::open(spec_.path, spec_.bytes, machine);
   if (!device) return tl::unexpected(device.error());
   if (auto all = check_whole(**device); !all) return all;
+  if (auto reserved = reserve(**device); !reserved) return reserved;
   if ((*device)->content() == FileDevice::Content::kBlank) {
+    if (spec_.numa.first_touch)
+      if (auto touched = touch_all(name(), **device); !touched) return touched;
     forget_pool();
     return serve_new(Pool::format(spec_.pool, std::move(*device), now_ms), spec_.path);
   }
@@ -251,6 +254,10 @@ Result<void> HostedPool::open_files(uint64_t now_ms, bool gives_up) {
   const auto belief = believe(spec_, **device, (*device)->bytes(), gives_up);
   if (!belief) return tl::unexpected(belief.error());
   return adopt_file(std::move(*device), *belief, now_ms);
+}
+
+Result<void> HostedPool::reserve(FileDevice& file) {
+  return file.reserve(spec_.reserve, tell_progress(name(), "reserved", file.name()));
 }
 
 Result<void> HostedPool::serve_new(Result<std::unique_ptr<Pool>> made, const std::string& places) {
@@ -301,6 +308,8 @@ Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms, bool
     if (auto taken = files->first->allocate(files->first->bytes()); !taken) return tl::unexpected(taken.error());
     if (auto fits = files->second->expect_room(); !fits) return tl::unexpected(fits.error());
   }
+  for (FileDevice* file : {files->first.get(), files->second.get()})
+    if (auto reserved = reserve(*file); !reserved) return reserved;
   if (!*is_new)
     if (auto same = judge_identity(files->first->label(), spec_.control_path); !same) return same;
   auto belief = Result<Belief>(Belief::kAdopt);
@@ -309,6 +318,8 @@ Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms, bool
   auto device = SplitDevice::join(std::move(files->first), std::move(files->second));
   if (!device) return tl::unexpected(device.error());
   if (!*is_new) return adopt_file(std::move(*device), *belief, now_ms);
+  if (spec_.numa.first_touch)
+    if (auto touched = touch_all(name(), **device); !touched) return touched;
   forget_pool();
   return serve_new(Pool::format(spec_.pool, std::move(*device), now_ms), spec_.control_path + " with " + spec_.path);
 }

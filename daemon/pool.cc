@@ -64,6 +64,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   order = EvictionOrder(region.policy_table(), region.region_pages(), *this);
   lanes.records.assign(region.lanes(), {});
   regions.assign(region.regions(), {});
+  if (auto begun = begin_room(); !begun) return begun;
   held.resize(pages());
   retired_known.resize(pages());
   poison_known.resize(pages());
@@ -227,6 +228,8 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   if (const char* problem = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(problem);
   if (state->device->is_split() && header.parameters.pages * header.parameters.page_bytes > state->device->pages_room())
     return refuse("the device of its pages is smaller than they are");
+  // A copy of the file may lack pages that are zero.
+  if (auto taken = state->device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
   if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
   if (const char* problem = shm::ControlRegion::attach(state->device->control(), bytes, &state->region))
     return refuse(problem);
@@ -245,7 +248,9 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   state->adopt_lanes(&begun);
   state->tenants.adopt();
   state->adopt_regions();
+  state->adopt_room();
   state->adopt_pages(begun);
+  state->close_bare_pages();  // what the dead held is FREE by now
   state->finish_begun_lanes(begun);
   // A host that was lost took its caches with it: entries may be older than their pages.
   if (state->region.is_shared()) shm::repair_entries(state->region, 0, state->region.buckets());
@@ -497,6 +502,7 @@ bool Pool::State::turn() {
   has_more |= step_deletions();
   has_more |= step_evictions();
   step_quotas();
+  step_room();
   has_more |= step_expired();
   has_more |= step_audit();
   has_more |= step_rest_audit();
@@ -536,7 +542,10 @@ nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& req
   return state_->admin(command, request, ret_ticket);
 }
 
-bool Pool::may_rent(uint64_t ticket) const { return state_->has_ended(ticket) && !state_->is_reordering(); }
+bool Pool::may_rent(uint64_t ticket) const {
+  const bool waits_for_room = state_->room && state_->room->is_busy();
+  return state_->has_ended(ticket) && !state_->is_reordering() && !waits_for_room;
+}
 
 Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms, bool in_turns) {
   state_->now_ms = now_ms;

@@ -103,7 +103,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   }
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kRented) {
-      shm::open_region_pages(region, i);  // what the last marud was about to give
+      if (has_room(i)) shm::open_region_pages(region, i);  // what the last marud was about to give
       show_region(i);
     } else if (!regions[i].is_foreign && !(region.is_shared() && regions[i].state == RegionState::kUnused)) {
       settle_region(i);

@@ -74,11 +74,12 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
     snapshot.audited_unix_ms = audit_json["at_ms"].get<uint64_t>();
   }
   snapshot.hosts = hosts_by_state();
+  snapshot.unreserved_bytes = room ? room->lacking_bytes() : 0;
 
   tenants.read_accounts();
   const TenantTable& table = tenants.table();
-  for (uint32_t index = 0; index < table.size(); ++index) {
   snapshot.tenant_place_refusals = tenants.refusals_without_place();
+  for (uint32_t index = 0; index < table.size(); ++index) {
     const TenantTable::Row& row = table.row(index);
     if (row.id == 0 && index != 0) continue;
     const std::string name = row.name.empty() ? "" : tenant_name_text(row.name);

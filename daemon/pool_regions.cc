@@ -93,12 +93,14 @@ void Pool::State::rent_regions(Shortage& shortage) {
     --limit;
     if (is_limited) --shortage.regions_left;
   };
+  std::vector<uint32_t> bare;  // without room
   for (uint32_t i = 0; i < regions.size() && limit > 0 && shortage.is_open(); ++i)
-    if (regions[i].state == RegionState::kUnused) grant(i);
+    if (regions[i].state == RegionState::kUnused) has_room(i) ? grant(i) : bare.push_back(i);
+  if (!bare.empty() && limit > 0 && shortage.is_open()) shortage.room_wanted = bare.front();
 
   std::vector<uint32_t> orphaned;
   for (uint32_t i = 0; i < regions.size(); ++i)
-    if (regions[i].state == RegionState::kOrphaned) orphaned.push_back(i);
+    if (regions[i].state == RegionState::kOrphaned && has_room(i)) orphaned.push_back(i);
   if (!orphaned.empty())
     std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
   uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());

@@ -89,6 +89,7 @@ void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentReque
   shortage.regions_left = limits.regions_left;
   shortage.lines_left = kChoiceLinesPerTurn;
   shortage.window_pages_left = window_pages();
+  shortage.room_wanted = kNever;
 }
 
 RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits,
@@ -105,6 +106,11 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   for (;;) {
     begin_turn(search, lanes.id(lane), request, limits, request_id);
     rent_regions(search.shortage);
+    if (search.shortage.is_open() && search.has_nothing() && waits_for_room(search.shortage, ret_ticket != nullptr)) {
+      if (!ret_ticket) continue;
+      if (round == 0) has_caught_up(round);  // by which it is known again
+      return wait();
+    }
     // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now,
     // before those are given away), and every block whose pins have ended is back in its queue. When that takes turns, who
     // asked has what there is, and asks again, or waits.
@@ -214,10 +220,13 @@ RentResult Pool::State::finish(Search& search, const wire::RentRequest& request,
   }
   ++totals.refused_rents;
   const bool is_at_limit = limits.own_regions_only && search.shortage.regions_left == 0;
-  RentResult refusal = refuse(is_at_limit ? EDQUOT : ENOSPC,
-                              "nothing is free and nothing can be evicted: what is left is pinned, has "
-                              "children, or is being filled (a run of " +
-                                  std::to_string(request.run_pages) + " pages was asked for)");
+  RentResult refusal = refuse(
+      is_at_limit ? EDQUOT : ENOSPC,
+      "nothing is free and nothing can be evicted: what is left is pinned, has "
+      "children, or is being filled (a run of " +
+          std::to_string(request.run_pages) + " pages was asked for)" +
+          (room && !room->full_because().empty() ? "; and there is no room for another region: " + room->full_because()
+                                                 : ""));
   return with_evicted(search, std::move(refusal));
 }
 

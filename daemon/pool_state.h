@@ -17,6 +17,8 @@
 #include "daemon/pool_hosts.h"
 #include "daemon/pool_limits.h"
 #include "daemon/pool_tenants.h"
+#include "daemon/pool_totals.h"
+#include "daemon/region_room.h"
 #include "daemon/shortage.h"
 #include "daemon/touch_backlog.h"
 #include "daemon/tree_walk.h"
@@ -55,9 +57,9 @@ struct RegionEntry {
   bool is_foreign = false;    // another host's; its state is not ours to know
   bool is_unordered = false;  // its queues are empty until they are built anew
   bool is_late = false;       // blocks are missing from its queues until then; it is in late_regions
+  bool was_found = false;     // its word said who rents it when this marud took the pool over
   uint32_t generation = 0;    // 20 bits
   LaneId owner;
-  bool was_found = false;     // its word said who rents it when this marud took the pool over
   uint32_t free_pages = 0;  // when it was last swept
   uint32_t used_pages = 0;
   uint32_t counted_pages = 0;      // in use, as the pool's sum has them
@@ -82,27 +84,6 @@ class Findings final : public shm::ReclaimSink {
   void pages_freed(uint32_t pages) override { freed += pages; }
 };
 
-struct PoolTotals {
-  std::array<uint64_t, kEvictReasonCount> evicted_blocks = {};  // by reason
-  uint64_t evicted_pages = 0;
-  uint64_t evicted() const {  // to make room
-    return evicted_blocks[size_t(EvictReason::kRequest)] + evicted_blocks[size_t(EvictReason::kBackground)] +
-           evicted_blocks[size_t(EvictReason::kTakeover)];
-  }
-  uint64_t background_wakes = 0;  // the high watermark was reached
-  uint64_t refused_rents = 0;
-  metrics::Histogram rent_latency;
-  // By policy, without those of the one in force since it came.
-  std::map<std::string, std::array<uint64_t, kEvictReasonCount>> evicted_before;
-  std::array<uint64_t, kEvictReasonCount> evicted_when_policy_came = {};
-  uint64_t audits = 0;
-  uint64_t regions_taken = 0;  // from one client for another
-  uint64_t queues_rebuilt = 0;
-  uint64_t clients_reclaimed = 0;
-  uint64_t lost_touches = 0;                                      // of lanes that are gone
-  std::array<uint64_t, format::kLaneCounterCount> counters = {};  // of lanes that are gone, since the format
-};
-
 struct Pool::State final : BlockFacts, shm::RegionTrust {
   static constexpr uint32_t kNotReordering = UINT32_MAX;
   PoolConfig config;
@@ -121,6 +102,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   LaneTable lanes;
   uint32_t next_lane = 1;  // where the search for a free lane starts, so that a number rests
   std::vector<RegionEntry> regions;
+  std::unique_ptr<RegionRoom> room;  // null: every region has some
+  uint64_t room_again_ms = 0;
 
   PoolTenants tenants;
   std::unique_ptr<Policy> policy;
@@ -343,6 +326,14 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);
   void settle_region(uint32_t index);
   std::vector<uint32_t> regions_of(LaneId owner) const;
+
+  // pool_room.cc: room in the file system of a pool's file
+  Result<void> begin_room();
+  void adopt_room();
+  void close_bare_pages();
+  void step_room();
+  bool has_room(uint32_t index) const { return !room || room->has(index); }
+  bool waits_for_room(const Shortage& shortage, bool may_wait);
 
   // pool_rent.cc
   RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits, uint32_t request_id,

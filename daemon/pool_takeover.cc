@@ -127,7 +127,7 @@ bool Pool::State::take_over(Shortage& shortage, TakeFrom whom) {
         entry.state == RegionState::kRented && entry.owner != shortage.asker && !lanes.is_dead(entry.owner);
     const bool may = whom == TakeFrom::kOverShare ? is_anothers && rented[entry.owner.lane] > share
                                                   : is_anothers || entry.state == RegionState::kOrphaned;
-    if (may && !pinned[i]) candidates.push_back(i);
+    if (may && !pinned[i] && has_room(i)) candidates.push_back(i);
   }
   // By what the last count says, so that the first ones are worth a look; exact numbers decide among those.
   std::stable_sort(candidates.begin(), candidates.end(),

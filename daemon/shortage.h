@@ -28,6 +28,7 @@ struct Shortage {
   uint64_t lines_left = kNever;         // that looks for pins may read, and the policy's spares
   uint64_t window_pages_left = kNever;  // that may be searched for room for a run
   uint64_t room_pages_left = kNever;    // that may go so that there comes to be room for a run
+  uint64_t room_wanted = kNever;        // a region that it may have as soon as that has room in its file system
 
   bool takes() const { return asker.lane != 0; }
   uint64_t runs_left() const { return takes() ? std::min<uint64_t>(runs, items_left) : runs; }

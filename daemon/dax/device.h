@@ -64,6 +64,9 @@ class Device {
   // asked.
   const std::string& map_sync() const { return map_sync_; }
   bool advises_huge() const { return advise_huge_; }
+  // Why other programs may take the room that pages of this device still need; empty: the device has room for all pages. A
+  // process that touches a page without room gets SIGBUS.
+  const std::string& unreserved_because() const { return unreserved_because_; }
 
   uint64_t map_alignment() const { return map_alignment_; }  // mappings start and end on a multiple of this
   // Of a split pool the control region's, with the bytes of both.
@@ -74,8 +77,8 @@ class Device {
     return kNone;
   }
 
-  // For a pool that is being formatted: takes memory for its first `bytes` bytes now, so that the control region cannot find
-  // the device full later. Errors: ENOSPC and those of fallocate, with what to do.
+  // Takes memory for its first `bytes` bytes now, so that the control region cannot find the device full later. Changes none
+  // of them. Errors: ENOSPC and those of fallocate, with advice.
   virtual Result<void> allocate(uint64_t) { return {}; }
   // The pool was formatted: what was made for it stays when the device is closed.
   virtual void keep() {}
@@ -111,7 +114,7 @@ class Device {
   FileDescriptor control_fd_, read_only_fd_;
   uint64_t control_alignment_ = 0;  // 0: as map_alignment_
   uint64_t pages_offset_ = 0, pages_room_ = 0, control_room_ = 0;
-  std::string map_sync_;
+  std::string map_sync_, unreserved_because_;
   bool advise_huge_ = false;  // ask for huge pages behind ordinary mappings
 
  private:

@@ -1,5 +1,7 @@
 #include "daemon/dax/file_device.h"
 
+#include "daemon/control_group.h"
+#include "daemon/dax/file_room.h"
 #include "daemon/dax/memory_trouble.h"
 #include "daemon/size_text.h"
 #include "libmaru/shm/format_claim.h"
@@ -204,12 +206,25 @@ FileDevice::~FileDevice() {
 
 Result<void> FileDevice::allocate(uint64_t bytes) {
   const uint64_t rounded = (bytes + map_alignment() - 1) / map_alignment() * map_alignment();
-  while (::fallocate(lock_.get(), 0, 0, off_t(std::min(rounded, identity_.bytes))) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EOPNOTSUPP) return {};  // a file system that cannot: its room was checked, and no more can be done
-    return failure(errno, "allocate the first " + size_text(rounded) + " of " + in_quotes(name_) +
-                              " (its file system has no room for it: make the pool smaller, or make room)");
+  return take_room(lock_.get(), 0, std::min(rounded, identity_.bytes), name_);
+}
+
+Result<void> FileDevice::reserve(bool is_wanted, const Progress& progress) {
+  unreserved_because_ = why_no_promise(lock_.get());
+  const uint64_t lacking = lacking_room(lock_.get());
+  if (!unreserved_because_.empty() || lacking == 0) return {};
+  if (!is_wanted) {
+    unreserved_because_ = "its configuration says reserve = false";
+    return {};
   }
+  const auto fits = check_memory_limit(lock_.get(), lacking, "room for all of " + in_quotes(name_));
+  const auto taken = fits ? reserve_room(lock_.get(), 0, identity_.bytes, name_, progress) : fits;
+  if (!taken && taken.error().code == ECANCELED) return taken;
+  if (!taken && taken.error().code == ENOSPC && content_ == Content::kBlank) return taken;
+  if (!taken)
+    unreserved_because_ = taken.error().doing;
+  else if (lacking_room(lock_.get()) != 0)
+    unreserved_because_ = "its file system has taken the call for it (fallocate), and shows no room taken";
   return {};
 }
 
@@ -260,6 +275,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
     device->lock_.reset(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0600));
     is_new = device->lock_.is_open();
     if (is_new) device->created_path_ = path;  // and removed again unless it becomes a pool
+    if (is_new) write_in_place(device->lock_.get());
     // Another marud was faster.
     if (!is_new && errno == EEXIST) device->lock_.reset(::open(path.c_str(), kFlags));
   }

@@ -34,6 +34,9 @@ class FileDevice final : public Device {
   Content content() const { return content_; }
   const DeviceLabel& label() const { return label_; }  // as it was when it was opened
   Result<void> allocate(uint64_t bytes) override;
+  // Takes room for the whole file, if that is wanted and the file system can; unreserved_because() says why the file lacks room
+  // afterwards. Error ENOSPC: a file that is to be formatted. Blocks for as long as the file system likes.
+  Result<void> reserve(bool is_wanted, const Progress& progress = {});
   // Whether the file system has room now for what the file lacks; ENOSPC.
   Result<void> expect_room() const;
   void keep() override { created_path_.clear(); }

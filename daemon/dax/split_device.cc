@@ -33,6 +33,7 @@ Result<std::unique_ptr<SplitDevice>> SplitDevice::join(std::unique_ptr<Device> c
   if (!device->fd_.is_open() || !device->control_fd_.is_open() || !device->read_only_fd_.is_open())
     return failure(errno, "open " + pages->name() + " and " + control->name() + " for clients");
   device->map_sync_ = map_sync_of(*control, *pages);
+  device->unreserved_because_ = pages->unreserved_because();  // allocate() takes all of the control region's room
   device->name_ = pages->name() + ", control region on " + control->name();
   device->map_alignment_ = pages->map_alignment();
   device->control_alignment_ = control->map_alignment();

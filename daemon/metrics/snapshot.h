@@ -59,10 +59,11 @@ struct PoolSnapshot {
   uint64_t clients_reclaimed = 0, reclaimed_pages = 0;
   uint64_t audits = 0, audit_findings = 0, audited_unix_ms = 0;
   std::optional<std::array<uint64_t, kHostStates>> hosts;  // of a pool that hosts share
+  uint64_t unreserved_bytes = 0;
   std::vector<TenantUse> tenants;
   uint64_t tenants_left_out = 0, tenants_left_out_bytes = 0;
-};
   uint64_t tenant_place_refusals = 0;  // stores
+};
 
 // What is refused because of who asks.
 enum class Refusal : uint8_t { kAttach, kWrite, kAdministrate, kConnections, kRegions, kBytes, kPins };

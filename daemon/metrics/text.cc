@@ -71,6 +71,9 @@ void write_space(TextWriter& out, const Snapshot& snapshot) {
            [](const PoolSnapshot& pool) { return pool.pool_bytes; });
   per_pool(out, snapshot, "maru_page_bytes", "gauge", "Size of a page.",
            [](const PoolSnapshot& pool) { return pool.page_bytes; });
+  per_pool(out, snapshot, "maru_pool_unreserved_bytes", "gauge",
+           "Bytes of a pool in a file for which its file system has promised no room yet.",
+           [](const PoolSnapshot& pool) { return pool.unreserved_bytes; });
   out.family("maru_pages", "gauge", "Pages by state.");
   for_serving(snapshot, [&](const PoolSnapshot& pool) {
     for (size_t i = 0; i < std::size(kPageStateNames); ++i)
@@ -231,12 +234,12 @@ void write_tenants(TextWriter& out, const Snapshot& snapshot) {
   for_tenants([&](const PoolSnapshot& pool, const TenantUse& tenant, const std::string& name) {
     if (tenant.id != 0) out.sample({{"pool", pool.name}, {"tenant", name}}, tenant.refused);
   });
-}
-
-}  // namespace
   per_pool(out, snapshot, "maru_tenant_place_refusals_total", "counter",
            "Stores that were refused because a hard limit holds for their tenant, and the pool has no place for it.",
            [](const PoolSnapshot& pool) { return pool.tenant_place_refusals; });
+}
+
+}  // namespace
 
 std::string text_of(const Snapshot& snapshot) {
   TextWriter out;

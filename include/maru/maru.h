@@ -192,9 +192,10 @@ typedef struct maru_buffer {
 
 /* Takes pages for `bytes` bytes (1 to the size of a region). Uses pages that the calling thread has cached, then pages of
  * the client's regions, and only then asks marud, which rents a region or evicts. ret_buffer must end in maru_store() or
- * maru_abort(). May block for timeout_ms when marud is asked. Errors: -ENOSPC nothing is free and nothing can be evicted;
- * -EDQUOT nothing of what this user may have is; -EFBIG larger than a region; -ENOTCONN, -ETIMEDOUT marud was needed and did
- * not answer (what it grants later is for a later call); -ESTALE as from maru_reattach; -EINVAL. */
+ * maru_abort(). May block for timeout_ms when marud is asked. Errors: -ENOSPC nothing is free and nothing can be evicted, or
+ * the file system of the pool's file is full; -EDQUOT nothing of what this user may have is; -EFBIG larger than a region;
+ * -ENOTCONN, -ETIMEDOUT marud was needed and did not answer (what it grants later is for a later call); -ESTALE as from
+ * maru_reattach; -EINVAL. */
 MARU_PUBLIC int maru_alloc(maru_client *client, uint64_t bytes, maru_buffer *ret_buffer);
 
 /* The same n times (at least once), all or nothing; what is missing is computed first and asked for in one request. */
@@ -377,7 +378,8 @@ enum maru_memory_error_flags {
 
 /* Asks the library to handle SIGBUS in memory of its pools. Without this call a memory error ends the process, as the kernel
  * has it, since the signal belongs to the program. With it the library's own reading and copying (maru_store_copy, and
- * checksums in maru_store, maru_retrieve, maru_resolve) returns -EHWPOISON instead, and marud is told of the page. With
+ * checksums in maru_store, maru_retrieve, maru_resolve) returns -EHWPOISON instead, and marud is told of the page; where there
+ * is no memory at all, as in a file whose file system is full, maru_store_copy returns -ENOSPC. With
  * MARU_MEMORY_ERRORS_VIEWS a program that reads a view gets zeros where memory went bad; maru_view_error() says so
  * afterwards. The handler passes every SIGBUS that is not the library's on to the handler that was there before; a program
  * that installs its own later calls ours, or goes without. May be called again, to add flags. Errors: -EINVAL. */

@@ -262,8 +262,8 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     Client::set_tenant(key->tenant);
     maru_buffer buffer;
     if (const int status = c.alloc(bytes, 1, &buffer); status != 0) return status;
-    if (const int status = c.fill(buffer, data); status != 0) return status;
-    const int status = c.store(*key, buffer, options, parent, ret_block);
+    int status = c.fill(buffer, data);
+    if (status == 0) status = c.store(*key, buffer, options, parent, ret_block);
     if (status < 0) c.abort(buffer);
     return status;
   });

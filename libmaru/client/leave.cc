@@ -41,6 +41,7 @@ bool Client::flush(const void* data, uint64_t bytes) {
 int Client::fill(const maru_buffer& buffer, const void* data) {
   BadRange bad;
   if (guarded(buffer.data, buffer.bytes, [&] { copy_payload(buffer.data, data, buffer.bytes); }, &bad)) return 0;
+  if (bad.is_absent) return -ENOSPC;  // the page is good as soon as the file system has room for it
   // The pages stay RESERVED, so that nobody gets them before marud has looked.
   bad_pages_->note(bad);
   return -EHWPOISON;

@@ -93,7 +93,7 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   const ThreadState* state = thread_state_if_any();
   auto* frame = state ? static_cast<Frame*>(state->innermost) : nullptr;
   if (is_access && frame && lost.end > frame->start && lost.start < frame->end) {
-    frame->bad = {std::max(lost.start, frame->start), std::min(lost.end, frame->end)};
+    frame->bad = {std::max(lost.start, frame->start), std::min(lost.end, frame->end), info->si_code == BUS_ADRERR};
     restore_signals(context);
     errno = code;
     siglongjmp(frame->landing, 1);

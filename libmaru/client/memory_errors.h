@@ -29,6 +29,7 @@ int handle_memory_errors(uint32_t flags);
 // Addresses of memory that is bad, or may be: `end` does not count.
 struct BadRange {
   uintptr_t start = 0, end = 0;
+  bool is_absent = false;  // the memory is not bad but absent: the file system is full, or the file was cut off
 };
 
 // Runs `run(argument)`, which reads or writes [start, start + bytes) and has nothing to clean up. False: it met memory there

@@ -12,8 +12,12 @@ bool owns_region(const ControlRegion& region, uint32_t index, LaneId lane) {
 
 uint32_t close_region_pages(const ControlRegion& region, uint32_t index) {
   const uint32_t first = index * region.region_pages();
+  return close_pages(region, first, first + region.region_pages());
+}
+
+uint32_t close_pages(const ControlRegion& region, uint32_t first, uint32_t end) {
   uint32_t closed = 0;
-  for (uint32_t page = first; page < first + region.region_pages(); ++page) {
+  for (uint32_t page = first; page < end; ++page) {
     AtomicU64& word = region.block(page).word;
     PageWord found{word.load_acquire()};  // [pairs page.word]
     if (!found.is(PageState::kFree)) continue;

@@ -34,6 +34,8 @@ bool owns_region(const ControlRegion& region, uint32_t index, LaneId lane);
 
 // FREE -> OUT, each by CAS: a page that somebody takes first is that one's. Returns how many became OUT.
 uint32_t close_region_pages(const ControlRegion& region, uint32_t index);
+// The same of some pages: `end` does not count.
+uint32_t close_pages(const ControlRegion& region, uint32_t first, uint32_t end);
 
 // After its owner left: if no page of the region is anybody's, FREE -> OUT. Returns whether every page is OUT or POISONED now,
 // and flushed: only then may the word say UNUSED. False: what is FREE stays so for the next owner, unless somebody took a

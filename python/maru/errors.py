@@ -198,7 +198,8 @@ _BY_ERRNO: dict[int, tuple[type[MaruError], str]] = {
     133: (BadMemoryError, "memory of the pool is bad, and marud is told: compute the block again"),
     _errno.ENOSPC: (
         NoSpaceError,
-        "nothing is free and nothing can be evicted: release views and buffers, or enlarge the pool",
+        "nothing is free and nothing can be evicted, or the file system of the pool's file is full: release views and buffers,"
+        " make room there, or enlarge the pool",
     ),
     _errno.EFBIG: (
         TooLargeError,
@@ -243,14 +244,14 @@ _RESOLVE: _Errors = {
         "the keys are not those of the match: give the first ones that match_prefix was given, in that order",
     ),
 }
-_STORE: _Errors = {
 _NO_PLACE = (
     TenantPlaceError,
     "a hard limit holds for the tenant, and the pool has no place to count what it uses: delete blocks of tenants that are not"
     " needed, or format the pool with a larger tenants_max",
 )
-    _errno.EINVAL: (
+_STORE: _Errors = {
     _errno.EUSERS: _NO_PLACE,
+    _errno.EINVAL: (
         InvalidArgumentError,
         "the buffer is of another Client, which is the one to store it through, or the parent's number is no block of this "
         "pool",
@@ -261,8 +262,8 @@ _ALLOC: _Errors = {
     _errno.EDQUOT: (QuotaError, _USERS_MEMORY),
 }
 _STORE_COPY: _Errors = {
-    _errno.EINVAL: (
     _errno.EUSERS: _NO_PLACE,
+    _errno.EINVAL: (
         InvalidArgumentError,
         "a block has one byte or more, or the parent's number is no block of this pool",
     ),

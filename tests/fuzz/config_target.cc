@@ -45,6 +45,7 @@ std::vector<Input> first_inputs() {
                "[[pool]]\nname = \"b\"\nbackend = \"dax\"\ndevice = \"uuid:01234567-89ab-cdef-0123-456789abcdef\"\n"
                "after_power_loss = \"format\"\n[[pool]]\nname = \"c\"\nbackend = \"dax\"\ndevice = \"cxl:free\"\n"),
            std::string_view("[[pool]]\nname = \"hosts\"\nbackend = \"file\"\npath = \"/mnt/pool\"\nsize = \"1GiB\"\n"
+                            "reserve = false\nfirst_touch = true\n"
                             "profile = \"shared\"\ncoherent = true\nhosts = 4\nsuspect_after_ms = 5000\n"
                             "fencing_command = [\"/bin/false\", \"-x\"]\nfencing_timeout_ms = 30000\n"
                             "fencing_names = [\"a\", \"b\"]\n"),

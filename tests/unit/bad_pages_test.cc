@@ -1,6 +1,7 @@
 // What a client does with memory that the machine has lost: as much of it is replaced as the mapping allows, and known as bad.
 #include "libmaru/client/memory_errors.h"
 
+#include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/mapping.h"
 #include "maru/maru.h"
 #include "tests/support/memory_error.h"
@@ -132,6 +133,19 @@ TEST_F(GuardedTest, AnErrorThatIsNamedByTheStartOfItsHugePageIsTheCopys) {
   ASSERT_FALSE(copy(page(20) + 8192, 12, &bad));
   EXPECT_EQ(bad.start, address_of(page(20) + 8192));
   EXPECT_EQ(bad.end, address_of(page(20) + 12288));
+}
+
+// A file that was cut off, or whose file system is full when a page is first written.
+TEST_F(GuardedTest, MemoryThatIsNotThereIsNotTakenForBad) {
+  const FileDescriptor file(::memfd_create("test", MFD_CLOEXEC));
+  const auto mapped = Mapping::map_shared(file.get(), 0, 4096, PROT_READ | PROT_WRITE);
+  ASSERT_TRUE(mapped);
+  BadRange bad;
+  EXPECT_FALSE(
+      guarded(mapped->data(), 4096, [&] { *static_cast<volatile std::byte*>(mapped->data()) = std::byte{1}; }, &bad));
+  EXPECT_TRUE(bad.is_absent);
+  ASSERT_FALSE(copy(page(20), 12, &bad));
+  EXPECT_FALSE(bad.is_absent);
 }
 
 // As many as there may be, of one process: none goes without.

@@ -188,6 +188,16 @@ TEST(Config, PoolsInFilesMayHaveTwo) {
   EXPECT_TRUE(problems_of(small + "size = \"4MiB\"\n").empty());
 }
 
+TEST(Config, RoomOfAFileIsReservedUnlessItSaysNo) {
+  const std::string file = "[[pool]]\nname = \"a\"\nbackend = \"file\"\npath = \"/a\"\n";
+  EXPECT_TRUE(config_of(file).pools.at(0).reserve);
+  const PoolSpec spec = config_of(file + "reserve = false\nfirst_touch = true\n").pools.at(0);
+  EXPECT_FALSE(spec.reserve);
+  EXPECT_TRUE(spec.numa.first_touch);
+  EXPECT_EQ(problem_of(std::string(kPool) + "size = \"1GiB\"\nreserve = true\n"),
+            "5: pool.reserve: found true, expected nothing: it is for pools in files");
+}
+
 TEST(Config, MemoryIsPlacedOnNodes) {
   const std::string pool = std::string(kPool) + "size = \"1GiB\"\n";
   EXPECT_EQ(config_of(pool + "numa_node = 3\n").pools.at(0).numa.nodes, std::vector<int>{3});
