@@ -272,6 +272,25 @@ void judge_pool(const json& pool, Findings& to) {
            {" payload did not match its checksum", " payloads did not match their checksum"},
            "memory was damaged, or written after it was published",
            "look for memory errors (rasdaemon, ipmitool), then for a client that writes into its views");
+  if (const std::string full = text(pool, "full_because"); !full.empty())
+    to.push_back({Grade::kWrong, what, full,
+                  "the pool gets no further region, and stores are refused that would need one",
+                  "make room in that file system; marud tries it again every second"});
+  if (const std::string why = text(pool, "unreserved_because"); !why.empty())
+    to.push_back(
+        {Grade::kWarning, what, "its file system has not promised room for all of it: " + why,
+         "when others have taken the room, stores are refused, or a file system that writes elsewhere ends the "
+         "engine that writes",
+         "reserve = true for the pool, on a file system that can (tmpfs, ext4, XFS), with room for all of it"});
+  const json tenants = pool.value("tenants", json::object());
+  complain(Grade::kWarning, number(tenants, "refused_without_place"),
+           {" store of a tenant without a place was refused", " stores of tenants without a place were refused"},
+           "a hard limit holds for them, and the pool can count so many tenants and no more",
+           "delete the blocks of tenants that are not needed, or a larger tenants_max (the pool is formatted anew)");
+  if (tenants.contains("others") && number(tenants, "refused_without_place") == 0)
+    to.push_back({Grade::kNote, what, "more tenants than its table has places (tenants_max)",
+                  "some are counted together: no soft limit holds for them, and with a hard one they would be refused",
+                  "a larger tenants_max, when the pool is formatted next"});
   if (const auto states = pool.find("page_states"); states != pool.end())
     complain(Grade::kWarning, number(*states, "poisoned"), {" page is poisoned", " pages are poisoned"},
              "the machine reported bad memory there; they are not used again", "plan to replace the module");

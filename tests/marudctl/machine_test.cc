@@ -124,6 +124,10 @@ TEST(Machine, WhatMarudSaysIsJudged) {
   EXPECT_EQ(graded({{"counters", {{"checksum_errors", 1u}}}}), Grade::kWrong);
   EXPECT_EQ(graded({{"page_states", {{"poisoned", 3u}}}}), Grade::kWarning);
   EXPECT_EQ(graded({{"audit", {{"found", 1u}}}}), Grade::kWrong);
+  EXPECT_EQ(graded({{"unreserved_because", "reserve = false"}, {"unreserved_bytes", 1u}}), Grade::kWarning);
+  EXPECT_EQ(graded({{"unreserved_because", "reserve = false"}, {"full_because", "no room"}}), Grade::kWrong);
+  EXPECT_EQ(graded({{"tenants", {{"refused_without_place", 1u}, {"others", "some"}}}}), Grade::kWarning);
+  EXPECT_EQ(graded({{"tenants", {{"others", "some"}}}}), Grade::kNote);
   EXPECT_EQ(graded({{"hosts", {{"live", 2u}, {"suspect", 0u}}}}), Grade::kGood);
   EXPECT_EQ(graded({{"hosts", {{"live", 1u}, {"suspect", 1u}}}}), Grade::kWarning);
   EXPECT_EQ(grade_of(judge_marud({{"version", "2"}}, "1", good_machine()), "marud"), Grade::kWarning);
@@ -144,17 +148,19 @@ TEST(Machine, OneIsNotSaidAsMany) {
     return std::vector<std::string>{said({{"page_states", {{"poisoned", n}}}}),
                                     said({{"pins_overdue", n}}),
                                     said({{"refused_rents", n}}),
+                                    said({{"tenants", {{"refused_without_place", n}}}}),
                                     said({{"counters", {{"checksum_errors", n}}}}),
                                     said({{"hosts", {{"suspect", n}}}}),
                                     said({{"audit", {{"found", n}}}})};
   };
-  EXPECT_EQ(of(1), (std::vector<std::string>{"1 page is poisoned", "1 pin is overdue",
-                                             "1 request for memory was refused", "1 payload did not match its checksum",
-                                             "1 of its hosts is suspect", "1 violation in the last audit"}));
-  EXPECT_EQ(of(2),
-            (std::vector<std::string>{"2 pages are poisoned", "2 pins are overdue",
-                                      "2 requests for memory were refused", "2 payloads did not match their checksum",
-                                      "2 of its hosts are suspect", "2 violations in the last audit"}));
+  EXPECT_EQ(of(1), (std::vector<std::string>{
+                       "1 page is poisoned", "1 pin is overdue", "1 request for memory was refused",
+                       "1 store of a tenant without a place was refused", "1 payload did not match its checksum",
+                       "1 of its hosts is suspect", "1 violation in the last audit"}));
+  EXPECT_EQ(of(2), (std::vector<std::string>{
+                       "2 pages are poisoned", "2 pins are overdue", "2 requests for memory were refused",
+                       "2 stores of tenants without a place were refused", "2 payloads did not match their checksum",
+                       "2 of its hosts are suspect", "2 violations in the last audit"}));
 }
 
 TEST(Machine, APoolThatSomebodyEndsIsNotTakenForOneThatHasNotBegun) {

@@ -434,6 +434,8 @@ def main():
     rare_events.hosts(arguments.marud)
     rare_events.a_log_without_a_reader(arguments.marud)
     rare_events.files_of_sockets(arguments.marud)
+    rare_events.room_that_is_not_promised(arguments.marud, arguments.client)
+    rare_events.tenants_without_a_place(arguments.marud, arguments.client)
     shortage(arguments.marud)
     two_pools_and_one_that_is_gone(arguments.marud)
     a_pool_that_is_removed(arguments.marud)

@@ -128,6 +128,27 @@ def readers_faster_than_marud(program, client_program, marudctl):
         step.more("maru_revives_total")
 
 
+def room_that_is_not_promised(program, client_program):
+    """A pool in a file that may not take all its room at once takes it region by region."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="maru-room-") as folder:
+        bare = (f'[[pool]]\nname = "bare"\nbackend = "file"\npath = "{folder}/pool"\nsize = "8MiB"\npage_bytes = "4KiB"\n'
+                'region_bytes = "256KiB"\nlanes = 8\npins = 64\ntouch_entries = 64\nreserve = false\n')
+        with ObservedMarud(program, more=bare) as marud, BlockClient(client_program, marud, "bare") as client:
+            step = Look(marud)
+            expect(step.before.value("maru_pool_unreserved_bytes", pool="bare") > 2**20, "nothing of it has room")
+            expect(client.ask("store k 4096") == 0, "storing")
+            step.by(-2**18, "maru_pool_unreserved_bytes", pool="bare")
+
+
+def tenants_without_a_place(program, client_program):
+    with ObservedMarud(program, more="tenants_max = 1\ndefault_hard_limit = 8192\n") as marud, \
+            BlockClient(client_program, marud) as client:
+        step = Look(marud)
+        expect(client.ask("store a 4096 first") == 0, "the tenant with the place")
+        expect(client.ask("store b 4096 second") == -errno.EUSERS, "a tenant without one")
+        step.by(1, "maru_tenant_place_refusals_total")
+
+
 def hosts(program):
     """Two maruds that play two hosts of a pool in a file, one of which stops without a word."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="maru-hosts-") as folder:
