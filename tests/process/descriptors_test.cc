@@ -71,7 +71,7 @@ class OwnFiles {
     for (const File& file : files_) ::close(file.fd);
   }
 
-  // What happened to them, in words; empty: nothing.
+  // The damage to these files, in words; empty: none.
   std::string damage() const {
     std::string text;
     for (const File& file : files_) {
@@ -99,7 +99,7 @@ class OwnFiles {
 
 constexpr const char* kNoise = "noise on a stream that is closed";
 
-// Started without some standard streams. The exit status is what went wrong.
+// Started without some standard streams. The exit status says which step failed.
 int run_without_streams(const char* socket_path) {
   std::vector<int> closed;
   for (int fd = 0; fd <= STDERR_FILENO; ++fd)
@@ -136,7 +136,7 @@ TEST(Descriptors, AProgramWithoutStandardStreamsPrintsIntoNoMemory) {
   }
 }
 
-// What is printed by a library that one of these programs uses must not go into a pool, either.
+// A library that one of these programs uses could write into a pool, too, if it got such a number.
 TEST(Descriptors, ProgramsHoldTheStandardStreamsBeforeTheyOpenAnything) {
   const TemporaryDirectory directory;
   const std::string probe = directory.file("probe");
@@ -164,7 +164,7 @@ TEST(Descriptors, ProgramsHoldTheStandardStreamsBeforeTheyOpenAnything) {
 
 // -- numbers that the program closes ----------------------------------------------------------------------------------
 
-// In a child of fork(): everything that is not its own is closed, as before an exec, and what was inherited is let go.
+// A child of fork() closes the numbers of its parent, opens files of its own, and detaches the client that it has inherited.
 std::string close_and_let_go(maru_client* inherited, const std::vector<int>& numbers) {
   close_all(numbers);
   const OwnFiles own(numbers);
@@ -268,7 +268,7 @@ TEST_P(ClosedNumbers, EachAloneIsLeftToTheProgram) {
   }
 }
 
-// The memory of one pool under a number that another client of the process had: a file of the same device and inode.
+// A second client gets the numbers that the first had, for the same memory: device and inode are the same, too.
 TEST_P(ClosedNumbers, AnotherClientsMemoryIsNotTheClosedOnes) {
   MarudProcess marud;
   const NewNumbers numbers;
