@@ -47,7 +47,10 @@ class Adapters:
         except InvalidArgumentError as error:
             files = self._known[name] = None
             self._logger.warning("maru: requests with the LoRA %s are computed without the pool: %s", lora.lora_name, error)
-        return None if files is None else files.digest
+        if files is None:
+            return None
+        # vLLM may be told how the same files lie.
+        return f"{files.digest} in 3 dimensions" if getattr(lora, "is_3d_lora_weight", False) else files.digest
 
     @staticmethod
     def _read(lora: Any) -> _Files:

@@ -44,9 +44,9 @@ _PASSED_OVER = (
     "special_tokens_map.json", "added_tokens.json", "chat_template.json", "generation_config.json", "*.jinja", "*.md", "*.txt",
     "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.pdf", "*.log", "*.lock", "LICENSE*", "NOTICE*", "USE_POLICY*",
     # Training leaves these beside the weights. The last are other formats, which no engine here loads.
-    "optimizer.*", "scheduler.*", "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin", "*.h5",
-    "*.msgpack", "*.onnx", "*.onnx_data")
-_FOLDERS_PASSED_OVER = ("__pycache__", "checkpoint-[0-9]*", "global_step[0-9]*", "original", "runs")
+    "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state*.pth", "trainer_state.json",
+    "training_args.bin", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data")
+_FOLDERS_PASSED_OVER = ("__pycache__", "checkpoint-[0-9]*", "global_step[0-9]*", "original")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
@@ -131,8 +131,12 @@ def _with_its_shards(path: str) -> dict[str, str]:
         raise InvalidArgumentError(f"{path} is no file of weights and no folder with any.")
     folder, name = os.path.split(path)
     begin = _SHARD.sub("", name)
-    others = {other for other in os.listdir(folder or ".") if other.endswith(".gguf") and other != name and
-              ("mmproj" in other or (begin != name and _SHARD.sub("", other) == begin))} if name.endswith(".gguf") else set()
+    try:
+        beside = os.listdir(folder or ".") if name.endswith(".gguf") else []
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+    others = [other for other in beside if other.endswith(".gguf") and other != name and
+              ("mmproj" in other or (begin != name and _SHARD.sub("", other) == begin))]
     return {name if begin != name else "": path, **{other: os.path.join(folder, other) for other in others}}
 
 

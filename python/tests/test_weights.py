@@ -101,7 +101,7 @@ def test_the_snapshot_of_a_hub_is_what_its_links_lead_to(tmp_path):
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth", "config.json", "model.gguf", "modeling_own.py",
                                   "hf_quant_config.json", "adapter_model.safetensors", "preprocessor_config.json",
-                                  "speech_tokenizer.safetensors", "model.safetensors.index.json"])
+                                  "speech_tokenizer.safetensors", "model.safetensors.index.json", "scheduler.py"])
 def test_whatever_an_engine_may_load_counts(tmp_path, name):
     first = model(tmp_path / "a", **{name: b"1"})
     second = model(tmp_path / "b", **{name: b"2"})

@@ -255,6 +255,7 @@ def test_an_adapter_is_known_by_its_weights(pool):
     first, copy, other = (keys(connector(pool), lora_request=lora(path)) for path in (
         folder("lora"), folder("lora copy", weights="lora"), folder("lora of the same name")))
     assert first == copy and not first & other
+    assert not first & keys(connector(pool), lora_request=lora(folder("lora"), is_3d_lora_weight=True))
 
 
 def test_an_adapter_that_changes_in_place_is_another_at_the_next_start(pool):
