@@ -341,7 +341,7 @@ void store_until_it_fits(void* argument) {
 
 void expiry_setup() {
   begin(4);
-  set_time_to_live(8);
+  set_time_to_live(10);  // a multiple of the steps of the clock, so that a look may fall into the last millisecond
   store(client(4), 0);
   for (uint32_t lane = 1; lane <= 3; ++lane) spawn("client", lane, store_until_it_fits, argument_of(lane));
   spawn("marud", kMarud, marud_works);
