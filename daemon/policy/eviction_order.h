@@ -55,9 +55,11 @@ class EvictionOrder final : private PolicyQueues {
 
   // -- a block --------------------------------------------------------------------------------------------------------
   bool contains(uint32_t page) const { return entry(page).list.load_relaxed() != 0; }
-  // Whether the entry speaks of this life of the page.
+  // Whether the entry speaks of this life of the page. Of the last life before generations wrap around it says 0, as if of
+  // none: such a block is known while it is in a queue.
   bool knows(uint32_t page, uint32_t generation) const {
-    return entry(page).generation.load_relaxed() == generation + 1;
+    const uint32_t mark = generation + 1;
+    return entry(page).generation.load_relaxed() == mark && (mark != 0 || contains(page));
   }
   uint64_t last_use(uint32_t page) const { return entry(page).last_use_ms.load_relaxed(); }
 

@@ -188,6 +188,16 @@ TEST_P(EvictionOrders, KeepTheirInvariantsUnderRandomOperations) {
   check();
 }
 
+// An entry of no life says 0, and so would the entry of the last life before generations wrap around.
+TEST_P(EvictionOrders, KnowTheLastGenerationOnlyWhileItIsInAQueue) {
+  constexpr uint32_t kLast = ~uint32_t{0};
+  EXPECT_FALSE(order_.knows(3, kLast));
+  order_.learn(3, kLast, 1);
+  ASSERT_TRUE(order_.insert(3));
+  EXPECT_TRUE(order_.knows(3, kLast));
+  EXPECT_FALSE(order_.knows(3, 0));
+}
+
 TEST_P(EvictionOrders, FindThePlaceOfABlockWhereItsNeighboursSay) {
   for (int i = 0; i < 3000 && !HasFailure(); ++i) {
     uint32_t region = 0;
