@@ -1,6 +1,7 @@
 #include "daemon/policy/eviction_order.h"
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 
 // All words here are written by marud's one thread; the relaxed order is enough for it, and readers elsewhere only look.
@@ -9,8 +10,19 @@ namespace maru::daemon {
 
 using format::PolicyEntry;
 
+namespace {
+
+// A search for a place goes this many times the mean distance between two samples. In a queue that is in order one in e^16 goes
+// further (unless very many blocks have the same place), so a longer one is taken for damage.
+constexpr uint32_t kStepsPerGap = 16;
+
+}  // namespace
+
 EvictionOrder::EvictionOrder(std::span<PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts)
-    : entries_(entries), region_pages_(region_pages), facts_(&facts), regions_(entries.size() / region_pages) {}
+    : entries_(entries), region_pages_(region_pages), facts_(&facts), regions_(entries.size() / region_pages) {
+  samples_ = 1u << (uint32_t(std::bit_width(region_pages)) / 2);
+  steps_max_ = std::min(region_pages, kStepsPerGap * (region_pages / samples_ + 1));
+}
 
 void EvictionOrder::set_policy(Policy& policy, bool keep_words, bool keep_unknown) {
   for (uint32_t i = 0; i < regions_.size(); ++i)
@@ -206,19 +218,43 @@ bool EvictionOrder::is_at_an_end(uint32_t page) const { return goes_to_an_end(pa
 
 bool EvictionOrder::insert(uint32_t page) { return contains(page) || insert_at(page, policy_->place(block(page))); }
 
+// Looks at some blocks of this list, chosen at random, and returns the warmest one that goes before `order`; 0: there is none.
+// In a list of n blocks about n / samples_ lie between that block and the place, however few of the region's pages are in the
+// list.
+uint32_t EvictionOrder::sample_below(uint32_t number, uint64_t order) {
+  const List& list = lists_[number];
+  if (list.count <= samples_) return 0;
+  const uint32_t first = list.region * region_pages_;
+  uint32_t best = 0;
+  uint64_t best_order = 0;
+  for (uint32_t i = 0; i < samples_; ++i) {
+    sample_seed_ = sample_seed_ * 6364136223846793005ull + 1442695040888963407ull;
+    const uint32_t link = first + uint32_t((sample_seed_ >> 32) * region_pages_ >> 32) + 1;
+    if (!is_linked(link, number)) continue;
+    const uint64_t its_order = order_of(link);
+    if (its_order >= order || (best != 0 && its_order < best_order)) continue;
+    best = link;
+    best_order = its_order;
+  }
+  if (meter_) meter_->add(samples_);
+  return best;
+}
+
 bool EvictionOrder::insert_at(uint32_t page, const PolicyPlace& place) {
   const uint32_t number = list_for(page, place.queue);
   uint32_t colder = lists_[number].warm, warmer = 0;
   if (colder != 0 && order_of(colder) > place.order) {
-    // From the cold end: what comes back to a queue is usually old. The warm end is too warm, so the walk ends before it.
-    colder = 0;
-    warmer = lists_[number].cold;
-    for (uint32_t steps = 0; order_of(warmer) < place.order; ++steps) {
-      if (steps > region_pages_) return false;  // a cycle
+    // The warm end is too warm, so the walk ends before it. Without a sample the walk begins at the cold end: a block that
+    // comes back to a short queue is usually old.
+    colder = order_of(lists_[number].cold) < place.order ? sample_below(number, place.order) : 0;
+    warmer = colder == 0 ? lists_[number].cold : entry(colder - 1).newer.load_relaxed();
+    for (uint32_t steps = 0; is_linked(warmer, number) && order_of(warmer) < place.order; ++steps) {
+      if (meter_) meter_->add(1);
+      if (steps > steps_max_) return false;  // a cycle, or not in order
       colder = warmer;
       warmer = entry(warmer - 1).newer.load_relaxed();
-      if (!is_linked(warmer, number)) return false;
     }
+    if (!is_linked(warmer, number)) return false;
   }
   link(page, number, colder, warmer);
   return true;

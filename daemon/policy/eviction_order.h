@@ -8,9 +8,11 @@
 // A queue belongs to a region, a tenant and a queue number of the policy. Invariants: a block stands in one queue at most, of
 // its own region; `order` never falls from the cold end to the warm end.
 //
-// Thread safety: one thread. Every walk counts its steps against the pages of a region.
+// Thread safety: one thread. Every walk counts its steps. Whatever the words say, a search for a place looks at some hundred
+// sampled blocks and goes a bounded number of steps from the nearest one.
 #pragma once
 
+#include "daemon/line_meter.h"
 #include "maru/format/control_region.h"
 #include "maru/policy.h"
 
@@ -52,6 +54,8 @@ class EvictionOrder final : private PolicyQueues {
   // Another policy chooses from now on. The queues stay until unlearn() ends those of a region. Not owned.
   void change_policy(Policy& policy) { policy_ = &policy; }
   void set_pool(const PolicyPool& pool) { pool_ = pool; }  // what the policy is told from now on
+  // Counts there from now on the lines of memory that searches for a place read. It lives as long. Null: nowhere.
+  void count_lines(LineMeter* meter) { meter_ = meter; }
 
   // -- a block --------------------------------------------------------------------------------------------------------
   bool contains(uint32_t page) const { return entry(page).list.load_relaxed() != 0; }
@@ -72,7 +76,8 @@ class EvictionOrder final : private PolicyQueues {
   bool inherit(uint32_t page, uint64_t tick);
   // Tells the policy of the known block `page` that its child `child` was evicted. As use() for the queues.
   bool child_left(uint32_t page, uint32_t child);
-  // Puts a known block that is in no queue to its place: at once at either end, by a search from the cold end elsewhere.
+  // Puts a known block that is in no queue to its place: at once at either end, by a bounded search elsewhere. False if the
+  // queue was damaged, or if the search finds no place within its bound: rebuild() sorts the block in.
   bool insert(uint32_t page);
   // Whether insert() would find its place at an end.
   bool is_at_an_end(uint32_t page) const;
@@ -187,6 +192,7 @@ class EvictionOrder final : private PolicyQueues {
   uint64_t order_of(uint32_t link) const;
   bool goes_to_an_end(uint32_t page, const PolicyPlace& place) const;
   bool insert_at(uint32_t page, const PolicyPlace& place);
+  uint32_t sample_below(uint32_t number, uint64_t order);
   uint64_t blocks(uint32_t queue) const override;  // PolicyQueues
 
   std::span<format::PolicyEntry> entries_;
@@ -194,6 +200,10 @@ class EvictionOrder final : private PolicyQueues {
   const BlockFacts* facts_ = nullptr;
   Policy* policy_ = nullptr;
   PolicyPool pool_;
+  LineMeter* meter_ = nullptr;
+  uint32_t samples_ = 0;    // blocks at which a search for a place looks first: about the root of a region's pages
+  uint32_t steps_max_ = 0;  // that it goes from there
+  uint64_t sample_seed_ = 0x9e37'79b9'7f4a'7c15;
   std::vector<Region> regions_;
   std::vector<List> lists_;
   std::vector<uint32_t> unused_lists_;

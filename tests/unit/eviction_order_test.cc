@@ -299,6 +299,66 @@ TEST(EvictionOrder, AListWithBlocksHasEnds) {
   EXPECT_EQ(order.listed(0), (std::vector<uint32_t>{0, 1, 2, 5}));
 }
 
+// Each block that comes back to the middle of a queue would be a walk over half of it.
+TEST(EvictionOrder, FindsAPlaceInALongQueueWithoutAWalkOverIt) {
+  constexpr uint32_t kMany = 1u << 14;
+  constexpr uint64_t kPlacesEach = 1024;
+  class Counted final : public Policy {
+   public:
+    const char* name() const override { return "counted"; }
+    PolicyPlace place(const PolicyBlock& block) const override { return ++places, PolicyPlace{0, block.last_use}; }
+    mutable uint64_t places = 0;
+  } policy;
+  std::vector<format::PolicyEntry> entries(kMany);
+  TestFacts facts(kMany, 1);
+  EvictionOrder order(entries, kMany, facts);
+  daemon::LineMeter meter;
+  order.set_policy(policy, false);
+  order.count_lines(&meter);
+  Random random(7);
+  std::vector<uint32_t> all(kMany), first;
+  std::iota(all.begin(), all.end(), 0u);
+  for (const uint32_t page : all) order.learn(page, 1, random.below(1u << 30));
+  for (const uint32_t page : all)
+    if (page % 2 == 0) first.push_back(page);
+  order.rebuild(0, first);
+  policy.places = 0;
+  for (const uint32_t page : all) ASSERT_TRUE(order.insert(page)) << page;
+  EXPECT_LE(policy.places, kMany / 2 * kPlacesEach);
+  EXPECT_GT(meter.read(), kMany / 2) << "what a search reads is counted";
+  EXPECT_LE(meter.read(), kMany / 2 * kPlacesEach);
+  const std::vector<uint32_t> listed = order.listed(0);
+  EXPECT_EQ(listed.size(), kMany);
+  EXPECT_TRUE(std::ranges::is_sorted(listed, {}, [&](uint32_t page) { return order.last_use(page); }));
+}
+
+// Links and ticks that lead a search on and on.
+TEST(EvictionOrder, TakesALongSearchForDamage) {
+  constexpr uint32_t kMany = 1u << 14, kStepsMax = 1u << 12;
+  ByTick policy;
+  std::vector<format::PolicyEntry> entries(kMany);
+  TestFacts facts(kMany, 1);
+  EvictionOrder order(entries, kMany, facts);
+  daemon::LineMeter meter;
+  order.set_policy(policy, false);
+  order.count_lines(&meter);
+  std::vector<uint32_t> all(kMany);
+  std::iota(all.begin(), all.end(), 0u);
+  for (const uint32_t page : all) order.learn(page, 1, 1'000'000);
+  order.rebuild(0, std::span(all).first(kMany / 2));
+  for (uint32_t page = 0; page < kMany / 2 - 1; ++page) entries[page].last_use_ms.store_relaxed(10);
+  uint32_t refused = 0;
+  for (uint32_t page = kMany / 2; page < kMany / 2 + 100; ++page) {
+    const uint64_t before = meter.read();
+    order.learn(page, 1, 500);
+    refused += !order.insert(page);
+    ASSERT_LE(meter.read() - before, kStepsMax);
+  }
+  EXPECT_GT(refused, 0u);
+  order.rebuild(0, std::span(all).first(kMany / 2 + 100));
+  EXPECT_EQ(order.count(0), kMany / 2 + 100);
+}
+
 // The number of its list in an entry changes while it is used.
 TEST(EvictionOrder, ReadsTheListOfABlockOnce) {
   constexpr uint32_t kFew = 8, kScribbled = 3;
