@@ -106,9 +106,9 @@ Result<void> touch_all(const std::string& pool, const Device& device) {
   // In a file a formatting that was cut off may have left its claim.
   const auto touch = [](std::span<std::byte> part, uint64_t) {
     for (size_t at = 0; at < part.size(); at += kOsPage)
-      reinterpret_cast<AtomicU64*>(part.data() + at)->fetch_add_relaxed(0);  // nobody else has it yet
+      reinterpret_cast<AtomicU64*>(part.data() + at)->fetch_add_relaxed(0);  // no other process has it yet
   };
-  // What a file has room for is taken already.
+  // Reserved room of a file is taken already.
   if (device.kind() != "file" || !device.unreserved_because().empty())
     if (auto fits = check_memory_limit(device.fd(), device.bytes(), "all memory of the pool (first_touch)"); !fits)
       return fits;

@@ -250,7 +250,7 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   state->adopt_regions();
   state->adopt_room();
   state->adopt_pages(begun);
-  state->close_bare_pages();  // what the dead held is FREE by now
+  state->close_bare_pages();  // pages of dead lanes are FREE by now
   state->finish_begun_lanes(begun);
   // A host that was lost took its caches with it: entries may be older than their pages.
   if (state->region.is_shared()) shm::repair_entries(state->region, 0, state->region.buckets());

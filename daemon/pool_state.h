@@ -57,7 +57,7 @@ struct RegionEntry {
   bool is_foreign = false;    // another host's; its state is not ours to know
   bool is_unordered = false;  // its queues are empty until they are built anew
   bool is_late = false;       // blocks are missing from its queues until then; it is in late_regions
-  bool was_found = false;     // its word said who rents it when this marud took the pool over
+  bool was_found = false;     // its word named its owner when this marud took the pool over
   uint32_t generation = 0;    // 20 bits
   LaneId owner;
   uint32_t free_pages = 0;  // when it was last swept

@@ -1,4 +1,4 @@
-// What a pool has counted since its marud began. For the pool*.cc files alone.
+// The counters of a pool since its marud began. For the pool*.cc files alone.
 #pragma once
 
 #include "daemon/metrics/histogram.h"

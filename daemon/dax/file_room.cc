@@ -93,10 +93,10 @@ Result<std::vector<FileRange>> bare_ranges(int fd, uint64_t offset, uint64_t byt
   const uint64_t end = offset + bytes;
   for (uint64_t at = offset; at < end;) {
     const off_t hole = ::lseek(fd, off_t(at), SEEK_HOLE);
-    if (hole < 0) return failure(errno, "look for what has no room");
+    if (hole < 0) return failure(errno, "look for parts without room");
     if (uint64_t(hole) >= end) break;
     const off_t data = ::lseek(fd, hole, SEEK_DATA);
-    if (data < 0 && errno != ENXIO) return failure(errno, "look for what has no room");
+    if (data < 0 && errno != ENXIO) return failure(errno, "look for parts without room");
     at = data < 0 ? end : std::min(end, uint64_t(data));
     ranges.push_back({uint64_t(hole), at - uint64_t(hole)});
   }

@@ -238,7 +238,7 @@ typedef struct maru_view {
  * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
  * may block for timeout_ms. Tenants without one never ask.
  * Errors (the buffer stays the caller's): -EDQUOT the tenant is at its hard limit: delete blocks of it, or wait until some are
- * evicted; -EUSERS a hard limit holds for the tenant, and the pool has no place to count what it uses (tenants_max in
+ * evicted; -EUSERS a hard limit holds for the tenant, and the pool has no place to count its bytes (tenants_max in
  * marud.toml); -EPERM the pool takes only tenants that its administrator has listed; -ENOTCONN, -ETIMEDOUT, -ESTALE marud was
  * needed for credit and did not answer; -ENOLINK the parent is gone: store it again first, or store this as a root;
  * -EXFULL the registry is full at this key, or no cell is free for so long a one; -ENOBUFS every pin slot is taken; -EAGAIN an

@@ -120,7 +120,7 @@ class QuotaError(MaruError):
 
 
 class TenantPlaceError(QuotaError):
-    """A hard limit holds for the tenant, and the pool has no place to count what it uses."""
+    """A hard limit holds for the tenant, and the pool has no place to count its bytes."""
 
 
 class TenantNotListedError(MaruError):
@@ -246,7 +246,7 @@ _RESOLVE: _Errors = {
 }
 _NO_PLACE = (
     TenantPlaceError,
-    "a hard limit holds for the tenant, and the pool has no place to count what it uses: delete blocks of tenants that are not"
+    "a hard limit holds for the tenant, and the pool has no place to count its bytes: delete blocks of tenants that are not"
     " needed, or format the pool with a larger tenants_max",
 )
 _STORE: _Errors = {

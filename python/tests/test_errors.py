@@ -46,7 +46,7 @@ def test_a_tenant_that_the_pool_has_no_place_for_is_told_so(marud_program):
         with maru.Client(str(running.socket), timeout_ms=60_000) as client:
             first, second = client.tenant("first"), client.tenant("second")
             client.store_copy(b"k", b"x", tenant=first)
-            with pytest.raises(maru.TenantPlaceError, match="no place to count what it uses"):
+            with pytest.raises(maru.TenantPlaceError, match="no place to count its bytes"):
                 client.store_copy(b"k", b"x", tenant=second)
 
 

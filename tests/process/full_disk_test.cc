@@ -53,7 +53,7 @@ class FullDisk : public ::testing::TestWithParam<bool> {  // in two files
                 "lanes = 8\npins = 2048\nhigh_watermark = 1\nlow_watermark = 0.5\n" + more;
     marud_ = std::make_unique<MarudProcess>(std::vector{wish});
   }
-  // Another program takes what is left on the disk, but for so much.
+  // Another program takes the room that is left on the disk, but for so much.
   void fill_disk(uint64_t but_bytes = 0) {
     const FileDescriptor other(::open(disk_.file("other").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     std::error_code failed;

@@ -185,7 +185,7 @@ TEST(UserLimits, TooManyPinsAreNoticedAndCostMemoryAndLanes) {
   EXPECT_TRUE(wait_until([&] { return maru_alloc(client, kPageBytes, &buffer) == 0; }));
 }
 
-// Whoever may write to a pool can write pins into every lane of it.
+// A client that may write to a pool can write pins into every lane of it.
 TEST(UserLimits, PinsInAPoolAreNoReasonInAnotherOne) {
   MarudProcess marud({pool(""), pool(own_limit("pins = 20"), "other")});
   TestClient victim(marud.socket_path());
@@ -362,7 +362,7 @@ TEST(UserLimits, ALaneThatClaimsToBeAnothersCountsForItsUserAfterARestart) {
   EXPECT_EQ(result, -EDQUOT);
 }
 
-// The same of what it says about regions and lanes, of which a marud that starts knows nothing else.
+// The same of words about regions and lanes: a marud that starts knows these words alone.
 TEST(UserLimits, RegionsAndLanesThatAPoolClaimsAreNoReasonInAnotherOneAfterARestart) {
   PoolWish claims = pool(""), other = pool(own_limit("regions = 3\nconnections = 4"), "other");
   claims.in_file = other.in_file = true;

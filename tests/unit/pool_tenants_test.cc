@@ -404,7 +404,7 @@ TEST_F(PoolTenantsInSmallTable, APlaceThatBecomesFreeIsTheNextTenants) {
   EXPECT_EQ(store(*client, "more", "t8"), EDQUOT);
 }
 
-// What a tenant without a place was granted while nothing limited it ends with that.
+// A tenant without a place keeps no credit from before the limit.
 TEST_F(PoolTenantsInSmallTable, CreditFromBeforeTheLimitEndsWithIt) {
   auto client = home_.attach();
   ask({{"command", "quota.mode"}, {"listed", false}});
