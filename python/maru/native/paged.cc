@@ -1,10 +1,10 @@
 // The extension maru._paged: copies blocks of an engine's KV cache into a buffer of the pool and back, for
 // maru/paged_layers.py, which has checked the layers.
 //
-// A layer is a tensor in the processor's memory with a number of blocks. The bytes of a block have an order, that of its
-// dimensions; in memory they may lie apart, and in another order. In a buffer the layers follow each other, the blocks of each
-// lie side by side, and the bytes of a block stand in their order. So a copy is a loop over runs: bytes that are neighbours on
-// both sides. One thread makes it, without the GIL: it begins at once, however many threads and whichever else the engine has.
+// A layer is a tensor in the processor's memory with a number of blocks. The order of a block's bytes is the order of its
+// dimensions. In memory these bytes may lie apart, and in another order. In a buffer the layers follow each other, the blocks
+// of each lie side by side, and the bytes of a block stand in their order. So a copy is a loop over runs: bytes that are
+// neighbours on both sides. One thread makes it, without the GIL: it begins at once, however many threads the engine has.
 #include "without_gil.h"
 
 #include <cstdint>

@@ -11,7 +11,7 @@ import tempfile
 def _root():
     root = tempfile.mkdtemp(prefix="maru-models-")
     atexit.register(shutil.rmtree, root, ignore_errors=True)
-    # What is known of weights is kept there, too, and not for the user of these tests.
+    # The digests of these weights lie there, too, and not in the cache of the tests' user.
     os.environ["XDG_CACHE_HOME"] = str(pathlib.Path(root, "cache"))
     return pathlib.Path(root)
 
