@@ -93,6 +93,7 @@ void Pool::State::show_host(bool is_clean) {
     host.boot_id_lo.store_relaxed(boot_id[0]);
     host.boot_id_hi.store_relaxed(boot_id[1]);
   }
+  host.serves.store_relaxed(epoch << 16 | wire::kMinorVersion);
   host.process.store_relaxed(uint64_t(::getpid()));
   host.heartbeat_ms.store_relaxed(now_ms);
   host.clean.store_relaxed(is_clean ? 1 : 0);

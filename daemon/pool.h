@@ -245,6 +245,8 @@ class Pool {
   std::vector<DeletedTree> take_deleted_trees();
   // 0, and the account has credit for the bytes; or an errno, and why.
   int grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why);
+  // 0, and there is a slot for the key in the registry unless another client took it; or EXFULL, and why.
+  int make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t now_ms, std::string* ret_why);
 
   // The limits of tenants hold from here on: to be called before the pool serves. `at_run_time` goes before what is configured;
   // `save` writes down each change of it before it is answered.

@@ -392,6 +392,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void evict_cell_holders();
   bool step_key_cells();
 
+  int make_room_in_bucket(const wire::RoomRequest& request, std::string* ret_why);  // pool_bucket_room.cc
   // pool_make_room.cc: "evict" of administrators
   nlohmann::json make_room(const nlohmann::json& request, uint64_t* ret_ticket);
   bool step_eviction(Eviction& eviction);

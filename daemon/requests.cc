@@ -63,6 +63,7 @@ Outcome Requests::handle(Session& session, Session::Received& received, Moment n
     case wire::Type::kPing:
       if (!payload.empty()) return drop("a ping with a payload");
       return answer(*header, {});
+    case wire::Type::kMakeRoom: return make_room(session, *header, payload, now);
     case wire::Type::kBadMemory: return bad_memory(session, *header, payload, now);
     case wire::Type::kRegionTaken:
     case wire::Type::kPoolLeaves: break;  // only marud sends these
@@ -364,6 +365,22 @@ Outcome Requests::credit(Session& session, const wire::MessageHeader& header, st
   const int code = pools_[watch->pool]->serving()->grant_credit(watch->lane, *request, now.unix_ms, &why);
   if (code == 0) return answer(header, {});
   log_debug("{} gets no credit in pool \"{}\": {}", session.text(), pools_[watch->pool]->name(), why);
+  return refuse(header, code, why);
+}
+
+Outcome Requests::make_room(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                            Moment now) {
+  const auto request = wire::read_exactly<wire::RoomRequest>(payload);
+  if (!request) return drop("a request for room of the wrong size");
+  if (const auto wrong = wire::check(*request)) return drop("a request for room: " + std::string(*wrong));
+  Outcome outcome;
+  LaneWatch* watch = lane_of(session, header, outcome);
+  if (!watch) return outcome;
+  if (session.is_read_only) return refuse(header, EROFS, "this client attached to read only");
+  std::string why;
+  const int code = pools_[watch->pool]->serving()->make_room(watch->lane, *request, now.unix_ms, &why);
+  if (code == 0) return answer(header, {});
+  log_debug("{} gets no room in pool \"{}\": {}", session.text(), pools_[watch->pool]->name(), why);
   return refuse(header, code, why);
 }
 

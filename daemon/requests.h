@@ -145,6 +145,8 @@ class Requests {
   Outcome rent_for(Session& session, const wire::MessageHeader& header, const wire::RentRequest& request, Moment now,
                    uint64_t ticket, std::chrono::steady_clock::time_point came);
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  Outcome make_room(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                    Moment now);
   Outcome bad_memory(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                      Moment now);
   Outcome delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,

@@ -236,13 +236,15 @@ typedef struct maru_view {
  * block under the key; by the time the call returns it may be gone again, deleted, evicted or cleared. A block that is there
  * already needs no parent: that the one in the options is gone matters to a new one alone. options may be NULL: a root.
  * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
- * may block for timeout_ms. Tenants without one never ask.
+ * may block for timeout_ms. Tenants without one ask only where the registry is full at the key, which it is for about one block
+ * in 50,000 of a full pool.
  * Errors (the buffer stays the caller's): -EDQUOT the tenant is at its hard limit: delete blocks of it, or wait until some are
  * evicted; -EUSERS a hard limit holds for the tenant, and the pool has no place to count its bytes (tenants_max in
  * marud.toml); -EPERM the pool takes only tenants that its administrator has listed; -ENOTCONN, -ETIMEDOUT, -ESTALE marud was
  * needed for credit and did not answer; -ENOLINK the parent is gone: store it again first, or store this as a root;
- * -EXFULL the registry is full at this key, or no cell is free for so long a one; -ENOBUFS every pin slot is taken; -EAGAIN an
- * expired block with children is in the way, or marud is counting what the tenant uses: try later; -EINVAL, also for a buffer
+ * -EXFULL the registry is full at this key and nothing there may go, or no cell is free for so long a key; -ENOBUFS every pin
+ * slot is taken; -EAGAIN an expired block with children is in the way, or marud is counting what the tenant uses: try later;
+ * -EINVAL, also for a buffer
  * of another client. */
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);

@@ -186,6 +186,7 @@ class Client {
   int publish(const maru_key& key, const shm::Digest& digest, const maru_buffer& buffer,
               const maru_store_options& options, maru_block parent, Duplicate duplicate, Unanswered* unanswered,
               maru_block* ret_block);
+  int ask_for_room(const shm::Digest& digest, shm::PageRef parent);
   struct CopyBatch;
   void take_for(CopyBatch& batch, Unanswered& unanswered);
   int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented);

@@ -25,6 +25,8 @@ constexpr int kExpiredRetries = 8;
 constexpr PageRef kGoneParent = PageRef::of(~uint32_t{0} - 1, 0);
 // Other threads of this client may use up what marud granted to this one.
 constexpr int kCreditRetries = 16;
+// Others that store into the same buckets may take the room first.
+constexpr int kRoomRetries = 4;
 
 }  // namespace
 
@@ -62,6 +64,20 @@ int Client::ask_for_credit(uint64_t tenant, uint64_t bytes) {
     return reply ? 0 : status_of(reply.error());
   } catch (const std::bad_alloc&) {
     return -ENOMEM;  // what it granted, if it did, is in the account
+  }
+}
+
+// Only a marud that has said so in this epoch knows the message.
+int Client::ask_for_room(const Digest& d, PageRef parent) {
+  const format::HostRecord& host = region_.host(region_.host_of_lane(lane_.id.lane));
+  const uint64_t serves = host.serves.load_relaxed();  // a hint
+  if (serves >> 16 != (host.epoch.load_acquire() & 0xFFFF'FFFF'FFFF) || (serves & 0xFFFF) < 1) return -EXFULL;
+  const wire::RoomRequest request{d.lo, d.hi, parent.bits, 0};
+  try {
+    auto reply = connection_.request(wire::Type::kMakeRoom, wire::bytes_of(request));
+    return reply ? 0 : status_of(reply.error());
+  } catch (const std::bad_alloc&) {
+    return -ENOMEM;
   }
 }
 
@@ -263,7 +279,7 @@ int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buf
   // After the last look at the payload: what was filled in after its memory went bad is in no other process.
   if (bad_pages_->meets(own.page(), buffer.bytes)) return -EHWPOISON;
 
-  int credit_tries = 0;
+  int credit_tries = 0, room_tries = 0;
   for (int tries = 0;; ++tries) {
     const shm::PublishResult result = shm::publish(lane_, own, block);
     switch (result.status) {
@@ -296,8 +312,14 @@ int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buf
         continue;
       }
       case shm::PublishStatus::kNoParent: return -ENOLINK;
-      case shm::PublishStatus::kKeySpaceFull:
-      case shm::PublishStatus::kRegistryFull: count(format::kCounterRegistryFull); return -EXFULL;
+      case shm::PublishStatus::kRegistryFull:
+        if (room_tries++ < kRoomRetries && !(unanswered && unanswered->is_silence()) &&
+            ask_for_room(d, block.parent) == 0) {
+          --tries;
+          continue;
+        }
+        [[fallthrough]];
+      case shm::PublishStatus::kKeySpaceFull: count(format::kCounterRegistryFull); return -EXFULL;
       case shm::PublishStatus::kPinsFull: count(format::kCounterPinFull); return -ENOBUFS;
       case shm::PublishStatus::kNotReserved:
         return PageWord{region_.block(own.page()).word.load_acquire()}.is(PageState::kPoisoned, own.generation())

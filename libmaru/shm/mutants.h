@@ -78,6 +78,7 @@ enum MutantId : unsigned {
   kMutantMarudIsNobody = 83,           // some epochs give marud the lane that means "no lane"
   kMutantMarudOfAnyEpoch = 84,  // tests/sim/cast_reclaim.cc: a marud takes the pages of its predecessor for its own
   kMutantClearedLaneNotFlushed = 85,  // a lane is FREE while the memory has pins of the dead in it
+  kMutantRoomWithoutLook = 86,        // tests/sim/scenario_room.cc: a block makes room in buckets that have some
   kMutantServeUnflushed = 55,  // tests/sim/scenario_format.cc: a pool is adopted whose magic number is in a cache alone
   kMutantFindOneHeader = 100,  // a lookup believes locations without reading the header again
   kMutantFindPlainOneHeader = 101,    // a batch of lookups does so

@@ -270,6 +270,27 @@ Candidates registry_find(const ControlRegion& region, const Digest& digest) {
   return result;
 }
 
+BucketContent registry_content(const ControlRegion& region, const Digest& digest) {
+  const BucketPair pair(region, digest);
+  HomeHeader h = pair.header();
+  BucketContent result;
+  for (uint32_t tries = 0; tries < limits::kBucketReadRetries; ++tries) {
+    Bucket* over = h.has_overflow() ? pair.overflow(pair.link()) : nullptr;
+    result.count = 0;
+    for (uint32_t slot = 0; slot < (over ? 2 * kSlots : kSlots); ++slot) {
+      if (!h.is_valid(slot)) continue;
+      const PageRef ref = PageRef::from_bits(pair.location(slot, over)->load_acquire());  // [pairs bucket.location]
+      if (region.is_page(ref)) result.bits[result.count++] = ref.bits;
+    }
+    result.is_full = h.valid_home() == 0x7F && (!h.has_overflow() || h.valid_overflow() == 0x7F);
+    const HomeHeader after = pair.header();
+    if (after.bits == h.bits) return result;
+    h = after;
+  }
+  // It changes faster than it can be read, so there was room in it.
+  return {};
+}
+
 namespace {
 
 enum class DuplicateCheck : uint8_t { kNone, kFound, kChanged, kPinsFull, kExpired };

@@ -60,6 +60,16 @@ InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable&
 // have been called before the page is freed. Returns whether it was this call that took it away.
 bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& digest, PageRef ref);
 
+// The blocks in the buckets of a key, read under an unchanged header.
+struct BucketContent {
+  uint32_t count = 0;
+  uint64_t bits[2 * limits::kBucketSlots];  // PageRefs of the first `count` valid slots
+  bool is_full = false;                     // all slots are valid, also those of an overflow bucket
+
+  PageRef ref(uint32_t i) const { return PageRef::from_bits(bits[i]); }
+};
+BucketContent registry_content(const ControlRegion& region, const Digest& digest);
+
 // Releases the overflow buckets that a dead lane claimed and did not link, or unlinked and did not release.
 void release_overflow_of(const ControlRegion& region, LaneId dead);
 // One of them: `owner` is what its owner word was, and names the dead lane.

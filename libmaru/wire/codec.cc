@@ -112,6 +112,11 @@ std::optional<std::string_view> check(const CreditRequest& request) {
   return std::nullopt;
 }
 
+std::optional<std::string_view> check(const RoomRequest& request) {
+  if (request.reserved != 0) return "reserved fields are not zero";
+  return std::nullopt;
+}
+
 std::optional<EvictedKeyView> next_evicted_key(std::span<const std::byte>& rest) {
   EvictedKeyView record = {};
   if (rest.size() < sizeof(record.head)) return std::nullopt;

@@ -249,6 +249,7 @@ Input all_kinds() {
   }
   wire::DeleteTreeRequest tree{1, 2};
   append(input, 0, 0, Type::kDeleteTree, wire::bytes_of(tree));
+  append(input, 0, 0, Type::kMakeRoom, wire::bytes_of(wire::RoomRequest{1, 2, 0, 0}));
   append(input, 1, 0, Type::kPing, {});
   append(input, 0, 0, Type::kDetach, {});
   return input.take();

@@ -137,6 +137,7 @@ TEST(Layout, WhatMarudWrites) {
   EXPECT_PLACE(HostRecord, claim, 64);
   EXPECT_PLACE(HostRecord, wanted, 72);
   EXPECT_PLACE(HostRecord, name, 128);
+  EXPECT_PLACE(HostRecord, serves, 192);
   EXPECT_EQ(uint32_t(HostState::kFree), 0u);
   EXPECT_EQ(uint32_t(HostState::kLive), 1u);
   EXPECT_EQ(uint32_t(HostState::kSuspect), 2u);

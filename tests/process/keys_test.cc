@@ -1,4 +1,5 @@
 // Keys of every kind, tenants, chains, time to live, checksums.
+#include "libmaru/shm/hash.h"
 #include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/test_client.h"
@@ -506,6 +507,32 @@ TEST(Checksums, ABlockUnderAnotherBlocksKeyIsAnError) {
   EXPECT_EQ(reader.retrieve("k", &view), -EIO) << "the payload of another key";
   EXPECT_EQ(reader.retrieve("l", &view), -EIO);
   EXPECT_EQ(reader.statistics().checksum_errors, 2u);
+}
+
+// Fourteen keys fill the two buckets that they share; the next one is stored all the same.
+TEST(FullBuckets, AnotherKeyIsStoredAndTheColdestMakesRoom) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  ControlMap map(marud.socket_path());
+  const shm::ControlRegion& region = map.region();
+  std::vector<std::string> names;
+  for (int i = 0; names.size() < 16; ++i) {
+    const std::string name = "key " + std::to_string(i);
+    const shm::Digest digest = shm::digest_of_bytes(region.secret(), std::as_bytes(std::span(name)), 0);
+    if (shm::home_bucket(region, digest) == 0) names.push_back(name);
+  }
+  const auto stored = [&] {
+    int count = 0;
+    for (const std::string& name : names) count += client.exists(name);
+    return count;
+  };
+  for (size_t i = 0; i < 15; ++i) EXPECT_EQ(client.store(names[i], "text"), 0) << i;
+  EXPECT_EQ(client.text(names[14]), "text");
+  EXPECT_EQ(stored(), 14);
+  // As an earlier marud, which would end the connection at a message that it does not know.
+  region.host(0).serves.store_release(0);
+  EXPECT_EQ(client.store(names[15], "text"), -EXFULL);
+  EXPECT_EQ(stored(), 14);
 }
 
 }  // namespace

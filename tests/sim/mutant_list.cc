@@ -62,6 +62,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantMarudIsNobody, "marud's lane of some epochs taken for nobody's", {"epoch"}},
       {kMutantMarudOfAnyEpoch, "pages of a marud before taken for the new marud's own", {"epoch-written"}},
       {kMutantClearedLaneNotFlushed, "a lane FREE with pins of the dead in memory", {"power-loss"}},
+      {kMutantRoomWithoutLook, "a block evicted for room that is there", {"bucket-room-there"}},
       {kMutantFormatByLook, "memory claimed by a store because it was seen blank", {"format"}},
       {kMutantServeUnflushed, "a pool adopted whose magic number is not flushed", {"format"}},
       {kMutantFormatUnflushed, "a magic number before the header is in memory", {"format"}},

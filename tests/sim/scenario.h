@@ -19,6 +19,7 @@ std::span<const Scenario> tenant_scenarios();
 std::span<const Scenario> poison_scenarios();
 std::span<const Scenario> host_scenarios();
 std::span<const Scenario> power_scenarios();
+std::span<const Scenario> room_scenarios();
 std::span<const Scenario> epoch_scenarios();
 std::span<const Scenario> lane_scenarios();
 std::span<const Scenario> attach_scenarios();

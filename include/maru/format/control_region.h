@@ -222,7 +222,9 @@ struct alignas(64) HostRecord {
   AtomicU64 reserved1[6];
   // line 2: its marud's
   AtomicU64 name[8];  // of the host, for people: text that ends with a zero byte
-  AtomicU64 reserved2[8];
+  AtomicU64
+      serves;  // epoch:48 | minor version of the wire:16, of the marud that wrote it; counts if that epoch is the present one
+  AtomicU64 reserved2[7];
 };
 static_assert(sizeof(HostRecord) == 256);
 

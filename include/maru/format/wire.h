@@ -15,6 +15,9 @@ namespace maru::wire {
 
 inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
 inline constexpr uint16_t kVersion = 1;
+// The messages that later maruds know: 1 adds kMakeRoom. marud shows its minor version in
+// HostRecord::serves, since an earlier marud ends the connection at a message that it does not know.
+inline constexpr uint16_t kMinorVersion = 1;
 
 enum class Type : uint16_t {
   kAttach = 1,       // AttachRequest [+ descriptors handed back] -> AttachReply + descriptors, see there
@@ -27,8 +30,9 @@ enum class Type : uint16_t {
   kCredit = 8,       // CreditRequest -> nothing; refused with EDQUOT, EUSERS or EPERM
   kBadMemory = 9,    // BadMemoryReport -> nothing
   kPoolLeaves = 10,  // unasked: PoolLeaves
+  kMakeRoom = 11,    // RoomRequest -> nothing; refused with EXFULL
 };
-inline constexpr uint16_t kTypeMax = 10;
+inline constexpr uint16_t kTypeMax = 11;
 
 struct MessageHeader {
   uint32_t magic;
@@ -130,6 +134,15 @@ struct CreditRequest {
   uint64_t reserved;
 };
 static_assert(sizeof(CreditRequest) == 32);
+
+// The registry has no slot for this key: the coldest block that shares its buckets and may go makes room.
+struct RoomRequest {
+  uint64_t digest_lo;
+  uint64_t digest_hi;
+  uint64_t parent;    // PageRef of the block below which the asker stores: it is spared; 0: none
+  uint64_t reserved;  // zero
+};
+static_assert(sizeof(RoomRequest) == 32);
 
 // The client met memory in this page that the machine cannot read. marud looks for itself.
 struct BadMemoryReport {
