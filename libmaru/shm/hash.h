@@ -135,7 +135,7 @@ inline uint64_t home_bucket(const ControlRegion& region, const Digest& d) {
 // Of a payload; detects damage, not intent. Never 0: 0 means "none".
 uint64_t payload_checksum(std::span<const std::byte> payload);
 
-// What a block says of its payload beside the payload itself.
+// The words of a block line that its checksum covers.
 struct BlockClaims {
   Digest digest;
   uint64_t length = 0;
