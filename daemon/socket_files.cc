@@ -1,10 +1,11 @@
 #include "daemon/socket_files.h"
 
+#include "daemon/path_of_file.h"
+
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace maru::daemon {
@@ -14,11 +15,13 @@ std::string lock_path_of(const std::string& path) { return path + ".lock"; }
 
 // Why `path` does not lead to this open file; empty: it does.
 std::string why_another(const std::string& path, const FileDescriptor& file) {
-  struct stat there = {}, held = {};
-  if (::lstat(path.c_str(), &there) != 0)
-    return errno == ENOENT || errno == ENOTDIR ? path + " is gone" : Error{errno, "look at " + path}.text();
-  if (::fstat(file.get(), &held) == 0 && there.st_dev == held.st_dev && there.st_ino == held.st_ino) return {};
-  return path + " is another file, perhaps of another marud";
+  switch (const int code = why_another_file(path, file)) {
+    case 0: return {};
+    case ENOENT:
+    case ENOTDIR: return path + " is gone";
+    case ESTALE: return path + " is another file, perhaps of another marud";
+    default: return Error{code, "look at " + path}.text();
+  }
 }
 
 }  // namespace

@@ -69,10 +69,6 @@ Result<void> StateDirectory::save_added(const std::string& pool, const std::stri
   return replace(added_file_of(pool), toml);
 }
 
-Result<void> StateDirectory::forget_added(const std::string& pool) const {
-  const std::string path = added_file_of(pool);
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return failure(errno, "remove " + path);
-  return {};
-}
+Result<void> StateDirectory::forget_added(const std::string& pool) const { return unlink(added_file_of(pool)); }
 
 }  // namespace maru::daemon

@@ -1,6 +1,7 @@
 #include "daemon/state_file.h"
 
 #include "daemon/listener.h"
+#include "daemon/path_of_file.h"
 #include "maru/format/limits.h"
 
 #include <cerrno>
@@ -213,7 +214,19 @@ Result<void> StateDirectory::check_owner() const {
 }
 
 Result<void> StateDirectory::hold() const {
-  if (lock_->is_open()) return {};
+  const std::lock_guard one(lock_->mutex);
+  return lock_->file.is_open() ? Result<void>() : lock();
+}
+
+// Pools in files alone need no lock.
+Result<void> StateDirectory::hold_still() const {
+  const std::lock_guard one(lock_->mutex);
+  const bool is_held = lock_->file.is_open();
+  return !is_held || why_another_file(path_ + "/lock", lock_->file) == 0 ? Result<void>() : lock();
+}
+
+// With the mutex.
+Result<void> StateDirectory::lock() const {
   if (auto right = check_owner(); !right) return right;
   auto directory = make_directory(path_);
   if (!directory) return tl::unexpected(directory.error());
@@ -221,12 +234,18 @@ Result<void> StateDirectory::hold() const {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.is_open()) return failure(errno, "open " + path);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
-    *lock_ = std::move(fd);
+    lock_->file = std::move(fd);
     return {};
   }
   if (errno == EWOULDBLOCK)
     return failure(EBUSY, "use the state directory " + path_ + " (another marud does; --state-dir names one)");
   return failure(errno, "lock " + path);
+}
+
+Result<void> StateDirectory::unlink(const std::string& path) const {
+  if (auto held = hold_still(); !held) return held;
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return failure(errno, "remove " + path);
+  return {};
 }
 
 Result<std::optional<PoolRecord>> StateDirectory::load(const std::string& pool) const {
@@ -264,6 +283,7 @@ Result<void> StateDirectory::save(const PoolRecord& record) const {
 }
 
 Result<void> StateDirectory::replace(const std::string& path, const std::string& text) const {
+  if (auto held = hold_still(); !held) return held;
   auto directory = make_directory(path_);
   if (!directory) return tl::unexpected(directory.error());
   const std::string next = path + ".next";
@@ -315,10 +335,9 @@ bool StateDirectory::is_draining(const std::string& pool) const {
 Result<void> StateDirectory::save_draining(const std::string& pool, bool draining) const {
   const std::string path = draining_file_of(pool);
   if (draining) return replace(path, nlohmann::json({{"version", kStateVersion}, {"pool", pool}}).dump(2) + "\n");
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return failure(errno, "remove " + path);
-  return {};
+  return unlink(path);
 }
 
-void StateDirectory::remove(const std::string& pool) const { ::unlink(file_of(pool).c_str()); }
+void StateDirectory::remove(const std::string& pool) const { static_cast<void>(unlink(file_of(pool))); }
 
 }  // namespace maru::daemon

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -85,8 +86,17 @@ class StateDirectory {
   std::string draining_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".draining"; }
   std::string added_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".added"; }
   Result<void> replace(const std::string& path, const std::string& text) const;
+  // Before a file is changed: the directory may have been taken away with its lock, and another marud may hold another one at
+  // the path by now, whose files must stay. Otherwise the lock is taken again. Errors: EBUSY that is so.
+  Result<void> hold_still() const;
+  Result<void> lock() const;
+  Result<void> unlink(const std::string& path) const;
+  struct Lock {
+    std::mutex mutex;  // threads write for the deciding thread
+    FileDescriptor file;
+  };
   std::string path_;
-  std::shared_ptr<FileDescriptor> lock_ = std::make_shared<FileDescriptor>();
+  std::shared_ptr<Lock> lock_ = std::make_shared<Lock>();
 };
 
 }  // namespace maru::daemon
