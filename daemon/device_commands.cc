@@ -442,7 +442,7 @@ void DeviceCommands::step_leaving(Moment now) {
       if (hosted->is_writing_limits()) continue;
       if (!hosted->is_written_out()) continue;
       removed_.insert(hosted->name());
-      hosted->end();
+      hosted->has_ended();
       continue;
     }
     if (now.monotonic_ms < leave.deadline_ms) continue;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace maru::daemon {
@@ -288,6 +289,10 @@ std::string HostedPool::future_text(bool is_held) const {
 }
 
 void HostedPool::stop(bool is_held) {
+  // One that is being closed is left in order, unless its disk does not answer.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (ending_.is_lasting() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   while (!is_held && !is_written_out()) {
     notify("EXTEND_TIMEOUT_USEC=60000000");
     writing_.wait_for(std::chrono::seconds(10));

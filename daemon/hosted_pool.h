@@ -3,6 +3,7 @@
 // its clients were asked to leave, it is gone. Or it is unavailable: it could not be opened, and is tried again.
 #pragma once
 
+#include "daemon/aside.h"
 #include "daemon/config.h"
 #include "daemon/dax/file_device.h"
 #include "daemon/dax/memory_device.h"
@@ -94,8 +95,9 @@ class HostedPool {
   // Limits of its tenants are being written down. Two threads must not write one file, so it is there until that has ended, and
   // with it whoever would bring another pool of its name.
   bool is_writing_limits() const;
-  // And then the device is closed.
-  void end();
+  // And then a thread closes the device, which gives memory back at the pace of the machine, and removes what the state
+  // directory has of the pool. True once that is done: the pool is gone.
+  bool has_ended();
   bool is_gone() const { return condition_ == Condition::kGone; }
 
   // The end of marud. `is_held`: a client still holds the memory, so that the next marud may get it back.
@@ -122,6 +124,7 @@ class HostedPool {
   // A pool that lost power, and whether it serves. False: nothing in it can be believed; it is closed.
   Result<bool> adopt_verified(std::unique_ptr<Device> device, const std::string& place, uint64_t now_ms);
   void close();
+  void begin_end();
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
   Result<void> begin_anew(uint64_t now_ms);
   // What the service manager keeps: the memory of the control region, or all of it, and that of the pages.
@@ -144,6 +147,11 @@ class HostedPool {
   bool is_stored_ = false;             // the service manager has the memory
   Result<void> written_;               // what came of writing it out
   std::future<Result<void>> writing_;  // reads pool_, and so ends before it
+  struct Ended {
+    std::string device;
+    Result<void> closed, undrained, forgotten;
+  };
+  Aside<Ended> ending_;
 };
 
 }  // namespace maru::daemon

@@ -29,6 +29,8 @@ Result<void> HostedPool::drain(uint64_t now_ms) {
 }
 
 Result<void> HostedPool::may_cancel() const {
+  if (ending_.is_begun())
+    return failure(EBUSY, "pool \"" + name() + "\" is removed already: its device is being closed");
   if (condition_ == Condition::kServing || condition_ == Condition::kDraining || condition_ == Condition::kLeaving)
     return {};
   return failure(EBUSY, "pool \"" + name() + "\" neither drains nor leaves");
@@ -88,19 +90,38 @@ void HostedPool::close() {
   if (!closed) log_error("pool \"{}\" is not left in order: {}", name(), closed.error().text());
 }
 
-void HostedPool::end() {
-  close();
-  condition_ = Condition::kGone;
+// The pool is the thread's from here on. A marud that dies meanwhile may find its added pools again, and removes nothing twice.
+void HostedPool::begin_end() {
   const std::string device = pool_ ? pool_->device().name() : "memory";
-  pool_.reset();
-  if (spec_.backend == Backend::kMemory) state_.remove(name());
+  const bool is_serving = serving() != nullptr;
+  auto work = [pool = std::shared_ptr<Pool>(std::move(pool_)), written = written_, is_serving, device, state = state_,
+               name = name(), is_memory = spec_.backend == Backend::kMemory]() mutable {
+    Ended ended;
+    ended.device = device;
+    // The kernel tells of what it could not write once.
+    if (is_serving) ended.closed = written ? pool->close() : written;
+    pool.reset();
+    if (is_memory) state.remove(name);
+    ended.undrained = state.save_draining(name, false);
+    ended.forgotten = state.forget_added(name);
+    return ended;
+  };
+  ending_.begin(std::move(work), {device, failure(ENOMEM, "close " + device), {}, {}});
+}
+
+bool HostedPool::has_ended() {
+  if (!ending_.is_begun()) begin_end();
+  const auto ended = ending_.take();
+  if (!ended) return false;
+  condition_ = Condition::kGone;
   if (is_stored_) forget_stored();
   is_stored_ = false;
-  if (auto saved = state_.save_draining(name(), false); !saved)
-    log_error("pool \"{}\": {}", name(), saved.error().text());
-  if (auto forgotten = state_.forget_added(name()); !forgotten)
-    log_error("pool \"{}\" comes back when marud is started anew: {}", name(), forgotten.error().text());
-  log_info("pool \"{}\" is removed: {} is closed and may be used by others", name(), device);
+  if (!ended->closed) log_error("pool \"{}\" is not left in order: {}", name(), ended->closed.error().text());
+  if (!ended->undrained) log_error("pool \"{}\": {}", name(), ended->undrained.error().text());
+  if (!ended->forgotten)
+    log_error("pool \"{}\" comes back when marud is started anew: {}", name(), ended->forgotten.error().text());
+  log_info("pool \"{}\" is removed: {} is closed and may be used by others", name(), ended->device);
+  return true;
 }
 
 }  // namespace maru::daemon

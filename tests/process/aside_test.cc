@@ -279,5 +279,28 @@ TEST_F(AsideOfAPoolThatGoes, WaitsForThatItIsDrainedToBeWrittenDown) {
   EXPECT_FALSE(std::filesystem::exists(marud_.directory().file("state/pool-more.draining")));
 }
 
+TEST_F(AsideOfAPoolThatGoes, IsClosedAndForgottenByAThread) {
+  SlowFile slow(marud_.directory().file("state/pool-more.added.slow"));
+  EXPECT_EQ(marud_.ask({{"command", "device.remove"}, {"name", "more"}, {"discard", true}}).value("refused", 0), 0);
+  ASSERT_TRUE(slow.is_reached());
+  EXPECT_TRUE(serves_others());
+  EXPECT_TRUE(is_there());
+  EXPECT_EQ(marud_.ask({{"command", "device.cancel"}, {"name", "more"}}).value("refused", 0), EBUSY);
+  EXPECT_NE(marud_.ask(add_).value("refused", 0), 0);
+  slow.go_on();
+  EXPECT_TRUE(wait_until([&] { return !is_there(); }));
+  EXPECT_EQ(marud_.ask(add_).value("refused", 0), 0);
+}
+
+TEST_F(AsideOfAPoolThatGoes, DoesNotKeepMarudFromItsEnd) {
+  SlowFile slow(marud_.directory().file("state/pool-more.added.slow"));
+  EXPECT_EQ(marud_.ask({{"command", "device.remove"}, {"name", "more"}, {"discard", true}}).value("refused", 0), 0);
+  ASSERT_TRUE(slow.is_reached());
+  marud_.stop();
+  slow.end();
+  marud_.start();
+  EXPECT_TRUE(is_there()) << "it was not forgotten";
+}
+
 }  // namespace
 }  // namespace maru::test

@@ -157,7 +157,7 @@ TEST_F(DeviceAdd, ADeviceThatIsMissingAtTheStartKeepsNobodyFromServing) {
   devices_->remove("dax1.0");
   marud_.start();
   EXPECT_FALSE(remove("far").contains("refused"));
-  EXPECT_TRUE(row().is_null());
+  EXPECT_TRUE(wait_until([&] { return row().is_null(); }));
   EXPECT_FALSE(is_kept());
   EXPECT_EQ(remove("far").value("refused", 0), ENOENT);
   EXPECT_EQ(remove("../pool-far").value("refused", 0), ENOENT);

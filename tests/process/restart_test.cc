@@ -266,7 +266,7 @@ TEST(RestartAlone, APoolThatWaitsForItsMemoryCanBeGivenUp) {
   EXPECT_EQ(marud.pool_status().value("condition", ""), "waiting");
   const auto removed = ask("device.remove", true);
   EXPECT_EQ(removed.value("clients", 1), 0) << removed.dump();
-  EXPECT_TRUE(marud.ask({{"command", "device.list"}}).at("devices").empty());
+  EXPECT_TRUE(wait_until([&] { return marud.ask({{"command", "device.list"}}).at("devices").empty(); }));
   EXPECT_NE(maru_reattach(client), 0);
   EXPECT_EQ(client.text("k"), "text") << "what it has mapped stays readable";
   const auto added = ask("device.add");

@@ -135,7 +135,7 @@ TEST_F(Unavailable, ItCanBeRemovedAndStaysSo) {
   EXPECT_EQ(marud_->ask({{"command", "device.drain"}, {"name", "far"}}).value("refused", 0), EBUSY);
   const json removed = marud_->ask({{"command", "device.remove"}, {"name", "far"}});
   EXPECT_FALSE(removed.contains("refused")) << removed;
-  EXPECT_EQ(condition(), "not there");
+  EXPECT_TRUE(wait_until([&] { return condition() == "not there"; }));
   devices_->add("dax0.0", kBytes);
   ::kill(marud_->pid(), SIGHUP);
   EXPECT_TRUE(marud_->has_logged("pool \"far\" was removed and stays so"));

@@ -132,8 +132,10 @@ TEST_F(UnwatchedLane, LetsThePoolGoWhenItsProcessIsGone) {
   devices_.step(kNow);
   ASSERT_FALSE(pools_[0]->is_gone()) << "before it was taken back";
   pool().turn(kNow.unix_ms);
-  devices_.step(kNow);
-  EXPECT_TRUE(pools_[0]->is_gone());
+  EXPECT_TRUE(test::wait_until([&] {
+    devices_.step(kNow);
+    return pools_[0]->is_gone();
+  }));
 }
 
 // Whoever may write to the pool may have written any process there before marud was started.
