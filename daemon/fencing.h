@@ -1,14 +1,15 @@
 // The fencing command: a program of the administrator's that makes sure that a host is dead (cuts its power, takes its access
 // to the memory away) and says so with exit status 0. Run beside marud, which goes on serving; ended when it takes too long.
-// Nothing here waits for it: a command that the kernel cannot end at once (it waits for a device) is left behind, and
-// collected by whichever call comes after its end.
+// Nothing here waits for it. A thread starts it, since the program may lie on a disk that does not answer. A command that the
+// kernel cannot end at once (it waits for a device) is left behind, and collected by whichever call comes after its end.
 //
-// Thread safety: one thread.
+// Thread safety: one thread at a time for each object.
 #pragma once
 
 #include "libmaru/base/result.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <sys/types.h>
 #include <utility>
@@ -26,17 +27,18 @@ class Fencing {
   Fencing& operator=(const Fencing&) = delete;
 
   // `command`: absolute path and arguments. The command gets `variables` beside marud's own environment, and no descriptor
-  // but the standard ones.
-  Result<void> start(const std::vector<std::string>& command,
-                     const std::vector<std::pair<std::string, std::string>>& variables, uint64_t ends_ms);
-  bool is_running() const { return pid_ > 0; }
+  // but the standard ones. look() tells of a command that cannot be run.
+  void start(const std::vector<std::string>& command, const std::vector<std::pair<std::string, std::string>>& variables,
+             uint64_t ends_ms);
+  bool is_running() const { return start_ != nullptr; }
   // How it ended, when it has or when its time is over; `ret_why`: for people, of kFailed.
   Outcome look(uint64_t now_ms, std::string* ret_why);
 
  private:
+  struct Start;
   void leave_behind();
 
-  pid_t pid_ = 0;
+  std::shared_ptr<Start> start_;
   uint64_t ends_ms_ = 0;
 };
 

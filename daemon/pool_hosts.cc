@@ -322,7 +322,7 @@ void Pool::State::start_fencing(uint32_t host) {
   hosts.fenced_host = host;
   hosts.fenced_name = name;
   hosts.fenced_generation = seen.claim.generation();
-  const auto started = hosts.fencing->start(
+  hosts.fencing->start(
       sharing.fencing_command,
       {{"MARU_POOL", config.name},
        {"MARU_HOST_SLOT", std::to_string(host)},
@@ -330,10 +330,7 @@ void Pool::State::start_fencing(uint32_t host) {
        {"MARU_HOST_BOOT_ID", boot_id_text(record.boot_id_lo.load_relaxed(), record.boot_id_hi.load_relaxed())},
        {"MARU_HOST_GENERATION", std::to_string(hosts.fenced_generation)}},
       hosts.now_ms + sharing.fencing_timeout_ms);
-  if (started)
-    log_warning("pool \"{}\": host {} is fenced with {}", config.name, host, sharing.fencing_command.front());
-  else
-    log_error("pool \"{}\": host {} stays suspect: {}", config.name, host, started.error().text());
+  log_warning("pool \"{}\": host {} is fenced with {}", config.name, host, sharing.fencing_command.front());
 }
 
 void Pool::State::watch_fencing() {

@@ -7,15 +7,33 @@
 #include "tests/support/wait_until.h"
 #include "tests/unit/small_pool.h"
 
+#include <atomic>
 #include <csignal>
+#include <dlfcn.h>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+
+namespace {
+std::atomic<bool> disk_hangs{false};
+std::atomic<int> spawns{0};
+}  // namespace
+
+// Instead of the C library's: a program on a disk that does not answer.
+extern "C" int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                           const posix_spawnattr_t* attributes, char* const* arguments, char* const* environment) {
+  static const auto real = reinterpret_cast<decltype(&posix_spawn)>(::dlsym(RTLD_NEXT, "posix_spawn"));
+  while (disk_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const int code = real(pid, path, actions, attributes, arguments, environment);
+  ++spawns;
+  return code;
+}
 
 namespace maru::daemon {
 namespace {
@@ -59,7 +77,7 @@ TEST(Fencing, ACommandThatCannotBeEndedIsNotWaitedFor) {
                         << "\nexec sleep 1000\n";
   ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
   auto fencing = std::make_unique<Fencing>();
-  ASSERT_TRUE(fencing->start({script}, {}, 1000));
+  fencing->start({script}, {}, 1000);
   pid_t pid = 0;
   ASSERT_TRUE(wait_until([&] { return bool(std::ifstream(told) >> pid); }));
   {
@@ -76,8 +94,53 @@ TEST(Fencing, ACommandThatCannotBeEndedIsNotWaitedFor) {
   // Another one's start or end collects what was left behind.
   EXPECT_TRUE(wait_until([&] {
     Fencing other;
-    return other.start({"/bin/true"}, {}, 1000) && ::kill(pid, 0) != 0;
+    other.start({"/bin/true"}, {}, 1000);
+    return ::kill(pid, 0) != 0;
   }));
+}
+
+Fencing::Outcome end_of(Fencing& fencing, std::string* ret_why) {
+  auto outcome = Fencing::Outcome::kRunning;
+  EXPECT_TRUE(wait_until([&] { return (outcome = fencing.look(0, ret_why)) != Fencing::Outcome::kRunning; }));
+  return outcome;
+}
+
+TEST(Fencing, ItsEndSaysWhetherItProvedTheDeath) {
+  std::string why;
+  Fencing fencing;
+  fencing.start({"/bin/true"}, {}, 1);
+  EXPECT_EQ(end_of(fencing, &why), Fencing::Outcome::kProven);
+  fencing.start({"/bin/false"}, {}, 1);
+  EXPECT_EQ(end_of(fencing, &why), Fencing::Outcome::kFailed);
+  EXPECT_EQ(why, "it ended with status 1");
+  fencing.start({"/no/such/program"}, {}, 1);
+  EXPECT_EQ(end_of(fencing, &why), Fencing::Outcome::kFailed);
+  EXPECT_EQ(why, "cannot run /no/such/program: No such file or directory");
+  EXPECT_FALSE(fencing.is_running());
+}
+
+// One that comes up after its time is ended by the thread that started it.
+TEST(Fencing, ACommandOnADiskThatDoesNotAnswerIsNotWaitedFor) {
+  TemporaryDirectory directory;
+  const std::string script = directory.file("fence"), told = directory.file("pid");
+  std::ofstream(script) << "#!/bin/sh\necho $$ > " << told << ".new && mv " << told << ".new " << told
+                        << "\nexec sleep 1000\n";
+  ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
+  while (::waitpid(-1, nullptr, 0) > 0) continue;  // those that other tests left behind
+  disk_hangs = true;
+  const int before = spawns;
+  std::string why;
+  Fencing fencing;
+  fencing.start({script}, {}, 1000);
+  EXPECT_EQ(fencing.look(999, &why), Fencing::Outcome::kRunning);
+  EXPECT_EQ(fencing.look(1000, &why), Fencing::Outcome::kFailed);
+  EXPECT_EQ(why, "it did not end in time");
+  EXPECT_FALSE(fencing.is_running());
+  disk_hangs = false;
+  ASSERT_TRUE(wait_until([&] { return spawns > before; }));
+  int status = 0;
+  EXPECT_TRUE(wait_until([&] { return ::waitpid(-1, &status, WNOHANG) > 0; })) << "it was not ended";
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
 TEST(HostWatch, AHostIsSilentAfterTimeAndLooks) {
