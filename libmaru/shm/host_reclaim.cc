@@ -57,11 +57,6 @@ bool adopt_region(const ControlRegion& region, uint32_t index, uint32_t host) {
   return exchange_region(region, index, found, orphan_of(host, found));
 }
 
-void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink) {
-  clear_pins(region, lane);
-  reclaim_intents(region, lane, sink);
-}
-
 void revive_retiring(const ControlRegion& region, uint32_t host, uint32_t page) {
   AtomicU64& word = region.block(page).word;
   PageWord found{word.load_acquire()};  // [pairs page.word]

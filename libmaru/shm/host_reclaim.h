@@ -36,8 +36,7 @@ bool inherit_left_region(const ControlRegion& region, uint32_t index, uint32_t h
 // Step 4 of "Attach of a host": whether the region is this host's, which is LIVE, and nobody can inherit it any more.
 bool adopt_region(const ControlRegion& region, uint32_t index, uint32_t host);
 
-// Step 2, for each lane of the host: its pins and intents; parents named by intents go to the sink.
-void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink);
+// Step 2, for each lane of the host: end_lane_pins (reclaim.h).
 
 // Step 3 for one page, beside reclaim_pages: RETIRING of the host's marud goes back to READY.
 void revive_retiring(const ControlRegion& region, uint32_t host, uint32_t page);

@@ -42,29 +42,33 @@ bool is_registered(const ControlRegion& region, uint32_t page) {
   return is_there;
 }
 
-namespace {
-
-void find_unregistered(const ControlRegion& region, LaneId dead, ReclaimSink& sink) {
+uint32_t look_at_dead_pins(const ControlRegion& region, LaneId dead, uint32_t from, uint32_t to, ReclaimSink& sink) {
   const LaneView view = region.lane(dead.lane);
-  const auto look = [&](const AtomicU64& slot) {
+  const auto slots = uint32_t(view.pins.size());
+  uint32_t looks = 0;
+  for (uint32_t i = from; i < to; ++i) {
+    const AtomicU64& slot = i < slots ? view.pins[i] : view.pin_overflow[i - slots];
     const PageRef ref = PageRef::from_bits(slot.load_relaxed());  // its writer is dead
-    if (!region.is_page(ref)) return;
+    if (!region.is_page(ref)) continue;
+    ++looks;
     const PageWord word{region.block(ref.page()).word.load_acquire()};  // [pairs page.word]
-    if (!word.is(PageState::kReady, ref.generation())) return;
+    if (!word.is(PageState::kReady, ref.generation())) continue;
     const auto publisher = uint32_t(region.detail(ref.page()).owner.load_relaxed());  // a hint
     if (LaneId::from_low(publisher) == dead && !is_registered(region, ref.page())) sink.unregistered(ref);
-  };
-  for (const AtomicU64& slot : view.pins) look(slot);
-  for (const AtomicU64& slot : view.pin_overflow) look(slot);
+  }
+  return looks;
 }
 
-}  // namespace
-
 void begin_reclaim(const ControlRegion& region, LaneId dead, ReclaimSink& sink) {
+  const LaneView view = region.lane(dead.lane);
   if (MARU_MUTANT(kMutantUnregisteredAfterPins)) clear_pins(region, dead.lane);
-  find_unregistered(region, dead, sink);
-  clear_pins(region, dead.lane);
-  reclaim_intents(region, dead.lane, sink);
+  look_at_dead_pins(region, dead, 0, uint32_t(view.pins.size() + view.pin_overflow.size()), sink);
+  end_lane_pins(region, dead.lane, sink);
+}
+
+void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink) {
+  clear_pins(region, lane);
+  reclaim_intents(region, lane, sink);
 }
 
 void clear_lane(const ControlRegion& region, uint32_t lane) {
@@ -167,6 +171,17 @@ void recount_begin(const ControlRegion& region, std::span<Recount> recounts) {
   }
 }
 
+namespace {
+
+// Each intent and each page asks for one, so this must not be a walk over all.
+std::span<Recount>::iterator find_recount(std::span<Recount> recounts, uint64_t parent) {
+  const auto found = std::lower_bound(recounts.begin(), recounts.end(), parent,
+                                      [](const Recount& r, uint64_t bits) { return r.parent.bits < bits; });
+  return found != recounts.end() && found->parent.bits == parent ? found : recounts.end();
+}
+
+}  // namespace
+
 void recount_pages(const ControlRegion& region, std::span<Recount> recounts, const DeadLanes& dead, uint32_t from,
                    uint32_t to) {
   for (uint32_t page = from; page < to; ++page) {
@@ -179,9 +194,8 @@ void recount_pages(const ControlRegion& region, std::span<Recount> recounts, con
     if (!counts || (MARU_MUTANT(kMutantRecountSkipsRetiring) && found.is(PageState::kRetiring))) continue;
     const uint64_t parent = line.parent.load_acquire();  // [pairs page.word]
     if (parent == 0) continue;
-    const auto recount = std::lower_bound(recounts.begin(), recounts.end(), parent,
-                                          [](const Recount& r, uint64_t bits) { return r.parent.bits < bits; });
-    if (recount == recounts.end() || recount->parent.bits != parent) continue;
+    const auto recount = find_recount(recounts, parent);
+    if (recount == recounts.end()) continue;
     if (found.is(PageState::kSealed) && !dead.is_dead(found.lane())) recount->postponed = true;
     ++recount->children;
   }
@@ -193,8 +207,7 @@ size_t recount_commit(const ControlRegion& region, std::span<Recount> recounts, 
   const auto postpone = [&](uint32_t lane) {
     for (AtomicU64& intent : region.lane(lane).header->parent_intent) {
       const uint64_t parent = intent.load_seq_cst();
-      if (parent == 0) continue;
-      for (Recount& recount : recounts) recount.postponed |= recount.parent.bits == parent;
+      if (const auto recount = find_recount(recounts, parent); recount != recounts.end()) recount->postponed = true;
     }
   };
   with_other_hosts(region, live).for_each(region.lanes(), postpone);

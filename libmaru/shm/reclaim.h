@@ -68,6 +68,11 @@ void reclaim_intents(const ControlRegion& region, uint32_t lane, ReclaimSink& si
 // the pins, since a publisher holds one all that time; then the pins end, and the intents are read. If the process dies here:
 // the lane is still said to be dead, and whoever starts over asks for every block of it (the READY ones of reclaim_pages).
 void begin_reclaim(const ControlRegion& region, LaneId dead, ReclaimSink& sink);
+// The same in parts, since a lane has many slots: all of them are looked at, slots [from, to) at a time and the overflow behind
+// the others, and then the pins and intents end. Returns how many slots name a page, each of which is a look at its block.
+uint32_t look_at_dead_pins(const ControlRegion& region, LaneId dead, uint32_t from, uint32_t to, ReclaimSink& sink);
+// Parents that intents name go to the sink.
+void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink);
 
 struct Recount {
   PageRef parent;

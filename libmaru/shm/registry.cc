@@ -477,8 +477,8 @@ bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& dig
   return false;
 }
 
-void release_overflow_of(const ControlRegion& region, LaneId dead) {
-  for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
+void release_overflow_of(const ControlRegion& region, LaneId dead, uint64_t from, uint64_t to) {
+  for (uint64_t i = from; i < std::min(to, region.overflow_buckets()); ++i) {
     const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
     if (owner != 0 && (owner & 0xFFF'FFFF) == dead.low()) release_overflow_bucket(region, i, owner);
   }

@@ -70,8 +70,9 @@ struct BucketContent {
 };
 BucketContent registry_content(const ControlRegion& region, const Digest& digest);
 
-// Releases the overflow buckets that a dead lane claimed and did not link, or unlinked and did not release.
-void release_overflow_of(const ControlRegion& region, LaneId dead);
+// Releases the overflow buckets that a dead lane claimed and did not link, or unlinked and did not release: of all, or of
+// [from, to).
+void release_overflow_of(const ControlRegion& region, LaneId dead, uint64_t from = 0, uint64_t to = UINT64_MAX);
 // One of them: `owner` is what its owner word was, and names the dead lane.
 void release_overflow_bucket(const ControlRegion& region, uint64_t index, uint64_t owner);
 
