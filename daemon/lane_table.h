@@ -29,10 +29,14 @@ struct LaneRecord {
   bool same_boot = true;
   uint64_t pid_namespace = 0;  // in which who.pid counts; 0: not known
   shm::TouchReader touches;
-  uint64_t pins_seen = 0;     // when its slots were last looked at
-  uint64_t lost_before = 0;   // of another host's lane: overwritten before this marud began to read
-  uint64_t reclaimed_to = 0;  // kReclaiming: the pages before this one were looked at
-  uint64_t arrival = 0;       // a number that rises with each client that this marud gives a lane; 0: adopted
+  uint64_t pins_seen = 0;    // when its slots were last looked at
+  uint64_t lost_before = 0;  // of another host's lane: overwritten before this marud began to read
+  // kReclaiming: the pins and then the pages before these were looked at, and then so many overflow buckets.
+  uint32_t pins_looked_to = 0;
+  bool has_pins = false;       // they have not ended yet
+  uint64_t orphans_until = 0;  // the blocks that this lane left are before this number in the queue of orphans
+  uint64_t reclaimed_to = 0, overflow_next = 0;
+  uint64_t arrival = 0;  // a number that rises with each client that this marud gives a lane; 0: adopted
 
   uint64_t lost() const { return touches.lost() - lost_before; }
 };

@@ -18,7 +18,7 @@ class LineMeter {
   uint64_t read_ = 0;
 };
 
-// The end of one walk's part of a turn. Looked at between two steps, so that each turn comes one step further.
+// How far one walk may go in a turn. A walk asks between two steps, so that each turn takes one step at least.
 class LineBudget {
  public:
   LineBudget(const LineMeter& meter, uint64_t lines) : meter_(meter), end_(meter.read() + lines) {

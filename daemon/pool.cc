@@ -69,6 +69,8 @@ Result<void> Pool::State::begin(uint64_t now) {
   retired_known.resize(pages());
   poison_known.resize(pages());
   recount_next = pages();
+  findings.resize(pages());
+  order.count_lines(&meter);
   show_host(false);
   // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
   if (auto written = write_out_host(); !written) return written;
@@ -423,7 +425,7 @@ void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
   state_->lane_ended(lane);
   if (state_->lanes.records[lane].phase == LaneRecord::Phase::kReclaiming)
-    state_->reclaim_lane(lane, kReclaimPagesAtOnce);
+    state_->reclaim_lane(lane, kReclaimLinesAtOnce);
 }
 
 void Pool::client_died(uint32_t lane) { state_->lane_ended(lane); }
@@ -473,68 +475,6 @@ int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64
 void Pool::set_tenant_limits(const TenantSettings& at_run_time,
                              std::function<Result<void>(const TenantSettings& at_run_time)> save) {
   state_->tenants.set_limits(at_run_time, std::move(save));
-}
-
-bool Pool::State::turn() {
-  if (region.is_shared()) {
-    watch_hosts();
-    if (!hosts.lost_because.empty()) return false;
-  }
-  if (hosts.heartbeat)
-    hosts.heartbeat->loop_turns();
-  else
-    region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
-  if (is_quiesced()) return step_rest_audit();
-  separate_tenants();
-  bool has_more = step_mending();
-  has_more |= !drain_touches(kTouchesPerDrain);
-  if (is_pass_due()) look_at_held(kHeldLinesAtOnce);
-  has_more |= !has_ended(round_wanted);
-  cool_regions();
-  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
-    if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;
-    has_more |= !reclaim_lane(lane, kReclaimPagesPerTurn);
-    break;  // the others have their turns
-  }
-  for (const LaneRecord& record : lanes.records) has_more |= record.phase == LaneRecord::Phase::kReclaiming;
-  has_more |= step_host_reclaim(kReclaimPagesPerTurn);
-  take_findings();
-  has_more |= step_poison();
-  has_more |= step_deletions();
-  has_more |= step_evictions();
-  step_quotas();
-  step_room();
-  has_more |= step_expired();
-  has_more |= step_audit();
-  has_more |= step_rest_audit();
-  has_more |= step_recounts(kReclaimPagesPerTurn);
-  has_more |= tenants.step_count(kReclaimPagesPerTurn, now_ms);
-  // The clock may also be set back.
-  if (now_ms < last_upkeep_ms || now_ms - last_upkeep_ms >= kUpkeepPauseMs) {
-    last_upkeep_ms = now_ms;
-    finish_retired(kRetiredLinesPerTurn);
-    is_clearing = !cleared.empty();
-    look_at_held(kHeldLinesOfUpkeep);
-    sweep(kSweepPagesPerTurn);
-    count_used(kCountPagesPerTurn);
-    if (watch) step_watch();
-  }
-  if (is_clearing) is_clearing = step_cleared();
-  has_more |= is_clearing;
-  if (now_ms < last_pin_look_ms || now_ms - last_pin_look_ms >= kPinLookPauseMs) {
-    last_pin_look_ms = now_ms;
-    look_at_pins(kPinSlotsPerTurn);  // ages of pins are for people
-  }
-  if (is_draining) return step_drain() || has_more;
-  has_more |= step_key_cells();
-  return evict_to_low_watermark() || has_more;
-}
-
-bool Pool::turn(uint64_t now_ms) {
-  state_->now_ms = now_ms;
-  const bool has_more = state_->turn();
-  state_->show_frees();
-  return has_more;
 }
 
 nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,

@@ -264,6 +264,8 @@ class Pool {
   // Bounded background work: drain touch rings, sweep, free RETIRED pages whose pins are gone, reclaim. Returns true when
   // there is more to do right away.
   bool turn(uint64_t now_ms);
+  // The most lines of memory that one turn and the requests before it have read since marud was started.
+  uint64_t turn_lines_max() const;
   // What has become overdue since this was last asked. Each pin is named once, however long it lasts.
   OverduePins take_overdue_pins();
   // Draining, pool_drain.cc: no memory is rented any more and all that nobody pins goes, a bounded step a turn. Off: clients

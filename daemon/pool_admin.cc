@@ -188,10 +188,12 @@ struct Pool::State::BlockFilter {
 bool Pool::State::passes(const BlockFilter& filter, uint32_t page, PageWord found) {
   const format::DetailLine& detail = region.detail(page);
   const uint64_t kind = detail.kind.load_acquire();
+  meter.add(1);
   if (uint32_t(kind) < filter.min_priority) return false;
   if (filter.content && uint32_t(kind >> 56) != *filter.content) return false;
   if (filter.tenant && detail.tenant.load_acquire() != *filter.tenant) return false;
   if (!filter.prefix.empty()) {
+    meter.add(limits::kKeyExtentBytes / sizeof(format::BlockLine));  // at most
     if (!shm::read_key(region, PageRef::of(page, found.generation()), &key) || key.size < filter.prefix.size() ||
         std::memcmp(key.data, filter.prefix.data(), filter.prefix.size()) != 0)
       return false;
@@ -207,13 +209,13 @@ json Pool::State::list_blocks(const json& request) {
   size_t bytes = 0;
   uint64_t page = number_in(request, "cursor", 0);
   const uint64_t end = page < pages() ? std::min(pages(), page + kPagesPerList) : page;
-  uint64_t lines = kHeldLinesAtOnce;  // to look for pins in; one block at least is looked at
-  for (; page < end && lines > 0 && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++page) {
+  const LineBudget lines(meter, kHeldLinesAtOnce);  // also for keys, and to look for pins in; one block at least
+  for (; page < end && !lines.is_spent() && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++page) {
     const PageWord found = word(uint32_t(page));
     if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring) && !found.is(PageState::kRetired)) continue;
     if (!passes(filter, uint32_t(page), found)) continue;
     if (filter.pinned) {
-      lines -= std::min(lines, look_lines());
+      meter.add(look_lines());
       if (!shm::is_pinned(region, lanes.in_use, uint32_t(page))) continue;
     }
     json row = block_json(uint32_t(page), found);
@@ -331,6 +333,7 @@ json Pool::State::status(const metrics::PageCensus& census) const {
                 {"clients_reclaimed", totals.clients_reclaimed},
                 {"lost_touches", lost_touches()},
                 {"queues_rebuilt", totals.queues_rebuilt},
+                {"longest_turn_lines", totals.turn_lines_max},
                 {"policy", config.policy},
                 {"policy_options", options_json(config.policy_options)},
                 {"high_watermark", config.high_watermark},

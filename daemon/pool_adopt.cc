@@ -94,12 +94,15 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
     const auto page = uint32_t(i);
     // Of other hosts' what a death of the last marud may have left too high; their own recounts are their own.
     if (const PageRef parent = shm::suspect_of(adoption, page, owns_page(page)); !parent.is_none())
-      findings.parents.push_back(parent);
+      findings.parent_suspect(parent);
   }
   children = {};
+  // No block gets a place in the order yet: rebuild_queues() below sorts all of them, and single places would be searched for.
+  for (RegionEntry& entry : regions) entry.is_unordered = !entry.is_foreign;
   for (int tries = 0; tries < 3 && !findings.parents.empty(); ++tries) {
     recount_again_ms = 0;
-    step_recounts(pages());
+    do step_recounts(pages(), SIZE_MAX);
+    while (!recounts.empty());
   }
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kRented) {
@@ -115,7 +118,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   // What the last marud had read of the lanes of other hosts nobody knows.
   for (uint32_t lane = 0; lane < lanes.records.size(); ++lane)
     if (!lanes.is_own(lane)) lanes.records[lane].lost_before = lanes.records[lane].touches.lost();
-  take_findings();
+  take_findings(kNever);
   finish_all_retired();
 }
 

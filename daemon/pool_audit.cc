@@ -152,7 +152,7 @@ bool Pool::State::step_rest_audit() {
       // What is half taken back looks like damage, and does not go on while marud leaves the pool alone.
       const bool has_settled = !has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
                                hosts.waiting.empty() && findings.parents.empty() && recounts.empty() &&
-                               deletions.empty();
+                               findings.orphans.empty() && deletions.empty();
       if (!has_settled && rests(now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
       drain_touches(kTouchesPerDrain);
       take_findings();

@@ -82,6 +82,7 @@ void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shorta
     mend_queues(region.region_of(parent.page()));
   inherit_use(parent, at_tick);
   const uint32_t run_pages = region.run_pages(ref.page());
+  meter.add(eviction_lines(ref.page(), 0));
   uint32_t freed = 0;
   if (shm::free_retired(self, ref, &freed) != shm::FinishStatus::kFreed) return;
   take_freed(ref.page(), std::min(run_pages, freed), shortage);
@@ -101,6 +102,9 @@ struct TenantBytes {
   uint32_t tenant;
   uint64_t bytes;
 };
+
+// Lines that the eviction of a block reads beside the look for its pins, if nobody scribbles.
+constexpr uint64_t kLinesOfAChoice = 64;
 
 struct Victim {
   uint32_t page;
@@ -183,6 +187,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
       if (found.recount()) hold(PageRef::of(page, generation));  // comes back when the recount is through
       if (!may_go) continue;
 
+      shortage.spend(eviction_lines(page, 0));
       victims.push_back({page, generation, at_tick});
       runs_expected += shortage.run_pages == 1 ? run_pages : 1;
       const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // a hint
@@ -201,8 +206,10 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
 
     victim_pages.clear();
     for (const Victim& victim : victims) victim_pages.push_back(victim.page);
+    meter.add(victims.size() * cost);
     const size_t count =
         shm::retire_unpinned(self, lanes.in_use, victim_pages.data(), victim_pages.size(), &attempt, retired);
+    const uint64_t before = meter.read();
     size_t next = 0;
     for (const Victim& victim : victims) {
       const PageRef ref = PageRef::of(victim.page, victim.generation);
@@ -214,6 +221,8 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
         hold(ref);
       }
     }
+    const uint64_t read = meter.read() - before, expected = victims.size() * kLinesOfAChoice;
+    shortage.spend(read - std::min(read, expected));  // by searches for the places of parents
   }
   for (const uint32_t index : in)
     if (order.is_damaged(index)) mend_queues(index);  // for the next request
@@ -223,12 +232,11 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
 void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max) {
   if (!policy->evicts() || shortage.lines_left == 0) return;
   // Queues that may miss blocks, because touches were lost, are compared with the page words first.
-  uint64_t pages_left = kLostScanPagesPerRequest;
   const uint64_t lost = lost_touches();
   bool has_swept = false;
   for (uint32_t index : in) {
-    if (regions[index].swept_at_lost == lost || pages_left < region.region_pages()) continue;
-    pages_left -= region.region_pages();
+    if (regions[index].swept_at_lost == lost || shortage.scan_pages_left < region.region_pages()) continue;
+    shortage.scan_pages_left -= region.region_pages();
     sweep_region(index);
     has_swept = true;
   }
@@ -257,6 +265,18 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
   }
 }
 
+// Lines that the eviction of a block reads: a look for pins in all lanes, the block's lines and its bucket's, and its run,
+// whose length a client wrote.
+uint64_t Pool::State::eviction_lines(uint32_t page, uint64_t look) const {
+  constexpr uint64_t kLinesOfABlock = 8;
+  uint32_t run_pages = region.run_pages(page);
+  if (run_pages > 1 && !region.is_durable()) {  // where all of the length is walked whatever the tails say (tails_end)
+    const PageWord second = word(page + 1);
+    if (!second.is(PageState::kPoisoned) && !(second.is(PageState::kTail) && second.low() == 1)) run_pages = 1;
+  }
+  return look + kLinesOfABlock + run_pages - 1;
+}
+
 // Takes away those of these pages that may go; their queues and parents are kept right. Returns how many went.
 size_t Pool::State::evict_pages(std::span<const uint32_t> victims, EvictReason reason) {
   Shortage nobody;
@@ -270,6 +290,7 @@ size_t Pool::State::evict_pages(std::span<const uint32_t> victims, Shortage& int
   size_t gone = 0;
   for (size_t start = 0; start < victims.size(); start += shm::kEvictBatchMax) {
     const size_t n = std::min(shm::kEvictBatchMax, victims.size() - start);
+    meter.add(n * look_lines());
     const size_t count = shm::retire_unpinned(self, lanes.in_use, victims.data() + start, n, &attempt, retired);
     for (size_t i = 0; i < count; ++i) {
       const uint32_t page = retired[i].page();

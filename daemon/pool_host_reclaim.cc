@@ -31,7 +31,9 @@ void Pool::State::begin_host_reclaim(uint32_t host) {
     entry = {};
     entry.state = RegionState::kOrphaned;
     entry.generation = shm::RegionWord{region.region(i).word.load_relaxed()}.generation();  // written just now
-    order.rebuild(i, {});
+    order.forget(i);
+    entry.is_unordered = true;  // the entries are the dead host's
+    unordered_regions.push_back(i);
     reclaim.inherited.push_back(i);
   }
 }
@@ -111,7 +113,7 @@ bool Pool::State::settle_inherited(uint64_t count) {
   for (; reclaim.next_inherited < to; ++reclaim.next_inherited) {
     const uint32_t index = reclaim.inherited[reclaim.next_inherited];
     if (regions[index].state == RegionState::kOrphaned) settle_region(index);
-    if (regions[index].state != RegionState::kUnused)
+    if (regions[index].state != RegionState::kUnused && !regions[index].is_foreign)
       rebuild_queues(index);  // an empty one may be another host's by now
   }
   return true;
@@ -135,7 +137,7 @@ bool Pool::State::drop_host_reclaim() {
       "pool \"{}\": the claim of host {} was changed while this host took back what it held, which leaves the "
       "rest to who did that",
       config.name, reclaim.host);
-  findings.parents.insert(findings.parents.end(), reclaim.parents.begin(), reclaim.parents.end());
+  for (const PageRef parent : reclaim.parents) findings.parent_suspect(parent);
   reclaim = {};
   lanes.dead_host = kNoHost;
   return false;
@@ -144,7 +146,7 @@ bool Pool::State::drop_host_reclaim() {
 void Pool::State::finish_host_reclaim() {
   HostReclaim& reclaim = hosts.reclaim;
   const uint32_t host = reclaim.host;
-  findings.parents.insert(findings.parents.end(), reclaim.parents.begin(), reclaim.parents.end());
+  for (const PageRef parent : reclaim.parents) findings.parent_suspect(parent);
   format::HostRecord& record = region.host(host);  // 6, but for the epoch, which goes on
   for (AtomicU64* field : {&record.boot_id_lo, &record.boot_id_hi, &record.process, &record.machine_id, &record.wanted})
     field->store_release(0);

@@ -393,64 +393,9 @@ void Pool::State::look_at_regions() {
       entry = {};
       entry.state = RegionState::kOrphaned;
       entry.generation = generation;
-      rebuild_queues(i);
+      mend_queues(i);  // as many in a turn as that has room for
     }
   }
-}
-
-// A host that rents less than its share asks the one that rents the most. Best effort: the region comes, if it comes, as one
-// that is nobody's, to whom asks first.
-void Pool::State::ask_for_region() {
-  std::vector<uint32_t> rented(region.hosts(), 0);
-  for (uint32_t i = 0; i < regions.size(); ++i) {
-    const uint32_t host = shm::host_of_region(region, i);
-    if (host < region.hosts()) ++rented[host];
-  }
-  const auto users = std::max<ptrdiff_t>(
-      1, std::count_if(rented.begin(), rented.end(), [](uint32_t n) { return n > 0; }) + (rented[hosts.self] == 0));
-  const size_t share = std::max<size_t>(1, regions.size() / size_t(users));
-  const auto most = uint32_t(std::max_element(rented.begin(), rented.end()) - rented.begin());
-  if (rented[hosts.self] >= share || rented[most] <= share || most == hosts.self) return;
-  shm::ask_for_region(region, most, hosts.self, hosts.generation);
-}
-
-// The best of the regions that one look has time for; with none among them the wish stays for the next look, until all were
-// looked at.
-void Pool::State::answer_wish() {
-  const shm::HostWish wish = shm::read_wish(region, hosts.self);
-  if (wish.is_none()) return;
-  const bool is_new = wish.bits != hosts.wish_bits;
-  hosts.wish_bits = wish.bits;
-  if (is_new) hosts.wish_looked = 0;
-  if (!shm::is_asker_live(region, wish)) return shm::end_wish(region, hosts.self, wish);
-  const std::vector<bool> pinned = pinned_regions();
-  uint32_t index = kNoHost;
-  Outlook best;
-  uint64_t pages_left = std::max<uint64_t>(kWishPagesPerLook, region.region_pages());
-  for (; hosts.wish_looked < regions.size() && pages_left >= region.region_pages(); ++hosts.wish_looked) {
-    const uint32_t i = hosts.wish_next % uint32_t(regions.size());
-    hosts.wish_next = i + 1;
-    const bool may = !regions[i].is_foreign && !pinned[i] &&
-                     (regions[i].state == RegionState::kRented || regions[i].state == RegionState::kOrphaned);
-    if (!may) continue;
-    pages_left -= region.region_pages();
-    Outlook outlook = look_at_region(i);
-    if (outlook.longest_row < region.region_pages() || (index != kNoHost && outlook.blocks >= best.blocks)) continue;
-    best = std::move(outlook);
-    index = i;
-  }
-  if (index != kNoHost) {
-    set_region(index, RegionState::kDraining, {});  // whoever rents it finds the word
-    shm::close_region_pages(region, index);
-    for (const std::vector<uint32_t>& wave : best.waves) evict_pages(wave, EvictReason::kTakeover);
-    settle_region(index);
-    ++totals.regions_taken;
-    log_info("pool \"{}\": region {} is given up for host {}, which asked for one", config.name, index, wish.host());
-  } else if (hosts.wish_looked < regions.size()) {
-    return;
-  }
-  hosts.wish_looked = 0;
-  shm::end_wish(region, hosts.self, wish);
 }
 
 // -- administration ---------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ inline constexpr uint64_t kFencedRestMs = 600'000;
 inline constexpr uint64_t kTwinWatchMs = 2500;
 
 // Page words that a look for a region to give up reads. Any client can write a wish, whenever the last one was answered.
-inline constexpr uint64_t kWishPagesPerLook = 1u << 16;
+inline constexpr uint64_t kWishLinesPerLook = 1u << 16;
 
 // Times are monotonic_ms() of this host.
 struct HostWatch {
@@ -84,9 +84,8 @@ struct PoolHosts {
   std::string boot_text, machine_text;  // for people and the fencing command
   std::string lost_because;
   std::vector<HostWatch> watches;
-  uint32_t wish_next = 0;    // region that is looked at next for who asks
-  uint64_t wish_bits = 0;    // the wish that is being answered
-  uint32_t wish_looked = 0;  // regions, for this wish
+  uint32_t wish_next = 0;  // region that is looked at next for who asks
+  uint64_t wish_bits = 0;  // the wish that is being answered
   HostReclaim reclaim;
   std::vector<uint32_t> waiting;  // dead, ours to take back, not begun
   uint64_t reclaimed = 0;         // hosts

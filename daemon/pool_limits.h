@@ -19,8 +19,17 @@ inline constexpr uint64_t kCountPagesPerTurn = 1u << 15;
 // Turns come with every request; what is only upkeep rests in between.
 inline constexpr uint64_t kUpkeepPauseMs = 10;
 inline constexpr uint64_t kPinLookPauseMs = 200;
+// Lines that the longer walks of a turn read together. The walks that come after that have their turns later (pool_turn.cc).
+inline constexpr uint64_t kLinesPerTurn = 1u << 18;
 // What a dead client held is taken back before anything else, a few milliseconds at a time.
 inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 16;
+// Lines of a turn for the pin slots of all dead clients together, and for the blocks that they left without an entry.
+inline constexpr uint64_t kDeadPinLinesPerTurn = 1u << 16;
+inline constexpr uint64_t kOrphanLinesPerTurn = 1u << 16;
+// Parents that are counted again in one pass over the pages.
+inline constexpr size_t kRecountsAtOnce = 1u << 14;
+// Lines that searches for places in the order read in one step.
+inline constexpr uint64_t kPlaceLinesPerTurn = 1u << 16;
 // Of a walk over a tree: a page that is looked at is one, a block that is taken away so many.
 inline constexpr uint64_t kTreeStepsPerTurn = 1u << 16;
 inline constexpr uint64_t kStepsOfABlock = 64;
@@ -28,7 +37,7 @@ inline constexpr uint64_t kStepsOfABlock = 64;
 // without an order, for the next turns.
 inline constexpr uint64_t kMendedPagesPerTurn = 1u << 15;
 // A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
-inline constexpr uint64_t kReclaimPagesAtOnce = 1u << 17;
+inline constexpr uint64_t kReclaimLinesAtOnce = 1u << 18;
 // At the end of marud, for all lanes together: about a second.
 inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
 // Looks at held blocks, in lines of memory that they read: what a request that is about to evict does itself, and each turn
@@ -42,9 +51,12 @@ inline constexpr uint64_t kRetiredLinesPerTurn = 1u << 14;
 inline constexpr uint64_t kChoiceLinesPerTurn = 1u << 18;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
 inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 15;
-inline constexpr uint64_t kLostScanPagesPerRequest = 1u << 18;
-// Pages among which one turn of a request looks for room for runs.
-inline constexpr uint64_t kWindowPagesPerTurn = 1u << 20;
+inline constexpr uint64_t kLostScanPagesPerTurn = 1u << 16;
+// Pages of the regions that one request gets. A client that wants more asks again.
+inline constexpr uint64_t kGrantPagesPerTurn = 1u << 16;
+// Pages among which one turn of a request looks for room for runs, and pages that one turn reads in a search everywhere.
+inline constexpr uint64_t kWindowPagesPerTurn = 1u << 16;
+inline constexpr uint64_t kSearchPagesPerTurn = 1u << 15;
 // Pools up to this size are searched completely before every refusal, larger ones once in a while; in between all rest for
 // longer than the search took.
 inline constexpr uint64_t kSmallPoolPages = 1u << 16;

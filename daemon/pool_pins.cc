@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kPinSlotsPerList = 1u << 20;
+constexpr uint64_t kPinSlotsPerList = 1u << 16;
 constexpr size_t kOverdueNamedMax = 256;  // between two questions for what has become overdue
 
 uint64_t since(uint64_t now_ms, uint64_t then_ms) { return now_ms > then_ms ? now_ms - then_ms : 0; }

@@ -21,9 +21,9 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kPoisonPauseMinMs = 20, kPoisonPauseMaxMs = 5000;
-constexpr uint64_t kReportPauseMs = 1000;  // a page that read well is not read again for a client before that
-constexpr size_t kReportsMax = 64;         // remembered
-constexpr uint64_t kPagesPerPoisonList = 1u << 20;
+constexpr uint64_t kReportPauseMs = 1000;           // a page that read well is not read again for a client before that
+constexpr size_t kReportsMax = 64;                  // remembered
+constexpr uint64_t kLinesPerPoisonList = 1u << 18;  // and one page at least
 // A turn's part of what clients could have prepared at will before marud was started.
 constexpr size_t kPoisonHeadsPerTurn = 4096, kPoisonRetriesPerTurn = 64;
 
@@ -283,15 +283,19 @@ json Pool::State::list_poisoned(const json& request) {
   uint64_t page = number_in(request, "cursor", 0);
   const auto add = [&](uint64_t at, const char* state) {
     json row = {{"page", at}, {"state", state}, {"device_byte", device_byte(at)}};
-    if (std::string_view(state) == "poisoned") row["pinned"] = shm::is_pinned(region, lanes.in_use, uint32_t(at));
+    if (std::string_view(state) == "poisoned") {
+      meter.add(look_lines());
+      row["pinned"] = shm::is_pinned(region, lanes.in_use, uint32_t(at));
+    }
     rows.push_back(std::move(row));
   };
   if (page == 0) {
     for (uint32_t waiting : poison_waiting) add(waiting, "waiting");
     for (const PoisonReport& report : poison_reports) add(report.page, "reported");
   }
-  const uint64_t end = page < pages() ? std::min(pages(), page + kPagesPerPoisonList) : page;
-  for (; page < end && rows.size() < rows_max; ++page)
+  const uint64_t end = std::max(page, pages());
+  const LineBudget lines(meter, kLinesPerPoisonList);
+  for (; page < end && !lines.is_spent() && rows.size() < rows_max; ++page)
     if (word(uint32_t(page)).is(PageState::kPoisoned)) add(page, "poisoned");
   json reply = {{"memory", std::move(rows)}};
   if (page < pages()) reply["next"] = page;

@@ -70,6 +70,7 @@ void Pool::State::rebuild_queues(uint32_t region_index) {
     if (!is_known) order.learn(page, found.generation(), tick_of(page, found.generation()));
     members.push_back(page);
   }
+  meter.add(region.region_pages() / 2 + members.size());  // the entries, and what each place is made of
   order.rebuild(region_index, members);
 }
 
@@ -93,9 +94,14 @@ void Pool::State::mend_queues(uint32_t region_index) {
 
 // Uses that are older than others that were applied before, as of rings that were read earlier in the last round, have put
 // many of this region's blocks out of its queues. Requests that wait for this round wait for their places, too.
-void Pool::State::leave_for_later(uint32_t region_index) {
-  if (std::exchange(regions[region_index].is_late, true)) return;
-  late_regions.push_back({region_index, rounds_begun});
+void Pool::State::leave_for_later(uint32_t region_index, uint64_t round) {
+  if (!std::exchange(regions[region_index].is_late, true)) {
+    late_regions.push_back({region_index, round});
+    return;
+  }
+  const auto is_it = [&](const LateRegion& late) { return late.index == region_index; };
+  const auto late = std::ranges::find_if(late_regions, is_it);
+  late->round = std::min(late->round, round);
 }
 
 // In regions of so many pages together. Nobody's scribbling takes this room away.
@@ -144,7 +150,7 @@ size_t Pool::State::gather_lane(uint32_t lane, size_t limit) {
     if (!is_of_marud)
       touches.push_back(touch);
     else if (now.is(PageState::kReady) && now.children() != 0)
-      findings.parents.push_back(PageRef::of(touch.page, now.generation()));
+      findings.parent_suspect(PageRef::of(touch.page, now.generation()));
   }
   return read;
 }
@@ -273,23 +279,25 @@ void Pool::State::apply_touches(size_t limit) {
     else
       late.push_back(touch.page);
   }
-  add_missing(late, true);
+  add_missing(late, rounds_begun);
 }
 
-// Blocks that belong into a queue and are in none. Bounded: in regions that miss many and that this turn has no room for, they
-// are left to the next turns.
-void Pool::State::add_missing(std::vector<uint32_t>& missing, bool is_bounded) {
+// Blocks that belong into a queue and are in none. A region that misses many blocks, or whose places are dear to find, is
+// sorted anew. If this turn has no room for that the region waits for the next turns, and a request that waits for `round`
+// waits for it.
+void Pool::State::add_missing(std::vector<uint32_t>& missing, uint64_t round) {
+  const LineBudget places(meter, kPlaceLinesPerTurn);
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   for (size_t start = 0; start < missing.size();) {
     const uint32_t index = region.region_of(missing[start]);
     size_t end = start;
     while (end < missing.size() && region.region_of(missing[end]) == index) ++end;
-    if (end - start > kSingleInsertsMax) {
-      if (!is_bounded || may_rebuild())
+    if (end - start > kSingleInsertsMax || places.is_spent()) {
+      if (may_rebuild())
         rebuild_queues(index);
       else
-        leave_for_later(index);
+        leave_for_later(index, round);
     } else {
       for (size_t i = start; i < end; ++i) {
         const PageWord found = word(missing[i]);
@@ -328,6 +336,7 @@ void Pool::State::hold(PageRef ref) {
   if (held.has(ref.page())) return;
   queue_remove(ref.page());
   held.add(ref.page());
+  meter.add(look_lines());
   held_blocks.push_back({ref, shm::find_pin(region, shm::with_other_hosts(region, lanes.in_use), ref.page())});
 }
 
@@ -361,11 +370,13 @@ void Pool::State::look_at_held(uint64_t lines) {
   std::vector<uint32_t> back;
   while (held_left > 0 && lines > 0) {
     HeldBlock& block = held_blocks[--held_left];
+    meter.add(1);
     if (block.is_pinned_there()) {
       --lines;
       continue;
     }
     lines -= std::min(lines, cost);
+    meter.add(cost);
     const PageRef ref = block.ref;
     const bool is_there = word(ref.page()).is(PageState::kReady, ref.generation());
     block.pin = is_there ? shm::find_pin(region, in_use, ref.page()) : nullptr;
@@ -376,7 +387,7 @@ void Pool::State::look_at_held(uint64_t lines) {
     if (owns_page(ref.page()) && word(ref.page()).is(PageState::kReady))
       back.push_back(ref.page());  // or the block that has its page now
   }
-  take_back(back);
+  take_back(back, held_round);
   if (held_left > 0) return;
   held_seen = held_round;
   pass_wanted = std::max(pass_wanted, held_seen + 1);
@@ -386,10 +397,11 @@ void Pool::State::look_at_held(uint64_t lines) {
 void Pool::State::look_at_all_held() {
   held_left = 0;
   look_at_held(kNever);
+  place_late(kNever);
 }
 
 // The coldest come last, so that each of those that are colder than all others finds its place at once.
-void Pool::State::take_back(const std::vector<uint32_t>& blocks) {
+void Pool::State::take_back(const std::vector<uint32_t>& blocks, uint64_t round) {
   // Each tick is read once: they are shared memory, and may change while they are sorted.
   std::vector<std::pair<uint64_t, uint32_t>> sorted;
   sorted.reserve(blocks.size());
@@ -405,7 +417,7 @@ void Pool::State::take_back(const std::vector<uint32_t>& blocks) {
     else
       others.push_back(page);
   }
-  add_missing(others);
+  add_missing(others, round);
 }
 
 // -- sweep ------------------------------------------------------------------------------------------------------------
@@ -436,6 +448,7 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
         holder.lane < lanes.records.size() && lanes.records[holder.lane].phase == LaneRecord::Phase::kReclaiming;
     if (found.names_lane() && lanes.is_dead(holder) && !is_being_reclaimed) {
       sweep_walked += reclaim_cost(page);
+      meter.add(reclaim_cost(page));
       shm::reclaim_pages(self, lanes, page, page + 1, findings);
     }
     return;
@@ -467,7 +480,7 @@ uint64_t Pool::State::sweep(uint64_t count) {
                          (entry.state == RegionState::kUnused && entry.used_pages > 0 && !region.is_shared());
     if (settles) settle_region(index);
   }
-  add_missing(missing);
+  add_missing(missing, rounds_begun);
   evict_expired(std::move(expired), kSweepPagesPerTurn);
   return swept;
 }
@@ -479,7 +492,7 @@ void Pool::State::sweep_region(uint32_t region_index) {
   for (uint32_t i = 0; i < region.region_pages(); ++i) sweep_page(first + i, missing, expired);
   sweep_free = free_before;
   sweep_used = used_before;
-  add_missing(missing);
+  add_missing(missing, rounds_begun);
   evict_expired(std::move(expired), 0);  // not within the request that is served, which may sweep many regions
   regions[region_index].swept_at_lost = lost_touches();
 }

@@ -66,6 +66,7 @@ uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pa
   else if (!claim_region(index, owner))
     return 0;
   shm::open_region_pages(region, index);
+  meter.add(region.region_pages());
   const uint32_t first = index * region.region_pages();
   uint64_t runs = 0, free_in_a_row = 0;
   for (uint32_t i = 0; i < region.region_pages(); ++i) {
@@ -78,11 +79,13 @@ uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pa
   return runs;
 }
 
-// Unused regions first, then those whose owner is gone and which have FREE pages.
-void Pool::State::rent_regions(Shortage& shortage) {
+// Unused regions first, then those whose owner is gone and which have FREE pages. Returns true when it got as many as a turn
+// gives: whoever wants more asks again.
+bool Pool::State::rent_regions(Shortage& shortage) {
   uint64_t limit = config.max_regions_per_instance == 0 ? kNever : config.max_regions_per_instance;
   const size_t owned = regions_of(shortage.asker).size();
   limit = std::min(limit > owned ? limit - owned : 0, shortage.regions_left);
+  uint64_t grants_left = std::max<uint64_t>(1, kGrantPagesPerTurn / region.region_pages());
   const bool is_limited = shortage.regions_left != kNever;
   const auto grant = [&](uint32_t index) {
     const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
@@ -91,11 +94,13 @@ void Pool::State::rent_regions(Shortage& shortage) {
     shortage.result->regions.push_back(index);
     --shortage.items_left;
     --limit;
+    --grants_left;
     if (is_limited) --shortage.regions_left;
   };
   std::vector<uint32_t> bare;  // without room
-  for (uint32_t i = 0; i < regions.size() && limit > 0 && shortage.is_open(); ++i)
+  for (uint32_t i = 0; i < regions.size() && limit > 0 && grants_left > 0 && shortage.is_open(); ++i)
     if (regions[i].state == RegionState::kUnused) has_room(i) ? grant(i) : bare.push_back(i);
+  if (grants_left == 0) return true;
   if (!bare.empty() && limit > 0 && shortage.is_open()) shortage.room_wanted = bare.front();
 
   std::vector<uint32_t> orphaned;
@@ -104,11 +109,13 @@ void Pool::State::rent_regions(Shortage& shortage) {
   if (!orphaned.empty())
     std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
   uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
-  if (limit == 0 && is_limited) return;
-  if (limit == 0) return take_free(orphaned, shortage, &pages_left);
+  if (limit == 0) {
+    if (!is_limited) take_free(orphaned, shortage, &pages_left);
+    return false;
+  }
   const uint64_t frees_now = frees();
   for (uint32_t i : orphaned) {
-    if (limit == 0 || !shortage.is_open() || pages_left < region.region_pages()) break;
+    if (limit == 0 || grants_left == 0 || !shortage.is_open() || pages_left < region.region_pages()) break;
     RegionEntry& entry = regions[i];
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
     pages_left -= region.region_pages();
@@ -126,20 +133,24 @@ void Pool::State::rent_regions(Shortage& shortage) {
       entry.no_run_pages = longest + 1;
     }
   }
+  return grants_left == 0;
 }
 
-// FREE pages of these regions become the asker's, whoever rents them.
-void Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
+// FREE pages of these regions become the asker's, whoever rents them. Returns how many regions it has looked at, or
+// all of them when none is left to look at.
+uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
   const uint64_t frees_now = frees();
   const auto run_pages = uint32_t(shortage.run_pages);
   const uint32_t start_at = free_scan_next;
+  uint64_t looked = 0;
   for (size_t i = 0; i < in.size(); ++i) {
     const uint32_t index = in[(start_at + i) % in.size()];
-    if (!shortage.is_open() || *pages_left < region.region_pages()) return;
+    if (!shortage.is_open() || *pages_left < region.region_pages()) return looked;
     RegionEntry& entry = regions[index];
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
     *pages_left -= region.region_pages();
     ++free_scan_next;
+    ++looked;
     const uint32_t first = index * region.region_pages(), end = first + region.region_pages();
     uint32_t start = first;
     while (start + run_pages <= end && shortage.is_open()) {
@@ -152,19 +163,26 @@ void Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, ui
       uint32_t blocker = start;
       start = take_for_asker(start, shortage, &blocker) ? start + run_pages : blocker + 1;
     }
-    if (!shortage.is_open()) return;
+    if (!shortage.is_open()) return looked;
     entry.no_run_since = frees_now;
     entry.no_run_pages = run_pages;
   }
+  return in.size();
 }
 
 // After its owner left, or when nobody rents it: a region that holds anything waits for a new owner, an empty one is nobody's.
 void Pool::State::settle_region(uint32_t index) {
   if (regions[index].is_foreign) return;
   const bool is_empty = shm::vacate_region(region, index);
+  meter.add(is_empty ? 3 * region.region_pages() : region.region_pages());
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
   if (region.is_shared() && is_empty) order.rebuild(index, {});  // before it is anybody's
   if (regions[index].state != state) set_region(index, state, {});
+}
+
+// The same without a look at its pages, which the sweep has in its time.
+void Pool::State::orphan_region(uint32_t index) {
+  if (!regions[index].is_foreign) set_region(index, RegionState::kOrphaned, {});
 }
 
 }  // namespace maru::daemon

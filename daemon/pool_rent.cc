@@ -63,6 +63,7 @@ std::optional<RentResult> Pool::State::refusal_to(uint32_t lane, const wire::Ren
 bool Pool::State::may_choose(uint64_t* round) {
   separate_tenants();
   if (round) return has_caught_up(*round) && !is_reordering();
+  mend_pages_left = kNever;
   reorder_now();
   drain_all_touches();
   look_at_all_held();
@@ -72,9 +73,14 @@ bool Pool::State::may_choose(uint64_t* round) {
 // What came of earlier turns of the request for which this lane's client waits.
 Search Pool::State::take_search(uint32_t lane, bool was_begun) {
   auto found = searches.extract(lane);
-  if (found.empty() || !was_begun || found.mapped().shortage.asker != lanes.id(lane)) return {};
-  return std::move(found.mapped());
+  if (found.empty()) return {};
+  if (was_begun && found.mapped().shortage.asker == lanes.id(lane)) return std::move(found.mapped());
+  end_takeover(found.mapped());
+  return {};
 }
+
+// Of a client that asks no more.
+void Pool::State::drop_search(uint32_t lane) { static_cast<void>(take_search(lane, false)); }
 
 // Turns before this one have got nothing, so all is wanted still.
 void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
@@ -88,6 +94,7 @@ void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentReque
   shortage.result = &search.result;
   shortage.regions_left = limits.regions_left;
   shortage.lines_left = kChoiceLinesPerTurn;
+  shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, region.region_pages());
   shortage.window_pages_left = window_pages();
   shortage.room_wanted = kNever;
 }
@@ -96,7 +103,10 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
                              uint32_t request_id, uint64_t* ret_ticket) {
   uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
   Search search = take_search(lane, round != 0);
-  if (auto refusal = refusal_to(lane, request)) return with_evicted(search, *std::move(refusal));
+  if (auto refusal = refusal_to(lane, request)) {
+    end_takeover(search);
+    return with_evicted(search, *std::move(refusal));
+  }
   if (region.is_shared()) look_at_regions();
   const auto wait = [&] {
     *ret_ticket = round;
@@ -105,7 +115,7 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
   };
   for (;;) {
     begin_turn(search, lanes.id(lane), request, limits, request_id);
-    rent_regions(search.shortage);
+    if (rent_regions(search.shortage)) return finish(search, request, limits);
     if (search.shortage.is_open() && search.has_nothing() && waits_for_room(search.shortage, ret_ticket != nullptr)) {
       if (!ret_ticket) continue;
       if (round == 0) has_caught_up(round);  // by which it is known again
@@ -126,7 +136,24 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
 
 RentResult Pool::State::give_up_rent(uint32_t lane) {
   Search search = take_search(lane, true);
+  end_takeover(search);
   return with_evicted(search, {});
+}
+
+// How much all turns of a request may read. A request looks at each block for whether the block may go, and for where it is
+// pinned; then the block is out of the queues. Twice that is more than a request needs, unless pins end and begin all the time.
+// Beside that a takeover reads the slots of all lanes and some regions, and a search everywhere reads the whole pool.
+void Pool::State::begin_search(Search& search) const {
+  constexpr uint32_t kTakenPerRequest = 4;
+  constexpr uint64_t kWindowPagesMin = 1u << 20;  // a small pool is looked at more often, as blocks go
+  search.takeovers_left = kTakenPerRequest;
+  search.window_regions_left = std::max(2 * pages(), kWindowPagesMin) / region.region_pages();
+  const uint64_t turns = 2 * pages() / kSearchPagesPerTurn + 2 * regions.size() +
+                         search.window_regions_left * region.region_pages() / window_pages() + 1;
+  search.lines_left = 2 * (2 * pages() + 1024) * look_lines() + turns * kChoiceLinesPerTurn +
+                      (kTakenPerRequest + 1) * (region.lanes() * pin_lines() + pages());
+  search.retired_left = retired_blocks.size();
+  search.shortage.room_pages_left = 4 * search.shortage.run_pages * search.shortage.runs_left();
 }
 
 // A turn of a request. When the lines that it may read are used up nothing more goes, and what is less gentle than that waits
@@ -140,23 +167,26 @@ void Pool::State::choose(Search& search, const wire::RentRequest& request, const
   shortage.key_bytes_left = key_bytes_left(search);
   if (region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
   const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
-  if (!search.was_begun()) {
-    // Each block is looked at for whether it may go, and where it is pinned, and then it is out of the queues: twice that is
-    // more than it takes, unless pins end and begin all the time, or somebody scribbles.
-    search.lines_left = 2 * (2 * pages() + 1024) * look_lines() + kChoiceLinesPerTurn;
-    search.retired_left = retired_blocks.size();
-    shortage.room_pages_left = 4 * shortage.run_pages * shortage.runs_left();
+  if (!search.was_begun()) begin_search(search);
+  if (search.takeover) {  // which an earlier turn has begun
+    step_takeover(search);
+    if (search.takeover) return;
   }
   // A tenant over its limit makes room first, wherever its blocks are.
   if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
   if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
 
-  // Once: it looks at every slot for pins.
-  constexpr uint32_t kTakenPerRequest = 4;
-  if (shortage.is_open() && shortage.lines_left > 0 && !std::exchange(search.has_tried_shares, true))
-    for (uint32_t taken = 0; taken < kTakenPerRequest && shortage.is_open(); ++taken)
-      if (!take_over(shortage, TakeFrom::kOverShare)) break;
-
+  while (shortage.is_open() && shortage.lines_left > 0 && search.takeovers_left > 0) {
+    --search.takeovers_left;
+    if (!begin_takeover(search, TakeFrom::kOverShare)) {
+      search.takeovers_left = 0;
+      break;
+    }
+    const size_t regions_before = search.result.regions.size();
+    step_takeover(search);
+    if (search.takeover) return;
+    if (search.result.regions.size() == regions_before) search.takeovers_left = 0;
+  }
   if (shortage.is_open()) evict(all, shortage, kRoundsAnywhere);
   if (search.has_nothing()) choose_at_last(search, all);
 }
@@ -171,7 +201,17 @@ void Pool::State::choose_at_last(Search& search, std::span<const uint32_t> all) 
   }
   const auto may_go_on = [&] { return search.has_nothing() && shortage.lines_left > 0; };
   if (may_go_on() && search.retired_left > 0) look_at_retired(search, all);
-  if (may_go_on() && search.retired_left == 0) search_everywhere(search, all);
+  if (may_go_on() && search.free_regions_left > 0) look_for_free(search, all);
+  if (may_go_on() && search.retired_left == 0 && search.free_regions_left == 0) search_everywhere(search, all);
+}
+
+// FREE pages anywhere, as far as a turn reads. A region that was looked at is not looked at again until somebody frees a page;
+// clients say so, and each region has two looks at most.
+void Pool::State::look_for_free(Search& search, std::span<const uint32_t> all) {
+  uint64_t pages_left = std::max<uint64_t>(kSearchPagesPerTurn, region.region_pages());
+  const uint64_t looked = take_free(all, search.shortage, &pages_left);
+  const bool is_through = looked == all.size() || pages_left >= region.region_pages();
+  search.free_regions_left -= is_through ? search.free_regions_left : std::min(search.free_regions_left, looked);
 }
 
 // What was deleted while somebody held it.
@@ -181,8 +221,7 @@ void Pool::State::look_at_retired(Search& search, std::span<const uint32_t> all)
   search.retired_left = finish_retired(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
   if (own_frees == frees_before) return;
   evict(all, shortage, kRoundsAnywhere);  // what was above them
-  uint64_t pages_left = kNever;           // what was freed may lie anywhere
-  if (search.has_nothing()) take_free(all, shortage, &pages_left);
+  search.free_regions_left = 2 * all.size();
 }
 
 // Blocks whose touches were lost, and other owners' FREE pages.
@@ -192,28 +231,42 @@ void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> al
   if (!search.has_swept && rests(now_ms, next_full_search_ms, pause_ms)) return;
   if (!std::exchange(search.has_swept, true)) {
     next_full_search_ms = now_ms + pause_ms;  // for others; this one goes on
-    sweep(pages());
+    search.sweep_left = pages();
+  }
+  if (search.sweep_left > 0) {
+    search.sweep_left -= std::min(search.sweep_left, sweep(std::min(search.sweep_left, kSearchPagesPerTurn)));
+    if (search.sweep_left > 0) return;
     search.retired_left = finish_retired(kHeldLinesAtOnce);
+    search.free_regions_left = 2 * all.size();
   }
   evict(all, shortage, kRoundsAnywhere);
   if (shortage.lines_left == 0) return;
-  uint64_t pages_left = kNever;
-  if (shortage.is_open()) take_free(all, shortage, &pages_left);
-  if (search.has_nothing()) take_over(shortage, TakeFrom::kAnybody);
+  if (shortage.is_open() && search.free_regions_left > 0) look_for_free(search, all);
+  if (search.has_nothing() && search.free_regions_left > 0) return;
+  if (search.has_nothing() && std::exchange(search.may_take_from_anybody, false) &&
+      begin_takeover(search, TakeFrom::kAnybody))
+    step_takeover(search);
   if (search.has_nothing()) next_full_search_ms = now_ms + pause_ms;
 }
 
 // Whether a request that has got nothing has not looked everywhere, and may go on.
 bool Pool::State::takes_another_turn(Search& search) const {
   const Shortage& shortage = search.shortage;
-  if (!search.has_nothing() || (shortage.lines_left > 0 && search.retired_left == 0)) return false;
+  if (!search.has_nothing()) return false;
+  const bool has_more_windows = shortage.window_pages_left < region.region_pages() && search.window_regions_left > 0;
+  const bool has_more = shortage.lines_left == 0 || search.retired_left > 0 || search.takeover ||
+                        search.sweep_left > 0 || search.free_regions_left > 0 || has_more_windows ||
+                        !late_regions.empty();
+  if (!has_more) return false;
   const uint64_t pages_searched = window_pages() - shortage.window_pages_left;
+  search.window_regions_left -= std::min(search.window_regions_left, pages_searched / region.region_pages());
   search.lines_left -= std::min(search.lines_left, kChoiceLinesPerTurn + pages_searched);
   return search.was_begun();
 }
 
 RentResult Pool::State::finish(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
   search.result.evicted_total = uint32_t(search.shortage.blocks_evicted);
+  end_takeover(search);
   if (!search.has_nothing()) {
     if (search.has_swept) next_full_search_ms = now_ms;  // there was something, and there may be more
     return std::move(search.result);

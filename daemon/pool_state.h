@@ -10,12 +10,13 @@
 #include "daemon/held_block.h"
 #include "daemon/key_cells.h"
 #include "daemon/lane_table.h"
-#include "daemon/metrics/snapshot.h"
+#include "daemon/line_meter.h"
 #include "daemon/page_bits.h"
 #include "daemon/policy/eviction_order.h"
 #include "daemon/pool.h"
 #include "daemon/pool_hosts.h"
 #include "daemon/pool_limits.h"
+#include "daemon/pool_parts.h"
 #include "daemon/pool_tenants.h"
 #include "daemon/pool_totals.h"
 #include "daemon/region_room.h"
@@ -50,40 +51,6 @@ using shm::PageRef;
 using shm::PageState;
 using shm::PageWord;
 
-// -- parts ------------------------------------------------------------------------------------------------------------
-
-struct RegionEntry {
-  RegionState state = RegionState::kUnused;
-  bool is_foreign = false;    // another host's; its state is not ours to know
-  bool is_unordered = false;  // its queues are empty until they are built anew
-  bool is_late = false;       // blocks are missing from its queues until then; it is in late_regions
-  bool was_found = false;     // its word named its owner when this marud took the pool over
-  uint32_t generation = 0;    // 20 bits
-  LaneId owner;
-  uint32_t free_pages = 0;  // when it was last swept
-  uint32_t used_pages = 0;
-  uint32_t counted_pages = 0;      // in use, as the pool's sum has them
-  uint64_t no_run_since = kNever;  // frees() when a search for FREE pages found nothing
-  uint64_t no_run_pages = 0;       // the shortest run that was not found
-  uint64_t swept_at_lost = 0;      // lost touches when its list was last compared with the page words
-  float heat = 0;                  // touches, cooling: pool_map.cc
-  uint64_t used_tick = 0;          // of the last touch that was read; 0: none
-};
-
-// What reclaim finds, kept until it is worked off.
-class Findings final : public shm::ReclaimSink {
- public:
-  std::vector<PageRef> parents;
-  std::vector<PageRef> taken;
-  std::vector<PageRef> orphans;  // READY and in no bucket
-  uint64_t freed = 0;
-
-  void parent_suspect(PageRef parent) override { parents.push_back(parent); }
-  void retired_taken(PageRef ref) override { taken.push_back(ref); }
-  void unregistered(PageRef ref) override { orphans.push_back(ref); }
-  void pages_freed(uint32_t pages) override { freed += pages; }
-};
-
 struct Pool::State final : BlockFacts, shm::RegionTrust {
   static constexpr uint32_t kNotReordering = UINT32_MAX;
   PoolConfig config;
@@ -94,6 +61,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t pid_namespace = 0;
   bool shows_boot = true;  // false: what is here is of another boot and not verified yet
   uint64_t now_ms = 0;     // of the call that is being served
+  mutable LineMeter meter;
+  uint64_t lines_before = 0;  // the meter, when the last turn ended
+  uint32_t work_next = 0;     // what the next turn does first
 
   std::vector<AtomicU32> pin_counts;
   shm::PinTable pins;
@@ -131,7 +101,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
   struct LateRegion {
     uint32_t index;
-    uint64_t round;  // the last one that had begun when its blocks were left out
+    uint64_t round;  // who waits for this one, or a later one, waits for the blocks that were left out
   };
   std::deque<LateRegion> late_regions;     // each once
   uint32_t reorder_next = kNotReordering;  // region: all queues are built anew from here on
@@ -159,10 +129,14 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   Findings findings;
   std::vector<shm::Recount> recounts;  // the pass that is under way
   uint64_t recount_next = 0;           // page; pages(): none under way
+  size_t recounts_settled = 0;         // of those whose counts are in: the first ones have their places in the order
   uint64_t recount_again_ms = 0;
 
   bool is_draining = false;
-  uint32_t drain_region = 0;    // the next one
+  uint32_t drain_region = 0;                                                                 // the next one
+  enum class DrainPart : uint8_t { kBegin, kEvict, kCount } drain_part = DrainPart::kBegin;  // of it
+  uint32_t drain_page = 0;                                                                   // of it, the next one
+  uint64_t drain_used_before = 0;                                                            // counted before it
   uint64_t drain_again_ms = 0;  // a whole round took nothing away: not before this
   bool drain_took = false;      // something in this round
   struct DrainCount {
@@ -230,6 +204,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::deque<Eviction> evictions;  // for administrators; the first one is under way
 
   std::unordered_map<uint32_t, Search> searches;  // by lane: of requests that go on in a later turn
+  std::optional<Takeover> giving;                 // for another host
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
   uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
 
@@ -247,6 +222,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   PoolTotals totals;
   PoolHosts hosts;
   std::unique_ptr<BlockWatch> watch;  // null: nobody looks on
+  uint64_t watch_news_left = 0;       // in this turn
   shm::KeyBytes key;                  // scratch
   nlohmann::json audit_json;          // the last audit, for the status
 
@@ -260,7 +236,10 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool has_lane_in(LaneRecord::Phase phase) const;
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            FileDescriptor* ret_control);
+  // pool_turn.cc
   bool turn();
+  bool do_work(uint32_t which);
+  void end_turn();
 
   // pool_adopt.cc: taking over what another marud left
   void adopt_lanes(std::vector<LaneId>* ret_begun);
@@ -296,8 +275,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
                                    regions[region.region_of(page)].state != RegionState::kUnused);
   }
   std::vector<uint32_t> own_regions() const;
-  void ask_for_region();
-  void answer_wish();
   nlohmann::json list_hosts() const;
   nlohmann::json lanes_elsewhere(uint32_t from) const;
   // How many are live, suspect and dead; nothing of a pool that one host has for itself.
@@ -322,9 +299,10 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t frees() const;
   void show_frees() { self.header().frees.store_relaxed(own_frees); }  // a hint to the owners of regions
   uint64_t grant_region(uint32_t index, LaneId owner, uint64_t run_pages);
-  void rent_regions(Shortage& shortage);
-  void take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);
+  bool rent_regions(Shortage& shortage);
+  uint64_t take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);
   void settle_region(uint32_t index);
+  void orphan_region(uint32_t index);
   std::vector<uint32_t> regions_of(LaneId owner) const;
 
   // pool_room.cc: room in the file system of a pool's file
@@ -342,27 +320,38 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool may_choose(uint64_t* round);
   RentResult give_up_rent(uint32_t lane);
   Search take_search(uint32_t lane, bool was_begun);
+  void drop_search(uint32_t lane);
   void begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
                   uint32_t request_id) const;
+  void begin_search(Search& search) const;
   void choose(Search& search, const wire::RentRequest& request, const RentLimits& limits);
   void choose_at_last(Search& search, std::span<const uint32_t> all);
   void look_at_retired(Search& search, std::span<const uint32_t> all);
+  void look_for_free(Search& search, std::span<const uint32_t> all);
   void search_everywhere(Search& search, std::span<const uint32_t> all);
   uint64_t window_pages() const { return std::max<uint64_t>(kWindowPagesPerTurn, region.region_pages()); }
   bool takes_another_turn(Search& search) const;
   RentResult finish(Search& search, const wire::RentRequest& request, const RentLimits& limits);
 
   // pool_takeover.cc: a region of one client for another
-  struct Outlook {
-    uint32_t blocks = 0;
-    uint32_t longest_row = 0;                  // of pages that are free when the waves are gone
-    std::vector<std::vector<uint32_t>> waves;  // pages of blocks that may go, children first
-  };
-  enum class TakeFrom : uint8_t { kOverShare, kAnybody };
-  std::vector<bool> pinned_regions() const;
-  Outlook look_at_region(uint32_t index) const;
-  void take_region(uint32_t index, const Outlook& outlook, Shortage& shortage);
-  bool take_over(Shortage& shortage, TakeFrom whom);
+  uint64_t pin_lines() const;
+  bool begin_takeover(Search& search, TakeFrom whom);
+  void step_takeover(Search& search);
+  bool look_for_pins(Takeover& takeover, Shortage& shortage) const;
+  void sort_candidates(Takeover& takeover) const;
+  RegionOutlook look_at_region(uint32_t index) const;
+  bool choose_region(Takeover& takeover, Shortage& shortage) const;
+  bool is_still_anothers(const Takeover& takeover, LaneId asker) const;
+  void close_region(Takeover& takeover, Shortage& shortage);
+  bool empty_region(Takeover& takeover, Shortage& shortage);
+  void hand_over(Takeover& takeover, Shortage& shortage);
+  void end_takeover(Search& search);
+
+  // pool_wish.cc: a region of this host for another one
+  void ask_for_region();
+  void begin_giving();
+  bool step_giving();
+  void answer_wish();
 
   // pool_evict.cc
   bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
@@ -373,6 +362,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max);
   size_t evict_pages(std::span<const uint32_t> pages, EvictReason reason);
   size_t evict_pages(std::span<const uint32_t> pages, Shortage& into);
+  uint64_t eviction_lines(uint32_t page, uint64_t look) const;
   bool is_expired(uint32_t page, PageWord found) const;
   void evict_expired(std::vector<uint32_t> leaves, uint64_t limit);
   bool has_expired(uint32_t page) const;
@@ -400,7 +390,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_window.cc: room for a run among blocks of other sizes
   bool evict_windows(std::span<const uint32_t> in, Shortage& shortage);
-  bool may_all_go(std::span<const uint32_t> heads, uint64_t cost, Shortage& shortage);
+  enum class WindowLook : uint8_t { kMayGo, kMustStay, kUnfinished };
+  WindowLook may_all_go(std::span<const uint32_t> heads, Shortage& shortage);
+  bool empty_window(uint32_t first, Shortage& shortage);
 
   // pool_policy.cc: what the policy is asked, and told of the blocks
   Result<void> set_policy(const std::string& name, const PolicyOptions& options, bool in_turns);
@@ -431,8 +423,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void drain_all_touches();
   bool has_caught_up(uint64_t& round);
   bool has_ended(uint64_t round) const {
-    const bool is_placed = late_regions.empty() || late_regions.front().round > round;
-    return rounds_done >= round && is_placed && held_seen >= round;
+    const auto is_awaited = [&](const LateRegion& late) { return late.round <= round; };
+    return rounds_done >= round && held_seen >= round && std::ranges::none_of(late_regions, is_awaited);
   }
   void know(uint32_t page, uint32_t generation);
   void queue_insert(uint32_t page, uint32_t generation);
@@ -440,7 +432,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void rebuild_queues(uint32_t region_index);
   bool may_rebuild();
   void mend_queues(uint32_t region_index);
-  void leave_for_later(uint32_t region_index);
+  void leave_for_later(uint32_t region_index, uint64_t round);
   void place_late(uint64_t pages);
   bool step_mending();
   void inherit_use(PageRef parent, uint64_t child_tick);
@@ -450,24 +442,30 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool is_pass_due() const;
   void look_at_held(uint64_t lines);
   void look_at_all_held();
-  void take_back(const std::vector<uint32_t>& blocks);
+  void take_back(const std::vector<uint32_t>& blocks, uint64_t round);
   uint64_t sweep(uint64_t pages);
   void sweep_region(uint32_t region_index);
   void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);
-  void add_missing(std::vector<uint32_t>& missing, bool is_bounded = false);
+  void add_missing(std::vector<uint32_t>& missing, uint64_t round);
 
   // pool_reclaim.cc
   void begin_reclaim(uint32_t lane);
   uint64_t reclaim_cost(uint32_t page) const;
-  bool reclaim_lane(uint32_t lane, uint64_t pages);
+  bool end_pins(uint32_t lane, const LineBudget& budget);
+  void end_pins_of_the_dead();
+  bool reclaim_lane(uint32_t lane, uint64_t lines);
+  bool settle_lane(uint32_t lane, const LineBudget& budget);
   void finish_lane(uint32_t lane);
   void finish_lanes(uint64_t pages);
   void take_counters(uint32_t lane);
-  void take_findings();
+  void take_findings(uint64_t lines = kOrphanLinesPerTurn);
+  void evict_orphans(const LineBudget& budget);
   void queue_retired(PageRef ref);
   size_t finish_retired(uint64_t lines, uint64_t pages_left = kReclaimPagesPerTurn, size_t blocks = SIZE_MAX);
   void finish_all_retired();
-  bool step_recounts(uint64_t pages);
+  bool begin_recounts(size_t parents);
+  void commit_recounts();
+  bool step_recounts(uint64_t pages, size_t parents = kRecountsAtOnce);
 
   // pool_tree.cc
   void begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const;
@@ -496,7 +494,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // pool_drain.cc
   bool step_drain();
-  void drain_one_region(uint32_t index);
+  bool drain_one_region(uint32_t index, const LineBudget& budget);
 
   // pool_poison.cc: bad memory
   bool is_whole() const override { return !device->is_lost() && device->bad_control_memory().empty(); }
@@ -587,7 +585,10 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   nlohmann::json list_pins(const nlohmann::json& request);
 
   uint64_t pages() const { return region.pages(); }
-  PageWord word(uint32_t page) const { return {region.block(page).word.load_acquire()}; }  // [pairs page.word]
+  PageWord word(uint32_t page) const {
+    meter.add(1);
+    return {region.block(page).word.load_acquire()};  // [pairs page.word]
+  }
 };
 
 }  // namespace maru::daemon

@@ -30,6 +30,7 @@ struct PoolTotals {
   uint64_t queues_rebuilt = 0;
   uint64_t clients_reclaimed = 0;
   uint64_t lost_touches = 0;                                      // of lanes that are gone
+  uint64_t turn_lines_max = 0;                                    // the most lines that one turn has read
   std::array<uint64_t, format::kLaneCounterCount> counters = {};  // of lanes that are gone, since the format
 };
 

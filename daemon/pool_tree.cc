@@ -112,15 +112,16 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
     if (budget == 0) return false;
     // From the end of the deepest level that is left, a batch: never of two levels, since a parent goes after its children.
     // Each of them is a look at all lanes, where clients say how much there is to read.
-    const uint64_t cost = std::max(kStepsOfABlock, look_lines());
-    const uint64_t most = std::clamp<uint64_t>(budget / cost, 1, shm::kEvictBatchMax);
-    const size_t count = std::min<uint64_t>(walk.tree.size() - walk.levels.back(), most);
-    spend(budget, count * cost);
+    const uint64_t look = std::max(kStepsOfABlock, look_lines());
+    const uint64_t most = std::clamp<uint64_t>(budget / look, 1, shm::kEvictBatchMax);
+    size_t count = std::min<uint64_t>(walk.tree.size() - walk.levels.back(), most);
     victims.clear();
-    for (size_t i = walk.tree.size() - count; i < walk.tree.size(); ++i) {
-      const uint32_t page = walk.tree[i].page();
+    for (size_t i = walk.tree.size(); i > walk.tree.size() - count; --i) {
+      const uint32_t page = walk.tree[i - 1].page();
+      // The length of its run is what a client wrote.
+      if (spend(budget, eviction_lines(page, look)); budget == 0) count = walk.tree.size() - i + 1;
       if (walk.reason == EvictReason::kExpired && !has_expired(page)) continue;  // somebody scribbled
-      if (word(page).is_findable(walk.tree[i].generation())) victims.push_back(page);
+      if (word(page).is_findable(walk.tree[i - 1].generation())) victims.push_back(page);
     }
     walk.tree.resize(walk.tree.size() - count);
     const size_t gone = evict_pages(victims, walk.reason);

@@ -25,6 +25,7 @@ using nlohmann::json;
 constexpr uint64_t kIdleMs = 30'000;          // nobody has asked for so long: the watch ends
 constexpr uint64_t kPagesPerTurn = 1u << 15;  // a word a line, in order, as in count_used()
 constexpr uint64_t kPagesMax = 1ull << 28;    // 1 GiB for what is remembered of each
+constexpr uint64_t kNewsPerTurn = 1u << 12;   // blocks whose keys are read
 constexpr size_t kKeyBytesShown = 128;
 constexpr std::string_view kByClient = "client";
 
@@ -57,7 +58,8 @@ BlockWatch::Block Pool::State::watched_block(PageRef ref) {
 
 void Pool::State::watch_ready(PageRef ref) {
   const uint32_t page = ref.page();
-  if (watch->is_there(page, ref.generation())) return;
+  if (watch->is_there(page, ref.generation()) || watch_news_left == 0) return;  // the walk comes there again
+  --watch_news_left;
   if (watch->is_there(page)) watch->add({now_ms, kByClient, page, watch->went(page)});
   BlockWatch::Block block = watched_block(ref);
   watch->came(page, ref.generation(), block);
@@ -75,9 +77,10 @@ void Pool::State::watch_removed(PageRef ref, std::string_view reason) {
 }
 
 void Pool::State::step_watch() {
+  watch_news_left = kNewsPerTurn;
   watch->asked_ms = std::min(watch->asked_ms, now_ms);  // the clock may be set back
   if (now_ms - watch->asked_ms > kIdleMs) return watch.reset();
-  for (uint64_t i = 0; i < std::min(kPagesPerTurn, pages()); ++i) {
+  for (uint64_t i = 0; i < std::min(kPagesPerTurn, pages()) && watch_news_left > 0; ++i) {
     const auto page = uint32_t(watch->look_next++);
     const PageWord found = word(page);
     if (!owns_page(page)) {
@@ -86,6 +89,7 @@ void Pool::State::step_watch() {
       watch_ready(PageRef::of(page, found.generation()));
     } else if (watch->is_there(page) && !found.is(PageState::kRetiring)) {
       watch->add({now_ms, kByClient, page, watch->went(page)});
+      --watch_news_left;
     }
     if (watch->look_next < pages()) continue;
     watch->look_next = 0;
@@ -103,6 +107,7 @@ json Pool::State::watch_blocks(const json& request) {
   if (!watch) {
     drain_touches(kTouchesPerDrain);  // what was stored before is not news
     watch = std::make_unique<BlockWatch>(pages(), now_ms);
+    watch_news_left = kNewsPerTurn;
     if (!watch->has_memory()) {
       watch.reset();
       return refusal(ENOMEM, "there is no memory to watch this pool with");

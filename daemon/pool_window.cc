@@ -56,24 +56,67 @@ void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run
 }  // namespace
 
 // Whether nobody pins any of these blocks, and no tenant keeps one. All of a window is looked at, or one of many blocks would
-// never have its turn.
-bool Pool::State::may_all_go(std::span<const uint32_t> heads, uint64_t cost, Shortage& shortage) {
-  if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return held.has(page); })) return false;
+// never have its turn: over as many turns as that takes.
+Pool::State::WindowLook Pool::State::may_all_go(std::span<const uint32_t> heads, Shortage& shortage) {
+  if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return held.has(page); }))
+    return WindowLook::kMustStay;
+  const uint64_t cost = look_lines();
   for (const uint32_t page : heads) {
+    if (page < shortage.window_looked_to) continue;
+    if (shortage.lines_left == 0) return WindowLook::kUnfinished;
     shortage.spend(cost);
+    meter.add(cost);
     // The windows before this one may have brought its tenant down to its limit.
-    if (tenant_class(tenant(page)) == kTenantProtected) return false;
+    if (tenant_class(tenant(page)) == kTenantProtected) return WindowLook::kMustStay;
     const PageWord found = word(page);
-    if (!shm::is_pinned(region, lanes.in_use, page)) continue;
-    if (found.is(PageState::kReady) && found.children() == 0) hold(PageRef::of(page, found.generation()));
-    return false;
+    if (shm::is_pinned(region, lanes.in_use, page)) {
+      if (found.is(PageState::kReady) && found.children() == 0) hold(PageRef::of(page, found.generation()));
+      return WindowLook::kMustStay;
+    }
+    shortage.window_looked_to = page + 1;
   }
+  return WindowLook::kMayGo;
+}
+
+// Goes on with this window as far as the lines last, and takes it for the asker when its blocks have gone. Returns true when
+// that is over: the window was taken, or something in it must stay.
+bool Pool::State::empty_window(uint32_t first, Shortage& shortage) {
+  if (shortage.window != first) shortage.window_looked_to = first;
+  shortage.window = first;
+  std::vector<uint32_t> heads;
+  for (uint32_t page = first; page < first + shortage.run_pages; ++page)
+    if (word(page).is(PageState::kReady)) heads.push_back(page);
+  shortage.spend(shortage.run_pages);
+  const WindowLook look = may_all_go(heads, shortage);
+  if (look == WindowLook::kUnfinished) return false;
+  if (look == WindowLook::kMayGo) {
+    for (size_t start = 0; start < heads.size();) {
+      if (shortage.lines_left == 0) return false;
+      const uint64_t cost = look_lines(), before = meter.read();
+      size_t n = 0;
+      for (uint64_t lines = 0; start + n < heads.size() && n < shm::kEvictBatchMax && lines < shortage.lines_left; ++n)
+        lines += eviction_lines(heads[start + n], cost);
+      Shortage inside = shortage;  // frees without taking
+      inside.asker = {};
+      inside.runs = 0;
+      evict_pages(std::span(heads).subspan(start, n), inside);
+      shortage.key_bytes_left = inside.key_bytes_left;
+      shortage.blocks_evicted = inside.blocks_evicted;
+      shortage.pages_evicted = inside.pages_evicted;
+      shortage.spend(meter.read() - before);
+      start += n;
+    }
+    take_for_asker(first, shortage, nullptr);
+  }
+  shortage.window.reset();
   return true;
 }
 
 // Returns true when nothing is wanted any more.
 bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage) {
   if (!policy->evicts() || shortage.lines_left == 0) return !shortage.is_open();
+  if (shortage.window && !empty_window(*shortage.window, shortage)) return false;
+  if (!shortage.is_open()) return true;
   const auto run_pages = uint32_t(shortage.run_pages);
   std::vector<Window> windows;
   std::vector<Cell> cells(region.region_pages());
@@ -106,36 +149,15 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
   }
   std::sort(windows.begin(), windows.end());
 
-  const uint64_t cost = look_lines();
   std::set<uint32_t> taken;  // first pages of windows that were tried: others must not overlap them
   for (const Window& window : windows) {
     if (!shortage.is_open() || shortage.lines_left == 0) break;
     const auto after = taken.lower_bound(window.first);
     if (after != taken.end() && *after < window.first + run_pages) continue;
     if (after != taken.begin() && *std::prev(after) + run_pages > window.first) continue;
-    std::vector<uint32_t> heads;
-    for (uint32_t page = window.first; page < window.first + run_pages; ++page)
-      if (word(page).is(PageState::kReady)) heads.push_back(page);
-    if (!may_all_go(heads, cost, shortage)) continue;
-    shortage.spend(cost * heads.size());  // each once more, when it is marked
-    taken.insert(window.first);
-    Shortage inside = shortage;  // frees without taking
-    inside.asker = {};
-    inside.runs = 0;
-    PageRef retired[256];
-    for (size_t start = 0; start < heads.size(); start += std::size(retired)) {
-      const size_t n = std::min(std::size(retired), heads.size() - start);
-      const size_t count = shm::retire_unpinned(self, lanes.in_use, heads.data() + start, n, &attempt, retired);
-      for (size_t i = 0; i < count; ++i) {
-        const uint64_t at_tick = tick_of(retired[i].page(), retired[i].generation());
-        queue_remove(retired[i].page());
-        finish_evicted(retired[i], at_tick, inside, nullptr);
-      }
-    }
-    shortage.key_bytes_left = inside.key_bytes_left;
-    shortage.blocks_evicted = inside.blocks_evicted;
-    shortage.pages_evicted = inside.pages_evicted;
-    take_for_asker(window.first, shortage, nullptr);
+    const uint64_t gone_before = shortage.blocks_evicted;
+    if (!empty_window(window.first, shortage)) break;
+    if (shortage.blocks_evicted != gone_before || !shortage.is_open()) taken.insert(window.first);
   }
   return !shortage.is_open();
 }

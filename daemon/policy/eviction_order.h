@@ -8,8 +8,8 @@
 // A queue belongs to a region, a tenant and a queue number of the policy. Invariants: a block stands in one queue at most, of
 // its own region; `order` never falls from the cold end to the warm end.
 //
-// Thread safety: one thread. Every walk counts its steps. Whatever the words say, a search for a place looks at some hundred
-// sampled blocks and goes a bounded number of steps from the nearest one.
+// Thread safety: one thread. Every walk counts its steps. A search for a place looks at some hundred sampled blocks and goes a
+// bounded number of steps from the nearest one, even if a client has scribbled over the links.
 #pragma once
 
 #include "daemon/line_meter.h"

@@ -222,7 +222,7 @@ TEST(PoolWishes, ALookForARegionToGiveUpIsBounded) {
   PoolUnderTest first(uint64_t{400} * kRegionPages * 4096, kRegionPages, 64, sharing_of(0));
   PoolUnderTest second(first, sharing_of(1));
   auto client = first.attach();
-  ASSERT_TRUE(client->rent(uint64_t{first.region.regions()} * kRegionPages));
+  while (client->regions.size() < first.region.regions()) ASSERT_TRUE(client->rent(kRegionPages));
   // Of all but the last region to be looked at a page is held, so none of them can be given up.
   const auto regions = first.region.regions();
   ASSERT_GT(uint64_t{regions} * kRegionPages, 2 * (uint64_t{1} << 16));

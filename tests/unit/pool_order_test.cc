@@ -290,7 +290,7 @@ TEST(PoolOrder, NothingIsEvictedInTheBackgroundBeforeTheRingsAreRead) {
 TEST(PoolOrder, MemoryIsFoundWhenAPinEndsRightAfterARefusal) {
   PoolUnderTest home(320u << 20, 1024, 1u << 17);
   const auto client = home.attach();
-  while (client->regions.size() < home.region.regions()) ASSERT_TRUE(client->rent(home.region.pages()));
+  while (client->regions.size() < home.region.regions()) ASSERT_TRUE(client->rent(home.region.region_pages()));
   std::vector<PageRef> blocks;
   std::vector<shm::Pin> pins;
   for (uint32_t i = 0; i < home.region.pages(); ++i) {
