@@ -76,6 +76,7 @@ json status_of(const AdminView& view, const json& request) {
                 {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
                 {"connections", view.connections},
                 {"lanes", view.lanes.size() + unwatched},
+                {"longest_turn_cpu_us", view.turns ? view.turns->longest_cpu_ns / 1000 : 0},
                 {"pools", std::move(pools)}};
   if (index < view.pools.size()) reply["next"] = index;
   if (view.state_dir && !view.only_for) reply["state_dir"] = *view.state_dir;
@@ -90,7 +91,7 @@ constexpr uint64_t kUnwatched = 1ull << 47, kElsewhere = 1ull << 48;
 
 // Each slot of a lane in which a pin may be is read, to count them and to find the oldest: so many for one reply, and those of
 // one lane at least.
-constexpr uint64_t kPinSlotsPerReply = 1u << 19;
+constexpr uint64_t kPinSlotsPerReply = 1u << 17;
 constexpr uint64_t kSlotsOfAPin = 3;  // that a lane has for each pin that it may hold, at most
 
 uint64_t pin_slots_of(const HostedPool& hosted) {

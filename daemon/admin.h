@@ -29,7 +29,7 @@ struct AdminView {
   uint64_t now_monotonic_ms;
   DeviceCommands* devices;
   Users* users = nullptr;                                      // null: nobody counts refusals
-  const metrics::Histogram* turns = nullptr;                   // of the event loop
+  const metrics::TurnTimes* turns = nullptr;                   // of the event loop
   const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
   bool can_wait = false;                                       // for them: AdminReply::needs_census
   uint64_t* removal = nullptr;  // not null: the ticket of Pool::admin(); while it is not 0 there is no answer yet

@@ -61,6 +61,7 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   snapshot.background_wakes = totals.background_wakes;
   snapshot.lost_touches = lost_touches();
   snapshot.queues_rebuilt = totals.queues_rebuilt;
+  snapshot.lines_read = meter.read();
   snapshot.pins = pin_ages.size();
   snapshot.pins_overdue = pins_overdue();
   snapshot.pins_overdue_total = pins_overdue_total;

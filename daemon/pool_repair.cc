@@ -43,7 +43,7 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
       const auto* const text = reinterpret_cast<const char*>(state.key.data);
       names += " (key " + json_text(std::string(text, std::min<size_t>(state.key.size, kKeyShownBytes))) + ")";
     }
-    void count_is_wrong(PageRef parent) override { state.findings.parents.push_back(parent); }
+    void count_is_wrong(PageRef parent) override { state.findings.parents.add(parent.page()); }
     std::string text() const {
       std::string text;
       for (size_t i = 1; i < counts.size(); ++i)

@@ -88,7 +88,7 @@ class Requests {
   std::string http_trouble;
   std::string socket_trouble;
   uint64_t sockets_lost = 0, http_sockets_lost = 0;
-  const metrics::Histogram* turns = nullptr;  // of the event loop, which has it as long as it has this object
+  const metrics::TurnTimes* turns = nullptr;  // of the event loop, which has it as long as it has this object
 
  private:
   struct Waiting {

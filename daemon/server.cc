@@ -36,6 +36,13 @@ Moment moment() {
           uint64_t(monotonic.tv_sec) * 1000 + uint64_t(monotonic.tv_nsec) / 1'000'000};
 }
 
+// What this thread has had of a processor.
+uint64_t own_cpu_ns() {
+  timespec had = {};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
+  return uint64_t(had.tv_sec) * 1'000'000'000 + uint64_t(had.tv_nsec);
+}
+
 }  // namespace
 
 Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, std::unique_ptr<EventLoop> loop,
@@ -77,6 +84,7 @@ Result<void> Server::run() {
     requests_.users().complaints.renew(now_.monotonic_ms);
     requests_.users().movements.renew(now_.monotonic_ms);
     const auto begun = std::chrono::steady_clock::now();
+    const uint64_t cpu_begun_ns = own_cpu_ns();
     for (const Event& event : **events) on_event(event);
     serve_kept();
     serve();
@@ -87,7 +95,10 @@ Result<void> Server::run() {
     look_at_socket_files();
     if (desk_) more_to_do |= turn_http();
     const auto lasted = std::chrono::steady_clock::now() - begun;
-    turns_.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
+    turns_.lasted.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
+    const uint64_t cpu_ns = own_cpu_ns() - cpu_begun_ns;
+    turns_.cpu.add(cpu_ns);
+    turns_.longest_cpu_ns = std::max(turns_.longest_cpu_ns, cpu_ns);
   }
   return {};
 }

@@ -126,7 +126,7 @@ class Server {
       adopted_said_;  // pool, lane, start time: that it is not watched yet
   uint64_t next_session_ = 1;
   Moment now_ = {};
-  metrics::Histogram turns_;
+  metrics::TurnTimes turns_;
   uint64_t accept_due_ms_ = 0;     // after a failure: not before; 0: none failed since the last success
   uint64_t shortage_over_ms_ = 0;  // 0: there is no shortage that the log knows of
   uint64_t users_due_ms_ = 0;

@@ -58,6 +58,7 @@ struct PoolSnapshot {
   uint64_t retired_blocks = 0, held_blocks = 0;
   uint64_t clients_reclaimed = 0, reclaimed_pages = 0;
   uint64_t audits = 0, audit_findings = 0, audited_unix_ms = 0;
+  uint64_t lines_read = 0;
   std::optional<std::array<uint64_t, kHostStates>> hosts;  // of a pool that hosts share
   uint64_t unreserved_bytes = 0;
   std::vector<TenantUse> tenants;
@@ -73,12 +74,19 @@ struct UserNumbers {
   uint64_t connections = 0, regions = 0, bytes = 0, pins = 0;
 };
 
+// Turns of the event loop, each from the end of one wait to the next one.
+struct TurnTimes {
+  Histogram lasted;
+  Histogram cpu;  // processor time of the thread itself
+  uint64_t longest_cpu_ns = 0;
+};
+
 struct Snapshot {
   uint64_t start_unix_ms = 0;
   uint64_t connections = 0;
   uint64_t log_lines_dropped = 0;
   uint64_t sockets_lost = 0, http_sockets_lost = 0;
-  Histogram turns;  // of the event loop: from what woke it to its next wait
+  TurnTimes turns;
   std::array<uint64_t, kRefusals> refusals = {};
   std::map<uint32_t, UserNumbers> users;  // by number
   uint64_t users_over_pins = 0;

@@ -53,7 +53,10 @@ void write_marud(TextWriter& out, const Snapshot& snapshot) {
   out.family("maru_connections", "gauge", "Connections to marud's socket.");
   out.sample({}, snapshot.connections);
   out.family("maru_event_loop_turn_seconds", "histogram", "How long a turn of the event loop took, waiting excluded.");
-  out.histogram({}, snapshot.turns);
+  out.histogram({}, snapshot.turns.lasted);
+  out.family("maru_event_loop_turn_cpu_seconds", "histogram",
+             "How much processor time of its own a turn of the event loop took.");
+  out.histogram({}, snapshot.turns.cpu);
   out.family("maru_log_dropped_lines_total", "counter",
              "Lines of marud's log dropped because standard error took none.");
   out.sample({}, snapshot.log_lines_dropped);
@@ -170,6 +173,9 @@ void write_eviction(TextWriter& out, const Snapshot& snapshot) {
            [](const PoolSnapshot& pool) { return pool.background_wakes; });
   per_pool(out, snapshot, "maru_lost_touches_total", "counter", "Uses of blocks that marud read too late to know of.",
            [](const PoolSnapshot& pool) { return pool.lost_touches; });
+  per_pool(out, snapshot, "maru_lines_read_total", "counter",
+           "Lines of the control region that marud's walks have read, each of 64 bytes.",
+           [](const PoolSnapshot& pool) { return pool.lines_read; });
   per_pool(out, snapshot, "maru_queues_rebuilt_total", "counter", "Orders of eviction of a region that were made anew.",
            [](const PoolSnapshot& pool) { return pool.queues_rebuilt; });
 }

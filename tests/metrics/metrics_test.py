@@ -44,6 +44,10 @@ def counting_of_clients(marud, client):
     step.more("maru_event_loop_turn_seconds_count")
     step.more("maru_event_loop_turn_seconds_sum")
     step.more("maru_event_loop_turn_seconds_bucket", le="+Inf")
+    step.more("maru_event_loop_turn_cpu_seconds_count")
+    step.more("maru_event_loop_turn_cpu_seconds_sum")
+    step.more("maru_event_loop_turn_cpu_seconds_bucket", le="+Inf")
+    step.more("maru_lines_read_total")
 
     step = Look(marud)
     expect(client.ask("store a 3000") == 1, "storing twice")
