@@ -19,6 +19,7 @@ constexpr Role kRoles[] = {
     {"ask-as", maru::test::run_ask_as},       {"read-as", maru::test::run_read_as},
     {"store-as", maru::test::run_store_as},   {"vandal", maru::test::run_vandal},
     {"scribbler", maru::test::run_scribbler}, {"tenant-worker", maru::test::run_tenant_worker},
+    {"aimer", maru::test::run_aimer},
 };
 
 }  // namespace

@@ -14,6 +14,7 @@ int run_store_as(int argument_count, char** arguments);       // user_limits_tes
 int run_connect_often(int argument_count, char** arguments);  // hostile_socket_test.cc
 int run_tenant_worker(int argument_count, char** arguments);  // tenant_worker.h
 int run_vandal(int argument_count, char** arguments);         // vandal.cc
+int run_aimer(int argument_count, char** arguments);          // aimer.cc
 int run_scribbler(int argument_count, char** arguments);      // scribbler_test.cc
 
 }  // namespace maru::test
