@@ -220,12 +220,31 @@ void evict_childless(uint32_t index) {
   }
 }
 
+// The next request gets regions that nobody rents.
+void rent_to_heir() {
+  if (!is_lane_live(kHeir)) return;
+  for (uint32_t index = 0; index < world().regions(); ++index) {
+    const RegionState state = RegionWord{world().region(index).word.load_acquire()}.state();
+    if ((state != RegionState::kUnused && state != RegionState::kOrphaned) || chance().chance(2)) continue;
+    set_region(index, RegionState::kRented, client(kHeir).lane);
+    shm::open_region_pages(world(), index);
+    settle();
+    tenures[kHeir].told |= 1u << index;
+  }
+}
+
+// marud takes a region over several turns. Between two of them the asker may end, give up, or have got memory otherwise.
+bool is_request_over() { return !is_lane_live(kHeir) || chance().chance(8); }
+
 void take_region(uint32_t index) {
   if (has_pinned_block(index) || !is_lane_live(kHeir)) return;
   note("marud takes region %u", index);
   set_region(index, RegionState::kDraining, {});
   shm::close_region_pages(world(), index);
-  for (uint32_t wave = 0; wave < kWorldRegionPages; ++wave) evict_childless(index);
+  for (uint32_t wave = 0; wave < kWorldRegionPages; ++wave) {
+    if (is_request_over()) return set_region(index, RegionState::kOrphaned, {});
+    evict_childless(index);
+  }
   shm::close_region_pages(world(), index);
   set_region(index, RegionState::kRented, client(kHeir).lane);
   shm::open_region_pages(world(), index);
@@ -240,6 +259,7 @@ void marud_takes(void*) {
     const uint32_t index = chance().below(2);
     if (shm::owns_region(world(), index, client(kOwner).lane)) take_region(index);
     free_handed_over();
+    rent_to_heir();
   }
   takes_no_more = true;
   reclaim_the_dead(0b1110);
@@ -276,19 +296,6 @@ void cancel_drain() {
   for (uint32_t index = 0; index < world().regions(); ++index) {
     if (RegionWord{world().region(index).word.load_acquire()}.state() != RegionState::kDraining) continue;
     set_region(index, shm::vacate_region(world(), index) ? RegionState::kUnused : RegionState::kOrphaned, {});
-  }
-}
-
-// Somebody asks for memory when the pool serves again.
-void rent_to_heir() {
-  if (!is_lane_live(kHeir)) return;
-  for (uint32_t index = 0; index < world().regions(); ++index) {
-    const RegionState state = RegionWord{world().region(index).word.load_acquire()}.state();
-    if ((state != RegionState::kUnused && state != RegionState::kOrphaned) || chance().chance(2)) continue;
-    set_region(index, RegionState::kRented, client(kHeir).lane);
-    shm::open_region_pages(world(), index);
-    settle();
-    tenures[kHeir].told |= 1u << index;
   }
 }
 
