@@ -390,7 +390,8 @@ RetireStatus retire_ref(LaneContext& lane, PageRef ref) {
     const Digest digest = block_digest(region, ref.page());  // of this life if the CAS succeeds
     __builtin_prefetch(&region.detail(ref.page()));          // whoever frees it asks for its tenant
     if (!word.cas_seq_cst(found.bits, PageWord::retired(ref.generation(), lane.id).bits)) continue;
-    flush(region, region.block(ref.page()));  // a key that was deleted does not come back
+    if (!MARU_MUTANT(kMutantRetiredUnflushed))
+      flush(region, region.block(ref.page()));  // or it might be READY again, and in no bucket
     if (MARU_MUTANT(kMutantCountDroppedAtRetire)) drop_child(region, parent_of(region, ref.page()));
     if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
     return RetireStatus::kRetired;

@@ -59,7 +59,8 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
     }
     const Digest digest = block_digest(region, marked[i].page);  // of this life if the CAS succeeds
     if (!word.cas_seq_cst(mine, PageWord::retired(marked[i].generation, evictor.id).bits)) continue;
-    flush(region, region.block(marked[i].page));  // or it might be READY again, and in no bucket
+    if (!MARU_MUTANT(kMutantRetiredUnflushed))
+      flush(region, region.block(marked[i].page));  // or it might be READY again, and in no bucket
     const PageRef ref = PageRef::of(marked[i].page, marked[i].generation);
     if (MARU_MUTANT(kMutantCountDroppedAtRetire))
       drop_child(region, PageRef::from_bits(region.block(ref.page()).parent.load_relaxed()));

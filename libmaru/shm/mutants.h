@@ -99,6 +99,7 @@ enum MutantId : unsigned {
   kMutantAdoptFreesLinked = 118,      // a new marud frees overflow buckets that a home bucket links
   kMutantUnpinRelaxed = 119,          // a pin ends by a relaxed store
   kMutantPinWordAcquire = 120,        // a pin reads the page word by an acquire load
+  kMutantRetiredUnflushed = 122,      // a block is RETIRED in the cache alone of the lane that retires it
   kMutantHeaderRelaxed = 121,         // a bucket's header changes by a relaxed step
 };
 

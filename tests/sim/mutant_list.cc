@@ -96,6 +96,7 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantAskByStore, "a wish in the place of another host's", {"host-wanted"}},
       {kMutantAdoptKeepsOverflow, "overflow buckets that a dead marud was linking left so", {"overflow-adopt"}},
       {kMutantAdoptFreesLinked, "overflow buckets freed though they are linked", {"overflow-adopt"}},
+      {kMutantRetiredUnflushed, "a block RETIRED in a cache alone", {"host-rejoin"}},
       {kMutantReadKeyUnchecked, "a key read without looking at the page word again", {"keys-listed"}},
   };
   return kRecords;
