@@ -105,7 +105,8 @@ Result<std::vector<FileRange>> bare_ranges(int fd, uint64_t offset, uint64_t byt
 
 Result<void> reserve_room(int fd, uint64_t offset, uint64_t bytes, const std::string& name, const Progress& progress) {
   for (uint64_t at = offset; at < offset + bytes;) {
-    if (progress && !progress(at - offset, bytes)) return failure(ECANCELED, "take room for " + in_quotes(name));
+    if (progress && at != offset && !progress(at - offset, bytes))
+      return failure(ECANCELED, "take room for " + in_quotes(name));
     const uint64_t step = std::min(kStepBytes, offset + bytes - at);
     if (::fallocate(fd, 0, off_t(at), off_t(step)) == 0)
       at += step;
@@ -117,6 +118,7 @@ Result<void> reserve_room(int fd, uint64_t offset, uint64_t bytes, const std::st
     else if (errno != EINTR)
       return failure(errno, "take room for " + size_text(bytes) + " of " + in_quotes(name));
   }
+  if (progress && bytes > kStepBytes) progress(bytes, bytes);
   return {};
 }
 

@@ -114,8 +114,10 @@ class Client {
   int alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers);
   int abort(const maru_buffer& buffer);
   bool is_of_here(const maru_buffer& buffer) const;
-  // Copies the payload into a buffer; -EHWPOISON, and the buffer is lost, when its memory is bad.
+  // Copies the payload into a buffer; -EHWPOISON, and the buffer is lost, when its memory is bad; -ENOSPC when its file
+  // system is full.
   int fill(const maru_buffer& buffer, const void* data);
+  bool is_cut_off() const;  // the file ends before the last page
   int view_error(const maru_view& view) const;
   int store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
             maru_block* ret_block);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <sys/stat.h>
 
 namespace maru::client {
 namespace {
@@ -38,10 +39,16 @@ bool Client::flush(const void* data, uint64_t bytes) {
   return false;
 }
 
+bool Client::is_cut_off() const {
+  struct stat status = {};
+  const uint64_t end = attached_.pages_offset + region_.pages() * region_.page_bytes();
+  return ::fstat(device_.get(), &status) != 0 || uint64_t(status.st_size) < end;
+}
+
 int Client::fill(const maru_buffer& buffer, const void* data) {
   BadRange bad;
   if (guarded(buffer.data, buffer.bytes, [&] { copy_payload(buffer.data, data, buffer.bytes); }, &bad)) return 0;
-  if (bad.is_absent) return -ENOSPC;  // the page is good as soon as the file system has room for it
+  if (bad.is_absent && !is_cut_off()) return -ENOSPC;  // the page is good as soon as the file system has room for it
   // The pages stay RESERVED, so that nobody gets them before marud has looked.
   bad_pages_->note(bad);
   return -EHWPOISON;

@@ -62,6 +62,19 @@ class FullDisk : public ::testing::TestWithParam<bool> {  // in two files
     ASSERT_EQ(::fallocate(other.get(), 0, 0, off_t(free_bytes - but_bytes)), 0) << std::strerror(errno);
   }
   void make_room() { std::filesystem::remove(disk_.file("other")); }
+  // Pages of zeros lose their room, as if a marud had given them out without any.
+  void punch_zeros() {
+    const FileDescriptor file(::open(pages().c_str(), O_RDWR | O_CLOEXEC));
+    format::Header header;
+    ASSERT_EQ(::pread(file.get(), &header, sizeof(header), 0), ssize_t(sizeof(header)));
+    const uint64_t end = std::filesystem::file_size(pages());
+    std::string page(kPageBytes, '\0');
+    for (uint64_t at = GetParam() ? format::kDataLabelRoom : header.control_bytes; at < end; at += kPageBytes) {
+      ASSERT_EQ(::pread(file.get(), page.data(), page.size(), off_t(at)), ssize_t(page.size()));
+      if (page != std::string(kPageBytes, '\0')) continue;
+      ASSERT_EQ(::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(at), off_t(kPageBytes)), 0);
+    }
+  }
   // The errno with which an engine ends that stores until it cannot, or that a signal ended it.
   int store_all(const char* pages = kEveryPage) {
     ChildProcess engine({own_program(), "--role", "store-as", marud_->socket_path(), "0", pages});
@@ -111,6 +124,20 @@ TEST_P(FullDisk, AFileSystemThatCannotReserveRoomIsNamed) {
   EXPECT_LT(status().value("unreserved_bytes", before), before);
 }
 
+// Room that another program has taken away: libmaru tells a full file system from bad memory.
+TEST_P(FullDisk, ACopyIntoMemoryThatIsNotThereSaysSo) {
+  start("reserve = false\n");
+  TestClient client(marud_->socket_path());
+  ASSERT_EQ(client.store("first", "text"), 0);
+  punch_zeros();
+  fill_disk();
+  ASSERT_EQ(maru_handle_memory_errors(0), 0);
+  EXPECT_EQ(client.store("second", std::string(3000, 'x')), -ENOSPC);
+  make_room();
+  EXPECT_EQ(client.store("second", std::string(3000, 'x')), 0);
+  EXPECT_EQ(marud_->log().find("bad memory"), std::string::npos);
+}
+
 // As a marud leaves them that gave out pages without any room.
 TEST_P(FullDisk, FreePagesWithoutRoomAreTakenBackAtTheStart) {
   start("reserve = false\n");
@@ -119,16 +146,7 @@ TEST_P(FullDisk, FreePagesWithoutRoomAreTakenBackAtTheStart) {
     for (int i = 0; i < 80; ++i) EXPECT_EQ(client.store("old " + std::to_string(i), std::string(4000, 'o')), 0);
   }
   marud_->kill();
-  const FileDescriptor file(::open(pages().c_str(), O_RDWR | O_CLOEXEC));
-  format::Header header;
-  ASSERT_EQ(::pread(file.get(), &header, sizeof(header), 0), ssize_t(sizeof(header)));
-  const uint64_t end = std::filesystem::file_size(pages());
-  std::string page(kPageBytes, '\0');
-  for (uint64_t at = GetParam() ? format::kDataLabelRoom : header.control_bytes; at < end; at += kPageBytes) {
-    ASSERT_EQ(::pread(file.get(), page.data(), page.size(), off_t(at)), ssize_t(page.size()));
-    if (page != std::string(kPageBytes, '\0')) continue;
-    ASSERT_EQ(::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(at), off_t(kPageBytes)), 0);
-  }
+  punch_zeros();
   fill_disk();
   marud_->start();
   EXPECT_TRUE(marud_->has_logged("free pages are not given to clients until there is room"));
