@@ -144,7 +144,7 @@ def main():
                 wait_for(lambda question=question: prometheus.query(question) is not None, f"an answer to {title}: {question}")
 
             rules_known = prometheus.get("/api/v1/rules")["data"]["groups"][0]["rules"]
-            expect(len(rules_known) == 12 and all(rule["health"] in ("ok", "unknown") for rule in rules_known),
+            expect(len(rules_known) == 13 and all(rule["health"] in ("ok", "unknown") for rule in rules_known),
                    [rule["health"] for rule in rules_known])
             with open(pool_file.name, "r+b") as file:
                 file.truncate(4096)
