@@ -54,6 +54,11 @@ class MarudInFolder(ObservedMarud):
                              timeout=PATIENCE)
         return json.loads(run.stdout)["pid"] if run.returncode == 0 else None
 
+    def stand_still(self):
+        self.process.send_signal(signal.SIGSTOP)
+        status = pathlib.Path(f"/proc/{self.process.pid}/status")
+        wait_for(lambda: "\nState:\tT" in status.read_text(), "marud to stand still")
+
     def has_logged(self, text):
         return text in self.log.read_text()
 
@@ -75,7 +80,9 @@ def what_is_taken_away_is_made_again(program, client_program):
                 ("its socket was replaced", lambda: replace(marud.socket))]
         for what, take in ways:
             clients, http = marud.lost("clients"), marud.lost("http")
+            marud.stand_still()  # or it would make files in a folder that is being removed
             take()
+            marud.process.send_signal(signal.SIGCONT)
             wait_for(lambda: marud.lost("clients") + marud.lost("http") > clients + http, f"a count after {what}")
             is_served_again(marud, what)
         expect(marud.has_logged(f"{marud.socket} is gone: the socket is made again"), "the log names the socket")
@@ -98,8 +105,7 @@ def replace(path):
 def another_marud_at_the_path_keeps_its_sockets(program, client_program):
     with MarudInFolder(program) as first:
         folder = first.folder_of_sockets
-        first.process.send_signal(signal.SIGSTOP)  # or it would be first to be there again
-        wait_for(lambda: "\nState:\tT" in pathlib.Path(f"/proc/{first.process.pid}/status").read_text(), "the first to stand")
+        first.stand_still()  # or it would be first to be there again
         shutil.rmtree(folder)
         with MarudInFolder(program, folder) as second:
             first.process.send_signal(signal.SIGCONT)
@@ -126,8 +132,7 @@ def another_marud_at_the_path_keeps_its_sockets(program, client_program):
 def the_path_is_taken_when_it_is_free(program):
     with MarudInFolder(program) as marud:
         folder = marud.folder_of_sockets
-        marud.process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: "\nState:\tT" in pathlib.Path(f"/proc/{marud.process.pid}/status").read_text(), "it to stand")
+        marud.stand_still()
         shutil.rmtree(folder)
         folder.write_text("in the way")
         marud.process.send_signal(signal.SIGCONT)
