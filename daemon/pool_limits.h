@@ -19,8 +19,6 @@ inline constexpr uint64_t kCountPagesPerTurn = 1u << 15;
 // Turns come with every request; what is only upkeep rests in between.
 inline constexpr uint64_t kUpkeepPauseMs = 10;
 inline constexpr uint64_t kPinLookPauseMs = 200;
-// Lines that the longer walks of a turn read together. The walks that come after that have their turns later (pool_turn.cc).
-inline constexpr uint64_t kLinesPerTurn = 1u << 18;
 // What a dead client held is taken back before anything else, a few milliseconds at a time.
 inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 16;
 // Lines of a turn for the pin slots of all dead clients together, and for the blocks that they left without an entry.
