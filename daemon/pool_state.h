@@ -11,6 +11,7 @@
 #include "daemon/key_cells.h"
 #include "daemon/lane_table.h"
 #include "daemon/line_meter.h"
+#include "daemon/metrics/snapshot.h"
 #include "daemon/page_bits.h"
 #include "daemon/policy/eviction_order.h"
 #include "daemon/pool.h"
