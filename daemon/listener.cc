@@ -49,6 +49,7 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
   const auto files = std::make_shared<SocketFiles>(std::move(*locked));
   if (passed.is_open()) {
     files->note_socket();
+    files->watch();
     listener.files_ = files;
     listener.socket_ = std::move(passed);
     listener.is_passed_ = true;
@@ -69,6 +70,8 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
   // Nobody can connect before listen(). The umask is the whole process's, and other threads make files.
   if (::chmod(path.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path);
   if (::listen(listener.socket_.get(), SOMAXCONN) != 0) return failure(errno, "listen on " + path);
+  files->watch();
+  if (const std::string lost = files->why_lost(); !lost.empty()) return failure(ENOENT, "listen: " + lost);
   return listener;
 }
 
@@ -76,7 +79,10 @@ Result<void> Listener::let_in(bool for_everybody) const {
   // The file at the path is another process's then. The next listener gets its own mode.
   if (is_passed_ || !files_->why_lost().empty()) return {};
   const std::string& path = files_->path();
-  if (::chmod(path.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path);
+  const mode_t mode = for_everybody ? 0666 : 0600;
+  struct stat now = {};  // a change that changes nothing would be told all the same
+  const bool is_so = ::stat(path.c_str(), &now) == 0 && (now.st_mode & 07777) == mode;
+  if (!is_so && ::chmod(path.c_str(), mode) != 0) return failure(errno, "change the mode of " + path);
   if (!made_folder_.empty() && ::chmod(made_folder_.c_str(), for_everybody ? 0755 : 0700) != 0)
     return failure(errno, "change the mode of " + made_folder_);
   struct stat status = {};

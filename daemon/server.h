@@ -80,6 +80,7 @@ class Server {
   void finish_reload();
   void watch_socket_files();
   void on_socket_files(const Event& event);
+  uint64_t next_look_ms() const;
   void look_at_socket_files();
   void finish_look_at_socket_files(SocketLook look);
   void take_new_listener(Listener fresh);

@@ -11,7 +11,8 @@
 namespace maru::daemon {
 namespace {
 
-constexpr uint64_t kLookPauseMs = 10'000;  // where the kernel tells nothing: a file system mounted above the folder
+constexpr uint64_t kLookPauseMs = 10'000;  // where the kernel had no descriptor to tell of changes
+constexpr uint64_t kNever = UINT64_MAX;    // until it tells: each look is a thread, and the allocator gives that a heap
 constexpr uint64_t kAgainPauseMs = 1000, kAgainPauseMaxMs = 60'000;
 constexpr uid_t kNobody = uid_t(-1);
 
@@ -22,6 +23,11 @@ void Server::watch_socket_files() {
   if (socket_watch_ != 0) loop_->cancel(EventKind::kFiles, socket_watch_);
   ++socket_watch_;
   if (changes >= 0) loop_->watch_files(socket_watch_, changes);
+  socket_look_due_ms_ = next_look_ms();
+}
+
+uint64_t Server::next_look_ms() const {
+  return listener_.files().changes_fd() >= 0 ? kNever : now_.monotonic_ms + kLookPauseMs;
 }
 
 void Server::on_socket_files(const Event& event) {
@@ -35,7 +41,7 @@ void Server::on_socket_files(const Event& event) {
 void Server::look_at_socket_files() {
   if (auto look = socket_look_.take()) finish_look_at_socket_files(std::move(*look));
   if (socket_look_.is_begun() || now_.monotonic_ms < socket_look_due_ms_) return;
-  socket_look_due_ms_ = now_.monotonic_ms + kLookPauseMs;
+  socket_look_due_ms_ = next_look_ms();
   const auto look = [files = listener_.share_files(), is_passed = listener_.is_passed(),
                      for_everybody = others_may_connect(config_)] {
     SocketLook found = {files->why_lost(), std::nullopt};
@@ -51,7 +57,7 @@ void Server::finish_look_at_socket_files(SocketLook look) {
   std::string trouble;
   if (!look.lost.empty()) {
     const bool is_made = look.fresh && *look.fresh;
-    if (is_made || requests_.socket_trouble.empty()) ++requests_.sockets_lost;
+    if (requests_.socket_trouble.empty()) ++requests_.sockets_lost;
     trouble = "clients cannot connect: " + look.lost +
               (listener_.is_passed() ? "; the service manager listens there: start marud.socket again"
                : is_made             ? ""

@@ -42,9 +42,10 @@ Result<SocketFiles> SocketFiles::lock(const std::string& path, const SocketFiles
   return files;
 }
 
+void SocketFiles::note_socket() { socket_.reset(::open(path_.c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW)); }
+
 // A folder that is removed or renamed says so itself, and each folder above it.
-void SocketFiles::note_socket() {
-  socket_.reset(::open(path_.c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW));
+void SocketFiles::watch() {
   changes_.reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   if (!changes_.is_open()) return;
   // A file that is open is not deleted yet, but the count of its names is one less.

@@ -3,7 +3,7 @@
 // administrator removes a file. Another marud may listen at the same path by then. So marud knows its files by device and
 // inode, and holds them open: no other file has their numbers meanwhile. It removes no other file.
 //
-// Thread safety: after note_socket() everything is constant; any thread may ask why_lost(), which may wait for a disk.
+// Thread safety: after watch() everything is constant; any thread may ask why_lost(), which may wait for a disk.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"
@@ -20,8 +20,10 @@ class SocketFiles {
   static Result<SocketFiles> lock(const std::string& path, const SocketFiles* before = nullptr);
 
   const std::string& path() const { return path_; }
-  // Called once the socket is bound at the path. From here on the kernel tells of changes.
+  // Called once the socket is bound at the path.
   void note_socket();
+  // From here on the kernel tells of changes, also of the mode of a file.
+  void watch();
   // Which of the two files the path no longer leads to; empty: it leads to both.
   std::string why_lost() const;
   // Of the socket, if it is there still, and the lock, which keeps other maruds away from the path meanwhile, is, too.

@@ -139,6 +139,7 @@ def the_path_is_taken_when_it_is_free(program):
         wait_for(lambda: marud.health()["status"] == "degraded", "a word of what is in the way")
         folder.unlink()
         is_served_again(marud, "the path was free again")
+        expect(marud.lost("clients") == 1, "one loss is counted once")
     expect(marud.status == 0, f"marud ended with {marud.status}")
 
 
