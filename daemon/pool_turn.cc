@@ -8,8 +8,8 @@
 namespace maru::daemon {
 namespace {
 
-// Lines that the longer steps of a turn read together: as much as one of them alone may. Requests of every pool wait for the end
-// of a turn, and the steps that are left have their turns later.
+// Lines that the longer steps of a turn read together: as much as one of them alone may. Requests of every pool wait for the
+// end of a turn, and the steps that are left have their turns later.
 constexpr uint64_t kLinesPerTurn = 1u << 16;
 
 // In the order in which they follow from each other.
