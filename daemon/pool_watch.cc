@@ -25,7 +25,7 @@ using nlohmann::json;
 constexpr uint64_t kIdleMs = 30'000;          // nobody has asked for so long: the watch ends
 constexpr uint64_t kPagesPerTurn = 1u << 15;  // a word a line, in order, as in count_used()
 constexpr uint64_t kPagesMax = 1ull << 28;    // 1 GiB for what is remembered of each
-constexpr uint64_t kNewsPerTurn = 1u << 12;   // blocks whose keys are read
+constexpr uint64_t kNewsPerTurn = 1u << 15;   // blocks whose keys are read
 constexpr size_t kKeyBytesShown = 128;
 constexpr std::string_view kByClient = "client";
 
