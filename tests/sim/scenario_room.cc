@@ -19,7 +19,6 @@ struct Request {
   uint32_t key = 0;
   bool is_asked = false, is_answered = false;
 } requests[kAskers];
-unsigned askers_left;
 uint16_t attempts;
 
 // The message and its answer.

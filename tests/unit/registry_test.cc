@@ -155,7 +155,9 @@ TEST_F(RegistryTest, TagsThatDifferInHalfTheirBitsAreNotTaken) {
       EXPECT_EQ(present, uint8_t{is_there});
       EXPECT_EQ(registry_find(pool_.region, digest).count, uint32_t{is_there});
       EXPECT_EQ(!registry_find_plain(pool_.region, home, digest).is_none(), is_there && low < limits::kBucketSlots);
-      if (is_there) EXPECT_EQ(find(digest).page(), low);
+      if (is_there) {
+        EXPECT_EQ(find(digest).page(), low);
+      }
     }
   // The header lies beside the tags, and is none.
   const uint64_t header = home.tags.header.load_acquire();
