@@ -142,7 +142,7 @@ size_t Pool::State::gather_lane(uint32_t lane, size_t limit) {
     touches.insert(touches.end(), found.begin(), found.end());
     return read;
   }
-  // What another host's marud touches, it wants to be counted again; of what its clients touch, our own counts.
+  // A touch by another host's marud requests a recount of children; touches by its clients are counted as our own.
   const bool is_of_marud = lane % region.lanes_per_host() == 0;
   for (const shm::Touch& touch : found) {
     if (!owns_page(touch.page)) continue;

@@ -44,8 +44,8 @@ extern "C" {
 /* One attachment to one pool. */
 typedef struct maru_client maru_client;
 
-/* One life of one block: a block stored later never has the same value. 0 is no block. Plain data: may be copied, compared
- * and sent to other processes attached to the same pool. */
+/* Names one life of a block: a block that is stored later never has the same value. 0 is no block. Plain data: may be copied,
+ * compared, and sent to other processes that are attached to the same pool. */
 typedef uint64_t maru_block;
 
 /* -- keys ------------------------------------------------------------------------------------------------------------ */
@@ -89,7 +89,7 @@ enum maru_attach_flags {
   MARU_ATTACH_FIRST_FIT = 1u << 0,         /* allocate runs first-fit; the default is best-fit */
   MARU_ATTACH_NO_SESSION_THREAD = 1u << 1, /* do not start the thread that re-attaches after a restart of marud: call
                                               maru_reattach() instead */
-  MARU_ATTACH_READ_ONLY = 1u << 2 /* find and read only: what stores or deletes returns -EROFS. In a pool in memory, or
+  MARU_ATTACH_READ_ONLY = 1u << 2 /* find and read only: calls that store or delete return -EROFS. In a pool in memory, or
                                      with its control region on a device or in a file of its own, the kernel keeps this
                                      client from writing blocks */
 };
@@ -121,10 +121,10 @@ MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **re
 /* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees
  * the client. All views and buffers of this client are invalid afterwards; blocks it stored stay. No other thread may
  * use the client any more. A marud that was started anew meanwhile is told as well (for want of memory only by the end of the
- * process). Blocks until marud has answered, at most four times timeout_ms, and until what the session thread began is done;
- * the memory is returned in any case.
- * NULL is allowed. In a child after fork it only closes the child's descriptors; what the parent's threads may have been
- * changing in memory stays as it is. */
+ * process). Blocks until marud has answered, at most four times timeout_ms, and until the session thread has finished its
+ * request; the memory is returned in any case.
+ * NULL is allowed. In a child after fork it only closes the child's descriptors, and leaves memory as the parent's threads
+ * left it. */
 MARU_PUBLIC void maru_detach(maru_client *client);
 
 /* Connects again after marud was restarted, and hands it the memory of the pool if it has lost it. The session thread does
@@ -155,7 +155,7 @@ typedef struct maru_geometry {
   uint8_t uuid[16];
   uint32_t checksums; /* 1: finding a block reads all of it, to verify it; 0: it does not */
   uint32_t reserved0;
-  /* What all clients of this user together may rent, over all pools, as it was when this one attached. 0: no limit */
+  /* The limits of all clients of this user together, over all pools, at the time of the attachment. 0: no limit */
   uint64_t user_regions_max;
   uint64_t user_bytes_max;
 } maru_geometry;
@@ -193,12 +193,13 @@ typedef struct maru_buffer {
 /* Takes pages for `bytes` bytes (1 to the size of a region). Uses pages that the calling thread has cached, then pages of
  * the client's regions, and only then asks marud, which rents a region or evicts. ret_buffer must end in maru_store() or
  * maru_abort(). May block for timeout_ms when marud is asked. Errors: -ENOSPC nothing is free and nothing can be evicted, or
- * the file system of the pool's file is full; -EDQUOT nothing of what this user may have is; -EFBIG larger than a region;
- * -ENOTCONN, -ETIMEDOUT marud was needed and did not answer (what it grants later is for a later call); -ESTALE as from
- * maru_reattach; -EINVAL. */
+ * the file system of the pool's file is full; -EDQUOT nothing within this user's limits is free or can be evicted; -EFBIG
+ * larger than a region; -ENOTCONN, -ETIMEDOUT marud was needed and did not answer (a later call gets the memory of a late
+ * answer); -ESTALE as from maru_reattach; -EINVAL. */
 MARU_PUBLIC int maru_alloc(maru_client *client, uint64_t bytes, maru_buffer *ret_buffer);
 
-/* The same n times (at least once), all or nothing; what is missing is computed first and asked for in one request. */
+/* The same n times (at least once), all or nothing. The library first computes how many pages are missing, and asks for them in
+ * one request. */
 MARU_PUBLIC int maru_alloc_batch(maru_client *client, uint64_t bytes, size_t n, maru_buffer *ret_buffers);
 
 /* Gives back buffers that were not stored. Errors: -EINVAL not a buffer of this client. */
@@ -249,20 +250,20 @@ typedef struct maru_view {
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);
 
-/* maru_store for a caller who goes on using the buffer's memory, because other parts of the program still read it. Returns 0
- * when it was stored: ret_view is the block, pinned without a gap since it became visible; release it when nobody uses the
- * memory any more. Returns 1 when a block was there already: the buffer stays the caller's, to be aborted when nobody uses the
- * memory any more, and *ret_view is a view of nothing. Errors: of maru_store. */
+/* maru_store for a caller that goes on reading the buffer's memory. Returns 0 when it was stored: ret_view is the block, pinned
+ * without a gap since it became visible; release it when the program does not use the memory any more. Returns 1 when a block
+ * was there already: the buffer stays the caller's; abort it when the program does not use the memory any more. *ret_view is
+ * then a view of nothing. Errors: of maru_store. */
 MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                                   const maru_store_options *options, maru_view *ret_view);
 
 /* maru_store for n buffers under keys that need not know of each other, each as if it were stored alone, in their order; the
- * options hold for all of them. ret_results (n entries) receives for each what maru_store returns: 0 it was stored, 1 a block
- * was there already, also one of this very call; either way the buffer is used up. Or its error: the buffer stays the caller's.
- * ret_blocks (n entries, may be NULL) receives the blocks under the keys, 0 where there was an error. What marud does not
- * answer to one of the blocks it is not asked for the others: the call blocks for at most timeout_ms. Returns how many
- * are new. Errors (nothing was stored, all buffers stay the caller's): -EROFS the client only reads; -EINVAL, also when one of
- * them is not a key. */
+ * options hold for all of them. ret_results (n entries) receives the result of maru_store for each: 0 it was stored, 1 a
+ * block was there already, also a block of this very call; either way the buffer is used up. Or its error: the buffer stays
+ * the caller's. ret_blocks (n entries, may be NULL) receives the blocks under the keys, 0 where there was an error. If marud
+ * does not answer a request for one block, the library does not ask for the others: the call blocks for at most timeout_ms.
+ * Returns how many are new. Errors (nothing was stored, all buffers stay the caller's): -EROFS the client only reads;
+ * -EINVAL, also when one of them is not a key. */
 MARU_PUBLIC int maru_store_batch(maru_client *client, const maru_key *keys, const maru_buffer *buffers, size_t n,
                                  const maru_store_options *options, maru_block *ret_blocks, int32_t *ret_results);
 
@@ -271,10 +272,10 @@ MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const 
                                 const maru_store_options *options, maru_block *ret_block);
 
 /* The same for n keys, the bytes[i] bytes at data[i] under keys[i]; options, ret_blocks and the value returned are those of
- * maru_store_batch. What pages are missing for all of them is computed first and asked for in one request for each tenant and
- * number of pages, and they are taken together. Where not all can be had at this time, the first of them are stored; where they
- * are more than the whole pool holds, none. ret_results (n entries, may be NULL) receives for each what maru_store_copy
- * returns. Errors (nothing was stored): of maru_store_batch. */
+ * maru_store_batch. The library first computes the missing pages of all blocks, asks for them in one request for each tenant
+ * and number of pages, and takes them together. If marud cannot give all of them now, the first blocks are stored. If they
+ * are more than the whole pool holds, none is stored. ret_results (n entries, may be NULL) receives the result of
+ * maru_store_copy for each. Errors (nothing was stored): of maru_store_batch. */
 MARU_PUBLIC int maru_store_copy_batch(maru_client *client, const maru_key *keys, const void *const *data,
                                       const uint64_t *bytes, size_t n, const maru_store_options *options,
                                       maru_block *ret_blocks, int32_t *ret_results);
@@ -287,14 +288,14 @@ MARU_PUBLIC int maru_store_chain(maru_client *client, const maru_key *keys, cons
                                  const maru_store_options *options, maru_block *ret_blocks, size_t *ret_stored,
                                  size_t *ret_done);
 
-/* Blocks that requests of this client evicted (also those that ended in -ENOSPC), oldest first, each once. Keeps the last
- * 4096; what was lost is counted in maru_statistics. Errors: -ENOENT no more. */
+/* Blocks that requests of this client evicted (also requests that ended in -ENOSPC), oldest first, each once. Keeps the last
+ * 4096; maru_statistics counts the lost ones. Errors: -ENOENT no more. */
 MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
 
 /* -- finding and reading --------------------------------------------------------------------------------------------- */
 
-/* 1 present, 0 absent. Speaks about 64 bits of the key's digest and does not hold the block; and a block whose time to live is
- * over is present until marud has taken it away, some milliseconds later where it runs: maru_retrieve is the proof.
+/* 1 present, 0 absent. Compares 64 bits of the key's digest, and does not hold the block. A block whose time to live is over
+ * stays present until marud removes it, some milliseconds later if marud runs. maru_retrieve gives the proof.
  * Errors: -ESHUTDOWN as below; -EINVAL. */
 MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 
@@ -302,7 +303,7 @@ MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
  * also when one of them is not a key; some of ret_present is written then. */
 MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
 
-/* The same for n keys in rows of one array: faster, because nothing has to be gathered for it. Errors: -ESHUTDOWN as below;
+/* The same for n keys in rows of one array: faster, because the library reads the keys in place. Errors: -ESHUTDOWN as below;
  * -EINVAL, likewise. */
 MARU_PUBLIC int maru_exists_rows(maru_client *client, const maru_key_rows *rows, size_t n, uint8_t *ret_present);
 
@@ -334,7 +335,7 @@ MARU_PUBLIC int maru_release(maru_client *client, const maru_view *view);
 MARU_PUBLIC int maru_unpin(maru_client *client, const maru_view *view);
 MARU_PUBLIC int maru_release_batch(maru_client *client, const maru_view *views, size_t n);
 
-/* What maru_match_prefix found and holds. */
+/* The result of maru_match_prefix, with the pins that hold it. */
 typedef struct maru_match {
   size_t blocks;      /* leading keys that are present */
   maru_block deepest; /* of them, 0 when blocks is 0; the parent for what is stored next */
@@ -348,9 +349,9 @@ typedef struct maru_match {
 MARU_PUBLIC int maru_match_prefix(maru_client *client, const maru_key *keys, size_t n, maru_match *ret_match);
 
 /* Where the blocks of a match are: views of the first n keys given to maru_match_prefix, n at most match->blocks. The views
- * live as long as the match and are not released themselves (their pin is 0). A view is only given of what the match holds; for
- * fewer keys than it has blocks that costs a look at each block between. Errors: -ENOENT a block was lost to bad memory, or the
- * keys are others; -EINVAL. */
+ * live as long as the match and are not released themselves (their pin is 0). Only blocks that the match holds get a view;
+ * for fewer keys than the match has blocks the library looks at each block between. Errors: -ENOENT a block was lost to bad
+ * memory, or the keys are others; -EINVAL. */
 MARU_PUBLIC int maru_resolve(maru_client *client, const maru_match *match, const maru_key *keys, size_t n,
                              maru_view *ret_views);
 
@@ -359,8 +360,8 @@ MARU_PUBLIC int maru_release_match(maru_client *client, maru_match *match);
 
 /* -- deleting -------------------------------------------------------------------------------------------------------- */
 
-/* Removes a block of the pool, also one that another client stored. The key is gone at once; the memory when the last pin
- * is. Errors: -ENOENT absent; -ENOTEMPTY it has children; -EINVAL. */
+/* Removes a block of the pool, also a block of another client. The key is gone at once, the memory with the last pin.
+ * Errors: -ENOENT absent; -ENOTEMPTY it has children; -EINVAL. */
 MARU_PUBLIC int maru_delete(maru_client *client, const maru_key *key);
 
 /* The same for n keys, in order. ret_results (n entries, may be NULL) receives 0 or the error of each. Returns how many
@@ -387,8 +388,8 @@ enum maru_memory_error_flags {
  * that installs its own later calls ours, or goes without. May be called again, to add flags. Errors: -EINVAL. */
 MARU_PUBLIC int maru_handle_memory_errors(uint32_t flags);
 
-/* Whether memory of this view is known to have gone bad while this client had it: then what was read of it may be zeros. To be
- * asked after reading and before releasing. Returns 0 if nothing is known. Errors: -EHWPOISON; -EINVAL. */
+/* Whether memory of this view is known to have gone bad while this client had it. Then bytes that the program read of it may be
+ * zeros. Ask after reading and before releasing. Returns 0 if nothing is known. Errors: -EHWPOISON; -EINVAL. */
 MARU_PUBLIC int maru_view_error(maru_client *client, const maru_view *view);
 
 /* -- other ----------------------------------------------------------------------------------------------------------- */
