@@ -1,4 +1,4 @@
-"""The example of README.md runs as it stands there, and the versions agree."""
+"""The example of docs/python/client.md runs as it stands there, and the versions agree."""
 import pathlib
 import re
 import subprocess
@@ -9,8 +9,8 @@ import maru
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def test_the_example_of_the_readme_runs(marud):
-    example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+def test_the_example_of_the_page_runs(marud):
+    example = re.search(r"```python\n(.*?)```", (ROOT / "docs/python/client.md").read_text(), re.DOTALL)[1]
     done = subprocess.run([sys.executable, "-c", example], env=marud.environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "[ True  True  True  True  True  True  True  True] 0.5" in done.stdout

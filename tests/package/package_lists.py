@@ -46,7 +46,7 @@ def main():
     # What README sends a reader to is in some package.
     packed = [word for kind in ("docs", "examples", "install") for listed in sorted(root.glob(f"debian/*.{kind}"))
               for word in listed.read_text().split() if word.startswith("docs/")]
-    documents = set(re.findall(r"`(docs/[\w./-]+)`", (root / "README.md").read_text()))
+    documents = set(re.findall(r"[`(](docs/[\w./-]+)[`)]", (root / "README.md").read_text()))
     files = {str(path.relative_to(root)) for pattern in packed for path in root.glob(pattern)}
     wrong += [f"{name}, which README names, is in no package" for name in sorted(documents)
               if name not in files and not any(pathlib.PurePath(one).is_relative_to(name) for one in files)]
