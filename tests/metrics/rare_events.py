@@ -79,16 +79,17 @@ def keys_of_one_bucket(secret):
 
 
 def a_crowded_bucket(marud, client):
-    """Once in a million keys of a full pool, and here by looking at the secret that keeps others from doing it."""
+    """All blocks of a bucket are pinned, so none makes room for another key. The secret of the pool tells which keys meet."""
     secret = struct.unpack("<16Q", marud.peek("default", 360, 128))
     step = Look(marud)
     results = []
     for key in keys_of_one_bucket(secret):
-        results.append(client.ask(f"store128 {key} 4096"))
+        results.append(client.ask(f"pile128 {key} 4096"))
         if results[-1] != 0:
             break
     expect(len(results) > 7 and results[-1] == -errno.EXFULL, f"keys of one bucket: {results}")
     step.by(1, "maru_registry_full_total")
+    client.ask("unpile")
 
 
 def chains_that_are_none(marud, client):

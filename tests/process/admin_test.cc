@@ -61,12 +61,12 @@ TEST_F(Admin, ClientsThatMayHoldManyPinsAreListedInParts) {
   for (json next; parts == 0 || !next.is_null(); ++parts) {
     const json reply = marud.ask(request);
     ASSERT_FALSE(reply.at("clients").empty());
-    EXPECT_LE(reply.at("clients").size(), 2u);
+    EXPECT_LE(reply.at("clients").size(), 1u) << "a lane has more slots than a part reads";
     rows += reply.at("clients").size();
     for (const json& client : reply.at("clients")) pins += client.at("pins").get<size_t>();
     request["cursor"] = next = reply.value("next", json());
   }
-  EXPECT_EQ(parts, 3u);
+  EXPECT_EQ(parts, 5u);
   EXPECT_EQ(rows, clients.size());
   EXPECT_EQ(pins, 1u);
   EXPECT_EQ(marudctl({"--json", "clients"}, marud), 0);

@@ -1,7 +1,7 @@
 /* A client for tests in other languages: attaches to the marud of $MARU_SOCKET, then does one thing for each line of its input
  * and answers with one line, the result.
  *   store KEY BYTES [TENANT [PARENT [TTL_MS]]]   "-" is no tenant, and no parent
- *   store128 HEX BYTES                   under the 16 bytes of a digest
+ *   pile128 HEX BYTES                    stores under the 16 bytes of a digest, and keeps it pinned until unpile
  *   fill PREFIX COUNT BYTES [TENANT]     stores PREFIX0, PREFIX1, ...; answers how many were
  *   retrieve KEY                         and lets go again
  *   hold KEY [TENANT], drop              keeps one block pinned, and lets go of it
@@ -58,9 +58,11 @@ static int store(maru_client *client, const char *name, uint64_t bytes, const ch
   return maru_store_copy(client, &key, block, bytes, &options, NULL);
 }
 
-static int store128(maru_client *client, const char *hex, uint64_t bytes) {
+static int pile128(maru_client *client, const char *hex, uint64_t bytes) {
   unsigned char digest[16];
   maru_key key;
+  maru_buffer buffer;
+  int result;
   size_t i;
   memset(&key, 0, sizeof key);
   for (i = 0; i < sizeof digest; ++i) {
@@ -71,7 +73,15 @@ static int store128(maru_client *client, const char *hex, uint64_t bytes) {
   key.data = digest;
   key.size = sizeof digest;
   key.kind = MARU_KEY_DIGEST128;
-  return bytes > sizeof block ? -1 : maru_store_copy(client, &key, block, bytes, NULL, NULL);
+  if (piled == PILE_MAX) return -1;
+  result = maru_alloc(client, bytes, &buffer);
+  if (result != 0) return result;
+  result = maru_store_pinned(client, &key, &buffer, NULL, &pile[piled]);
+  if (result != 0)
+    maru_abort(client, &buffer);
+  else
+    ++piled;
+  return result;
 }
 
 static int fill(maru_client *client, const char *prefix, int count, uint64_t bytes, const char *tenant) {
@@ -147,7 +157,7 @@ static int act(maru_client *client, char **words, int count) {
   if (strcmp(what, "store") == 0 && count >= 3)
     return store(client, words[1], strtoull(words[2], NULL, 10), count > 3 ? words[3] : NULL,
                  count > 4 ? words[4] : NULL, count > 5 ? strtoull(words[5], NULL, 10) : 0);
-  if (strcmp(what, "store128") == 0 && count >= 3) return store128(client, words[1], strtoull(words[2], NULL, 10));
+  if (strcmp(what, "pile128") == 0 && count >= 3) return pile128(client, words[1], strtoull(words[2], NULL, 10));
   if (strcmp(what, "fill") == 0 && count >= 4)
     return fill(client, words[1], atoi(words[2]), strtoull(words[3], NULL, 10), count > 4 ? words[4] : NULL);
   if (strcmp(what, "pile") == 0 && count >= 3) return keep(client, words[1], atoi(words[2]));
