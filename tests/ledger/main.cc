@@ -1,4 +1,5 @@
-// The ledger of cache lines: what each hot operation loads, writes, modifies and flushes in shared memory, counted and not timed.
+// The ledger of cache lines: the loads, writes, modifications and flushes of each hot operation in shared memory, counted and
+// not timed.
 //
 //   ledger                    prints the table that docs/performance.md holds
 //   ledger --compare FILE     compares with the table in this file; status 1 when a row differs
