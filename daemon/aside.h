@@ -14,8 +14,9 @@
 
 namespace maru::daemon {
 
-// How much there is whose end the deciding thread has not seen: then it looks again soon. Of the deciding thread alone.
-inline size_t works_aside = 0;
+// How many works there are whose end the deciding thread has not seen: then it looks again soon. Atomic, since other threads open
+// and close pools, too.
+inline std::atomic<size_t> works_aside = 0;
 inline constexpr uint64_t kAsideLookMs = 5;
 
 template <typename T>

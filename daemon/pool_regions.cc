@@ -147,6 +147,7 @@ uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage
     const uint32_t index = in[(start_at + i) % in.size()];
     if (!shortage.is_open() || *pages_left < region.region_pages()) return looked;
     RegionEntry& entry = regions[index];
+    if (!has_room(index)) continue;  // its FREE pages may have no memory
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
     *pages_left -= region.region_pages();
     ++free_scan_next;

@@ -73,7 +73,8 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
     std::vector<uint8_t> none_more(pages(), 0);
     drop_bad(none_more, verified);
     recount_again_ms = 0;
-    step_recounts(pages());
+    do step_recounts(pages(), SIZE_MAX);  // each call ends the pass, or gives some parents their places
+    while (!recounts.empty());
     report = check_at_rest();
   }
   log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", config.name, first,

@@ -48,6 +48,7 @@ void Pool::State::close_bare_pages() {
 // A turn. Regions that an earlier marud gave out get room as soon as the file system has some.
 void Pool::State::step_room() {
   if (!room) return;
+  const bool was_busy = room->is_busy();
   const bool was_full = !room->full_because().empty();
   const auto got = room->step(now_ms);
   if (got && regions[*got].state == RegionState::kRented && !regions[*got].is_foreign)
@@ -56,7 +57,8 @@ void Pool::State::step_room() {
   if (!was_full && !full.empty())
     log_warning("pool \"{}\" gives its clients no further region until there is room: {}", config.name, full);
   if (was_full && full.empty()) log_info("pool \"{}\": there is room for its regions again", config.name);
-  if (room->is_busy() || rests(now_ms, room_again_ms, RegionRoom::kAgainMs)) return;
+  // Requests that wait for the thread have their turn before it gets a region for which no request waits.
+  if (was_busy || room->is_busy() || rests(now_ms, room_again_ms, RegionRoom::kAgainMs)) return;
   room_again_ms = now_ms + RegionRoom::kAgainMs;
   for (uint32_t index = 0; index < regions.size(); ++index)
     if (!has_room(index) && !regions[index].is_foreign && regions[index].state != RegionState::kUnused)

@@ -78,7 +78,7 @@ bool Pool::State::turn() {
   const uint32_t first = work_next;
   for (uint32_t i = 0; i < kWorkCount; ++i) {
     work_next = (first + i) % kWorkCount;
-    if (budget.is_spent()) {
+    if (i != 0 && budget.is_spent()) {  // one step at least: clients can make the steps before these long
       has_more = true;
       break;
     }

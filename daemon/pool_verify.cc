@@ -113,6 +113,7 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   // Each turn takes back a part of what is left, and every lane is taken back once.
   for (uint64_t turns = 0; turns < 16 * (pages() / kReclaimPagesPerTurn + 1) * region.lanes() && turn(); ++turns) {
   }
+  close_bare_pages();  // of the lanes that were taken back
   Verified verified;
   std::vector<uint8_t> bad(pages(), 0);
   std::vector<uint32_t> unreadable;

@@ -306,6 +306,10 @@ void Requests::forget(uint64_t session) {
   std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.session == session; });
   std::erase_if(late_, [&](const Late& late) { return late.session == session; });
   std::erase_if(deletions_, [&](const Deletion& waiting) { return waiting.session == session; });
+  // A region that its request has begun to take from another client becomes an orphan; else no client would get it any more.
+  for (const Renting& waiting : rents_)
+    if (Pool* pool = waiting.session == session ? pools_[waiting.pool]->serving() : nullptr)
+      static_cast<void>(pool->give_up_rent(waiting.lane));
   std::erase_if(rents_, [&](const Renting& waiting) { return waiting.session == session; });
 }
 

@@ -113,6 +113,7 @@ class Requests {
     wire::MessageHeader header;
     wire::RentRequest request;
     uint32_t pool;
+    uint32_t lane;
     uint64_t ticket;  // of the pool
     std::chrono::steady_clock::time_point came;
     bool is_said = false;  // by ready_rents()

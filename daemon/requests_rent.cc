@@ -57,7 +57,7 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
   if (allowed.why.empty() || allowed.evicts_own) {
     result = serving.rent(watch->lane, request, now.unix_ms, allowed.limits, header.request_id, &ticket, came);
     if (ticket != 0) {
-      rents_.push_back({session.id(), header, request, watch->pool, ticket, came});
+      rents_.push_back({session.id(), header, request, watch->pool, watch->lane, ticket, came});
       return {};
     }
   } else {
