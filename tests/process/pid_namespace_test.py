@@ -48,8 +48,10 @@ class Inside:
         notify.unlink(missing_ok=True)
         manager.bind(str(notify))
         manager.settimeout(WAIT_S)
+        held = os.dup(1)  # so that Life.end() waits for marud, too: it would make its socket again in a folder that goes
         self.process = subprocess.Popen([self.programs["marud"], "--config", self.folder / "marud.toml"], stdout=log,
-                                        stderr=log, env={**os.environ, "NOTIFY_SOCKET": str(notify)})
+                                        stderr=log, env={**os.environ, "NOTIFY_SOCKET": str(notify)}, pass_fds=(held,))
+        os.close(held)
         while b"READY=1" not in manager.recv(1 << 16):
             pass
         return "ready"
