@@ -14,6 +14,8 @@
 #include <chrono>
 #include <cstdio>
 #include <gtest/gtest.h>
+#include <stop_token>
+#include <thread>
 
 namespace maru::test {
 namespace {
@@ -70,6 +72,15 @@ class AimedClient : public ::testing::Test {
     std::sort(lasted.begin(), lasted.end());
     return lasted;
   }
+  // The same beside as many threads that compute and ask nothing: so much of the time is the processors'.
+  std::vector<double> work_on_busy_processors(std::chrono::milliseconds time) {
+    std::vector<std::jthread> busy;
+    for (size_t i = 0; i < std::size(processes_); ++i)
+      busy.emplace_back([](const std::stop_token& stop) {
+        for (volatile uint64_t n = 0; !stop.stop_requested();) n = n + 1;
+      });
+    return work(time, false);
+  }
   static double share(const std::vector<double>& sorted, double part) {
     return sorted.empty() ? 0 : sorted[size_t(part * double(sorted.size() - 1))];
   }
@@ -86,6 +97,7 @@ TEST_F(AimedClient, MakesNoTurnLong) {
   client_ = std::make_unique<TestClient>(marud_.socket_path());
   ASSERT_EQ(client_->store("mine", "text"), 0);
   const std::vector<double> alone = work(std::chrono::milliseconds(seconds) / 3, false);
+  const std::vector<double> busy = work_on_busy_processors(std::chrono::milliseconds(seconds) / 3);
   const std::vector<double> beside = work(seconds, true);
   for (auto& process : processes_) {
     if (process) process->kill();
@@ -104,9 +116,14 @@ TEST_F(AimedClient, MakesNoTurnLong) {
   std::printf("longest turn: %.1f ms of marud's own processor time; %llu shots\n",
               marud_.ask({{"command", "status"}}).at("longest_turn_cpu_us").get<double>() / 1000,
               static_cast<unsigned long long>(shots()));
-  std::printf(
-      "requests of another pool: alone p50 %.1f us, p99 %.1f us (%zu); beside them p50 %.1f us, p99 %.1f us (%zu)\n",
-      share(alone, 0.5), share(alone, 0.99), alone.size(), share(beside, 0.5), share(beside, 0.99), beside.size());
+  std::printf("requests of another pool\n");
+  const auto print = [](const char* when, const std::vector<double>& lasted) {
+    std::printf("  %-42s p50 %8.1f us  p99 %8.1f us  (%zu)\n", when, share(lasted, 0.5), share(lasted, 0.99),
+                lasted.size());
+  };
+  print("alone", alone);
+  print("beside as many threads that only compute", busy);
+  print("beside the aimers", beside);
 }
 
 }  // namespace
