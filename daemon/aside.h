@@ -14,8 +14,8 @@
 
 namespace maru::daemon {
 
-// How many works there are whose end the deciding thread has not seen: then it looks again soon. Atomic, since other threads open
-// and close pools, too.
+// How many works there are whose end the deciding thread has not seen: then it looks again soon. Atomic, since other threads
+// open and close pools, too.
 inline std::atomic<size_t> works_aside = 0;
 inline constexpr uint64_t kAsideLookMs = 5;
 

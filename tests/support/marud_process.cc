@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sstream>
 #include <stdexcept>
 
@@ -104,7 +105,24 @@ void MarudProcess::stop() {
 
 void MarudProcess::kill() {
   if (!process_->is_running()) ADD_FAILURE() << "marud ended before it was killed: " << process_->wait()->text();
+  const FileDescriptor connection = state_of(pid()) == 'T' ? FileDescriptor() : answered_connection();
   process_.reset();
+  // The kernel closes marud's connections when it takes the io_uring apart, some milliseconds after the process has ended.
+  // Until then clients are connected, to no marud.
+  pollfd end{connection.get(), 0, 0};
+  if (connection.is_open()) {
+    EXPECT_EQ(::poll(&end, 1, int(far_too_long_ms())), 1) << "a connection to a killed marud stays";
+  }
+}
+
+// Not open if marud does not answer soon.
+FileDescriptor MarudProcess::answered_connection() const {
+  constexpr uint32_t kSoonMs = 1000;
+  auto socket = wire::connect_to(socket_path_, kSoonMs);
+  if (!socket || !wire::send_packet(socket->get(), wire::encode(wire::Type::kPing, 1, 0, {}), -1, kSoonMs) ||
+      !wire::receive_packet(socket->get(), kSoonMs))
+    return {};
+  return std::move(*socket);
 }
 
 void MarudProcess::suspend() {

@@ -2,6 +2,7 @@
 // not ask for fails the test.
 #pragma once
 
+#include "libmaru/base/file_descriptor.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
 
@@ -65,6 +66,7 @@ class MarudProcess {
 
  private:
   bool answers_as(pid_t pid) const;
+  FileDescriptor answered_connection() const;
 
   TemporaryDirectory directory_;
   std::string socket_path_, config_path_, log_path_;
