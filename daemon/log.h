@@ -1,7 +1,7 @@
-// What marud says: one line per decision, with who and the consequence. Lines go to standard error; under systemd's journal
-// without a time of their own, and with the priority in front. Any thread may write, once log_start() has returned. No thread
-// waits for standard error: a queue takes the lines, and a thread of its own writes them (log_queue.h). The stream `stderr`,
-// on which libraries and failed checks print, leads to the same queue.
+// The log of marud. Each decision is one line, which names the client or pool and the consequence. Lines go to standard error;
+// under systemd's journal without a time of their own, and with the priority in front. Any thread may write, once log_start()
+// has returned. No thread waits for standard error: a queue takes the lines, and a thread of its own writes them (log_queue.h).
+// The stream `stderr`, on which libraries and failed checks print, leads to the same queue.
 #pragma once
 
 #include <fmt/core.h>

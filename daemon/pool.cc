@@ -263,7 +263,7 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
 }
 
-// What was read until now is no part of a turn: nobody was served.
+// The meter starts here: the lines that the adoption read belong to no turn of a client.
 Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) { state_->lines_before = state_->meter.read(); }
 Pool::~Pool() = default;
 

@@ -12,8 +12,8 @@
 
 namespace maru::daemon {
 
-// A host that rents less than its share asks the one that rents the most. Best effort: the region comes, if it comes, as one
-// that is nobody's, to whom asks first.
+// A host that rents less than its share asks the host that rents the most. The other host may refuse. A region that it gives
+// up belongs to no host, and the first host that asks for a region rents it.
 void Pool::State::ask_for_region() {
   std::vector<uint32_t> rented(region.hosts(), 0);
   for (uint32_t i = 0; i < regions.size(); ++i) {

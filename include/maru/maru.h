@@ -192,10 +192,13 @@ typedef struct maru_buffer {
 
 /* Takes pages for `bytes` bytes (1 to the size of a region). Uses pages that the calling thread has cached, then pages of
  * the client's regions, and only then asks marud, which rents a region or evicts. ret_buffer must end in maru_store() or
- * maru_abort(). May block for timeout_ms when marud is asked. Errors: -ENOSPC nothing is free and nothing can be evicted, or
- * the file system of the pool's file is full; -EDQUOT nothing within this user's limits is free or can be evicted; -EFBIG
- * larger than a region; -ENOTCONN, -ETIMEDOUT marud was needed and did not answer (a later call gets the memory of a late
- * answer); -ESTALE as from maru_reattach; -EINVAL. */
+ * maru_abort(). May block for timeout_ms when marud is asked. Errors:
+ *   -ENOSPC    no page is free and marud can evict none, or the file system of the pool's file is full
+ *   -EDQUOT    within this user's limits no page is free and marud can evict none
+ *   -EFBIG     `bytes` is larger than a region
+ *   -ENOTCONN, -ETIMEDOUT  the call needed marud, and marud did not answer (a later call gets the memory of a late answer)
+ *   -ESTALE    as from maru_reattach
+ *   -EINVAL    an argument is invalid */
 MARU_PUBLIC int maru_alloc(maru_client *client, uint64_t bytes, maru_buffer *ret_buffer);
 
 /* The same n times (at least once), all or nothing. The library first computes how many pages are missing, and asks for them in
@@ -239,14 +242,16 @@ typedef struct maru_view {
  * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
  * may block for timeout_ms. Tenants without one ask only where the registry is full at the key, which it is for about one block
  * in 50,000 of a full pool.
- * Errors (the buffer stays the caller's): -EDQUOT the tenant is at its hard limit: delete blocks of it, or wait until some are
- * evicted; -EUSERS a hard limit holds for the tenant, and the pool has no place to count its bytes (tenants_max in
- * marud.toml); -EPERM the pool takes only tenants that its administrator has listed; -ENOTCONN, -ETIMEDOUT, -ESTALE marud was
- * needed for credit and did not answer; -ENOLINK the parent is gone: store it again first, or store this as a root;
- * -EXFULL the registry is full at this key and nothing there may go, or no cell is free for so long a key; -ENOBUFS every pin
- * slot is taken; -EAGAIN an expired block with children is in the way, or marud is counting what the tenant uses: try later;
- * -EINVAL, also for a buffer
- * of another client. */
+ * Errors (the buffer stays the caller's):
+ *   -EDQUOT    the tenant is at its hard limit: delete blocks of the tenant, or wait until marud evicts some
+ *   -EUSERS    the tenant has a hard limit, and the pool has no place to count its bytes (tenants_max in marud.toml)
+ *   -EPERM     the pool takes only tenants that its administrator has listed
+ *   -ENOTCONN, -ETIMEDOUT, -ESTALE  the call needed credit, or room in the registry, from marud, and marud did not answer
+ *   -ENOLINK   the parent is gone: store the parent again first, or store this block as a root
+ *   -EXFULL    the registry is full at this key and marud may evict no block there, or no cell is free for a key this long
+ *   -ENOBUFS   every pin slot is taken
+ *   -EAGAIN    an expired block with children is in the way, or marud is counting the bytes of the tenant: try later
+ *   -EINVAL    an argument is invalid, or the buffer belongs to another client */
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);
 

@@ -2,8 +2,9 @@
 // marud adopts the rest, and may lose the power over it. docs/format.md, "A pool that lost power" and "What a host takes with
 // it". A quarter of the schedules ends without a loss.
 //
-// Beside what holds in every schedule: a block whose store has returned and that nobody took away is there afterwards, payload
-// and all; a key whose deletion has returned is gone; and the bookkeeping is whole, so that no pool is formatted for a loss.
+// The scenario checks three things more than every scenario does. A block is there afterwards, with its payload, if its store
+// returned and no process evicted or deleted it. A key is gone if its deletion returned. The bookkeeping is whole: marud never
+// formats the pool because of the loss.
 #include "cast.h"
 #include "libmaru/shm/reclaim.h"
 #include "libmaru/shm/region_handover.h"

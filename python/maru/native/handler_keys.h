@@ -3,7 +3,7 @@
 //
 //   the empty text   ff fe 'empty'
 //   an integer       ff fe 'int', then its two's complement of the fewest bytes, the lowest first
-//   a larger integer: BLAKE2b of such bytes, 32 bytes long, as a Digest (when they are more than 4096)
+//   an integer of more than 4096 such bytes: a Digest, the 32 bytes of their BLAKE2b
 #pragma once
 
 #include <pybind11/pybind11.h>
