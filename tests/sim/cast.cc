@@ -83,6 +83,13 @@ void make_marud_again() {
   marud().context.returns = tenant_returns;
 }
 
+bool make_next_marud() {
+  wait_for_process(kMarud);
+  if (!process_died(kMarud)) return false;
+  make_marud_again();
+  return true;
+}
+
 void play_with_tenant(uint64_t tenant, shm::TenantReturns* returns, void (*fold)(uint32_t lane)) {
   stores_for_tenant = tenant;
   tenant_returns = returns;

@@ -37,6 +37,9 @@ void make_marud();
 // lane and no marud of this epoch owns.
 void make_marud_again();
 void adopt();
+// For the process of the next marud: waits for the end of the first marud. If the first died, makes marud again: true, and
+// the caller adopts the pool.
+bool make_next_marud();
 
 // A page for a block, taken from FREE; none if there is no FREE page. Tries from a page that chance chooses.
 PageRef take_page(Client& who);

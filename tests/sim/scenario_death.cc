@@ -88,9 +88,7 @@ void client_life(void* argument) {
 }
 
 void next_marud(void*) {
-  wait_for_process(kMarud);
-  if (!process_died(kMarud)) return;
-  make_marud_again();
+  if (!make_next_marud()) return;
   adopt();
   for (uint32_t page = 0; page < kWorldPages; ++page) {
     if (PageWord{world().block(page).word.load_acquire()}.is(PageState::kReady) && chance().chance(3)) evict_page(page);

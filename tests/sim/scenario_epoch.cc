@@ -36,9 +36,7 @@ void marud_works(void*) {
 }
 
 void next_marud(void*) {
-  wait_for_process(kMarud);
-  if (!process_died(kMarud)) return;
-  make_marud_again();
+  if (!make_next_marud()) return;
   adopt();
   marud_works(nullptr);
 }

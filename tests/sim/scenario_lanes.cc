@@ -186,9 +186,7 @@ void setup() {
   }
   spawn("marud", kMarud, [](void*) { serve(); });
   spawn("next marud", kNextMarud, [](void*) {
-    wait_for_process(kMarud);
-    if (!process_died(kMarud)) return;
-    make_marud_again();
+    if (!make_next_marud()) return;
     read_lanes();
     adopt();
     serve();

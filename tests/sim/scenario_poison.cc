@@ -58,9 +58,7 @@ void marud_life(void*) {
 }
 
 void next_marud(void*) {
-  wait_for_process(kMarud);
-  if (!process_died(kMarud)) return;
-  make_marud_again();
+  if (!make_next_marud()) return;
   adopt();
   settle_poison(false);
   free_handed_over();

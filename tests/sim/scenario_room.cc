@@ -89,9 +89,7 @@ void answer_requests(void*) {
 }
 
 void next_marud(void*) {
-  wait_for_process(kMarud);
-  if (!process_died(kMarud)) return;
-  make_marud_again();
+  if (!make_next_marud()) return;
   adopt();
   reclaim_the_dead(0b1110);
 }

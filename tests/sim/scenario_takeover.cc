@@ -320,9 +320,7 @@ void marud_drains(void*) {
 bool goes_on_draining;  // the state file says so
 
 void next_marud(void*) {
-  wait_for_process(kMarud);
-  if (!process_died(kMarud)) return;
-  make_marud_again();
+  if (!make_next_marud()) return;
   adopt();
   adopt_regions();
   free_handed_over();

@@ -230,9 +230,7 @@ void set_one_limit(void*) {
 }
 
 void next_marud(void*) {
-  wait_for_process(kMarud);
-  if (!process_died(kMarud)) return;
-  make_marud_again();
+  if (!make_next_marud()) return;
   unsettled = accounted_lanes();
   adopt();
   // What the last one was doing when it died is begun again.
