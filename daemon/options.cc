@@ -1,9 +1,9 @@
 #include "daemon/options.h"
 
-#include "daemon/config_limits.h"
-#include "daemon/control_group.h"
-#include "daemon/dax/numa_nodes.h"
-#include "daemon/size_text.h"
+#include "daemon/base/size_text.h"
+#include "daemon/config/limits.h"
+#include "daemon/memory/numa_nodes.h"
+#include "daemon/system/control_group.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,7 +1,7 @@
 // The command line of marud.
 #pragma once
 
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 
 #include <optional>
 #include <string>

@@ -1,11 +1,11 @@
 #include "daemon/http/desk.h"
 
-#include "daemon/admin_metrics.h"
-#include "daemon/config_json.h"
-#include "daemon/json_text.h"
-#include "daemon/log.h"
-#include "daemon/peer.h"
-#include "daemon/users.h"
+#include "daemon/admin/metrics.h"
+#include "daemon/base/json_text.h"
+#include "daemon/base/log.h"
+#include "daemon/config/json.h"
+#include "daemon/system/peer.h"
+#include "daemon/system/users.h"
 
 #include <algorithm>
 #include <cerrno>

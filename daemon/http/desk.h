@@ -1,10 +1,10 @@
 // The deciding thread's end of the exchange: looks at questions, a few a turn, checks who asks, and answers.
 #pragma once
 
-#include "daemon/admin.h"
-#include "daemon/config.h"
+#include "daemon/admin/admin.h"
+#include "daemon/config/config.h"
+#include "daemon/hosting/survey.h"
 #include "daemon/http/exchange.h"
-#include "daemon/survey.h"
 
 namespace maru::daemon::http {
 

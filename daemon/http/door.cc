@@ -1,6 +1,6 @@
 #include "daemon/http/door.h"
 
-#include "daemon/log.h"
+#include "daemon/base/log.h"
 
 #include <arpa/inet.h>
 #include <cerrno>

@@ -1,9 +1,9 @@
 // Who may come in by HTTP: the sockets, who is at their other ends, and the tokens of those that a network brings.
 #pragma once
 
-#include "daemon/config.h"
-#include "daemon/listener.h"
-#include "daemon/peer.h"
+#include "daemon/config/config.h"
+#include "daemon/server/listener.h"
+#include "daemon/system/peer.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 

@@ -1,6 +1,6 @@
 #include "daemon/http/exchange.h"
 
-#include "daemon/peer.h"
+#include "daemon/system/peer.h"
 
 #include <cerrno>
 #include <sys/eventfd.h>

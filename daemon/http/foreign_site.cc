@@ -1,6 +1,6 @@
 #include "daemon/http/foreign_site.h"
 
-#include "daemon/log.h"
+#include "daemon/base/log.h"
 
 #include <algorithm>
 #include <arpa/inet.h>

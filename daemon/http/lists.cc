@@ -1,6 +1,6 @@
 // Lists that marudctl asks for page by page, whole. They are as long as there are lanes, or places for tenants.
+#include "daemon/base/json_text.h"
 #include "daemon/http/request.h"
-#include "daemon/json_text.h"
 
 #include <nlohmann/json.hpp>
 

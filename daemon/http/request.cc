@@ -1,8 +1,8 @@
 #include "daemon/http/request.h"
 
+#include "daemon/base/json_text.h"
+#include "daemon/base/log.h"
 #include "daemon/http/page/page.h"
-#include "daemon/json_text.h"
-#include "daemon/log.h"
 #include "daemon/metrics/text.h"
 #include "daemon/version.h"
 

@@ -5,9 +5,9 @@
 // reply that it does not read; kHeaderBytesMax of memory and a body. The time for which marud keeps it waiting is not its own.
 // By TCP it has kTokenMs to show a token. When places are short, those that nobody misses are cleared for newcomers (places.h),
 // so that nobody keeps others out by connecting. Whoever is refused is told why, before the connection is closed.
+#include "daemon/base/log.h"
+#include "daemon/base/thread_priority.h"
 #include "daemon/http/service_thread.h"
-#include "daemon/log.h"
-#include "daemon/thread_priority.h"
 
 #include <algorithm>
 #include <cerrno>

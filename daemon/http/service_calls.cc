@@ -1,7 +1,7 @@
 // What the HTTP thread does with a request: refuses it by its headers, asks, waits without standing still, and replies.
+#include "daemon/base/log.h"
 #include "daemon/http/foreign_site.h"
 #include "daemon/http/service_thread.h"
-#include "daemon/log.h"
 
 #include <algorithm>
 #include <charconv>

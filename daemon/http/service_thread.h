@@ -1,10 +1,10 @@
 // The inside of the HTTP thread, for service.cc (its life and its connections) and service_calls.cc (its requests).
 #pragma once
 
+#include "daemon/base/log_budget.h"
 #include "daemon/http/places.h"
 #include "daemon/http/request.h"
 #include "daemon/http/service.h"
-#include "daemon/log_budget.h"
 
 #include <cstddef>
 #include <cstdint>

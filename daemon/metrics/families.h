@@ -2,7 +2,7 @@
 #pragma once
 
 #include "daemon/metrics/text.h"
-#include "libmaru/shm/page_word.h"
+#include "libmaru/shm/region/page_word.h"
 
 #include <array>
 #include <cmath>

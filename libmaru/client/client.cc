@@ -3,7 +3,7 @@
 #include "libmaru/base/map_sync.h"
 #include "libmaru/client/call.h"
 #include "libmaru/client/thread_state.h"
-#include "libmaru/shm/find_batch.h"
+#include "libmaru/shm/blocks/find_batch.h"
 
 #include <algorithm>
 #include <bit>

@@ -8,9 +8,9 @@
 #include "libmaru/client/memory_errors.h"
 #include "libmaru/client/page_source.h"
 #include "libmaru/client/payload.h"
-#include "libmaru/shm/block_store.h"
-#include "libmaru/shm/prefix.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/blocks/block_store.h"
+#include "libmaru/shm/blocks/prefix.h"
+#include "libmaru/shm/blocks/touch.h"
 #include "maru/maru.h"
 
 #include <cstdint>

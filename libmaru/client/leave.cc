@@ -8,7 +8,7 @@
 #include "libmaru/client/call.h"
 #include "libmaru/client/client.h"
 #include "libmaru/client/payload_copy.h"
-#include "libmaru/shm/flush.h"
+#include "libmaru/shm/region/flush.h"
 
 #include <algorithm>
 #include <cerrno>

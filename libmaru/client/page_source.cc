@@ -1,8 +1,8 @@
 #include "libmaru/client/page_source.h"
 
 #include "libmaru/client/thread_state.h"
-#include "libmaru/shm/pin.h"
-#include "libmaru/shm/region_handover.h"
+#include "libmaru/shm/blocks/pin.h"
+#include "libmaru/shm/recovery/region_handover.h"
 
 #include <algorithm>
 #include <cerrno>

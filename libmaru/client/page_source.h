@@ -13,7 +13,7 @@
 #pragma once
 
 #include "libmaru/client/region_index.h"
-#include "libmaru/shm/page_run.h"
+#include "libmaru/shm/region/page_run.h"
 
 #include <array>
 #include <atomic>

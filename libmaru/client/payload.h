@@ -9,7 +9,7 @@
 #pragma once
 
 #include "libmaru/base/mapping.h"
-#include "libmaru/shm/control_region.h"
+#include "libmaru/shm/region/control_region.h"
 
 #include <atomic>
 #include <cstdint>

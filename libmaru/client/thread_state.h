@@ -6,8 +6,8 @@
 // the process if there is none, and a handler of a signal may not allocate.
 #pragma once
 
-#include "libmaru/shm/block_store.h"
-#include "libmaru/shm/prefix.h"
+#include "libmaru/shm/blocks/block_store.h"
+#include "libmaru/shm/blocks/prefix.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -122,7 +122,7 @@ def check_width(page, source):
 
 def check_keys(page, text, daemon):
     # Whatever a table of the configuration is asked for by name is a key or, for table() and tables(), a table.
-    readers = set(re.findall(r'(\w+)\(const char\* key\b', (daemon / 'config_table.h').read_text()))
+    readers = set(re.findall(r'(\w+)\(const char\* key\b', (daemon / 'config/table.h').read_text()))
     asked = re.compile(r'\.(' + '|'.join(sorted(readers)) + r')\("(\w+)"')
     found = set()
     for path in sorted([*daemon.glob('config*.cc'), daemon / 'provision/wish.cc']):

@@ -1,6 +1,6 @@
 // Any text as marud's configuration: it is read or refused, each refusal says something, and what is not refused can be
 // relied on.
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 #include "maru/format/limits.h"
 #include "tests/fuzz/target.h"
 

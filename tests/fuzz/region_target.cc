@@ -1,11 +1,11 @@
 // Any words in the control region, at any time: an input is a sequence of damages and operations. Every operation ends, reads
 // and writes inside the region only, and gives indices that are inside the pool. The region lies in memory of exactly its
 // size, so that the address sanitizer sees one step beyond.
-#include "libmaru/shm/audit.h"
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/prefix.h"
-#include "libmaru/shm/reclaim.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/audit/audit.h"
+#include "libmaru/shm/blocks/prefix.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/recovery/evict.h"
+#include "libmaru/shm/recovery/reclaim.h"
 #include "tests/fuzz/target.h"
 
 #include <array>

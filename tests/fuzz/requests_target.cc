@@ -2,7 +2,7 @@
 // steps: which connection, with how many descriptors, and the packet; or what a well-behaved client of a pool does in between.
 // Whatever it was, every packet has one outcome (a reply that a client can decode, now or later, or a drop that says why), and
 // the pools pass their audits in the end.
-#include "daemon/requests.h"
+#include "daemon/server/requests.h"
 #include "libmaru/wire/codec.h"
 #include "tests/fuzz/resident.h"
 #include "tests/fuzz/target.h"

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "libmaru/base/mapping.h"
-#include "libmaru/shm/block_store.h"
-#include "libmaru/shm/hash.h"
-#include "libmaru/shm/page_run.h"
-#include "libmaru/shm/region_handover.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/blocks/block_store.h"
+#include "libmaru/shm/blocks/hash.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/recovery/region_handover.h"
+#include "libmaru/shm/region/page_run.h"
 #include "libmaru/wire/codec.h"
 #include "tests/fuzz/target.h"
 

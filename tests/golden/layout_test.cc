@@ -1,7 +1,7 @@
 // The layout once more, in literal numbers, so that a change is made twice on purpose. What this test refuses is a new
 // major version.
-#include "libmaru/shm/control_region.h"
-#include "libmaru/shm/hash.h"
+#include "libmaru/shm/blocks/hash.h"
+#include "libmaru/shm/region/control_region.h"
 #include "maru/format/data_label.h"
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include "tests/ledger/access_count.h"
 
-#include "libmaru/shm/flush.h"
 #include "libmaru/shm/mutants.h"
+#include "libmaru/shm/region/flush.h"
 #include "maru/format/atomic_word.h"
 
 #include <set>

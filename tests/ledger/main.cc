@@ -7,8 +7,8 @@
 // A client of a real marud does each operation on 256 fresh keys; the table has the mean, rounded to a tenth. Flushes happen in
 // pools alone that several hosts share or that outlive the power, and eviction is marud's: these two come from the algorithms
 // themselves, on a byte array.
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/hash.h"
+#include "libmaru/shm/blocks/hash.h"
+#include "libmaru/shm/recovery/evict.h"
 #include "maru/format/control_region.h"
 #include "tests/ledger/access_count.h"
 #include "tests/support/marud_process.h"

@@ -1,7 +1,7 @@
-#include "daemon/marudctl/machine.h"
+#include "daemon/tools/marudctl/machine.h"
 
-#include "daemon/control_group.h"
-#include "daemon/marudctl/memory_limits.h"
+#include "daemon/system/control_group.h"
+#include "daemon/tools/marudctl/memory_limits.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "daemon/marudctl/sample.h"
+#include "daemon/tools/marudctl/sample.h"
 
 #include <gtest/gtest.h>
 

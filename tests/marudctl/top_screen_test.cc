@@ -1,4 +1,4 @@
-#include "daemon/marudctl/top_screen.h"
+#include "daemon/tools/marudctl/top_screen.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>

@@ -67,7 +67,7 @@ def files_of_sockets(program):
 
 
 def keys_of_one_bucket(secret):
-    """Digests that a pool with this secret looks for in the same place: libmaru/shm/hash.h, backwards."""
+    """Digests that a pool with this secret looks for in the same place: libmaru/shm/blocks/hash.h, backwards."""
     def folded(a, b):
         return (a * b ^ a * b >> 64) & (1 << 64) - 1
     for number in range(100):

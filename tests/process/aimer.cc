@@ -1,7 +1,7 @@
 // --role aimer SOCKET SEED BOARD_FD WORKER POOL: a client that knows how marud works. It writes into the control region what
 // makes one of marud's walks as long as it can be, and ends. So marud has to take back what the client has forged, and the
 // test starts the next one. On the board the client counts its shots.
-#include "libmaru/shm/page_word.h"
+#include "libmaru/shm/region/page_word.h"
 #include "libmaru/wire/codec.h"
 #include "libmaru/wire/socket.h"
 #include "tests/process/board.h"

@@ -1,6 +1,6 @@
 #include "tests/process/baseline.h"
 
-#include "libmaru/shm/block_store.h"
+#include "libmaru/shm/blocks/block_store.h"
 #include "tests/support/block_content.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"

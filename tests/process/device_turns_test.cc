@@ -1,6 +1,6 @@
 // What takes long and is no reason for marud to let others wait: a pool that begins anew, and the look at every page of one
 // that shall be removed.
-#include "libmaru/shm/page_word.h"
+#include "libmaru/shm/region/page_word.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/slow_file.h"
 #include "tests/support/test_client.h"

@@ -1,6 +1,6 @@
 // Pools on devices, with real processes: what survives which end, who may write, and what a loss of power leaves. Files
 // stand in for devices; tests/hardware/vm/devdax.py does the same with real ones.
-#include "libmaru/shm/control_region.h"
+#include "libmaru/shm/region/control_region.h"
 #include "libmaru/wire/socket.h"
 #include "tests/support/dax_stand_in.h"
 #include "tests/support/marud_process.h"

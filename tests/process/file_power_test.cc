@@ -3,7 +3,7 @@
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
-#include "libmaru/shm/control_region.h"
+#include "libmaru/shm/region/control_region.h"
 
 #include <cstring>
 #include <fstream>

@@ -1,6 +1,6 @@
 // Silence, suspicion and proof: what two maruds on one file conclude from each other's heartbeat, and which proof counts.
-#include "libmaru/shm/host_claim.h"
-#include "libmaru/shm/host_wish.h"
+#include "libmaru/shm/recovery/host_wish.h"
+#include "libmaru/shm/region/host_claim.h"
 #include "tests/process/puppet.h"
 #include "tests/process/shared_hosts.h"
 #include "tests/support/control_map.h"

@@ -1,5 +1,5 @@
 // Keys of every kind, tenants, chains, time to live, checksums.
-#include "libmaru/shm/hash.h"
+#include "libmaru/shm/blocks/hash.h"
 #include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/test_client.h"

@@ -6,8 +6,8 @@
 // them where they do not. The others send the signal that the kernel would (tests/support/memory_error.h).
 #include "tests/support/memory_error.h"
 #include "libmaru/base/file_descriptor.h"
-#include "libmaru/shm/control_region.h"
-#include "libmaru/shm/flush.h"
+#include "libmaru/shm/region/control_region.h"
+#include "libmaru/shm/region/flush.h"
 #include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
 #include "tests/support/sanitizers.h"

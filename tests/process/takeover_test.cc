@@ -1,6 +1,6 @@
 // A whole region changes hands while its owner goes on: it is told, or finds out, and nobody reads, loses or overwrites what
 // it should not.
-#include "libmaru/shm/region_handover.h"
+#include "libmaru/shm/recovery/region_handover.h"
 #include "tests/process/baseline.h"
 #include "tests/process/puppet.h"
 #include "tests/support/random.h"

@@ -2,7 +2,7 @@
 // survives marud; a tenant that floods the pool takes nothing from one within its limit.
 //
 // MARU_KILLS says how often (60 in the test command).
-#include "libmaru/shm/tenant_account.h"
+#include "libmaru/shm/blocks/tenant_account.h"
 #include "tests/process/board.h"
 #include "tests/process/tenant_worker.h"
 #include "tests/support/control_map.h"

@@ -1,6 +1,6 @@
 // Limits of users: what marud hands out ends where they say, what it cannot stop is noticed, whoever is refused is told why,
 // and the others go on. A [[limit]] that names the user of the test limits it, whoever that is.
-#include "libmaru/shm/region_handover.h"
+#include "libmaru/shm/recovery/region_handover.h"
 #include "libmaru/wire/codec.h"
 #include "libmaru/wire/socket.h"
 #include "tests/process/roles.h"

@@ -1,9 +1,9 @@
 #include "cast.h"
 
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/find_batch.h"
+#include "libmaru/shm/blocks/find_batch.h"
+#include "libmaru/shm/blocks/prefix.h"
 #include "libmaru/shm/mutants.h"
-#include "libmaru/shm/prefix.h"
+#include "libmaru/shm/recovery/evict.h"
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,8 @@
 // whether the result was right. A result is right if it was true at some step of the call.
 #pragma once
 
-#include "libmaru/shm/audit.h"
-#include "libmaru/shm/block_store.h"
+#include "libmaru/shm/audit/audit.h"
+#include "libmaru/shm/blocks/block_store.h"
 #include "world.h"
 
 #include <array>
@@ -130,7 +130,7 @@ void check_rest();
 void recount(PageRef parent);
 
 // Bad memory (cast_poison.cc). marud says that a page is bad; and lets go of what POISONED blocks still hold, as far as it may,
-// as pool_poison.cc does. `at_rest`: nobody works any more, so all of it must go.
+// as removal/poison.cc does. `at_rest`: nobody works any more, so all of it must go.
 void poison(uint32_t page);
 void settle_poison(bool at_rest);
 bool poisons();  // something was POISONED in this schedule

@@ -2,7 +2,7 @@
 // of a group are read before the first bucket is compared.
 #include "cast.h"
 
-#include "libmaru/shm/find_batch.h"
+#include "libmaru/shm/blocks/find_batch.h"
 
 #include <array>
 

@@ -1,12 +1,12 @@
 // A marud of one of several hosts on a pool, through the functions of libmaru/shm alone: eviction, counting again, the watch
-// over the other hosts, and taking back what a dead one held. As daemon/pool_hosts.cc and pool_host_reclaim.cc do.
+// over the other hosts, and taking back what a dead one held. As daemon/pool/hosts/pool_hosts.cc and hosts/host_reclaim.cc do.
 #pragma once
 
 #include "cast.h"
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/host_claim.h"
-#include "libmaru/shm/host_reclaim.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/recovery/evict.h"
+#include "libmaru/shm/recovery/host_reclaim.h"
+#include "libmaru/shm/region/host_claim.h"
 
 #include <array>
 #include <cstdint>

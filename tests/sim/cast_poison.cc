@@ -1,9 +1,9 @@
-// marud's part of bad memory, as daemon/pool_poison.cc plays it: a page is POISONED by one CAS; what its block still holds is
+// marud's part of bad memory, as daemon/pool/removal/poison.cc plays it: a page is POISONED by one CAS; what its block still holds is
 // let go when nobody pins it and nothing is below it.
 #include "cast.h"
 
-#include "libmaru/shm/page_run.h"
-#include "libmaru/shm/poison.h"
+#include "libmaru/shm/recovery/poison.h"
+#include "libmaru/shm/region/page_run.h"
 
 #include <array>
 

@@ -1,11 +1,11 @@
 // marud's part when somebody is gone: what a dead client held is taken back, and what the marud before left is adopted; in the
-// steps, and in the slices, of daemon/pool_reclaim.cc and pool_adopt.cc.
+// steps, and in the slices, of daemon/pool/lanes/reclaim.cc and restart/adopt.cc.
 #include "cast.h"
 
-#include "libmaru/shm/adopt.h"
-#include "libmaru/shm/host_reclaim.h"
 #include "libmaru/shm/mutants.h"
-#include "libmaru/shm/reclaim.h"
+#include "libmaru/shm/recovery/adopt.h"
+#include "libmaru/shm/recovery/host_reclaim.h"
+#include "libmaru/shm/recovery/reclaim.h"
 
 #include <algorithm>
 #include <array>
@@ -219,7 +219,7 @@ struct AdoptedLanes final : shm::DeadLanes {
   bool is_let_go(uint32_t page) const override { return is_poison_let_go(page); }
 };
 
-// As adopt_lanes() of daemon/pool_adopt.cc.
+// As adopt_lanes() of daemon/pool/restart/adopt.cc.
 void adopt_lanes(AdoptedLanes& lanes, Findings& findings) {
   for (uint32_t lane = 1; lane < kWorldLanes; ++lane) {
     const uint64_t state = lanes.states[lane] = world().identity(lane).state.load_acquire();
@@ -261,7 +261,7 @@ void adopt() {
 
 namespace {
 
-// As sweep_page() of daemon/pool_recency.cc: what somebody left who is gone, after its lane was taken back. A client that was
+// As sweep_page() of daemon/pool/eviction/recency.cc: what somebody left who is gone, after its lane was taken back. A client that was
 // about to hand a page over, for one, may have named the marud before.
 void sweep(Findings& findings) {
   const DeadProcesses dead;

@@ -1,5 +1,5 @@
 // Regions that pass between hosts: a marud with too little asks another one for a region, which gives one up in its turns, and
-// what nobody rents is whose who takes it first. As pool_hosts.cc and pool_regions.cc do, over libmaru/shm/host_wish.h.
+// what nobody rents is whose who takes it first. As pool_hosts.cc and memory/regions.cc do, over libmaru/shm/recovery/host_wish.h.
 //
 // Beside what holds in every schedule: a region is looked after by one host at a time.
 #pragma once
@@ -11,7 +11,7 @@ namespace maru::sim {
 // For a new schedule; nobody asks for anything in one that has not begun so. `evict`: of a childless page, by marud of this
 // host.
 void begin_wishes(void (*evict)(uint32_t host, uint32_t page));
-// This host drains its part of the pool, as pool_drain.cc does: one round; or it does so no more.
+// This host drains its part of the pool, as memory/drain.cc does: one round; or it does so no more.
 void drain_part(uint32_t host);
 void cancel_drain(uint32_t host);
 // No schedule of wishes any more.

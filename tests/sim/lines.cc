@@ -2,7 +2,7 @@
 // hosts share nothing but the memory, so what another host has seen of a line was written back before. A line is clean, or
 // dirty in the caches of exactly one host; beside each tracked line stands what it was when it was last written back.
 #include "engine_state.h"
-#include "libmaru/shm/flush.h"
+#include "libmaru/shm/region/flush.h"
 
 #include <cstdio>
 #include <cstring>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "libmaru/base/check.h"
-#include "libmaru/shm/block_store.h"
-#include "libmaru/shm/page_run.h"
+#include "libmaru/shm/blocks/block_store.h"
+#include "libmaru/shm/region/page_run.h"
 #include "tests/sim/relacy_memory.h"
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // What must be true when nobody is doing anything any more: written from the rules of the format, apart from the auditor
 // of libmaru/shm, so that an error in one of them is found by the other. Then the auditor itself.
 #include "cast.h"
-#include "libmaru/shm/audit.h"
-#include "libmaru/shm/registry.h"
+#include "libmaru/shm/audit/audit.h"
+#include "libmaru/shm/blocks/registry.h"
 #include "maru/format/control_region.h"
 
 #include <cinttypes>

@@ -1,6 +1,6 @@
 // Chains: children against the eviction and deletion of their parents, prefix search, recounts after deaths.
 #include "cast.h"
-#include "libmaru/shm/block_store.h"
+#include "libmaru/shm/blocks/block_store.h"
 #include "scenario.h"
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 // is RESERVED at the end.
 #include "cast.h"
 #include "libmaru/shm/mutants.h"
-#include "libmaru/shm/page_run.h"
+#include "libmaru/shm/region/page_run.h"
 #include "scenario.h"
 
 #include <algorithm>

@@ -13,13 +13,13 @@
 #include "cast.h"
 #include "cast_hosts.h"
 #include "cast_wishes.h"
-#include "libmaru/shm/adopt.h"
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/host_claim.h"
-#include "libmaru/shm/host_reclaim.h"
-#include "libmaru/shm/poison.h"
-#include "libmaru/shm/region_handover.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/recovery/adopt.h"
+#include "libmaru/shm/recovery/evict.h"
+#include "libmaru/shm/recovery/host_reclaim.h"
+#include "libmaru/shm/recovery/poison.h"
+#include "libmaru/shm/recovery/region_handover.h"
+#include "libmaru/shm/region/host_claim.h"
 #include "scenario.h"
 
 #include <algorithm>
@@ -122,7 +122,7 @@ void leave(uint32_t self) {
     fail("host %u cannot leave, and nobody knows that it is dead", self);
 }
 
-// -- bad memory, as pool_poison.cc has it -----------------------------------------------------------------------------
+// -- bad memory, as removal/poison.cc has it -----------------------------------------------------------------------------
 
 // Whoever is told of a bad page takes it out of use, whatever host looks after its region.
 void poison_something(uint32_t self) {

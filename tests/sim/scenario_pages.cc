@@ -1,7 +1,7 @@
 // Pages, runs, keys and touches: the parts below blocks and registry, with owners that die at any step.
 #include "cast.h"
-#include "libmaru/shm/page_run.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/region/page_run.h"
 #include "scenario.h"
 
 #include <algorithm>

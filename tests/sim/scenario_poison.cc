@@ -1,7 +1,7 @@
 // Bad memory: pages become POISONED in whatever state they are, while clients take, fill, publish, read, delete and match, and
 // marud evicts, or dies and another one adopts.
 #include "cast.h"
-#include "libmaru/shm/page_run.h"
+#include "libmaru/shm/region/page_run.h"
 #include "scenario.h"
 
 #include <cstdint>

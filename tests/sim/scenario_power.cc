@@ -6,8 +6,8 @@
 // returned and no process evicted or deleted it. A key is gone if its deletion returned. The bookkeeping is whole: marud never
 // formats the pool because of the loss.
 #include "cast.h"
-#include "libmaru/shm/reclaim.h"
-#include "libmaru/shm/region_handover.h"
+#include "libmaru/shm/recovery/reclaim.h"
+#include "libmaru/shm/recovery/region_handover.h"
 #include "scenario.h"
 
 #include <cstdint>

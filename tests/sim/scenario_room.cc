@@ -1,9 +1,9 @@
 // Both buckets of a key are full, and its publisher asks marud for room: one block of those buckets goes, and no other; a block
 // that somebody reads stays; and where there is a slot already, nothing goes. docs/format.md, "Overflow buckets".
 #include "cast.h"
-#include "libmaru/shm/evict.h"
+#include "libmaru/shm/blocks/registry.h"
 #include "libmaru/shm/mutants.h"
-#include "libmaru/shm/registry.h"
+#include "libmaru/shm/recovery/evict.h"
 #include "scenario.h"
 
 #include <cstdint>

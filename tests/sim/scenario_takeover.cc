@@ -5,11 +5,11 @@
 // page is lost, which means that no page of a RENTED region is OUT and every page that holds no block is FREE or OUT; and
 // what an owner writes into a page that it has reserved nobody else touches.
 //
-// The same with a marud that drains the whole pool while they are at it, and is told to stop that (pool_drain.cc).
+// The same with a marud that drains the whole pool while they are at it, and is told to stop that (memory/drain.cc).
 #include "cast.h"
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/page_run.h"
-#include "libmaru/shm/region_handover.h"
+#include "libmaru/shm/recovery/evict.h"
+#include "libmaru/shm/recovery/region_handover.h"
+#include "libmaru/shm/region/page_run.h"
 #include "scenario.h"
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 #include "world.h"
 
-#include "libmaru/shm/flush.h"
-#include "libmaru/shm/host_claim.h"
 #include "libmaru/shm/mutants.h"
-#include "libmaru/shm/region_handover.h"
+#include "libmaru/shm/recovery/region_handover.h"
+#include "libmaru/shm/region/flush.h"
+#include "libmaru/shm/region/host_claim.h"
 #include "maru/format/control_region.h"
 
 #include <cinttypes>

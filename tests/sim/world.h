@@ -18,11 +18,11 @@
 #pragma once
 
 #include "engine.h"
-#include "libmaru/shm/audit.h"
-#include "libmaru/shm/control_region.h"
-#include "libmaru/shm/hash.h"
-#include "libmaru/shm/page_word.h"
-#include "libmaru/shm/pin.h"
+#include "libmaru/shm/audit/audit.h"
+#include "libmaru/shm/blocks/hash.h"
+#include "libmaru/shm/blocks/pin.h"
+#include "libmaru/shm/region/control_region.h"
+#include "libmaru/shm/region/page_word.h"
 
 #include <cstdint>
 

@@ -2,7 +2,7 @@
 // the code under test has made by then, and FaultGuard's handler is told what the kernel would tell it.
 #pragma once
 
-#include "daemon/dax/fault_guard.h"
+#include "daemon/memory/fault_guard.h"
 
 #include <csignal>
 #include <stdexcept>

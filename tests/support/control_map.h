@@ -4,8 +4,8 @@
 
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/mapping.h"
-#include "libmaru/shm/audit.h"
-#include "libmaru/shm/control_region.h"
+#include "libmaru/shm/audit/audit.h"
+#include "libmaru/shm/region/control_region.h"
 #include "maru/format/wire.h"
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // do (refuse to be mapped in other multiples, lack read and write) is tested in a virtual machine.
 #pragma once
 
-#include "daemon/dax/dax_sysfs.h"
+#include "daemon/memory/dax_sysfs.h"
 #include "tests/support/temporary_directory.h"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // What is done by a thread of its own, where there is no memory for it.
-#include "daemon/aside.h"
+#include "daemon/base/aside.h"
 
 #include "tests/support/wait_until.h"
 

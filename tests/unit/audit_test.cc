@@ -1,9 +1,9 @@
 // Each corruption is planted alone and must be found under its own name and no other. Then it is repaired on a copy: the audit
 // finds nothing any more, and the rest of the pool is there.
-#include "libmaru/shm/audit.h"
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/reclaim.h"
-#include "libmaru/shm/repair.h"
+#include "libmaru/shm/audit/audit.h"
+#include "libmaru/shm/recovery/evict.h"
+#include "libmaru/shm/recovery/reclaim.h"
+#include "libmaru/shm/recovery/repair.h"
 #include "small_pool.h"
 
 #include <algorithm>

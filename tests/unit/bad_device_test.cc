@@ -1,8 +1,8 @@
 // Devices with bad memory: it is not taken for zeros, and nothing is formatted there. What other trouble may pass.
-#include "daemon/dax/dax_device.h"
-#include "daemon/dax/split_device.h"
-#include "daemon/dax_format.h"
-#include "libmaru/shm/format_claim.h"
+#include "daemon/hosting/dax_format.h"
+#include "daemon/memory/dax_device.h"
+#include "daemon/memory/split_device.h"
+#include "libmaru/shm/region/format_claim.h"
 #include "tests/support/bad_beyond_end.h"
 #include "tests/support/memory_error.h"
 #include "tests/unit/dax_pool_fixture.h"

@@ -1,4 +1,4 @@
-#include "libmaru/shm/block_store.h"
+#include "libmaru/shm/blocks/block_store.h"
 #include "small_pool.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // Descriptors whose close lasts: sockets that linger, with bytes that nobody reads.
-#include "daemon/closer.h"
+#include "daemon/base/closer.h"
 
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/wire/passed_descriptors.h"

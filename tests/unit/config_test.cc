@@ -1,6 +1,6 @@
 // The configuration: what is wrong is named with its key and its line, and the example that is shipped is right.
-#include "daemon/config.h"
-#include "daemon/config_changes.h"
+#include "daemon/config/config.h"
+#include "daemon/config/changes.h"
 #include "daemon/options.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,6 +1,6 @@
 // What the label of a pool's pages says of the hosts that reach them, and of their size, which a device may have no longer.
-#include "daemon/dax_format.h"
-#include "daemon/hosted_pool.h"
+#include "daemon/hosting/dax_format.h"
+#include "daemon/hosting/hosted_pool.h"
 #include "maru/format/data_label.h"
 #include "tests/support/dax_stand_in.h"
 #include "tests/unit/dax_pool_fixture.h"

@@ -2,9 +2,9 @@
 // state file knows, whose device is not to be seen.
 #include "tests/unit/dax_pool_fixture.h"
 
-#include "daemon/dax_format.h"
-#include "libmaru/shm/data_label.h"
-#include "libmaru/shm/format_claim.h"
+#include "daemon/hosting/dax_format.h"
+#include "libmaru/shm/region/data_label.h"
+#include "libmaru/shm/region/format_claim.h"
 
 #include <cerrno>
 #include <csignal>

@@ -1,9 +1,9 @@
 // What becomes of a pool on a device: formatted, adopted, verified, cleared or refused. Files stand in for devices.
-#include "daemon/dax_format.h"
-#include "daemon/hosted_pool.h"
-#include "libmaru/shm/control_region.h"
-#include "libmaru/shm/data_label.h"
-#include "libmaru/shm/format_claim.h"
+#include "daemon/hosting/dax_format.h"
+#include "daemon/hosting/hosted_pool.h"
+#include "libmaru/shm/region/control_region.h"
+#include "libmaru/shm/region/data_label.h"
+#include "libmaru/shm/region/format_claim.h"
 #include "tests/support/dax_stand_in.h"
 #include "tests/unit/dax_pool_fixture.h"
 
@@ -273,7 +273,7 @@ TEST_F(DaxPool, ClearingThatWasCutOffGoesOn) {
   ASSERT_TRUE(record && *record);
   (*record)->is_being_cleared = true;
   ASSERT_TRUE(state_.save(**record));
-  devices_.put("dax0.0", 0, "MRKC" + std::string(4092, 0));  // the mark: libmaru/shm/format_claim.h
+  devices_.put("dax0.0", 0, "MRKC" + std::string(4092, 0));  // the mark: libmaru/shm/region/format_claim.h
   devices_.put("dax0.0", kBytes - 7, "secret");
   auto pool = start();
   ASSERT_TRUE(pool) << pool.error().text();
@@ -482,7 +482,7 @@ TEST_F(DaxPairPool, APoolThatTheRecordOfItsFormattingDoesNotNameIsAdopted) {
 TEST_F(DaxPairPool, ClearingThatWasCutOffGoesOn) {
   leave_pool();
   begin_to_clear();
-  devices_.put("dax0.0", 0, "MRKC" + std::string(4092, 0));  // the mark: libmaru/shm/format_claim.h
+  devices_.put("dax0.0", 0, "MRKC" + std::string(4092, 0));  // the mark: libmaru/shm/region/format_claim.h
   devices_.put("dax1.0", kBytes - 7, "secret");
   auto pool = start();
   ASSERT_TRUE(pool) << pool.error().text();

@@ -1,6 +1,6 @@
 // Devices: what sysfs says of them, what lies on them, which of them a pool means. Files stand in for devices.
-#include "daemon/dax/dax_device.h"
-#include "libmaru/shm/control_region.h"
+#include "daemon/memory/dax_device.h"
+#include "libmaru/shm/region/control_region.h"
 #include "tests/support/bad_beyond_end.h"
 #include "tests/support/dax_stand_in.h"
 

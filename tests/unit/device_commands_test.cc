@@ -1,7 +1,7 @@
 // Removing a pool, without a server: what counts as a client.
-#include "daemon/device_commands.h"
-#include "daemon/admin_commands.h"
-#include "daemon/admin_metrics.h"
+#include "daemon/hosting/device_commands.h"
+#include "daemon/admin/commands.h"
+#include "daemon/admin/metrics.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/wait_until.h"
 

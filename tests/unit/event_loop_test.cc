@@ -1,5 +1,5 @@
 // The event loop where the kernel does not take what it is asked for.
-#include "daemon/event_loop.h"
+#include "daemon/server/event_loop.h"
 
 #include "libmaru/base/file_descriptor.h"
 

@@ -1,4 +1,4 @@
-#include "libmaru/shm/evict.h"
+#include "libmaru/shm/recovery/evict.h"
 #include "small_pool.h"
 
 namespace maru::shm {

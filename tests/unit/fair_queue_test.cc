@@ -1,4 +1,4 @@
-#include "daemon/fair_queue.h"
+#include "daemon/server/fair_queue.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>

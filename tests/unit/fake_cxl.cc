@@ -1,4 +1,4 @@
-#include "daemon/provision/cxl_sysfs.h"
+#include "daemon/tools/provision/cxl_sysfs.h"
 #include "tests/unit/fake_devices.h"
 
 #include <cerrno>

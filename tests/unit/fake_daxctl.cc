@@ -1,6 +1,6 @@
 #include "tests/unit/fake_devices.h"
 
-#include "daemon/provision/inventory.h"
+#include "daemon/tools/provision/inventory.h"
 
 #include <cerrno>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 // that changes something is counted, and can be made to fail; the kernel's rules about the order of changes hold here, too.
 #pragma once
 
-#include "daemon/provision/plan.h"
+#include "daemon/tools/provision/plan.h"
 #include "libmaru/base/file_descriptor.h"
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "tests/unit/fake_devices.h"
 
-#include "daemon/provision/namespace_notes.h"
+#include "daemon/tools/provision/namespace_notes.h"
 
 #include <algorithm>
 #include <cerrno>

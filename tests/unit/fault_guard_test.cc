@@ -1,5 +1,5 @@
 // What is left of a mapping after a SIGBUS in it.
-#include "daemon/dax/fault_guard.h"
+#include "daemon/memory/fault_guard.h"
 
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/mapping.h"

@@ -1,8 +1,8 @@
 // The fencing command, and the heartbeat of the host that may be fenced.
-#include "daemon/fencing.h"
-#include "daemon/heartbeat.h"
-#include "daemon/pool_hosts.h"
-#include "libmaru/shm/host_claim.h"
+#include "daemon/pool/hosts/fencing.h"
+#include "daemon/pool/hosts/heartbeat.h"
+#include "daemon/pool/hosts/pool_hosts.h"
+#include "libmaru/shm/region/host_claim.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/wait_until.h"
 #include "tests/unit/small_pool.h"

@@ -1,6 +1,6 @@
 // Room in the file system of a pool in two files: all of it, unless the configuration says no.
-#include "daemon/dax/device.h"
-#include "daemon/hosted_pool.h"
+#include "daemon/hosting/hosted_pool.h"
+#include "daemon/memory/device.h"
 #include "maru/format/data_label.h"
 #include "tests/unit/startable_pool.h"
 

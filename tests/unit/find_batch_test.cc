@@ -1,4 +1,4 @@
-#include "libmaru/shm/find_batch.h"
+#include "libmaru/shm/blocks/find_batch.h"
 #include "small_pool.h"
 
 #include <random>

@@ -1,4 +1,4 @@
-#include "libmaru/shm/hash.h"
+#include "libmaru/shm/blocks/hash.h"
 #include "small_pool.h"
 
 #include <bit>

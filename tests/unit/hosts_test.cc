@@ -1,9 +1,9 @@
 // What the format says about hosts, on a byte array: whose lanes are whose, the claim on a slot, and the repairs of a reclaim.
-#include "libmaru/shm/flush.h"
-#include "libmaru/shm/host_claim.h"
-#include "libmaru/shm/host_reclaim.h"
-#include "libmaru/shm/poison.h"
-#include "libmaru/shm/region_handover.h"
+#include "libmaru/shm/recovery/host_reclaim.h"
+#include "libmaru/shm/recovery/poison.h"
+#include "libmaru/shm/recovery/region_handover.h"
+#include "libmaru/shm/region/flush.h"
+#include "libmaru/shm/region/host_claim.h"
 #include "tests/unit/small_pool.h"
 
 #include <cstring>

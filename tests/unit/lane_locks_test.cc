@@ -1,7 +1,7 @@
 // The lock of a lane lasts as long as a process has the memory open or mapped through its client's description.
-#include "daemon/lane_locks.h"
+#include "daemon/pool/lanes/lane_locks.h"
 
-#include "daemon/dax/device.h"
+#include "daemon/memory/device.h"
 #include "libmaru/base/mapping.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/pool_fixture.h"

@@ -1,4 +1,4 @@
-#include "daemon/log_budget.h"
+#include "daemon/base/log_budget.h"
 
 #include <gtest/gtest.h>
 

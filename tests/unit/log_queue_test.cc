@@ -1,4 +1,4 @@
-#include "daemon/log_queue.h"
+#include "daemon/base/log_queue.h"
 
 #include "libmaru/base/file_descriptor.h"
 

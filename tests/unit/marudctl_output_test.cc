@@ -1,5 +1,5 @@
 // What marudctl prints for people: a line fits the terminal, and nothing steers it.
-#include "daemon/marudctl/output.h"
+#include "daemon/tools/marudctl/output.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>

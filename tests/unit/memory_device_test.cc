@@ -1,8 +1,8 @@
 // Where the memory of a pool lies.
-#include "daemon/dax/memory_device.h"
-#include "daemon/dax/numa_nodes.h"
-#include "daemon/dax_format.h"
-#include "daemon/pool.h"
+#include "daemon/memory/memory_device.h"
+#include "daemon/hosting/dax_format.h"
+#include "daemon/memory/numa_nodes.h"
+#include "daemon/pool/pool.h"
 #include "tests/support/temporary_directory.h"
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "libmaru/shm/page_run.h"
+#include "libmaru/shm/region/page_run.h"
 #include "small_pool.h"
 
 #include <random>

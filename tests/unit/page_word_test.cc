@@ -1,4 +1,4 @@
-#include "libmaru/shm/page_word.h"
+#include "libmaru/shm/region/page_word.h"
 
 #include <gtest/gtest.h>
 

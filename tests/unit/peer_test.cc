@@ -1,6 +1,6 @@
 // Proof that a process is gone, and what is none.
-#include "daemon/peer.h"
-#include "daemon/state_file.h"
+#include "daemon/system/peer.h"
+#include "daemon/hosting/state_file.h"
 
 #include <algorithm>
 #include <cerrno>

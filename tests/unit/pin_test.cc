@@ -1,5 +1,5 @@
-#include "libmaru/shm/pin.h"
-#include "libmaru/shm/reclaim.h"
+#include "libmaru/shm/blocks/pin.h"
+#include "libmaru/shm/recovery/reclaim.h"
 #include "small_pool.h"
 
 namespace maru::shm {

@@ -1,6 +1,6 @@
 // What others choose, on its way to a log and to a terminal: nothing of it is a control character, and all of it is UTF-8.
-#include "daemon/plain_text.h"
-#include "daemon/log.h"
+#include "daemon/base/plain_text.h"
+#include "daemon/base/log.h"
 
 #include <gtest/gtest.h>
 

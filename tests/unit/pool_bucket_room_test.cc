@@ -1,5 +1,5 @@
 // Room for a key whose buckets in the registry are full: the coldest block there that may go, and only when they are full.
-#include "libmaru/shm/registry.h"
+#include "libmaru/shm/blocks/registry.h"
 #include "tests/unit/pool_fixture.h"
 
 #include <cerrno>

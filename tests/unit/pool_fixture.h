@@ -1,15 +1,15 @@
 // A Pool of the daemon on a memory device, and clients of it that live in the test's own process, on a mapping of their own.
 #pragma once
 
-#include "daemon/dax/memory_device.h"
-#include "daemon/pool.h"
+#include "daemon/memory/memory_device.h"
+#include "daemon/pool/pool.h"
 #include "libmaru/base/mapping.h"
-#include "libmaru/shm/audit.h"
-#include "libmaru/shm/block_store.h"
-#include "libmaru/shm/page_run.h"
-#include "libmaru/shm/reclaim.h"
-#include "libmaru/shm/region_handover.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/audit/audit.h"
+#include "libmaru/shm/blocks/block_store.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/recovery/reclaim.h"
+#include "libmaru/shm/recovery/region_handover.h"
+#include "libmaru/shm/region/page_run.h"
 #include "libmaru/wire/codec.h"
 
 #include <array>

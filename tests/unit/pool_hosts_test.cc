@@ -1,8 +1,8 @@
 // Two hosts on one pool, each with a marud of its own, step by step: what one finds that the other has done meanwhile.
-#include "daemon/pool_hosts.h"
-#include "libmaru/shm/host_claim.h"
-#include "libmaru/shm/host_reclaim.h"
-#include "libmaru/shm/host_wish.h"
+#include "daemon/pool/hosts/pool_hosts.h"
+#include "libmaru/shm/recovery/host_reclaim.h"
+#include "libmaru/shm/recovery/host_wish.h"
+#include "libmaru/shm/region/host_claim.h"
 #include "tests/support/wait_until.h"
 #include "tests/unit/pool_fixture.h"
 

@@ -1,5 +1,5 @@
 // Bad memory in a pool: what becomes of the page, of the block there, of what is above and below it, over restarts as well.
-#include "libmaru/shm/hash.h"
+#include "libmaru/shm/blocks/hash.h"
 #include "pool_fixture.h"
 #include "tests/support/memory_error.h"
 

@@ -1,5 +1,5 @@
 // A pool that lost its power with damaged bookkeeping: what is damaged goes, the rest stays, and the log says what went.
-#include "libmaru/shm/registry.h"
+#include "libmaru/shm/blocks/registry.h"
 #include "tests/unit/pool_fixture.h"
 
 #include <cerrno>

@@ -1,5 +1,5 @@
 // Takeover: who is taken from, which region, what stays, what a marud that died half-way leaves.
-#include "libmaru/shm/region_handover.h"
+#include "libmaru/shm/recovery/region_handover.h"
 #include "tests/unit/pool_fixture.h"
 
 #include <algorithm>

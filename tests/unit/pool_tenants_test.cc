@@ -1,7 +1,7 @@
 // Tenants of a Pool: usage against the pages, limits and credit, deaths and restarts, and what administrators set.
 #include "tests/unit/pool_fixture.h"
 
-#include "libmaru/shm/tenant_account.h"
+#include "libmaru/shm/blocks/tenant_account.h"
 #include "tests/support/wait_until.h"
 
 #include <cerrno>

@@ -1,5 +1,5 @@
 // Blocks that come and go, as somebody sees them who looks on.
-#include "daemon/block_watch.h"
+#include "daemon/pool/inspect/block_watch.h"
 #include "tests/unit/pool_fixture.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Whatever happens to a pool, the search of match_prefix and a walk from the first key give the same answer: blocks are
 // evicted under every policy, deleted, expired, taken away with their region, and left behind by clients that die. The chains
 // share their beginnings, as prompts do.
-#include "libmaru/shm/prefix.h"
+#include "libmaru/shm/blocks/prefix.h"
 #include "pool_fixture.h"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "libmaru/shm/prefix.h"
+#include "libmaru/shm/blocks/prefix.h"
 #include "small_pool.h"
 
 #include <algorithm>

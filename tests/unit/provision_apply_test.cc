@@ -1,7 +1,7 @@
 // Doing and undoing, with an executor that fails where a test wants it; the record of what was made; the tables' own errors.
-#include "daemon/provision/apply.h"
-#include "daemon/provision/record.h"
-#include "daemon/provision/stop_signals.h"
+#include "daemon/tools/provision/apply.h"
+#include "daemon/tools/provision/record.h"
+#include "daemon/tools/provision/stop_signals.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/provision_machines.h"
 

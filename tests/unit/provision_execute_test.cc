@@ -1,6 +1,6 @@
 // Every change that a plan makes on a machine, failing once: what was done before is undone, and the machine is as it was. And
 // from one change on all failing, so that undoing fails as well: what is left is said.
-#include "daemon/provision/device_executor.h"
+#include "daemon/tools/provision/device_executor.h"
 #include "tests/unit/fake_devices.h"
 
 #include <algorithm>

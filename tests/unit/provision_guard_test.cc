@@ -1,6 +1,6 @@
 // What changed between a plan and a step: seen before the step, which is then not begun. The machine is data that "somebody
 // else" changes between two steps.
-#include "daemon/provision/guarded_executor.h"
+#include "daemon/tools/provision/guarded_executor.h"
 #include "tests/unit/provision_machines.h"
 
 #include <cerrno>

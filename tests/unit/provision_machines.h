@@ -1,7 +1,7 @@
 // Machines described as data, and short ways to plan on them.
 #pragma once
 
-#include "daemon/provision/plan.h"
+#include "daemon/tools/provision/plan.h"
 
 #include <gtest/gtest.h>
 #include <string>

@@ -1,5 +1,5 @@
 // What marud-provision does with a device that has bad memory. Files stand in for devices.
-#include "daemon/provision/inventory.h"
+#include "daemon/tools/provision/inventory.h"
 #include "maru/format/control_region.h"
 #include "tests/support/bad_beyond_end.h"
 #include "tests/support/temporary_directory.h"

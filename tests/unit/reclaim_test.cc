@@ -1,6 +1,6 @@
-#include "libmaru/shm/reclaim.h"
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/recovery/reclaim.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/recovery/evict.h"
 #include "small_pool.h"
 
 #include <algorithm>

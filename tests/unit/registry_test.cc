@@ -1,4 +1,4 @@
-#include "libmaru/shm/registry.h"
+#include "libmaru/shm/blocks/registry.h"
 #include "small_pool.h"
 
 #include <algorithm>

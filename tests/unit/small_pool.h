@@ -1,8 +1,8 @@
 // A control region on a byte array, with clients that live in the test's own process.
 #pragma once
 
-#include "libmaru/shm/audit_run.h"
-#include "libmaru/shm/block_store.h"
+#include "libmaru/shm/audit/run.h"
+#include "libmaru/shm/blocks/block_store.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A small pool named "far" that a test starts, ends and starts again, on whatever device the test gives it.
 #pragma once
 
-#include "daemon/hosted_pool.h"
+#include "daemon/hosting/hosted_pool.h"
 #include "tests/support/temporary_directory.h"
 
 #include <gtest/gtest.h>

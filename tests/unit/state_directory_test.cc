@@ -1,5 +1,5 @@
 // The state directory when it is taken away, and another marud has one at the same path by then.
-#include "daemon/state_file.h"
+#include "daemon/hosting/state_file.h"
 
 #include "tests/support/temporary_directory.h"
 

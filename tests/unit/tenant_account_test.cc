@@ -1,6 +1,6 @@
 // The accounts of tenants in lanes: what is charged and returned, credit, folding, and what a pass over the pages finds.
-#include "libmaru/shm/tenant_account.h"
-#include "libmaru/shm/reclaim.h"
+#include "libmaru/shm/blocks/tenant_account.h"
+#include "libmaru/shm/recovery/reclaim.h"
 #include "tests/unit/small_pool.h"
 
 #include <map>

@@ -1,5 +1,5 @@
 // The table of tenants: places, limits that apply, and the order in which tenants' blocks go.
-#include "daemon/tenants.h"
+#include "daemon/pool/tenants/tenants.h"
 #include "daemon/policy/eviction_order.h"
 
 #include <gtest/gtest.h>

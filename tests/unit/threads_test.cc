@@ -1,8 +1,8 @@
 // Many threads through one mapping; the ones to run under the thread sanitizer. What they may not break is checked at the
 // end by the auditor, and during the run by each thread for what it holds. No timing is asserted.
-#include "libmaru/shm/evict.h"
-#include "libmaru/shm/prefix.h"
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/blocks/prefix.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/recovery/evict.h"
 #include "small_pool.h"
 
 #include <atomic>

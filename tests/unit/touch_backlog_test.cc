@@ -1,5 +1,5 @@
 // Whatever was put in, and in however many parts it is taken out: what comes out is what one sort of all would give.
-#include "daemon/touch_backlog.h"
+#include "daemon/pool/eviction/touch_backlog.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "libmaru/shm/touch.h"
+#include "libmaru/shm/blocks/touch.h"
 #include "small_pool.h"
 
 namespace maru::shm {

@@ -1,0 +1,31 @@
+// All that a configuration that was read again changes and that waits for a restart, table by table.
+#pragma once
+
+#include "daemon/config/config.h"
+#include "daemon/hosting/added_pools.h"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+// The configuration as it is now; nothing when it cannot be used, and why. It asks who the users and groups are that it names,
+// which lasts as long as the name service likes: so a thread of its own reads it, and the function owns what it uses.
+struct Reading {
+  std::optional<Config> config;
+  std::vector<std::string> problems;
+};
+using Reread = std::function<Reading()>;
+// What a thread says that had no memory for it.
+Reading failed_reading();
+// For the log: why the configuration stays as it is. Returns what can be used.
+std::optional<Config> usable(Reading reading);
+
+// One line for each, for the log and for the service manager: keys of tables that are in both, tables that came or went, and
+// the [[provision]] tables, which marud-provision reads when marud is started. Without the pools that came, which are started,
+// and those that left (DeviceCommands::rescan()). Of the pools what they were begun with counts, else `running`.
+std::vector<std::string> waiting_changes(const Config& running, const HostedPools& pools, const Config& fresh);
+
+}  // namespace maru::daemon

@@ -1,0 +1,103 @@
+// What a pool's marud knows about the lanes: who has them, and who is dead. Its own truth, merely shown in the region.
+//
+// Thread safety: one thread.
+#pragma once
+
+#include "daemon/pool/hosts/pool_hosts.h"
+#include "daemon/pool/lanes/lane_locks.h"
+#include "daemon/pool/pool.h"
+#include "libmaru/shm/blocks/touch.h"
+#include "libmaru/shm/recovery/reclaim.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
+
+namespace maru::daemon {
+
+using shm::LaneId;
+
+struct LaneRecord {
+  enum class Phase : uint8_t { kFree, kLive, kReclaiming };
+  Phase phase = Phase::kFree;
+  uint32_t generation = 0;  // of the last hand-out, 16 bits; never 0 while the lane is somebody's
+  ClientIdentity who;
+  uint64_t attached_ms = 0;
+  bool has_lock = false;    // its client was given a locked description of the control region: lane_locks.h
+  bool is_adopted = false;  // from the marud before, and nobody watches the process yet
+  bool same_boot = true;
+  uint64_t pid_namespace = 0;  // in which who.pid counts; 0: not known
+  shm::TouchReader touches;
+  uint64_t pins_seen = 0;    // when its slots were last looked at
+  uint64_t lost_before = 0;  // of another host's lane: overwritten before this marud began to read
+  // kReclaiming: the pins and then the pages before these were looked at, and then so many overflow buckets.
+  uint32_t pins_looked_to = 0;
+  bool has_pins = false;       // they have not ended yet
+  uint64_t orphans_until = 0;  // the blocks that this lane left are before this number in the queue of orphans
+  uint64_t reclaimed_to = 0, overflow_next = 0;
+  uint64_t arrival = 0;  // a number that rises with each client that this marud gives a lane; 0: adopted
+
+  uint64_t lost() const { return touches.lost() - lost_before; }
+};
+
+class LaneTable final : public shm::DeadLanes {
+ public:
+  LaneId daemon;
+  std::vector<LaneRecord> records;
+  std::unordered_set<uint32_t> let_go;  // POISONED pages whose parents need not count them any more
+  shm::LaneSet in_use;                  // whose pins count: from before a lane is handed out until it was reclaimed
+
+  // Lanes [first, end) are this marud's to give out, `first` is its own. Beyond them, in a pool of several hosts, are the
+  // others', which are alive unless their host is being taken back.
+  uint32_t first = 0, end = 0;
+  uint32_t hosts = 1;
+  uint32_t dead_host = kNoHost;
+  uint64_t next_arrival = 1;
+  // The marud that adopts has touched nothing yet. Clients can write the epoch, so its lane may have the generation of an
+  // earlier marud: a word that names the lane is an earlier marud's in any case.
+  bool is_adopting = false;
+  LaneLocks locks;
+
+  bool is_own(uint32_t lane) const { return lane >= first && lane < end; }
+  bool is_live(uint32_t lane) const {
+    return is_own(lane) && lane != first && records[lane].phase == LaneRecord::Phase::kLive;
+  }
+  LaneId id(uint32_t lane) const { return {lane, records[lane].generation}; }
+  LaneLock lock_of(uint32_t lane) const {
+    return records[lane].has_lock ? locks.ask(lane, records[lane].generation) : LaneLock::kUnknown;
+  }
+  // marud cannot watch its process from this pid namespace, and no lock says whether a process maps the lane.
+  bool is_unproven(uint32_t lane, uint64_t pid_namespace) const {
+    const LaneRecord& record = records[lane];
+    return is_live(lane) && record.is_adopted && record.same_boot && record.pid_namespace != pid_namespace &&
+           lock_of(lane) == LaneLock::kUnknown;
+  }
+  uint64_t unproven(uint64_t pid_namespace) const;
+  // Of the clients that live. Whatever has a higher number came later; UINT64_MAX: there is none.
+  uint64_t oldest_arrival() const;
+  bool is_dead(LaneId lane) const override {
+    if (!is_own(lane.lane)) {
+      const uint32_t host = lane.lane / (end - first);
+      return host >= hosts || host == dead_host;
+    }
+    if (lane.lane == first) return is_adopting || lane != daemon;
+    return !is_live(lane.lane) || records[lane.lane].generation != lane.generation;
+  }
+  bool is_let_go(uint32_t page) const override { return let_go.contains(page); }
+};
+
+inline uint64_t LaneTable::oldest_arrival() const {
+  uint64_t oldest = UINT64_MAX;
+  for (uint32_t lane = first + 1; lane < end; ++lane)
+    if (is_live(lane)) oldest = std::min(oldest, records[lane].arrival);
+  return oldest;
+}
+
+inline uint64_t LaneTable::unproven(uint64_t pid_namespace) const {
+  uint64_t count = 0;
+  for (uint32_t lane = first + 1; lane < end; ++lane) count += is_unproven(lane, pid_namespace);
+  return count;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,189 @@
+// Regions: who rents which, and what is FREE in them. The table here is the truth; the region words show it. Renting says
+// who should allocate in a region; only the page words say what may be taken.
+#include "daemon/pool/state.h"
+
+#include "libmaru/shm/recovery/host_wish.h"
+#include "libmaru/shm/recovery/region_handover.h"
+#include "libmaru/shm/region/page_run.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+
+void Pool::State::show_region(uint32_t index) {
+  const RegionEntry& entry = regions[index];
+  const uint32_t host = entry.state == RegionState::kUnused ? 0 : hosts.self;
+  shm::show_region(region, index, shm::RegionWord::of(entry.state, entry.generation, entry.owner, host));
+}
+
+// In a pool of several hosts a region that nobody rents is anybody's, by CAS from the word that says so.
+bool Pool::State::claim_region(uint32_t index, LaneId owner) {
+  RegionEntry& entry = regions[index];
+  uint32_t generation = 0;
+  if (shm::rent_unused_region(region, index, owner, hosts.self, &generation)) {
+    entry = {};
+    entry.state = RegionState::kRented;
+    entry.owner = owner;
+    entry.generation = generation;
+    rebuild_queues(index);  // the entries are those of another host's marud
+    return true;
+  }
+  entry.is_foreign = true;
+  entry.state = RegionState::kDraining;
+  return false;
+}
+
+void Pool::State::set_region(uint32_t index, RegionState state, LaneId owner) {
+  RegionEntry& entry = regions[index];
+  entry.state = state;
+  entry.owner = owner;
+  entry.was_found = false;
+  entry.generation = (entry.generation + 1) & 0xF'FFFF;
+  entry.no_run_since = kNever;
+  show_region(index);
+}
+
+std::vector<uint32_t> Pool::State::regions_of(LaneId owner) const {
+  std::vector<uint32_t> indices;
+  for (uint32_t i = 0; i < regions.size(); ++i)
+    if (regions[i].state == RegionState::kRented && regions[i].owner == owner) indices.push_back(i);
+  return indices;
+}
+
+// Changes whenever somebody freed a page that a search may find.
+uint64_t Pool::State::frees() const {
+  uint64_t sum = own_frees;
+  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
+    sum += region.lane(lane).header->frees.load_relaxed();  // a hint
+  });
+  return sum == kNever ? 0 : sum;
+}
+
+// Gives a region to a lane. Returns how many runs of this length its FREE pages make.
+uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) {
+  if (!region.is_shared() || regions[index].state != RegionState::kUnused)
+    set_region(index, RegionState::kRented, owner);
+  else if (!claim_region(index, owner))
+    return 0;
+  shm::open_region_pages(region, index);
+  meter.add(region.region_pages());
+  const uint32_t first = index * region.region_pages();
+  uint64_t runs = 0, free_in_a_row = 0;
+  for (uint32_t i = 0; i < region.region_pages(); ++i) {
+    const PageWord found = word(first + i);
+    free_in_a_row = found.is(PageState::kFree) ? free_in_a_row + 1 : 0;
+    if (free_in_a_row < run_pages) continue;
+    ++runs;
+    free_in_a_row = 0;
+  }
+  return runs;
+}
+
+// Unused regions first, then those whose owner is gone and which have FREE pages. Returns true when it got as many as a turn
+// gives: whoever wants more asks again.
+bool Pool::State::rent_regions(Shortage& shortage) {
+  uint64_t limit = config.max_regions_per_instance == 0 ? kNever : config.max_regions_per_instance;
+  const size_t owned = regions_of(shortage.asker).size();
+  limit = std::min(limit > owned ? limit - owned : 0, shortage.regions_left);
+  uint64_t grants_left = std::max<uint64_t>(1, kGrantPagesPerTurn / region.region_pages());
+  const bool is_limited = shortage.regions_left != kNever;
+  const auto grant = [&](uint32_t index) {
+    const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
+    if (regions[index].is_foreign) return;  // another host was faster
+    shortage.runs -= std::min(shortage.runs, runs);
+    shortage.result->regions.push_back(index);
+    --shortage.items_left;
+    --limit;
+    --grants_left;
+    if (is_limited) --shortage.regions_left;
+  };
+  std::vector<uint32_t> bare;  // without room
+  for (uint32_t i = 0; i < regions.size() && limit > 0 && grants_left > 0 && shortage.is_open(); ++i)
+    if (regions[i].state == RegionState::kUnused) has_room(i) ? grant(i) : bare.push_back(i);
+  if (grants_left == 0) return true;
+  if (!bare.empty() && limit > 0 && shortage.is_open()) shortage.room_wanted = bare.front();
+
+  std::vector<uint32_t> orphaned;
+  for (uint32_t i = 0; i < regions.size(); ++i)
+    if (regions[i].state == RegionState::kOrphaned && has_room(i)) orphaned.push_back(i);
+  if (!orphaned.empty())
+    std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
+  uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
+  if (limit == 0) {
+    if (!is_limited) take_free(orphaned, shortage, &pages_left);
+    return false;
+  }
+  const uint64_t frees_now = frees();
+  for (uint32_t i : orphaned) {
+    if (limit == 0 || grants_left == 0 || !shortage.is_open() || pages_left < region.region_pages()) break;
+    RegionEntry& entry = regions[i];
+    if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
+    pages_left -= region.region_pages();
+    ++free_scan_next;
+    uint64_t free_in_a_row = 0, longest = 0;
+    for (uint32_t k = 0; k < region.region_pages() && longest < shortage.run_pages; ++k) {
+      const PageWord found = word(i * region.region_pages() + k);
+      free_in_a_row = found.is(PageState::kFree) || found.is(PageState::kOut) ? free_in_a_row + 1 : 0;
+      longest = std::max(longest, free_in_a_row);
+    }
+    if (longest >= shortage.run_pages) {
+      grant(i);
+    } else {
+      entry.no_run_since = frees_now;
+      entry.no_run_pages = longest + 1;
+    }
+  }
+  return grants_left == 0;
+}
+
+// FREE pages of these regions become the asker's, whoever rents them. Returns how many regions it has looked at, or
+// all of them when none is left to look at.
+uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
+  const uint64_t frees_now = frees();
+  const auto run_pages = uint32_t(shortage.run_pages);
+  const uint32_t start_at = free_scan_next;
+  uint64_t looked = 0;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const uint32_t index = in[(start_at + i) % in.size()];
+    if (!shortage.is_open() || *pages_left < region.region_pages()) return looked;
+    RegionEntry& entry = regions[index];
+    if (!has_room(index)) continue;  // its FREE pages may have no memory
+    if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
+    *pages_left -= region.region_pages();
+    ++free_scan_next;
+    ++looked;
+    const uint32_t first = index * region.region_pages(), end = first + region.region_pages();
+    uint32_t start = first;
+    while (start + run_pages <= end && shortage.is_open()) {
+      uint32_t length = 0;
+      while (length < run_pages && word(start + length).is(PageState::kFree)) ++length;
+      if (length < run_pages) {
+        start += length + 1;
+        continue;
+      }
+      uint32_t blocker = start;
+      start = take_for_asker(start, shortage, &blocker) ? start + run_pages : blocker + 1;
+    }
+    if (!shortage.is_open()) return looked;
+    entry.no_run_since = frees_now;
+    entry.no_run_pages = run_pages;
+  }
+  return in.size();
+}
+
+// After its owner left, or when nobody rents it: a region that holds anything waits for a new owner, an empty one is nobody's.
+void Pool::State::settle_region(uint32_t index) {
+  if (regions[index].is_foreign) return;
+  const bool is_empty = shm::vacate_region(region, index);
+  meter.add(is_empty ? 3 * region.region_pages() : region.region_pages());
+  const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
+  if (region.is_shared() && is_empty) order.rebuild(index, {});  // before it is anybody's
+  if (regions[index].state != state) set_region(index, state, {});
+}
+
+// The same without a look at its pages, which the sweep has in its time.
+void Pool::State::orphan_region(uint32_t index) {
+  if (!regions[index].is_foreign) set_region(index, RegionState::kOrphaned, {});
+}
+
+}  // namespace maru::daemon

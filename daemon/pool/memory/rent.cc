@@ -1,0 +1,286 @@
+// Renting: the one request by which a client gets memory. In this order: a region that nobody rents; one whose owner is
+// gone; FREE pages of the asker's own regions that it does not know of; the coldest blocks of its own regions; a whole region
+// of a client that rents more than its share; the coldest blocks anywhere; FREE pages of other owners; a whole region of
+// anybody. Refused only when nothing of this is left.
+//
+// Cost: a turn of marud reads so many lines of memory for a request (pool/limits.h), however many lanes there are. A request
+// that has found something by then has that, and one that has found nothing goes on in the next turn where it was: what it has
+// seen pinned is out of the queues.
+#include "daemon/pool/state.h"
+#include "libmaru/shm/region/page_run.h"
+#include "libmaru/wire/codec.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+namespace maru::daemon {
+namespace {
+
+constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
+
+RentResult refuse(int code, std::string explanation) {
+  RentResult result;
+  result.status = -code;
+  result.explanation = std::move(explanation);
+  return result;
+}
+
+// What the reply needs for regions and runs is set aside; keys get the rest.
+size_t key_bytes_left(const Search& search) {
+  const RentResult& result = search.result;
+  const uint64_t items = result.regions.size() + result.runs.size() + search.shortage.runs_left();
+  return wire::kPayloadBytesMax - sizeof(wire::RentReply) - 2 * sizeof(uint64_t) - items * sizeof(wire::RunRecord) -
+         result.evicted_keys.size();
+}
+
+// What was evicted on the way to a refusal is gone all the same, and the asker is told.
+RentResult with_evicted(Search& search, RentResult refusal) {
+  refusal.evicted_keys = std::move(search.result.evicted_keys);
+  refusal.evicted = search.result.evicted;
+  refusal.evicted_total = uint32_t(search.shortage.blocks_evicted);
+  return refusal;
+}
+
+}  // namespace
+
+// Nothing if there is nothing against it.
+std::optional<RentResult> Pool::State::refusal_to(uint32_t lane, const wire::RentRequest& request) {
+  if (region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
+  if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
+  if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
+  if (request.runs == 0 || request.run_pages == 0 || request.flags != 0)
+    return refuse(EINVAL, "a rent request names at least one run of at least one page, and no flags");
+  if (request.run_pages > region.region_pages())
+    return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
+                             std::to_string(region.region_pages()));
+  return std::nullopt;
+}
+
+// Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked, with
+// `round` 0, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
+bool Pool::State::may_choose(uint64_t* round) {
+  separate_tenants();
+  if (round) return has_caught_up(*round) && !is_reordering();
+  mend_pages_left = kNever;
+  reorder_now();
+  drain_all_touches();
+  look_at_all_held();
+  return true;
+}
+
+// What came of earlier turns of the request for which this lane's client waits.
+Search Pool::State::take_search(uint32_t lane, bool was_begun) {
+  auto found = searches.extract(lane);
+  if (found.empty()) return {};
+  if (was_begun && found.mapped().shortage.asker == lanes.id(lane)) return std::move(found.mapped());
+  end_takeover(found.mapped());
+  return {};
+}
+
+// Of a client that asks no more.
+void Pool::State::drop_search(uint32_t lane) { static_cast<void>(take_search(lane, false)); }
+
+// Turns before this one have got nothing, so all is wanted still.
+void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
+                             uint32_t request_id) const {
+  Shortage& shortage = search.shortage;
+  shortage.asker = asker;
+  shortage.mark = shm::grant_mark(asker, request_id);
+  shortage.run_pages = request.run_pages;
+  shortage.runs = request.runs;
+  shortage.items_left = wire::kRentItemsMax;
+  shortage.result = &search.result;
+  shortage.regions_left = limits.regions_left;
+  shortage.lines_left = kChoiceLinesPerTurn;
+  shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, region.region_pages());
+  shortage.window_pages_left = window_pages();
+  shortage.room_wanted = kNever;
+}
+
+RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits,
+                             uint32_t request_id, uint64_t* ret_ticket) {
+  uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
+  Search search = take_search(lane, round != 0);
+  if (auto refusal = refusal_to(lane, request)) {
+    end_takeover(search);
+    return with_evicted(search, *std::move(refusal));
+  }
+  if (region.is_shared()) look_at_regions();
+  const auto wait = [&] {
+    *ret_ticket = round;
+    if (search.was_begun()) searches[lane] = std::move(search);
+    return RentResult();
+  };
+  for (;;) {
+    begin_turn(search, lanes.id(lane), request, limits, request_id);
+    if (rent_regions(search.shortage)) return finish(search, request, limits);
+    if (search.shortage.is_open() && search.has_nothing() && waits_for_room(search.shortage, ret_ticket != nullptr)) {
+      if (!ret_ticket) continue;
+      if (round == 0) has_caught_up(round);  // by which it is known again
+      return wait();
+    }
+    // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now,
+    // before those are given away), and every block whose pins have ended is back in its queue. When that takes turns, who
+    // asked has what there is, and asks again, or waits.
+    if (search.shortage.is_open() && !may_choose(ret_ticket ? &round : nullptr)) {
+      if (search.has_nothing()) return wait();
+      return finish(search, request, limits);
+    }
+    if (search.shortage.is_open()) choose(search, request, limits);
+    if (!takes_another_turn(search)) return finish(search, request, limits);
+    if (ret_ticket) return wait();
+  }
+}
+
+RentResult Pool::State::give_up_rent(uint32_t lane) {
+  Search search = take_search(lane, true);
+  end_takeover(search);
+  return with_evicted(search, {});
+}
+
+// How much all turns of a request may read. A request looks at each block for whether the block may go, and for where it is
+// pinned; then the block is out of the queues. Twice that is more than a request needs, unless pins end and begin all the time.
+// Beside that a takeover reads the slots of all lanes and some regions, and a search everywhere reads the whole pool.
+void Pool::State::begin_search(Search& search) const {
+  constexpr uint32_t kTakenPerRequest = 4;
+  constexpr uint64_t kWindowPagesMin = 1u << 20;  // a small pool is looked at more often, as blocks go
+  search.takeovers_left = kTakenPerRequest;
+  search.window_regions_left = std::max(2 * pages(), kWindowPagesMin) / region.region_pages();
+  const uint64_t turns = 2 * pages() / kSearchPagesPerTurn + 2 * regions.size() +
+                         search.window_regions_left * region.region_pages() / window_pages() + 1;
+  search.lines_left = 2 * (2 * pages() + 1024) * look_lines() + turns * kChoiceLinesPerTurn +
+                      (kTakenPerRequest + 1) * (region.lanes() * pin_lines() + pages());
+  search.retired_left = retired_blocks.size();
+  search.shortage.room_pages_left = 4 * search.shortage.run_pages * search.shortage.runs_left();
+}
+
+// A turn of a request. When the lines that it may read are used up nothing more goes, and what is less gentle than that waits
+// for a turn to which it leaves some.
+void Pool::State::choose(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
+  Shortage& shortage = search.shortage;
+  ask_for_tenant(request.tenant);
+  const std::vector<uint32_t> own = regions_of(shortage.asker);
+  uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
+  take_free(own, shortage, &pages_left);
+  shortage.key_bytes_left = key_bytes_left(search);
+  if (region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
+  const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
+  if (!search.was_begun()) begin_search(search);
+  if (search.takeover) {  // which an earlier turn has begun
+    step_takeover(search);
+    if (search.takeover) return;
+  }
+  // A tenant over its limit makes room first, wherever its blocks are.
+  if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
+  if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
+
+  while (shortage.is_open() && shortage.lines_left > 0 && search.takeovers_left > 0) {
+    --search.takeovers_left;
+    if (!begin_takeover(search, TakeFrom::kOverShare)) {
+      search.takeovers_left = 0;
+      break;
+    }
+    const size_t regions_before = search.result.regions.size();
+    step_takeover(search);
+    if (search.takeover) return;
+    if (search.result.regions.size() == regions_before) search.takeovers_left = 0;
+  }
+  if (shortage.is_open()) evict(all, shortage, kRoundsAnywhere);
+  if (search.has_nothing()) choose_at_last(search, all);
+}
+
+// Before it is refused.
+void Pool::State::choose_at_last(Search& search, std::span<const uint32_t> all) {
+  Shortage& shortage = search.shortage;
+  if (tenants.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
+    tenants.table().all_may_yield(true);
+    evict(all, shortage, kRoundsAnywhere);
+    tenants.table().all_may_yield(false);
+  }
+  const auto may_go_on = [&] { return search.has_nothing() && shortage.lines_left > 0; };
+  if (may_go_on() && search.retired_left > 0) look_at_retired(search, all);
+  if (may_go_on() && search.free_regions_left > 0) look_for_free(search, all);
+  if (may_go_on() && search.retired_left == 0 && search.free_regions_left == 0) search_everywhere(search, all);
+}
+
+// FREE pages anywhere, as far as a turn reads. A region that was looked at is not looked at again until somebody frees a page;
+// clients say so, and each region has two looks at most.
+void Pool::State::look_for_free(Search& search, std::span<const uint32_t> all) {
+  uint64_t pages_left = std::max<uint64_t>(kSearchPagesPerTurn, region.region_pages());
+  const uint64_t looked = take_free(all, search.shortage, &pages_left);
+  const bool is_through = looked == all.size() || pages_left >= region.region_pages();
+  search.free_regions_left -= is_through ? search.free_regions_left : std::min(search.free_regions_left, looked);
+}
+
+// What was deleted while somebody held it.
+void Pool::State::look_at_retired(Search& search, std::span<const uint32_t> all) {
+  Shortage& shortage = search.shortage;
+  const uint64_t frees_before = own_frees;
+  search.retired_left = finish_retired(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
+  if (own_frees == frees_before) return;
+  evict(all, shortage, kRoundsAnywhere);  // what was above them
+  search.free_regions_left = 2 * all.size();
+}
+
+// Blocks whose touches were lost, and other owners' FREE pages.
+void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> all) {
+  Shortage& shortage = search.shortage;
+  const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
+  if (!search.has_swept && rests(now_ms, next_full_search_ms, pause_ms)) return;
+  if (!std::exchange(search.has_swept, true)) {
+    next_full_search_ms = now_ms + pause_ms;  // for others; this one goes on
+    search.sweep_left = pages();
+  }
+  if (search.sweep_left > 0) {
+    search.sweep_left -= std::min(search.sweep_left, sweep(std::min(search.sweep_left, kSearchPagesPerTurn)));
+    if (search.sweep_left > 0) return;
+    search.retired_left = finish_retired(kHeldLinesAtOnce);
+    search.free_regions_left = 2 * all.size();
+  }
+  evict(all, shortage, kRoundsAnywhere);
+  if (shortage.lines_left == 0) return;
+  if (shortage.is_open() && search.free_regions_left > 0) look_for_free(search, all);
+  if (search.has_nothing() && search.free_regions_left > 0) return;
+  if (search.has_nothing() && std::exchange(search.may_take_from_anybody, false) &&
+      begin_takeover(search, TakeFrom::kAnybody))
+    step_takeover(search);
+  if (search.has_nothing()) next_full_search_ms = now_ms + pause_ms;
+}
+
+// Whether a request that has got nothing has not looked everywhere, and may go on.
+bool Pool::State::takes_another_turn(Search& search) const {
+  const Shortage& shortage = search.shortage;
+  if (!search.has_nothing()) return false;
+  const bool has_more_windows = shortage.window_pages_left < region.region_pages() && search.window_regions_left > 0;
+  const bool has_more = shortage.lines_left == 0 || search.retired_left > 0 || search.takeover ||
+                        search.sweep_left > 0 || search.free_regions_left > 0 || has_more_windows ||
+                        !late_regions.empty();
+  if (!has_more) return false;
+  const uint64_t pages_searched = window_pages() - shortage.window_pages_left;
+  search.window_regions_left -= std::min(search.window_regions_left, pages_searched / region.region_pages());
+  search.lines_left -= std::min(search.lines_left, kChoiceLinesPerTurn + pages_searched);
+  return search.was_begun();
+}
+
+RentResult Pool::State::finish(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
+  search.result.evicted_total = uint32_t(search.shortage.blocks_evicted);
+  end_takeover(search);
+  if (!search.has_nothing()) {
+    if (search.has_swept) next_full_search_ms = now_ms;  // there was something, and there may be more
+    return std::move(search.result);
+  }
+  ++totals.refused_rents;
+  const bool is_at_limit = limits.own_regions_only && search.shortage.regions_left == 0;
+  RentResult refusal = refuse(
+      is_at_limit ? EDQUOT : ENOSPC,
+      "nothing is free and nothing can be evicted: what is left is pinned, has "
+      "children, or is being filled (a run of " +
+          std::to_string(request.run_pages) + " pages was asked for)" +
+          (room && !room->full_because().empty() ? "; and there is no room for another region: " + room->full_because()
+                                                 : ""));
+  return with_evicted(search, std::move(refusal));
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,40 @@
+// What a look for the blocks below some others knows between its slices; removal/tree.cc does it.
+#pragma once
+
+#include "libmaru/shm/region/page_word.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace maru::daemon {
+
+using shm::PageRef;
+
+// Why a block is taken away.
+enum class EvictReason : uint8_t { kRequest, kBackground, kTakeover, kExpired, kAdmin };
+inline constexpr size_t kEvictReasonCount = 5;
+
+// A look for everything below some blocks, and its removal, leaves first; in slices, since the pool may be large. What a slice
+// found is checked again by those after it.
+struct TreeWalk {
+  enum class Phase : uint8_t { kClear, kLinks, kTree, kTake, kDone };
+  Phase phase = Phase::kClear;
+  // For each page its first child, for each child the next one: who is below whom is written in the children alone.
+  std::unique_ptr<uint32_t[]> first_child, next_child;
+  uint64_t next = 0;             // kClear, kLinks: page; kTree: place in the tree
+  std::vector<PageRef> tree;     // level by level, the roots first
+  std::vector<size_t> levels;    // where each starts
+  size_t level_end = 0;          // kTree: of the level that is being looked at
+  uint32_t child = 0xFFFF'FFFF;  // kTree: goes on here
+  std::vector<bool> has_below;   // for each root: something that counts names it as its parent
+  bool is_whole = false;         // the roots are all blocks that have no parent
+  bool retires = false;          // of what cannot go the key goes
+  std::vector<PageRef> stays;    // of those that keep their keys, above what is held: children before their parents
+  EvictReason reason = EvictReason::kAdmin;
+  uint64_t deleted = 0, left = 0;  // blocks
+  uint64_t retired = 0;            // of those left: without a key, and gone when nobody holds them
+};
+
+}  // namespace maru::daemon

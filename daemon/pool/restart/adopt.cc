@@ -1,0 +1,186 @@
+// Taking over a pool that another marud left. Clients may be at work meanwhile: lanes that the identities call live stay
+// live until their processes are proven gone, and nothing of theirs is touched. What names nobody is freed, counts of
+// children are checked in one pass, and the lists are built anew from the ticks.
+#include "libmaru/shm/recovery/adopt.h"
+#include "daemon/base/json_text.h"
+#include "daemon/base/log.h"
+#include "daemon/pool/state.h"
+#include "libmaru/shm/recovery/host_reclaim.h"
+#include "libmaru/shm/recovery/region_handover.h"
+
+#include <algorithm>
+
+namespace maru::daemon {
+
+// ret_begun: lanes that the last marud was taking back.
+void Pool::State::adopt_lanes(std::vector<LaneId>* ret_begun) {
+  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
+    totals.counters[i] = region.lane(lanes.first).header->counters[i].load_relaxed();  // the last marud is gone
+  uint64_t bits[limits::kLanesMax / 64];
+  for (uint32_t w = 0; w < std::size(bits); ++w) bits[w] = region.lane_bitmap().words[w].load_seq_cst();
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
+    const format::LaneIdentity& identity = region.identity(lane);
+    const uint64_t state = identity.state.load_acquire();
+    LaneRecord& record = lanes.records[lane];
+    record.generation = uint32_t(state >> 48);
+    const bool has_bit = (bits[lane / 64] >> lane % 64 & 1) != 0;
+    const uint64_t pid = identity.process.load_relaxed();
+    if ((state & 0xFF) == uint64_t(format::LaneState::kLive) && record.generation != 0 && pid > 0 &&
+        pid <= 0x7FFF'FFFF) {
+      record.phase = LaneRecord::Phase::kLive;
+      record.is_adopted = true;
+      record.has_lock = (state & format::kLaneHasLock) != 0;
+      record.who.pid = pid_t(pid);
+      record.who.start_time = identity.start_time.load_relaxed();
+      const uint64_t credentials = identity.credentials.load_relaxed();
+      record.who.uid = uid_t(credentials >> 32);
+      record.who.gid = gid_t(credentials);
+      record.attached_ms = identity.attached_ms.load_relaxed();
+      record.touches.resume(region.lane_header(lane).touches_read.load_relaxed());  // the last marud is gone
+      record.pid_namespace = identity.pid_namespace.load_relaxed();
+      record.same_boot =
+          identity.boot_id_lo.load_relaxed() == boot_id[0] && identity.boot_id_hi.load_relaxed() == boot_id[1];
+      lanes.in_use.add(lane);
+      continue;
+    }
+    // The last marud was taking it back, or about to hand it out: nobody knows of it.
+    if (!has_bit && (state & 0xFF) == uint64_t(format::LaneState::kFree)) continue;
+    ret_begun->push_back(lanes.id(lane));
+    show_lane(lane, format::LaneState::kDead);  // until all is done (finish_begun_lanes)
+    take_counters(lane);
+    shm::adopt_lane(region, lane, findings);
+  }
+  shm::adopt_lane(region, lanes.first, findings);
+  if (region.is_shared()) lanes.in_use.add(lanes.first);
+  show_lane_bits();
+}
+
+void Pool::State::adopt_regions() {
+  for (uint32_t i = 0; i < regions.size(); ++i) {
+    const bool is_own = !region.is_shared() || shm::adopt_region(region, i, hosts.self);
+    const shm::RegionWord shown{region.region(i).word.load_acquire()};  // [pairs region.word]
+    RegionEntry& entry = regions[i];
+    entry.generation = shown.generation();
+    entry.is_foreign = false;
+    if (!is_own) {
+      entry.is_foreign = shown.state() != RegionState::kUnused;
+      entry.state = entry.is_foreign ? RegionState::kDraining : RegionState::kUnused;
+      continue;
+    }
+    entry.state = RegionState::kDraining;  // until its pages have said what it is
+    if (shown.state() == RegionState::kRented && lanes.is_live(shown.owner().lane) && !lanes.is_dead(shown.owner())) {
+      entry.state = RegionState::kRented;
+      entry.owner = shown.owner();
+      entry.was_found = true;
+    }
+  }
+}
+
+void Pool::State::adopt_pages(std::span<const LaneId> begun) {
+  std::vector<uint32_t> children(pages(), 0);
+  shm::Adoption adoption = {.daemon = &self, .dead = &lanes, .sink = &findings, .begun = begun, .children = children};
+  for (uint64_t page = 0; page < pages(); ++page)
+    if (owns_page(uint32_t(page))) shm::flag_count(region, uint32_t(page));
+  lanes.is_adopting = true;
+  for (uint64_t i = 0; i < pages(); ++i) {
+    const auto page = uint32_t(i);
+    const PageWord now = shm::adopt_page(adoption, page);
+    if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) adopt_poison(page);
+    if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) queue_retired(PageRef::of(page, now.generation()));
+  }
+  shm::adopt_overflow(region, lanes);
+  lanes.is_adopting = false;
+  for (uint64_t i = 0; i < pages(); ++i) {
+    const auto page = uint32_t(i);
+    // Of other hosts' what a death of the last marud may have left too high; their own recounts are their own.
+    if (const PageRef parent = shm::suspect_of(adoption, page, owns_page(page)); !parent.is_none())
+      findings.parent_suspect(parent);
+  }
+  children = {};
+  // No block gets a place in the order yet: rebuild_queues() below sorts all of them, and single places would be searched for.
+  for (RegionEntry& entry : regions) entry.is_unordered = !entry.is_foreign;
+  for (int tries = 0; tries < 3 && !findings.parents.empty(); ++tries) {
+    recount_again_ms = 0;
+    do step_recounts(pages(), SIZE_MAX);
+    while (!recounts.empty());
+  }
+  for (uint32_t i = 0; i < regions.size(); ++i)
+    if (regions[i].state == RegionState::kRented) {
+      if (has_room(i)) shm::open_region_pages(region, i);  // what the last marud was about to give
+      show_region(i);
+    } else if (!regions[i].is_foreign && !(region.is_shared() && regions[i].state == RegionState::kUnused)) {
+      settle_region(i);
+    }
+  order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
+  for (uint32_t i = 0; i < regions.size(); ++i) rebuild_queues(i);
+  totals.queues_rebuilt = 0;
+  drain_all_touches();
+  // What the last marud had read of the lanes of other hosts nobody knows.
+  for (uint32_t lane = 0; lane < lanes.records.size(); ++lane)
+    if (!lanes.is_own(lane)) lanes.records[lane].lost_before = lanes.records[lane].touches.lost();
+  take_findings(kNever);
+  finish_all_retired();
+}
+
+// Only now: a marud that dies before this leaves the next one the same lanes to ask for.
+void Pool::State::finish_begun_lanes(std::span<const LaneId> begun) {
+  for (const LaneId id : begun) {
+    shm::clear_lane(region, id.lane);
+    show_lane(id.lane, format::LaneState::kFree);
+  }
+}
+
+// The whole audit costs more than everything above together, so a large pool is audited when somebody asks.
+void Pool::State::adopt_audit() {
+  if (pages() > kAuditedAtStartPages) {
+    audit_json = {{"mode", "not at the start of so large a pool"}};
+    return;
+  }
+  const nlohmann::json report = check_now();
+  if (report["found"] != 0)
+    log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", config.name,
+                json_text(report["violations"]).substr(0, 400));
+}
+
+// -- adopted lanes ----------------------------------------------------------------------------------------------------
+
+std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
+  std::vector<AdoptedLane> live;
+  std::vector<bool> has_ended(state_->lanes.records.size(), false);
+  for (const LaneId ended : state_->ended_lanes) has_ended[ended.lane] = state_->lanes.id(ended.lane) == ended;
+  for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
+    if (has_ended[lane] || !state_->lanes.is_live(lane)) continue;
+    const LaneRecord& record = state_->lanes.records[lane];
+    const bool is_elsewhere = record.pid_namespace != state_->pid_namespace;
+    live.push_back({lane, record.who, record.same_boot, is_elsewhere, record.pid_namespace});
+  }
+  return live;
+}
+
+std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
+  std::vector<AdoptedLane> lanes = live_lanes();
+  std::erase_if(lanes, [&](const AdoptedLane& lane) { return !state_->lanes.records[lane.lane].is_adopted; });
+  return lanes;
+}
+
+LaneLock Pool::lock_of(uint32_t lane) const { return state_->lanes.lock_of(lane); }
+
+bool Pool::is_unproven(uint32_t lane) const { return state_->lanes.is_unproven(lane, state_->pid_namespace); }
+
+uint64_t Pool::unproven_lanes() const { return state_->lanes.unproven(state_->pid_namespace); }
+
+const std::string& Pool::why_no_lane_locks() const { return state_->lanes.locks.why_none(); }
+
+// Any client can have written the user that stands in the pool. A process that lives without its lock keeps its lane while it
+// lives: the next marud must not take the missing lock for a proof.
+void Pool::lane_is_watched(uint32_t lane, std::optional<uid_t> user) {
+  if (!state_->lanes.is_live(lane)) return;
+  LaneRecord& record = state_->lanes.records[lane];
+  record.is_adopted = false;
+  if (user) record.who.uid = *user;
+  if (!record.has_lock || state_->lanes.lock_of(lane) == LaneLock::kHeld) return;
+  record.has_lock = false;
+  state_->show_lane(lane, format::LaneState::kLive);
+}
+
+}  // namespace maru::daemon

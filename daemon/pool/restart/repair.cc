@@ -1,0 +1,85 @@
+// After a loss of power: the bookkeeping that the audit finds damaged is repaired, and the rest of the pool stays.
+// docs/format.md, "A pool that lost power", 4.
+#include "libmaru/shm/recovery/repair.h"
+#include "daemon/base/json_text.h"
+#include "daemon/base/log.h"
+#include "daemon/pool/state.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace maru::daemon {
+namespace {
+
+// Each round takes away what the round before has left hanging: the entry of a block that went, its tails, its children. Damage
+// that outlasts so many rounds comes back.
+constexpr int kRepairRounds = 16;
+constexpr size_t kNamesShown = 5;
+constexpr size_t kKeyShownBytes = 64;
+
+class FoundInAudit final : public shm::FindingSink {
+ public:
+  std::vector<shm::Finding> findings;
+  void found(const shm::Finding& finding) override { findings.push_back(finding); }
+};
+
+}  // namespace
+
+// Repairs and audits again, until nothing is found or nothing helps. Returns the report of the last audit.
+nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
+  struct Repairs final : shm::RepairSink {
+    State& state;
+    std::array<uint64_t, shm::kRepairCount> counts{};
+    std::string names;
+    size_t names_shown = 0;
+
+    explicit Repairs(State& of) : state(of) {}
+    void block_goes(PageRef ref) override {
+      state.queue_remove(ref.page());
+      if (names_shown++ >= kNamesShown) return;
+      names += (names.empty() ? "; the first blocks: page " : ", page ") + std::to_string(ref.page());
+      if (!shm::read_key(state.region, ref, &state.key)) return;
+      const auto* const text = reinterpret_cast<const char*>(state.key.data);
+      names += " (key " + json_text(std::string(text, std::min<size_t>(state.key.size, kKeyShownBytes))) + ")";
+    }
+    void count_is_wrong(PageRef parent) override { state.findings.parents.add(parent.page()); }
+    std::string text() const {
+      std::string text;
+      for (size_t i = 1; i < counts.size(); ++i)
+        if (counts[i] != 0)
+          text += (text.empty() ? "" : ", ") + std::to_string(counts[i]) + " " + shm::repair_name(shm::Repair(i));
+      return (text.empty() ? "nothing could be done" : text) + names;
+    }
+  };
+
+  nlohmann::json report = check_at_rest();
+  if (report["found"] == 0) return report;
+  const std::string first = json_text(report["violations"]).substr(0, 400);
+  std::vector<std::byte> scratch(shm::audit_scratch_bytes(region));
+  Repairs repairs(*this);
+  uint64_t without_repair = 0;
+  for (int round = 0; round < kRepairRounds && report["found"] != 0 && without_repair == 0; ++round) {
+    shm::AuditRequest request = live_audit_request();
+    request.mode = shm::AuditMode::kExact;
+    request.findings_max = kNever;
+    FoundInAudit found;
+    shm::audit(region, request, scratch, found);
+    for (const shm::Finding& finding : found.findings) {
+      ++repairs.counts[size_t(shm::repair(region, lanes.first, finding, repairs))];
+      without_repair += shm::repair_of(finding.invariant) == shm::Repair::kNone;
+    }
+    // Blocks whose ancestors went, all of a chain at once, and blocks that no entry names any more.
+    std::vector<uint8_t> none_more(pages(), 0);
+    drop_bad(none_more, verified);
+    recount_again_ms = 0;
+    do step_recounts(pages(), SIZE_MAX);  // each call ends the pass, or gives some parents their places
+    while (!recounts.empty());
+    report = check_at_rest();
+  }
+  log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", config.name, first,
+              report["found"] == 0 ? "repaired" : "damaged still", repairs.text());
+  return report;
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,143 @@
+// After a loss of power: which blocks are still what was stored.
+//
+// What was written last may have been in the processor's caches, and a line more or less of it is in memory now. The bytes of a
+// block prove themselves by its checksum; the bookkeeping by the auditor, whose invariants hold at rest: the processes of
+// that boot are dead, what they held was taken back, and no client works yet. marud repairs the violations (restart/repair.cc). It
+// does not believe a pool that has violations even after repairs.
+#include "daemon/base/json_text.h"
+#include "daemon/memory/device_content.h"
+#include "daemon/pool/state.h"
+#include "libmaru/shm/blocks/hash.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+
+namespace maru::daemon {
+namespace {
+
+constexpr uint64_t round_down(uint64_t value, uint64_t multiple) { return value - value % multiple; }
+constexpr uint64_t round_up(uint64_t value, uint64_t multiple) { return round_down(value + multiple - 1, multiple); }
+
+}  // namespace
+
+// Region by region, since no run leaves its region; within one the threads take pages as they come. ret bad: one byte for each
+// page, so that threads do not share a word. Memory that cannot be read any more takes the pages that lie in it along, with the
+// blocks there; what else lies in those regions is judged as before.
+Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::span<uint8_t> bad, Verified& verified,
+                                          std::vector<uint32_t>& ret_unreadable) const {
+  const uint64_t alignment = device->map_alignment();
+  const uint64_t region_bytes = region.region_pages() * region.page_bytes();
+  std::atomic<uint64_t> blocks{0}, bytes_read{0};
+  for (uint32_t index = 0; index < region.regions(); ++index) {
+    const uint32_t first = index * region.region_pages();
+    bool has_block = false;
+    for (uint32_t page = first; page < first + region.region_pages() && !has_block; ++page)
+      has_block = word(page).is(PageState::kReady);
+    const auto goes_on = [&] { return !progress || progress(index * region_bytes, pages() * region.page_bytes()); };
+    const auto cut_off = [&] { return failure(ECANCELED, "verify pool \"" + config.name + "\""); };
+    if (!has_block && !goes_on()) return cut_off();
+    if (!has_block) continue;
+    const uint64_t begin = pages_at() + index * region_bytes;
+    const uint64_t map_begin = round_down(begin, alignment), map_end = round_up(begin + region_bytes, alignment);
+    auto mapped = Mapping::map_shared(device->fd(), map_begin, map_end - map_begin, PROT_READ);
+    if (!mapped) return failure(mapped.error().code, mapped.error().doing + " of " + device->name());
+    FaultGuard guard;
+    if (!guard.begin(mapped->data(), mapped->size(), alignment)) return failure(ENFILE, "guard " + device->name());
+    if (!goes_on()) return cut_off();
+    const std::byte* start = mapped->data() + (begin - map_begin);
+    in_parallel(region.region_pages(), 16, [&](uint64_t i) {
+      const auto page = uint32_t(first + i);
+      if (!word(page).is(PageState::kReady)) return;
+      const uint64_t length = region.block(page).length.load_relaxed();  // nobody writes
+      const uint64_t checksum = region.detail(page).checksum.load_relaxed();
+      const bool has_length = length != 0 && length <= region.run_pages(page) * region.page_bytes();
+      blocks.fetch_add(1, std::memory_order_relaxed);
+      bytes_read.fetch_add(has_length ? length : 0, std::memory_order_relaxed);
+      bad[page] = !has_length || checksum == 0 ||
+                  !shm::is_payload_of(region, page, shm::block_digest(region, page), length,
+                                      shm::payload_checksum({start + i * region.page_bytes(), size_t(length)}));
+    });
+    if (guard.has_fired())
+      return failure(EIO, "verify pool \"" + config.name + "\": found memory that cannot be read in region " +
+                              std::to_string(index) + " of " + device->name());
+    for (const BadMemory& lost : guard.bad_memory()) {
+      const uint64_t from = std::max(map_begin + lost.offset, begin);
+      const uint64_t to = std::min(map_begin + lost.offset + lost.bytes, begin + region_bytes);
+      for (uint64_t at = round_down(from - begin, region.page_bytes()); begin + at < to; at += region.page_bytes())
+        ret_unreadable.push_back(uint32_t(first + at / region.page_bytes()));
+    }
+  }
+  // A block goes with any page of its run.
+  for (uint32_t lost : ret_unreadable) {
+    const PageWord found = word(lost);
+    const uint32_t head = found.is(PageState::kTail) && found.low() <= lost ? lost - found.low() : lost;
+    bad[head] = 1;
+  }
+  verified.blocks = blocks;
+  verified.bytes = bytes_read;
+  if (progress) progress(pages() * region.page_bytes(), pages() * region.page_bytes());
+  return {};
+}
+
+// Blocks below a bad one are of no use without it, and could not stay: leaves first. Blocks without an entry go as well: their
+// publisher was between READY and the entry, and its pin was in a cache.
+void Pool::State::drop_bad(std::span<uint8_t> bad, Verified& verified) {
+  std::vector<std::pair<uint32_t, uint32_t>> blocks;  // depth, page
+  for (uint64_t i = 0; i < pages(); ++i)
+    if (word(uint32_t(i)).is(PageState::kReady))
+      blocks.emplace_back(uint32_t(region.block(uint32_t(i)).shape.load_relaxed() >> 32), uint32_t(i));
+  std::sort(blocks.begin(), blocks.end());
+  for (const auto& [depth, page] : blocks) {
+    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_relaxed());  // checked before use
+    if (parent.bits == 0) continue;
+    const bool is_there = region.is_page(parent) && word(parent.page()).is(PageState::kReady, parent.generation());
+    if (!is_there || bad[parent.page()]) bad[page] = 1;
+  }
+  for (size_t i = blocks.size(); i-- > 0;) {
+    const uint32_t page = blocks[i].second;
+    if (!bad[page] && shm::is_registered(region, page)) continue;
+    const PageRef ref = PageRef::of(page, word(page).generation());
+    if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) continue;  // the audit says what that means
+    queue_remove(page);
+    queue_retired(ref);
+    // Before its parent's turn: the parent counts it until it is freed.
+    finish_all_retired();
+    ++verified.dropped;
+  }
+}
+
+Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
+  for (uint32_t lane = 1; lane < region.lanes(); ++lane)
+    if (lanes.is_live(lane) && !lanes.records[lane].same_boot) begin_reclaim(lane);
+  // Each turn takes back a part of what is left, and every lane is taken back once.
+  for (uint64_t turns = 0; turns < 16 * (pages() / kReclaimPagesPerTurn + 1) * region.lanes() && turn(); ++turns) {
+  }
+  close_bare_pages();  // of the lanes that were taken back
+  Verified verified;
+  std::vector<uint8_t> bad(pages(), 0);
+  std::vector<uint32_t> unreadable;
+  if (auto looked = verify_payloads(progress, bad, verified, unreadable); !looked)
+    return tl::unexpected(looked.error());
+  drop_bad(bad, verified);
+  // Not before their blocks are gone, so that nothing is left to let go.
+  for (uint32_t page : unreadable) poison(page);
+  while (step_poison()) {  // ends: one look at the pool, in slices
+  }
+  const nlohmann::json report = repair_bookkeeping(verified);
+  if (report["found"] != 0)
+    return failure(EBADMSG, "believe the bookkeeping of pool \"" + config.name + "\": found " +
+                                std::to_string(report["found"].get<uint64_t>()) +
+                                " violations of its invariants after repairs, such as " +
+                                json_text(report["violations"]).substr(0, 200));
+  shows_boot = true;
+  show_host(false);
+  return verified;
+}
+
+Result<Pool::Verified> Pool::verify(const VerifyProgress& progress, uint64_t now_ms) {
+  state_->now_ms = now_ms;
+  return state_->verify(progress);
+}
+
+}  // namespace maru::daemon

@@ -1,0 +1,175 @@
+// What marud does with one message: checks it, decides, answers. The connection that brought it is somebody else's
+// business (server.h); so is everything inside a pool.
+#pragma once
+
+#include "daemon/admin/admin.h"
+#include "daemon/config/config.h"
+#include "daemon/hosting/device_commands.h"
+#include "daemon/hosting/hosted_pool.h"
+#include "daemon/hosting/survey.h"
+#include "daemon/pool/lanes/lane_watch.h"
+#include "daemon/server/session.h"
+#include "daemon/system/users.h"
+#include "maru/format/wire.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace maru::daemon {
+
+// What follows for the connections.
+struct Outcome {
+  std::optional<Packet> reply;
+  std::string drop;  // not empty: end the session, for this reason
+  bool drop_after_reply = false;
+  uint64_t superseded_session = 0;  // its process attached again on another connection
+  using Notice = maru::daemon::Notice;
+  std::vector<Notice> notices;  // for others, unasked
+  uint64_t watch_lane = 0;      // a new lane watch: wait for its pidfd
+  uint64_t unwatch_lane = 0;    // its watch is gone
+};
+
+class Requests {
+ public:
+  Requests(const Config& config, HostedPools& pools, LaneWatches& lanes, DeviceCommands& devices)
+      : config_(config), pools_(pools), lanes_(lanes), devices_(devices), users_(config, pools, lanes) {}
+
+  Outcome handle(Session& session, Session::Received& received, Moment now);
+  // Instead of handle(), for a connection that may not stay: whatever it asks, it is told why it goes.
+  static Outcome turn_away(const Session& session, const Session::Received& received);
+
+  // An attach that came while a pool waited for its memory or took its last lane back, and can be answered now.
+  struct Settled {
+    uint64_t session;
+    wire::AttachRequest request;
+    uint32_t request_id;
+  };
+  // Ends the wait of pools whose grace is over, and returns the attaches that can go on. The caller passes each to
+  // attach_again(), if its session still lives.
+  std::vector<Settled> settle_waiting(Moment now);
+  Outcome attach_again(Session& session, const Settled& settled, Moment now);
+
+  // A request for memory that waits for turns of its pool. What else its connection brings waits behind it.
+  bool has_waiting_rent(uint64_t session) const;
+  // The sessions of those that can go on, each once: the caller passes it to rent_again(), if it still lives.
+  std::vector<uint64_t> ready_rents();
+  Outcome rent_again(Session& session, Moment now);
+  void forget(uint64_t session);
+  // Milliseconds until settle_waiting() has something to do; nothing when nobody waits.
+  std::optional<uint64_t> waiting_ms(Moment now) const;
+
+  // Regions that draining took, for their owners.
+  std::vector<Outcome::Notice> drained_notices();
+
+  // A step of what "status" takes; true when there is more to do right away.
+  bool step_survey();
+  // Answers that are ready by now: to administrators, and to clients whose trees are deleted.
+  std::vector<Outcome::Notice> late_answers(Moment now);
+
+  AdminView view(Moment now) {
+    AdminView view = {pools_,      lanes_,           connections, start_.unix_ms, start_.monotonic_ms,
+                      now.unix_ms, now.monotonic_ms, &devices_,   &users_};
+    view.state_dir = &config_.state_dir;
+    view.http_trouble = http_trouble;
+    view.socket_trouble = socket_trouble;
+    view.sockets_lost = sockets_lost;
+    view.http_sockets_lost = http_sockets_lost;
+    view.turns = turns;
+    return view;
+  }
+  Users& users() { return users_; }
+  // For "status".
+  void set_start(Moment start) { start_ = start; }
+  size_t connections = 0;
+  std::string http_trouble;
+  std::string socket_trouble;
+  uint64_t sockets_lost = 0, http_sockets_lost = 0;
+  const metrics::TurnTimes* turns = nullptr;  // of the event loop, which has it as long as it has this object
+
+ private:
+  struct Waiting {
+    uint64_t session;
+    uint32_t pool;
+    uint32_t request_id;
+    wire::AttachRequest request;
+    bool for_lane = false;  // the pool serves, and takes a lane back or is quiesced
+  };
+
+  // A tree that is deleted in turns.
+  struct Deletion {
+    uint64_t session;
+    wire::MessageHeader header;
+    uint32_t pool;
+    uint64_t ticket;  // of the pool
+  };
+
+  // One for each connection at most.
+  struct Renting {
+    uint64_t session;
+    wire::MessageHeader header;
+    wire::RentRequest request;
+    uint32_t pool;
+    uint32_t lane;
+    uint64_t ticket;  // of the pool
+    std::chrono::steady_clock::time_point came;
+    bool is_said = false;  // by ready_rents()
+  };
+
+  // An administration request that is answered later. One for each connection, so that nobody can pile them up.
+  struct Late {
+    uint64_t session;
+    wire::MessageHeader header;
+    uint64_t ticket = 0;  // not 0: it waits for DeviceCommands
+    std::string text = {};
+    const Peer* only_for = nullptr;  // AdminView; lives as long as the session
+    std::string who = {};            // for the log
+    uint64_t removal = 0;            // AdminView; not 0: it waits until blocks are removed
+    bool is_surveyed = false;        // by the one that is under way
+
+    bool waits_for_survey() const { return ticket == 0 && removal == 0; }
+  };
+
+  Outcome attach(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                 std::vector<FileDescriptor>& descriptors, Moment now);
+  Outcome attach_to(Session& session, uint32_t pool, uint32_t request_id, const wire::AttachRequest& request,
+                    Moment now);
+  void take_back(const Session& session, const HostedPool& hosted, const std::vector<FileDescriptor>& descriptors,
+                 bool is_late);
+  std::string why_no_access(const Session& session, const HostedPool& hosted, const wire::AttachRequest& request);
+  uint64_t bind_for_goodbye(Session& session, uint32_t pool, const wire::AttachRequest& request);
+  Outcome detach(Session& session, const wire::MessageHeader& header);
+  Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  Outcome rent_for(Session& session, const wire::MessageHeader& header, const wire::RentRequest& request, Moment now,
+                   uint64_t ticket, std::chrono::steady_clock::time_point came);
+  Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  Outcome make_room(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                    Moment now);
+  Outcome bad_memory(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                     Moment now);
+  Outcome delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                      Moment now);
+  std::vector<Outcome::Notice> deleted_answers();
+  Outcome admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  std::vector<Outcome::Notice> tell_old_owners(uint32_t pool, std::span<const TakenRegion> taken);
+  // The lane of a session, if its pool serves; otherwise the refusal is in `outcome`.
+  LaneWatch* lane_of(Session& session, const wire::MessageHeader& header, Outcome& outcome);
+
+  const Config& config_;
+  HostedPools& pools_;
+  LaneWatches& lanes_;
+  DeviceCommands& devices_;
+  Users users_;
+  std::vector<Waiting> waiting_;
+  std::vector<Late> late_;
+  std::vector<Deletion> deletions_;
+  std::vector<Renting> rents_;
+  std::optional<Survey> survey_;
+  std::vector<std::optional<uint64_t>> grace_ends_ms_;  // per pool, monotonic
+  Moment start_ = {};
+};
+
+}  // namespace maru::daemon

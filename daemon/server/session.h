@@ -1,0 +1,123 @@
+// One connection: who is at its end, the packet that was received, and the replies on their way. It knows nothing of what the
+// packets mean.
+//
+// A client that shuts its writing side down has left, as one that closes the connection has: what it asked before is answered,
+// as far as it reads, and then marud ends the connection, too. One that shuts its reading side down goes with the first reply.
+//
+// A packet is received when it is its user's turn to be served, and not before: the descriptors that it brings are marud's from
+// then on. A session is removed only when none of its operations is in flight, because the kernel reads from it until then.
+#pragma once
+
+#include "daemon/server/event_loop.h"
+#include "daemon/system/peer.h"
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/wire/passed_descriptors.h"
+#include "maru/format/limits.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <sys/socket.h>
+#include <vector>
+
+namespace maru::daemon {
+
+struct Packet {
+  std::vector<std::byte> bytes;
+  FileDescriptor fd = {};      // travels with it
+  FileDescriptor second = {};  // behind it
+};
+
+class Session {
+ public:
+  // Replies that a client may leave unread before it is dropped.
+  static constexpr size_t kUnsentMax = 64;
+  // Beyond so many unread packets, what is sent unasked is dropped instead.
+  static constexpr size_t kUnsentWhenUnaskedMax = 16;
+  // Descriptors that one packet may bring.
+  static constexpr size_t kDescriptorsMax = 4;
+  // Descriptors that Linux lets one packet bring (SCM_MAX_FD). There is room for all: what finds none is closed by the kernel
+  // in this thread, and the last close of some lasts as long as the client wants it to.
+  static constexpr size_t kDescriptorsOfLinuxMax = 253;
+  // Bytes of replies, as the kernel accounts for them, that a client may leave unread and still be sent descriptors.
+  static constexpr int kUnreadBytesMax = 16 << 10;
+
+  Session(uint64_t id, FileDescriptor socket, Peer peer)
+      : id_(id), socket_(std::move(socket)), peer_(std::move(peer)) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  uint64_t id() const { return id_; }
+  const Peer& peer() const { return peer_; }
+  std::string text() const;  // "process 17 (python3, user 1000)"
+
+  // The loop is asked to say when a packet is there or the connection is over: EventKind::kPacket, one for each call.
+  void await_packet(EventLoop& loop);
+  // It has said so, with this result. True: the connection is over, and nothing lies unread in it.
+  bool finish_await(int result);
+  // What can be received next brings descriptors. It stays where it is.
+  bool is_bringing_descriptors();
+  // What is there, and why the session must end, or nothing. Never blocks.
+  struct Received {
+    std::span<const std::byte> bytes;  // valid until the next receive()
+    std::vector<FileDescriptor> descriptors;
+    std::string end;          // not empty: the session must end, for this reason
+    bool is_hangup = false;   // the reason is the other end's going, not its doing
+    bool is_nothing = false;  // there was nothing to receive after all
+  };
+  Received receive();
+
+  // False: the client reads too slowly, the session must end.
+  bool send(EventLoop& loop, Packet packet);
+  // What nobody waits for: dropped if the client does not read.
+  void send_unasked(EventLoop& loop, Packet packet);
+  // False: the session must end.
+  bool finish_send(EventLoop& loop, int result);
+
+  // Nothing more is received or answered; operations in flight are ended.
+  void close(EventLoop& loop);
+  // It leaves replies unread: what they carry is held meanwhile.
+  bool is_behind() const;
+  bool is_closing() const { return is_closing_; }
+  void close_when_sent() { close_when_sent_ = true; }
+  bool is_idle() const { return !is_awaited_ && !sending_; }
+  int release_socket() { return socket_.release(); }
+
+  std::string turned_away_because;  // not empty: told so whatever it asks, and then it goes
+  int turned_away_code = EDQUOT;
+  uid_t account = 0;          // whose connection it is: users.h
+  bool is_strangers = false;  // of a user who may use no pool
+  bool is_read_only = false;  // said so when it attached
+  uint64_t lane_watch = 0;    // 0: none; kept by requests
+  bool lane_is_news = false;  // the lane is new, and nothing came since the reply that says so
+  // The client closed its end and cannot have read that reply: it never had the lane.
+  bool lane_is_unknown() const { return lane_is_news && (left_unread_ || send_failed_); }
+
+ private:
+  void begin_send(EventLoop& loop);
+  ssize_t peek(bool& brings_descriptors);
+  ssize_t take(msghdr& message, int flags);
+
+  const uint64_t id_;
+  FileDescriptor socket_;
+  Peer peer_;
+  bool is_closing_ = false;
+  bool close_when_sent_ = false;
+  bool left_unread_ = false;  // the other end was closed with something of ours unread
+  bool send_failed_ = false;
+
+  bool is_awaited_ = false;  // a packet, by the loop
+  std::unique_ptr<std::byte[]> receive_bytes_;
+
+  bool sending_ = false;
+  std::deque<Packet> unsent_;  // the first is the one being sent
+  msghdr send_message_ = {};
+  iovec send_part_ = {};
+  wire::DescriptorRoom send_descriptors_;
+};
+
+}  // namespace maru::daemon

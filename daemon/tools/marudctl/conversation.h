@@ -1,0 +1,72 @@
+// What marudctl says to marud, and how it prints what comes back.
+#pragma once
+
+#include "daemon/tools/marudctl/commands.h"
+#include "libmaru/base/file_descriptor.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace maru::marudctl {
+
+// One connection for all the requests of a command.
+class Conversation {
+ public:
+  explicit Conversation(const Arguments& arguments) : arguments_(arguments) {}
+
+  // Returns kExitDone and the reply, or says what went wrong and returns the exit status.
+  int ask(nlohmann::json request, nlohmann::json& ret_reply);
+  // Asks until there is no "next" or `limit` rows are there. Rows are joined under `field`.
+  int ask_for_list(nlohmann::json request, const char* field, std::optional<uint64_t> limit, nlohmann::json& ret_reply);
+
+  // For a program that draws its own screen: what goes wrong is kept for said() and not printed.
+  void be_silent(bool is_silent) { is_silent_ = is_silent; }
+  const std::string& said() const { return said_; }
+  // The errno with which marud refused what was asked last; 0: it did not.
+  int refused_with() const { return refused_with_; }
+
+ private:
+  int fail(int status, const std::string& text);
+
+  const Arguments& arguments_;
+  bool is_silent_ = false;
+  std::string said_;
+  int refused_with_ = 0;
+  FileDescriptor socket_;
+  uint32_t last_id_ = 0;
+};
+
+// Of the terminal; 0 when the output goes elsewhere, where nothing is shortened.
+size_t line_width();
+// Lines: whatever else in them would steer the terminal becomes '?'.
+void print(const std::string& text);
+// On one line when `indent` is -1. Control characters are escaped, also those that JSON would allow.
+std::string printable_json(const nlohmann::json& value, int indent);
+void print_json(const nlohmann::json& value);
+// From now on what goes wrong is said in JSON, or in words again.
+void complain_in_json(bool is_in_json);
+// To standard error: a line, or an object {"error": TEXT, "status": STATUS} on one. kExitDone: the command goes on all the
+// same. Returns the status.
+int complain(int status, const std::string& text);
+
+// The pool that is meant where one of them is: the one named, or the only one, or "default", as marud has it. Returns the exit
+// status.
+int pool_meant(const Arguments& arguments, Conversation& conversation, std::string& ret_pool);
+
+// Asks for one object and prints it: with --json as it is, else as fields, those of `first` first.
+int print_fields(const Arguments& arguments, nlohmann::json request, std::initializer_list<const char*> first);
+// Below a table of which --limit has cut some.
+inline constexpr const char* kMoreText = "... and more: --limit says how many are shown\n";
+// Asks for a list and prints it: with --json as it is, else as a table of these columns; `for_people` may change rows before.
+int print_list(const Arguments& arguments, nlohmann::json request, const char* field,
+               std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty,
+               void (*for_people)(nlohmann::json& row) = nullptr);
+
+// What marudctl doctor finds, as rows; whether something of it is wrong. doctor.cc.
+nlohmann::json findings_of(const Arguments& arguments, bool* ret_is_wrong);
+
+}  // namespace maru::marudctl

@@ -1,0 +1,165 @@
+// The registry: digest -> {page, generation}, a hash table of fixed size that readers never write.
+//
+// A home bucket is two cache lines: a header word and seven 64-bit tags; seven locations. `exists` reads the first line and
+// is one cache miss. A home bucket that is full claims an overflow bucket; its valid bits are in the home header too, so
+// that every change of what is visible is one CAS on one word, which also raises that word's version. Publishing uses the
+// header value read *before* the search for duplicates: whoever publishes the same key in between changes the word, the
+// CAS fails, and the search starts again. So one key has one winner, without a lock, and a publisher that stops half-way
+// has changed nothing that anybody waits for.
+//
+// Claims. A slot is claimed by a CAS of its location from 0, or from the location of a page that has moved on to another
+// generation (what a dead publisher or remover left), while its valid bit is off. Publishing never moves a claim.
+//
+// Thread safety: any number of threads of any number of processes. Progress: a failed CAS is somebody else's success;
+// loops are bounded by limits::kPublishRetries and limits::kBucketReadRetries. If the process dies here: a claimed slot
+// becomes claimable again when the page is freed; an overflow bucket that was claimed and not linked, or unlinked and not
+// released, names the lane of the dead and is released by release_overflow_of().
+#pragma once
+
+#include "libmaru/shm/blocks/hash.h"
+#include "libmaru/shm/blocks/pin.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace maru::shm {
+
+// Whether a block is visible under this digest. Compares the 64 bits of the tag within the bucket.
+bool registry_exists(const ControlRegion& region, const Digest& digest);
+// Brings the line that registry_exists reads closer; registry_prefetch_locations the line that locations are in.
+void registry_prefetch(const ControlRegion& region, const Digest& digest);
+void registry_prefetch_locations(const ControlRegion& region, const Digest& digest);
+
+// The same for many keys, each line fetched while earlier keys are compared. ret_present: 1 or 0 each. Returns how many.
+size_t registry_exists_batch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present);
+
+// The locations whose tags match: usually none or one. They prove nothing; the digest in the block line, read under a pin
+// or between two reads of an unchanged page word, does.
+struct Candidates {
+  uint32_t count = 0;
+  uint64_t bits[2 * limits::kBucketSlots];  // the first `count` are set
+
+  PageRef ref(uint32_t i) const { return PageRef::from_bits(bits[i]); }
+};
+Candidates registry_find(const ControlRegion& region, const Digest& digest);
+// The location of the only slot of the home bucket whose tag matches, read under an unchanged header. None otherwise, and
+// perhaps not the only one of its tag: registry_find knows. Enough in practice, at a third of the instructions.
+PageRef registry_find_plain(const ControlRegion& region, const format::Bucket& home, const Digest& digest);
+
+enum class InsertStatus : uint8_t { kInserted, kDuplicate, kFull, kPinsFull, kExpiredInTheWay };
+struct InsertResult {
+  InsertStatus status = InsertStatus::kFull;
+  PageRef winner;  // kDuplicate: the block that is there; kExpiredInTheWay: the one to be retired
+};
+
+// Publishes `own`, whose page is READY and pinned by the caller's table. now_ms: 0 ignores expiry.
+InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable& pins, const Digest& digest,
+                             PageRef own, uint64_t now_ms);
+
+// Takes the entry that names `ref` away, if there is one. Anyone may call it once the page is RETIRED or POISONED; it must
+// have been called before the page is freed. Returns whether it was this call that took it away.
+bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& digest, PageRef ref);
+
+// The blocks in the buckets of a key, read under an unchanged header.
+struct BucketContent {
+  uint32_t count = 0;
+  uint64_t bits[2 * limits::kBucketSlots];  // PageRefs of the first `count` valid slots
+  bool is_full = false;                     // all slots are valid, also those of an overflow bucket
+
+  PageRef ref(uint32_t i) const { return PageRef::from_bits(bits[i]); }
+};
+BucketContent registry_content(const ControlRegion& region, const Digest& digest);
+
+// Releases the overflow buckets that a dead lane claimed and did not link, or unlinked and did not release: of all, or of
+// [from, to).
+void release_overflow_of(const ControlRegion& region, LaneId dead, uint64_t from = 0, uint64_t to = UINT64_MAX);
+// One of them: `owner` is what its owner word was, and names the dead lane.
+void release_overflow_bucket(const ControlRegion& region, uint64_t index, uint64_t owner);
+
+// Keys of a batch that are not in their home buckets, one in a hundred of a full pool: each costs two further misses, one
+// after the other. They are put off and finished together, so that these misses overlap as well.
+class LaterKeys {
+ public:
+  // Remembers key `i` of the batch and fetches the line that names its overflow bucket. True when no further one fits.
+  bool add(size_t i, const format::Bucket& home) {
+    keys_[count_++] = {i, &home};
+    __builtin_prefetch(&home.locations);
+    return count_ == kLaterMax;
+  }
+  // Calls finish_one(i) for each, its lines fetched, and forgets them.
+  template <typename F>
+  void finish(const ControlRegion& region, F&& finish_one) {
+    for (size_t k = 0; k < count_; ++k) {
+      const uint64_t link = uint32_t(keys_[k].home->locations.overflow.load_acquire());  // [pairs bucket.link]
+      if (link == 0 || link > region.overflow_buckets()) continue;
+      const format::Bucket& over = region.overflow(link - 1);
+      __builtin_prefetch(&over.tags);
+      __builtin_prefetch(&over.locations);
+    }
+    for (size_t k = 0; k < count_; ++k) finish_one(keys_[k].index);
+    count_ = 0;
+  }
+
+ private:
+  static constexpr size_t kLaterMax = 64;
+  struct Key {
+    size_t index;
+    const format::Bucket* home;
+  };
+  Key keys_[kLaterMax];
+  size_t count_ = 0;
+};
+
+// Looks for many keys at once. A group of keys goes through three passes: their digests are made; their lines are asked for,
+// while those of three groups before it are on their way, as far as misses can overlap; they are compared. Making the digests
+// meanwhile costs little: the processor would wait for lines.
+class ExistsBatch {
+ public:
+  static constexpr size_t kGroup = 8;
+  // digests: room for `count`, which run()'s hash fills. ret_present: `count` bytes, 1 or 0 for each key.
+  ExistsBatch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present)
+      : region_(region), digests_(digests), count_(count), present_(ret_present) {}
+
+  // hash(first, end) makes the digests of these keys; false, and all is given up, if one is not a key.
+  template <typename F>
+  bool run(F&& hash) {
+    const auto begin = [&](size_t first) {
+      if (first >= count_) return true;
+      if (!hash(first, std::min(count_, first + kGroup))) return false;
+      fetch(first);
+      return true;
+    };
+    for (size_t first = 0; first < kAhead; first += kGroup)
+      if (!begin(first)) return false;
+    for (size_t first = 0; first < count_; first += kGroup) {
+      if (!begin(first + kAhead)) return false;
+      compare(first);
+    }
+    return true;
+  }
+  // How many are present.
+  size_t finish();
+
+ private:
+  static constexpr size_t kAhead = 3 * kGroup;
+  static constexpr size_t kRing = 4 * kGroup;
+  void fetch(size_t first);
+  void compare(size_t first);
+
+  const ControlRegion& region_;
+  const Digest* digests_;
+  size_t count_;
+  uint8_t* present_;
+  size_t found_ = 0;
+  const format::Bucket* homes_[kRing];
+  LaterKeys later_;
+};
+
+// The digest in a page's block line.
+inline Digest block_digest(const ControlRegion& region, uint32_t page) {
+  const format::BlockLine& line = region.block(page);
+  return {line.digest_lo.load_acquire(),
+          line.digest_hi.load_acquire()};  // before the word is read again: [pairs page.word]
+}
+
+}  // namespace maru::shm
