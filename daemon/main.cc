@@ -13,6 +13,7 @@
 #include "daemon/server/event_loop.h"
 #include "daemon/server/listener.h"
 #include "daemon/server/server.h"
+#include "daemon/system/boot_id.h"
 #include "daemon/system/notify.h"
 #include "daemon/system/passed_socket.h"
 #include "daemon/version.h"

@@ -2,9 +2,9 @@
 
 #include "daemon/admin/commands.h"
 #include "daemon/admin/metrics.h"
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/hosting/device_commands.h"
 #include "daemon/memory/medium.h"
 #include "daemon/system/peer.h"

@@ -4,7 +4,7 @@
 
 #include "daemon/hosting/hosted_pool.h"
 #include "daemon/metrics/snapshot.h"
-#include "daemon/pool/lanes/lane_watch.h"
+#include "daemon/server/lane_watch.h"
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 #include "daemon/admin/commands.h"
-#include "daemon/admin/request.h"
 #include "daemon/base/log.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/system/peer.h"
 
 #include <algorithm>

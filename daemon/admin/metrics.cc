@@ -1,9 +1,9 @@
 #include "daemon/admin/metrics.h"
 
-#include "daemon/admin/request.h"
 #include "daemon/base/log.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/metrics/text.h"
-#include "daemon/system/users.h"
+#include "daemon/server/users.h"
 
 #include <nlohmann/json.hpp>
 

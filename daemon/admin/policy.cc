@@ -1,7 +1,7 @@
 #include "daemon/admin/commands.h"
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
+#include "daemon/base/request_fields.h"
 
 #include <cerrno>
 #include <nlohmann/json.hpp>

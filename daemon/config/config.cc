@@ -1,6 +1,6 @@
 #include "daemon/config/config.h"
 
-#include "daemon/admin/request.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/base/size_text.h"
 #include "daemon/config/hosts.h"
 #include "daemon/config/limits.h"

@@ -1,9 +1,9 @@
 #include "daemon/hosting/device_commands.h"
 
 #include "daemon/admin/commands.h"
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/hosting/survey.h"
 #include "daemon/memory/medium.h"
 #include "libmaru/wire/codec.h"

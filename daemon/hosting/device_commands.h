@@ -13,12 +13,12 @@
 #include "daemon/admin/admin.h"
 #include "daemon/base/aside.h"
 #include "daemon/config/config.h"
-#include "daemon/config/reread.h"
 #include "daemon/hosting/added_pools.h"
 #include "daemon/hosting/hosted_pool.h"
 #include "daemon/hosting/pool_openings.h"
+#include "daemon/hosting/reread.h"
 #include "daemon/metrics/snapshot.h"
-#include "daemon/pool/lanes/lane_watch.h"
+#include "daemon/server/lane_watch.h"
 #include "daemon/server/session.h"
 
 #include <cstdint>

@@ -156,53 +156,6 @@ std::optional<TenantSettings> parse_tenants(const std::string& text, const std::
 
 }  // namespace
 
-std::optional<std::array<uint8_t, 16>> parse_uuid(const std::string& text) {
-  std::array<uint8_t, 16> uuid = {};
-  size_t nibbles = 0;
-  for (char c : text) {
-    if (c == '-') continue;
-    const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    if (value < 0 || nibbles >= 32) return std::nullopt;
-    uuid[nibbles / 2] = uint8_t(uuid[nibbles / 2] << 4 | value);
-    ++nibbles;
-  }
-  return nibbles == 32 ? std::optional(uuid) : std::nullopt;
-}
-
-std::string uuid_text(const uint8_t (&uuid)[16]) {
-  std::string out;
-  char pair[3];
-  for (size_t i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
-    std::snprintf(pair, sizeof(pair), "%02x", uuid[i]);
-    out += pair;
-  }
-  return out;
-}
-
-const std::string& current_boot_id() {
-  // Never destroyed: a thread may still ask when marud ends (aside.h).
-  static const auto& known = *new std::string([] {
-    std::ifstream file("/proc/sys/kernel/random/boot_id");
-    std::string id;
-    file >> id;
-    return id;
-  }());
-  return known;
-}
-
-void boot_words(std::string_view text, uint64_t (&ret_id)[2]) {
-  size_t nibbles = 0;
-  for (char c : text) {
-    const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    if (value < 0 || nibbles >= 32) continue;
-    ret_id[nibbles / 16] = ret_id[nibbles / 16] << 4 | uint64_t(value);
-    ++nibbles;
-  }
-}
-
-void current_boot_words(uint64_t (&ret_id)[2]) { boot_words(current_boot_id(), ret_id); }
-
 Result<void> StateDirectory::check_owner() const {
   struct stat status = {};
   if (::geteuid() != 0 || ::stat(path_.c_str(), &status) != 0 || status.st_uid == 0) return {};

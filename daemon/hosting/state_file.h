@@ -3,8 +3,10 @@
 // were set at run time, and how it is described if it was added at run time. One small file for each, replaced as a whole.
 #pragma once
 
+#include "daemon/base/uuid.h"
 #include "daemon/memory/device.h"
 #include "daemon/pool/tenants/tenants.h"
+#include "daemon/system/boot_id.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 
@@ -36,16 +38,6 @@ struct PoolRecord {
 
   bool is_made() const { return !is_being_cleared && !is_being_formatted; }
 };
-
-std::string uuid_text(const uint8_t (&uuid)[16]);
-// 32 hexadecimal digits in small letters, with '-' between any of them.
-std::optional<std::array<uint8_t, 16>> parse_uuid(const std::string& text);
-// Read once, by the first call; empty if that failed. A marud that found none later, for want of a descriptor, would take
-// every process of the pool for one of another boot, and so for dead.
-const std::string& current_boot_id();
-// The same as two words, as pools have it; any fixed mapping will do.
-void current_boot_words(uint64_t (&ret_id)[2]);
-void boot_words(std::string_view text, uint64_t (&ret_id)[2]);
 
 class StateDirectory {
  public:

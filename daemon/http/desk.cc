@@ -3,9 +3,9 @@
 #include "daemon/admin/metrics.h"
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
-#include "daemon/config/json.h"
+#include "daemon/hosting/config_json.h"
+#include "daemon/server/users.h"
 #include "daemon/system/peer.h"
-#include "daemon/system/users.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -5,8 +5,8 @@
 //   a limit of 0      those servers evict all of such a tenant; marud's 0 means no limit, so it becomes one byte
 //   "_default"        blocks of no tenant; the tenant of that name is reached, and shown, as %5Fdefault, and so is one named
 //                     "config", which stands for the default
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/http/request.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "daemon/memory/dax_device.h"
 
 #include "daemon/base/size_text.h"
-#include "daemon/hosting/state_file.h"
+#include "daemon/base/uuid.h"
 #include "maru/format/control_region.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "daemon/memory/device_content.h"
 
 #include "daemon/base/size_text.h"
-#include "daemon/hosting/state_file.h"
+#include "daemon/base/uuid.h"
 #include "daemon/memory/memory_trouble.h"
 #include "libmaru/base/mapping.h"
 #include "libmaru/shm/region/control_region.h"

@@ -39,8 +39,8 @@ struct NumaPlacement {
 struct HeldMemory {
   FileDescriptor main;   // the control region; of a pool in one memfd everything
   FileDescriptor pages;  // not of a pool in one memfd
-  // The open file description of a client's control region has the lock of its lane (daemon/pool/lanes/lane_locks.h), which must end with
-  // the client: marud opens the memory anew for itself.
+  // The open file description of a client's control region has the lock of its lane (daemon/pool/lanes/lane_locks.h). This lock
+  // must end with the client, so marud opens the memory anew for itself.
   bool is_of_client = false;
 };
 

@@ -12,7 +12,7 @@
 // bounded number of steps from the nearest one, even if a client has scribbled over the links.
 #pragma once
 
-#include "daemon/pool/line_meter.h"
+#include "daemon/base/line_meter.h"
 #include "maru/format/control_region.h"
 #include "maru/policy.h"
 

@@ -2,9 +2,9 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/size_text.h"
-#include "daemon/hosting/state_file.h"
 #include "daemon/memory/medium.h"
 #include "daemon/pool/state.h"
+#include "daemon/system/boot_id.h"
 #include "daemon/system/control_group.h"
 #include "daemon/system/peer.h"
 #include "libmaru/shm/recovery/host_reclaim.h"

@@ -6,6 +6,7 @@
 #include "daemon/policy/policies.h"
 #include "daemon/pool/lanes/lane_locks.h"
 #include "daemon/pool/tenants/tenants.h"
+#include "daemon/system/client_identity.h"
 #include "libmaru/base/result.h"
 #include "maru/format/control_region.h"
 #include "maru/format/wire.h"
@@ -69,14 +70,6 @@ struct PoolConfig {
 
 // A number of this machine above 0, for locks on what several hosts share.
 uint32_t machine_number(const SharingConfig& sharing);
-
-// Who a process is, as the kernel says: never as the process says.
-struct ClientIdentity {
-  pid_t pid = 0;
-  uid_t uid = 0;
-  gid_t gid = 0;
-  uint64_t start_time = 0;  // /proc/PID/stat field 22
-};
 
 struct LaneGrant {
   uint32_t lane = 0;

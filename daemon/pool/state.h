@@ -5,6 +5,7 @@
 // words counts its steps against a limit that is known before it starts.
 #pragma once
 
+#include "daemon/base/line_meter.h"
 #include "daemon/memory/device.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/policy/eviction_order.h"
@@ -15,7 +16,6 @@
 #include "daemon/pool/inspect/block_watch.h"
 #include "daemon/pool/lanes/lane_table.h"
 #include "daemon/pool/limits.h"
-#include "daemon/pool/line_meter.h"
 #include "daemon/pool/memory/region_room.h"
 #include "daemon/pool/memory/shortage.h"
 #include "daemon/pool/page_bits.h"

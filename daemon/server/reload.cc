@@ -1,7 +1,7 @@
 // The configuration read again, and what is told of marud's condition.
 #include "daemon/base/log.h"
 #include "daemon/base/plain_text.h"
-#include "daemon/config/reread.h"
+#include "daemon/hosting/reread.h"
 #include "daemon/http/door.h"
 #include "daemon/server/server.h"
 #include "daemon/system/notify.h"

@@ -7,9 +7,9 @@
 #include "daemon/hosting/device_commands.h"
 #include "daemon/hosting/hosted_pool.h"
 #include "daemon/hosting/survey.h"
-#include "daemon/pool/lanes/lane_watch.h"
+#include "daemon/server/lane_watch.h"
 #include "daemon/server/session.h"
-#include "daemon/system/users.h"
+#include "daemon/server/users.h"
 #include "maru/format/wire.h"
 
 #include <chrono>

@@ -4,7 +4,7 @@
 // one boot. So a process is known by both: the start time is read while the pidfd says that the process is alive.
 #pragma once
 
-#include "daemon/pool/pool.h"
+#include "daemon/system/client_identity.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 

@@ -89,7 +89,8 @@ enum maru_attach_flags {
   MARU_ATTACH_FIRST_FIT = 1u << 0,         /* allocate runs first-fit; the default is best-fit */
   MARU_ATTACH_NO_SESSION_THREAD = 1u << 1, /* do not start the thread that re-attaches after a restart of marud: call
                                               maru_reattach() instead */
-  MARU_ATTACH_READ_ONLY = 1u << 2 /* find and read only: calls that store or delete return -EROFS. In a pool in memory, or
+  MARU_ATTACH_READ_ONLY =
+      1u << 2 /* find and read only: calls that store or delete return -EROFS. In a pool in memory, or
                                      with its control region on a device or in a file of its own, the kernel keeps this
                                      client from writing blocks */
 };

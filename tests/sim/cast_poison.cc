@@ -1,5 +1,5 @@
-// marud's part of bad memory, as daemon/pool/removal/poison.cc plays it: a page is POISONED by one CAS; what its block still holds is
-// let go when nobody pins it and nothing is below it.
+// The part of marud in bad memory, as daemon/pool/removal/poison.cc plays it. One CAS makes a page POISONED; the rest of its
+// block goes when it has neither pins nor children.
 #include "cast.h"
 
 #include "libmaru/shm/recovery/poison.h"

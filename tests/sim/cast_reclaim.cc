@@ -261,8 +261,8 @@ void adopt() {
 
 namespace {
 
-// As sweep_page() of daemon/pool/eviction/recency.cc: what somebody left who is gone, after its lane was taken back. A client that was
-// about to hand a page over, for one, may have named the marud before.
+// As sweep_page() of daemon/pool/eviction/recency.cc: words that a dead client left, after its lane was taken back. A client
+// that was about to hand a page over may have named the marud before.
 void sweep(Findings& findings) {
   const DeadProcesses dead;
   for (uint32_t page = 0; page < kWorldPages; ++page) {

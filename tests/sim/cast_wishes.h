@@ -1,5 +1,6 @@
 // Regions that pass between hosts: a marud with too little asks another one for a region, which gives one up in its turns, and
-// what nobody rents is whose who takes it first. As pool_hosts.cc and memory/regions.cc do, over libmaru/shm/recovery/host_wish.h.
+// the first taker gets a region that nobody rents. As pool_hosts.cc and memory/regions.cc do, over
+// libmaru/shm/recovery/host_wish.h.
 //
 // Beside what holds in every schedule: a region is looked after by one host at a time.
 #pragma once

@@ -1,5 +1,5 @@
 // Who counts for what: subordinate ids, strangers, and the connections that are kept for administrators.
-#include "daemon/system/users.h"
+#include "daemon/server/users.h"
 
 #include <gtest/gtest.h>
 #include <sstream>

@@ -2,7 +2,7 @@
 // goes back to its queue, and every page is looked at once, so that the coldest blocks of all go; each of this in turns.
 //
 // If marud dies here: a part has gone, and who asked has no answer.
-#include "daemon/admin/request.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
 #include "libmaru/shm/recovery/evict.h"
 

@@ -5,10 +5,10 @@
 // pages that it holds. Only proof takes anything from it: the fencing command, an administrator, or its own next boot.
 #include "daemon/pool/hosts/pool_hosts.h"
 
-#include "daemon/admin/request.h"
 #include "daemon/base/log.h"
-#include "daemon/hosting/state_file.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
+#include "daemon/system/boot_id.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/host_wish.h"
 #include "libmaru/shm/recovery/reclaim.h"

@@ -1,5 +1,6 @@
 // Regions between hosts. A host that rents less than its share asks the host that rents the most. That host's marud empties a
-// region and makes it nobody's. Like a takeover (memory/takeover.cc) this goes on over turns, each of which reads so many lines.
+// region and makes it nobody's. Like a takeover (memory/takeover.cc) this goes on over turns, and each reads a bounded
+// number of lines.
 //
 // If marud dies here: the wish stays, and the next marud begins again. It settles a half-emptied region by its pages.
 #include "daemon/base/log.h"

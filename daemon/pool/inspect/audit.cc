@@ -1,5 +1,5 @@
 // The auditor at work in marud: at its start, and when somebody asks.
-#include "daemon/admin/request.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
 #include "libmaru/shm/audit/run.h"
 

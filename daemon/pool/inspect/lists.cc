@@ -1,8 +1,8 @@
 // What people and tools ask about a pool. Lists are cut at 200 rows and after a bounded walk; "next" goes on from there, and
 // may come with few rows or none.
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
 #include "libmaru/shm/blocks/hash.h"
 

@@ -3,7 +3,7 @@
 //
 // Heat. Each touch that marud reads adds 1 to its region, and all regions cool: what is there halves every eight seconds.
 // A region with r uses a second so comes to rest at a heat of r * 8 s / ln 2, from which the rate is told.
-#include "daemon/admin/request.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
 
 #include <algorithm>

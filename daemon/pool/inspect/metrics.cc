@@ -1,5 +1,5 @@
 // What a pool says of itself in numbers, for graphs. Nothing here walks the pool in one go: the census is taken in steps.
-#include "daemon/admin/request.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
 
 #include <algorithm>

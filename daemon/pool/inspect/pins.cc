@@ -5,8 +5,8 @@
 // anew in that time. The slot of a pin says which block it holds and not since when, so a block that a process pins again
 // and again would look like one long pin; its uses tell the two apart. A pin that really was forgotten on a block in steady
 // use is noticed when the use ends, and until then it keeps nothing from being evicted that would have gone.
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
 
 #include <algorithm>

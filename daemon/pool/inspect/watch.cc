@@ -9,8 +9,8 @@
 //
 // What this cannot see is a block that clients store and delete between two looks: a turn (50 ms) as a rule, and a round of
 // the walk (32,768 pages a turn) where touches were lost. Nothing is kept while nobody asks.
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/inspect/block_watch.h"
 #include "daemon/pool/state.h"
 

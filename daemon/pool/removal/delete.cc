@@ -1,5 +1,5 @@
 // Removing whole trees (removal/tree.cc), and everything: leaves first, as the child counts demand.
-#include "daemon/admin/request.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
 
 #include <algorithm>

@@ -5,9 +5,9 @@
 //
 // If marud dies here: the page words say what is POISONED; the next marud takes all of it for not let go yet.
 #include "libmaru/shm/recovery/poison.h"
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/memory/probe.h"
 #include "daemon/pool/state.h"
 #include "libmaru/shm/region/page_run.h"

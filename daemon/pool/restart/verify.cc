@@ -2,8 +2,8 @@
 //
 // What was written last may have been in the processor's caches, and a line more or less of it is in memory now. The bytes of a
 // block prove themselves by its checksum; the bookkeeping by the auditor, whose invariants hold at rest: the processes of
-// that boot are dead, what they held was taken back, and no client works yet. marud repairs the violations (restart/repair.cc). It
-// does not believe a pool that has violations even after repairs.
+// that boot are dead, what they held was taken back, and no client works yet. marud repairs the violations
+// (restart/repair.cc). It does not believe a pool that has violations even after repairs.
 #include "daemon/base/json_text.h"
 #include "daemon/memory/device_content.h"
 #include "daemon/pool/state.h"

@@ -1,8 +1,8 @@
 // What administrators ask about tenants and set: "quota.set" and the others. Names are text, or 0x and hexadecimal digits, as
 // keys are. What is set at run time is written down before it is answered, and goes before the configuration after a restart,
 // too.
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/base/size_text.h"
 #include "daemon/pool/state.h"
 #include "daemon/pool/tenants/pool_tenants.h"

@@ -1,4 +1,4 @@
-#include "daemon/config/reread.h"
+#include "daemon/hosting/reread.h"
 
 #include "daemon/base/log.h"
 #include "daemon/config/changes.h"

@@ -15,7 +15,7 @@
 #include "daemon/config/config.h"
 #include "daemon/hosting/hosted_pool.h"
 #include "daemon/metrics/snapshot.h"
-#include "daemon/pool/lanes/lane_watch.h"
+#include "daemon/server/lane_watch.h"
 #include "daemon/system/peer.h"
 
 #include <array>

@@ -1,7 +1,7 @@
-#include "daemon/config/json.h"
+#include "daemon/hosting/config_json.h"
 
-#include "daemon/admin/request.h"
 #include "daemon/base/json_text.h"
+#include "daemon/base/request_fields.h"
 #include "daemon/config/hosts.h"
 
 #include <nlohmann/json.hpp>

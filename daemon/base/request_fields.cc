@@ -1,4 +1,4 @@
-#include "daemon/admin/request.h"
+#include "daemon/base/request_fields.h"
 
 #include <algorithm>
 #include <charconv>

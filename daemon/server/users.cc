@@ -1,9 +1,9 @@
-#include "daemon/system/users.h"
+#include "daemon/server/users.h"
 
 #include "daemon/admin/admin.h"
 #include "daemon/base/log.h"
 #include "daemon/base/size_text.h"
-#include "daemon/config/json.h"
+#include "daemon/hosting/config_json.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
