@@ -1,8 +1,8 @@
 // Eviction policies: the order in which marud takes blocks away when it needs their memory.
 //
-// A policy says which of the blocks that may go goes first. It does not say which blocks may go: a block with children, or
-// one that somebody pins, stays whatever the policy wants, and marud alone retires and frees. So a policy can be wrong, and
-// nothing worse happens than a poor hit ratio.
+// A policy says which evictable block goes first. It does not say which blocks are evictable: a block with children or with a
+// pin stays, whatever the policy wants, and marud alone retires and frees. So a wrong policy causes a poor hit ratio and no
+// other harm.
 //
 // marud keeps the blocks that it knows in queues, ordered from cold to warm. For each block the policy names a queue and an
 // order within it (`place`), from facts about the block and from one word of its own that marud stores beside the block and
@@ -14,10 +14,10 @@
 //     least frequently used      stored: word = 1; used: ++word; place = {word, last_use}
 //     clock                      used: set a bit; spare: clear the bit and come back as if stored now
 //
-// When memory is needed, the cold ends of the queues of all regions in question are merged: by default the lowest queue goes
-// first, within a queue the lowest order (Ranking::kByPlace); a policy whose queues compete otherwise gives each cold end a
-// rank instead (Ranking::kByRank), as S3-FIFO does to choose between its two queues. Tenants over their limit come before all
-// others, under every policy.
+// When marud needs memory, it merges the cold ends of the queues of all regions in question. By default the lowest queue goes
+// first, and within a queue the lowest order (Ranking::kByPlace). A policy whose queues compete in another way gives each cold
+// end a rank instead (Ranking::kByRank); S3-FIFO chooses so between its two queues. Under every policy the blocks of tenants
+// over their limit go before all others.
 //
 // Cost: a block is moved in constant time when its new place is the warm end of its queue, as after a use in every policy
 // above; otherwise marud searches from the cold end. All calls come from marud's one deciding thread; none may block, throw
@@ -37,7 +37,7 @@ namespace maru {
 // Changes when this header changes in a way that a compiled policy would notice.
 inline constexpr uint32_t kPolicyAbi = 1;
 
-// What a policy may know of a block. Ticks are milliseconds since the pool was formatted.
+// The facts about a block that a policy may read. Ticks are milliseconds since the pool was formatted.
 struct PolicyBlock {
   uint64_t word = 0;      // the policy's own; 0 when the block is new to it. Events may change it, nothing else
   uint64_t last_use = 0;  // tick of the last use that marud knows: also of a child that left
@@ -49,11 +49,11 @@ struct PolicyBlock {
   // With kNeedsDetail, else 0:
   uint64_t stored = 0;        // tick
   uint64_t tenant = 0;        // keyed hash of the tenant's name; 0: none
-  uint32_t priority = 0;      // the user's, as given to maru_store; 0 unless somebody set it
+  uint32_t priority = 0;      // as given to maru_store; 0 by default
   uint32_t content_type = 0;  // enum maru_content_type
 };
 
-// What a policy reads of PolicyBlock. Facts cost marud a cache miss each, so ask only for what is used.
+// The parts of PolicyBlock that a policy reads. Each part costs marud a cache miss a block.
 enum PolicyNeeds : uint32_t {
   kNeedsNothing = 0,
   kNeedsLine = 1u << 0,
@@ -109,13 +109,13 @@ class Policy {
   virtual void stored(PolicyBlock&, const PolicyPool&) {}
   // A use. last_use is that of this use. Uses that follow each other within a few milliseconds may come as one.
   virtual void used(PolicyBlock&, const PolicyPool&) {}
-  // A child of the block was evicted; last_use of the parent is still what it was. For what a child knows of its parent: every
-  // use of the child was one of the parent as well, which no use of its own tells.
+  // A child of the block was evicted; last_use of the parent is unchanged. Each use of the child was also a use of the parent,
+  // which the parent's own uses do not show: here the policy can account for it.
   virtual void child_left(PolicyBlock& /*parent*/, const PolicyBlock& /*child*/, const PolicyPool&) {}
-  // Depends on nothing but the block (not on the time, nor on what was asked before): marud asks again after a restart.
+  // Depends on the block alone, not on the time or on earlier calls: marud asks again after a restart.
   virtual PolicyPlace place(const PolicyBlock& block) const = 0;
-  // The block is the next to go. True: it stays, and its place is warmer now than it was; marud stops asking after as many
-  // spared blocks as there are pages, and takes the next one whatever the answer.
+  // The block is the next to go. True: it stays, and its place is warmer than before. After as many
+  // spared blocks as the pool has pages, marud takes the next block without asking.
   virtual bool spare(PolicyBlock&, const PolicyPool&) { return false; }
   // The block was evicted (not: deleted, or expired).
   virtual void evicted(const PolicyBlock&) {}
@@ -134,7 +134,7 @@ struct PolicyOption {
 
 }  // namespace maru
 
-// What a shared object exports.
+// The symbols that a shared object exports.
 extern "C" {
 // The value of kPolicyAbi that it was compiled with.
 extern const uint32_t maru_policy_abi;

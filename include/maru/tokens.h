@@ -2,9 +2,9 @@
  * libmaru-tokens: the hashes under which inference engines and their caches know blocks of tokens, bit for bit.
  *
  * An engine cuts a prompt into blocks of as many tokens each and names a block by a hash of its tokens and of the hash
- * before it, so that equal hashes mean equal prefixes. Whoever wants to share blocks with an engine, or to follow the events
- * that it publishes, needs the same hashes. This library has no part in libmaru, needs nothing but the C and C++ runtime,
- * keeps no state, and may be called from any thread; it neither blocks nor enters the kernel (it may allocate).
+ * before it, so that equal hashes mean equal prefixes. A program that shares blocks with an engine, or follows the events
+ * that the engine publishes, needs the same hashes. This library has no part in libmaru and needs the C and C++ runtime alone.
+ * It keeps no state. Any thread may call it; it neither blocks nor enters the kernel, but it may allocate.
  *
  * Results: 0 is success, a negative value is -errno. Parameters named ret_ are written only on success. Only whole blocks are
  * hashed: tokens behind the last whole block are ignored.
@@ -25,12 +25,12 @@ extern "C" {
 #define MARU_TOKENS_PUBLIC
 #endif
 
-/* What is hashed for a block, and how. The serialised forms are those of the tuple (hash before, tuple of tokens, extra keys)
- * in vLLM; LMCache's multiprocess server uses the same functions with its own, larger blocks and without extra keys. LMCache
- * within the engine's process makes other hashes of them: maru_tokens_lmcache_engine().
+/* The hash functions, and the serialised form of a block that each one hashes. vLLM serialises the tuple (hash before, tuple of
+ * tokens, extra keys). LMCache's multiprocess server uses the same functions with its own, larger blocks and without extra
+ * keys. LMCache within the engine's process derives other hashes from them: maru_tokens_lmcache_engine().
  *
- * Python's built-in hash(), which LMCache calls "builtin", is not here: the tuple holds None, whose hash is an address before
- * CPython 3.12, so even two processes of one program need not agree. */
+ * The library lacks Python's built-in hash(), which LMCache calls "builtin". The tuple holds None, whose hash is an address
+ * before CPython 3.12, so even two processes of one program may disagree. */
 enum maru_tokens_algorithm {
   MARU_TOKENS_BLAKE3 = 1,        /* LMCache "blake3": the hash before, then each token as 32 bits, most significant byte
                                     first. 32 bytes */
@@ -50,10 +50,10 @@ enum maru_tokens_algorithm {
 /* Bytes of a hash: 32 or 16; -EINVAL when there is no such algorithm. */
 MARU_TOKENS_PUBLIC int maru_tokens_hash_bytes(uint32_t algorithm);
 
-/* What stands in for the hash before the first block.
- *   seed      text that ends with a zero: what the environment variable PYTHONHASHSEED says to vLLM (which takes random bytes
- *             when it is not set: then ask vLLM). NULL: what LMCache takes where there is no vLLM. That is an integer tuple,
- *             hashed with the same algorithm.
+/* The hash that stands before the first block.
+ *   seed      text that ends with a zero: the value of PYTHONHASHSEED in vLLM's environment. vLLM takes random bytes when this
+ *             variable is not set; then ask vLLM. NULL: the root of an LMCache without vLLM, an integer tuple, hashed with the
+ *             same algorithm.
  *   ret_hash  maru_tokens_hash_bytes() bytes.
  * Errors: -EINVAL no such algorithm, a seed of more than MARU_TOKENS_EXTRA_BYTES_MAX bytes, or a seed for
  * MARU_TOKENS_BLAKE3, which vLLM does not have. */
@@ -84,31 +84,30 @@ typedef struct maru_tokens_options {
 } maru_tokens_options;
 
 /* Hashes the whole blocks of a prompt, each over the one before.
- *   tokens, n      n of them, at most MARU_TOKENS_MAX
- *   ret_hashes     n / block_tokens hashes, one after the other
- *   ret_bytes      how much room there is; -EINVAL when it is too little
- * Errors: -EINVAL, with MARU_TOKENS_SHA256_PICKLE and MARU_TOKENS_XXH3_PICKLE also when two of the texts that are hashed (name,
- * path, salt and the tags) are equal: a pickle has a text again, or a reference to it, as they are two objects in the engine or
- * one, so its hash cannot be known; -ENOMEM. */
+ *   tokens, n      n tokens, at most MARU_TOKENS_MAX
+ *   ret_hashes     n / block_tokens hashes, in the order of the blocks
+ *   ret_bytes      bytes at ret_hashes; -EINVAL when the hashes need more
+ * Errors: -EINVAL; -ENOMEM. With MARU_TOKENS_SHA256_PICKLE and MARU_TOKENS_XXH3_PICKLE, -EINVAL also when two of the hashed
+ * texts (name, path, salt and the tags) are equal: the engine may have one object or two for them, and the pickle differs. */
 MARU_TOKENS_PUBLIC int maru_tokens_hash(const maru_tokens_options *options, const uint32_t *tokens, size_t n,
                                         void *ret_hashes, size_t ret_bytes);
 
-/* The hashes of LMCache within an engine's process (the chunk hashes in its CacheEngineKey), of 64 bits: the first eight bytes,
- * most significant first, of one of vLLM's hashes over the tuple (hash before as a number, tuple of tokens, empty tuple).
+/* The hashes of LMCache within an engine's process (the chunk hashes in its CacheEngineKey), of 64 bits. Each is the first
+ * eight bytes, most significant first, of a vLLM hash over the tuple (hash before as a number, tuple of tokens, empty tuple).
  *   algorithm      LMCache's pre_caching_hash_algorithm; MARU_TOKENS_BLAKE3 is none of vLLM's
- *   parent         the hash of the chunk before. At the beginning of a prompt the first eight bytes of maru_tokens_root() with
- *                  the engine's seed, as such a number; 0 where LMCache found no vLLM that has one
+ *   parent         the hash of the chunk before. At the beginning of a prompt it is the first eight bytes of
+ *                  maru_tokens_root() with the engine's seed, as such a number; 0 for LMCache without vLLM
  *   chunk_tokens   1 to MARU_TOKENS_BLOCK_MAX; LMCache's default is 256
  *   ret_hashes     n / chunk_tokens words
- * Source: ChunkedTokenDatabase in LMCache 0.5. Tokens behind the last whole chunk are ignored here; LMCache can be told to give
- * them a hash, too (save_unfull_chunk): that of a call with that many tokens a chunk and the last hash as parent.
+ * Source: ChunkedTokenDatabase in LMCache 0.5. Tokens behind the last whole chunk are ignored here; With save_unfull_chunk
+ * LMCache hashes them, too: call again with their number as chunk_tokens and the last hash as parent.
  * Errors: -EINVAL; -ENOMEM. */
 MARU_TOKENS_PUBLIC int maru_tokens_lmcache_engine(uint32_t algorithm, uint64_t parent, uint32_t chunk_tokens,
                                                   const uint32_t *tokens, size_t n, uint64_t *ret_hashes);
 
-/* Dynamo's hashes, of 64 bits: XXH3 with the salt as seed. A block's own hash covers its tokens alone, the sequence hash that
- * of the block before, too; the first block's are equal.
- *   salt           a hash of what must keep blocks apart; Dynamo's router takes 1337
+/* Dynamo's hashes, of 64 bits: XXH3 with the salt as seed. A block's own hash covers its tokens alone; its sequence
+ * hash covers the sequence hash before it, too. The two hashes of a first block are equal.
+ *   salt           the seed, which keeps the blocks of different models apart; Dynamo's router takes 1337
  *   parent         the sequence hash of the block before, or NULL for the beginning of a prompt
  *   ret_blocks, ret_sequences   n / block_tokens words each; either may be NULL
  * Errors: -EINVAL block_tokens is not 1 to MARU_TOKENS_BLOCK_MAX, or n is more than MARU_TOKENS_MAX. */

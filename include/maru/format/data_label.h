@@ -1,8 +1,9 @@
-// What the pages of a pool in two pieces begin with, when they lie on a device or in a file of their own: which pool they
-// belong to. Pages in memory have none. Page 0 lies behind it, as a huge page does; all integers are little-endian.
+// The label in front of the pages of a pool in two pieces, when these lie on a device or in a file of their own: it names the
+// pool. Pages in memory have none. Page 0 lies behind it, as a huge page does; all integers are little-endian.
 //
 // Written once, when the pool is formatted, before its control region has a valid header: so a control region that is there
-// has its pages. Clients may write it, as all of that piece: it says whose the pages are, the control region proves it.
+// has its pages. Clients may write the label, as all of that piece. So the label names the
+// pool, and the control region proves it.
 #pragma once
 
 #include <cstdint>

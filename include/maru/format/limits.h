@@ -29,7 +29,7 @@ inline constexpr uint64_t kRegionsMinDefault = 16;
 // 12 bits of lane in a page word. Lane 0 is the daemon's own.
 inline constexpr uint32_t kLanesMax = 4096;
 inline constexpr uint32_t kLanesDefault = 256;
-// Of a small pool the lanes take at most this share by default; with what its pages need, the control region is an eighth.
+// By default the lanes take at most this share of a small pool; together with its pages' words the control region is an eighth.
 inline constexpr uint64_t kLanesShareDefault = 16;
 inline constexpr uint32_t kLanesMinDefault = 16;
 inline constexpr uint32_t kLanesMinOfHostDefault = 4;  // marud's own and a few clients'
@@ -43,7 +43,7 @@ inline constexpr uint32_t kTenantProbes = 32;
 // Accounts per lane: 32 bytes each, and 8 for the credit. 4,096 of them are less than the pin slots of the default.
 inline constexpr uint32_t kAccountSlotsMin = 4;
 inline constexpr uint32_t kAccountSlotsMax = 4096;
-// A tenant that needs no credit gives up looking for an account after these; one that does looks everywhere.
+// A tenant without need of credit looks at this many slots for an account; a tenant with need of credit looks at all.
 inline constexpr uint32_t kAccountProbes = 16;
 
 // Half of the slots: at half load a bucket of seven overflows in 2.7 % of cases and its two candidates in one line stay rare.
@@ -59,7 +59,7 @@ inline constexpr uint32_t kTouchEntriesDefault = 4096;
 inline constexpr uint32_t kTouchEntriesMinDefault = 64;  // of small pools: one for each kTouchPoolBytes
 inline constexpr uint64_t kTouchPoolBytes = 4ull << 10;
 inline constexpr uint32_t kTouchEntriesLimit = 1u << 20;
-// Threads of one client that can free a child at the same instant; a ninth waits for a free intent word.
+// Threads of one client that can free a child at the same instant; one more thread waits for a free intent word.
 inline constexpr uint32_t kParentIntents = 8;
 
 // -- keys -------------------------------------------------------------------------------------------------------------
@@ -80,15 +80,15 @@ inline constexpr uint32_t kChainDepthMax = (1u << 30);
 
 // -- retry loops ------------------------------------------------------------------------------------------------------
 
-// Reads of a bucket whose header keeps changing are repeated this often before the exact, slow way is taken.
+// A reader repeats its read of a bucket whose header keeps changing this often, and then takes the exact, slow way.
 inline constexpr uint32_t kBucketReadRetries = 64;
 // A pin meets RETIRING again only if another evictor marked the page in between.
 inline constexpr uint32_t kPinReviveRetries = 64;
-// Publishing restarts when another process changed the home bucket; each restart means somebody else succeeded.
+// Publishing restarts when another process changed the home bucket; each restart means that another process succeeded.
 inline constexpr uint32_t kPublishRetries = 1u << 16;
-// marud waits for nobody who scribbles: an entry that it could not remove names a page that moves on, which is a miss.
+// marud does not wait for a client that scribbles: an entry that it could not remove names a later life of a page, a miss.
 inline constexpr uint32_t kMarudRemoveRetries = 64;
-// A CAS on a page word fails only when somebody else's succeeded.
+// A CAS on a page word fails only when another process's succeeded.
 inline constexpr uint32_t kPageWordRetries = 1u << 16;
 
 // -- the socket -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // Messages between libmaru or marudctl and marud: AF_UNIX, SOCK_SEQPACKET, one message a packet, at most
-// limits::kMessageBytesMax bytes. A request carries an id, not 0, and gets exactly one reply with the same id; what marud
-// sends unasked carries the id 0, may come at any time, and may be dropped. Fixed structs of little-endian
-// integers without padding; what has no fixed size follows them, at the places described.
+// limits::kMessageBytesMax bytes. A request carries an id above 0 and gets exactly one reply with the same id. marud may
+// send messages without a request at any time; they carry the id 0, and a client may drop them. A message is a fixed struct
+// of little-endian integers without padding; data of variable size follows it, at the places described.
 //
 // A reply with a negative status carries an explanation for people as text and nothing else.
 #pragma once
@@ -61,8 +61,8 @@ struct AttachRequest {
 };
 static_assert(sizeof(AttachRequest) == 128);
 
-// With one descriptor: of the device, which begins with the control region. With two: of the device that holds the pages, which
-// can only be read when the request said so, and of the one that begins with the control region.
+// With one descriptor: the device, which begins with the control region. With two: the device of the pages, read-only for a
+// request with kAttachReadOnly, and the device that begins with the control region.
 struct AttachReply {
   uint8_t uuid[16];
   uint64_t pool_bytes;  // control region and pages
@@ -86,7 +86,7 @@ struct RentRequest {
   uint64_t run_pages;  // each; 1 for pages anywhere
   uint32_t flags;      // zero
   uint32_t reserved0;
-  uint64_t tenant;  // for whom the memory is, as far as the client knows: it yields before others; 0: nobody
+  uint64_t tenant;  // that the client wants memory for: its blocks go before those of others; 0: none
   uint64_t reserved;
 };
 static_assert(sizeof(RentRequest) == 40);
@@ -99,7 +99,7 @@ struct RentReply {
   uint32_t regions;
   uint32_t runs;
   uint32_t evicted;        // keys that follow
-  uint32_t evicted_total;  // blocks that were evicted, also those whose keys found no room here
+  uint32_t evicted_total;  // blocks that were evicted; the keys of some may lack room here
 };
 static_assert(sizeof(RentReply) == 16);
 
@@ -117,8 +117,8 @@ struct EvictedKey {
 };
 static_assert(sizeof(EvictedKey) == 16);
 
-// A region of the client has another owner now. A hint: the region's word in shared memory is what counts, and says the same to
-// a client that this never reaches.
+// A region of the client has another owner now. This is a hint: the region's word in shared memory is the truth, and a client
+// that misses this message finds it there.
 struct RegionTaken {
   uint32_t region;
   uint32_t generation;  // of the region word from which on it was no longer the client's
@@ -151,7 +151,7 @@ struct BadMemoryReport {
 };
 static_assert(sizeof(BadMemoryReport) == 8);
 
-// The pool's memory is to be given back. The client refuses new work, unmaps everything as soon as nobody uses a view, and
+// marud wants the pool's memory back. The client refuses new work, unmaps everything after its last view is released, and
 // detaches.
 struct PoolLeaves {
   uint64_t deadline_ms;  // from now; afterwards an administrator may end the process
