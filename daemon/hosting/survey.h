@@ -12,8 +12,7 @@ namespace maru::daemon {
 
 class Survey {
  public:
-  // A step: less than a millisecond.
-  static constexpr uint64_t kPagesPerTurn = 1u << 15;
+  static constexpr uint64_t kPagesPerTurn = 1u << 12;  // a step of a tenth of a millisecond
 
   // Counts the next pages. Returns true when all are counted. Begins anew when pools came or went meanwhile.
   bool step(const std::vector<std::unique_ptr<HostedPool>>& pools, uint64_t count = kPagesPerTurn);

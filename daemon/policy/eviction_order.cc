@@ -19,14 +19,18 @@ constexpr uint32_t kStepsPerGap = 16;
 }  // namespace
 
 EvictionOrder::EvictionOrder(std::span<PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts)
-    : entries_(entries), region_pages_(region_pages), facts_(&facts), regions_(entries.size() / region_pages) {
-  samples_ = 1u << (uint32_t(std::bit_width(region_pages)) / 2);
-  steps_max_ = std::min(region_pages, kStepsPerGap * (region_pages / samples_ + 1));
+    : entries_(entries), region_pages_(region_pages), facts_(&facts) {
+  const uint64_t most = std::max<uint64_t>(kShelfPages, entries.size() / kShelvesMax);
+  shelves_per_region_ = uint32_t((region_pages + most - 1) / most);
+  shelf_pages_ = (region_pages + shelves_per_region_ - 1) / shelves_per_region_;
+  shelves_.resize(entries.size() / region_pages * shelves_per_region_);
+  samples_ = 1u << (uint32_t(std::bit_width(shelf_pages_)) / 2);
+  steps_max_ = std::min(shelf_pages_, kStepsPerGap * (shelf_pages_ / samples_ + 1));
 }
 
 void EvictionOrder::set_policy(Policy& policy, bool keep_words, bool keep_unknown) {
-  for (uint32_t i = 0; i < regions_.size(); ++i)
-    if (!keep_unknown || !regions_[i].lists.empty()) clear(i);
+  for (uint32_t i = 0; i < shelves_.size(); ++i)
+    if (!keep_unknown || !shelves_[i].lists.empty()) clear(i);
   if (!keep_words)
     for (PolicyEntry& each : entries_) each.word.store_relaxed(0);
   policy_ = &policy;
@@ -50,13 +54,13 @@ uint64_t EvictionOrder::blocks(uint32_t queue) const {
 // The list that the entry of a page, read once, says it is in, if that can be.
 EvictionOrder::List* EvictionOrder::list_of(uint32_t page, uint32_t said) {
   const uint32_t number = said - 1;
-  if (number >= lists_.size() || lists_[number].count == 0 || lists_[number].region != region_of(page)) return nullptr;
+  if (number >= lists_.size() || lists_[number].count == 0 || lists_[number].shelf != shelf_of(page)) return nullptr;
   return &lists_[number];
 }
 
 uint32_t EvictionOrder::list_for(uint32_t page, uint32_t queue) {
-  const uint32_t tenant = facts_->tenant(page), region = region_of(page);
-  const auto [found, is_new] = regions_[region].lists.try_emplace(uint64_t(tenant) << 32 | queue, 0);
+  const uint32_t tenant = facts_->tenant(page), shelf = shelf_of(page);
+  const auto [found, is_new] = shelves_[shelf].lists.try_emplace(uint64_t(tenant) << 32 | queue, 0);
   if (!is_new) return found->second;
   if (unused_lists_.empty()) {
     unused_lists_.push_back(uint32_t(lists_.size()));
@@ -64,7 +68,7 @@ uint32_t EvictionOrder::list_for(uint32_t page, uint32_t queue) {
   }
   found->second = unused_lists_.back();
   unused_lists_.pop_back();
-  lists_[found->second] = {region, queue, tenant, 0, 0, 0};
+  lists_[found->second] = {shelf, queue, tenant, 0, 0, 0};
   return found->second;
 }
 
@@ -76,13 +80,13 @@ void EvictionOrder::count_off(uint32_t queue, uint64_t blocks) {
 
 void EvictionOrder::drop_list(uint32_t number) {
   List& list = lists_[number];
-  regions_[list.region].lists.erase(uint64_t(list.tenant) << 32 | list.queue);
+  shelves_[list.shelf].lists.erase(uint64_t(list.tenant) << 32 | list.queue);
   list = {};
   unused_lists_.push_back(number);
 }
 
 bool EvictionOrder::is_linked(uint32_t link, uint32_t number) const {
-  return link != 0 && link <= entries_.size() && region_of(link - 1) == lists_[number].region &&
+  return link != 0 && link <= entries_.size() && shelf_of(link - 1) == lists_[number].shelf &&
          entry(link - 1).list.load_relaxed() == number + 1;
 }
 
@@ -102,7 +106,7 @@ void EvictionOrder::link(uint32_t page, uint32_t number, uint32_t colder, uint32
   else
     list.warm = page + 1;
   ++list.count;
-  ++regions_[list.region].count;
+  ++shelves_[list.shelf].count;
   ++queue_blocks_[list.queue];
 }
 
@@ -132,7 +136,7 @@ bool EvictionOrder::remove(uint32_t page) {
   else
     list->warm = colder;
   --list->count;
-  --regions_[list->region].count;
+  --shelves_[list->shelf].count;
   count_off(list->queue, 1);
   if (list->count == 0) drop_list(number);
   return true;
@@ -207,7 +211,7 @@ bool EvictionOrder::change(uint32_t page, const PolicyBlock& before, const Polic
 uint64_t EvictionOrder::order_of(uint32_t link) const { return policy_->place(block(link - 1)).order; }
 
 bool EvictionOrder::goes_to_an_end(uint32_t page, const PolicyPlace& place) const {
-  const auto& lists = regions_[region_of(page)].lists;
+  const auto& lists = shelves_[shelf_of(page)].lists;
   const auto found = lists.find(uint64_t(facts_->tenant(page)) << 32 | place.queue);
   if (found == lists.end()) return true;
   const List& list = lists_[found->second];
@@ -219,17 +223,17 @@ bool EvictionOrder::is_at_an_end(uint32_t page) const { return goes_to_an_end(pa
 bool EvictionOrder::insert(uint32_t page) { return contains(page) || insert_at(page, policy_->place(block(page))); }
 
 // Looks at some blocks of this list, chosen at random, and returns the warmest one that goes before `order`; 0: there is none.
-// In a list of n blocks about n / samples_ lie between that block and the place, however few of the region's pages are in the
+// In a list of n blocks about n / samples_ lie between that block and the place, however few of the shelf's pages are in the
 // list.
 uint32_t EvictionOrder::sample_below(uint32_t number, uint64_t order) {
   const List& list = lists_[number];
   if (list.count <= samples_) return 0;
-  const uint32_t first = list.region * region_pages_;
+  const uint32_t first = first_page(list.shelf), count = end_page(list.shelf) - first;
   uint32_t best = 0;
   uint64_t best_order = 0;
   for (uint32_t i = 0; i < samples_; ++i) {
     sample_seed_ = sample_seed_ * 6364136223846793005ull + 1442695040888963407ull;
-    const uint32_t link = first + uint32_t((sample_seed_ >> 32) * region_pages_ >> 32) + 1;
+    const uint32_t link = first + uint32_t((sample_seed_ >> 32) * count >> 32) + 1;
     if (!is_linked(link, number)) continue;
     const uint64_t its_order = order_of(link);
     if (its_order >= order || (best != 0 && its_order < best_order)) continue;
@@ -264,39 +268,38 @@ void EvictionOrder::was_evicted(uint32_t page) {
   if (!is_unlearned_page(page)) policy_->evicted(block(page));
 }
 
-// -- a region ---------------------------------------------------------------------------------------------------------
+// -- a shelf ----------------------------------------------------------------------------------------------------------
 
-void EvictionOrder::forget(uint32_t region_index) {
-  Region& region = regions_[region_index];
-  for (const auto& [key, number] : region.lists) {
+void EvictionOrder::forget(uint32_t shelf_index) {
+  Shelf& shelf = shelves_[shelf_index];
+  for (const auto& [key, number] : shelf.lists) {
     count_off(lists_[number].queue, lists_[number].count);
     lists_[number] = {};
     unused_lists_.push_back(number);
   }
-  region.lists.clear();
-  region.count = 0;
-  region.is_damaged = false;
+  shelf.lists.clear();
+  shelf.count = 0;
+  shelf.is_damaged = false;
 }
 
-void EvictionOrder::unlearn(uint32_t region_index) {
-  forget(region_index);
-  regions_[region_index].is_unlearned = true;
+void EvictionOrder::unlearn(uint32_t shelf_index) {
+  forget(shelf_index);
+  shelves_[shelf_index].is_unlearned = true;
 }
 
-void EvictionOrder::learn_anew(uint32_t region_index) {
-  regions_[region_index].is_unlearned = false;
-  for (PolicyEntry& each : entries_.subspan(size_t(region_index) * region_pages_, region_pages_))
+void EvictionOrder::learn_anew(uint32_t shelf_index) {
+  shelves_[shelf_index].is_unlearned = false;
+  for (PolicyEntry& each : entries_.subspan(first_page(shelf_index), end_page(shelf_index) - first_page(shelf_index)))
     each.word.store_relaxed(0);
 }
 
-void EvictionOrder::clear(uint32_t region_index) {
-  forget(region_index);
-  const uint32_t first = region_index * region_pages_;
-  for (uint32_t i = 0; i < region_pages_; ++i) entry(first + i).list.store_relaxed(0);
+void EvictionOrder::clear(uint32_t shelf_index) {
+  forget(shelf_index);
+  for (uint32_t page = first_page(shelf_index); page < end_page(shelf_index); ++page) entry(page).list.store_relaxed(0);
 }
 
-void EvictionOrder::rebuild(uint32_t region_index, std::span<const uint32_t> pages) {
-  clear(region_index);
+void EvictionOrder::rebuild(uint32_t shelf_index, std::span<const uint32_t> pages) {
+  clear(shelf_index);
   struct Placed {
     PolicyPlace place;
     uint32_t page;
@@ -314,9 +317,9 @@ void EvictionOrder::rebuild(uint32_t region_index, std::span<const uint32_t> pag
   }
 }
 
-std::vector<uint32_t> EvictionOrder::listed(uint32_t region_index) const {
+std::vector<uint32_t> EvictionOrder::listed(uint32_t shelf_index) const {
   std::vector<uint32_t> pages;
-  for (const auto& [key, number] : regions_[region_index].lists) {
+  for (const auto& [key, number] : shelves_[shelf_index].lists) {
     uint32_t link = lists_[number].cold;
     for (uint64_t steps = 0; link != 0 && steps < lists_[number].count && is_linked(link, number); ++steps) {
       pages.push_back(link - 1);
@@ -348,32 +351,33 @@ EvictionOrder::Coldest::Coldest(EvictionOrder& order, std::span<const uint32_t> 
       lines_left_(lines_left) {
   std::sort(regions_.begin(), regions_.end());
   if (!order_.policy_->evicts()) return;
-  for (const uint32_t region : regions_) {
-    spares_left_ += order_.regions_[region].count;
-    push_region(region);
-  }
+  for (const uint32_t region : regions_)
+    for (uint32_t shelf = order_.first_shelf(region); shelf < order_.first_shelf(region + 1); ++shelf) {
+      spares_left_ += order_.shelves_[shelf].count;
+      push_shelf(shelf);
+    }
   turns_left_ = 4 * spares_left_;
 }
 
-void EvictionOrder::Coldest::push_region(uint32_t region) {
+void EvictionOrder::Coldest::push_shelf(uint32_t shelf) {
   uint64_t last = ~uint64_t{0};  // the end pushed before: with Ranking::kByPlace one stands for all queues of a tenant
-  for (const auto& [key, number] : order_.regions_[region].lists) {
+  for (const auto& [key, number] : order_.shelves_[shelf].lists) {
     const uint64_t end = by_rank_ ? key : key >> 32 << 32;
-    if (end != last) push_end({region, uint32_t(end >> 32), uint32_t(end)});
+    if (end != last) push_end({shelf, uint32_t(end >> 32), uint32_t(end)});
     last = end;
   }
 }
 
 // The coldest block of an end now, + 1; 0: none.
 uint32_t EvictionOrder::Coldest::cold_link(const End& end) const {
-  Region& region = order_.regions_[end.region];
-  const auto& lists = region.lists;
+  Shelf& shelf = order_.shelves_[end.shelf];
+  const auto& lists = shelf.lists;
   const auto found = lists.lower_bound(uint64_t(end.tenant) << 32 | end.queue);
   if (found == lists.end() || uint32_t(found->first >> 32) != end.tenant) return 0;
   if (by_rank_ && uint32_t(found->first) != end.queue) return 0;
   const uint32_t cold = order_.lists_[found->second].cold;
   if (order_.is_linked(cold, found->second)) return cold;
-  region.is_damaged = true;  // it could not be taken out, and would come again and again
+  shelf.is_damaged = true;  // it could not be taken out, and would come again and again
   return 0;
 }
 
@@ -391,8 +395,8 @@ void EvictionOrder::Coldest::push_end(const End& end) {
 void EvictionOrder::Coldest::push(uint32_t page) {
   const List* list = order_.list_of(page, order_.entry(page).list.load_relaxed());
   if (list == nullptr || !order_.policy_->evicts()) return;
-  if (!std::binary_search(regions_.begin(), regions_.end(), list->region)) return;
-  const End end = {list->region, list->tenant, by_rank_ ? list->queue : 0};
+  if (!std::binary_search(regions_.begin(), regions_.end(), order_.region_of(page))) return;
+  const End end = {list->shelf, list->tenant, by_rank_ ? list->queue : 0};
   const auto live = live_.find(end);
   if (live != live_.end() && live->second <= order_.key(page)) return;  // corrected when it comes up
   push_end(end);
@@ -431,7 +435,7 @@ bool EvictionOrder::Coldest::peek(uint32_t* ret_page, Key* ret_key) {
       if (is_removed && order_.insert(now.page)) {
         push(now.page);  // maybe into a queue that was empty
       } else {
-        order_.regions_[top.end.region].is_damaged = true;
+        order_.shelves_[top.end.shelf].is_damaged = true;
       }
       if (lines_left_) *lines_left_ -= std::min(*lines_left_, kLinesOfASpare);
       if (lines_left_ && *lines_left_ == 0) return false;

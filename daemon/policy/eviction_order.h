@@ -1,12 +1,16 @@
-// The order of eviction: for each region, queues of blocks from cold to warm, as the pool's policy places them. The links are
-// in the policy table, so that they cost no memory of marud's own; the ends of the queues are private.
+// The order of eviction: queues of blocks from cold to warm, as the pool's policy places them. The links are in the policy
+// table, so that they cost no memory of marud's own; the ends of the queues are private.
+//
+// The pages of a region lie on shelves, some thousand pages on each, and each shelf has queues of its own. So a sort of damaged
+// queues is short, and so is a search for a place. A choice merges the cold ends of all shelves, so the order does not depend
+// on them.
 //
 // Only marud writes the policy table, but a client can scribble over it: every index is checked before it is used, and a link
 // whose neighbour does not agree makes the queue count as damaged, which the caller answers with rebuild(). If the process
 // dies here: the next marud rebuilds every queue from the words and ticks, never repairs.
 //
-// A queue belongs to a region, a tenant and a queue number of the policy. Invariants: a block stands in one queue at most, of
-// its own region; `order` never falls from the cold end to the warm end.
+// A queue belongs to a shelf, a tenant and a queue number of the policy. Invariants: a block stands in one queue at most, of
+// its own shelf; `order` never falls from the cold end to the warm end.
 //
 // Thread safety: one thread. Every walk counts its steps. A search for a place looks at some hundred sampled blocks and goes a
 // bounded number of steps from the nearest one, even if a client has scribbled over the links.
@@ -16,6 +20,7 @@
 #include "maru/format/control_region.h"
 #include "maru/policy.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <queue>
@@ -48,10 +53,10 @@ class EvictionOrder final : private PolicyQueues {
   EvictionOrder(std::span<format::PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts);
 
   // Empties all queues; words count as unknown to this policy unless keep_words says that it wrote them. Not owned.
-  // keep_unknown: regions that have no queue here are somebody else's, and their entries stay.
+  // keep_unknown: shelves that have no queue here are somebody else's, and their entries stay.
   void set_policy(Policy& policy, bool keep_words, bool keep_unknown = false);
   Policy& policy() const { return *policy_; }
-  // Another policy chooses from now on. The queues stay until unlearn() ends those of a region. Not owned.
+  // Another policy chooses from now on. The queues stay until unlearn() ends those of a shelf. Not owned.
   void change_policy(Policy& policy) { policy_ = &policy; }
   void set_pool(const PolicyPool& pool) { pool_ = pool; }  // what the policy is told from now on
   // Counts there from now on the lines of memory that searches for a place read. It lives as long. Null: nowhere.
@@ -85,24 +90,44 @@ class EvictionOrder final : private PolicyQueues {
   bool remove(uint32_t page);
   void was_evicted(uint32_t page);
 
-  // -- a region -------------------------------------------------------------------------------------------------------
-  // Empties the region's queues.
-  void clear(uint32_t region_index);
+  // -- a shelf --------------------------------------------------------------------------------------------------------
+  // Pages of a shelf at most: so many are sorted at once. In a pool of very many pages a shelf has more of them, since each
+  // choice looks at every shelf.
+  static constexpr uint32_t kShelfPages = 1u << 11;
+  static constexpr uint64_t kShelvesMax = 1u << 10;  // or as many as regions
+  uint32_t shelf_pages() const { return shelf_pages_; }
+  uint32_t shelves() const { return uint32_t(shelves_.size()); }
+  uint32_t shelf_of(uint32_t page) const {
+    if (shelves_per_region_ == 1) return page / region_pages_;
+    return page / region_pages_ * shelves_per_region_ + page % region_pages_ / shelf_pages_;
+  }
+  // The first shelf of a region. Shelves of a region follow each other.
+  uint32_t first_shelf(uint32_t region) const { return region * shelves_per_region_; }
+  uint32_t region_of_shelf(uint32_t shelf) const { return shelf / shelves_per_region_; }
+  uint32_t first_page(uint32_t shelf) const {
+    return region_of_shelf(shelf) * region_pages_ + shelf % shelves_per_region_ * shelf_pages_;
+  }
+  uint32_t end_page(uint32_t shelf) const {
+    return std::min(first_page(shelf) + shelf_pages_, (region_of_shelf(shelf) + 1) * region_pages_);
+  }
+
+  // Empties the shelf's queues.
+  void clear(uint32_t shelf_index);
   // The same without a write to the entries, which are another host's by now.
-  void forget(uint32_t region_index);
-  // Empties them, and puts these known blocks of the region in, sorted.
-  void rebuild(uint32_t region_index, std::span<const uint32_t> pages);
-  uint64_t count(uint32_t region_index) const { return regions_[region_index].count; }
-  // Choosing met damage: what Coldest gives of this region is incomplete until rebuild().
-  bool is_damaged(uint32_t region_index) const { return regions_[region_index].is_damaged; }
-  // The words of the region's entries are another policy's: until learn_anew() this one is told nothing of its blocks, and only
+  void forget(uint32_t shelf_index);
+  // Empties them, and puts these known blocks of the shelf in, sorted.
+  void rebuild(uint32_t shelf_index, std::span<const uint32_t> pages);
+  uint64_t count(uint32_t shelf_index) const { return shelves_[shelf_index].count; }
+  // Choosing met damage: what Coldest gives of this shelf is incomplete until rebuild().
+  bool is_damaged(uint32_t shelf_index) const { return shelves_[shelf_index].is_damaged; }
+  // The words of the shelf's entries are another policy's: until learn_anew() this one is told nothing of its blocks, and only
   // their ticks go on. Its queues end.
-  void unlearn(uint32_t region_index);
-  bool is_unlearned(uint32_t region_index) const { return regions_[region_index].is_unlearned; }
+  void unlearn(uint32_t shelf_index);
+  bool is_unlearned(uint32_t shelf_index) const { return shelves_[shelf_index].is_unlearned; }
   // Its words are nobody's, and the policy is told of its blocks again: for learn(), and then rebuild().
-  void learn_anew(uint32_t region_index);
+  void learn_anew(uint32_t shelf_index);
   // From cold to warm, queue by queue, for listings and tests.
-  std::vector<uint32_t> listed(uint32_t region_index) const;
+  std::vector<uint32_t> listed(uint32_t shelf_index) const;
 
   // -- choosing -------------------------------------------------------------------------------------------------------
   // What decides between two blocks: the lower goes first.
@@ -128,22 +153,22 @@ class EvictionOrder final : private PolicyQueues {
     bool peek(uint32_t* ret_page, Key* ret_key);
     // The queue that this block stands in may have a new cold end. Blocks of other regions than those given are ignored.
     void push(uint32_t page);
-    // The queues of this region were built anew.
-    void push_region(uint32_t region);
+    // The queues of this shelf were built anew.
+    void push_shelf(uint32_t shelf);
 
    private:
     static constexpr uint64_t kLinesOfASpare =
         4;  // its entry, those of its neighbours before and after, the block's own
-    // With Ranking::kByPlace only the lowest queue of a tenant in a region competes, and `queue` is 0.
+    // With Ranking::kByPlace only the lowest queue of a tenant on a shelf competes, and `queue` is 0.
     struct End {
-      uint32_t region;
+      uint32_t shelf;
       uint32_t tenant;
       uint32_t queue;
       friend bool operator==(const End&, const End&) = default;
     };
     struct EndHash {
       size_t operator()(const End& end) const {
-        return (uint64_t(end.region) << 32 | end.tenant) * 0x9e3779b97f4a7c15ull + end.queue;
+        return (uint64_t(end.shelf) << 32 | end.tenant) * 0x9e3779b97f4a7c15ull + end.queue;
       }
     };
     struct Entry {
@@ -165,20 +190,20 @@ class EvictionOrder final : private PolicyQueues {
 
  private:
   struct List {
-    uint32_t region = 0;
+    uint32_t shelf = 0;
     uint32_t queue = 0;
     uint32_t tenant = 0;
     uint32_t cold = 0, warm = 0;  // page + 1; 0: empty
     uint64_t count = 0;
   };
-  struct Region {
+  struct Shelf {
     std::map<uint64_t, uint32_t> lists;  // tenant << 32 | queue -> number of the list; none is empty
     uint64_t count = 0;
     bool is_damaged = false;
     bool is_unlearned = false;
   };
 
-  bool is_unlearned_page(uint32_t page) const { return regions_[region_of(page)].is_unlearned; }
+  bool is_unlearned_page(uint32_t page) const { return shelves_[shelf_of(page)].is_unlearned; }
   format::PolicyEntry& entry(uint32_t page) const { return entries_[page]; }
   uint32_t region_of(uint32_t page) const { return page / region_pages_; }
   PolicyBlock block(uint32_t page) const;
@@ -196,15 +221,15 @@ class EvictionOrder final : private PolicyQueues {
   uint64_t blocks(uint32_t queue) const override;  // PolicyQueues
 
   std::span<format::PolicyEntry> entries_;
-  uint32_t region_pages_ = 1;
+  uint32_t region_pages_ = 1, shelf_pages_ = 1, shelves_per_region_ = 1;
   const BlockFacts* facts_ = nullptr;
   Policy* policy_ = nullptr;
   PolicyPool pool_;
   LineMeter* meter_ = nullptr;
-  uint32_t samples_ = 0;    // blocks at which a search for a place looks first: about the root of a region's pages
+  uint32_t samples_ = 0;    // blocks at which a search for a place looks first: about the root of a shelf's pages
   uint32_t steps_max_ = 0;  // that it goes from there
   uint64_t sample_seed_ = 0x9e37'79b9'7f4a'7c15;
-  std::vector<Region> regions_;
+  std::vector<Shelf> shelves_;
   std::vector<List> lists_;
   std::vector<uint32_t> unused_lists_;
   std::unordered_map<uint32_t, uint64_t> queue_blocks_;

@@ -64,11 +64,11 @@ Result<void> Pool::State::begin(uint64_t now) {
   order = EvictionOrder(region.policy_table(), region.region_pages(), *this);
   lanes.records.assign(region.lanes(), {});
   regions.assign(region.regions(), {});
+  shelves.assign(order.shelves(), {});
   if (auto begun = begin_room(); !begun) return begun;
   held.resize(pages());
   retired_known.resize(pages());
   poison_known.resize(pages());
-  recount_next = pages();
   findings.resize(pages());
   order.count_lines(&meter);
   show_host(false);
@@ -385,7 +385,7 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
     uint32_t coming = lanes.first + 1;
     while (coming < lanes.end && lanes.records[coming].phase != LaneRecord::Phase::kReclaiming) ++coming;
     if (coming == lanes.end) break;
-    if (!reclaim_lane(coming, kReclaimPagesPerTurn))
+    if (!reclaim_lane(coming, kLinesPerTurn))
       return failure(EAGAIN,
                      "attach to pool \"" + config.name + "\": every lane is in use, and one is being taken back");
   }

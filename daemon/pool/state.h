@@ -73,6 +73,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   LaneTable lanes;
   uint32_t next_lane = 1;  // where the search for a free lane starts, so that a number rests
   std::vector<RegionEntry> regions;
+  std::vector<ShelfEntry> shelves;
   std::unique_ptr<RegionRoom> room;  // null: every region has some
   uint64_t room_again_ms = 0;
 
@@ -98,14 +99,11 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t ring_left = 0;                          // that may be read of it
   size_t touches_unapplied = 0;                    // of those that the round has read; meanwhile it reads no more
   uint64_t round_wanted = 0;                       // the last one for which somebody waits
-  std::vector<uint32_t> unordered_regions;         // as their entries say; perhaps mended meanwhile
+  std::vector<uint32_t> unordered_shelves;         // as their entries say; perhaps mended meanwhile
   uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
-  struct LateRegion {
-    uint32_t index;
-    uint64_t round;  // who waits for this one, or a later one, waits for the blocks that were left out
-  };
-  std::deque<LateRegion> late_regions;     // each once
-  uint32_t reorder_next = kNotReordering;  // region: all queues are built anew from here on
+  std::deque<LateShelf> late_shelves;              // each once
+  bool mends_late = false;                         // in the last step of mending
+  uint32_t reorder_next = kNotReordering;          // shelf: all queues are built anew from here on
   struct Ordered {
     uint64_t ticket;
     nlohmann::json reply;
@@ -122,29 +120,25 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t evict_again_ms = 0;  // nothing could go: not before this
   KeyCells key_cells;
   uint64_t next_full_search_ms = 0;
-  uint32_t window_next = 0;  // region: where a search for windows goes on that had not time for all
+  uint32_t window_next = 0;  // page: where a search for windows goes on that had not time for all
 
   PageBits retired_known;                 // in retired_blocks
   std::vector<HeldBlock> retired_blocks;  // RETIRED by lane 0, waiting for their pins
   size_t retired_next = 0;
   Findings findings;
   std::vector<shm::Recount> recounts;  // the pass that is under way
-  uint64_t recount_next = 0;           // page; pages(): none under way
-  size_t recounts_settled = 0;         // of those whose counts are in: the first ones have their places in the order
+  enum class RecountPart : uint8_t { kBegin, kPages, kCommit, kPlaces } recount_part = RecountPart::kBegin;  // of it
+  uint64_t recount_next = 0;                                                                                 // page
+  size_t recounts_settled = 0;  // the first ones, whose counts are in; then those that have their places in the order
   uint64_t recount_again_ms = 0;
 
   bool is_draining = false;
-  uint32_t drain_region = 0;                                                                 // the next one
-  enum class DrainPart : uint8_t { kBegin, kEvict, kCount } drain_part = DrainPart::kBegin;  // of it
-  uint32_t drain_page = 0;                                                                   // of it, the next one
-  uint64_t drain_used_before = 0;                                                            // counted before it
-  uint64_t drain_again_ms = 0;  // a whole round took nothing away: not before this
-  bool drain_took = false;      // something in this round
-  struct DrainCount {
-    uint64_t pages = 0;   // in use
-    uint64_t blocks = 0;  // among them
-    uint64_t pinned = 0;  // among those
-  };
+  uint32_t drain_region = 0;                                                                         // the next one
+  enum class DrainPart : uint8_t { kBegin, kEvict, kClose, kCount } drain_part = DrainPart::kBegin;  // of it
+  uint32_t drain_page = 0;              // of it, the next one
+  uint64_t drain_used_before = 0;       // counted before it
+  uint64_t drain_again_ms = 0;          // a whole round took nothing away: not before this
+  bool drain_took = false;              // something in this round
   DrainCount drain_counts, drain_left;  // of this round so far, and of the last whole one
   bool drain_counted = false;           // there was a whole one
   std::vector<TakenRegion> drained_news;
@@ -219,11 +213,12 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t pin_look_count = 0;  // of the lane that is being looked at
   uint64_t pins_overdue_total = 0;
   OverduePins overdue_news;  // not logged yet
+  Upkeep upkeep;             // what is left until the next pause
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
   PoolTotals totals;
   PoolHosts hosts;
   std::unique_ptr<BlockWatch> watch;  // null: nobody looks on
-  uint64_t watch_news_left = 0;       // in this turn
+  uint64_t watch_news_left = 0;       // until the next pause of the upkeep
   shm::KeyBytes key;                  // scratch
   nlohmann::json audit_json;          // the last audit, for the status
 
@@ -239,7 +234,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
                            FileDescriptor* ret_control);
   // pool/turn.cc
   bool turn();
-  bool do_work(uint32_t which);
+  bool do_work(uint32_t which, const LineBudget& budget);
+  bool step_upkeep(const LineBudget& budget);
   void end_turn();
 
   // restart/adopt.cc: taking over what another marud left
@@ -300,7 +296,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t frees() const;
   void show_frees() { self.header().frees.store_relaxed(own_frees); }  // a hint to the owners of regions
   uint64_t grant_region(uint32_t index, LaneId owner, uint64_t run_pages);
-  bool rent_regions(Shortage& shortage);
+  bool rent_regions(Search& search);
+  std::optional<bool> look_for_row(uint32_t index, uint64_t run_pages, uint64_t frees_now, uint64_t* pages_left);
   uint64_t take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);
   void settle_region(uint32_t index);
   void orphan_region(uint32_t index);
@@ -330,7 +327,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void look_at_retired(Search& search, std::span<const uint32_t> all);
   void look_for_free(Search& search, std::span<const uint32_t> all);
   void search_everywhere(Search& search, std::span<const uint32_t> all);
-  uint64_t window_pages() const { return std::max<uint64_t>(kWindowPagesPerTurn, region.region_pages()); }
+  uint64_t window_part(uint64_t run_pages) const;
+  uint64_t window_pages(uint64_t run_pages) const;
   bool takes_another_turn(Search& search) const;
   RentResult finish(Search& search, const wire::RentRequest& request, const RentLimits& limits);
 
@@ -403,7 +401,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void begin_reorder(bool is_new_policy);
   void step_reorder();
   void reorder_now();
-  void relearn(uint32_t region_index);
+  void relearn(uint32_t shelf);
   void separate_tenants();
   void read(uint32_t page, uint32_t needs, PolicyBlock& block) const override;
   bool has_queues_by_tenant() const;
@@ -424,16 +422,19 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void drain_all_touches();
   bool has_caught_up(uint64_t& round);
   bool has_ended(uint64_t round) const {
-    const auto is_awaited = [&](const LateRegion& late) { return late.round <= round; };
-    return rounds_done >= round && held_seen >= round && std::ranges::none_of(late_regions, is_awaited);
+    const auto is_awaited = [&](const LateShelf& late) { return late.round <= round; };
+    return rounds_done >= round && held_seen >= round && std::ranges::none_of(late_shelves, is_awaited);
   }
   void know(uint32_t page, uint32_t generation);
   void queue_insert(uint32_t page, uint32_t generation);
   void queue_remove(uint32_t page);
-  void rebuild_queues(uint32_t region_index);
+  void for_shelves(uint32_t region_index, auto&& act) const {
+    for (uint32_t i = order.first_shelf(region_index); i < order.first_shelf(region_index + 1); ++i) act(i);
+  }
+  void rebuild_queues(uint32_t shelf);
   bool may_rebuild();
-  void mend_queues(uint32_t region_index);
-  void leave_for_later(uint32_t region_index, uint64_t round);
+  void mend_queues(uint32_t shelf);
+  void leave_for_later(uint32_t shelf, uint64_t round);
   void place_late(uint64_t pages);
   bool step_mending();
   void inherit_use(PageRef parent, uint64_t child_tick);
@@ -445,7 +446,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void look_at_all_held();
   void take_back(const std::vector<uint32_t>& blocks, uint64_t round);
   uint64_t sweep(uint64_t pages);
-  void sweep_region(uint32_t region_index);
+  void sweep_shelf(uint32_t shelf);
   void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);
   void add_missing(std::vector<uint32_t>& missing, uint64_t round);
 
@@ -453,20 +454,21 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void begin_reclaim(uint32_t lane);
   uint64_t reclaim_cost(uint32_t page) const;
   bool end_pins(uint32_t lane, const LineBudget& budget);
-  void end_pins_of_the_dead();
+  void end_pins_of_the_dead(const LineBudget& budget);
+  bool step_reclaim(const LineBudget& budget);
   bool reclaim_lane(uint32_t lane, uint64_t lines);
   bool settle_lane(uint32_t lane, const LineBudget& budget);
   void finish_lane(uint32_t lane);
   void finish_lanes(uint64_t pages);
   void take_counters(uint32_t lane);
-  void take_findings(uint64_t lines = kOrphanLinesPerTurn);
+  void take_findings(uint64_t lines = kLinesPerTurn);
   void evict_orphans(const LineBudget& budget);
   void queue_retired(PageRef ref);
   size_t finish_retired(uint64_t lines, uint64_t pages_left = kReclaimPagesPerTurn, size_t blocks = SIZE_MAX);
   void finish_all_retired();
-  bool begin_recounts(size_t parents);
-  void commit_recounts();
-  bool step_recounts(uint64_t pages, size_t parents = kRecountsAtOnce);
+  bool begin_recounts(size_t most, size_t a_step);
+  bool commit_recounts(size_t a_step);
+  bool step_recounts(bool in_turns);
 
   // removal/tree.cc
   void begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const;
@@ -494,7 +496,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void step_quotas();
 
   // memory/drain.cc
-  bool step_drain();
+  bool step_drain(const LineBudget& budget);
   bool drain_one_region(uint32_t index, const LineBudget& budget);
 
   // removal/poison.cc: bad memory
@@ -561,7 +563,8 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   // inspect/watch.cc: blocks that come and go, for who looks on
   BlockWatch::Block watched_block(PageRef ref);
   nlohmann::json watch_blocks(const nlohmann::json& request);
-  void step_watch();
+  void renew_watch();
+  void step_watch(uint64_t pages);
   void watch_ready(PageRef ref);                             // a block that is there; perhaps it is new
   void watch_removed(PageRef ref, std::string_view reason);  // RETIRED, and not freed yet
 

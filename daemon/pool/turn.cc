@@ -1,6 +1,8 @@
-// A pool's part of a turn of marud's loop. The work is done in steps, each of which reads so many lines at most
-// (pool/limits.h). The longer steps share one budget of lines. When it is spent the rest of them wait, and come first in the
-// next turn.
+// A pool's turn: one short step of what there is to do, while requests of every pool wait. The works have their steps one after
+// the other, and share the lines that a turn may read (limits.h). When these are used up the turn ends, and the next one
+// goes on with the next work. So each work has its step after one step of every other work, however much there is of those.
+//
+// Requests are served between two turns. So what a work keeps from one turn to the next is a hint, which it checks again.
 #include "daemon/pool/state.h"
 
 #include <algorithm>
@@ -8,12 +10,11 @@
 namespace maru::daemon {
 namespace {
 
-// Lines that the longer steps of a turn read together: as much as one of them alone may. Requests of every pool wait for the
-// end of a turn, and the steps that are left have their turns later.
-constexpr uint64_t kLinesPerTurn = 1u << 16;
-
 // In the order in which they follow from each other.
 enum Work : uint32_t {
+  kMending,
+  kTouches,
+  kHeld,
   kReclaim,
   kHostReclaim,
   kFindings,
@@ -25,37 +26,94 @@ enum Work : uint32_t {
   kRestAudit,
   kRecounts,
   kTenants,
+  kUpkeep,
+  kClearing,
+  kDrain,
+  kKeyCells,
+  kWatermarks,
   kWorkCount
 };
 
+// As much of what is left as one step does.
+uint64_t take_of(uint64_t& left, uint64_t most) {
+  const uint64_t taken = std::min(left, most);
+  left -= taken;
+  return taken;
+}
+
 }  // namespace
 
-// Returns true when there is more of it to do right away.
-bool Pool::State::do_work(uint32_t which) {
+// A step of one work. Returns true when there is more of it to do right away.
+bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
   switch (Work(which)) {
-    case kReclaim: {
-      end_pins_of_the_dead();
-      const auto is_ending = [](const LaneRecord& record) { return record.phase == LaneRecord::Phase::kReclaiming; };
-      const auto first = std::ranges::find_if(lanes.records, is_ending);
-      if (first == lanes.records.end()) return false;
-      reclaim_lane(uint32_t(first - lanes.records.begin()), kReclaimPagesPerTurn);  // the others have their turns
-      return std::any_of(first, lanes.records.end(), is_ending);
-    }
-    case kHostReclaim: return step_host_reclaim(kReclaimPagesPerTurn);
-    case kFindings: take_findings(); return !findings.orphans.empty();
+    case kMending: return step_mending();
+    case kTouches: return !drain_touches(kTouchesPerDrain);
+    case kHeld:
+      if (is_pass_due()) look_at_held(budget.left());
+      return !has_ended(round_wanted);
+    case kReclaim: return step_reclaim(budget);
+    case kHostReclaim: return step_host_reclaim(kLinkedPagesPerTurn);
+    case kFindings: take_findings(budget.left()); return !findings.orphans.empty();
     case kPoison: return step_poison();
     case kDeletions: return step_deletions();
     case kEvictions: return step_evictions();
     case kExpired: return step_expired();
     case kAudit: return step_audit();
     case kRestAudit: return step_rest_audit();
-    case kRecounts: return step_recounts(kReclaimPagesPerTurn);
+    case kRecounts: return step_recounts(true);
     case kTenants: return tenants.step_count(kReclaimPagesPerTurn, now_ms);
+    case kUpkeep: return step_upkeep(budget);
+    case kClearing:
+      if (is_clearing) is_clearing = step_cleared();
+      return is_clearing;
+    case kDrain: return is_draining && step_drain(budget);
+    case kKeyCells: return !is_draining && step_key_cells();
+    case kWatermarks: return !is_draining && evict_to_low_watermark();
     case kWorkCount: break;
   }
   return false;
 }
 
+// What comes back after a pause, part by part, so much of each. Returns true when some of it is left.
+bool Pool::State::step_upkeep(const LineBudget& budget) {
+  // The clock may also be set back.
+  const auto is_due = [&](uint64_t& last_ms, uint64_t pause_ms) {
+    if (now_ms >= last_ms && now_ms - last_ms < pause_ms) return false;
+    last_ms = now_ms;
+    return true;
+  };
+  if (is_due(last_upkeep_ms, kUpkeepPauseMs)) {
+    upkeep.retired_lines = kRetiredLinesPerTurn;
+    upkeep.held_lines = kHeldLinesOfUpkeep;
+    upkeep.sweep_pages = std::min(kSweptPagesOfUpkeep, pages());
+    upkeep.count_pages = std::min(kCountedPagesOfUpkeep, pages());
+    is_clearing = !cleared.empty();
+    renew_watch();
+    upkeep.watch_pages = watch ? std::min(kWatchedPagesOfUpkeep, pages()) : 0;
+  }
+  if (is_due(last_pin_look_ms, kPinLookPauseMs)) upkeep.pin_slots = kPinSlotsPerLook;  // ages of pins are for people
+  if (retired_blocks.empty()) upkeep.retired_lines = 0;
+  const uint64_t lines = std::max<uint64_t>(1, budget.left());
+  while (!budget.is_spent()) {
+    if (upkeep.retired_lines > 0)
+      finish_retired(take_of(upkeep.retired_lines, lines));
+    else if (upkeep.held_lines > 0)
+      look_at_held(take_of(upkeep.held_lines, lines));
+    else if (upkeep.sweep_pages > 0)
+      sweep(take_of(upkeep.sweep_pages, kSweepPagesPerTurn));
+    else if (upkeep.count_pages > 0)
+      count_used(take_of(upkeep.count_pages, kCountPagesPerTurn));
+    else if (upkeep.watch_pages > 0)
+      step_watch(take_of(upkeep.watch_pages, kSweepPagesPerTurn));
+    else if (upkeep.pin_slots > 0)
+      look_at_pins(take_of(upkeep.pin_slots, kPinSlotsPerTurn));
+    else
+      return false;
+  }
+  return true;
+}
+
+// Returns true when there is more to do right away.
 bool Pool::State::turn() {
   if (region.is_shared()) {
     watch_hosts();
@@ -67,43 +125,19 @@ bool Pool::State::turn() {
     region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
   if (is_quiesced()) return step_rest_audit();
   separate_tenants();
-  const LineBudget budget(meter, kLinesPerTurn);
-  bool has_more = step_mending();
-  has_more |= !drain_touches(kTouchesPerDrain);
-  if (is_pass_due()) look_at_held(kHeldLinesAtOnce);
-  has_more |= !has_ended(round_wanted);
   cool_regions();
   step_quotas();
   step_room();
-  const uint32_t first = work_next;
+  mend_pages_left = std::max<uint64_t>(kMendedPagesPerTurn, order.shelf_pages());
+  const LineBudget budget(meter, kLinesPerTurn);
+  bool has_more = false;
   for (uint32_t i = 0; i < kWorkCount; ++i) {
-    work_next = (first + i) % kWorkCount;
-    if (i != 0 && budget.is_spent()) {  // one step at least: clients can make the steps before these long
-      has_more = true;
-      break;
-    }
-    has_more |= do_work(work_next);
-    if (i + 1 == kWorkCount) work_next = 0;
+    if (i != 0 && budget.is_spent()) return true;  // one work at least, whatever was read before it
+    has_more |= do_work(work_next, budget);
+    work_next = (work_next + 1) % kWorkCount;
   }
-  // The clock may also be set back.
-  if (now_ms < last_upkeep_ms || now_ms - last_upkeep_ms >= kUpkeepPauseMs) {
-    last_upkeep_ms = now_ms;
-    finish_retired(kRetiredLinesPerTurn);
-    is_clearing = !cleared.empty();
-    look_at_held(kHeldLinesOfUpkeep);
-    sweep(kSweepPagesPerTurn);
-    count_used(kCountPagesPerTurn);
-    if (watch) step_watch();
-  }
-  if (is_clearing) is_clearing = step_cleared();
-  has_more |= is_clearing;
-  if (now_ms < last_pin_look_ms || now_ms - last_pin_look_ms >= kPinLookPauseMs) {
-    last_pin_look_ms = now_ms;
-    look_at_pins(kPinSlotsPerTurn);  // ages of pins are for people
-  }
-  if (is_draining) return step_drain() || has_more;
-  has_more |= step_key_cells();
-  return evict_to_low_watermark() || has_more;
+  work_next = 0;
+  return has_more;
 }
 
 // What requests have read since the last turn counts for this one.

@@ -62,7 +62,7 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
     }
   } else {
     if (ticket != 0) result = serving.give_up_rent(watch->lane);
-    result.status = -EDQUOT;
+    if (result.regions.empty() && result.runs.empty()) result.status = -EDQUOT;
   }
   if (result.status == -EDQUOT) {
     result.explanation = allowed.why;

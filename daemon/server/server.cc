@@ -26,7 +26,7 @@ constexpr uint64_t kIdleMs = 1000;  // the heartbeat
 constexpr size_t kLoggedKeyMax = 128;
 constexpr uint64_t kUsersPauseMs = 1000;
 // Requests and new connections are served for so long, then the pools have their turn and others may have come.
-constexpr std::chrono::microseconds kServeTime(300);
+constexpr std::chrono::microseconds kServeTime(100);
 
 Moment moment() {
   timespec real = {}, monotonic = {};
@@ -187,7 +187,7 @@ void Server::serve_kept() {
   std::erase_if(kept_, [&](Work& work) {
     Session* session = find(work.session);
     if (session && is_kept(*session, work)) return false;
-    if (session) work_.push({session->account, Share::kRequests}, std::move(work));
+    if (session) work_.push({session->account, work.rents ? Share::kRents : Share::kRequests}, std::move(work));
     return true;
   });
 }
@@ -296,15 +296,24 @@ void Server::log_overdue_pins(uint32_t index) {
                                      pools_[index]->name());
 }
 
-bool Server::turn_pools() {
+// The pools have their turns, up to the first one that has more to do: its turn was as long as a turn may be, and others are
+// served before the next pool's. Returns true when there is more to do right away.
+bool Server::step_pools() {
   bool more_to_do = false;
-  for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
+  for (size_t i = 0; i < pools_.size() && !more_to_do; ++i) {
+    const uint32_t pool = next_pool_ % uint32_t(pools_.size());
+    next_pool_ = pool + 1;
     if (Pool* serving = pools_[pool]->serving()) {
-      more_to_do |= serving->turn(now_.unix_ms);
+      more_to_do = serving->turn(now_.unix_ms);
       log_overdue_pins(pool);
     }
     if (pools_[pool]->fence_if_lost()) ask_to_leave(pool);
   }
+  return more_to_do;
+}
+
+bool Server::turn_pools() {
+  bool more_to_do = step_pools();
   if (now_.monotonic_ms >= users_due_ms_) {
     users_due_ms_ = now_.monotonic_ms + kUsersPauseMs;
     requests_.users().watch();
@@ -322,7 +331,7 @@ bool Server::turn_pools() {
   more_to_do |= requests_.step_survey();
   for (const uint64_t id : requests_.ready_rents())
     if (const Session* session = find(id))
-      work_.push({session->account, Share::kRequests}, {.session = id, .rents = true});
+      work_.push({session->account, Share::kRents}, {.session = id, .rents = true});
   for (Notice& late : requests_.late_answers(now_)) {
     Session* session = find(late.session);
     if (!session || session->is_closing()) continue;

@@ -1,6 +1,7 @@
 // marud at work: connections come and go, requests are decided one after the other, processes die, pools get their turn.
 // One thread. A turn takes what has completed, serves requests and new connections for a bounded time, users in turns
-// (fair_queue.h), gives every pool one bounded turn, and waits again.
+// (fair_queue.h), gives pools short turns, and waits again unless there is more to do. So a request waits for one step of
+// something else, however much of that there is, and no request is served in the middle of a step.
 #pragma once
 
 #include "daemon/base/aside.h"
@@ -70,6 +71,7 @@ class Server {
   void serve_held_up();
   std::optional<uint64_t> watch_adopted(uint32_t pool);
   void after_events();
+  bool step_pools();
   bool turn_pools();
   bool turn_http();
   void look_at_http();
@@ -88,8 +90,9 @@ class Server {
   uint64_t wait_ms(bool more_to_do) const;
   Session* find(uint64_t session);
 
-  // What a user waits for. Its new connections have a share of their own, so that they do not hold up its old ones.
-  enum class Share : uint8_t { kRequests, kArrivals };
+  // What a user waits for. Its new connections have a share of their own, so that they do not hold up its old ones; and so have
+  // its requests for memory that go on, each of which is a step of marud's choice, so that they do not hold up the short ones.
+  enum class Share : uint8_t { kRequests, kArrivals, kRents };
   using ShareOf = std::pair<uid_t, Share>;
   struct Work {
     uint64_t session = 0;         // that has a packet
@@ -126,6 +129,7 @@ class Server {
   std::set<std::tuple<uint32_t, uint32_t, uint64_t>>
       adopted_said_;  // pool, lane, start time: that it is not watched yet
   uint64_t next_session_ = 1;
+  uint32_t next_pool_ = 0;  // whose turn comes first
   Moment now_ = {};
   metrics::TurnTimes turns_;
   uint64_t accept_due_ms_ = 0;     // after a failure: not before; 0: none failed since the last success

@@ -157,7 +157,7 @@ class EvictionOrders : public testing::TestWithParam<Ranking> {
       if (!order_.remove(page)) {
         ++*damaged;
         heal(page / kRegionPages);
-        coldest.push_region(page / kRegionPages);
+        coldest.push_shelf(order_.shelf_of(page));
       }
       if (random_.one_in(3)) scribble();
     }
@@ -301,7 +301,7 @@ TEST(EvictionOrder, AListWithBlocksHasEnds) {
 
 // Each block that comes back to the middle of a queue would be a walk over half of it.
 TEST(EvictionOrder, FindsAPlaceInALongQueueWithoutAWalkOverIt) {
-  constexpr uint32_t kMany = 1u << 14;
+  constexpr uint32_t kMany = EvictionOrder::kShelfPages;
   constexpr uint64_t kPlacesEach = 1024;
   class Counted final : public Policy {
    public:
@@ -334,7 +334,7 @@ TEST(EvictionOrder, FindsAPlaceInALongQueueWithoutAWalkOverIt) {
 
 // Links and ticks that lead a search on and on.
 TEST(EvictionOrder, TakesALongSearchForDamage) {
-  constexpr uint32_t kMany = 1u << 14, kStepsMax = 1u << 12;
+  constexpr uint32_t kMany = EvictionOrder::kShelfPages, kStepsMax = 1u << 12;
   ByTick policy;
   std::vector<format::PolicyEntry> entries(kMany);
   TestFacts facts(kMany, 1);
@@ -464,6 +464,45 @@ TEST(EvictionOrder, EndsAWalkThroughACycle) {
   EXPECT_FALSE(order.insert(5));
   order.rebuild(0, std::vector<uint32_t>{0, 1, 2, 3, 4, 5});
   EXPECT_EQ(order.listed(0), (std::vector<uint32_t>{0, 1, 2, 3, 5, 4}));
+}
+
+// A region whose pages do not divide evenly among its shelves.
+TEST(EvictionOrder, TheOrderIsThatOfAllShelves) {
+  constexpr uint32_t kLong = 2 * EvictionOrder::kShelfPages + 1000, kAll = 2 * kLong;
+  ByTick policy;
+  std::vector<format::PolicyEntry> entries(kAll);
+  TestFacts facts(kAll, 1);
+  EvictionOrder order(entries, kLong, facts);
+  order.set_policy(policy, false);
+  ASSERT_EQ(order.shelves(), 6u);
+  uint32_t in_shelves = 0;
+  for (uint32_t shelf = 0; shelf < order.shelves(); ++shelf) {
+    EXPECT_EQ(order.first_page(shelf), in_shelves);
+    EXPECT_LE(order.end_page(shelf) - order.first_page(shelf), EvictionOrder::kShelfPages);
+    for (uint32_t page = order.first_page(shelf); page < order.end_page(shelf); ++page)
+      ASSERT_EQ(order.shelf_of(page), shelf) << page;
+    in_shelves = order.end_page(shelf);
+  }
+  EXPECT_EQ(in_shelves, kAll);
+  std::vector<std::pair<uint64_t, uint32_t>> expected;  // tick, page
+  std::vector<std::vector<uint32_t>> on_shelf(order.shelves());
+  for (uint32_t page = 0; page < kAll; ++page) {
+    const uint64_t tick = page * 7919ull % 100'003;
+    order.learn(page, 1, tick);
+    expected.emplace_back(tick, page);
+    on_shelf[order.shelf_of(page)].push_back(page);
+  }
+  for (uint32_t shelf = 0; shelf < order.shelves(); ++shelf) order.rebuild(shelf, on_shelf[shelf]);
+  std::sort(expected.begin(), expected.end());
+  EvictionOrder::Coldest coldest(order, std::vector<uint32_t>{0, 1});
+  uint32_t page;
+  EvictionOrder::Key key;
+  for (const auto& [tick, wanted] : expected) {
+    ASSERT_TRUE(coldest.peek(&page, &key));
+    ASSERT_EQ(page, wanted);
+    ASSERT_TRUE(order.remove(page));
+  }
+  EXPECT_FALSE(coldest.peek(&page, &key));
 }
 
 INSTANTIATE_TEST_SUITE_P(Both, EvictionOrders, testing::Values(Ranking::kByPlace, Ranking::kByRank),

@@ -156,7 +156,7 @@ struct PoolUnderTest {
     uint64_t ticket = 0;
     const DeleteTreeResult result = pool->delete_tree(0, {wanted.lo, wanted.hi}, now_ms, &ticket);
     if (ticket == 0) return result;
-    for (int turns = 0; turns < 1000; ++turns) {
+    for (int turns = 0; turns < 100'000; ++turns) {
       pool->turn(now_ms);
       for (const DeletedTree& tree : pool->take_deleted_trees())
         if (tree.ticket == ticket) return tree.result;
@@ -164,11 +164,12 @@ struct PoolUnderTest {
     throw std::runtime_error("a tree is deleted for ever");
   }
 
-  // Turns until nothing is left to do, at most as many as that can take.
+  // Turns until nothing is left to do, also after some pauses; at most as many as that can take.
   void settle() {
-    for (int i = 0; i < 64; ++i) {
-      now_ms += 50;
-      if (!pool->turn(now_ms) && i > 4) return;
+    bool has_more = false;
+    for (int turns = 0, pauses = 0; turns < 100'000; ++turns) {
+      has_more = pool->turn(now_ms += has_more ? 1 : 50);
+      if (!has_more && ++pauses > 5) return;
     }
     FAIL() << "marud's turns do not come to an end";
   }

@@ -39,7 +39,7 @@ TEST(PoolOrderLate, NothingGoesInTheBackgroundBeforeARoundHasEndedHoweverManyTur
   // more than has to go.
   home.now_ms += 10;
   while (blocks.size() < home.region.pages() * 95 / 100) store();
-  for (int turn = 0; turn < 200 && home.count(PageState::kReady) > low; ++turn) {
+  for (int turn = 0; turn < 5000 && home.count(PageState::kReady) > low; ++turn) {
     ++home.now_ms;
     fill_rings();
     for (uint64_t i = 0; i < kCold; ++i) clients.back()->touch(blocks[i]);
@@ -55,7 +55,8 @@ TEST(PoolOrderLate, UsesThatAreReadLateAreInTheirPlacesBeforeARequestEvicts) {
   constexpr uint32_t kRing = 1u << 16;
   PoolUnderTest home(200u << 20, 64, 64, {}, 0, kRing, 4);
   const auto client = home.attach(), late = home.attach();
-  while (client->regions.size() < home.region.regions()) ASSERT_TRUE(client->rent(home.region.pages()));
+  while (client->regions.size() < home.region.regions())
+    ASSERT_TRUE(client->rent((home.region.regions() - client->regions.size()) * home.region.region_pages()));
   std::vector<PageRef> blocks;
   for (uint32_t page = 0; page < home.region.pages(); ++page) {
     ASSERT_FALSE(shm::take_run(home.region, client->lane.id, page, 1, nullptr).is_none());
@@ -94,7 +95,7 @@ TEST(PoolOrderLate, UsesThatAreReadLateAreInTheirPlacesBeforeARequestEvicts) {
     request.run_pages = 1;
     uint64_t ticket = 0;
     RentResult result = home.pool->rent(client->grant.lane, request, home.now_ms, {}, 0, &ticket);
-    for (int turns = 0; ticket != 0 && turns < 1000; ++turns) {
+    for (int turns = 0; ticket != 0 && turns < 100'000; ++turns) {
       home.pool->turn(home.now_ms);
       if (home.pool->may_rent(ticket))
         result = home.pool->rent(client->grant.lane, request, home.now_ms, {}, 0, &ticket);

@@ -322,10 +322,11 @@ TEST_F(Watermarks, OffMeansOff) {
 
 // A client may write anything into the links of the queues, in all regions at once, and touch a block in each.
 TEST(PoolPolicy, ATurnMendsSoManyScribbledQueuesAndTheNextOnesTheOthers) {
-  constexpr uint32_t kRegionPages = 512, kRegions = 90, kMendedAtOnce = (1u << 15) / kRegionPages;
+  constexpr uint32_t kRegionPages = 512, kRegions = 90, kMendedAtOnce = (1u << 11) / kRegionPages;
   PoolUnderTest home(uint64_t{kRegions + 18} * kRegionPages * 4096, kRegionPages);
   auto client = home.attach();
-  ASSERT_TRUE(client->rent(uint64_t{kRegions} * kRegionPages));
+  while (client->regions.size() < kRegions)
+    ASSERT_TRUE(client->rent((kRegions - client->regions.size()) * uint64_t{kRegionPages}));
   ASSERT_EQ(client->regions.size(), kRegions);
   std::vector<uint32_t> colder;  // a page in each region
   for (const uint32_t index : std::set(client->regions)) {

@@ -13,7 +13,7 @@ namespace maru::daemon {
 namespace {
 
 constexpr uint64_t kEvictedPerTurn = shm::kEvictBatchMax;         // about a quarter of a millisecond
-constexpr uint64_t kEvictedAfterTurns = 8 * shm::kEvictBatchMax;  // when it had to wait for others
+constexpr uint64_t kEvictedAfterTurns = 4 * shm::kEvictBatchMax;  // when it had to wait for others
 constexpr uint64_t kLinesPerPage = 16;                            // that looks may read, also if all are pinned
 constexpr uint64_t kNothingGoesPauseMs = 100;
 

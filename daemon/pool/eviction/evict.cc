@@ -1,6 +1,6 @@
 // Eviction: the childless blocks that nobody pins, from a set of regions, in the order of the pool's policy.
 //
-// Each region has queues with their coldest blocks at one end; EvictionOrder::Coldest merges the cold ends of many. The order
+// Each shelf has queues with their coldest blocks at one end; EvictionOrder::Coldest merges the cold ends of many. The order
 // is exact over the blocks that may go: a parent may go once its last child has, with the later of their two ticks, so a batch
 // ends before a block that is warmer than a parent which this very batch sets free. What cannot go leaves its queue: a block
 // with children comes back when its last child leaves, a pinned one when its pin was seen to end.
@@ -79,7 +79,7 @@ void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shorta
   const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // RETIRED: ours alone
   if (region.is_page(parent) && owns_page(parent.page()) && order.knows(parent.page(), parent.generation()) &&
       !order.child_left(parent.page(), ref.page()))
-    mend_queues(region.region_of(parent.page()));
+    mend_queues(order.shelf_of(parent.page()));
   inherit_use(parent, at_tick);
   const uint32_t run_pages = region.run_pages(ref.page());
   meter.add(eviction_lines(ref.page(), 0));
@@ -174,8 +174,8 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
           steps_left = 0;
           break;
         }
-        mend_queues(region.region_of(page));
-        coldest.push_region(region.region_of(page));
+        mend_queues(order.shelf_of(page));
+        coldest.push_shelf(order.shelf_of(page));
         continue;
       }
       if (is_stale) {
@@ -225,7 +225,9 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
     shortage.spend(read - std::min(read, expected));  // by searches for the places of parents
   }
   for (const uint32_t index : in)
-    if (order.is_damaged(index)) mend_queues(index);  // for the next request
+    for_shelves(index, [&](uint32_t shelf) {
+      if (order.is_damaged(shelf)) mend_queues(shelf);  // for the next request
+    });
   return !size_differs;
 }
 
@@ -234,12 +236,13 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
   // Queues that may miss blocks, because touches were lost, are compared with the page words first.
   const uint64_t lost = lost_touches();
   bool has_swept = false;
-  for (uint32_t index : in) {
-    if (regions[index].swept_at_lost == lost || shortage.scan_pages_left < region.region_pages()) continue;
-    shortage.scan_pages_left -= region.region_pages();
-    sweep_region(index);
-    has_swept = true;
-  }
+  for (uint32_t index : in)
+    for_shelves(index, [&](uint32_t shelf) {
+      if (shelves[shelf].swept_at_lost == lost || shortage.scan_pages_left < order.shelf_pages()) return;
+      shortage.scan_pages_left -= order.shelf_pages();
+      sweep_shelf(shelf);
+      has_swept = true;
+    });
   if (has_swept) step_expired();  // for all these regions together no more than in a turn
   uint64_t pages_per_round = 64;
   for (uint32_t round = 0; round < rounds_max && shortage.is_open(); ++round) {
@@ -248,7 +251,9 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
     // No room for a run among what may go now: make more of it go, so that parents become leaves. Perhaps there never is any,
     // since one pin in each region is enough: so not everybody's blocks go for it, and no more than are worth the runs.
     if (shortage.lines_left == 0) return;
-    if (shortage.room_pages_left == 0 || shortage.window_pages_left < region.region_pages()) return;
+    Shortage::WindowPass& pass = shortage.window_pass(in.size());
+    if (shortage.room_pages_left == 0 || pass.pages_looked_at < in.size() * region.region_pages()) return;
+    pass.pages_looked_at = 0;
     Shortage room = shortage;
     room.asker = {};
     room.run_pages = 1;

@@ -44,23 +44,23 @@ Result<void> Pool::State::set_policy(const std::string& name, const PolicyOption
   return {};
 }
 
-// All queues of our own regions are built anew, region by region. Until the last one is, nobody chooses by them: a request that
+// All queues of our own regions are built anew, shelf by shelf. Until the last one is, nobody chooses by them: a request that
 // would have to waits.
 void Pool::State::begin_reorder(bool is_new_policy) {
   restart_audits();
-  for (uint32_t i = 0; i < regions.size(); ++i) {
-    if (regions[i].is_foreign) continue;
+  for (uint32_t i = 0; i < shelves.size(); ++i) {
+    if (regions[order.region_of_shelf(i)].is_foreign) continue;
     is_new_policy ? order.unlearn(i) : order.forget(i);
-    regions[i].is_unordered = true;
+    shelves[i].is_unordered = true;
   }
   reorder_next = 0;
 }
 
-// As many regions as this turn has room for.
+// As many shelves as this turn has room for.
 void Pool::State::step_reorder() {
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
-  for (; reorder_next < regions.size(); ++reorder_next) {
-    if (regions[reorder_next].is_foreign || !regions[reorder_next].is_unordered) continue;
+  for (; reorder_next < shelves.size(); ++reorder_next) {
+    if (regions[order.region_of_shelf(reorder_next)].is_foreign || !shelves[reorder_next].is_unordered) continue;
     if (!may_rebuild()) return;
     rebuild_queues(reorder_next);
   }
@@ -77,10 +77,9 @@ void Pool::State::reorder_now() {
 }
 
 // From the ticks alone: what the policy before has noted down is nothing to this one.
-void Pool::State::relearn(uint32_t region_index) {
-  order.learn_anew(region_index);
-  const uint32_t first = region_index * region.region_pages();
-  for (uint32_t page = first; page < first + region.region_pages(); ++page) {
+void Pool::State::relearn(uint32_t shelf) {
+  order.learn_anew(shelf);
+  for (uint32_t page = order.first_page(shelf); page < order.end_page(shelf); ++page) {
     const PageWord found = word(page);
     if (found.is(PageState::kReady) && owns_page(page) && order.knows(page, found.generation()))
       order.learn(page, found.generation(), order.last_use(page));

@@ -44,24 +44,23 @@ void Pool::State::know(uint32_t page, uint32_t generation) {
 void Pool::State::queue_insert(uint32_t page, uint32_t generation) {
   if (!owns_page(page)) return;
   know(page, generation);
-  if (regions[region.region_of(page)].is_unordered) return;  // it finds its place with all others
-  if (!order.insert(page)) mend_queues(region.region_of(page));
+  if (shelves[order.shelf_of(page)].is_unordered) return;  // it finds its place with all others
+  if (!order.insert(page)) mend_queues(order.shelf_of(page));
 }
 
 void Pool::State::queue_remove(uint32_t page) {
   if (!owns_page(page)) return;
-  if (!order.remove(page)) mend_queues(region.region_of(page));
+  if (!order.remove(page)) mend_queues(order.shelf_of(page));
 }
 
 // From the page words, the ticks and the policy's words alone; nothing of the old links is believed.
-void Pool::State::rebuild_queues(uint32_t region_index) {
-  if (regions[region_index].is_foreign) return;
-  regions[region_index].is_unordered = false;
-  if (order.is_unlearned(region_index)) relearn(region_index);
+void Pool::State::rebuild_queues(uint32_t shelf) {
+  if (regions[order.region_of_shelf(shelf)].is_foreign) return;
+  shelves[shelf].is_unordered = false;
+  if (order.is_unlearned(shelf)) relearn(shelf);
   ++totals.queues_rebuilt;
   std::vector<uint32_t> members;
-  const uint32_t first = region_index * region.region_pages();
-  for (uint32_t page = first; page < first + region.region_pages(); ++page) {
+  for (uint32_t page = order.first_page(shelf); page < order.end_page(shelf); ++page) {
     const PageWord found = word(page);
     if (!found.is(PageState::kReady) || held.has(page)) continue;
     // A block with children was in a queue if it was touched; otherwise it comes when its last child leaves.
@@ -70,64 +69,67 @@ void Pool::State::rebuild_queues(uint32_t region_index) {
     if (!is_known) order.learn(page, found.generation(), tick_of(page, found.generation()));
     members.push_back(page);
   }
-  meter.add(region.region_pages() / 2 + members.size());  // the entries, and what each place is made of
-  order.rebuild(region_index, members);
+  meter.add(order.shelf_pages() / 2 + members.size());  // the entries, and what each place is made of
+  order.rebuild(shelf, members);
 }
 
-// Whether this turn has room for a region more.
+// Whether this turn has room for a shelf more.
 bool Pool::State::may_rebuild() {
-  if (mend_pages_left < region.region_pages()) return false;
-  mend_pages_left -= region.region_pages();
+  if (mend_pages_left < order.shelf_pages()) return false;
+  mend_pages_left -= order.shelf_pages();
   return true;
 }
 
-// Somebody scribbled over the links of this region. Whoever does that may do it again before each touch, so only so much is
-// built anew in a turn. Until its turn comes the region has no queues and nothing in it is chosen; the ticks go on.
-void Pool::State::mend_queues(uint32_t region_index) {
-  RegionEntry& entry = regions[region_index];
-  if (entry.is_foreign || entry.is_unordered) return;
-  if (may_rebuild()) return rebuild_queues(region_index);
+// Somebody scribbled over the links of this shelf. Whoever does that may do it again before each touch, so only so much is
+// built anew in a turn. Until its turn comes the shelf has no queues and nothing on it is chosen; the ticks go on.
+void Pool::State::mend_queues(uint32_t shelf) {
+  ShelfEntry& entry = shelves[shelf];
+  if (regions[order.region_of_shelf(shelf)].is_foreign || entry.is_unordered) return;
+  if (may_rebuild()) return rebuild_queues(shelf);
   entry.is_unordered = true;
-  order.forget(region_index);
-  unordered_regions.push_back(region_index);
+  order.forget(shelf);
+  unordered_shelves.push_back(shelf);
 }
 
 // Uses that are older than others that were applied before, as of rings that were read earlier in the last round, have put
-// many of this region's blocks out of its queues. Requests that wait for this round wait for their places, too.
-void Pool::State::leave_for_later(uint32_t region_index, uint64_t round) {
-  if (!std::exchange(regions[region_index].is_late, true)) {
-    late_regions.push_back({region_index, round});
+// many of this shelf's blocks out of its queues. Requests that wait for this round wait for their places, too.
+void Pool::State::leave_for_later(uint32_t shelf, uint64_t round) {
+  if (!std::exchange(shelves[shelf].is_late, true)) {
+    late_shelves.push_back({shelf, round});
     return;
   }
-  const auto is_it = [&](const LateRegion& late) { return late.index == region_index; };
-  const auto late = std::ranges::find_if(late_regions, is_it);
+  const auto is_it = [&](const LateShelf& late) { return late.index == shelf; };
+  const auto late = std::ranges::find_if(late_shelves, is_it);
   late->round = std::min(late->round, round);
 }
 
-// In regions of so many pages together. Nobody's scribbling takes this room away.
+// On shelves of so many pages together.
 void Pool::State::place_late(uint64_t pages_left) {
-  for (; !late_regions.empty() && pages_left >= region.region_pages(); pages_left -= region.region_pages()) {
-    const uint32_t index = late_regions.front().index;
-    if (owns_page(uint32_t(index * region.region_pages()))) rebuild_queues(index);  // not given away meanwhile
-    regions[index].is_late = false;
-    late_regions.pop_front();
+  for (; !late_shelves.empty() && pages_left >= order.shelf_pages(); pages_left -= order.shelf_pages()) {
+    const uint32_t shelf = late_shelves.front().index;
+    if (owns_page(order.first_page(shelf))) rebuild_queues(shelf);  // not given away meanwhile
+    shelves[shelf].is_late = false;
+    late_shelves.pop_front();
   }
 }
 
-// Returns true when regions still wait.
+// Late shelves have every other step, so that nobody's scribbling takes that away. Returns true when shelves still wait.
 bool Pool::State::step_mending() {
-  mend_pages_left = std::max<uint64_t>(kMendedPagesPerTurn, region.region_pages());
-  place_late(mend_pages_left);
-  if (is_reordering()) step_reorder();
-  while (!unordered_regions.empty()) {
-    const uint32_t index = unordered_regions.back();
-    if (regions[index].is_unordered) {
-      if (!may_rebuild()) break;
-      rebuild_queues(index);
-    }
-    unordered_regions.pop_back();
+  mends_late = !mends_late;
+  if (mends_late && !late_shelves.empty()) {
+    place_late(std::max<uint64_t>(kMendedPagesPerTurn, order.shelf_pages()));
+    return true;
   }
-  return !unordered_regions.empty() || !late_regions.empty() || is_reordering();
+  if (is_reordering()) step_reorder();
+  while (!unordered_shelves.empty()) {
+    const uint32_t shelf = unordered_shelves.back();
+    if (shelves[shelf].is_unordered) {
+      if (!may_rebuild()) break;
+      rebuild_queues(shelf);
+    }
+    unordered_shelves.pop_back();
+  }
+  return !unordered_shelves.empty() || !late_shelves.empty() || is_reordering();
 }
 
 // At most `limit` touches of this lane's ring, behind those that are in `touches`. Returns how many were read.
@@ -196,7 +198,9 @@ bool Pool::State::drain_touches(size_t limit) {
       ring_left = region.parameters().touch_entries;
       ++rounds_begun;
     }
-    if (!gather_touches(std::min(limit, kTouchesKept)) && backlog.size() < kTouchesKept) return false;
+    if (!gather_touches(std::min(limit == kNever ? limit : kTouchesReadAtOnce, kTouchesKept)) &&
+        backlog.size() < kTouchesKept)
+      return false;
     touches_unapplied = backlog.size();
   }
   // Those of clients that end meanwhile come in between and behind, and this step of the round ends all the same.
@@ -271,7 +275,7 @@ void Pool::State::apply_touches(size_t limit) {
       if (order.contains(touch.page)) queue_remove(touch.page);
       order.learn(touch.page, generation, touch.tick);
     } else if (!order.use(touch.page, touch.tick)) {
-      mend_queues(region.region_of(touch.page));
+      mend_queues(order.shelf_of(touch.page));
     }
     if (order.contains(touch.page) || held.has(touch.page)) continue;
     if (order.is_at_an_end(touch.page))
@@ -282,22 +286,22 @@ void Pool::State::apply_touches(size_t limit) {
   add_missing(late, rounds_begun);
 }
 
-// Blocks that belong into a queue and are in none. A region that misses many blocks, or whose places are dear to find, is
-// sorted anew. If this turn has no room for that the region waits for the next turns, and a request that waits for `round`
+// Blocks that belong into a queue and are in none. A shelf that misses many blocks, or whose places are dear to find, is
+// sorted anew. If this turn has no room for that the shelf waits for the next turns, and a request that waits for `round`
 // waits for it.
 void Pool::State::add_missing(std::vector<uint32_t>& missing, uint64_t round) {
   const LineBudget places(meter, kPlaceLinesPerTurn);
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   for (size_t start = 0; start < missing.size();) {
-    const uint32_t index = region.region_of(missing[start]);
+    const uint32_t shelf = order.shelf_of(missing[start]);
     size_t end = start;
-    while (end < missing.size() && region.region_of(missing[end]) == index) ++end;
+    while (end < missing.size() && order.shelf_of(missing[end]) == shelf) ++end;
     if (end - start > kSingleInsertsMax || places.is_spent()) {
       if (may_rebuild())
-        rebuild_queues(index);
+        rebuild_queues(shelf);
       else
-        leave_for_later(index, round);
+        leave_for_later(shelf, round);
     } else {
       for (size_t i = start; i < end; ++i) {
         const PageWord found = word(missing[i]);
@@ -316,7 +320,7 @@ void Pool::State::inherit_use(PageRef parent, uint64_t child_tick) {
   const uint32_t page = parent.page(), generation = parent.generation();
   if (!word(page).is(PageState::kReady, generation) || !owns_page(page)) return;
   know(page, generation);
-  if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) mend_queues(region.region_of(page));
+  if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) mend_queues(order.shelf_of(page));
 }
 
 // A child of this block is gone for good: without children left it may go too.
@@ -485,16 +489,16 @@ uint64_t Pool::State::sweep(uint64_t count) {
   return swept;
 }
 
-void Pool::State::sweep_region(uint32_t region_index) {
+void Pool::State::sweep_shelf(uint32_t shelf) {
   std::vector<uint32_t> missing, expired;
-  const uint32_t first = region_index * region.region_pages();
   const uint32_t free_before = sweep_free, used_before = sweep_used;  // of the region that the slow sweep is in
-  for (uint32_t i = 0; i < region.region_pages(); ++i) sweep_page(first + i, missing, expired);
+  for (uint32_t page = order.first_page(shelf); page < order.end_page(shelf); ++page)
+    sweep_page(page, missing, expired);
   sweep_free = free_before;
   sweep_used = used_before;
   add_missing(missing, rounds_begun);
-  evict_expired(std::move(expired), 0);  // not within the request that is served, which may sweep many regions
-  regions[region_index].swept_at_lost = lost_touches();
+  evict_expired(std::move(expired), 0);  // not within the request that is served, which may sweep many shelves
+  shelves[shelf].swept_at_lost = lost_touches();
 }
 
 }  // namespace maru::daemon

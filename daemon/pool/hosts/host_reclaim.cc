@@ -31,9 +31,11 @@ void Pool::State::begin_host_reclaim(uint32_t host) {
     entry = {};
     entry.state = RegionState::kOrphaned;
     entry.generation = shm::RegionWord{region.region(i).word.load_relaxed()}.generation();  // written just now
-    order.forget(i);
-    entry.is_unordered = true;  // the entries are the dead host's
-    unordered_regions.push_back(i);
+    for_shelves(i, [&](uint32_t shelf) {  // the entries are the dead host's
+      order.forget(shelf);
+      shelves[shelf].is_unordered = true;
+      unordered_shelves.push_back(shelf);
+    });
     reclaim.inherited.push_back(i);
   }
 }
@@ -114,7 +116,7 @@ bool Pool::State::settle_inherited(uint64_t count) {
     const uint32_t index = reclaim.inherited[reclaim.next_inherited];
     if (regions[index].state == RegionState::kOrphaned) settle_region(index);
     if (regions[index].state != RegionState::kUnused && !regions[index].is_foreign)
-      rebuild_queues(index);  // an empty one may be another host's by now
+      for_shelves(index, [&](uint32_t shelf) { mend_queues(shelf); });  // an empty one may be another host's by now
   }
   return true;
 }

@@ -381,7 +381,7 @@ void Pool::State::look_at_regions() {
     const uint32_t host = shown.host_in(region);
     if (!entry.is_foreign && (host == hosts.self || host == region.hosts())) continue;
     if (!entry.is_foreign) {
-      order.forget(i);  // its new host is at work on the entries already
+      for_shelves(i, [&](uint32_t shelf) { order.forget(shelf); });  // its new host is at work on the entries already
       set_counted(i, 0);
       entry = {};
       entry.is_foreign = true;
@@ -393,7 +393,7 @@ void Pool::State::look_at_regions() {
       entry = {};
       entry.state = RegionState::kOrphaned;
       entry.generation = generation;
-      mend_queues(i);  // as many in a turn as that has room for
+      for_shelves(i, [&](uint32_t shelf) { mend_queues(shelf); });  // as many in a turn as that has room for
     }
   }
 }

@@ -106,13 +106,15 @@ json Pool::State::list_regions(const json& request) {
       free_pages += state == PageState::kFree;
       used_pages += state != PageState::kFree && state != PageState::kOut && state != PageState::kPoisoned;
     }
+    uint64_t queued = 0;
+    for_shelves(uint32_t(i), [&](uint32_t shelf) { queued += order.count(shelf); });
     json row = {{"region", i},
                 {"state", state_name(entry.state)},
                 {"generation", entry.generation},
                 {"pages", region.region_pages()},
                 {"free_pages", free_pages},
                 {"used_pages", used_pages},
-                {"queued_blocks", std::min<uint64_t>(order.count(uint32_t(i)), region.region_pages())}};
+                {"queued_blocks", std::min<uint64_t>(queued, region.region_pages())}};
     if (entry.state == RegionState::kRented) {
       row["lane"] = entry.owner.lane;
       row["pid"] = int64_t(lanes.records[entry.owner.lane].who.pid);

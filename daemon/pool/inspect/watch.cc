@@ -23,9 +23,9 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kIdleMs = 30'000;          // nobody has asked for so long: the watch ends
-constexpr uint64_t kPagesPerTurn = 1u << 15;  // a word a line, in order, as in count_used()
 constexpr uint64_t kPagesMax = 1ull << 28;    // 1 GiB for what is remembered of each
-constexpr uint64_t kNewsPerTurn = 1u << 15;   // blocks whose keys are read
+constexpr uint64_t kNewsPerPause = 1u << 15;  // blocks whose keys are read
+constexpr int kStepsBeforeAWatch = 32;        // of the touches, some milliseconds
 constexpr size_t kKeyBytesShown = 128;
 constexpr std::string_view kByClient = "client";
 
@@ -76,11 +76,16 @@ void Pool::State::watch_removed(PageRef ref, std::string_view reason) {
   watch->add({now_ms, reason, ref.page(), std::move(block)});
 }
 
-void Pool::State::step_watch() {
-  watch_news_left = kNewsPerTurn;
+// As many pages are looked at, and as many news are told, until the next pause of the upkeep.
+void Pool::State::renew_watch() {
+  if (!watch) return;
+  watch_news_left = kNewsPerPause;
   watch->asked_ms = std::min(watch->asked_ms, now_ms);  // the clock may be set back
-  if (now_ms - watch->asked_ms > kIdleMs) return watch.reset();
-  for (uint64_t i = 0; i < std::min(kPagesPerTurn, pages()) && watch_news_left > 0; ++i) {
+  if (now_ms - watch->asked_ms > kIdleMs) watch.reset();
+}
+
+void Pool::State::step_watch(uint64_t count) {
+  for (uint64_t i = 0; i < count && watch && watch_news_left > 0; ++i) {
     const auto page = uint32_t(watch->look_next++);
     const PageWord found = word(page);
     if (!owns_page(page)) {
@@ -105,9 +110,11 @@ json Pool::State::watch_blocks(const json& request) {
     return refusal(EFBIG, "the pool has " + std::to_string(pages()) + " pages, and at most " +
                               std::to_string(kPagesMax) + " can be watched");
   if (!watch) {
-    drain_touches(kTouchesPerDrain);  // what was stored before is not news
+    // What was stored before is not news.
+    for (int steps = 0; steps < kStepsBeforeAWatch && !drain_touches(kTouchesPerDrain); ++steps) {
+    }
     watch = std::make_unique<BlockWatch>(pages(), now_ms);
-    watch_news_left = kNewsPerTurn;
+    watch_news_left = kNewsPerPause;
     if (!watch->has_memory()) {
       watch.reset();
       return refusal(ENOMEM, "there is no memory to watch this pool with");

@@ -15,9 +15,9 @@ namespace maru::daemon {
 namespace {
 
 constexpr uint32_t kSlotsPerLine = 8;
-constexpr uint32_t kSlotsAtOnce = 512;         // of pins, between two looks at the budget
+constexpr uint32_t kSlotsAtOnce = 128;         // of pins, between two looks at the budget
 constexpr uint64_t kLinesOfADeadPin = 5;       // the block's lines, and its bucket's
-constexpr uint64_t kBucketsAtOnce = 1u << 12;  // as kSlotsAtOnce
+constexpr uint64_t kBucketsAtOnce = 1u << 10;  // as kSlotsAtOnce
 
 }  // namespace
 
@@ -72,13 +72,22 @@ bool Pool::State::end_pins(uint32_t lane, const LineBudget& budget) {
 }
 
 // The pins of all dead lanes end before their pages are read, since a pin keeps another client's block from going.
-void Pool::State::end_pins_of_the_dead() {
-  const LineBudget budget(meter, kDeadPinLinesPerTurn);
+void Pool::State::end_pins_of_the_dead(const LineBudget& budget) {
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     const LaneRecord& record = lanes.records[lane];
     const bool has_pins = record.phase == LaneRecord::Phase::kReclaiming && record.has_pins;
     if (has_pins && !end_pins(lane, budget)) return;
   }
+}
+
+// A step of what dead clients held. Returns true when there is more to do right away.
+bool Pool::State::step_reclaim(const LineBudget& budget) {
+  end_pins_of_the_dead(budget);
+  const auto is_ending = [](const LaneRecord& record) { return record.phase == LaneRecord::Phase::kReclaiming; };
+  const auto first = std::ranges::find_if(lanes.records, is_ending);
+  if (first == lanes.records.end()) return false;
+  reclaim_lane(uint32_t(first - lanes.records.begin()), budget.left());  // the others have their turns
+  return std::any_of(first, lanes.records.end(), is_ending);
 }
 
 // Pages that a head costs to reclaim: in a durable pool the length that its line says is walked (tails_end), for each head.
@@ -184,13 +193,18 @@ void Pool::State::queue_retired(PageRef ref) {
 void Pool::State::take_findings(uint64_t lines) {
   for (PageRef ref : findings.taken) queue_retired(ref);
   findings.taken.clear();
-  evict_orphans(LineBudget(meter, lines));
-  finish_retired(kRetiredLinesPerTurn);
+  const LineBudget budget(meter, lines);
+  evict_orphans(budget);
+  finish_retired(std::max<uint64_t>(1, budget.left()));
 }
 
 // Evicts blocks that no bucket names, as far as the budget lasts, one at least. The queue only says where to look: the page may
-// hold another block by now.
+// hold another block by now. The pins of the dead among which orphans were found end first, since they keep their blocks.
 void Pool::State::evict_orphans(const LineBudget& budget) {
+  const auto has_dead_pins = [](const LaneRecord& record) {
+    return record.phase == LaneRecord::Phase::kReclaiming && record.has_pins;
+  };
+  if (std::ranges::any_of(lanes.records, has_dead_pins)) return;
   std::vector<uint32_t> victims;
   while (!findings.orphans.empty()) {
     const uint64_t look = look_lines();
@@ -257,9 +271,11 @@ size_t Pool::State::finish_retired(uint64_t lines, uint64_t pages_left, size_t b
 
 // -- counts of children -----------------------------------------------------------------------------------------------
 
-// Takes some parents from the head of the queue. Returns whether there is a parent to count.
-bool Pool::State::begin_recounts(size_t most) {
-  for (size_t i = 0; i < most && !findings.parents.empty(); ++i) {
+// Takes the next parents from the head of the queue, `most` for a pass and `a_step` of them now, and sets their flags. Returns
+// true when the pass can begin.
+bool Pool::State::begin_recounts(size_t most, size_t a_step) {
+  const size_t before = recounts.size();
+  for (size_t i = 0; i < a_step && recounts.size() < most && !findings.parents.empty(); ++i) {
     const uint32_t page = findings.parents.take();
     const PageWord found = word(page);
     if (!owns_page(page))  // counted by the host whose region it is in, which reads this as a question
@@ -267,50 +283,68 @@ bool Pool::State::begin_recounts(size_t most) {
     else if (found.is(PageState::kReady) && found.children() != 0)
       recounts.push_back({.parent = PageRef::of(page, found.generation())});
   }
-  if (recounts.empty()) return false;
-  std::sort(recounts.begin(), recounts.end(),
-            [](const shm::Recount& a, const shm::Recount& b) { return a.parent.bits < b.parent.bits; });
-  shm::recount_begin(region, recounts);
-  meter.add(recounts.size());
-  recount_next = 0;
-  return true;
+  const auto is_before = [](const shm::Recount& a, const shm::Recount& b) { return a.parent.bits < b.parent.bits; };
+  const auto taken = recounts.begin() + ptrdiff_t(before);
+  std::sort(taken, recounts.end(), is_before);
+  shm::recount_begin(region, {taken, recounts.end()});
+  meter.add(recounts.size() - before);
+  std::inplace_merge(recounts.begin(), taken, recounts.end(), is_before);
+  return recounts.size() >= most || findings.parents.empty();
 }
 
-void Pool::State::commit_recounts() {
-  shm::recount_commit(region, recounts, lanes.in_use);
-  meter.add(recounts.size() + region.lanes());
-  recounts_settled = 0;
-  bool has_postponed = false;
-  for (const shm::Recount& recount : recounts) {
-    // What was postponed waits for a live client's next step: once more, later.
-    if (recount.postponed) findings.parents.add(recount.parent.page());
-    has_postponed |= recount.postponed;
+// Puts the counts of the next `a_step` parents in. Returns true at the end.
+bool Pool::State::commit_recounts(size_t a_step) {
+  const size_t count = std::min(a_step, recounts.size() - recounts_settled);
+  const std::span<shm::Recount> some = std::span(recounts).subspan(recounts_settled, count);
+  shm::recount_commit(region, some, lanes.in_use);
+  meter.add(count + region.lanes());
+  for (const shm::Recount& recount : some) {
+    if (!recount.postponed) continue;
+    // It waits for a live client's next step: once more, later.
+    findings.parents.add(recount.parent.page());
+    recount_again_ms = now_ms + kRecountPauseMs;
   }
-  if (has_postponed) recount_again_ms = now_ms + kRecountPauseMs;
+  recounts_settled += count;
+  return recounts_settled == recounts.size();
 }
 
 // Counts the children of suspect parents again, so many parents in each pass over the pages. Then the parents without children
-// get their places in the order. Until then they are out of the order, as if marud had read no use of them. Returns true when
-// there is more to do right away.
-bool Pool::State::step_recounts(uint64_t count, size_t parents) {
-  if (recounts.empty()) {
-    if (findings.parents.empty() || rests(now_ms, recount_again_ms, kRecountPauseMs)) return false;
-    if (!begin_recounts(parents)) return !findings.parents.empty();
+// get their places in the order. Until then they are out of the order, as if marud had read no use of them. A step at a time,
+// or a whole pass at once. Returns true when there is more to do right away.
+bool Pool::State::step_recounts(bool in_turns) {
+  using Part = RecountPart;
+  const LineBudget budget(meter, in_turns ? kLinesPerTurn : kNever),
+      places(meter, in_turns ? kPlaceLinesPerTurn : kNever);
+  const size_t a_step = in_turns ? kRecountsPerTurn : SIZE_MAX;
+  if (recount_part == Part::kBegin) {
+    if (recounts.empty() && (findings.parents.empty() || rests(now_ms, recount_again_ms, kRecountPauseMs)))
+      return false;
+    if (!begin_recounts(in_turns ? kRecountsAtOnce : SIZE_MAX, a_step)) return true;
+    if (recounts.empty()) return false;
+    recount_part = Part::kPages;
+    recount_next = 0;
   }
-  if (recount_next < pages()) {
-    const uint64_t to = std::min(pages(), recount_next + count);
+  while (recount_part == Part::kPages) {
+    if (budget.is_spent()) return true;
+    const uint64_t to = std::min(pages(), recount_next + kLinkedPagesPerTurn);
     shm::recount_pages(region, recounts, lanes, uint32_t(recount_next), uint32_t(to));
-    meter.add(to - recount_next);
+    meter.add(2 * (to - recount_next));  // the words, and what they lead to
     recount_next = to;
-    if (to < pages()) return true;
-    commit_recounts();
+    if (to == pages()) recount_part = Part::kCommit;
   }
-  const LineBudget places(meter, kPlaceLinesPerTurn);
+  while (recount_part == Part::kCommit) {
+    if (budget.is_spent()) return true;
+    if (!commit_recounts(a_step)) continue;
+    recount_part = Part::kPlaces;
+    recounts_settled = 0;
+  }
   while (recounts_settled < recounts.size()) {
     if (places.is_spent()) return true;
     child_left(recounts[recounts_settled++].parent, nullptr);  // with the use that its child's end has left it
   }
   recounts.clear();
+  recounts_settled = 0;
+  recount_part = Part::kBegin;
   return !findings.parents.empty() && !rests(now_ms, recount_again_ms, kRecountPauseMs);
 }
 

@@ -16,7 +16,6 @@
 namespace maru::daemon {
 namespace {
 
-constexpr uint64_t kDrainLinesPerTurn = 1u << 16;
 constexpr uint64_t kDrainPauseMs = 50;  // after a round that took nothing away
 
 }  // namespace
@@ -51,8 +50,16 @@ bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
     }
     drain_took |= evict_pages(victims, EvictReason::kAdmin) != 0;
     if (drain_page < count) continue;
-    drain_took |= shm::close_region_pages(region, index) != 0;
-    meter.add(count);
+    drain_part = DrainPart::kClose;
+    drain_page = 0;
+  }
+  while (drain_part == DrainPart::kClose) {
+    if (budget.is_spent()) return false;
+    const auto to = uint32_t(std::min<uint64_t>(count, drain_page + kLinkedPagesPerTurn));
+    drain_took |= shm::close_pages(region, first + drain_page, first + to) != 0;
+    meter.add(to - drain_page);
+    drain_page = to;
+    if (to < count) continue;
     drain_part = DrainPart::kCount;
     drain_page = 0;
     drain_used_before = drain_counts.pages;
@@ -73,9 +80,8 @@ bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
 }
 
 // Returns true when there is more to do right away.
-bool Pool::State::step_drain() {
+bool Pool::State::step_drain(const LineBudget& budget) {
   if (rests(now_ms, drain_again_ms, kDrainPauseMs)) return false;
-  const LineBudget budget(meter, kDrainLinesPerTurn);
   while (!budget.is_spent()) {
     if (!drain_one_region(drain_region, budget)) break;
     drain_part = DrainPart::kBegin;

@@ -7,6 +7,8 @@
 #include "libmaru/shm/region/page_run.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace maru::daemon {
 
@@ -25,7 +27,8 @@ bool Pool::State::claim_region(uint32_t index, LaneId owner) {
     entry.state = RegionState::kRented;
     entry.owner = owner;
     entry.generation = generation;
-    rebuild_queues(index);  // the entries are those of another host's marud
+    for_shelves(index,
+                [&](uint32_t shelf) { rebuild_queues(shelf); });  // the entries are those of another host's marud
     return true;
   }
   entry.is_foreign = true;
@@ -81,7 +84,9 @@ uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pa
 
 // Unused regions first, then those whose owner is gone and which have FREE pages. Returns true when it got as many as a turn
 // gives: whoever wants more asks again.
-bool Pool::State::rent_regions(Shortage& shortage) {
+bool Pool::State::rent_regions(Search& search) {
+  Shortage& shortage = search.shortage;
+  search.looks_for_rows = false;
   uint64_t limit = config.max_regions_per_instance == 0 ? kNever : config.max_regions_per_instance;
   const size_t owned = regions_of(shortage.asker).size();
   limit = std::min(limit > owned ? limit - owned : 0, shortage.regions_left);
@@ -108,36 +113,50 @@ bool Pool::State::rent_regions(Shortage& shortage) {
     if (regions[i].state == RegionState::kOrphaned && has_room(i)) orphaned.push_back(i);
   if (!orphaned.empty())
     std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
-  uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
+  uint64_t pages_left = kFreeScanPagesPerRequest;
   if (limit == 0) {
     if (!is_limited) take_free(orphaned, shortage, &pages_left);
     return false;
   }
   const uint64_t frees_now = frees();
   for (uint32_t i : orphaned) {
-    if (limit == 0 || grants_left == 0 || !shortage.is_open() || pages_left < region.region_pages()) break;
+    if (limit == 0 || grants_left == 0 || !shortage.is_open()) break;
     RegionEntry& entry = regions[i];
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
-    pages_left -= region.region_pages();
+    if (search.row_pages_left == 0) break;
+    const uint64_t before = pages_left;
+    const std::optional<bool> has_row = look_for_row(i, shortage.run_pages, frees_now, &pages_left);
+    search.row_pages_left -= std::min(search.row_pages_left, before - pages_left);
+    search.looks_for_rows = !has_row;
+    if (!has_row) break;
     ++free_scan_next;
-    uint64_t free_in_a_row = 0, longest = 0;
-    for (uint32_t k = 0; k < region.region_pages() && longest < shortage.run_pages; ++k) {
-      const PageWord found = word(i * region.region_pages() + k);
-      free_in_a_row = found.is(PageState::kFree) || found.is(PageState::kOut) ? free_in_a_row + 1 : 0;
-      longest = std::max(longest, free_in_a_row);
-    }
-    if (longest >= shortage.run_pages) {
-      grant(i);
-    } else {
-      entry.no_run_since = frees_now;
-      entry.no_run_pages = longest + 1;
-    }
+    if (*has_row) grant(i);
   }
   return grants_left == 0;
 }
 
-// FREE pages of these regions become the asker's, whoever rents them. Returns how many regions it has looked at, or
-// all of them when none is left to look at.
+// Whether a region has a row of so many pages for its next owner. Goes on where the last look had no time for more. Nothing:
+// the pages that may be read are used up.
+std::optional<bool> Pool::State::look_for_row(uint32_t index, uint64_t run_pages, uint64_t frees_now,
+                                              uint64_t* pages_left) {
+  RegionEntry& entry = regions[index];
+  RegionEntry::Look& look = entry.row_look;
+  if (look.next == 0) look.frees = frees_now;
+  for (; look.next < region.region_pages() && look.longest < run_pages; ++look.next, --*pages_left) {
+    if (*pages_left == 0) return std::nullopt;
+    const PageWord found = word(index * region.region_pages() + look.next);
+    look.row = found.is(PageState::kFree) || found.is(PageState::kOut) ? look.row + 1 : 0;
+    look.longest = std::max(look.longest, look.row);
+  }
+  const RegionEntry::Look done = std::exchange(look, {});
+  if (done.longest >= run_pages) return true;
+  entry.no_run_since = done.frees;
+  entry.no_run_pages = done.longest + 1;
+  return false;
+}
+
+// FREE pages of these regions become the asker's, whoever rents them. Returns how many regions it has looked at to their ends,
+// or all of them when none is left to look at. Goes on in a region where the last look had no time for more.
 uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
   const uint64_t frees_now = frees();
   const auto run_pages = uint32_t(shortage.run_pages);
@@ -145,18 +164,18 @@ uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage
   uint64_t looked = 0;
   for (size_t i = 0; i < in.size(); ++i) {
     const uint32_t index = in[(start_at + i) % in.size()];
-    if (!shortage.is_open() || *pages_left < region.region_pages()) return looked;
+    if (!shortage.is_open() || *pages_left == 0) return looked;
     RegionEntry& entry = regions[index];
     if (!has_room(index)) continue;  // its FREE pages may have no memory
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
-    *pages_left -= region.region_pages();
-    ++free_scan_next;
-    ++looked;
+    RegionEntry::Look& look = entry.free_look;
+    if (look.next == 0 || look.run_pages > run_pages) look = {0, frees_now, run_pages};
     const uint32_t first = index * region.region_pages(), end = first + region.region_pages();
-    uint32_t start = first;
-    while (start + run_pages <= end && shortage.is_open()) {
+    uint32_t start = first + look.next;
+    while (start + run_pages <= end && shortage.is_open() && *pages_left > 0) {
       uint32_t length = 0;
       while (length < run_pages && word(start + length).is(PageState::kFree)) ++length;
+      *pages_left -= std::min<uint64_t>(*pages_left, length + 1);
       if (length < run_pages) {
         start += length + 1;
         continue;
@@ -164,9 +183,13 @@ uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage
       uint32_t blocker = start;
       start = take_for_asker(start, shortage, &blocker) ? start + run_pages : blocker + 1;
     }
-    if (!shortage.is_open()) return looked;
-    entry.no_run_since = frees_now;
+    look.next = start - first;
+    if (!shortage.is_open() || start + run_pages <= end) return looked;
+    ++free_scan_next;
+    ++looked;
+    entry.no_run_since = look.frees;
     entry.no_run_pages = run_pages;
+    look = {};
   }
   return in.size();
 }
@@ -177,7 +200,8 @@ void Pool::State::settle_region(uint32_t index) {
   const bool is_empty = shm::vacate_region(region, index);
   meter.add(is_empty ? 3 * region.region_pages() : region.region_pages());
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
-  if (region.is_shared() && is_empty) order.rebuild(index, {});  // before it is anybody's
+  if (region.is_shared() && is_empty)
+    for_shelves(index, [&](uint32_t shelf) { order.clear(shelf); });  // before it is anybody's
   if (regions[index].state != state) set_region(index, state, {});
 }
 

@@ -3,9 +3,9 @@
 // of a client that rents more than its share; the coldest blocks anywhere; FREE pages of other owners; a whole region of
 // anybody. Refused only when nothing of this is left.
 //
-// Cost: a turn of marud reads so many lines of memory for a request (pool/limits.h), however many lanes there are. A request
-// that has found something by then has that, and one that has found nothing goes on in the next turn where it was: what it has
-// seen pinned is out of the queues.
+// Cost: a turn of marud reads so many lines of memory for a request (pool/limits.h), however many lanes there are. Then the
+// request goes on in the next turn where it was: what it has seen pinned is out of the queues. A request that has found
+// something goes on for some turns at most (kChoiceLinesPerRequest), and then has that.
 #include "daemon/pool/state.h"
 #include "libmaru/shm/region/page_run.h"
 #include "libmaru/wire/codec.h"
@@ -19,6 +19,8 @@ namespace maru::daemon {
 namespace {
 
 constexpr uint32_t kRoundsInOwn = 4, kRoundsAnywhere = 32;
+// Lines of the looks for blocks that went for one request: about a thousand blocks where all 254 lanes are in use.
+constexpr uint64_t kChoiceLinesPerRequest = 1u << 18;
 
 RentResult refuse(int code, std::string explanation) {
   RentResult result;
@@ -82,20 +84,22 @@ Search Pool::State::take_search(uint32_t lane, bool was_begun) {
 // Of a client that asks no more.
 void Pool::State::drop_search(uint32_t lane) { static_cast<void>(take_search(lane, false)); }
 
-// Turns before this one have got nothing, so all is wanted still.
+// Of what turns before this one have got the rest is wanted still.
 void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
                              uint32_t request_id) const {
   Shortage& shortage = search.shortage;
   shortage.asker = asker;
   shortage.mark = shm::grant_mark(asker, request_id);
   shortage.run_pages = request.run_pages;
-  shortage.runs = request.runs;
-  shortage.items_left = wire::kRentItemsMax;
+  if (search.has_nothing()) shortage.runs = request.runs;
+  shortage.items_left = wire::kRentItemsMax - search.result.regions.size() - search.result.runs.size();
   shortage.result = &search.result;
   shortage.regions_left = limits.regions_left;
   shortage.lines_left = kChoiceLinesPerTurn;
-  shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, region.region_pages());
-  shortage.window_pages_left = window_pages();
+  shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, order.shelf_pages());
+  shortage.window_pages_left = window_pages(request.run_pages);
+  for (Shortage::WindowPass& pass : shortage.window_passes)
+    if (pass.pages_looked_at >= pass.regions * region.region_pages()) pass.pages_looked_at = 0;
   shortage.room_wanted = kNever;
 }
 
@@ -108,14 +112,20 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
     return with_evicted(search, *std::move(refusal));
   }
   if (region.is_shared()) look_at_regions();
+  if (round == 0) search.row_pages_left = 2 * pages();
   const auto wait = [&] {
     *ret_ticket = round;
-    if (search.was_begun()) searches[lane] = std::move(search);
+    if (search.was_begun() || search.row_pages_left > 0) searches[lane] = std::move(search);
     return RentResult();
   };
   for (;;) {
     begin_turn(search, lanes.id(lane), request, limits, request_id);
-    if (rent_regions(search.shortage)) return finish(search, request, limits);
+    if (rent_regions(search)) return finish(search, request, limits);
+    if (search.looks_for_rows && search.has_nothing()) {
+      if (!ret_ticket) continue;
+      if (round == 0) has_caught_up(round);  // as below
+      return wait();
+    }
     if (search.shortage.is_open() && search.has_nothing() && waits_for_room(search.shortage, ret_ticket != nullptr)) {
       if (!ret_ticket) continue;
       if (round == 0) has_caught_up(round);  // by which it is known again
@@ -137,6 +147,8 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
 RentResult Pool::State::give_up_rent(uint32_t lane) {
   Search search = take_search(lane, true);
   end_takeover(search);
+  search.result.evicted_total = uint32_t(search.shortage.blocks_evicted);
+  if (!search.has_nothing()) return std::move(search.result);  // that is its client's
   return with_evicted(search, {});
 }
 
@@ -147,9 +159,9 @@ void Pool::State::begin_search(Search& search) const {
   constexpr uint32_t kTakenPerRequest = 4;
   constexpr uint64_t kWindowPagesMin = 1u << 20;  // a small pool is looked at more often, as blocks go
   search.takeovers_left = kTakenPerRequest;
-  search.window_regions_left = std::max(2 * pages(), kWindowPagesMin) / region.region_pages();
-  const uint64_t turns = 2 * pages() / kSearchPagesPerTurn + 2 * regions.size() +
-                         search.window_regions_left * region.region_pages() / window_pages() + 1;
+  search.window_pages_left = std::max(2 * pages(), kWindowPagesMin);
+  const uint64_t turns = 4 * pages() / kSearchPagesPerTurn + 2 * regions.size() +
+                         search.window_pages_left / window_pages(search.shortage.run_pages) + 1;
   search.lines_left = 2 * (2 * pages() + 1024) * look_lines() + turns * kChoiceLinesPerTurn +
                       (kTakenPerRequest + 1) * (region.lanes() * pin_lines() + pages());
   search.retired_left = retired_blocks.size();
@@ -162,7 +174,7 @@ void Pool::State::choose(Search& search, const wire::RentRequest& request, const
   Shortage& shortage = search.shortage;
   ask_for_tenant(request.tenant);
   const std::vector<uint32_t> own = regions_of(shortage.asker);
-  uint64_t pages_left = std::max<uint64_t>(kFreeScanPagesPerRequest, region.region_pages());
+  uint64_t pages_left = kFreeScanPagesPerRequest;
   take_free(own, shortage, &pages_left);
   shortage.key_bytes_left = key_bytes_left(search);
   if (region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
@@ -208,9 +220,9 @@ void Pool::State::choose_at_last(Search& search, std::span<const uint32_t> all) 
 // FREE pages anywhere, as far as a turn reads. A region that was looked at is not looked at again until somebody frees a page;
 // clients say so, and each region has two looks at most.
 void Pool::State::look_for_free(Search& search, std::span<const uint32_t> all) {
-  uint64_t pages_left = std::max<uint64_t>(kSearchPagesPerTurn, region.region_pages());
+  uint64_t pages_left = kSearchPagesPerTurn;
   const uint64_t looked = take_free(all, search.shortage, &pages_left);
-  const bool is_through = looked == all.size() || pages_left >= region.region_pages();
+  const bool is_through = looked == all.size() || pages_left > 0;
   search.free_regions_left -= is_through ? search.free_regions_left : std::min(search.free_regions_left, looked);
 }
 
@@ -249,17 +261,24 @@ void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> al
   if (search.has_nothing()) next_full_search_ms = now_ms + pause_ms;
 }
 
-// Whether a request that has got nothing has not looked everywhere, and may go on.
+// Whether a request that has got nothing has not looked everywhere, and may go on; or one that has got something finds more of
+// it where it is.
 bool Pool::State::takes_another_turn(Search& search) const {
   const Shortage& shortage = search.shortage;
-  if (!search.has_nothing()) return false;
-  const bool has_more_windows = shortage.window_pages_left < region.region_pages() && search.window_regions_left > 0;
+  if (!search.has_nothing()) {
+    const bool has_more = shortage.is_open() && shortage.lines_left == 0 &&
+                          shortage.blocks_evicted * look_lines() < kChoiceLinesPerRequest;
+    search.lines_left -= std::min(search.lines_left, kChoiceLinesPerTurn);
+    return has_more && search.was_begun();
+  }
+  const bool has_more_windows =
+      shortage.window_pages_left < window_part(shortage.run_pages) && search.window_pages_left > 0;
   const bool has_more = shortage.lines_left == 0 || search.retired_left > 0 || search.takeover ||
                         search.sweep_left > 0 || search.free_regions_left > 0 || has_more_windows ||
-                        !late_regions.empty();
+                        !late_shelves.empty();
   if (!has_more) return false;
-  const uint64_t pages_searched = window_pages() - shortage.window_pages_left;
-  search.window_regions_left -= std::min(search.window_regions_left, pages_searched / region.region_pages());
+  const uint64_t pages_searched = window_pages(shortage.run_pages) - shortage.window_pages_left;
+  search.window_pages_left -= std::min(search.window_pages_left, pages_searched);
   search.lines_left -= std::min(search.lines_left, kChoiceLinesPerTurn + pages_searched);
   return search.was_begun();
 }

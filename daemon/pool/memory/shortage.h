@@ -7,9 +7,11 @@
 #include "daemon/pool/removal/tree_walk.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace maru::daemon {
@@ -35,10 +37,23 @@ struct Shortage {
   // A window that is being emptied for a run, over turns: nobody pinned a block of the pages before `window_looked_to`.
   std::optional<uint32_t> window;
   uint32_t window_looked_to = 0;
+  // Looks for windows go over turns, too, through the regions of the asker and through all. Before all of them were looked at
+  // nothing else goes to make room.
+  struct WindowPass {
+    size_t regions = 0;
+    uint64_t pages_looked_at = 0;
+  };
+  std::array<WindowPass, 2> window_passes;
 
   bool takes() const { return asker.lane != 0; }
   uint64_t runs_left() const { return takes() ? std::min<uint64_t>(runs, items_left) : runs; }
   bool is_open() const { return runs_left() > 0; }
+  WindowPass& window_pass(size_t of_regions) {
+    for (WindowPass& pass : window_passes)
+      if (pass.regions == of_regions) return pass;
+    std::swap(window_passes[0], window_passes[1]);
+    return window_passes[0] = {of_regions, 0};
+  }
   // The last look may read more than is left, so that each turn comes a block further however many lanes there are.
   void spend(uint64_t lines) { lines_left -= std::min(lines_left, lines); }
 };
@@ -80,9 +95,12 @@ struct Search {
   std::optional<Takeover> takeover;  // under way
   uint32_t takeovers_left = 0;       // from clients above their share
   bool may_take_from_anybody = true;
-  uint64_t sweep_left = 0;           // pages, once it looks everywhere
-  uint64_t free_regions_left = 0;    // then: in which it looks for FREE pages
-  uint64_t window_regions_left = 0;  // in which it has not looked for room for a run
+  uint64_t sweep_left = 0;         // pages, once it looks everywhere
+  uint64_t free_regions_left = 0;  // then: in which it looks for FREE pages
+  uint64_t window_pages_left = 0;  // in which it has not looked for room for a run
+  // Pages of regions without an owner that all its turns read for a row of pages; and whether it has to go on there.
+  uint64_t row_pages_left = 0;
+  bool looks_for_rows = false;
   bool has_swept = false;
 
   bool was_begun() const { return lines_left > 0; }

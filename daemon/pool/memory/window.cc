@@ -4,8 +4,8 @@
 //
 // Example, k = 2, last uses of one-page blocks: [9][FREE][3][4][1]: windows cost 9, 3, 4, 4; {FREE, 3} is taken.
 // Cost: one pass over the words of the regions, a running maximum over each window, and a sort of the cheapest. Of a large pool
-// one request sees a part, and the next one goes on there. A block whose pin was seen is held, so that no other window costs
-// another look at it.
+// one turn of a request sees a part, and the next one goes on there. A block whose pin was seen is held, so that no other
+// window costs another look at it.
 #include "daemon/pool/state.h"
 #include "libmaru/shm/recovery/evict.h"
 
@@ -54,6 +54,16 @@ void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run
 }
 
 }  // namespace
+
+// Pages of one region among which a turn looks for windows of so many pages at once.
+uint64_t Pool::State::window_part(uint64_t run_pages) const {
+  return std::min<uint64_t>(region.region_pages(), std::max(kWindowPagesPerTurn, 2 * run_pages));
+}
+
+// And of all regions.
+uint64_t Pool::State::window_pages(uint64_t run_pages) const {
+  return std::max(kWindowPagesPerTurn, window_part(run_pages));
+}
 
 // Whether nobody pins any of these blocks, and no tenant keeps one. All of a window is looked at, or one of many blocks would
 // never have its turn: over as many turns as that takes.
@@ -116,18 +126,26 @@ bool Pool::State::empty_window(uint32_t first, Shortage& shortage) {
 bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage) {
   if (!policy->evicts() || shortage.lines_left == 0) return !shortage.is_open();
   if (shortage.window && !empty_window(*shortage.window, shortage)) return false;
-  if (!shortage.is_open()) return true;
+  if (!shortage.is_open() || in.empty()) return !shortage.is_open();
   const auto run_pages = uint32_t(shortage.run_pages);
   std::vector<Window> windows;
-  std::vector<Cell> cells(region.region_pages());
+  std::vector<Cell> cells;
   const size_t keep = 4 * std::min<uint64_t>(shortage.runs, shortage.items_left) + 1024;
-  const auto resumed = size_t(std::lower_bound(in.begin(), in.end(), window_next) - in.begin());
-  for (size_t n = 0; n < in.size() && shortage.window_pages_left >= cells.size(); ++n) {
-    shortage.window_pages_left -= cells.size();
-    const uint32_t index = in[(resumed + n) % in.size()];
-    window_next = index + 1;
-    const uint32_t first = index * region.region_pages();
-    std::fill(cells.begin(), cells.end(), Cell{});
+  const auto part = uint32_t(window_part(run_pages));
+  auto at = size_t(std::lower_bound(in.begin(), in.end(), region.region_of(window_next)) - in.begin()) % in.size();
+  uint32_t offset = in[at] == region.region_of(window_next) ? window_next % region.region_pages() : 0;
+  Shortage::WindowPass& pass = shortage.window_pass(in.size());
+  while (pass.pages_looked_at < in.size() * region.region_pages() && shortage.window_pages_left >= part) {
+    const uint32_t first = in[at] * region.region_pages() + offset;
+    cells.assign(std::min(part, region.region_pages() - offset), Cell{});
+    shortage.window_pages_left -= part;
+    // Parts overlap, so that each window is in one of them.
+    const bool is_last = offset + cells.size() == region.region_pages();
+    const auto step = uint32_t(is_last ? cells.size() : cells.size() + 1 - run_pages);
+    pass.pages_looked_at += step;
+    offset = is_last ? 0 : offset + step;
+    if (is_last) at = (at + 1) % in.size();
+    window_next = in[at] * region.region_pages() + offset;
     for (uint32_t i = 0; i < cells.size();) {
       const PageWord found = word(first + i);
       uint32_t length = 1;
@@ -137,7 +155,8 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
         length = region.run_pages(first + i);
         know(first + i, found.generation());
         const EvictionOrder::Key its_key = order.key(first + i);
-        for (uint32_t k = 0; k < length; ++k) cells[i + k] = {its_key, false, k == 0, k + 1 == length};
+        for (uint32_t k = 0; k < length && i + k < cells.size(); ++k)
+          cells[i + k] = {its_key, false, k == 0, k + 1 == length};
       }
       i += length;
     }

@@ -98,11 +98,10 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   }
   children = {};
   // No block gets a place in the order yet: rebuild_queues() below sorts all of them, and single places would be searched for.
-  for (RegionEntry& entry : regions) entry.is_unordered = !entry.is_foreign;
+  for (uint32_t i = 0; i < shelves.size(); ++i) shelves[i].is_unordered = !regions[order.region_of_shelf(i)].is_foreign;
   for (int tries = 0; tries < 3 && !findings.parents.empty(); ++tries) {
     recount_again_ms = 0;
-    do step_recounts(pages(), SIZE_MAX);
-    while (!recounts.empty());
+    step_recounts(false);
   }
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kRented) {
@@ -112,7 +111,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
       settle_region(i);
     }
   order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
-  for (uint32_t i = 0; i < regions.size(); ++i) rebuild_queues(i);
+  for (uint32_t i = 0; i < shelves.size(); ++i) rebuild_queues(i);
   totals.queues_rebuilt = 0;
   drain_all_touches();
   // What the last marud had read of the lanes of other hosts nobody knows.

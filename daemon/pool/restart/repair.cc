@@ -73,8 +73,7 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
     std::vector<uint8_t> none_more(pages(), 0);
     drop_bad(none_more, verified);
     recount_again_ms = 0;
-    do step_recounts(pages(), SIZE_MAX);  // each call ends the pass, or gives some parents their places
-    while (!recounts.empty());
+    step_recounts(false);
     report = check_at_rest();
   }
   log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", config.name, first,

@@ -111,7 +111,7 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   for (uint32_t lane = 1; lane < region.lanes(); ++lane)
     if (lanes.is_live(lane) && !lanes.records[lane].same_boot) begin_reclaim(lane);
   // Each turn takes back a part of what is left, and every lane is taken back once.
-  for (uint64_t turns = 0; turns < 16 * (pages() / kReclaimPagesPerTurn + 1) * region.lanes() && turn(); ++turns) {
+  for (uint64_t turns = 0; turns < 64 * (pages() / kLinkedPagesPerTurn + 1) * region.lanes() && turn(); ++turns) {
   }
   close_bare_pages();  // of the lanes that were taken back
   Verified verified;
