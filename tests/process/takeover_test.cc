@@ -1,17 +1,22 @@
 // A whole region changes hands while its owner goes on: it is told, or finds out, and nobody reads, loses or overwrites what
 // it should not.
 #include "libmaru/shm/recovery/region_handover.h"
+#include "libmaru/wire/codec.h"
+#include "libmaru/wire/socket.h"
 #include "tests/process/baseline.h"
 #include "tests/process/puppet.h"
+#include "tests/support/control_map.h"
 #include "tests/support/random.h"
 #include "tests/support/test_client.h"
 #include "tests/support/wait_until.h"
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <gtest/gtest.h>
 #include <memory>
 #include <set>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <thread>
 
@@ -240,6 +245,61 @@ TEST_F(Takeover, LimitOfRegionsForcesEvictionInAnEmptyPool) {
   EXPECT_GE(client.statistics().evicted, 2 * room);
   EXPECT_EQ(client.text(name(3 * room - 1)), name(3 * room - 1));
   EXPECT_EQ(client.exists(name(0)), 0);
+}
+
+// Clients that write their own words, in a pool where it lasts to take a region over: each look for a pin reads much.
+class LongTakeover : public ::testing::Test {
+ protected:
+  static PoolWish pool() {
+    PoolWish pool;
+    pool.bytes = 128u << 20;
+    pool.region_bytes = 8u << 20;
+    pool.pins = 1u << 15;
+    return pool;
+  }
+  static void ask(const ControlMap& client, uint32_t id, uint64_t runs) {
+    wire::RentRequest request{};
+    request.runs = runs;
+    request.run_pages = 1;
+    const auto packet = wire::encode(wire::Type::kRent, id, 0, wire::bytes_of(request));
+    ASSERT_TRUE(wire::send_packet(client.socket(), packet, -1, int(far_too_long_ms())));
+  }
+  uint32_t regions_that_are(format::RegionState state) const {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < rich_.region().regions(); ++i)
+      count += shm::RegionWord{rich_.region().region(i).word.load_acquire()}.state() == state;
+    return count;
+  }
+  void rent_all() {
+    for (uint32_t id = 1; regions_that_are(format::RegionState::kRented) < rich_.region().regions(); ++id) {
+      ask(rich_, id, rich_.region().pages());
+      ASSERT_TRUE(wire::receive_packet(rich_.socket(), int(far_too_long_ms())));
+    }
+    for (uint32_t page = 0; page < rich_.region().pages(); ++page) {
+      format::BlockLine& line = rich_.region().block(page);
+      line.shape.store_relaxed(1);
+      line.word.store_release(PageWord::ready(0, 0).bits);
+    }
+    for (uint32_t lane = 1; lane < rich_.region().lanes(); ++lane)
+      rich_.region().lane_header(lane).pin_overflow.store_relaxed(1);
+  }
+
+  MarudProcess marud_{{pool()}};
+  ControlMap rich_{marud_.socket_path()};
+};
+
+TEST_F(LongTakeover, AConnectionThatEndsInBetweenLeavesNoRegionClosed) {
+  rent_all();
+  const ControlMap poor(marud_.socket_path());
+  ask(poor, 1, 1);
+  const auto deadline = std::chrono::steady_clock::now() + far_too_long();
+  while (regions_that_are(format::RegionState::kDraining) == 0) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  marud_.suspend();
+  ASSERT_EQ(regions_that_are(format::RegionState::kDraining), 1u) << "it is over already";
+  ASSERT_EQ(::shutdown(poor.socket(), SHUT_RDWR), 0);  // its process and its lane stay
+  marud_.resume();
+  EXPECT_TRUE(wait_until([&] { return regions_that_are(format::RegionState::kDraining) == 0; }, far_too_long() / 4));
+  EXPECT_EQ(marud_.pool_status().at("regions_taken"), 0u) << "it was the poor client's already";
 }
 
 // MARU_TAKEOVERS says how often; MARU_SEED repeats the choices, not the instants.

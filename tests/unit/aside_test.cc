@@ -3,10 +3,13 @@
 
 #include "tests/support/wait_until.h"
 
+#include <atomic>
 #include <gtest/gtest.h>
 #include <new>
 #include <optional>
 #include <stdexcept>
+#include <thread>
+#include <vector>
 
 namespace maru::daemon {
 namespace {
@@ -45,6 +48,27 @@ TEST(Aside, WhatIsThrownBecomesTheOtherAnswer) {
   Aside<int> aside;
   aside.begin([]() -> int { throw std::runtime_error("no"); }, 3);
   EXPECT_EQ(taken(aside), 3);
+}
+
+// Threads that open and close pools begin works, too.
+TEST(Aside, WorksOfManyThreadsAreCounted) {
+  constexpr int kThreads = 2, kRounds = 40;
+  constexpr size_t kWorks = 200;
+  std::atomic<int> arrived = 0;
+  const auto work = [&] {
+    for (int round = 1; round <= kRounds; ++round) {
+      std::vector<Aside<int>> works(kWorks);
+      for (Aside<int>& each : works) each.begin([] { return 1; }, 0);
+      ++arrived;
+      while (arrived < round * kThreads) {  // the threads forget their works at one moment
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kThreads; ++i) threads.emplace_back(work);
+  }
+  EXPECT_EQ(works_aside, 0u);
 }
 
 }  // namespace

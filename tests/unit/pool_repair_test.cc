@@ -96,6 +96,30 @@ TEST_F(PoolRepair, CountsAreCountedAgain) {
   EXPECT_EQ(pool_.word(chain_[9].page()).children(), 1u);
 }
 
+// As many as several passes of marud's turns count.
+TEST(PoolRepairOfManyCounts, AllAreCountedAgain) {
+  constexpr uint32_t kParents = 24'000;
+  PoolUnderTest pool(uint64_t{192} << 20, 1u << 10);
+  const auto client = pool.attach();
+  std::vector<PageRef> parents;
+  for (uint32_t i = 0; i < kParents; ++i) {
+    const PageRef parent = client->store("parent " + std::to_string(i));
+    ASSERT_FALSE(parent.is_none());
+    parents.push_back(parent);
+    pool.region.block(parent.page()).word.store_relaxed(PageWord::ready(parent.generation(), 1).bits);  // no child
+  }
+  const std::vector<std::byte> zeros(100);
+  for (const PageRef parent : parents)
+    pool.region.detail(parent.page()).checksum.store_relaxed(shm::payload_checksum(zeros));
+  EXPECT_NE(pool.audit(), std::set<std::string>{}) << "no damage";
+  const auto verified = pool.pool->verify({}, pool.now_ms);
+  ASSERT_TRUE(verified) << verified.error().text();
+  uint32_t wrong = 0;
+  for (const PageRef parent : parents) wrong += pool.word(parent.page()) != PageWord::ready(parent.generation(), 0);
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_EQ(pool.audit(), std::set<std::string>{});
+}
+
 TEST_F(PoolRepair, PinsOfNobodyEnd) {
   expect_left(40, [&] { pool_.region.lane(5).pins[0].store_relaxed(roots_[0].bits); });
   EXPECT_TRUE(client_->remove(roots_[0]));
