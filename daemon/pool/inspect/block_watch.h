@@ -24,7 +24,7 @@ class BlockWatch {
     std::string key;         // as text; empty: not known
     uint64_t key_bytes = 0;  // of the whole key, when `key` is only its beginning; otherwise 0
     uint64_t tenant = 0;
-    uint64_t length_bytes = 0;
+    uint64_t length_bytes = 0, metadata_bytes = 0;
   };
   struct Event {
     uint64_t at_ms = 0;       // when it was seen

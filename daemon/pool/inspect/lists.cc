@@ -137,11 +137,12 @@ json Pool::State::block_json(uint32_t page, PageWord found) {
   const PageRef ref = PageRef::of(page, found.generation());
   const uint64_t kind = detail.kind.load_acquire();
   const uint32_t content = uint32_t(kind >> 56);
+  const uint64_t length = line.length.load_acquire();
   json row = {{"state", page_state_name(found.state())},
               {"page", page},
               {"generation", found.generation()},
               {"pages", region.run_pages(page)},
-              {"length_bytes", line.length.load_acquire()},
+              {"length_bytes", format::payload_bytes_of(length)},
               {"children", found.is(PageState::kReady) ? found.children() : 0},
               {"depth", uint32_t(line.shape.load_acquire() >> 32)},
               {"priority", uint32_t(kind)},
@@ -155,6 +156,7 @@ json Pool::State::block_json(uint32_t page, PageWord found) {
   } else {
     row["key"] = nullptr;
   }
+  if (const uint64_t bytes = format::metadata_bytes_of(length); bytes != 0) row["metadata_bytes"] = bytes;
   const PageRef parent = PageRef::from_bits(line.parent.load_acquire());
   if (region.is_page(parent)) row["parent"] = parent.page();
   if (const uint64_t expires_ms = line.expires_ms.load_acquire(); expires_ms != 0) row["expires_ms"] = expires_ms;

@@ -16,8 +16,8 @@ bool Pool::State::take_census(metrics::PageCensus& census, uint64_t count) const
     census.free_in_a_row = is_free && page % region.region_pages() != 0 ? census.free_in_a_row + 1 : is_free;
     census.longest_free = std::max(census.longest_free, census.free_in_a_row);
     if (state == PageState::kReady || state == PageState::kRetiring)
-      census.block_bytes +=
-          std::min(region.block(page).length.load_relaxed(), region.run_pages(page) * region.page_bytes());
+      census.block_bytes += std::min(format::payload_bytes_of(region.block(page).length.load_relaxed()),
+                                     region.run_pages(page) * region.page_bytes());
     uint64_t tenant = 0;
     if (const uint64_t bytes = shm::block_bytes(region, page, &tenant); tenant == 0) census.no_tenant_bytes += bytes;
   }

@@ -38,6 +38,7 @@ json row_of(const BlockWatch::Event& event, uint64_t number) {
   if (!event.reason.empty()) row["reason"] = event.reason;
   if (event.block.key.empty()) return row;
   row["length_bytes"] = event.block.length_bytes;
+  if (event.block.metadata_bytes != 0) row["metadata_bytes"] = event.block.metadata_bytes;
   if (event.block.key_bytes != 0) row["key_bytes"] = event.block.key_bytes;
   return row;
 }
@@ -47,7 +48,9 @@ json row_of(const BlockWatch::Event& event, uint64_t number) {
 // What can be said of a block; its key is empty when the block went meanwhile.
 BlockWatch::Block Pool::State::watched_block(PageRef ref) {
   BlockWatch::Block block;
-  block.length_bytes = region.block(ref.page()).length.load_acquire();
+  const uint64_t length = region.block(ref.page()).length.load_acquire();
+  block.length_bytes = format::payload_bytes_of(length);
+  block.metadata_bytes = format::metadata_bytes_of(length);
   if (!shm::read_key(region, ref, &key)) return block;
   const size_t shown = std::min<size_t>(key.size, kKeyBytesShown);
   block.key = key_text({key.data, shown});

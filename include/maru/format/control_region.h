@@ -43,15 +43,17 @@ namespace maru::format {
 
 inline constexpr uint64_t kMagic = 0x314c54435552414d;  // "MARUCTL1" when read as bytes
 inline constexpr uint32_t kVersionMajor = 1;            // another major version is another layout: refused
-inline constexpr uint32_t kVersionMinor = 1;  // a newer minor version only adds what an older reader may ignore
+inline constexpr uint32_t kVersionMinor = 2;  // a newer minor version only adds what an older reader may ignore, or refuses
 
 // Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
 inline constexpr uint64_t kIncompatShared = 1u << 0;   // several hosts, each with a marud of its own; publishers flush
 inline constexpr uint64_t kIncompatDurable = 1u << 1;  // one host, and publishers flush: the memory outlives its power
-// With kCompatChecksums: a block's checksum covers its key, its length and its parent as well (docs/format.md, "Keys").
+// With kCompatChecksums: a block's checksum covers its key, its length, its parent and its metadata as well (docs/format.md, "Keys").
 inline constexpr uint64_t kIncompatBoundChecksums = 1u << 2;
+// Blocks may have metadata, whose length shares BlockLine::length with the payload's (docs/format.md, "Metadata of a block").
+inline constexpr uint64_t kIncompatMetadata = 1u << 3;
 inline constexpr uint64_t kIncompatFlushed = kIncompatShared | kIncompatDurable;  // either: publishers flush
-inline constexpr uint64_t kIncompatKnown = kIncompatFlushed | kIncompatBoundChecksums;
+inline constexpr uint64_t kIncompatKnown = kIncompatFlushed | kIncompatBoundChecksums | kIncompatMetadata;
 inline constexpr uint64_t kCompatChecksums = 1u << 0;  // blocks carry a payload checksum and readers verify it
 
 // The keyed hash, by name, so that another implementation knows what to build (docs/format.md, "Keys"). 1 was the same with
@@ -159,7 +161,7 @@ struct alignas(64) BlockLine {
   AtomicU64 word;       // the page word
   AtomicU64 digest_lo;  // keyed digest of the key
   AtomicU64 digest_hi;
-  AtomicU64 length;      // payload bytes
+  AtomicU64 length;      // metadata bytes:17 | payload bytes:47; without kIncompatMetadata all of it payload bytes
   AtomicU64 parent;      // PageRef of the parent, 0 for a root, and of a POISONED page that was let go
   AtomicU64 shape;       // depth:32 (0 for a root) | pages of the run:32
   AtomicU64 chain;       // order-sensitive sum over the digests from the root to this block
@@ -167,12 +169,25 @@ struct alignas(64) BlockLine {
 };
 static_assert(sizeof(BlockLine) == 64);
 
+// BlockLine::length, and where metadata lies: from the first multiple of kMetadataAlign behind the payload on.
+inline constexpr uint32_t kPayloadBits = 47;
+constexpr uint64_t length_word(uint64_t payload_bytes, uint64_t metadata_bytes) {
+  return metadata_bytes << kPayloadBits | payload_bytes;
+}
+constexpr uint64_t payload_bytes_of(uint64_t length) { return length & ((uint64_t{1} << kPayloadBits) - 1); }
+constexpr uint64_t metadata_bytes_of(uint64_t length) { return length >> kPayloadBits; }
+constexpr uint64_t metadata_offset(uint64_t payload_bytes) {
+  return (payload_bytes + limits::kMetadataAlign - 1) / limits::kMetadataAlign * limits::kMetadataAlign;
+}
+static_assert(limits::kPoolBytesMax < uint64_t{1} << kPayloadBits);
+static_assert(limits::kMetadataBytesMax < 1u << (64 - kPayloadBits));
+
 // The second line of a page: what listings, policies and verification need.
 struct alignas(64) DetailLine {
   AtomicU64 key;        // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
   AtomicU64 tenant;     // keyed hash of the tenant's name, 0 for none
   AtomicU64 kind;       // content type:8 | reserved:24 | priority:32
-  AtomicU64 checksum;   // of the payload, or of it and the block (kIncompatBoundChecksums); 0 if the pool has none
+  AtomicU64 checksum;   // of the payload, or of it, metadata and block (kIncompatBoundChecksums); 0 if the pool has none
   AtomicU64 stored_ms;  // Unix milliseconds when it was stored
   AtomicU64 owner;      // lane:12 (bits 16..27) | lane generation:16 (bits 0..15) of the publisher, for listings
   AtomicU64 reserved[2];

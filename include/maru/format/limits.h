@@ -72,6 +72,13 @@ inline constexpr uint32_t kKeyExtentBytes = 4096;
 inline constexpr uint32_t kKeyExtentProbes = 32;
 inline constexpr uint32_t kTenantNameMax = 64;
 
+// -- metadata ---------------------------------------------------------------------------------------------------------
+
+// A description of a payload and no second payload. Its length has 17 bits beside that of the payload.
+inline constexpr uint32_t kMetadataBytesMax = 64u << 10;
+// Metadata begins on a line of its own, so that reading it brings no line of the payload.
+inline constexpr uint64_t kMetadataAlign = 64;
+
 // -- page word --------------------------------------------------------------------------------------------------------
 
 inline constexpr uint32_t kChildCountMax = (1u << 27) - 1;

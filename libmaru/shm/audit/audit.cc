@@ -27,6 +27,7 @@ constexpr Row kRows[] = {
     {{"run.length", P::kPage, C::kAlways}, run_length},
     {{"run.tails", P::kPage, C::kAlways}, run_tails},
     {{"block.length", P::kPage, C::kAlways}, block_length},
+    {{"block.metadata", P::kPage, C::kAlways}, block_metadata},
     {{"block.detail", P::kPage, C::kAlways}, block_detail},
     {{"block.key", P::kPage, C::kAlways}, block_key},
     {{"block.digest", P::kPage, C::kAlways}, block_digest_of_key},

@@ -28,6 +28,7 @@ enum class Invariant : uint8_t {
   kRunLength,         // always   a block's run is one page or more and ends in its region
   kRunTails,          // always   a visible block's further pages are TAIL and name their distance, or POISONED
   kBlockLength,       // always   the payload fits the run
+  kBlockMetadata,     // always   the metadata is not too long and ends in the run; there is none without its flag
   kBlockDetail,       // always   reserved bits of the detail line are zero, the publisher's lane is one
   kBlockKey,          // always   the key's kind, length and place fit each other; a long key's cell names the block
   kBlockDigest,       // always   the digest is that of the stored key

@@ -94,7 +94,8 @@ void report(Audit& audit, const Finding& finding);
 using Check = bool(const Audit& audit, uint64_t index, Finding* ret_finding);
 
 // audit/pages.cc
-Check page_state, page_low, page_lane, page_sealed, tail, run_length, run_tails, block_length, block_detail, block_key,
+Check page_state, page_low, page_lane, page_sealed, tail, run_length, run_tails, block_length, block_metadata, block_detail,
+    block_key,
     block_digest_of_key, block_parent, block_chain, block_expiry, children_at_least, children_exact, block_registered;
 
 // audit/registry.cc

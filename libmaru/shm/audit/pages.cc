@@ -1,4 +1,5 @@
 #include "libmaru/shm/audit/checks.h"
+#include "libmaru/shm/blocks/metadata.h"
 
 #include <algorithm>
 #include <cstring>
@@ -92,9 +93,21 @@ bool block_length(const Audit& a, uint64_t index, Finding* f) {
   const uint32_t page = uint32_t(index);
   const PageWord word = a.page_word(page);
   if (!is_visible(word)) return false;
-  const uint64_t length = seen(a.region.block(page).length);
+  const uint64_t length = format::payload_bytes_of(seen(a.region.block(page).length));
   return length > uint64_t(a.region.run_pages(page)) * a.region.page_bytes() &&
          a.page_word(page).is_findable(word.generation()) && violated(f, 0, word.bits, length);
+}
+
+bool block_metadata(const Audit& a, uint64_t index, Finding* f) {
+  const uint32_t page = uint32_t(index);
+  const PageWord word = a.page_word(page);
+  if (!is_visible(word)) return false;
+  const uint64_t length = seen(a.region.block(page).length);
+  const uint64_t payload = format::payload_bytes_of(length), metadata = format::metadata_bytes_of(length);
+  const uint64_t run_bytes = uint64_t(a.region.run_pages(page)) * a.region.page_bytes();
+  if (metadata == 0 || payload > run_bytes) return false;  // or else it is the length of the payload that is wrong
+  const bool fits = a.region.has_metadata() && metadata_place(payload, metadata, run_bytes).fits;
+  return !fits && a.page_word(page).is_findable(word.generation()) && violated(f, 0, word.bits, length);
 }
 
 bool block_detail(const Audit& a, uint64_t index, Finding* f) {

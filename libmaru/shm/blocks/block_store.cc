@@ -25,7 +25,7 @@ void write_words(std::span<AtomicU64> words, std::span<const std::byte> bytes) {
   }
 }
 
-void read_words(std::span<AtomicU64> words, std::byte* bytes, size_t size) {
+void read_words(std::span<const AtomicU64> words, std::byte* bytes, size_t size) {
   for (size_t i = 0; i * 8 < size; ++i) {
     const uint64_t word = words[i].load_acquire();  // before the page word is read again: [pairs page.word]
     std::memcpy(bytes + i * 8, &word, std::min<size_t>(8, size - i * 8));
@@ -199,6 +199,19 @@ bool read_key(const ControlRegion& region, PageRef ref, KeyBytes* ret_key) {
          MARU_MUTANT(kMutantReadKeyUnchecked);  // [pairs page.word]
 }
 
+bool read_metadata(const ControlRegion& region, PageRef ref, const MetadataPlace& place,
+                   std::span<const AtomicU64> words, std::span<std::byte> ret_bytes) {
+  if (!region.is_page(ref) || ret_bytes.size() > place.bytes || ret_bytes.size() > words.size_bytes()) return false;
+  const AtomicU64& word = region.block(ref.page()).word;
+  const auto is_block = [&](PageWord found) {
+    return found.is_findable(ref.generation()) || found.is(PageState::kRetired, ref.generation());
+  };
+  if (!is_block(PageWord{word.load_acquire()})) return false;  // [pairs page.word]
+  if (metadata_of(region, ref.page()) != place) return false;
+  read_words(words, ret_bytes.data(), ret_bytes.size());
+  return is_block(PageWord{word.load_acquire()}) || MARU_MUTANT(kMutantReadMetadataUnchecked);  // [pairs page.word]
+}
+
 // -- parents ----------------------------------------------------------------------------------------------------------
 
 bool add_child(const ControlRegion& region, PageRef parent) {
@@ -224,12 +237,11 @@ void drop_child(const ControlRegion& region, PageRef parent) {
   }
 }
 
-bool is_payload_of(const ControlRegion& region, uint32_t page, const Digest& digest, uint64_t bytes,
-                   uint64_t payload_checksum) {
+bool fits_checksum(const ControlRegion& region, uint32_t page, const ReadBlock& read) {
   const uint64_t expected = region.detail(page).checksum.load_relaxed();  // under the caller's pin
-  if (!region.has_bound_checksums()) return expected == 0 || expected == payload_checksum;
+  if (!region.has_bound_checksums()) return expected == 0 || expected == read.payload_checksum;
   const uint64_t parent = region.block(page).parent.load_relaxed();  // as above
-  return expected == bound_checksum(payload_checksum, {digest, bytes, parent});
+  return expected == bound_checksum(read.payload_checksum, {read.digest, read.bytes, parent, read.metadata_checksum});
 }
 
 // -- storing ----------------------------------------------------------------------------------------------------------
@@ -309,14 +321,15 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   DetailLine& detail = region.detail(own.page());
   detail.tenant.store_relaxed(block.tenant);  // all published by the page word
   detail.kind.store_relaxed(uint64_t(block.content_type) << 56 | block.priority);
-  const BlockClaims claims{block.digest, block.length, block.parent.bits};
+  const BlockClaims claims{block.digest, block.length, block.parent.bits, block.metadata_checksum};
   const bool is_bound = region.has_bound_checksums() && block.payload_checksum != 0;
   detail.checksum.store_relaxed(is_bound ? bound_checksum(block.payload_checksum, claims) : block.payload_checksum);
   detail.stored_ms.store_relaxed(block.now_ms);
   detail.owner.store_relaxed(lane.id.low());
   line.digest_lo.store_relaxed(block.digest.lo);
   line.digest_hi.store_relaxed(block.digest.hi);
-  line.length.store_relaxed(block.length);
+  const bool is_late = MARU_MUTANT(kMutantMetadataLengthLate);
+  line.length.store_relaxed(length_word(block.length, is_late ? 0 : block.metadata_bytes));
   line.parent.store_relaxed(block.parent.bits);
   line.shape.store_relaxed(shape_word(depth, region.run_pages(own.page())));
   line.chain.store_relaxed(chain + chain_term(region.secret(), unpermute(region.secret(), block.digest), depth));
@@ -359,6 +372,7 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
       // (7) A `clear` may have retired it before its entry existed; then the entry must not outlive this pin.
       if (!PageWord{line.word.load_seq_cst()}.is_findable(own.generation()))  // [pairs page.word]
         registry_remove(region, lane.id, block.digest, own);
+      if (is_late) line.length.store_relaxed(length_word(block.length, block.metadata_bytes));
       lane.pins->unpin(pin.slot, own);
       charge.keep();
       return {PublishStatus::kStored, own};

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "libmaru/shm/blocks/hash.h"
+#include "libmaru/shm/blocks/metadata.h"
 #include "libmaru/shm/blocks/pin.h"
 #include "libmaru/shm/blocks/registry.h"
 #include "libmaru/shm/blocks/tenant_account.h"
@@ -56,7 +57,7 @@ Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms);
 // The same proof without a pin: true at one moment of the call.
 PageRef find_unpinned(const ControlRegion& region, const Digest& digest);
 
-// -- keys -------------------------------------------------------------------------------------------------------------
+// -- keys and metadata ------------------------------------------------------------------------------------------------
 
 struct KeyBytes {
   uint32_t kind = 0;
@@ -66,11 +67,20 @@ struct KeyBytes {
 };
 // Copies the key of a block. False if the block went away meanwhile, or its key is damaged.
 bool read_key(const ControlRegion& region, PageRef ref, KeyBytes* ret_key);
+// Copies the first bytes of a block's metadata, as many as `ret_bytes` has, without a pin. `place`: what metadata_of() said of
+// this page, and `words` the memory there. False if the block went away meanwhile, or was another one.
+bool read_metadata(const ControlRegion& region, PageRef ref, const MetadataPlace& place,
+                   std::span<const AtomicU64> words, std::span<std::byte> ret_bytes);
 
-// Whether a block's checksum fits this payload, by its line and under its pin. `digest` and `bytes`: the key that the caller
-// looked for and the bytes that it reads, since a line is another process's word. Without bound checksums 0 fits all.
-bool is_payload_of(const ControlRegion& region, uint32_t page, const Digest& digest, uint64_t bytes,
-                   uint64_t payload_checksum);
+// Whether a block's checksum fits what was read of it, by its line and under its pin. Without bound checksums the payload's
+// alone counts, and 0 fits all.
+struct ReadBlock {
+  Digest digest;                   // of the key that the caller looked for, since a line is another process's word
+  uint64_t bytes = 0;              // of the payload, as they were read
+  uint64_t payload_checksum = 0;   // of these
+  uint64_t metadata_checksum = 0;  // payload_checksum() of the metadata, 0 for none
+};
+bool fits_checksum(const ControlRegion& region, uint32_t page, const ReadBlock& read);
 
 // -- storing ----------------------------------------------------------------------------------------------------------
 
@@ -80,11 +90,13 @@ struct NewBlock {
   uint32_t key_kind = 0;
   uint64_t tenant = 0;
   uint64_t length = 0;      // payload bytes
+  uint64_t metadata_bytes = 0;  // metadata.h; the bytes are in the pages when publish() is called
   PageRef parent;           // none: a root
   uint64_t expires_ms = 0;  // 0: never; cut to the parent's
   uint32_t priority = 0;
   uint8_t content_type = 0;
   uint64_t payload_checksum = 0;  // 0: the pool has none
+  uint64_t metadata_checksum = 0;
   uint64_t now_ms = 0;
 };
 enum class PublishStatus : uint8_t {

@@ -50,10 +50,9 @@ uint64_t payload_checksum(std::span<const std::byte> payload) {
 }
 
 uint64_t bound_checksum(uint64_t payload_checksum, const BlockClaims& block) {
-  constexpr uint64_t kNoMetadata = 0;  // the place of a checksum of further data that a block may carry
   uint64_t sum = folded_product(payload_checksum ^ block.digest.lo, kC[0]) + block.digest.hi;
   sum = folded_product(sum ^ block.length, kC[1]) + block.parent;
-  sum = folded_product(sum ^ kNoMetadata, kC[2]);
+  sum = folded_product(sum ^ block.metadata, kC[2]);
   return sum ? sum : 1;
 }
 

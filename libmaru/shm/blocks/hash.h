@@ -135,11 +135,12 @@ inline uint64_t home_bucket(const ControlRegion& region, const Digest& d) {
 // Of a payload; detects damage, not intent. Never 0: 0 means "none".
 uint64_t payload_checksum(std::span<const std::byte> payload);
 
-// The words of a block line that its checksum covers.
+// What a block's checksum covers beside the payload.
 struct BlockClaims {
   Digest digest;
-  uint64_t length = 0;
-  uint64_t parent = 0;  // PageRef
+  uint64_t length = 0;    // payload bytes
+  uint64_t parent = 0;    // PageRef
+  uint64_t metadata = 0;  // payload_checksum() of the metadata, 0 for none
 };
 // The checksum of a block in a pool with bound checksums: a payload under another block's key does not match it. A process that
 // computes it can forge it. Never 0.

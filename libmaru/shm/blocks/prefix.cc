@@ -151,13 +151,13 @@ void release_prefix(LaneContext& lane, const HeldBlock* held, size_t count) {
 
 namespace {
 
-// Whether `ref` is the visible block of this digest; its length if so. Proved by the unchanged page word.
+// Whether `ref` is the visible block of this digest; its payload's length if so. Proved by the unchanged page word.
 bool is_block_of(const ControlRegion& region, PageRef ref, const Digest& digest, uint64_t* ret_length) {
   const format::BlockLine& line = region.block(ref.page());
   if (!(block_digest(region, ref.page()) == digest)) return false;
   const uint64_t length = line.length.load_acquire();  // before the word is read: [pairs page.word]
   if (!PageWord{line.word.load_acquire()}.is_findable(ref.generation())) return false;
-  *ret_length = length;
+  *ret_length = format::payload_bytes_of(length);
   return true;
 }
 
@@ -233,7 +233,7 @@ inline bool step(const ControlRegion& region, Walk& walk, bool is_own, const Dig
   const PageWord word{line.word.load_acquire()};  // [pairs page.word]
   if (is_own ? word.generation() != walk.ref.generation() : !word.is_findable(walk.ref.generation())) return false;
   *ret_ref = walk.ref;
-  *ret_length = length;
+  *ret_length = format::payload_bytes_of(length);
   if (--walk.left == walk.first) return true;
   if (!region.is_page(parent)) {
     walk.ref = PageRef::none();

@@ -54,7 +54,7 @@ void prefetch_prefix(const ControlRegion& region, const PlainDigest& last);
 void release_prefix(LaneContext& lane, const HeldBlock* held, size_t count);
 
 // Where blocks are that the caller holds (through a pin on a descendant). ret_refs[i] is none if the block is not there.
-// Returns how many are.
+// ret_lengths: of the payloads. Returns how many are.
 size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digests, PageRef* ret_refs,
                      uint64_t* ret_lengths);
 // The same for the first digests of a match of `blocks` blocks that is one chain, held by the caller's pin on `deepest`,

@@ -181,6 +181,7 @@ Repair repair_of(Invariant invariant) {
     case Invariant::kRunLength:
     case Invariant::kRunTails:
     case Invariant::kBlockLength:
+    case Invariant::kBlockMetadata:
     case Invariant::kBlockDetail:
     case Invariant::kBlockKey:
     case Invariant::kBlockDigest:

@@ -345,7 +345,7 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   header.header_bytes = sizeof(Header);
   header.compat_flags = identity.checksums ? kCompatChecksums : 0;
   header.incompat_flags = (identity.shared ? kIncompatShared : 0) | (identity.durable ? kIncompatDurable : 0) |
-                          (identity.checksums ? kIncompatBoundChecksums : 0);
+                          (identity.checksums ? kIncompatBoundChecksums : 0) | kIncompatMetadata;
   header.hash_algorithm = kHashFeistel3Siphash24;
   std::memcpy(header.uuid, identity.uuid, sizeof(header.uuid));
   header.created_unix_ms = identity.created_unix_ms;

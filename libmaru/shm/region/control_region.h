@@ -105,6 +105,7 @@ class ControlRegion {
   uint64_t overflow_buckets() const { return layout_.overflow_buckets; }
   bool has_checksums() const { return (header_.compat_flags & format::kCompatChecksums) != 0; }
   bool has_bound_checksums() const { return (header_.incompat_flags & format::kIncompatBoundChecksums) != 0; }
+  bool has_metadata() const { return (header_.incompat_flags & format::kIncompatMetadata) != 0; }
   bool is_shared() const { return (header_.incompat_flags & format::kIncompatShared) != 0; }
   // Whether what is published must be in memory before it is visible: flush.h.
   bool is_durable() const { return (header_.incompat_flags & format::kIncompatFlushed) != 0; }
