@@ -83,6 +83,15 @@ typedef struct maru_key_copy {
   uint8_t data[4096];
 } maru_key_copy;
 
+/* Bytes that describe one block (its layers, its layout, its tokens), stored behind the payload in the block's own pages. They
+ * never change, and a reader gets them with the block. `data` may be NULL when there are none. */
+#define MARU_METADATA_BYTES_MAX 65536
+typedef struct maru_metadata {
+  const void *data;
+  uint32_t bytes;     /* 0: none. At most MARU_METADATA_BYTES_MAX */
+  uint32_t reserved0; /* zero */
+} maru_metadata;
+
 /* -- attaching ------------------------------------------------------------------------------------------------------- */
 
 enum maru_attach_flags {
@@ -155,7 +164,7 @@ typedef struct maru_geometry {
   uint32_t key_bytes_max;
   uint8_t uuid[16];
   uint32_t checksums; /* 1: finding a block reads all of it, to verify it; 0: it does not */
-  uint32_t reserved0;
+  uint32_t metadata_bytes_max; /* of one block; 0: a marud from before metadata formatted the pool, which holds none */
   /* The limits of all clients of this user together, over all pools, at the time of the attachment. 0: no limit */
   uint64_t user_regions_max;
   uint64_t user_bytes_max;
@@ -206,6 +215,12 @@ MARU_PUBLIC int maru_alloc(maru_client *client, uint64_t bytes, maru_buffer *ret
  * one request. */
 MARU_PUBLIC int maru_alloc_batch(maru_client *client, uint64_t bytes, size_t n, maru_buffer *ret_buffers);
 
+/* maru_alloc_batch with room for `metadata_bytes` bytes of metadata (0 to MARU_METADATA_BYTES_MAX) behind the `bytes` bytes of each
+ * buffer. Nothing is written there before the buffer is stored. Errors: of maru_alloc, where -EFBIG counts both; -E2BIG
+ * `metadata_bytes` is more than MARU_METADATA_BYTES_MAX; -EOPNOTSUPP the pool holds no metadata (maru_geometry). */
+MARU_PUBLIC int maru_alloc_with_metadata(maru_client *client, uint64_t bytes, uint32_t metadata_bytes, size_t n,
+                                         maru_buffer *ret_buffers);
+
 /* Gives back buffers that were not stored. Errors: -EINVAL not a buffer of this client. */
 MARU_PUBLIC int maru_abort(maru_client *client, const maru_buffer *buffer);
 MARU_PUBLIC int maru_abort_batch(maru_client *client, const maru_buffer *buffers, size_t n);
@@ -225,7 +240,9 @@ typedef struct maru_store_options {
   uint64_t ttl_ms;            /* 0: for ever. A block never outlives its parent's time */
   uint32_t priority;          /* for the eviction policy */
   uint32_t content_type;      /* enum maru_content_type; -EINVAL for what is none */
-  uint64_t reserved[4];
+  const maru_metadata *metadata; /* an entry for each block of the call; NULL: no block has metadata. The library copies the
+                                    bytes during the call */
+  uint64_t reserved[3];
 } maru_store_options;
 
 /* A block, pinned: neither evicted nor overwritten until maru_release. */
@@ -236,7 +253,7 @@ typedef struct maru_view {
   uint64_t pin; /* for maru_release */
 } maru_view;
 
-/* Makes the buffer visible under the key. Returns 0 when it was stored and 1 when a block was there already: that one
+/* Makes the buffer visible under the key, with the metadata that the options name: no reader ever sees one without the other. Returns 0 when it was stored and 1 when a block was there already: that one
  * stays, this buffer's pages are given back at once. Either way the buffer is used up and ret_block (may be NULL) is the
  * block under the key; by the time the call returns it may be gone again, deleted, evicted or cleared. A block that is there
  * already needs no parent: that the one in the options is gone matters to a new one alone. options may be NULL: a root.
@@ -252,6 +269,9 @@ typedef struct maru_view {
  *   -EXFULL    the registry is full at this key and marud may evict no block there, or no cell is free for a key this long
  *   -ENOBUFS   every pin slot is taken
  *   -EAGAIN    an expired block with children is in the way, or marud is counting the bytes of the tenant: try later
+ *   -E2BIG     the metadata has more than MARU_METADATA_BYTES_MAX bytes
+ *   -EMSGSIZE  the metadata does not fit behind the payload in the buffer's pages: allocate with maru_alloc_with_metadata()
+ *   -EOPNOTSUPP  the pool holds no metadata, since a marud from before metadata formatted it (maru_geometry): store without
  *   -EINVAL    an argument is invalid, or the buffer belongs to another client */
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);
@@ -264,7 +284,7 @@ MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, cons
                                   const maru_store_options *options, maru_view *ret_view);
 
 /* maru_store for n buffers under keys that need not know of each other, each as if it were stored alone, in their order; the
- * options hold for all of them. ret_results (n entries) receives the result of maru_store for each: 0 it was stored, 1 a
+ * options hold for all of them, but options->metadata has n entries, one for each buffer. ret_results (n entries) receives the result of maru_store for each: 0 it was stored, 1 a
  * block was there already, also a block of this very call; either way the buffer is used up. Or its error: the buffer stays
  * the caller's. ret_blocks (n entries, may be NULL) receives the blocks under the keys, 0 where there was an error. If marud
  * does not answer a request for one block, the library does not ask for the others: the call blocks for at most timeout_ms.
@@ -273,7 +293,8 @@ MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, cons
 MARU_PUBLIC int maru_store_batch(maru_client *client, const maru_key *keys, const maru_buffer *buffers, size_t n,
                                  const maru_store_options *options, maru_block *ret_blocks, int32_t *ret_results);
 
-/* maru_alloc, memcpy, maru_store; nothing is allocated when the key is present, or when the parent is gone. Errors: of both. */
+/* maru_alloc_with_metadata, memcpy, maru_store; nothing is allocated when the key is present, or when the parent is gone. Errors:
+ * of both. */
 MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const void *data, uint64_t bytes,
                                 const maru_store_options *options, maru_block *ret_block);
 
@@ -286,7 +307,8 @@ MARU_PUBLIC int maru_store_copy_batch(maru_client *client, const maru_key *keys,
                                       const uint64_t *bytes, size_t n, const maru_store_options *options,
                                       maru_block *ret_blocks, int32_t *ret_results);
 
-/* Stores n buffers as a chain: the first under options->parent (or as a root), each further one under the one before.
+/* Stores n buffers as a chain: the first under options->parent (or as a root), each further one under the one before, each with
+ * its entry of options->metadata.
  * Where a block is there already the chain goes on below that one. ret_blocks (n entries, may be NULL) receives the blocks,
  * ret_stored (may be NULL) how many were new. On an error the buffers before the failing one are used up, *ret_done (may be
  * NULL) says how many, and the others stay the caller's. Errors: of maru_store. */
@@ -333,6 +355,34 @@ MARU_PUBLIC int maru_pin_batch(maru_client *client, const maru_key *keys, size_t
 
 /* As maru_pin, by block. Errors: -ENOENT the block is gone; -ENOBUFS; -EINVAL. */
 MARU_PUBLIC int maru_pin_block(maru_client *client, maru_block block, maru_view *ret_view);
+
+/* The metadata of a block that the caller holds, by its view of any kind: of maru_retrieve, maru_pin, maru_pin_block,
+ * maru_store_pinned or maru_resolve. The bytes lie in the pool behind the payload, begin on a multiple of 64, and may be read for
+ * as long as the payload. Reads no word beside those that finding the block has read. Where the pool has checksums,
+ * maru_retrieve and maru_resolve have verified them. ret_metadata: data NULL and bytes 0 where the block has none. Errors:
+ * -ENOENT the block is gone, since it was not held; -EBADMSG its line is damaged (run marudctl check); -EHWPOISON its memory is
+ * bad; -EINVAL, also a view of nothing. */
+MARU_PUBLIC int maru_view_metadata(maru_client *client, const maru_view *view, maru_metadata *ret_metadata);
+
+/* What the pool knows of a block. */
+typedef struct maru_block_info {
+  size_t size;             /* set by the caller to sizeof(maru_block_info) */
+  uint64_t bytes;          /* of the payload */
+  uint32_t metadata_bytes; /* 0: none */
+  uint32_t depth;          /* blocks above it; 0: a root */
+  maru_block parent;       /* 0: a root */
+  uint64_t tenant;         /* as in maru_key, 0 for none */
+  uint32_t priority;
+  uint32_t content_type; /* enum maru_content_type */
+  uint64_t stored_ms;    /* when it was stored, in milliseconds of the Unix clock */
+  uint64_t expires_ms;   /* when its time to live ends, likewise; 0: never */
+} maru_block_info;
+
+/* Fills ret_info, and ret_key (may be NULL) with the key, of a block that the caller has pinned or holds by a match. A block
+ * that the caller does not hold is told as it was at one moment of the call, or is gone. Errors: -ENOENT the block is gone;
+ * -EHWPOISON its memory went bad; -EBADMSG its key is damaged (run marudctl check); -EINVAL, also a size that is unknown. */
+MARU_PUBLIC int maru_get_block_info(maru_client *client, maru_block block, maru_block_info *ret_info,
+                                    maru_key_copy *ret_key);
 
 /* Ends the pin of a view from maru_retrieve or maru_pin; its data must not be read any more. Errors: -EINVAL not pinned
  * by this view (also: released twice, as far as it can be told: while this client has another pin of the same block, that
@@ -394,7 +444,7 @@ enum maru_memory_error_flags {
  * that installs its own later calls ours, or goes without. May be called again, to add flags. Errors: -EINVAL. */
 MARU_PUBLIC int maru_handle_memory_errors(uint32_t flags);
 
-/* Whether memory of this view is known to have gone bad while this client had it. Then bytes that the program read of it may be
+/* Whether memory of this view, its metadata included, is known to have gone bad while this client had it. Then bytes that the program read of it may be
  * zeros. Ask after reading and before releasing. Returns 0 if nothing is known. Errors: -EHWPOISON; -EINVAL. */
 MARU_PUBLIC int maru_view_error(maru_client *client, const maru_view *view);
 

@@ -107,6 +107,15 @@ struct Key : maru_key {
 };
 static_assert(sizeof(Key) == sizeof(maru_key), "an array of Key is passed where maru.h wants an array of maru_key");
 
+// -- metadata --------------------------------------------------------------------------------------------------------
+
+// Bytes of the caller as maru_store_options::metadata wants them, for one block: options.metadata = &metadata. They must stay until
+// the call that stores them returns. What is too long stays so, and is refused.
+inline maru_metadata metadata_from(std::span<const std::byte> bytes) {
+  return {bytes.data(), bytes.size() > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(bytes.size()), 0};
+}
+inline maru_metadata metadata_from(std::string_view bytes) { return metadata_from(std::as_bytes(std::span(bytes))); }
+
 // -- what a client holds ---------------------------------------------------------------------------------------------
 
 // Pages to fill, for one block.
@@ -192,6 +201,13 @@ class Buffers {
   size_t done_ = 0;
 };
 
+// The metadata of a block that is held, by its view of any kind.
+inline Outcome<std::span<const std::byte>> metadata_of(maru_client* client, const maru_view& view) {
+  maru_metadata metadata{};
+  if (const int result = maru_view_metadata(client, &view, &metadata); result < 0) return Failed{-result};
+  return std::span(static_cast<const std::byte*>(metadata.data), metadata.bytes);
+}
+
 // A block that stays as it is for as long as the view lives.
 class View {
  public:
@@ -213,6 +229,8 @@ class View {
     return {static_cast<const std::byte*>(view_.data), client_ && view_.data ? size_t(view_.bytes) : 0};
   }
   uint64_t size() const { return view_.bytes; }
+  // Empty where the block has none; valid for as long as the view is held. EINVAL when nothing is.
+  Outcome<std::span<const std::byte>> metadata() const { return metadata_of(client_, view_); }
   maru_block block() const { return view_.block; }
   bool is_held() const { return client_ != nullptr; }
   const maru_view& c() const { return view_; }
@@ -348,10 +366,19 @@ class Client {
     if (const int result = maru_alloc(client_, bytes, &buffer); result < 0) return Failed{-result};
     return Buffer(client_, buffer);
   }
-  Outcome<Buffers> alloc_batch(uint64_t bytes, size_t n) {
+  // With room for so much metadata behind the bytes.
+  Outcome<Buffer> alloc_with_metadata(uint64_t bytes, uint32_t metadata_bytes) {
+    maru_buffer buffer{};
+    if (const int result = maru_alloc_with_metadata(client_, bytes, metadata_bytes, 1, &buffer); result < 0)
+      return Failed{-result};
+    return Buffer(client_, buffer);
+  }
+  // `metadata_bytes`: room for so much metadata behind the bytes of each.
+  Outcome<Buffers> alloc_batch(uint64_t bytes, size_t n, uint32_t metadata_bytes = 0) {
     std::unique_ptr<maru_buffer[]> buffers(new (std::nothrow) maru_buffer[n]());
     if (!buffers) return Failed{ENOMEM};
-    if (const int result = maru_alloc_batch(client_, bytes, n, buffers.get()); result < 0) return Failed{-result};
+    if (const int result = maru_alloc_with_metadata(client_, bytes, metadata_bytes, n, buffers.get()); result < 0)
+      return Failed{-result};
     return Buffers(client_, std::move(buffers), n);
   }
   // Stores what `buffers` has left under keys[0], keys[1], ..., which need not know of each other. How many are new;
@@ -469,6 +496,16 @@ class Client {
     if (const int result = maru_match_prefix(client_, keys.data(), keys.size(), &match); result < 0)
       return Failed{-result};
     return Match(client_, match);
+  }
+
+  // Metadata of a view that resolve() gave, as View::metadata().
+  Outcome<std::span<const std::byte>> metadata(const maru_view& view) const { return metadata_of(client_, view); }
+  // What the pool knows of a block that is pinned, or held by a match; ret_key (may be null) receives its key.
+  Outcome<maru_block_info> block_info(maru_block block, maru_key_copy* ret_key = nullptr) const {
+    maru_block_info info{};
+    info.size = sizeof(info);
+    if (const int result = maru_get_block_info(client_, block, &info, ret_key); result < 0) return Failed{-result};
+    return info;
   }
 
   // Deleting.

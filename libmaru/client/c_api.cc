@@ -92,7 +92,7 @@ int store_one(Client& c, const maru_key* key, const maru_buffer* buffer, const m
   if (key == nullptr || buffer == nullptr) return -EINVAL;
   maru_block parent = 0;
   if (const int status = c.parent_of(options, &parent); status != 0) return status;
-  return c.store(*key, *buffer, options, parent, ret_block);
+  return c.store(*key, *buffer, options, parent, options.metadata, ret_block);
 }
 
 // Options of a batch, and the parent that they name.
@@ -188,6 +188,7 @@ int maru_get_geometry(const maru_client* client, maru_geometry* ret_geometry) {
   g.key_bytes_max = maru::limits::kKeyBytesMax;
   std::memcpy(g.uuid, c.attached().uuid, sizeof(g.uuid));
   g.checksums = c.region().has_checksums();
+  g.metadata_bytes_max = c.region().has_metadata() ? maru::limits::kMetadataBytesMax : 0;
   g.user_regions_max = c.attached().user_regions_max;
   g.user_bytes_max = c.attached().user_bytes_max;
   return write_sized(g, ret_geometry);
@@ -204,8 +205,17 @@ int maru_get_statistics(const maru_client* client, maru_statistics* ret_statisti
 
 // -- storing ----------------------------------------------------------------------------------------------------------
 
+int maru_alloc_with_metadata(maru_client* client, uint64_t bytes, uint32_t metadata_bytes, size_t n,
+                             maru_buffer* ret_buffers) {
+  return with(client, [&](Client& c) {
+    if (ret_buffers == nullptr) return -EINVAL;
+    if (const int status = c.check_metadata_bytes(metadata_bytes); status != 0) return status;
+    return c.alloc(bytes, metadata_bytes, n, ret_buffers);
+  });
+}
+
 int maru_alloc_batch(maru_client* client, uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
-  return with(client, [&](Client& c) { return ret_buffers ? c.alloc(bytes, n, ret_buffers) : -EINVAL; });
+  return maru_alloc_with_metadata(client, bytes, 0, n, ret_buffers);
 }
 
 int maru_alloc(maru_client* client, uint64_t bytes, maru_buffer* ret_buffer) {
@@ -254,6 +264,7 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     if (c.is_read_only()) return -EROFS;
     Digest digest;
     if (!c.digest(*key, digest) || !Client::are_valid(options)) return -EINVAL;
+    if (const int status = c.check_metadata(options.metadata); status != 0) return status;
     if (c.is_stored(digest, ret_block)) return 1;
     // Before anything is evicted and copied for nothing. (The parent may still go meanwhile.)
     maru_block parent = 0;
@@ -261,9 +272,10 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
     if (parent != 0 && !c.is_there(PageRef::from_bits(parent))) return -ENOLINK;
     Client::set_tenant(key->tenant);
     maru_buffer buffer;
-    if (const int status = c.alloc(bytes, 1, &buffer); status != 0) return status;
+    const uint64_t metadata_bytes = options.metadata ? options.metadata->bytes : 0;
+    if (const int status = c.alloc(bytes, metadata_bytes, 1, &buffer); status != 0) return status;
     int status = c.fill(buffer, data);
-    if (status == 0) status = c.store(*key, buffer, options, parent, ret_block);
+    if (status == 0) status = c.store(*key, buffer, options, parent, options.metadata, ret_block);
     if (status < 0) c.abort(buffer);
     return status;
   });
@@ -301,7 +313,8 @@ int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffe
     maru_block parent = 0;
     if (const int status = c.parent_of(options, &parent); status != 0) return status;
     for (size_t i = 0; i < n; ++i) {
-      const int status = c.store(keys[i], buffers[i], options, parent, &parent);
+      const maru_metadata* metadata = options.metadata ? options.metadata + i : nullptr;
+      const int status = c.store(keys[i], buffers[i], options, parent, metadata, &parent);
       if (status < 0) return status;
       stored += status == 0;
       done = i + 1;
@@ -357,6 +370,20 @@ int maru_pin_batch(maru_client* client, const maru_key* keys, size_t n, maru_vie
 
 int maru_pin_block(maru_client* client, maru_block block, maru_view* ret_view) {
   return with(client, [&](Client& c) { return ret_view ? c.pin_block(PageRef::from_bits(block), ret_view) : -EINVAL; });
+}
+
+int maru_view_metadata(maru_client* client, const maru_view* view, maru_metadata* ret_metadata) {
+  return with_any(client, [&](Client& c) { return view && ret_metadata ? c.view_metadata(*view, ret_metadata) : -EINVAL; });
+}
+
+int maru_get_block_info(maru_client* client, maru_block block, maru_block_info* ret_info, maru_key_copy* ret_key) {
+  if (ret_info == nullptr) return -EINVAL;
+  return with_any(client, [&](Client& c) {
+    maru_block_info info{};
+    if (ret_info->size < sizeof(size_t) || ret_info->size > 4096) return -EINVAL;
+    const int status = c.block_info(PageRef::from_bits(block), &info, ret_key);
+    return status != 0 ? status : write_sized(info, ret_info);
+  });
 }
 
 int maru_release(maru_client* client, const maru_view* view) {

@@ -295,7 +295,8 @@ int Client::exists_rows(const maru_key_rows& rows, size_t n, uint8_t* ret_presen
 }
 
 int Client::view_of(PageRef ref, uint32_t slot, const Digest* d, maru_view* ret_view) {
-  maru_view view{nullptr, region_.block(ref.page()).length.load_relaxed(), ref.bits, pin_of(slot)};  // under the pin
+  const uint64_t length = region_.block(ref.page()).length.load_relaxed();  // under the pin
+  maru_view view{nullptr, format::payload_bytes_of(length), ref.bits, pin_of(slot)};
   // The length is another process's word: it never reaches beyond the run, and the run never beyond its region.
   view.bytes = std::min(view.bytes, region_.run_pages(ref.page()) * region_.page_bytes());
   if (d) {
@@ -320,11 +321,15 @@ int Client::view_of(PageRef ref, uint32_t slot, const Digest* d, maru_view* ret_
 }
 
 int Client::verify(const maru_view& view, PageRef ref, const Digest& d) {
-  uint64_t found = 0;
-  if (!checksum(view.data, view.bytes, &found)) return -EHWPOISON;
-  if (shm::is_payload_of(region_, ref.page(), d, view.bytes, found)) return 0;
+  shm::ReadBlock read{d, view.bytes};
+  if (!checksum(view.data, view.bytes, &read.payload_checksum)) return -EHWPOISON;
+  const shm::MetadataPlace metadata = shm::metadata_of(region_, ref.page());
+  if (metadata.bytes != 0 &&
+      !checksum(payload_->at(ref.page()) + metadata.offset, metadata.bytes, &read.metadata_checksum))
+    return -EHWPOISON;
+  if (metadata.fits && shm::fits_checksum(region_, ref.page(), read)) return 0;
   // Another thread met bad memory here meanwhile: what was read is this process's own, and says nothing of the block.
-  if (bad_pages_->meets(ref.page(), view.bytes)) return -EHWPOISON;
+  if (bad_pages_->meets(ref.page(), std::max(view.bytes, metadata.end()))) return -EHWPOISON;
   if (is_leaving()) return -ESHUTDOWN;  // zeros in the place of a pool whose memory went back
   count(format::kCounterChecksumErrors);
   // Who may only read deletes nothing: the block is a miss here until somebody who may write meets it.
@@ -490,7 +495,7 @@ int Client::resolve(const maru_match& match, std::span<const Digest> all, maru_v
     if (!(shm::block_digest(region_, pin.ref.page()) == all[pin.key])) return -EINVAL;
     found += refs[pin.key].is_none();
     refs[pin.key] = pin.ref;
-    lengths[pin.key] = region_.block(pin.ref.page()).length.load_relaxed();  // under the pin
+    lengths[pin.key] = format::payload_bytes_of(region_.block(pin.ref.page()).length.load_relaxed());  // under the pin
   }
   if (found != all.size() || !shm::are_held(region_, refs, pins)) return -ENOENT;
   for (size_t i = 0; i < all.size(); ++i) {

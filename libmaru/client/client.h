@@ -111,7 +111,8 @@ class Client {
   // The digests of a batch, in memory of the calling thread that the next call overwrites. Empty if one is not a key.
   std::span<shm::Digest> digests(const maru_key* keys, size_t n) const;
 
-  int alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers);
+  // With room for so much metadata behind each.
+  int alloc(uint64_t bytes, uint64_t metadata_bytes, size_t n, maru_buffer* ret_buffers);
   int abort(const maru_buffer& buffer);
   bool is_of_here(const maru_buffer& buffer) const;
   // Copies the payload into a buffer; -EHWPOISON, and the buffer is lost, when its memory is bad; -ENOSPC when its file
@@ -119,8 +120,9 @@ class Client {
   int fill(const maru_buffer& buffer, const void* data);
   bool is_cut_off() const;  // the file ends before the last page
   int view_error(const maru_view& view) const;
+  // `metadata`: this block's, may be null; not the one in the options, which may be of another block of the call.
   int store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
-            maru_block* ret_block);
+            const maru_metadata* metadata, maru_block* ret_block);
   // The same; a block that was stored stays pinned, and a buffer that was not stays reserved.
   int store_pinned(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
                    maru_view* ret_view);
@@ -129,6 +131,10 @@ class Client {
   struct CommonOptions {
     const maru_store_options& options;
     maru_block parent;
+
+    // Of the block with this number in the batch.
+    const maru_metadata* metadata(size_t i) const { return options.metadata ? options.metadata + i : nullptr; }
+    uint64_t metadata_bytes(size_t i) const { return options.metadata ? options.metadata[i].bytes : 0; }
   };
   int store_batch(const maru_key* keys, std::span<const shm::Digest> digests, const maru_buffer* buffers,
                   const CommonOptions& common, maru_block* ret_blocks, int32_t* ret_results);
@@ -139,6 +145,12 @@ class Client {
   static void set_tenant(uint64_t tenant);
   // Whether a block is under this key already; then as a store that loses to it.
   bool is_stored(const shm::Digest& digest, maru_block* ret_block);
+  // Whether a block of this pool may have such metadata (null: none). 0, -EINVAL, -E2BIG or -EOPNOTSUPP. client_metadata.cc.
+  int check_metadata(const maru_metadata* metadata) const;
+  int check_metadata_bytes(uint64_t bytes) const;
+  int view_metadata(const maru_view& view, maru_metadata* ret_metadata) const;
+  // Of a block, held or not; ret_key may be null.
+  int block_info(shm::PageRef ref, maru_block_info* ret_info, maru_key_copy* ret_key) const;
   // Whether options mean something, whatever is in the pool.
   static bool are_valid(const maru_store_options& options);
   // Whether the block is visible now: a hint.
@@ -185,9 +197,18 @@ class Client {
       return status != 0 && (is_silence() || (tenant == of_tenant && bytes <= of_bytes));
     }
   };
-  int publish(const maru_key& key, const shm::Digest& digest, const maru_buffer& buffer,
-              const maru_store_options& options, maru_block parent, Duplicate duplicate, Unanswered* unanswered,
-              maru_block* ret_block);
+  // One block that is to be stored.
+  struct Store {
+    const maru_key& key;
+    const shm::Digest& digest;
+    const maru_buffer& buffer;
+    const maru_store_options& options;
+    maru_block parent;
+    const maru_metadata* metadata;  // may be null
+  };
+  int publish(const Store& what, Duplicate duplicate, Unanswered* unanswered, maru_block* ret_block);
+  // Puts the metadata behind the payload, and into the block what is said of it there.
+  int write_metadata(const Store& what, shm::NewBlock& block);
   int ask_for_room(const shm::Digest& digest, shm::PageRef parent);
   struct CopyBatch;
   void take_for(CopyBatch& batch, Unanswered& unanswered);

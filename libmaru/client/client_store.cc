@@ -144,10 +144,11 @@ int Client::take_good_pages(size_t n, uint32_t run_pages, PageRef* ret_heads, si
   return status;
 }
 
-int Client::alloc(uint64_t bytes, size_t n, maru_buffer* ret_buffers) {
+int Client::alloc(uint64_t bytes, uint64_t metadata_bytes, size_t n, maru_buffer* ret_buffers) {
   if (read_only_) return -EROFS;
   if (bytes == 0 || n == 0 || n > limits::kBatchKeysMax) return -EINVAL;
-  const uint64_t run_pages = bytes / region_.page_bytes() + (bytes % region_.page_bytes() != 0);
+  const uint64_t needed = shm::bytes_with_metadata(bytes, metadata_bytes);
+  const uint64_t run_pages = needed / region_.page_bytes() + (needed % region_.page_bytes() != 0);
   if (run_pages > region_.region_pages()) return -EFBIG;
   const std::span<PageRef> heads = n == 1 ? std::span<PageRef>() : scratch<PageRef>(n);
   PageRef single;
@@ -219,10 +220,10 @@ int Client::parent_of(const maru_store_options& options, maru_block* ret_parent)
 }
 
 int Client::store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
-                  maru_block* ret_block) {
+                  const maru_metadata* metadata, maru_block* ret_block) {
   Digest d;
   if (!digest(key, d)) return -EINVAL;
-  return publish(key, d, buffer, options, parent, Duplicate::kGiveBack, nullptr, ret_block);
+  return publish({key, d, buffer, options, parent, metadata}, Duplicate::kGiveBack, nullptr, ret_block);
 }
 
 // The pin is there before the block is visible, as the publisher's own is; so there is no moment to evict it in.
@@ -241,7 +242,7 @@ int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const m
     pins_.unpin(pin.slot, own);
     return -ESHUTDOWN;
   }
-  const int status = publish(key, d, buffer, options, parent, Duplicate::kKeep, nullptr, nullptr);
+  const int status = publish({key, d, buffer, options, parent, options.metadata}, Duplicate::kKeep, nullptr, nullptr);
   if (status == 0) {
     *ret_view = {buffer.data, buffer.bytes, own.bits, pin_of(pin.slot)};
     return 0;
@@ -251,8 +252,8 @@ int Client::store_pinned(const maru_key& key, const maru_buffer& buffer, const m
   return status;
 }
 
-int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buffer, const maru_store_options& options,
-                    maru_block parent, Duplicate duplicate, Unanswered* unanswered, maru_block* ret_block) {
+int Client::publish(const Store& what, Duplicate duplicate, Unanswered* unanswered, maru_block* ret_block) {
+  const auto& [key, d, buffer, options, parent, metadata] = what;
   if (read_only_) return -EROFS;
   const PageRef own = PageRef::from_bits(buffer.block);
   if (!is_of_here(buffer) || buffer.bytes == 0 || buffer.bytes > region_.run_pages(own.page()) * region_.page_bytes())
@@ -272,12 +273,14 @@ int Client::publish(const maru_key& key, const Digest& d, const maru_buffer& buf
   block.priority = options.priority;
   block.content_type = uint8_t(options.content_type);
   block.now_ms = now;
+  if (const int status = write_metadata(what, block); status != 0) return status;
   const std::byte* data = payload_->at(own.page());
+  const uint64_t filled_bytes = shm::bytes_with_metadata(buffer.bytes, block.metadata_bytes);
   if (region_.has_checksums() && !checksum(data, buffer.bytes, &block.payload_checksum)) return -EHWPOISON;
   // Whoever filled the buffer did it with ordinary stores, as far as anybody knows.
-  if (region_.is_durable() && !flush(data, buffer.bytes)) return -EHWPOISON;
+  if (region_.is_durable() && !flush(data, filled_bytes)) return -EHWPOISON;
   // After the last look at the payload: what was filled in after its memory went bad is in no other process.
-  if (bad_pages_->meets(own.page(), buffer.bytes)) return -EHWPOISON;
+  if (bad_pages_->meets(own.page(), filled_bytes)) return -EHWPOISON;
 
   int credit_tries = 0, room_tries = 0;
   for (int tries = 0;; ++tries) {

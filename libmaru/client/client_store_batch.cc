@@ -39,8 +39,8 @@ int Client::store_batch(const maru_key* keys, std::span<const Digest> digests, c
     maru_block block = 0;
     int status = is_leaving() ? -ESHUTDOWN : 0;
     if (status == 0)
-      status = publish(keys[i], digests[i], buffers[i], common.options, common.parent, Duplicate::kGiveBack,
-                       &unanswered, &block);
+      status = publish({keys[i], digests[i], buffers[i], common.options, common.parent, common.metadata(i)},
+                       Duplicate::kGiveBack, &unanswered, &block);
     stored += status == 0;
     ret_results[i] = status;
     if (ret_blocks) ret_blocks[i] = block;
@@ -52,6 +52,7 @@ int Client::store_batch(const maru_key* keys, std::span<const Digest> digests, c
 struct Client::CopyBatch {
   const maru_key* keys;
   const uint64_t* bytes;
+  const CommonOptions& common;
   std::span<uint32_t> missing;  // which of the batch, in their order
   std::span<uint32_t> by_size;  // the same, those that take pages alike side by side
   std::span<PageRef> taken;     // room for as many
@@ -63,7 +64,8 @@ struct Client::CopyBatch {
 // be had, those of the first keys are taken, and the others have their result.
 void Client::take_for(CopyBatch& batch, Unanswered& unanswered) {
   const auto run_pages = [&](uint32_t i) {
-    return batch.bytes[i] / region_.page_bytes() + (batch.bytes[i] % region_.page_bytes() != 0);
+    const uint64_t needed = shm::bytes_with_metadata(batch.bytes[i], batch.common.metadata_bytes(i));
+    return needed / region_.page_bytes() + (needed % region_.page_bytes() != 0);
   };
   const auto is_before = [&](uint32_t a, uint32_t b) {
     const uint64_t pages_a = run_pages(a), pages_b = run_pages(b);
@@ -118,12 +120,13 @@ int Client::store_copy_batch(const maru_key* keys, std::span<const Digest> diges
   for (size_t i = 0; i < n; ++i) {
     fetch(i + kAhead);
     maru_block block = 0;
-    results[i] = is_stored(digests[i], &block) ? 1 : 0;
+    results[i] = check_metadata(common.metadata(i));
+    if (results[i] == 0) results[i] = is_stored(digests[i], &block) ? 1 : 0;
     if (results[i] == 0) indices[missing++] = uint32_t(i);
     if (ret_blocks) ret_blocks[i] = block;
   }
-  CopyBatch batch{keys,         bytes,  indices.first(missing), indices.subspan(n, missing), refs.first(missing),
-                  refs.last(n), results};
+  CopyBatch batch{keys, bytes, common, indices.first(missing), indices.subspan(n, missing), refs.first(missing), refs.last(n),
+                  results};
   // Before anything is evicted and copied for nothing. (The parent may still go meanwhile.)
   Unanswered unanswered;
   if (common.parent == 0 || is_there(PageRef::from_bits(common.parent)))
@@ -143,13 +146,13 @@ int Client::store_copy_batch(const maru_key* keys, std::span<const Digest> diges
       results[i] = -ENOMEM;
     if (results[i] == 0) {
       shm::prefetch_publish(region_, own, digests[i]);  // while the bytes are copied
-      payload_->back_with_huge_pages(own.page(), uint32_t((bytes[i] - 1) / region_.page_bytes() + 1));
+      payload_->back_with_huge_pages(own.page(), region_.run_pages(own.page()));
       results[i] = fill(buffer, data[i]);
     }
     if (results[i] == 0) {
       maru_block block = 0;
-      results[i] = publish(keys[i], digests[i], buffer, common.options, common.parent, Duplicate::kGiveBack,
-                           &unanswered, &block);
+      results[i] = publish({keys[i], digests[i], buffer, common.options, common.parent, common.metadata(i)},
+                           Duplicate::kGiveBack, &unanswered, &block);
       if (ret_blocks) ret_blocks[i] = block;
       stored += results[i] == 0;
     }

@@ -57,7 +57,8 @@ int Client::fill(const maru_buffer& buffer, const void* data) {
 int Client::view_error(const maru_view& view) const {
   const shm::PageRef ref = shm::PageRef::from_bits(view.block);
   if (!region_.is_page(ref) || view.bytes == 0) return -EINVAL;
-  const uint64_t pages = (view.bytes - 1) / region_.page_bytes() + 1;
+  const uint64_t bytes = std::max(view.bytes, shm::metadata_of(region_, ref.page()).end());
+  const uint64_t pages = (bytes - 1) / region_.page_bytes() + 1;
   for (uint64_t i = 0; i < pages && ref.page() + i < region_.pages(); ++i)
     if (bad_pages_->has(uint32_t(ref.page() + i))) return -EHWPOISON;
   return 0;
