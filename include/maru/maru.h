@@ -163,7 +163,7 @@ typedef struct maru_geometry {
   uint32_t pins_max; /* blocks this client can hold pinned at the least */
   uint32_t key_bytes_max;
   uint8_t uuid[16];
-  uint32_t checksums; /* 1: finding a block reads all of it, to verify it; 0: it does not */
+  uint32_t checksums;          /* 1: finding a block reads all of it, to verify it; 0: it does not */
   uint32_t metadata_bytes_max; /* of one block; 0: a marud from before metadata formatted the pool, which holds none */
   /* The limits of all clients of this user together, over all pools, at the time of the attachment. 0: no limit */
   uint64_t user_regions_max;
@@ -240,7 +240,8 @@ typedef struct maru_store_options {
   uint64_t ttl_ms;            /* 0: for ever. A block never outlives its parent's time */
   uint32_t priority;          /* for the eviction policy */
   uint32_t content_type;      /* enum maru_content_type; -EINVAL for what is none */
-  const maru_metadata *metadata; /* an entry for each block of the call; NULL: no block has metadata. The library copies the
+  const maru_metadata
+      *metadata; /* an entry for each block of the call; NULL: no block has metadata. The library copies the
                                     bytes during the call */
   uint64_t reserved[3];
 } maru_store_options;

@@ -373,7 +373,8 @@ int maru_pin_block(maru_client* client, maru_block block, maru_view* ret_view) {
 }
 
 int maru_view_metadata(maru_client* client, const maru_view* view, maru_metadata* ret_metadata) {
-  return with_any(client, [&](Client& c) { return view && ret_metadata ? c.view_metadata(*view, ret_metadata) : -EINVAL; });
+  return with_any(client,
+                  [&](Client& c) { return view && ret_metadata ? c.view_metadata(*view, ret_metadata) : -EINVAL; });
 }
 
 int maru_get_block_info(maru_client* client, maru_block block, maru_block_info* ret_info, maru_key_copy* ret_key) {

@@ -125,8 +125,9 @@ int Client::store_copy_batch(const maru_key* keys, std::span<const Digest> diges
     if (results[i] == 0) indices[missing++] = uint32_t(i);
     if (ret_blocks) ret_blocks[i] = block;
   }
-  CopyBatch batch{keys, bytes, common, indices.first(missing), indices.subspan(n, missing), refs.first(missing), refs.last(n),
-                  results};
+  CopyBatch batch{
+      keys,         bytes,  common, indices.first(missing), indices.subspan(n, missing), refs.first(missing),
+      refs.last(n), results};
   // Before anything is evicted and copied for nothing. (The parent may still go meanwhile.)
   Unanswered unanswered;
   if (common.parent == 0 || is_there(PageRef::from_bits(common.parent)))

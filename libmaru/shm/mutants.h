@@ -100,11 +100,12 @@ enum MutantId : unsigned {
   kMutantUnpinRelaxed = 119,          // a pin ends by a relaxed store
   kMutantPinWordAcquire = 120,        // a pin reads the page word by an acquire load
   kMutantRetiredUnflushed = 122,      // a block is RETIRED in the cache alone of the lane that retires it
-  kMutantMetadataNotFlushed = 130,    // tests/sim/cast.cc: the metadata is in the publisher's cache alone
-  kMutantMetadataAfterPublish = 131,  // tests/sim/cast.cc: the metadata is written when the block is visible already
-  kMutantMetadataLengthLate = 132,    // a block is visible before its line says how much metadata it has
-  kMutantReadMetadataUnchecked = 133,  // metadata is believed without a pin and without reading the page word again
   kMutantHeaderRelaxed = 121,         // a bucket's header changes by a relaxed step
+
+  kMutantMetadataNotFlushed = 130,     // tests/sim/cast.cc: the metadata is in the publisher's cache alone
+  kMutantMetadataAfterPublish = 131,   // tests/sim/cast.cc: the metadata is written when the block is visible already
+  kMutantMetadataLengthLate = 132,     // a block is visible before its line says how much metadata it has
+  kMutantReadMetadataUnchecked = 133,  // metadata is believed without a pin and without reading the page word again
 };
 
 }  // namespace maru

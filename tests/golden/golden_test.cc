@@ -17,13 +17,15 @@ using Words = std::map<uint64_t, uint64_t>;
 
 // Eight pages in two regions, three lanes; a root of two pages with a byte key, and a child of one page under it with a
 // ready-made digest. Lane 1 pins the child. docs/format.md walks through it.
-enum class Kind : uint8_t { kPlain, kUnboundChecksums, kBoundChecksums };
-constexpr Kind kKinds[] = {Kind::kPlain, Kind::kUnboundChecksums, Kind::kBoundChecksums};
+// Without metadata they are pools of minor version 1, as each file was written: of such a pool every word stays as it was.
+enum class Kind : uint8_t { kPlain, kUnboundChecksums, kBoundChecksums, kMetadata };
+constexpr Kind kKinds[] = {Kind::kPlain, Kind::kUnboundChecksums, Kind::kBoundChecksums, Kind::kMetadata};
 const char* file_name(Kind kind) {
   switch (kind) {
     case Kind::kPlain: return "/control_region_v1.txt";
     case Kind::kUnboundChecksums: return "/control_region_v1_checksums.txt";
     case Kind::kBoundChecksums: return "/control_region_v1_bound_checksums.txt";
+    case Kind::kMetadata: return "/control_region_v1_2.txt";
   }
   return "";
 }
@@ -39,14 +41,16 @@ PoolShape golden_shape(Kind kind) {
           .checksums = kind != Kind::kPlain};
 }
 
-constexpr uint64_t kStored = 1'700'000'060'000;  // a minute after the pool was made
+constexpr std::string_view kMetadata = "layers 0 to 3";  // of the root, in the pool that has it
+constexpr uint64_t kStored = 1'700'000'060'000;          // a minute after the pool was made
 
 struct Golden {
   SmallPool pool;
   PageRef root, child;
 
   explicit Golden(Kind kind) : pool(golden_shape(kind)) {
-    if (kind == Kind::kUnboundChecksums) unbind();
+    if (kind == Kind::kUnboundChecksums) make_older(1, format::kIncompatBoundChecksums | format::kIncompatMetadata);
+    if (kind == Kind::kPlain || kind == Kind::kBoundChecksums) make_older(1, format::kIncompatMetadata);
     pool.region.host(0).epoch.store_relaxed(1);
     pool.stop_using_lane(2);
     pool.region.region(1).word.store_relaxed(0);
@@ -56,6 +60,10 @@ struct Golden {
     block.length = 5000;
     block.now_ms = kStored;
     if (pool.region.has_checksums()) block.payload_checksum = payload_checksum(bytes_of("the payload of hello"));
+    if (kind == Kind::kMetadata) {
+      block.metadata_bytes = kMetadata.size();
+      block.metadata_checksum = payload_checksum(bytes_of(kMetadata));
+    }
     root = publish(pool.lane(1), pool.take(1, 2), block).block;
 
     const uint64_t words[2] = {1, 2};
@@ -71,11 +79,12 @@ struct Golden {
     child = publish(pool.lane(1), pool.take(1), block).block;
     EXPECT_EQ(pool.client(1).pins.pin(child).status, PinStatus::kPinned);
   }
-  // As every pool with checksums was that a version before kIncompatBoundChecksums formatted.
-  void unbind() {
+  // As every pool that a version before these flags formatted.
+  void make_older(uint32_t version_minor, uint64_t without_flags) {
     format::Header header;
     std::memcpy(&header, pool.memory().data(), sizeof(header));
-    header.incompat_flags &= ~format::kIncompatBoundChecksums;
+    header.version_minor = version_minor;
+    header.incompat_flags &= ~without_flags;
     header.checksum = header_checksum(header);
     std::memcpy(pool.memory().data(), &header, sizeof(header));
     EXPECT_EQ(ControlRegion::attach(pool.memory(), uint64_t{1} << 40, &pool.region), nullptr);
@@ -166,14 +175,25 @@ TEST_P(GoldenFile, IsReadableAndInOrder) {
   EXPECT_EQ(std::memcmp(key.data, "hello", 5), 0);
   EXPECT_TRUE(is_pinned(region, LaneSet::in_use(region), today.child.page()));
   EXPECT_FALSE(is_pinned(region, LaneSet::in_use(region), today.root.page()));
+  const bool has_metadata = GetParam() == Kind::kMetadata;
+  EXPECT_EQ(region.has_metadata(), has_metadata);
+  EXPECT_EQ(format::payload_bytes_of(region.block(today.root.page()).length.load_relaxed()), 5000u);
+  EXPECT_EQ(metadata_of(region, today.root.page()).bytes, has_metadata ? kMetadata.size() : 0);
+  EXPECT_EQ(metadata_of(region, today.child.page()).bytes, 0u);
   if (!region.has_checksums()) return;
   // A payload under its own key, and under the other block's.
   const uint64_t sum = payload_checksum(bytes_of("the payload of hello"));
   const Digest hello = digest_of_bytes(region.secret(), bytes_of("hello"), 0);
-  EXPECT_TRUE(is_payload_of(region, today.root.page(), hello, 5000, sum));
-  EXPECT_FALSE(is_payload_of(region, today.root.page(), hello, 5000, sum + 1));
+  const auto fits = [&](const Digest& digest, uint64_t payload_sum, std::string_view metadata) {
+    const uint64_t metadata_sum = metadata.empty() ? 0 : payload_checksum(bytes_of(metadata));
+    return fits_checksum(region, today.root.page(), {digest, 5000, payload_sum, metadata_sum});
+  };
+  const std::string_view metadata = has_metadata ? kMetadata : "";
+  EXPECT_TRUE(fits(hello, sum, metadata));
+  EXPECT_FALSE(fits(hello, sum + 1, metadata));
   const Digest other = digest_of_128(region.secret(), 1, 2, 0);
-  EXPECT_EQ(is_payload_of(region, today.root.page(), other, 5000, sum), GetParam() == Kind::kUnboundChecksums);
+  EXPECT_EQ(fits(other, sum, metadata), GetParam() == Kind::kUnboundChecksums);
+  EXPECT_EQ(fits(hello, sum, "layers 0 to 4"), GetParam() == Kind::kUnboundChecksums);
 }
 
 }  // namespace

@@ -17,10 +17,17 @@ using namespace maru::format;
 TEST(Layout, Constants) {
   EXPECT_EQ(kMagic, 0x314c54435552414du);
   EXPECT_EQ(kVersionMajor, 1u);
-  EXPECT_EQ(kVersionMinor, 1u);
+  EXPECT_EQ(kVersionMinor, 2u);
   EXPECT_EQ(kIncompatShared, 1u);
   EXPECT_EQ(kIncompatDurable, 2u);
   EXPECT_EQ(kIncompatBoundChecksums, 4u);
+  EXPECT_EQ(kIncompatMetadata, 8u);
+  EXPECT_EQ(length_word(1, 1), 0x0000800000000001u);
+  EXPECT_EQ(payload_bytes_of(0xffffffffffffffff), 0x00007fffffffffffu);
+  EXPECT_EQ(metadata_bytes_of(0xffffffffffffffff), 0x1ffffu);
+  EXPECT_EQ(metadata_offset(1), 64u);
+  EXPECT_EQ(metadata_offset(64), 64u);
+  EXPECT_EQ(limits::kMetadataBytesMax, 65536u);
   EXPECT_EQ(kCompatChecksums, 1u);
   EXPECT_EQ(kHashFeistel3Siphash24, 2u);
   EXPECT_EQ(kRecountFlag, 134217728u);

@@ -149,10 +149,13 @@ Stored store_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool kee
   note("stores key %u in page %u under page %d", key, own.page(), parent.is_none() ? -1 : int(parent.page()));
   write_payload(own.page(), key, own.generation());
   if (!mutant(kMutantPayloadNotFlushed)) flush_payload(own.page());
+  if (!mutant(kMutantMetadataAfterPublish)) write_metadata(own.page(), key, own.generation());
+  if (!mutant(kMutantMetadataNotFlushed)) flush_metadata(own.page());
   shm::NewBlock block;
   block.digest = key_digest(key);
   block.key = key_text(key);
-  block.length = 64;
+  block.length = kPayloadWords * 8;
+  block.metadata_bytes = metadata_bytes(key, own.generation());
   block.parent = parent;
   block.tenant = stores_for_tenant;
   block.now_ms = clock_ms;
@@ -160,6 +163,8 @@ Stored store_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool kee
   const uint64_t start = steps();
   const shm::PublishResult result = shm::publish(who.context, own, block);
   note("key %u: publish says %u", key, unsigned(result.status));
+  if (mutant(kMutantMetadataAfterPublish) && result.status == PublishStatus::kStored)
+    write_metadata(own.page(), key, own.generation());
   const bool may_be_lost = clearing || poisons() || early_children;
   if (compare_result()) {
     switch (result.status) {
@@ -309,6 +314,7 @@ bool retrieve(Client& who, uint32_t key) {
   const Held held = find_and_hold(who, key);
   if (held.ref.is_none()) return false;
   check_payload(held.ref.page(), key, "a reader");
+  check_metadata(held.ref.page(), key, "a reader");
   release(who, held);
   return true;
 }
@@ -363,7 +369,9 @@ uint32_t match_chain(Client& who, uint32_t first, uint32_t count) {
     for (uint32_t i = 0; i < block_count && !is_held; ++i) {
       const format::BlockLine& line = world().block(blocks[i].page());
       is_held = Digest{line.digest_lo.raw, line.digest_hi.raw} == key_digest(key);
-      if (is_held) check_payload(blocks[i].page(), key, "a prefix reader");
+      if (!is_held) continue;
+      check_payload(blocks[i].page(), key, "a prefix reader");
+      check_metadata(blocks[i].page(), key, "a prefix reader");
     }
     if (!is_held) fail("match_prefix counts key %u and does not hold it", key);
   }

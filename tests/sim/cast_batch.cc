@@ -29,7 +29,10 @@ uint32_t retrieve_batch(Client& who, std::span<const uint32_t> keys) {
         fail("key %u was missed and was there all the time", keys[i]);
   }
   for (size_t i = 0; i < keys.size(); ++i)
-    if (found[i].status == shm::FindStatus::kFound) check_payload(found[i].ref.page(), keys[i], "a reader of many");
+    if (found[i].status == shm::FindStatus::kFound) {
+      check_payload(found[i].ref.page(), keys[i], "a reader of many");
+      check_metadata(found[i].ref.page(), keys[i], "a reader of many");
+    }
   for (size_t i = 0; i < keys.size(); ++i)
     if (found[i].status == shm::FindStatus::kFound) release(who, {found[i].ref, found[i].slot});
   return hits;

@@ -12,6 +12,7 @@ std::span<const Scenario> pin_scenarios();
 std::span<const Scenario> registry_scenarios();
 std::span<const Scenario> chain_scenarios();
 std::span<const Scenario> page_scenarios();
+std::span<const Scenario> metadata_scenarios();
 std::span<const Scenario> death_scenarios();
 std::span<const Scenario> takeover_scenarios();
 std::span<const Scenario> grant_scenarios();

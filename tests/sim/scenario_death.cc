@@ -264,6 +264,7 @@ void store_and_keep(void* argument) {
     }
     retrieve(who, chance().below(3));
     check_payload(held.ref.page(), key, "who stored it and keeps it pinned");
+    check_metadata(held.ref.page(), key, "who stored it and keeps it pinned");
     release(who, held);
   }
 }

@@ -83,6 +83,7 @@ void client_life(void* argument) {
         const Held held = find_and_hold(who, wanted);
         if (held.ref.is_none()) break;
         check_payload(held.ref.page(), wanted, "a reader");
+        check_metadata(held.ref.page(), wanted, "a reader");
         if (chance().chance(2)) check_key(held.ref, wanted, "a reader");
         release(who, held);
         break;
@@ -421,6 +422,7 @@ void finish() {
       fail("key %u was stored, nobody took it away, it is gone", key);
     if (block.is_none()) continue;
     check_payload(block.page(), key, "who comes later");
+    check_metadata(block.page(), key, "who comes later");
     check_key(block, key, "who comes later");
   }
   for (uint32_t host = 0; host < kHosts; ++host) {

@@ -168,7 +168,9 @@ void finish() {
     if (own_keys[key] == OwnKey::kRemoved && !block.is_none()) fail("key %u was removed, and is there again", key);
     if (own_keys[key] == OwnKey::kStored && !is_evicted[own_page[key]] && block.is_none())
       fail("key %u was stored, nobody took it away, it is gone", key);
-    if (!block.is_none()) check_payload(block.page(), key, "the next boot");
+    if (block.is_none()) continue;
+    check_payload(block.page(), key, "the next boot");
+    check_metadata(block.page(), key, "the next boot");
   }
 }
 

@@ -523,6 +523,8 @@ void forget_process(unsigned process) {
   }
 }
 
+std::span<AtomicU64> payload_words(uint32_t page) { return payload[page]; }
+
 void write_payload(uint32_t page, uint32_t key, uint32_t version) {
   for (uint32_t i = 0; i < kPayloadWords; ++i) {
     payload[page][i].store_relaxed(uint64_t(key) << 32 | uint64_t(version) << 8 | i);

@@ -9,7 +9,8 @@
 //   registry     no valid entry names a page that has been freed; one key is visible at most once; what a valid slot
 //                says does not change
 //   the auditor  finds nothing of what it says holds always; it looks now and then, not at every step
-//   payload      is compared by readers under their pin (Reader::check_payload)
+//   payload      is compared by readers under their pin (check_payload)
+//   metadata     likewise (check_metadata): its bytes, and that there is as much as the block was stored with
 //
 // For results it keeps, per key, the last step at which the key was visible and the last at which it was not: a call that
 // reports "there" or "absent" is right if that was so at some step of the call. It keeps the same per page: a
@@ -25,6 +26,7 @@
 #include "libmaru/shm/region/page_word.h"
 
 #include <cstdint>
+#include <span>
 
 namespace maru::sim {
 
@@ -41,9 +43,10 @@ inline constexpr uint32_t kWorldPinsMax = 8;  // 16 slots in two sets, and 8 of 
 inline constexpr uint32_t kWorldKeys = 24;
 inline constexpr uint32_t kFirstLongKey = 20;  // from here on keys are too long for the inline cell
 inline constexpr uint32_t kPayloadWords = 3;
-inline constexpr uint32_t kPayloadStride = 8;  // a line for each page
-inline constexpr uint32_t kPinCounts = 64;     // private counts of a pin table, at most
-inline constexpr unsigned kMarud = 0;          // the process of marud; a client's process is its lane
+inline constexpr uint32_t kMetadataWordsMax = 2;
+inline constexpr uint32_t kPayloadStride = 16;  // a line for each page, and one behind it for the metadata
+inline constexpr uint32_t kPinCounts = 64;      // private counts of a pin table, at most
+inline constexpr unsigned kMarud = 0;           // the process of marud; a client's process is its lane
 
 // Formats the region afresh; every page FREE, every lane in use. Called first by every setup.
 void make_world();
@@ -95,9 +98,18 @@ uint32_t hold_count_of(unsigned process);
 PageRef registry_location(uint64_t bucket, uint32_t slot);
 
 // Payload: words in memory of their own, written while the page is RESERVED and read under a pin.
+std::span<AtomicU64> payload_words(uint32_t page);  // and those of the metadata behind them
 void write_payload(uint32_t page, uint32_t key, uint32_t version);
 void check_payload(uint32_t page, uint32_t key, const char* who);
 void flush_payload(uint32_t page);
+// Metadata: words in the line behind the payload's. How many depends on key and version alone, so a reader knows from the
+// payload how many there must be; in a pool of the version before metadata there are none.
+uint64_t metadata_bytes(uint32_t key, uint32_t version);
+void write_metadata(uint32_t page, uint32_t key, uint32_t version);
+void flush_metadata(uint32_t page);
+void check_metadata(uint32_t page, uint32_t key, const char* who);  // of a block that the caller holds
+// Without a pin, as a listing: fails unless what is read is the whole metadata of one life of the page.
+void list_metadata(uint32_t page);
 
 // A pin table of a process; its private counts come from the world and are fresh.
 shm::PinTable make_pin_table(uint32_t lane);  // the latest one of a lane counts

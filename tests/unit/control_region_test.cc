@@ -463,7 +463,7 @@ TEST(ControlRegion, EveryForgedFieldIsRefused) {
   refuse("magic", [](Header& h) { h.magic ^= 1; });
   refuse("major version", [](Header& h) { ++h.version_major; });
   refuse("header size", [](Header& h) { h.header_bytes = 8192; });
-  refuse("incompatible flag", [](Header& h) { h.incompat_flags = 8; });
+  refuse("incompatible flag", [](Header& h) { h.incompat_flags |= 16; });
   refuse("hash", [](Header& h) { ++h.hash_algorithm; });
   refuse("control bytes", [](Header& h) { h.control_bytes += 4096; });
   refuse("buckets", [](Header& h) { ++h.buckets; });

@@ -286,12 +286,12 @@ TEST_F(DaxPool, ClearingThatWasCutOffGoesOn) {
 TEST_F(DaxPool, PublishersFlushOnPersistentMemoryAlone) {
   devices_.add("dax0.0", kBytes);
   leave_pool();
-  EXPECT_EQ(header("dax0.0").incompat_flags, format::kIncompatDurable);
+  EXPECT_EQ(header("dax0.0").incompat_flags, format::kIncompatDurable | format::kIncompatMetadata);
   devices_.add("dax1.0", kBytes, DaxStandIn::kVolatile);
   spec_.pool.name = "near";
   spec_.dax.device = devices_.path("dax1.0");
   leave_pool();
-  EXPECT_EQ(header("dax1.0").incompat_flags, 0u);
+  EXPECT_EQ(header("dax1.0").incompat_flags, format::kIncompatMetadata);
 }
 
 TEST_F(DaxPool, FormattingThatWasCutOffBeginsAnew) {

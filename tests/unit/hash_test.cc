@@ -158,16 +158,17 @@ TEST(Hash, PayloadChecksumSeesEveryByteAndTheLength) {
   EXPECT_NE(payload_checksum({}), 0u);
 }
 
-TEST(Hash, BoundChecksumSeesThePayloadTheKeyTheLengthAndTheParent) {
-  const BlockClaims block{{3, 4}, 100, 5};
+TEST(Hash, BoundChecksumSeesThePayloadTheKeyTheLengthTheParentAndTheMetadata) {
+  const BlockClaims block{{3, 4}, 100, 5, 6};
   const uint64_t sum = bound_checksum(77, block);
   EXPECT_NE(bound_checksum(78, block), sum);
   for (uint32_t bit = 0; bit < 64; ++bit) {
     const uint64_t one = uint64_t{1} << bit;
-    EXPECT_NE(bound_checksum(77, {{3 ^ one, 4}, 100, 5}), sum) << bit;
-    EXPECT_NE(bound_checksum(77, {{3, 4 ^ one}, 100, 5}), sum) << bit;
-    EXPECT_NE(bound_checksum(77, {{3, 4}, 100 ^ one, 5}), sum) << bit;
-    EXPECT_NE(bound_checksum(77, {{3, 4}, 100, 5 ^ one}), sum) << bit;
+    EXPECT_NE(bound_checksum(77, {{3 ^ one, 4}, 100, 5, 6}), sum) << bit;
+    EXPECT_NE(bound_checksum(77, {{3, 4 ^ one}, 100, 5, 6}), sum) << bit;
+    EXPECT_NE(bound_checksum(77, {{3, 4}, 100 ^ one, 5, 6}), sum) << bit;
+    EXPECT_NE(bound_checksum(77, {{3, 4}, 100, 5 ^ one, 6}), sum) << bit;
+    EXPECT_NE(bound_checksum(77, {{3, 4}, 100, 5, 6 ^ one}), sum) << bit;
   }
 }
 
@@ -186,6 +187,8 @@ TEST(Hash, VectorsOfTheFormatDocument) {
   EXPECT_EQ(payload_checksum(bytes_of("hello")), 0x2595681ee583e959u);
   const Digest hello = digest_of_bytes(kSecret, bytes_of("hello"), 0);
   EXPECT_EQ(bound_checksum(0x2595681ee583e959, {hello, 5, 0}), 0x7d0cad32ae96b953u);
+  const uint64_t metadata = payload_checksum(bytes_of("layers 0 to 3"));
+  EXPECT_EQ(bound_checksum(0x2595681ee583e959, {hello, 5, 0, metadata}), 0x9151ed8d1c0700ebu);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST_F(HostsTest, AnUnknownFlagAndTooFewLanesAreRefused) {
   Layout layout;
   Header header = region_.header();
   EXPECT_EQ(ControlRegion::check_header(header, uint64_t{1} << 40, &layout), nullptr);
-  header.incompat_flags |= 8;
+  header.incompat_flags |= 16;
   header.checksum = header_checksum(header);
   EXPECT_STREQ(ControlRegion::check_header(header, uint64_t{1} << 40, &layout),
                "the control region uses a feature that this version does not know");

@@ -52,15 +52,15 @@ Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::s
       const uint64_t length = format::payload_bytes_of(region.block(page).length.load_relaxed());  // nobody writes
       const shm::MetadataPlace metadata = shm::metadata_of(region, page);
       const uint64_t checksum = region.detail(page).checksum.load_relaxed();
-      const bool has_length =
-          length != 0 && length <= region.run_pages(page) * region.page_bytes() && metadata.fits;
+      const bool has_length = length != 0 && length <= region.run_pages(page) * region.page_bytes() && metadata.fits;
       blocks.fetch_add(1, std::memory_order_relaxed);
       bytes_read.fetch_add(has_length ? length + metadata.bytes : 0, std::memory_order_relaxed);
       bad[page] = !has_length || checksum == 0;
       if (bad[page]) return;
       const std::byte* payload = start + i * region.page_bytes();
       shm::ReadBlock read{shm::block_digest(region, page), length, shm::payload_checksum({payload, size_t(length)})};
-      if (metadata.bytes != 0) read.metadata_checksum = shm::payload_checksum({payload + metadata.offset, metadata.bytes});
+      if (metadata.bytes != 0)
+        read.metadata_checksum = shm::payload_checksum({payload + metadata.offset, metadata.bytes});
       bad[page] = !shm::fits_checksum(region, page, read);
     });
     if (guard.has_fired())

@@ -43,7 +43,8 @@ namespace maru::format {
 
 inline constexpr uint64_t kMagic = 0x314c54435552414d;  // "MARUCTL1" when read as bytes
 inline constexpr uint32_t kVersionMajor = 1;            // another major version is another layout: refused
-inline constexpr uint32_t kVersionMinor = 2;  // a newer minor version only adds what an older reader may ignore, or refuses
+inline constexpr uint32_t kVersionMinor =
+    2;  // a newer minor version only adds what an older reader may ignore, or refuses
 
 // Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
 inline constexpr uint64_t kIncompatShared = 1u << 0;   // several hosts, each with a marud of its own; publishers flush
@@ -184,10 +185,10 @@ static_assert(limits::kMetadataBytesMax < 1u << (64 - kPayloadBits));
 
 // The second line of a page: what listings, policies and verification need.
 struct alignas(64) DetailLine {
-  AtomicU64 key;        // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
-  AtomicU64 tenant;     // keyed hash of the tenant's name, 0 for none
-  AtomicU64 kind;       // content type:8 | reserved:24 | priority:32
-  AtomicU64 checksum;   // of the payload, or of it, metadata and block (kIncompatBoundChecksums); 0 if the pool has none
+  AtomicU64 key;       // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
+  AtomicU64 tenant;    // keyed hash of the tenant's name, 0 for none
+  AtomicU64 kind;      // content type:8 | reserved:24 | priority:32
+  AtomicU64 checksum;  // of the payload, or of it, metadata and block (kIncompatBoundChecksums); 0 if the pool has none
   AtomicU64 stored_ms;  // Unix milliseconds when it was stored
   AtomicU64 owner;      // lane:12 (bits 16..27) | lane generation:16 (bits 0..15) of the publisher, for listings
   AtomicU64 reserved[2];

@@ -94,9 +94,9 @@ void report(Audit& audit, const Finding& finding);
 using Check = bool(const Audit& audit, uint64_t index, Finding* ret_finding);
 
 // audit/pages.cc
-Check page_state, page_low, page_lane, page_sealed, tail, run_length, run_tails, block_length, block_metadata, block_detail,
-    block_key,
-    block_digest_of_key, block_parent, block_chain, block_expiry, children_at_least, children_exact, block_registered;
+Check page_state, page_low, page_lane, page_sealed, tail, run_length, run_tails, block_length, block_metadata,
+    block_detail, block_key, block_digest_of_key, block_parent, block_chain, block_expiry, children_at_least,
+    children_exact, block_registered;
 
 // audit/registry.cc
 Check bucket_bits, bucket_overflow, bucket_link, slot_location, slot_digest, bucket_duplicate, slot_claim,

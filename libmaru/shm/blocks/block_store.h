@@ -89,10 +89,10 @@ struct NewBlock {
   std::span<const std::byte> key;
   uint32_t key_kind = 0;
   uint64_t tenant = 0;
-  uint64_t length = 0;      // payload bytes
+  uint64_t length = 0;          // payload bytes
   uint64_t metadata_bytes = 0;  // metadata.h; the bytes are in the pages when publish() is called
-  PageRef parent;           // none: a root
-  uint64_t expires_ms = 0;  // 0: never; cut to the parent's
+  PageRef parent;               // none: a root
+  uint64_t expires_ms = 0;      // 0: never; cut to the parent's
   uint32_t priority = 0;
   uint8_t content_type = 0;
   uint64_t payload_checksum = 0;  // 0: the pool has none
