@@ -1,5 +1,7 @@
 #include "daemon/base/request_fields.h"
 
+#include "daemon/base/plain_text.h"
+
 #include <algorithm>
 #include <charconv>
 
@@ -53,6 +55,17 @@ std::string key_text(std::span<const std::byte> key) {
   const std::string text(reinterpret_cast<const char*>(key.data()), key.size());
   const bool is_text = std::all_of(key.begin(), key.end(), is_printable) && !text.starts_with("0x");
   return is_text ? text : hex_text(key);
+}
+
+std::string text_or_hex(std::span<const std::byte> bytes, bool is_cut) {
+  const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (all.starts_with("0x")) return hex_text(bytes);
+  constexpr size_t kLongestPart = 3;  // of a character of UTF-8
+  for (size_t cut = 0; cut <= (is_cut ? std::min(kLongestPart, all.size()) : 0); ++cut) {
+    const std::string_view text = all.substr(0, all.size() - cut);
+    if (plain_text(text, std::string_view::npos, "\n\t\r") == text) return std::string(text);
+  }
+  return hex_text(bytes);
 }
 
 std::string tenant_name_text(const std::string& name) {

@@ -556,6 +556,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   nlohmann::json status(const metrics::PageCensus& census) const;
   nlohmann::json lane_status(uint32_t lane) const;
 
+  // inspect/block_metadata.cc
+  void put_metadata(PageRef ref, nlohmann::json& row) const;
+
   // inspect/map.cc
   void cool_regions();
   nlohmann::json map() const;

@@ -267,6 +267,7 @@ json Pool::State::one_block(const json& request) {
   const PageRef ref = named_block(request, &digest, &none);
   if (ref.is_none()) return none;
   json row = block_json(ref.page(), word(ref.page()));
+  put_metadata(ref, row);
   json pinned_by = json::array();
   uint64_t pinners = 0;
   lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {

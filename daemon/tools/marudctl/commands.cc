@@ -198,8 +198,16 @@ int blocks(const Arguments& arguments) {
     name_tenant(reply);
     const uint64_t pinners = number(reply, "pinned_by_count"), named = reply.value("pinned_by", json::array()).size();
     reply.erase("pinned_by_count");
-    print(fields_text(reply, {"key", "state", "length_bytes", "page", "pages", "generation", "parent", "children"},
+    const uint64_t metadata = number(reply, "metadata_bytes"), shown = number(reply, "metadata_shown_bytes");
+    reply.erase("metadata_shown_bytes");
+    if (reply.erase("metadata_bytes") != 0)
+      reply["metadata_size_bytes"] = metadata;  // beside "metadata", which is the text
+    print(fields_text(reply,
+                      {"key", "state", "length_bytes", "metadata_size_bytes", "metadata", "page", "pages", "generation",
+                       "parent", "children"},
                       line_width()));
+    if (shown != 0)
+      print("metadata is cut: the first " + daemon::size_text(shown) + " of " + daemon::size_text(metadata) + "\n");
     if (pinners > named) print("and " + std::to_string(pinners - named) + " more that pin it\n");
     return kExitDone;
   }
@@ -211,7 +219,7 @@ int blocks(const Arguments& arguments) {
   constexpr uint64_t kShownByDefault = 100;
   const bool is_narrowed = request.size() > 2 || arguments.pinned;
   return print_list(arguments, std::move(request), "blocks",
-                    {"key", "state", "page", "length_bytes", "children", "last_use_ms", "tenant"},
+                    {"key", "state", "page", "length_bytes", "metadata_bytes", "children", "last_use_ms", "tenant"},
                     arguments.limit.value_or(kShownByDefault),
                     is_narrowed ? "no block is like that" : "the pool has no block", name_tenant);
 }
