@@ -56,13 +56,13 @@ from .errors import (
     ViewsHeldError,
 )
 from .handler import MaruHandler
-from .records import ContentType, Digest, EvictedKey, Geometry, Statistics, Stored, StoredBatch, StoredChain
+from .records import BlockInfo, ContentType, Digest, EvictedKey, Geometry, Statistics, Stored, StoredBatch, StoredChain
 from .results import AllocHandle, MemoryInfo
 
 __version__ = version()
 
 __all__ = [
-    "AccessDeniedError", "AllocHandle", "BadMemoryError", "Buffer", "Client", "ClosedError", "ContentType",
+    "AccessDeniedError", "AllocHandle", "BadMemoryError", "BlockInfo", "Buffer", "Client", "ClosedError", "ContentType",
     "DaemonTimeoutError", "DaemonUnreachableError", "DamagedBlockError", "DamagedPoolError", "Digest", "EvictedKey",
     "ForkedError", "Geometry", "HandleUsedError", "HasChildrenError", "InvalidArgumentError", "LanesExhaustedError",
     "MaruConfig", "MaruError", "MaruHandler", "Match", "MemoryInfo", "NoSpaceError", "NotConnectedError",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .errors import MaruError
 from .places import Retrieved
-from .records import Digest, EvictedKey, Geometry, Statistics, Stored, StoredBatch, StoredChain
+from .records import BlockInfo, Digest, EvictedKey, Geometry, Statistics, Stored, StoredBatch, StoredChain
 
 # str, bytes, bytearray and memoryview: the bytes of the key, 1 to 4096 (str as UTF-8). Digest, or an array of 16 or 32 uint8:
 # a digest, which is another key than the same bytes.
@@ -22,6 +22,8 @@ Key = Union[str, bytes, bytearray, memoryview, Digest, NDArray[numpy.uint8]]
 Tenant = Union[None, str, int]
 # The parent of a block that is stored: its key, or its `block`.
 Parent = Union[None, Key, int, numpy.uint64]
+# What describes a block: at most 65536 bytes, or anything with a contiguous buffer of them. None is empty.
+Metadata = Union[bytes, bytearray, memoryview, NDArray[Any]]
 # An n x 16 or n x 32 array of digests, C-contiguous.
 Digests = NDArray[numpy.uint8]
 
@@ -38,6 +40,9 @@ class Pin:
     def nbytes(self) -> int: ...
     @property
     def is_held(self) -> bool: ...
+    @property
+    def metadata(self) -> bytes:
+        """What the block was stored with, copied; empty where it was stored without. Raises ClosedError after release()."""
     def release(self) -> None:
         """Lets go. The pin itself ends when the last memoryview of the block is gone. May be called again."""
     def __enter__(self: _Self) -> _Self: ...
@@ -175,50 +180,59 @@ class Client:
     def pin_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> list[Optional[Pin]]:
         """None for what is absent, and nothing is pinned when it raises."""
     def pin_block(self, block: int) -> Optional[Pin]: ...
+    def block_info(self, block: int) -> Optional[BlockInfo]:
+        """What the pool knows of a block, which stays true while a pin or a match holds the block; None when it is gone."""
     def unpin(self, pin: Pin) -> None:
         """The same as pin.release()."""
     def unpin_batch(self, pins: Iterable[Pin]) -> None:
         """pin.release() of each. What is no pin raises before any is released."""
     def match_prefix(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> Match: ...
 
-    def alloc(self, nbytes: int) -> Buffer: ...
-    def alloc_batch(self, nbytes: int, n: int) -> list[Buffer]:
+    def alloc(self, nbytes: int, metadata_bytes: int = 0) -> Buffer:
+        """metadata_bytes: the room that is left behind nbytes for the metadata of the store."""
+    def alloc_batch(self, nbytes: int, n: int, metadata_bytes: int = 0) -> list[Buffer]:
         """All or nothing."""
     def store(self, key: Key, buffer: Buffer, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
-              content_type: int = 0, tenant: Tenant = None, keep_views: bool = False) -> Stored:
+              content_type: int = 0, tenant: Tenant = None, keep_views: bool = False,
+              metadata: Metadata = b"") -> Stored:
         """Uses the buffer up, also when a block was there already (is_new is False: that one stays). After an exception
         it is still the caller's. While a variable, an array or a tensor still refers to buffer.data, ViewsHeldError is raised.
         keep_views says that nobody will write through them any more (see Buffer.data for what can still be). They stay valid
         then: the block is pinned for as long as they live; or, when a block was there already, they keep the pages of the buffer, and Stored.block is 0. ttl_ms 0
-        is for ever."""
+        is for ever. The library copies metadata behind the data: alloc() leaves room for it."""
     def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
-                   content_type: int = 0, tenant: Tenant = None) -> Stored:
-        """data: anything with a contiguous buffer: bytes, an array."""
+                   content_type: int = 0, tenant: Tenant = None,
+                   metadata: Metadata = b"") -> Stored:
+        """data: anything with a contiguous buffer: bytes, an array. Each reader gets metadata with the block: View.metadata."""
     @overload
     def store_batch(self, keys: Digests, buffers: Sequence[Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                     priority: int = 0, content_type: int = 0, tenant: Tenant = None,
-                    keep_views: bool = False) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
+                    keep_views: bool = False,
+                    metadata: Sequence[Metadata] = ()) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
     @overload
     def store_batch(self, keys: Sequence[Key], buffers: Sequence[Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                     priority: int = 0, content_type: int = 0, tenant: Tenant = None,
-                    keep_views: bool = False) -> StoredBatch[list[int], list[bool]]:
-        """store() of each, in their order; the options hold for all of them. What is wrong with one of them is in `errors` and
-        not raised: that buffer is still the caller's (is_held). After an exception all of them are, and nothing is stored.
+                    keep_views: bool = False,
+                    metadata: Sequence[Metadata] = ()) -> StoredBatch[list[int], list[bool]]:
+        """store() of each, in their order; the options hold for all of them, but metadata has an entry for each. What is wrong
+        with one of them is in `errors` and not raised: that buffer is still the caller's (is_held). After an exception all of them are, and nothing is stored.
         keep_views as of store(), but that `blocks` has the block that was there already."""
     @overload
     def store_copy_batch(self, keys: Digests, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                          content_type: int = 0, tenant: Tenant = None,
-                         ) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
+                         metadata: Sequence[Metadata] = ()) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
     @overload
     def store_copy_batch(self, keys: Sequence[Key], data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
-                         content_type: int = 0, tenant: Tenant = None) -> StoredBatch[list[int], list[bool]]:
+                         content_type: int = 0, tenant: Tenant = None,
+                         metadata: Sequence[Metadata] = ()) -> StoredBatch[list[int], list[bool]]:
         """store_copy() of each. data: a sequence of what store_copy() takes, or one C-contiguous array of whose first dimension
         each row is the bytes of one block. Pages that are missing are asked for in one request, and taken together: where
         not all can be had the first blocks are stored, and none where they are more than the pool holds. errors as of
         store_batch()."""
     def store_chain(self, keys: Union[Sequence[Key], Digests], buffers: Sequence[Buffer], *, parent: Parent = None,
                     ttl_ms: int = 0, priority: int = 0, content_type: int = 0, tenant: Tenant = None,
-                    keep_views: bool = False) -> StoredChain:
+                    keep_views: bool = False,
+                    metadata: Sequence[Metadata] = ()) -> StoredChain:
         """The first under parent, each further one under the one before. After an exception the buffers that are not
         is_held are stored, the others are still the caller's. keep_views as of store()."""
     def delete(self, key: Key, tenant: Tenant = None) -> bool:

@@ -106,45 +106,55 @@ class Client:
     async def reattach(self) -> None:
         await self._wait(self.sync.reattach)
 
-    async def alloc(self, nbytes: int) -> _maru.Buffer:
+    async def alloc(self, nbytes: int, metadata_bytes: int = 0) -> _maru.Buffer:
         client = self.sync
-        return await self._wait(lambda: client.alloc(nbytes))
+        return await self._wait(lambda: client.alloc(nbytes, metadata_bytes))
 
-    async def alloc_batch(self, nbytes: int, n: int) -> list[_maru.Buffer]:
+    async def alloc_batch(self, nbytes: int, n: int, metadata_bytes: int = 0) -> list[_maru.Buffer]:
         client = self.sync
-        return await self._wait(lambda: client.alloc_batch(nbytes, n))
+        return await self._wait(lambda: client.alloc_batch(nbytes, n, metadata_bytes))
 
     async def store(self, key: Key, buffer: _maru.Buffer, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
-                    content_type: int = 0, tenant: Tenant = None, keep_views: bool = False) -> Stored:
+                    content_type: int = 0, tenant: Tenant = None, keep_views: bool = False,
+                    metadata: _maru.Metadata = b"") -> Stored:
         client = self.sync
         return await self._wait(lambda: client.store(key, buffer, parent=parent, ttl_ms=ttl_ms, priority=priority,
-                                                     content_type=content_type, tenant=tenant, keep_views=keep_views))
+                                                     content_type=content_type, tenant=tenant, keep_views=keep_views,
+                                                     metadata=metadata))
 
     async def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
-                         content_type: int = 0, tenant: Tenant = None) -> Stored:
+                         content_type: int = 0, tenant: Tenant = None,
+                         metadata: _maru.Metadata = b"") -> Stored:
         client = self.sync
         return await self._wait(lambda: client.store_copy(key, data, parent=parent, ttl_ms=ttl_ms, priority=priority,
-                                                          content_type=content_type, tenant=tenant))
+                                                          content_type=content_type, tenant=tenant,
+                                                          metadata=metadata))
 
     async def store_batch(self, keys: Keys, buffers: Sequence[_maru.Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                           priority: int = 0, content_type: int = 0, tenant: Tenant = None,
-                          keep_views: bool = False) -> StoredBatch[Any, Any]:
+                          keep_views: bool = False,
+                          metadata: Sequence[_maru.Metadata] = ()) -> StoredBatch[Any, Any]:
         client = self.sync
         return await self._wait(lambda: client.store_batch(keys, buffers, parent=parent, ttl_ms=ttl_ms, priority=priority,
-                                                           content_type=content_type, tenant=tenant, keep_views=keep_views))
+                                                           content_type=content_type, tenant=tenant, keep_views=keep_views,
+                                                           metadata=metadata))
 
     async def store_copy_batch(self, keys: Keys, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
-                               content_type: int = 0, tenant: Tenant = None) -> StoredBatch[Any, Any]:
+                               content_type: int = 0, tenant: Tenant = None,
+                               metadata: Sequence[_maru.Metadata] = ()) -> StoredBatch[Any, Any]:
         client = self.sync
         return await self._wait(lambda: client.store_copy_batch(keys, data, parent=parent, ttl_ms=ttl_ms, priority=priority,
-                                                                content_type=content_type, tenant=tenant))
+                                                                content_type=content_type, tenant=tenant,
+                                                                metadata=metadata))
 
     async def store_chain(self, keys: Keys, buffers: Sequence[_maru.Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                           priority: int = 0, content_type: int = 0, tenant: Tenant = None,
-                          keep_views: bool = False) -> StoredChain:
+                          keep_views: bool = False,
+                          metadata: Sequence[_maru.Metadata] = ()) -> StoredChain:
         client = self.sync
         return await self._wait(lambda: client.store_chain(keys, buffers, parent=parent, ttl_ms=ttl_ms, priority=priority,
-                                                           content_type=content_type, tenant=tenant, keep_views=keep_views))
+                                                           content_type=content_type, tenant=tenant, keep_views=keep_views,
+                                                           metadata=metadata))
 
     async def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
         client = self.sync

@@ -76,7 +76,7 @@ class LanesExhaustedError(MaruError):
 
 
 class VersionError(MaruError):
-    """marud speaks another version."""
+    """marud, or the pool, is of another version."""
 
 
 class ReadOnlyError(MaruError):
@@ -112,7 +112,7 @@ class PoolExhaustedError(NoSpaceError, ValueError):
 
 
 class TooLargeError(MaruError):
-    """Larger than a region."""
+    """Larger than a region; or metadata that is too long, or does not fit into the pages of its buffer."""
 
 
 class QuotaError(MaruError):
@@ -204,6 +204,15 @@ _BY_ERRNO: dict[int, tuple[type[MaruError], str]] = {
     _errno.EFBIG: (
         TooLargeError,
         "larger than a region: store less under one key, or format the pool with larger regions",
+    ),
+    _errno.E2BIG: (TooLargeError, "metadata has at most 65536 bytes: store more of it as a block of its own"),
+    _errno.EMSGSIZE: (
+        TooLargeError,
+        "the metadata does not fit behind the data in the pages of the buffer: allocate it with metadata_bytes",
+    ),
+    _errno.EOPNOTSUPP: (
+        VersionError,
+        "the pool holds no metadata, since a marud from before metadata formatted it: store without, or format it anew",
     ),
     _errno.EDQUOT: (
         QuotaError,
@@ -321,6 +330,7 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_store_pinned": _STORE,
     "maru_store_batch": _STORE,
     "maru_store_copy_batch": _STORE_COPY,
+    "maru_get_block_info": {_errno.EINVAL: (InvalidArgumentError, "the number is no block: give the `block` of a result")},
     "maru_pin_block": {_errno.EINVAL: (InvalidArgumentError, "the number is no block: give the `block` of a result")},
     "maru_pin_batch": _BATCH,
     "maru_exists_batch": _BATCH,

@@ -67,6 +67,21 @@ class StoredBatch(NamedTuple, Generic[_Blocks, _Truths]):
     errors: dict[int, Exception]
 
 
+class BlockInfo(NamedTuple):
+    """What the pool knows of a block; see maru_block_info in maru.h. Times are milliseconds of the Unix clock."""
+
+    key: bytes  # or a Digest
+    tenant: int
+    parent: int  # 0 for a root
+    depth: int
+    priority: int
+    content_type: int
+    nbytes: int
+    metadata_nbytes: int
+    stored_ms: int
+    expires_ms: int  # 0 for never
+
+
 class EvictedKey(NamedTuple):
     """The key of a block that a request of this client evicted: bytes or a Digest; and its tenant."""
 
@@ -90,6 +105,7 @@ class Geometry(NamedTuple):
     checksums: bool
     user_regions_max: int
     user_bytes_max: int
+    metadata_bytes_max: int
 
 
 class Statistics(NamedTuple):

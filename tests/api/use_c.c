@@ -168,6 +168,49 @@ static void use_a_chain(maru_client *client) {
   EXPECT(result == 0 && present[0] == 0 && present[BLOCKS - 1] == 0);
 }
 
+/* What the writer said of a block comes with it; what the pool knows of it, in one call. */
+static void describe_a_block(maru_client *client) {
+  const maru_key key = key_of("described");
+  const char text[] = "layers 0 to 3";
+  maru_metadata metadata, found;
+  maru_store_options options;
+  maru_block_info info;
+  maru_key_copy copy;
+  maru_buffer buffer;
+  maru_view view;
+  int result;
+  memset(&metadata, 0, sizeof metadata);
+  memset(&options, 0, sizeof options);
+  memset(&info, 0, sizeof info);
+  metadata.data = text;
+  metadata.bytes = sizeof text;
+  options.size = sizeof options;
+  options.metadata = &metadata;
+  options.priority = 5;
+  info.size = sizeof info;
+  result = maru_alloc_with_metadata(client, BLOCK_BYTES, sizeof text, 1, &buffer);
+  EXPECT(result == 0);
+  if (result != 0) return;
+  memset(buffer.data, 'd', BLOCK_BYTES);
+  result = maru_store(client, &key, &buffer, &options, NULL);
+  EXPECT(result == 0);
+  result = maru_retrieve(client, &key, &view);
+  EXPECT(result == 0);
+  if (result != 0) return;
+  result = maru_view_metadata(client, &view, &found);
+  EXPECT(result == 0 && found.bytes == sizeof text && memcmp(found.data, text, sizeof text) == 0);
+  result = maru_get_block_info(client, view.block, &info, &copy);
+  EXPECT(result == 0 && info.bytes == BLOCK_BYTES && info.metadata_bytes == sizeof text && info.priority == 5);
+  EXPECT(copy.size == key.size && memcmp(copy.data, key.data, key.size) == 0);
+  result = maru_release(client, &view);
+  EXPECT(result == 0);
+  metadata.bytes = MARU_METADATA_BYTES_MAX + 1;
+  result = maru_store_copy(client, &key, "x", 1, &options, NULL);
+  EXPECT(result == -E2BIG);
+  result = maru_delete(client, &key);
+  EXPECT(result == 0);
+}
+
 int main(void) {
   maru_attach_options options;
   maru_client *client = NULL;
@@ -183,7 +226,9 @@ int main(void) {
   result = maru_get_geometry(client, &geometry);
   EXPECT(result == 0 && geometry.pages > 0 && geometry.checksums == 0);
   EXPECT(strcmp(maru_version(), "0.1.0") == 0);
+  EXPECT(geometry.metadata_bytes_max == MARU_METADATA_BYTES_MAX);
   use_one_block(client);
+  describe_a_block(client);
   go_on_using_a_buffer(client);
   use_many_at_once(client);
   use_a_chain(client);

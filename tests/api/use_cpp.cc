@@ -94,6 +94,36 @@ void buffers_are_aborted_or_stored(maru::Client& client) {
   EXPECT(client.remove(key).ok());
 }
 
+void views_give_metadata(maru::Client& client) {
+  const maru::Key key(std::string_view("described"));
+  const std::string_view text = "layers 0 to 3";
+  const maru_metadata metadata = maru::metadata_from(text);
+  maru_store_options options = maru::store_options();
+  options.metadata = &metadata;
+  options.priority = 5;
+  maru::Outcome<maru::Buffer> buffer = client.alloc_with_metadata(kBlockBytes, uint32_t(text.size()));
+  EXPECT(buffer && buffer->bytes().size() == kBlockBytes);
+  if (!buffer) return;
+  EXPECT(client.store(key, *buffer, options).ok());
+  maru::Outcome<maru::View> view = client.retrieve(key);
+  EXPECT(view.ok());
+  if (!view) return;
+  const maru::Outcome<std::span<const std::byte>> found = view->metadata();
+  EXPECT(found && found->size() == text.size() && std::memcmp(found->data(), text.data(), text.size()) == 0);
+  maru_key_copy copy;
+  const maru::Outcome<maru_block_info> info = client.block_info(view->block(), &copy);
+  EXPECT(info && info->bytes == kBlockBytes && info->metadata_bytes == text.size() && info->priority == 5);
+  EXPECT(copy.size == 9 && std::memcmp(copy.data, "described", 9) == 0);
+  view->release();
+  EXPECT(view->metadata().error() == EINVAL);
+  EXPECT(client.block_info(0).error() == EINVAL);
+  const std::array<std::byte, 1> byte{};
+  const maru_metadata too_long = maru::metadata_from(std::span<const std::byte>(byte.data(), size_t(1) << 32));
+  options.metadata = &too_long;
+  EXPECT(client.store_copy(key, std::as_bytes(std::span(text)), options).error() == E2BIG);
+  EXPECT(client.remove(key).ok());
+}
+
 void many_at_once(maru::Client& client) {
   constexpr std::array<std::string_view, 4> names = {"m0", "m1", "m2", "m3"};
   std::array<maru::Key, 4> keys;

@@ -140,12 +140,33 @@ py::object Client::geometry() const {
   g.size = sizeof(g);
   check(maru_get_geometry(attachment().open(), &g), "maru_get_geometry");
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
-  return record(
-      Record::kGeometry,
-      Py_BuildValue("(KKKKKIIIIy#OKK)", number(g.pool_bytes), number(g.control_bytes), number(g.page_bytes),
-                    number(g.pages), number(g.region_pages), g.lanes, g.lane, g.pins_max, g.key_bytes_max,
-                    reinterpret_cast<const char*>(g.uuid), Py_ssize_t(sizeof(g.uuid)),
-                    g.checksums != 0 ? Py_True : Py_False, number(g.user_regions_max), number(g.user_bytes_max)));
+  return record(Record::kGeometry,
+                Py_BuildValue("(KKKKKIIIIy#OKKI)", number(g.pool_bytes), number(g.control_bytes), number(g.page_bytes),
+                              number(g.pages), number(g.region_pages), g.lanes, g.lane, g.pins_max, g.key_bytes_max,
+                              reinterpret_cast<const char*>(g.uuid), Py_ssize_t(sizeof(g.uuid)),
+                              g.checksums != 0 ? Py_True : Py_False, number(g.user_regions_max),
+                              number(g.user_bytes_max), g.metadata_bytes_max));
+}
+
+// The key of a copy, as Python has it: bytes or a Digest.
+static py::object name_of(const maru_key_copy& key) {
+  const auto* const data = reinterpret_cast<const char*>(key.data);
+  return key.kind == MARU_KEY_BYTES ? py::bytes(data, key.size) : digest_of(data, key.size);
+}
+
+py::object Client::block_info(maru_block block) const {
+  const Use use(attachment());
+  maru_block_info info{};
+  info.size = sizeof(info);
+  maru_key_copy key;
+  const int status = maru_get_block_info(use.client(), block, &info, &key);
+  if (status == -ENOENT) return py::none();
+  check(status, "maru_get_block_info");
+  const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+  return record(Record::kBlockInfo,
+                Py_BuildValue("(OKKIIIKIKK)", name_of(key).ptr(), number(info.tenant), number(info.parent), info.depth,
+                              info.priority, info.content_type, number(info.bytes), info.metadata_bytes,
+                              number(info.stored_ms), number(info.expires_ms)));
 }
 
 py::object Client::statistics() const {
@@ -187,10 +208,8 @@ py::list Client::evicted() {
     py::list keys = new_list(mine.size());
     Py_ssize_t i = 0;
     for (const maru_key_copy& key : mine) {
-      const auto* const data = reinterpret_cast<const char*>(key.data);
-      const py::object name = key.kind == MARU_KEY_BYTES ? py::bytes(data, key.size) : digest_of(data, key.size);
-      py::object one =
-          record(Record::kEvictedKey, Py_BuildValue("(OK)", name.ptr(), static_cast<unsigned long long>(key.tenant)));
+      py::object one = record(Record::kEvictedKey,
+                              Py_BuildValue("(OK)", name_of(key).ptr(), static_cast<unsigned long long>(key.tenant)));
       PyList_SET_ITEM(keys.ptr(), i++, one.release().ptr());
     }
     return keys;

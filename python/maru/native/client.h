@@ -27,6 +27,8 @@ class Client : public ZeroedMemory {
     uint32_t priority;
     uint32_t content_type;
     pybind11::object tenant;
+    pybind11::object
+        metadata;  // of one block a buffer; of several a sequence with one for each, empty or None for none
   };
 
   Client(const std::optional<std::string>& socket_path, const std::optional<std::string>& pool, uint32_t timeout_ms,
@@ -40,6 +42,7 @@ class Client : public ZeroedMemory {
   uint64_t daemon_epoch() const { return maru_daemon_epoch(attachment().open()); }
   uint64_t tenant(pybind11::handle name) const;
   pybind11::object geometry() const;
+  pybind11::object block_info(maru_block block) const;
   pybind11::object statistics() const;
   pybind11::list evicted();
 
@@ -57,8 +60,8 @@ class Client : public ZeroedMemory {
   pybind11::object pin_block(maru_block block) const;
   pybind11::object match_prefix(pybind11::handle keys, pybind11::handle tenant) const;
 
-  pybind11::object alloc(uint64_t bytes);
-  pybind11::list alloc_batch(uint64_t bytes, size_t n);
+  pybind11::object alloc(uint64_t bytes, uint32_t metadata_bytes);
+  pybind11::list alloc_batch(uint64_t bytes, size_t n, uint32_t metadata_bytes);
   pybind11::object store(pybind11::handle key, Buffer& buffer, const StoreOptions& options, bool keep_views);
   pybind11::object store_copy(pybind11::handle key, pybind11::handle data, const StoreOptions& options);
   pybind11::object store_batch(pybind11::handle keys, pybind11::handle buffers, const StoreOptions& options,

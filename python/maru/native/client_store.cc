@@ -20,11 +20,31 @@ namespace {
 // The options as maru.h wants them, and what they point to.
 class CStoreOptions {
  public:
-  CStoreOptions(const Client::StoreOptions& given, uint64_t tenant) {
+  // Of one block.
+  CStoreOptions(const Client::StoreOptions& given, uint64_t tenant) : CStoreOptions(given) {
+    describe(given.metadata);
+    options_.metadata = metadata_.data();
+    name_parent(given, tenant);
+  }
+  // Of n blocks.
+  CStoreOptions(const Client::StoreOptions& given, uint64_t tenant, size_t n) : CStoreOptions(given) {
+    if (!given.metadata.is_none()) describe_each(given.metadata, n);
+    if (!metadata_.empty()) options_.metadata = metadata_.data();
+    name_parent(given, tenant);
+  }
+  CStoreOptions(const CStoreOptions&) = delete;
+  CStoreOptions& operator=(const CStoreOptions&) = delete;
+  const maru_store_options* get() const { return &options_; }
+
+ private:
+  explicit CStoreOptions(const Client::StoreOptions& given) {
     options_.size = sizeof(options_);
     options_.ttl_ms = given.ttl_ms;
     options_.priority = given.priority;
     options_.content_type = given.content_type;
+  }
+
+  void name_parent(const Client::StoreOptions& given, uint64_t tenant) {
     if (given.parent.is_none()) return;
     const py::object number = block_number(given.parent);
     if (!number) {
@@ -37,11 +57,26 @@ class CStoreOptions {
       raise_named("InvalidArgumentError", "This number is no block: a parent is a key, or the `block` of a result.");
     }
   }
-  CStoreOptions(const CStoreOptions&) = delete;
-  CStoreOptions& operator=(const CStoreOptions&) = delete;
-  const maru_store_options* get() const { return &options_; }
+  void describe(py::handle metadata) {
+    if (PyUnicode_Check(metadata.ptr()))
+      raise_named("InvalidArgumentError", "Metadata is bytes, or what has a buffer, not a str: encode it.");
+    const Py_buffer& buffer = held_.emplace_back(metadata, HeldBuffer::Wanted::kBytes).get();
+    refuse_objects(metadata);
+    metadata_.push_back({buffer.buf, uint32_t(std::min<uint64_t>(uint64_t(buffer.len), UINT32_MAX)), 0});
+  }
+  void describe_each(py::handle metadata, size_t n) {
+    const bool is_one =
+        PyUnicode_Check(metadata.ptr()) || PyBytes_Check(metadata.ptr()) || PyByteArray_Check(metadata.ptr());
+    if (is_one)
+      raise_named("InvalidArgumentError", "Several blocks want a sequence of metadata, with the bytes of each.");
+    const py::tuple each = tuple_of(metadata, "A sequence of metadata, with the bytes of each block, is wanted, not ");
+    if (each.empty()) return;
+    if (each.size() != n)
+      raise_named("InvalidArgumentError", std::to_string(n) + " keys, but metadata of " + std::to_string(each.size()) +
+                                              " blocks: one entry is wanted for each key.");
+    for (const py::handle one : each) describe(one);
+  }
 
- private:
   // An int, also one of NumPy, as the arrays of StoredBatch have; null for what is a key. An array is none, of whatever length.
   static py::object block_number(py::handle parent) {
     if (PyLong_Check(parent.ptr()) && !is_truth(parent)) return py::reinterpret_borrow<py::object>(parent);
@@ -53,6 +88,8 @@ class CStoreOptions {
 
   maru_store_options options_{};
   std::optional<OneKey> parent_key_;
+  std::deque<HeldBuffer> held_;
+  std::vector<maru_metadata> metadata_;  // of each block, or empty
 };
 
 py::object stored(maru_block block, int status) {
@@ -114,11 +151,13 @@ class BuffersInStore {
 void store_batch_pinned(maru_client* client, const maru_key* keys, const BuffersInStore& buffers, size_t n,
                         const maru_store_options* options, maru_view* ret_views, maru_block* ret_blocks,
                         int32_t* ret_results) {
+  maru_store_options own = *options;
   int silence = 0;  // marud is not asked again: a store asks it for the credit of a tenant, which is that of all
   for (size_t i = 0; i < n; ++i) {
     int status = silence;
+    if (options->metadata != nullptr) own.metadata = options->metadata + i;
     if (status == 0 && buffers.is_shared(i)) {
-      status = maru_store_pinned(client, &keys[i], &buffers.pages()[i], options, &ret_views[i]);
+      status = maru_store_pinned(client, &keys[i], &buffers.pages()[i], &own, &ret_views[i]);
       ret_blocks[i] = ret_views[i].block;
       maru_view there{};
       if (status == 1 && maru_pin(client, &keys[i], &there) == 0) {
@@ -126,7 +165,7 @@ void store_batch_pinned(maru_client* client, const maru_key* keys, const Buffers
         maru_release(client, &there);
       }
     } else if (status == 0) {
-      status = maru_store(client, &keys[i], &buffers.pages()[i], options, &ret_blocks[i]);
+      status = maru_store(client, &keys[i], &buffers.pages()[i], &own, &ret_blocks[i]);
     }
     if (status == -ENOTCONN || status == -ETIMEDOUT || status == -ESTALE) silence = status;
     ret_results[i] = status;
@@ -250,6 +289,7 @@ int store_chain_pinned(maru_client* client, const maru_key* keys, const maru_buf
     }
     options.parent = ret_blocks[i];
     options.parent_key = nullptr;
+    if (options.metadata != nullptr) ++options.metadata;  // the next block's
   }
   if (there.block != 0) maru_release(client, &there);
   return status;
@@ -257,13 +297,13 @@ int store_chain_pinned(maru_client* client, const maru_key* keys, const maru_buf
 
 }  // namespace
 
-py::object Client::alloc(uint64_t bytes) {
+py::object Client::alloc(uint64_t bytes, uint32_t metadata_bytes) {
   const Use use(attachment());
   maru_buffer buffer;
   int status = 0;
   {
     const WithoutGil released;
-    status = maru_alloc(use.client(), bytes, &buffer);
+    status = maru_alloc_with_metadata(use.client(), bytes, metadata_bytes, 1, &buffer);
   }
   check(status, "maru_alloc");
   std::unique_ptr<Buffer> made;
@@ -277,7 +317,7 @@ py::object Client::alloc(uint64_t bytes) {
   return object_of(std::move(made));
 }
 
-py::list Client::alloc_batch(uint64_t bytes, size_t n) {
+py::list Client::alloc_batch(uint64_t bytes, size_t n, uint32_t metadata_bytes) {
   const Use use(attachment());
   if (n == 0) return py::list();
   constexpr size_t kBatchMax = 1u << 20;
@@ -286,7 +326,7 @@ py::list Client::alloc_batch(uint64_t bytes, size_t n) {
   int status = 0;
   {
     const WithoutGil released;
-    status = maru_alloc_batch(use.client(), bytes, n, buffers.data());
+    status = maru_alloc_with_metadata(use.client(), bytes, metadata_bytes, n, buffers.data());
   }
   check(status, "maru_alloc_batch");
   size_t held = 0;  // buffers that the objects made of them give back
@@ -349,8 +389,8 @@ py::object Client::store_chain(py::handle keys, py::handle buffers, const StoreO
   const Use use(attachment());
   const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const KeyBatch batch(keys, tenant);
-  const CStoreOptions c_options(options, tenant);
   const size_t n = batch.size();
+  const CStoreOptions c_options(options, tenant, n);
   std::vector<maru_block> blocks(n);
   BuffersInStore chain;
   chain.begin(buffers, n, keep_views);
@@ -379,8 +419,8 @@ py::object Client::store_batch(py::handle keys, py::handle buffers, const StoreO
   const Use use(attachment());
   const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const KeyBatch batch(keys, tenant);
-  const CStoreOptions c_options(options, tenant);
   const size_t n = batch.size();
+  const CStoreOptions c_options(options, tenant, n);
   std::vector<maru_block> blocks(n);
   std::vector<int32_t> results(n);
   BuffersInStore stored;
@@ -410,8 +450,8 @@ py::object Client::store_copy_batch(py::handle keys, py::handle data, const Stor
   const Use use(attachment());
   const uint64_t tenant = tenant_of(use.client(), options.tenant);
   const KeyBatch batch(keys, tenant);
-  const CStoreOptions c_options(options, tenant);
   const size_t n = batch.size();
+  const CStoreOptions c_options(options, tenant, n);
   const DataBatch bytes(data, n);
   std::vector<maru_block> blocks(n);
   std::vector<int32_t> results(n);

@@ -27,10 +27,13 @@ namespace maru_python {
 namespace {
 
 Client::StoreOptions options_of(py::object parent, py::handle ttl_ms, py::handle priority, py::handle content_type,
-                                py::object tenant) {
-  return {std::move(parent), number_of(ttl_ms, "ttl_ms", UINT64_MAX),
+                                py::object tenant, py::object metadata) {
+  return {std::move(parent),
+          number_of(ttl_ms, "ttl_ms", UINT64_MAX),
           uint32_t(number_of(priority, "priority", UINT32_MAX)),
-          uint32_t(number_of(content_type, "content_type", MARU_CONTENT_GRADIENT)), std::move(tenant)};
+          uint32_t(number_of(content_type, "content_type", MARU_CONTENT_GRADIENT)),
+          std::move(tenant),
+          std::move(metadata)};
 }
 
 template <typename Class>
@@ -39,46 +42,50 @@ void define_stores(Class& client) {
       .def(
           "store",
           [](Client& self, py::handle key, py::handle buffer, py::object parent, py::handle ttl_ms, py::handle priority,
-             py::handle content_type, py::object tenant, py::handle keep_views) {
-            return self.store(key, buffer_of(buffer), options_of(parent, ttl_ms, priority, content_type, tenant),
+             py::handle content_type, py::object tenant, py::handle keep_views, py::object metadata) {
+            return self.store(key, buffer_of(buffer),
+                              options_of(parent, ttl_ms, priority, content_type, tenant, metadata),
                               flag_of(keep_views, "keep_views"));
           },
           "key"_a, "buffer"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false)
+          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::bytes())
       .def(
           "store_copy",
           [](Client& self, py::handle key, py::handle data, py::object parent, py::handle ttl_ms, py::handle priority,
-             py::handle content_type, py::object tenant) {
-            return self.store_copy(key, data, options_of(parent, ttl_ms, priority, content_type, tenant));
+             py::handle content_type, py::object tenant, py::object metadata) {
+            return self.store_copy(key, data, options_of(parent, ttl_ms, priority, content_type, tenant, metadata));
           },
           "key"_a, "data"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none())
+          "content_type"_a = 0, "tenant"_a = py::none(), "metadata"_a = py::bytes())
       .def(
           "store_batch",
           [](Client& self, py::handle keys, py::handle buffers, py::object parent, py::handle ttl_ms,
-             py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views) {
-            return self.store_batch(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant),
+             py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views,
+             py::object metadata) {
+            return self.store_batch(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant, metadata),
                                     flag_of(keep_views, "keep_views"));
           },
           "keys"_a, "buffers"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false)
+          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::tuple())
       .def(
           "store_copy_batch",
           [](Client& self, py::handle keys, py::handle data, py::object parent, py::handle ttl_ms, py::handle priority,
-             py::handle content_type, py::object tenant) {
-            return self.store_copy_batch(keys, data, options_of(parent, ttl_ms, priority, content_type, tenant));
+             py::handle content_type, py::object tenant, py::object metadata) {
+            return self.store_copy_batch(keys, data,
+                                         options_of(parent, ttl_ms, priority, content_type, tenant, metadata));
           },
           "keys"_a, "data"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none())
+          "content_type"_a = 0, "tenant"_a = py::none(), "metadata"_a = py::tuple())
       .def(
           "store_chain",
           [](Client& self, py::handle keys, py::handle buffers, py::object parent, py::handle ttl_ms,
-             py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views) {
-            return self.store_chain(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant),
+             py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views,
+             py::object metadata) {
+            return self.store_chain(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant, metadata),
                                     flag_of(keep_views, "keep_views"));
           },
           "keys"_a, "buffers"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false);
+          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::tuple());
 }
 
 // pybind11 does not look whether there was memory for an object. It is told by an exception, which its own code lets through;
@@ -168,18 +175,27 @@ void define_client(py::module_& module) {
           [](const Client& self, py::handle block) { return self.pin_block(number_of(block, "block", UINT64_MAX)); },
           "block"_a)
       .def(
+          "block_info",
+          [](const Client& self, py::handle block) { return self.block_info(number_of(block, "block", UINT64_MAX)); },
+          "block"_a)
+      .def(
           "unpin", [](Client&, py::handle pin) { release_pin(pin); }, "pin"_a)
       .def("unpin_batch", &Client::unpin_batch, "pins"_a)
       .def("match_prefix", &Client::match_prefix, "keys"_a, "tenant"_a = py::none())
       .def(
-          "alloc", [](Client& self, py::handle nbytes) { return self.alloc(number_of(nbytes, "nbytes", UINT64_MAX)); },
-          "nbytes"_a)
+          "alloc",
+          [](Client& self, py::handle nbytes, py::handle metadata_bytes) {
+            return self.alloc(number_of(nbytes, "nbytes", UINT64_MAX),
+                              uint32_t(number_of(metadata_bytes, "metadata_bytes", UINT32_MAX)));
+          },
+          "nbytes"_a, "metadata_bytes"_a = 0)
       .def(
           "alloc_batch",
-          [](Client& self, py::handle nbytes, py::handle n) {
-            return self.alloc_batch(number_of(nbytes, "nbytes", UINT64_MAX), number_of(n, "n", UINT64_MAX));
+          [](Client& self, py::handle nbytes, py::handle n, py::handle metadata_bytes) {
+            return self.alloc_batch(number_of(nbytes, "nbytes", UINT64_MAX), number_of(n, "n", UINT64_MAX),
+                                    uint32_t(number_of(metadata_bytes, "metadata_bytes", UINT32_MAX)));
           },
-          "nbytes"_a, "n"_a)
+          "nbytes"_a, "n"_a, "metadata_bytes"_a = 0)
       .def("delete", &Client::remove, "key"_a, "tenant"_a = py::none())
       .def("delete_batch", &Client::remove_batch, "keys"_a, "tenant"_a = py::none())
       .def("delete_tree", &Client::remove_tree, "key"_a, "tenant"_a = py::none());

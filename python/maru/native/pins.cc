@@ -84,6 +84,20 @@ PyObject* data(PyObject* self, void*) {
   return pin.data;
 }
 
+// A copy, which outlives the view.
+PyObject* metadata(PyObject* self, void*) {
+  const PinObject& pin = pin_of(self);
+  try {
+    if (pin.hold == nullptr) raise_named("ClosedError", "This block was released: find it again.");
+    maru_metadata found{};
+    check(maru_view_metadata(pin.hold->attachment()->open(), &pin.view, &found), "maru_view_metadata");
+    return PyBytes_FromStringAndSize(static_cast<const char*>(found.data), Py_ssize_t(found.bytes));
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+    return nullptr;
+  }
+}
+
 PyObject* release(PyObject* self, PyObject*) {
   let_go(pin_of(self));
   Py_RETURN_NONE;
@@ -119,9 +133,8 @@ PyMethodDef view_methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef pin_properties[] = {
-    {"block", block, nullptr, nullptr, nullptr},
-    {"nbytes", nbytes, nullptr, nullptr, nullptr},
-    {"is_held", is_held, nullptr, nullptr, nullptr},
+    {"block", block, nullptr, nullptr, nullptr},     {"nbytes", nbytes, nullptr, nullptr, nullptr},
+    {"is_held", is_held, nullptr, nullptr, nullptr}, {"metadata", metadata, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 PyGetSetDef view_properties[] = {

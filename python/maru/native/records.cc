@@ -7,8 +7,8 @@ namespace py = pybind11;
 namespace maru_python {
 namespace {
 
-constexpr const char* kNames[] = {"Digest", "EvictedKey",  "Geometry",   "Statistics",
-                                  "Stored", "StoredBatch", "StoredChain"};
+constexpr const char* kNames[] = {"Digest",     "BlockInfo", "EvictedKey",  "Geometry",
+                                  "Statistics", "Stored",    "StoredBatch", "StoredChain"};
 static_assert(std::size(kNames) == size_t(Record::kStoredChain) + 1);
 PyObject* classes[std::size(kNames)];  // never given back
 

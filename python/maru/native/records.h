@@ -5,7 +5,7 @@
 
 namespace maru_python {
 
-enum class Record { kDigest, kEvictedKey, kGeometry, kStatistics, kStored, kStoredBatch, kStoredChain };
+enum class Record { kDigest, kBlockInfo, kEvictedKey, kGeometry, kStatistics, kStored, kStoredBatch, kStoredChain };
 
 // Called once, when the module is loaded: when the interpreter ends nothing can be imported any more.
 void load_records();
