@@ -32,6 +32,8 @@ int Client::write_metadata(const Store& what, shm::NewBlock& block) {
   if (place.bytes == 0) return 0;
   std::byte* const at = payload_->writable(own.page());
   if (at == nullptr) return -ENOMEM;
+  // What publishing looks at first travels while the bytes are copied.
+  shm::prefetch_publish(region_, own, what.digest);
   const maru_buffer room{at + place.offset, place.bytes, own.bits};
   if (const int status = fill(room, what.metadata->data); status != 0) return status;
   // Of what is in the pool now: the caller's bytes may change meanwhile.

@@ -62,6 +62,8 @@ const std::vector<RowSpec>& row_table() {
       // Storing and deleting.
       {"store_small_root", "store", "alloc, 64 bytes, publish as a root",
        "copy 64 bytes, three dependent loads, four compare-and-swaps", "ns/call", 1000, kValue, 8, 0},
+      {"store_with_metadata_1k", "store", "alloc, 64 bytes, publish as a root with 1 KiB of metadata",
+       "the same without metadata, by the same client", "ns/call", 1.25, kRatio, 0, 0},
       {"store_small_child", "store", "alloc, 64 bytes, publish under a parent",
        "copy 64 bytes, four dependent loads, five compare-and-swaps", "ns/call", 1300, kValue, 8, 0},
       {"delete_small", "store", "delete a block by key", "three dependent loads, four compare-and-swaps", "ns/call", 0,

@@ -170,7 +170,7 @@ void store_all(test::TestClient& client, Keys& keys, bool as_chain) {
 void measure_client(Table& table, test::TestClient& client) {
   std::set<uint64_t> buckets;
   Keys present(table.region, buckets), chain(table.region, buckets), absent(table.region, buckets);
-  Keys fresh(table.region, buckets), children(table.region, buckets);
+  Keys fresh(table.region, buckets), children(table.region, buckets), described(table.region, buckets);
   store_all(client, present, false);
   store_all(client, chain, true);
   uint8_t answers[kBatch];
@@ -229,6 +229,31 @@ void measure_client(Table& table, test::TestClient& client) {
     must(maru_store(client, &children.keys[i], &buffers[next++], &under_parent, nullptr) == 0, "store");
   });
   must(maru_release(client, &held) == 0, "release");
+  // The same, since the length of the metadata is in the payload's word.
+  static constexpr char kText[1024] = "what the payload is";
+  const maru_metadata metadata = {kText, sizeof kText, 0};
+  maru_store_options with_metadata{};
+  with_metadata.size = sizeof with_metadata;
+  with_metadata.metadata = &metadata;
+  table.measure("store, as a root, with 1 KiB of metadata", [&](size_t i) {
+    must(maru_store(client, &described.keys[i], &buffers[next++], &with_metadata, nullptr) == 0, "store");
+  });
+  table.measure("retrieve and release, with metadata that is read", [&](size_t i) {
+    maru_metadata found{};
+    must(maru_retrieve(client, &described.keys[i], &view) == 0 && maru_view_metadata(client, &view, &found) == 0 &&
+             found.bytes == sizeof kText && maru_release(client, &view) == 0,
+         "retrieve");
+  });
+  table.measure(
+      "get_block_info of a held block, with its key",
+      [&](size_t) {
+        maru_block_info info{};
+        maru_key_copy key;
+        info.size = sizeof info;
+        must(maru_get_block_info(client, held.block, &info, &key) == 0, "get_block_info");
+      },
+      [&](size_t i) { must(maru_retrieve(client, &described.keys[i], &held) == 0, "retrieve"); },
+      [&](size_t) { must(maru_release(client, &held) == 0, "release"); });
   table.measure("delete, a root", [&](size_t i) { must(maru_delete(client, &fresh.keys[i]) == 0, "delete"); });
   table.measure("delete, a child", [&](size_t i) { must(maru_delete(client, &children.keys[i]) == 0, "delete"); });
 }
