@@ -29,8 +29,8 @@ nlohmann::json refusal(int code, const std::string& text);
 // A key as text if that says exactly what it is, otherwise as 0x and hexadecimal digits; and the reverse, where an odd or
 // foreign digit makes it text.
 std::string key_text(std::span<const std::byte> key);
-// The same of bytes that may be text with spaces, lines and all of UTF-8. `is_cut`: more bytes came behind them, so the last
-// character may be a part of one, and is left out.
+// The same of bytes that may be text with spaces, lines and all of UTF-8. `is_cut`: the bytes are the beginning of longer text,
+// and an incomplete last character is left out.
 std::string text_or_hex(std::span<const std::byte> bytes, bool is_cut);
 std::vector<std::byte> key_bytes(const std::string& text);
 // The name of a tenant, as a key; one that would read like what stands for tenants without a name ("id:7", "(others)") in

@@ -7,7 +7,7 @@ namespace maru::daemon {
 namespace {
 
 // Maps whole units of the device around [offset, offset + bytes), under a guard, and has `look` look at these bytes as far as
-// the device reaches. What was bad, with offsets from the start of the device.
+// the device reaches. Returns the bad memory that the look met, with offsets from the start of the device.
 template <typename Look>
 Result<std::vector<BadMemory>> look_at(const Device& device, uint64_t offset, uint64_t bytes, Look&& look) {
   const uint64_t alignment = device.map_alignment();

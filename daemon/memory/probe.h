@@ -1,5 +1,5 @@
-// Reads memory of a pool's pages, which marud does not map: to learn whether it can be read, since a client's word that a page is
-// bad is not enough to take it out of use for ever; and to show what a block says of itself.
+// Reads memory of a pool's pages, which marud does not map. It reads a page to learn whether the page is bad, since a client's
+// word is not enough to take a page out of use for ever. It reads the metadata of a block to show it to an administrator.
 #pragma once
 
 #include "daemon/memory/device.h"
@@ -14,8 +14,8 @@ namespace maru::daemon {
 // start of the device. Errors: those of mmap; EIO the device has lost that memory altogether.
 Result<std::vector<BadMemory>> probe_memory(const Device& device, uint64_t offset, uint64_t bytes);
 
-// Has `read` copy the words of [offset, offset + bytes), where `offset` is a multiple of 8; the last may reach beyond the end. They
-// are mapped during the call alone. Errors: those of mmap; EIO some of it cannot be read, and what `read` got means nothing.
+// Has `read` copy the words of [offset, offset + bytes). `offset` is a multiple of 8; the last word may reach beyond the end.
+// The memory is mapped during the call alone. Errors: those of mmap; EIO some of the memory is bad, and the copy means nothing.
 Result<void> read_memory(const Device& device, uint64_t offset, uint64_t bytes,
                          const std::function<void(std::span<const AtomicU64>)>& read);
 

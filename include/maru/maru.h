@@ -215,9 +215,10 @@ MARU_PUBLIC int maru_alloc(maru_client *client, uint64_t bytes, maru_buffer *ret
  * one request. */
 MARU_PUBLIC int maru_alloc_batch(maru_client *client, uint64_t bytes, size_t n, maru_buffer *ret_buffers);
 
-/* maru_alloc_batch with room for `metadata_bytes` bytes of metadata (0 to MARU_METADATA_BYTES_MAX) behind the `bytes` bytes of each
- * buffer. Nothing is written there before the buffer is stored. Errors: of maru_alloc, where -EFBIG counts both; -E2BIG
- * `metadata_bytes` is more than MARU_METADATA_BYTES_MAX; -EOPNOTSUPP the pool holds no metadata (maru_geometry). */
+/* maru_alloc_batch with room for metadata behind the `bytes` bytes of each buffer: `metadata_bytes`, from 0 to
+ * MARU_METADATA_BYTES_MAX. The library writes nothing there before the caller stores the buffer. Errors: of maru_alloc, where
+ * -EFBIG counts both; -E2BIG `metadata_bytes` is more than MARU_METADATA_BYTES_MAX; -EOPNOTSUPP the pool holds no metadata
+ * (maru_geometry). */
 MARU_PUBLIC int maru_alloc_with_metadata(maru_client *client, uint64_t bytes, uint32_t metadata_bytes, size_t n,
                                          maru_buffer *ret_buffers);
 
@@ -254,10 +255,11 @@ typedef struct maru_view {
   uint64_t pin; /* for maru_release */
 } maru_view;
 
-/* Makes the buffer visible under the key, with the metadata that the options name: no reader ever sees one without the other. Returns 0 when it was stored and 1 when a block was there already: that one
- * stays, this buffer's pages are given back at once. Either way the buffer is used up and ret_block (may be NULL) is the
- * block under the key; by the time the call returns it may be gone again, deleted, evicted or cleared. A block that is there
- * already needs no parent: that the one in the options is gone matters to a new one alone. options may be NULL: a root.
+/* Makes the buffer visible under the key, in one step with the metadata that the options name. Returns 0 when it was stored and
+ * 1 when a block was there already: that one stays, this buffer's pages are given back at once. Either way the buffer is used
+ * up and ret_block (may be NULL) is the block under the key; by the time the call returns it may be gone again, deleted,
+ * evicted or cleared. A block that is there already needs no parent: that the one in the options is gone matters to a new one
+ * alone. options may be NULL: a root.
  * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
  * may block for timeout_ms. Tenants without one ask only where the registry is full at the key, which it is for about one block
  * in 50,000 of a full pool.
@@ -284,18 +286,18 @@ MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_
 MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                                   const maru_store_options *options, maru_view *ret_view);
 
-/* maru_store for n buffers under keys that need not know of each other, each as if it were stored alone, in their order; the
- * options hold for all of them, but options->metadata has n entries, one for each buffer. ret_results (n entries) receives the result of maru_store for each: 0 it was stored, 1 a
- * block was there already, also a block of this very call; either way the buffer is used up. Or its error: the buffer stays
- * the caller's. ret_blocks (n entries, may be NULL) receives the blocks under the keys, 0 where there was an error. If marud
- * does not answer a request for one block, the library does not ask for the others: the call blocks for at most timeout_ms.
- * Returns how many are new. Errors (nothing was stored, all buffers stay the caller's): -EROFS the client only reads;
- * -EINVAL, also when one of them is not a key. */
+/* maru_store for n buffers under keys that need not know of each other, each as if it were stored alone, in their order. The
+ * options hold for all of them, but options->metadata has n entries, one for each buffer. ret_results (n entries) receives the
+ * result of maru_store for each: 0 it was stored, 1 a block was there already, also a block of this very call; either way the
+ * buffer is used up. Or its error: the buffer stays the caller's. ret_blocks (n entries, may be NULL) receives the blocks under
+ * the keys, 0 where there was an error. If marud does not answer a request for one block, the library does not ask for the
+ * others: the call blocks for at most timeout_ms. Returns how many are new. Errors (nothing was stored, all buffers stay the
+ * caller's): -EROFS the client only reads; -EINVAL, also when one of them is not a key. */
 MARU_PUBLIC int maru_store_batch(maru_client *client, const maru_key *keys, const maru_buffer *buffers, size_t n,
                                  const maru_store_options *options, maru_block *ret_blocks, int32_t *ret_results);
 
-/* maru_alloc_with_metadata, memcpy, maru_store; nothing is allocated when the key is present, or when the parent is gone. Errors:
- * of both. */
+/* maru_alloc_with_metadata, memcpy, maru_store; nothing is allocated when the key is present, or when the parent is gone.
+ * Errors: of both. */
 MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const void *data, uint64_t bytes,
                                 const maru_store_options *options, maru_block *ret_block);
 
@@ -357,12 +359,12 @@ MARU_PUBLIC int maru_pin_batch(maru_client *client, const maru_key *keys, size_t
 /* As maru_pin, by block. Errors: -ENOENT the block is gone; -ENOBUFS; -EINVAL. */
 MARU_PUBLIC int maru_pin_block(maru_client *client, maru_block block, maru_view *ret_view);
 
-/* The metadata of a block that the caller holds, by its view of any kind: of maru_retrieve, maru_pin, maru_pin_block,
- * maru_store_pinned or maru_resolve. The bytes lie in the pool behind the payload, begin on a multiple of 64, and may be read for
- * as long as the payload. Reads no word beside those that finding the block has read. Where the pool has checksums,
- * maru_retrieve and maru_resolve have verified them. ret_metadata: data NULL and bytes 0 where the block has none. Errors:
- * -ENOENT the block is gone, since it was not held; -EBADMSG its line is damaged (run marudctl check); -EHWPOISON its memory is
- * bad; -EINVAL, also a view of nothing. */
+/* The metadata of a block that the caller holds. The view may come from maru_retrieve, maru_pin, maru_pin_block,
+ * maru_store_pinned or maru_resolve. The bytes lie in the pool behind the payload, at an address that is a multiple of 64. They
+ * may be read for as long as the view is held. The call reads no word of the pool that finding the block has not read. Where
+ * the pool has checksums, maru_retrieve and maru_resolve have verified the bytes. ret_metadata: data NULL and bytes 0 where the
+ * block has none. Errors: -ENOENT the block is gone, because the caller did not hold it; -EBADMSG its line is damaged (run
+ * marudctl check); -EHWPOISON its memory is bad; -EINVAL, also a view of nothing. */
 MARU_PUBLIC int maru_view_metadata(maru_client *client, const maru_view *view, maru_metadata *ret_metadata);
 
 /* What the pool knows of a block. */
@@ -379,9 +381,10 @@ typedef struct maru_block_info {
   uint64_t expires_ms;   /* when its time to live ends, likewise; 0: never */
 } maru_block_info;
 
-/* Fills ret_info, and ret_key (may be NULL) with the key, of a block that the caller has pinned or holds by a match. A block
- * that the caller does not hold is told as it was at one moment of the call, or is gone. Errors: -ENOENT the block is gone;
- * -EHWPOISON its memory went bad; -EBADMSG its key is damaged (run marudctl check); -EINVAL, also a size that is unknown. */
+/* Fills ret_info, and ret_key (may be NULL) with the key, of a block that the caller has pinned or holds by a match. Of a block
+ * that the caller does not hold, the call tells what was so at one moment of the call, or that the block is gone. Errors:
+ * -ENOENT the block is gone; -EHWPOISON its memory went bad; -EBADMSG its key is damaged (run marudctl check); -EINVAL, also a
+ * size that is unknown. */
 MARU_PUBLIC int maru_get_block_info(maru_client *client, maru_block block, maru_block_info *ret_info,
                                     maru_key_copy *ret_key);
 
@@ -445,8 +448,9 @@ enum maru_memory_error_flags {
  * that installs its own later calls ours, or goes without. May be called again, to add flags. Errors: -EINVAL. */
 MARU_PUBLIC int maru_handle_memory_errors(uint32_t flags);
 
-/* Whether memory of this view, its metadata included, is known to have gone bad while this client had it. Then bytes that the program read of it may be
- * zeros. Ask after reading and before releasing. Returns 0 if nothing is known. Errors: -EHWPOISON; -EINVAL. */
+/* Whether memory of this view, its metadata included, is known to have gone bad while this client had it. Then bytes that the
+ * program read of it may be zeros. Ask after reading and before releasing. Returns 0 if nothing is known. Errors: -EHWPOISON;
+ * -EINVAL. */
 MARU_PUBLIC int maru_view_error(maru_client *client, const maru_view *view);
 
 /* -- other ----------------------------------------------------------------------------------------------------------- */

@@ -109,8 +109,8 @@ static_assert(sizeof(Key) == sizeof(maru_key), "an array of Key is passed where 
 
 // -- metadata --------------------------------------------------------------------------------------------------------
 
-// Bytes of the caller as maru_store_options::metadata wants them, for one block: options.metadata = &metadata. They must stay until
-// the call that stores them returns. What is too long stays so, and is refused.
+// Bytes of the caller as maru_store_options::metadata wants them, for one block: options.metadata = &metadata. They must stay
+// until the call that stores them returns. What is too long stays so, and is refused.
 inline maru_metadata metadata_from(std::span<const std::byte> bytes) {
   return {bytes.data(), bytes.size() > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(bytes.size()), 0};
 }

@@ -168,7 +168,7 @@ static void use_a_chain(maru_client *client) {
   EXPECT(result == 0 && present[0] == 0 && present[BLOCKS - 1] == 0);
 }
 
-/* What the writer said of a block comes with it; what the pool knows of it, in one call. */
+/* A reader gets the metadata with the block, and in one call all that the pool knows of it. */
 static void describe_a_block(maru_client *client) {
   const maru_key key = key_of("described");
   const char text[] = "layers 0 to 3";

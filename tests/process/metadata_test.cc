@@ -58,7 +58,7 @@ class Metadata : public ::testing::TestWithParam<bool> {
     EXPECT_EQ(reader_.release(view), 0);
     return text;
   }
-  // Nothing is left of what was refused: no pin, no page beside those of blocks and caches.
+  // A refused store leaves no pin, and no page beside those of blocks and caches.
   void expect_baseline(uint64_t blocks_pages) {
     EXPECT_EQ(client_.statistics().pins, 0u);
     EXPECT_EQ(reader_.statistics().pins, 0u);

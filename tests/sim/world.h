@@ -108,7 +108,7 @@ uint64_t metadata_bytes(uint32_t key, uint32_t version);
 void write_metadata(uint32_t page, uint32_t key, uint32_t version);
 void flush_metadata(uint32_t page);
 void check_metadata(uint32_t page, uint32_t key, const char* who);  // of a block that the caller holds
-// Without a pin, as a listing: fails unless what is read is the whole metadata of one life of the page.
+// Reads metadata without a pin, as a listing does. Fails unless that is the whole metadata of one life of the page.
 void list_metadata(uint32_t page);
 
 // A pin table of a process; its private counts come from the world and are fresh.

@@ -207,13 +207,6 @@ TEST_F(AuditTest, BlockLength) {
   EXPECT_EQ(pool_.audit(), Names{});
 }
 
-TEST_F(AuditTest, BlockMetadata) {
-  line(run_).length.store_relaxed(format::length_word(3 * 4096 - 64, 65));
-  expect("block.metadata");
-  line(run_).length.store_relaxed(format::length_word(3 * 4096 - 64, 64));
-  EXPECT_EQ(pool_.audit(), Names{});
-}
-
 TEST_F(AuditTest, BlockDetail) {
   flip(detail(root_).kind, uint64_t{1} << 40);
   expect("block.detail");

@@ -1,5 +1,5 @@
-// The metadata of one block, as marudctl shows it: its beginning, copied from the pages without a pin, and believed only if the
-// block was there before and after.
+// The metadata of one block, as marudctl shows it. marud copies the beginning from the pages without a pin. It believes the
+// copy only if the page word names the block before and after.
 #include "daemon/base/request_fields.h"
 #include "daemon/memory/probe.h"
 #include "daemon/pool/state.h"
@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kShownBytes = 1024;  // what a person reads; a program asks libmaru
+constexpr uint64_t kShownBytes = 1024;  // a person reads no more; a program uses libmaru
 
 }  // namespace
 

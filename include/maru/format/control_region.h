@@ -43,13 +43,12 @@ namespace maru::format {
 
 inline constexpr uint64_t kMagic = 0x314c54435552414d;  // "MARUCTL1" when read as bytes
 inline constexpr uint32_t kVersionMajor = 1;            // another major version is another layout: refused
-inline constexpr uint32_t kVersionMinor =
-    2;  // a newer minor version only adds what an older reader may ignore, or refuses
+inline constexpr uint32_t kVersionMinor = 2;  // a newer minor version only adds what an older reader may ignore
 
 // Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
 inline constexpr uint64_t kIncompatShared = 1u << 0;   // several hosts, each with a marud of its own; publishers flush
 inline constexpr uint64_t kIncompatDurable = 1u << 1;  // one host, and publishers flush: the memory outlives its power
-// With kCompatChecksums: a block's checksum covers its key, its length, its parent and its metadata as well (docs/format.md, "Keys").
+// With kCompatChecksums: a block's checksum covers its key, length, parent and metadata as well (docs/format.md, "Keys").
 inline constexpr uint64_t kIncompatBoundChecksums = 1u << 2;
 // Blocks may have metadata, whose length shares BlockLine::length with the payload's (docs/format.md, "Metadata of a block").
 inline constexpr uint64_t kIncompatMetadata = 1u << 3;
