@@ -96,6 +96,49 @@ TEST_F(Admin, OfManyWhoPinABlockSomeAreNamedAndTheRestIsCounted) {
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+// Text as it is, other bytes as hexadecimal digits, much of either cut with a note; also of an incomplete character at the cut.
+TEST_F(Admin, MetadataIsShownAsTextOrAsDigits) {
+  MarudProcess marud;
+  TestClient client(marud.socket_path());
+  const auto store = [&](const char* name, const std::string& text) {
+    const maru_metadata metadata = {text.data(), uint32_t(text.size()), 0};
+    maru_store_options options{};
+    options.size = sizeof(options);
+    options.metadata = &metadata;
+    const maru_key key = key_of(name);
+    return maru_store_copy(client, &key, "x", 1, &options, nullptr);
+  };
+  const auto shown = [&](const char* name) {
+    EXPECT_EQ(marudctl({"--json", "blocks", name}, marud), 0) << output_;
+    return json::parse(output_);
+  };
+  std::string euros;
+  for (int i = 0; i < 400; ++i) euros += "\u20ac";  // 1,200 bytes, of which the 1,024th is inside a character
+  ASSERT_EQ(store("text", "{\"layers\": [0, 3]}\n"), 0);
+  ASSERT_EQ(store("bytes", std::string("\0\x01\xff", 3)), 0);
+  ASSERT_EQ(store("like digits", "0x01"), 0);
+  ASSERT_EQ(store("long", std::string(65'536, 'm')), 0);
+  ASSERT_EQ(store("euros", euros), 0);
+  ASSERT_EQ(store("none", ""), 0);
+  EXPECT_EQ(shown("text").at("metadata"), "{\"layers\": [0, 3]}\n");
+  EXPECT_EQ(shown("text").at("metadata_bytes"), 20);
+  EXPECT_EQ(shown("text").at("length_bytes"), 1);
+  EXPECT_FALSE(shown("text").contains("metadata_shown_bytes"));
+  EXPECT_EQ(shown("bytes").at("metadata"), "0x0001ff");
+  EXPECT_EQ(shown("like digits").at("metadata"), "0x30783031");
+  EXPECT_EQ(shown("long").at("metadata"), std::string(1024, 'm'));
+  EXPECT_EQ(shown("long").at("metadata_shown_bytes"), 1024);
+  EXPECT_EQ(shown("euros").at("metadata"), euros.substr(0, 1023));
+  EXPECT_FALSE(shown("none").contains("metadata"));
+  EXPECT_EQ(marudctl({"blocks", "text"}, marud), 0) << output_;
+  EXPECT_NE(output_.find("metadata size  20 B"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("metadata       {\"layers\": [0, 3]}"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"blocks", "long"}, marud), 0) << output_;
+  EXPECT_NE(output_.find("metadata is cut: the first 1.0 KiB of 64.0 KiB"), std::string::npos) << output_;
+  EXPECT_EQ(marudctl({"--json", "blocks"}, marud), 0) << output_;
+  for (const json& row : json::parse(output_).at("blocks")) EXPECT_FALSE(row.contains("metadata")) << row;
+}
+
 TEST_F(Admin, PinsSayWhoHoldsThemAndForHowLong) {
   MarudProcess marud;
   TestClient client(marud.socket_path());

@@ -111,13 +111,15 @@ void store_own(Client& who, uint32_t key, PageRef parent) {
   const PageRef own = take_cached_or_own(who);
   if (own.is_none()) return;
   write_payload(own.page(), key, own.generation());
+  write_metadata(own.page(), key, own.generation());
   yield();
   check_payload(own.page(), key, "who fills the page");
   if (chance().chance(5)) return give_back(who, own);  // aborted; the region may be another's by now
   shm::NewBlock block;
   block.digest = key_digest(key);
   block.key = key_text(key);
-  block.length = 64;
+  block.length = kPayloadWords * 8;
+  block.metadata_bytes = metadata_bytes(key, own.generation());
   block.parent = parent;
   block.now_ms = now_ms();
   const shm::PublishResult result = shm::publish(who.context, own, block);
@@ -186,6 +188,7 @@ void reader_life(void* argument) {
       finished[child] = true;
     }
     check_payload(held.ref.page(), key, "a reader in a region that is taken");
+    check_metadata(held.ref.page(), key, "a reader in a region that is taken");
     release(who, held);
   }
 }
