@@ -73,7 +73,8 @@ class SmallStores {
       const uint64_t started_ns = now_ns();
       for (size_t i = begin; i < end; ++i) {
         maru_buffer buffer;
-        must(maru_alloc(client_, kSmallBytes, &buffer), "alloc");
+        const uint32_t room = options_.metadata ? options_.metadata->bytes : 0;
+        must(maru_alloc_with_metadata(client_, kSmallBytes, room, 1, &buffer), "alloc");
         std::memcpy(buffer.data, payload_, kSmallBytes);
         options_.parent = child ? parents_[i % kParents] : 0;
         refused += !store_block(client_, keys_[i], buffer, &options_);

@@ -57,16 +57,31 @@ TEST_P(FilePower, WhatIsDamagedIsDroppedAndTheRestStays) {
   EXPECT_EQ(writer->store("good", "good bytes"), 0);
   EXPECT_EQ(writer->store("bad", "these bytes never reached the disk"), 0);
   EXPECT_EQ(writer->store("child of bad", "child bytes", "bad"), 0);
+  for (const std::string text : {"described well", "described ill"}) {
+    const maru_metadata metadata = {text.data(), uint32_t(text.size()), 0};
+    maru_store_options options{};
+    options.size = sizeof(options);
+    options.metadata = &metadata;
+    const maru_key key = key_of(text);
+    EXPECT_EQ(maru_store_copy(*writer, &key, "payload", 7, &options, nullptr), 0);
+  }
   marud.kill();
   const size_t at = all_of(pages).find("these bytes never reached");
   ASSERT_NE(at, std::string::npos);
   put(pages, at, std::string(16, '\0'));
+  const std::string all_pages = all_of(pages);
+  size_t metadata_at =
+      all_pages.find("described ill");  // a key lies among the bookkeeping, which may be in this file, too
+  while (metadata_at % 4096 != 64) metadata_at = all_pages.find("described ill", metadata_at + 1);
+  put(pages, metadata_at, "D");
   pretend_other_boot(control);
   marud.start();
-  EXPECT_TRUE(marud.has_logged("of 3 blocks with"));
-  EXPECT_TRUE(marud.has_logged("2 were dropped"));
+  EXPECT_TRUE(marud.has_logged("of 5 blocks with"));
+  EXPECT_TRUE(marud.has_logged("3 were dropped"));
   const auto reader = client();
   EXPECT_EQ(reader->text("good"), "good bytes");
+  EXPECT_EQ(reader->text("described well"), "payload");
+  EXPECT_EQ(reader->text("described ill"), std::nullopt);
   EXPECT_EQ(reader->text("bad"), std::nullopt);
   EXPECT_EQ(reader->text("child of bad"), std::nullopt);
   EXPECT_EQ(marud.ask({{"command", "check"}, {"quiesce", true}}).at("found"), 0u);
