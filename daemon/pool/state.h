@@ -553,11 +553,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   shm::AuditRequest live_audit_request() const;
   bool step_audit();
   nlohmann::json block_json(uint32_t page, PageWord found);
+  void put_metadata(PageRef ref, nlohmann::json& row) const;  // block_metadata.cc
   nlohmann::json status(const metrics::PageCensus& census) const;
   nlohmann::json lane_status(uint32_t lane) const;
-
-  // inspect/block_metadata.cc
-  void put_metadata(PageRef ref, nlohmann::json& row) const;
 
   // inspect/map.cc
   void cool_regions();
