@@ -25,3 +25,13 @@ def storage(marud):
     from kv_store import Storage
     with Storage(str(marud.socket)) as made:
         yield made
+
+
+@pytest.fixture
+def l1(marud):
+    """The first tier of a server of LMCache, in that pool."""
+    from mp_objects import manager
+    made = manager(marud.socket)
+    yield made
+    assert made.memcheck()
+    made.close()
