@@ -428,10 +428,39 @@ MARU_PUBLIC int maru_delete(maru_client *client, const maru_key *key);
  * were deleted. Errors (nothing was deleted): -EROFS the client only reads; -EINVAL. */
 MARU_PUBLIC int maru_delete_batch(maru_client *client, const maru_key *keys, size_t n, int32_t *ret_results);
 
+enum maru_delete_flags {
+  MARU_DELETE_UNPINNED = 1u << 0 /* leave the block alone where a client has it pinned, this client included */
+};
+
+/* Removes this life of a block. A block that was stored later under the same key stays: use this call where the program has
+ * held a block and does not know what became of its key.
+ *   block  from maru_store, maru_retrieve and the like
+ *   flags  enum maru_delete_flags. A pin that begins during the call does not stop it; its holder reads on.
+ * With MARU_DELETE_UNPINNED the call reads a line of each lane. Errors: -ENOENT this life is gone; -ENOTEMPTY the block has
+ * children: delete them first; -EBUSY the block is pinned; -EROFS the client only reads; -ESHUTDOWN; -EINVAL the number is no
+ * block of this pool, or a flag is unknown. */
+MARU_PUBLIC int maru_delete_block(maru_client *client, maru_block block, uint32_t flags);
+
 /* Asks marud to remove a block and everything below it, leaves first. Pinned blocks and what they hold stay. Blocks for at
  * most timeout_ms. ret_deleted (may be NULL): how many blocks went, also with -EBUSY. Errors: -ENOENT; -EBUSY something
  * stayed; -EAGAIN the tree of a call that timed out is not done; -ENOTCONN, -ETIMEDOUT, -ESTALE; -EINVAL. */
 MARU_PUBLIC int maru_delete_tree(maru_client *client, const maru_key *key, uint64_t *ret_deleted);
+
+/* -- counting -------------------------------------------------------------------------------------------------------- */
+
+typedef struct maru_block_counts {
+  size_t size;         /* set by the caller to sizeof(maru_block_counts) */
+  uint64_t blocks;     /* that can be found now */
+  uint64_t held;       /* of them, those that a client pins, and their ancestors: nothing evicts them */
+  uint64_t used_pages; /* of these blocks */
+  uint64_t free_pages; /* that hold nothing, whether a client rents their region or not */
+  uint64_t reserved[3];
+} maru_block_counts;
+
+/* Counts the blocks and the free pages of the whole pool, of all clients. The call reads a line of each page in a region that was
+ * used, and the pins of all lanes: some milliseconds for a million pages. Other clients go on meanwhile, so the numbers are of no
+ * single moment. Errors: -ESHUTDOWN; -EINVAL size is unknown; -ENOMEM. */
+MARU_PUBLIC int maru_count_blocks(maru_client *client, maru_block_counts *ret_counts);
 
 /* -- memory errors -------------------------------------------------------------------------------------------------- */
 

@@ -417,6 +417,17 @@ int maru_release_match(maru_client* client, maru_match* match) {
   return with_any(client, [&](Client& c) { return match ? c.release_match(*match) : -EINVAL; });
 }
 
+// -- counting ---------------------------------------------------------------------------------------------------------
+
+int maru_count_blocks(maru_client* client, maru_block_counts* ret_counts) {
+  return with(client, [&](Client& c) {
+    if (ret_counts == nullptr || ret_counts->size < sizeof(size_t) || ret_counts->size > 4096) return -EINVAL;
+    maru_block_counts counts{};
+    c.count_blocks(&counts);
+    return write_sized(counts, ret_counts);
+  });
+}
+
 // -- memory errors ----------------------------------------------------------------------------------------------------
 
 int maru_handle_memory_errors(uint32_t flags) {
@@ -443,6 +454,13 @@ int maru_delete_batch(maru_client* client, const maru_key* keys, size_t n, int32
       if (ret_results) ret_results[i] = status;
     }
     return deleted;
+  });
+}
+
+int maru_delete_block(maru_client* client, maru_block block, uint32_t flags) {
+  return with(client, [&](Client& c) {
+    if ((flags & ~uint32_t{MARU_DELETE_UNPINNED}) != 0) return -EINVAL;
+    return c.remove_block(PageRef::from_bits(block), (flags & MARU_DELETE_UNPINNED) != 0);
   });
 }
 

@@ -539,6 +539,22 @@ int Client::remove(const Digest& d) {
   return 0;
 }
 
+int Client::remove_block(PageRef ref, bool unpinned) {
+  if (read_only_) return -EROFS;
+  if (!region_.is_page(ref)) return -EINVAL;
+  if (!is_there(ref)) return -ENOENT;
+  // A look, not a promise: retiring takes the key away, and leaves the memory to those who pinned the block meanwhile.
+  if (unpinned && shm::is_pinned(region_, shm::LaneSet::in_use(region_), ref.page())) return -EBUSY;
+  switch (shm::retire_ref(lane_, ref)) {
+    case shm::RetireStatus::kAbsent: return -ENOENT;
+    case shm::RetireStatus::kHasChildren: return -ENOTEMPTY;
+    case shm::RetireStatus::kRetired: break;
+  }
+  count(format::kCounterDeletes);
+  finish(ref);
+  return 0;
+}
+
 int Client::remove_tree(const Digest& d, uint64_t* ret_deleted) {
   if (read_only_) return -EROFS;
   wire::DeleteTreeRequest request{d.lo, d.hi};

@@ -169,9 +169,12 @@ class Client {
   int resolve(const maru_match& match, std::span<const shm::Digest> digests, maru_view* ret_views);
   int release_match(maru_match& match);
   int remove(const shm::Digest& digest);
+  // This life of a block; with `unpinned` only where no lane pins it.
+  int remove_block(shm::PageRef ref, bool unpinned);
   int remove_tree(const shm::Digest& digest, uint64_t* ret_deleted);
   int next_evicted(maru_key_copy* ret_key);
   void statistics(maru_statistics* ret_statistics) const;
+  void count_blocks(maru_block_counts* ret_counts) const;
 
  private:
   explicit Client(Connection::Target target) : connection_(std::move(target)) {}
