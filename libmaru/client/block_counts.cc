@@ -8,6 +8,7 @@
 namespace maru::client {
 
 using format::PageState;
+using shm::PageRef;
 using shm::PageWord;
 
 namespace {

@@ -153,6 +153,9 @@ class Client:
     def tenant(self, name: str) -> int: ...
     def geometry(self) -> Geometry: ...
     def statistics(self) -> Statistics: ...
+    def count_blocks(self) -> tuple[int, int, int, int]:
+        """Of the whole pool: blocks, those of them that are held (pinned by any client, and their ancestors), the pages of the
+        blocks, free pages. maru.blocks.BlockPool.status() says it in blocks."""
     def evicted(self) -> list[EvictedKey]:
         """The keys of blocks that requests of this client evicted since the last call, oldest first; 4096 are kept."""
 
@@ -243,6 +246,9 @@ class Client:
     def delete_batch(self, keys: Sequence[Key], tenant: Tenant = None) -> list[bool]:
         """One by one, in order; a chain goes when its deepest key is first. False where a block was absent. When some have
         children, the others are deleted all the same, and then HasChildrenError is raised, whose `deleted` is the answer."""
+    def delete_block(self, block: int, *, unpinned: bool = False) -> None:
+        """Removes this life of a block, and none that was stored later under its key. With unpinned, one that a client has
+        pinned raises StillPinnedError. NotFoundError: this life is over."""
     def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
         """How many blocks went; 0 when the root is absent. Raises StillPinnedError when something stayed."""
 

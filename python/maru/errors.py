@@ -331,6 +331,11 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_store_batch": _STORE,
     "maru_store_copy_batch": _STORE_COPY,
     "maru_get_block_info": {_errno.EINVAL: (InvalidArgumentError, "the number is no block: give the `block` of a result")},
+    "maru_delete_block": {
+        _errno.EINVAL: (InvalidArgumentError, "the number is no block: give the `block` of a result"),
+        _errno.ENOENT: (NotFoundError, "this life of the block is over: it was evicted or removed"),
+        _errno.EBUSY: (StillPinnedError, "a client has the block pinned: try again when it is released"),
+    },
     "maru_pin_block": {_errno.EINVAL: (InvalidArgumentError, "the number is no block: give the `block` of a result")},
     "maru_pin_batch": _BATCH,
     "maru_exists_batch": _BATCH,

@@ -71,6 +71,7 @@ void run(Suite& suite) {
   if (suite.wants_group("copy")) copy_rows(suite);
   if (suite.wants_group("cached")) lookup_rows(suite, false);
   if (suite.wants_group("store")) store_rows(suite);
+  if (suite.wants_group("blocks")) block_rows(suite);
   if (suite.wants_group("scaling")) scaling_rows(suite);
   if (suite.wants_group("eviction")) eviction_rows(suite);
   if (suite.wants_group("policies")) policy_rows(suite);

@@ -86,6 +86,7 @@ class Suite {
 // The groups of rows, one function each; it sets up what its rows share and measures those that are wanted.
 void lookup_rows(Suite& suite, bool cold);
 void store_rows(Suite& suite);
+void block_rows(Suite& suite);
 void allocation_rows(Suite& suite);
 void copy_rows(Suite& suite);
 void eviction_rows(Suite& suite);

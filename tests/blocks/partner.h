@@ -21,12 +21,9 @@ class Partner {
     const FileDescriptor their_input(in[0]), their_output(out[1]);
     input_ = FileDescriptor(in[1]);
     output_ = FileDescriptor(out[0]);
-    // A shell puts the pipes where the program looks for them.
-    const std::string streams = " <&" + std::to_string(in[0]) + " >&" + std::to_string(out[1]);
-    const std::string command = "exec '" + own_program() + "' --role " + action + " '" + socket + "' " +
-                                std::to_string(first) + " " + std::to_string(count) + streams;
-    process_ = std::make_unique<ChildProcess>(std::vector<std::string>{"/bin/sh", "-c", command}, "",
-                                              std::vector<int>{in[0], out[1]});
+    const std::vector<std::string> command = {own_program(), "--role", action, socket, std::to_string(first),
+                                              std::to_string(count), std::to_string(in[0]), std::to_string(out[1])};
+    process_ = std::make_unique<ChildProcess>(command, "", std::vector<int>{in[0], out[1]});
   }
 
   // A line of its output; throws when it ends instead.

@@ -241,7 +241,8 @@ class ImmutableBlock {
   bool is_new() const { return is_new_; }           // registered by the call that returned this handle
   bool is_duplicate() const { return own_.is_held(); }
 
-  // Another handle of this life. Errors: kMoved; kOther ENOBUFS.
+  // Another handle of this life. Errors: kMoved; kGone the block was unregistered meanwhile: this handle still reads it; kOther
+  // ENOBUFS.
   BlockOutcome<ImmutableBlock> clone() const { return downgrade().upgrade(); }
   WeakBlock downgrade() const { return WeakBlock(core_, hash_, view_); }
   // Registered -> Reset: takes this life of the block out of the pool; others that hold it read on. A block that was registered
@@ -388,13 +389,21 @@ inline BlockOutcome<void> ImmutableBlock::unregister() && {
   if (!core_) return moved();
   std::unique_lock<std::mutex> lock;
   if (core_->listened) lock = core_->listened->lock();
-  const int result = maru_delete_block(core_->c(), view_.block, 0);
-  if (result == -ENOTEMPTY) return fault(BlockFault::kHasChildren, ENOTEMPTY);
-  if (result < 0 && result != -ENOENT) return failed(result);
+  // Without its own pin the pages are free at once, and the parent loses its child.
+  maru_release(core_->c(), &view_);
+  int result = maru_delete_block(core_->c(), view_.block, 0);
+  if (result < 0 && result != -ENOENT) {
+    maru_view pin;
+    if (maru_pin_block(core_->c(), view_.block, &pin) == 0) {
+      view_.pin = pin.pin;
+      if (result == -ENOTEMPTY) return fault(BlockFault::kHasChildren, ENOTEMPTY);
+      return failed(result);
+    }
+    result = -ENOENT;  // removed between the two
+  }
   if (core_->listened) core_->listened->removed(hash_, view_.block);
   if (lock.owns_lock()) lock.unlock();
   own_.abort();
-  maru_release(core_->c(), &view_);
   core_ = {};
   if (result < 0) return fault(BlockFault::kGone, ENOENT);
   return {};

@@ -64,10 +64,11 @@ class ImmutableBlocks {
   uint64_t sequence_hash(size_t i) const { return hashes_[i].sequence; }
   maru_block block(size_t i) const { return view(i).block; }
   WeakBlock downgrade(size_t i) const { return WeakBlock(core_, hashes_[i], view(i)); }
-  // A handle of its own for block i, which holds it when this is gone. Errors: kOther ENOBUFS.
+  // A handle of its own for block i, which holds it when this is gone. Errors: kGone the block was unregistered meanwhile: it can
+  // be read here; kOther ENOBUFS.
   BlockOutcome<ImmutableBlock> hold(size_t i) const { return downgrade(i).upgrade(); }
-  // Keeps the first `count` blocks and lets the others go. Errors: kBadOptions count is more than size(); kOther ENOBUFS, with
-  // all blocks held as before.
+  // Keeps the first `count` blocks and lets the others go. Errors: kBadOptions count is more than size(); kGone one of them was
+  // unregistered meanwhile, and kOther ENOBUFS: all blocks are held as before.
   BlockOutcome<void> truncate(size_t count);
   // Lets all go.
   void release();
@@ -197,7 +198,7 @@ inline BlockOutcome<void> ImmutableBlocks::truncate(size_t count) {
         maru_release(core_->c(), &view(i));
         views()[i].pin = 0;
       }
-      return failed(result);
+      return result == -ENOENT ? fault(BlockFault::kGone, ENOENT) : failed(result);
     }
     maru_release_match(core_->c(), &match_);
     match_ = {};

@@ -169,6 +169,29 @@ py::object Client::block_info(maru_block block) const {
                               number(info.stored_ms), number(info.expires_ms)));
 }
 
+py::tuple Client::count_blocks() const {
+  const Use use(attachment());
+  maru_block_counts counts{};
+  counts.size = sizeof(counts);
+  int status = 0;
+  {
+    const WithoutGil released;
+    status = maru_count_blocks(use.client(), &counts);
+  }
+  check(status, "maru_count_blocks");
+  return py::make_tuple(counts.blocks, counts.held, counts.used_pages, counts.free_pages);
+}
+
+void Client::remove_block(maru_block block, bool unpinned) const {
+  const Use use(attachment());
+  int status = 0;
+  {
+    const WithoutGil released;
+    status = maru_delete_block(use.client(), block, unpinned ? MARU_DELETE_UNPINNED : 0);
+  }
+  check(status, "maru_delete_block");
+}
+
 py::object Client::statistics() const {
   const Use use(attachment());
   maru_statistics s{};

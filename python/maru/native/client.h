@@ -44,6 +44,8 @@ class Client : public ZeroedMemory {
   pybind11::object geometry() const;
   pybind11::object block_info(maru_block block) const;
   pybind11::object statistics() const;
+  pybind11::tuple count_blocks() const;
+  void remove_block(maru_block block, bool unpinned) const;
   pybind11::list evicted();
 
   bool exists(pybind11::handle key, pybind11::handle tenant, KeyForm form = KeyForm::kClient) const;

@@ -165,6 +165,13 @@ void define_client(py::module_& module) {
       .def("tenant", &Client::tenant, "name"_a)
       .def("geometry", &Client::geometry)
       .def("statistics", &Client::statistics)
+      .def("count_blocks", &Client::count_blocks)
+      .def(
+          "delete_block",
+          [](const Client& self, py::handle block, bool unpinned) {
+            self.remove_block(number_of(block, "block", UINT64_MAX), unpinned);
+          },
+          "block"_a, py::kw_only(), "unpinned"_a = false)
       .def("evicted", &Client::evicted)
       .def("retrieve_batch", &Client::retrieve_batch, "keys"_a, "tenant"_a = py::none())
       .def("_find_batch", &Client::find_batch, "keys"_a, "tenant"_a, "places"_a)
