@@ -17,8 +17,8 @@
 // the tokens of unregistered blocks. Handles may go in any order, the pool's handle among them, on any thread; the last one
 // detaches the client. One thread at a time uses a handle; all threads may use a BlockPool.
 //
-// Programs link maru and maru-tokens. maru.h says which calls block or enter the kernel: those that allocate or register may ask
-// marud, and the others do neither.
+// Programs link maru and maru-tokens. maru.h says which calls block or enter the kernel: those that allocate or register may
+// ask marud, and the others do neither.
 #ifndef MARU_BLOCKS_HPP
 #define MARU_BLOCKS_HPP
 
@@ -43,8 +43,8 @@ struct BlockHandles {
 
 struct AllocatedBlocks {
   BlockList<MutableBlock> blocks;
-  // What this client's requests evicted since the last allocate(), also for another thread. Blocks with keys of other kinds, and
-  // blocks beyond the 4096 that maru_next_evicted() keeps, are in `evicted_others`.
+  // What this client's requests evicted since the last allocate(), also for another thread; maru_next_evicted() keeps 4096.
+  // `evicted_others` counts blocks of other tenants or with keys of other kinds.
   BlockList<BlockHash> evicted;
   uint64_t evicted_others = 0;
 };
@@ -122,7 +122,8 @@ class BlockPool {
     using namespace blocks_detail;
     RegisteredBlocks out;
     if (!core_) out.error = moved();
-    if (out.ok() && (!out.blocks.reserve(blocks.size()) || !out.rest.reserve(blocks.size()))) out.error = failed(-ENOMEM);
+    if (out.ok() && (!out.blocks.reserve(blocks.size()) || !out.rest.reserve(blocks.size())))
+      out.error = failed(-ENOMEM);
     if (!out.ok()) {
       out.rest = std::move(blocks);
       return out;
@@ -136,8 +137,8 @@ class BlockPool {
     return out;
   }
 
-  // The longest run of leading hashes whose blocks are there, held together. Ends at the first miss; a block that cannot be read
-  // is a miss, too. Errors: kOther ENOBUFS, ENOMEM, ESHUTDOWN.
+  // The longest run of leading hashes whose blocks are there, held together. Ends at the first miss; a block that cannot be
+  // read is a miss, too. Errors: kOther ENOBUFS, ENOMEM, ESHUTDOWN.
   BlockOutcome<ImmutableBlocks> match_blocks(std::span<const BlockHash> hashes) const {
     if (!core_) return blocks_detail::moved();
     return ImmutableBlocks::match(core_, hashes);
@@ -199,7 +200,8 @@ class BlockPool {
   }
   BlockHandles handles() const {
     if (!core_) return {};
-    return {core_->mutable_handles.load(std::memory_order_relaxed), core_->complete_handles.load(std::memory_order_relaxed)};
+    return {core_->mutable_handles.load(std::memory_order_relaxed),
+            core_->complete_handles.load(std::memory_order_relaxed)};
   }
 
   // Tells the listener of registered blocks that are gone, whoever removed or evicted them. Looks at each registration. Returns

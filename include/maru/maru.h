@@ -457,9 +457,9 @@ typedef struct maru_block_counts {
   uint64_t reserved[3];
 } maru_block_counts;
 
-/* Counts the blocks and the free pages of the whole pool, of all clients. The call reads a line of each page in a region that was
- * used, and the pins of all lanes: some milliseconds for a million pages. Other clients go on meanwhile, so the numbers are of no
- * single moment. Errors: -ESHUTDOWN; -EINVAL size is unknown; -ENOMEM. */
+/* Counts the blocks and the free pages of the whole pool, of all clients. The call reads a line of each page in a region that
+ * was used, and the pins of all lanes: some milliseconds for a million pages. Other clients go on meanwhile, so the numbers are
+ * of no single moment. Errors: -ESHUTDOWN; -EINVAL size is unknown; -ENOMEM. */
 MARU_PUBLIC int maru_count_blocks(maru_client *client, maru_block_counts *ret_counts);
 
 /* -- memory errors -------------------------------------------------------------------------------------------------- */

@@ -211,6 +211,46 @@ static void describe_a_block(maru_client *client) {
   EXPECT(result == 0);
 }
 
+static void use_one_life(maru_client *client) {
+  const maru_key key = key_of("one life");
+  maru_block first = 0, second = 0;
+  maru_block_counts before, counts;
+  maru_view view;
+  int result;
+  memset(&before, 0, sizeof before);
+  before.size = sizeof before;
+  result = maru_count_blocks(client, &before);
+  EXPECT(result == 0);
+  result = maru_store_copy(client, &key, "text", 4, NULL, &first);
+  EXPECT(result == 0);
+  result = maru_pin(client, &key, &view);
+  EXPECT(result == 0);
+  counts = before;
+  result = maru_count_blocks(client, &counts);
+  EXPECT(result == 0 && counts.blocks == before.blocks + 1 && counts.held == before.held + 1);
+  EXPECT(counts.used_pages == before.used_pages + 1);
+  result = maru_delete_block(client, first, MARU_DELETE_UNPINNED);
+  EXPECT(result == -EBUSY);
+  result = maru_unpin(client, &view);
+  EXPECT(result == 0);
+  result = maru_delete_block(client, first, MARU_DELETE_UNPINNED);
+  EXPECT(result == 0);
+  result = maru_store_copy(client, &key, "later", 5, NULL, &second);
+  EXPECT(result == 0 && second != first);
+  result = maru_delete_block(client, first, 0);
+  EXPECT(result == -ENOENT);
+  EXPECT(maru_exists(client, &key) == 1); /* the later block stays */
+  result = maru_delete_block(client, second, 2);
+  EXPECT(result == -EINVAL);
+  result = maru_delete_block(client, 0, 0);
+  EXPECT(result == -EINVAL);
+  result = maru_delete_block(client, second, 0);
+  EXPECT(result == 0 && maru_exists(client, &key) == 0);
+  counts.size = 1;
+  result = maru_count_blocks(client, &counts);
+  EXPECT(result == -EINVAL);
+}
+
 int main(void) {
   maru_attach_options options;
   maru_client *client = NULL;
@@ -232,6 +272,7 @@ int main(void) {
   go_on_using_a_buffer(client);
   use_many_at_once(client);
   use_a_chain(client);
+  use_one_life(client);
   maru_detach(client);
   if (failures == 0) printf("used libmaru %s from C\n", maru_version());
   return failures != 0;

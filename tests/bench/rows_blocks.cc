@@ -1,5 +1,5 @@
-// The life of blocks through maru/blocks.hpp, in the shapes that kvbm-logical's benchmark has: a chain of blocks is matched while
-// its blocks are held (active), and while nothing holds them (inactive), and 128 handles are dropped. The floor is the same
+// The life of blocks through maru/blocks.hpp, in the shapes that kvbm-logical's benchmark has: a chain of blocks is matched
+// while its blocks are held (active), and while nothing holds them (inactive), and 128 handles are dropped. The floor is the same
 // through maru.h, from the same hashes.
 #include "maru/blocks.hpp"
 #include "tests/bench/clock.h"
@@ -72,9 +72,9 @@ class BlockRows {
     AllocatedBlocks allocated = must_have(pool_.allocate(kLongest));
     BlockList<CompleteBlock> complete;
     for (size_t i = 0; i < kLongest; ++i) {
-      const TokenBlock block = must_have(
-          make_token_block(1337, kPageSize, std::span(tokens).subspan(i * kPageSize, kPageSize),
-                           i == 0 ? std::nullopt : std::optional(hashes_[i - 1])));
+      const TokenBlock block =
+          must_have(make_token_block(1337, kPageSize, std::span(tokens).subspan(i * kPageSize, kPageSize),
+                                     i == 0 ? std::nullopt : std::optional(hashes_[i - 1])));
       complete.push(must_have(std::move(allocated.blocks[i]).apply_token_block(block)));
     }
     if (!pool_.register_blocks(std::move(complete)).ok()) wrong("register_blocks");

@@ -77,9 +77,15 @@ TEST_F(Lifecycle, AnyBlockThatIsNotRegisteredGoesBackToReset) {
 }
 
 TEST_F(Lifecycle, PagesOfABlockThatGoesUnregisteredAreGivenBack) {
-  { const MutableBlock block = one_block(pool_); }
-  { const MutableBlock block = filled_block(pool_, kTokens); }
-  { const CompleteBlock block = complete_block(pool_, kTokens); }
+  {
+    const MutableBlock block = one_block(pool_);
+  }
+  {
+    const MutableBlock block = filled_block(pool_, kTokens);
+  }
+  {
+    const CompleteBlock block = complete_block(pool_, kTokens);
+  }
   EXPECT_EQ(pool_.handles().in_mutable + pool_.handles().in_complete, 0u);
   EXPECT_EQ(pool_.match_blocks(hashes_of(kTokens))->size(), 0u);
 }

@@ -1,5 +1,5 @@
-// The block suite: googletest, or another process of a test (--role ACTION SOCKET FIRST COUNT INPUT OUTPUT), which says on a line what it
-// found, waits for its input to end, and lets go.
+// The block suite: googletest, or another process of a test (--role ACTION SOCKET FIRST COUNT INPUT OUTPUT). That process says
+// on a line what it found, waits for its input to end, and lets go.
 #include "tests/blocks/block_fixture.h"
 
 #include <cstdio>
@@ -60,7 +60,8 @@ int play(const std::string& action, const std::string& socket, uint32_t first, s
 int main(int count, char** arguments) {
   if (count == 8 && std::string(arguments[1]) == "--role") {
     // The descriptors of its pipes.
-    if (::dup2(std::stoi(arguments[6]), STDIN_FILENO) < 0 || ::dup2(std::stoi(arguments[7]), STDOUT_FILENO) < 0) return 3;
+    if (::dup2(std::stoi(arguments[6]), STDIN_FILENO) < 0 || ::dup2(std::stoi(arguments[7]), STDOUT_FILENO) < 0)
+      return 3;
     try {
       return maru::test::play(arguments[2], arguments[3], uint32_t(std::stoul(arguments[4])), std::stoul(arguments[5]));
     } catch (const std::exception& exception) {

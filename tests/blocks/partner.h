@@ -21,8 +21,14 @@ class Partner {
     const FileDescriptor their_input(in[0]), their_output(out[1]);
     input_ = FileDescriptor(in[1]);
     output_ = FileDescriptor(out[0]);
-    const std::vector<std::string> command = {own_program(), "--role", action, socket, std::to_string(first),
-                                              std::to_string(count), std::to_string(in[0]), std::to_string(out[1])};
+    const std::vector<std::string> command = {own_program(),
+                                              "--role",
+                                              action,
+                                              socket,
+                                              std::to_string(first),
+                                              std::to_string(count),
+                                              std::to_string(in[0]),
+                                              std::to_string(out[1])};
     process_ = std::make_unique<ChildProcess>(command, "", std::vector<int>{in[0], out[1]});
   }
 

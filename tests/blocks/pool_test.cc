@@ -16,9 +16,9 @@ TEST_F(Pool, MatchEndsAtTheFirstMissAndScanFindsTheRest) {
   const std::vector<BlockHash> hashes = hashes_of(tokens);
   // Roots, so that there may be a hole.
   for (const size_t i : {0u, 1u, 3u, 5u}) {
-    const BlockOutcome<TokenBlock> block = make_token_block(
-        kSalt, kPageSize, std::span(tokens).subspan(i * kPageSize, kPageSize),
-        i == 0 ? std::nullopt : std::optional(hashes[i - 1]));
+    const BlockOutcome<TokenBlock> block =
+        make_token_block(kSalt, kPageSize, std::span(tokens).subspan(i * kPageSize, kPageSize),
+                         i == 0 ? std::nullopt : std::optional(hashes[i - 1]));
     ASSERT_EQ(block->hash, hashes[i]);
     TokenBlock root = *block;
     root.parent.reset();
@@ -41,7 +41,9 @@ TEST_F(Pool, MatchEndsAtTheFirstMissAndScanFindsTheRest) {
 TEST_F(Pool, MatchOfAChainIsHeldByOnePinUntilItGoes) {
   const std::vector<uint32_t> tokens = tokens_from(1, 12 * kPageSize);
   const std::vector<BlockHash> hashes = hashes_of(tokens);
-  { const BlockList<ImmutableBlock> chain = registered_chain(pool_, tokens); }
+  {
+    const BlockList<ImmutableBlock> chain = registered_chain(pool_, tokens);
+  }
   EXPECT_EQ(map_.count_pins(), 0u);
   ImmutableBlocks matched = std::move(*pool_.match_blocks(hashes));
   ASSERT_EQ(matched.size(), 12u);
@@ -122,7 +124,9 @@ TEST_F(Pool, StatusCountsActiveInactiveAndEmptyBlocks) {
   EXPECT_EQ(before.active + before.inactive, 0u);
   EXPECT_GT(before.empty, 0u);
   BlockList<ImmutableBlock> chain = registered_chain(pool_, tokens_from(1, 3 * kPageSize));
-  { const ImmutableBlock idle = registered_block(pool_, tokens_from(100, 4)); }
+  {
+    const ImmutableBlock idle = registered_block(pool_, tokens_from(100, 4));
+  }
   EXPECT_EQ(pool_.status()->active, 3u);
   EXPECT_EQ(pool_.status()->inactive, 1u);
   EXPECT_LE(pool_.status()->empty, before.empty - 4);
@@ -137,7 +141,9 @@ TEST_F(Pool, ResetBlocksSaysWhatBecameOfEach) {
   const std::vector<uint32_t> tokens = tokens_from(1, 3 * kPageSize);
   const std::vector<BlockHash> chain = hashes_of(tokens), absent = hashes_of(tokens_from(500, 4)),
                                held = hashes_of(tokens_from(600, 4));
-  { const BlockList<ImmutableBlock> idle = registered_chain(pool_, tokens); }
+  {
+    const BlockList<ImmutableBlock> idle = registered_chain(pool_, tokens);
+  }
   const ImmutableBlock holder = registered_block(pool_, tokens_from(600, 4));
   const std::vector<BlockHash> asked = {chain[0], absent[0], chain[1], held[0], chain[2]};
   const BlockOutcome<ResetBlocks> reset = pool_.reset_blocks(asked);
@@ -152,7 +158,9 @@ TEST_F(Pool, ResetBlocksSaysWhatBecameOfEach) {
 TEST_F(Pool, ResetLeavesABlockThatAnotherProcessHoldsOrThatHasChildren) {
   const std::vector<uint32_t> tokens = tokens_from(1, 2 * kPageSize);
   const std::vector<BlockHash> hashes = hashes_of(tokens);
-  { const BlockList<ImmutableBlock> idle = registered_chain(pool_, tokens); }
+  {
+    const BlockList<ImmutableBlock> idle = registered_chain(pool_, tokens);
+  }
   const BlockPool other = pool_of(marud_.socket_path());
   {
     const ImmutableBlocks theirs = std::move(*other.match_blocks(hashes));
@@ -234,10 +242,14 @@ TEST_F(Listening, RegisterPrecedesRemove) {
   heard = pool_of(marud_.socket_path(), options);
   const std::vector<uint32_t> tokens = tokens_from(1, 2 * kPageSize);
   const std::vector<BlockHash> hashes = hashes_of(tokens);
-  { const BlockList<ImmutableBlock> chain = registered_chain(heard, tokens); }
+  {
+    const BlockList<ImmutableBlock> chain = registered_chain(heard, tokens);
+  }
   ASSERT_EQ(recorder.events().size(), 2u);
   EXPECT_EQ(recorder.events()[1].second.parent, hashes[0]);
-  { const ImmutableBlock again = registered_block(heard, std::span(tokens).first(4)); }
+  {
+    const ImmutableBlock again = registered_block(heard, std::span(tokens).first(4));
+  }
   EXPECT_EQ(recorder.events().size(), 2u) << "a duplicate is no event";
   EXPECT_EQ(heard.reset_blocks(hashes)->reset.size(), 2u);
   EXPECT_EQ(recorder.of(hashes[0]), "+-");
@@ -249,7 +261,9 @@ TEST_F(Listening, RegisterPrecedesRemove) {
 TEST_F(Listening, RemovalsByOthersAreFoundByReconcile) {
   heard = pool_of(marud_.socket_path(), options);
   const std::vector<BlockHash> hashes = hashes_of(tokens_from(1, 4));
-  { const ImmutableBlock block = registered_block(heard, tokens_from(1, 4)); }
+  {
+    const ImmutableBlock block = registered_block(heard, tokens_from(1, 4));
+  }
   EXPECT_EQ(pool_.reset_blocks(hashes)->reset.size(), 1u);
   EXPECT_EQ(recorder.of(hashes[0]), "+");
   EXPECT_EQ(heard.reconcile(), 1u);
@@ -260,7 +274,9 @@ TEST_F(Listening, RemovalsByOthersAreFoundByReconcile) {
 TEST_F(Listening, NewLifeAfterARemovalByOthersIsAnnouncedInOrder) {
   heard = pool_of(marud_.socket_path(), options);
   const std::vector<BlockHash> hashes = hashes_of(tokens_from(1, 4));
-  { const ImmutableBlock block = registered_block(heard, tokens_from(1, 4)); }
+  {
+    const ImmutableBlock block = registered_block(heard, tokens_from(1, 4));
+  }
   EXPECT_EQ(pool_.reset_blocks(hashes)->reset.size(), 1u);
   const ImmutableBlock newer = registered_block(heard, tokens_from(1, 4));
   EXPECT_EQ(recorder.of(hashes[0]), "+-+");

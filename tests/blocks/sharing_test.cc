@@ -9,7 +9,9 @@ using SharedBlocks = Blocks;
 
 TEST_F(SharedBlocks, SecondProcessMatchesAndReadsInPlace) {
   const std::vector<uint32_t> tokens = tokens_from(1, 9 * kPageSize);
-  { const BlockList<ImmutableBlock> chain = registered_chain(pool_, tokens); }
+  {
+    const BlockList<ImmutableBlock> chain = registered_chain(pool_, tokens);
+  }
   Partner reader("match", marud_.socket_path(), 1, 12);  // asks for more than there are
   EXPECT_EQ(reader.line(), "9 9");
   EXPECT_EQ(map_.count_pins(), 1u) << "nothing but the reader's match";
@@ -22,7 +24,9 @@ TEST_F(SharedBlocks, SecondProcessMatchesAndReadsInPlace) {
 
 TEST_F(SharedBlocks, HandlesOfAKilledProcessEnd) {
   const std::vector<uint32_t> tokens = tokens_from(1, 3 * kPageSize);
-  { const BlockList<ImmutableBlock> chain = registered_chain(pool_, tokens); }
+  {
+    const BlockList<ImmutableBlock> chain = registered_chain(pool_, tokens);
+  }
   Partner reader("match", marud_.socket_path(), 1, 3);
   EXPECT_EQ(reader.line(), "3 3");
   Partner writer("register", marud_.socket_path(), 500, 4);

@@ -25,8 +25,8 @@ struct BlockEvent {
 };
 
 // Hears what happens to the blocks that this BlockPool registered. For each life of a block on_register comes before on_remove,
-// whichever threads registered and removed it, and an on_remove never means a later life of its hash. Removals are those by this
-// pool, those by requests of its client (allocate), and what BlockPool::reconcile() finds. Calls come one at a time, from any
+// whichever threads registered and removed it, and an on_remove never means a later life of its hash. Removals are those by
+// this pool, those by requests of its client (allocate), and what BlockPool::reconcile() finds. Calls come one at a time, from any
 // thread that uses the pool, and must not call it. The listener outlives the pool and all its handles.
 class BlockListener {
  public:
@@ -44,9 +44,11 @@ struct BlockPoolOptions {
   uint64_t ttl_ms = 0;       // as in maru_store_options, of every block
   uint32_t priority = 0;
   Duplicates duplicates = Duplicates::kReject;
-  bool reset_on_release = false;    // the last handle of a registered block takes it out of the pool
-  bool sequence_hash_only = false;  // names are Dynamo's sequence hashes alone, for partners that know no more: collisions hit
-  BlockListener* listener = nullptr;  // with one, the pool keeps a table of its registrations, and registers one block at a time
+  bool reset_on_release = false;  // the last handle of a registered block takes it out of the pool
+  bool sequence_hash_only =
+      false;  // names are Dynamo's sequence hashes alone, for partners that know no more: collisions hit
+  BlockListener* listener =
+      nullptr;  // with one, the pool keeps a table of its registrations, and registers one block at a time
 };
 
 namespace blocks_detail {

@@ -57,23 +57,27 @@ struct BlockError {
         say("%s", "the handle holds no block: it was moved from or used up; use the handle that has the block now");
         break;
       case BlockFault::kNotReset:
-        say("block is not reset: it has a sequence of %" PRIu64 " tokens; expected a Reset block: call reset() first", found);
+        say("block is not reset: it has a sequence of %" PRIu64 " tokens; expected a Reset block: call reset() first",
+            found);
         break;
       case BlockFault::kNotPartial:
         say("block is not partial: found a %s block; expected a Partial one: call init_sequence() first", state);
         break;
       case BlockFault::kFull:
-        say("block is full: it has %" PRIu64 " of %" PRIu64 " tokens; commit it, and go on in the next block", found, expected);
+        say("block is full: it has %" PRIu64 " of %" PRIu64 " tokens; commit it, and go on in the next block", found,
+            expected);
         break;
       case BlockFault::kEmpty: say("%s", "block has no token to take away; expected at least one"); break;
       case BlockFault::kInsufficientTokens:
         say("block has %" PRIu64 " tokens; %" PRIu64 " were to be taken away: take fewer", found, expected);
         break;
       case BlockFault::kIncomplete:
-        say("block is incomplete: found %" PRIu64 " tokens, expected %" PRIu64 ": add the rest before commit()", found, expected);
+        say("block is incomplete: found %" PRIu64 " tokens, expected %" PRIu64 ": add the rest before commit()", found,
+            expected);
         break;
       case BlockFault::kSizeMismatch:
-        say("token block has %" PRIu64 " tokens, the pool's blocks have %" PRIu64 ": cut the sequence by the pool's page size",
+        say("token block has %" PRIu64 " tokens, the pool's blocks have %" PRIu64
+            ": cut the sequence by the pool's page size",
             found, expected);
         break;
       case BlockFault::kWrongPool: say("%s", "the block belongs to another BlockPool: give it to that pool"); break;

@@ -27,8 +27,8 @@ struct TokenBlock {
   BlockHash hash;
   uint64_t block_hash = 0;  // Dynamo's hash of these tokens alone
   uint64_t salt_hash = 0;
-  std::optional<BlockHash> parent;       // nothing at the begin of a sequence
-  std::span<const uint32_t> tokens;      // the caller's, or those of the handle that it came from
+  std::optional<BlockHash> parent;   // nothing at the begin of a sequence
+  std::span<const uint32_t> tokens;  // the caller's, or those of the handle that it came from
 };
 
 namespace blocks_detail {
@@ -55,8 +55,8 @@ inline BlockOutcome<size_t> hash_tokens(uint64_t salt_hash, uint32_t page_size, 
   for (size_t done = 0; done < count;) {
     const size_t now = std::min(kAtOnce, count - done);
     const uint32_t* const first = tokens.data() + done * page_size;
-    int result = maru_tokens_dynamo(salt_hash, has_parent ? &sequence_before : nullptr, page_size, first, now * page_size,
-                                    nullptr, sequence);
+    int result = maru_tokens_dynamo(salt_hash, has_parent ? &sequence_before : nullptr, page_size, first,
+                                    now * page_size, nullptr, sequence);
     if (result == 0)
       result = maru_tokens_dynamo(salt_hash ^ kCheckSalt, has_parent ? &check_before : nullptr, page_size, first,
                                   now * page_size, nullptr, check);
@@ -71,15 +71,16 @@ inline BlockOutcome<size_t> hash_tokens(uint64_t salt_hash, uint32_t page_size, 
 }
 
 // The same for one block: errors: kSizeMismatch tokens.size() is not page_size; those of hash_tokens.
-inline BlockOutcome<TokenBlock> make_token_block(uint64_t salt_hash, uint32_t page_size, std::span<const uint32_t> tokens,
+inline BlockOutcome<TokenBlock> make_token_block(uint64_t salt_hash, uint32_t page_size,
+                                                 std::span<const uint32_t> tokens,
                                                  const std::optional<BlockHash>& parent = std::nullopt) {
   using namespace blocks_detail;
   if (tokens.size() != page_size) return fault(BlockFault::kSizeMismatch, EINVAL, tokens.size(), page_size);
   TokenBlock block;
   const BlockOutcome<size_t> hashed = hash_tokens(salt_hash, page_size, tokens, {&block.hash, 1}, parent);
   if (!hashed) return hashed.error();
-  if (const int result = maru_tokens_dynamo(salt_hash, nullptr, page_size, tokens.data(), page_size, &block.block_hash,
-                                            nullptr);
+  if (const int result =
+          maru_tokens_dynamo(salt_hash, nullptr, page_size, tokens.data(), page_size, &block.block_hash, nullptr);
       result < 0)
     return failed(result);
   block.salt_hash = salt_hash;

@@ -64,8 +64,8 @@ class ImmutableBlocks {
   uint64_t sequence_hash(size_t i) const { return hashes_[i].sequence; }
   maru_block block(size_t i) const { return view(i).block; }
   WeakBlock downgrade(size_t i) const { return WeakBlock(core_, hashes_[i], view(i)); }
-  // A handle of its own for block i, which holds it when this is gone. Errors: kGone the block was unregistered meanwhile: it can
-  // be read here; kOther ENOBUFS.
+  // A handle of its own for block i, which holds it when this is gone. Errors: kGone the block was unregistered meanwhile: it
+  // can be read here; kOther ENOBUFS.
   BlockOutcome<ImmutableBlock> hold(size_t i) const { return downgrade(i).upgrade(); }
   // Keeps the first `count` blocks and lets the others go. Errors: kBadOptions count is more than size(); kGone one of them was
   // unregistered meanwhile, and kOther ENOBUFS: all blocks are held as before.
