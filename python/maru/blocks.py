@@ -295,7 +295,8 @@ class ImmutableBlock(_Handle):
 
     def unregister(self) -> None:
         """Registered -> Reset: takes this life of the block out of the pool. A block that was registered later under its hash
-        stays. HasChildrenError: the handle is as it was. NotFoundError: this life was removed already, and the handle is used up."""
+        stays. Its parent counts it until marud has freed it, some milliseconds. HasChildrenError: the handle is as it was.
+        NotFoundError: this life was removed already, and the handle is used up."""
         self._use()
         self._pool._unregister(self)
 

@@ -1,6 +1,6 @@
 // The life of blocks through maru/blocks.hpp, in the shapes that kvbm-logical's benchmark has: a chain of blocks is matched
-// while its blocks are held (active), and while nothing holds them (inactive), and 128 handles are dropped. The floor is the same
-// through maru.h, from the same hashes.
+// while its blocks are held (active), and while nothing holds them (inactive), and 128 handles are dropped. The floor is the
+// same through maru.h, from the same hashes.
 #include "maru/blocks.hpp"
 #include "tests/bench/clock.h"
 #include "tests/bench/content.h"

@@ -26,8 +26,8 @@ struct BlockEvent {
 
 // Hears what happens to the blocks that this BlockPool registered. For each life of a block on_register comes before on_remove,
 // whichever threads registered and removed it, and an on_remove never means a later life of its hash. Removals are those by
-// this pool, those by requests of its client (allocate), and what BlockPool::reconcile() finds. Calls come one at a time, from any
-// thread that uses the pool, and must not call it. The listener outlives the pool and all its handles.
+// this pool, those by requests of its client (allocate), and what BlockPool::reconcile() finds. Calls come one at a time, from
+// any thread that uses the pool, and must not call it. The listener outlives the pool and all its handles.
 class BlockListener {
  public:
   virtual void on_register(const BlockEvent& event) noexcept = 0;
@@ -140,7 +140,12 @@ class CoreRef {
     return *this;
   }
   ~CoreRef() {
-    if (core_ && core_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete core_;
+    if (core_) drop(core_, 1);
+  }
+  // For those who end many references at once: this one counts on, and drop() ends it.
+  void forget() { core_ = nullptr; }
+  static void drop(Core* core, uint32_t count) {
+    if (core->references.fetch_sub(count, std::memory_order_acq_rel) == count) delete core;
   }
 
   Core* operator->() const { return core_; }
@@ -169,7 +174,10 @@ class Array {
   Array() = default;
   Array(Array&& other) noexcept
       : items_(std::move(other.items_)), size_(std::exchange(other.size_, 0)), room_(std::exchange(other.room_, 0)) {}
+  ~Array() { let_go(); }
   Array& operator=(Array&& other) noexcept {
+    if (this == &other) return *this;
+    let_go();
     items_ = std::move(other.items_);
     size_ = std::exchange(other.size_, 0);
     room_ = std::exchange(other.room_, 0);
@@ -204,6 +212,11 @@ class Array {
   T pop() { return std::move(items_[--size_]); }
 
  private:
+  // Handles that can go together do.
+  void let_go() {
+    if constexpr (requires { T::release_all(items_.get(), size_); }) T::release_all(items_.get(), size_);
+  }
+
   std::unique_ptr<T[]> items_;
   size_t size_ = 0;
   size_t room_ = 0;

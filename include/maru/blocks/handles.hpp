@@ -20,6 +20,7 @@ class MutableBlock {
   MutableBlock() = default;
   MutableBlock(MutableBlock&&) = default;
   MutableBlock& operator=(MutableBlock&& other) noexcept {
+    if (this == &other) return *this;
     release();
     core_ = std::move(other.core_);
     buffer_ = std::move(other.buffer_);
@@ -134,6 +135,7 @@ class CompleteBlock {
   CompleteBlock() = default;
   CompleteBlock(CompleteBlock&&) = default;
   CompleteBlock& operator=(CompleteBlock&& other) noexcept {
+    if (this == &other) return *this;
     release();
     core_ = std::move(other.core_);
     buffer_ = std::move(other.buffer_);
@@ -217,6 +219,7 @@ class ImmutableBlock {
   ImmutableBlock() = default;
   ImmutableBlock(ImmutableBlock&&) = default;
   ImmutableBlock& operator=(ImmutableBlock&& other) noexcept {
+    if (this == &other) return *this;
     release();
     core_ = std::move(other.core_);
     view_ = other.view_;
@@ -257,6 +260,8 @@ class ImmutableBlock {
     blocks_detail::release_view(*core_.get(), view_, hash_);
     core_ = {};
   }
+  // The same for `count` handles, cheaper together.
+  static void release_all(ImmutableBlock* blocks, size_t count);
 
  private:
   friend class BlockPool;
@@ -272,6 +277,34 @@ class ImmutableBlock {
   Buffer own_;  // of a duplicate
   bool is_new_ = false;
 };
+
+inline void ImmutableBlock::release_all(ImmutableBlock* blocks, size_t count) {
+  using namespace blocks_detail;
+  constexpr size_t kAtOnce = 64;
+  maru_view views[kAtOnce];
+  size_t gathered = 0;
+  uint32_t references = 0;
+  Core* core = nullptr;
+  const auto let_go = [&] {
+    if (gathered != 0) maru_release_batch(core->c(), views, gathered);
+    gathered = 0;
+    if (references != 0) CoreRef::drop(core, std::exchange(references, 0));
+  };
+  for (size_t i = 0; i < count; ++i) {
+    ImmutableBlock& block = blocks[i];
+    if (!block.core_) continue;
+    if (block.own_.is_held() || block.core_->options.reset_on_release) {
+      block.release();
+      continue;
+    }
+    if (core != block.core_.get() || gathered == kAtOnce) let_go();
+    core = block.core_.get();
+    views[gathered++] = block.view_;
+    block.core_.forget();
+    ++references;
+  }
+  let_go();
+}
 
 // -- the transitions -------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class ImmutableBlocks {
         hashes_(other.hashes_),
         size_(std::exchange(other.size_, 0)) {}
   ImmutableBlocks& operator=(ImmutableBlocks&& other) noexcept {
+    if (this == &other) return *this;
     release();
     core_ = std::move(other.core_);
     match_ = std::exchange(other.match_, {});
