@@ -173,51 +173,65 @@ class Array {
  public:
   Array() = default;
   Array(Array&& other) noexcept
-      : items_(std::move(other.items_)), size_(std::exchange(other.size_, 0)), room_(std::exchange(other.room_, 0)) {}
-  ~Array() { let_go(); }
+      : items_(std::exchange(other.items_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        room_(std::exchange(other.room_, 0)) {}
   Array& operator=(Array&& other) noexcept {
     if (this == &other) return *this;
-    let_go();
-    items_ = std::move(other.items_);
+    clear();
+    items_ = std::exchange(other.items_, nullptr);
     size_ = std::exchange(other.size_, 0);
     room_ = std::exchange(other.room_, 0);
     return *this;
   }
+  ~Array() { clear(); }
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   T& operator[](size_t i) { return items_[i]; }
   const T& operator[](size_t i) const { return items_[i]; }
-  T* begin() { return items_.get(); }
-  T* end() { return items_.get() + size_; }
-  const T* begin() const { return items_.get(); }
-  const T* end() const { return items_.get() + size_; }
+  T* begin() { return items_; }
+  T* end() { return items_ + size_; }
+  const T* begin() const { return items_; }
+  const T* end() const { return items_ + size_; }
 
   // False for want of memory; the item is untouched then.
   bool push(T&& item) {
     if (size_ == room_ && !reserve(room_ == 0 ? 16 : 2 * room_)) return false;
-    items_[size_++] = std::move(item);
+    ::new (static_cast<void*>(items_ + size_++)) T(std::move(item));
     return true;
   }
   bool reserve(size_t room) {
     if (room <= room_) return true;
-    std::unique_ptr<T[]> items(new (std::nothrow) T[room]());
-    if (!items) return false;
-    std::move(begin(), end(), items.get());
-    items_ = std::move(items);
+    T* const items = static_cast<T*>(::operator new(room * sizeof(T), std::nothrow));
+    if (items == nullptr) return false;
+    std::uninitialized_move(begin(), end(), items);
+    std::destroy(begin(), end());
+    ::operator delete(items_);
+    items_ = items;
     room_ = room;
     return true;
   }
-  // The handle at the end, taken out. Only when not empty().
-  T pop() { return std::move(items_[--size_]); }
-
- private:
-  // Handles that can go together do.
-  void let_go() {
-    if constexpr (requires { T::release_all(items_.get(), size_); }) T::release_all(items_.get(), size_);
+  // The item at the end, taken out. Only when not empty().
+  T pop() {
+    T item = std::move(items_[--size_]);
+    std::destroy_at(items_ + size_);
+    return item;
+  }
+  void clear() {
+    // Handles that can go together do, and have nothing left to destroy.
+    if constexpr (requires { T::release_all(items_, size_); })
+      T::release_all(items_, size_);
+    else
+      std::destroy(begin(), end());
+    ::operator delete(items_);
+    items_ = nullptr;
+    size_ = room_ = 0;
   }
 
-  std::unique_ptr<T[]> items_;
+ private:
+  static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  T* items_ = nullptr;
   size_t size_ = 0;
   size_t room_ = 0;
 };

@@ -235,14 +235,14 @@ class ImmutableBlock {
   // In place. Of a duplicate: the bytes that the handle's owner wrote. Empty when not held.
   std::span<const std::byte> bytes() const {
     if (!core_) return {};
-    if (own_.is_held()) return own_.bytes();
+    if (own_) return own_->bytes();
     return {static_cast<const std::byte*>(view_.data), size_t(view_.bytes)};
   }
   const BlockHash& hash() const { return hash_; }
   uint64_t sequence_hash() const { return hash_.sequence; }
   maru_block block() const { return view_.block; }  // this life; the parent for maru_store, a name for other processes
   bool is_new() const { return is_new_; }           // registered by the call that returned this handle
-  bool is_duplicate() const { return own_.is_held(); }
+  bool is_duplicate() const { return own_ != nullptr; }
 
   // Another handle of this life. Errors: kMoved; kGone the block was unregistered meanwhile: this handle still reads it; kOther
   // ENOBUFS.
@@ -256,11 +256,11 @@ class ImmutableBlock {
   // Lets go.
   void release() {
     if (!core_) return;
-    own_.abort();
+    own_.reset();
     blocks_detail::release_view(*core_.get(), view_, hash_);
     core_ = {};
   }
-  // The same for `count` handles, cheaper together.
+  // The same for `count` handles, cheaper together. They hold nothing afterwards, so their memory may go without more.
   static void release_all(ImmutableBlock* blocks, size_t count);
 
  private:
@@ -272,9 +272,9 @@ class ImmutableBlock {
       : core_(std::move(core)), view_(view), hash_(hash), is_new_(is_new) {}
 
   blocks_detail::CoreRef core_;
+  std::unique_ptr<Buffer> own_;  // of a duplicate
   maru_view view_{};
   BlockHash hash_;
-  Buffer own_;  // of a duplicate
   bool is_new_ = false;
 };
 
@@ -293,7 +293,7 @@ inline void ImmutableBlock::release_all(ImmutableBlock* blocks, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     ImmutableBlock& block = blocks[i];
     if (!block.core_) continue;
-    if (block.own_.is_held() || block.core_->options.reset_on_release) {
+    if (block.own_ || block.core_->options.reset_on_release) {
       block.release();
       continue;
     }
@@ -377,13 +377,21 @@ inline BlockOutcome<ImmutableBlock> CompleteBlock::publish(Duplicates duplicates
       continue;
     }
     if (result < 0) break;
+    std::unique_ptr<Buffer> own;
+    if (!is_new && duplicates == Duplicates::kAllow) {
+      own.reset(new (std::nothrow) Buffer());
+      if (!own) {
+        maru_release(core_->c(), &view);
+        return failed(-ENOMEM);
+      }
+      *own = std::move(buffer_);
+    }
     core_->complete_handles.fetch_sub(1, std::memory_order_relaxed);
     tokens_.reset();
     ImmutableBlock block(std::move(core_), view, block_.hash, is_new);
+    block.own_ = std::move(own);
     if (is_new)
       buffer_.forget();
-    else if (duplicates == Duplicates::kAllow)
-      block.own_ = std::move(buffer_);
     else
       buffer_.abort();
     return block;
@@ -436,7 +444,7 @@ inline BlockOutcome<void> ImmutableBlock::unregister() && {
   }
   if (core_->listened) core_->listened->removed(hash_, view_.block);
   if (lock.owns_lock()) lock.unlock();
-  own_.abort();
+  own_.reset();
   core_ = {};
   if (result < 0) return fault(BlockFault::kGone, ENOENT);
   return {};
