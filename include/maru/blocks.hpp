@@ -10,8 +10,8 @@
 //   BlockListener    hears of registrations and removals
 //
 // A state is a type, and a transition uses one handle up and gives the next, so most mistakes do not compile. The others return
-// a BlockError, whose message() says what was found, what was expected, and what to do. Nothing is lost by an error: the handle
-// is as it was before.
+// a BlockError: its message() names the state found, the state expected, and the remedy. An error loses nothing: the handle is
+// as before.
 //
 // Bytes stay where they are, in the pool's pages, which every process of the pool reads in place; this layer owns no memory but
 // the tokens of unregistered blocks. Handles may go in any order, the pool's handle among them, on any thread; the last one
@@ -143,7 +143,7 @@ class BlockPool {
     if (!core_) return blocks_detail::moved();
     return ImmutableBlocks::match(core_, hashes);
   }
-  // Those of the hashes whose blocks are there, in their order, each held. Errors: as match_blocks.
+  // Finds and holds each block that is there under one of the hashes, in the order of the hashes. Errors: as match_blocks.
   BlockOutcome<ImmutableBlocks> scan_matches(std::span<const BlockHash> hashes) const {
     if (!core_) return blocks_detail::moved();
     return ImmutableBlocks::scan(core_, hashes);

@@ -1,5 +1,5 @@
-// Counting the pool. Every word is a hint by the time it is read, so relaxed loads will do, and no count decides anything. What
-// a client wrote bounds no walk here: each page is visited once, whatever the parents say.
+// Counting the pool. Every word is a hint by the time it is read, so relaxed loads will do, and no count decides anything. No
+// word of a client makes a walk longer: the walk visits each page once, whatever the parents say.
 
 #include "libmaru/client/client.h"
 

@@ -1,4 +1,4 @@
-// What the handles of one BlockPool share: part of maru/blocks.hpp, which programs include.
+// The state that the handles of one BlockPool share. Programs include maru/blocks.hpp, and get this file by it.
 #ifndef MARU_BLOCKS_CORE_HPP
 #define MARU_BLOCKS_CORE_HPP
 
@@ -11,7 +11,7 @@
 namespace maru {
 inline namespace api_0 {
 
-// What becomes of a block whose hash is registered already. Either way the caller gets the block that was there first.
+// The fate of a block whose hash has a registered block already. Either way the caller gets the block that was there first.
 enum class Duplicates : uint8_t {
   kReject,  // its pages are given back, and the handle is of the block that is there
   kAllow,   // its pages stay, private to the handle, until that goes; the handle holds the other block, too

@@ -44,7 +44,7 @@ struct BlockError {
   uint64_t found = 0;     // tokens, blocks or bytes, as the fault has it
   uint64_t expected = 0;  // the same unit
 
-  // What was found, what was expected, and what to do.
+  // A sentence with the state or number found, the one expected, and the remedy.
   BlockMessage message() const {
     BlockMessage out;
     const auto say = [&](const char* format, auto... values) {
