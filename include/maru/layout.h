@@ -227,7 +227,7 @@ typedef struct maru_reslice maru_reslice;
 
 #define MARU_RESLICE_LAYOUTS_MAX 1024
 #define MARU_RESLICE_BLOCKS_MAX (1u << 24)
-#define MARU_RESLICE_MOVES_MAX (1u << 24) /* of a plan, which has a move of 40 bytes for each piece that fits no pattern */
+#define MARU_RESLICE_MOVES_MAX (1u << 22) /* of a plan, which has a move of 40 bytes for each piece that fits no pattern */
 
 typedef struct maru_reslice_options {
   size_t size;                   /* set by the caller to sizeof(maru_reslice_options); zero the rest */

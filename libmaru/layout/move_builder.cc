@@ -26,12 +26,14 @@ int loop_that_differs(const Draft& a, const Draft& b) {
 
 // The longest runs and the fewest loops that make the same copies.
 Shape shape_of(const Draft& draft) {
-  std::array<Loop, kDraftLoops> loops;
+  std::array<Loop, kDraftLoops> loops;  // of the counted ones, the fastest first
   uint32_t count = 0;
-  for (uint32_t i = 0; i < kDraftLoops; ++i)
-    if (draft.loop[i].count > 1) loops[count++] = draft.loop[i];
-  std::sort(loops.begin(), loops.begin() + count,
-            [](const Loop& a, const Loop& b) { return a.target_stride < b.target_stride; });
+  for (const Loop& loop : draft.loop) {
+    if (loop.count == 1) continue;
+    uint32_t at = count++;
+    for (; at > 0 && loops[at - 1].target_stride > loop.target_stride; --at) loops[at] = loops[at - 1];
+    loops[at] = loop;
+  }
   Shape shape;
   shape.run_bytes = draft.run_bytes;
   shape.runs = 1;

@@ -129,7 +129,7 @@ TEST(LayoutBytes, EveryChangedBitIsSeen) {
 }
 
 TEST(LayoutBytes, OtherVersionsAreRefusedByName) {
-  for (const uint8_t version : {0, 2}) {
+  for (const uint8_t version : {uint8_t{0}, uint8_t{2}}) {
     Bytes bytes = encoded(part_of_a_model());
     bytes[8] = version;
     std::string reason;

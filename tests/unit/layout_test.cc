@@ -3,6 +3,7 @@
 #include "tests/support/layout_model.h"
 
 #include <cerrno>
+#include <cstring>
 #include <gtest/gtest.h>
 #include <string>
 
@@ -293,7 +294,7 @@ TEST(LayoutKind, IsFoundByEachOfItsNames) {
     EXPECT_EQ(maru_layout_kind_from_text(text, &kind, nullptr), 0) << text;
     EXPECT_EQ(kind, expected) << text;
   }
-  for (const std::string text : {std::string(), std::string("contiguou"), std::string("contiguous "),
+  for (const std::string& text : {std::string(), std::string("contiguou"), std::string("contiguous "),
                                  std::string(1000, 'x'), std::string(1000, '-')}) {
     uint32_t kind = 7;
     maru_layout_reason reason = {};
