@@ -1,15 +1,25 @@
-// Copies rows: equal runs of bytes at constant strides. The first large copies of a process find out which way is the fastest on
+// Copies rows: equal runs of bytes at constant strides, side by side for several targets. The first large copies of a process find out which way is the fastest on
 // this machine for runs of such a length (libmaru/base/fastest_way.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace maru::layout {
 
-struct Rows {
+inline constexpr size_t kLanesMax = 64;
+
+// Where the rows of one target begin, and those of its source.
+struct Lane {
   std::byte* to;
   const std::byte* from;
+};
+
+// Row 0 of each lane, row 1 of each lane, and so on: where the lanes' rows alternate in one source, it is read from its beginning
+// to its end.
+struct Rows {
+  std::span<const Lane> lanes;  // 1 to kLanesMax
   uint64_t run_bytes;
   uint64_t count;
   uint64_t to_stride;  // bytes; both mean nothing for one row

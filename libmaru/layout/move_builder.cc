@@ -31,7 +31,7 @@ Shape shape_of(const Draft& draft) {
   for (const Loop& loop : draft.loop) {
     if (loop.count == 1) continue;
     uint32_t at = count++;
-    for (; at > 0 && loops[at - 1].target_stride > loop.target_stride; --at) loops[at] = loops[at - 1];
+    for (; at > 0 && loops[at - 1].source_stride > loop.source_stride; --at) loops[at] = loops[at - 1];
     loops[at] = loop;
   }
   Shape shape;
@@ -103,11 +103,23 @@ void MoveBuilder::flush() {
   has_last_ = false;
   const Shape shape = shape_of(last_);
   maru_reslice_totals& totals = plan_.totals;
-  plan_.moves.push_back({last_.source, last_.target, shape_index(shape), 0, last_.source_offset, last_.target_offset,
-                         totals.runs});
-  totals.runs += shape.runs;
+  plan_.moves.push_back({last_.source, last_.target, shape_index(shape), 0, last_.source_offset, last_.target_offset, 0});
   totals.run_bytes_min = plan_.moves.size() == 1 ? shape.run_bytes : std::min(totals.run_bytes_min, shape.run_bytes);
   totals.run_bytes_max = std::max(totals.run_bytes_max, shape.run_bytes);
+}
+
+// Sources are read from their beginning to their end: the processor fetches ahead what follows, and a copy that used half of it
+// at a time would fetch it twice.
+void MoveBuilder::finish() {
+  flush();
+  std::sort(plan_.moves.begin(), plan_.moves.end(), [](const Move& a, const Move& b) {
+    return std::tie(a.source, a.source_offset, a.target, a.target_offset) <
+           std::tie(b.source, b.source_offset, b.target, b.target_offset);
+  });
+  for (Move& move : plan_.moves) {
+    move.first_run = plan_.totals.runs;
+    plan_.totals.runs += plan_.shapes[move.shape].runs;
+  }
 }
 
 uint32_t MoveBuilder::shape_index(const Shape& shape) {

@@ -24,7 +24,7 @@ class MoveBuilder {
   explicit MoveBuilder(maru_reslice& plan) : plan_(plan) {}
 
   void add(const Draft& draft);
-  void finish() { flush(); }
+  void finish();
   bool is_full() const { return plan_.moves.size() >= MARU_RESLICE_MOVES_MAX; }
 
  private:

@@ -4,9 +4,11 @@
 #include "libmaru/layout/reslice_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <memory>
 #include <new>
+#include <span>
 
 namespace maru::layout {
 namespace {
@@ -95,16 +97,22 @@ int check_overlaps(std::vector<Covered> covered, maru_layout_reason* reason) {
   return 0;
 }
 
-// The loops but the fastest, as an odometer; the fastest is rows.
-void copy_move(RowCopier& copier, const Shape& shape, std::byte* to, const std::byte* from) {
-  const uint32_t outer_loops = shape.loops > 0 ? shape.loops - 1 : 0;
-  const Loop rows = shape.loops > 0 ? shape.loop[outer_loops] : Loop{1, 0, 0};
-  uint64_t turns[5] = {};
+// Moves whose runs alternate in one source: as the heads of one token that go to several targets.
+struct Group {
+  const Shape* shape;
+  uint32_t shared_loops;  // those loops, from the slowest on, within whose turns the moves alternate
+  std::span<Lane> lanes;
+};
+
+// Calls visit(to_offset, from_offset) for each turn of some loops, as an odometer.
+template <typename Visit>
+void for_each_turn(std::span<const Loop> loops, const Visit& visit) {
+  uint64_t turns[5] = {}, to = 0, from = 0;
   while (true) {
-    copier.copy({to, from, shape.run_bytes, rows.count, rows.target_stride, rows.source_stride});
-    uint32_t i = outer_loops;
+    visit(to, from);
+    size_t i = loops.size();
     for (; i > 0; --i) {
-      const Loop& loop = shape.loop[i - 1];
+      const Loop& loop = loops[i - 1];
       to += loop.target_stride;
       from += loop.source_stride;
       if (++turns[i - 1] < loop.count) break;
@@ -113,6 +121,57 @@ void copy_move(RowCopier& copier, const Shape& shape, std::byte* to, const std::
       from -= loop.count * loop.source_stride;
     }
     if (i == 0) return;
+  }
+}
+
+void copy_group(RowCopier& copier, const Group& group) {
+  const Shape& shape = *group.shape;
+  const std::span<const Loop> loops = std::span(shape.loop).first(shape.loops);
+  std::array<Lane, kLanesMax> moved;
+  // The fastest loop is rows: of all lanes together where they alternate within it.
+  const bool are_fused = group.shared_loops == shape.loops;
+  const Loop rows = loops.empty() ? Loop{1, 0, 0} : loops.back();
+  const auto copy_rows = [&](std::span<const Lane> lanes, uint64_t to, uint64_t from) {
+    for (size_t i = 0; i < lanes.size(); ++i) moved[i] = {lanes[i].to + to, lanes[i].from + from};
+    copier.copy({std::span(moved).first(lanes.size()), shape.run_bytes, rows.count, rows.target_stride,
+                 rows.source_stride});
+  };
+  const size_t outer_loops = loops.empty() ? 0 : loops.size() - 1;
+  if (are_fused)
+    return for_each_turn(loops.first(outer_loops), [&](uint64_t to, uint64_t from) { copy_rows(group.lanes, to, from); });
+  const auto shared = loops.first(group.shared_loops), own = loops.subspan(group.shared_loops);
+  for_each_turn(shared, [&](uint64_t to, uint64_t from) {
+    for (size_t i = 0; i < group.lanes.size(); ++i)
+      for_each_turn(own.first(own.size() - 1), [&](uint64_t own_to, uint64_t own_from) {
+        copy_rows(group.lanes.subspan(i, 1), to + own_to, from + own_from);
+      });
+  });
+}
+
+uint32_t shared_loops(const Shape& shape, uint64_t distance) {
+  uint32_t loops = 0;
+  while (loops < shape.loops && distance < shape.loop[loops].source_stride) ++loops;
+  return loops;
+}
+
+void copy_moves(const maru_reslice& plan, std::span<const Covered> sources, std::span<const Covered> targets) {
+  RowCopier copier(plan.totals.bytes);
+  std::array<Lane, kLanesMax> lanes;
+  for (size_t at = 0; at < plan.moves.size();) {
+    const Move& first = plan.moves[at];
+    const Shape& shape = plan.shapes[first.shape];
+    size_t count = 0;
+    uint32_t shared = shape.loops;
+    for (; count < lanes.size() && at + count < plan.moves.size(); ++count) {
+      const Move& move = plan.moves[at + count];
+      const uint32_t loops = shared_loops(shape, move.source_offset - first.source_offset);
+      if (count > 0 && (move.source != first.source || move.shape != first.shape || loops == 0)) break;
+      shared = std::min(shared, loops);
+      lanes[count] = {reinterpret_cast<std::byte*>(targets[move.target].begin) + move.target_offset,
+                      reinterpret_cast<const std::byte*>(sources[move.source].begin) + move.source_offset};
+    }
+    copy_group(copier, {&shape, shared, std::span(lanes).first(count)});
+    at += count;
   }
 }
 
@@ -125,11 +184,7 @@ int copy(const maru_reslice& plan, const maru_reslice_storage* sources, size_t s
   if (const int status = cover("target", plan.targets, targets, targets_count, covered, reason); status < 0)
     return status;
   if (const int status = check_overlaps(covered, reason); status < 0) return status;
-  RowCopier copier(plan.totals.bytes);
-  for (const Move& move : plan.moves)
-    copy_move(copier, plan.shapes[move.shape],
-              reinterpret_cast<std::byte*>(covered[sources_count + move.target].begin) + move.target_offset,
-              reinterpret_cast<const std::byte*>(covered[move.source].begin) + move.source_offset);
+  copy_moves(plan, std::span(covered).first(sources_count), std::span(covered).subspan(sources_count));
   return 0;
 }
 

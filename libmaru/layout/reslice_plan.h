@@ -2,7 +2,8 @@
 //
 // A move is a pattern of equal runs: a run of bytes that are neighbours on both sides, repeated by up to five nested loops with
 // constant strides (blocks, layers, K and V, tokens, heads). Moves that differ in their places alone share a shape. So a plan
-// for thousands of blocks is small, and the copy reads few bytes besides those that it copies.
+// for thousands of blocks is small, and the copy reads few bytes besides those that it copies. Moves stand in the order in which
+// their sources lie.
 #pragma once
 
 #include "libmaru/layout/geometry.h"
@@ -24,7 +25,7 @@ struct Shape {
   uint64_t run_bytes = 0;
   uint64_t runs = 0;  // of all loops together
   uint32_t loops = 0;
-  std::array<Loop, 5> loop = {};  // the slowest first: the one with the largest stride in the target
+  std::array<Loop, 5> loop = {};  // the slowest first: the one with the largest stride in the source
   bool operator==(const Shape&) const = default;
 };
 

@@ -69,6 +69,7 @@ void run(Suite& suite) {
   run_on_cpu(0);
   if (suite.wants_group("allocation")) allocation_rows(suite);
   if (suite.wants_group("copy")) copy_rows(suite);
+  if (suite.wants_group("reslice")) reslice_rows(suite);
   if (suite.wants_group("cached")) lookup_rows(suite, false);
   if (suite.wants_group("store")) store_rows(suite);
   if (suite.wants_group("blocks")) block_rows(suite);

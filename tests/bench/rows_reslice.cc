@@ -128,7 +128,7 @@ void reslice_rows(Suite& suite) {
   for (const CopyWay& way : copy_ways())
     contestants.push_back({"floor", [&from, &to, copies, way] { return best_copy(from, to, copies, way); }});
   Facts facts;
-  facts.huge_pages = huge_pages_mapped("maru-bench-floor");
+  facts.huge_pages = huge_pages_mapped("bench-floor");
   facts.note = "runs of " + std::to_string(pages.totals().run_bytes_min) + " bytes";
   facts.extra = {{"ratio_run_4096", ratio_of(pages)},
                  {"ratio_run_4096_tp8_tp4", ratio_of(back)},

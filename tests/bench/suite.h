@@ -89,6 +89,7 @@ void store_rows(Suite& suite);
 void block_rows(Suite& suite);
 void allocation_rows(Suite& suite);
 void copy_rows(Suite& suite);
+void reslice_rows(Suite& suite);
 void eviction_rows(Suite& suite);
 void policy_rows(Suite& suite);
 void recovery_rows(Suite& suite);

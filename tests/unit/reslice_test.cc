@@ -123,23 +123,29 @@ std::set<Run> runs_of(const PlanPointer& plan, size_t at_once) {
   return runs;
 }
 
-// Each run is a part of one that cannot be longer; and is as long where the pages of both sides have as many tokens, but for
-// corners.
+// Of these runs the one in which `run` lies, source and target.
+void expect_within(const Run& run, const std::set<Run>& runs) {
+  const auto& [storage, offset, source, source_offset, bytes] = run;
+  const auto after = runs.upper_bound({storage, offset, UINT64_MAX, 0, 0});
+  ASSERT_TRUE(after != runs.begin());
+  const Run& within = *std::prev(after);
+  ASSERT_EQ(storage, std::get<0>(within));
+  ASSERT_EQ(source, std::get<2>(within));
+  ASSERT_EQ(offset - std::get<1>(within), source_offset - std::get<3>(within));
+  ASSERT_LE(offset + bytes, std::get<1>(within) + std::get<4>(within));
+}
+
+// No run is longer than there can be, and, where the pages of both sides have as many tokens, none ends before a corner.
 void expect_longest_runs(const PlanPointer& plan, const ResliceSide& sources, const ResliceSide& targets) {
-  const std::set<Run> runs = runs_of(plan, 7);
+  const std::set<Run> runs = runs_of(plan, 7), longest = longest_runs(sources, targets, true);
   if (sources.layouts()[0].page_tokens == targets.layouts()[0].page_tokens) {
-    ASSERT_EQ(runs, longest_runs(sources, targets, false));
+    for (const Run& run : longest_runs(sources, targets, false)) expect_within(run, runs);
   }
-  const std::set<Run> longest = longest_runs(sources, targets, true);
   uint64_t bytes = 0, bytes_of_longest = 0, least = UINT64_MAX, most = 0;
   for (const Run& run : longest) bytes_of_longest += std::get<4>(run);
   for (const Run& run : runs) {
-    const auto [storage, offset, source, source_offset, run_bytes] = run;
-    const Run within = *std::prev(longest.upper_bound({storage, offset, UINT64_MAX, 0, 0}));
-    ASSERT_EQ(storage, std::get<0>(within));
-    ASSERT_EQ(source, std::get<2>(within));
-    ASSERT_EQ(offset - std::get<1>(within), source_offset - std::get<3>(within));
-    ASSERT_LE(offset + run_bytes, std::get<1>(within) + std::get<4>(within));
+    expect_within(run, longest);
+    const uint64_t run_bytes = std::get<4>(run);
     bytes += run_bytes;
     least = std::min(least, run_bytes);
     most = std::max(most, run_bytes);
