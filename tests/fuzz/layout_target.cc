@@ -12,8 +12,8 @@
 namespace maru::fuzz {
 namespace {
 
-constexpr unsigned kForms = 4;
-enum Form : unsigned { kBytes, kJson, kFields, kPlan };
+constexpr unsigned kForms = 5;
+enum Form : unsigned { kBytes, kJson, kFields, kPlan, kKind };
 
 maru_layout usual(uint32_t kind, uint32_t order) {
   maru_layout layout = {};
@@ -206,6 +206,23 @@ void plan_and_copy(Reader& reader) {
   maru_reslice_free(plan);
 }
 
+// A kind that a layout can have, from any wish, shape and name.
+void choose_kind(Reader& reader) {
+  const auto wish = uint32_t(reader.number(1) % 6), outer = uint32_t(reader.number(1) % 4);
+  std::vector<uint64_t> shape(reader.number(1) % 5);
+  const uint64_t blocks = reader.number(2);
+  for (uint64_t& extent : shape) extent = reader.number(2);
+  uint32_t kind = 0;
+  maru_layout_reason reason = {};
+  const int status = maru_layout_choose_kind(wish, shape.data(), shape.size(), blocks, outer, &kind, &reason);
+  must_say_why(status, reason);
+  must(status < 0 || (kind >= MARU_LAYOUT_CONTIGUOUS && kind <= MARU_LAYOUT_SEPARATE_BLOCK), "a kind that no layout has");
+  std::vector<uint8_t> name = reader.bytes(reader.left());
+  name.push_back(0);
+  reason = {};
+  must_say_why(maru_layout_kind_from_text(reinterpret_cast<const char*>(name.data()), &kind, &reason), reason);
+}
+
 }  // namespace
 
 std::vector<Input> first_inputs() {
@@ -216,6 +233,9 @@ std::vector<Input> first_inputs() {
     char text[MARU_LAYOUT_JSON_BYTES_MAX];
     must(maru_layout_encode(&layout, bytes, nullptr) == 0, "the first layout is refused");
     must(maru_layout_to_json(&layout, text, sizeof(text), nullptr) == 0, "the first layout is refused");
+    Writer choice;
+    choice.number(kKind, 1).number(kind + 1, 1).number(2, 1).number(2, 1).number(9, 2).number(kind == 2 ? 9 : 2, 2).number(9, 2);
+    inputs.push_back(choice.bytes(std::string_view("Layer-Separate_Outer_Contiguous")).take());
     inputs.push_back(Writer().number(kBytes, 1).bytes(bytes).take());
     inputs.push_back(Writer().number(kJson, 1).bytes(std::string_view(text)).take());
     Writer fields;
@@ -241,6 +261,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Reader reader(data, size);
   const auto form = Form(reader.number(1) % kForms);
   if (form == kPlan) return plan_and_copy(reader), 0;
+  if (form == kKind) return choose_kind(reader), 0;
   maru_layout layout = {};
   if (form == kFields) {
     layout = read_fields(reader);

@@ -60,10 +60,10 @@ TEST(LayoutInCpp, RefusesWithAReason) {
 
 TEST(LayoutInCpp, CopiesThereAndBack) {
   const std::vector<Layout> four = ranks_of(model(), 4), eight = ranks_of(model(), 8);
-  const Memory from(four), to(eight), again(four);
+  Memory from(four), to(eight), again(four);
   for (size_t i = 0; i < from.bytes.size(); ++i)
     for (size_t j = 0; j < from.bytes[i].size(); ++j)
-      const_cast<uint8_t&>(from.bytes[i][j]) = uint8_t(1 + (i * 131 + j * 7) % 255);
+      from.bytes[i][j] = uint8_t(1 + (i * 131 + j * 7) % 255);
   maru::Answer<Reslice> there = Reslice::plan(four, eight);
   ASSERT_TRUE(there.ok()) << there.reason();
   Reslice moved = *std::move(there);
