@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+from maru import layout
+
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples" / "python"
 
 
@@ -44,6 +46,19 @@ def test_numpy_is_needed_by_those_alone_who_bring_arrays(marud):
             "          bytes(handler.retrieve('without numpy').view), client.delete_batch(['without numpy']))\n")
     done = subprocess.run([sys.executable, "-c", code], env=marud.environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "[True, False] [True] b'x' [True]\n"), done.stderr
+
+
+def test_the_page_about_layouts_shows_a_program_that_runs(marud):
+    page = (EXAMPLES.parents[1] / "layouts.md").read_text()
+    program, output = re.search(r"```python\n(.*?)```\n\nIt prints\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    assert program == (EXAMPLES / "reslice.py").read_text()
+    done = subprocess.run([sys.executable, EXAMPLES / "reslice.py"], env=marud.environment, capture_output=True, text=True,
+                          timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+    # Of the first of the four ranks.
+    shown = layout.Layout.from_json(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    assert shown == layout.Layout(layers=32, heads=8, head_dim=128, page_tokens=16, blocks=1, dtype="float16",
+                                  order="hnd").slice(4, 0)
 
 
 def test_the_pool_that_the_page_about_lmcache_shows_can_be_configured(marud_program, tmp_path):

@@ -9,7 +9,8 @@
               on a terminal of 80 columns
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
   functions   what maru.h exports                          the names *maru_...*(3) of libmaru(3), and their pages
-              what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py)
+              what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py);
+                                                          layout.h and libmaru-layout(3) likewise
   pages       what the pages refer to, *maru...*(N)        the pages that there are
 
   check_manuals.py --sources DIR --build DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
@@ -135,7 +136,7 @@ def check_keys(page, text, daemon):
 
 
 def check_functions(page, text, header):
-    public = r'^MARU_(?:TOKENS_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
+    public = r'^MARU_(?:TOKENS_|LAYOUT_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
     compare(page, 'function', set(re.findall(public, header.read_text(), re.MULTILINE)),
             set(re.findall(r'\*(maru_\w+)\*\(3\)', without_examples(text))))
 
@@ -174,9 +175,10 @@ def main():
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
     check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h')
     check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h')
-    function_pages.compile_example('libmaru-tokens', pages['libmaru-tokens.3'], arguments.compiler, sources / 'include',
-                                   mistakes)
-    header = ''.join((sources / 'include/maru' / name).read_text() for name in ('maru.h', 'tokens.h'))
+    check_functions('libmaru-layout.3', pages['libmaru-layout.3'], sources / 'include/maru/layout.h')
+    for library in ('libmaru-tokens', 'libmaru-layout'):
+        function_pages.compile_example(library, pages[library + '.3'], arguments.compiler, sources / 'include', mistakes)
+    header = ''.join((sources / 'include/maru' / name).read_text() for name in ('maru.h', 'tokens.h', 'layout.h'))
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
     if found:

@@ -7,7 +7,8 @@ import sys
 
 SPEC = "packaging/rpm/marud.spec"
 # The same packages under the names of both worlds.
-PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-tokens0": "libmaru-tokens", "libmaru-dev": "libmaru-devel"}
+PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-layout0": "libmaru-layout",
+            "libmaru-tokens0": "libmaru-tokens", "libmaru-dev": "libmaru-devel"}
 PACKAGES_DEBIAN_ALONE = {"python3-maru"}  # pip builds it elsewhere
 BUILD_NEEDS = {
     "dh-sequence-installsysusers": "systemd-rpm-macros", "libcxl-dev": "cxl-devel", "libdaxctl-dev": "daxctl-devel",
