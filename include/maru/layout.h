@@ -75,17 +75,17 @@ typedef struct maru_layout_reason {
 
 /* The blocks of a KV cache, or the part of them that one rank of a split model has. */
 typedef struct maru_layout {
-  size_t size;           /* set by the caller to sizeof(maru_layout); zero what is not needed */
-  uint32_t kind;         /* enum maru_layout_kind */
-  uint32_t order;        /* enum maru_layout_order */
-  uint32_t dtype;        /* enum maru_layout_dtype */
-  uint32_t outer;        /* 2: K and V. 1: one tensor for both, as latent attention (MLA) has */
-  uint64_t blocks;       /* 1 to MARU_LAYOUT_BLOCKS_MAX */
-  uint64_t layers;       /* of this part; 1 to MARU_LAYOUT_LAYERS_MAX */
-  uint64_t page_tokens;  /* tokens of a block; 1 to MARU_LAYOUT_PAGE_TOKENS_MAX */
-  uint64_t heads;        /* KV heads of this part; 1 to MARU_LAYOUT_HEADS_MAX. 1 where only the inner dimension is known */
-  uint64_t head_dim;     /* elements of a head; 1 to MARU_LAYOUT_HEAD_DIM_MAX. The inner dimension is heads * head_dim */
-  uint64_t alignment;    /* bytes; a power of two up to MARU_LAYOUT_ALIGNMENT_MAX. 0 is 1. See maru_layout_sizes */
+  size_t size;          /* set by the caller to sizeof(maru_layout); zero what is not needed */
+  uint32_t kind;        /* enum maru_layout_kind */
+  uint32_t order;       /* enum maru_layout_order */
+  uint32_t dtype;       /* enum maru_layout_dtype */
+  uint32_t outer;       /* 2: K and V. 1: one tensor for both, as latent attention (MLA) has */
+  uint64_t blocks;      /* 1 to MARU_LAYOUT_BLOCKS_MAX */
+  uint64_t layers;      /* of this part; 1 to MARU_LAYOUT_LAYERS_MAX */
+  uint64_t page_tokens; /* tokens of a block; 1 to MARU_LAYOUT_PAGE_TOKENS_MAX */
+  uint64_t heads;     /* KV heads of this part; 1 to MARU_LAYOUT_HEADS_MAX. 1 where only the inner dimension is known */
+  uint64_t head_dim;  /* elements of a head; 1 to MARU_LAYOUT_HEAD_DIM_MAX. The inner dimension is heads * head_dim */
+  uint64_t alignment; /* bytes; a power of two up to MARU_LAYOUT_ALIGNMENT_MAX. 0 is 1. See maru_layout_sizes */
   uint64_t heads_total;  /* KV heads of the model; 0: this part has all */
   uint64_t first_head;   /* of this part, among those of the model */
   uint64_t layers_total; /* layers of the model; 0: this part has all */
@@ -160,9 +160,9 @@ MARU_LAYOUT_PUBLIC int maru_layout_locate_element(const maru_layout *layout, con
 MARU_LAYOUT_PUBLIC int maru_layout_block_parts(const maru_layout *layout, uint64_t block, maru_layout_part *ret_parts,
                                                size_t room, size_t *ret_parts_count, maru_layout_reason *reason);
 
-/* The part of a layout that one rank has. The heads are split over the tensor ranks: evenly, or, where there are more ranks than
- * heads, each head goes to as many neighbouring ranks. The layers are split evenly over the pipeline ranks. A layout whose layers
- * are split otherwise sets first_layer, layers and layers_total itself.
+/* The part of a layout that one rank has. The heads are split over the tensor ranks: evenly, or, where there are more ranks
+ * than heads, each head goes to as many neighbouring ranks. The layers are split evenly over the pipeline ranks. A layout whose
+ * layers are split otherwise sets first_layer, layers and layers_total itself.
  *   whole          a layout with all heads and layers of the model
  *   tensor_rank    0 to tensor_ranks - 1
  *   pipeline_rank  0 to pipeline_ranks - 1
@@ -184,8 +184,8 @@ MARU_LAYOUT_PUBLIC int maru_layout_kind_from_text(const char *text, uint32_t *re
  *   wish           enum maru_layout_kind
  *   shape          extents of one layer's tensor; may be NULL with 0 dimensions. MARU_LAYOUT_CONTIGUOUS does not look at it
  *   blocks, outer  as in a layout
- * Errors: -EINVAL the wish is no kind, blocks or outer is out of range, the shape has no room for the blocks, or contradicts the
- * wish; -ENOTUNIQ blocks is 1 or 2, so that the shape of K and V looks like that of blocks: wish for a certain order. */
+ * Errors: -EINVAL the wish is no kind, blocks or outer is out of range, the shape has no room for the blocks, or contradicts
+ * the wish; -ENOTUNIQ blocks is 1 or 2, so that the shape of K and V looks like that of blocks: wish for a certain order. */
 MARU_LAYOUT_PUBLIC int maru_layout_choose_kind(uint32_t wish, const uint64_t *shape, size_t dimensions, uint64_t blocks,
                                                uint32_t outer, uint32_t *ret_kind, maru_layout_reason *reason);
 
@@ -227,7 +227,7 @@ typedef struct maru_reslice maru_reslice;
 
 #define MARU_RESLICE_LAYOUTS_MAX 1024
 #define MARU_RESLICE_BLOCKS_MAX (1u << 24)
-#define MARU_RESLICE_MOVES_MAX (1u << 22) /* of a plan, which has a move of 40 bytes for each piece that fits no pattern */
+#define MARU_RESLICE_MOVES_MAX (1u << 22) /* of 40 bytes each: a plan has one for each piece that fits no pattern */
 
 typedef struct maru_reslice_options {
   size_t size;                   /* set by the caller to sizeof(maru_reslice_options); zero the rest */
@@ -242,11 +242,12 @@ typedef struct maru_reslice_options {
  * them; a head that several sources have is read once for each target that wants it. Neighbours on both sides become one run.
  * Sources may differ from targets in kind, order, alignment and the tokens of a block; the number of tokens is the same.
  *   options        NULL: all blocks of the layouts
- *   sources, targets   1 to MARU_RESLICE_LAYOUTS_MAX of each. All sources have the same blocks and page_tokens, so have all targets
+ *   sources, targets   1 to MARU_RESLICE_LAYOUTS_MAX of each. Those of one side have equal blocks and page_tokens
  *   ret_plan       the caller frees it with maru_reslice_free()
- * Errors: as maru_layout_measure(), for each layout; -EINVAL also where two layouts differ in dtype, outer, head_dim, heads_total
- * or layers_total, the numbers of tokens differ, or a block is to be filled twice; -ERANGE there is no such block; -ENODATA no
- * source has a head or a layer of a target; -E2BIG the plan has too many moves: plan fewer blocks at a time; -ENOMEM. */
+ * Errors: as maru_layout_measure(), for each layout; -EINVAL also where two layouts differ in dtype, outer, head_dim,
+ * heads_total or layers_total, the numbers of tokens differ, or a block is to be filled twice; -ERANGE there is no such
+ * block; -ENODATA no source has a head or a layer of a target; -E2BIG the plan has too many moves: plan fewer blocks at a
+ * time; -ENOMEM. */
 MARU_LAYOUT_PUBLIC int maru_reslice_plan(const maru_reslice_options *options, const maru_layout *sources,
                                          size_t sources_count, const maru_layout *targets, size_t targets_count,
                                          maru_reslice **ret_plan, maru_layout_reason *reason);
@@ -297,8 +298,8 @@ typedef struct maru_reslice_storage {
  * the thread follow them. Nobody may write the sources meanwhile, nor touch the targets.
  *   sources, targets   the storages of all layouts, as many as maru_reslice_measure() says: first those of the first layout
  * Errors: -EINVAL another number of storages, an address that is NULL, or a target that overlaps another storage; -ENOSPC a
- * storage has fewer bytes than its layout needs behind its base (allocation_bytes are always enough); -ENOMEM. The library copies
- * nothing then. */
+ * storage has fewer bytes than its layout needs behind its base (allocation_bytes are always enough); -ENOMEM. The library
+ * copies nothing then. */
 MARU_LAYOUT_PUBLIC int maru_reslice_copy(const maru_reslice *plan, const maru_reslice_storage *sources,
                                          size_t sources_count, const maru_reslice_storage *targets,
                                          size_t targets_count, maru_layout_reason *reason);

@@ -172,7 +172,8 @@ class Reslice {
     if (status < 0) return Refusal{-status, {}};
     return ret_runs.first(count);
   }
-  Answer<void> copy(std::span<const maru_reslice_storage> sources, std::span<const maru_reslice_storage> targets) const {
+  Answer<void> copy(std::span<const maru_reslice_storage> sources,
+                    std::span<const maru_reslice_storage> targets) const {
     Refusal refusal;
     refusal.code = -maru_reslice_copy(plan_.get(), sources.data(), sources.size(), targets.data(), targets.size(),
                                       &refusal.reason);

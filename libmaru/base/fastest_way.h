@@ -52,7 +52,9 @@ class FastestWay {
     }
   };
 
-  Way fastest() const { return std::ranges::min_element(std::span(candidates_).first(count_), {}, &Candidate::median)->way; }
+  Way fastest() const {
+    return std::ranges::min_element(std::span(candidates_).first(count_), {}, &Candidate::median)->way;
+  }
 
   std::array<Candidate, kWaysMax> candidates_;
   uint32_t count_ = 0;

@@ -1,12 +1,9 @@
 #include "libmaru/client/payload_copy.h"
 
-#include <algorithm>
-#include <array>
-#include <atomic>
+#include "libmaru/base/fastest_way.h"
+
 #include <cstdint>
 #include <cstring>
-#include <ctime>
-#include <span>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -71,59 +68,29 @@ bool has_fast_string_move() {
 }
 #endif
 
-uint64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
-}
-
-// Which way is the fastest depends on the processor and the memory behind the pool, and no list of models stays true: 32-byte
-// streaming stores are the best there is on one, twice as slow as memcpy on another. So a process's first large copies take
-// turns and are timed; from then on the best way is the only one. The median of several times counts: others may have the
-// core meanwhile, and a page that happens to lie in the cache favours the ways that go through it.
+// A process's first large copies take turns (libmaru/base/fastest_way.h). Of equals the first is the best: streaming stores
+// leave the caches to what the caller is working with.
 class FastestCopy {
  public:
   FastestCopy() {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) add(copy_streaming_64);
-    if (__builtin_cpu_supports("avx2")) add(copy_streaming_32);
-    if (has_fast_string_move()) add(copy_by_string_move);
+    if (__builtin_cpu_supports("avx512f")) ways_.add(copy_streaming_64);
+    if (__builtin_cpu_supports("avx2")) ways_.add(copy_streaming_32);
+    if (has_fast_string_move()) ways_.add(copy_by_string_move);
 #endif
-    add(copy_plain);
+    ways_.add(copy_plain);
   }
 
   void run(void* to, const void* from, size_t bytes) {
-    if (const Copy best = best_.load(std::memory_order_relaxed)) return best(to, from, bytes);
-    const uint32_t turn = turns_.fetch_add(1, std::memory_order_relaxed);
-    Way& way = ways_[turn % count_];
-    const uint64_t started_ns = now_ns();
-    way.copy(to, from, bytes);
-    const uint64_t ns_per_mib = ((now_ns() - started_ns) << 20) / bytes;
-    if (turn < count_ * kTurnsEach) way.times[turn / count_].store(ns_per_mib, std::memory_order_relaxed);
-    if (turn + 1 >= count_ * kTurnsEach) best_.store(fastest(), std::memory_order_relaxed);
+    if (const Copy best = ways_.best()) return best(to, from, bytes);
+    const auto turn = ways_.begin_turn();
+    const uint64_t started_ns = monotonic_ns();
+    turn.way(to, from, bytes);
+    ways_.end_turn(turn, monotonic_ns() - started_ns, bytes);
   }
 
  private:
-  static constexpr uint32_t kTurnsEach = 7;
-  struct Way {
-    Copy copy = nullptr;
-    std::array<std::atomic<uint64_t>, kTurnsEach> times = {};  // ns a MiB; 0 while another thread's turn is not over
-    uint64_t median() const {
-      std::array<uint64_t, kTurnsEach> sorted;
-      for (uint32_t i = 0; i < kTurnsEach; ++i) sorted[i] = times[i].load(std::memory_order_relaxed);
-      std::ranges::nth_element(sorted, sorted.begin() + kTurnsEach / 2);
-      return sorted[kTurnsEach / 2];
-    }
-  };
-
-  void add(Copy way) { ways_[count_++].copy = way; }
-  // Of equals the first: streaming stores leave the caches to what the caller is working with.
-  Copy fastest() const { return std::ranges::min_element(std::span(ways_).first(count_), {}, &Way::median)->copy; }
-
-  std::array<Way, 4> ways_;
-  uint32_t count_ = 0;
-  std::atomic<uint32_t> turns_{0};
-  std::atomic<Copy> best_{nullptr};
+  FastestWay<Copy, 4> ways_;
 };
 
 }  // namespace

@@ -50,8 +50,8 @@ void copy_plain(const Rows& rows) {
 }
 
 #if defined(__x86_64__)
-// Streaming stores of whole lines: the caller sees to it that every run begins at a line and has whole ones. Loops by hand, as a
-// lambda has none of its function's instructions.
+// Streaming stores of whole lines: the caller sees to it that every run begins at a line and has whole ones. Loops by hand,
+// as a lambda has none of its function's instructions.
 __attribute__((target("avx512f"))) void copy_streaming_64(const Rows& rows) {
   uint64_t to_row = 0, from_row = 0;
   for (uint64_t i = 0; i < rows.count; ++i, to_row += rows.to_stride, from_row += rows.from_stride)

@@ -1,5 +1,5 @@
-// Copies rows: equal runs of bytes at constant strides, side by side for several targets. The first large copies of a process find out which way is the fastest on
-// this machine for runs of such a length (libmaru/base/fastest_way.h).
+// Copies rows: equal runs of bytes at constant strides, side by side for several targets. The first large copies of a process
+// find out which way is the fastest on this machine for runs of such a length (libmaru/base/fastest_way.h).
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct Lane {
   const std::byte* from;
 };
 
-// Row 0 of each lane, row 1 of each lane, and so on: where the lanes' rows alternate in one source, it is read from its beginning
-// to its end.
+// Row 0 of each lane, row 1 of each lane, and so on: where the lanes' rows alternate in one source, it is read from its
+// beginning to its end.
 struct Rows {
   std::span<const Lane> lanes;  // 1 to kLanesMax
   uint64_t run_bytes;

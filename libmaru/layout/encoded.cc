@@ -4,12 +4,13 @@
 //   8   version, 32 bits: 1
 //   12  bytes of all, 32 bits: 128
 //   16  kind, order, dtype, outer, 32 bits each
-//   32  blocks, layers, page_tokens, heads, head_dim, alignment, heads_total, first_head, layers_total, first_layer, 64 bits each
+//   32  blocks, layers, page_tokens, heads, head_dim, alignment, heads_total, first_head, layers_total, first_layer, 64 bits
+// each
 //   112 zero, 64 bits
 //   120 checksum, 64 bits: XXH3 of the 120 bytes before
 //
-// A layout has one such form: fields that the caller may leave zero have their values here. The fingerprint is XXH3 of 128 bits,
-// over the first 120 bytes with the number of blocks zero, most significant byte first.
+// A layout has one such form: fields that the caller may leave zero have their values here. The fingerprint is XXH3 of 128
+// bits, over the first 120 bytes with the number of blocks zero, most significant byte first.
 #include "libmaru/layout/encoded.h"
 
 #include "libmaru/layout/geometry.h"
@@ -40,7 +41,8 @@ struct Bytes {
   uint64_t zero;
   uint64_t checksum;
 };
-static_assert(sizeof(Bytes) == MARU_LAYOUT_ENCODED_BYTES && offsetof(Bytes, blocks) == 32 && offsetof(Bytes, zero) == 112);
+static_assert(sizeof(Bytes) == MARU_LAYOUT_ENCODED_BYTES && offsetof(Bytes, blocks) == 32 &&
+              offsetof(Bytes, zero) == 112);
 static_assert(std::has_unique_object_representations_v<Bytes>);
 
 constexpr size_t kHashedBytes = offsetof(Bytes, checksum);
@@ -102,10 +104,9 @@ int check_frame(const void* given, size_t n, Bytes& bytes, maru_layout_reason* r
     return fail(reason, EBADMSG, "the bytes say that they are %u, expected %zu", bytes.bytes, sizeof(bytes));
   const uint64_t checksum = XXH3_64bits(&bytes, kHashedBytes);
   if (bytes.checksum != checksum)
-    return fail(reason, EBADMSG, "the checksum is %016llx, expected %016llx: the bytes are damaged", ull(bytes.checksum),
-                ull(checksum));
-  if (bytes.zero != 0)
-    return fail(reason, EBADMSG, "the reserved field is %llu, expected 0", ull(bytes.zero));
+    return fail(reason, EBADMSG, "the checksum is %016llx, expected %016llx: the bytes are damaged",
+                ull(bytes.checksum), ull(checksum));
+  if (bytes.zero != 0) return fail(reason, EBADMSG, "the reserved field is %llu, expected 0", ull(bytes.zero));
   return 0;
 }
 

@@ -95,8 +95,7 @@ int read_geometry(const maru_layout* given, Geometry& ret_geometry, maru_layout_
   if (layout.heads_total == 0 && layout.first_head == 0) layout.heads_total = layout.heads;
   if (layout.layers_total == 0 && layout.first_layer == 0) layout.layers_total = layout.layers;
   if (const int status = check_ranges(layout, reason); status < 0) return status;
-  if (const int status =
-          check_part("heads", "first_head", layout.first_head, layout.heads, layout.heads_total, reason);
+  if (const int status = check_part("heads", "first_head", layout.first_head, layout.heads, layout.heads_total, reason);
       status < 0)
     return status;
   if (const int status =

@@ -85,9 +85,7 @@ class Scanner {
     ++at_;
     return true;
   }
-  int expect(char character) {
-    return takes(character) ? 0 : wrong("a '%c'", character);
-  }
+  int expect(char character) { return takes(character) ? 0 : wrong("a '%c'", character); }
   int end() {
     skip_white();
     return at_ == text_.size() ? 0 : wrong("the end");
@@ -149,7 +147,8 @@ class Reader {
   int take(std::string_view name, const Value& value) {
     const int member = member_of(name);
     if (member < 0)
-      return fail(reason_, EBADMSG, "the JSON text has a member \"%.*s\", which no layout has", shown(name), name.data());
+      return fail(reason_, EBADMSG, "the JSON text has a member \"%.*s\", which no layout has", shown(name),
+                  name.data());
     if (seen_ >> member & 1)
       return fail(reason_, EBADMSG, "the JSON text has the member \"%.*s\" twice", shown(name), name.data());
     seen_ |= 1u << member;
@@ -199,8 +198,8 @@ class Reader {
   }
 
   int set(int member, std::string_view name, const Value& value) {
-    const bool wants_text = member == kFormatMember || member == kFingerprint ||
-                            (member >= kTextsFirst && member < kNumbersFirst);
+    const bool wants_text =
+        member == kFormatMember || member == kFingerprint || (member >= kTextsFirst && member < kNumbersFirst);
     if (value.is_text != wants_text)
       return fail(reason_, EBADMSG, "\"%.*s\" is %s, expected %s", shown(name), name.data(),
                   value.is_text ? "text" : "a number", wants_text ? "text" : "a number");
@@ -217,8 +216,8 @@ class Reader {
     const FieldOfNames& field = kTexts[member - kTextsFirst];
     const std::optional<uint32_t> number = number_of(field.names, value.text);
     if (!number)
-      return fail(reason_, EINVAL, "%.*s is \"%.*s\", expected %s or another of maru/layout.h", shown(name), name.data(),
-                  shown(value.text), value.text.data(), field.names.front().text);
+      return fail(reason_, EINVAL, "%.*s is \"%.*s\", expected %s or another of maru/layout.h", shown(name),
+                  name.data(), shown(value.text), value.text.data(), field.names.front().text);
     layout_.*field.member = *number;
     return 0;
   }

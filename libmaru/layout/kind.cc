@@ -12,12 +12,9 @@ namespace {
 constexpr size_t kTextBytesMax = 64;
 
 constexpr Name kWishes[] = {
-    {"fullycontiguous", MARU_LAYOUT_CONTIGUOUS},
-    {"contiguous", MARU_LAYOUT_CONTIGUOUS},
-    {"layerseparate", MARU_LAYOUT_SEPARATE},
-    {"layerseparateoutercontiguous", MARU_LAYOUT_SEPARATE_OUTER},
-    {"separateouter", MARU_LAYOUT_SEPARATE_OUTER},
-    {"layerseparateblockcontiguous", MARU_LAYOUT_SEPARATE_BLOCK},
+    {"fullycontiguous", MARU_LAYOUT_CONTIGUOUS},   {"contiguous", MARU_LAYOUT_CONTIGUOUS},
+    {"layerseparate", MARU_LAYOUT_SEPARATE},       {"layerseparateoutercontiguous", MARU_LAYOUT_SEPARATE_OUTER},
+    {"separateouter", MARU_LAYOUT_SEPARATE_OUTER}, {"layerseparateblockcontiguous", MARU_LAYOUT_SEPARATE_BLOCK},
     {"separateblock", MARU_LAYOUT_SEPARATE_BLOCK},
 };
 
@@ -47,7 +44,8 @@ bool has_room(const Shape& shape, uint32_t kind, uint64_t blocks, uint32_t outer
 int choose_by_shape(const Shape& shape, uint64_t blocks, uint32_t outer, uint32_t& ret_kind,
                     maru_layout_reason* reason) {
   if (shape.at(0) < blocks && shape.at(1) < blocks)
-    return fail(reason, EINVAL, "the first extents of the shape are %llu and %llu, expected one of at least %llu blocks",
+    return fail(reason, EINVAL,
+                "the first extents of the shape are %llu and %llu, expected one of at least %llu blocks",
                 ull(shape.at(0)), ull(shape.at(1)), ull(blocks));
   if (outer == 2 && blocks <= 2)
     return fail(reason, ENOTUNIQ,
@@ -74,8 +72,8 @@ int choose(uint32_t wish, const Shape& shape, uint64_t blocks, uint32_t outer, u
     return 0;
   }
   if (wish == MARU_LAYOUT_SEPARATE) return choose_by_shape(shape, blocks, outer, ret_kind, reason);
-  const bool fits = has_room(shape, wish, blocks, outer) ||
-                    (outer == 1 && (shape.at(0) >= blocks || shape.at(1) >= blocks));
+  const bool fits =
+      has_room(shape, wish, blocks, outer) || (outer == 1 && (shape.at(0) >= blocks || shape.at(1) >= blocks));
   if (fits) return 0;
   return fail(reason, EINVAL, "%s contradicts a shape that begins with %llu, %llu, for %llu blocks and outer %u",
               text_of(kKinds, wish), ull(shape.at(0)), ull(shape.at(1)), ull(blocks), outer);
@@ -92,10 +90,11 @@ MARU_LAYOUT_PUBLIC int maru_layout_kind_from_text(const char* text, uint32_t* re
   if (text == nullptr || ret_kind == nullptr) return fail(reason, EINVAL, "text or ret_kind is NULL");
   const std::optional<uint32_t> wish = wish_of(text);
   if (!wish)
-    return fail(reason, EINVAL,
-                "found the kind \"%.64s\", expected fully_contiguous, layer_separate, layer_separate_outer_contiguous or "
-                "layer_separate_block_contiguous",
-                text);
+    return fail(
+        reason, EINVAL,
+        "found the kind \"%.64s\", expected fully_contiguous, layer_separate, layer_separate_outer_contiguous or "
+        "layer_separate_block_contiguous",
+        text);
   *ret_kind = *wish;
   return 0;
 }

@@ -10,8 +10,8 @@ namespace {
 bool same_but_counts(const Draft& a, const Draft& b) {
   if (a.source != b.source || a.target != b.target) return false;
   for (uint32_t i = 0; i < kDraftLoops; ++i)
-    if ((a.loop[i].count > 1 || b.loop[i].count > 1) && (a.loop[i].source_stride != b.loop[i].source_stride ||
-                                                         a.loop[i].target_stride != b.loop[i].target_stride))
+    if ((a.loop[i].count > 1 || b.loop[i].count > 1) &&
+        (a.loop[i].source_stride != b.loop[i].source_stride || a.loop[i].target_stride != b.loop[i].target_stride))
       return false;
   return true;
 }
@@ -103,7 +103,8 @@ void MoveBuilder::flush() {
   has_last_ = false;
   const Shape shape = shape_of(last_);
   maru_reslice_totals& totals = plan_.totals;
-  plan_.moves.push_back({last_.source, last_.target, shape_index(shape), 0, last_.source_offset, last_.target_offset, 0});
+  plan_.moves.push_back(
+      {last_.source, last_.target, shape_index(shape), 0, last_.source_offset, last_.target_offset, 0});
   totals.run_bytes_min = plan_.moves.size() == 1 ? shape.run_bytes : std::min(totals.run_bytes_min, shape.run_bytes);
   totals.run_bytes_max = std::max(totals.run_bytes_max, shape.run_bytes);
 }

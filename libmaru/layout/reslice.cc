@@ -73,8 +73,8 @@ int cover(const char* name, const std::vector<StorageNeed>& needs, const maru_re
     if (const int status = maru_layout_base_offset(base, needs[i].alignment, &skipped, reason); status < 0)
       return status;
     if (storages[i].bytes < skipped || storages[i].bytes - skipped < needs[i].bytes)
-      return fail(reason, ENOSPC, "storage %zu of the %ss has %llu bytes, expected %llu behind %llu for its alignment", i,
-                  name, ull(storages[i].bytes), ull(needs[i].bytes), ull(skipped));
+      return fail(reason, ENOSPC, "storage %zu of the %ss has %llu bytes, expected %llu behind %llu for its alignment",
+                  i, name, ull(storages[i].bytes), ull(needs[i].bytes), ull(skipped));
     if (base + skipped > UINTPTR_MAX - needs[i].bytes)
       return fail(reason, EINVAL, "storage %zu of the %ss goes beyond the last address", i, name);
     ret_covered.push_back({base + skipped, base + skipped + needs[i].bytes, name[0] == 't', i});
@@ -133,12 +133,13 @@ void copy_group(RowCopier& copier, const Group& group) {
   const Loop rows = loops.empty() ? Loop{1, 0, 0} : loops.back();
   const auto copy_rows = [&](std::span<const Lane> lanes, uint64_t to, uint64_t from) {
     for (size_t i = 0; i < lanes.size(); ++i) moved[i] = {lanes[i].to + to, lanes[i].from + from};
-    copier.copy({std::span(moved).first(lanes.size()), shape.run_bytes, rows.count, rows.target_stride,
-                 rows.source_stride});
+    copier.copy(
+        {std::span(moved).first(lanes.size()), shape.run_bytes, rows.count, rows.target_stride, rows.source_stride});
   };
   const size_t outer_loops = loops.empty() ? 0 : loops.size() - 1;
   if (are_fused)
-    return for_each_turn(loops.first(outer_loops), [&](uint64_t to, uint64_t from) { copy_rows(group.lanes, to, from); });
+    return for_each_turn(loops.first(outer_loops),
+                         [&](uint64_t to, uint64_t from) { copy_rows(group.lanes, to, from); });
   const auto shared = loops.first(group.shared_loops), own = loops.subspan(group.shared_loops);
   for_each_turn(shared, [&](uint64_t to, uint64_t from) {
     for (size_t i = 0; i < group.lanes.size(); ++i)

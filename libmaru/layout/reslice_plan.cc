@@ -94,8 +94,8 @@ int find_heads(const std::vector<Geometry>& sources, const maru_layout& target, 
       return has_layer(each.layout, layer) && has_head(each.layout, head);
     });
     if (source == sources.end())
-      return fail(reason, ENODATA, "no source has head %llu of layer %llu, which target %zu wants", ull(head), ull(layer),
-                  index);
+      return fail(reason, ENODATA, "no source has head %llu of layer %llu, which target %zu wants", ull(head),
+                  ull(layer), index);
     const uint64_t count = std::min(source->layout.first_head + source->layout.heads, end) - head;
     ret_heads.push_back({size_t(source - sources.begin()), head, count});
     head += count;
@@ -120,7 +120,8 @@ int find_bands(const std::vector<Geometry>& sources, const maru_layout& target, 
   return 0;
 }
 
-// From one block to another follows the next pattern: a block further, or some tokens where the other side's blocks are smaller.
+// From one block to another follows the next pattern: a block further, or some tokens where the other side's blocks are
+// smaller.
 uint64_t step_of(const Geometry& geometry, uint64_t tokens) {
   return tokens == geometry.layout.page_tokens ? geometry.sizes.block_stride : tokens * geometry.token_stride;
 }
@@ -180,7 +181,8 @@ std::vector<Shard> add_storages(const std::vector<Geometry>& side, std::vector<S
   std::vector<Shard> shards;
   for (const Geometry& geometry : side) {
     shards.push_back({&geometry, uint32_t(ret_needs.size())});
-    ret_needs.insert(ret_needs.end(), geometry.sizes.storages, {geometry.layout.alignment, geometry.sizes.storage_bytes});
+    ret_needs.insert(ret_needs.end(), geometry.sizes.storages,
+                     {geometry.layout.alignment, geometry.sizes.storage_bytes});
   }
   return shards;
 }

@@ -37,7 +37,8 @@ int pair_tokens(const Side& sources, const Side& targets, std::vector<Segment>& 
   const uint64_t source_tokens = sources.blocks.size() * sources.page_tokens;
   const uint64_t target_tokens = targets.blocks.size() * targets.page_tokens;
   if (source_tokens != target_tokens)
-    return fail(reason, EINVAL, "%zu source blocks of %llu tokens have %llu tokens, %zu target blocks of %llu have %llu",
+    return fail(reason, EINVAL,
+                "%zu source blocks of %llu tokens have %llu tokens, %zu target blocks of %llu have %llu",
                 sources.blocks.size(), ull(sources.page_tokens), ull(source_tokens), targets.blocks.size(),
                 ull(targets.page_tokens), ull(target_tokens));
   if (const int status = check_unique(targets.blocks, reason); status < 0) return status;

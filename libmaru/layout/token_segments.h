@@ -27,6 +27,7 @@ struct Side {
 
 // In the order in which the targets lie, so that neighbours come one after the other. 0, or -errno with the reason. Throws
 // std::bad_alloc.
-int pair_tokens(const Side& sources, const Side& targets, std::vector<Segment>& ret_segments, maru_layout_reason* reason);
+int pair_tokens(const Side& sources, const Side& targets, std::vector<Segment>& ret_segments,
+                maru_layout_reason* reason);
 
 }  // namespace maru::layout

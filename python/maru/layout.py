@@ -180,7 +180,7 @@ def choose_kind(wish: str, shape: Sequence[int], blocks: int, outer: int = 2) ->
 class Reslice:
     """A plan of copies that fill the blocks of all targets from the sources. It does not change: threads may share one.
 
-    sources, targets               layouts of the same tokens; of all sources as many blocks, of as many tokens; so of the targets
+    sources, targets               layouts of the same tokens; those of one side have equal blocks and page_tokens
     source_blocks, target_blocks   the blocks that hold the tokens and those to fill, in the order of the tokens; None: all
     """
 

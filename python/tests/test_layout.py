@@ -16,7 +16,8 @@ WHOLE = layout.Layout(layers=3, heads=8, head_dim=4, page_tokens=16, blocks=5, d
 
 
 def of_order(order, **fields):
-    return layout.Layout(**{**dict(layers=3, heads=8, head_dim=4, page_tokens=16, blocks=5, dtype="float16", order=order), **fields})
+    usual = dict(layers=3, heads=8, head_dim=4, page_tokens=16, blocks=5, dtype="float16", order=order)
+    return layout.Layout(**{**usual, **fields})
 
 
 def values(blocks):

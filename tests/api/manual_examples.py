@@ -1,6 +1,6 @@
 """Runs the examples of section 3 of the manual as programs against a marud: manual_examples.py --sources DIR --build DIR
---compiler CC --library FILE --tokens-library FILE --layout-library FILE --marud PROGRAM. A page's example is a program, or functions of which the
-last takes a client and returns 0."""
+--compiler CC --library FILE --tokens-library FILE --layout-library FILE --marud PROGRAM. A page's
+example is a program, or functions of which the last takes a client and returns 0."""
 import argparse
 import pathlib
 import re

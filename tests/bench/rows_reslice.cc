@@ -39,12 +39,14 @@ maru_layout model_of(uint32_t order, uint64_t head_bytes) {
 // The storages of all ranks lie in one piece of memory each for sources and for targets, which all resliced models share.
 class Resliced {
  public:
-  Resliced(const maru_layout& whole, uint64_t from_ranks, uint64_t to_ranks, const FloorMemory& from, const FloorMemory& to)
+  Resliced(const maru_layout& whole, uint64_t from_ranks, uint64_t to_ranks, const FloorMemory& from,
+           const FloorMemory& to)
       : sources_(storages_of(whole, from_ranks, from)), targets_(storages_of(whole, to_ranks, to)) {
     const std::vector<maru_layout> source_ranks = ranks_of(whole, from_ranks), target_ranks = ranks_of(whole, to_ranks);
     maru_layout_reason reason = {};
-    must_not_fail(maru_reslice_plan(nullptr, source_ranks.data(), from_ranks, target_ranks.data(), to_ranks, &plan_, &reason),
-                  reason);
+    must_not_fail(
+        maru_reslice_plan(nullptr, source_ranks.data(), from_ranks, target_ranks.data(), to_ranks, &plan_, &reason),
+        reason);
   }
   ~Resliced() { maru_reslice_free(plan_); }
   Resliced(const Resliced&) = delete;
@@ -61,8 +63,9 @@ class Resliced {
     for (uint64_t i = 0; i < copies; ++i) {
       maru_layout_reason reason = {};
       const uint64_t started_ns = now_ns();
-      must_not_fail(maru_reslice_copy(plan_, sources_.data(), sources_.size(), targets_.data(), targets_.size(), &reason),
-                    reason);
+      must_not_fail(
+          maru_reslice_copy(plan_, sources_.data(), sources_.size(), targets_.data(), targets_.size(), &reason),
+          reason);
       laps.add(now_ns() - started_ns, 1);
     }
     return laps.median();

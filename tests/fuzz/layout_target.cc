@@ -1,5 +1,5 @@
-// Any bytes as a layout, in its binary form and as JSON, and any numbers in its fields: each is read or refused with a reason, and
-// what is read stays within its storages. The first byte says which.
+// Any bytes as a layout, in its binary form and as JSON, and any numbers in its fields: each is read or refused with a
+// reason, and what is read stays within its storages. The first byte says which.
 #include "maru/layout.h"
 #include "tests/fuzz/target.h"
 
@@ -40,7 +40,8 @@ void must_say_why(int status, const maru_layout_reason& reason) {
 
 void must_lie_within(const maru_layout_part& part, const maru_layout_sizes& sizes) {
   must(part.storage < sizes.storages, "a part in no storage");
-  must(part.bytes <= sizes.storage_bytes && part.offset <= sizes.storage_bytes - part.bytes, "a part outside of its storage");
+  must(part.bytes <= sizes.storage_bytes && part.offset <= sizes.storage_bytes - part.bytes,
+       "a part outside of its storage");
 }
 
 void must_go_there_and_back(const maru_layout& layout) {
@@ -68,8 +69,10 @@ void use(const maru_layout& layout, Reader& reader) {
   if (status < 0) return;
   must_go_there_and_back(layout);
   maru_layout_element element = {};
-  uint64_t* const indices[] = {&element.block, &element.layer, &element.outer, &element.token, &element.head, &element.dim};
-  const uint64_t counts[] = {layout.blocks, layout.layers, layout.outer, layout.page_tokens, layout.heads, layout.head_dim};
+  uint64_t* const indices[] = {&element.block, &element.layer, &element.outer,
+                               &element.token, &element.head,  &element.dim};
+  const uint64_t counts[] = {layout.blocks,      layout.layers, layout.outer,
+                             layout.page_tokens, layout.heads,  layout.head_dim};
   for (int round = 0; round < 3; ++round) {
     for (size_t i = 0; i < std::size(counts); ++i)
       *indices[i] = round == 0 ? counts[i] - 1 : round == 1 ? reader.number(8) % counts[i] : reader.number(8);
@@ -103,9 +106,9 @@ maru_layout read_fields(Reader& reader) {
   layout.dtype = uint32_t(reader.number(1));
   layout.outer = uint32_t(reader.number(1));
   for (uint64_t maru_layout::* field :
-       {&maru_layout::blocks, &maru_layout::layers, &maru_layout::page_tokens, &maru_layout::heads, &maru_layout::head_dim,
-        &maru_layout::alignment, &maru_layout::heads_total, &maru_layout::first_head, &maru_layout::layers_total,
-        &maru_layout::first_layer})
+       {&maru_layout::blocks, &maru_layout::layers, &maru_layout::page_tokens, &maru_layout::heads,
+        &maru_layout::head_dim, &maru_layout::alignment, &maru_layout::heads_total, &maru_layout::first_head,
+        &maru_layout::layers_total, &maru_layout::first_layer})
     layout.*field = reader.number(8);
   return layout;
 }
@@ -162,9 +165,12 @@ void must_run_within(const maru_reslice* plan, const Storages& sources, const St
   for (uint64_t first = 0; first < totals.runs; first += count) {
     must(maru_reslice_runs(plan, first, runs, std::size(runs), &count) == 0, "a run of a plan is refused");
     for (size_t i = 0; i < count; ++i) {
-      must(runs[i].source_storage < sources.all().size() && runs[i].target_storage < targets.all().size(), "no such storage");
-      must(runs[i].source_offset + runs[i].bytes <= sources.all()[runs[i].source_storage].bytes, "a run beyond a source");
-      must(runs[i].target_offset + runs[i].bytes <= targets.all()[runs[i].target_storage].bytes, "a run beyond a target");
+      must(runs[i].source_storage < sources.all().size() && runs[i].target_storage < targets.all().size(),
+           "no such storage");
+      must(runs[i].source_offset + runs[i].bytes <= sources.all()[runs[i].source_storage].bytes,
+           "a run beyond a source");
+      must(runs[i].target_offset + runs[i].bytes <= targets.all()[runs[i].target_storage].bytes,
+           "a run beyond a target");
       bytes += runs[i].bytes;
     }
   }
@@ -216,7 +222,8 @@ void choose_kind(Reader& reader) {
   maru_layout_reason reason = {};
   const int status = maru_layout_choose_kind(wish, shape.data(), shape.size(), blocks, outer, &kind, &reason);
   must_say_why(status, reason);
-  must(status < 0 || (kind >= MARU_LAYOUT_CONTIGUOUS && kind <= MARU_LAYOUT_SEPARATE_BLOCK), "a kind that no layout has");
+  must(status < 0 || (kind >= MARU_LAYOUT_CONTIGUOUS && kind <= MARU_LAYOUT_SEPARATE_BLOCK),
+       "a kind that no layout has");
   std::vector<uint8_t> name = reader.bytes(reader.left());
   name.push_back(0);
   reason = {};
@@ -234,7 +241,13 @@ std::vector<Input> first_inputs() {
     must(maru_layout_encode(&layout, bytes, nullptr) == 0, "the first layout is refused");
     must(maru_layout_to_json(&layout, text, sizeof(text), nullptr) == 0, "the first layout is refused");
     Writer choice;
-    choice.number(kKind, 1).number(kind + 1, 1).number(2, 1).number(2, 1).number(9, 2).number(kind == 2 ? 9 : 2, 2).number(9, 2);
+    choice.number(kKind, 1)
+        .number(kind + 1, 1)
+        .number(2, 1)
+        .number(2, 1)
+        .number(9, 2)
+        .number(kind == 2 ? 9 : 2, 2)
+        .number(9, 2);
     inputs.push_back(choice.bytes(std::string_view("Layer-Separate_Outer_Contiguous")).take());
     inputs.push_back(Writer().number(kBytes, 1).bytes(bytes).take());
     inputs.push_back(Writer().number(kJson, 1).bytes(std::string_view(text)).take());
@@ -246,9 +259,30 @@ std::vector<Input> first_inputs() {
     inputs.push_back(fields.take());
     Writer plan;
     plan.number(kPlan, 1).number(1, 1).number(0, 1);
-    plan.number(kind - 1, 1).number(0, 1).number(3 + 8 * 3, 1).number(2, 1).number(3, 1).number(6, 1).number(0, 1).number(0, 1);
-    plan.number(kind - 1, 1).number(0, 1).number(3 + 8 * 3, 1).number(2, 1).number(3, 1).number(0, 1).number(4, 1).number(0, 1);
-    plan.number(0, 1).number(1, 1).number(7 + 8 * 3, 1).number(2, 1).number(3, 1).number(0, 1).number(0, 1).number(0, 1);
+    plan.number(kind - 1, 1)
+        .number(0, 1)
+        .number(3 + 8 * 3, 1)
+        .number(2, 1)
+        .number(3, 1)
+        .number(6, 1)
+        .number(0, 1)
+        .number(0, 1);
+    plan.number(kind - 1, 1)
+        .number(0, 1)
+        .number(3 + 8 * 3, 1)
+        .number(2, 1)
+        .number(3, 1)
+        .number(0, 1)
+        .number(4, 1)
+        .number(0, 1);
+    plan.number(0, 1)
+        .number(1, 1)
+        .number(7 + 8 * 3, 1)
+        .number(2, 1)
+        .number(3, 1)
+        .number(0, 1)
+        .number(0, 1)
+        .number(0, 1);
     inputs.push_back(plan.number(2, 1).number(2, 1).number(2, 1).number(0, 1).number(1, 1).number(2, 1).take());
   }
   return inputs;
@@ -269,9 +303,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // In memory of just that size, so that a read beyond is seen.
     const std::vector<uint8_t> rest = reader.bytes(reader.left());
     maru_layout_reason reason = {};
-    const int status = form == kBytes
-                           ? maru_layout_decode(rest.data(), rest.size(), &layout, &reason)
-                           : maru_layout_from_json(reinterpret_cast<const char*>(rest.data()), rest.size(), &layout, &reason);
+    const int status = form == kBytes ? maru_layout_decode(rest.data(), rest.size(), &layout, &reason)
+                                      : maru_layout_from_json(reinterpret_cast<const char*>(rest.data()), rest.size(),
+                                                              &layout, &reason);
     must_say_why(status, reason);
     must(status == 0 || layout.size == 0, "a refusal that wrote a layout");
     if (status < 0) return 0;

@@ -76,13 +76,13 @@ TEST(LayoutBytes, GoThereAndBack) {
 TEST(LayoutBytes, AreTheDocumentedOnes) {
   const Bytes bytes = encoded(part_of_a_model());
   const uint8_t expected[112] = {
-      'M', 'A', 'R', 'U', 'L', 'A', 'Y', 'T', 1, 0, 0, 0, 128, 0, 0, 0,  //
-      3, 0, 0, 0, 2, 0, 0, 0, 6, 0, 0, 0, 2, 0, 0, 0,                     // kind, order, dtype, outer
-      0xE8, 3, 0, 0, 0, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0,                 // blocks, layers
-      16, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,                    // page_tokens, heads
-      128, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0,                  // head_dim, alignment
-      8, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0,                     // heads_total, first_head
-      80, 0, 0, 0, 0, 0, 0, 0, 40, 0, 0, 0, 0, 0, 0, 0};                  // layers_total, first_layer
+      'M',  'A', 'R', 'U', 'L', 'A', 'Y', 'T', 1,  0,  0, 0, 128, 0, 0, 0,   //
+      3,    0,   0,   0,   2,   0,   0,   0,   6,  0,  0, 0, 2,   0, 0, 0,   // kind, order, dtype, outer
+      0xE8, 3,   0,   0,   0,   0,   0,   0,   20, 0,  0, 0, 0,   0, 0, 0,   // blocks, layers
+      16,   0,   0,   0,   0,   0,   0,   0,   2,  0,  0, 0, 0,   0, 0, 0,   // page_tokens, heads
+      128,  0,   0,   0,   0,   0,   0,   0,   0,  16, 0, 0, 0,   0, 0, 0,   // head_dim, alignment
+      8,    0,   0,   0,   0,   0,   0,   0,   4,  0,  0, 0, 0,   0, 0, 0,   // heads_total, first_head
+      80,   0,   0,   0,   0,   0,   0,   0,   40, 0,  0, 0, 0,   0, 0, 0};  // layers_total, first_layer
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof(expected)), 0);
   uint64_t zero = 1;
   std::memcpy(&zero, &bytes[112], 8);
@@ -205,7 +205,8 @@ TEST(LayoutJson, RefusesByName) {
 
 TEST(LayoutJson, MembersMayBeInAnyOrderAndSomeAbsent) {
   const std::string text =
-      "\n{\t\"heads\":8,\"head_dim\" : 64 , \"page_tokens\":16,\"layers\":2,\"blocks\":7,\"outer\":1,\"dtype\":\"float32\","
+      "\n{\t\"heads\":8,\"head_dim\" : 64 , "
+      "\"page_tokens\":16,\"layers\":2,\"blocks\":7,\"outer\":1,\"dtype\":\"float32\","
       "\"order\":\"nhd\",\r\n\"kind\":\"contiguous\",\"version\":1,\"format\":\"maru-layout\"} ";
   maru_layout layout = {};
   maru_layout_reason reason = {};

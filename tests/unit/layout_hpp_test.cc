@@ -10,7 +10,8 @@ using maru::Layout;
 using maru::Reslice;
 
 Layout model() {
-  return Layout(maru::test::make_layout(MARU_LAYOUT_SEPARATE_OUTER, MARU_LAYOUT_NHD, MARU_LAYOUT_UINT8, 2, 4, 2, 4, 8, 2));
+  return Layout(
+      maru::test::make_layout(MARU_LAYOUT_SEPARATE_OUTER, MARU_LAYOUT_NHD, MARU_LAYOUT_UINT8, 2, 4, 2, 4, 8, 2));
 }
 
 std::vector<Layout> ranks_of(const Layout& whole, uint64_t ranks) {
@@ -62,8 +63,7 @@ TEST(LayoutInCpp, CopiesThereAndBack) {
   const std::vector<Layout> four = ranks_of(model(), 4), eight = ranks_of(model(), 8);
   Memory from(four), to(eight), again(four);
   for (size_t i = 0; i < from.bytes.size(); ++i)
-    for (size_t j = 0; j < from.bytes[i].size(); ++j)
-      from.bytes[i][j] = uint8_t(1 + (i * 131 + j * 7) % 255);
+    for (size_t j = 0; j < from.bytes[i].size(); ++j) from.bytes[i][j] = uint8_t(1 + (i * 131 + j * 7) % 255);
   maru::Answer<Reslice> there = Reslice::plan(four, eight);
   ASSERT_TRUE(there.ok()) << there.reason();
   Reslice moved = *std::move(there);

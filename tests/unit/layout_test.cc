@@ -150,11 +150,13 @@ TEST(Layout, BaseIsBroughtToTheAlignment) {
 }
 
 TEST(Layout, RefusesWhatIsOutOfRange) {
-  const std::pair<uint64_t maru_layout::*, std::string> words[] = {
-      {&maru_layout::blocks, "blocks"},           {&maru_layout::layers, "layers"},
-      {&maru_layout::page_tokens, "page_tokens"}, {&maru_layout::heads, "heads"},
-      {&maru_layout::head_dim, "head_dim"},       {&maru_layout::heads_total, "heads_total"},
-      {&maru_layout::layers_total, "layers_total"}};
+  const std::pair<uint64_t maru_layout::*, std::string> words[] = {{&maru_layout::blocks, "blocks"},
+                                                                   {&maru_layout::layers, "layers"},
+                                                                   {&maru_layout::page_tokens, "page_tokens"},
+                                                                   {&maru_layout::heads, "heads"},
+                                                                   {&maru_layout::head_dim, "head_dim"},
+                                                                   {&maru_layout::heads_total, "heads_total"},
+                                                                   {&maru_layout::layers_total, "layers_total"}};
   for (const auto& [member, name] : words) {
     maru_layout layout = usual();
     layout.*member = UINT64_MAX;
@@ -217,9 +219,8 @@ TEST(Layout, RefusesWhatOverflows) {
 }
 
 TEST(Layout, GreatestSizesAreExact) {
-  maru_layout layout =
-      make_layout(MARU_LAYOUT_SEPARATE_OUTER, MARU_LAYOUT_HND, MARU_LAYOUT_UINT8, 1, MARU_LAYOUT_BLOCKS_MAX, 1,
-                  MARU_LAYOUT_PAGE_TOKENS_MAX, 3, 1);
+  maru_layout layout = make_layout(MARU_LAYOUT_SEPARATE_OUTER, MARU_LAYOUT_HND, MARU_LAYOUT_UINT8, 1,
+                                   MARU_LAYOUT_BLOCKS_MAX, 1, MARU_LAYOUT_PAGE_TOKENS_MAX, 3, 1);
   EXPECT_EQ(sizes_of(layout).storage_bytes, 3ull << 60);
   layout.heads = 4;  // one byte more than the most
   expect_refused(layout, EOVERFLOW, {});
@@ -240,7 +241,8 @@ TEST(Layout, RefusesIndicesByName) {
   refused(maru_layout_locate_element(&layout, &element, &part, &reason),
           "there is no token 16; the layout has 16, from 0");
   element = {0, 0, 0, 0, 8, 0};
-  refused(maru_layout_locate_element(&layout, &element, &part, &reason), "there is no head 8; the layout has 8, from 0");
+  refused(maru_layout_locate_element(&layout, &element, &part, &reason),
+          "there is no head 8; the layout has 8, from 0");
   element = {0, 0, 0, 0, 0, UINT64_MAX};
   EXPECT_EQ(maru_layout_locate_element(&layout, &element, &part, &reason), -ERANGE);
   maru_layout_part parts[1];
@@ -280,22 +282,21 @@ TEST(Layout, RanksSplitHeadsAndLayers) {
 }
 
 TEST(LayoutKind, IsFoundByEachOfItsNames) {
-  const std::pair<const char*, uint32_t> names[] = {
-      {"fully_contiguous", MARU_LAYOUT_CONTIGUOUS},
-      {"FullyContiguous", MARU_LAYOUT_CONTIGUOUS},
-      {"layer-separate", MARU_LAYOUT_SEPARATE},
-      {"LAYER_SEPARATE_OUTER_CONTIGUOUS", MARU_LAYOUT_SEPARATE_OUTER},
-      {"layer_separate-blockContiguous", MARU_LAYOUT_SEPARATE_BLOCK},
-      {"separate_outer", MARU_LAYOUT_SEPARATE_OUTER},
-      {"separate_block", MARU_LAYOUT_SEPARATE_BLOCK},
-      {"contiguous", MARU_LAYOUT_CONTIGUOUS}};
+  const std::pair<const char*, uint32_t> names[] = {{"fully_contiguous", MARU_LAYOUT_CONTIGUOUS},
+                                                    {"FullyContiguous", MARU_LAYOUT_CONTIGUOUS},
+                                                    {"layer-separate", MARU_LAYOUT_SEPARATE},
+                                                    {"LAYER_SEPARATE_OUTER_CONTIGUOUS", MARU_LAYOUT_SEPARATE_OUTER},
+                                                    {"layer_separate-blockContiguous", MARU_LAYOUT_SEPARATE_BLOCK},
+                                                    {"separate_outer", MARU_LAYOUT_SEPARATE_OUTER},
+                                                    {"separate_block", MARU_LAYOUT_SEPARATE_BLOCK},
+                                                    {"contiguous", MARU_LAYOUT_CONTIGUOUS}};
   for (const auto& [text, expected] : names) {
     uint32_t kind = 0;
     EXPECT_EQ(maru_layout_kind_from_text(text, &kind, nullptr), 0) << text;
     EXPECT_EQ(kind, expected) << text;
   }
   for (const std::string& text : {std::string(), std::string("contiguou"), std::string("contiguous "),
-                                 std::string(1000, 'x'), std::string(1000, '-')}) {
+                                  std::string(1000, 'x'), std::string(1000, '-')}) {
     uint32_t kind = 7;
     maru_layout_reason reason = {};
     EXPECT_EQ(maru_layout_kind_from_text(text.c_str(), &kind, &reason), -EINVAL);

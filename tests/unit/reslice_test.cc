@@ -62,16 +62,16 @@ std::string wrapped(const ResliceSide& side, size_t layout, const ModelElement& 
 // Neighbours on both sides are a corner where dimensions begin anew in another order on either side: the last element of a
 // matrix and the first of the next one are neighbours in the transposed matrices, too. So they may be where blocks begin anew
 // although not all are copied. No pattern with constant strides has such a run.
-bool is_corner(const ResliceSide& sources, size_t source, const ResliceSide& targets, size_t target, const ModelElement& a,
-               const ModelElement& b) {
+bool is_corner(const ResliceSide& sources, size_t source, const ResliceSide& targets, size_t target,
+               const ModelElement& a, const ModelElement& b) {
   const std::string of_source = wrapped(sources, source, a, b), of_target = wrapped(targets, target, a, b);
   if (of_source != of_target) return true;
   const auto has_all = [](const ResliceSide& side) { return side.blocks() == first_blocks(side.layouts()[0].blocks); };
   return of_target.find('B') != std::string::npos && !(has_all(sources) && has_all(targets));
 }
 
-// The longest runs there can be: neighbours on both sides, found by sorting all elements. A target has an element from the first
-// source that has it.
+// The longest runs there can be: neighbours on both sides, found by sorting all elements. A target has an element from the
+// first source that has it.
 std::set<Run> longest_runs(const ResliceSide& sources, const ResliceSide& targets, bool with_corners) {
   struct Found {
     size_t layout;
@@ -309,10 +309,11 @@ TEST(Reslice, LargeCopiesEqualTheReferenceInEachWay) {
   };
   for (const Size& size : {Size{MARU_LAYOUT_NHD, 16, 8}, Size{MARU_LAYOUT_NHD, 16, 112}, Size{MARU_LAYOUT_HND, 32, 16},
                            Size{MARU_LAYOUT_HND, 33, 13}}) {
-    maru_layout whole = make_layout(MARU_LAYOUT_CONTIGUOUS, size.order, MARU_LAYOUT_FLOAT64, 2, 1, 2, size.page_tokens, 8,
-                                    size.head_dim);
+    maru_layout whole = make_layout(MARU_LAYOUT_CONTIGUOUS, size.order, MARU_LAYOUT_FLOAT64, 2, 1, 2, size.page_tokens,
+                                    8, size.head_dim);
     whole.blocks = (1 << 20) / (size.page_tokens * size.head_dim * 8 * 2 * 2 * 8) + 1;
-    ResliceSide four(ranks_of(whole, 4), first_blocks(whole.blocks)), eight(ranks_of(whole, 8), first_blocks(whole.blocks));
+    ResliceSide four(ranks_of(whole, 4), first_blocks(whole.blocks)),
+        eight(ranks_of(whole, 8), first_blocks(whole.blocks));
     expect_resliced(four, eight, false, 40);
     expect_resliced(eight, four, false, 2);
   }
@@ -324,8 +325,8 @@ int plan_status(const maru_reslice_options* options, const std::vector<maru_layo
                 const std::vector<maru_layout>& targets, std::string& ret_reason) {
   PlanPointer plan;
   maru_layout_reason reason = {};
-  const int status = maru_reslice_plan(options, sources.data(), sources.size(), targets.data(), targets.size(), plan.out(),
-                                       &reason);
+  const int status =
+      maru_reslice_plan(options, sources.data(), sources.size(), targets.data(), targets.size(), plan.out(), &reason);
   EXPECT_EQ(plan.get() == nullptr, status != 0);
   ret_reason = reason.text;
   return status;
@@ -369,7 +370,8 @@ TEST(Reslice, RefusesLayoutsOfOtherTokens) {
   EXPECT_EQ(plan_status(nullptr, {whole}, {whole, other}, reason), -EINVAL);
   EXPECT_EQ(reason, "page_tokens of target 1 is 8, expected 16 as target 0 has");
   EXPECT_EQ(plan_status(nullptr, {}, {whole}, reason), -EINVAL);
-  EXPECT_EQ(plan_status(nullptr, std::vector<maru_layout>(MARU_RESLICE_LAYOUTS_MAX + 1, whole), {whole}, reason), -EINVAL);
+  EXPECT_EQ(plan_status(nullptr, std::vector<maru_layout>(MARU_RESLICE_LAYOUTS_MAX + 1, whole), {whole}, reason),
+            -EINVAL);
 }
 
 TEST(Reslice, RefusesTargetsThatNoSourceFills) {
@@ -417,7 +419,8 @@ TEST(Reslice, RefusesBlocksByNumber) {
 }
 
 TEST(Reslice, RefusesAPlanWithTooManyMoves) {
-  maru_layout whole = make_layout(MARU_LAYOUT_SEPARATE_BLOCK, MARU_LAYOUT_NHD, MARU_LAYOUT_UINT8, 2, 100, 65536, 1, 64, 1);
+  maru_layout whole =
+      make_layout(MARU_LAYOUT_SEPARATE_BLOCK, MARU_LAYOUT_NHD, MARU_LAYOUT_UINT8, 2, 100, 65536, 1, 64, 1);
   const std::vector<maru_layout> ranks = ranks_of(whole, 64);
   std::vector<uint64_t> blocks = first_blocks(100);
   std::reverse(blocks.begin(), blocks.end());
@@ -477,7 +480,8 @@ TEST_F(ResliceStorages, HaveAllBytesBehindTheirAlignment) {
   ASSERT_GT(skipped, 0u);
   to_[0].bytes = skipped + sizes.storage_bytes - 1;
   expect(-ENOSPC, "storage 0 of the targets has " + std::to_string(to_[0].bytes) + " bytes, expected " +
-                      std::to_string(sizes.storage_bytes) + " behind " + std::to_string(skipped) + " for its alignment");
+                      std::to_string(sizes.storage_bytes) + " behind " + std::to_string(skipped) +
+                      " for its alignment");
   to_[0].bytes = skipped - 1;
   maru_layout_reason reason = {};
   EXPECT_EQ(maru_reslice_copy(plan_.get(), from_.data(), 1, to_.data(), 2, &reason), -ENOSPC);

@@ -33,8 +33,9 @@ Layout make(uint32_t kind, uint32_t order, uint32_t dtype, uint32_t outer, uint6
             uint64_t page_tokens, uint64_t heads, uint64_t head_dim, uint64_t alignment, uint64_t heads_total,
             uint64_t first_head, uint64_t layers_total, uint64_t first_layer) {
   Layout layout;
-  layout.c = {sizeof(maru_layout), kind, order, dtype, outer, blocks, layers, page_tokens, heads, head_dim, alignment,
-              heads_total, first_head, layers_total, first_layer, {}};
+  layout.c = {sizeof(maru_layout), kind,  order,    dtype,     outer,       blocks,     layers,
+              page_tokens,         heads, head_dim, alignment, heads_total, first_head, layers_total,
+              first_layer,         {}};
   maru_layout_sizes sizes;
   maru_layout_reason reason;
   check(maru_layout_measure(&layout.c, &sizes, &reason), reason);
@@ -88,7 +89,8 @@ Layout slice(const Layout& layout, uint64_t tensor_ranks, uint64_t tensor_rank, 
              uint64_t pipeline_rank) {
   Layout part;
   maru_layout_reason reason;
-  check(maru_layout_slice(&layout.c, tensor_ranks, tensor_rank, pipeline_ranks, pipeline_rank, &part.c, &reason), reason);
+  check(maru_layout_slice(&layout.c, tensor_ranks, tensor_rank, pipeline_ranks, pipeline_rank, &part.c, &reason),
+        reason);
   return part;
 }
 
@@ -143,7 +145,8 @@ uint32_t kind_from_text(const std::string& text) {
 uint32_t choose_kind(uint32_t wish, const std::vector<uint64_t>& shape, uint64_t blocks, uint32_t outer) {
   uint32_t kind = 0;
   maru_layout_reason reason;
-  check(maru_layout_choose_kind(wish, shape.empty() ? nullptr : shape.data(), shape.size(), blocks, outer, &kind, &reason),
+  check(maru_layout_choose_kind(wish, shape.empty() ? nullptr : shape.data(), shape.size(), blocks, outer, &kind,
+                                &reason),
         reason);
   return kind;
 }
@@ -225,7 +228,8 @@ class Plan {
     int status;
     {
       const maru_python::WithoutGil released;
-      status = maru_reslice_copy(plan_.get(), from.all().data(), from.all().size(), to.all().data(), to.all().size(), &reason);
+      status = maru_reslice_copy(plan_.get(), from.all().data(), from.all().size(), to.all().data(), to.all().size(),
+                                 &reason);
     }
     check(status, reason);
   }
@@ -258,8 +262,8 @@ PYBIND11_MODULE(_layout, module) {
     }
   });
   py::class_<Layout>(module, "Layout")
-      .def(py::init(&make), "kind"_a, "order"_a, "dtype"_a, "outer"_a, "blocks"_a, "layers"_a, "page_tokens"_a, "heads"_a,
-           "head_dim"_a, "alignment"_a, "heads_total"_a, "first_head"_a, "layers_total"_a, "first_layer"_a)
+      .def(py::init(&make), "kind"_a, "order"_a, "dtype"_a, "outer"_a, "blocks"_a, "layers"_a, "page_tokens"_a,
+           "heads"_a, "head_dim"_a, "alignment"_a, "heads_total"_a, "first_head"_a, "layers_total"_a, "first_layer"_a)
       .def("fields", &fields)
       .def("measure", &measure)
       .def("locate", &locate, "block"_a, "layer"_a, "outer"_a)
