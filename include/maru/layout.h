@@ -242,7 +242,7 @@ typedef struct maru_reslice_options {
  * them; a head that several sources have is read once for each target that wants it. Neighbours on both sides become one run.
  * Sources may differ from targets in kind, order, alignment and the tokens of a block; the number of tokens is the same.
  *   options        NULL: all blocks of the layouts
- *   sources, targets   1 to MARU_RESLICE_LAYOUTS_MAX of each. Those of one side have equal blocks and page_tokens
+ *   sources, targets   1 to MARU_RESLICE_LAYOUTS_MAX of each. All layouts of one side have equal blocks and page_tokens
  *   ret_plan       the caller frees it with maru_reslice_free()
  * Errors: as maru_layout_measure(), for each layout; -EINVAL also where two layouts differ in dtype, outer, head_dim,
  * heads_total or layers_total, the numbers of tokens differ, or a block is to be filled twice; -ERANGE there is no such
@@ -270,7 +270,7 @@ typedef struct maru_reslice_totals {
  * Errors: -EINVAL an argument is NULL. */
 MARU_LAYOUT_PUBLIC int maru_reslice_measure(const maru_reslice *plan, maru_reslice_totals *ret_totals);
 
-/* One piece of a plan. Storages count through all layouts: those of the first, then those of the second. Offsets count from
+/* One piece of a plan. Storages count through all layouts, in the order of the layouts. Offsets count from
  * the base, brought to a multiple of the alignment. */
 typedef struct maru_reslice_run {
   uint64_t source_storage;
@@ -296,7 +296,7 @@ typedef struct maru_reslice_storage {
 
 /* Copies. The calling thread copies all, with streaming stores where they are the fastest on this machine, and later stores of
  * the thread follow them. Nobody may write the sources meanwhile, nor touch the targets.
- *   sources, targets   the storages of all layouts, as many as maru_reslice_measure() says: first those of the first layout
+ *   sources, targets   the storages of all layouts, in their order, as many as maru_reslice_measure() says
  * Errors: -EINVAL another number of storages, an address that is NULL, or a target that overlaps another storage; -ENOSPC a
  * storage has fewer bytes than its layout needs behind its base (allocation_bytes are always enough); -ENOMEM. The library
  * copies nothing then. */

@@ -10,7 +10,7 @@ namespace maru::layout {
 
 inline constexpr size_t kLanesMax = 64;
 
-// Where the rows of one target begin, and those of its source.
+// Where the rows of one target begin, and where the rows of its source begin.
 struct Lane {
   std::byte* to;
   const std::byte* from;

@@ -97,7 +97,7 @@ int check_overlaps(std::vector<Covered> covered, maru_layout_reason* reason) {
   return 0;
 }
 
-// Moves whose runs alternate in one source: as the heads of one token that go to several targets.
+// Moves whose runs alternate in one source: the heads of one token go to several targets, for example.
 struct Group {
   const Shape* shape;
   uint32_t shared_loops;  // those loops, from the slowest on, within whose turns the moves alternate
