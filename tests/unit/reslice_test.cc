@@ -218,7 +218,7 @@ TEST(Reslice, AnyLayoutsEqualTheReference) {
   const uint64_t seed = fresh_seed();
   SCOPED_TRACE("MARU_SEED=" + std::to_string(seed));
   Random random(seed);
-  for (int i = 0; i < 400 && !::testing::Test::HasFatalFailure(); ++i) {
+  for (int i = 0; i < 200 && !::testing::Test::HasFatalFailure(); ++i) {
     SCOPED_TRACE("number " + std::to_string(i));
     maru_layout whole = random_layout(random);
     whole.heads = 1 + random.below(4);
