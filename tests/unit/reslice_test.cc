@@ -276,6 +276,14 @@ TEST(Reslice, MoreRanksThanHeadsHaveTheSameHeads) {
   expect_resliced(sixteen, four);
 }
 
+// More targets than one pass over a source fills.
+TEST(Reslice, OneRankToAHundredAndThirtyAndBack) {
+  const maru_layout whole = make_layout(MARU_LAYOUT_CONTIGUOUS, MARU_LAYOUT_NHD, MARU_LAYOUT_UINT8, 2, 2, 1, 3, 130, 2);
+  ResliceSide one({whole}, {1, 0}), many(ranks_of(whole, 130), {0, 1});
+  expect_resliced(one, many);
+  expect_resliced(many, one);
+}
+
 TEST(Reslice, EqualLayoutsAreOneRun) {
   ResliceSide here({model_of(MARU_LAYOUT_CONTIGUOUS, MARU_LAYOUT_NHD)}, {1, 2, 3});
   ResliceSide there({model_of(MARU_LAYOUT_CONTIGUOUS, MARU_LAYOUT_NHD)}, {0, 1, 2});
