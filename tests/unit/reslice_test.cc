@@ -311,6 +311,11 @@ TEST(Reslice, PlanOfManyBlocksIsSmall) {
 
 // As large as it must be for each way of copying to have its turns, with runs of a line, of some lines and of a page.
 TEST(Reslice, LargeCopiesEqualTheReferenceInEachWay) {
+  // A single long run first, while the ways still take turns.
+  const maru_layout equal =
+      make_layout(MARU_LAYOUT_CONTIGUOUS, MARU_LAYOUT_NHD, MARU_LAYOUT_FLOAT64, 2, 1, 2, 16, 8, 512);
+  ResliceSide here({equal}, {0}), there({equal}, {0});
+  expect_resliced(here, there, false, 2);
   struct Size {
     uint32_t order;
     uint64_t page_tokens, head_dim;
