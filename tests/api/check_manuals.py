@@ -126,7 +126,7 @@ def check_keys(page, text, daemon):
     readers = set(re.findall(r'(\w+)\(const char\* key\b', (daemon / 'config/table.h').read_text()))
     asked = re.compile(r'\.(' + '|'.join(sorted(readers)) + r')\("(\w+)"')
     found = set()
-    for path in sorted([*daemon.glob('config*.cc'), daemon / 'provision/wish.cc']):
+    for path in sorted([*daemon.glob('config/*.cc'), daemon / 'tools/provision/wish.cc']):
         found |= set(asked.findall(path.read_text()))
     tables = {name for reader, name in found if reader in ('table', 'tables')}
     keys = {name for _, name in found} - tables
