@@ -17,14 +17,17 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "api"))
 
+import torch  # noqa: E402
+from lmcache.v1.distributed.api import MemoryLayoutDesc  # noqa: E402
 from lmcache.v1.distributed.config import L1ManagerConfig, L1MemoryManagerConfig  # noqa: E402
 from lmcache.v1.distributed.l1_manager import L1Manager  # noqa: E402
-from mp_objects import LAYOUT, key_of, manager  # noqa: E402
+from mp_objects import LAYOUT, key_of, layouts, manager  # noqa: E402
 from mp_server import CHUNK, CHUNK_BYTES, OURS, STOCK, Engine, Server  # noqa: E402
 from with_marud import Marud  # noqa: E402
 
 CHUNKS = 8  # of a request: 16 MiB
 CALLS = 64  # objects of one call
+BIG = MemoryLayoutDesc([torch.Size([2, 8, 256, 256])], [torch.float16])  # 2 MiB
 
 
 def median_ms(values):
@@ -71,8 +74,8 @@ def once(engine, sequence):
 
 
 def calls(managers, rounds):
-    """{manager: {step: processor seconds for each object}}: the calls of a store and of a hit, without the copies of the bytes.
-    Processor time of this thread, which a busy machine disturbs least; it has no waiting for marud in it."""
+    """{manager: {step: processor seconds for each object}}: the calls of a store and of a hit, without the copies of the
+    bytes. Processor time of this thread, which a busy machine disturbs least; it has no waiting for marud in it."""
     taken = {name: {} for name in managers}
     for turn in range(rounds + 2):
         keys = [key_of(turn * CALLS + number) for number in range(CALLS)]
@@ -95,6 +98,33 @@ def calls(managers, rounds):
     return taken
 
 
+def copies(managers, rounds):
+    """{manager: {store, retrieve: processor seconds for each object}}: the same calls with one copy of each object, of 2 MiB,
+    as a server makes it; an engine's part, and the way between the two, are left out."""
+    engine = torch.empty(BIG.shapes[0], dtype=BIG.dtypes[0]).fill_(1)
+    keys = [key_of(1_000_000 + number, model="big") for number in range(CHUNKS)]
+    taken = {name: {"store": [], "retrieve": []} for name in managers}
+    for turn in range(rounds + 2):
+        for name in list(managers) if turn % 2 else list(managers)[::-1]:
+            l1 = managers[name]
+            begun = time.thread_time()
+            for _, item in l1.reserve_write(keys, [False] * CHUNKS, BIG).values():
+                item.tensor.copy_(engine)
+            l1.finish_write(keys)
+            stored = time.thread_time()
+            l1.reserve_read(keys)
+            for _, item in l1.unsafe_read(keys).values():
+                engine.copy_(item.tensor)
+            del item
+            l1.finish_read(keys)
+            retrieved = time.thread_time()
+            assert len(l1.delete(keys)) == CHUNKS
+            if turn >= 2:
+                taken[name]["store"].append((stored - begun) / CHUNKS)
+                taken[name]["retrieve"].append((retrieved - stored) / CHUNKS)
+    return taken
+
+
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     report = {}
@@ -114,13 +144,20 @@ def main():
                                                 "ratio": round(ratio, 3)}
                     print(f"{mode:15} {what:9} maru {speeds['maru']:6.2f} GB/s   dram {speeds['dram']:6.2f} GB/s   "
                           f"maru over dram {ratio:5.2f}")
-        managers = {"maru": manager(marud.socket),
+        by_model = {"model": layouts("model", 1), "big": {0: BIG}}
+        managers = {"maru": manager(marud.socket, registry=lambda model, workers: by_model[model]),
                     "dram": L1Manager(L1ManagerConfig(L1MemoryManagerConfig(256 << 20, False, shm_name="")))}
         taken = calls(managers, 10 * rounds)
         for step in taken["maru"]:
             micros = {name: median_ms(one[step]) * 1000 for name, one in taken.items()}
             report[f"call {step}"] = {f"{name}_us_per_object": round(value, 2) for name, value in micros.items()}
             print(f"{'L1 call':15} {step:13} maru {micros['maru']:6.2f} us   dram {micros['dram']:6.2f} us for each object")
+        taken = copies(managers, 4 * rounds)
+        for what in ("store", "retrieve"):
+            speeds = {name: CHUNK_BYTES / statistics.median(one[what]) / 1e9 for name, one in taken.items()}
+            report[f"L1 with copies {what}"] = {f"{name}_gb_s": round(value, 2) for name, value in speeds.items()}
+            print(f"{'L1 with copies':15} {what:13} maru {speeds['maru']:6.2f} GB/s   dram {speeds['dram']:6.2f} GB/s of "
+                  f"processor time   maru over dram {speeds['maru'] / speeds['dram']:5.2f}")
         for one in managers.values():
             one.close()
     print(json.dumps(report))

@@ -97,9 +97,11 @@ class Engine:
     """One worker whose KV cache has known bytes: those of sequence n say n, and its layer and place."""
 
     def __init__(self, server, mode, chunks=2, blocks=None):
+        from lmcache.cli.commands.bench.server_bench import helpers
         from lmcache.cli.commands.bench.server_bench.client import ServerBenchClient
         from lmcache.cli.commands.bench.server_bench.config import BenchConfig
         self.server, self.chunks, self.requests = server, chunks, 0
+        helpers._wait_for_result.__defaults__ = PATIENCE, ()  # 10 s, too little for a busy machine
         blocks = blocks or 4 * chunks * CHUNK // BLOCK
         self.client = ServerBenchClient(BenchConfig(
             rpc_url=server.rpc_url, http_url=server.url, mode="cpu", transfer_mode=mode, tp_size=1, use_mla=False,
