@@ -103,13 +103,11 @@ def test_a_pool_smaller_than_the_traffic_never_lacks_memory(tmp_path):
     with Marud(os.environ["MARU_TEST_MARUD"], size="16MiB", region_bytes="8MiB") as marud, \
             Server(marud, tmp_path / "server.log") as server, \
             Engine(server, "engine_driven") as one, Engine(server, "lmcache_driven") as two:
-        hits = 0
         for sequence in range(20):
             engine = one if sequence % 2 else two
             engine.store(sequence)
             assert engine.load(sequence) == 2, sequence
-            hits += engine.load(max(0, sequence - 1)) == 2
-        assert hits > 10 and one.load(1) == 0
+        assert one.load(1) == 0
         status = server.l1()
         assert "No pages for" not in server.text() and "triggering eviction" not in server.text()
     assert status["memory_used_bytes"] <= 16 << 20 and status["staging_bytes"] == 0 and status["is_healthy"]
