@@ -135,8 +135,8 @@ def test_the_server_says_what_it_is(marud, server):
     (["--l1-manager", '{"type": "DRAM", "tag": "x", "size_gb": 1}'], "an L1 of LMCache's own"),
     (["--l1-devdax-path", "/dev/dax0.0"], "an L1 of LMCache's own"),
     (["--engine-type", "blend"], "CacheBlend"),
-    (["--l2-adapter", '{"type": "nixl_store", "backend": "POSIX", "backend_params": {"file_path": "/tmp", "use_direct_io": '
-                      '"false"}, "pool_size": 1}'], "type nixl_store: it registers all of L1"),
+    (["--l2-adapter", '{"type": "mooncake_store", "protocol": "rdma", "local_hostname": "h", "metadata_server": "m"}'],
+     "type mooncake_store: it registers all of L1"),
 ])
 def test_what_cannot_work_is_refused_with_the_reason(marud, options, reason):
     done = run(*OURS, *options, env=environment(marud))
