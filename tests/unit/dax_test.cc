@@ -162,7 +162,8 @@ TEST_F(Dax, APoolThatCannotBeUsedIsNoPool) {
   header.checksum = shm::header_checksum(header);
   put_header("dax0.0", header);
   EXPECT_EQ(label("dax0.0").kind, DeviceLabel::Kind::kDamaged);
-  EXPECT_EQ(label("dax0.0").found, "a pool of marud with version 9.1 of the format");
+  EXPECT_EQ(label("dax0.0").found,
+            "a pool of marud with version 9." + std::to_string(format::kVersionMinor) + " of the format");
   header.created_unix_ms ^= 1;
   put_header("dax0.0", header);
   EXPECT_EQ(label("dax0.0").kind, DeviceLabel::Kind::kDamaged);

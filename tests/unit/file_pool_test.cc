@@ -244,8 +244,8 @@ TEST_F(FilePool, WhatIsInAFileIsNamed) {
   header.version_major = 9;
   header.checksum = shm::header_checksum(header);
   put(pages_, 0, std::string(reinterpret_cast<const char*>(&header), sizeof(header)));
-  expect_refusal("use \"" + pages_ +
-                 "\" as a pool: found a pool of marud with version 9.1 of the format, expected one of version 1");
+  expect_refusal("use \"" + pages_ + "\" as a pool: found a pool of marud with version 9." +
+                 std::to_string(format::kVersionMinor) + " of the format, expected one of version 1");
   expect_refusal("let the marud that made it serve it, or remove the file");
   header.created_unix_ms ^= 1;
   header.version_major = 1;

@@ -13,7 +13,8 @@ json map_of(const PoolUnderTest& home) { return home.pool->admin("map", json::ob
 void pass(PoolUnderTest& home, uint64_t ms) {
   for (const uint64_t until_ms = home.now_ms + ms; home.now_ms < until_ms;) {
     home.now_ms += 50;
-    home.pool->turn(home.now_ms);
+    while (home.pool->turn(home.now_ms)) {
+    }
   }
 }
 
