@@ -268,7 +268,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
     reply = forget_client(view, request, who);
   } else {
     static constexpr const char* kPoolCommands[] = {
-        "regions",          "map",       "watch",      "blocks",        "block",         "pins",       "evict",
+        "regions",          "map",       "which",      "blocks",        "block",         "pins",       "evict",
         "delete_tree",      "clear",     "check",      "memory.poison", "memory.list",   "policy",     "policy.set",
         "quota.set",        "quota.get", "quota.list", "quota.remove",  "quota.default", "quota.mode", "host.list",
         "host.declare_dead"};

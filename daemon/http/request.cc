@@ -179,6 +179,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/conf", Body::kNone, false, configuration},
     {"GET", "/metrics", Body::kNone, false, metrics_text},
     {"POST", "/clear-cache", Body::kMaybe, true, clear_cache},
+    {"POST", "/check_blocks", Body::kObject, true, check_blocks},
     {"GET", "/policy", Body::kNone, true, policy},
     {"PUT", "/policy", Body::kObject, true, put_policy},
     {"GET", "/quota", Body::kNone, true, quota_list},

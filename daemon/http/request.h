@@ -77,6 +77,9 @@ std::optional<std::string> decoded(std::string_view text);
 Step list_clients(const Call& call);
 Step list_tenants(const Call& call);
 
+// which.cc
+Step check_blocks(const Call& call);
+
 // quota.cc
 Step quota_list(const Call& call);
 Step quota_get(const Call& call);

@@ -25,7 +25,6 @@ inline constexpr uint64_t kUpkeepPauseMs = 10;
 inline constexpr uint64_t kPinLookPauseMs = 200;
 inline constexpr uint64_t kSweptPagesOfUpkeep = 1u << 12;
 inline constexpr uint64_t kCountedPagesOfUpkeep = 1u << 15;
-inline constexpr uint64_t kWatchedPagesOfUpkeep = 1u << 15;
 // What a dead client held is taken back before anything else.
 inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 12;
 // Pages of a step that may read lines elsewhere for each of them.

@@ -57,7 +57,7 @@ struct DrainCount {
 
 // What a pool does now and then, as far as it is left: so much of each part.
 struct Upkeep {
-  uint64_t retired_lines = 0, held_lines = 0, sweep_pages = 0, count_pages = 0, watch_pages = 0, pin_slots = 0;
+  uint64_t retired_lines = 0, held_lines = 0, sweep_pages = 0, count_pages = 0, feed_pages = 0, pin_slots = 0;
 };
 
 // What reclaim finds, kept until it is worked off.

@@ -436,6 +436,7 @@ void Pool::give_up_lane(uint32_t lane) {
 }
 
 void Pool::give_up_turns() {
+  state_->feed.reset();
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) give_up_lane(lane);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "daemon/policy/policies.h"
+#include "daemon/pool/feed/follow.h"
 #include "daemon/pool/lanes/lane_locks.h"
 #include "daemon/pool/tenants/tenants.h"
 #include "daemon/system/client_identity.h"
@@ -253,6 +254,13 @@ class Pool {
   // The reply, or nothing and a ticket until that is done; and then with the ticket the reply.
   nlohmann::json when_ordered(nlohmann::json reply, uint64_t* ret_ticket);
   nlohmann::json late_policy(uint64_t* ret_ticket);
+
+  // One more follower: docs/events.md. The caller says when its connection is over, with the incarnation that the reply names.
+  // Errors: those of Feed::make; EFBIG; EMFILE.
+  Result<FollowGrant> follow(uint64_t now_ms);
+  void unfollow(uint64_t incarnation);
+  // How soon the next turn is wanted; nothing while nobody follows.
+  std::optional<uint64_t> feed_turn_ms() const;
 
   // Bounded background work: drain touch rings, sweep, free RETIRED pages whose pins are gone, reclaim. Returns true when
   // there is more to do right away.

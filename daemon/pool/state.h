@@ -12,8 +12,9 @@
 #include "daemon/pool/eviction/held_block.h"
 #include "daemon/pool/eviction/key_cells.h"
 #include "daemon/pool/eviction/touch_backlog.h"
+#include "daemon/pool/feed/feed.h"
+#include "daemon/pool/feed/feed_looks.h"
 #include "daemon/pool/hosts/pool_hosts.h"
-#include "daemon/pool/inspect/block_watch.h"
 #include "daemon/pool/lanes/lane_table.h"
 #include "daemon/pool/limits.h"
 #include "daemon/pool/memory/region_room.h"
@@ -217,9 +218,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
   PoolTotals totals;
   PoolHosts hosts;
-  std::unique_ptr<BlockWatch> watch;  // null: nobody looks on
-  uint64_t watch_news_left = 0;       // until the next pause of the upkeep
-  shm::KeyBytes key;                  // scratch
+  std::unique_ptr<Feed> feed;  // null: nobody follows, and so is feed_looks
+  std::unique_ptr<FeedLooks> feed_looks;
+  shm::KeyBytes key;  // scratch
   nlohmann::json audit_json;          // the last audit, for the status
 
   // pool.cc: lanes and life cycle
@@ -561,13 +562,16 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void cool_regions();
   nlohmann::json map() const;
 
-  // inspect/watch.cc: blocks that come and go, for who looks on
-  BlockWatch::Block watched_block(PageRef ref);
-  nlohmann::json watch_blocks(const nlohmann::json& request);
-  void renew_watch();
-  void step_watch(uint64_t pages);
-  void watch_ready(PageRef ref);                             // a block that is there; perhaps it is new
-  void watch_removed(PageRef ref, std::string_view reason);  // RETIRED, and not freed yet
+  // feed/pool_feed.cc: blocks that come and go, for followers
+  static uint32_t follow_reason(EvictReason reason);
+  Result<FollowGrant> follow();
+  void unfollow(uint64_t incarnation);
+  void look_for_feed(uint32_t page);
+  void touched_for_feed(std::span<const shm::Touch> found);
+  uint64_t moves_of(uint32_t lane) const;
+  void note_moves();
+  void walk_for_feed(uint64_t pages);
+  bool end_feed_turn(bool has_more);
 
   // inspect/metrics.cc
   bool take_census(metrics::PageCensus& census, uint64_t count) const;

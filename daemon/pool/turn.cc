@@ -27,6 +27,7 @@ enum Work : uint32_t {
   kRecounts,
   kTenants,
   kUpkeep,
+  kFeed,
   kClearing,
   kDrain,
   kKeyCells,
@@ -63,6 +64,7 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
     case kRecounts: return step_recounts(true);
     case kTenants: return tenants.step_count(kReclaimPagesPerTurn, now_ms);
     case kUpkeep: return step_upkeep(budget);
+    case kFeed: return feed && feed->is_filling() && feed->fill(kSweepPagesPerTurn);
     case kClearing:
       if (is_clearing) is_clearing = step_cleared();
       return is_clearing;
@@ -88,8 +90,8 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
     upkeep.sweep_pages = std::min(kSweptPagesOfUpkeep, pages());
     upkeep.count_pages = std::min(kCountedPagesOfUpkeep, pages());
     is_clearing = !cleared.empty();
-    renew_watch();
-    upkeep.watch_pages = watch ? std::min(kWatchedPagesOfUpkeep, pages()) : 0;
+    if (feed) note_moves();
+    upkeep.feed_pages = feed ? std::min(feed_looks->pages_now(), pages()) : 0;
   }
   if (is_due(last_pin_look_ms, kPinLookPauseMs)) upkeep.pin_slots = kPinSlotsPerLook;  // ages of pins are for people
   if (retired_blocks.empty()) upkeep.retired_lines = 0;
@@ -103,8 +105,8 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
       sweep(take_of(upkeep.sweep_pages, kSweepPagesPerTurn));
     else if (upkeep.count_pages > 0)
       count_used(take_of(upkeep.count_pages, kCountPagesPerTurn));
-    else if (upkeep.watch_pages > 0)
-      step_watch(take_of(upkeep.watch_pages, kSweepPagesPerTurn));
+    else if (feed && upkeep.feed_pages > 0)
+      walk_for_feed(take_of(upkeep.feed_pages, kSweepPagesPerTurn));
     else if (upkeep.pin_slots > 0)
       look_at_pins(take_of(upkeep.pin_slots, kPinSlotsPerTurn));
     else
@@ -149,7 +151,8 @@ void Pool::State::end_turn() {
 
 bool Pool::turn(uint64_t now_ms) {
   state_->now_ms = now_ms;
-  const bool has_more = state_->turn();
+  bool has_more = state_->turn();
+  if (state_->feed) has_more = state_->end_feed_turn(has_more);
   state_->end_turn();
   return has_more;
 }

@@ -65,6 +65,7 @@ Outcome Requests::handle(Session& session, Session::Received& received, Moment n
       return answer(*header, {});
     case wire::Type::kMakeRoom: return make_room(session, *header, payload, now);
     case wire::Type::kBadMemory: return bad_memory(session, *header, payload, now);
+    case wire::Type::kFollow: return follow(session, *header, payload, now);
     case wire::Type::kRegionTaken:
     case wire::Type::kPoolLeaves: break;  // only marud sends these
   }
@@ -303,6 +304,7 @@ Outcome Requests::attach_again(Session& session, const Settled& settled, Moment 
 }
 
 void Requests::forget(uint64_t session) {
+  stop_following(session);
   std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.session == session; });
   std::erase_if(late_, [&](const Late& late) { return late.session == session; });
   std::erase_if(deletions_, [&](const Deletion& waiting) { return waiting.session == session; });

@@ -119,6 +119,13 @@ class Requests {
     bool is_said = false;  // by ready_rents()
   };
 
+  // A connection that follows a pool.
+  struct Following {
+    uint64_t session;
+    uint32_t pool;
+    uint64_t incarnation;
+  };
+
   // An administration request that is answered later. One for each connection, so that nobody can pile them up.
   struct Late {
     uint64_t session;
@@ -153,6 +160,8 @@ class Requests {
   Outcome delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                       Moment now);
   std::vector<Outcome::Notice> deleted_answers();
+  Outcome follow(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
+  void stop_following(uint64_t session);
   Outcome admin(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   std::vector<Outcome::Notice> tell_old_owners(uint32_t pool, std::span<const TakenRegion> taken);
   // The lane of a session, if its pool serves; otherwise the refusal is in `outcome`.
@@ -167,6 +176,7 @@ class Requests {
   std::vector<Late> late_;
   std::vector<Deletion> deletions_;
   std::vector<Renting> rents_;
+  std::vector<Following> followings_;
   std::optional<Survey> survey_;
   std::vector<std::optional<uint64_t>> grace_ends_ms_;  // per pool, monotonic
   Moment start_ = {};

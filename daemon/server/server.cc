@@ -108,6 +108,9 @@ uint64_t Server::wait_ms(bool more_to_do) const {
   uint64_t timeout_ms = lanes_.size() > 0 ? kTurnMs : kIdleMs;
   if (works_aside > 0 || devices_.is_opening() || !held_up_.empty()) timeout_ms = std::min(timeout_ms, kAsideLookMs);
   if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
+  for (const auto& hosted : pools_)
+    if (const Pool* pool = hosted->serving())
+      if (const auto turn_ms = pool->feed_turn_ms()) timeout_ms = std::min(timeout_ms, *turn_ms);
   if (watchdog_ms_ > 0) timeout_ms = std::min(timeout_ms, watchdog_ms_);
   const auto until_ms = [&](uint64_t due_ms) { return due_ms > now_.monotonic_ms ? due_ms - now_.monotonic_ms : 0; };
   if (accepts_ == 0) timeout_ms = std::min(timeout_ms, until_ms(accept_due_ms_));

@@ -113,7 +113,8 @@ void Session::begin_send(EventLoop& loop) {
   send_message_.msg_iov = &send_part_;
   send_message_.msg_iovlen = 1;
   if (packet.fd.is_open())
-    wire::attach_descriptors(send_message_, send_descriptors_, packet.fd.get(), packet.second.get());
+    wire::attach_descriptors(send_message_, send_descriptors_, packet.fd.get(), packet.second.get(),
+                             packet.third.get());
   sending_ = true;
   loop.send(id_, socket_.get(), &send_message_);
 }

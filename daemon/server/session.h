@@ -30,6 +30,7 @@ struct Packet {
   std::vector<std::byte> bytes;
   FileDescriptor fd = {};      // travels with it
   FileDescriptor second = {};  // behind it
+  FileDescriptor third = {};   // behind that
 };
 
 class Session {

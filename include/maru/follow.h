@@ -85,8 +85,9 @@ typedef struct maru_follow_event {
   uint32_t metadata_bytes;
   uint32_t content_type; /* enum maru_content_type */
   uint32_t priority;
-  uint32_t reserved0;
-  uint64_t reserved[4];
+  uint32_t tenant_name_bytes;
+  const char *tenant_name; /* of key.tenant, no zero behind it; NULL: none, or marud has not been told the name */
+  uint64_t reserved[3];
 } maru_follow_event;
 
 enum maru_follow_flags {
@@ -120,7 +121,8 @@ MARU_PUBLIC void maru_follow_close(maru_follower *follower);
  * second for a million blocks, and the call that begins it does not return before.
  * Errors, after which the next call goes on with another try: -ECONNREFUSED marud does not answer; -ENODEV, -EIO, -ENOENT,
  * -EACCES and the others of maru_follow_open(), as marud says. Such a call waits for up to timeout_ms, too, and fails at its end.
- * -EAGAIN events come faster than this follower takes snapshots. -ECHILD; -EINVAL; -ENOMEM: nothing is lost. */
+ * -EAGAIN events come faster than this follower takes snapshots. -ECHILD; -EINVAL; -ENOMEM: the
+ * next call begins with a RESET. */
 MARU_PUBLIC int maru_follow_next(maru_follower *follower, maru_follow_event *ret_events, size_t events_max,
                                  int timeout_ms);
 

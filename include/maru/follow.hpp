@@ -30,6 +30,7 @@ inline namespace api_0 {
 struct FollowEvent : maru_follow_event {
   std::string_view key_bytes() const { return {static_cast<const char*>(key.data), key.size}; }
   std::string_view parent_key_bytes() const { return {static_cast<const char*>(parent_key.data), parent_key.size}; }
+  std::string_view tenant() const { return {tenant_name, tenant_name_bytes}; }
   std::span<const std::byte> metadata_span() const { return {static_cast<const std::byte*>(metadata), metadata_bytes}; }
   std::string_view reason_name() const { return maru_follow_reason_name(reason); }
   bool is(maru_follow_kind wanted) const { return kind == wanted; }

@@ -1,6 +1,7 @@
 // The C interface of maru.h over Client: arguments are checked here, errors become -errno, and no exception leaves.
 
 #include "libmaru/client/client.h"
+#include "maru/follow.h"
 #include "maru/maru.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <climits>
 #include <cstring>
 #include <new>
+#include <vector>
 
 using maru::client::Client;
 using maru::client::Options;
@@ -345,6 +347,27 @@ int maru_exists_rows(maru_client* client, const maru_key_rows* rows, size_t n, u
   return with(client, [&](Client& c) {
     if (n == 0) return 0;
     return rows != nullptr ? c.exists_rows(*rows, n, ret_present) : -EINVAL;
+  });
+}
+
+int maru_which(maru_client* client, const maru_key* keys, size_t n, maru_range* ret_ranges, size_t ranges_max,
+               size_t* ret_present) {
+  return with(client, [&](Client& c) {
+    if (ret_ranges == nullptr && ranges_max != 0) return -EINVAL;
+    std::vector<uint8_t> present(n <= maru::limits::kBatchKeysMax ? n : 0);
+    if (const int found = c.exists_batch(keys, n, present.data()); found < 0) return found;
+    size_t ranges = 0, count = 0;
+    for (size_t i = 0; i < n; ++i) {
+      if (present[i] == 0) continue;
+      ++count;
+      if (i == 0 || present[i - 1] == 0) {
+        if (ranges < ranges_max) ret_ranges[ranges] = {i, i};
+        ++ranges;
+      }
+      if (ranges <= ranges_max) ret_ranges[ranges - 1].end = i + 1;
+    }
+    if (ret_present) *ret_present = count;
+    return int(ranges);
   });
 }
 

@@ -100,6 +100,9 @@ enum MutantId : unsigned {
   kMutantUnpinRelaxed = 119,          // a pin ends by a relaxed store
   kMutantPinWordAcquire = 120,        // a pin reads the page word by an acquire load
   kMutantRetiredUnflushed = 122,      // a block is RETIRED in the cache alone of the lane that retires it
+  kMutantFeedOverwrittenLate = 130,   // the ring of a feed says that words are gone after writing over them
+  kMutantFeedOverrunUnseen = 131,     // a follower believes its copy of a record without looking whether it was overtaken
+  kMutantFeedEndUnchecked = 132,      // a follower begins at a position and a number of different publications
   kMutantHeaderRelaxed = 121,         // a bucket's header changes by a relaxed step
 
   kMutantMetadataNotFlushed = 130,     // tests/sim/cast.cc: the metadata is in the publisher's cache alone

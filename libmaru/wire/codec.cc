@@ -86,12 +86,25 @@ bool is_pool_name(std::string_view name) {
   });
 }
 
+std::optional<std::string_view> check_name(std::span<const char> name) {
+  const auto end = std::find(name.begin(), name.end(), 0);
+  if (end == name.end()) return "the pool's name does not end";
+  if (!std::all_of(end, name.end(), [](char c) { return c == 0; })) return "the pool's name is not padded with zeros";
+  if (!is_pool_name({name.data(), size_t(end - name.begin())})) return "the pool's name is not a name";
+  return std::nullopt;
+}
+
+std::optional<std::string_view> check(const FollowRequest& request) {
+  if (const auto wrong = check_name(request.pool)) return wrong;
+  if (request.flags != 0) return "unknown flags";
+  if (request.reserved0 != 0 ||
+      std::any_of(std::begin(request.reserved), std::end(request.reserved), [](uint64_t r) { return r != 0; }))
+    return "reserved fields are not zero";
+  return std::nullopt;
+}
+
 std::optional<std::string_view> check(const AttachRequest& request) {
-  const char* end = static_cast<const char*>(std::memchr(request.pool, 0, sizeof(request.pool)));
-  if (!end) return "the pool's name does not end";
-  if (!std::all_of(end, request.pool + sizeof(request.pool), [](char c) { return c == 0; }))
-    return "the pool's name is not padded with zeros";
-  if (!is_pool_name({request.pool, size_t(end - request.pool)})) return "the pool's name is not a name";
+  if (const auto wrong = check_name(request.pool)) return wrong;
   if ((request.flags & ~(kAttachHandsBack | kAttachReadOnly)) != 0) return "unknown flags";
   if (request.reserved0 != 0 ||
       std::any_of(std::begin(request.reserved), std::end(request.reserved), [](uint64_t r) { return r != 0; }))

@@ -53,6 +53,7 @@ std::optional<std::string_view> check(const AttachRequest& request);
 std::optional<std::string_view> check(const RentRequest& request);
 std::optional<std::string_view> check(const CreditRequest& request);
 std::optional<std::string_view> check(const RoomRequest& request);
+std::optional<std::string_view> check(const FollowRequest& request);
 
 // A name that a pool may have: 1 to kPoolNameMax letters, digits, '-', '_', '.', not beginning with '.'.
 bool is_pool_name(std::string_view name);

@@ -5,9 +5,9 @@
 
 namespace maru::wire {
 
-void attach_descriptors(msghdr& message, DescriptorRoom& room, int fd, int second) {
-  const int fds[2] = {fd, second};
-  const size_t bytes = (second < 0 ? 1 : 2) * sizeof(int);
+void attach_descriptors(msghdr& message, DescriptorRoom& room, int fd, int second, int third) {
+  const int fds[3] = {fd, second, third};
+  const size_t bytes = (second < 0 ? 1 : third < 0 ? 2 : 3) * sizeof(int);
   message.msg_control = room.bytes;
   message.msg_controllen = CMSG_SPACE(bytes);
   cmsghdr* rights = CMSG_FIRSTHDR(&message);

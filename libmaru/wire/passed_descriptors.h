@@ -9,14 +9,14 @@
 
 namespace maru::wire {
 
-// Room for two of them: what attach_descriptors needs.
+// Room for three of them: what attach_descriptors needs.
 struct DescriptorRoom {
-  alignas(cmsghdr) char bytes[CMSG_SPACE(2 * sizeof(int))] = {};
+  alignas(cmsghdr) char bytes[CMSG_SPACE(3 * sizeof(int))] = {};
 };
 
-// The message carries `fd` along when it is sent, and `second` after it unless that is negative; `room` must live until then.
-// The descriptors stay the caller's.
-void attach_descriptors(msghdr& message, DescriptorRoom& room, int fd, int second = -1);
+// The message carries `fd` along when it is sent, and after it `second` and `third` unless they are negative; `room` must live
+// until then. The descriptors stay the caller's.
+void attach_descriptors(msghdr& message, DescriptorRoom& room, int fd, int second = -1, int third = -1);
 
 // All that came along with a message that was received; the caller owns them. They are close-on-exec if the message was
 // received with MSG_CMSG_CLOEXEC. One is not open where this process had only a number for it that is a standard stream's.

@@ -135,6 +135,7 @@ Result<Packet> receive_by(const Socket& socket, uint32_t timeout_ms) {
     const bool lacks = std::any_of(descriptors.begin(), descriptors.end(), [](const auto& d) { return !d.is_open(); });
     if (!descriptors.empty()) packet.fd = std::move(descriptors.front());
     if (descriptors.size() > 1) packet.second = std::move(descriptors[1]);
+    if (descriptors.size() > 2) packet.third = std::move(descriptors[2]);
     if (lacks || (message.msg_flags & MSG_CTRUNC) != 0)
       return failure(EMFILE, "receive the descriptors in marud's reply");
     if ((message.msg_flags & MSG_TRUNC) != 0) return failure(EMSGSIZE, "receive marud's reply");

@@ -44,6 +44,7 @@ struct Packet {
   std::vector<std::byte> bytes;
   FileDescriptor fd = {};  // the descriptors that came along; further ones are closed
   FileDescriptor second = {};
+  FileDescriptor third = {};
 };
 // timeout_ms 0: what is there already. Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, EMFILE this
 // process has no room for the descriptors that came along, and those of recvmsg.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .errors import MaruError
 from .places import Retrieved
+from .follow import Follower
 from .records import BlockInfo, Digest, EvictedKey, Geometry, Statistics, Stored, StoredBatch, StoredChain
 
 # str, bytes, bytearray and memoryview: the bytes of the key, 1 to 4096 (str as UTF-8). Digest, or an array of 16 or 32 uint8:
@@ -148,6 +149,9 @@ class Client:
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None: ...
     def reattach(self) -> None: ...
+    def follow(self, *, timeout_ms: int = 0, metadata: bool = True) -> Follower:
+        """What comes and goes in this client's pool: `for event in client.follow()`, `async for` likewise. It has a connection
+        of its own and outlives the client."""
     @property
     def daemon_epoch(self) -> int: ...
     def tenant(self, name: str) -> int: ...

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, TypeVar, Un
 
 from . import _maru
 from .errors import ClosedError, ForkedError, MaruError
+from .follow import Follower
 from .records import Digest, Stored, StoredBatch, StoredChain
 
 if TYPE_CHECKING:  # those who bring no arrays do without NumPy
@@ -159,6 +160,10 @@ class Client:
     async def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
         client = self.sync
         return await self._wait(lambda: client.delete_tree(key, tenant))
+
+    def follow(self, *, metadata: bool = True) -> Follower:
+        """As maru.Client.follow, for `async for`. Connects at once, which takes as long as a message to marud."""
+        return Follower(*self._arguments, metadata=metadata)
 
     # -- what never waits ---------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""What libmaru.so exports equals what maru.h declares, what libmaru.map lists and what was recorded:
-exports.py LIBRARY HEADER MAP RECORDED. `exports.py --record ...` writes the last one."""
+"""What libmaru.so exports equals what its headers declare, what libmaru.map lists and what was recorded:
+exports.py LIBRARY HEADER... MAP RECORDED. `exports.py --record ...` writes the last one."""
 import pathlib
 import re
 import shutil
@@ -14,8 +14,8 @@ def exported(library):
     return {name for _, kind, name in symbols if kind != "A"}
 
 
-def declared(header):
-    text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
+def declared(headers):
+    text = "".join(re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL) for header in headers)
     marked = set(re.findall(r"MARU_(?:TOKENS_|LAYOUT_)?PUBLIC\s[^;{]*?\b(maru_\w+)\s*\(", text))
     functions = set(re.findall(r"^[A-Za-z][^;{}#\n(]*?\b(maru_\w+)\s*\(", text, flags=re.MULTILINE))
     return marked, functions
@@ -30,7 +30,7 @@ def listed(version_script):
 def main():
     arguments = sys.argv[1:]
     record = arguments[:1] == ["--record"]
-    library, header, version_script, recorded = map(pathlib.Path, arguments[1 if record else 0:])
+    library, *headers, version_script, recorded = map(pathlib.Path, arguments[1 if record else 0:])
     if shutil.which("nm") is None:
         print("nm is missing (Debian package binutils)")
         return 77
@@ -39,7 +39,7 @@ def main():
         recorded.write_text("".join(f"{symbol}\n" for symbol in sorted(symbols)))
         return 0
     names = {symbol.split("@")[0] for symbol in symbols}
-    marked, functions = declared(header)
+    marked, functions = declared(headers)
     problems = []
 
     def compare(what, wanted, found):
@@ -47,9 +47,9 @@ def main():
         problems.extend(f"{what}: {name} is too many" for name in sorted(found - wanted))
 
     if not marked:
-        problems.append(f"{header}: no MARU_PUBLIC function was understood")
-    compare("functions of maru.h that are MARU_PUBLIC", functions, marked)
-    compare("exported, compared with maru.h", marked, names)
+        problems.append(f"{headers[0]}: no MARU_PUBLIC function was understood")
+    compare("functions of the headers that are MARU_PUBLIC", functions, marked)
+    compare("exported, compared with the headers", marked, names)
     compare("exported, compared with libmaru.map", listed(version_script), symbols - {version_name(version_script)})
     compare("exported, compared with the record", set(recorded.read_text().split()), symbols)
     print("\n".join(problems) or f"{len(names)} functions")

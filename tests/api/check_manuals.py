@@ -8,7 +8,7 @@
   width       the lines of a page, and of --help,          none is wider: examples are not wrapped
               on a terminal of 80 columns
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
-  functions   what maru.h exports                          the names *maru_...*(3) of libmaru(3), and their pages
+  functions   what maru.h and follow.h export              the names *maru_...*(3) of libmaru(3), and their pages
               what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py);
                                                           layout.h and libmaru-layout(3) likewise
   pages       what the pages refer to, *maru...*(N)        the pages that there are
@@ -135,9 +135,9 @@ def check_keys(page, text, daemon):
     compare(page, 'table', tables, set(re.findall(r'^# THE TABLES? \[+(?:\w+\.)?(\w+)\]+$', text, re.MULTILINE)))
 
 
-def check_functions(page, text, header):
+def check_functions(page, text, *headers):
     public = r'^MARU_(?:TOKENS_|LAYOUT_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
-    compare(page, 'function', set(re.findall(public, header.read_text(), re.MULTILINE)),
+    compare(page, 'function', set(re.findall(public, ''.join(header.read_text() for header in headers), re.MULTILINE)),
             set(re.findall(r'\*(maru_\w+)\*\(3\)', without_examples(text))))
 
 
@@ -173,12 +173,12 @@ def main():
     check_program('maru-replay.1', pages['maru-replay.1'], arguments.replay)
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
-    check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h')
+    check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h', sources / 'include/maru/follow.h')
     check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h')
     check_functions('libmaru-layout.3', pages['libmaru-layout.3'], sources / 'include/maru/layout.h')
     for library in ('libmaru-tokens', 'libmaru-layout'):
         function_pages.compile_example(library, pages[library + '.3'], arguments.compiler, sources / 'include', mistakes)
-    header = ''.join((sources / 'include/maru' / name).read_text() for name in ('maru.h', 'tokens.h', 'layout.h'))
+    header = ''.join((sources / 'include/maru' / name).read_text() for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h'))
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
     if found:

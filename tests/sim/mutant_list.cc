@@ -102,6 +102,9 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantAdoptFreesLinked, "overflow buckets freed though they are linked", {"overflow-adopt"}},
       {kMutantRetiredUnflushed, "a block RETIRED in a cache alone", {"host-rejoin"}},
       {kMutantReadKeyUnchecked, "a key read without looking at the page word again", {"keys-listed"}},
+      {kMutantFeedOverwrittenLate, "words of a feed's ring said to be gone after they are", {"feed"}},
+      {kMutantFeedOverrunUnseen, "a record of a feed believed though the writer has overtaken it", {"feed"}},
+      {kMutantFeedEndUnchecked, "a follower that begins between two publications", {"feed"}},
   };
   return kRecords;
 }

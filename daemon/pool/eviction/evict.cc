@@ -21,7 +21,7 @@ namespace maru::daemon {
 void Pool::State::report_evicted(PageRef ref, Shortage& shortage) {
   ++shortage.blocks_evicted;
   ++totals.evicted_blocks[size_t(shortage.reason)];
-  if (watch) watch_removed(ref, reason_name(shortage.reason));
+  if (feed) feed->removed(ref, follow_reason(shortage.reason));
   if (shortage.result == nullptr || !shm::read_key(region, ref, &key)) return;
   const size_t padded = (key.size + 7) / 8 * 8;
   const size_t bytes = sizeof(wire::EvictedKey) + padded;

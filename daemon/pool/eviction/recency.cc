@@ -140,6 +140,7 @@ size_t Pool::State::gather_lane(uint32_t lane, size_t limit) {
   const size_t read =
       lanes.records[lane].touches.read(region.lane(lane), tick(now_ms), pages(), ring_touches.data(), limit);
   const std::span<const shm::Touch> found(ring_touches.data(), read);
+  if (feed) touched_for_feed(found);
   if (lanes.is_own(lane)) {
     touches.insert(touches.end(), found.begin(), found.end());
     return read;
@@ -265,7 +266,6 @@ void Pool::State::apply_touches(size_t limit) {
     in.heat += 1;
     in.used_tick = std::max(in.used_tick, touch.tick);
     const uint32_t generation = found.generation();
-    if (watch) watch_ready(PageRef::of(touch.page, generation));
     const bool is_known = order.knows(touch.page, generation);
     if (is_known && order.last_use(touch.page) >= touch.tick) {  // rings are read one after the other
       if (!order.contains(touch.page) && !held.has(touch.page)) late.push_back(touch.page);

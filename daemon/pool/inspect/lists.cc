@@ -3,6 +3,7 @@
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
 #include "daemon/base/request_fields.h"
+#include "daemon/pool/inspect/which.h"
 #include "daemon/pool/state.h"
 #include "libmaru/shm/blocks/hash.h"
 
@@ -72,8 +73,8 @@ json Pool::State::admin(const std::string& command, const json& request, uint64_
     return {};
   }
   if (command == "regions") return list_regions(request);
+  if (command == "which") return which_blocks(region, tenants, request);
   if (command == "map") return map();
-  if (command == "watch") return watch_blocks(request);
   const bool sets_limits =
       command == "quota.set" || request.contains("soft") || request.contains("hard") || request.contains("listed");
   if (command.starts_with("quota.") && sets_limits && region.is_shared())

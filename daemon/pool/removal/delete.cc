@@ -1,6 +1,7 @@
 // Removing whole trees (removal/tree.cc), and everything: leaves first, as the child counts demand.
 #include "daemon/base/request_fields.h"
 #include "daemon/pool/state.h"
+#include "maru/follow.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -97,7 +98,7 @@ DeleteTreeResult Pool::State::begin_delete_tree(LaneId asker, const wire::Delete
 // Of a block that somebody holds the key goes, and the memory when nobody does. False if it has children, or is not there.
 bool Pool::State::take_key(PageRef ref) {
   if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) return false;
-  if (watch) watch_removed(ref, reason_name(EvictReason::kAdmin));
+  if (feed) feed->removed(ref, MARU_FOLLOW_BY_ADMIN);
   if (!held.has(ref.page())) queue_remove(ref.page());
   queue_retired(ref);
   return true;

@@ -10,6 +10,7 @@
 #include "daemon/base/request_fields.h"
 #include "daemon/memory/probe.h"
 #include "daemon/pool/state.h"
+#include "maru/follow.h"
 #include "libmaru/shm/region/page_run.h"
 
 #include <algorithm>
@@ -62,8 +63,8 @@ shm::PoisonStatus Pool::State::poison(uint32_t page) {
   }
   std::erase(poison_waiting, page);
   if (result.status != shm::PoisonStatus::kPoisoned) return result.status;
-  if (watch && result.before.is(PageState::kReady))
-    watch_removed(PageRef::of(page, result.before.generation()), "bad memory");
+  if (feed && result.before.is(PageState::kReady))
+    feed->removed(PageRef::of(page, result.before.generation()), MARU_FOLLOW_BY_BAD_MEMORY);
   queue_remove(page);
   PoisonedPage poisoned = {PageRef::of(page, result.before.generation()), {}, 0};
   // Whoever was filling it may have joined it to a run just now, and still writes behind it.

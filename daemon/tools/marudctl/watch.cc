@@ -1,24 +1,30 @@
-// marudctl watch: what is stored and removed, as marud sees it. marud keeps the last events and this asks for them several
-// times a second; who reads too slowly is told how many are lost.
+// marudctl watch: what is stored and removed. It follows the pool (maru/follow.h), as routers do: no message tells it what happens,
+// and who reads too slowly is told how many events are lost.
+#include "daemon/base/request_fields.h"
 #include "daemon/base/size_text.h"
 #include "daemon/tools/marudctl/conversation.h"
 #include "daemon/tools/marudctl/output.h"
 #include "daemon/tools/marudctl/reply_fields.h"
+#include "maru/follow.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <limits>
 #include <memory>
+#include <span>
 
 namespace maru::marudctl {
 namespace {
 
 using nlohmann::json;
 
-constexpr timespec kPause = {0, 200'000'000};
-constexpr uint64_t kEventsPerAnswer = 200;
+constexpr int kWaitMs = 200;  // and a signal is seen
+constexpr size_t kEventsAtOnce = 256;
+constexpr size_t kKeyBytesShown = 128;
 
 volatile std::sig_atomic_t is_stopped = 0;
 void on_stop(int) { is_stopped = 1; }
@@ -61,6 +67,122 @@ void note(const Arguments& arguments, const json& event, const std::string& said
     complain(kExitDone, said);
 }
 
+std::string bytes_text(const void* data, size_t bytes) {
+  return daemon::key_text({static_cast<const std::byte*>(data), bytes});
+}
+
+// As marud wrote it when it kept the events itself.
+json row_of(const maru_follow_event& event) {
+  const bool is_removed = event.kind == MARU_FOLLOW_REMOVED;
+  json row = {{"number", event.sequence},
+              {"at_ms", event.at_ms},
+              {"event", is_removed ? "removed" : "stored"},
+              {"page", (event.block >> 32) - 1},
+              {"key", bytes_text(event.key.data, std::min<size_t>(event.key.size, kKeyBytesShown))}};
+  if (is_removed) row["reason"] = maru_follow_reason_name(event.reason);
+  row["length_bytes"] = event.length;
+  if (event.key.size > kKeyBytesShown) row["key_bytes"] = event.key.size;
+  if (event.key.tenant == 0) return row;
+  row["tenant"] = std::to_string(event.key.tenant);
+  if (event.tenant_name_bytes != 0)
+    row["tenant_name"] = daemon::tenant_name_text(std::string(event.tenant_name, event.tenant_name_bytes));
+  return row;
+}
+
+uint64_t unix_ms() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
+}
+
+struct CloseFollower {
+  void operator()(maru_follower* follower) const { maru_follow_close(follower); }
+};
+
+// Shows events until a number of them was shown, or a signal came.
+class Watch {
+ public:
+  explicit Watch(const Arguments& arguments)
+      : arguments_(arguments), left_(arguments.limit.value_or(std::numeric_limits<uint64_t>::max())) {}
+
+  int run(const std::string& pool) {
+    maru_follow_options options = {};
+    options.size = sizeof(options);
+    options.socket_path = arguments_.socket_path.c_str();
+    options.pool = pool.c_str();
+    options.flags = MARU_FOLLOW_NO_METADATA;
+    options.timeout_ms = arguments_.timeout_ms;
+    maru_follower* made = nullptr;
+    if (const int code = maru_follow_open(&options, &made); code < 0) {
+      const bool is_absent = code == -ECONNREFUSED || code == -ETIMEDOUT || code == -ECONNRESET;
+      return complain(is_absent ? kExitUnreachable : kExitRefused,
+                      "cannot follow pool \"" + pool + "\": " + std::strerror(-code));
+    }
+    const std::unique_ptr<maru_follower, CloseFollower> follower(made);
+    begun_ms_ = unix_ms();
+    while (is_stopped == 0 && left_ != 0) {
+      maru_follow_event events[kEventsAtOnce];
+      const int found = maru_follow_next(follower.get(), events, kEventsAtOnce, kWaitMs);
+      if (found < 0)
+        wait_for_marud(found);
+      else
+        show({events, size_t(found)});
+      if (std::fflush(stdout) != 0) break;  // nobody reads any more
+    }
+    return kExitDone;
+  }
+
+ private:
+  // Said once: marud is expected to come back, as after an upgrade. Its pool may refuse for a while then.
+  void wait_for_marud(int code) {
+    if (is_lost_ || is_stopped != 0) return;
+    is_lost_ = true;
+    note(arguments_, {{"event", "waiting"}},
+         std::string("marud does not answer (") + std::strerror(-code) + "); watching goes on when it does");
+  }
+
+  void show(std::span<const maru_follow_event> events) {
+    const size_t width = line_width();  // it may change meanwhile
+    for (const maru_follow_event& event : events) {
+      if (left_ == 0 || is_stopped != 0) return;
+      if (event.kind == MARU_FOLLOW_RESET) reset(event);
+      if (event.kind == MARU_FOLLOW_STORED || event.kind == MARU_FOLLOW_REMOVED) show(event, width);
+      last_ = event.sequence;
+    }
+  }
+
+  void reset(const maru_follow_event& event) {
+    is_lost_ = false;
+    if (event.reason == MARU_FOLLOW_OVERRUN) {
+      const uint64_t count = event.sequence - std::min(event.sequence, last_);
+      note(arguments_, {{"event", "lost"}, {"count", count}},
+           std::to_string(count) + " events were lost: they came faster than they were read");
+      begun_ms_ =
+          std::numeric_limits<uint64_t>::max();  // what the snapshot has is no news that can be told from other blocks
+      return;
+    }
+    if (event.reason != MARU_FOLLOW_BEGIN) begun_ms_ = std::numeric_limits<uint64_t>::max();
+    note(arguments_, {{"event", "watching"}},
+         event.reason == MARU_FOLLOW_BEGIN
+             ? "watching; Ctrl-C ends it"
+             : "marud began to watch anew: what happened since the last line is not known");
+  }
+
+  void show(const maru_follow_event& event, size_t width) {
+    // What was there before is no news. What came before the snapshot was taken is.
+    if ((event.flags & MARU_FOLLOW_IN_SNAPSHOT) != 0 && event.stored_ms < begun_ms_) return;
+    const json row = row_of(event);
+    print(arguments_.json ? printable_json(row, -1) + "\n" : line_of(row, width));
+    --left_;
+  }
+
+  const Arguments& arguments_;
+  uint64_t left_;          // to be shown
+  uint64_t begun_ms_ = 0;  // blocks of a snapshot that were stored since are news
+  uint64_t last_ = 0;      // sequence
+  bool is_lost_ = false;
+};
+
 }  // namespace
 
 int watch(const Arguments& arguments) {
@@ -68,54 +190,10 @@ int watch(const Arguments& arguments) {
   action.sa_handler = on_stop;
   action.sa_flags = SA_RESTART | SA_RESETHAND;  // what is being written is written, unless a second one comes
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-  auto conversation = std::make_unique<Conversation>(arguments);
-  conversation->be_silent(true);  // a signal ends what it waits for, which is no mistake
-  bool is_lost = false;
-  json request = {{"command", "watch"}, {"limit", kEventsPerAnswer}};
-  uint64_t left = arguments.limit.value_or(std::numeric_limits<uint64_t>::max());
-  while (is_stopped == 0) {
-    json reply;
-    if (const int code = conversation->ask(request, reply); code != kExitDone) {
-      if (is_stopped != 0) return kExitDone;
-      // Before the first answer nothing was watched; after it marud is expected to come back, as after an upgrade. Its pool
-      // may refuse for a while then, until its memory is back.
-      if (!request.contains("watch") || (!is_lost && code != kExitUnreachable))
-        return complain(code, conversation->said());
-      if (!is_lost)
-        note(arguments, {{"event", "waiting"}},
-             "marud does not answer (" + conversation->said() + "); watching goes on when it does");
-      if (std::fflush(stdout) != 0) return kExitDone;
-      is_lost = true;
-      conversation = std::make_unique<Conversation>(arguments);
-      conversation->be_silent(true);
-      ::nanosleep(&kPause, nullptr);
-      continue;
-    }
-    is_lost = false;
-    const uint64_t lost = number(reply, "lost");
-    if (!request.contains("watch"))
-      note(arguments, {{"event", "watching"}}, "watching; Ctrl-C ends it");
-    else if (number(request, "watch") != number(reply, "watch"))
-      note(arguments, {{"event", "watching"}},
-           "marud began to watch anew: what happened since the last line is not known");
-    if (lost != 0)
-      note(arguments, {{"event", "lost"}, {"count", lost}},
-           std::to_string(lost) + " events were lost: they came faster than they were read");
-    const size_t width = line_width();  // it may change meanwhile
-    uint64_t shown = 0;
-    for (const json& event : reply["events"]) {
-      if (left == 0 || is_stopped != 0 || !event.is_object()) break;
-      print(arguments.json ? printable_json(event, -1) + "\n" : line_of(event, width));
-      ++shown;
-      --left;
-    }
-    if (std::fflush(stdout) != 0 || left == 0) return kExitDone;  // nobody reads any more, or all was shown
-    request["watch"] = number(reply, "watch");
-    request["cursor"] = number(reply, "next");
-    if (shown != 0 && shown == reply["events"].size() && shown >= kEventsPerAnswer / 2) continue;  // there may be more
-    ::nanosleep(&kPause, nullptr);
-  }
-  return kExitDone;
+  std::string pool;
+  Conversation conversation(arguments);
+  if (const int code = pool_meant(arguments, conversation, pool); code != kExitDone) return code;
+  return Watch(arguments).run(pool);
 }
 
 }  // namespace maru::marudctl

@@ -38,18 +38,19 @@ struct alignas(64) FeedHeader {
   uint64_t table_offset;  // header_bytes + ring_bytes
   uint64_t feed_bytes;    // of all
   uint64_t reserved0[7];  // zero
-  // line 2: with each publication
-  AtomicU64 published;  // bytes of records ever written, whole ones
-  AtomicU64 sequence;   // of the last of them, counted from 1; 0: none yet
-  AtomicU64 looked_ms;  // Unix milliseconds when marud last looked for news
-  AtomicU32 wake;       // rises with each publication: followers wait for its change (futex)
-  AtomicU32 state;      // FeedState
-  uint64_t reserved1[4];
+  // line 2: with each publication. While `sequence_begun` and `sequence` differ, one is under way
+  AtomicU64 sequence_begun;  // written before `published`
+  AtomicU64 published;       // bytes of records ever written, whole ones
+  AtomicU64 sequence;        // of the last of them, counted from 1; 0: none yet. Written after `published`
+  AtomicU64 looked_ms;       // Unix milliseconds when marud last looked for news
+  AtomicU32 wake;            // rises with each publication: followers wait for its change (futex)
+  AtomicU32 state;           // FeedState
+  uint64_t reserved1[3];
   // line 3: ahead of the words that it is about
   AtomicU64 overwritten;  // records that begin before this many bytes are gone, or about to go
   uint64_t reserved2[7];
 };
-static_assert(offsetof(FeedHeader, published) == 128);
+static_assert(offsetof(FeedHeader, sequence_begun) == 128);
 static_assert(offsetof(FeedHeader, overwritten) == 192);
 static_assert(sizeof(FeedHeader) == 256);
 inline constexpr uint32_t kFeedHeaderBytes = 4096;

@@ -15,9 +15,9 @@ namespace maru::wire {
 
 inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
 inline constexpr uint16_t kVersion = 1;
-// The messages that later maruds know: 1 adds kMakeRoom. marud shows its minor version in
+// The messages that later maruds know: 1 adds kMakeRoom, 2 kFollow. marud shows its minor version in
 // HostRecord::serves, since an earlier marud ends the connection at a message that it does not know.
-inline constexpr uint16_t kMinorVersion = 1;
+inline constexpr uint16_t kMinorVersion = 2;
 
 enum class Type : uint16_t {
   kAttach = 1,       // AttachRequest [+ descriptors handed back] -> AttachReply + descriptors, see there
@@ -31,8 +31,9 @@ enum class Type : uint16_t {
   kBadMemory = 9,    // BadMemoryReport -> nothing
   kPoolLeaves = 10,  // unasked: PoolLeaves
   kMakeRoom = 11,    // RoomRequest -> nothing; refused with EXFULL
+  kFollow = 12,      // FollowRequest -> FollowReply + descriptors, see there
 };
-inline constexpr uint16_t kTypeMax = 11;
+inline constexpr uint16_t kTypeMax = 12;
 
 struct MessageHeader {
   uint32_t magic;
@@ -144,6 +145,31 @@ struct RoomRequest {
 };
 static_assert(sizeof(RoomRequest) == 32);
 
+// Follows a pool (docs/events.md) until the connection ends. It needs no lane.
+struct FollowRequest {
+  char pool[64];   // name, zero-padded
+  uint32_t flags;  // zero
+  uint32_t reserved0;
+  uint64_t reserved[3];
+};
+static_assert(sizeof(FollowRequest) == 96);
+
+// With two descriptors: the feed, and the device with the control region and the pages. With three: the feed, the device with the
+// control region, and the one with the pages. None of them can be written.
+struct FollowReply {
+  uint8_t uuid[16];
+  uint64_t incarnation;
+  uint64_t feed_bytes;
+  uint64_t pool_bytes;  // control region and pages
+  uint64_t control_bytes;
+  uint64_t pages_offset;       // of page 0 in the last descriptor
+  uint64_t control_alignment;  // mappings of the control region start and end on a multiple of this
+  uint64_t map_alignment;      // likewise, of the pages
+  uint32_t descriptors;        // 2 or 3
+  uint32_t reserved0;
+};
+static_assert(sizeof(FollowReply) == 80);
+
 // The client met memory in this page that the machine cannot read. marud looks for itself.
 struct BadMemoryReport {
   uint32_t page;
@@ -173,6 +199,7 @@ static_assert(sizeof(DeleteTreeReply) == 16);
 static_assert(std::has_unique_object_representations_v<MessageHeader> &&
               std::has_unique_object_representations_v<AttachReply> &&
               std::has_unique_object_representations_v<RentRequest> &&
-              std::has_unique_object_representations_v<CreditRequest>);
+              std::has_unique_object_representations_v<CreditRequest> &&
+              std::has_unique_object_representations_v<FollowReply>);
 
 }  // namespace maru::wire

@@ -79,8 +79,17 @@ std::shared_ptr<Hold> hold_of(const std::shared_ptr<Attachment>& attachment, con
 
 // -- attaching --------------------------------------------------------------------------------------------------------
 
+py::object Client::follow(const py::kwargs& options) const {
+  attachment().open();  // or ClosedError
+  const auto text = [](const std::optional<std::string>& given) {
+    return given ? py::object(py::str(*given)) : py::object(py::none());
+  };
+  return py::module_::import("maru.follow").attr("Follower")(text(socket_path_), text(pool_), **options);
+}
+
 Client::Client(const std::optional<std::string>& socket_path, const std::optional<std::string>& pool,
-               uint32_t timeout_ms, uint32_t thread_cache_pages, bool first_fit, bool session_thread, bool read_only) {
+               uint32_t timeout_ms, uint32_t thread_cache_pages, bool first_fit, bool session_thread, bool read_only)
+    : socket_path_(socket_path), pool_(pool) {
   for (const auto& text : {socket_path, pool})
     if (text && text->find('\0') != std::string::npos)
       raise_named("InvalidArgumentError", "The path of a socket and the name of a pool have no null character.");

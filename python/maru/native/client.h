@@ -39,6 +39,8 @@ class Client : public ZeroedMemory {
   }
   bool is_closed() const { return attachment_ == nullptr || attachment_->is_closed(); }
   void reattach();
+  // A maru.follow.Follower of this client's pool, which needs no client.
+  pybind11::object follow(const pybind11::kwargs& options) const;
   uint64_t daemon_epoch() const { return maru_daemon_epoch(attachment().open()); }
   uint64_t tenant(pybind11::handle name) const;
   pybind11::object geometry() const;
@@ -93,6 +95,7 @@ class Client : public ZeroedMemory {
 
   std::list<maru_key_copy>
       evicted_;  // asked for from the library, and not returned, for want of memory; the GIL guards it
+  std::optional<std::string> socket_path_, pool_;  // as given
   std::shared_ptr<Attachment> attachment_;
   bool verifies_ = false;  // the pool has checksums
 };

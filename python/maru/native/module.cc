@@ -161,6 +161,7 @@ void define_client(py::module_& module) {
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__", [](Client& self, const py::args&) { self.close(); })
       .def("reattach", &Client::reattach)
+      .def("follow", &Client::follow)
       .def_property_readonly("daemon_epoch", &Client::daemon_epoch)
       .def("tenant", &Client::tenant, "name"_a)
       .def("geometry", &Client::geometry)
