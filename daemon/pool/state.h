@@ -13,7 +13,6 @@
 #include "daemon/pool/eviction/key_cells.h"
 #include "daemon/pool/eviction/touch_backlog.h"
 #include "daemon/pool/feed/feed.h"
-#include "daemon/pool/feed/feed_looks.h"
 #include "daemon/pool/hosts/pool_hosts.h"
 #include "daemon/pool/lanes/lane_table.h"
 #include "daemon/pool/limits.h"
@@ -218,10 +217,9 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
   PoolTotals totals;
   PoolHosts hosts;
-  std::unique_ptr<Feed> feed;  // null: nobody follows, and so is feed_looks
-  std::unique_ptr<FeedLooks> feed_looks;
-  shm::KeyBytes key;  // scratch
-  nlohmann::json audit_json;          // the last audit, for the status
+  std::unique_ptr<Feed> feed;  // null: no program follows
+  shm::KeyBytes key;           // scratch
+  nlohmann::json audit_json;   // the last audit, for the status
 
   // pool.cc: lanes and life cycle
   Result<void> begin(uint64_t now);
@@ -568,7 +566,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void unfollow(uint64_t incarnation);
   void look_for_feed(uint32_t page);
   void touched_for_feed(std::span<const shm::Touch> found);
-  uint64_t moves_of(uint32_t lane) const;
   void note_moves();
   void walk_for_feed(uint64_t pages);
   bool end_feed_turn(bool has_more);

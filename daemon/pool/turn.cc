@@ -91,7 +91,7 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
     upkeep.count_pages = std::min(kCountedPagesOfUpkeep, pages());
     is_clearing = !cleared.empty();
     if (feed) note_moves();
-    upkeep.feed_pages = feed ? std::min(feed_looks->pages_now(), pages()) : 0;
+    upkeep.feed_pages = feed ? std::min(feed->looks.pages_now(), pages()) : 0;
   }
   if (is_due(last_pin_look_ms, kPinLookPauseMs)) upkeep.pin_slots = kPinSlotsPerLook;  // ages of pins are for people
   if (retired_blocks.empty()) upkeep.retired_lines = 0;

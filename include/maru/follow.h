@@ -2,17 +2,17 @@
  * Follow a pool: which blocks it has, and which come and go, for routers and other indexes of its contents.
  *
  * marud writes each event of a pool into a ring in memory that it shares with its followers, and no follower can write to it. A
- * follower reads without a message, costs marud and the pool's clients nothing more than the others do, and stores nothing. It is no
- * client: it has no lane, pins nothing, and needs the right to read the pool.
+ * follower reads without a message, costs marud and the pool's clients nothing more than the others do, and stores nothing. It
+ * is no client: it has no lane, pins nothing, and needs the right to read the pool.
  *
  * A follower first gets the blocks that are there (a snapshot, parents before children), and then each change:
  *
  *   RESET  STORED* (snapshot)  CURRENT  ( STORED | REMOVED )*   RESET  STORED* (snapshot)  CURRENT  ...
  *
- * RESET says that all blocks told so far are void. It comes first, and again when events were lost: the follower was too slow, or
- * another marud serves the pool. So a program that empties its index at RESET, and adds and removes as it is told, has exactly
- * the pool's blocks, a moment late. Of one life of a block STORED comes once, and REMOVED once and later. A parent's STORED comes
- * before its children's, and its REMOVED after theirs. docs/events.md says how this works and what it costs.
+ * RESET says that all blocks told so far are void. It comes first, and again when events were lost: the follower was too slow,
+ * or another marud serves the pool. So a program that empties its index at RESET, and adds and removes as it is told, has
+ * exactly the pool's blocks, a moment late. Of one life of a block STORED comes once, and REMOVED once and later. A parent's
+ * STORED comes before its children's, and its REMOVED after theirs. docs/events.md says how this works and what it costs.
  *
  * Results and errors are as in maru.h. One thread at a time may use a follower; several followers are independent. After fork()
  * the child's functions return -ECHILD, and maru_follow_close() gives back what the child has.
@@ -54,8 +54,9 @@ enum maru_follow_reason {
   MARU_FOLLOW_DAMAGE = 35   /* RESET: what the follower read was damaged */
 };
 
-/* The name of a reason for people: "client", "request", "background", "takeover", "expired", "admin", "bad memory", "host", "begin",
- * "overrun", "restart", "damage"; "" for no reason and "unknown" for what is none of them. A static text. Any thread. */
+/* The name of a reason for people: "client", "request", "background", "takeover", "expired", "admin", "bad memory", "host",
+ * "begin", "overrun", "restart", "damage"; "" for no reason and "unknown" for what is none of them. A static text. Any thread.
+ * */
 MARU_PUBLIC const char *maru_follow_reason_name(uint32_t reason);
 
 enum maru_follow_event_flags {
@@ -106,10 +107,10 @@ typedef struct maru_follow_options {
 /* Begins to follow a pool.
  *   options       may be NULL for the defaults.
  *   ret_follower  owned by the caller until maru_follow_close().
- * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's access
- * list refuses this user; -EDQUOT the user is at a limit of its own; -ENODEV the pool is not open yet; -EIO marud has fenced the
- * pool; -EPROTO marud speaks another version, or is too old to be followed; -EBADMSG what marud handed out is damaged; -EMFILE no
- * descriptors left; -ENOSPC marud has no memory for a feed; -ETIMEDOUT; -EINVAL; -ENOMEM. */
+ * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
+ * access list refuses this user; -EDQUOT the user is at a limit of its own; -ENODEV the pool is not open yet; -EIO marud has
+ * fenced the pool; -EPROTO marud speaks another version, or is too old to be followed; -EBADMSG what marud handed out is
+ * damaged; -EMFILE no descriptors left; -ENOSPC marud has no memory for a feed; -ETIMEDOUT; -EINVAL; -ENOMEM. */
 MARU_PUBLIC int maru_follow_open(const maru_follow_options *options, maru_follower **ret_follower);
 
 /* Ends it. NULL is allowed. Does not block. */
@@ -117,17 +118,17 @@ MARU_PUBLIC void maru_follow_close(maru_follower *follower);
 
 /* The next events, in order, `events_max` (at least 1) at most. Waits for up to `timeout_ms` until there is one; 0: does not
  * wait; -1: for as long as it takes. Returns how many; 0: the time is over, or maru_follow_wake() was called. After a loss it
- * connects again by itself, and takes a new snapshot; the first call does so as well. A snapshot reads memory of the pool and takes about a
- * second for a million blocks, and the call that begins it does not return before.
+ * connects again by itself, and takes a new snapshot; the first call does so as well. A snapshot reads memory of the pool and
+ * takes about a second for a million blocks, and the call that begins it does not return before.
  * Errors, after which the next call goes on with another try: -ECONNREFUSED marud does not answer; -ENODEV, -EIO, -ENOENT,
- * -EACCES and the others of maru_follow_open(), as marud says. Such a call waits for up to timeout_ms, too, and fails at its end.
- * -EAGAIN events come faster than this follower takes snapshots. -ECHILD; -EINVAL; -ENOMEM: the
+ * -EACCES and the others of maru_follow_open(), as marud says. Such a call waits for up to timeout_ms, too, and fails at its
+ * end. -EAGAIN events come faster than this follower takes snapshots. -ECHILD; -EINVAL; -ENOMEM: the
  * next call begins with a RESET. */
 MARU_PUBLIC int maru_follow_next(maru_follower *follower, maru_follow_event *ret_events, size_t events_max,
                                  int timeout_ms);
 
-/* Lets a maru_follow_next() that waits in another thread return 0, or the next one that would wait. May be called from any thread
- * and from a signal handler. */
+/* Lets a maru_follow_next() that waits in another thread return 0, or the next one that would wait. May be called from any
+ * thread and from a signal handler. */
 MARU_PUBLIC void maru_follow_wake(maru_follower *follower);
 
 /* How far a follower is. Set size = sizeof(maru_follow_status); fields behind `size` of an older caller are not written. */
@@ -161,8 +162,8 @@ typedef struct maru_range {
 /* Which of n keys are there: a match without pins, for routers. Each range is as long as it can be, and they come in order. An
  * answer is a hint, since a block may go at any moment, and is found as maru_exists() finds it.
  * ret_ranges: room for ranges_max; (n + 1) / 2 hold every answer. Returns how many ranges there are; when that is more than
- * ranges_max, the first ranges_max were written. ret_present (may be NULL): how many keys are there. Errors: -EINVAL, also more than 2^20 keys;
- * -ESHUTDOWN the pool is being removed: detach. */
+ * ranges_max, the first ranges_max were written. ret_present (may be NULL): how many keys are there. Errors: -EINVAL, also
+ * more than 2^20 keys; -ESHUTDOWN the pool is being removed: detach. */
 MARU_PUBLIC int maru_which(maru_client *client, const maru_key *keys, size_t n, maru_range *ret_ranges,
                            size_t ranges_max, size_t *ret_present);
 

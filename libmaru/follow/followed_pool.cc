@@ -125,8 +125,8 @@ const std::byte* FollowedPool::page_bytes(uint32_t page) {
   return pages_.data() + pages_offset_ + page * size;
 }
 
-// The key, and the metadata behind it: marud maps no pages, so that the ring cannot have it. The copy counts if the block is there
-// afterwards.
+// The key, and the metadata behind it: marud maps no pages, so that the ring cannot have it. The copy counts if the block is
+// there afterwards.
 void FollowedPool::take_bytes(FollowedBlock& block, const std::byte* key, uint64_t metadata_bytes) {
   const uint32_t page = block.ref.page();
   const uint64_t run_bytes = region_.run_pages(page) * region_.page_bytes();

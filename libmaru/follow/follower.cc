@@ -108,9 +108,9 @@ bool Follower::read_table() {
   return !reader_.is_overrun();
 }
 
-// Blocks whose parents are missing. Either both came into the table while it was read, and are told of behind the position of the
-// snapshot; or both have gone meanwhile, or are about to. A block stays that is known while its parent is not: that one has lost its
-// key, and no program finds it.
+// Blocks whose parents are missing. Either both came into the table while it was read, and are told of behind the position of
+// the snapshot; or both have gone meanwhile, or are about to. A block stays that is known while its parent is not: that one
+// has lost its key, and no program finds it.
 void Follower::leave_out_late() {
   std::erase_if(order_, [&](const std::pair<uint32_t, uint32_t>& place) {
     const auto found = blocks_.find(place.second);

@@ -11,8 +11,8 @@
     async for event in client.follow(): ...
 
 RESET comes first, then the blocks that are there, each parent before its children, then CURRENT, then each change. After a loss
-(the program was too slow, marud was restarted) RESET and the blocks that are there come again. While marud is away the iterators
-wait for it. docs/events.md has the guarantees.
+(the program was too slow, marud was restarted) RESET and the blocks that are there come again. While marud is away the
+iterators wait for it. docs/events.md has the guarantees.
 """
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Follower:
         self._threads: Optional[ThreadPoolExecutor] = None
 
     def next(self, timeout_ms: int = -1) -> list[Event]:
-        """The next events; none when the time is over. Raises what the iterators wait for, too: DaemonUnreachableError while marud
-        is away. -1: waits for as long as it takes."""
+        """The next events; none when the time is over. Raises what the iterators wait for, too: DaemonUnreachableError while
+        marud is away. -1: waits for as long as it takes."""
         if self._process != os.getpid():
             raise ForkedError("This follower was made before fork(): make one of its own in the child.")
         left = timeout_ms

@@ -95,7 +95,8 @@ struct Reader {
         ++events;
         if (event.kind != MARU_FOLLOW_STORED) continue;
         uint64_t stored = 0;
-        std::from_chars(static_cast<const char*>(event.key.data), static_cast<const char*>(event.key.data) + 20, stored);
+        std::from_chars(static_cast<const char*>(event.key.data), static_cast<const char*>(event.key.data) + 20,
+                        stored);
         if (stored != 0 && now > stored) delays_ns.push_back(now - stored);
       }
     }
@@ -145,14 +146,16 @@ int main(int count, char** arguments) {
       run_phase(arguments[1], seconds / 4, rate, nullptr, alone);
       run_phase(arguments[1], seconds / 4, rate, &reader, followed);
     }
-    const double p99_alone = double(percentile(alone.takes_ns, 0.99)), p99 = double(percentile(followed.takes_ns, 0.99));
-    std::printf("{\"stores_per_s_wanted\": %llu, \"stores_per_s_alone\": %.0f, \"stores_per_s_followed\": %.0f, "
-                "\"events_per_s\": %.0f, \"overruns\": %llu, \"take_p99_alone_us\": %.1f, \"take_p99_followed_us\": %.1f, "
-                "\"ratio\": %.2f, \"delay_p50_ms\": %.2f, \"delay_p99_ms\": %.2f}\n",
-                (unsigned long long)rate, double(alone.stores) / alone.seconds, double(followed.stores) / followed.seconds,
-                double(reader.events) / followed.seconds, (unsigned long long)reader.overruns, p99_alone / 1e3, p99 / 1e3,
-                p99_alone > 0 ? p99 / p99_alone : 0, double(percentile(reader.delays_ns, 0.5)) / 1e6,
-                double(percentile(reader.delays_ns, 0.99)) / 1e6);
+    const double p99_alone = double(percentile(alone.takes_ns, 0.99)),
+                 p99 = double(percentile(followed.takes_ns, 0.99));
+    std::printf(
+        "{\"stores_per_s_wanted\": %llu, \"stores_per_s_alone\": %.0f, \"stores_per_s_followed\": %.0f, "
+        "\"events_per_s\": %.0f, \"overruns\": %llu, \"take_p99_alone_us\": %.1f, \"take_p99_followed_us\": %.1f, "
+        "\"ratio\": %.2f, \"delay_p50_ms\": %.2f, \"delay_p99_ms\": %.2f}\n",
+        (unsigned long long)rate, double(alone.stores) / alone.seconds, double(followed.stores) / followed.seconds,
+        double(reader.events) / followed.seconds, (unsigned long long)reader.overruns, p99_alone / 1e3, p99 / 1e3,
+        p99_alone > 0 ? p99 / p99_alone : 0, double(percentile(reader.delays_ns, 0.5)) / 1e6,
+        double(percentile(reader.delays_ns, 0.99)) / 1e6);
     std::fflush(stdout);
   }
   return 0;

@@ -1,4 +1,5 @@
-// Any words as a feed: it is refused, or every record that a follower believes keeps what the format promises, whatever is damaged.
+// Any words as a feed: it is refused, or every record that a follower believes keeps what the format promises, whatever is
+// damaged.
 #include "libmaru/shm/feed/ring.h"
 #include "tests/fuzz/target.h"
 

@@ -98,10 +98,14 @@ class Index {
       case MARU_FOLLOW_STORED: {
         EXPECT_NE(incarnation, 0u) << "a block before RESET";
         EXPECT_EQ((event.flags & MARU_FOLLOW_IN_SNAPSHOT) != 0, !is_current);
-        EXPECT_TRUE(blocks.try_emplace(event.block, Block{key,
-                               {static_cast<const char*>(event.metadata ? event.metadata : ""), event.metadata_bytes},
-                               event.parent,
-                               event.length}).second) << key << " twice";
+        EXPECT_TRUE(blocks
+                        .try_emplace(event.block, Block{key,
+                                                        {static_cast<const char*>(event.metadata ? event.metadata : ""),
+                                                         event.metadata_bytes},
+                                                        event.parent,
+                                                        event.length})
+                        .second)
+            << key << " twice";
         if (event.parent == 0) break;
         const auto parent = blocks.find(event.parent);
         EXPECT_TRUE(parent != blocks.end()) << key << " before its parent";
@@ -404,8 +408,7 @@ TEST_F(Followed, ConvergesWhoeverIsKilled) {
 }  // namespace maru::test
 
 int main(int count, char** arguments) {
-  if (count >= 3 && std::strcmp(arguments[1], "--role") == 0)
-    return maru::test::run_churner(count - 3, arguments + 3);
+  if (count >= 3 && std::strcmp(arguments[1], "--role") == 0) return maru::test::run_churner(count - 3, arguments + 3);
   ::testing::InitGoogleTest(&count, arguments);
   return RUN_ALL_TESTS();
 }

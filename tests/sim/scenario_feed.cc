@@ -1,4 +1,5 @@
-// Followers of a feed (docs/events.md): whenever one begins, and however often it is overtaken, it ends with what the writer told.
+// Followers of a feed (docs/events.md): whenever one begins, and however often it is overtaken, it ends with what the writer
+// told.
 #include "libmaru/shm/feed/ring.h"
 #include "libmaru/shm/mutants.h"
 #include "scenario.h"

@@ -23,8 +23,7 @@ class TestFollower {
     auto mapped = Mapping::map_shared(grant->feed.get(), 0, grant->reply.feed_bytes, PROT_READ);
     if (!mapped) throw std::runtime_error(mapped.error().text());
     mapping_ = std::move(*mapped);
-    const char* wrong =
-        shm::FeedView::attach(mapping_.bytes(), home.region.pages(), home.pool->header().uuid, &view_);
+    const char* wrong = shm::FeedView::attach(mapping_.bytes(), home.region.pages(), home.pool->header().uuid, &view_);
     if (wrong) throw std::runtime_error(wrong);
     fd = std::move(grant->feed);
     control = std::move(grant->control);
@@ -54,8 +53,7 @@ class TestFollower {
       const auto found = known.find(page);
       if (record.kind == FeedKind::kStored) {
         EXPECT_TRUE(found == known.end()) << "page " << page << " has a block already";
-        if (!record.parent.is_none())
-          EXPECT_TRUE(known.contains(record.parent.page())) << "a child before its parent";
+        if (!record.parent.is_none()) EXPECT_TRUE(known.contains(record.parent.page())) << "a child before its parent";
         known[page] = {std::string(reinterpret_cast<const char*>(record.key), record.key_bytes), record.block,
                        record.parent};
         seen.push_back("stored " + known[page].key);
@@ -173,7 +171,8 @@ TEST_F(PoolFeed, WhatMarudRemovesIsNamedWithItsReason) {
   const shm::Pin pin = client->pin(pinned);
   home_.pool->admin("clear", nlohmann::json::object(), home_.now_ms);
   turn();
-  EXPECT_EQ(look_sorted(), Lines({"removed block1 by admin", "removed block2 by admin"})) << "also what is still pinned";
+  EXPECT_EQ(look_sorted(), Lines({"removed block1 by admin", "removed block2 by admin"}))
+      << "also what is still pinned";
   client->pins.unpin(pin.slot, pinned);
   home_.settle();
   EXPECT_EQ(look(), Lines()) << "its memory is free now, which is no event";

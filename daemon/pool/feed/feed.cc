@@ -54,7 +54,8 @@ Result<std::unique_ptr<Feed>> Feed::make(const shm::ControlRegion& region, LineM
 
 Feed::Feed(const shm::ControlRegion& region, LineMeter& meter, FeedMemory memory, const shm::FeedPlan& plan,
            std::unique_ptr<Known, Free> known, uint64_t now_ms)
-    : region_(region),
+    : looks(region.lanes()),
+      region_(region),
       meter_(meter),
       memory_(std::move(memory)),
       view_(shm::FeedView::format(memory_.mapping.bytes(), plan, region.pages(), region.header().uuid,

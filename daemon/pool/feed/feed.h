@@ -1,8 +1,9 @@
-// What followers of a pool are told, and what marud keeps to know that there is something to tell. docs/events.md, "The feed", is the
-// description.
+// What followers of a pool are told, and what marud keeps to know that there is something to tell. docs/events.md, "The feed",
+// is the description.
 //
-// The page words are the truth. The table of the feed is a shadow of them: the lives of pages that followers know to be blocks. Each
-// look at a page compares both, and tells the difference. Beside the table, marud keeps the tree of the known blocks to itself.
+// The page words are the truth. The table of the feed is a shadow of them: the lives of pages that followers know to be
+// blocks. Each look at a page compares both, and tells the difference. Beside the table, marud keeps the tree of the known
+// blocks to itself.
 //
 //   (1) A known block's ancestors are known: its parent was told before it, and ends after it.
 //   (2) So a page that is not known has no known children, and the links have no circle, whatever clients write.
@@ -11,6 +12,7 @@
 #pragma once
 
 #include "daemon/base/line_meter.h"
+#include "daemon/pool/feed/feed_looks.h"
 #include "daemon/pool/feed/feed_memory.h"
 #include "daemon/pool/page_queue.h"
 #include "libmaru/base/result.h"
@@ -68,6 +70,8 @@ class Feed {
   // -- who follows ----------------------------------------------------------------------------------------------------
   uint64_t followers = 0;
   uint64_t left_ms = 0;  // when the last one left
+
+  FeedLooks looks;  // where the walks are
 
  private:
   static constexpr uint64_t kIdleMs = 1000;

@@ -1,5 +1,5 @@
-// Where marud looks for what followers are to be told, beyond touches and what marud does itself: the regions of lanes that deleted
-// blocks or lost touches, and then all pages.
+// Where marud looks for what followers are to be told, beyond touches and what marud does itself: the regions of lanes that
+// deleted blocks or lost touches, and then all pages.
 //
 // Thread safety: one thread.
 #pragma once

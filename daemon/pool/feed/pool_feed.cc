@@ -40,19 +40,18 @@ void Pool::State::touched_for_feed(std::span<const shm::Touch> found) {
   for (const shm::Touch& touch : found) look_for_feed(touch.page);
 }
 
-// A number that changes when this lane may have removed a block, or stored one without a trace in its ring.
-uint64_t Pool::State::moves_of(uint32_t lane) const {
-  const format::LaneHeader& header = region.lane_header(lane);
-  meter.add(kCounterLines);
-  return header.counter(format::kCounterDeletes) + header.frees.load_relaxed() +  // hints
-         (lanes.records[lane].lost() << 24) + (uint64_t(lanes.records[lane].generation) << 48);
-}
-
-// Before a walk: which lanes may have removed blocks, or stored some without a trace in their rings. What a client had begun that is
-// gone now has been settled without a word to the feed.
+// Before a walk: which lanes may have removed blocks, or stored some without a trace in their rings. What a client had begun
+// that is gone now has been settled without a word to the feed.
 void Pool::State::note_moves() {
   const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  for (uint32_t lane = 0; lane < region.lanes(); ++lane) feed_looks->note(lane, in_use.has(lane) ? moves_of(lane) : 0);
+  // A number that changes with each delete, each freed page, each lost touch and each client: hints.
+  const auto moves_of = [&](uint32_t lane) {
+    const format::LaneHeader& header = region.lane_header(lane);
+    meter.add(kCounterLines);
+    return header.counter(format::kCounterDeletes) + header.frees.load_relaxed() +  // as above
+           (lanes.records[lane].lost() << 24) + (uint64_t(lanes.records[lane].generation) << 48);
+  };
+  for (uint32_t lane = 0; lane < region.lanes(); ++lane) feed->looks.note(lane, in_use.has(lane) ? moves_of(lane) : 0);
 }
 
 // A step of a walk: half of it in regions of those lanes, while there are some.
@@ -60,26 +59,25 @@ void Pool::State::walk_for_feed(uint64_t count) {
   feed->set_now(now_ms);
   if (feed->is_filling()) return;
   uint64_t left = count / 2;
-  while (left > 0 && feed_looks->has_regions()) {
-    const uint32_t index = feed_looks->region_next(), pages_in = region.region_pages();
+  while (left > 0 && feed->looks.has_regions()) {
+    const uint32_t index = feed->looks.region_next(), pages_in = region.region_pages();
     const RegionEntry& entry = regions[index];
     const bool is_wanted =
-        !entry.is_foreign && entry.state == RegionState::kRented && feed_looks->is_active(entry.owner.lane);
-    const uint64_t taken = is_wanted ? std::min<uint64_t>(left, pages_in - feed_looks->region_page()) : 0;
-    for (uint64_t i = 0; i < taken; ++i) look_for_feed(index * pages_in + feed_looks->take_region_page());
+        !entry.is_foreign && entry.state == RegionState::kRented && feed->looks.is_active(entry.owner.lane);
+    const uint64_t taken = is_wanted ? std::min<uint64_t>(left, pages_in - feed->looks.region_page()) : 0;
+    for (uint64_t i = 0; i < taken; ++i) look_for_feed(index * pages_in + feed->looks.take_region_page());
     left -= taken;
-    if (!is_wanted || feed_looks->region_page() == pages_in) feed_looks->region_done(region.regions());
+    if (!is_wanted || feed->looks.region_page() == pages_in) feed->looks.region_done(region.regions());
   }
-  for (uint64_t i = count / 2 + left; i > 0; --i) look_for_feed(feed_looks->take_page(pages()));
+  for (uint64_t i = count / 2 + left; i > 0; --i) look_for_feed(feed->looks.take_page(pages()));
 }
 
-// The end of a turn. Returns true when there is more to do right away. Turns may come many times in a millisecond, and followers
-// are woken once in it.
+// The end of a turn. Returns true when there is more to do right away. Turns may come many times in a millisecond, and
+// followers are woken once in it.
 bool Pool::State::end_feed_turn(bool has_more) {
   feed->set_now(now_ms);
   if (feed->followers == 0 && now_ms - std::min(now_ms, feed->left_ms) > kLingerMs) {
     feed.reset();
-    feed_looks.reset();
     return has_more;
   }
   has_more |= feed->settle();
@@ -100,7 +98,6 @@ Result<FollowGrant> Pool::State::follow() {
     drain_touches(kTouchesPerDrain);  // what was stored before is no news
     auto made = Feed::make(region, meter, now_ms);
     if (!made) return tl::unexpected(made.error());
-    feed_looks = std::make_unique<FeedLooks>(region.lanes());
     feed = std::move(*made);
     feed->left_ms = now_ms;
   }

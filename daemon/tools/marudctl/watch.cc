@@ -1,5 +1,5 @@
-// marudctl watch: what is stored and removed. It follows the pool (maru/follow.h), as routers do: no message tells it what happens,
-// and who reads too slowly is told how many events are lost.
+// marudctl watch: what is stored and removed. It follows the pool (maru/follow.h), as routers do: no message tells it what
+// happens, and who reads too slowly is told how many events are lost.
 #include "daemon/base/request_fields.h"
 #include "daemon/base/size_text.h"
 #include "daemon/tools/marudctl/conversation.h"

@@ -1,5 +1,5 @@
-// The feed of a pool: a ring of events that marud writes and followers read, and a table of the blocks that the events have told
-// of. docs/events.md, "The feed", says how both are used.
+// The feed of a pool: a ring of events that marud writes and followers read, and a table of the blocks that the events have
+// told of. docs/events.md, "The feed", says how both are used.
 //
 // It lies in memory of its own, a memfd that is sealed against every writer but marud (F_SEAL_FUTURE_WRITE), and exists while
 // somebody follows. A follower believes nothing that it reads here without a check, as with the control region.

@@ -154,8 +154,8 @@ struct FollowRequest {
 };
 static_assert(sizeof(FollowRequest) == 96);
 
-// With two descriptors: the feed, and the device with the control region and the pages. With three: the feed, the device with the
-// control region, and the one with the pages. None of them can be written.
+// With two descriptors: the feed, and the device with the control region and the pages. With three: the feed, the device with
+// the control region, and the one with the pages. None of them can be written.
 struct FollowReply {
   uint8_t uuid[16];
   uint64_t incarnation;

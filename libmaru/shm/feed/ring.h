@@ -1,8 +1,8 @@
 // The ring of a feed (include/maru/format/feed.h): marud writes records, and any number of followers read them.
 //
-// Thread safety: one writer; readers each with a FeedReader of their own. Progress: neither waits for the other. A reader that is
-// overtaken notices after the copy: the writer raises `overwritten` before it writes over a word, and a reader that has copied a newer
-// word sees that. If the writer dies here: words behind `published`, which nobody reads.
+// Thread safety: one writer; readers each with a FeedReader of their own. Progress: neither waits for the other. A reader that
+// is overtaken notices after the copy: the writer raises `overwritten` before it writes over a word, and a reader that has
+// copied a newer word sees that. If the writer dies here: words behind `published`, which nobody reads.
 #pragma once
 
 #include "libmaru/shm/region/page_word.h"
