@@ -259,13 +259,12 @@ Input administration() {
   Writer input;
   for (const char* text :
        {R"({"command":"status"})", R"({"command":"clients"})", R"({"command":"regions"})", R"({"command":"map"})",
-        R"({"command":"watch","watch":1,"cursor":7})", R"({"command":"blocks","cursor":0,"limit":10,"prefix":"k"})",
-        R"({"command":"block","key":"k"})", R"({"command":"pins","cursor":0,"limit":5})",
-        R"({"command":"evict","pages":3,"pool":"other"})", R"({"command":"clear"})",
-        R"({"command":"check","quiesce":true})", R"({"command":"quota.set","tenant":"0x00ff","soft":1,"hard":null})",
-        R"({"command":"quota.get","tenant":"a"})", R"({"command":"quota.list","cursor":1,"limit":3})",
-        R"({"command":"quota.remove","tenant":"0x00ff"})", R"({"command":"quota.default","hard":5})",
-        R"({"command":"quota.mode","listed":true})"})
+        R"({"command":"blocks","cursor":0,"limit":10,"prefix":"k"})", R"({"command":"block","key":"k"})",
+        R"({"command":"pins","cursor":0,"limit":5})", R"({"command":"evict","pages":3,"pool":"other"})",
+        R"({"command":"clear"})", R"({"command":"check","quiesce":true})",
+        R"({"command":"quota.set","tenant":"0x00ff","soft":1,"hard":null})", R"({"command":"quota.get","tenant":"a"})",
+        R"({"command":"quota.list","cursor":1,"limit":3})", R"({"command":"quota.remove","tenant":"0x00ff"})",
+        R"({"command":"quota.default","hard":5})", R"({"command":"quota.mode","listed":true})"})
     append(input, 0, 0, Type::kAdmin, std::as_bytes(std::span(text, std::strlen(text))));
   return input.take();
 }
@@ -293,7 +292,6 @@ Input more_administration() {
                            R"({"command":"quota.default","soft":9})",
                            R"({"command":"quota.list","pool":"other"})",
                            R"({"command":"quota.get","id":1,"pool":"other"})",
-                           R"({"command":"watch"})",
                            R"({"command":"metrics"})",
                            R"({"command":"metrics","pool":"other"})",
                            R"({"command":"client.fence","pool":"default","lane":1})",
@@ -323,12 +321,11 @@ Input handing_back() {
 Input with_blocks() {
   Writer input;
   for (const char* text :
-       {R"({"command":"status"})", R"({"command":"watch"})", R"({"command":"block","key":"k3"})",
-        R"({"command":"blocks","prefix":"k1"})", R"({"command":"blocks","pinned":true})",
-        R"({"command":"blocks","tenant":1,"limit":1})", R"({"command":"blocks","type":"kv_cache","min_priority":1})",
-        R"({"command":"pins","overdue":true})", R"({"command":"delete_tree","key":"k2"})",
-        R"({"command":"evict","pages":2})", R"({"command":"quota.list"})", R"({"command":"policy.set","name":"lfu"})",
-        R"({"command":"watch","watch":1,"cursor":0})", R"({"command":"memory.poison","key":"k7","tenant":3})",
+       {R"({"command":"status"})", R"({"command":"block","key":"k3"})", R"({"command":"blocks","prefix":"k1"})",
+        R"({"command":"blocks","pinned":true})", R"({"command":"blocks","tenant":1,"limit":1})",
+        R"({"command":"blocks","type":"kv_cache","min_priority":1})", R"({"command":"pins","overdue":true})",
+        R"({"command":"delete_tree","key":"k2"})", R"({"command":"evict","pages":2})", R"({"command":"quota.list"})",
+        R"({"command":"policy.set","name":"lfu"})", R"({"command":"memory.poison","key":"k7","tenant":3})",
         R"({"command":"memory.list"})", R"({"command":"block","key":"k3"})", R"({"command":"clear"})",
         R"({"command":"check","quiesce":true})"}) {
     append_admin(input, 0, text);

@@ -212,20 +212,6 @@ TEST_F(Admin, ABlockOfATenantIsShownInFull) {
   EXPECT_NE(output_.find("  salt\n"), std::string::npos) << output_;
   EXPECT_EQ(marudctl({"blocks", "--tenant", "other"}, marud), 0) << output_;
   EXPECT_EQ(marudctl({"blocks", "--tenant", std::string(65, 'x')}, marud), 1) << output_;
-
-  const json begun = marud.ask({{"command", "watch"}});
-  json events;
-  uint64_t stored = 0;  // the first may be as old as the watch, and so no news
-  EXPECT_TRUE(wait_until([&] {
-    const std::string name = "w" + std::to_string(stored++);
-    const maru_key next = key_of(name, tenant);
-    EXPECT_EQ(maru_store_copy(client, &next, "x", 1, nullptr, nullptr), 0);
-    events = marud.ask({{"command", "watch"}, {"watch", begun.at("watch")}, {"cursor", begun.at("next")}}).at("events");
-    return !events.empty();
-  }));
-  ASSERT_FALSE(events.empty());
-  EXPECT_EQ(events.at(0).value("tenant", ""), id) << events;
-  EXPECT_EQ(events.at(0).value("tenant_name", ""), "salt") << events;
 }
 
 TEST_F(Admin, TheStatusOfSeveralPoolsSaysOfEachWhatItHolds) {

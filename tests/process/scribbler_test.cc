@@ -42,7 +42,7 @@ class Scribbler : public ::testing::Test {
     EXPECT_NE(result, -ETIMEDOUT) << "marud does not answer";
     if (result == 0) maru_abort(client, &buffer);
     (void)client.remove_tree(key);
-    for (const char* command : {"status", "regions", "map", "watch", "blocks", "pins", "check", "clients"}) {
+    for (const char* command : {"status", "regions", "map", "blocks", "pins", "check", "clients"}) {
       const auto reply = marud_.ask({{"command", command}, {"pool", "damaged"}, {"limit", 50}});
       EXPECT_TRUE(reply.is_object());
     }
