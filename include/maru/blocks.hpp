@@ -17,6 +17,9 @@
 // the tokens of unregistered blocks. Handles may go in any order, the pool's handle among them, on any thread; the last one
 // detaches the client. One thread at a time uses a handle; all threads may use a BlockPool.
 //
+// Two more headers are included beside this: maru/blocks/attached_manifest.hpp says what blocks were computed with, and
+// maru/blocks/block_set.hpp hands blocks to another process.
+//
 // Programs link maru and maru-tokens. maru.h says which calls block or enter the kernel: those that allocate or register may
 // ask marud, and the others do neither.
 #ifndef MARU_BLOCKS_HPP
@@ -213,6 +216,7 @@ class BlockPool {
   }
 
  private:
+  friend struct blocks_detail::BlockSetAccess;
   BlockError register_next(CompleteBlock& block, Duplicates duplicates, BlockList<ImmutableBlock>& done) const {
     using namespace blocks_detail;
     if (!block.core_) return moved();

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 namespace maru {
 inline namespace api_0 {
@@ -107,6 +108,23 @@ class Listened {
   std::unordered_map<BlockHash, BlockEvent, HashOf> lives_;
 };
 
+// Names a block set: who exported it, and which of theirs it is.
+struct BlockSetId {
+  uint64_t exporter[2] = {};  // random
+  uint64_t serial = 0;
+  friend bool operator==(const BlockSetId&, const BlockSetId&) = default;
+};
+
+// What block_set.hpp keeps of a pool.
+struct BlockSets {
+  std::mutex mutex;  // of all here
+  BlockSetId last;   // exported; serial 0: none so far
+  std::vector<BlockSetId> imported;
+};
+
+// Lets block_set.hpp make handles.
+struct BlockSetAccess;
+
 // Lives as long as the pool or any of its handles. Any thread.
 struct Core {
   Core(Client&& attached, const BlockPoolOptions& wanted) : client(std::move(attached)), options(wanted) {
@@ -118,6 +136,7 @@ struct Core {
   Client client;
   const BlockPoolOptions options;
   std::optional<Listened> listened;
+  BlockSets sets;
   std::atomic<uint32_t> references{1};
   std::atomic<uint64_t> mutable_handles{0}, complete_handles{0};
 };

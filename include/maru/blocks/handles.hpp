@@ -268,6 +268,7 @@ class ImmutableBlock {
   friend class CompleteBlock;
   friend class ImmutableBlocks;
   friend class WeakBlock;
+  friend struct blocks_detail::BlockSetAccess;
   ImmutableBlock(blocks_detail::CoreRef core, const maru_view& view, const BlockHash& hash, bool is_new = false)
       : core_(std::move(core)), view_(view), hash_(hash), is_new_(is_new) {}
 
