@@ -7,6 +7,7 @@
 #include <array>
 #include <fcntl.h>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <unistd.h>
@@ -44,6 +45,13 @@ class Partner {
   }
   void go() {
     if (::write(input_.get(), "g", 1) != 1) throw std::runtime_error("write");
+  }
+  // Their number, and the bytes.
+  void send(std::span<const std::byte> bytes) {
+    const uint64_t count = bytes.size();
+    if (::write(input_.get(), &count, sizeof(count)) != sizeof(count) ||
+        ::write(input_.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
+      throw std::runtime_error("write");
   }
   // Lets it end, which it does well or not.
   bool ends_well() {
