@@ -16,6 +16,7 @@ registers, and the other way round. Handles of one block are for one thread at a
 """
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from types import TracebackType
@@ -396,6 +397,10 @@ class BlockPool:
         self._listener = listener
         self._lock = threading.Lock()
         self._lives: dict[BlockHash, BlockEvent] = {}  # that the listener has heard of
+        # What maru.block_set keeps.
+        self._exporter = os.urandom(16)
+        self._sets_exported = 0
+        self._sets_imported: set[tuple[bytes, int]] = set()
 
     def allocate(self, n: int) -> AllocatedBlocks:
         """n blocks, all Reset, or none."""
