@@ -71,10 +71,10 @@ typedef struct maru_follow_event {
   uint32_t flags;       /* enum maru_follow_event_flags */
   uint32_t depth;       /* blocks above this one; 0: a root */
   uint64_t incarnation; /* of the feed; another value after a restart of marud. Never 0 */
-  uint64_t
-      sequence;   /* rises by 1 with each event of this incarnation, for all followers alike. Of RESET, CURRENT and the
-                             blocks of a snapshot: of the last event that the snapshot contains */
-  uint64_t at_ms; /* Unix milliseconds when marud saw it; of a snapshot's blocks when they were stored */
+  /* Rises by 1 with each event of this incarnation, for all followers alike. Of RESET, CURRENT and the blocks of a snapshot it
+   * is the number of the last event that the snapshot contains. */
+  uint64_t sequence;
+  uint64_t at_ms;       /* Unix milliseconds when marud saw it; of a snapshot's blocks when they were stored */
   maru_block block;     /* 0: of RESET and CURRENT, as all that follows */
   maru_block parent;    /* 0: a root */
   maru_key key;         /* with its tenant */

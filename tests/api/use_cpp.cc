@@ -227,6 +227,7 @@ int main() {
   const maru::Outcome<maru_geometry> geometry = client.geometry();
   EXPECT(geometry && geometry->pages > 0);
   views_release_what_they_pin(client);
+  views_give_metadata(client);
   buffers_are_aborted_or_stored(client);
   many_at_once(client);
   a_match_holds_its_chain(client);
