@@ -329,6 +329,17 @@ def test_what_marud_evicts_is_told_some_time_later(l1):
     assert len(told()) >= 200 - 128 and read(l1, told()) == [] and l1.get_memory_usage()[0] == (200 - len(told())) * NBYTES
 
 
+def test_usage_never_exceeds_the_pool_before_an_eviction_is_told(l1, monkeypatch):
+    monkeypatch.setattr(l1, "sweep", lambda: None)
+    for number in range(200):
+        write(l1, [number])
+    used, pool = l1.get_memory_usage()
+    assert used == pool <= 128 * NBYTES and l1.report_status()["memory_usage_ratio"] == 1
+    assert l1.config.eviction.trigger_watermark > 1, "LMCache would say each second that it evicts"
+    monkeypatch.undo()
+    until(lambda: l1.report_status()["total_object_count"] <= 128)
+
+
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
 def test_there_is_no_buffer_to_register_and_no_device(l1):

@@ -69,7 +69,8 @@ def config_for(client: Client, tag: str = "_default", read_ttl_seconds: int = 30
     return L1ManagerConfig(
         L1MemoryManagerConfig(geometry.pages * geometry.page_bytes, False, shm_name=""), tag=tag,
         read_ttl_seconds=read_ttl_seconds, write_ttl_seconds=write_ttl_seconds,
-        eviction=EvictionConfig("noop", trigger_watermark=1.0))  # a pool is full most of the time, and no line a second says so
+        # A pool is full most of the time. A watermark that no usage reaches keeps LMCache from saying so each second.
+        eviction=EvictionConfig("noop", trigger_watermark=2.0))
 
 
 class MaruL1Manager:
@@ -420,8 +421,10 @@ class MaruL1Manager:
     # -- what there is ------------------------------------------------------------------------------------------------
 
     def get_memory_usage(self) -> tuple[int, int]:
-        """The bytes that this server has in the pool: stored here and still there, being written, private. And the pool's."""
-        return self._stored.nbytes + self._reservations.nbytes + self._held.private_bytes, self._capacity
+        """The bytes that this server has in the pool: stored here and still there, being written, private. And the pool's.
+        Until the next sweep the sum counts what marud has evicted since the last one, but never more than the pool has."""
+        used = self._stored.nbytes + self._reservations.nbytes + self._held.private_bytes
+        return min(used, self._capacity), self._capacity
 
     def get_staging_memory_usage(self) -> int:
         return self._reservations.nbytes
