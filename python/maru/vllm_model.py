@@ -3,8 +3,10 @@ engine starts, and which of it the keys of chunks carry. All of it runs once, wh
 from __future__ import annotations
 
 import dataclasses
+import platform
 from typing import Any, Iterable, Mapping, Optional
 
+import torch
 from vllm import envs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
 
@@ -131,12 +133,24 @@ def _weights_of(vllm_config: Any, model: Any) -> str:
                                    "weights alone.") from None
 
 
-def attention_backends(vllm_config: Any, layers: Iterable[str]) -> Value:
-    """What reads and writes the KV cache of the layers: two back-ends may put other things into blocks of the same shape."""
+def attention_backends(vllm_config: Any, layers: Mapping[str, Any]) -> Value:
+    """What reads and writes the KV cache of the layers: two back-ends may put other things into blocks of the same shape.
+    layers: their tensors by name."""
     known = getattr(getattr(vllm_config, "compilation_config", None), "static_forward_context", None) or {}
     names = [known[layer].get_attn_backend().get_name() for layer in layers if layer in known]
     # Under ROCm one back-end has two orders within a block.
-    return [names[:1] if len(set(names)) == 1 else names, bool(getattr(envs, "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", False))]
+    backends: list[Value] = [names[:1] if len(set(names)) == 1 else names,
+                             bool(getattr(envs, "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", False))]
+    if any(getattr(tensor, "is_cpu", False) for tensor in layers.values()):
+        backends.append(_processor())
+    return backends
+
+
+def _processor() -> Value:
+    """On a processor one back-end has several orders within a block, each for the instructions that the processor has. Hosts of
+    several kinds may share a pool."""
+    features = (getattr(torch.cpu, name, None) for name in ("_is_avx512_supported", "_is_amx_tile_supported"))
+    return [platform.machine(), *(feature is not None and bool(feature()) for feature in features)]
 
 
 def _config_of(model: Any) -> Value:

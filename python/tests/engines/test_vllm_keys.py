@@ -207,6 +207,16 @@ def test_attention_back_ends_do_not_share_blocks(pool):
     assert keys(connector(pool, whole=backend("FLASHINFER"))) == keys(connector(pool, whole=backend("FLASHINFER")))
 
 
+@pytest.mark.parametrize("feature", ["_is_amx_tile_supported", "_is_avx512_supported"])
+def test_processors_with_other_instructions_do_not_share_blocks(pool, monkeypatch, feature):
+    """vLLM's attention on a processor orders the bytes of a block by them."""
+    monkeypatch.setattr(torch.cpu, feature, lambda: False)
+    without = keys(connector(pool))
+    assert keys(connector(pool)) == without
+    monkeypatch.setattr(torch.cpu, feature, lambda: True)
+    assert not keys(connector(pool)) & without
+
+
 def test_stages_of_other_layers_do_not_share_blocks(pool):
     """As VLLM_PP_LAYER_PARTITION makes them: the second of three stages with layers 8 to 19, or 12 to 23."""
     from maru.paged_layers import PagedLayers
