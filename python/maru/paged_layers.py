@@ -51,6 +51,11 @@ class PagedLayers:
                                           for layer in self._layers])
 
     @property
+    def is_in_processor_memory(self) -> bool:
+        """Then any thread may copy."""
+        return self._native is not None
+
+    @property
     def block_bytes(self) -> int:
         """Of all layers."""
         return sum(self._sizes)

@@ -21,6 +21,9 @@ reported.
 vLLM gives the blocks of a request their hashes, under which others find them, when it schedules the request, before they are
 loaded or computed; and after a failed load it leaves them there for the request to fill, which an aborted request never does,
 and another may take several steps to do. So the scheduler's half takes all that hold nonsense out of vLLM's prefix cache.
+
+A worker stores the chunks of a step on a thread of its own while it computes the next ones (store_queue.py). The scheduler's
+half says which blocks a step writes to, and the step begins when nothing that waits is read from them.
 """
 from __future__ import annotations
 
@@ -42,24 +45,27 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from . import chunk_keys
 from ._maru import Client
-from .buffers import take_what_there_is
 from .chunk_keys import HASH_BYTES
 from .distribution import expect_this_package
 from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
-from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError, QuotaError
+from .errors import BadMemoryError, InvalidArgumentError, MaruError
 from .paged_layers import PagedLayers
 from .tally import Tally
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_adapters import Adapters
 from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared, schedules_ahead
 from .vllm_plan import RequestPlan, Transfer, compute_again, first_of, following
+from .vllm_store import Stores
 
 expect_this_package()
 logger = logging.getLogger("vllm.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_chunk_tokens", "maru_priority", "maru_ttl_ms", "maru_model",
             "maru_store_generated", "maru_timeout_ms", "maru_required"}
+# Whether this vLLM has connectors take blocks out of its prefix cache. Such a vLLM also tells them of all blocks that a request
+# gets, even of those that another connector loads.
+_SAYS_WHICH_BLOCKS = hasattr(KVConnectorBase_V1, "bind_kv_cache_manager")
 
 
 @dataclass
@@ -76,6 +82,7 @@ class StepMetadata(KVConnectorMetadata):
     epoch: int = 0  # reports of failed loads that had arrived when the step was scheduled
     loads: list[Transfer] = field(default_factory=list)
     stores: list[Transfer] = field(default_factory=list)
+    written: Optional[list[int]] = None  # blocks that this step, or a load, may be the first to write to; None: any
 
 
 @dataclass
@@ -117,7 +124,7 @@ class MaruConnector(KVConnectorBase_V1):
             _have_failed_loads_computed(transfer, role)
         self._stores: bool = bool(transfer.is_kv_producer)
         self._loads: bool = bool(transfer.is_kv_consumer)
-        if self._loads and not hasattr(KVConnectorBase_V1, "bind_kv_cache_manager"):
+        if self._loads and not _SAYS_WHICH_BLOCKS:
             raise InvalidArgumentError("This vLLM does not let a connector take a block out of its prefix cache, where one "
                                        "that could not be loaded would be found. Use vLLM 0.33 or newer, or kv_role "
                                        "kv_producer.")
@@ -129,9 +136,6 @@ class MaruConnector(KVConnectorBase_V1):
         self._adapters = Adapters(logger)
         # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
         self._is_shared = all(type(spec) is MLAAttentionSpec for spec in specs)
-        self._dropped = Tally(logger, "maru: %d chunks were not stored so far, so others compute them. Mostly nothing in the "
-                                      "pool is free or can be evicted: other requests read or store all of it, or the tenant "
-                                      "or user has all that it may. The last reason: %s")
         self._not_loaded = Tally(logger, "maru: %d blocks of %d requests were found and not loaded so far, and vLLM computes "
                                          "them again. The last reason: %s", counts=2)
         # The scheduler's.
@@ -140,6 +144,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._step = 0
         self._epoch = 0
         self._allocated: list[RequestPlan] = []  # to be loaded in the next step
+        self._given: list[int] = []  # blocks that requests have got since the last step
         self._loading: list[tuple[int, set[int]]] = []  # steps and the blocks that they load
         self._under_way: list[tuple[int, list[list[int]]]] = []  # steps and the blocks of each request in them
         # A worker's.
@@ -148,12 +153,12 @@ class MaruConnector(KVConnectorBase_V1):
         self._failed_blocks: set[int] = set()  # not reported yet
         self._loaded: set[str] = set()  # requests of which a load has ended, well or not; not reported yet
         self._failures = 0  # reports of failed loads, with the one to come
-        self._interrupted: set[str] = set()  # not reported yet
+        self._stored: Optional[Stores] = None
 
     @property
     def dropped(self) -> int:
         """Chunks that could not be stored."""
-        return self._dropped.count
+        return self._stored.dropped if self._stored is not None else 0
 
     @property
     def not_loaded(self) -> int:
@@ -176,6 +181,8 @@ class MaruConnector(KVConnectorBase_V1):
         for plan in self._requests.values():
             plan.let_go()
         self._requests.clear()
+        if self._stored is not None:
+            self._stored.close()
         self._pool.close()
 
     # -- workers ------------------------------------------------------------------------------------------------------
@@ -193,6 +200,11 @@ class MaruConnector(KVConnectorBase_V1):
             "model": self._identity["model"], "pipeline": [pipeline_rank, parallel.pipeline_parallel_size],
             "tensor": None if self._is_shared else [tensor_rank, parallel.tensor_parallel_size],
             "layout": self._layers.layout, "attention": attention_backends(self._vllm_config, kv_caches)})
+        # Where vLLM clears blocks before it uses them, it does so before it tells this of the step.
+        is_beside = (self._layers.is_in_processor_memory
+                     and not getattr(self._kv_cache_config, "needs_kv_cache_zeroing", False))
+        self._stored = Stores(self._pool, self._layers, self._rank_digest, self._chunk_tokens // self._block_tokens,
+                              self._options, logger, is_beside)
 
     def _refuse_small_regions(self, chunk_bytes: int) -> None:
         shape = self._client.geometry()
@@ -203,6 +215,20 @@ class MaruConnector(KVConnectorBase_V1):
 
     def get_handshake_metadata(self) -> Optional[RankMetadata]:
         return RankMetadata(self._rank_digest) if self._rank_digest else None
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """The first that a worker hears of a step."""
+        if self._stored is not None and isinstance(kv_connector_metadata, StepMetadata):
+            self._stored.wait_for(kv_connector_metadata.written)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        self.handle_preemptions(connector_metadata)  # once more: not every vLLM calls it in every step
+        super().bind_connector_metadata(connector_metadata)
+
+    def wait_until_stored(self) -> None:
+        """Until all that steps before have computed is in the pool, or is not going to be."""
+        if self._stored is not None:
+            self._stored.wait_for(None)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         self._pool.attached()  # looks for a pool where there is none: a worker that only loads has nothing to do until then
@@ -275,43 +301,8 @@ class MaruConnector(KVConnectorBase_V1):
         metadata = self._get_connector_metadata()
         if not self._stores or metadata.epoch < self._failures:
             return  # when the report arrives the scheduler asks for all of it again
-        attached = self._pool.attached()
-        for transfer in metadata.stores:
-            reason: object = "there was no room"
-            try:
-                stored = self._store(attached, transfer)
-            except MaruError as error:
-                if isinstance(error, GONE):
-                    self._pool.warn(attached, error, "chunks are not stored")
-                    continue
-                stored, reason = 0, error
-            self._dropped.add(transfer.chunks - stored, reason=reason)
-
-    def _store(self, attached: Attached, transfer: Transfer) -> int:
-        """Returns how many chunks are in the pool now; what there is no room for is not."""
-        layers = self._registered()
-        per_chunk = self._chunk_tokens // self._block_tokens
-        keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
-        parent: Any = chunk_keys.of_rank(transfer.parent, self._rank_digest)[0] if transfer.parent else None
-        with attached.client.match_prefix(keys, attached.tenant) as match:
-            present = match.blocks
-            buffers = take_what_there_is(attached.client, [per_chunk * layers.block_bytes] * (transfer.chunks - present))
-            if not buffers:
-                return present
-            try:
-                for i, buffer in enumerate(buffers, present):
-                    layers.gather(transfer.blocks[i * per_chunk:(i + 1) * per_chunk], buffer.data)
-                attached.client.store_chain(keys[present:present + len(buffers)], buffers, parent=match.deepest or parent,
-                                            tenant=attached.tenant, **self._options)
-            except (ParentGoneError, QuotaError) as error:
-                logger.debug("maru: %s", error)
-                if isinstance(error, ParentGoneError):
-                    self._interrupted.add(transfer.request_id)
-                return present + sum(not buffer.is_held for buffer in buffers)
-            finally:
-                for buffer in buffers:
-                    buffer.abort()  # what was stored has none left to give back
-        return present + len(buffers)
+        for transfer in metadata.stores if self._stored is not None else ():
+            self._stored.put(transfer)
 
     def _registered(self) -> PagedLayers:
         if self._layers is None:
@@ -323,7 +314,7 @@ class MaruConnector(KVConnectorBase_V1):
         return failed
 
     def build_connector_worker_meta(self) -> Optional[StoreMetadata]:
-        interrupted, self._interrupted = self._interrupted, set()
+        interrupted = self._stored.take_interrupted() if self._stored is not None else None
         return StoreMetadata(interrupted) if interrupted else None
 
     # -- the scheduler ------------------------------------------------------------------------------------------------
@@ -357,11 +348,14 @@ class MaruConnector(KVConnectorBase_V1):
         plan = self._plan(request)
         if plan is None:
             return 0, False
-        # One token has to be computed in any case, so that there is something to go on from.
-        hashes = plan.hash_to(request.num_tokens - 1, self._chunk_tokens)
+        hashes = plan.hash_to(request.num_tokens, self._chunk_tokens)
         if plan.loadable is not None:
             hashes = hashes[:plan.loadable * HASH_BYTES]
-        found = max(0, self._match(hashes, plan=None) * self._chunk_tokens - self._dropped_tokens - num_computed_tokens)
+        # One token has to be computed in any case, so that there is something to go on from. Then the last chunk is loaded
+        # without its last block.
+        end = min(self._match(hashes, plan=None) * self._chunk_tokens - self._dropped_tokens,
+                  (request.num_tokens - 1) // self._block_tokens * self._block_tokens)
+        found = max(0, end - num_computed_tokens)
         plan.offered_from = num_computed_tokens
         return found, self._apart and found > 0
 
@@ -385,6 +379,7 @@ class MaruConnector(KVConnectorBase_V1):
         return found
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        self._given += blocks.get_block_ids()[0]  # another connector beside this one may load into these
         plan = self._plan(request)
         if plan is None or num_external_tokens == 0:
             return
@@ -396,17 +391,19 @@ class MaruConnector(KVConnectorBase_V1):
         plan.held_since = self._step
         plan.stored = end // self._chunk_tokens
         if self._apart:
-            (plan.blocks,) = (list(ids) for ids in blocks.get_block_ids())
+            plan.blocks = list(blocks.get_block_ids()[0])
             self._allocated.append(plan)
 
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         self._step += 1
-        metadata = StepMetadata(epoch=self._epoch)
+        given, self._given = self._given, []
+        metadata = StepMetadata(epoch=self._epoch, written=given if _SAYS_WHICH_BLOCKS else None)
         # What was loaded in steps of which the outcome must be known by now.
         self._loading = [(step, blocks) for step, blocks in self._loading if self._step - step < self._depth]
         self._under_way = [(step, lists) for step, lists in self._under_way if self._step - step < self._depth]
         scheduled: list[tuple[str, int]] = []
         for new in scheduler_output.scheduled_new_reqs:
+            given += new.block_ids[0]
             plan = self._requests.get(new.req_id)
             if plan is not None:
                 plan.blocks = list(new.block_ids[0])
@@ -414,10 +411,11 @@ class MaruConnector(KVConnectorBase_V1):
         cached = scheduler_output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         for i, request_id in enumerate(cached.req_ids):
+            added = cached.new_block_ids[i]
+            given += added[0] if added else []
             plan = self._requests.get(request_id)
             if plan is None:
                 continue
-            added = cached.new_block_ids[i]
             if request_id in resumed:
                 plan.blocks = []
             plan.blocks += added[0] if added else []

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import tempfile
+import threading
 from unittest import mock
 
 import torch
@@ -57,10 +58,12 @@ def drafter(chance, of_prompt):
 class Engine:
     def __init__(self, socket, *, ranks=1, stages=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both",
                  prefix_caching=True, asynchronous=False, runner=2, drafting=None, drafts=None,
-                 failure_policy="recompute", **extra):
+                 failure_policy="recompute", stores_late=False, **extra):
         """ranks: of each of the stages of a pipeline, which has as many times LAYERS layers. drafts: what is called with a
-        request and how many tokens it has generated for those, DRAFTED at most, that may follow."""
+        request and how many tokens it has generated for those, DRAFTED at most, that may follow. stores_late: the chunks of a
+        step are copied after the next step was computed, unless the connector keeps that step from beginning."""
         self.drafts, self.accepted, self.rejected = drafts, 0, 0
+        self.stores_late, self.computed_next = stores_late, threading.Event()
         drafting = drafting or (("ngram_gpu" if asynchronous else "ngram") if drafts else None)
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
             self._start(socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting,
@@ -110,6 +113,8 @@ class Engine:
             cache = {name: torch.full(SHAPES[layout](blocks), -1.0) for name in names[stage]}
             worker.register_kv_caches(cache)
             handshakes[stage, rank % ranks] = worker.get_handshake_metadata()
+            if stores_late:
+                worker._layers.gather = functools.partial(self._gather_late, worker._layers.gather)
             self.workers.append(worker)
             self.caches.append([self._by_token(tensor, layout) for tensor in cache.values()])
         self.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
@@ -120,6 +125,10 @@ class Engine:
         self.proposed = {}  # by request: the drafts of an asynchronous scheduler's workers, which it never sees
         self.computed = 0  # tokens
         self.recomputed = 0  # steps in which a load failed
+
+    def _gather_late(self, gather, blocks, into):
+        self.computed_next.wait(0.02)
+        gather(blocks, into)
 
     @staticmethod
     def _by_token(tensor, layout):
@@ -157,6 +166,7 @@ class Engine:
     def execute(self, turn):
         output, pieces, updated = turn
         for worker in self.workers:
+            worker.handle_preemptions(output.kv_connector_metadata)
             worker.bind_connector_metadata(output.kv_connector_metadata)
             if output.has_sync_kv_loads:
                 worker.start_load_kv(None)
@@ -188,7 +198,15 @@ class Engine:
         for worker in self.workers:
             if not output.has_sync_kv_loads:
                 worker.start_load_kv(None)
+        self.computed_next.set()
+        for worker in self.workers:
+            if not self.stores_late:
+                worker.wait_for_save()
+                worker.wait_until_stored()
+                continue
+            self.computed_next.clear()
             worker.wait_for_save()
+        for worker in self.workers:
             loaded.append(worker.get_finished(output.finished_req_ids)[1] or set())
             failed |= worker.get_block_ids_with_load_errors()
             of_worker = worker.build_connector_worker_meta()

@@ -30,7 +30,8 @@ def test_nothing_is_wrong_whatever_happens(pool, answer, seed, runner, asynchron
     chance = random.Random(f"{seed} {runner} {asynchronous} {ranks}")
     drafts = drafter(chance, lambda prompt: answer(prompt, ranks, 6)) if seed % 2 == 0 else None
     with Engine(pool.socket, ranks=ranks, runner=runner, asynchronous=asynchronous, blocks=chance.choice([16, 20, 64]),
-                step_tokens=chance.choice([CHUNK, 20, 64]), prefix_caching=chance.random() < 0.6, drafts=drafts) as engine, \
+                step_tokens=chance.choice([CHUNK, 20, 64]), prefix_caching=chance.random() < 0.6, drafts=drafts,
+                stores_late=chance.random() < 0.5) as engine, \
             Engine(pool.socket, ranks=ranks) as other, maru.Client(str(pool.socket), timeout_ms=60_000) as client:
         requests, turn = {}, None
         for step in range(1000):
@@ -66,6 +67,8 @@ def test_nothing_is_wrong_whatever_happens(pool, answer, seed, runner, asynchron
         for prompt, request in requests.values():
             assert request.is_finished()
             assert list(request.output_token_ids) == answer(prompt, ranks, request.max_tokens), (prompt, request.request_id)
+        for worker in engine.workers:
+            worker.wait_until_stored()
         engine.scheduler.reset_prefix_cache()
         for made in (engine, other):
             for number, prompt in enumerate(PROMPTS):

@@ -1,0 +1,99 @@
+"""How a worker of the vLLM connector stores chunks: on a thread of its own, beside the steps that follow."""
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any, Collection, Mapping, Optional
+
+from . import chunk_keys
+from .buffers import take_what_there_is
+from .engine_pool import GONE, Attached, EnginePool
+from .errors import MaruError, ParentGoneError, QuotaError
+from .paged_layers import PagedLayers
+from .store_queue import StoreQueue
+from .tally import Tally
+from .vllm_plan import Transfer
+
+WAITING_BYTES_MAX = 256 << 20  # of the KV cache, that a worker has computed and not yet stored
+
+
+class Stores:
+    """Thread safety: one thread uses it, the worker's, but for `dropped`, which any may read."""
+
+    def __init__(self, pool: EnginePool, layers: PagedLayers, rank_digest: bytes, chunk_blocks: int, options: Mapping[str, Any],
+                 logger: logging.Logger, is_beside: bool) -> None:
+        """options: of what is stored. is_beside: False where a step must not end before its chunks are stored."""
+        self._pool = pool
+        self._layers = layers
+        self._rank_digest = rank_digest
+        self._chunk_blocks = chunk_blocks
+        self._options = options
+        self._logger = logger
+        self._interrupted: deque[str] = deque()  # not reported yet
+        self._dropped = Tally(logger, "maru: %d chunks were not stored so far, so others compute them. Mostly nothing in the "
+                                      "pool is free or can be evicted: other requests read or store all of it, or the tenant "
+                                      "or user has all that it may. The last reason: %s")
+        self._queue: Optional[StoreQueue[Transfer]] = StoreQueue(self._store_or_count, WAITING_BYTES_MAX) if is_beside else None
+
+    @property
+    def dropped(self) -> int:
+        """Chunks that could not be stored."""
+        return self._dropped.count
+
+    def put(self, transfer: Transfer) -> None:
+        """Stores the transfer, or has it stored. Until wait_for() says so nothing may be written to its blocks."""
+        if self._queue is None:
+            self._store_or_count(transfer)
+        else:
+            self._queue.put(transfer, frozenset(transfer.blocks), len(transfer.blocks) * self._layers.block_bytes)
+
+    def wait_for(self, blocks: Optional[Collection[int]]) -> None:
+        """Until nothing is stored from these blocks any more; None: until all is stored."""
+        if self._queue is not None:
+            self._queue.wait_for(blocks)
+
+    def take_interrupted(self) -> set[str]:
+        """The requests of which chunks before those to store are gone from the pool; each is returned once."""
+        return {self._interrupted.popleft() for _ in range(len(self._interrupted))}
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
+
+    def _store_or_count(self, transfer: Transfer) -> None:
+        attached = self._pool.attached()
+        reason: object = "there was no room"
+        try:
+            stored = self._store(attached, transfer)
+        except MaruError as error:
+            if isinstance(error, GONE):
+                self._pool.warn(attached, error, "chunks are not stored")
+                return
+            stored, reason = 0, error
+        self._dropped.add(transfer.chunks - stored, reason=reason)
+
+    def _store(self, attached: Attached, transfer: Transfer) -> int:
+        """Returns how many chunks are in the pool now; what there is no room for is not."""
+        per_chunk = self._chunk_blocks
+        keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
+        parent: Any = chunk_keys.of_rank(transfer.parent, self._rank_digest)[0] if transfer.parent else None
+        with attached.client.match_prefix(keys, attached.tenant) as match:
+            present = match.blocks
+            buffers = take_what_there_is(attached.client,
+                                         [per_chunk * self._layers.block_bytes] * (transfer.chunks - present))
+            if not buffers:
+                return present
+            try:
+                for i, buffer in enumerate(buffers, present):
+                    self._layers.gather(transfer.blocks[i * per_chunk:(i + 1) * per_chunk], buffer.data)
+                attached.client.store_chain(keys[present:present + len(buffers)], buffers, parent=match.deepest or parent,
+                                            tenant=attached.tenant, **self._options)
+            except (ParentGoneError, QuotaError) as error:
+                self._logger.debug("maru: %s", error)
+                if isinstance(error, ParentGoneError):
+                    self._interrupted.append(transfer.request_id)
+                return present + sum(not buffer.is_held for buffer in buffers)
+            finally:
+                for buffer in buffers:
+                    buffer.abort()  # what was stored has none left to give back
+        return present + len(buffers)
