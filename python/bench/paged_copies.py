@@ -1,13 +1,15 @@
 """How fast chunks go between an engine's KV cache and the pool: gather and scatter beside one plain copy of the same bytes.
 
-A chunk of 4 MiB, of two layers, is copied in pieces of 4 KiB, 16 KiB and 256 KiB, which lie anywhere in the cache: a piece is
-the keys or the values of a block in a layer. Copies take turns. A row has the medians in GiB/s of processor time, so that
-other work on the machine shows less, and the ratio of these times. The last columns have times on the clock: of gather, and
-of an indexed copy by torch with two threads, where there is torch.
+A chunk of 4 MiB, of two layers, is copied in pieces of 4 KiB to 256 KiB, which lie anywhere in the cache. A piece is the keys
+or the values of a block in a layer. On a processor vLLM keeps both in one piece, with 128 tokens inside each head.
+Copies take turns in an order that changes, and each copies another chunk than the one before. A row has medians in GiB/s of
+processor time, so that other work on the machine shows less, and the ratios of these times. The last columns have times on the
+clock: of gather, and of an indexed copy by torch with two threads, where there is torch.
 
     scripts/test-python --bench [--rounds N]
 """
 import argparse
+import random
 import statistics
 import time
 
@@ -44,17 +46,19 @@ def by_torch(arrays, blocks, buffer):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--rounds", type=int, default=200)
-    rounds = arguments.parse_args().rounds
-    print(f"{'pieces of':>12}{'gather':>9}{'scatter':>9}{'plain':>9} GiB/s {'gather':>9}{'scatter':>9} times plain"
+    rounds, chance = arguments.parse_args().rounds, random.Random(1)
+    print(f"{'pieces of':>16}{'gather':>9}{'scatter':>9}{'plain':>9} GiB/s {'gather':>9}{'scatter':>9} times plain"
           f"{'gather':>11}{'torch':>8} ms on the clock")
-    for piece in (4 << 10, 16 << 10, 256 << 10):
-        blocks_of_chunk = CHUNK // LAYERS // 2 // piece
+    for piece, shape in ((4 << 10, None), (16 << 10, None), (64 << 10, None), (256 << 10, None),
+                         (128 << 10, (4, 128, 256))):  # heads, tokens, bytes of keys and values of a token in a head
+        blocks_of_chunk = CHUNK // LAYERS // (1 if shape else 2) // piece
         blocks = blocks_of_chunk * CACHE
-        # As engines have them: the keys of all blocks, then the values.
-        lying = [numpy.random.default_rng(i).integers(0, 256, (2, blocks, piece), dtype=numpy.uint8) for i in range(LAYERS)]
-        arrays = [array.transpose(1, 0, 2) for array in lying]
+        # As engines have them on a GPU: the keys of all blocks, then the values.
+        lies = (blocks, *shape) if shape else (2, blocks, piece)
+        lying = [numpy.random.default_rng(i).integers(0, 256, lies, dtype=numpy.uint8) for i in range(LAYERS)]
+        arrays = lying if shape else [array.transpose(1, 0, 2) for array in lying]
         layers = _paged.Layers([(array.ctypes.data, array.shape, array.strides) for array in arrays])
-        chosen = numpy.random.default_rng(9).permutation(blocks)[:blocks_of_chunk].tolist()
+        anywhere = numpy.random.default_rng(9).permutation(blocks).reshape(CACHE, blocks_of_chunk).tolist()
         buffer, plain = numpy.zeros(CHUNK, numpy.uint8), numpy.concatenate([array.ravel() for array in lying])
         turns = iter(range(1 << 30))
 
@@ -62,16 +66,21 @@ def main():
             begin = next(turns) % CACHE * CHUNK
             numpy.copyto(buffer, plain[begin:begin + CHUNK])
 
-        works = {"gather": lambda: layers.gather(chosen, buffer), "scatter": lambda: layers.scatter(chosen, buffer),
-                 "plain": copy, "torch": by_torch(arrays, chosen, buffer)}
-        times = {name: [] for name, work in works.items() if work}
+        works = {"gather": lambda: layers.gather(anywhere[next(turns) % CACHE], buffer),
+                 "scatter": lambda: layers.scatter(anywhere[next(turns) % CACHE], buffer),
+                 "plain": copy}
+        times = {name: [] for name in works}
         for _ in range(rounds):
-            for name, its in times.items():
-                its.append(seconds_of(works[name]))
+            for name in chance.sample(sorted(works), len(works)):
+                times[name].append(seconds_of(works[name]))
+        torchs = by_torch(arrays, anywhere[0], buffer)
+        if torchs is not None:  # after the others, as its threads would keep them from their caches
+            times["torch"] = [seconds_of(torchs) for _ in range(rounds // 10 + 1)]
         own = {name: statistics.median(mine for mine, _ in its) for name, its in times.items()}
         wall = {name: statistics.median(wall for _, wall in its) * 1e3 for name, its in times.items()}
         gib = {name: CHUNK / (1 << 30) / seconds for name, seconds in own.items()}
-        print(f"{piece >> 10:>8} KiB{gib['gather']:9.2f}{gib['scatter']:9.2f}{gib['plain']:9.2f}       "
+        print(f"{piece >> 10:>7} KiB{', CPU' if shape else '':5}"
+              f"{gib['gather']:9.2f}{gib['scatter']:9.2f}{gib['plain']:9.2f}       "
               f"{own['gather'] / own['plain']:9.2f}{own['scatter'] / own['plain']:9.2f}            "
               f"{wall['gather']:11.2f}" + (f"{wall['torch']:8.2f}" if "torch" in wall else ""))
 
