@@ -113,7 +113,7 @@ class Engine:
             cache = {name: torch.full(SHAPES[layout](blocks), -1.0) for name in names[stage]}
             worker.register_kv_caches(cache)
             handshakes[stage, rank % ranks] = worker.get_handshake_metadata()
-            if stores_late:
+            if self.stores_late:
                 worker._layers.gather = functools.partial(self._gather_late, worker._layers.gather)
             self.workers.append(worker)
             self.caches.append([self._by_token(tensor, layout) for tensor in cache.values()])
