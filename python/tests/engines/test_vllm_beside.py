@@ -41,7 +41,7 @@ def test_blocks_that_are_loaded_into_are_stored_first(pool, answer, runner):  # 
 
 def test_a_step_that_writes_elsewhere_does_not_wait(pool, answer):  # noqa: F811
     may_copy = threading.Event()
-    with Engine(pool.socket, blocks=64, prefix_caching=False, stores_late=True) as engine, Engine(pool.socket) as other:
+    with Engine(pool.socket, blocks=64, stores_late=True) as engine, Engine(pool.socket) as other:
         engine.workers[0]._layers.gather = lambda blocks, into, gather=engine.workers[0]._layers.gather: (
             may_copy.wait(600), gather(blocks, into))
         engine.run("a", PROMPT)
