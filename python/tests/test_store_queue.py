@@ -20,10 +20,16 @@ class Held:
 
 
 def beside(work):
-    """Runs it on a thread; returns what waits for its end, and says whether it has ended."""
+    """Runs it on a thread, which is returned."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
+
+
+def waits(thread):
+    """Whether it goes on. One that should and does not has ended by the time that this takes."""
+    thread.join(0.5)
+    return thread.is_alive()
 
 
 def test_items_are_stored_in_their_order_by_another_thread():
@@ -46,13 +52,13 @@ def test_only_those_who_overwrite_what_waits_have_to_wait():
     assert held.stored == []
     overwriting = beside(lambda: queue.wait_for([0, 2]))
     held.has_begun.acquire()
-    assert overwriting.is_alive()
+    assert waits(overwriting)
     held.may_go.release()
     overwriting.join(600)
     assert not overwriting.is_alive() and held.stored == ["a"]
     everything = beside(lambda: queue.wait_for(None))
     held.has_begun.acquire()
-    assert everything.is_alive()
+    assert waits(everything)
     held.may_go.release()
     everything.join(600)
     assert not everything.is_alive() and held.stored == ["a", "b"]
@@ -66,10 +72,10 @@ def test_what_waits_is_bounded_and_one_item_may_be_larger():
     put = []
     more = beside(lambda: [queue.put(item, {item}, 60) or put.append(item) for item in range(2)])
     held.has_begun.acquire()
-    assert not put and more.is_alive()
+    assert waits(more) and not put
     held.may_go.release()
     held.has_begun.acquire()
-    assert held.stored == ["large"] and more.is_alive(), "two of 60 are more than 100"
+    assert waits(more) and 1 not in put and held.stored == ["large"], "two of 60 are more than 100"
     held.may_go.release(2)
     more.join(600)
     assert put == [0, 1]
