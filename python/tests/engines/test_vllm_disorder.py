@@ -20,6 +20,8 @@ def lose(client, engine, key):
     """A chunk that the scheduler was promised, with all that follow it; what holds them is let go."""
     for plan in engine.connector._requests.values():
         plan.let_go()
+    for worker in engine.workers:
+        worker.wait_until_stored()  # a thread that stores holds what is there already
     client.delete_tree(key)
 
 
