@@ -14,6 +14,14 @@ QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STAT
          "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": os.environ.get("MARU_LIVE_THREADS", "1")}
 
 
+def until(holds, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found
+
+
 class EngineFailed(Exception):
     pass
 

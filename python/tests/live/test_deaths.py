@@ -1,6 +1,6 @@
 """Engines that are killed in the middle of a copy."""
 from conftest import loadable
-from test_pool_changes import until
+from engines import until
 
 
 def test_an_engine_that_is_killed_while_it_stores_publishes_nothing_of_it(start, shared, first, tokens, right):
