@@ -124,7 +124,7 @@ class MaruConnector(KVConnectorBase_V1):
             _have_failed_loads_computed(transfer, role)
         self._stores: bool = bool(transfer.is_kv_producer)
         self._loads: bool = bool(transfer.is_kv_consumer)
-        if self._loads and not _SAYS_WHICH_BLOCKS:
+        if self._loads and not hasattr(KVConnectorBase_V1, "bind_kv_cache_manager"):
             raise InvalidArgumentError("This vLLM does not let a connector take a block out of its prefix cache, where one "
                                        "that could not be loaded would be found. Use vLLM 0.33 or newer, or kv_role "
                                        "kv_producer.")
@@ -379,7 +379,8 @@ class MaruConnector(KVConnectorBase_V1):
         return found
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        self._given += blocks.get_block_ids()[0]  # another connector beside this one may load into these
+        if blocks is not None:
+            self._given += blocks.get_block_ids()[0]  # another connector beside this one may load into these
         plan = self._plan(request)
         if plan is None or num_external_tokens == 0:
             return
