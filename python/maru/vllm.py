@@ -299,9 +299,9 @@ class MaruConnector(KVConnectorBase_V1):
 
     def wait_for_save(self) -> None:
         metadata = self._get_connector_metadata()
-        if not self._stores or metadata.epoch < self._failures:
+        if self._stored is None or not self._stores or metadata.epoch < self._failures:
             return  # when the report arrives the scheduler asks for all of it again
-        for transfer in metadata.stores if self._stored is not None else ():
+        for transfer in metadata.stores:
             self._stored.put(transfer)
 
     def _registered(self) -> PagedLayers:
