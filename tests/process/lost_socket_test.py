@@ -14,7 +14,8 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from observed_marud import PATIENCE, BlockClient, Findings, ObservedMarud, UnixConnection, listens_on, wait_for  # noqa: E402
+from observed_marud import PATIENCE, BlockClient, Findings, ObservedMarud, UnixConnection, wait_for  # noqa: E402
+from with_marud import listens_on  # noqa: E402
 
 findings = Findings()
 expect = findings.expect

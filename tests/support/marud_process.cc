@@ -6,11 +6,13 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
-#include <poll.h>
+#include <set>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 
 namespace maru::test {
 namespace {
@@ -20,6 +22,30 @@ char state_of(pid_t pid) {
   std::string text((std::istreambuf_iterator<char>(file)), {});
   const size_t end = text.rfind(')');
   return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
+}
+
+// The inodes of a process' sockets.
+std::set<std::string> sockets_of(pid_t pid) {
+  constexpr std::string_view kSocket = "socket:[";
+  std::set<std::string> inodes;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (target.starts_with(kSocket)) inodes.insert(target.substr(kSocket.size(), target.size() - kSocket.size() - 1));
+  }
+  return inodes;
+}
+
+// Whether the kernel's list of Unix sockets has one of these inodes, the seventh word of each line.
+bool is_any_open(const std::set<std::string>& inodes) {
+  std::ifstream list("/proc/net/unix");
+  for (std::string line; std::getline(list, line);) {
+    std::istringstream words(line);
+    std::string word;
+    for (int i = 0; i < 7; ++i) words >> word;
+    if (words && inodes.contains(word)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -105,24 +131,11 @@ void MarudProcess::stop() {
 
 void MarudProcess::kill() {
   if (!process_->is_running()) ADD_FAILURE() << "marud ended before it was killed: " << process_->wait()->text();
-  const FileDescriptor connection = state_of(pid()) == 'T' ? FileDescriptor() : answered_connection();
+  const std::set<std::string> sockets = sockets_of(pid());
   process_.reset();
   // The kernel closes marud's connections when it takes the io_uring apart, some milliseconds after the process has ended.
-  // Until then clients are connected, to no marud.
-  pollfd end{connection.get(), 0, 0};
-  if (connection.is_open()) {
-    EXPECT_EQ(::poll(&end, 1, int(far_too_long_ms())), 1) << "a connection to a killed marud stays";
-  }
-}
-
-// Not open if marud does not answer soon.
-FileDescriptor MarudProcess::answered_connection() const {
-  constexpr uint32_t kSoonMs = 1000;
-  auto socket = wire::connect_to(socket_path_, kSoonMs);
-  if (!socket || !wire::send_packet(socket->get(), wire::encode(wire::Type::kPing, 1, 0, {}), -1, kSoonMs) ||
-      !wire::receive_packet(socket->get(), kSoonMs))
-    return {};
-  return std::move(*socket);
+  // Until then each client is connected, to no marud.
+  EXPECT_TRUE(wait_until([&] { return !is_any_open(sockets); })) << "a connection to a killed marud stays";
 }
 
 void MarudProcess::suspend() {

@@ -53,7 +53,7 @@ class MarudProcess {
   // Waits until connections are answered.
   void start();
   void stop();     // SIGTERM; fails the test unless marud ends with status 0
-  void kill();     // SIGKILL
+  void kill();     // SIGKILL, and waits until the kernel has closed its sockets
   void suspend();  // SIGSTOP, and waits until it stands still
   void resume();   // SIGCONT
 
@@ -66,7 +66,6 @@ class MarudProcess {
 
  private:
   bool answers_as(pid_t pid) const;
-  FileDescriptor answered_connection() const;
 
   TemporaryDirectory directory_;
   std::string socket_path_, config_path_, log_path_;

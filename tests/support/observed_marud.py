@@ -9,7 +9,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
-from with_marud import Marud, listens_on  # noqa: E402
+from with_marud import Marud  # noqa: E402
 
 PATIENCE = 120  # seconds; the machine may be slow
 TOKEN = "a-token-of-this-test-alone"
@@ -70,7 +70,7 @@ class ObservedMarud(Marud):
         super().__enter__()
         self.http_socket = self.socket.parent / "http.sock"
         if self.http_waits:
-            wait_for(lambda: listens_on(self.http_socket, socket.SOCK_STREAM), "marud's HTTP socket")
+            wait_for(self.answers, "an answer by HTTP")  # the socket listens before a thread accepts
         if self.tcp:
             found = wait_for(lambda: self.address_in_log(), "the address in marud's log")
             self.host, self.port = found
