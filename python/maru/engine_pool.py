@@ -16,6 +16,7 @@ from ._maru import Client
 from .engine_settings import Settings
 from .errors import (DaemonUnreachableError, MaruError, NotFoundError, PoolLeavesError, PoolReplacedError,
                      PoolUnavailableError)
+from .follow import Follower
 
 LOOK_S = 10.0  # between two looks
 QUIET_S = 60.0  # until it is said again that a pool takes nothing
@@ -95,6 +96,14 @@ class EnginePool:
                 if not isinstance(error, RuntimeError):  # no thread is to be had: later perhaps
                     raise
         return self._attached
+
+    def follow(self) -> tuple[Follower, int]:
+        """A follower of the pool, and the number of the engine's tenant, 0 for none. Raises NotAttachedError, and the errors of
+        Follower()."""
+        if not self.is_attached:
+            raise NotAttachedError("This engine has no pool yet.")
+        settings = self._settings
+        return Follower(settings.socket, settings.pool, timeout_ms=settings.timeout_ms), self._attached.tenant or 0
 
     def close(self) -> None:
         with self._lock:

@@ -54,15 +54,16 @@ from .paged_layers import PagedLayers
 from .tally import Tally
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_adapters import Adapters
+from .vllm_events import as_vllm_has_them, pool_events
 from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared, schedules_ahead
-from .vllm_plan import RequestPlan, Transfer, compute_again, first_of, following
-from .vllm_store import Stores
+from .vllm_plan import Prompt, RequestPlan, Transfer, compute_again, first_of, following
+from .vllm_store import METADATA_SHARE, Place, Stores
 
 expect_this_package()
 logger = logging.getLogger("vllm.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_chunk_tokens", "maru_priority", "maru_ttl_ms", "maru_model",
-            "maru_store_generated", "maru_timeout_ms", "maru_required"}
+            "maru_store_generated", "maru_timeout_ms", "maru_required", "maru_metadata"}
 # Whether this vLLM has connectors take blocks out of its prefix cache. Such a vLLM also tells them of all blocks that a request
 # gets, even of those that another connector loads.
 _SAYS_WHICH_BLOCKS = hasattr(KVConnectorBase_V1, "bind_kv_cache_manager")
@@ -129,10 +130,16 @@ class MaruConnector(KVConnectorBase_V1):
                                        "that could not be loaded would be found. Use vLLM 0.33 or newer, or kv_role "
                                        "kv_producer.")
         self._stores_generated = settings.flag("maru_store_generated", True)
+        self._is_described = settings.flag("maru_metadata", True)
+        is_wanted = "maru_metadata" in (transfer.kv_connector_extra_config or {})
+        self._metadata_share = 1 if is_wanted else METADATA_SHARE
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         # An engine that only loads may be run by a user who may only read.
         self._pool = EnginePool(settings, logger, read_only=not self._stores)
         self._identity = identify(vllm_config, settings.model, self._block_tokens, self._chunk_tokens)
+        self._family = chunk_keys.digest(self._identity)[:16]
+        self._events = (pool_events(vllm_config, self._pool, logger) if role == KVConnectorRole.SCHEDULER and self._loads
+                        else None)
         self._adapters = Adapters(logger)
         # Latent attention (MLA) has the same KV cache on all ranks of a tensor-parallel group, whatever their number.
         self._is_shared = all(type(spec) is MLAAttentionSpec for spec in specs)
@@ -181,6 +188,8 @@ class MaruConnector(KVConnectorBase_V1):
         for plan in self._requests.values():
             plan.let_go()
         self._requests.clear()
+        if self._events is not None:
+            self._events.close()
         if self._stored is not None:
             self._stored.close()
         self._pool.close()
@@ -203,8 +212,10 @@ class MaruConnector(KVConnectorBase_V1):
         # Where vLLM clears blocks before it uses them, it does so before it tells this of the step.
         is_beside = (self._layers.is_in_processor_memory
                      and not getattr(self._kv_cache_config, "needs_kv_cache_zeroing", False))
-        self._stored = Stores(self._pool, self._layers, self._rank_digest, self._chunk_tokens // self._block_tokens,
-                              self._options, logger, is_beside)
+        place = Place(self._rank_digest, self._block_tokens, self._chunk_tokens // self._block_tokens,
+                      *((pipeline_rank, parallel.pipeline_parallel_size) if self._is_shared else (rank, self._ranks)),
+                      metadata_share=self._metadata_share)
+        self._stored = Stores(self._pool, self._layers, place, self._options, logger, is_beside)
 
     def _refuse_small_regions(self, chunk_bytes: int) -> None:
         shape = self._client.geometry()
@@ -327,6 +338,12 @@ class MaruConnector(KVConnectorBase_V1):
             raise InvalidArgumentError(f"{len(metadata)} workers said how their memory is laid out; {self._ranks} were "
                                        "expected. An older vLLM has no word for several pipeline stages; use a newer one.")
         self._rank_digests = sorted({value.digest for value in metadata.values()})
+        if self._events is not None:
+            self._events.start(self._family, self._rank_digests)
+
+    def take_events(self) -> Iterable[Any]:
+        """What vLLM publishes of the pool beside the events of its own blocks: the chunks that this engine can load."""
+        return as_vllm_has_them(self._events.take()) if self._events is not None else ()
 
     def _plan(self, request: Any) -> Optional[RequestPlan]:
         """None for a request whose KV cache does not follow from its tokens, or not for long."""
@@ -464,8 +481,11 @@ class MaruConnector(KVConnectorBase_V1):
         if self._ranks > 1 and any(blocks.intersection(plan.blocks) for _, blocks in self._loading):
             return
         plan.hash_to(computed, self._chunk_tokens)
-        metadata.stores.append(plan.transfer(first * self._chunk_tokens, last * self._chunk_tokens, self._block_tokens,
-                                             self._chunk_tokens))
+        transfer = plan.transfer(first * self._chunk_tokens, last * self._chunk_tokens, self._block_tokens, self._chunk_tokens)
+        if self._is_described:
+            transfer.tokens = plan.tokens_of(transfer, self._chunk_tokens, first)
+            transfer.prompt = Prompt.of(request, self._family)
+        metadata.stores.append(transfer)
         plan.stored = last
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -504,6 +524,9 @@ class MaruConnector(KVConnectorBase_V1):
                            "computed from what is there")
             return False
         self._identity = {**self._identity, "reset": secrets.token_hex(16)}
+        self._family = chunk_keys.digest(self._identity)[:16]
+        if self._events is not None:
+            self._events.start(self._family, self._rank_digests)
         for plan in self._requests.values():
             plan.begin_again(self._root(plan.request, plan.adapter))
         self._allocated.clear()

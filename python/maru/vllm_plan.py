@@ -9,6 +9,25 @@ import numpy
 
 from . import chunk_keys
 from .chunk_keys import HASH_BYTES
+from .token_metadata import TEXT_BYTES_MAX
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the metadata of a request's chunks says beside their tokens."""
+
+    family: bytes  # of the engines that find each other's chunks
+    lora: str = ""
+    salt: str = ""
+
+    @classmethod
+    def of(cls, request: Any, family: bytes) -> Optional[Prompt]:
+        """None where tokens, LoRA and salt do not say which prompt it is: one with images, or with names that metadata does not
+        take."""
+        lora = getattr(getattr(request, "lora_request", None), "lora_name", None) or ""
+        salt = str(getattr(request, "cache_salt", None) or "")
+        are_taken = all(text.isprintable() and len(text.encode()) <= TEXT_BYTES_MAX for text in (lora, salt))
+        return cls(family, lora, salt) if are_taken and not getattr(request, "mm_features", None) else None
 
 
 @dataclass
@@ -20,6 +39,8 @@ class Transfer:
     parent: Optional[bytes]  # the hash of the chunk before the first one
     blocks: list[int]
     skip: int = 0  # blocks of the first chunk that are not in `blocks`, because they are computed already
+    tokens: bytes = b""  # of chunks to store, 32 bits each, least significant byte first
+    prompt: Optional[Prompt] = None  # of chunks to store; None: they are stored without metadata
 
     @property
     def chunks(self) -> int:
@@ -64,6 +85,11 @@ class RequestPlan:
             parent=self.hashes[(first - 1) * HASH_BYTES:first * HASH_BYTES] if first else None,
             blocks=self.blocks[begin // block_tokens:-(-end // block_tokens)],
             skip=(begin - first * chunk_tokens) // block_tokens)
+
+    def tokens_of(self, transfer: Transfer, chunk_tokens: int, first: int) -> bytes:
+        """first: the number of the transfer's first chunk."""
+        tokens = self.request.all_token_ids[first * chunk_tokens:(first + transfer.chunks) * chunk_tokens]
+        return numpy.array(tokens, dtype="<u4").tobytes()
 
     def begin_again(self, root: bytes) -> None:
         """With other hashes, when nothing of the request is computed."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, Collection, Mapping, Optional
 
 from . import chunk_keys
@@ -12,21 +13,35 @@ from .errors import MaruError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
 from .store_queue import StoreQueue
 from .tally import Tally
+from .token_metadata import TokenMetadata
 from .vllm_plan import Transfer
 
 WAITING_BYTES_MAX = 256 << 20  # of the KV cache, that a worker has computed and not yet stored
+METADATA_SHARE = 64  # a chunk may take one page more for its metadata for every so many pages that it has
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a worker's part of the KV cache is."""
+
+    digest: bytes  # of the place and of how memory is laid out
+    block_tokens: int
+    chunk_blocks: int
+    rank: int = 0
+    ranks: int = 1
+    metadata_share: int = METADATA_SHARE
 
 
 class Stores:
     """Thread safety: one thread uses it, the worker's, but for `dropped`, which any may read."""
 
-    def __init__(self, pool: EnginePool, layers: PagedLayers, rank_digest: bytes, chunk_blocks: int, options: Mapping[str, Any],
-                 logger: logging.Logger, is_beside: bool) -> None:
+    def __init__(self, pool: EnginePool, layers: PagedLayers, place: Place, options: Mapping[str, Any], logger: logging.Logger,
+                 is_beside: bool) -> None:
         """options: of what is stored. is_beside: False where a step must not end before its chunks are stored."""
         self._pool = pool
         self._layers = layers
-        self._rank_digest = rank_digest
-        self._chunk_blocks = chunk_blocks
+        self._place = place
+        self._is_described = True  # until a pool has no room for metadata
         self._options = options
         self._logger = logger
         self._interrupted: deque[str] = deque()  # not reported yet
@@ -74,20 +89,23 @@ class Stores:
 
     def _store(self, attached: Attached, transfer: Transfer) -> int:
         """Returns how many chunks are in the pool now; what there is no room for is not."""
-        per_chunk = self._chunk_blocks
-        keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
-        parent: Any = chunk_keys.of_rank(transfer.parent, self._rank_digest)[0] if transfer.parent else None
+        per_chunk = self._place.chunk_blocks
+        keys = chunk_keys.of_rank(transfer.hashes, self._place.digest)
+        parent: Any = chunk_keys.of_rank(transfer.parent, self._place.digest)[0] if transfer.parent else None
+        nbytes = per_chunk * self._layers.block_bytes
+        metadata = self._metadata(attached, transfer, nbytes)
         with attached.client.match_prefix(keys, attached.tenant) as match:
             present = match.blocks
-            buffers = take_what_there_is(attached.client,
-                                         [per_chunk * self._layers.block_bytes] * (transfer.chunks - present))
+            buffers = take_what_there_is(attached.client, [nbytes] * (transfer.chunks - present),
+                                         max(map(len, metadata), default=0))
             if not buffers:
                 return present
             try:
                 for i, buffer in enumerate(buffers, present):
                     self._layers.gather(transfer.blocks[i * per_chunk:(i + 1) * per_chunk], buffer.data)
                 attached.client.store_chain(keys[present:present + len(buffers)], buffers, parent=match.deepest or parent,
-                                            tenant=attached.tenant, **self._options)
+                                            tenant=attached.tenant, metadata=metadata[present:present + len(buffers)],
+                                            **self._options)
             except (ParentGoneError, QuotaError) as error:
                 self._logger.debug("maru: %s", error)
                 if isinstance(error, ParentGoneError):
@@ -97,3 +115,26 @@ class Stores:
                 for buffer in buffers:
                     buffer.abort()  # what was stored has none left to give back
         return present + len(buffers)
+
+    def _metadata(self, attached: Attached, transfer: Transfer, nbytes: int) -> list[bytes]:
+        """For each chunk; empty where the pool holds none, or where a chunk would take many pages more."""
+        if transfer.prompt is None:
+            return []
+        place, prompt = self._place, transfer.prompt
+        step = 4 * place.block_tokens * place.chunk_blocks
+        made = [TokenMetadata(place.block_tokens, transfer.tokens[begin:begin + step], lora=prompt.lora, salt=prompt.salt,
+                              rank=place.rank, ranks=place.ranks, family=prompt.family, layout=place.digest[:16]).encode()
+                for begin in range(0, transfer.chunks * step, step)]
+        shape = attached.client.geometry()
+        longest = max(map(len, made), default=0)
+        pages = -(-nbytes // shape.page_bytes)
+        more = -(-(-(-nbytes // 64) * 64 + longest) // shape.page_bytes) - pages
+        if longest <= shape.metadata_bytes_max and more * place.metadata_share <= pages:
+            return made
+        if self._is_described:
+            self._is_described = False
+            self._logger.info("maru: chunks are stored without their tokens, so routers cannot be told of them: metadata of "
+                              "a chunk has %d bytes, and the pool takes %d; a chunk has %d pages of %d bytes, and would have "
+                              "%d more. For events set page_bytes of the pool lower, or maru_metadata to true.",
+                              longest, shape.metadata_bytes_max, pages, shape.page_bytes, more)
+        return []

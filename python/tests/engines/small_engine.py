@@ -58,19 +58,20 @@ def drafter(chance, of_prompt):
 class Engine:
     def __init__(self, socket, *, ranks=1, stages=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both",
                  prefix_caching=True, asynchronous=False, runner=2, drafting=None, drafts=None,
-                 failure_policy="recompute", stores_late=False, **extra):
+                 failure_policy="recompute", stores_late=False, events=None, **extra):
         """ranks: of each of the stages of a pipeline, which has as many times LAYERS layers. drafts: what is called with a
         request and how many tokens it has generated for those, DRAFTED at most, that may follow. stores_late: the chunks of a
-        step are copied after the next step was computed, unless the connector keeps that step from beginning."""
+        step are copied after the next step was computed, unless the connector keeps that step from beginning. events: what vLLM
+        publishes them by."""
         self.drafts, self.accepted, self.rejected = drafts, 0, 0
         self.stores_late, self.computed_next = stores_late, threading.Event()
         drafting = drafting or (("ngram_gpu" if asynchronous else "ngram") if drafts else None)
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
             self._start(socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting,
-                        {"kv_load_failure_policy": failure_policy} if failure_policy else {}, extra)
+                        {"kv_load_failure_policy": failure_policy} if failure_policy else {}, events, extra)
 
     def _start(self, socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting, policy,
-               extra):
+               events, extra):
         self.asynchronous = asynchronous
         transfer = KVTransferConfig(
             kv_connector="MaruConnector", kv_connector_module_path="maru.vllm", kv_role=role,
@@ -80,6 +81,7 @@ class Engine:
                                        "maru_timeout_ms": 60_000, **extra})
         config = VllmConfig(
             model_config=model_config(), device_config=DeviceConfig(device="cpu"), kv_transfer_config=transfer,
+            kv_events_config=events,
             scheduler_config=SchedulerConfig(max_num_seqs=min(8, step_tokens), max_num_batched_tokens=step_tokens,
                                              max_model_len=2048, is_encoder_decoder=False, async_scheduling=False),
             cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=prefix_caching))
