@@ -27,6 +27,10 @@ from with_marud import Marud  # noqa: E402
 
 CHUNKS = 8  # of a request: 16 MiB
 CALLS = 64  # objects of one call
+POOL_MIB = 256
+# LMCache touches its own memory when it starts. The kernel gives a pool in memory its pages, and each process its mappings, at
+# the first touch. So the measured rounds begin when each page has been written once.
+WARM_ROUNDS = POOL_MIB * (1 << 20) // (CHUNKS * CHUNK_BYTES) + 2
 BIG = MemoryLayoutDesc([torch.Size([2, 8, 256, 256])], [torch.float16])  # 2 MiB
 
 
@@ -42,11 +46,11 @@ def transfers(servers, mode, rounds):
         engine.__enter__()
     try:
         first = time.time_ns() // 1000 % 1_000_000 * 1000
-        for turn in range(rounds + 2):  # two to warm up
+        for turn in range(WARM_ROUNDS + rounds):
             names = list(engines) if turn % 2 else list(engines)[::-1]
             for name in names:
                 store, retrieve = once(engines[name], first + turn)
-                if turn >= 2:
+                if turn >= WARM_ROUNDS:
                     taken[name]["store"].append(store)
                     taken[name]["retrieve"].append(retrieve)
     finally:
@@ -129,10 +133,11 @@ def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     report = {}
     with tempfile.TemporaryDirectory(prefix="maru-bench-") as folder, \
-            Marud(os.environ["MARU_TEST_MARUD"], size="768MiB", region_bytes="32MiB") as marud:
+            Marud(os.environ["MARU_TEST_MARUD"], size=f"{POOL_MIB}MiB", page_bytes="2MiB",
+                  region_bytes="32MiB") as marud:
         folder = pathlib.Path(folder)
         stock = [*STOCK]
-        stock[stock.index("0.25")] = "0.75"
+        stock[stock.index("0.25")] = "2"
         with Server(marud, folder / "ours.log", program=OURS) as ours, Server(None, folder / "dram.log", program=stock) as dram:
             for mode in ("engine_driven", "lmcache_driven"):
                 taken = transfers({"maru": ours, "dram": dram}, mode, rounds)
