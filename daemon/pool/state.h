@@ -9,10 +9,12 @@
 #include "daemon/memory/device.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/policy/eviction_order.h"
+#include "daemon/pool/core.h"
 #include "daemon/pool/eviction/held_block.h"
 #include "daemon/pool/eviction/key_cells.h"
 #include "daemon/pool/eviction/touch_backlog.h"
 #include "daemon/pool/feed/feed.h"
+#include "daemon/pool/findings.h"
 #include "daemon/pool/hosts/pool_hosts.h"
 #include "daemon/pool/lanes/lane_table.h"
 #include "daemon/pool/limits.h"
@@ -20,6 +22,7 @@
 #include "daemon/pool/memory/shortage.h"
 #include "daemon/pool/page_bits.h"
 #include "daemon/pool/parts.h"
+#include "daemon/pool/region_table.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/removal/tree_walk.h"
 #include "daemon/pool/tenants/pool_tenants.h"
@@ -52,27 +55,15 @@ using shm::PageRef;
 using shm::PageState;
 using shm::PageWord;
 
-struct Pool::State final : BlockFacts, shm::RegionTrust {
+struct Pool::State final : BlockFacts {
   static constexpr uint32_t kNotReordering = UINT32_MAX;
-  PoolConfig config;
-  std::unique_ptr<Device> device;
-  shm::ControlRegion region;
-  uint64_t epoch = 0;
-  uint64_t boot_id[2] = {};
-  uint64_t pid_namespace = 0;
-  bool shows_boot = true;  // false: what is here is of another boot and not verified yet
-  uint64_t now_ms = 0;     // of the call that is being served
-  mutable LineMeter meter;
+  PoolCore core;
+  RegionTable regions{core};
   uint64_t lines_before = 0;  // the meter, when the last turn ended
   uint32_t work_next = 0;     // what the next turn does first
 
-  std::vector<AtomicU32> pin_counts;
-  shm::PinTable pins;
-  shm::LaneContext self;  // lane 0
-  uint16_t attempt = 0;
   LaneTable lanes;
   uint32_t next_lane = 1;  // where the search for a free lane starts, so that a number rests
-  std::vector<RegionEntry> regions;
   std::vector<ShelfEntry> shelves;
   std::unique_ptr<RegionRoom> room;  // null: every region has some
   uint64_t room_again_ms = 0;
@@ -114,7 +105,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   uint64_t sweep_walked = 0;    // pages, for the tails of the dead
   uint64_t count_next = 0;      // page: counting what is in use
   uint32_t counted_used = 0;    // of the region that is being counted
-  uint64_t pages_in_use = 0;    // of the pool: the sum of what was last counted in each region
   bool is_evicting = false;     // in the background, from the high watermark down to the low one
   uint64_t evict_round = 0;     // what the next batch of that waits for; 0: it was not asked for yet
   uint64_t evict_again_ms = 0;  // nothing could go: not before this
@@ -183,7 +173,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool is_clearing = false;  // a pass is under way
   std::vector<DeletedTree> deleted_trees;
   std::map<uint64_t, nlohmann::json> late_answers;  // what administrators asked for and did not fetch yet, by ticket
-  uint64_t last_ticket = 0;
   struct QuotaCommand {
     uint64_t ticket;
     std::string command;
@@ -201,7 +190,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   std::unordered_map<uint32_t, Search> searches;  // by lane: of requests that go on in a later turn
   std::optional<Takeover> giving;                 // for another host
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
-  uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
 
   struct PinAge {
     uint64_t ref;
@@ -215,16 +203,12 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   OverduePins overdue_news;  // not logged yet
   Upkeep upkeep;             // what is left until the next pause
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
-  PoolTotals totals;
   PoolHosts hosts;
   std::unique_ptr<Feed> feed;  // null: no program follows
-  shm::KeyBytes key;           // scratch
   nlohmann::json audit_json;   // the last audit, for the status
 
   // pool.cc: lanes and life cycle
   Result<void> begin(uint64_t now);
-  void show_host(bool is_clean);
-  Result<void> write_out_host() const;
   void show_lane(uint32_t lane, format::LaneState state);
   void show_lane_bits();
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
@@ -266,11 +250,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void watch_fencing();
   bool declare_dead(uint32_t host, uint32_t generation, const std::string& proof);
   void look_at_regions();
-  bool owns_page(uint32_t page) const {
-    return !region.is_shared() || (!regions[region.region_of(page)].is_foreign &&
-                                   regions[region.region_of(page)].state != RegionState::kUnused);
-  }
-  std::vector<uint32_t> own_regions() const;
   nlohmann::json list_hosts() const;
   nlohmann::json lanes_elsewhere(uint32_t from) const;
   // How many are live, suspect and dead; nothing of a pool that one host has for itself.
@@ -289,18 +268,14 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void finish_host_reclaim();
 
   // memory/regions.cc: who rents which region, and FREE pages
-  void show_region(uint32_t index);
-  void set_region(uint32_t index, RegionState state, LaneId owner);
   bool claim_region(uint32_t index, LaneId owner);
   uint64_t frees() const;
-  void show_frees() { self.header().frees.store_relaxed(own_frees); }  // a hint to the owners of regions
   uint64_t grant_region(uint32_t index, LaneId owner, uint64_t run_pages);
   bool rent_regions(Search& search);
   std::optional<bool> look_for_row(uint32_t index, uint64_t run_pages, uint64_t frees_now, uint64_t* pages_left);
   uint64_t take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);
   void settle_region(uint32_t index);
   void orphan_region(uint32_t index);
-  std::vector<uint32_t> regions_of(LaneId owner) const;
 
   // memory/room.cc: room in the file system of a pool's file
   Result<void> begin_room();
@@ -368,7 +343,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // eviction/background.cc: between the watermarks
   void count_used(uint64_t pages);
-  void set_counted(uint32_t region_index, uint32_t used);
   bool evict_to_low_watermark();
 
   // eviction/evict_key_cells.cc: room for long keys
@@ -410,7 +384,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   PolicyTenant tenant_usage(uint32_t tenant) const override;
 
   // eviction/recency.cc
-  uint64_t tick(uint64_t unix_ms) const;
   uint64_t tick_of(uint32_t page, uint32_t generation) const;
   uint64_t lost_touches() const;
   size_t gather_lane(uint32_t lane, size_t limit);
@@ -451,7 +424,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
 
   // lanes/reclaim.cc
   void begin_reclaim(uint32_t lane);
-  uint64_t reclaim_cost(uint32_t page) const;
   bool end_pins(uint32_t lane, const LineBudget& budget);
   void end_pins_of_the_dead(const LineBudget& budget);
   bool step_reclaim(const LineBudget& budget);
@@ -499,8 +471,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool drain_one_region(uint32_t index, const LineBudget& budget);
 
   // removal/poison.cc: bad memory
-  bool is_whole() const override { return !device->is_lost() && device->bad_control_memory().empty(); }
-  std::string bad_control_memory() const;
   shm::PoisonStatus poison(uint32_t page);
   void keep_poisoned(const PoisonedPage& poisoned);
   bool look_at_poison_heads();
@@ -509,10 +479,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void note_others();
   bool are_others_gone();
   bool step_poison();
-  uint64_t pages_at() const {
-    return device->is_split() ? device->pages_offset() : region.page_offset(0);
-  }  // in its fd()
-  uint64_t device_byte(uint64_t page) const { return pages_at() + page * region.page_bytes(); }
   void adopt_poison(uint32_t page);
   void know_poison(uint32_t page);
   std::string report_bad_page(uint64_t page);
@@ -576,7 +542,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void fill(metrics::PoolSnapshot& snapshot);
 
   // inspect/pins.cc
-  uint64_t pin_slots() const;  // of a lane
   PageRef pin_in(uint32_t lane, uint64_t slot) const;
   const PinAge* age_of(uint32_t lane, uint64_t slot, PageRef ref) const;
   bool is_overdue(const PinAge& age) const;
@@ -589,12 +554,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   };
   PinSummary pins_of(uint32_t lane) const;
   nlohmann::json list_pins(const nlohmann::json& request);
-
-  uint64_t pages() const { return region.pages(); }
-  PageWord word(uint32_t page) const {
-    meter.add(1);
-    return {region.block(page).word.load_acquire()};  // [pairs page.word]
-  }
 };
 
 }  // namespace maru::daemon

@@ -1,8 +1,8 @@
-// The counters of a pool since its marud began. For the pool*.cc files alone.
+// The counters of a pool since its marud began.
 #pragma once
 
 #include "daemon/metrics/histogram.h"
-#include "daemon/pool/removal/tree_walk.h"
+#include "daemon/pool/evict_reason.h"
 #include "maru/format/control_region.h"
 
 #include <array>

@@ -62,7 +62,7 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
     case kAudit: return step_audit();
     case kRestAudit: return step_rest_audit();
     case kRecounts: return step_recounts(true);
-    case kTenants: return tenants.step_count(kReclaimPagesPerTurn, now_ms);
+    case kTenants: return tenants.step_count(kReclaimPagesPerTurn, core.now_ms);
     case kUpkeep: return step_upkeep(budget);
     case kFeed: return feed && feed->is_filling() && feed->fill(kSweepPagesPerTurn);
     case kClearing:
@@ -80,18 +80,18 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
 bool Pool::State::step_upkeep(const LineBudget& budget) {
   // The clock may also be set back.
   const auto is_due = [&](uint64_t& last_ms, uint64_t pause_ms) {
-    if (now_ms >= last_ms && now_ms - last_ms < pause_ms) return false;
-    last_ms = now_ms;
+    if (core.now_ms >= last_ms && core.now_ms - last_ms < pause_ms) return false;
+    last_ms = core.now_ms;
     return true;
   };
   if (is_due(last_upkeep_ms, kUpkeepPauseMs)) {
     upkeep.retired_lines = kRetiredLinesPerTurn;
     upkeep.held_lines = kHeldLinesOfUpkeep;
-    upkeep.sweep_pages = std::min(kSweptPagesOfUpkeep, pages());
-    upkeep.count_pages = std::min(kCountedPagesOfUpkeep, pages());
+    upkeep.sweep_pages = std::min(kSweptPagesOfUpkeep, core.pages());
+    upkeep.count_pages = std::min(kCountedPagesOfUpkeep, core.pages());
     is_clearing = !cleared.empty();
     if (feed) note_moves();
-    upkeep.feed_pages = feed ? std::min(feed->looks.pages_now(), pages()) : 0;
+    upkeep.feed_pages = feed ? std::min(feed->looks.pages_now(), core.pages()) : 0;
   }
   if (is_due(last_pin_look_ms, kPinLookPauseMs)) upkeep.pin_slots = kPinSlotsPerLook;  // ages of pins are for people
   if (retired_blocks.empty()) upkeep.retired_lines = 0;
@@ -117,21 +117,21 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
 
 // Returns true when there is more to do right away.
 bool Pool::State::turn() {
-  if (region.is_shared()) {
+  if (core.region.is_shared()) {
     watch_hosts();
     if (!hosts.lost_because.empty()) return false;
   }
   if (hosts.heartbeat)
     hosts.heartbeat->loop_turns();
   else
-    region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
+    core.region.host(core.host).heartbeat_ms.store_relaxed(core.now_ms);  // for readers that only look
   if (is_quiesced()) return step_rest_audit();
   separate_tenants();
   cool_regions();
   step_quotas();
   step_room();
   mend_pages_left = std::max<uint64_t>(kMendedPagesPerTurn, order.shelf_pages());
-  const LineBudget budget(meter, kLinesPerTurn);
+  const LineBudget budget(core.meter, kLinesPerTurn);
   bool has_more = false;
   for (uint32_t i = 0; i < kWorkCount; ++i) {
     if (i != 0 && budget.is_spent()) return true;  // one work at least, whatever was read before it
@@ -144,19 +144,19 @@ bool Pool::State::turn() {
 
 // What requests have read since the last turn counts for this one.
 void Pool::State::end_turn() {
-  totals.turn_lines_max = std::max(totals.turn_lines_max, meter.read() - lines_before);
-  lines_before = meter.read();
-  show_frees();
+  core.totals.turn_lines_max = std::max(core.totals.turn_lines_max, core.meter.read() - lines_before);
+  lines_before = core.meter.read();
+  regions.show_frees();
 }
 
 bool Pool::turn(uint64_t now_ms) {
-  state_->now_ms = now_ms;
+  state_->core.now_ms = now_ms;
   bool has_more = state_->turn();
   if (state_->feed) has_more = state_->end_feed_turn(has_more);
   state_->end_turn();
   return has_more;
 }
 
-uint64_t Pool::turn_lines_max() const { return state_->totals.turn_lines_max; }
+uint64_t Pool::turn_lines_max() const { return state_->core.totals.turn_lines_max; }
 
 }  // namespace maru::daemon

@@ -21,63 +21,56 @@ uint64_t share_of(uint64_t pages, double share) { return uint64_t(double(pages) 
 
 }  // namespace
 
-void Pool::State::set_counted(uint32_t region_index, uint32_t used) {
-  if (regions[region_index].is_foreign) used = 0;
-  RegionEntry& entry = regions[region_index];
-  pages_in_use = pages_in_use - entry.counted_pages + used;
-  entry.counted_pages = used;
-}
-
 void Pool::State::count_used(uint64_t count) {
-  for (uint64_t i = 0; i < std::min(count, pages()); ++i) {
+  for (uint64_t i = 0; i < std::min(count, core.pages()); ++i) {
     const auto page = uint32_t(count_next++);
-    switch (word(page).state()) {
+    switch (core.word(page).state()) {
       case PageState::kOut:
       case PageState::kFree:
       case PageState::kPoisoned: break;
       default: ++counted_used;
     }
-    if (count_next % region.region_pages() == 0) {
-      set_counted(region.region_of(page), counted_used);
+    if (count_next % core.region.region_pages() == 0) {
+      regions.set_counted(core.region.region_of(page), counted_used);
       counted_used = 0;
     }
-    if (count_next == pages()) count_next = 0;
+    if (count_next == core.pages()) count_next = 0;
   }
 }
 
 // Returns true when there is more to do right away.
 bool Pool::State::evict_to_low_watermark() {
-  if (config.high_watermark <= 0 || config.high_watermark >= 1 || !policy->evicts()) {
+  if (core.config.high_watermark <= 0 || core.config.high_watermark >= 1 || !policy->evicts()) {
     is_evicting = false;
     return false;
   }
   // Of several hosts each looks after its own regions, and those that are nobody's count as room.
-  const uint64_t whole = own_regions().size() * region.region_pages();
-  const uint64_t low = share_of(whole, config.low_watermark);
+  const uint64_t whole = regions.own_regions().size() * core.region.region_pages();
+  const uint64_t low = share_of(whole, core.config.low_watermark);
   // In a small pool both may be the same page; it must be worth waking up.
-  const uint64_t high = std::max(low + 1, share_of(whole, config.high_watermark));
-  if (!is_evicting && pages_in_use >= high) {
+  const uint64_t high = std::max(low + 1, share_of(whole, core.config.high_watermark));
+  if (!is_evicting && regions.pages_in_use >= high) {
     is_evicting = true;
     evict_round = 0;
-    ++totals.background_wakes;
+    ++core.totals.background_wakes;
   }
-  if (is_evicting && pages_in_use <= low) is_evicting = false;
-  if (!is_evicting || rests(now_ms, evict_again_ms, kNothingGoesPauseMs)) return false;
+  if (is_evicting && regions.pages_in_use <= low) is_evicting = false;
+  if (!is_evicting || rests(core.now_ms, evict_again_ms, kNothingGoesPauseMs)) return false;
 
   // Each batch is as exact as that of a request: what was left until now is read, and held blocks are looked at, first.
   const uint64_t most = evict_round == 0 ? kEvictedPerTurn : kEvictedAfterTurns;
   if (!has_caught_up(evict_round) || is_reordering()) return true;
   evict_round = 0;
   ask_for_tenant(0);
-  const std::vector<uint32_t> all = own_regions();
+  const std::vector<uint32_t> all = regions.own_regions();
   Shortage room;
   room.reason = EvictReason::kBackground;
-  room.runs = std::min(most, pages_in_use - low);
+  room.runs = std::min(most, regions.pages_in_use - low);
   room.lines_left = kLinesPerPage * most;
-  const uint64_t before = pages_in_use;
+  const uint64_t before = regions.pages_in_use;
   evict_coldest(all, room);
-  if (pages_in_use < before || room.lines_left == 0) return true;
-  evict_again_ms = now_ms + kNothingGoesPauseMs;  // pinned, has children, or is unknown yet
+  if (regions.pages_in_use < before || room.lines_left == 0) return true;
+  evict_again_ms = core.now_ms + kNothingGoesPauseMs;  // pinned, has children, or is unknown yet
   return false;
 }
 

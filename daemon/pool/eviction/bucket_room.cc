@@ -10,14 +10,14 @@
 namespace maru::daemon {
 
 int Pool::make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t now_ms, std::string* ret_why) {
-  state_->now_ms = now_ms;
+  state_->core.now_ms = now_ms;
   if (state_->lanes.is_live(lane)) return state_->make_room_in_bucket(request, ret_why);
   *ret_why = "this lane is not in use";
   return ENOTCONN;
 }
 
 int Pool::State::make_room_in_bucket(const wire::RoomRequest& request, std::string* ret_why) {
-  const shm::BucketContent content = shm::registry_content(region, {request.digest_lo, request.digest_hi});
+  const shm::BucketContent content = shm::registry_content(core.region, {request.digest_lo, request.digest_hi});
   if (!content.is_full) return 0;
   if (!policy->evicts()) {
     *ret_why = "both buckets of the key are full, and the pool's policy evicts nothing";
@@ -34,11 +34,11 @@ int Pool::State::make_room_in_bucket(const wire::RoomRequest& request, std::stri
   uint32_t parents = 0, elsewhere = 0;
   for (uint32_t i = 0; i < content.count; ++i) {
     const PageRef ref = content.ref(i);
-    const PageWord found = word(ref.page());
+    const PageWord found = core.word(ref.page());
     if (!found.is(PageState::kReady, ref.generation()) || ref.bits == request.parent) continue;
     parents += found.low() != 0;
-    elsewhere += !owns_page(ref.page());
-    if (found.low() != 0 || !owns_page(ref.page())) continue;
+    elsewhere += !regions.owns_page(ref.page());
+    if (found.low() != 0 || !regions.owns_page(ref.page())) continue;
     const bool is_ordered = order.knows(ref.page(), ref.generation()) && order.contains(ref.page());
     choices.push_back({is_ordered, is_ordered ? order.key(ref.page()) : EvictionOrder::Key{}, ref.page()});
   }

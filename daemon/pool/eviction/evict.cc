@@ -20,26 +20,26 @@ namespace maru::daemon {
 
 void Pool::State::report_evicted(PageRef ref, Shortage& shortage) {
   ++shortage.blocks_evicted;
-  ++totals.evicted_blocks[size_t(shortage.reason)];
+  ++core.totals.evicted_blocks[size_t(shortage.reason)];
   if (feed) feed->removed(ref, follow_reason(shortage.reason));
-  if (shortage.result == nullptr || !shm::read_key(region, ref, &key)) return;
-  const size_t padded = (key.size + 7) / 8 * 8;
+  if (shortage.result == nullptr || !shm::read_key(core.region, ref, &core.key)) return;
+  const size_t padded = (core.key.size + 7) / 8 * 8;
   const size_t bytes = sizeof(wire::EvictedKey) + padded;
   if (bytes > shortage.key_bytes_left) return;
   shortage.key_bytes_left -= bytes;
-  const wire::EvictedKey record = {key.size, key.kind, key.tenant};
+  const wire::EvictedKey record = {core.key.size, core.key.kind, core.key.tenant};
   std::vector<std::byte>& out = shortage.result->evicted_keys;
   const size_t start = out.size();
   out.resize(start + bytes);
   std::memcpy(out.data() + start, &record, sizeof(record));
-  std::memcpy(out.data() + start + sizeof(record), key.data, key.size);
+  std::memcpy(out.data() + start + sizeof(record), core.key.data, core.key.size);
   ++shortage.result->evicted;
 }
 
 // A run of the length that is asked for becomes the asker's, if all of it is FREE.
 bool Pool::State::take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker) {
   const auto run_pages = uint32_t(shortage.run_pages);
-  if (shm::grant_run(region, self.id, shortage.asker, first, run_pages, shortage.mark, ret_blocker).is_none())
+  if (shm::grant_run(core.region, core.self.id, shortage.asker, first, run_pages, shortage.mark, ret_blocker).is_none())
     return false;
   shortage.result->runs.push_back({first, run_pages});
   --shortage.runs;
@@ -49,23 +49,23 @@ bool Pool::State::take_for_asker(uint32_t first, Shortage& shortage, uint32_t* r
 
 // Pages that were freed just now go to the asker, if nobody else has taken them in between.
 void Pool::State::take_freed(uint32_t first, uint32_t count, Shortage& shortage) {
-  totals.evicted_pages += count;
-  const uint32_t index = region.region_of(first);
-  set_counted(index, regions[index].counted_pages - std::min(regions[index].counted_pages, count));
+  core.totals.evicted_pages += count;
+  const uint32_t index = core.region.region_of(first);
+  regions.set_counted(index, regions[index].counted_pages - std::min(regions[index].counted_pages, count));
   shortage.pages_evicted += count;
   if (!shortage.takes()) {
-    own_frees += count;
+    regions.own_frees += count;
     shortage.runs -= std::min<uint64_t>(shortage.runs, count);
     return;
   }
   if (shortage.run_pages != 1 && shortage.run_pages != count) {
-    own_frees += count;
+    regions.own_frees += count;
     return;
   }
   const auto run_pages = uint32_t(shortage.run_pages);
   for (uint32_t i = 0; i < count; i += run_pages) {
     if (!shortage.is_open()) {
-      own_frees += count - i;
+      regions.own_frees += count - i;
       return;
     }
     take_for_asker(first + i, shortage, nullptr);
@@ -76,15 +76,15 @@ void Pool::State::take_freed(uint32_t first, uint32_t count, Shortage& shortage)
 void Pool::State::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shortage, EvictionOrder::Coldest* coldest) {
   report_evicted(ref, shortage);
   if (shortage.reason != EvictReason::kExpired && shortage.reason != EvictReason::kAdmin) order.was_evicted(ref.page());
-  const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // RETIRED: ours alone
-  if (region.is_page(parent) && owns_page(parent.page()) && order.knows(parent.page(), parent.generation()) &&
+  const PageRef parent = PageRef::from_bits(core.region.block(ref.page()).parent.load_relaxed());  // RETIRED: ours alone
+  if (core.region.is_page(parent) && regions.owns_page(parent.page()) && order.knows(parent.page(), parent.generation()) &&
       !order.child_left(parent.page(), ref.page()))
     mend_queues(order.shelf_of(parent.page()));
   inherit_use(parent, at_tick);
-  const uint32_t run_pages = region.run_pages(ref.page());
-  meter.add(eviction_lines(ref.page(), 0));
+  const uint32_t run_pages = core.region.run_pages(ref.page());
+  core.meter.add(eviction_lines(ref.page(), 0));
   uint32_t freed = 0;
-  if (shm::free_retired(self, ref, &freed) != shm::FinishStatus::kFreed) return;
+  if (shm::free_retired(core.self, ref, &freed) != shm::FinishStatus::kFreed) return;
   take_freed(ref.page(), std::min(run_pages, freed), shortage);
   child_left(parent, coldest);
 }
@@ -116,11 +116,11 @@ struct Victim {
 
 // Returns false if it stopped at a block of another size than the runs that are wanted.
 bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
-  order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
+  order.set_pool({core.tick(core.now_ms), core.pages(), core.region.region_pages(), core.region.page_bytes()});
   EvictionOrder::Coldest coldest(order, in, &shortage.lines_left);
   // Every step takes a page out of a queue. Pages come back only below a child that went, so twice the pages is enough
   // unless somebody scribbles.
-  uint64_t steps_left = 2 * uint64_t(in.size()) * region.region_pages() + 1024;
+  uint64_t steps_left = 2 * uint64_t(in.size()) * core.region.region_pages() + 1024;
   uint32_t rebuilds_left = 8;
   bool size_differs = false;
   std::vector<Victim> victims;
@@ -143,15 +143,15 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
       if (horizon && coldest_key > *horizon) break;
       --steps_left;
       shortage.spend(cost);
-      PageWord found = word(page);
+      PageWord found = core.word(page);
       if (found.is(PageState::kRetiring)) {  // of a marud before: nobody else marks blocks so
-        region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
-        found = word(page);
+        core.region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
+        found = core.word(page);
       }
       const uint32_t generation = found.generation();
       const bool may_go = found.is(PageState::kReady) && found.children() == 0 && !found.recount();
       const bool is_stale = !found.is(PageState::kReady) || !order.knows(page, generation);
-      const uint32_t run_pages = may_go ? region.run_pages(page) : 1;
+      const uint32_t run_pages = may_go ? core.region.run_pages(page) : 1;
       if (may_go && !is_stale && shortage.run_pages > 1 && run_pages != shortage.run_pages) {
         size_differs = true;
         break;
@@ -166,7 +166,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
         if (taken->bytes != 0 && row.is_over() &&
             row.used_bytes - std::min(row.used_bytes, taken->bytes) <= row.limit_bytes())
           break;
-        taken->bytes += run_pages * region.page_bytes();
+        taken->bytes += run_pages * core.region.page_bytes();
       }
       const uint64_t at_tick = order.last_use(page);
       if (!order.remove(page)) {
@@ -190,9 +190,9 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
       shortage.spend(eviction_lines(page, 0));
       victims.push_back({page, generation, at_tick});
       runs_expected += shortage.run_pages == 1 ? run_pages : 1;
-      const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // a hint
-      if (!region.is_page(parent)) continue;
-      const PageWord parent_word = word(parent.page());
+      const PageRef parent = PageRef::from_bits(core.region.block(page).parent.load_acquire());  // a hint
+      if (!core.region.is_page(parent)) continue;
+      const PageWord parent_word = core.word(parent.page());
       if (!parent_word.is(PageState::kReady, parent.generation())) continue;
       auto counted =
           std::find_if(parents.begin(), parents.end(), [&](const ParentCount& p) { return p.parent == parent; });
@@ -206,22 +206,22 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
 
     victim_pages.clear();
     for (const Victim& victim : victims) victim_pages.push_back(victim.page);
-    meter.add(victims.size() * cost);
+    core.meter.add(victims.size() * cost);
     const size_t count =
-        shm::retire_unpinned(self, lanes.in_use, victim_pages.data(), victim_pages.size(), &attempt, retired);
-    const uint64_t before = meter.read();
+        shm::retire_unpinned(core.self, lanes.in_use, victim_pages.data(), victim_pages.size(), &core.attempt, retired);
+    const uint64_t before = core.meter.read();
     size_t next = 0;
     for (const Victim& victim : victims) {
       const PageRef ref = PageRef::of(victim.page, victim.generation);
       if (next < count && retired[next].page() == victim.page) {
         finish_evicted(retired[next++], victim.tick, shortage, &coldest);
-      } else if (const PageWord found = word(victim.page); found.is(PageState::kReady, victim.generation)) {
+      } else if (const PageWord found = core.word(victim.page); found.is(PageState::kReady, victim.generation)) {
         if (found.children() != 0) continue;  // back when the last one leaves
         shortage.spend(cost);                 // a look more, for where it is pinned
         hold(ref);
       }
     }
-    const uint64_t read = meter.read() - before, expected = victims.size() * kLinesOfAChoice;
+    const uint64_t read = core.meter.read() - before, expected = victims.size() * kLinesOfAChoice;
     shortage.spend(read - std::min(read, expected));  // by searches for the places of parents
   }
   for (const uint32_t index : in)
@@ -252,7 +252,7 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
     // since one pin in each region is enough: so not everybody's blocks go for it, and no more than are worth the runs.
     if (shortage.lines_left == 0) return;
     Shortage::WindowPass& pass = shortage.window_pass(in.size());
-    if (shortage.room_pages_left == 0 || pass.pages_looked_at < in.size() * region.region_pages()) return;
+    if (shortage.room_pages_left == 0 || pass.pages_looked_at < in.size() * core.region.region_pages()) return;
     pass.pages_looked_at = 0;
     Shortage room = shortage;
     room.asker = {};
@@ -274,9 +274,9 @@ void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32
 // whose length a client wrote.
 uint64_t Pool::State::eviction_lines(uint32_t page, uint64_t look) const {
   constexpr uint64_t kLinesOfABlock = 8;
-  uint32_t run_pages = region.run_pages(page);
-  if (run_pages > 1 && !region.is_durable()) {  // where all of the length is walked whatever the tails say (tails_end)
-    const PageWord second = word(page + 1);
+  uint32_t run_pages = core.region.run_pages(page);
+  if (run_pages > 1 && !core.region.is_durable()) {  // where all of the length is walked whatever the tails say (tails_end)
+    const PageWord second = core.word(page + 1);
     if (!second.is(PageState::kPoisoned) && !(second.is(PageState::kTail) && second.low() == 1)) run_pages = 1;
   }
   return look + kLinesOfABlock + run_pages - 1;
@@ -295,8 +295,8 @@ size_t Pool::State::evict_pages(std::span<const uint32_t> victims, Shortage& int
   size_t gone = 0;
   for (size_t start = 0; start < victims.size(); start += shm::kEvictBatchMax) {
     const size_t n = std::min(shm::kEvictBatchMax, victims.size() - start);
-    meter.add(n * look_lines());
-    const size_t count = shm::retire_unpinned(self, lanes.in_use, victims.data() + start, n, &attempt, retired);
+    core.meter.add(n * look_lines());
+    const size_t count = shm::retire_unpinned(core.self, lanes.in_use, victims.data() + start, n, &core.attempt, retired);
     for (size_t i = 0; i < count; ++i) {
       const uint32_t page = retired[i].page();
       const uint64_t at_tick = tick_of(page, retired[i].generation());
@@ -315,8 +315,8 @@ bool Pool::State::is_expired(uint32_t page, PageWord found) const {
 
 // The same of any page, whatever it holds.
 bool Pool::State::has_expired(uint32_t page) const {
-  const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();
-  return expires_ms != 0 && now_ms >= expires_ms;
+  const uint64_t expires_ms = core.region.block(page).expires_ms.load_relaxed();
+  return expires_ms != 0 && core.now_ms >= expires_ms;
 }
 
 // Expired blocks that lookups met: whoever wants to store under such a key again waits for the whole tree below it, all of
@@ -327,7 +327,7 @@ bool Pool::State::step_expired() {
     std::sort(met_expired.begin(), met_expired.end());
     met_expired.erase(std::unique(met_expired.begin(), met_expired.end()), met_expired.end());
     for (const uint32_t page : met_expired) {
-      const PageWord found = word(page);
+      const PageWord found = core.word(page);
       if (is_expired(page, found))
         leaves.push_back(page);
       else if (found.is(PageState::kReady) && has_expired(page) && expired_roots.size() < kMetExpiredMax)
@@ -338,7 +338,7 @@ bool Pool::State::step_expired() {
   }
   const bool has_more = !met_expired.empty();
   if (!expired_walk) {
-    if (expired_roots.empty() || rests(now_ms, expired_again_ms, kExpiredPauseMs)) return has_more;
+    if (expired_roots.empty() || rests(core.now_ms, expired_again_ms, kExpiredPauseMs)) return has_more;
     std::sort(expired_roots.begin(), expired_roots.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
     expired_roots.erase(std::unique(expired_roots.begin(), expired_roots.end()), expired_roots.end());
     begin_tree(expired_walk.emplace(), std::exchange(expired_roots, {}));
@@ -347,7 +347,7 @@ bool Pool::State::step_expired() {
   uint64_t budget = kTreeStepsPerTurn;
   if (!step_tree(*expired_walk, budget)) return true;
   expired_walk.reset();
-  expired_again_ms = now_ms + kExpiredPauseMs;
+  expired_again_ms = core.now_ms + kExpiredPauseMs;
   return has_more;
 }
 
@@ -367,14 +367,14 @@ void Pool::State::evict_expired(std::vector<uint32_t> leaves, uint64_t limit) {
     leaves.resize(leaves.size() - count);
     parents.clear();
     for (const uint32_t page : victims) {
-      const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
-      if (region.is_page(parent) && owns_page(parent.page())) parents.push_back(parent);
+      const PageRef parent = PageRef::from_bits(core.region.block(page).parent.load_acquire());  // checked below
+      if (core.region.is_page(parent) && regions.owns_page(parent.page())) parents.push_back(parent);
     }
     evict_pages(victims, EvictReason::kExpired);
     std::sort(parents.begin(), parents.end(), [](PageRef a, PageRef b) { return a.bits < b.bits; });
     parents.erase(std::unique(parents.begin(), parents.end()), parents.end());
     for (const PageRef parent : parents) {
-      const PageWord found = word(parent.page());
+      const PageWord found = core.word(parent.page());
       if (found.generation() == parent.generation() && is_expired(parent.page(), found))
         leaves.push_back(parent.page());
     }

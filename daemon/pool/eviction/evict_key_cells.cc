@@ -25,20 +25,20 @@ uint64_t scarce_from(uint64_t cells, bool is_freeing) { return cells - cells / (
 }  // namespace
 
 uint64_t Pool::State::stores_refused() const {
-  uint64_t sum = totals.counters[format::kCounterRegistryFull];
+  uint64_t sum = core.totals.counters[format::kCounterRegistryFull];
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
-    if (lanes.is_live(lane)) sum += region.lane_header(lane).counter(format::kCounterRegistryFull);
+    if (lanes.is_live(lane)) sum += core.region.lane_header(lane).counter(format::kCounterRegistryFull);
   return sum;
 }
 
 void Pool::State::look_at_key_cell(uint64_t cell) {
-  const PageRef holder = PageRef::from_bits(region.key_extent_owner(cell).load_relaxed());
-  if (!region.is_page(holder)) return;
-  const PageWord found = word(holder.page());
+  const PageRef holder = PageRef::from_bits(core.region.key_extent_owner(cell).load_relaxed());
+  if (!core.region.is_page(holder)) return;
+  const PageWord found = core.word(holder.page());
   if (found.generation() != holder.generation()) return;
   ++key_cells.held;
   const bool may_go = found.is(PageState::kReady) && found.children() == 0 && !found.recount() &&
-                      owns_page(holder.page()) && order.knows(holder.page(), holder.generation()) &&
+                      regions.owns_page(holder.page()) && order.knows(holder.page(), holder.generation()) &&
                       order.contains(holder.page());
   if (!may_go) return;
   ++key_cells.movable;
@@ -51,9 +51,9 @@ void Pool::State::look_at_key_cell(uint64_t cell) {
 
 void Pool::State::choose_cell_holders() {
   auto& coldest = key_cells.coldest;
-  const uint64_t most = scarce_from(region.parameters().key_extents, key_cells.is_freeing);
+  const uint64_t most = scarce_from(core.region.parameters().key_extents, key_cells.is_freeing);
   key_cells.is_freeing = key_cells.held >= most;
-  const uint64_t enough = scarce_from(region.parameters().key_extents, true);
+  const uint64_t enough = scarce_from(core.region.parameters().key_extents, true);
   std::sort(coldest.begin(), coldest.end());
   // Where most holders stay whatever is done, the few that may go are not all thrown out for a share that cannot be had.
   const uint64_t most_at_once = std::max<uint64_t>(1, key_cells.movable / 4);
@@ -69,7 +69,7 @@ bool Pool::State::is_enough_of_tenant(uint32_t page, std::map<uint32_t, uint64_t
   const TenantTable::Row& row = tenants.table().row(index);
   uint64_t& bytes = taken[index];
   if (bytes != 0 && row.is_over() && row.used_bytes - std::min(row.used_bytes, bytes) <= row.limit_bytes()) return true;
-  bytes += region.run_pages(page) * region.page_bytes();
+  bytes += core.region.run_pages(page) * core.region.page_bytes();
   return false;
 }
 
@@ -84,7 +84,7 @@ void Pool::State::evict_cell_holders() {
   size_t next = 0;
   for (; next < coldest.size() && victims.size() < most; ++next) {
     const uint32_t page = coldest[next].page;
-    const PageWord found = word(page);
+    const PageWord found = core.word(page);
     if (!found.is(PageState::kReady) || found.low() != 0 || !order.knows(page, found.generation()) ||
         !order.contains(page) || order.key(page) != coldest[next])
       continue;  // another block, or used since
@@ -95,7 +95,7 @@ void Pool::State::evict_cell_holders() {
   coldest.erase(coldest.begin(), coldest.begin() + ptrdiff_t(next));
   key_cells.went += evict_pages(victims, EvictReason::kBackground);
   for (const PageRef ref : refs) {
-    const PageWord found = word(ref.page());
+    const PageWord found = core.word(ref.page());
     if (!found.is(PageState::kReady, ref.generation()) || found.low() != 0) continue;
     hold(ref);  // it is pinned: out of the queues, so that the next look comes further
     ++key_cells.pinned;
@@ -116,11 +116,11 @@ void Pool::State::begin_key_cells() {
 
 // Returns true when there is more to do right away.
 bool Pool::State::step_key_cells() {
-  const uint64_t cells = region.parameters().key_extents;
-  if (cells >= pages() || !policy->evicts()) return false;
+  const uint64_t cells = core.region.parameters().key_extents;
+  if (cells >= core.pages() || !policy->evicts()) return false;
   if (!key_cells.is_looking) {
-    if (rests(now_ms, key_cells.look_again_ms, kLookPauseMs)) return false;
-    key_cells.look_again_ms = now_ms + kLookPauseMs;
+    if (rests(core.now_ms, key_cells.look_again_ms, kLookPauseMs)) return false;
+    key_cells.look_again_ms = core.now_ms + kLookPauseMs;
     const uint64_t refused = stores_refused();
     if (std::exchange(key_cells.refused_seen, refused) == refused) return false;
     key_cells.is_looking = true;

@@ -36,8 +36,8 @@ json Pool::State::make_room(const json& request, uint64_t* ret_ticket) {
   if (wanted.shortage.runs == 0) return refusal(EINVAL, "\"pages\" is a number above zero");
   if (evictions.size() >= kEvictionsMax)
     return refusal(EAGAIN, "too many administrators wait for room already: try again");
-  wanted.sweep_left = pages();
-  wanted.shortage.lines_left = (2 * pages() + 1024) * look_lines();  // more than it takes, if nobody scribbles
+  wanted.sweep_left = core.pages();
+  wanted.shortage.lines_left = (2 * core.pages() + 1024) * look_lines();  // more than it takes, if nobody scribbles
   if (!ret_ticket) {
     may_choose(nullptr);
     wanted.round = rounds_begun;
@@ -45,7 +45,7 @@ json Pool::State::make_room(const json& request, uint64_t* ret_ticket) {
     }
     return evicted_json(wanted.shortage);
   }
-  wanted.ticket = *ret_ticket = ++last_ticket;
+  wanted.ticket = *ret_ticket = ++core.last_ticket;
   evictions.push_back(wanted);
   return {};
 }
@@ -65,7 +65,7 @@ bool Pool::State::step_eviction(Eviction& eviction) {
   const uint64_t runs = part.runs, lines = part.lines_left;
   ask_for_tenant(0);
   tenants.table().all_may_yield(true);
-  evict_coldest(own_regions(), part);
+  evict_coldest(regions.own_regions(), part);
   tenants.table().all_may_yield(false);
   const bool has_none_left = part.lines_left != 0 && part.runs == runs;
   all.runs -= runs - part.runs;

@@ -22,25 +22,25 @@ uint64_t name_hash(std::string_view name) {
 // Every block is told to the new policy as if it had been stored when it was last used; nothing of the old order is kept.
 // Costs about a tenth of a microsecond a page: in one go, or in turns, in which nothing is chosen by it.
 Result<void> Pool::State::set_policy(const std::string& name, const PolicyOptions& options, bool in_turns) {
-  auto made = make_policy(name, options, config.policy_dir);
+  auto made = make_policy(name, options, core.config.policy_dir);
   if (!made) return tl::unexpected(made.error());
   const uint64_t wrote =
-      region.host(hosts.self).policy.load_relaxed();  // a hint from the marud before: wrong, the order is a poor one
+      core.region.host(core.host).policy.load_relaxed();  // a hint from the marud before: wrong, the order is a poor one
   const bool is_first = policy == nullptr;
   // In a pool of several hosts the words of all of them lie in one table, and zeros would end the others' order, too.
-  const bool keep_words = is_first && (wrote == name_hash(name) || region.is_shared());
+  const bool keep_words = is_first && (wrote == name_hash(name) || core.region.is_shared());
   settle_evictions();  // while config.policy names the old one
   const std::unique_ptr<Policy> old = std::exchange(policy, std::move(*made));
   if (is_first)
-    order.set_policy(*policy, keep_words, region.is_shared());
+    order.set_policy(*policy, keep_words, core.region.is_shared());
   else
     order.change_policy(*policy);
   queues_by_tenant = has_queues_by_tenant();
-  if (!keep_words) region.host(hosts.self).policy.store_relaxed(0);  // until all words are its own
-  config.policy = name;
-  config.policy_options = options;
+  if (!keep_words) core.region.host(core.host).policy.store_relaxed(0);  // until all words are its own
+  core.config.policy = name;
+  core.config.policy_options = options;
   begin_reorder(!keep_words);
-  if (!in_turns || pages() <= kMendedPagesPerTurn) reorder_now();
+  if (!in_turns || core.pages() <= kMendedPagesPerTurn) reorder_now();
   return {};
 }
 
@@ -58,14 +58,14 @@ void Pool::State::begin_reorder(bool is_new_policy) {
 
 // As many shelves as this turn has room for.
 void Pool::State::step_reorder() {
-  order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
+  order.set_pool({core.tick(core.now_ms), core.pages(), core.region.region_pages(), core.region.page_bytes()});
   for (; reorder_next < shelves.size(); ++reorder_next) {
     if (regions[order.region_of_shelf(reorder_next)].is_foreign || !shelves[reorder_next].is_unordered) continue;
     if (!may_rebuild()) return;
     rebuild_queues(reorder_next);
   }
   reorder_next = kNotReordering;
-  region.host(hosts.self).policy.store_relaxed(name_hash(config.policy));  // for the next marud: whose the words are
+  core.region.host(core.host).policy.store_relaxed(name_hash(core.config.policy));  // for the next marud: whose the words are
   for (Ordered& waiting : std::exchange(ordered_replies, {})) keep_answer(waiting.ticket, std::move(waiting.reply));
 }
 
@@ -80,8 +80,8 @@ void Pool::State::reorder_now() {
 void Pool::State::relearn(uint32_t shelf) {
   order.learn_anew(shelf);
   for (uint32_t page = order.first_page(shelf); page < order.end_page(shelf); ++page) {
-    const PageWord found = word(page);
-    if (found.is(PageState::kReady) && owns_page(page) && order.knows(page, found.generation()))
+    const PageWord found = core.word(page);
+    if (found.is(PageState::kReady) && regions.owns_page(page) && order.knows(page, found.generation()))
       order.learn(page, found.generation(), order.last_use(page));
   }
 }
@@ -89,7 +89,7 @@ void Pool::State::relearn(uint32_t shelf) {
 // The reply, now or when the queues are built: then there is a ticket for it.
 nlohmann::json Pool::State::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
   if (!ret_ticket || !is_reordering()) return reply;
-  ordered_replies.push_back({* ret_ticket = ++last_ticket, std::move(reply)});
+  ordered_replies.push_back({* ret_ticket = ++core.last_ticket, std::move(reply)});
   return {};
 }
 
@@ -102,17 +102,17 @@ nlohmann::json Pool::State::late_policy(uint64_t* ret_ticket) {
 void Pool::State::read(uint32_t page, uint32_t needs, PolicyBlock& block) const {
   // All of it is written by clients: a hint about which block goes first, and nothing else.
   if (needs & kNeedsLine) {
-    const format::BlockLine& line = region.block(page);
+    const format::BlockLine& line = core.region.block(page);
     const uint64_t expires_ms = line.expires_ms.load_relaxed(), shape = line.shape.load_relaxed();
-    block.expires = expires_ms == 0 ? 0 : std::max<uint64_t>(1, tick(expires_ms));
+    block.expires = expires_ms == 0 ? 0 : std::max<uint64_t>(1, core.tick(expires_ms));
     block.digest = line.digest_lo.load_relaxed();
-    block.pages = std::clamp<uint32_t>(uint32_t(shape), 1, region.region_pages());
+    block.pages = std::clamp<uint32_t>(uint32_t(shape), 1, core.region.region_pages());
     block.depth = uint32_t(shape >> 32);
   }
   if (needs & kNeedsDetail) {
-    const format::DetailLine& detail = region.detail(page);
+    const format::DetailLine& detail = core.region.detail(page);
     const uint64_t kind = detail.kind.load_relaxed();
-    block.stored = tick(detail.stored_ms.load_relaxed());
+    block.stored = core.tick(detail.stored_ms.load_relaxed());
     block.tenant = detail.tenant.load_relaxed();
     block.priority = uint32_t(kind);
     block.content_type = uint32_t(kind >> 56);
@@ -125,7 +125,7 @@ bool Pool::State::has_queues_by_tenant() const {
 }
 
 uint32_t Pool::State::tenant(uint32_t page) const {
-  return queues_by_tenant ? tenants.table().index_of(region.detail(page).tenant.load_relaxed()) : 0;
+  return queues_by_tenant ? tenants.table().index_of(core.region.detail(page).tenant.load_relaxed()) : 0;
 }
 
 uint32_t Pool::State::tenant_class(uint32_t index) const {

@@ -14,20 +14,15 @@ constexpr uint64_t kClockLagMs = 1000;
 
 }  // namespace
 
-uint64_t Pool::State::tick(uint64_t unix_ms) const {
-  const uint64_t zero = region.header().created_unix_ms;
-  return unix_ms > zero ? unix_ms - zero : 0;
-}
-
 // The last use of this life of a page, as far as it is known; never in the future.
 uint64_t Pool::State::tick_of(uint32_t page, uint32_t generation) const {
-  const uint64_t now = tick(now_ms);
+  const uint64_t now = core.tick(core.now_ms);
   if (order.knows(page, generation)) return std::min(now, order.last_use(page));
-  return std::min(now, tick(region.detail(page).stored_ms.load_relaxed()));  // a hint: any value does
+  return std::min(now, core.tick(core.region.detail(page).stored_ms.load_relaxed()));  // a hint: any value does
 }
 
 uint64_t Pool::State::lost_touches() const {
-  uint64_t lost = totals.lost_touches;
+  uint64_t lost = core.totals.lost_touches;
   for (const LaneRecord& record : lanes.records) lost += record.lost();
   return lost;
 }
@@ -42,14 +37,14 @@ void Pool::State::know(uint32_t page, uint32_t generation) {
 }
 
 void Pool::State::queue_insert(uint32_t page, uint32_t generation) {
-  if (!owns_page(page)) return;
+  if (!regions.owns_page(page)) return;
   know(page, generation);
   if (shelves[order.shelf_of(page)].is_unordered) return;  // it finds its place with all others
   if (!order.insert(page)) mend_queues(order.shelf_of(page));
 }
 
 void Pool::State::queue_remove(uint32_t page) {
-  if (!owns_page(page)) return;
+  if (!regions.owns_page(page)) return;
   if (!order.remove(page)) mend_queues(order.shelf_of(page));
 }
 
@@ -58,10 +53,10 @@ void Pool::State::rebuild_queues(uint32_t shelf) {
   if (regions[order.region_of_shelf(shelf)].is_foreign) return;
   shelves[shelf].is_unordered = false;
   if (order.is_unlearned(shelf)) relearn(shelf);
-  ++totals.queues_rebuilt;
+  ++core.totals.queues_rebuilt;
   std::vector<uint32_t> members;
   for (uint32_t page = order.first_page(shelf); page < order.end_page(shelf); ++page) {
-    const PageWord found = word(page);
+    const PageWord found = core.word(page);
     if (!found.is(PageState::kReady) || held.has(page)) continue;
     // A block with children was in a queue if it was touched; otherwise it comes when its last child leaves.
     const bool is_known = order.knows(page, found.generation());
@@ -69,7 +64,7 @@ void Pool::State::rebuild_queues(uint32_t shelf) {
     if (!is_known) order.learn(page, found.generation(), tick_of(page, found.generation()));
     members.push_back(page);
   }
-  meter.add(order.shelf_pages() / 2 + members.size());  // the entries, and what each place is made of
+  core.meter.add(order.shelf_pages() / 2 + members.size());  // the entries, and what each place is made of
   order.rebuild(shelf, members);
 }
 
@@ -107,7 +102,7 @@ void Pool::State::leave_for_later(uint32_t shelf, uint64_t round) {
 void Pool::State::place_late(uint64_t pages_left) {
   for (; !late_shelves.empty() && pages_left >= order.shelf_pages(); pages_left -= order.shelf_pages()) {
     const uint32_t shelf = late_shelves.front().index;
-    if (owns_page(order.first_page(shelf))) rebuild_queues(shelf);  // not given away meanwhile
+    if (regions.owns_page(order.first_page(shelf))) rebuild_queues(shelf);  // not given away meanwhile
     shelves[shelf].is_late = false;
     late_shelves.pop_front();
   }
@@ -134,11 +129,11 @@ bool Pool::State::step_mending() {
 
 // At most `limit` touches of this lane's ring, behind those that are in `touches`. Returns how many were read.
 size_t Pool::State::gather_lane(uint32_t lane, size_t limit) {
-  ring_touches.resize(region.parameters().touch_entries);
+  ring_touches.resize(core.region.parameters().touch_entries);
   limit = std::min(limit, ring_touches.size());
   touches.reserve(touches.size() + limit);  // before they are taken out of the ring
   const size_t read =
-      lanes.records[lane].touches.read(region.lane(lane), tick(now_ms), pages(), ring_touches.data(), limit);
+      lanes.records[lane].touches.read(core.region.lane(lane), core.tick(core.now_ms), core.pages(), ring_touches.data(), limit);
   const std::span<const shm::Touch> found(ring_touches.data(), read);
   if (feed) touched_for_feed(found);
   if (lanes.is_own(lane)) {
@@ -146,10 +141,10 @@ size_t Pool::State::gather_lane(uint32_t lane, size_t limit) {
     return read;
   }
   // A touch by another host's marud requests a recount of children; touches by its clients are counted as our own.
-  const bool is_of_marud = lane % region.lanes_per_host() == 0;
+  const bool is_of_marud = lane % core.region.lanes_per_host() == 0;
   for (const shm::Touch& touch : found) {
-    if (!owns_page(touch.page)) continue;
-    const PageWord now = word(touch.page);
+    if (!regions.owns_page(touch.page)) continue;
+    const PageWord now = core.word(touch.page);
     if (!is_of_marud)
       touches.push_back(touch);
     else if (now.is(PageState::kReady) && now.children() != 0)
@@ -160,10 +155,10 @@ size_t Pool::State::gather_lane(uint32_t lane, size_t limit) {
 
 // At most `limit` touches of the rings that this round has not read. Returns true when it has read them all.
 bool Pool::State::gather_touches(size_t limit) {
-  const shm::LaneSet others = shm::with_other_hosts(region, {});
+  const shm::LaneSet others = shm::with_other_hosts(core.region, {});
   touches.clear();
   while (lanes_unread > 0 && limit > 0) {
-    if (drain_next >= region.lanes()) drain_next = 0;
+    if (drain_next >= core.region.lanes()) drain_next = 0;
     if (lanes.is_live(drain_next) || (!lanes.is_own(drain_next) && others.has(drain_next))) {
       const size_t wanted = std::min<size_t>(limit, ring_left), read = gather_lane(drain_next, wanted);
       limit -= read;
@@ -173,7 +168,7 @@ bool Pool::State::gather_touches(size_t limit) {
     }
     ++drain_next;
     --lanes_unread;
-    ring_left = region.parameters().touch_entries;
+    ring_left = core.region.parameters().touch_entries;
   }
   backlog.add(touches);
   return lanes_unread == 0;
@@ -183,9 +178,9 @@ bool Pool::State::gather_touches(size_t limit) {
 // and what the client has used since then is not to look older than it is.
 void Pool::State::take_last_touches(uint32_t lane) {
   touches.clear();
-  now_ms += kClockLagMs;
-  gather_lane(lane, region.parameters().touch_entries);
-  now_ms -= kClockLagMs;
+  core.now_ms += kClockLagMs;
+  gather_lane(lane, core.region.parameters().touch_entries);
+  core.now_ms -= kClockLagMs;
   backlog.add(touches);
   while (backlog.size() > kTouchesKept) apply_touches(kTouchesPerDrain);  // however many clients end in one round
 }
@@ -195,8 +190,8 @@ void Pool::State::take_last_touches(uint32_t lane) {
 bool Pool::State::drain_touches(size_t limit) {
   if (touches_unapplied == 0) {
     if (lanes_unread == 0) {
-      lanes_unread = region.lanes();
-      ring_left = region.parameters().touch_entries;
+      lanes_unread = core.region.lanes();
+      ring_left = core.region.parameters().touch_entries;
       ++rounds_begun;
     }
     if (!gather_touches(std::min(limit == kNever ? limit : kTouchesReadAtOnce, kTouchesKept)) &&
@@ -212,7 +207,7 @@ bool Pool::State::drain_touches(size_t limit) {
   // What this marud has read no other one counts as lost.
   for (uint32_t own = lanes.first + 1; own < lanes.end; ++own) {
     const uint64_t read = lanes.records[own].touches.cursor();
-    AtomicU64& shown = region.lane_header(own).touches_read;
+    AtomicU64& shown = core.region.lane_header(own).touches_read;
     if (lanes.is_live(own) && shown.load_relaxed() != read) shown.store_relaxed(read);  // for the marud after this one
   }
   if (lanes_unread != 0) return false;
@@ -245,24 +240,24 @@ void Pool::State::apply_touches(size_t limit) {
   backlog.take(limit, touches);
   std::vector<uint32_t> late;  // pages whose place is not at the front
   for (const shm::Touch& touch : touches) {
-    const PageWord found = word(touch.page);
+    const PageWord found = core.word(touch.page);
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)  // a client left it to us, for its pins
       queue_retired(PageRef::of(touch.page, found.generation()));
     if (found.is(PageState::kRetired) ||
         found.is(PageState::kFree)) {  // the last life is over, and its line still there
-      const PageRef parent = PageRef::from_bits(region.block(touch.page).parent.load_acquire());  // checked below
+      const PageRef parent = PageRef::from_bits(core.region.block(touch.page).parent.load_acquire());  // checked below
       if (!has_expired(touch.page)) inherit_use(parent, touch.tick);  // a touch of what has expired was no use
-      if (region.is_page(parent) && word(parent.page()).is(PageState::kReady, parent.generation()) &&
-          word(parent.page()).children() == 0 && !order.contains(parent.page()) && owns_page(parent.page()))
+      if (core.region.is_page(parent) && core.word(parent.page()).is(PageState::kReady, parent.generation()) &&
+          core.word(parent.page()).children() == 0 && !order.contains(parent.page()) && regions.owns_page(parent.page()))
         late.push_back(parent.page());
       continue;
     }
-    if (!found.is(PageState::kReady) || !owns_page(touch.page)) continue;
+    if (!found.is(PageState::kReady) || !regions.owns_page(touch.page)) continue;
     if (has_expired(touch.page)) {  // a lookup missed it: that was no use
       if (met_expired.size() < kMetExpiredMax) met_expired.push_back(touch.page);
       continue;
     }
-    RegionEntry& in = regions[region.region_of(touch.page)];
+    RegionEntry& in = regions[core.region.region_of(touch.page)];
     in.heat += 1;
     in.used_tick = std::max(in.used_tick, touch.tick);
     const uint32_t generation = found.generation();
@@ -290,7 +285,7 @@ void Pool::State::apply_touches(size_t limit) {
 // sorted anew. If this turn has no room for that the shelf waits for the next turns, and a request that waits for `round`
 // waits for it.
 void Pool::State::add_missing(std::vector<uint32_t>& missing, uint64_t round) {
-  const LineBudget places(meter, kPlaceLinesPerTurn);
+  const LineBudget places(core.meter, kPlaceLinesPerTurn);
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   for (size_t start = 0; start < missing.size();) {
@@ -304,7 +299,7 @@ void Pool::State::add_missing(std::vector<uint32_t>& missing, uint64_t round) {
         leave_for_later(shelf, round);
     } else {
       for (size_t i = start; i < end; ++i) {
-        const PageWord found = word(missing[i]);
+        const PageWord found = core.word(missing[i]);
         if (!found.is(PageState::kReady) || held.has(missing[i])) continue;
         queue_insert(missing[i], found.generation());
       }
@@ -316,19 +311,19 @@ void Pool::State::add_missing(std::vector<uint32_t>& missing, uint64_t round) {
 // A child of this block goes, or a use of one that is gone was read: the later of the two uses is the block's. Before the child
 // is FREE, so that a death in between leaves no parent that is childless and colder than its child was.
 void Pool::State::inherit_use(PageRef parent, uint64_t child_tick) {
-  if (!region.is_page(parent)) return;
+  if (!core.region.is_page(parent)) return;
   const uint32_t page = parent.page(), generation = parent.generation();
-  if (!word(page).is(PageState::kReady, generation) || !owns_page(page)) return;
+  if (!core.word(page).is(PageState::kReady, generation) || !regions.owns_page(page)) return;
   know(page, generation);
-  if (!order.inherit(page, std::min(child_tick, tick(now_ms)))) mend_queues(order.shelf_of(page));
+  if (!order.inherit(page, std::min(child_tick, core.tick(core.now_ms)))) mend_queues(order.shelf_of(page));
 }
 
 // A child of this block is gone for good: without children left it may go too.
 void Pool::State::child_left(PageRef parent, EvictionOrder::Coldest* coldest) {
-  if (!region.is_page(parent)) return;
+  if (!core.region.is_page(parent)) return;
   const uint32_t page = parent.page(), generation = parent.generation();
-  const PageWord found = word(page);
-  if (!found.is(PageState::kReady, generation) || !owns_page(page) || held.has(page)) return;
+  const PageWord found = core.word(page);
+  if (!found.is(PageState::kReady, generation) || !regions.owns_page(page) || held.has(page)) return;
   if (found.children() != 0) return;
   queue_insert(page, generation);
   if (coldest) coldest->push(page);
@@ -340,8 +335,8 @@ void Pool::State::hold(PageRef ref) {
   if (held.has(ref.page())) return;
   queue_remove(ref.page());
   held.add(ref.page());
-  meter.add(look_lines());
-  held_blocks.push_back({ref, shm::find_pin(region, shm::with_other_hosts(region, lanes.in_use), ref.page())});
+  core.meter.add(look_lines());
+  held_blocks.push_back({ref, shm::find_pin(core.region, shm::with_other_hosts(core.region, lanes.in_use), ref.page())});
 }
 
 // What a look at all lanes for one block reads, in lines: its own, and of each lane a set of slots, with those of lanes whose
@@ -349,10 +344,10 @@ void Pool::State::hold(PageRef ref) {
 uint64_t Pool::State::look_lines() const {
   constexpr uint64_t kOwnLines = 4, kSlotsPerLine = 8;
   uint64_t lines = kOwnLines;
-  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
+  shm::with_other_hosts(core.region, lanes.in_use).for_each(core.region.lanes(), [&](uint32_t lane) {
     ++lines;
-    if (region.lane_header(lane).pin_overflow.load_relaxed() != 0)  // a guess
-      lines += region.layout().pin_overflow_slots / kSlotsPerLine;
+    if (core.region.lane_header(lane).pin_overflow.load_relaxed() != 0)  // a guess
+      lines += core.region.layout().pin_overflow_slots / kSlotsPerLine;
   });
   return lines;
 }
@@ -369,26 +364,26 @@ void Pool::State::look_at_held(uint64_t lines) {
     held_left = held_blocks.size();
     held_round = rounds_begun;
   }
-  const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
+  const shm::LaneSet in_use = shm::with_other_hosts(core.region, lanes.in_use);
   const uint64_t cost = held_left == 0 ? 0 : look_lines();
   std::vector<uint32_t> back;
   while (held_left > 0 && lines > 0) {
     HeldBlock& block = held_blocks[--held_left];
-    meter.add(1);
+    core.meter.add(1);
     if (block.is_pinned_there()) {
       --lines;
       continue;
     }
     lines -= std::min(lines, cost);
-    meter.add(cost);
+    core.meter.add(cost);
     const PageRef ref = block.ref;
-    const bool is_there = word(ref.page()).is(PageState::kReady, ref.generation());
-    block.pin = is_there ? shm::find_pin(region, in_use, ref.page()) : nullptr;
+    const bool is_there = core.word(ref.page()).is(PageState::kReady, ref.generation());
+    block.pin = is_there ? shm::find_pin(core.region, in_use, ref.page()) : nullptr;
     if (block.pin != nullptr) continue;
     held.remove(ref.page());
     block = held_blocks.back();
     held_blocks.pop_back();
-    if (owns_page(ref.page()) && word(ref.page()).is(PageState::kReady))
+    if (regions.owns_page(ref.page()) && core.word(ref.page()).is(PageState::kReady))
       back.push_back(ref.page());  // or the block that has its page now
   }
   take_back(back, held_round);
@@ -413,7 +408,7 @@ void Pool::State::take_back(const std::vector<uint32_t>& blocks, uint64_t round)
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<uint32_t> others;
   for (const auto& [tick, page] : sorted) {
-    const PageWord found = word(page);
+    const PageWord found = core.word(page);
     if (!found.is(PageState::kReady)) continue;
     know(page, found.generation());
     if (order.is_at_an_end(page))
@@ -427,19 +422,19 @@ void Pool::State::take_back(const std::vector<uint32_t>& blocks, uint64_t round)
 // -- sweep ------------------------------------------------------------------------------------------------------------
 
 void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired) {
-  PageWord found = word(page);
+  PageWord found = core.word(page);
   switch (found.state()) {
     case PageState::kOut:
     case PageState::kFree: ++sweep_free; break;
     case PageState::kPoisoned:
-      if (region.is_shared() && !regions[region.region_of(page)].is_foreign) know_poison(page);
+      if (core.region.is_shared() && !regions[core.region.region_of(page)].is_foreign) know_poison(page);
       break;
     default: ++sweep_used;
   }
-  const bool may_be_at_work = region.is_shared() && found.lane().lane != lanes.first;  // another host's marud
+  const bool may_be_at_work = core.region.is_shared() && found.lane().lane != lanes.first;  // another host's marud
   if (found.is(PageState::kRetiring) && may_be_at_work) return;
   if (found.is(PageState::kRetiring)) {  // of a marud before: this one is not evicting now
-    region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
+    core.region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
     return;
   }
   const uint32_t generation = found.generation();
@@ -451,13 +446,13 @@ void Pool::State::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std:
     const bool is_being_reclaimed =
         holder.lane < lanes.records.size() && lanes.records[holder.lane].phase == LaneRecord::Phase::kReclaiming;
     if (found.names_lane() && lanes.is_dead(holder) && !is_being_reclaimed) {
-      sweep_walked += reclaim_cost(page);
-      meter.add(reclaim_cost(page));
-      shm::reclaim_pages(self, lanes, page, page + 1, findings);
+      sweep_walked += core.reclaim_cost(page);
+      core.meter.add(core.reclaim_cost(page));
+      shm::reclaim_pages(core.self, lanes, page, page + 1, findings);
     }
     return;
   }
-  if (!owns_page(page)) return;
+  if (!regions.owns_page(page)) return;
   if (is_expired(page, found)) expired.push_back(page);
   if (held.has(page)) return;
   if (order.contains(page) && !order.knows(page, generation)) queue_remove(page);
@@ -469,19 +464,19 @@ uint64_t Pool::State::sweep(uint64_t count) {
   std::vector<uint32_t> missing, expired;
   sweep_walked = 0;
   uint64_t swept = 0;
-  for (; swept < std::min(count, pages()) && sweep_walked <= 2 * count; ++swept) {
-    if (sweep_next >= pages()) sweep_next = 0;
+  for (; swept < std::min(count, core.pages()) && sweep_walked <= 2 * count; ++swept) {
+    if (sweep_next >= core.pages()) sweep_next = 0;
     const auto page = uint32_t(sweep_next++);
     sweep_page(page, missing, expired);
-    if (sweep_next % region.region_pages() != 0) continue;
-    const uint32_t index = region.region_of(page);
+    if (sweep_next % core.region.region_pages() != 0) continue;
+    const uint32_t index = core.region.region_of(page);
     RegionEntry& entry = regions[index];
     if (sweep_free > 0) entry.no_run_since = kNever;  // not everybody who frees counts it
     entry.free_pages = sweep_free;
     entry.used_pages = sweep_used;
     sweep_free = sweep_used = 0;
     const bool settles = (entry.state == RegionState::kOrphaned && entry.used_pages == 0) ||
-                         (entry.state == RegionState::kUnused && entry.used_pages > 0 && !region.is_shared());
+                         (entry.state == RegionState::kUnused && entry.used_pages > 0 && !core.region.is_shared());
     if (settles) settle_region(index);
   }
   add_missing(missing, rounds_begun);

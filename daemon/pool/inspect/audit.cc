@@ -55,14 +55,14 @@ struct Pool::State::LiveAudit {
 
   explicit LiveAudit(const State& state, std::vector<uint64_t> of)
       : tickets(std::move(of)),
-        scratch(std::make_unique_for_overwrite<std::byte[]>(shm::audit_scratch_bytes(state.region))),
-        run(state.region, state.live_audit_request(), {scratch.get(), shm::audit_scratch_bytes(state.region)}, found) {}
+        scratch(std::make_unique_for_overwrite<std::byte[]>(shm::audit_scratch_bytes(state.core.region))),
+        run(state.core.region, state.live_audit_request(), {scratch.get(), shm::audit_scratch_bytes(state.core.region)}, found) {}
 };
 
 shm::AuditRequest Pool::State::live_audit_request() const {
   shm::AuditRequest request;
   request.mode = shm::AuditMode::kLiveOwner;
-  request.live = shm::with_other_hosts(region, lanes.in_use);
+  request.live = shm::with_other_hosts(core.region, lanes.in_use);
   return request;
 }
 
@@ -95,7 +95,7 @@ struct Pool::State::RestAudit {
   bool step(const State& state) {
     if (!run) {
       seen.findings.clear();
-      run.emplace(state.region, request(state), std::span(live.scratch.get(), shm::audit_scratch_bytes(state.region)),
+      run.emplace(state.core.region, request(state), std::span(live.scratch.get(), shm::audit_scratch_bytes(state.core.region)),
                   seen);
     }
     if (!run->step(kAuditStepsPerTurn)) return false;
@@ -112,7 +112,7 @@ struct Pool::State::RestAudit {
 
 // Without a place for a ticket it is done when this returns, and so it is when the pool is small.
 json Pool::State::check(bool is_quiesced, uint64_t* ret_ticket) {
-  if (!ret_ticket || (*ret_ticket == 0 && pages() <= kAuditedAtOncePages))
+  if (!ret_ticket || (*ret_ticket == 0 && core.pages() <= kAuditedAtOncePages))
     return is_quiesced ? check_at_rest() : check_now();
   if (is_quiesced) return check_in_turns(rest_audits_wanted, rest_audit ? &rest_audit->tickets : nullptr, ret_ticket);
   return check_in_turns(audits_wanted, live_audit ? &live_audit->tickets : nullptr, ret_ticket);
@@ -129,7 +129,7 @@ json Pool::State::check_in_turns(std::vector<uint64_t>& wanted, const std::vecto
     return late_answer(ret_ticket);
   }
   if (wanted.size() >= kAuditsWantedMax) return refusal(EAGAIN, "too many audits are wanted already: try again");
-  wanted.push_back(*ret_ticket = ++last_ticket);
+  wanted.push_back(*ret_ticket = ++core.last_ticket);
   return {};
 }
 
@@ -143,17 +143,17 @@ bool Pool::State::step_rest_audit() {
   }
   RestAudit& audit = *rest_audit;
   if (!audit.is_prepared) {
-    if (audit.swept < pages()) {
+    if (audit.swept < core.pages()) {
       audit.swept += sweep(kSweepPagesPerTurn);
     } else if (audit.settle_until_ms || audit.live.run.step(kAuditStepsPerTurn)) {
       // Whoever waits for that says whether there is more to do right away.
-      if (!audit.settle_until_ms) audit.settle_until_ms = now_ms + kSettlePauseMs;
+      if (!audit.settle_until_ms) audit.settle_until_ms = core.now_ms + kSettlePauseMs;
       take_findings();
       // What is half taken back looks like damage, and does not go on while marud leaves the pool alone.
       const bool has_settled = !has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
                                hosts.waiting.empty() && findings.parents.empty() && recounts.empty() &&
                                findings.orphans.empty() && deletions.empty();
-      if (!has_settled && rests(now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
+      if (!has_settled && rests(core.now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
       drain_touches(kTouchesPerDrain);
       take_findings();
       finish_retired(kRetiredLinesPerTurn);
@@ -208,7 +208,7 @@ void Pool::State::lane_ended(uint32_t lane) {
 
 // A lane of a slot that is not ours any more may be another host's client's by now.
 void Pool::State::end_lane(uint32_t lane) {
-  if (region.is_shared() && is_own_slot_lost())
+  if (core.region.is_shared() && is_own_slot_lost())
     lanes.records[lane].phase = LaneRecord::Phase::kFree;
   else
     begin_reclaim(lane);
@@ -236,17 +236,17 @@ bool Pool::State::step_audit() {
 // the same words is reported.
 json Pool::State::check_at_rest() {
   drain_all_touches();
-  sweep(pages());
+  sweep(core.pages());
   take_findings();
   finish_all_retired();
-  std::vector<std::byte> scratch(shm::audit_scratch_bytes(region));
+  std::vector<std::byte> scratch(shm::audit_scratch_bytes(core.region));
   shm::AuditRequest audit_request = live_audit_request();
   audit_request.mode = shm::AuditMode::kExact;
   Collected first;
-  shm::AuditReport report = shm::audit(region, audit_request, scratch, first);
+  shm::AuditReport report = shm::audit(core.region, audit_request, scratch, first);
   if (!first.findings.empty()) {
     Collected second;
-    report = shm::audit(region, audit_request, scratch, second);
+    report = shm::audit(core.region, audit_request, scratch, second);
     std::erase_if(first.findings, [&](const shm::Finding& finding) {
       return std::find(second.findings.begin(), second.findings.end(), finding) == second.findings.end();
     });
@@ -275,8 +275,8 @@ json Pool::State::tell_audit(const std::vector<shm::Finding>& found, const shm::
     return shm::invariant_info(finding.invariant).when != shm::AuditClass::kAtRest;
   };
   const auto lasting = uint64_t(std::count_if(found.begin(), found.end(), lasts));
-  ++totals.audits;
-  audit_json = {{"at_ms", now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
+  ++core.totals.audits;
+  audit_json = {{"at_ms", core.now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
   return reply;
 }
 

@@ -3,9 +3,8 @@
 // Thread safety: one thread.
 #pragma once
 
-#include "daemon/pool/hosts/pool_hosts.h"
+#include "daemon/pool/core.h"
 #include "daemon/pool/lanes/lane_locks.h"
-#include "daemon/pool/pool.h"
 #include "libmaru/shm/blocks/touch.h"
 #include "libmaru/shm/recovery/reclaim.h"
 
@@ -15,8 +14,6 @@
 #include <vector>
 
 namespace maru::daemon {
-
-using shm::LaneId;
 
 struct LaneRecord {
   enum class Phase : uint8_t { kFree, kLive, kReclaiming };

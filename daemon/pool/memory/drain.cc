@@ -23,13 +23,13 @@ constexpr uint64_t kDrainPauseMs = 50;  // after a round that took nothing away
 // Goes on with this region as far as the budget lasts, which is looked at between two pages. Returns true at its end.
 bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
   RegionEntry& entry = regions[index];
-  const uint32_t first = index * region.region_pages(), count = region.region_pages();
+  const uint32_t first = index * core.region.region_pages(), count = core.region.region_pages();
   if (drain_part == DrainPart::kBegin) {
-    if (entry.is_foreign || (region.is_shared() && entry.state == RegionState::kUnused)) return true;
+    if (entry.is_foreign || (core.region.is_shared() && entry.state == RegionState::kUnused)) return true;
     if (entry.state != RegionState::kDraining) {
       const LaneId owner = entry.owner;
       const bool was_rented = entry.state == RegionState::kRented;
-      set_region(index, RegionState::kDraining, {});
+      regions.set_region(index, RegionState::kDraining, {});
       if (was_rented) drained_news.push_back({owner.lane, index, entry.generation});
       drain_took = true;
     }
@@ -43,7 +43,7 @@ bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
     const uint64_t look = look_lines();
     for (uint64_t lines = 0; drain_page < count && victims.size() < shm::kEvictBatchMax && lines < budget.left();) {
       const uint32_t page = first + drain_page++;
-      const PageWord found = word(page);
+      const PageWord found = core.word(page);
       if (!found.is(PageState::kReady) || found.low() != 0) continue;
       victims.push_back(page);
       lines += eviction_lines(page, look);
@@ -56,8 +56,8 @@ bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
   while (drain_part == DrainPart::kClose) {
     if (budget.is_spent()) return false;
     const auto to = uint32_t(std::min<uint64_t>(count, drain_page + kLinkedPagesPerTurn));
-    drain_took |= shm::close_pages(region, first + drain_page, first + to) != 0;
-    meter.add(to - drain_page);
+    drain_took |= shm::close_pages(core.region, first + drain_page, first + to) != 0;
+    core.meter.add(to - drain_page);
     drain_page = to;
     if (to < count) continue;
     drain_part = DrainPart::kCount;
@@ -66,22 +66,22 @@ bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
   }
   for (; drain_page < count; ++drain_page) {
     if (budget.is_spent()) return false;
-    const PageWord found = word(first + drain_page);
+    const PageWord found = core.word(first + drain_page);
     const bool is_unused = found.is(PageState::kOut) || found.is(PageState::kFree) || found.is(PageState::kPoisoned);
     if (is_unused) continue;
     ++drain_counts.pages;
     if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring)) continue;
     ++drain_counts.blocks;
-    meter.add(look_lines());
-    drain_counts.pinned += shm::is_pinned(region, lanes.in_use, first + drain_page);
+    core.meter.add(look_lines());
+    drain_counts.pinned += shm::is_pinned(core.region, lanes.in_use, first + drain_page);
   }
-  if (region.is_shared() && drain_counts.pages == drain_used_before) settle_region(index);
+  if (core.region.is_shared() && drain_counts.pages == drain_used_before) settle_region(index);
   return true;
 }
 
 // Returns true when there is more to do right away.
 bool Pool::State::step_drain(const LineBudget& budget) {
-  if (rests(now_ms, drain_again_ms, kDrainPauseMs)) return false;
+  if (rests(core.now_ms, drain_again_ms, kDrainPauseMs)) return false;
   while (!budget.is_spent()) {
     if (!drain_one_region(drain_region, budget)) break;
     drain_part = DrainPart::kBegin;
@@ -90,14 +90,14 @@ bool Pool::State::step_drain(const LineBudget& budget) {
     drain_region = 0;
     drain_left = std::exchange(drain_counts, {});
     drain_counted = true;
-    if (!std::exchange(drain_took, false)) drain_again_ms = now_ms + kDrainPauseMs;
-    return drain_again_ms <= now_ms;
+    if (!std::exchange(drain_took, false)) drain_again_ms = core.now_ms + kDrainPauseMs;
+    return drain_again_ms <= core.now_ms;
   }
   return true;
 }
 
 void Pool::set_draining(bool draining, uint64_t now_ms) {
-  if (now_ms != 0) state_->now_ms = now_ms;
+  if (now_ms != 0) state_->core.now_ms = now_ms;
   State& s = *state_;
   s.is_draining = draining;
   s.drain_region = 0;
@@ -116,7 +116,7 @@ std::vector<TakenRegion> Pool::take_drained_regions() { return std::exchange(sta
 
 nlohmann::json Pool::drain_json() const {
   const State& s = *state_;
-  nlohmann::json row = {{"pages", s.pages()}};
+  nlohmann::json row = {{"pages", s.core.pages()}};
   if (!s.is_draining) return row;
   row["drained"] = is_drained();
   if (!s.drain_counted) return row;

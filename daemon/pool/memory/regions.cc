@@ -12,17 +12,11 @@
 
 namespace maru::daemon {
 
-void Pool::State::show_region(uint32_t index) {
-  const RegionEntry& entry = regions[index];
-  const uint32_t host = entry.state == RegionState::kUnused ? 0 : hosts.self;
-  shm::show_region(region, index, shm::RegionWord::of(entry.state, entry.generation, entry.owner, host));
-}
-
 // In a pool of several hosts a region that nobody rents is anybody's, by CAS from the word that says so.
 bool Pool::State::claim_region(uint32_t index, LaneId owner) {
   RegionEntry& entry = regions[index];
   uint32_t generation = 0;
-  if (shm::rent_unused_region(region, index, owner, hosts.self, &generation)) {
+  if (shm::rent_unused_region(core.region, index, owner, core.host, &generation)) {
     entry = {};
     entry.state = RegionState::kRented;
     entry.owner = owner;
@@ -36,44 +30,27 @@ bool Pool::State::claim_region(uint32_t index, LaneId owner) {
   return false;
 }
 
-void Pool::State::set_region(uint32_t index, RegionState state, LaneId owner) {
-  RegionEntry& entry = regions[index];
-  entry.state = state;
-  entry.owner = owner;
-  entry.was_found = false;
-  entry.generation = (entry.generation + 1) & 0xF'FFFF;
-  entry.no_run_since = kNever;
-  show_region(index);
-}
-
-std::vector<uint32_t> Pool::State::regions_of(LaneId owner) const {
-  std::vector<uint32_t> indices;
-  for (uint32_t i = 0; i < regions.size(); ++i)
-    if (regions[i].state == RegionState::kRented && regions[i].owner == owner) indices.push_back(i);
-  return indices;
-}
-
 // Changes whenever somebody freed a page that a search may find.
 uint64_t Pool::State::frees() const {
-  uint64_t sum = own_frees;
-  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
-    sum += region.lane(lane).header->frees.load_relaxed();  // a hint
+  uint64_t sum = regions.own_frees;
+  shm::with_other_hosts(core.region, lanes.in_use).for_each(core.region.lanes(), [&](uint32_t lane) {
+    sum += core.region.lane(lane).header->frees.load_relaxed();  // a hint
   });
   return sum == kNever ? 0 : sum;
 }
 
 // Gives a region to a lane. Returns how many runs of this length its FREE pages make.
 uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) {
-  if (!region.is_shared() || regions[index].state != RegionState::kUnused)
-    set_region(index, RegionState::kRented, owner);
+  if (!core.region.is_shared() || regions[index].state != RegionState::kUnused)
+    regions.set_region(index, RegionState::kRented, owner);
   else if (!claim_region(index, owner))
     return 0;
-  shm::open_region_pages(region, index);
-  meter.add(region.region_pages());
-  const uint32_t first = index * region.region_pages();
+  shm::open_region_pages(core.region, index);
+  core.meter.add(core.region.region_pages());
+  const uint32_t first = index * core.region.region_pages();
   uint64_t runs = 0, free_in_a_row = 0;
-  for (uint32_t i = 0; i < region.region_pages(); ++i) {
-    const PageWord found = word(first + i);
+  for (uint32_t i = 0; i < core.region.region_pages(); ++i) {
+    const PageWord found = core.word(first + i);
     free_in_a_row = found.is(PageState::kFree) ? free_in_a_row + 1 : 0;
     if (free_in_a_row < run_pages) continue;
     ++runs;
@@ -87,10 +64,10 @@ uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pa
 bool Pool::State::rent_regions(Search& search) {
   Shortage& shortage = search.shortage;
   search.looks_for_rows = false;
-  uint64_t limit = config.max_regions_per_instance == 0 ? kNever : config.max_regions_per_instance;
-  const size_t owned = regions_of(shortage.asker).size();
+  uint64_t limit = core.config.max_regions_per_instance == 0 ? kNever : core.config.max_regions_per_instance;
+  const size_t owned = regions.regions_of(shortage.asker).size();
   limit = std::min(limit > owned ? limit - owned : 0, shortage.regions_left);
-  uint64_t grants_left = std::max<uint64_t>(1, kGrantPagesPerTurn / region.region_pages());
+  uint64_t grants_left = std::max<uint64_t>(1, kGrantPagesPerTurn / core.region.region_pages());
   const bool is_limited = shortage.regions_left != kNever;
   const auto grant = [&](uint32_t index) {
     const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
@@ -142,9 +119,9 @@ std::optional<bool> Pool::State::look_for_row(uint32_t index, uint64_t run_pages
   RegionEntry& entry = regions[index];
   RegionEntry::Look& look = entry.row_look;
   if (look.next == 0) look.frees = frees_now;
-  for (; look.next < region.region_pages() && look.longest < run_pages; ++look.next, --*pages_left) {
+  for (; look.next < core.region.region_pages() && look.longest < run_pages; ++look.next, --*pages_left) {
     if (*pages_left == 0) return std::nullopt;
-    const PageWord found = word(index * region.region_pages() + look.next);
+    const PageWord found = core.word(index * core.region.region_pages() + look.next);
     look.row = found.is(PageState::kFree) || found.is(PageState::kOut) ? look.row + 1 : 0;
     look.longest = std::max(look.longest, look.row);
   }
@@ -170,11 +147,11 @@ uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
     RegionEntry::Look& look = entry.free_look;
     if (look.next == 0 || look.run_pages > run_pages) look = {0, frees_now, run_pages};
-    const uint32_t first = index * region.region_pages(), end = first + region.region_pages();
+    const uint32_t first = index * core.region.region_pages(), end = first + core.region.region_pages();
     uint32_t start = first + look.next;
     while (start + run_pages <= end && shortage.is_open() && *pages_left > 0) {
       uint32_t length = 0;
-      while (length < run_pages && word(start + length).is(PageState::kFree)) ++length;
+      while (length < run_pages && core.word(start + length).is(PageState::kFree)) ++length;
       *pages_left -= std::min<uint64_t>(*pages_left, length + 1);
       if (length < run_pages) {
         start += length + 1;
@@ -197,17 +174,17 @@ uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage
 // After its owner left, or when nobody rents it: a region that holds anything waits for a new owner, an empty one is nobody's.
 void Pool::State::settle_region(uint32_t index) {
   if (regions[index].is_foreign) return;
-  const bool is_empty = shm::vacate_region(region, index);
-  meter.add(is_empty ? 3 * region.region_pages() : region.region_pages());
+  const bool is_empty = shm::vacate_region(core.region, index);
+  core.meter.add(is_empty ? 3 * core.region.region_pages() : core.region.region_pages());
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
-  if (region.is_shared() && is_empty)
+  if (core.region.is_shared() && is_empty)
     for_shelves(index, [&](uint32_t shelf) { order.clear(shelf); });  // before it is anybody's
-  if (regions[index].state != state) set_region(index, state, {});
+  if (regions[index].state != state) regions.set_region(index, state, {});
 }
 
 // The same without a look at its pages, which the sweep has in its time.
 void Pool::State::orphan_region(uint32_t index) {
-  if (!regions[index].is_foreign) set_region(index, RegionState::kOrphaned, {});
+  if (!regions[index].is_foreign) regions.set_region(index, RegionState::kOrphaned, {});
 }
 
 }  // namespace maru::daemon

@@ -49,14 +49,14 @@ RentResult with_evicted(Search& search, RentResult refusal) {
 
 // Nothing if there is nothing against it.
 std::optional<RentResult> Pool::State::refusal_to(uint32_t lane, const wire::RentRequest& request) {
-  if (region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
+  if (core.region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
   if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
   if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
   if (request.runs == 0 || request.run_pages == 0 || request.flags != 0)
     return refuse(EINVAL, "a rent request names at least one run of at least one page, and no flags");
-  if (request.run_pages > region.region_pages())
+  if (request.run_pages > core.region.region_pages())
     return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
-                             std::to_string(region.region_pages()));
+                             std::to_string(core.region.region_pages()));
   return std::nullopt;
 }
 
@@ -99,7 +99,7 @@ void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentReque
   shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, order.shelf_pages());
   shortage.window_pages_left = window_pages(request.run_pages);
   for (Shortage::WindowPass& pass : shortage.window_passes)
-    if (pass.pages_looked_at >= pass.regions * region.region_pages()) pass.pages_looked_at = 0;
+    if (pass.pages_looked_at >= pass.regions * core.region.region_pages()) pass.pages_looked_at = 0;
   shortage.room_wanted = kNever;
 }
 
@@ -111,8 +111,8 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
     end_takeover(search);
     return with_evicted(search, *std::move(refusal));
   }
-  if (region.is_shared()) look_at_regions();
-  if (round == 0) search.row_pages_left = 2 * pages();
+  if (core.region.is_shared()) look_at_regions();
+  if (round == 0) search.row_pages_left = 2 * core.pages();
   const auto wait = [&] {
     *ret_ticket = round;
     if (search.was_begun() || search.row_pages_left > 0) searches[lane] = std::move(search);
@@ -159,11 +159,11 @@ void Pool::State::begin_search(Search& search) const {
   constexpr uint32_t kTakenPerRequest = 4;
   constexpr uint64_t kWindowPagesMin = 1u << 20;  // a small pool is looked at more often, as blocks go
   search.takeovers_left = kTakenPerRequest;
-  search.window_pages_left = std::max(2 * pages(), kWindowPagesMin);
-  const uint64_t turns = 4 * pages() / kSearchPagesPerTurn + 2 * regions.size() +
+  search.window_pages_left = std::max(2 * core.pages(), kWindowPagesMin);
+  const uint64_t turns = 4 * core.pages() / kSearchPagesPerTurn + 2 * regions.size() +
                          search.window_pages_left / window_pages(search.shortage.run_pages) + 1;
-  search.lines_left = 2 * (2 * pages() + 1024) * look_lines() + turns * kChoiceLinesPerTurn +
-                      (kTakenPerRequest + 1) * (region.lanes() * pin_lines() + pages());
+  search.lines_left = 2 * (2 * core.pages() + 1024) * look_lines() + turns * kChoiceLinesPerTurn +
+                      (kTakenPerRequest + 1) * (core.region.lanes() * pin_lines() + core.pages());
   search.retired_left = retired_blocks.size();
   search.shortage.room_pages_left = 4 * search.shortage.run_pages * search.shortage.runs_left();
 }
@@ -173,12 +173,12 @@ void Pool::State::begin_search(Search& search) const {
 void Pool::State::choose(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
   Shortage& shortage = search.shortage;
   ask_for_tenant(request.tenant);
-  const std::vector<uint32_t> own = regions_of(shortage.asker);
+  const std::vector<uint32_t> own = regions.regions_of(shortage.asker);
   uint64_t pages_left = kFreeScanPagesPerRequest;
   take_free(own, shortage, &pages_left);
   shortage.key_bytes_left = key_bytes_left(search);
-  if (region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
-  const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
+  if (core.region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
+  const std::vector<uint32_t> all = limits.own_regions_only ? own : regions.own_regions();
   if (!search.was_begun()) begin_search(search);
   if (search.takeover) {  // which an earlier turn has begun
     step_takeover(search);
@@ -229,9 +229,9 @@ void Pool::State::look_for_free(Search& search, std::span<const uint32_t> all) {
 // What was deleted while somebody held it.
 void Pool::State::look_at_retired(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
-  const uint64_t frees_before = own_frees;
+  const uint64_t frees_before = regions.own_frees;
   search.retired_left = finish_retired(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
-  if (own_frees == frees_before) return;
+  if (regions.own_frees == frees_before) return;
   evict(all, shortage, kRoundsAnywhere);  // what was above them
   search.free_regions_left = 2 * all.size();
 }
@@ -239,11 +239,11 @@ void Pool::State::look_at_retired(Search& search, std::span<const uint32_t> all)
 // Blocks whose touches were lost, and other owners' FREE pages.
 void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
-  const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
-  if (!search.has_swept && rests(now_ms, next_full_search_ms, pause_ms)) return;
+  const uint64_t pause_ms = (core.pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + core.pages() / kPagesSearchedPerMs;
+  if (!search.has_swept && rests(core.now_ms, next_full_search_ms, pause_ms)) return;
   if (!std::exchange(search.has_swept, true)) {
-    next_full_search_ms = now_ms + pause_ms;  // for others; this one goes on
-    search.sweep_left = pages();
+    next_full_search_ms = core.now_ms + pause_ms;  // for others; this one goes on
+    search.sweep_left = core.pages();
   }
   if (search.sweep_left > 0) {
     search.sweep_left -= std::min(search.sweep_left, sweep(std::min(search.sweep_left, kSearchPagesPerTurn)));
@@ -258,7 +258,7 @@ void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> al
   if (search.has_nothing() && std::exchange(search.may_take_from_anybody, false) &&
       begin_takeover(search, TakeFrom::kAnybody))
     step_takeover(search);
-  if (search.has_nothing()) next_full_search_ms = now_ms + pause_ms;
+  if (search.has_nothing()) next_full_search_ms = core.now_ms + pause_ms;
 }
 
 // Whether a request that has got nothing has not looked everywhere, and may go on; or one that has got something finds more of
@@ -287,10 +287,10 @@ RentResult Pool::State::finish(Search& search, const wire::RentRequest& request,
   search.result.evicted_total = uint32_t(search.shortage.blocks_evicted);
   end_takeover(search);
   if (!search.has_nothing()) {
-    if (search.has_swept) next_full_search_ms = now_ms;  // there was something, and there may be more
+    if (search.has_swept) next_full_search_ms = core.now_ms;  // there was something, and there may be more
     return std::move(search.result);
   }
-  ++totals.refused_rents;
+  ++core.totals.refused_rents;
   const bool is_at_limit = limits.own_regions_only && search.shortage.regions_left == 0;
   RentResult refusal = refuse(
       is_at_limit ? EDQUOT : ENOSPC,

@@ -28,21 +28,21 @@ constexpr uint64_t kSlotsPerLine = 8;
 }  // namespace
 
 // Of one lane, in lines.
-uint64_t Pool::State::pin_lines() const { return pin_slots() / kSlotsPerLine; }
+uint64_t Pool::State::pin_lines() const { return core.pin_slots() / kSlotsPerLine; }
 
 // Regions with a page that some lane pins, lane by lane. A hint: eviction looks again, block by block. Returns true at the end.
 bool Pool::State::look_for_pins(Takeover& takeover, Shortage& shortage) const {
-  const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  for (; takeover.next_lane < region.lanes(); ++takeover.next_lane) {
+  const shm::LaneSet in_use = shm::with_other_hosts(core.region, lanes.in_use);
+  for (; takeover.next_lane < core.region.lanes(); ++takeover.next_lane) {
     if (!in_use.has(takeover.next_lane)) continue;
     if (shortage.lines_left == 0) return false;
-    const shm::LaneView view = region.lane(takeover.next_lane);
+    const shm::LaneView view = core.region.lane(takeover.next_lane);
     for (const std::span<AtomicU64> slots : {view.pins, view.pin_overflow})
       for (const AtomicU64& slot : slots) {
         const PageRef ref = PageRef::from_bits(slot.load_relaxed());  // a hint, see above
-        if (region.is_page(ref)) takeover.pinned[region.region_of(ref.page())] = true;
+        if (core.region.is_page(ref)) takeover.pinned[core.region.region_of(ref.page())] = true;
       }
-    meter.add(pin_lines());
+    core.meter.add(pin_lines());
     shortage.spend(pin_lines());
   }
   return true;
@@ -53,11 +53,11 @@ bool Pool::State::look_for_pins(Takeover& takeover, Shortage& shortage) const {
 // head, since a client can forge the length of every run.
 RegionOutlook Pool::State::look_at_region(uint32_t index) const {
   RegionOutlook outlook;
-  const uint32_t first = index * region.region_pages(), count = region.region_pages();
+  const uint32_t first = index * core.region.region_pages(), count = core.region.region_pages();
   std::vector<bool> is_free(count, false);
   std::vector<uint32_t> children(count, 0), wave;
   for (uint32_t i = 0; i < count; ++i) {
-    const PageWord found = word(first + i);
+    const PageWord found = core.word(first + i);
     is_free[i] = found.is(PageState::kFree) || found.is(PageState::kOut);
     if (!found.is(PageState::kReady)) continue;
     ++outlook.blocks;
@@ -66,9 +66,9 @@ RegionOutlook Pool::State::look_at_region(uint32_t index) const {
   }
   const auto mark_free = [&](uint32_t head) {
     is_free[head - first] = true;
-    const uint32_t end = head + region.run_pages(head);
+    const uint32_t end = head + core.region.run_pages(head);
     for (uint32_t page = head + 1; page < end; ++page) {
-      const PageWord found = word(page);
+      const PageWord found = core.word(page);
       if (!found.is(PageState::kTail) || found.low() != page - head) break;  // it is a tail of one head at most
       is_free[page - first] = true;
     }
@@ -79,9 +79,9 @@ RegionOutlook Pool::State::look_at_region(uint32_t index) const {
     std::erase_if(wave, [&](uint32_t page) { return tenant_class(tenant(page)) == kTenantProtected; });
     for (uint32_t page : wave) {
       mark_free(page);
-      const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // a hint
-      if (!region.is_page(parent) || region.region_of(parent.page()) != index) continue;
-      const PageWord above = word(parent.page());
+      const PageRef parent = PageRef::from_bits(core.region.block(page).parent.load_acquire());  // a hint
+      if (!core.region.is_page(parent) || core.region.region_of(parent.page()) != index) continue;
+      const PageWord above = core.word(parent.page());
       if (!above.is(PageState::kReady, parent.generation()) || above.recount()) continue;
       uint32_t& left = children[parent.page() - first];
       if (left > 0 && --left == 0) next.push_back(parent.page());
@@ -100,9 +100,9 @@ RegionOutlook Pool::State::look_at_region(uint32_t index) const {
 bool Pool::State::choose_region(Takeover& takeover, Shortage& shortage) const {
   for (; takeover.looked < takeover.candidates.size(); ++takeover.looked) {
     if (shortage.lines_left == 0) return false;
-    const uint64_t before = meter.read();
+    const uint64_t before = core.meter.read();
     RegionOutlook outlook = look_at_region(takeover.candidates[takeover.looked]);
-    shortage.spend(meter.read() - before);
+    shortage.spend(core.meter.read() - before);
     if (outlook.longest_row < shortage.run_pages || (takeover.index && outlook.blocks >= takeover.outlook.blocks))
       continue;
     takeover.outlook = std::move(outlook);
@@ -114,11 +114,11 @@ bool Pool::State::choose_region(Takeover& takeover, Shortage& shortage) const {
 // Steps 2 and 3 of docs/format.md.
 void Pool::State::close_region(Takeover& takeover, Shortage& shortage) {
   takeover.from = regions[*takeover.index].owner;
-  set_region(*takeover.index, RegionState::kDraining, {});
+  regions.set_region(*takeover.index, RegionState::kDraining, {});
   takeover.generation = regions[*takeover.index].generation;
-  shm::close_region_pages(region, *takeover.index);
-  meter.add(region.region_pages());
-  shortage.spend(region.region_pages());
+  shm::close_region_pages(core.region, *takeover.index);
+  core.meter.add(core.region.region_pages());
+  shortage.spend(core.region.region_pages());
   takeover.part = Takeover::Part::kBlocks;
 }
 
@@ -129,7 +129,7 @@ bool Pool::State::empty_region(Takeover& takeover, Shortage& shortage) {
     const std::vector<uint32_t>& wave = takeover.outlook.waves[takeover.wave];
     while (takeover.next < wave.size()) {
       if (shortage.lines_left == 0) return false;
-      const uint64_t look = look_lines(), before = meter.read();
+      const uint64_t look = look_lines(), before = core.meter.read();
       victims.clear();
       for (uint64_t lines = 0; takeover.next < wave.size() && victims.size() < shm::kEvictBatchMax;) {
         victims.push_back(wave[takeover.next++]);
@@ -144,7 +144,7 @@ bool Pool::State::empty_region(Takeover& takeover, Shortage& shortage) {
       shortage.key_bytes_left = inside.key_bytes_left;
       shortage.blocks_evicted = inside.blocks_evicted;
       shortage.pages_evicted = inside.pages_evicted;
-      shortage.spend(meter.read() - before);
+      shortage.spend(core.meter.read() - before);
     }
   }
   return true;
@@ -153,8 +153,8 @@ bool Pool::State::empty_region(Takeover& takeover, Shortage& shortage) {
 // Step 3 once more, and steps 5 to 7.
 void Pool::State::hand_over(Takeover& takeover, Shortage& shortage) {
   const uint32_t index = *takeover.index;
-  shm::close_region_pages(region, index);
-  meter.add(region.region_pages());
+  shm::close_region_pages(core.region, index);
+  core.meter.add(core.region.region_pages());
   const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
   shortage.runs -= std::min(shortage.runs, runs);
   shortage.result->regions.push_back(index);
@@ -164,7 +164,7 @@ void Pool::State::hand_over(Takeover& takeover, Shortage& shortage) {
   if (takeover.from.lane != 0)
     shortage.result->taken.push_back(
         {takeover.from.lane, index, takeover.generation, takeover.gone, blocks - std::min(blocks, takeover.gone)});
-  ++totals.regions_taken;
+  ++core.totals.regions_taken;
 }
 
 // Returns false if there is no region to take.
@@ -172,11 +172,11 @@ bool Pool::State::begin_takeover(Search& search, TakeFrom whom) {
   Shortage& shortage = search.shortage;
   if (!policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0 || shortage.lines_left == 0)
     return false;
-  std::vector<uint32_t> rented(region.lanes(), 0);  // by lane
+  std::vector<uint32_t> rented(core.region.lanes(), 0);  // by lane
   for (const RegionEntry& entry : regions)
     if (entry.state == RegionState::kRented) ++rented[entry.owner.lane];
   const uint32_t own = rented[shortage.asker.lane];
-  if (config.max_regions_per_instance != 0 && own >= config.max_regions_per_instance) return false;
+  if (core.config.max_regions_per_instance != 0 && own >= core.config.max_regions_per_instance) return false;
   const auto owners =
       size_t(std::count_if(rented.begin(), rented.end(), [](uint32_t n) { return n > 0; })) + (own == 0);
   const size_t share = std::max<size_t>(1, regions.size() / owners);
@@ -205,7 +205,7 @@ void Pool::State::sort_candidates(Takeover& takeover) const {
   std::stable_sort(candidates.begin(), candidates.end(),
                    [&](uint32_t a, uint32_t b) { return regions[a].counted_pages < regions[b].counted_pages; });
   candidates.resize(
-      std::min<size_t>(candidates.size(), std::max<uint64_t>(1, kPagesLookedAtMax / region.region_pages())));
+      std::min<size_t>(candidates.size(), std::max<uint64_t>(1, kPagesLookedAtMax / core.region.region_pages())));
   takeover.part = Takeover::Part::kChoice;
 }
 

@@ -57,7 +57,7 @@ void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run
 
 // Pages of one region among which a turn looks for windows of so many pages at once.
 uint64_t Pool::State::window_part(uint64_t run_pages) const {
-  return std::min<uint64_t>(region.region_pages(), std::max(kWindowPagesPerTurn, 2 * run_pages));
+  return std::min<uint64_t>(core.region.region_pages(), std::max(kWindowPagesPerTurn, 2 * run_pages));
 }
 
 // And of all regions.
@@ -75,11 +75,11 @@ Pool::State::WindowLook Pool::State::may_all_go(std::span<const uint32_t> heads,
     if (page < shortage.window_looked_to) continue;
     if (shortage.lines_left == 0) return WindowLook::kUnfinished;
     shortage.spend(cost);
-    meter.add(cost);
+    core.meter.add(cost);
     // The windows before this one may have brought its tenant down to its limit.
     if (tenant_class(tenant(page)) == kTenantProtected) return WindowLook::kMustStay;
-    const PageWord found = word(page);
-    if (shm::is_pinned(region, lanes.in_use, page)) {
+    const PageWord found = core.word(page);
+    if (shm::is_pinned(core.region, lanes.in_use, page)) {
       if (found.is(PageState::kReady) && found.children() == 0) hold(PageRef::of(page, found.generation()));
       return WindowLook::kMustStay;
     }
@@ -95,14 +95,14 @@ bool Pool::State::empty_window(uint32_t first, Shortage& shortage) {
   shortage.window = first;
   std::vector<uint32_t> heads;
   for (uint32_t page = first; page < first + shortage.run_pages; ++page)
-    if (word(page).is(PageState::kReady)) heads.push_back(page);
+    if (core.word(page).is(PageState::kReady)) heads.push_back(page);
   shortage.spend(shortage.run_pages);
   const WindowLook look = may_all_go(heads, shortage);
   if (look == WindowLook::kUnfinished) return false;
   if (look == WindowLook::kMayGo) {
     for (size_t start = 0; start < heads.size();) {
       if (shortage.lines_left == 0) return false;
-      const uint64_t cost = look_lines(), before = meter.read();
+      const uint64_t cost = look_lines(), before = core.meter.read();
       size_t n = 0;
       for (uint64_t lines = 0; start + n < heads.size() && n < shm::kEvictBatchMax && lines < shortage.lines_left; ++n)
         lines += eviction_lines(heads[start + n], cost);
@@ -113,7 +113,7 @@ bool Pool::State::empty_window(uint32_t first, Shortage& shortage) {
       shortage.key_bytes_left = inside.key_bytes_left;
       shortage.blocks_evicted = inside.blocks_evicted;
       shortage.pages_evicted = inside.pages_evicted;
-      shortage.spend(meter.read() - before);
+      shortage.spend(core.meter.read() - before);
       start += n;
     }
     take_for_asker(first, shortage, nullptr);
@@ -132,27 +132,27 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
   std::vector<Cell> cells;
   const size_t keep = 4 * std::min<uint64_t>(shortage.runs, shortage.items_left) + 1024;
   const auto part = uint32_t(window_part(run_pages));
-  auto at = size_t(std::lower_bound(in.begin(), in.end(), region.region_of(window_next)) - in.begin()) % in.size();
-  uint32_t offset = in[at] == region.region_of(window_next) ? window_next % region.region_pages() : 0;
+  auto at = size_t(std::lower_bound(in.begin(), in.end(), core.region.region_of(window_next)) - in.begin()) % in.size();
+  uint32_t offset = in[at] == core.region.region_of(window_next) ? window_next % core.region.region_pages() : 0;
   Shortage::WindowPass& pass = shortage.window_pass(in.size());
-  while (pass.pages_looked_at < in.size() * region.region_pages() && shortage.window_pages_left >= part) {
-    const uint32_t first = in[at] * region.region_pages() + offset;
-    cells.assign(std::min(part, region.region_pages() - offset), Cell{});
+  while (pass.pages_looked_at < in.size() * core.region.region_pages() && shortage.window_pages_left >= part) {
+    const uint32_t first = in[at] * core.region.region_pages() + offset;
+    cells.assign(std::min(part, core.region.region_pages() - offset), Cell{});
     shortage.window_pages_left -= part;
     // Parts overlap, so that each window is in one of them.
-    const bool is_last = offset + cells.size() == region.region_pages();
+    const bool is_last = offset + cells.size() == core.region.region_pages();
     const auto step = uint32_t(is_last ? cells.size() : cells.size() + 1 - run_pages);
     pass.pages_looked_at += step;
     offset = is_last ? 0 : offset + step;
     if (is_last) at = (at + 1) % in.size();
-    window_next = in[at] * region.region_pages() + offset;
+    window_next = in[at] * core.region.region_pages() + offset;
     for (uint32_t i = 0; i < cells.size();) {
-      const PageWord found = word(first + i);
+      const PageWord found = core.word(first + i);
       uint32_t length = 1;
       if (found.is(PageState::kFree)) {
         cells[i] = {kNoBlock, true, true, true};
       } else if (found.is(PageState::kReady) && found.low() == 0 && !held.has(first + i)) {
-        length = region.run_pages(first + i);
+        length = core.region.run_pages(first + i);
         know(first + i, found.generation());
         const EvictionOrder::Key its_key = order.key(first + i);
         for (uint32_t k = 0; k < length && i + k < cells.size(); ++k)

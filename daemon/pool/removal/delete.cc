@@ -27,9 +27,9 @@ json removed_json(const TreeWalk& walk) {
 
 // Nothing when the key is absent. A block that nobody is below needs no look for a tree.
 bool Pool::State::begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const {
-  const PageRef root = shm::find_unpinned(region, {request.digest_lo, request.digest_hi});
+  const PageRef root = shm::find_unpinned(core.region, {request.digest_lo, request.digest_hi});
   if (root.is_none()) return false;
-  if (word(root.page()).children() != 0) {
+  if (core.word(root.page()).children() != 0) {
     begin_tree(walk, {root});
     return true;
   }
@@ -58,7 +58,7 @@ json Pool::State::remove(const std::string& command, const json& request, uint64
     return removed_json(walk);
   }
   if (deletions.size() >= kDeletionsMax) return refusal(EAGAIN, "too many trees are being deleted already: try again");
-  *ret_ticket = ++last_ticket;
+  *ret_ticket = ++core.last_ticket;
   deletions.push_back({lanes.daemon, *ret_ticket, std::move(walk)});
   return {};
 }
@@ -90,14 +90,14 @@ DeleteTreeResult Pool::State::begin_delete_tree(LaneId asker, const wire::Delete
   if (!begin_deletion(request, walk)) return {-ENOENT, 0, 0};
   uint64_t budget = kTreeStepsPerTurn;
   if (deletions.empty() && step_tree(walk, budget)) return {0, walk.deleted, walk.left};
-  *ret_ticket = ++last_ticket;
+  *ret_ticket = ++core.last_ticket;
   deletions.push_back({asker, *ret_ticket, std::move(walk)});
   return {};
 }
 
 // Of a block that somebody holds the key goes, and the memory when nobody does. False if it has children, or is not there.
 bool Pool::State::take_key(PageRef ref) {
-  if (shm::retire_ref(self, ref) != shm::RetireStatus::kRetired) return false;
+  if (shm::retire_ref(core.self, ref) != shm::RetireStatus::kRetired) return false;
   if (feed) feed->removed(ref, MARU_FOLLOW_BY_ADMIN);
   if (!held.has(ref.page())) queue_remove(ref.page());
   queue_retired(ref);
@@ -118,7 +118,7 @@ bool Pool::State::step_cleared() {
   const size_t end = std::min<size_t>(cleared.size(), cleared_next + kClearedPerTurn);
   for (uint64_t lines = kHeldLinesAtOnce; cleared_next < end && lines > 0; ++cleared_next) {
     const PageRef ref = cleared[cleared_next];
-    const PageWord found = word(ref.page());
+    const PageWord found = core.word(ref.page());
     if (!found.is_findable(ref.generation())) continue;  // gone
     const uint32_t page = ref.page();
     if (found.low() == 0) {

@@ -28,34 +28,12 @@ constexpr uint64_t kLinesPerPoisonList = 1u << 18;  // and one page at least
 // A turn's part of what clients could have prepared at will before marud was started.
 constexpr size_t kPoisonHeadsPerTurn = 4096, kPoisonRetriesPerTurn = 64;
 
-const char* section_name(uint32_t section) {
-  constexpr const char* kNames[] = {"hosts",   "regions",   "lane identities", "policy",   "tenants",  "blocks",
-                                    "details", "key bytes", "key extents",     "registry", "overflow", "lanes"};
-  static_assert(std::size(kNames) == format::kSectionCount);
-  return section < std::size(kNames) ? kNames[section] : "header";
-}
-
 }  // namespace
-
-// What is wrong with the control region, or nothing.
-std::string Pool::State::bad_control_memory() const {
-  const std::vector<BadMemory> bad = device->bad_control_memory();
-  if (bad.empty()) return {};
-  uint32_t section = format::kSectionCount;  // the header
-  for (uint32_t i = 0; i < format::kSectionCount; ++i)
-    if (region.layout().sections[i].offset < bad.front().offset + bad.front().bytes) section = i;
-  if (bad.front().offset < sizeof(format::Header)) section = format::kSectionCount;
-  return fmt::format(
-      "the machine reports bad memory at byte {} of {} ({} of it), in the part \"{}\" of the control region, which "
-      "cannot "
-      "be repaired in place",
-      bad.front().offset, device->name(), bad.front().bytes, section_name(section));
-}
 
 // -- poisoning --------------------------------------------------------------------------------------------------------
 
 shm::PoisonStatus Pool::State::poison(uint32_t page) {
-  const shm::PoisonResult result = shm::poison_page(self, page);
+  const shm::PoisonResult result = shm::poison_page(core.self, page);
   if (result.status == shm::PoisonStatus::kBusy) {
     if (std::find(poison_waiting.begin(), poison_waiting.end(), page) == poison_waiting.end())
       poison_waiting.push_back(page);
@@ -88,7 +66,7 @@ bool Pool::State::look_at_poison_heads() {
   for (size_t looks = std::min(poison_heads.size(), kPoisonHeadsPerTurn); looks > 0; --looks) {
     if (poison_head_next >= poison_heads.size()) poison_head_next = 0;
     const PageRef head = poison_heads[poison_head_next];
-    const PageWord found = word(head.page());
+    const PageWord found = core.word(head.page());
     const bool is_same = found.generation() == head.generation();
     if (is_same && (found.is(PageState::kReserved) || found.is(PageState::kSealed))) {
       ++poison_head_next;
@@ -107,16 +85,16 @@ bool Pool::State::look_at_poison_heads() {
 // Whether nobody writes any more in the name of this lane, of whatever host it is.
 bool Pool::State::is_over(LaneId lane) const {
   if (lanes.is_dead(lane) || lanes.is_own(lane.lane)) return lanes.is_dead(lane);
-  return !shm::LaneSet::in_use(region).has(lane.lane) ||
-         uint32_t(region.identity(lane.lane).state.load_acquire() >> 48) != lane.generation;
+  return !shm::LaneSet::in_use(core.region).has(lane.lane) ||
+         uint32_t(core.region.identity(lane.lane).state.load_acquire() >> 48) != lane.generation;
 }
 
 // The clients that other hosts have now. Who comes later fills nothing behind a page that is POISONED already.
 void Pool::State::note_others() {
-  poison_others.resize(region.lanes());
-  shm::LaneSet::in_use(region).for_each(region.lanes(), [&](uint32_t lane) {
-    if (!lanes.is_own(lane) && lane != region.daemon_lane_of(region.host_of_lane(lane)))
-      poison_others[lane] = uint32_t(region.identity(lane).state.load_acquire() >> 48);
+  poison_others.resize(core.region.lanes());
+  shm::LaneSet::in_use(core.region).for_each(core.region.lanes(), [&](uint32_t lane) {
+    if (!lanes.is_own(lane) && lane != core.region.daemon_lane_of(core.region.host_of_lane(lane)))
+      poison_others[lane] = uint32_t(core.region.identity(lane).state.load_acquire() >> 48);
   });
 }
 
@@ -141,7 +119,7 @@ bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& bu
     PoisonedPage poisoned = poison_held[poison_go_next];
     const uint32_t page = poisoned.ref.page();
     --budget;
-    if (!word(page).is(PageState::kPoisoned)) {  // somebody scribbled
+    if (!core.word(page).is(PageState::kPoisoned)) {  // somebody scribbled
       poison_known.remove(page);
       continue;
     }
@@ -159,14 +137,14 @@ bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& bu
                  poisoned.others != PoisonedPage::Others::kNone;
     if (!stays) {
       budget -= std::min(budget, cost);
-      stays = !shm::is_poison_unpinned(self, lanes.in_use, page);
+      stays = !shm::is_poison_unpinned(core.self, lanes.in_use, page);
     }
     if (stays) {
       poison_held[poison_go_kept++] = poisoned;
       continue;
     }
     PageRef parent;
-    own_frees += shm::let_poison_go(region, page, &parent);
+    regions.own_frees += shm::let_poison_go(core.region, page, &parent);
     lanes.let_go.insert(page);
     poison_known.remove(page);
     if (!parent.is_none()) findings.parent_suspect(parent);
@@ -186,7 +164,7 @@ bool Pool::State::step_poison() {
   }
   const bool more_heads = look_at_poison_heads();
   if (!poison_walk) {
-    if (poison_held.empty() || rests(now_ms, poison_again_ms, kPoisonPauseMaxMs)) return more_heads;
+    if (poison_held.empty() || rests(core.now_ms, poison_again_ms, kPoisonPauseMaxMs)) return more_heads;
     std::vector<PageRef> roots;
     for (const PoisonedPage& poisoned : poison_held) roots.push_back(poisoned.ref);
     begin_tree(poison_walk.emplace(), std::move(roots));
@@ -199,24 +177,24 @@ bool Pool::State::step_poison() {
   poison_walk.reset();
   if (has_new) poison_pause_ms = 0;
   poison_pause_ms = std::clamp(poison_pause_ms * 2, kPoisonPauseMinMs, kPoisonPauseMaxMs);
-  poison_again_ms = now_ms + poison_pause_ms;
+  poison_again_ms = core.now_ms + poison_pause_ms;
   return more_heads;
 }
 
 // A page that the marud before left POISONED, or a block with one in its run.
 void Pool::State::adopt_poison(uint32_t page) {
-  const PageWord found = word(page);
+  const PageWord found = core.word(page);
   if (found.is(PageState::kPoisoned)) {
     PoisonedPage poisoned = {PageRef::of(page, found.generation()), {}, 0};
     // Nobody knows any more what it was: pages behind it wait for every client of that time.
-    if (page % region.region_pages() + 1 < region.region_pages() && word(page + 1).is(PageState::kTail)) {
+    if (page % core.region.region_pages() + 1 < core.region.region_pages() && core.word(page + 1).is(PageState::kTail)) {
       poisoned.filled_before = lanes.next_arrival;
-      if (region.is_shared()) poisoned.others = PoisonedPage::Others::kUnknown;
+      if (core.region.is_shared()) poisoned.others = PoisonedPage::Others::kUnknown;
     }
     keep_poisoned(poisoned);
-  } else if (found.is_findable(found.generation()) && shm::has_poisoned_tail(region, page)) {
+  } else if (found.is_findable(found.generation()) && shm::has_poisoned_tail(core.region, page)) {
     poison(page);
-  } else if (found.is(PageState::kReserved) && shm::has_poisoned_tail(region, page)) {
+  } else if (found.is(PageState::kReserved) && shm::has_poisoned_tail(core.region, page)) {
     poison_heads.push_back(PageRef::of(page, found.generation()));
   }
 }
@@ -229,24 +207,24 @@ void Pool::State::know_poison(uint32_t page) {
 // -- who says so ------------------------------------------------------------------------------------------------------
 
 std::string Pool::State::report_bad_page(uint64_t page) {
-  if (page >= pages()) return {};
-  if (word(uint32_t(page)).is(PageState::kPoisoned)) return {};
+  if (page >= core.pages()) return {};
+  if (core.word(uint32_t(page)).is(PageState::kPoisoned)) return {};
   const auto known = std::find_if(poison_reports.begin(), poison_reports.end(),
                                   [&](const PoisonReport& report) { return report.page == page; });
-  if (known != poison_reports.end() && rests(now_ms, known->at_ms + kReportPauseMs, kReportPauseMs)) return {};
-  const auto bad = probe_memory(*device, device_byte(page), region.page_bytes());
+  if (known != poison_reports.end() && rests(core.now_ms, known->at_ms + kReportPauseMs, kReportPauseMs)) return {};
+  const auto bad = probe_memory(*core.device, core.device_byte(page), core.region.page_bytes());
   if (bad && !bad->empty()) {
     std::erase_if(poison_reports, [&](const PoisonReport& report) { return report.page == page; });
     const bool is_done = poison(uint32_t(page)) != shm::PoisonStatus::kBusy;
     look_at_poison_heads();
     return fmt::format("page {} has bad memory at byte {} of {}: it {} out of use for ever, and its block is a miss",
-                       page, bad->front().offset, device->name(), is_done ? "is" : "goes as soon as it was published");
+                       page, bad->front().offset, core.device->name(), is_done ? "is" : "goes as soon as it was published");
   }
   if (known != poison_reports.end()) {
-    known->at_ms = now_ms;
+    known->at_ms = core.now_ms;
   } else {
     if (poison_reports.size() == kReportsMax) poison_reports.erase(poison_reports.begin());
-    poison_reports.push_back({uint32_t(page), now_ms});
+    poison_reports.push_back({uint32_t(page), core.now_ms});
   }
   return fmt::format(
       "page {} is said to have bad memory, but marud {}: it stays in use (marudctl memory poison {} takes it "
@@ -265,10 +243,10 @@ json Pool::State::poison_command(const json& request) {
     if (ref.is_none()) return none;
     page = ref.page();
   }
-  if (page >= pages())
+  if (page >= core.pages())
     return refusal(ERANGE, "\"page\": found " + json_text(request["page"]) + ", expected 0 to " +
-                               std::to_string(pages() - 1) + " (marudctl blocks KEY names the page of a block)");
-  const PageWord before = word(uint32_t(page));
+                               std::to_string(core.pages() - 1) + " (marudctl blocks KEY names the page of a block)");
+  const PageWord before = core.word(uint32_t(page));
   const shm::PoisonStatus status = poison(uint32_t(page));
   step_poison();
   return {{"page", page},
@@ -283,10 +261,10 @@ json Pool::State::list_poisoned(const json& request) {
   json rows = json::array();
   uint64_t page = number_in(request, "cursor", 0);
   const auto add = [&](uint64_t at, const char* state) {
-    json row = {{"page", at}, {"state", state}, {"device_byte", device_byte(at)}};
+    json row = {{"page", at}, {"state", state}, {"device_byte", core.device_byte(at)}};
     if (std::string_view(state) == "poisoned") {
-      meter.add(look_lines());
-      row["pinned"] = shm::is_pinned(region, lanes.in_use, uint32_t(at));
+      core.meter.add(look_lines());
+      row["pinned"] = shm::is_pinned(core.region, lanes.in_use, uint32_t(at));
     }
     rows.push_back(std::move(row));
   };
@@ -294,19 +272,19 @@ json Pool::State::list_poisoned(const json& request) {
     for (uint32_t waiting : poison_waiting) add(waiting, "waiting");
     for (const PoisonReport& report : poison_reports) add(report.page, "reported");
   }
-  const uint64_t end = std::max(page, pages());
-  const LineBudget lines(meter, kLinesPerPoisonList);
+  const uint64_t end = std::max(page, core.pages());
+  const LineBudget lines(core.meter, kLinesPerPoisonList);
   for (; page < end && !lines.is_spent() && rows.size() < rows_max; ++page)
-    if (word(uint32_t(page)).is(PageState::kPoisoned)) add(page, "poisoned");
+    if (core.word(uint32_t(page)).is(PageState::kPoisoned)) add(page, "poisoned");
   json reply = {{"memory", std::move(rows)}};
-  if (page < pages()) reply["next"] = page;
+  if (page < core.pages()) reply["next"] = page;
   return reply;
 }
 
-std::string Pool::bad_control_memory() const { return state_->bad_control_memory(); }
+std::string Pool::bad_control_memory() const { return state_->core.bad_control_memory(); }
 
 std::string Pool::report_bad_page(uint64_t page, uint64_t now_ms) {
-  state_->now_ms = now_ms;
+  state_->core.now_ms = now_ms;
   return state_->report_bad_page(page);
 }
 

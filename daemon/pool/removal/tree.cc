@@ -34,8 +34,8 @@ void Pool::State::begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const {
   walk.levels = {0};
   walk.level_end = roots.size();
   walk.tree = std::move(roots);
-  walk.first_child = std::make_unique_for_overwrite<uint32_t[]>(pages());
-  walk.next_child = std::make_unique_for_overwrite<uint32_t[]>(pages());
+  walk.first_child = std::make_unique_for_overwrite<uint32_t[]>(core.pages());
+  walk.next_child = std::make_unique_for_overwrite<uint32_t[]>(core.pages());
 }
 
 // Every block, those without a parent being the roots. They are found with the links.
@@ -47,7 +47,7 @@ void Pool::State::begin_whole(TreeWalk& walk) const {
 
 // What somebody scribbled may go round in a circle, which has a root, too, when a parent must be higher up than its child.
 bool Pool::State::is_higher(PageRef parent, uint32_t page) const {
-  const auto depth = [&](uint32_t of) { return uint32_t(region.block(of).shape.load_acquire() >> 32); };
+  const auto depth = [&](uint32_t of) { return uint32_t(core.region.block(of).shape.load_acquire() >> 32); };
   return depth(parent.page()) < depth(page);
 }
 
@@ -58,24 +58,24 @@ bool Pool::State::counts_for_parent(uint32_t page, PageWord found) const {
 }
 
 bool Pool::State::gather_links(TreeWalk& walk, uint64_t& budget) {
-  const uint64_t end = walk.next + spend(budget, pages() - walk.next);
+  const uint64_t end = walk.next + spend(budget, core.pages() - walk.next);
   for (; walk.next < end; ++walk.next) {
     const auto page = uint32_t(walk.next);
-    const PageWord found = word(page);
+    const PageWord found = core.word(page);
     if (!counts_for_parent(page, found)) continue;
     // A client may have left it to us a moment ago, in a touch that was not read yet.
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)
       queue_retired(PageRef::of(page, found.generation()));
-    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
-    const bool is_child = region.is_page(parent) && parent.page() != page &&
-                          word(parent.page()).generation() == parent.generation() &&
+    const PageRef parent = PageRef::from_bits(core.region.block(page).parent.load_acquire());  // checked below
+    const bool is_child = core.region.is_page(parent) && parent.page() != page &&
+                          core.word(parent.page()).generation() == parent.generation() &&
                           (!walk.is_whole || is_higher(parent, page));
     if (!is_child && walk.is_whole) walk.tree.push_back(PageRef::of(page, found.generation()));
     if (!is_child) continue;
     walk.next_child[page] = walk.first_child[parent.page()];
     walk.first_child[parent.page()] = page;
   }
-  return walk.next == pages();
+  return walk.next == core.pages();
 }
 
 // Each list is walked once, whatever somebody scribbled, so this ends.
@@ -91,8 +91,8 @@ bool Pool::State::climb(TreeWalk& walk, uint64_t& budget) {
       if (spend(budget, 1) == 0) return false;
       const uint32_t page = walk.child;
       walk.child = std::exchange(walk.next_child[page], kNoPage);
-      const PageWord found = word(page);
-      if (!counts_for_parent(page, found) || region.block(page).parent.load_acquire() != parent.bits) continue;
+      const PageWord found = core.word(page);
+      if (!counts_for_parent(page, found) || core.region.block(page).parent.load_acquire() != parent.bits) continue;
       if (walk.next < walk.has_below.size()) walk.has_below[walk.next] = true;
       if (page == walk.tree.front().page()) continue;  // of a scribbled cycle, or a root anyway
       walk.tree.push_back(PageRef::of(page, found.generation()));
@@ -121,14 +121,14 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
       // The length of its run is what a client wrote.
       if (spend(budget, eviction_lines(page, look)); budget == 0) count = walk.tree.size() - i + 1;
       if (walk.reason == EvictReason::kExpired && !has_expired(page)) continue;  // somebody scribbled
-      if (word(page).is_findable(walk.tree[i - 1].generation())) victims.push_back(page);
+      if (core.word(page).is_findable(walk.tree[i - 1].generation())) victims.push_back(page);
     }
     walk.tree.resize(walk.tree.size() - count);
     const size_t gone = evict_pages(victims, walk.reason);
     walk.deleted += gone;
     walk.left += victims.size() - gone;
     for (uint32_t page : victims) {
-      const PageWord found = word(page);
+      const PageWord found = core.word(page);
       if (!walk.retires || !found.is(PageState::kReady)) continue;
       const PageRef ref = PageRef::of(page, found.generation());
       if (take_key(ref))
@@ -144,12 +144,12 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
 bool Pool::State::step_tree(TreeWalk& walk, uint64_t& budget) {
   using Phase = TreeWalk::Phase;
   if (walk.phase == Phase::kClear) {
-    const uint64_t end = std::min(pages(), walk.next + std::min(budget, pages()) * kClearedPerStep);
+    const uint64_t end = std::min(core.pages(), walk.next + std::min(budget, core.pages()) * kClearedPerStep);
     spend(budget, (end - walk.next) / kClearedPerStep + 1);
     std::fill(walk.first_child.get() + walk.next, walk.first_child.get() + end, kNoPage);
     std::fill(walk.next_child.get() + walk.next, walk.next_child.get() + end, kNoPage);
     walk.next = end;
-    if (end < pages()) return false;
+    if (end < core.pages()) return false;
     walk.phase = Phase::kLinks;
     walk.next = 0;
   }

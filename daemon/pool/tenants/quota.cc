@@ -269,7 +269,7 @@ json Pool::State::quota(const std::string& command, const json& request, uint64_
   if (!changes || !ret_ticket) return tenants.admin(command, request);
   if (*ret_ticket == 0) {
     if (quotas.size() >= kQuotasMax) return refusal(EAGAIN, "too many limits are being set already: try again");
-    quotas.push_back({* ret_ticket = ++last_ticket, command, request});
+    quotas.push_back({* ret_ticket = ++core.last_ticket, command, request});
     step_quotas();
   }
   const auto is_it = [&](const QuotaCommand& waiting) { return waiting.ticket == *ret_ticket; };
