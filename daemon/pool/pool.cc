@@ -49,20 +49,15 @@ Result<void> Pool::State::begin(uint64_t now) {
   boot_words(core.config.sharing.boot_id.empty() ? current_boot_id() : core.config.sharing.boot_id, core.boot_id);
   core.pid_namespace = own_pid_namespace();
   if (auto claimed = claim_slot(); !claimed) return claimed;
-  const uint32_t own_lane = core.region.daemon_lane_of(core.host);
-  lanes.first = own_lane;
-  lanes.end = own_lane + core.region.lanes_per_host();
-  lanes.hosts = core.region.hosts();
-  lanes.locks.begin(*core.device, own_lane);
+  lanes.set_up();
   core.pin_counts.assign(shm::PinTable::counts_needed(core.region.layout()), AtomicU32{});
-  core.pins = shm::PinTable(core.region, own_lane, core.pin_counts);
+  core.pins = shm::PinTable(core.region, lanes.first, core.pin_counts);
   core.self.region = &core.region;
   core.self.pins = &core.pins;
   tenants.begin(core.config.name, core.region, lanes.in_use, {lanes.first, lanes.end}, core.config.tenants);
   core.self.returns = &tenants;
   core.self.trust = &core;
   order = EvictionOrder(core.region.policy_table(), core.region.region_pages(), *this);
-  lanes.records.assign(core.region.lanes(), {});
   regions.set_up();
   shelves.assign(order.shelves(), {});
   if (auto begun = begin_room(); !begun) return begun;
@@ -75,14 +70,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
   if (auto written = core.write_out_host(); !written) return written;
   core.self.id = lanes.daemon = shm::daemon_lane(core.region, core.host);
-  if (core.region.is_shared()) {  // to the other hosts marud's lane is one like any other
-    lanes.records[own_lane].generation = core.self.id.generation;
-    lanes.records[own_lane].who.pid = ::getpid();
-    lanes.records[own_lane].attached_ms = now;
-    lanes.in_use.add(own_lane);
-    show_lane(own_lane, format::LaneState::kLive);
-    shm::set_lane_bit(core.region, own_lane, true);
-  }
+  if (core.region.is_shared()) lanes.set_up_own(now);
   return set_policy(std::string(core.config.policy), PolicyOptions(core.config.policy_options), false);
 }
 
@@ -281,84 +269,23 @@ const std::string& Pool::lost_because() const { return state_->hosts.lost_becaus
 
 // -- lanes ------------------------------------------------------------------------------------------------------------
 
-void Pool::State::show_lane(uint32_t lane, format::LaneState lane_state) {
-  const LaneRecord& record = lanes.records[lane];
-  format::LaneIdentity& identity = core.region.identity(lane);
-  // Until the last of them is there, a live lane is one of no namespace at all: a marud that finds it so believes no pid.
-  constexpr uint64_t kNowhere = UINT64_MAX;
-  identity.pid_namespace.store_relaxed(kNowhere);
-  identity.process.store_release(uint64_t(record.who.pid));
-  identity.start_time.store_relaxed(record.who.start_time);
-  identity.boot_id_lo.store_relaxed(core.boot_id[0]);
-  identity.boot_id_hi.store_relaxed(core.boot_id[1]);
-  identity.credentials.store_relaxed(uint64_t(record.who.uid) << 32 | record.who.gid);
-  identity.attached_ms.store_relaxed(record.attached_ms);
-  identity.pid_namespace.store_release(record.pid_namespace);
-  const bool has_lock = record.has_lock && lane_state == format::LaneState::kLive;
-  identity.state.store_release(uint64_t(record.generation) << 48 | (has_lock ? format::kLaneHasLock : 0) |
-                               uint64_t(lane_state));  // last: a whole identity
-}
-
-// Whoever looks for pins reads this after its RETIRED; a lane is handed out after it. The bits of other hosts stay.
-void Pool::State::show_lane_bits() {
-  for (uint32_t lane = lanes.first + !core.region.is_shared(); lane < lanes.end; ++lane)
-    shm::set_lane_bit(core.region, lane, lanes.in_use.has(lane));
-}
-
+// A process may say goodbye during a check at rest.
 bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
-  if (!lanes.is_live(lane)) return false;
-  // Who said goodbye during a check at rest.
-  if (std::find(ended_lanes.begin(), ended_lanes.end(), lanes.id(lane)) != ended_lanes.end()) return false;
-  const LaneRecord& record = lanes.records[lane];
-  // A process is itself whatever user it has become: nobody else could take the lane back. Of one of another namespace only its
-  // start is known, and its user has to be the same.
-  const bool is_same_process = record.pid_namespace == core.pid_namespace
-                                   ? record.who.pid == who.pid && record.who.start_time == who.start_time
-                                   : is_same_start(record.who.start_time, who.start_time) && record.who.uid == who.uid;
-  return record.generation == generation && is_same_process && record.same_boot;
+  if (!lanes.keeps_lane(who, lane, generation)) return false;
+  return std::find(ended_lanes.begin(), ended_lanes.end(), lanes.id(lane)) == ended_lanes.end();
 }
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                                       FileDescriptor* ret_control) {
   if (core.region.is_shared() && is_own_slot_lost())
     return failure(EIO, "attach to pool \"" + core.config.name + "\": " + hosts.lost_because);
-  if (keeps_lane(who, previous_lane, previous_generation)) {
-    LaneRecord& record = lanes.records[previous_lane];
-    record.is_adopted = false;
-    // It goes on with the description that it has, and its lock; without that the next marud must not ask for one.
-    const bool has_lock = record.has_lock && lanes.lock_of(previous_lane) == LaneLock::kHeld;
-    if (record.pid_namespace != core.pid_namespace || record.who.uid != who.uid || record.who.gid != who.gid ||
-        record.has_lock != has_lock) {
-      record.has_lock = has_lock;
-      record.who = who;
-      record.pid_namespace = core.pid_namespace;
-      show_lane(previous_lane, format::LaneState::kLive);
-    }
-    return LaneGrant{previous_lane, previous_generation, true};
-  }
+  if (keeps_lane(who, previous_lane, previous_generation)) return lanes.keep(who, previous_lane);
   auto control = ret_control ? lanes.locks.open() : Result<FileDescriptor>();
   if (!control) return failure(control.error().code, control.error().doing);
   for (int tries = 0; tries < 2; ++tries) {
-    const uint32_t count = core.region.lanes_per_host() - 1;
-    for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t number = 1 + (next_lane - 1 + i) % count, lane = lanes.first + number;
-      LaneRecord& record = lanes.records[lane];
-      if (record.phase != LaneRecord::Phase::kFree) continue;
-      next_lane = number % count + 1;
-      const uint32_t generation = record.generation % 0xFFFF + 1;
-      record = {};
-      record.phase = LaneRecord::Phase::kLive;
-      record.generation = generation;
-      record.who = who;
-      record.pid_namespace = core.pid_namespace;
-      record.attached_ms = core.now_ms;
-      record.arrival = lanes.next_arrival++;
-      record.has_lock = control->is_open() && LaneLocks::lock(control->get(), lane, generation);
+    if (const auto grant = lanes.give(who, *control)) {
       if (ret_control) *ret_control = std::move(*control);
-      show_lane(lane, format::LaneState::kLive);
-      lanes.in_use.add(lane);
-      shm::set_lane_bit(core.region, lane, true);
-      return LaneGrant{lane, generation, false};
+      return *grant;
     }
     // All in use; perhaps one is only waiting to be taken back. The one that turns are at, and no more of it than one does.
     uint32_t coming = lanes.first + 1;
@@ -379,13 +306,8 @@ Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane
   return state_->attach(who, previous_lane, previous_generation, ret_control);
 }
 
-bool Pool::State::has_lane_in(LaneRecord::Phase phase) const {
-  const auto own = std::span(lanes.records).subspan(lanes.first + 1, lanes.end - lanes.first - 1);
-  return std::any_of(own.begin(), own.end(), [&](const LaneRecord& record) { return record.phase == phase; });
-}
-
 bool Pool::is_lane_coming() const {
-  return state_->has_lane_in(LaneRecord::Phase::kReclaiming) && !state_->has_lane_in(LaneRecord::Phase::kFree);
+  return state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) && !state_->lanes.has_lane_in(LaneRecord::Phase::kFree);
 }
 
 bool Pool::is_writing_limits() const { return !state_->quotas.empty(); }
@@ -393,7 +315,7 @@ bool Pool::has_limits_writer() const { return state_->tenants.has_writer(); }
 
 bool Pool::is_reclaiming() const {
   const PoolHosts& hosts = state_->hosts;
-  return !state_->ended_lanes.empty() || state_->has_lane_in(LaneRecord::Phase::kReclaiming) ||
+  return !state_->ended_lanes.empty() || state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) ||
          hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
 }
 

@@ -17,6 +17,7 @@
 #include "daemon/pool/findings.h"
 #include "daemon/pool/hosts/pool_hosts.h"
 #include "daemon/pool/lanes/lane_table.h"
+#include "daemon/pool/lanes/pin_ages.h"
 #include "daemon/pool/limits.h"
 #include "daemon/pool/memory/region_room.h"
 #include "daemon/pool/memory/shortage.h"
@@ -62,8 +63,7 @@ struct Pool::State final : BlockFacts {
   uint64_t lines_before = 0;  // the meter, when the last turn ended
   uint32_t work_next = 0;     // what the next turn does first
 
-  LaneTable lanes;
-  uint32_t next_lane = 1;  // where the search for a free lane starts, so that a number rests
+  LaneTable lanes{core};
   std::vector<ShelfEntry> shelves;
   std::unique_ptr<RegionRoom> room;  // null: every region has some
   uint64_t room_again_ms = 0;
@@ -191,12 +191,7 @@ struct Pool::State final : BlockFacts {
   std::optional<Takeover> giving;                 // for another host
   uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
 
-  struct PinAge {
-    uint64_t ref;
-    uint64_t since_ms;
-    bool is_counted = false;
-  };  // as overdue
-  std::unordered_map<uint64_t, PinAge> pin_ages;  // by lane << 32 | slot
+  PinAges pin_ages;
   uint64_t pin_look_next = 0;
   uint64_t pin_look_count = 0;  // of the lane that is being looked at
   uint64_t pins_overdue_total = 0;
@@ -209,10 +204,7 @@ struct Pool::State final : BlockFacts {
 
   // pool.cc: lanes and life cycle
   Result<void> begin(uint64_t now);
-  void show_lane(uint32_t lane, format::LaneState state);
-  void show_lane_bits();
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
-  bool has_lane_in(LaneRecord::Phase phase) const;
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            FileDescriptor* ret_control);
   // pool/turn.cc
@@ -385,7 +377,6 @@ struct Pool::State final : BlockFacts {
 
   // eviction/recency.cc
   uint64_t tick_of(uint32_t page, uint32_t generation) const;
-  uint64_t lost_touches() const;
   size_t gather_lane(uint32_t lane, size_t limit);
   void take_last_touches(uint32_t lane);
   bool gather_touches(size_t limit);
@@ -412,7 +403,6 @@ struct Pool::State final : BlockFacts {
   void inherit_use(PageRef parent, uint64_t child_tick);
   void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
   void hold(PageRef ref);
-  uint64_t look_lines() const;
   bool is_pass_due() const;
   void look_at_held(uint64_t lines);
   void look_at_all_held();
@@ -431,7 +421,6 @@ struct Pool::State final : BlockFacts {
   bool settle_lane(uint32_t lane, const LineBudget& budget);
   void finish_lane(uint32_t lane);
   void finish_lanes(uint64_t pages);
-  void take_counters(uint32_t lane);
   void take_findings(uint64_t lines = kLinesPerTurn);
   void evict_orphans(const LineBudget& budget);
   void queue_retired(PageRef ref);

@@ -134,7 +134,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
     parents.clear();
     chosen.clear();
     uint64_t runs_expected = 0;
-    const uint64_t cost = look_lines();
+    const uint64_t cost = lanes.look_lines();
     std::optional<EvictionOrder::Key> horizon;
     uint32_t page = 0;
     EvictionOrder::Key coldest_key;
@@ -234,7 +234,7 @@ bool Pool::State::evict_coldest(std::span<const uint32_t> in, Shortage& shortage
 void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max) {
   if (!policy->evicts() || shortage.lines_left == 0) return;
   // Queues that may miss blocks, because touches were lost, are compared with the page words first.
-  const uint64_t lost = lost_touches();
+  const uint64_t lost = lanes.lost_touches();
   bool has_swept = false;
   for (uint32_t index : in)
     for_shelves(index, [&](uint32_t shelf) {
@@ -295,7 +295,7 @@ size_t Pool::State::evict_pages(std::span<const uint32_t> victims, Shortage& int
   size_t gone = 0;
   for (size_t start = 0; start < victims.size(); start += shm::kEvictBatchMax) {
     const size_t n = std::min(shm::kEvictBatchMax, victims.size() - start);
-    core.meter.add(n * look_lines());
+    core.meter.add(n * lanes.look_lines());
     const size_t count = shm::retire_unpinned(core.self, lanes.in_use, victims.data() + start, n, &core.attempt, retired);
     for (size_t i = 0; i < count; ++i) {
       const uint32_t page = retired[i].page();
@@ -358,7 +358,7 @@ void Pool::State::evict_expired(std::vector<uint32_t> leaves, uint64_t limit) {
   std::vector<uint32_t> victims;
   std::vector<PageRef> parents;
   for (uint64_t lines = kHeldLinesAtOnce; !leaves.empty() && limit > 0 && lines > 0;) {
-    const uint64_t cost = look_lines();  // for each batch: clients may write meanwhile
+    const uint64_t cost = lanes.look_lines();  // for each batch: clients may write meanwhile
     const uint64_t most = std::min<uint64_t>({limit, shm::kEvictBatchMax, std::max<uint64_t>(1, lines / cost)});
     const size_t count = std::min<uint64_t>(leaves.size(), most);
     limit -= count;

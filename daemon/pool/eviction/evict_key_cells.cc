@@ -77,7 +77,7 @@ bool Pool::State::is_enough_of_tenant(uint32_t page, std::map<uint32_t, uint64_t
 // order and not spared, since nothing else would make room.
 void Pool::State::evict_cell_holders() {
   auto& coldest = key_cells.coldest;
-  const auto most = size_t(std::clamp<uint64_t>(kChoiceLinesPerTurn / look_lines(), 1, shm::kEvictBatchMax));
+  const auto most = size_t(std::clamp<uint64_t>(kChoiceLinesPerTurn / lanes.look_lines(), 1, shm::kEvictBatchMax));
   std::vector<uint32_t> victims;
   std::vector<PageRef> refs;
   std::map<uint32_t, uint64_t> taken;

@@ -37,7 +37,7 @@ json Pool::State::make_room(const json& request, uint64_t* ret_ticket) {
   if (evictions.size() >= kEvictionsMax)
     return refusal(EAGAIN, "too many administrators wait for room already: try again");
   wanted.sweep_left = core.pages();
-  wanted.shortage.lines_left = (2 * core.pages() + 1024) * look_lines();  // more than it takes, if nobody scribbles
+  wanted.shortage.lines_left = (2 * core.pages() + 1024) * lanes.look_lines();  // more than it takes, if nobody scribbles
   if (!ret_ticket) {
     may_choose(nullptr);
     wanted.round = rounds_begun;

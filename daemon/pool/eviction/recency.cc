@@ -21,12 +21,6 @@ uint64_t Pool::State::tick_of(uint32_t page, uint32_t generation) const {
   return std::min(now, core.tick(core.region.detail(page).stored_ms.load_relaxed()));  // a hint: any value does
 }
 
-uint64_t Pool::State::lost_touches() const {
-  uint64_t lost = core.totals.lost_touches;
-  for (const LaneRecord& record : lanes.records) lost += record.lost();
-  return lost;
-}
-
 // -- queues -----------------------------------------------------------------------------------------------------------
 
 // A life of a page that the policy has not heard of yet. Its entry may still stand in a queue for an earlier life.
@@ -335,21 +329,8 @@ void Pool::State::hold(PageRef ref) {
   if (held.has(ref.page())) return;
   queue_remove(ref.page());
   held.add(ref.page());
-  core.meter.add(look_lines());
+  core.meter.add(lanes.look_lines());
   held_blocks.push_back({ref, shm::find_pin(core.region, shm::with_other_hosts(core.region, lanes.in_use), ref.page())});
-}
-
-// What a look at all lanes for one block reads, in lines: its own, and of each lane a set of slots, with those of lanes whose
-// pins overflow, or whose client says so.
-uint64_t Pool::State::look_lines() const {
-  constexpr uint64_t kOwnLines = 4, kSlotsPerLine = 8;
-  uint64_t lines = kOwnLines;
-  shm::with_other_hosts(core.region, lanes.in_use).for_each(core.region.lanes(), [&](uint32_t lane) {
-    ++lines;
-    if (core.region.lane_header(lane).pin_overflow.load_relaxed() != 0)  // a guess
-      lines += core.region.layout().pin_overflow_slots / kSlotsPerLine;
-  });
-  return lines;
 }
 
 // Whether somebody waits for a pass that begins now, or began since.
@@ -365,7 +346,7 @@ void Pool::State::look_at_held(uint64_t lines) {
     held_round = rounds_begun;
   }
   const shm::LaneSet in_use = shm::with_other_hosts(core.region, lanes.in_use);
-  const uint64_t cost = held_left == 0 ? 0 : look_lines();
+  const uint64_t cost = held_left == 0 ? 0 : lanes.look_lines();
   std::vector<uint32_t> back;
   while (held_left > 0 && lines > 0) {
     HeldBlock& block = held_blocks[--held_left];
@@ -493,7 +474,7 @@ void Pool::State::sweep_shelf(uint32_t shelf) {
   sweep_used = used_before;
   add_missing(missing, rounds_begun);
   evict_expired(std::move(expired), 0);  // not within the request that is served, which may sweep many shelves
-  shelves[shelf].swept_at_lost = lost_touches();
+  shelves[shelf].swept_at_lost = lanes.lost_touches();
 }
 
 }  // namespace maru::daemon

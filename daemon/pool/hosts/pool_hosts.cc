@@ -169,7 +169,7 @@ void Pool::State::leave_slot() {
   for (uint32_t i : regions.own_regions())
     if (regions[i].state != RegionState::kUnused) settle_region(i);
   shm::clear_lane(core.region, lanes.first);  // its totals are of this host, and the slot may be another one's next
-  show_lane(lanes.first, format::LaneState::kFree);
+  lanes.show_lane(lanes.first, format::LaneState::kFree);
   shm::set_lane_bit(core.region, lanes.first, false);
   format::HostRecord& own = core.region.host(core.host);
   own.machine_id.store_release(0);

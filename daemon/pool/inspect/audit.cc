@@ -150,7 +150,7 @@ bool Pool::State::step_rest_audit() {
       if (!audit.settle_until_ms) audit.settle_until_ms = core.now_ms + kSettlePauseMs;
       take_findings();
       // What is half taken back looks like damage, and does not go on while marud leaves the pool alone.
-      const bool has_settled = !has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
+      const bool has_settled = !lanes.has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
                                hosts.waiting.empty() && findings.parents.empty() && recounts.empty() &&
                                findings.orphans.empty() && deletions.empty();
       if (!has_settled && rests(core.now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;

@@ -220,7 +220,7 @@ json Pool::State::list_blocks(const json& request) {
     if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring) && !found.is(PageState::kRetired)) continue;
     if (!passes(filter, uint32_t(page), found)) continue;
     if (filter.pinned) {
-      core.meter.add(look_lines());
+      core.meter.add(lanes.look_lines());
       if (!shm::is_pinned(core.region, lanes.in_use, uint32_t(page))) continue;
     }
     json row = block_json(uint32_t(page), found);
@@ -320,7 +320,7 @@ json Pool::State::status(const metrics::PageCensus& census) const {
                 {"lanes",
                  {{"max", core.region.lanes() - 1},
                   {"live", live},
-                  {"unproven", lanes.unproven(core.pid_namespace)},
+                  {"unproven", lanes.unproven()},
                   {"reclaiming", reclaiming}}},
                 {"blocks", blocks},
                 {"block_bytes", census.block_bytes},
@@ -337,7 +337,7 @@ json Pool::State::status(const metrics::PageCensus& census) const {
                 {"background_wakes", core.totals.background_wakes},
                 {"refused_rents", core.totals.refused_rents},
                 {"clients_reclaimed", core.totals.clients_reclaimed},
-                {"lost_touches", lost_touches()},
+                {"lost_touches", lanes.lost_touches()},
                 {"queues_rebuilt", core.totals.queues_rebuilt},
                 {"longest_turn_lines", core.totals.turn_lines_max},
                 {"policy", core.config.policy},

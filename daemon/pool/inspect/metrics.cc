@@ -40,7 +40,7 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   snapshot.page_bytes = parameters.page_bytes;
   for (const RegionEntry& entry : regions) ++snapshot.regions[uint32_t(entry.state) % snapshot.regions.size()];
   snapshot.lanes_max = core.region.lanes() - 1;
-  snapshot.lanes_unproven = lanes.unproven(core.pid_namespace);
+  snapshot.lanes_unproven = lanes.unproven();
   snapshot.counters = core.totals.counters;
   for (uint32_t lane = 1; lane < core.region.lanes(); ++lane) {
     snapshot.lanes_reclaiming += lanes.records[lane].phase == LaneRecord::Phase::kReclaiming;
@@ -59,10 +59,10 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   snapshot.evicted_pages = core.totals.evicted_pages;
   snapshot.regions_taken = core.totals.regions_taken;
   snapshot.background_wakes = core.totals.background_wakes;
-  snapshot.lost_touches = lost_touches();
+  snapshot.lost_touches = lanes.lost_touches();
   snapshot.queues_rebuilt = core.totals.queues_rebuilt;
   snapshot.lines_read = core.meter.read();
-  snapshot.pins = pin_ages.size();
+  snapshot.pins = pin_ages.by_slot.size();
   snapshot.pins_overdue = pins_overdue();
   snapshot.pins_overdue_total = pins_overdue_total;
   snapshot.retired_blocks = retired_blocks.size();

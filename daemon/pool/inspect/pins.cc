@@ -30,9 +30,9 @@ PageRef Pool::State::pin_in(uint32_t lane, uint64_t slot) const {
 }
 
 // The age of what this slot holds now; nothing when it was not looked at yet, or is one of more than are remembered.
-const Pool::State::PinAge* Pool::State::age_of(uint32_t lane, uint64_t slot, PageRef ref) const {
-  const auto found = pin_ages.find(uint64_t(lane) << 32 | slot);
-  return found != pin_ages.end() && found->second.ref == ref.bits ? &found->second : nullptr;
+const PinAge* Pool::State::age_of(uint32_t lane, uint64_t slot, PageRef ref) const {
+  const auto found = pin_ages.by_slot.find(uint64_t(lane) << 32 | slot);
+  return found != pin_ages.by_slot.end() && found->second.ref == ref.bits ? &found->second : nullptr;
 }
 
 bool Pool::State::is_overdue(const PinAge& age) const {
@@ -63,11 +63,11 @@ void Pool::State::look_at_pins(uint64_t slots) {
     if (slot + 1 == core.pin_slots()) lanes.records[lane].pins_seen = pin_look_count;
     const uint64_t id = uint64_t(lane) << 32 | slot;
     if (ref.bits == 0) {
-      if (!pin_ages.empty()) pin_ages.erase(id);
-    } else if (auto found = pin_ages.find(id); found != pin_ages.end() && found->second.ref == ref.bits) {
+      if (!pin_ages.by_slot.empty()) pin_ages.by_slot.erase(id);
+    } else if (auto found = pin_ages.by_slot.find(id); found != pin_ages.by_slot.end() && found->second.ref == ref.bits) {
       if (!found->second.is_counted && is_overdue(found->second)) count_overdue(lane, found->second);
-    } else if (found != pin_ages.end() || pin_ages.size() < kPinAgesMax) {
-      pin_ages[id] = {ref.bits, core.now_ms};
+    } else if (found != pin_ages.by_slot.end() || pin_ages.by_slot.size() < kPinAgesMax) {
+      pin_ages.by_slot[id] = {ref.bits, core.now_ms};
     }
   }
 }
@@ -86,7 +86,7 @@ void Pool::State::count_overdue(uint32_t lane, PinAge& age) {
 }
 
 uint64_t Pool::State::pins_overdue() const {
-  return uint64_t(std::count_if(pin_ages.begin(), pin_ages.end(), [&](const auto& entry) {
+  return uint64_t(std::count_if(pin_ages.by_slot.begin(), pin_ages.by_slot.end(), [&](const auto& entry) {
     const auto lane = uint32_t(entry.first >> 32);
     return lanes.is_live(lane) && pin_in(lane, uint32_t(entry.first)).bits == entry.second.ref &&
            is_overdue(entry.second);

@@ -21,20 +21,6 @@ constexpr uint64_t kBucketsAtOnce = 1u << 10;  // as kSlotsAtOnce
 
 }  // namespace
 
-// The totals lie in marud's own lane as well, for the marud after this one. Each counter is shown there before it ends in the
-// client's lane, so that a marud that dies between the two has it counted twice, and never lost: a total that fell would look
-// like one that began anew, and all of it like new.
-void Pool::State::take_counters(uint32_t lane) {
-  format::LaneHeader& header = *core.region.lane(lane).header;
-  format::LaneHeader& own = *core.region.lane(lanes.first).header;
-  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i) {
-    core.totals.counters[i] += header.counter(i);  // the client's words: any value
-    own.counters[i].store_relaxed(core.totals.counters[i]);
-    header.own_counters[i].store_relaxed(0);  // its writer is gone
-    header.counters[i].store_relaxed(0);      // as above
-  }
-}
-
 // After proof that the client of this lane is gone, or after its goodbye.
 void Pool::State::begin_reclaim(uint32_t lane) {
   drop_search(lane);
@@ -44,8 +30,8 @@ void Pool::State::begin_reclaim(uint32_t lane) {
   record.pins_looked_to = 0;
   record.has_pins = true;
   record.reclaimed_to = record.overflow_next = 0;
-  show_lane(lane, format::LaneState::kDead);
-  take_counters(lane);
+  lanes.show_lane(lane, format::LaneState::kDead);
+  lanes.take_counters(lane);
   core.totals.lost_touches += record.lost();
   record.touches.restart();
   record.lost_before = 0;
@@ -136,7 +122,7 @@ void Pool::State::finish_lane(uint32_t lane) {
   shm::clear_lane(core.region, lane);
   core.meter.add(core.region.layout().lane_bytes / sizeof(format::BlockLine));
   tenants.fold(lane);
-  std::erase_if(pin_ages, [&](const auto& age) { return age.first >> 32 == lane; });
+  pin_ages.forget_lane(lane);
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kFree;
   record.is_adopted = false;
@@ -144,7 +130,7 @@ void Pool::State::finish_lane(uint32_t lane) {
   record.pid_namespace = 0;
   record.touches.restart();
   record.lost_before = 0;
-  show_lane(lane, format::LaneState::kFree);
+  lanes.show_lane(lane, format::LaneState::kFree);
   lanes.in_use.remove(lane);
   shm::set_lane_bit(core.region, lane, false);
 }
@@ -204,7 +190,7 @@ void Pool::State::evict_orphans(const LineBudget& budget) {
   if (std::ranges::any_of(lanes.records, has_dead_pins)) return;
   std::vector<uint32_t> victims;
   while (!findings.orphans.empty()) {
-    const uint64_t look = look_lines();
+    const uint64_t look = lanes.look_lines();
     victims.clear();
     for (uint64_t lines = 0; !findings.orphans.empty() && victims.size() < shm::kEvictBatchMax;) {
       const uint32_t page = findings.orphans.take();
@@ -226,7 +212,7 @@ void Pool::State::finish_all_retired() { finish_retired(kNever, 2 * core.pages()
 size_t Pool::State::finish_retired(uint64_t lines, uint64_t pages_left, size_t blocks) {
   if (retired_blocks.empty()) return 0;
   const shm::LaneSet in_use = shm::with_other_hosts(core.region, lanes.in_use);
-  const uint64_t cost = look_lines();
+  const uint64_t cost = lanes.look_lines();
   size_t left = std::min(blocks, retired_blocks.size());
   for (; left > 0 && lines > 0 && pages_left > 0; --left) {
     if (retired_next >= retired_blocks.size()) retired_next = 0;

@@ -40,7 +40,7 @@ bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
   while (drain_part == DrainPart::kEvict) {
     if (budget.is_spent()) return false;
     victims.clear();
-    const uint64_t look = look_lines();
+    const uint64_t look = lanes.look_lines();
     for (uint64_t lines = 0; drain_page < count && victims.size() < shm::kEvictBatchMax && lines < budget.left();) {
       const uint32_t page = first + drain_page++;
       const PageWord found = core.word(page);
@@ -72,7 +72,7 @@ bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
     ++drain_counts.pages;
     if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring)) continue;
     ++drain_counts.blocks;
-    core.meter.add(look_lines());
+    core.meter.add(lanes.look_lines());
     drain_counts.pinned += shm::is_pinned(core.region, lanes.in_use, first + drain_page);
   }
   if (core.region.is_shared() && drain_counts.pages == drain_used_before) settle_region(index);

@@ -162,7 +162,7 @@ void Pool::State::begin_search(Search& search) const {
   search.window_pages_left = std::max(2 * core.pages(), kWindowPagesMin);
   const uint64_t turns = 4 * core.pages() / kSearchPagesPerTurn + 2 * regions.size() +
                          search.window_pages_left / window_pages(search.shortage.run_pages) + 1;
-  search.lines_left = 2 * (2 * core.pages() + 1024) * look_lines() + turns * kChoiceLinesPerTurn +
+  search.lines_left = 2 * (2 * core.pages() + 1024) * lanes.look_lines() + turns * kChoiceLinesPerTurn +
                       (kTakenPerRequest + 1) * (core.region.lanes() * pin_lines() + core.pages());
   search.retired_left = retired_blocks.size();
   search.shortage.room_pages_left = 4 * search.shortage.run_pages * search.shortage.runs_left();
@@ -267,7 +267,7 @@ bool Pool::State::takes_another_turn(Search& search) const {
   const Shortage& shortage = search.shortage;
   if (!search.has_nothing()) {
     const bool has_more = shortage.is_open() && shortage.lines_left == 0 &&
-                          shortage.blocks_evicted * look_lines() < kChoiceLinesPerRequest;
+                          shortage.blocks_evicted * lanes.look_lines() < kChoiceLinesPerRequest;
     search.lines_left -= std::min(search.lines_left, kChoiceLinesPerTurn);
     return has_more && search.was_begun();
   }

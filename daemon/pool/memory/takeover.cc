@@ -129,7 +129,7 @@ bool Pool::State::empty_region(Takeover& takeover, Shortage& shortage) {
     const std::vector<uint32_t>& wave = takeover.outlook.waves[takeover.wave];
     while (takeover.next < wave.size()) {
       if (shortage.lines_left == 0) return false;
-      const uint64_t look = look_lines(), before = core.meter.read();
+      const uint64_t look = lanes.look_lines(), before = core.meter.read();
       victims.clear();
       for (uint64_t lines = 0; takeover.next < wave.size() && victims.size() < shm::kEvictBatchMax;) {
         victims.push_back(wave[takeover.next++]);
@@ -231,7 +231,7 @@ void Pool::State::step_takeover(Search& search) {
   if (takeover.part == Part::kChoice) {
     if (!choose_region(takeover, shortage)) return;
     // An asker that has got a region in this turn has its answer with it, and does not leave another one half emptied.
-    const bool is_enough = !search.has_nothing() && takeover.outlook.blocks * look_lines() >= shortage.lines_left;
+    const bool is_enough = !search.has_nothing() && takeover.outlook.blocks * lanes.look_lines() >= shortage.lines_left;
     if (!takeover.index || is_enough || !is_still_anothers(takeover, shortage.asker)) return search.takeover.reset();
     close_region(takeover, shortage);
   }

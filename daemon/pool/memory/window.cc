@@ -70,7 +70,7 @@ uint64_t Pool::State::window_pages(uint64_t run_pages) const {
 Pool::State::WindowLook Pool::State::may_all_go(std::span<const uint32_t> heads, Shortage& shortage) {
   if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return held.has(page); }))
     return WindowLook::kMustStay;
-  const uint64_t cost = look_lines();
+  const uint64_t cost = lanes.look_lines();
   for (const uint32_t page : heads) {
     if (page < shortage.window_looked_to) continue;
     if (shortage.lines_left == 0) return WindowLook::kUnfinished;
@@ -102,7 +102,7 @@ bool Pool::State::empty_window(uint32_t first, Shortage& shortage) {
   if (look == WindowLook::kMayGo) {
     for (size_t start = 0; start < heads.size();) {
       if (shortage.lines_left == 0) return false;
-      const uint64_t cost = look_lines(), before = core.meter.read();
+      const uint64_t cost = lanes.look_lines(), before = core.meter.read();
       size_t n = 0;
       for (uint64_t lines = 0; start + n < heads.size() && n < shm::kEvictBatchMax && lines < shortage.lines_left; ++n)
         lines += eviction_lines(heads[start + n], cost);

@@ -122,7 +122,7 @@ bool Pool::State::step_cleared() {
     if (!found.is_findable(ref.generation())) continue;  // gone
     const uint32_t page = ref.page();
     if (found.low() == 0) {
-      lines -= std::min(lines, look_lines());
+      lines -= std::min(lines, lanes.look_lines());
       if (evict_pages({&page, 1}, EvictReason::kAdmin) != 0 || take_key(ref)) continue;
     }
     cleared[cleared_kept++] = ref;

@@ -111,7 +111,7 @@ bool Pool::State::are_others_gone() {
 // a POISONED page, so what was true when it was looked for, since it was POISONED, is true now. Goes on where the last slice
 // ended; returns true at the end, when what still holds something stands in poison_held alone.
 bool Pool::State::let_poison_go(const std::vector<bool>& has_below, uint64_t& budget) {
-  const uint64_t oldest = lanes.oldest_arrival(), cost = std::max(kStepsOfABlock, look_lines());
+  const uint64_t oldest = lanes.oldest_arrival(), cost = std::max(kStepsOfABlock, lanes.look_lines());
   const bool are_gone = are_others_gone();
   bool has_noted = false;
   for (; poison_go_next < poison_held.size(); ++poison_go_next) {
@@ -263,7 +263,7 @@ json Pool::State::list_poisoned(const json& request) {
   const auto add = [&](uint64_t at, const char* state) {
     json row = {{"page", at}, {"state", state}, {"device_byte", core.device_byte(at)}};
     if (std::string_view(state) == "poisoned") {
-      core.meter.add(look_lines());
+      core.meter.add(lanes.look_lines());
       row["pinned"] = shm::is_pinned(core.region, lanes.in_use, uint32_t(at));
     }
     rows.push_back(std::move(row));

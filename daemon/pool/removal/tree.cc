@@ -112,7 +112,7 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
     if (budget == 0) return false;
     // From the end of the deepest level that is left, a batch: never of two levels, since a parent goes after its children.
     // Each of them is a look at all lanes, where clients say how much there is to read.
-    const uint64_t look = std::max(kStepsOfABlock, look_lines());
+    const uint64_t look = std::max(kStepsOfABlock, lanes.look_lines());
     const uint64_t most = std::clamp<uint64_t>(budget / look, 1, shm::kEvictBatchMax);
     size_t count = std::min<uint64_t>(walk.tree.size() - walk.levels.back(), most);
     victims.clear();

@@ -46,13 +46,13 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_begun) {
     // The last marud was taking it back, or about to hand it out: nobody knows of it.
     if (!has_bit && (state & 0xFF) == uint64_t(format::LaneState::kFree)) continue;
     ret_begun->push_back(lanes.id(lane));
-    show_lane(lane, format::LaneState::kDead);  // until all is done (finish_begun_lanes)
-    take_counters(lane);
+    lanes.show_lane(lane, format::LaneState::kDead);  // until all is done (finish_begun_lanes)
+    lanes.take_counters(lane);
     shm::adopt_lane(core.region, lane, findings);
   }
   shm::adopt_lane(core.region, lanes.first, findings);
   if (core.region.is_shared()) lanes.in_use.add(lanes.first);
-  show_lane_bits();
+  lanes.show_lane_bits();
 }
 
 void Pool::State::adopt_regions() {
@@ -125,7 +125,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
 void Pool::State::finish_begun_lanes(std::span<const LaneId> begun) {
   for (const LaneId id : begun) {
     shm::clear_lane(core.region, id.lane);
-    show_lane(id.lane, format::LaneState::kFree);
+    lanes.show_lane(id.lane, format::LaneState::kFree);
   }
 }
 
@@ -164,9 +164,9 @@ std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
 
 LaneLock Pool::lock_of(uint32_t lane) const { return state_->lanes.lock_of(lane); }
 
-bool Pool::is_unproven(uint32_t lane) const { return state_->lanes.is_unproven(lane, state_->core.pid_namespace); }
+bool Pool::is_unproven(uint32_t lane) const { return state_->lanes.is_unproven(lane); }
 
-uint64_t Pool::unproven_lanes() const { return state_->lanes.unproven(state_->core.pid_namespace); }
+uint64_t Pool::unproven_lanes() const { return state_->lanes.unproven(); }
 
 const std::string& Pool::why_no_lane_locks() const { return state_->lanes.locks.why_none(); }
 
@@ -179,7 +179,7 @@ void Pool::lane_is_watched(uint32_t lane, std::optional<uid_t> user) {
   if (user) record.who.uid = *user;
   if (!record.has_lock || state_->lanes.lock_of(lane) == LaneLock::kHeld) return;
   record.has_lock = false;
-  state_->show_lane(lane, format::LaneState::kLive);
+  state_->lanes.show_lane(lane, format::LaneState::kLive);
 }
 
 }  // namespace maru::daemon
