@@ -1,7 +1,7 @@
 #include "daemon/pool/lanes/lane_table.h"
 
 #include "daemon/system/peer.h"
-#include "libmaru/shm/blocks/pin.h"
+#include "libmaru/shm/recovery/host_reclaim.h"
 
 #include <algorithm>
 #include <span>
