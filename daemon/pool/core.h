@@ -67,6 +67,15 @@ struct PoolCore final : shm::RegionTrust {
   }
   // Pages that a head costs to reclaim: in a durable pool the length that its line says is walked (tails_end), for each head.
   uint64_t reclaim_cost(uint32_t page) const { return region.is_durable() ? region.run_pages(page) : 1; }
+  // Whether what a page holds is over, whatever it holds. A hint: the time is the client's word.
+  bool has_expired(uint32_t page) const {
+    const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();
+    return expires_ms != 0 && now_ms >= expires_ms;
+  }
+  // READY and childless, and over.
+  bool is_expired(uint32_t page, PageWord found) const {
+    return found.is(PageState::kReady) && found.low() == 0 && has_expired(page);
+  }
   uint64_t pin_slots() const { return region.layout().pin_slots + region.layout().pin_overflow_slots; }  // of a lane
 
   // In the device's fd().

@@ -57,21 +57,18 @@ Result<void> Pool::State::begin(uint64_t now) {
   tenants.begin(core.config.name, core.region, lanes.in_use, {lanes.first, lanes.end}, core.config.tenants);
   core.self.returns = &tenants;
   core.self.trust = &core;
-  order = EvictionOrder(core.region.policy_table(), core.region.region_pages(), *this);
   regions.set_up();
-  shelves.assign(order.shelves(), {});
+  queues.set_up();
   if (auto begun = begin_room(); !begun) return begun;
-  held.resize(core.pages());
-  retired_known.resize(core.pages());
+  retired.set_up();
   poison_known.resize(core.pages());
   findings.resize(core.pages());
-  order.count_lines(&core.meter);
   core.show_host(false);
   // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
   if (auto written = core.write_out_host(); !written) return written;
   core.self.id = lanes.daemon = shm::daemon_lane(core.region, core.host);
   if (core.region.is_shared()) lanes.set_up_own(now);
-  return set_policy(std::string(core.config.policy), PolicyOptions(core.config.policy_options), false);
+  return queues.set_policy(std::string(core.config.policy), PolicyOptions(core.config.policy_options), false);
 }
 
 Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes) {
@@ -120,8 +117,9 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   format::Parameters parameters;
   shm::Layout layout;
   const shm::Pieces pieces = {state->core.device->control_room(), state->core.device->pages_room()};
-  const char* problem = state->core.device->is_split() ? shm::choose_parameters_in_two(wishes, pieces, &parameters, &layout)
-                                                  : shm::choose_parameters(wishes, &parameters);
+  const char* problem = state->core.device->is_split()
+                            ? shm::choose_parameters_in_two(wishes, pieces, &parameters, &layout)
+                            : shm::choose_parameters(wishes, &parameters);
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
   if (problem) {
     const std::string what = "format pool \"" + config.name + "\" on " + state->core.device->name() + ": found " +
@@ -137,7 +135,8 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
       !fits)
     return tl::unexpected(fits.error());
   if (auto taken = state->core.device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
-  if (auto mapped = state->core.device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
+  if (auto mapped = state->core.device->map_control(layout.control_bytes); !mapped)
+    return tl::unexpected(mapped.error());
   state->core.device->collapse_control();
 
   shm::FormatIdentity identity = {};
@@ -164,7 +163,8 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   if (auto written = state->core.device->write_out(); !written) return tl::unexpected(written.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
   const bool is_zero = state->core.device->kind() == "memory";
-  problem = shm::ControlRegion::format(state->core.device->control(), parameters, identity, is_zero, &state->core.region);
+  problem =
+      shm::ControlRegion::format(state->core.device->control(), parameters, identity, is_zero, &state->core.region);
   if (state->core.device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
   // The claim may have gone with it, as if somebody else had written there.
   if (const auto bad = state->core.device->bad_control_memory(); problem && !bad.empty())
@@ -191,16 +191,19 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   };
   const uint64_t bytes = state->core.device->bytes();
   if (bytes < sizeof(format::Header)) return refuse("the device is smaller than a header");
-  if (auto mapped = state->core.device->map_control(sizeof(format::Header)); !mapped) return tl::unexpected(mapped.error());
+  if (auto mapped = state->core.device->map_control(sizeof(format::Header)); !mapped)
+    return tl::unexpected(mapped.error());
   format::Header header;
   std::copy_n(state->core.device->control().data(), sizeof(header), reinterpret_cast<std::byte*>(&header));
   shm::Layout layout;
   if (const char* problem = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(problem);
-  if (state->core.device->is_split() && header.parameters.pages * header.parameters.page_bytes > state->core.device->pages_room())
+  if (state->core.device->is_split() &&
+      header.parameters.pages * header.parameters.page_bytes > state->core.device->pages_room())
     return refuse("the device of its pages is smaller than they are");
   // A copy of the file may lack pages that are zero.
   if (auto taken = state->core.device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
-  if (auto mapped = state->core.device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
+  if (auto mapped = state->core.device->map_control(layout.control_bytes); !mapped)
+    return tl::unexpected(mapped.error());
   if (const char* problem = shm::ControlRegion::attach(state->core.device->control(), bytes, &state->core.region))
     return refuse(problem);
   if (state->core.region.is_shared() != config.sharing.is_shared)
@@ -211,7 +214,8 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
                         "another host may be using it");
   // Who wrote the magic number may have died before this; a host that is lost now would take the whole pool with it.
   shm::flush(state->core.region, state->core.device->control().data(), sizeof(header));
-  if (auto written = state->core.device->write_out_control(state->core.device->control().data(), sizeof(header)); !written)
+  if (auto written = state->core.device->write_out_control(state->core.device->control().data(), sizeof(header));
+      !written)
     return tl::unexpected(written.error());
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
   std::vector<LaneId> begun;
@@ -231,7 +235,9 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
 }
 
 // The meter starts here: the lines that the adoption read belong to no turn of a client.
-Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) { state_->lines_before = state_->core.meter.read(); }
+Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) {
+  state_->lines_before = state_->core.meter.read();
+}
 Pool::~Pool() = default;
 
 Result<void> Pool::close() {
@@ -246,8 +252,8 @@ Result<void> Pool::close() {
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) state_->end_lane(lane);
   state_->finish_lanes(kReclaimPagesAtClose);
-  state_->reorder_now();  // half of that is an order that an audit takes for damaged
-  if (!state_->backlog.empty()) state_->drain_all_touches();  // the last ones of clients that have ended
+  state_->queues.reorder_now();  // half of that is an order that an audit takes for damaged
+  if (state_->recency.has_backlog()) state_->recency.drain_all();  // the last ones of clients that have ended
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
   // First everything else: a file may be left with any part of what was written to it last. Where somebody waited for the disk
@@ -307,7 +313,8 @@ Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane
 }
 
 bool Pool::is_lane_coming() const {
-  return state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) && !state_->lanes.has_lane_in(LaneRecord::Phase::kFree);
+  return state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) &&
+         !state_->lanes.has_lane_in(LaneRecord::Phase::kFree);
 }
 
 bool Pool::is_writing_limits() const { return !state_->quotas.empty(); }
@@ -337,7 +344,7 @@ void Pool::give_up_lane(uint32_t lane) {
 }
 
 void Pool::give_up_turns() {
-  state_->feed.reset();
+  state_->feed.end();
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) give_up_lane(lane);
 }
@@ -388,12 +395,12 @@ nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& req
 
 bool Pool::may_rent(uint64_t ticket) const {
   const bool waits_for_room = state_->room && state_->room->is_busy();
-  return state_->has_ended(ticket) && !state_->is_reordering() && !waits_for_room;
+  return state_->recency.has_ended(ticket) && !state_->queues.is_reordering() && !waits_for_room;
 }
 
 Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms, bool in_turns) {
   state_->core.now_ms = now_ms;
-  return state_->set_policy(name, options, in_turns);
+  return state_->queues.set_policy(name, options, in_turns);
 }
 
 nlohmann::json Pool::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
@@ -411,5 +418,22 @@ nlohmann::json Pool::status_json(const metrics::PageCensus& census) const { retu
 nlohmann::json Pool::lane_json(uint32_t lane, uint64_t) const { return state_->lane_status(lane); }
 nlohmann::json Pool::lanes_elsewhere(uint32_t from) const { return state_->lanes_elsewhere(from); }
 bool Pool::is_shared() const { return state_->core.region.is_shared(); }
+
+int Pool::make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t now_ms, std::string* ret_why) {
+  state_->core.now_ms = now_ms;
+  if (state_->lanes.is_live(lane)) return state_->bucket_room.make(request, ret_why);
+  *ret_why = "this lane is not in use";
+  return ENOTCONN;
+}
+
+Result<FollowGrant> Pool::follow(uint64_t now_ms) {
+  state_->core.now_ms = now_ms;
+  if (!state_->feed.is_there()) state_->recency.drain(kTouchesPerDrain);  // what was stored before is no news
+  return state_->feed.follow();
+}
+
+void Pool::unfollow(uint64_t incarnation) { state_->feed.unfollow(incarnation); }
+
+std::optional<uint64_t> Pool::feed_turn_ms() const { return state_->feed.turn_ms(); }
 
 }  // namespace maru::daemon

@@ -10,21 +10,26 @@
 #include "daemon/metrics/snapshot.h"
 #include "daemon/policy/eviction_order.h"
 #include "daemon/pool/core.h"
-#include "daemon/pool/eviction/held_block.h"
+#include "daemon/pool/eviction/background.h"
+#include "daemon/pool/eviction/bucket_room.h"
+#include "daemon/pool/eviction/evictor.h"
+#include "daemon/pool/eviction/held_blocks.h"
 #include "daemon/pool/eviction/key_cells.h"
-#include "daemon/pool/eviction/touch_backlog.h"
-#include "daemon/pool/feed/feed.h"
+#include "daemon/pool/eviction/queues.h"
+#include "daemon/pool/eviction/recency.h"
+#include "daemon/pool/eviction/retired_blocks.h"
+#include "daemon/pool/feed/pool_feed.h"
 #include "daemon/pool/findings.h"
 #include "daemon/pool/hosts/pool_hosts.h"
 #include "daemon/pool/lanes/lane_table.h"
 #include "daemon/pool/lanes/pin_ages.h"
 #include "daemon/pool/limits.h"
 #include "daemon/pool/memory/region_room.h"
-#include "daemon/pool/memory/shortage.h"
+#include "daemon/pool/memory/search.h"
 #include "daemon/pool/page_bits.h"
 #include "daemon/pool/parts.h"
-#include "daemon/pool/region_table.h"
 #include "daemon/pool/pool.h"
+#include "daemon/pool/region_table.h"
 #include "daemon/pool/removal/tree_walk.h"
 #include "daemon/pool/tenants/pool_tenants.h"
 #include "daemon/pool/totals.h"
@@ -56,8 +61,7 @@ using shm::PageRef;
 using shm::PageState;
 using shm::PageWord;
 
-struct Pool::State final : BlockFacts {
-  static constexpr uint32_t kNotReordering = UINT32_MAX;
+struct Pool::State final {
   PoolCore core;
   RegionTable regions{core};
   uint64_t lines_before = 0;  // the meter, when the last turn ended
@@ -69,32 +73,18 @@ struct Pool::State final : BlockFacts {
   uint64_t room_again_ms = 0;
 
   PoolTenants tenants;
-  std::unique_ptr<Policy> policy;
-  EvictionOrder order;
-  bool queues_by_tenant = false;
-  uint32_t asking_tenant = 0;  // index of the tenant for whom memory is wanted; 0: of none
-  PageBits held;               // out of the queues because a pin was seen
-  std::vector<HeldBlock> held_blocks;
-  // A pass looks at each block that was held when it began; those behind held_left were looked at, or came later. Its number is
-  // that of the last round of touches that had begun by then.
-  size_t held_left = 0;
-  uint64_t held_round = 0;   // the number of the pass that is under way, or was last
-  uint64_t held_seen = 0;    // of the last one that came to its end
-  uint64_t pass_wanted = 0;  // the lowest number that anybody waits for, or lower than that, if anybody does
-  std::vector<shm::Touch> touches, ring_touches;  // scratch
-  TouchBacklog backlog;                           // read and not applied
-  // A round reads each ring once, as far as it has touches when its turn comes, and applies what it read.
-  uint64_t rounds_begun = 0, rounds_done = 0;
-  uint32_t lanes_unread = 0;                       // in the round that is under way
-  uint32_t drain_next = 0;                         // the lane that is read next
-  uint64_t ring_left = 0;                          // that may be read of it
-  size_t touches_unapplied = 0;                    // of those that the round has read; meanwhile it reads no more
-  uint64_t round_wanted = 0;                       // the last one for which somebody waits
-  std::vector<uint32_t> unordered_shelves;         // as their entries say; perhaps mended meanwhile
-  uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
-  std::deque<LateShelf> late_shelves;              // each once
-  bool mends_late = false;                         // in the last step of mending
-  uint32_t reorder_next = kNotReordering;          // shelf: all queues are built anew from here on
+  Findings findings;
+  PoolFeed feed{core, lanes, regions};
+  Queues queues{core, regions, tenants};
+  RetiredBlocks retired{core, regions, lanes, queues};
+  Rounds rounds;
+  HeldBlocks held{core, regions, lanes, queues, rounds};
+  Recency recency{{core, lanes, regions, feed, findings, queues, retired, rounds, held}};
+  Evictor evictor{{core, lanes, regions, tenants, feed, queues, held}};
+  Background background{core, regions, queues, recency, evictor};
+  KeyCells key_cells{{core, lanes, regions, tenants, queues, held, recency, evictor}};
+  BucketRoom bucket_room{core, regions, queues, recency, evictor};
+  uint64_t reorders_seen = 0;
   struct Ordered {
     uint64_t ticket;
     nlohmann::json reply;
@@ -102,20 +92,10 @@ struct Pool::State final : BlockFacts {
   std::vector<Ordered> ordered_replies;  // of those who wait for the end of that
   uint64_t sweep_next = 0;               // page
   uint32_t sweep_free = 0, sweep_used = 0;
-  uint64_t sweep_walked = 0;    // pages, for the tails of the dead
-  uint64_t count_next = 0;      // page: counting what is in use
-  uint32_t counted_used = 0;    // of the region that is being counted
-  bool is_evicting = false;     // in the background, from the high watermark down to the low one
-  uint64_t evict_round = 0;     // what the next batch of that waits for; 0: it was not asked for yet
-  uint64_t evict_again_ms = 0;  // nothing could go: not before this
-  KeyCells key_cells;
+  uint64_t sweep_walked = 0;  // pages, for the tails of the dead
   uint64_t next_full_search_ms = 0;
   uint32_t window_next = 0;  // page: where a search for windows goes on that had not time for all
 
-  PageBits retired_known;                 // in retired_blocks
-  std::vector<HeldBlock> retired_blocks;  // RETIRED by lane 0, waiting for their pins
-  size_t retired_next = 0;
-  Findings findings;
   std::vector<shm::Recount> recounts;  // the pass that is under way
   enum class RecountPart : uint8_t { kBegin, kPages, kCommit, kPlaces } recount_part = RecountPart::kBegin;  // of it
   uint64_t recount_next = 0;                                                                                 // page
@@ -160,8 +140,7 @@ struct Pool::State final : BlockFacts {
     uint64_t ticket;
     TreeWalk walk;
   };
-  // Expired blocks that lookups met; of those with children the roots of what the next walk takes away.
-  std::vector<uint32_t> met_expired;
+  // Of expired blocks with children that lookups met: the roots of what the next walk takes away.
   std::vector<PageRef> expired_roots;
   std::optional<TreeWalk> expired_walk;
   uint64_t expired_again_ms = 0;
@@ -199,8 +178,7 @@ struct Pool::State final : BlockFacts {
   Upkeep upkeep;             // what is left until the next pause
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
   PoolHosts hosts;
-  std::unique_ptr<Feed> feed;  // null: no program follows
-  nlohmann::json audit_json;   // the last audit, for the status
+  nlohmann::json audit_json;  // the last audit, for the status
 
   // pool.cc: lanes and life cycle
   Result<void> begin(uint64_t now);
@@ -319,34 +297,14 @@ struct Pool::State final : BlockFacts {
   void answer_wish();
 
   // eviction/evict.cc
-  bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
-  void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, EvictionOrder::Coldest* coldest);
-  void report_evicted(PageRef ref, Shortage& shortage);
-  bool take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker);
-  void take_freed(uint32_t first, uint32_t pages, Shortage& shortage);
   void evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max);
-  size_t evict_pages(std::span<const uint32_t> pages, EvictReason reason);
-  size_t evict_pages(std::span<const uint32_t> pages, Shortage& into);
-  uint64_t eviction_lines(uint32_t page, uint64_t look) const;
-  bool is_expired(uint32_t page, PageWord found) const;
   void evict_expired(std::vector<uint32_t> leaves, uint64_t limit);
-  bool has_expired(uint32_t page) const;
   bool step_expired();
 
   // eviction/background.cc: between the watermarks
-  void count_used(uint64_t pages);
-  bool evict_to_low_watermark();
 
   // eviction/evict_key_cells.cc: room for long keys
-  uint64_t stores_refused() const;
-  void begin_key_cells();
-  void look_at_key_cell(uint64_t cell);
-  void choose_cell_holders();
-  bool is_enough_of_tenant(uint32_t page, std::map<uint32_t, uint64_t>& taken) const;
-  void evict_cell_holders();
-  bool step_key_cells();
 
-  int make_room_in_bucket(const wire::RoomRequest& request, std::string* ret_why);  // eviction/bucket_room.cc
   // eviction/make_room.cc: "evict" of administrators
   nlohmann::json make_room(const nlohmann::json& request, uint64_t* ret_ticket);
   bool step_eviction(Eviction& eviction);
@@ -359,58 +317,14 @@ struct Pool::State final : BlockFacts {
   bool empty_window(uint32_t first, Shortage& shortage);
 
   // eviction/policy.cc: what the policy is asked, and told of the blocks
-  Result<void> set_policy(const std::string& name, const PolicyOptions& options, bool in_turns);
   nlohmann::json when_ordered(nlohmann::json reply, uint64_t* ret_ticket);
   nlohmann::json late_policy(uint64_t* ret_ticket);
-  bool is_reordering() const { return reorder_next != kNotReordering; }
-  void begin_reorder(bool is_new_policy);
-  void step_reorder();
-  void reorder_now();
-  void relearn(uint32_t shelf);
-  void separate_tenants();
-  void read(uint32_t page, uint32_t needs, PolicyBlock& block) const override;
-  bool has_queues_by_tenant() const;
-  void ask_for_tenant(uint64_t asker);
-  uint32_t tenant(uint32_t page) const override;
-  uint32_t tenant_class(uint32_t tenant) const override;
-  PolicyTenant tenant_usage(uint32_t tenant) const override;
+  void settle_ordered();
 
   // eviction/recency.cc
-  uint64_t tick_of(uint32_t page, uint32_t generation) const;
-  size_t gather_lane(uint32_t lane, size_t limit);
-  void take_last_touches(uint32_t lane);
-  bool gather_touches(size_t limit);
-  void apply_touches(size_t limit);
-  bool drain_touches(size_t limit);
-  void drain_all_touches();
-  bool has_caught_up(uint64_t& round);
-  bool has_ended(uint64_t round) const {
-    const auto is_awaited = [&](const LateShelf& late) { return late.round <= round; };
-    return rounds_done >= round && held_seen >= round && std::ranges::none_of(late_shelves, is_awaited);
-  }
-  void know(uint32_t page, uint32_t generation);
-  void queue_insert(uint32_t page, uint32_t generation);
-  void queue_remove(uint32_t page);
-  void for_shelves(uint32_t region_index, auto&& act) const {
-    for (uint32_t i = order.first_shelf(region_index); i < order.first_shelf(region_index + 1); ++i) act(i);
-  }
-  void rebuild_queues(uint32_t shelf);
-  bool may_rebuild();
-  void mend_queues(uint32_t shelf);
-  void leave_for_later(uint32_t shelf, uint64_t round);
-  void place_late(uint64_t pages);
-  bool step_mending();
-  void inherit_use(PageRef parent, uint64_t child_tick);
-  void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
-  void hold(PageRef ref);
-  bool is_pass_due() const;
-  void look_at_held(uint64_t lines);
-  void look_at_all_held();
-  void take_back(const std::vector<uint32_t>& blocks, uint64_t round);
   uint64_t sweep(uint64_t pages);
   void sweep_shelf(uint32_t shelf);
   void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);
-  void add_missing(std::vector<uint32_t>& missing, uint64_t round);
 
   // lanes/reclaim.cc
   void begin_reclaim(uint32_t lane);
@@ -423,9 +337,6 @@ struct Pool::State final : BlockFacts {
   void finish_lanes(uint64_t pages);
   void take_findings(uint64_t lines = kLinesPerTurn);
   void evict_orphans(const LineBudget& budget);
-  void queue_retired(PageRef ref);
-  size_t finish_retired(uint64_t lines, uint64_t pages_left = kReclaimPagesPerTurn, size_t blocks = SIZE_MAX);
-  void finish_all_retired();
   bool begin_recounts(size_t most, size_t a_step);
   bool commit_recounts(size_t a_step);
   bool step_recounts(bool in_turns);
@@ -516,18 +427,9 @@ struct Pool::State final : BlockFacts {
   nlohmann::json map() const;
 
   // feed/pool_feed.cc: blocks that come and go, for followers
-  static uint32_t follow_reason(EvictReason reason);
-  Result<FollowGrant> follow();
-  void unfollow(uint64_t incarnation);
-  void look_for_feed(uint32_t page);
-  void touched_for_feed(std::span<const shm::Touch> found);
-  void note_moves();
-  void walk_for_feed(uint64_t pages);
-  bool end_feed_turn(bool has_more);
 
   // inspect/metrics.cc
   bool take_census(metrics::PageCensus& census, uint64_t count) const;
-  void settle_evictions();
   void fill(metrics::PoolSnapshot& snapshot);
 
   // inspect/pins.cc

@@ -47,11 +47,15 @@ uint64_t take_of(uint64_t& left, uint64_t most) {
 // A step of one work. Returns true when there is more of it to do right away.
 bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
   switch (Work(which)) {
-    case kMending: return step_mending();
-    case kTouches: return !drain_touches(kTouchesPerDrain);
+    case kMending: {
+      const bool has_more = queues.step_mending();
+      settle_ordered();
+      return has_more;
+    }
+    case kTouches: return !recency.drain(kTouchesPerDrain);
     case kHeld:
-      if (is_pass_due()) look_at_held(budget.left());
-      return !has_ended(round_wanted);
+      if (held.is_pass_due()) held.look(budget.left());
+      return !recency.has_ended(rounds.wanted);
     case kReclaim: return step_reclaim(budget);
     case kHostReclaim: return step_host_reclaim(kLinkedPagesPerTurn);
     case kFindings: take_findings(budget.left()); return !findings.orphans.empty();
@@ -64,13 +68,13 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
     case kRecounts: return step_recounts(true);
     case kTenants: return tenants.step_count(kReclaimPagesPerTurn, core.now_ms);
     case kUpkeep: return step_upkeep(budget);
-    case kFeed: return feed && feed->is_filling() && feed->fill(kSweepPagesPerTurn);
+    case kFeed: return feed.fill(kSweepPagesPerTurn);
     case kClearing:
       if (is_clearing) is_clearing = step_cleared();
       return is_clearing;
     case kDrain: return is_draining && step_drain(budget);
-    case kKeyCells: return !is_draining && step_key_cells();
-    case kWatermarks: return !is_draining && evict_to_low_watermark();
+    case kKeyCells: return !is_draining && key_cells.step();
+    case kWatermarks: return !is_draining && background.step();
     case kWorkCount: break;
   }
   return false;
@@ -90,23 +94,23 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
     upkeep.sweep_pages = std::min(kSweptPagesOfUpkeep, core.pages());
     upkeep.count_pages = std::min(kCountedPagesOfUpkeep, core.pages());
     is_clearing = !cleared.empty();
-    if (feed) note_moves();
-    upkeep.feed_pages = feed ? std::min(feed->looks.pages_now(), core.pages()) : 0;
+    feed.note_moves();
+    upkeep.feed_pages = std::min(feed.pages_wanted(), core.pages());
   }
   if (is_due(last_pin_look_ms, kPinLookPauseMs)) upkeep.pin_slots = kPinSlotsPerLook;  // ages of pins are for people
-  if (retired_blocks.empty()) upkeep.retired_lines = 0;
+  if (retired.size() == 0) upkeep.retired_lines = 0;
   const uint64_t lines = std::max<uint64_t>(1, budget.left());
   while (!budget.is_spent()) {
     if (upkeep.retired_lines > 0)
-      finish_retired(take_of(upkeep.retired_lines, lines));
+      retired.finish(take_of(upkeep.retired_lines, lines));
     else if (upkeep.held_lines > 0)
-      look_at_held(take_of(upkeep.held_lines, lines));
+      held.look(take_of(upkeep.held_lines, lines));
     else if (upkeep.sweep_pages > 0)
       sweep(take_of(upkeep.sweep_pages, kSweepPagesPerTurn));
     else if (upkeep.count_pages > 0)
-      count_used(take_of(upkeep.count_pages, kCountPagesPerTurn));
-    else if (feed && upkeep.feed_pages > 0)
-      walk_for_feed(take_of(upkeep.feed_pages, kSweepPagesPerTurn));
+      background.count_used(take_of(upkeep.count_pages, kCountPagesPerTurn));
+    else if (feed.is_there() && upkeep.feed_pages > 0)
+      feed.walk(take_of(upkeep.feed_pages, kSweepPagesPerTurn));
     else if (upkeep.pin_slots > 0)
       look_at_pins(take_of(upkeep.pin_slots, kPinSlotsPerTurn));
     else
@@ -126,11 +130,11 @@ bool Pool::State::turn() {
   else
     core.region.host(core.host).heartbeat_ms.store_relaxed(core.now_ms);  // for readers that only look
   if (is_quiesced()) return step_rest_audit();
-  separate_tenants();
+  queues.separate_tenants();
   cool_regions();
   step_quotas();
   step_room();
-  mend_pages_left = std::max<uint64_t>(kMendedPagesPerTurn, order.shelf_pages());
+  queues.begin_turn();
   const LineBudget budget(core.meter, kLinesPerTurn);
   bool has_more = false;
   for (uint32_t i = 0; i < kWorkCount; ++i) {
@@ -151,8 +155,7 @@ void Pool::State::end_turn() {
 
 bool Pool::turn(uint64_t now_ms) {
   state_->core.now_ms = now_ms;
-  bool has_more = state_->turn();
-  if (state_->feed) has_more = state_->end_feed_turn(has_more);
+  const bool has_more = state_->feed.end_turn(state_->turn());
   state_->end_turn();
   return has_more;
 }

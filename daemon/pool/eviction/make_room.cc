@@ -37,10 +37,11 @@ json Pool::State::make_room(const json& request, uint64_t* ret_ticket) {
   if (evictions.size() >= kEvictionsMax)
     return refusal(EAGAIN, "too many administrators wait for room already: try again");
   wanted.sweep_left = core.pages();
-  wanted.shortage.lines_left = (2 * core.pages() + 1024) * lanes.look_lines();  // more than it takes, if nobody scribbles
+  wanted.shortage.lines_left =
+      (2 * core.pages() + 1024) * lanes.look_lines();  // more than it takes, if nobody scribbles
   if (!ret_ticket) {
     may_choose(nullptr);
-    wanted.round = rounds_begun;
+    wanted.round = rounds.begun;
     while (!step_eviction(wanted)) {
     }
     return evicted_json(wanted.shortage);
@@ -52,20 +53,20 @@ json Pool::State::make_room(const json& request, uint64_t* ret_ticket) {
 
 // Returns true when it is done.
 bool Pool::State::step_eviction(Eviction& eviction) {
-  if (!has_caught_up(eviction.round) || is_reordering()) return false;
+  if (!recency.has_caught_up(eviction.round) || queues.is_reordering()) return false;
   if (eviction.sweep_left > 0) {
     eviction.sweep_left -= std::min(eviction.sweep_left, sweep(kSweepPagesPerTurn));
     return false;
   }
-  if (!policy->evicts()) return true;
+  if (!queues.policy->evicts()) return true;
   Shortage& all = eviction.shortage;
   Shortage part = all;
   part.runs = std::min<uint64_t>(all.runs, shm::kEvictBatchMax);
   part.lines_left = std::min(all.lines_left, kHeldLinesAtOnce);
   const uint64_t runs = part.runs, lines = part.lines_left;
-  ask_for_tenant(0);
+  queues.ask_for_tenant(0);
   tenants.table().all_may_yield(true);
-  evict_coldest(regions.own_regions(), part);
+  evictor.evict_coldest(regions.own_regions(), part);
   tenants.table().all_may_yield(false);
   const bool has_none_left = part.lines_left != 0 && part.runs == runs;
   all.runs -= runs - part.runs;

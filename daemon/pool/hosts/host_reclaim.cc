@@ -24,18 +24,14 @@ void Pool::State::begin_host_reclaim(uint32_t host) {
   reclaim.claim = claim;
   reclaim.children.assign(core.pages(), 0);
   lanes.dead_host = host;
-  drain_touches(kTouchesPerDrain);
+  recency.drain(kTouchesPerDrain);
   for (uint32_t i = 0; i < regions.size(); ++i) {  // 1
     if (!shm::inherit_region(core.region, i, host, core.host)) continue;
     RegionEntry& entry = regions[i];
     entry = {};
     entry.state = RegionState::kOrphaned;
     entry.generation = shm::RegionWord{core.region.region(i).word.load_relaxed()}.generation();  // written just now
-    for_shelves(i, [&](uint32_t shelf) {  // the entries are the dead host's
-      order.forget(shelf);
-      shelves[shelf].is_unordered = true;
-      unordered_shelves.push_back(shelf);
-    });
+    queues.for_shelves(i, [&](uint32_t shelf) { queues.leave_unordered(shelf); });  // the entries are the dead host's
     reclaim.inherited.push_back(i);
   }
 }
@@ -110,13 +106,14 @@ bool Pool::State::compare_children(uint64_t count) {
 bool Pool::State::settle_inherited(uint64_t count) {
   HostReclaim& reclaim = hosts.reclaim;
   if (reclaim.next_inherited == reclaim.inherited.size()) return false;
-  const size_t to = std::min<size_t>(reclaim.inherited.size(),
-                                     reclaim.next_inherited + std::max<uint64_t>(1, count / core.region.region_pages()));
+  const size_t to = std::min<size_t>(
+      reclaim.inherited.size(), reclaim.next_inherited + std::max<uint64_t>(1, count / core.region.region_pages()));
   for (; reclaim.next_inherited < to; ++reclaim.next_inherited) {
     const uint32_t index = reclaim.inherited[reclaim.next_inherited];
     if (regions[index].state == RegionState::kOrphaned) settle_region(index);
     if (regions[index].state != RegionState::kUnused && !regions[index].is_foreign)
-      for_shelves(index, [&](uint32_t shelf) { mend_queues(shelf); });  // an empty one may be another host's by now
+      queues.for_shelves(index,
+                         [&](uint32_t shelf) { queues.mend(shelf); });  // an empty one may be another host's by now
   }
   return true;
 }

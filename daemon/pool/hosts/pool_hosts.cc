@@ -140,8 +140,9 @@ Result<void> Pool::State::claim_slot() {
     format::HostRecord& own = core.region.host(slot);
     write_machine_id();
     const HostClaim begun = shm::read_claim(core.region, slot);
-    if (begun.generation() != core.host_generation || (!begun.is_in_use() && !shm::finish_attach(core.region, slot, begun)))
-      continue;                            // it took so long that others ended it
+    if (begun.generation() != core.host_generation ||
+        (!begun.is_in_use() && !shm::finish_attach(core.region, slot, begun)))
+      continue;                                 // it took so long that others ended it
     core.epoch = own.epoch.load_relaxed() + 1;  // as above
     write_name(own);
     own.wanted.store_release(0);
@@ -164,8 +165,8 @@ void Pool::State::write_machine_id() {
 void Pool::State::leave_slot() {
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
     if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
-  finish_all_retired();
-  if (!retired_blocks.empty() || hosts.reclaim.host != kNoHost || !hosts.waiting.empty()) return;
+  retired.finish_all();
+  if (retired.size() != 0 || hosts.reclaim.host != kNoHost || !hosts.waiting.empty()) return;
   for (uint32_t i : regions.own_regions())
     if (regions[i].state != RegionState::kUnused) settle_region(i);
   shm::clear_lane(core.region, lanes.first);  // its totals are of this host, and the slot may be another one's next
@@ -242,7 +243,8 @@ void Pool::State::log_host_change(uint32_t host, HostClaim from, HostClaim to) {
 
 void Pool::State::suspect_if_silent(uint32_t host) {
   HostWatch& seen = hosts.watches[host];
-  if (!seen.is_silent(hosts.now_ms, core.config.sharing.suspect_after_ms) || !shm::suspect_host(core.region, host, seen.claim))
+  if (!seen.is_silent(hosts.now_ms, core.config.sharing.suspect_after_ms) ||
+      !shm::suspect_host(core.region, host, seen.claim))
     return;
   seen.claim = shm::read_claim(core.region, host);
   seen.fence_at_ms = hosts.now_ms;
@@ -270,9 +272,10 @@ void Pool::State::take_over_reclaim(uint32_t host) {
   const bool is_known =
       hosts.reclaim.host == host || std::find(hosts.waiting.begin(), hosts.waiting.end(), host) != hosts.waiting.end();
   const bool is_ours = claim == HostClaim::dead(claim.generation(), core.host, core.host_generation);
-  const bool is_to_begin = is_ours ? !is_known
-                                   : shm::is_reclaimer_gone(core.region, claim) &&
-                                         shm::declare_host_dead(core.region, host, claim, core.host, core.host_generation);
+  const bool is_to_begin = is_ours
+                               ? !is_known
+                               : shm::is_reclaimer_gone(core.region, claim) &&
+                                     shm::declare_host_dead(core.region, host, claim, core.host, core.host_generation);
   if (!is_to_begin) return;
   if (!is_ours)
     hosts.alarms.say({}, "pool \"{}\": this host goes on with taking back what host {} held", core.config.name, host);
@@ -304,7 +307,8 @@ void Pool::State::start_fencing(uint32_t host) {
   const std::string written = name_in(record), name = seen.is_met() ? seen.name : written;
   seen.fence_at_ms = hosts.now_ms + sharing.fencing_timeout_ms + kFencePauseMs;
   if (const std::string why = why_not_fenced(host, name); !why.empty()) {
-    hosts.alarms.say({}, "pool \"{}\": host {} ({}) stays suspect and is not fenced: {}", core.config.name, host, name, why);
+    hosts.alarms.say({}, "pool \"{}\": host {} ({}) stays suspect and is not fenced: {}", core.config.name, host, name,
+                     why);
     return;
   }
   if (const uint64_t until_ms = hosts.rests_until_ms(host, name); until_ms != 0) {
@@ -345,8 +349,8 @@ void Pool::State::watch_fencing() {
                     core.config.name, hosts.fenced_host);
       break;
     case Fencing::Outcome::kFailed:
-      log_error("pool \"{}\": host {} stays suspect: the fencing command failed: {}", core.config.name, hosts.fenced_host,
-                why);
+      log_error("pool \"{}\": host {} stays suspect: the fencing command failed: {}", core.config.name,
+                hosts.fenced_host, why);
       break;
   }
   hosts.fencing.reset();
@@ -374,7 +378,8 @@ void Pool::State::look_at_regions() {
     const uint32_t host = shown.host_in(core.region);
     if (!entry.is_foreign && (host == core.host || host == core.region.hosts())) continue;
     if (!entry.is_foreign) {
-      for_shelves(i, [&](uint32_t shelf) { order.forget(shelf); });  // its new host is at work on the entries already
+      queues.for_shelves(
+          i, [&](uint32_t shelf) { queues.order.forget(shelf); });  // its new host is at work on the entries already
       regions.set_counted(i, 0);
       entry = {};
       entry.is_foreign = true;
@@ -382,11 +387,12 @@ void Pool::State::look_at_regions() {
     } else if (host == core.region.hosts()) {
       entry = {};
       entry.generation = shown.generation();
-    } else if (uint32_t generation = 0; !is_draining && shm::inherit_left_region(core.region, i, core.host, &generation)) {
+    } else if (uint32_t generation = 0;
+               !is_draining && shm::inherit_left_region(core.region, i, core.host, &generation)) {
       entry = {};
       entry.state = RegionState::kOrphaned;
       entry.generation = generation;
-      for_shelves(i, [&](uint32_t shelf) { mend_queues(shelf); });  // as many in a turn as that has room for
+      queues.for_shelves(i, [&](uint32_t shelf) { queues.mend(shelf); });  // as many in a turn as that has room for
     }
   }
 }
@@ -408,7 +414,8 @@ std::optional<std::array<uint64_t, metrics::kHostStates>> Pool::State::hosts_by_
 json Pool::State::list_hosts() const {
   if (!core.region.is_shared()) return refusal(EOPNOTSUPP, "this pool belongs to one host (profile = \"local\")");
   std::vector<uint32_t> rented(core.region.hosts() + 1, 0), used(core.region.hosts(), 0);
-  for (uint32_t i = 0; i < regions.size(); ++i) ++rented[std::min(shm::host_of_region(core.region, i), core.region.hosts())];
+  for (uint32_t i = 0; i < regions.size(); ++i)
+    ++rented[std::min(shm::host_of_region(core.region, i), core.region.hosts())];
   shm::LaneSet::in_use(core.region).for_each(core.region.lanes(), [&](uint32_t lane) {
     const uint32_t host = core.region.host_of_lane(lane);
     if (host < core.region.hosts() && lane != core.region.daemon_lane_of(host)) ++used[host];
@@ -448,7 +455,8 @@ json Pool::State::lanes_elsewhere(uint32_t from) const {
   }
   shm::LaneSet::in_use(core.region).for_each(core.region.lanes(), [&](uint32_t lane) {
     const uint32_t host = core.region.host_of_lane(lane);
-    if (lane < from || host >= core.region.hosts() || host == core.host || lane == core.region.daemon_lane_of(host)) return;
+    if (lane < from || host >= core.region.hosts() || host == core.host || lane == core.region.daemon_lane_of(host))
+      return;
     const format::LaneIdentity& identity = core.region.identity(lane);
     const uint64_t lane_state = identity.state.load_relaxed();  // for people, and so what follows
     rows.push_back({{"lane", lane},
@@ -468,7 +476,8 @@ json Pool::State::declare_host_dead(const json& request) {
   if (!core.region.is_shared()) return refusal(EOPNOTSUPP, "this pool belongs to one host (profile = \"local\")");
   const uint64_t host = number_in(request, "host", kNoHost);
   if (host >= core.region.hosts())
-    return refusal(EINVAL, "\"host\" is a number below " + std::to_string(core.region.hosts()) + ", as `host list` shows");
+    return refusal(EINVAL,
+                   "\"host\" is a number below " + std::to_string(core.region.hosts()) + ", as `host list` shows");
   if (host == core.host) return refusal(EINVAL, "this is the host that is asked; stop its marud instead");
   const HostClaim claim = shm::read_claim(core.region, uint32_t(host));
   if (claim.is(HostState::kFree)) return refusal(ENOENT, "no host has slot " + std::to_string(host));

@@ -56,7 +56,8 @@ struct Pool::State::LiveAudit {
   explicit LiveAudit(const State& state, std::vector<uint64_t> of)
       : tickets(std::move(of)),
         scratch(std::make_unique_for_overwrite<std::byte[]>(shm::audit_scratch_bytes(state.core.region))),
-        run(state.core.region, state.live_audit_request(), {scratch.get(), shm::audit_scratch_bytes(state.core.region)}, found) {}
+        run(state.core.region, state.live_audit_request(), {scratch.get(), shm::audit_scratch_bytes(state.core.region)},
+            found) {}
 };
 
 shm::AuditRequest Pool::State::live_audit_request() const {
@@ -95,8 +96,8 @@ struct Pool::State::RestAudit {
   bool step(const State& state) {
     if (!run) {
       seen.findings.clear();
-      run.emplace(state.core.region, request(state), std::span(live.scratch.get(), shm::audit_scratch_bytes(state.core.region)),
-                  seen);
+      run.emplace(state.core.region, request(state),
+                  std::span(live.scratch.get(), shm::audit_scratch_bytes(state.core.region)), seen);
     }
     if (!run->step(kAuditStepsPerTurn)) return false;
     run.reset();
@@ -137,8 +138,9 @@ bool Pool::State::is_quiesced() const { return rest_audit && rest_audit->is_prep
 bool Pool::is_quiesced() const { return state_->is_quiesced(); }
 
 bool Pool::State::step_rest_audit() {
+  restart_audits();
   if (!rest_audit) {
-    if (rest_audits_wanted.empty() || is_reordering()) return false;
+    if (rest_audits_wanted.empty() || queues.is_reordering()) return false;
     rest_audit = std::make_shared<RestAudit>(*this, std::exchange(rest_audits_wanted, {}));
   }
   RestAudit& audit = *rest_audit;
@@ -154,9 +156,9 @@ bool Pool::State::step_rest_audit() {
                                hosts.waiting.empty() && findings.parents.empty() && recounts.empty() &&
                                findings.orphans.empty() && deletions.empty();
       if (!has_settled && rests(core.now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
-      drain_touches(kTouchesPerDrain);
+      recency.drain(kTouchesPerDrain);
       take_findings();
-      finish_retired(kRetiredLinesPerTurn);
+      retired.finish(kRetiredLinesPerTurn);
       audit.is_prepared = true;
     }
     return true;
@@ -173,9 +175,10 @@ bool Pool::State::step_rest_audit() {
   return !rest_audits_wanted.empty();
 }
 
-// The queues are about to be no order for a while, which would look like damage: those that are under way begin again when
+// While the queues are built anew they are no order, which would look like damage: audits that are under way begin again when
 // they are one. Never while the pool is quiesced.
 void Pool::State::restart_audits() {
+  if (std::exchange(reorders_seen, queues.reorders_begun()) == queues.reorders_begun()) return;
   if (live_audit) audits_wanted.insert(audits_wanted.begin(), live_audit->tickets.begin(), live_audit->tickets.end());
   if (rest_audit)
     rest_audits_wanted.insert(rest_audits_wanted.begin(), rest_audit->tickets.begin(), rest_audit->tickets.end());
@@ -221,8 +224,9 @@ json Pool::State::check_now() {
 }
 
 bool Pool::State::step_audit() {
+  restart_audits();
   if (!live_audit) {
-    if (audits_wanted.empty() || is_reordering()) return false;
+    if (audits_wanted.empty() || queues.is_reordering()) return false;
     live_audit = std::make_shared<LiveAudit>(*this, std::exchange(audits_wanted, {}));
   }
   if (!live_audit->run.step(kAuditStepsPerTurn)) return true;
@@ -235,10 +239,10 @@ bool Pool::State::step_audit() {
 // Everything, also what is only true at rest. Live clients may be in the middle of something, so only what two audits saw with
 // the same words is reported.
 json Pool::State::check_at_rest() {
-  drain_all_touches();
+  recency.drain_all();
   sweep(core.pages());
   take_findings();
-  finish_all_retired();
+  retired.finish_all();
   std::vector<std::byte> scratch(shm::audit_scratch_bytes(core.region));
   shm::AuditRequest audit_request = live_audit_request();
   audit_request.mode = shm::AuditMode::kExact;
@@ -276,7 +280,8 @@ json Pool::State::tell_audit(const std::vector<shm::Finding>& found, const shm::
   };
   const auto lasting = uint64_t(std::count_if(found.begin(), found.end(), lasts));
   ++core.totals.audits;
-  audit_json = {{"at_ms", core.now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
+  audit_json = {
+      {"at_ms", core.now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
   return reply;
 }
 

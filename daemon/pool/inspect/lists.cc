@@ -108,7 +108,7 @@ json Pool::State::list_regions(const json& request) {
       used_pages += state != PageState::kFree && state != PageState::kOut && state != PageState::kPoisoned;
     }
     uint64_t queued = 0;
-    for_shelves(uint32_t(i), [&](uint32_t shelf) { queued += order.count(shelf); });
+    queues.for_shelves(uint32_t(i), [&](uint32_t shelf) { queued += queues.order.count(shelf); });
     json row = {{"region", i},
                 {"state", state_name(entry.state)},
                 {"generation", entry.generation},
@@ -149,7 +149,7 @@ json Pool::State::block_json(uint32_t page, PageWord found) {
               {"priority", uint32_t(kind)},
               {"type", content < std::size(kContentNames) ? json(kContentNames[content]) : json(content)},
               {"stored_ms", detail.stored_ms.load_acquire()},
-              {"last_use_ms", core.region.header().created_unix_ms + tick_of(page, found.generation())}};
+              {"last_use_ms", core.region.header().created_unix_ms + queues.tick_of(page, found.generation())}};
   if (shm::read_key(core.region, ref, &core.key)) {
     row["key"] = key_text({core.key.data, core.key.size});
     row["kind"] = core.key.kind < std::size(kKindNames) ? json(kKindNames[core.key.kind]) : json(core.key.kind);
@@ -199,7 +199,8 @@ bool Pool::State::passes(const BlockFilter& filter, uint32_t page, PageWord foun
   if (filter.tenant && detail.tenant.load_acquire() != *filter.tenant) return false;
   if (!filter.prefix.empty()) {
     core.meter.add(limits::kKeyExtentBytes / sizeof(format::BlockLine));  // at most
-    if (!shm::read_key(core.region, PageRef::of(page, found.generation()), &core.key) || core.key.size < filter.prefix.size() ||
+    if (!shm::read_key(core.region, PageRef::of(page, found.generation()), &core.key) ||
+        core.key.size < filter.prefix.size() ||
         std::memcmp(core.key.data, filter.prefix.data(), filter.prefix.size()) != 0)
       return false;
   }
@@ -307,52 +308,50 @@ json Pool::State::status(const metrics::PageCensus& census) const {
   }
   const uint64_t blocks = counts[uint32_t(PageState::kReady)] + counts[uint32_t(PageState::kRetiring)];
   const uint64_t free_pages = counts[uint32_t(PageState::kFree)];
-  json reply = {{"name", core.config.name},
-                {"epoch", core.epoch},
-                {"pool_bytes", parameters.pool_bytes},
-                {"control_bytes", core.region.layout().control_bytes},
-                {"page_bytes", parameters.page_bytes},
-                {"pages", core.pages()},
-                {"page_states", std::move(page_states)},
-                {"region_bytes", parameters.region_pages * parameters.page_bytes},
-                {"regions", regions.size()},
-                {"region_states", std::move(region_states)},
-                {"lanes",
-                 {{"max", core.region.lanes() - 1},
-                  {"live", live},
-                  {"unproven", lanes.unproven()},
-                  {"reclaiming", reclaiming}}},
-                {"blocks", blocks},
-                {"block_bytes", census.block_bytes},
-                {"evicted_blocks", core.totals.evicted()},
-                {"evicted_by",
-                 {{"request", core.totals.evicted_blocks[size_t(EvictReason::kRequest)]},
-                  {"background", core.totals.evicted_blocks[size_t(EvictReason::kBackground)]},
-                  {"takeover", core.totals.evicted_blocks[size_t(EvictReason::kTakeover)]},
-                  {"expired", core.totals.evicted_blocks[size_t(EvictReason::kExpired)]},
-                  {"admin", core.totals.evicted_blocks[size_t(EvictReason::kAdmin)]}}},
-                {"evicted_pages", core.totals.evicted_pages},
-                {"regions_taken", core.totals.regions_taken},
-                {"expired_blocks", core.totals.evicted_blocks[size_t(EvictReason::kExpired)]},
-                {"background_wakes", core.totals.background_wakes},
-                {"refused_rents", core.totals.refused_rents},
-                {"clients_reclaimed", core.totals.clients_reclaimed},
-                {"lost_touches", lanes.lost_touches()},
-                {"queues_rebuilt", core.totals.queues_rebuilt},
-                {"longest_turn_lines", core.totals.turn_lines_max},
-                {"policy", core.config.policy},
-                {"policy_options", options_json(core.config.policy_options)},
-                {"high_watermark", core.config.high_watermark},
-                {"low_watermark", core.config.low_watermark},
-                {"in_use_bytes", regions.pages_in_use * parameters.page_bytes},
-                {"is_evicting", is_evicting},
-                {"pin_overdue_ms", core.config.pin_overdue_ms},
-                {"pins_overdue", pins_overdue()},
-                {"pins_overdue_total", pins_overdue_total},
-                {"retired_waiting", retired_blocks.size()},
-                {"tenants", tenants.status(census.no_tenant_bytes)},
-                {"held_blocks", held_blocks.size()},
-                {"counters", std::move(counters)}};
+  json reply = {
+      {"name", core.config.name},
+      {"epoch", core.epoch},
+      {"pool_bytes", parameters.pool_bytes},
+      {"control_bytes", core.region.layout().control_bytes},
+      {"page_bytes", parameters.page_bytes},
+      {"pages", core.pages()},
+      {"page_states", std::move(page_states)},
+      {"region_bytes", parameters.region_pages * parameters.page_bytes},
+      {"regions", regions.size()},
+      {"region_states", std::move(region_states)},
+      {"lanes",
+       {{"max", core.region.lanes() - 1}, {"live", live}, {"unproven", lanes.unproven()}, {"reclaiming", reclaiming}}},
+      {"blocks", blocks},
+      {"block_bytes", census.block_bytes},
+      {"evicted_blocks", core.totals.evicted()},
+      {"evicted_by",
+       {{"request", core.totals.evicted_blocks[size_t(EvictReason::kRequest)]},
+        {"background", core.totals.evicted_blocks[size_t(EvictReason::kBackground)]},
+        {"takeover", core.totals.evicted_blocks[size_t(EvictReason::kTakeover)]},
+        {"expired", core.totals.evicted_blocks[size_t(EvictReason::kExpired)]},
+        {"admin", core.totals.evicted_blocks[size_t(EvictReason::kAdmin)]}}},
+      {"evicted_pages", core.totals.evicted_pages},
+      {"regions_taken", core.totals.regions_taken},
+      {"expired_blocks", core.totals.evicted_blocks[size_t(EvictReason::kExpired)]},
+      {"background_wakes", core.totals.background_wakes},
+      {"refused_rents", core.totals.refused_rents},
+      {"clients_reclaimed", core.totals.clients_reclaimed},
+      {"lost_touches", lanes.lost_touches()},
+      {"queues_rebuilt", core.totals.queues_rebuilt},
+      {"longest_turn_lines", core.totals.turn_lines_max},
+      {"policy", core.config.policy},
+      {"policy_options", options_json(core.config.policy_options)},
+      {"high_watermark", core.config.high_watermark},
+      {"low_watermark", core.config.low_watermark},
+      {"in_use_bytes", regions.pages_in_use * parameters.page_bytes},
+      {"is_evicting", background.is_evicting()},
+      {"pin_overdue_ms", core.config.pin_overdue_ms},
+      {"pins_overdue", pins_overdue()},
+      {"pins_overdue_total", pins_overdue_total},
+      {"retired_waiting", retired.size()},
+      {"tenants", tenants.status(census.no_tenant_bytes)},
+      {"held_blocks", held.size()},
+      {"counters", std::move(counters)}};
   uint64_t rents = 0;
   json by_time = json::array();  // how many took no longer than 100 ns, 1 us and so on to 10 s, and how many longer
   for (size_t i = 0; i <= metrics::Histogram::kBoundsNs.size(); ++i) {

@@ -19,22 +19,15 @@ bool Pool::State::take_census(metrics::PageCensus& census, uint64_t count) const
       census.block_bytes += std::min(format::payload_bytes_of(core.region.block(page).length.load_relaxed()),
                                      core.region.run_pages(page) * core.region.page_bytes());
     uint64_t tenant = 0;
-    if (const uint64_t bytes = shm::block_bytes(core.region, page, &tenant); tenant == 0) census.no_tenant_bytes += bytes;
+    if (const uint64_t bytes = shm::block_bytes(core.region, page, &tenant); tenant == 0)
+      census.no_tenant_bytes += bytes;
   }
   return census.next >= core.pages();
 }
 
-// What was evicted since the policy in force came goes to its account.
-void Pool::State::settle_evictions() {
-  auto& of_policy = core.totals.evicted_before[core.config.policy];
-  for (size_t i = 0; i < kEvictReasonCount; ++i)
-    of_policy[i] += core.totals.evicted_blocks[i] - core.totals.evicted_when_policy_came[i];
-  core.totals.evicted_when_policy_came = core.totals.evicted_blocks;
-}
-
 void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   static_assert(metrics::kEvictReasons == kEvictReasonCount);
-  settle_evictions();
+  core.totals.settle_evictions(core.config.policy);
   const format::Parameters& parameters = core.region.parameters();
   snapshot.pool_bytes = parameters.pool_bytes;
   snapshot.page_bytes = parameters.page_bytes;
@@ -54,7 +47,7 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   snapshot.policy = core.config.policy;
   snapshot.high_watermark = core.config.high_watermark;
   snapshot.low_watermark = core.config.low_watermark;
-  snapshot.is_evicting = is_evicting;
+  snapshot.is_evicting = background.is_evicting();
   snapshot.evicted_blocks = core.totals.evicted_before;
   snapshot.evicted_pages = core.totals.evicted_pages;
   snapshot.regions_taken = core.totals.regions_taken;
@@ -65,8 +58,8 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   snapshot.pins = pin_ages.by_slot.size();
   snapshot.pins_overdue = pins_overdue();
   snapshot.pins_overdue_total = pins_overdue_total;
-  snapshot.retired_blocks = retired_blocks.size();
-  snapshot.held_blocks = held_blocks.size();
+  snapshot.retired_blocks = retired.size();
+  snapshot.held_blocks = held.size();
   snapshot.clients_reclaimed = core.totals.clients_reclaimed;
   snapshot.reclaimed_pages = findings.freed;
   snapshot.audits = core.totals.audits;

@@ -39,7 +39,7 @@ bool Pool::State::is_overdue(const PinAge& age) const {
   if (since(core.now_ms, age.since_ms) < core.config.pin_overdue_ms) return false;
   const PageRef ref = PageRef::from_bits(age.ref);
   if (!core.region.is_page(ref)) return false;
-  const uint64_t last_use_ms = core.region.header().created_unix_ms + tick_of(ref.page(), ref.generation());
+  const uint64_t last_use_ms = core.region.header().created_unix_ms + queues.tick_of(ref.page(), ref.generation());
   return since(core.now_ms, last_use_ms) >= core.config.pin_overdue_ms;
 }
 
@@ -64,7 +64,8 @@ void Pool::State::look_at_pins(uint64_t slots) {
     const uint64_t id = uint64_t(lane) << 32 | slot;
     if (ref.bits == 0) {
       if (!pin_ages.by_slot.empty()) pin_ages.by_slot.erase(id);
-    } else if (auto found = pin_ages.by_slot.find(id); found != pin_ages.by_slot.end() && found->second.ref == ref.bits) {
+    } else if (auto found = pin_ages.by_slot.find(id);
+               found != pin_ages.by_slot.end() && found->second.ref == ref.bits) {
       if (!found->second.is_counted && is_overdue(found->second)) count_overdue(lane, found->second);
     } else if (found != pin_ages.by_slot.end() || pin_ages.by_slot.size() < kPinAgesMax) {
       pin_ages.by_slot[id] = {ref.bits, core.now_ms};
@@ -82,7 +83,8 @@ void Pool::State::count_overdue(uint32_t lane, PinAge& age) {
   const PageRef ref = PageRef::from_bits(age.ref);
   const bool has_key = shm::read_key(core.region, ref, &core.key);
   overdue_news.pins.push_back({lane, lanes.records[lane].who.pid, ref.page(),
-                               has_key ? key_text({core.key.data, core.key.size}) : std::string(), since(core.now_ms, age.since_ms)});
+                               has_key ? key_text({core.key.data, core.key.size}) : std::string(),
+                               since(core.now_ms, age.since_ms)});
 }
 
 uint64_t Pool::State::pins_overdue() const {
@@ -134,7 +136,8 @@ json Pool::State::list_pins(const json& request) {
                 {"generation", ref.generation()},
                 {"age_ms", age ? json(since(core.now_ms, age->since_ms)) : json(nullptr)},
                 {"overdue", overdue}};
-    row["key"] = shm::read_key(core.region, ref, &core.key) ? json(key_text({core.key.data, core.key.size})) : json(nullptr);
+    row["key"] =
+        shm::read_key(core.region, ref, &core.key) ? json(key_text({core.key.data, core.key.size})) : json(nullptr);
     if (!row["key"].is_null()) tenants.put_tenant(core.key.tenant, row);
     constexpr size_t kHolderBytes = 96;  // whoever sends the reply adds the process's name and user
     bytes += json_text(row).size() + kHolderBytes;

@@ -24,7 +24,7 @@ constexpr uint64_t kBucketsAtOnce = 1u << 10;  // as kSlotsAtOnce
 // After proof that the client of this lane is gone, or after its goodbye.
 void Pool::State::begin_reclaim(uint32_t lane) {
   drop_search(lane);
-  take_last_touches(lane);
+  recency.take_last_of(lane);
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kReclaiming;
   record.pins_looked_to = 0;
@@ -167,18 +167,12 @@ void Pool::State::finish_lanes(uint64_t count) {
 
 // -- what was found ---------------------------------------------------------------------------------------------------
 
-void Pool::State::queue_retired(PageRef ref) {
-  if (retired_known.has(ref.page())) return;
-  retired_known.add(ref.page());
-  retired_blocks.push_back({ref});
-}
-
 void Pool::State::take_findings(uint64_t lines) {
-  for (PageRef ref : findings.taken) queue_retired(ref);
+  for (PageRef ref : findings.taken) retired.add(ref);
   findings.taken.clear();
   const LineBudget budget(core.meter, lines);
   evict_orphans(budget);
-  finish_retired(std::max<uint64_t>(1, budget.left()));
+  retired.finish(std::max<uint64_t>(1, budget.left()));
 }
 
 // Evicts blocks that no bucket names, as far as the budget lasts, one at least. The queue only says where to look: the page may
@@ -196,60 +190,13 @@ void Pool::State::evict_orphans(const LineBudget& budget) {
       const uint32_t page = findings.orphans.take();
       const bool is_orphan = core.word(page).is(PageState::kReady) && !shm::is_registered(core.region, page);
       core.meter.add(kLinesOfADeadPin);
-      lines += kLinesOfADeadPin + (is_orphan ? eviction_lines(page, look) : 0);
+      lines += kLinesOfADeadPin + (is_orphan ? evictor.eviction_lines(page, look) : 0);
       if (is_orphan) victims.push_back(page);
       if (lines >= budget.left()) break;
     }
-    evict_pages(victims, EvictReason::kAdmin);
+    evictor.evict_pages(victims, EvictReason::kAdmin);
     if (budget.is_spent()) return;
   }
-}
-
-void Pool::State::finish_all_retired() { finish_retired(kNever, 2 * core.pages()); }
-
-// `lines`: of memory, to look for pins. `pages_left`: to walk for tails; clients wrote how long the runs are. Most are pinned
-// where they were, which costs one line. Returns how many of the next `blocks` were not looked at.
-size_t Pool::State::finish_retired(uint64_t lines, uint64_t pages_left, size_t blocks) {
-  if (retired_blocks.empty()) return 0;
-  const shm::LaneSet in_use = shm::with_other_hosts(core.region, lanes.in_use);
-  const uint64_t cost = lanes.look_lines();
-  size_t left = std::min(blocks, retired_blocks.size());
-  for (; left > 0 && lines > 0 && pages_left > 0; --left) {
-    if (retired_next >= retired_blocks.size()) retired_next = 0;
-    HeldBlock& block = retired_blocks[retired_next];
-    if (block.is_pinned_there()) {
-      --lines;
-      ++retired_next;
-      continue;
-    }
-    lines -= std::min(lines, cost);
-    core.meter.add(cost);
-    const PageRef ref = block.ref;
-    block.pin = shm::find_pin(core.region, in_use, ref.page());
-    if (block.pin != nullptr) {
-      ++retired_next;
-      continue;
-    }
-    const PageRef parent = PageRef::from_bits(core.region.block(ref.page()).parent.load_relaxed());  // ours while RETIRED
-    inherit_use(parent, tick_of(ref.page(), ref.generation()));
-    const uint64_t walked = core.reclaim_cost(ref.page());
-    core.meter.add(cost + walked);
-    uint32_t freed = 0;
-    const shm::FinishStatus status = shm::finish_retired(core.self, ref, lanes.in_use, &freed);
-    if (status == shm::FinishStatus::kPinned) {
-      ++retired_next;
-      continue;
-    }
-    pages_left -= std::min(pages_left, walked);
-    retired_known.remove(ref.page());
-    retired_blocks[retired_next] = retired_blocks.back();
-    retired_blocks.pop_back();
-    if (status != shm::FinishStatus::kFreed) continue;
-    regions.own_frees += freed;
-    queue_remove(ref.page());
-    child_left(parent, nullptr);
-  }
-  return left;
 }
 
 // -- counts of children -----------------------------------------------------------------------------------------------
@@ -323,7 +270,7 @@ bool Pool::State::step_recounts(bool in_turns) {
   }
   while (recounts_settled < recounts.size()) {
     if (places.is_spent()) return true;
-    child_left(recounts[recounts_settled++].parent, nullptr);  // with the use that its child's end has left it
+    queues.child_left(recounts[recounts_settled++].parent, nullptr);  // with the use that its child's end has left it
   }
   recounts.clear();
   recounts_settled = 0;

@@ -46,9 +46,9 @@ bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
       const PageWord found = core.word(page);
       if (!found.is(PageState::kReady) || found.low() != 0) continue;
       victims.push_back(page);
-      lines += eviction_lines(page, look);
+      lines += evictor.eviction_lines(page, look);
     }
-    drain_took |= evict_pages(victims, EvictReason::kAdmin) != 0;
+    drain_took |= evictor.evict_pages(victims, EvictReason::kAdmin) != 0;
     if (drain_page < count) continue;
     drain_part = DrainPart::kClose;
     drain_page = 0;

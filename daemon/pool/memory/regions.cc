@@ -21,8 +21,8 @@ bool Pool::State::claim_region(uint32_t index, LaneId owner) {
     entry.state = RegionState::kRented;
     entry.owner = owner;
     entry.generation = generation;
-    for_shelves(index,
-                [&](uint32_t shelf) { rebuild_queues(shelf); });  // the entries are those of another host's marud
+    queues.for_shelves(
+        index, [&](uint32_t shelf) { queues.rebuild(shelf); });  // the entries are those of another host's marud
     return true;
   }
   entry.is_foreign = true;
@@ -158,7 +158,7 @@ uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage
         continue;
       }
       uint32_t blocker = start;
-      start = take_for_asker(start, shortage, &blocker) ? start + run_pages : blocker + 1;
+      start = evictor.take_for_asker(start, shortage, &blocker) ? start + run_pages : blocker + 1;
     }
     look.next = start - first;
     if (!shortage.is_open() || start + run_pages <= end) return looked;
@@ -178,7 +178,7 @@ void Pool::State::settle_region(uint32_t index) {
   core.meter.add(is_empty ? 3 * core.region.region_pages() : core.region.region_pages());
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
   if (core.region.is_shared() && is_empty)
-    for_shelves(index, [&](uint32_t shelf) { order.clear(shelf); });  // before it is anybody's
+    queues.for_shelves(index, [&](uint32_t shelf) { queues.order.clear(shelf); });  // before it is anybody's
   if (regions[index].state != state) regions.set_region(index, state, {});
 }
 

@@ -63,12 +63,12 @@ std::optional<RentResult> Pool::State::refusal_to(uint32_t lane, const wire::Ren
 // Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked, with
 // `round` 0, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
 bool Pool::State::may_choose(uint64_t* round) {
-  separate_tenants();
-  if (round) return has_caught_up(*round) && !is_reordering();
-  mend_pages_left = kNever;
-  reorder_now();
-  drain_all_touches();
-  look_at_all_held();
+  queues.separate_tenants();
+  if (round) return recency.has_caught_up(*round) && !queues.is_reordering();
+  queues.mend_without_limit();
+  queues.reorder_now();
+  recency.drain_all();
+  held.look_at_all();
   return true;
 }
 
@@ -96,7 +96,7 @@ void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentReque
   shortage.result = &search.result;
   shortage.regions_left = limits.regions_left;
   shortage.lines_left = kChoiceLinesPerTurn;
-  shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, order.shelf_pages());
+  shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, queues.order.shelf_pages());
   shortage.window_pages_left = window_pages(request.run_pages);
   for (Shortage::WindowPass& pass : shortage.window_passes)
     if (pass.pages_looked_at >= pass.regions * core.region.region_pages()) pass.pages_looked_at = 0;
@@ -123,12 +123,12 @@ RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, co
     if (rent_regions(search)) return finish(search, request, limits);
     if (search.looks_for_rows && search.has_nothing()) {
       if (!ret_ticket) continue;
-      if (round == 0) has_caught_up(round);  // as below
+      if (round == 0) recency.has_caught_up(round);  // as below
       return wait();
     }
     if (search.shortage.is_open() && search.has_nothing() && waits_for_room(search.shortage, ret_ticket != nullptr)) {
       if (!ret_ticket) continue;
-      if (round == 0) has_caught_up(round);  // by which it is known again
+      if (round == 0) recency.has_caught_up(round);  // by which it is known again
       return wait();
     }
     // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now,
@@ -164,7 +164,7 @@ void Pool::State::begin_search(Search& search) const {
                          search.window_pages_left / window_pages(search.shortage.run_pages) + 1;
   search.lines_left = 2 * (2 * core.pages() + 1024) * lanes.look_lines() + turns * kChoiceLinesPerTurn +
                       (kTakenPerRequest + 1) * (core.region.lanes() * pin_lines() + core.pages());
-  search.retired_left = retired_blocks.size();
+  search.retired_left = retired.size();
   search.shortage.room_pages_left = 4 * search.shortage.run_pages * search.shortage.runs_left();
 }
 
@@ -172,7 +172,7 @@ void Pool::State::begin_search(Search& search) const {
 // for a turn to which it leaves some.
 void Pool::State::choose(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
   Shortage& shortage = search.shortage;
-  ask_for_tenant(request.tenant);
+  queues.ask_for_tenant(request.tenant);
   const std::vector<uint32_t> own = regions.regions_of(shortage.asker);
   uint64_t pages_left = kFreeScanPagesPerRequest;
   take_free(own, shortage, &pages_left);
@@ -185,7 +185,8 @@ void Pool::State::choose(Search& search, const wire::RentRequest& request, const
     if (search.takeover) return;
   }
   // A tenant over its limit makes room first, wherever its blocks are.
-  if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
+  if (shortage.is_open() && queues.is_by_tenant() && tenants.table().is_any_over())
+    evict(all, shortage, kRoundsAnywhere);
   if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
 
   while (shortage.is_open() && shortage.lines_left > 0 && search.takeovers_left > 0) {
@@ -230,7 +231,7 @@ void Pool::State::look_for_free(Search& search, std::span<const uint32_t> all) {
 void Pool::State::look_at_retired(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
   const uint64_t frees_before = regions.own_frees;
-  search.retired_left = finish_retired(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
+  search.retired_left = retired.finish(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
   if (regions.own_frees == frees_before) return;
   evict(all, shortage, kRoundsAnywhere);  // what was above them
   search.free_regions_left = 2 * all.size();
@@ -239,7 +240,8 @@ void Pool::State::look_at_retired(Search& search, std::span<const uint32_t> all)
 // Blocks whose touches were lost, and other owners' FREE pages.
 void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
-  const uint64_t pause_ms = (core.pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + core.pages() / kPagesSearchedPerMs;
+  const uint64_t pause_ms =
+      (core.pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + core.pages() / kPagesSearchedPerMs;
   if (!search.has_swept && rests(core.now_ms, next_full_search_ms, pause_ms)) return;
   if (!std::exchange(search.has_swept, true)) {
     next_full_search_ms = core.now_ms + pause_ms;  // for others; this one goes on
@@ -248,7 +250,7 @@ void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> al
   if (search.sweep_left > 0) {
     search.sweep_left -= std::min(search.sweep_left, sweep(std::min(search.sweep_left, kSearchPagesPerTurn)));
     if (search.sweep_left > 0) return;
-    search.retired_left = finish_retired(kHeldLinesAtOnce);
+    search.retired_left = retired.finish(kHeldLinesAtOnce);
     search.free_regions_left = 2 * all.size();
   }
   evict(all, shortage, kRoundsAnywhere);
@@ -274,8 +276,7 @@ bool Pool::State::takes_another_turn(Search& search) const {
   const bool has_more_windows =
       shortage.window_pages_left < window_part(shortage.run_pages) && search.window_pages_left > 0;
   const bool has_more = shortage.lines_left == 0 || search.retired_left > 0 || search.takeover ||
-                        search.sweep_left > 0 || search.free_regions_left > 0 || has_more_windows ||
-                        !late_shelves.empty();
+                        search.sweep_left > 0 || search.free_regions_left > 0 || has_more_windows || queues.has_late();
   if (!has_more) return false;
   const uint64_t pages_searched = window_pages(shortage.run_pages) - shortage.window_pages_left;
   search.window_pages_left -= std::min(search.window_pages_left, pages_searched);
@@ -300,6 +301,45 @@ RentResult Pool::State::finish(Search& search, const wire::RentRequest& request,
           (room && !room->full_because().empty() ? "; and there is no room for another region: " + room->full_because()
                                                  : ""));
   return with_evicted(search, std::move(refusal));
+}
+
+void Pool::State::evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max) {
+  if (!queues.policy->evicts() || shortage.lines_left == 0) return;
+  // Queues that may miss blocks, because touches were lost, are compared with the page words first.
+  const uint64_t lost = lanes.lost_touches();
+  bool has_swept = false;
+  for (uint32_t index : in)
+    queues.for_shelves(index, [&](uint32_t shelf) {
+      if (queues.shelves[shelf].swept_at_lost == lost || shortage.scan_pages_left < queues.order.shelf_pages()) return;
+      shortage.scan_pages_left -= queues.order.shelf_pages();
+      sweep_shelf(shelf);
+      has_swept = true;
+    });
+  if (has_swept) step_expired();  // for all these regions together no more than in a turn
+  uint64_t pages_per_round = 64;
+  for (uint32_t round = 0; round < rounds_max && shortage.is_open(); ++round) {
+    if (evictor.evict_coldest(in, shortage)) return;
+    if (evict_windows(in, shortage)) return;
+    // No room for a run among what may go now: make more of it go, so that parents become leaves. Perhaps there never is any,
+    // since one pin in each region is enough: so not everybody's blocks go for it, and no more than are worth the runs.
+    if (shortage.lines_left == 0) return;
+    Shortage::WindowPass& pass = shortage.window_pass(in.size());
+    if (shortage.room_pages_left == 0 || pass.pages_looked_at < in.size() * core.region.region_pages()) return;
+    pass.pages_looked_at = 0;
+    Shortage room = shortage;
+    room.asker = {};
+    room.run_pages = 1;
+    room.runs = std::min(pages_per_round, shortage.room_pages_left);
+    evictor.evict_coldest(in, room);
+    const uint64_t gone = room.pages_evicted - shortage.pages_evicted;
+    shortage.key_bytes_left = room.key_bytes_left;
+    shortage.blocks_evicted = room.blocks_evicted;
+    shortage.lines_left = room.lines_left;
+    if (gone == 0) return;
+    shortage.pages_evicted = room.pages_evicted;
+    shortage.room_pages_left -= std::min(shortage.room_pages_left, gone);
+    pages_per_round *= 2;
+  }
 }
 
 }  // namespace maru::daemon

@@ -76,7 +76,7 @@ RegionOutlook Pool::State::look_at_region(uint32_t index) const {
   std::vector<uint32_t> next;
   while (!wave.empty()) {  // ends: a page is in one wave at most, because each child lowers its parent's number once
     next.clear();
-    std::erase_if(wave, [&](uint32_t page) { return tenant_class(tenant(page)) == kTenantProtected; });
+    std::erase_if(wave, [&](uint32_t page) { return queues.tenant_class(queues.tenant(page)) == kTenantProtected; });
     for (uint32_t page : wave) {
       mark_free(page);
       const PageRef parent = PageRef::from_bits(core.region.block(page).parent.load_acquire());  // a hint
@@ -133,14 +133,14 @@ bool Pool::State::empty_region(Takeover& takeover, Shortage& shortage) {
       victims.clear();
       for (uint64_t lines = 0; takeover.next < wave.size() && victims.size() < shm::kEvictBatchMax;) {
         victims.push_back(wave[takeover.next++]);
-        lines += eviction_lines(victims.back(), look);
+        lines += evictor.eviction_lines(victims.back(), look);
         if (lines >= shortage.lines_left) break;
       }
       Shortage inside = shortage;  // frees without taking
       inside.asker = {};
       inside.runs = 0;
       inside.reason = EvictReason::kTakeover;
-      takeover.gone += evict_pages(victims, inside);
+      takeover.gone += evictor.evict_pages(victims, inside);
       shortage.key_bytes_left = inside.key_bytes_left;
       shortage.blocks_evicted = inside.blocks_evicted;
       shortage.pages_evicted = inside.pages_evicted;
@@ -170,7 +170,7 @@ void Pool::State::hand_over(Takeover& takeover, Shortage& shortage) {
 // Returns false if there is no region to take.
 bool Pool::State::begin_takeover(Search& search, TakeFrom whom) {
   Shortage& shortage = search.shortage;
-  if (!policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0 || shortage.lines_left == 0)
+  if (!queues.policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0 || shortage.lines_left == 0)
     return false;
   std::vector<uint32_t> rented(core.region.lanes(), 0);  // by lane
   for (const RegionEntry& entry : regions)

@@ -68,7 +68,7 @@ uint64_t Pool::State::window_pages(uint64_t run_pages) const {
 // Whether nobody pins any of these blocks, and no tenant keeps one. All of a window is looked at, or one of many blocks would
 // never have its turn: over as many turns as that takes.
 Pool::State::WindowLook Pool::State::may_all_go(std::span<const uint32_t> heads, Shortage& shortage) {
-  if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return held.has(page); }))
+  if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return queues.held.has(page); }))
     return WindowLook::kMustStay;
   const uint64_t cost = lanes.look_lines();
   for (const uint32_t page : heads) {
@@ -77,10 +77,10 @@ Pool::State::WindowLook Pool::State::may_all_go(std::span<const uint32_t> heads,
     shortage.spend(cost);
     core.meter.add(cost);
     // The windows before this one may have brought its tenant down to its limit.
-    if (tenant_class(tenant(page)) == kTenantProtected) return WindowLook::kMustStay;
+    if (queues.tenant_class(queues.tenant(page)) == kTenantProtected) return WindowLook::kMustStay;
     const PageWord found = core.word(page);
     if (shm::is_pinned(core.region, lanes.in_use, page)) {
-      if (found.is(PageState::kReady) && found.children() == 0) hold(PageRef::of(page, found.generation()));
+      if (found.is(PageState::kReady) && found.children() == 0) held.hold(PageRef::of(page, found.generation()));
       return WindowLook::kMustStay;
     }
     shortage.window_looked_to = page + 1;
@@ -105,18 +105,18 @@ bool Pool::State::empty_window(uint32_t first, Shortage& shortage) {
       const uint64_t cost = lanes.look_lines(), before = core.meter.read();
       size_t n = 0;
       for (uint64_t lines = 0; start + n < heads.size() && n < shm::kEvictBatchMax && lines < shortage.lines_left; ++n)
-        lines += eviction_lines(heads[start + n], cost);
+        lines += evictor.eviction_lines(heads[start + n], cost);
       Shortage inside = shortage;  // frees without taking
       inside.asker = {};
       inside.runs = 0;
-      evict_pages(std::span(heads).subspan(start, n), inside);
+      evictor.evict_pages(std::span(heads).subspan(start, n), inside);
       shortage.key_bytes_left = inside.key_bytes_left;
       shortage.blocks_evicted = inside.blocks_evicted;
       shortage.pages_evicted = inside.pages_evicted;
       shortage.spend(core.meter.read() - before);
       start += n;
     }
-    take_for_asker(first, shortage, nullptr);
+    evictor.take_for_asker(first, shortage, nullptr);
   }
   shortage.window.reset();
   return true;
@@ -124,7 +124,7 @@ bool Pool::State::empty_window(uint32_t first, Shortage& shortage) {
 
 // Returns true when nothing is wanted any more.
 bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage) {
-  if (!policy->evicts() || shortage.lines_left == 0) return !shortage.is_open();
+  if (!queues.policy->evicts() || shortage.lines_left == 0) return !shortage.is_open();
   if (shortage.window && !empty_window(*shortage.window, shortage)) return false;
   if (!shortage.is_open() || in.empty()) return !shortage.is_open();
   const auto run_pages = uint32_t(shortage.run_pages);
@@ -151,10 +151,10 @@ bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage
       uint32_t length = 1;
       if (found.is(PageState::kFree)) {
         cells[i] = {kNoBlock, true, true, true};
-      } else if (found.is(PageState::kReady) && found.low() == 0 && !held.has(first + i)) {
+      } else if (found.is(PageState::kReady) && found.low() == 0 && !queues.held.has(first + i)) {
         length = core.region.run_pages(first + i);
-        know(first + i, found.generation());
-        const EvictionOrder::Key its_key = order.key(first + i);
+        queues.know(first + i, found.generation());
+        const EvictionOrder::Key its_key = queues.order.key(first + i);
         for (uint32_t k = 0; k < length && i + k < cells.size(); ++k)
           cells[i + k] = {its_key, false, k == 0, k + 1 == length};
       }

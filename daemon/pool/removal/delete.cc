@@ -80,6 +80,26 @@ json Pool::State::late_answer(uint64_t* ret_ticket) {
   return reply;
 }
 
+// The reply, now or when the queues are built: then there is a ticket for it.
+nlohmann::json Pool::State::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
+  if (!ret_ticket || !queues.is_reordering()) return reply;
+  ordered_replies.push_back({* ret_ticket = ++core.last_ticket, std::move(reply)});
+  return {};
+}
+
+// Those that wait have their answers when the queues are built.
+void Pool::State::settle_ordered() {
+  if (queues.is_reordering()) return;
+  for (Ordered& waiting : std::exchange(ordered_replies, {})) keep_answer(waiting.ticket, std::move(waiting.reply));
+}
+
+nlohmann::json Pool::State::late_policy(uint64_t* ret_ticket) {
+  settle_ordered();
+  const auto is_it = [&](const Ordered& waiting) { return waiting.ticket == *ret_ticket; };
+  if (std::any_of(ordered_replies.begin(), ordered_replies.end(), is_it)) return {};
+  return late_answer(ret_ticket);
+}
+
 DeleteTreeResult Pool::State::begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request,
                                                 uint64_t* ret_ticket) {
   *ret_ticket = 0;
@@ -98,9 +118,9 @@ DeleteTreeResult Pool::State::begin_delete_tree(LaneId asker, const wire::Delete
 // Of a block that somebody holds the key goes, and the memory when nobody does. False if it has children, or is not there.
 bool Pool::State::take_key(PageRef ref) {
   if (shm::retire_ref(core.self, ref) != shm::RetireStatus::kRetired) return false;
-  if (feed) feed->removed(ref, MARU_FOLLOW_BY_ADMIN);
-  if (!held.has(ref.page())) queue_remove(ref.page());
-  queue_retired(ref);
+  feed.removed_by(ref, MARU_FOLLOW_BY_ADMIN);
+  if (!queues.held.has(ref.page())) queues.remove(ref.page());
+  retired.add(ref);
   return true;
 }
 
@@ -123,7 +143,7 @@ bool Pool::State::step_cleared() {
     const uint32_t page = ref.page();
     if (found.low() == 0) {
       lines -= std::min(lines, lanes.look_lines());
-      if (evict_pages({&page, 1}, EvictReason::kAdmin) != 0 || take_key(ref)) continue;
+      if (evictor.evict_pages({&page, 1}, EvictReason::kAdmin) != 0 || take_key(ref)) continue;
     }
     cleared[cleared_kept++] = ref;
   }

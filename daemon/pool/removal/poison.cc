@@ -10,8 +10,8 @@
 #include "daemon/base/request_fields.h"
 #include "daemon/memory/probe.h"
 #include "daemon/pool/state.h"
-#include "maru/follow.h"
 #include "libmaru/shm/region/page_run.h"
+#include "maru/follow.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -41,9 +41,9 @@ shm::PoisonStatus Pool::State::poison(uint32_t page) {
   }
   std::erase(poison_waiting, page);
   if (result.status != shm::PoisonStatus::kPoisoned) return result.status;
-  if (feed && result.before.is(PageState::kReady))
-    feed->removed(PageRef::of(page, result.before.generation()), MARU_FOLLOW_BY_BAD_MEMORY);
-  queue_remove(page);
+  if (result.before.is(PageState::kReady))
+    feed.removed_by(PageRef::of(page, result.before.generation()), MARU_FOLLOW_BY_BAD_MEMORY);
+  queues.remove(page);
   PoisonedPage poisoned = {PageRef::of(page, result.before.generation()), {}, 0};
   // Whoever was filling it may have joined it to a run just now, and still writes behind it.
   if (result.before.is(PageState::kReserved)) poisoned.filler = result.before.lane();
@@ -187,7 +187,8 @@ void Pool::State::adopt_poison(uint32_t page) {
   if (found.is(PageState::kPoisoned)) {
     PoisonedPage poisoned = {PageRef::of(page, found.generation()), {}, 0};
     // Nobody knows any more what it was: pages behind it wait for every client of that time.
-    if (page % core.region.region_pages() + 1 < core.region.region_pages() && core.word(page + 1).is(PageState::kTail)) {
+    if (page % core.region.region_pages() + 1 < core.region.region_pages() &&
+        core.word(page + 1).is(PageState::kTail)) {
       poisoned.filled_before = lanes.next_arrival;
       if (core.region.is_shared()) poisoned.others = PoisonedPage::Others::kUnknown;
     }
@@ -218,7 +219,8 @@ std::string Pool::State::report_bad_page(uint64_t page) {
     const bool is_done = poison(uint32_t(page)) != shm::PoisonStatus::kBusy;
     look_at_poison_heads();
     return fmt::format("page {} has bad memory at byte {} of {}: it {} out of use for ever, and its block is a miss",
-                       page, bad->front().offset, core.device->name(), is_done ? "is" : "goes as soon as it was published");
+                       page, bad->front().offset, core.device->name(),
+                       is_done ? "is" : "goes as soon as it was published");
   }
   if (known != poison_reports.end()) {
     known->at_ms = core.now_ms;

@@ -65,7 +65,7 @@ bool Pool::State::gather_links(TreeWalk& walk, uint64_t& budget) {
     if (!counts_for_parent(page, found)) continue;
     // A client may have left it to us a moment ago, in a touch that was not read yet.
     if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)
-      queue_retired(PageRef::of(page, found.generation()));
+      retired.add(PageRef::of(page, found.generation()));
     const PageRef parent = PageRef::from_bits(core.region.block(page).parent.load_acquire());  // checked below
     const bool is_child = core.region.is_page(parent) && parent.page() != page &&
                           core.word(parent.page()).generation() == parent.generation() &&
@@ -119,12 +119,12 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
     for (size_t i = walk.tree.size(); i > walk.tree.size() - count; --i) {
       const uint32_t page = walk.tree[i - 1].page();
       // The length of its run is what a client wrote.
-      if (spend(budget, eviction_lines(page, look)); budget == 0) count = walk.tree.size() - i + 1;
-      if (walk.reason == EvictReason::kExpired && !has_expired(page)) continue;  // somebody scribbled
+      if (spend(budget, evictor.eviction_lines(page, look)); budget == 0) count = walk.tree.size() - i + 1;
+      if (walk.reason == EvictReason::kExpired && !core.has_expired(page)) continue;  // somebody scribbled
       if (core.word(page).is_findable(walk.tree[i - 1].generation())) victims.push_back(page);
     }
     walk.tree.resize(walk.tree.size() - count);
-    const size_t gone = evict_pages(victims, walk.reason);
+    const size_t gone = evictor.evict_pages(victims, walk.reason);
     walk.deleted += gone;
     walk.left += victims.size() - gone;
     for (uint32_t page : victims) {
@@ -161,7 +161,7 @@ bool Pool::State::step_tree(TreeWalk& walk, uint64_t& budget) {
   }
   if (walk.phase == Phase::kTree) {
     if (!climb(walk, budget)) return false;
-    finish_retired(kHeldLinesAtOnce);  // what was deleted under a pin that has ended holds its parent until then
+    retired.finish(kHeldLinesAtOnce);  // what was deleted under a pin that has ended holds its parent until then
     walk.phase = Phase::kTake;
   }
   if (walk.phase == Phase::kTake && !take_tree(walk, budget)) return false;

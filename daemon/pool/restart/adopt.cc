@@ -15,7 +15,8 @@ namespace maru::daemon {
 // ret_begun: lanes that the last marud was taking back.
 void Pool::State::adopt_lanes(std::vector<LaneId>* ret_begun) {
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
-    core.totals.counters[i] = core.region.lane(lanes.first).header->counters[i].load_relaxed();  // the last marud is gone
+    core.totals.counters[i] =
+        core.region.lane(lanes.first).header->counters[i].load_relaxed();  // the last marud is gone
   uint64_t bits[limits::kLanesMax / 64];
   for (uint32_t w = 0; w < std::size(bits); ++w) bits[w] = core.region.lane_bitmap().words[w].load_seq_cst();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
@@ -38,8 +39,8 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_begun) {
       record.attached_ms = identity.attached_ms.load_relaxed();
       record.touches.resume(core.region.lane_header(lane).touches_read.load_relaxed());  // the last marud is gone
       record.pid_namespace = identity.pid_namespace.load_relaxed();
-      record.same_boot =
-          identity.boot_id_lo.load_relaxed() == core.boot_id[0] && identity.boot_id_hi.load_relaxed() == core.boot_id[1];
+      record.same_boot = identity.boot_id_lo.load_relaxed() == core.boot_id[0] &&
+                         identity.boot_id_hi.load_relaxed() == core.boot_id[1];
       lanes.in_use.add(lane);
       continue;
     }
@@ -78,7 +79,8 @@ void Pool::State::adopt_regions() {
 
 void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   std::vector<uint32_t> children(core.pages(), 0);
-  shm::Adoption adoption = {.daemon = &core.self, .dead = &lanes, .sink = &findings, .begun = begun, .children = children};
+  shm::Adoption adoption = {
+      .daemon = &core.self, .dead = &lanes, .sink = &findings, .begun = begun, .children = children};
   for (uint64_t page = 0; page < core.pages(); ++page)
     if (regions.owns_page(uint32_t(page))) shm::flag_count(core.region, uint32_t(page));
   lanes.is_adopting = true;
@@ -86,7 +88,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
     const auto page = uint32_t(i);
     const PageWord now = shm::adopt_page(adoption, page);
     if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) adopt_poison(page);
-    if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) queue_retired(PageRef::of(page, now.generation()));
+    if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) retired.add(PageRef::of(page, now.generation()));
   }
   shm::adopt_overflow(core.region, lanes);
   lanes.is_adopting = false;
@@ -98,7 +100,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   }
   children = {};
   // No block gets a place in the order yet: rebuild_queues() below sorts all of them, and single places would be searched for.
-  for (uint32_t i = 0; i < shelves.size(); ++i) shelves[i].is_unordered = !regions[order.region_of_shelf(i)].is_foreign;
+  queues.begin_adoption();
   for (int tries = 0; tries < 3 && !findings.parents.empty(); ++tries) {
     recount_again_ms = 0;
     step_recounts(false);
@@ -110,15 +112,15 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
     } else if (!regions[i].is_foreign && !(core.region.is_shared() && regions[i].state == RegionState::kUnused)) {
       settle_region(i);
     }
-  order.set_pool({core.tick(core.now_ms), core.pages(), core.region.region_pages(), core.region.page_bytes()});
-  for (uint32_t i = 0; i < shelves.size(); ++i) rebuild_queues(i);
+  queues.tell_time();
+  for (uint32_t i = 0; i < queues.shelves.size(); ++i) queues.rebuild(i);
   core.totals.queues_rebuilt = 0;
-  drain_all_touches();
+  recency.drain_all();
   // What the last marud had read of the lanes of other hosts nobody knows.
   for (uint32_t lane = 0; lane < lanes.records.size(); ++lane)
     if (!lanes.is_own(lane)) lanes.records[lane].lost_before = lanes.records[lane].touches.lost();
   take_findings(kNever);
-  finish_all_retired();
+  retired.finish_all();
 }
 
 // Only now: a marud that dies before this leaves the next one the same lanes to ask for.

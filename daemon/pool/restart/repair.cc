@@ -36,7 +36,7 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
 
     explicit Repairs(State& of) : state(of) {}
     void block_goes(PageRef ref) override {
-      state.queue_remove(ref.page());
+      state.queues.remove(ref.page());
       if (names_shown++ >= kNamesShown) return;
       names += (names.empty() ? "; the first blocks: page " : ", page ") + std::to_string(ref.page());
       if (!shm::read_key(state.core.region, ref, &state.core.key)) return;
@@ -76,8 +76,8 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
     step_recounts(false);
     report = check_at_rest();
   }
-  log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", core.config.name, first,
-              report["found"] == 0 ? "repaired" : "damaged still", repairs.text());
+  log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", core.config.name,
+              first, report["found"] == 0 ? "repaired" : "damaged still", repairs.text());
   return report;
 }
 

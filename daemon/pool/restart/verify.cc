@@ -34,7 +34,9 @@ Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::s
     bool has_block = false;
     for (uint32_t page = first; page < first + core.region.region_pages() && !has_block; ++page)
       has_block = core.word(page).is(PageState::kReady);
-    const auto goes_on = [&] { return !progress || progress(index * region_bytes, core.pages() * core.region.page_bytes()); };
+    const auto goes_on = [&] {
+      return !progress || progress(index * region_bytes, core.pages() * core.region.page_bytes());
+    };
     const auto cut_off = [&] { return failure(ECANCELED, "verify pool \"" + core.config.name + "\""); };
     if (!has_block && !goes_on()) return cut_off();
     if (!has_block) continue;
@@ -52,13 +54,15 @@ Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::s
       const uint64_t length = format::payload_bytes_of(core.region.block(page).length.load_relaxed());  // nobody writes
       const shm::MetadataPlace metadata = shm::metadata_of(core.region, page);
       const uint64_t checksum = core.region.detail(page).checksum.load_relaxed();
-      const bool has_length = length != 0 && length <= core.region.run_pages(page) * core.region.page_bytes() && metadata.fits;
+      const bool has_length =
+          length != 0 && length <= core.region.run_pages(page) * core.region.page_bytes() && metadata.fits;
       blocks.fetch_add(1, std::memory_order_relaxed);
       bytes_read.fetch_add(has_length ? length + metadata.bytes : 0, std::memory_order_relaxed);
       bad[page] = !has_length || checksum == 0;
       if (bad[page]) return;
       const std::byte* payload = start + i * core.region.page_bytes();
-      shm::ReadBlock read{shm::block_digest(core.region, page), length, shm::payload_checksum({payload, size_t(length)})};
+      shm::ReadBlock read{shm::block_digest(core.region, page), length,
+                          shm::payload_checksum({payload, size_t(length)})};
       if (metadata.bytes != 0)
         read.metadata_checksum = shm::payload_checksum({payload + metadata.offset, metadata.bytes});
       bad[page] = !shm::fits_checksum(core.region, page, read);
@@ -69,7 +73,8 @@ Result<void> Pool::State::verify_payloads(const VerifyProgress& progress, std::s
     for (const BadMemory& lost : guard.bad_memory()) {
       const uint64_t from = std::max(map_begin + lost.offset, begin);
       const uint64_t to = std::min(map_begin + lost.offset + lost.bytes, begin + region_bytes);
-      for (uint64_t at = round_down(from - begin, core.region.page_bytes()); begin + at < to; at += core.region.page_bytes())
+      for (uint64_t at = round_down(from - begin, core.region.page_bytes()); begin + at < to;
+           at += core.region.page_bytes())
         ret_unreadable.push_back(uint32_t(first + at / core.region.page_bytes()));
     }
   }
@@ -96,7 +101,8 @@ void Pool::State::drop_bad(std::span<uint8_t> bad, Verified& verified) {
   for (const auto& [depth, page] : blocks) {
     const PageRef parent = PageRef::from_bits(core.region.block(page).parent.load_relaxed());  // checked before use
     if (parent.bits == 0) continue;
-    const bool is_there = core.region.is_page(parent) && core.word(parent.page()).is(PageState::kReady, parent.generation());
+    const bool is_there =
+        core.region.is_page(parent) && core.word(parent.page()).is(PageState::kReady, parent.generation());
     if (!is_there || bad[parent.page()]) bad[page] = 1;
   }
   for (size_t i = blocks.size(); i-- > 0;) {
@@ -104,10 +110,10 @@ void Pool::State::drop_bad(std::span<uint8_t> bad, Verified& verified) {
     if (!bad[page] && shm::is_registered(core.region, page)) continue;
     const PageRef ref = PageRef::of(page, core.word(page).generation());
     if (shm::retire_ref(core.self, ref) != shm::RetireStatus::kRetired) continue;  // the audit says what that means
-    queue_remove(page);
-    queue_retired(ref);
+    queues.remove(page);
+    retired.add(ref);
     // Before its parent's turn: the parent counts it until it is freed.
-    finish_all_retired();
+    retired.finish_all();
     ++verified.dropped;
   }
 }
@@ -116,7 +122,8 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   for (uint32_t lane = 1; lane < core.region.lanes(); ++lane)
     if (lanes.is_live(lane) && !lanes.records[lane].same_boot) begin_reclaim(lane);
   // Each turn takes back a part of what is left, and every lane is taken back once.
-  for (uint64_t turns = 0; turns < 64 * (core.pages() / kLinkedPagesPerTurn + 1) * core.region.lanes() && turn(); ++turns) {
+  for (uint64_t turns = 0; turns < 64 * (core.pages() / kLinkedPagesPerTurn + 1) * core.region.lanes() && turn();
+       ++turns) {
   }
   close_bare_pages();  // of the lanes that were taken back
   Verified verified;
